@@ -1,0 +1,20 @@
+//! Words that every part of dtrain shares: ids and counts as types of their own, the batch plan,
+//! the reduction tree, counter-based randomness, and time as a value.
+//!
+//! Pure data and pure functions. This crate does not know what a gradient, a message or a file is.
+
+mod ids;
+mod plan;
+mod random;
+mod ranges;
+mod time;
+mod trailer;
+mod tree;
+
+pub use ids::{Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, Rank, Seed, Step, WorldSize};
+pub use plan::{BatchPlan, PlanError, StepPlan};
+pub use random::{Key, Permutation, Site};
+pub use ranges::{MicroRange, cut_evenly, cut_in_proportion};
+pub use time::Instant;
+pub use trailer::Trailer;
+pub use tree::{Fold, FoldStep, Merger, roots};
