@@ -1,0 +1,468 @@
+//! What a stage may ask of the hardware: the set of operations that models are written in.
+//!
+//! Every operation is deterministic: its bits depend on its operands and their full shape alone, never on thread
+//! count, cache size, world size or (on the CPU) instruction set. Sums run in a fixed order. An operation that
+//! produces a parameter gradient or any other output *overwrites* it unless it says "adds to". No operation
+//! allocates after its first call with a shape.
+//!
+//! This file does not know what a layer or a model is.
+
+use dtrain_types::Key;
+use std::ops::Range;
+
+/// A matrix in a flat buffer, from its first element: element `(r, c)` lies at `r * row + c * col`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// Elements from one row to the next.
+    pub row: usize,
+    /// Elements from one column to the next.
+    pub col: usize,
+}
+
+impl Strides {
+    /// Rows one after another, `width` elements each.
+    #[must_use]
+    pub fn rows(width: usize) -> Self {
+        Self { row: width, col: 1 }
+    }
+
+    /// The transpose of a row-major matrix with rows of `width` elements.
+    #[must_use]
+    pub fn transposed(width: usize) -> Self {
+        Self { row: 1, col: width }
+    }
+}
+
+/// The full shape of a product `C[m, n] = A[m, k] B[k, n]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// Rows of `A` and `C`.
+    pub m: usize,
+    /// Columns of `B` and `C`.
+    pub n: usize,
+    /// Columns of `A`, rows of `B`: summed in fixed blocks of at most 512, each in order by fused multiply-add.
+    pub k: usize,
+    /// How `A` lies.
+    pub a: Strides,
+    /// How `B` lies.
+    pub b: Strides,
+    /// Elements from one row of `C` to the next; its columns are contiguous.
+    pub c_row: usize,
+    /// What happens to an element of `C` after the sum.
+    pub write: Write,
+}
+
+/// How a product's result reaches memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// `C = sum`.
+    Set,
+    /// `C = C + sum`.
+    Add,
+}
+
+/// Point-wise functions that can be fused behind a product with a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `y = x`.
+    None,
+    /// `y = max(x, 0)`; its derivative at 0 is 0.
+    Relu,
+}
+
+/// A two-dimensional convolution: `x: [N, C, H, W]`, weights `[O, C, KH, KW]`, `y: [N, O, OH, OW]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv2d {
+    /// Images in the batch.
+    pub images: usize,
+    /// Input channels.
+    pub channels: usize,
+    /// Input height and width.
+    pub size: [usize; 2],
+    /// Output channels.
+    pub outputs: usize,
+    /// Kernel height and width.
+    pub kernel: [usize; 2],
+    /// Step between windows.
+    pub stride: [usize; 2],
+    /// Zeros around the image.
+    pub padding: [usize; 2],
+}
+
+impl Conv2d {
+    /// Output height and width.
+    #[must_use]
+    pub fn output_size(&self) -> [usize; 2] {
+        [0, 1].map(|d| (self.size[d] + 2 * self.padding[d] - self.kernel[d]) / self.stride[d] + 1)
+    }
+}
+
+/// A pooling window over `x: [planes, H, W]`, no padding, `y: [planes, OH, OW]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool2d {
+    /// Images times channels.
+    pub planes: usize,
+    /// Input height and width.
+    pub size: [usize; 2],
+    /// Window height and width.
+    pub window: [usize; 2],
+    /// Step between windows.
+    pub stride: [usize; 2],
+}
+
+impl Pool2d {
+    /// Output height and width.
+    #[must_use]
+    pub fn output_size(&self) -> [usize; 2] {
+        [0, 1].map(|d| (self.size[d] - self.window[d]) / self.stride[d] + 1)
+    }
+}
+
+/// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`, output `[B, T, heads, head]`; the scale is
+/// `1 / sqrt(head)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// Sequences.
+    pub batch: usize,
+    /// Positions of a sequence.
+    pub time: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub head: usize,
+}
+
+/// `x: [rows, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// How many rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub width: usize,
+}
+
+/// Batch norm over `x: [images, channels, area]`, per channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelNorm {
+    /// Images in the micro-batch.
+    pub images: usize,
+    /// Channels.
+    pub channels: usize,
+    /// Values of a channel in one image.
+    pub area: usize,
+    /// Added to the variance.
+    pub epsilon: f32,
+}
+
+/// What a loss says of one micro-batch; sums in row order, f64.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossSums {
+    /// Sum of weighted losses.
+    pub loss: f64,
+    /// Sum of the weights: the normaliser.
+    pub weight: f64,
+    /// Rows counted (not ignored).
+    pub counted: u64,
+    /// Counted rows whose greatest logit (the first of equals) is the target's.
+    pub correct: u64,
+}
+
+/// Options of cross entropy over class ids.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossEntropy<'a> {
+    /// Share of the target that is spread evenly over all classes, in `[0, 1)`.
+    pub label_smoothing: f32,
+    /// Weight of each class; empty for all ones. As in PyTorch, with smoothing the spread part is weighted too.
+    pub class_weights: &'a [f32],
+    /// Rows with this target count for nothing.
+    pub ignore_index: Option<u32>,
+}
+
+/// The constants of one AdamW update. `decay` and the corrections are computed once per step in f64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// The gradient is multiplied by this first: 1 / normaliser, times the clip factor.
+    pub scale: f32,
+    /// Learning rate divided by the first moment's bias correction.
+    pub step_size: f32,
+    /// `1 / sqrt(1 - beta2^t)`.
+    pub root_correction: f32,
+    /// `1 - lr * weight_decay`, or 1 where nothing decays.
+    pub decay: f32,
+    /// First moment's decay rate.
+    pub beta1: f32,
+    /// Second moment's decay rate.
+    pub beta2: f32,
+    /// Added to the root.
+    pub epsilon: f32,
+}
+
+/// The constants of one SGD update, as PyTorch's: `g += wd * p; m = momentum * m + g` (`m = g` in the first step).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    /// The gradient is multiplied by this first.
+    pub scale: f32,
+    /// Learning rate.
+    pub lr: f32,
+    /// L2 penalty, or 0 where nothing decays.
+    pub weight_decay: f32,
+    /// Momentum, 0 for none.
+    pub momentum: f32,
+    /// Nesterov's look-ahead.
+    pub nesterov: bool,
+    /// Whether this is the first update: the momentum starts as the gradient.
+    pub first: bool,
+}
+
+/// The hardware of one rank.
+///
+/// *Blocks*: on a device with streams an operation may return before it is done; [`Device::wait`] and every read by
+/// the host wait. *Panics*: every operation asserts that its slices have the lengths its shape says.
+pub trait Device: Send + Sync + Sized + 'static {
+    /// Read-only f32 memory of the device.
+    type Ref<'a>: Copy + Send + Sync;
+    /// Writable f32 memory of the device.
+    type Mut<'a>: Send;
+    /// Read-only u32 memory of the device.
+    type Ids<'a>: Copy + Send + Sync;
+
+    /// Elements of a slice.
+    fn len(x: Self::Ref<'_>) -> usize;
+    /// Elements of a writable slice.
+    fn len_mut(x: &Self::Mut<'_>) -> usize;
+    /// A part of a slice.
+    fn part<'a>(x: Self::Ref<'a>, range: Range<usize>) -> Self::Ref<'a>;
+    /// A part of a list of ids.
+    fn ids_part<'a>(x: Self::Ids<'a>, range: Range<usize>) -> Self::Ids<'a>;
+    /// A part of a writable slice, for a while.
+    fn part_mut<'a>(x: &'a mut Self::Mut<'_>, range: Range<usize>) -> Self::Mut<'a>;
+    /// A writable slice cut in two.
+    fn split_mut<'a>(x: Self::Mut<'a>, at: usize) -> (Self::Mut<'a>, Self::Mut<'a>);
+    /// A writable slice, read for a while.
+    fn read<'a>(x: &'a Self::Mut<'_>) -> Self::Ref<'a>;
+
+    /// Waits for all work given so far.
+    fn wait(&self);
+    /// `y = value`.
+    fn fill(&self, y: Self::Mut<'_>, value: f32);
+    /// `y = x`.
+    fn copy(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+
+    /// `C = A B` or `C += A B`; see [`Product`]. *Order*: K in blocks of 512 from zero, each in order by fused
+    /// multiply-add, blocks added in order; so a row's bits do not depend on the number of rows.
+    fn product(&self, shape: &Product, a: Self::Ref<'_>, b: Self::Ref<'_>, c: Self::Mut<'_>);
+    /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
+    #[allow(clippy::too_many_arguments)]
+    fn linear(
+        &self,
+        shape: Rows,
+        inputs: usize,
+        x: Self::Ref<'_>,
+        w: Self::Ref<'_>,
+        bias: Option<Self::Ref<'_>>,
+        activation: Activation,
+        y: Self::Mut<'_>,
+    );
+    /// `sums[width] = sum over rows of x[rows, width]`, in row order within fixed blocks of rows.
+    fn column_sums(&self, shape: Rows, x: Self::Ref<'_>, sums: Self::Mut<'_>);
+
+    /// Convolution with bias and activation. `scratch` has [`Device::conv2d_scratch`] elements.
+    #[allow(clippy::too_many_arguments)]
+    fn conv2d(
+        &self,
+        shape: &Conv2d,
+        x: Self::Ref<'_>,
+        w: Self::Ref<'_>,
+        bias: Option<Self::Ref<'_>>,
+        activation: Activation,
+        y: Self::Mut<'_>,
+        scratch: Self::Mut<'_>,
+    );
+    /// `dx` of a convolution.
+    fn conv2d_input_gradient(
+        &self,
+        shape: &Conv2d,
+        w: Self::Ref<'_>,
+        dy: Self::Ref<'_>,
+        dx: Self::Mut<'_>,
+        scratch: Self::Mut<'_>,
+    );
+    /// `dw` and, if asked, `db` of a convolution.
+    fn conv2d_weight_gradient(
+        &self,
+        shape: &Conv2d,
+        x: Self::Ref<'_>,
+        dy: Self::Ref<'_>,
+        dw: Self::Mut<'_>,
+        db: Option<Self::Mut<'_>>,
+        scratch: Self::Mut<'_>,
+    );
+    /// Elements of scratch that the three operations of this convolution need. A function of the shape alone.
+    fn conv2d_scratch(&self, shape: &Conv2d) -> usize;
+
+    /// Max-pooling; `places` keeps the index in its plane of each maximum (the first of equals), as the bits of a u32.
+    fn max_pool(&self, shape: &Pool2d, x: Self::Ref<'_>, y: Self::Mut<'_>, places: Self::Mut<'_>);
+    /// `dx` of max-pooling.
+    fn max_pool_gradient(&self, shape: &Pool2d, places: Self::Ref<'_>, dy: Self::Ref<'_>, dx: Self::Mut<'_>);
+    /// Average pooling.
+    fn avg_pool(&self, shape: &Pool2d, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `dx` of average pooling.
+    fn avg_pool_gradient(&self, shape: &Pool2d, dy: Self::Ref<'_>, dx: Self::Mut<'_>);
+
+    /// `y = max(x, 0)`.
+    fn relu(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `d = y > 0 ? d : 0`, in place.
+    fn relu_gradient(&self, y: Self::Ref<'_>, d: Self::Mut<'_>);
+    /// `y = x Phi(x)`, Phi the exact normal distribution (f32 accuracy).
+    fn gelu(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `d = d * gelu'(x)`, in place.
+    fn gelu_gradient(&self, x: Self::Ref<'_>, d: Self::Mut<'_>);
+    /// `y = x * keep / (1 - rate)`, element `i` dropped when number `i` of `key` is below `rate`. Its gradient is itself.
+    fn dropout(&self, key: Key, rate: f32, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `y = a + b`.
+    fn add(&self, a: Self::Ref<'_>, b: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `y += x`: the addition of the reduction tree, and of residual gradients.
+    fn add_to(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+
+    /// Layer norm over the width (eps 1e-5); `saved: [rows, 2]` keeps mean and reciprocal deviation.
+    fn layer_norm(
+        &self,
+        shape: Rows,
+        x: Self::Ref<'_>,
+        gain: Self::Ref<'_>,
+        bias: Self::Ref<'_>,
+        y: Self::Mut<'_>,
+        saved: Self::Mut<'_>,
+    );
+    /// Gradients of layer norm. `scratch` has [`Device::layer_norm_scratch`] elements.
+    #[allow(clippy::too_many_arguments)]
+    fn layer_norm_gradient(
+        &self,
+        shape: Rows,
+        x: Self::Ref<'_>,
+        gain: Self::Ref<'_>,
+        saved: Self::Ref<'_>,
+        dy: Self::Ref<'_>,
+        dx: Option<Self::Mut<'_>>,
+        dgain: Self::Mut<'_>,
+        dbias: Self::Mut<'_>,
+        scratch: Self::Mut<'_>,
+    );
+    /// Elements of scratch that the gradient of layer norm needs. A function of the shape alone.
+    fn layer_norm_scratch(&self, shape: Rows) -> usize;
+
+    /// Batch norm by the statistics of this micro-batch. `saved: [channels, 2]` keeps mean and reciprocal
+    /// deviation; `sums: [2, channels]` gets images x mean, then images x unbiased variance, for the running ones.
+    #[allow(clippy::too_many_arguments)]
+    fn batch_norm(
+        &self,
+        shape: ChannelNorm,
+        x: Self::Ref<'_>,
+        gain: Self::Ref<'_>,
+        bias: Self::Ref<'_>,
+        y: Self::Mut<'_>,
+        saved: Self::Mut<'_>,
+        sums: Self::Mut<'_>,
+    );
+    /// Batch norm by running statistics `[2, channels]` (mean, then variance).
+    fn batch_norm_by(
+        &self,
+        shape: ChannelNorm,
+        x: Self::Ref<'_>,
+        gain: Self::Ref<'_>,
+        bias: Self::Ref<'_>,
+        running: Self::Ref<'_>,
+        y: Self::Mut<'_>,
+    );
+    /// Gradients of batch norm by the micro-batch's statistics.
+    #[allow(clippy::too_many_arguments)]
+    fn batch_norm_gradient(
+        &self,
+        shape: ChannelNorm,
+        x: Self::Ref<'_>,
+        gain: Self::Ref<'_>,
+        saved: Self::Ref<'_>,
+        dy: Self::Ref<'_>,
+        dx: Option<Self::Mut<'_>>,
+        dgain: Self::Mut<'_>,
+        dbias: Self::Mut<'_>,
+    );
+
+    /// `y[i] = table[ids[i]] + places[i % time]`; `places` may be absent.
+    fn embedding(
+        &self,
+        shape: Rows,
+        ids: Self::Ids<'_>,
+        table: Self::Ref<'_>,
+        places: Option<(Self::Ref<'_>, usize)>,
+        y: Self::Mut<'_>,
+    );
+    /// Gradients of an embedding, rows added in order; both tables are overwritten (zero where nothing came).
+    fn embedding_gradient(
+        &self,
+        shape: Rows,
+        ids: Self::Ids<'_>,
+        dy: Self::Ref<'_>,
+        dtable: Self::Mut<'_>,
+        dplaces: Option<(Self::Mut<'_>, usize)>,
+    );
+
+    /// Causal self-attention; `saved` has [`Device::attention_saved`] elements, `scratch`
+    /// [`Device::attention_scratch`].
+    fn attention(
+        &self,
+        shape: &Attention,
+        qkv: Self::Ref<'_>,
+        y: Self::Mut<'_>,
+        saved: Self::Mut<'_>,
+        scratch: Self::Mut<'_>,
+    );
+    /// `dqkv` of causal self-attention.
+    #[allow(clippy::too_many_arguments)]
+    fn attention_gradient(
+        &self,
+        shape: &Attention,
+        qkv: Self::Ref<'_>,
+        y: Self::Ref<'_>,
+        saved: Self::Ref<'_>,
+        dy: Self::Ref<'_>,
+        dqkv: Self::Mut<'_>,
+        scratch: Self::Mut<'_>,
+    );
+    /// Elements that attention keeps for its gradient.
+    fn attention_saved(&self, shape: &Attention) -> usize;
+    /// Elements of scratch that attention and its gradient need.
+    fn attention_scratch(&self, shape: &Attention) -> usize;
+
+    /// Cross entropy of `logits: [rows, width]`; with `d`, also the gradient of the *sum* of weighted losses.
+    fn cross_entropy(
+        &self,
+        shape: Rows,
+        options: &CrossEntropy<'_>,
+        logits: Self::Ref<'_>,
+        targets: Self::Ids<'_>,
+        d: Option<Self::Mut<'_>>,
+    ) -> LossSums;
+    /// The index of the greatest of each row's logits (the first of equals), for confusion counts.
+    fn arg_max(&self, shape: Rows, logits: Self::Ref<'_>, best: &mut [u32]);
+    /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1).
+    fn squared_error(
+        &self,
+        shape: Rows,
+        outputs: Self::Ref<'_>,
+        targets: Self::Ref<'_>,
+        d: Option<Self::Mut<'_>>,
+    ) -> LossSums;
+
+    /// Sum of squares in f64 over fixed blocks of 4 096 elements, in block order, of `g * scale` rounded to f32. Not
+    /// finite if any element is not.
+    fn sum_of_squares(&self, g: Self::Ref<'_>, scale: f32) -> f64;
+    /// AdamW in place over flat slices.
+    fn adamw(&self, o: &AdamW, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
+    /// SGD in place over flat slices; `m` is empty without momentum.
+    fn sgd(&self, o: &Sgd, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
+    /// `running = (1 - momentum) * running + momentum * (sums * scale)`.
+    fn blend(&self, momentum: f32, scale: f32, sums: Self::Ref<'_>, running: Self::Mut<'_>);
+    /// Whether every element is finite.
+    fn all_finite(&self, x: Self::Ref<'_>) -> bool;
+}
