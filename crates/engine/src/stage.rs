@@ -28,7 +28,7 @@ pub enum Shape {
 }
 
 /// One parameter tensor in its stage's slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// Name within the stage, as PyTorch would call it: `weight`, `qkv.bias`.
     pub name: String,
