@@ -142,7 +142,7 @@ pub struct Rows {
 }
 
 /// Batch norm over `x: [images, channels, area]`, per channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChannelNorm {
     /// Images in the micro-batch.
     pub images: usize,
