@@ -1,0 +1,333 @@
+//! What can be wrong with data: each error names the file, the place in it, what was expected and what was found.
+//!
+//! Nothing is printed here; [`DataError::hint`] says what a user can do about it.
+
+use dtrain_types::{MicroBatch, Step};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why data cannot be opened or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// A file is not there.
+    #[error("{} does not exist", file.display())]
+    Missing {
+        /// The file.
+        file: PathBuf,
+        /// What this kind of data set is made of.
+        needs: &'static str,
+    },
+    /// The system cannot read a file, or its compression is broken.
+    #[error("cannot read {}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file does not begin as its format says.
+    #[error("{} begins with {got}, expected {expected}", file.display())]
+    WrongMagic {
+        /// The file.
+        file: PathBuf,
+        /// What the format begins with.
+        expected: &'static str,
+        /// What the file begins with.
+        got: String,
+    },
+    /// A file is shorter or longer than its own header says.
+    #[error("{} holds {got} bytes, expected {expected}", file.display())]
+    WrongLength {
+        /// The file.
+        file: PathBuf,
+        /// Bytes by its header, uncompressed.
+        expected: u64,
+        /// Bytes found, uncompressed; when there are too many, at least so many.
+        got: u64,
+    },
+    /// A header that cannot be understood.
+    #[error("the header of {} is not understood: {problem}", file.display())]
+    Header {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An array of a type that is not read here.
+    #[error("{} holds elements of type {got}, expected {expected}", file.display())]
+    ElementType {
+        /// The file.
+        file: PathBuf,
+        /// The types that are read.
+        expected: &'static str,
+        /// The type found.
+        got: String,
+    },
+    /// Inputs and targets are not of the same number.
+    #[error("{} has {inputs} samples but {} has {targets} targets", inputs_file.display(), targets_file.display())]
+    CountMismatch {
+        /// The file of the inputs.
+        inputs_file: PathBuf,
+        /// Its samples.
+        inputs: u64,
+        /// The file of the targets.
+        targets_file: PathBuf,
+        /// Its targets.
+        targets: u64,
+    },
+    /// Training and validation samples differ in shape.
+    #[error("samples of {} have shape {got:?}, expected {expected:?}", file.display())]
+    Shape {
+        /// The file.
+        file: PathBuf,
+        /// The shape of the training samples, or the one asked for.
+        expected: Vec<usize>,
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// A row with another number of columns than the rows before it.
+    #[error("{} line {line}: {got} columns, expected {expected}", file.display())]
+    RaggedRow {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// Columns of the first row.
+        expected: usize,
+        /// Columns of this one.
+        got: usize,
+    },
+    /// A field that is no number.
+    #[error("{} line {line}, column {column}: {text:?} is not a number", file.display())]
+    NotANumber {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// Column, from 1.
+        column: usize,
+        /// The field.
+        text: String,
+    },
+    /// A number that is infinite or not a number; it would spoil every parameter.
+    #[error("{} row {row}, element {element}: the value is {value}", file.display())]
+    NotFinite {
+        /// The file.
+        file: PathBuf,
+        /// Row, from 1 (a line of a text file).
+        row: u64,
+        /// Element of the row, from 1.
+        element: usize,
+        /// The value.
+        value: f64,
+    },
+    /// A column that the table does not have.
+    #[error("{} has no column {column}, only {columns}", file.display())]
+    NoSuchColumn {
+        /// The file.
+        file: PathBuf,
+        /// The column asked for.
+        column: String,
+        /// The columns there are.
+        columns: String,
+    },
+    /// A label that is no whole number.
+    #[error("{} row {row}: label {text} is not a whole number from 0", file.display())]
+    LabelNotInteger {
+        /// The file.
+        file: PathBuf,
+        /// Row, from 1 (a line of a text file).
+        row: u64,
+        /// The label.
+        text: String,
+    },
+    /// A label beyond the number of classes.
+    #[error("{} row {row}: label {label} is out of range for {classes} classes", file.display())]
+    LabelOutOfRange {
+        /// The file.
+        file: PathBuf,
+        /// Row, from 1 (a line of a text file).
+        row: u64,
+        /// The label.
+        label: i64,
+        /// The number of classes, or the most that are taken from labels alone.
+        classes: u32,
+    },
+    /// There is nothing in a file.
+    #[error("{} holds no sample", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A text that is shorter than one window.
+    #[error("the {part} part of {} has {bytes} bytes, fewer than context + 1 = {needed}", file.display())]
+    TextTooShort {
+        /// The file.
+        file: PathBuf,
+        /// Training or validation.
+        part: &'static str,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes that one sample needs.
+        needed: u64,
+    },
+    /// A share held out for validation that leaves one side empty.
+    #[error("val_split {fraction} of {rows} rows leaves no row for {lacking}")]
+    Split {
+        /// The share asked for.
+        fraction: f64,
+        /// Rows in all.
+        rows: u64,
+        /// The side without rows.
+        lacking: &'static str,
+    },
+    /// An augmentation that does not fit the samples.
+    #[error("augmentation {what} does not fit samples of shape {shape:?}")]
+    Augment {
+        /// The augmentation.
+        what: String,
+        /// The shape of a sample.
+        shape: Vec<usize>,
+    },
+    /// An option with a value that makes no sense.
+    #[error("{option} is {got}, expected {expected}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        got: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A plan made for another data set.
+    #[error("the plan is for {plan} samples, the data set has {dataset}")]
+    PlanMismatch {
+        /// Samples in the plan.
+        plan: u64,
+        /// Samples in the data set.
+        dataset: u64,
+    },
+    /// A sample whose read set no class although the spec promises one.
+    #[error("reading sample {sample} set no class")]
+    NoClassSet {
+        /// The sample.
+        sample: u64,
+    },
+    /// A sample with a class outside the data set's own spec.
+    #[error("sample {sample} has class {class}, the data set promises classes below {classes}")]
+    ClassOutOfRange {
+        /// The sample.
+        sample: u64,
+        /// Its class.
+        class: u32,
+        /// The number of classes.
+        classes: u32,
+    },
+    /// A sample with a token outside the data set's own spec.
+    #[error("sample {sample} has token {token}, the data set promises tokens below {vocabulary}")]
+    TokenOutOfRange {
+        /// The sample.
+        sample: u64,
+        /// The token.
+        token: u32,
+        /// The vocabulary.
+        vocabulary: u32,
+    },
+    /// Reading panicked.
+    #[error("reading micro-batch {micro_batch} of step {step} panicked: {message}")]
+    ReadPanicked {
+        /// The step.
+        step: Step,
+        /// The micro-batch.
+        micro_batch: MicroBatch,
+        /// What the panic said.
+        message: String,
+    },
+    /// A worker thread cannot be started.
+    #[error("cannot start a loader thread: {source}")]
+    Thread {
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The loader was asked for more after it had given an error.
+    #[error("the loader stopped at an earlier error")]
+    LoaderStopped,
+    /// An error of a data set outside this crate.
+    #[error("{0}")]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl DataError {
+    /// Wraps the error of a data set of your own.
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+
+    /// An error of the system about `file`; a missing file is told apart, with what the kind `needs`.
+    pub(crate) fn io(file: &Path, needs: &'static str, source: io::Error) -> Self {
+        let file = file.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::Missing { file, needs },
+            _ => Self::Io { file, source },
+        }
+    }
+
+    /// What to do about it, in one sentence.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Missing { needs, .. } => format!("check the path; {needs}"),
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "give the user who runs dtrain the right to read it".into()
+            }
+            Self::Io { .. } => "the file may be damaged or half downloaded; fetch it again".into(),
+            Self::WrongMagic { .. } => "the file is of another kind; images and labels may be swapped".into(),
+            Self::WrongLength { expected, got, .. } if got < expected => {
+                "the file is cut off, perhaps half downloaded; fetch it again".into()
+            }
+            Self::WrongLength { .. } => "the file has bytes after its end; it may be of another kind".into(),
+            Self::Header { .. } => "write the file again with numpy.save of a plain array".into(),
+            Self::ElementType { expected, .. } => format!("convert the array to one of {expected}"),
+            Self::CountMismatch { .. } => {
+                "inputs and targets must come from the same part of the data".into()
+            }
+            Self::Shape { .. } => "training and validation samples must have one shape".into(),
+            Self::RaggedRow { .. } => {
+                "check the delimiter, and `skip` lines that do not belong to the table".into()
+            }
+            Self::NotANumber { line, .. } if *line <= 2 => {
+                "set `header: true` if the first line has names, or `skip` lines before the table".into()
+            }
+            Self::NotANumber { .. } => {
+                "turn text into numbers, or leave the column out, before training".into()
+            }
+            Self::NotFinite { .. } => "replace missing values before training".into(),
+            Self::NoSuchColumn { .. } => "name a column of the header, or give its number from 0".into(),
+            Self::LabelNotInteger { .. } => {
+                "use `target: value` for real numbers, or number the classes from 0".into()
+            }
+            Self::LabelOutOfRange { label, .. } if *label < 0 => "number the classes from 0".into(),
+            Self::LabelOutOfRange { .. } => {
+                "number the classes from 0 without gaps, or use `target: value` for real numbers".into()
+            }
+            Self::Empty { .. } => "at least one sample is needed".into(),
+            Self::TextTooShort { .. } => "use a smaller `context`, a larger `val_split`, or more text".into(),
+            Self::Split { .. } => "choose a val_split between 0 and 1 that leaves rows on both sides".into(),
+            Self::Augment { .. } => {
+                "flip, shift and crop need images [channels, height, width] larger than the shift or crop"
+                    .into()
+            }
+            Self::Option { option, expected, .. } => format!("set `{option}` to {expected}"),
+            Self::PlanMismatch { .. } => "make the plan from the data set's own length".into(),
+            Self::NoClassSet { .. } => "call `set_class` in `Dataset::read`".into(),
+            Self::ClassOutOfRange { .. } | Self::TokenOutOfRange { .. } => {
+                "correct `Dataset::spec`, or what `Dataset::read` writes".into()
+            }
+            Self::ReadPanicked { .. } => "the data set's `read` must return an error instead".into(),
+            Self::Thread { .. } => "use fewer `workers`, or raise the limit of threads".into(),
+            Self::LoaderStopped => "see the error before this one".into(),
+            Self::Other(_) => "the data set that returned it knows more".into(),
+        }
+    }
+}

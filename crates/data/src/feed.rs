@@ -1,0 +1,91 @@
+//! Training data in the order of the batch plan: which samples go into which micro-batch, and with which key.
+//!
+//! It does not know which rank asks, nor how far ahead.
+
+use crate::batch::Wanted;
+use crate::{Batch, DataError, Dataset, SampleSpec};
+use dtrain_types::{BatchPlan, Key, MicroBatch, Seed, Site, Step};
+use std::sync::Arc;
+
+/// Call sites with the highest bit set belong to this crate, so that no layer's dropout shares a stream with the
+/// augmentation of a row.
+const FIRST_SITE: u32 = 1 << 31;
+
+/// The call site from which row `row` of a micro-batch draws its augmentation.
+///
+/// *Panics* if `row` is 2^31 or more.
+#[must_use]
+pub fn augment_site(row: u32) -> Site {
+    assert!(row < FIRST_SITE, "row {row} of a micro-batch");
+    Site(FIRST_SITE | row)
+}
+
+/// A training set with its plan: gives any micro-batch of any step.
+///
+/// *Order*: a micro-batch is a pure function of the data set, the plan, the seed and its place.
+#[derive(Clone)]
+pub struct Feed {
+    dataset: Arc<dyn Dataset>,
+    spec: SampleSpec,
+    plan: BatchPlan,
+    seed: Seed,
+}
+
+impl Feed {
+    /// Joins a training set, its plan and the run's seed (for augmentation).
+    ///
+    /// *Errors*: the plan is for another number of samples.
+    pub fn new(dataset: Arc<dyn Dataset>, plan: BatchPlan, seed: Seed) -> Result<Self, DataError> {
+        if plan.samples() != dataset.len() {
+            return Err(DataError::PlanMismatch { plan: plan.samples(), dataset: dataset.len() });
+        }
+        let spec = dataset.spec();
+        Ok(Self { dataset, spec, plan, seed })
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> &BatchPlan {
+        &self.plan
+    }
+
+    /// What each sample looks like.
+    #[must_use]
+    pub fn spec(&self) -> &SampleSpec {
+        &self.spec
+    }
+
+    /// The data set.
+    #[must_use]
+    pub fn dataset(&self) -> &Arc<dyn Dataset> {
+        &self.dataset
+    }
+
+    /// A batch that any micro-batch fits in.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(&self.spec, self.plan.micro_batch() as usize)
+    }
+
+    /// Reads one micro-batch; nothing is allocated.
+    ///
+    /// *Errors*: what the data set gives. *Panics* if the step has no such micro-batch, or the batch has too few rows.
+    pub fn read_micro_batch(
+        &self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        let step = self.plan.step(step);
+        let mut check = 0u64;
+        let wanted = (0..).zip(self.plan.micro_batch_samples(&step, micro_batch)).map(|(row, sample)| {
+            check = check.wrapping_add(self.plan.check(&step, sample));
+            Wanted { sample, augment: Some(Key::new(self.seed, step.step, micro_batch, augment_site(row))) }
+        });
+        batch.fill(&*self.dataset, wanted)?;
+        batch.step = step.step;
+        batch.micro_batch = micro_batch;
+        batch.check = check;
+        Ok(())
+    }
+}
