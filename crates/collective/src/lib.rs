@@ -1,1 +1,30 @@
-//! Under construction.
+//! Collectives: what every rank of a generation does together, as pure schedules and machines.
+//!
+//! Two seams live here. A [`Backend`] runs whole collectives; a [`Transport`] moves frames between ranks and is
+//! driven by [`HostBackend`]. The order of every sum is stated once ([`SumOrder`]) and shared by all of them, so
+//! that the bits of a reduced gradient do not depend on how its bytes travelled (S9).
+//!
+//! This crate does not know processes, sockets, clocks, devices or models. It never blocks by itself: the only
+//! waiting is inside `Transport::wait`.
+
+mod add;
+mod arena;
+mod backend;
+mod chunk;
+mod error;
+mod frame;
+mod geometry;
+mod membership;
+mod order;
+mod plan;
+
+pub use add::{BLOCK, sum_block};
+pub use arena::{Arena, HostArena};
+pub use backend::{Abort, AbortFlag, Aborter, Backend, Op, OpKind, Sequence};
+pub use chunk::{Chunks, SEGMENT};
+pub use error::CollectiveError;
+pub use frame::{Frame, Header, Outgoing, Tag, Transport, Verdict, Waker};
+pub use geometry::{Geometry, rank_roots};
+pub use membership::{Membership, Mode};
+pub use order::{SumOrder, SumStep};
+pub use plan::{CountPlan, Plans};

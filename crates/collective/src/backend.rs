@@ -1,0 +1,173 @@
+//! The seam for whole collectives: what a rank asks for, and how it is stopped.
+//!
+//! This file does not know how a collective is done; shared memory, frames and device libraries each implement it.
+
+use crate::{Arena, CollectiveError};
+use dtrain_types::{Rank, Trailer};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+/// The number of a collective in its generation; it rises by any amount and is the same on all ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(pub u64);
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One collective. All ranks of a generation start the same ones in the same order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Op<'a> {
+    /// Sums the roots of all ranks; the sum appears in slot 0 of every rank.
+    AllReduce {
+        /// Micro-batches in this step, at most those of a full step.
+        micro_batches: u32,
+        /// One trailer per own root, left to right; in ring mode one, or none without a micro-batch.
+        trailers: &'a [Trailer],
+    },
+    /// As `AllReduce`, but each rank gets only its own chunk of the sum, in slot 0; the rest of slot 0 is undefined.
+    ReduceScatter {
+        /// Micro-batches in this step.
+        micro_batches: u32,
+        /// As in `AllReduce`.
+        trailers: &'a [Trailer],
+    },
+    /// Each rank's own chunk of slot 0 appears in slot 0 of every rank.
+    AllGather,
+    /// Slot 0 of one rank appears in slot 0 of every rank.
+    Broadcast {
+        /// The rank that has it.
+        from: Rank,
+    },
+    /// Nobody goes on before all are here.
+    Barrier,
+}
+
+/// Which collective, without its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OpKind {
+    /// [`Op::AllReduce`].
+    AllReduce,
+    /// [`Op::ReduceScatter`].
+    ReduceScatter,
+    /// [`Op::AllGather`].
+    AllGather,
+    /// [`Op::Broadcast`].
+    Broadcast,
+    /// [`Op::Barrier`].
+    Barrier,
+}
+
+impl Op<'_> {
+    /// Which collective this is.
+    #[must_use]
+    pub fn kind(&self) -> OpKind {
+        match self {
+            Op::AllReduce { .. } => OpKind::AllReduce,
+            Op::ReduceScatter { .. } => OpKind::ReduceScatter,
+            Op::AllGather => OpKind::AllGather,
+            Op::Broadcast { .. } => OpKind::Broadcast,
+            Op::Barrier => OpKind::Barrier,
+        }
+    }
+
+    /// The number that all ranks must agree on beside the kind: the micro-batches, or the broadcasting rank.
+    #[must_use]
+    pub fn operand(&self) -> u32 {
+        match self {
+            Op::AllReduce { micro_batches, .. } | Op::ReduceScatter { micro_batches, .. } => *micro_batches,
+            Op::Broadcast { from } => from.0,
+            Op::AllGather | Op::Barrier => 0,
+        }
+    }
+
+    /// Micro-batches and trailers of a reduction; `None` for a collective that adds nothing.
+    #[must_use]
+    pub fn reduction(&self) -> Option<(u32, &[Trailer])> {
+        match self {
+            Op::AllReduce { micro_batches, trailers } | Op::ReduceScatter { micro_batches, trailers } => {
+                Some((*micro_batches, trailers))
+            }
+            Op::AllGather | Op::Broadcast { .. } | Op::Barrier => None,
+        }
+    }
+}
+
+/// Runs the collectives of one rank in one generation.
+///
+/// Use it in this order: `prepare` once; then, for each collective, fill leased slots, `start`, `finish`, read leased
+/// slots. After any error it is dead.
+pub trait Backend: Send {
+    /// Plans steps of these counts, so that no step allocates. *Panics* if a count is 0 or not covered by the ranges.
+    fn prepare(&mut self, counts: &[u32]);
+
+    /// The gradient buffers. *Panics* between `start` and `finish` and on a dead backend: peers may be writing there.
+    fn arena(&mut self) -> &mut dyn Arena;
+
+    /// Begins a collective; the slots belong to it until `finish`.
+    ///
+    /// *Errors*: as `finish`. *Panics* if one is in progress, if `seq` does not rise, if the count was not prepared
+    /// or if the trailers are not one per root: all of these are bugs.
+    fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError>;
+
+    /// Completes the collective; gives the reduced trailer, or [`Trailer::EMPTY`] where nothing is reduced.
+    ///
+    /// *Blocks* until every rank has put in its part, or the backend is aborted. *Errors*: whatever a peer can cause.
+    fn finish(&mut self, seq: Sequence) -> Result<Trailer, CollectiveError>;
+
+    /// A handle that ends every present and later wait of this backend.
+    fn aborter(&self) -> Aborter;
+
+    /// What it is, for the log: `shared memory, exact, rank 1 of 4`.
+    fn describe(&self) -> String;
+}
+
+/// What an [`Aborter`] does at its backend.
+pub trait Abort: Send + Sync {
+    /// Makes every waiting and later call return `Aborted`. The first reason stays.
+    fn abort(&self, reason: &str);
+}
+
+/// Stops a backend from any thread. It does not keep the backend alive.
+#[derive(Clone)]
+pub struct Aborter(Arc<dyn Abort>);
+
+impl Aborter {
+    /// Wraps a backend's own way to stop.
+    #[must_use]
+    pub fn new(target: Arc<dyn Abort>) -> Self {
+        Self(target)
+    }
+
+    /// Ends every wait of the backend; later calls return [`CollectiveError::Aborted`]. The first reason stays.
+    pub fn abort(&self, reason: &str) {
+        self.0.abort(reason);
+    }
+}
+
+impl fmt::Debug for Aborter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Aborter")
+    }
+}
+
+/// The part of an abort that all backends share: set once, with its reason.
+#[derive(Debug, Default)]
+pub struct AbortFlag(OnceLock<String>);
+
+impl AbortFlag {
+    /// Sets it; the first reason stays.
+    pub fn set(&self, reason: &str) {
+        let _already_set = self.0.set(reason.to_owned());
+    }
+
+    /// *Errors*: [`CollectiveError::Aborted`] once it is set.
+    pub fn check(&self) -> Result<(), CollectiveError> {
+        match self.0.get() {
+            None => Ok(()),
+            Some(reason) => Err(CollectiveError::Aborted { reason: reason.clone() }),
+        }
+    }
+}

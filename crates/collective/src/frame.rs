@@ -1,0 +1,100 @@
+//! The seam for frames: what travels between ranks, and what a receiver may say about it.
+//!
+//! A tag names a frame's place in the schedules of all generations, so nothing depends on the moment it arrives.
+//! This file does not know bytes on a wire; a transport turns a header and its floats into those.
+
+use crate::{CollectiveError, OpKind, Sequence};
+use dtrain_types::{Generation, Rank, Trailer};
+use std::sync::Arc;
+
+/// The place of a frame in the schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag {
+    /// The sender's generation.
+    pub generation: Generation,
+    /// The collective.
+    pub sequence: Sequence,
+    /// Which collective that is.
+    pub op: OpKind,
+    /// [`crate::Op::operand`]: micro-batches, or the broadcasting rank.
+    pub operand: u32,
+    /// Direct: 0 contributes, 1 gathers. Ring: the hop.
+    pub round: u32,
+    /// Which of the sender's roots this is part of; 0 where there is only one thing to send.
+    pub part: u32,
+    /// The segment of the chunk.
+    pub segment: u32,
+}
+
+/// A tag and the small record beside the floats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Header {
+    /// Its place.
+    pub tag: Tag,
+    /// The trailer of one root, on the frames that carry one.
+    pub trailer: Option<Trailer>,
+}
+
+/// A frame that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Frame<'a> {
+    /// The sender, as the transport knows it.
+    pub from: Rank,
+    /// Tag and trailer.
+    pub header: Header,
+    /// The floats; none for a rank that has nothing to add.
+    pub payload: &'a [f32],
+}
+
+/// A frame that is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outgoing<'a> {
+    /// The receiver.
+    pub to: Rank,
+    /// Tag and trailer.
+    pub header: Header,
+    /// The floats.
+    pub payload: &'a [f32],
+}
+
+/// What the receiver says about a frame it was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was used.
+    Taken,
+    /// It is of an older generation: drop it.
+    Stale,
+    /// It is of a later collective or generation: offer it again, before anything else of that sender.
+    Later,
+}
+
+/// Ends a wait from any thread: the present one, or else the next.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// Moves frames between the ranks of one or several generations, reliably and, per sender, in order.
+///
+/// Nothing here blocks but `wait`. Queues are bounded; a full one is told to the sender, never hidden.
+pub trait Transport: Send {
+    /// Queues a copy of the frame; `Ok(false)` when the receiver's queue is full and nothing was queued.
+    ///
+    /// *Errors*: [`CollectiveError::Lost`] when the peer cannot be reached any more.
+    fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError>;
+
+    /// Offers what has arrived, per sender in order, and counts what was used or dropped.
+    ///
+    /// A sender whose foremost frame is `Later` is passed over. *Errors*: those of `sink`, and `Lost`.
+    fn receive(
+        &mut self,
+        sink: &mut dyn FnMut(Frame<'_>) -> Result<Verdict, CollectiveError>,
+    ) -> Result<usize, CollectiveError>;
+
+    /// *Blocks* until something has changed since the last `receive`: a frame came, a queue has room again, or the
+    /// waker was called. It may return for no reason.
+    fn wait(&mut self) -> Result<(), CollectiveError>;
+
+    /// Ends a wait from another thread.
+    fn waker(&self) -> Waker;
+
+    /// What it is, for the log.
+    fn describe(&self) -> String;
+}
