@@ -1,0 +1,173 @@
+//! What goes into a pass and what comes out beside the gradient: batches, figures, counts.
+//!
+//! This file does not know where samples come from, nor which ones a micro-batch holds.
+
+use crate::device::LossSums;
+use dtrain_types::{MicroBatch, Trailer};
+
+/// The inputs of a micro-batch, row after row.
+#[derive(Clone, Copy, Debug)]
+pub enum Inputs<'a> {
+    /// f32 values, `[rows, dims...]`.
+    Values(&'a [f32]),
+    /// Token ids, `[rows, time]`.
+    Tokens(&'a [u32]),
+}
+
+/// The targets of a micro-batch, row after row.
+#[derive(Clone, Copy, Debug)]
+pub enum Targets<'a> {
+    /// Class ids: one a row, or `[rows, time]` for sequence models.
+    Classes(&'a [u32]),
+    /// Values, in the shape of the outputs.
+    Values(&'a [f32]),
+}
+
+/// One micro-batch of samples, lent for the length of a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// How many samples.
+    pub rows: usize,
+    /// What the model sees.
+    pub inputs: Inputs<'a>,
+    /// What it should say.
+    pub targets: Targets<'a>,
+}
+
+/// What a micro-batch says of itself beside its gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Loss, normaliser and counts.
+    pub sums: LossSums,
+    /// Samples fed.
+    pub samples: u64,
+}
+
+impl Figures {
+    /// These figures as the leaf of a step's trailer. `check` is the ledger's sum over the samples fed.
+    #[must_use]
+    pub fn trailer(&self, micro_batch: MicroBatch, check: u64) -> Trailer {
+        let finite = self.sums.loss.is_finite();
+        Trailer {
+            loss: self.sums.loss,
+            weight: self.sums.weight,
+            samples: self.samples,
+            predictions: self.sums.counted,
+            correct: self.sums.correct,
+            check,
+            stop: 0,
+            non_finite: if finite { Trailer::ALL_FINITE } else { micro_batch.0 },
+        }
+    }
+}
+
+/// How often each class was found, claimed wrongly, and missed. Integers, so their sums have no order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounts {
+    /// Rows of the class that were called so.
+    pub true_positive: Vec<u64>,
+    /// Rows of another class that were called so.
+    pub false_positive: Vec<u64>,
+    /// Rows of the class that were called another.
+    pub false_negative: Vec<u64>,
+}
+
+impl ClassCounts {
+    /// Counts of zero for `classes` classes.
+    #[must_use]
+    pub fn new(classes: usize) -> Self {
+        let zero = || vec![0; classes];
+        Self { true_positive: zero(), false_positive: zero(), false_negative: zero() }
+    }
+
+    /// How many classes are counted.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        self.true_positive.len()
+    }
+
+    /// Notes one prediction. *Panics* if a class is not counted.
+    pub fn note(&mut self, target: u32, predicted: u32) {
+        if target == predicted {
+            self.true_positive[target as usize] += 1;
+        } else {
+            self.false_negative[target as usize] += 1;
+            self.false_positive[predicted as usize] += 1;
+        }
+    }
+
+    /// Adds other counts. *Panics* if they are of another number of classes.
+    pub fn merge(&mut self, other: &Self) {
+        assert_eq!(self.classes(), other.classes(), "counts of different models");
+        let pairs = [
+            (&mut self.true_positive, &other.true_positive),
+            (&mut self.false_positive, &other.false_positive),
+            (&mut self.false_negative, &other.false_negative),
+        ];
+        for (into, from) in pairs {
+            into.iter_mut().zip(from).for_each(|(a, b)| *a += b);
+        }
+    }
+
+    /// Share of predictions that were right; none without any prediction.
+    #[must_use]
+    pub fn accuracy(&self) -> Option<f64> {
+        let right: u64 = self.true_positive.iter().sum();
+        let all = right + self.false_negative.iter().sum::<u64>();
+        (all > 0).then(|| right as f64 / all as f64)
+    }
+
+    /// The mean over classes of `2 tp / (2 tp + fp + fn)`, over the classes that were met or claimed, as
+    /// scikit-learn's `f1_score(average="macro")` has it; none without any prediction.
+    #[must_use]
+    pub fn macro_f1(&self) -> Option<f64> {
+        let mut sum = 0.0;
+        let mut met = 0u64;
+        for class in 0..self.classes() {
+            let hits = 2 * self.true_positive[class];
+            let all = hits + self.false_positive[class] + self.false_negative[class];
+            if all > 0 {
+                sum += hits as f64 / all as f64;
+                met += 1;
+            }
+        }
+        (met > 0).then(|| sum / met as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accuracy_and_macro_f1_are_those_of_the_textbook() {
+        let mut counts = ClassCounts::new(4);
+        for (target, predicted) in [(0, 0), (0, 0), (0, 1), (1, 1), (2, 0)] {
+            counts.note(target, predicted);
+        }
+        assert_eq!(counts.accuracy(), Some(0.6));
+        // Class 0: 4/6, class 1: 2/3, class 2: 0/1; class 3 was never met.
+        let want = (4.0 / 6.0 + 2.0 / 3.0 + 0.0) / 3.0;
+        assert!((counts.macro_f1().expect("predictions were made") - want).abs() < 1e-12);
+        assert_eq!(ClassCounts::new(3).macro_f1(), None);
+    }
+
+    #[test]
+    fn merged_counts_are_the_counts_of_everything() {
+        let (mut a, mut b, mut all) = (ClassCounts::new(2), ClassCounts::new(2), ClassCounts::new(2));
+        for (i, (target, predicted)) in [(0, 1), (1, 1), (1, 0), (0, 0)].into_iter().enumerate() {
+            if i % 2 == 0 { &mut a } else { &mut b }.note(target, predicted);
+            all.note(target, predicted);
+        }
+        a.merge(&b);
+        assert_eq!(a, all);
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_names_its_micro_batch() {
+        let mut figures = Figures { samples: 3, ..Figures::default() };
+        assert_eq!(figures.trailer(MicroBatch(5), 9).non_finite, Trailer::ALL_FINITE);
+        figures.sums.loss = f64::NAN;
+        assert_eq!(figures.trailer(MicroBatch(5), 9).non_finite, 5);
+    }
+}

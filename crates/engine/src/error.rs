@@ -1,0 +1,117 @@
+//! What a user, a file or the data can cause in the engine. What only a bug can cause is an assertion.
+
+use dtrain_types::Step;
+
+/// Why the engine refuses.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EngineError {
+    /// A stage does not fit its input; found when the model is planned.
+    #[error("stage {stage} ({kind}): {reason}")]
+    Stage {
+        /// The stage's name in the model.
+        stage: String,
+        /// What it is.
+        kind: &'static str,
+        /// A sentence for people.
+        reason: String,
+    },
+    /// A loss does not fit the model's output.
+    #[error("loss: {0}")]
+    Loss(String),
+    /// An option has a value that makes no sense.
+    #[error("{key}: {reason}")]
+    Option {
+        /// The option, as in the configuration.
+        key: &'static str,
+        /// A sentence for people.
+        reason: String,
+    },
+    /// Batch norm met a single value per channel.
+    #[error(
+        "batch norm needs at least {needed} rows in a micro-batch, got {rows}: a single value has no variance"
+    )]
+    SingleValue {
+        /// The least number of rows.
+        needed: usize,
+        /// Rows of the micro-batch.
+        rows: usize,
+    },
+    /// A micro-batch has no row, or more than the replica was planned for.
+    #[error("a micro-batch of {rows} rows, planned for 1 to {planned}")]
+    Rows {
+        /// Rows of the micro-batch.
+        rows: usize,
+        /// The greatest number planned for.
+        planned: usize,
+    },
+    /// Inputs or targets are of another kind than the model takes: values for token ids, say.
+    #[error("the model takes {expected}, got {got}")]
+    Kind {
+        /// What it takes.
+        expected: &'static str,
+        /// What came.
+        got: &'static str,
+    },
+    /// Inputs or targets have the wrong length.
+    #[error("{what}: expected {expected} values, got {got}")]
+    Length {
+        /// `inputs`, `targets`, or a section of the state.
+        what: &'static str,
+        /// The length the shape says.
+        expected: usize,
+        /// The length that came.
+        got: usize,
+    },
+    /// A class id is not below the number of outputs.
+    #[error("target {target} in row {row}, but the model has {classes} outputs")]
+    Target {
+        /// The class id.
+        target: u32,
+        /// Its row in the micro-batch.
+        row: usize,
+        /// Outputs of the model.
+        classes: usize,
+    },
+    /// A token id is not below the size of the vocabulary.
+    #[error("token {token} at place {place}, but the vocabulary has {vocabulary} tokens")]
+    Token {
+        /// The token id.
+        token: u32,
+        /// Its place in the micro-batch.
+        place: usize,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// The reduced gradient of a step is not finite; nothing was changed.
+    #[error("the gradient of step {step} is not finite")]
+    NonFinite {
+        /// The step.
+        step: Step,
+    },
+    /// A tensor to start from has a name that the model does not know.
+    #[error("the model has no tensor {name}; the nearest is {nearest}")]
+    UnknownTensor {
+        /// The name that came.
+        name: String,
+        /// The model's most similar name.
+        nearest: String,
+    },
+    /// A tensor to start from has another shape than the model's.
+    #[error("tensor {name}: the model has shape {expected:?}, got {got:?}")]
+    TensorShape {
+        /// Its name.
+        name: String,
+        /// The model's shape.
+        expected: Vec<usize>,
+        /// The shape that came.
+        got: Vec<usize>,
+    },
+    /// A tensor of the model is not among those to start from.
+    #[error("tensor {name} {shape:?} is missing")]
+    MissingTensor {
+        /// Its name.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+}

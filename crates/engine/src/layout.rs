@@ -1,0 +1,122 @@
+//! Where every tensor of a model lies in the flat buffers.
+//!
+//! A layout does not know the values, the optimizer, or which rank holds which slice.
+
+use crate::stage::Init;
+use std::ops::Range;
+
+/// The flat buffer that a tensor lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    /// f32 master parameters.
+    Parameters,
+    /// Running statistics.
+    Stats,
+    /// The optimizer's first buffer: AdamW's first moment, SGD's momentum. Same offsets as the parameters.
+    First,
+    /// The optimizer's second buffer: AdamW's second moment. Same offsets as the parameters.
+    Second,
+}
+
+impl Section {
+    /// All sections, in the order in which they are digested and saved.
+    pub const ALL: [Self; 4] = [Self::Parameters, Self::Stats, Self::First, Self::Second];
+
+    /// Its name in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parameters => "parameters",
+            Self::Stats => "stats",
+            Self::First => "optimizer.m",
+            Self::Second => "optimizer.v",
+        }
+    }
+}
+
+/// One named tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Its full name: `0.weight`, `blocks.0.qkv.bias`.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// [`Section::Parameters`] or [`Section::Stats`].
+    pub section: Section,
+    /// First element in its section.
+    pub offset: usize,
+    /// Whether weight decay applies.
+    pub decays: bool,
+    /// How it starts.
+    pub init: Init,
+}
+
+impl Tensor {
+    /// Number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Its elements in its section.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.elements()
+    }
+}
+
+/// The slices of one top-level stage: the unit of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageSlice {
+    /// Its name in the model.
+    pub name: String,
+    /// What it is.
+    pub kind: &'static str,
+    /// Its parameters, and their gradients.
+    pub parameters: Range<usize>,
+    /// Its running statistics.
+    pub stats: Range<usize>,
+}
+
+/// Every tensor of a model, parameters first, each section in order of offset without gaps.
+///
+/// A gradient buffer is `[gradients of all parameters | sums of all statistics]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layout {
+    /// All tensors: those of [`Section::Parameters`], then those of [`Section::Stats`].
+    pub tensors: Vec<Tensor>,
+    /// The top-level stages, in forward order.
+    pub stages: Vec<StageSlice>,
+    /// Elements of all parameters.
+    pub parameters: usize,
+    /// Elements of all running statistics.
+    pub stats: usize,
+}
+
+impl Layout {
+    /// Elements of a gradient buffer.
+    #[must_use]
+    pub fn gradient_len(&self) -> usize {
+        self.parameters + self.stats
+    }
+
+    /// The tensor with this name.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// The parameters as runs of neighbours that all decay or all do not, in order, without gaps.
+    #[must_use]
+    pub fn decay_runs(&self) -> Vec<(Range<usize>, bool)> {
+        let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
+        for tensor in self.tensors.iter().filter(|tensor| tensor.section == Section::Parameters) {
+            let range = tensor.range();
+            match runs.last_mut() {
+                Some((run, decays)) if *decays == tensor.decays => run.end = range.end,
+                _ => runs.push((range, tensor.decays)),
+            }
+        }
+        runs
+    }
+}

@@ -1,0 +1,124 @@
+//! The seam to a rank: one copy of a model with its state, that can compute micro-batches and apply updates.
+//!
+//! A replica does not know how many others there are, which micro-batches are its own, or how gradients are
+//! reduced. Whoever drives it hands it buffers, micro-batches by number and the reduced gradient.
+
+use crate::batch::{Batch, ClassCounts, Figures, Inputs};
+use crate::device::LossSums;
+use crate::error::EngineError;
+use crate::layout::Layout;
+use crate::state::State;
+use dtrain_types::{Bytes, MicroBatch, Step};
+
+/// What an update says of itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UpdateInfo {
+    /// The learning rate used.
+    pub lr: f64,
+    /// Norm of the mean gradient, before clipping.
+    pub gradient_norm: f64,
+}
+
+/// Where the memory of a replica goes, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryTable {
+    /// What, and how many bytes.
+    pub rows: Vec<(&'static str, Bytes)>,
+}
+
+impl MemoryTable {
+    /// All rows together.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        Bytes(self.rows.iter().map(|(_, bytes)| bytes.0).sum())
+    }
+}
+
+/// One rank's copy of the model.
+///
+/// Life of a step: for each of its micro-batches [`Replica::micro_batch`] fills a buffer of
+/// [`Replica::gradient_len`] elements and [`Replica::add`] merges finished ones in tree order; after the reduction
+/// [`Replica::update`] applies the sum. None of these allocates after the first step.
+pub trait Replica: Send {
+    /// Every tensor, and where it lies.
+    fn layout(&self) -> &Layout;
+
+    /// Elements of a gradient buffer: gradients of all parameters, then sums of all statistics.
+    fn gradient_len(&self) -> usize {
+        self.layout().gradient_len()
+    }
+
+    /// The least number of rows that a micro-batch may have in training: 2 where batch norm would see single values.
+    fn min_rows(&self) -> usize;
+
+    /// Computes the loss and overwrites all of `gradient` with the gradient of the *sum* of weighted losses, and
+    /// with the row-weighted statistics of this micro-batch.
+    ///
+    /// *Order*: the bits depend on `(state, seed, step, micro_batch, batch)` alone. *Errors*: a batch that does not
+    /// fit the model; `gradient` then holds anything.
+    fn micro_batch(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+        gradient: &mut [f32],
+    ) -> Result<Figures, EngineError>;
+
+    /// `into += from`: the addition of the reduction tree.
+    fn add(&self, from: &[f32], into: &mut [f32]);
+
+    /// Applies the reduced gradient as update number `step`. `weight` is the reduced normaliser, `samples` the rows
+    /// of the whole step. Zero weight counts as a zero gradient.
+    ///
+    /// *Errors*: [`EngineError::NonFinite`], before anything is changed. *Panics* if `step` is not the next one.
+    fn update(
+        &mut self,
+        step: Step,
+        gradient: &[f32],
+        weight: f64,
+        samples: u64,
+    ) -> Result<UpdateInfo, EngineError>;
+
+    /// The loss by running statistics and without dropout; counts each prediction, where targets are classes.
+    ///
+    /// *Errors*: a batch that does not fit the model.
+    fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError>;
+
+    /// Writes the model's outputs for `rows` rows of inputs, as in [`Replica::evaluate`].
+    ///
+    /// *Errors*: inputs that do not fit the model, or `outputs` of another length than rows x outputs.
+    fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError>;
+
+    /// Outputs a row: the classes, for a classifier.
+    fn outputs(&self) -> usize;
+
+    /// Whether every element of a gradient is finite.
+    fn is_finite(&self, gradient: &[f32]) -> bool;
+
+    /// Computes a micro-batch again and tells whether its loss or gradient is not finite: after
+    /// [`EngineError::NonFinite`], to name the micro-batch at fault.
+    ///
+    /// *Errors*: as [`Replica::micro_batch`].
+    fn is_at_fault(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+        gradient: &mut [f32],
+    ) -> Result<bool, EngineError> {
+        let figures = self.micro_batch(step, micro_batch, batch, gradient)?;
+        Ok(!figures.sums.loss.is_finite() || !self.is_finite(gradient))
+    }
+
+    /// The state: what is copied, saved and digested.
+    fn state(&self) -> &State;
+
+    /// Exchanges the state for another of the same shape (see [`State::like`]): a copy or a checkpoint that is
+    /// whole and whose digest agrees (S12).
+    ///
+    /// *Panics* if a section has another length.
+    fn swap_state(&mut self, other: &mut State);
+
+    /// Where the memory goes.
+    fn memory(&self) -> MemoryTable;
+}

@@ -1,0 +1,144 @@
+//! The state of a replica: all that a copy, a checkpoint or a digest must cover, and nothing else.
+//!
+//! It does not know how it is updated or where it is stored.
+
+use crate::flat::Flat;
+use crate::layout::Section;
+use dtrain_types::Step;
+
+/// Parameters, running statistics and optimizer state after `applied` updates.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Optimizer updates done.
+    pub applied: Step,
+    sections: [Flat; 4],
+}
+
+/// Lengths of the sections of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateShape {
+    /// Elements of the parameters.
+    pub parameters: usize,
+    /// Elements of the running statistics.
+    pub stats: usize,
+    /// Buffers as long as the parameters that the optimizer keeps: 0 to 2.
+    pub moments: usize,
+}
+
+impl State {
+    /// A state of zeros, with no update done: fresh memory to load or copy into.
+    #[must_use]
+    pub fn zeros(shape: StateShape) -> Self {
+        let moment = |n: usize| if shape.moments > n { shape.parameters } else { 0 };
+        let lengths = [shape.parameters, shape.stats, moment(0), moment(1)];
+        Self { applied: Step(0), sections: lengths.map(Flat::zeros) }
+    }
+
+    /// Fresh memory of the same shape.
+    #[must_use]
+    pub fn like(&self) -> Self {
+        let lengths = [0, 1, 2, 3].map(|i| self.sections[i].len());
+        Self { applied: Step(0), sections: lengths.map(Flat::zeros) }
+    }
+
+    /// One flat buffer; empty where the optimizer keeps none.
+    #[must_use]
+    pub fn section(&self, section: Section) -> &[f32] {
+        &self.sections[section as usize]
+    }
+
+    /// One flat buffer, to write.
+    pub fn section_mut(&mut self, section: Section) -> &mut [f32] {
+        &mut self.sections[section as usize]
+    }
+
+    /// All flat buffers at once, to write, in the order of [`Section::ALL`].
+    pub fn sections_mut(&mut self) -> [&mut [f32]; 4] {
+        self.sections.each_mut().map(|flat| &mut **flat)
+    }
+
+    /// Bytes of all sections.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.sections.iter().map(|flat| flat.len() as u64 * 4).sum()
+    }
+
+    /// blake3 of the parameters, then the running statistics, little-endian, in layout order: the digest for people.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        hash(&mut hasher, self.section(Section::Parameters));
+        hash(&mut hasher, self.section(Section::Stats));
+        *hasher.finalize().as_bytes()
+    }
+
+    /// blake3 of all of the state: the update count, then the length and content of every section.
+    #[must_use]
+    pub fn state_digest(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.applied.0.to_le_bytes());
+        for section in &self.sections {
+            hasher.update(&(section.len() as u64).to_le_bytes());
+            hash(&mut hasher, section);
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// Feeds values as little-endian bytes, through a block on the stack: no copy of the whole, no unsafe cast.
+fn hash(hasher: &mut blake3::Hasher, values: &[f32]) {
+    let mut bytes = [0u8; 16 * 1024];
+    for block in values.chunks(bytes.len() / 4) {
+        for (to, from) in bytes.chunks_exact_mut(4).zip(block) {
+            to.copy_from_slice(&from.to_le_bytes());
+        }
+        hasher.update(&bytes[..block.len() * 4]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let mut state = State::zeros(StateShape { parameters: 5000, stats: 3, moments: 2 });
+        for (i, section) in state.sections_mut().into_iter().enumerate() {
+            section.iter_mut().enumerate().for_each(|(j, x)| *x = (i * 7 + j) as f32 * 0.25);
+        }
+        state
+    }
+
+    #[test]
+    fn the_digest_is_blake3_of_the_little_endian_bytes() {
+        let state = state();
+        let bytes: Vec<u8> = [Section::Parameters, Section::Stats]
+            .into_iter()
+            .flat_map(|s| state.section(s).iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
+            .collect();
+        assert_eq!(state.digest(), *blake3::hash(&bytes).as_bytes());
+    }
+
+    #[test]
+    fn the_state_digest_sees_every_section_and_the_count_and_the_digest_only_two() {
+        let (base, full) = (state().digest(), state().state_digest());
+        for section in Section::ALL {
+            let mut other = state();
+            let last = other.section(section).len() - 1;
+            other.section_mut(section)[last] += 1.0;
+            assert_ne!(other.state_digest(), full, "{section:?}");
+            let for_people = matches!(section, Section::Parameters | Section::Stats);
+            assert_eq!(other.digest() != base, for_people, "{section:?}");
+        }
+        let mut later = state();
+        later.applied = Step(1);
+        assert_ne!(later.state_digest(), full);
+    }
+
+    #[test]
+    fn an_optimizer_with_one_buffer_leaves_the_second_section_empty() {
+        let state = State::zeros(StateShape { parameters: 10, stats: 0, moments: 1 });
+        assert_eq!(Section::ALL.map(|s| state.section(s).len()), [10, 0, 10, 0]);
+        assert_eq!(state.bytes(), 80);
+        assert_eq!(Section::ALL.map(|s| state.like().section(s).len()), [10, 0, 10, 0]);
+    }
+}
