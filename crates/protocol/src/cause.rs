@@ -1,0 +1,212 @@
+//! Why a run ended: what members report, what the supervisor sees, and the outcome that names the first cause.
+//!
+//! Words and data only; which cause comes first is decided in `supervisor/verdict.rs`.
+
+use crate::message::{CheckpointId, Digest, Fingerprint, Phase};
+use dtrain_types::{MemberId, MicroBatch, Rank, Step};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// Why a member says that it cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Failure {
+    /// The loss or the reduced gradient of a step is not finite. All ranks see it, and none commits the step.
+    #[error("the {} is not finite in step {step}{}", if .micro_batch.is_some() { "loss" } else { "gradient" }, in_micro_batch(*.micro_batch))]
+    NonFinite {
+        /// The step.
+        step: Step,
+        /// The least micro-batch whose loss was not finite, if one was.
+        micro_batch: Option<MicroBatch>,
+    },
+    /// The data could not be read.
+    #[error("data: {0}")]
+    Data(String),
+    /// The engine or its device failed.
+    #[error("engine: {0}")]
+    Engine(String),
+    /// The data plane could not be built or the state could not be loaded.
+    #[error("setup: {0}")]
+    Setup(String),
+    /// A panic, with its text.
+    #[error("panic: {0}")]
+    Panic(String),
+    /// A collective broke off: nearly always because of somebody else's death.
+    #[error("collective aborted: {0}")]
+    CollectiveAborted(String),
+    /// The supervisor was not heard for too long.
+    #[error("no word from the supervisor for {silent:?}")]
+    SupervisorLost {
+        /// How long.
+        silent: Duration,
+    },
+}
+
+fn in_micro_batch(micro_batch: Option<MicroBatch>) -> String {
+    micro_batch.map_or_else(String::new, |m| format!(", micro-batch {m}"))
+}
+
+/// How a member's process ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExitCause {
+    /// It was killed by a signal.
+    #[error("killed by signal {}", signal_name(*.0))]
+    Signal(i32),
+    /// It exited.
+    #[error("exited with code {0}")]
+    Code(i32),
+    /// It could not be started.
+    #[error("could not be started: {0}")]
+    NotStarted(String),
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        2 => "SIGINT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        other => return other.to_string(),
+    };
+    format!("{signal} ({name})")
+}
+
+/// What happened to a member.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum What {
+    /// It said so itself.
+    #[error("{0}")]
+    Reported(Failure),
+    /// Its process ended.
+    #[error("{0}")]
+    Exited(ExitCause),
+    /// Its control link was lost and did not come back.
+    #[error("its control link was lost")]
+    LinkLost,
+    /// It was not heard.
+    #[error("silent for {0:?}")]
+    Silent(Duration),
+    /// The world stood still, and this member is the one that the others waited for.
+    #[error("no progress for {waited:?}{}", also(.suspects))]
+    NoProgress {
+        /// How long.
+        waited: Duration,
+        /// All who may be to blame; more than one where their activities do not tell.
+        suspects: Vec<MemberId>,
+    },
+    /// Its results would have other bits than the run's.
+    #[error("its fingerprint {own} differs from {other} of member {against}")]
+    Fingerprint {
+        /// Its own.
+        own: Fingerprint,
+        /// The run's.
+        other: Fingerprint,
+        /// The member that the run's is from.
+        against: MemberId,
+    },
+    /// Equal `applied`, another digest (S5).
+    #[error("state digest {own} at step {step} differs from {other} of member {against} (S5)")]
+    DigestDiffers {
+        /// The step.
+        step: Step,
+        /// Its digest.
+        own: Digest,
+        /// The other's digest.
+        other: Digest,
+        /// The other.
+        against: MemberId,
+    },
+    /// `applied` differs by more than a generation allows (S4).
+    #[error("it stands at step {own}, member {against} at step {other} (S4)")]
+    StepDiffers {
+        /// Its step.
+        own: Step,
+        /// The other's step.
+        other: Step,
+        /// The other.
+        against: MemberId,
+    },
+    /// What it sent cannot be: a hole in its steps, validation parts that are no partition.
+    #[error("impossible report: {0}")]
+    Impossible(String),
+}
+
+fn also(suspects: &[MemberId]) -> String {
+    if suspects.len() < 2 {
+        return String::new();
+    }
+    let names: Vec<String> = suspects.iter().map(ToString::to_string).collect();
+    format!(" (waiting for one of members {})", names.join(", "))
+}
+
+/// One fault: who, where, when and what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    /// The member.
+    pub member: MemberId,
+    /// Its rank, if it had one.
+    pub rank: Option<Rank>,
+    /// Its host, empty if it never reported.
+    pub host: String,
+    /// The step that the world was making: the one after the last committed.
+    pub step: Step,
+    /// The phase it happened in.
+    pub phase: Phase,
+    /// What happened.
+    pub what: What,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            Some(rank) => write!(f, "rank {rank} (member {})", self.member)?,
+            None => write!(f, "member {}", self.member)?,
+        }
+        if !self.host.is_empty() {
+            write!(f, " on {}", self.host)?;
+        }
+        write!(f, ": {} [phase {}, step {}]", self.what, self.phase, self.step)
+    }
+}
+
+/// The state that a run ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The last step.
+    pub step: Step,
+    /// Digest for people.
+    pub digest: Digest,
+    /// Digest of the whole state.
+    pub state_digest: Digest,
+    /// The newest checkpoint that this run completed, if any.
+    pub checkpoint: Option<CheckpointId>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The last step was made.
+    Finished(Ending),
+    /// It was asked to stop: drained at a step boundary, or none if it had not begun or was told not to wait.
+    Interrupted(Option<Ending>),
+    /// Fewer members came than the run needs.
+    NotEnough {
+        /// How many came.
+        joined: u32,
+        /// How many it needs.
+        min_ranks: u32,
+        /// Who did not come.
+        missing: Vec<MemberId>,
+    },
+    /// Something broke.
+    Failed {
+        /// The first cause.
+        first: Cause,
+        /// What followed, or happened beside it, in the order it was seen.
+        others: Vec<Cause>,
+    },
+}

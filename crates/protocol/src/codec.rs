@@ -1,0 +1,123 @@
+//! Messages to bytes and back. The only file that knows bincode.
+//!
+//! It does not know links: the driver reads and writes bytes. Whatever arrives gives a message or an error, never a
+//! panic, and never an allocation larger than [`MAX_PAYLOAD`] because of a length that a peer claims.
+
+use crate::frame::{CodecError, HEADER_BYTES, Header, MAX_PAYLOAD, seal};
+use crate::message::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const REPORT: u16 = 1;
+const DIRECTIVE: u16 = 2;
+const HEARTBEAT: u16 = 3;
+const WELCOME: u16 = 4;
+const HELLO: u16 = 5;
+
+fn config() -> impl bincode::config::Config {
+    bincode::config::legacy().with_limit::<MAX_PAYLOAD>()
+}
+
+/// Appends the frame of `message` to `out`.
+///
+/// *Errors*: [`CodecError::TooLong`] if the payload is above [`MAX_PAYLOAD`]; `out` is then as before.
+pub fn encode(message: &Message, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    match message {
+        Message::Report(body) => put(REPORT, body, out),
+        Message::Directive(body) => put(DIRECTIVE, body, out),
+        Message::Heartbeat(body) => put(HEARTBEAT, body, out),
+        Message::Welcome { config } => put(WELCOME, config, out),
+        Message::Hello(body) => put(HELLO, body, out),
+    }
+}
+
+fn put<T: Serialize>(kind: u16, body: &T, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    let written = bincode::serde::encode_into_std_write(body, out, config());
+    let bytes = out.len() - start - HEADER_BYTES;
+    let error = match written {
+        Err(_) => CodecError::Unwritable { kind },
+        Ok(_) if bytes > MAX_PAYLOAD => CodecError::TooLong { bytes },
+        Ok(_) => {
+            seal(out, start, kind);
+            return Ok(());
+        }
+    };
+    out.truncate(start);
+    Err(error)
+}
+
+fn decode(kind: u16, payload: &[u8]) -> Result<Message, CodecError> {
+    match kind {
+        REPORT => take(kind, payload).map(Message::Report),
+        DIRECTIVE => take(kind, payload).map(Message::Directive),
+        HEARTBEAT => take(kind, payload).map(Message::Heartbeat),
+        WELCOME => take(kind, payload).map(|config| Message::Welcome { config }),
+        HELLO => take(kind, payload).map(Message::Hello),
+        _ => Err(CodecError::Kind(kind)),
+    }
+}
+
+fn take<T: DeserializeOwned>(kind: u16, payload: &[u8]) -> Result<T, CodecError> {
+    match bincode::serde::decode_from_slice(payload, config()) {
+        // Bytes after the body would be a message that only one side understands.
+        Ok((body, used)) if used == payload.len() => Ok(body),
+        _ => Err(CodecError::Payload { kind }),
+    }
+}
+
+/// Turns a stream of bytes into messages: `push` what was read, then `pull` until there is none.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were already handed out.
+    used: usize,
+    broken: Option<CodecError>,
+}
+
+impl Decoder {
+    /// Takes in bytes, in any portions. Those after an error are dropped.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.broken.is_some() {
+            return;
+        }
+        // Moving the rest to the front once per push keeps the buffer within one frame and one portion.
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next message, if all of it is there.
+    ///
+    /// *Errors*: see [`CodecError`]; the same one from then on, because the next frame cannot be found.
+    pub fn pull(&mut self) -> Result<Option<Message>, CodecError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        let next = self.next();
+        if let Err(error) = &next {
+            self.broken = Some(*error);
+            self.buffer = Vec::new();
+            self.used = 0;
+        }
+        next
+    }
+
+    /// How many bytes of an unfinished message wait. *Units*: bytes.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.buffer.len() - self.used
+    }
+
+    fn next(&mut self) -> Result<Option<Message>, CodecError> {
+        let rest = &self.buffer[self.used..];
+        let Some(head) = rest.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let header = Header::parse(head)?;
+        let Some(frame) = rest.get(..HEADER_BYTES + header.length) else { return Ok(None) };
+        header.check(frame)?;
+        let message = decode(header.kind, &frame[HEADER_BYTES..])?;
+        self.used += frame.len();
+        Ok(Some(message))
+    }
+}

@@ -1,0 +1,415 @@
+//! The messages of the control plane. Each is a whole view of its sender, so losing, repeating or reordering them
+//! is harmless; each carries instance, generation, member and incarnation, so input from an older life is fenced.
+//!
+//! Nothing here decides anything, and nothing here is bulk: gradients and state never travel in a message.
+
+use crate::cause::Failure;
+use dtrain_types::{
+    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroRange, Rank, Step, Trailer, WorldSize,
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The most step records that one [`Report`] carries; the oldest go first. *Units*: records.
+pub const MAX_STEPS_IN_REPORT: usize = 256;
+/// The most validation parts, and the most shard reports, that one [`Report`] carries; the oldest go first.
+pub const MAX_IN_REPORT: usize = 8;
+/// How many unacknowledged records a member holds before it asks its driver to pause (S10). *Units*: records.
+pub const MAX_UNACKNOWLEDGED: usize = 1024;
+/// The most bytes of a text (an error, a panic) inside a message; [`cut_text`] keeps the beginning.
+pub const MAX_TEXT: usize = 4096;
+
+/// A blake3 digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Digest(pub [u8; 32]);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A number that a process draws at random when it starts; two lives of one member differ in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StartId(pub u64);
+
+/// The place of a message in the order of its sender; 0 is "none yet".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Number(pub u64);
+
+impl Number {
+    /// The number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// What the bits of a member's results depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// The instruction set or device family in use.
+    pub isa: String,
+    /// Digest of a short fixed run of every operation.
+    pub self_test: Digest,
+    /// Revision of the kernels.
+    pub kernel_revision: u32,
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.self_test.0;
+        write!(f, "{} (kernels {}, self-test {a:02x}{b:02x}{c:02x}{d:02x})", self.isa, self.kernel_revision)
+    }
+}
+
+/// Who a member's process is, in words for people and for the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// What its results' bits depend on.
+    pub fingerprint: Fingerprint,
+    /// Process id on its host.
+    pub pid: u32,
+    /// Host name.
+    pub host: String,
+    /// Device name.
+    pub device: String,
+}
+
+/// Where the life of a generation stands. The order is the order in time; a [`Directive`] is acted on once per
+/// (generation, phase).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// Members are gathering; there is no generation yet.
+    Join,
+    /// Members, ranks and ranges are named.
+    Form,
+    /// The data plane is built and the state is loaded.
+    Sync,
+    /// Steps are made.
+    Run,
+    /// All is written; members leave in good order.
+    Finish,
+    /// The run ends early; members abort their collectives and leave.
+    Stop,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Join => "join",
+            Self::Form => "form",
+            Self::Sync => "sync",
+            Self::Run => "run",
+            Self::Finish => "finish",
+            Self::Stop => "stop",
+        })
+    }
+}
+
+/// One rank of a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// The member that holds the rank.
+    pub member: MemberId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// The micro-batches that it computes.
+    pub range: MicroRange,
+}
+
+/// The members of one generation, by rank, with their ranges: one value, fixed for the generation (S2).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The seats; the index is the rank.
+    pub seats: Vec<Seat>,
+}
+
+impl Membership {
+    /// The rank of `member`, if it has one.
+    #[must_use]
+    pub fn rank_of(&self, member: MemberId) -> Option<Rank> {
+        self.seats.iter().position(|seat| seat.member == member).map(|i| Rank(i as u32))
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn world(&self) -> WorldSize {
+        WorldSize(self.seats.len() as u32)
+    }
+}
+
+/// The name of a checkpoint: no path in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CheckpointId {
+    /// The generation that wrote it.
+    pub generation: Generation,
+    /// The updates it holds.
+    pub step: Step,
+}
+
+impl fmt::Display for CheckpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "g{}-s{:06}", self.generation, self.step.0)
+    }
+}
+
+/// Where the state of the first step comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StartFrom {
+    /// A fresh initialisation: step 0.
+    #[default]
+    Fresh,
+    /// A checkpoint that is already written.
+    Checkpoint(CheckpointId),
+}
+
+impl StartFrom {
+    /// The updates that the state holds.
+    #[must_use]
+    pub fn step(self) -> Step {
+        match self {
+            Self::Fresh => Step(0),
+            Self::Checkpoint(id) => id.step,
+        }
+    }
+}
+
+/// One committed update as a rank saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// The generation that made it.
+    pub generation: Generation,
+    /// Its number.
+    pub step: Step,
+    /// The epoch it belongs to.
+    pub epoch: Epoch,
+    /// What the ranks agreed on.
+    pub trailer: Trailer,
+    /// How long it took on this rank. *Units*: seconds.
+    pub seconds: f64,
+}
+
+/// A rank's share of one validation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValidationPart {
+    /// The epoch that it ends.
+    pub epoch: Epoch,
+    /// The state it was made with.
+    pub step: Step,
+    /// Sums of whole subtrees of the tree over the validation micro-batches, in order.
+    pub parts: Vec<(MicroRange, Trailer)>,
+    /// Integer counts (for precision, recall, F1); the same length on each rank.
+    pub counts: Vec<u64>,
+}
+
+/// One file of a checkpoint, already durable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardFile {
+    /// File name inside the checkpoint's folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Its blake3 digest.
+    pub digest: Digest,
+}
+
+/// How the writing of a shard ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShardOutcome {
+    /// The file is on disk, fsync included.
+    Durable {
+        /// The file.
+        file: ShardFile,
+        /// Digest of the whole state at the checkpoint's step (S5).
+        state_digest: Digest,
+    },
+    /// The file could not be written (disk full, no permission).
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a rank says about its shard of one checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardReport {
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// The rank that wrote the shard.
+    pub rank: Rank,
+    /// How it ended.
+    pub outcome: ShardOutcome,
+}
+
+/// The end of a rank's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The last step it made.
+    pub step: Step,
+    /// Digest for people: parameters and running statistics.
+    pub digest: Digest,
+    /// Digest of the whole state (S5).
+    pub state_digest: Digest,
+}
+
+/// Where a member stands in the life of its generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Stage {
+    /// It waits for a generation.
+    Joining,
+    /// It left what was before and commits nothing more there.
+    Formed,
+    /// All peers of the data plane are reached and the state is loaded.
+    Ready {
+        /// Digest of the whole state at `applied` (S5).
+        state_digest: Digest,
+    },
+    /// It makes steps.
+    Running,
+    /// It made its last step; shards may still be under way.
+    Finished(Finished),
+    /// It cannot go on.
+    Failed(Failure),
+    /// It was told to leave.
+    Leaving,
+}
+
+/// What a rank is doing right now; tells which rank a world waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Activity {
+    /// Nothing: waits for an order.
+    #[default]
+    Idle,
+    /// Builds the data plane or loads the state.
+    Preparing,
+    /// Waits for the loader.
+    Loading,
+    /// Forward, backward or update.
+    Computing,
+    /// Inside a collective: waits for its peers.
+    Reducing,
+    /// Validates.
+    Validating,
+    /// Copies the state for a checkpoint.
+    Saving,
+}
+
+/// A member's whole view.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The supervisor it obeys; none until the first Directive.
+    pub instance: Option<Instance>,
+    /// The generation it is in.
+    pub generation: Generation,
+    /// The member.
+    pub member: MemberId,
+    /// The life that the supervisor issued to it; 0 until it did.
+    pub incarnation: Incarnation,
+    /// The process's own random number.
+    pub start_id: StartId,
+    /// The order of this member's Reports; an older one is ignored.
+    pub number: Number,
+    /// The last Directive it took in.
+    pub seen: Number,
+    /// Who it is.
+    pub profile: Profile,
+    /// Where it stands.
+    pub stage: Stage,
+    /// What its compute thread is doing.
+    pub activity: Activity,
+    /// Updates that its state holds; none without a state.
+    pub applied: Option<Step>,
+    /// The newest digest of its state taken for `verify`, and at which step.
+    pub verified: Option<(Step, Digest)>,
+    /// The oldest of the steps that no Directive has acknowledged, in order.
+    pub steps: Vec<StepRecord>,
+    /// The oldest unacknowledged validation parts, in order.
+    pub validations: Vec<ValidationPart>,
+    /// The oldest unacknowledged shards, in order.
+    pub shards: Vec<ShardReport>,
+}
+
+/// The supervisor's whole view, for one member.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Directive {
+    /// The supervisor's life.
+    pub instance: Instance,
+    /// The newest generation.
+    pub generation: Generation,
+    /// To whom.
+    pub member: MemberId,
+    /// The life issued to `start_id`.
+    pub incarnation: Incarnation,
+    /// The process that is meant.
+    pub start_id: StartId,
+    /// The order of the Directives to this member; an older one is ignored.
+    pub number: Number,
+    /// Where the generation stands.
+    pub phase: Phase,
+    /// Members, ranks and ranges of the generation; empty in [`Phase::Join`].
+    pub membership: Membership,
+    /// Which state to load in [`Phase::Sync`].
+    pub start: StartFrom,
+    /// All steps up to this one are committed: their records need not be sent again.
+    pub acknowledged: Step,
+    /// All validations up to this epoch are recorded.
+    pub validated: Option<Epoch>,
+    /// All checkpoints of this generation up to this step are settled: written or given up.
+    pub settled: Step,
+    /// The members shall set the stop flag in their next trailer.
+    pub drain: bool,
+}
+
+/// A sign of life, either way. It carries the number only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The supervisor's life.
+    pub instance: Instance,
+    /// The sender's generation.
+    pub generation: Generation,
+    /// The member it is from or to.
+    pub member: MemberId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Up: the last Directive that the member took in. Down: the newest Directive for it.
+    pub number: Number,
+}
+
+/// The first word of a fresh rank process on its control link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The slot it was started for.
+    pub member: MemberId,
+    /// Its random start id.
+    pub start_id: StartId,
+    /// The revision of its binary.
+    pub revision: String,
+}
+
+/// Everything that crosses a control link.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// Member to supervisor.
+    Report(Report),
+    /// Supervisor to member.
+    Directive(Directive),
+    /// Either way.
+    Heartbeat(Heartbeat),
+    /// To a fresh rank process: the text of the run's configuration.
+    Welcome {
+        /// YAML.
+        config: String,
+    },
+    /// From a fresh rank process.
+    Hello(Hello),
+}
+
+/// The first [`MAX_TEXT`] bytes of `text`, cut at a character.
+#[must_use]
+pub fn cut_text(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
+}

@@ -1,0 +1,110 @@
+//! Every timeout of the control plane, derived from one knob.
+//!
+//! This file does not know what is timed; it keeps the numbers and their order in one place.
+
+use std::fmt;
+use std::time::Duration;
+
+/// The timeouts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// The knob: how long a member may be silent, a link away, or a process still alive after it was told to leave.
+    pub detect: Duration,
+    /// A sign of life is sent this often: eight in `detect`, so that one late or lost message means nothing.
+    pub heartbeat: Duration,
+    /// Progress (steps up, acknowledgements down) is sent at most this often; changes of phase go at once.
+    pub pace: Duration,
+    /// A timer that fires later than this says that its own process was stopped: everyone gets a new deadline.
+    pub late: Duration,
+    /// How long *form* may take: nothing is computed in it.
+    pub form: Duration,
+    /// The least time without a step that counts as a hang.
+    pub progress: Duration,
+    /// A member that hears nothing from its supervisor for so long gives up.
+    pub orphan: Duration,
+    /// The last resort where nothing is learned yet: building, loading, the first steps, a validation, the last files.
+    pub patience: Duration,
+}
+
+/// Why no timeouts can be derived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimeoutsError {
+    /// The knob is outside of what makes sense.
+    #[error("detect is {detect:?}, not between {:?} and {:?}", Timeouts::LEAST, Timeouts::MOST)]
+    OutOfRange {
+        /// The value given.
+        detect: Duration,
+    },
+}
+
+impl Timeouts {
+    /// The least `detect`.
+    pub const LEAST: Duration = Duration::from_millis(20);
+    /// The greatest `detect`.
+    pub const MOST: Duration = Duration::from_secs(600);
+
+    /// Derives all timeouts from `detect`.
+    ///
+    /// *Errors*: [`TimeoutsError::OutOfRange`].
+    pub fn derive(detect: Duration) -> Result<Self, TimeoutsError> {
+        if detect < Self::LEAST || detect > Self::MOST {
+            return Err(TimeoutsError::OutOfRange { detect });
+        }
+        let all = Self {
+            detect,
+            heartbeat: detect / 8,
+            pace: detect / 200,
+            late: detect / 2,
+            form: detect * 10,
+            progress: detect * 5,
+            orphan: detect * 10,
+            patience: detect * 600,
+        };
+        let rising = [all.pace, all.heartbeat, all.late, all.detect, all.progress, all.form, all.patience];
+        assert!(rising.is_sorted_by(|a, b| a < b), "timeouts out of order: {all}");
+        assert!(all.heartbeat * 4 <= all.detect && all.detect < all.orphan, "timeouts out of order: {all}");
+        Ok(all)
+    }
+}
+
+impl fmt::Display for Timeouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "detect {:?}: heartbeat {:?}, pace {:?}, late {:?}, form {:?}, progress {:?}, orphan {:?}, patience {:?}",
+            self.detect,
+            self.heartbeat,
+            self.pace,
+            self.late,
+            self.form,
+            self.progress,
+            self.orphan,
+            self.patience
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_knob_in_range_gives_timeouts_in_order() {
+        for detect in [Timeouts::LEAST, Duration::from_millis(333), Duration::from_secs(1), Timeouts::MOST] {
+            assert_eq!(Timeouts::derive(detect).map(|t| t.detect), Ok(detect));
+        }
+    }
+
+    #[test]
+    fn a_knob_out_of_range_is_refused_with_its_value() {
+        for detect in [Duration::ZERO, Duration::from_millis(19), Duration::from_secs(601)] {
+            assert_eq!(Timeouts::derive(detect), Err(TimeoutsError::OutOfRange { detect }));
+        }
+    }
+
+    #[test]
+    fn the_timeouts_are_printed_with_their_names() {
+        let text = Timeouts::derive(Duration::from_secs(1)).map(|t| t.to_string()).unwrap_or_default();
+        assert!(text.starts_with("detect 1s: heartbeat 125ms, pace 5ms, late 500ms"), "{text}");
+    }
+}
