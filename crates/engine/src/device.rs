@@ -230,10 +230,12 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn len(x: Self::Ref<'_>) -> usize;
     /// Elements of a writable slice.
     fn len_mut(x: &Self::Mut<'_>) -> usize;
-    /// A part of a slice.
-    fn part<'a>(x: Self::Ref<'a>, range: Range<usize>) -> Self::Ref<'a>;
-    /// A part of a list of ids.
-    fn ids_part<'a>(x: Self::Ids<'a>, range: Range<usize>) -> Self::Ids<'a>;
+    /// A part of a slice, for as long as the slice lives or shorter (the compiler cannot shorten a generic borrow).
+    fn part<'b, 'a: 'b>(x: Self::Ref<'a>, range: Range<usize>) -> Self::Ref<'b>;
+    /// A part of a list of ids, for as long as the list lives or shorter.
+    fn ids_part<'b, 'a: 'b>(x: Self::Ids<'a>, range: Range<usize>) -> Self::Ids<'b>;
+    /// Elements of a list of ids.
+    fn ids_len(x: Self::Ids<'_>) -> usize;
     /// A part of a writable slice, for a while.
     fn part_mut<'a>(x: &'a mut Self::Mut<'_>, range: Range<usize>) -> Self::Mut<'a>;
     /// A writable slice cut in two.
