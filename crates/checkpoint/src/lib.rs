@@ -1,1 +1,42 @@
-//! Under construction.
+//! Checkpoints: what is in one, how it becomes durable, and how it is read back when the disk has lied.
+//!
+//! A checkpoint is a folder `g3-s001200` of safetensors shards and one `manifest.json` that names all of them with
+//! their sizes and digests. It appears under its final name in one rename, after everything in it is on the disk
+//! (S6), and it is read only after every digest agrees (S12). [`Store`] is the seam; [`FileStore`] keeps
+//! checkpoints in a run folder, over a [`Disk`] that tests replace by one that fails ([`fault`]).
+//!
+//! This crate does not know what a layer or an optimizer is: state is named tensors in flat `f32` sections. It does
+//! not know when a checkpoint is due, who takes part, or what the ledger says.
+
+mod checkpoint;
+mod damage;
+mod diff;
+mod digest;
+mod disk;
+mod export;
+pub mod fault;
+mod file_store;
+mod id;
+mod init;
+mod lock;
+mod manifest;
+mod seal;
+mod shard;
+mod slice;
+mod store;
+mod tensor_file;
+
+pub use checkpoint::{Check, Checkpoint};
+pub use damage::{Damage, Fault};
+pub use diff::{Change, TensorDiff, diff};
+pub use digest::{Digest, HexError};
+pub use disk::{Disk, DiskRead, DiskWrite, RealDisk};
+pub use export::export;
+pub use file_store::FileStore;
+pub use id::{CheckpointId, IdError};
+pub use init::{InitError, SectionMut, init_from};
+pub use lock::{Holder, LockError, Owner, RunLock};
+pub use manifest::{MANIFEST_VERSION, Manifest, ManifestError, PARAMETERS, STATS, ShardInfo, TensorSpec};
+pub use shard::{TensorData, shard_name};
+pub use slice::slice_for;
+pub use store::{Found, Newest, Store, StoreError};

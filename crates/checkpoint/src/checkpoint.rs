@@ -1,0 +1,197 @@
+//! One committed checkpoint, opened, checked, and read at any world size.
+//!
+//! Nothing in the folder is believed: the manifest is sealed, every shard has a digest, and every tensor must be
+//! where the manifest says. Reading holds one megabyte of a shard at a time.
+
+use crate::manifest::TensorSpec;
+use crate::tensor_file::{TensorFile, digest_of, values_from};
+use crate::{CheckpointId, Damage, Digest, Disk, Fault, Manifest, PARAMETERS, RealDisk, STATS, seal};
+use safetensors::Dtype;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The name of the manifest in its folder.
+pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// How much of a checkpoint is read before it is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The manifest with its seal, the sizes and headers of all shards: quick, finds lost and cut files.
+    Sizes,
+    /// All of it: every byte is read and every digest compared. Required before state is used.
+    Digests,
+}
+
+/// A checkpoint that was opened and found sound as far as its [`Check`] went.
+#[derive(Debug)]
+pub struct Checkpoint {
+    disk: Arc<dyn Disk>,
+    folder: PathBuf,
+    manifest: Manifest,
+    /// Which shard holds each tensor.
+    places: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in `folder`, whose name must be its own, on the disk of this machine.
+    ///
+    /// *Errors*: the first damage found.
+    pub fn open(folder: &Path, id: CheckpointId, check: Check) -> Result<Self, Damage> {
+        Self::open_on(Arc::new(RealDisk), folder, id, check)
+    }
+
+    pub(crate) fn open_on(
+        disk: Arc<dyn Disk>,
+        folder: &Path,
+        id: CheckpointId,
+        check: Check,
+    ) -> Result<Self, Damage> {
+        let damage = |file: &str, fault| Damage { checkpoint: id, file: file.to_owned(), fault };
+        let manifest = read_manifest(&*disk, folder, id).map_err(|fault| damage(MANIFEST, fault))?;
+        let mut checkpoint = Self { disk, folder: folder.to_owned(), manifest, places: BTreeMap::new() };
+        for shard in 0..checkpoint.manifest.shards.len() {
+            let file = checkpoint.manifest.shards[shard].file.clone();
+            checkpoint.check_shard(shard, check).map_err(|fault| damage(&file, fault))?;
+        }
+        let missing =
+            checkpoint.manifest.tensors.iter().find(|spec| !checkpoint.places.contains_key(&spec.name));
+        match missing {
+            Some(spec) => Err(damage(MANIFEST, Fault::MissingTensor(spec.name.clone()))),
+            None => Ok(checkpoint),
+        }
+    }
+
+    fn check_shard(&mut self, shard: usize, check: Check) -> Result<(), Fault> {
+        let shard = &self.manifest.shards[shard];
+        let path = self.folder.join(&shard.file);
+        let (input, len) = self.disk.open(&path)?;
+        if len != shard.bytes.0 {
+            return Err(Fault::Size { expected: shard.bytes.0, got: len });
+        }
+        let file = TensorFile::open(input, len)?;
+        let specs: BTreeMap<&str, &TensorSpec> =
+            self.manifest.tensors.iter().map(|spec| (spec.name.as_str(), spec)).collect();
+        for name in file.names() {
+            let spec = specs.get(name.as_str()).ok_or_else(|| Fault::UnexpectedTensor(name.clone()))?;
+            let info = file.info(&name).expect("a listed tensor");
+            if info.dtype != Dtype::F32 {
+                return Err(Fault::Kind { name, got: info.dtype.to_string() });
+            }
+            if info.shape != spec.shape {
+                return Err(Fault::Shape { name, expected: spec.shape.clone(), got: info.shape.clone() });
+            }
+            if self.places.insert(name.clone(), shard.file.clone()).is_some() {
+                return Err(Fault::TwiceTensor(name));
+            }
+        }
+        if check == Check::Digests {
+            let (_, got) = digest_of(self.disk.open(&path)?.0).map_err(Fault::Unreadable)?;
+            if got != shard.blake3 {
+                return Err(Fault::Digest { expected: shard.blake3, got });
+            }
+        }
+        Ok(())
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The manifest alone.
+    #[must_use]
+    pub fn into_manifest(self) -> Manifest {
+        self.manifest
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Loads one section into `out`, each tensor at the place that `specs`, the caller's layout, gives it.
+    ///
+    /// Places follow the caller, so a section whose alignment changed still loads. Elements of `out` between the
+    /// tensors are left as they are.
+    ///
+    /// *Errors*: the layout and the checkpoint differ in a name or a shape, `out` is too short, or a shard cannot
+    /// be read; `out` is then partly written and must not be used (S12).
+    pub fn load_into(&self, specs: &[TensorSpec], section: &str, out: &mut [f32]) -> Result<(), Damage> {
+        let wanted: Vec<_> = specs.iter().filter(|spec| spec.section == section).collect();
+        let unknown = self.manifest.section(section).find(|spec| !wanted.iter().any(|w| w.name == spec.name));
+        if let Some(spec) = unknown {
+            return Err(self.damage(MANIFEST, Fault::UnexpectedTensor(spec.name.clone())));
+        }
+        for spec in wanted {
+            let saved = self.manifest.section(section).find(|saved| saved.name == spec.name);
+            let saved =
+                saved.ok_or_else(|| self.damage(MANIFEST, Fault::MissingTensor(spec.name.clone())))?;
+            if saved.shape != spec.shape {
+                let (expected, got) = (spec.shape.clone(), saved.shape.clone());
+                return Err(self.damage(MANIFEST, Fault::Shape { name: spec.name.clone(), expected, got }));
+            }
+            let len = out.len();
+            let place = out.get_mut(spec.offset..spec.end()).ok_or_else(|| {
+                self.damage(MANIFEST, Fault::OutOfBuffer { name: spec.name.clone(), end: spec.end(), len })
+            })?;
+            let mut at = 0;
+            self.stream(&spec.name, |bytes| {
+                values_from(bytes, &mut place[at..at + bytes.len() / 4]);
+                at += bytes.len() / 4;
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives the bytes of one tensor to `each`, in order, in pieces of whole elements.
+    pub(crate) fn stream(&self, name: &str, each: impl FnMut(&[u8])) -> Result<(), Damage> {
+        let file = self
+            .places
+            .get(name)
+            .ok_or_else(|| self.damage(MANIFEST, Fault::MissingTensor(name.to_owned())))?;
+        let open = || {
+            let (input, len) = self.disk.open(&self.folder.join(file))?;
+            TensorFile::open(input, len)?.stream(name, each)
+        };
+        open().map_err(|fault| self.damage(file, fault))
+    }
+
+    /// Computes the digest for people from the shards: master parameters, then running statistics, each in layout
+    /// order.
+    pub fn digest(&self) -> Result<Digest, Damage> {
+        let mut hasher = blake3::Hasher::new();
+        for section in [PARAMETERS, STATS] {
+            let mut specs: Vec<_> = self.manifest.section(section).collect();
+            specs.sort_by_key(|spec| spec.offset);
+            for spec in specs {
+                self.stream(&spec.name, |bytes| {
+                    hasher.update(bytes);
+                })?;
+            }
+        }
+        Ok(hasher.finalize().into())
+    }
+
+    pub(crate) fn damage(&self, file: &str, fault: Fault) -> Damage {
+        Damage { checkpoint: self.manifest.id, file: file.to_owned(), fault }
+    }
+}
+
+fn read_manifest(disk: &dyn Disk, folder: &Path, id: CheckpointId) -> Result<Manifest, Fault> {
+    let (input, len) = disk.open(&folder.join(MANIFEST))?;
+    if len > seal::MAX_MANIFEST {
+        return Err(Fault::TooLarge { limit: seal::MAX_MANIFEST, got: len });
+    }
+    let mut bytes = Vec::with_capacity(len as usize);
+    // The bound holds even if the file grows while it is read.
+    input.take(seal::MAX_MANIFEST).read_to_end(&mut bytes).map_err(Fault::Unreadable)?;
+    let manifest = seal::decode(&bytes)?;
+    if manifest.id != id {
+        return Err(Fault::OtherCheckpoint(manifest.id));
+    }
+    Ok(manifest)
+}

@@ -1,0 +1,64 @@
+//! One file with the model of a checkpoint, for whoever serves or inspects it: parameters and running statistics,
+//! merged from all shards. Optimizer state stays behind.
+
+use crate::digest::Hashing;
+use crate::tensor_file::write_header;
+use crate::{Checkpoint, Disk, PARAMETERS, RealDisk, STATS, ShardInfo, StoreError};
+use dtrain_types::Bytes;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes the model of `checkpoint` to `out`, which appears whole or not at all; gives its size and digest.
+///
+/// *Blocks* on the disk; holds one megabyte. *Errors*: the disk fails or a shard is damaged; an existing `out` is
+/// then untouched.
+pub fn export(checkpoint: &Checkpoint, out: &Path) -> Result<ShardInfo, StoreError> {
+    let name = out.file_name().ok_or_else(|| {
+        StoreError::io("write", out, io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))
+    })?;
+    let name = name.to_string_lossy().into_owned();
+    let folder = match out.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let temporary = folder.join(format!(".{name}.tmp-{}", std::process::id()));
+    let written = write_model(checkpoint, &temporary).and_then(|(bytes, blake3)| {
+        RealDisk.rename(&temporary, out).map_err(|error| StoreError::io("write", out, error))?;
+        RealDisk.sync_dir(&folder).map_err(|error| StoreError::io("sync", &folder, error))?;
+        Ok(ShardInfo { file: name, bytes: Bytes(bytes), blake3 })
+    });
+    if written.is_err() {
+        // The first error is the one to report; a leftover that cannot be removed changes nothing about it.
+        let _ = RealDisk.remove_file(&temporary);
+    }
+    written
+}
+
+fn write_model(checkpoint: &Checkpoint, path: &Path) -> Result<(u64, crate::Digest), StoreError> {
+    let fail = |error: io::Error| StoreError::io("write", path, error);
+    let manifest = checkpoint.manifest();
+    let specs: Vec<_> =
+        [PARAMETERS, STATS].into_iter().flat_map(|section| manifest.section(section)).collect();
+    let mut out = Hashing::new(BufWriter::new(RealDisk.create(path).map_err(fail)?));
+    let about = [
+        ("format", "pt".to_owned()),
+        ("checkpoint", manifest.id.to_string()),
+        ("run", manifest.run.clone()),
+        ("digest", manifest.digest.to_string()),
+    ];
+    let shapes = specs.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice()));
+    write_header(&mut out, &about, shapes).map_err(fail)?;
+    for spec in specs {
+        let mut result = Ok(());
+        checkpoint.stream(&spec.name, |bytes| {
+            if result.is_ok() {
+                result = out.write_all(bytes);
+            }
+        })?;
+        result.map_err(fail)?;
+    }
+    out.flush().map_err(fail)?;
+    let (buffered, bytes, digest) = out.finish();
+    buffered.into_inner().map_err(|error| fail(error.into_error()))?.sync().map_err(fail)?;
+    Ok((bytes, digest))
+}

@@ -1,0 +1,60 @@
+//! Writing one rank's shard: one pass over the tensors, hashed on the way, durable at the end.
+
+use crate::digest::Hashing;
+use crate::tensor_file::{write_header, write_values};
+use crate::{CheckpointId, Disk, ShardInfo, StoreError};
+use dtrain_types::{Bytes, Rank};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// One tensor to write.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorData<'a> {
+    /// Its name in the file.
+    pub name: &'a str,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// Its elements, as many as the shape has.
+    pub data: &'a [f32],
+}
+
+/// The file name of a rank's shard.
+#[must_use]
+pub fn shard_name(rank: Rank) -> String {
+    format!("rank-{:05}.safetensors", rank.0)
+}
+
+/// Writes the shard of `rank` into the folder `dir` and waits until its bytes are on the disk.
+///
+/// The file's *name* is durable only after the folder is synced, which the committer does once for all shards.
+///
+/// *Blocks* on the disk. *Errors*: if the file exists, or the disk fails. *Panics* if a tensor's data does not fit
+/// its shape or a name comes twice.
+pub(crate) fn write_shard(
+    disk: &dyn Disk,
+    dir: &Path,
+    (id, rank): (CheckpointId, Rank),
+    tensors: &[TensorData<'_>],
+) -> Result<ShardInfo, StoreError> {
+    for tensor in tensors {
+        let elements: usize = tensor.shape.iter().product();
+        assert_eq!(tensor.data.len(), elements, "tensor `{}` of shape {:?}", tensor.name, tensor.shape);
+    }
+    let file = shard_name(rank);
+    let path = dir.join(&file);
+    let fail = |error: io::Error| StoreError::io("write", &path, error);
+    let mut out = Hashing::new(BufWriter::new(disk.create(&path).map_err(fail)?));
+    // `format: pt` is what Python's loaders expect of tensors in row-major order.
+    let about = [("format", "pt".to_owned()), ("checkpoint", id.to_string()), ("rank", rank.to_string())];
+    let shapes = tensors.iter().map(|tensor| (tensor.name, tensor.shape));
+    write_header(&mut out, &about, shapes).map_err(fail)?;
+    for tensor in tensors {
+        write_values(&mut out, tensor.data).map_err(fail)?;
+    }
+    out.flush().map_err(fail)?;
+    let (buffered, bytes, blake3) = out.finish();
+    let mut written = buffered.into_inner().map_err(|error| fail(error.into_error()))?;
+    // A failed sync is never repeated: the kernel may have dropped the pages, and a second call would succeed.
+    written.sync().map_err(fail)?;
+    Ok(ShardInfo { file, bytes: Bytes(bytes), blake3 })
+}
