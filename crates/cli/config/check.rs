@@ -1,0 +1,226 @@
+//! Values that fit one by one but not together, and values that this build cannot serve yet.
+//!
+//! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
+
+use super::choice::{LossKind, Precision};
+use super::error::{ConfigError, Problem};
+use super::parts::{ClassWeights, Loss, Model, Rule};
+use super::resolve::Resolved;
+use super::value::{Length, Value};
+use super::{Config, Data};
+use std::time::Duration;
+
+/// The shortest `detect` that heartbeats can follow on a loaded machine.
+const LEAST_DETECT: Duration = Duration::from_millis(100);
+
+/// What the checks need to know about an opened data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataFacts {
+    /// Training samples.
+    pub samples: u64,
+    /// Held-out samples.
+    pub val_samples: u64,
+    /// Shape of one input, without the batch.
+    pub input: Vec<usize>,
+    /// Classes of a classification target; `None` for numbers.
+    pub classes: Option<usize>,
+    /// Whether inputs are token numbers.
+    pub tokens: bool,
+}
+
+/// Checks that look at resolved values, before they have types.
+pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
+    let mut problems = Vec::new();
+    let devices = r.text("devices").unwrap_or_default();
+    if !matches!(devices, "auto" | "cpu" | "all") {
+        let known = devices.starts_with("cuda") || devices.starts_with("gpu");
+        let message = match known {
+            true => format!("{devices} is not supported by this build"),
+            false => format!("expected auto | cpu | all, got \"{devices}\""),
+        };
+        problems.push(r.problem("devices", message).hint("train on the CPU with devices=cpu"));
+    }
+    if r.word("precision") != Precision::F32.name() {
+        let message = format!("{} is not supported yet", r.word("precision"));
+        problems.push(r.problem("precision", message).hint("write precision=f32"));
+    }
+    if r.word("balance") != "off" {
+        problems.push(r.problem("balance", "balancing is not supported yet").hint("write balance=off"));
+    }
+    for (x, y) in [("data.val_images", "data.val_labels"), ("data.val_inputs", "data.val_targets")] {
+        let given = |name| matches!(r.get(name), Some(Value::Text(_)));
+        let (one, other) = if given(x) { (x, y) } else { (y, x) };
+        if given(one) && !given(other) {
+            let message = format!("given without {other}");
+            problems.push(r.problem(one, message).hint(format!("give {other} too, or neither")));
+        }
+    }
+    ConfigError::check(problems)
+}
+
+/// Checks that need no data.
+pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
+    let mut problems = Vec::new();
+    let batch = config.batch;
+    if batch.micro > batch.global {
+        let message = format!("micro_batch {} is larger than global_batch {}", batch.micro, batch.global);
+        let hint = format!("write micro_batch={} or less, or a larger global_batch", batch.global);
+        problems.push(config.problem("micro_batch", message).hint(hint));
+    }
+    if config.world.min_ranks > config.world.ranks {
+        let message =
+            format!("min_ranks {} is more than ranks {}", config.world.min_ranks, config.world.ranks);
+        problems.push(
+            config
+                .problem("min_ranks", message)
+                .hint("min_ranks is how few may be left, ranks how many start"),
+        );
+    }
+    if config.world.detect < LEAST_DETECT {
+        let message = format!("{:?} is shorter than {LEAST_DETECT:?}", config.world.detect);
+        problems.push(config.problem("detect", message).hint("a busy machine would be taken for a dead one"));
+    }
+    if let (Some(_), Some(_)) = (&config.name, &config.run_dir) {
+        problems.push(
+            config
+                .problem("run_dir", "given together with name")
+                .hint("name is the folder runs/NAME; keep one"),
+        );
+    }
+    if let Some(name) = config.name.as_deref().filter(|name| !is_folder_name(name)) {
+        let message = format!("\"{name}\" cannot name a folder");
+        problems.push(
+            config.problem("name", message).hint("letters, digits, '-', '_' and '.'; a path goes to run_dir"),
+        );
+    }
+    if let (Length::Steps(total), Some(Length::Steps(warmup))) = (config.length, config.schedule.warmup)
+        && warmup > total
+    {
+        problems.push(warmup_too_long(config, warmup, total));
+    }
+    for key in ["checkpoint.every", "schedule.every"] {
+        if matches!(config.resolved.get(key), Some(Value::Length(Length::Epochs(0) | Length::Steps(0)))) {
+            problems.push(config.problem(key, "expected at least one, got 0").hint("write none for never"));
+        }
+    }
+    model(config, &mut problems);
+    loss_and_optimizer(config, &mut problems);
+    ConfigError::check(problems)
+}
+
+fn model(config: &Config, problems: &mut Vec<Problem>) {
+    let token_data = matches!(config.data, Data::Text { .. });
+    match &config.model {
+        Model::Gpt { width, heads, .. } => {
+            if width % heads != 0 {
+                let message = format!("{heads} heads do not divide the width {width}");
+                problems.push(
+                    config.problem("model.heads", message).hint("width / heads is the width of one head"),
+                );
+            }
+            if !token_data {
+                let message = format!("gpt needs tokens, and data.kind is {}", config.data.kind().name());
+                problems
+                    .push(config.problem("model.kind", message).hint("data.kind=text, or model.kind=mlp"));
+            }
+        }
+        Model::Mlp { .. } | Model::Cnn { .. } if token_data => {
+            let message = format!("{} cannot read tokens", config.model.kind().name());
+            problems.push(config.problem("model.kind", message).hint("write model.kind=gpt"));
+        }
+        Model::Cnn { channels, .. } if channels.is_empty() => {
+            let problem = config.problem("model.channels", "a cnn needs at least one block");
+            problems.push(problem.hint("write model.channels=[32, 64], or model.kind=mlp"));
+        }
+        Model::Cnn { .. } if matches!(config.data, Data::Csv { .. }) => {
+            let message = "cnn needs images, and a table has none";
+            problems.push(config.problem("model.kind", message).hint("write model.kind=mlp"));
+        }
+        Model::Mlp { .. } | Model::Cnn { .. } => {}
+    }
+}
+
+fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
+    if let Loss::CrossEntropy { class_weights: ClassWeights::Given(weights), .. } = &config.loss
+        && !weights.iter().any(|weight| *weight > 0.0)
+    {
+        let problem = config.problem("loss.class_weights", "no class has a weight above 0");
+        problems.push(problem.hint("one number per class, or balanced, or none"));
+    }
+    if config.resolved.word("loss.kind") == LossKind::Mse.name() {
+        let best = config.resolved.word("checkpoint.best");
+        if best == "val_accuracy" {
+            problems.push(
+                config
+                    .problem("checkpoint.best", "mse has no accuracy")
+                    .hint("write checkpoint.best=val_loss"),
+            );
+        }
+        if matches!(config.data, Data::Text { .. } | Data::Digits { .. } | Data::Idx { .. }) {
+            let message =
+                format!("mse needs numbers as targets, and {} has classes", config.data.kind().name());
+            problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));
+        }
+    }
+    if let Rule::Sgd { momentum: 0.0, nesterov: true, .. } = config.optimizer.rule {
+        let problem = config.problem("optimizer.nesterov", "it looks ahead along a momentum of 0");
+        problems.push(problem.hint("write optimizer.momentum=0.9, or nesterov=false"));
+    }
+}
+
+fn warmup_too_long(config: &Config, warmup: u64, total: u64) -> Problem {
+    let message = format!("a warm-up of {warmup} steps does not fit into {total} steps of training");
+    config.problem("schedule.warmup", message).hint("write a shorter schedule.warmup, or none")
+}
+
+fn is_folder_name(name: &str) -> bool {
+    !name.starts_with('.') && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
+}
+
+impl Config {
+    /// Checks that need the data set.
+    ///
+    /// *Errors*: class weights of another count, more classes than weights, samples too few for batch norm, a
+    /// warm-up that is longer than the run.
+    pub fn check_data(&self, data: &DataFacts) -> Result<(), ConfigError> {
+        let mut problems = Vec::new();
+        if data.samples == 0 {
+            let problem = self.problem("data.kind", "the training set is empty");
+            problems.push(problem.hint("check the files, and data.val_split"));
+        }
+        self.check_classes(data, &mut problems);
+        if let Model::Cnn { .. } = self.model
+            && data.input.len() != 3
+        {
+            let message =
+                format!("cnn needs images [channels, height, width], and an input is {:?}", data.input);
+            problems.push(self.problem("model.kind", message).hint("write model.kind=mlp"));
+        }
+        let steps_per_epoch = data.samples.div_ceil(u64::from(self.batch.global)).max(1);
+        let steps = |length| match length {
+            Length::Epochs(epochs) => u64::from(epochs) * steps_per_epoch,
+            Length::Steps(steps) => steps,
+        };
+        let total = steps(self.length);
+        if let Some(warmup) = self.schedule.warmup.map(steps).filter(|warmup| *warmup > total) {
+            problems.push(warmup_too_long(self, warmup, total));
+        }
+        ConfigError::check(problems)
+    }
+
+    fn check_classes(&self, data: &DataFacts, problems: &mut Vec<Problem>) {
+        match (&self.loss, data.classes) {
+            (Loss::CrossEntropy { class_weights: ClassWeights::Given(weights), .. }, Some(classes))
+                if weights.len() != classes =>
+            {
+                let message = format!("{} weights for {classes} classes", weights.len());
+                problems.push(self.problem("loss.class_weights", message).hint("one number per class"));
+            }
+            (Loss::CrossEntropy { .. }, None) => {
+                let message = "cross_entropy needs classes, and the targets are numbers";
+                problems.push(self.problem("loss.kind", message).hint("write loss.kind=mse"));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The table of all keys: the one place that says which keys exist, what they accept, their defaults, whether they
+//! change the bits of a run, and what they mean.
+//!
+//! Reading, `--print-config`, the comparison at resume and the page of all keys in the documentation are driven by
+//! it. A key may stand here several times with different conditions: its default then depends on another key
+//! above it. The table does not know how a value is used.
+
+use super::choice::{
+    Activation, Augment, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind,
+    Precision, Reduce, ScheduleKind,
+};
+use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
+use Mark::{Bits, Free};
+
+/// Whether a key can change the bits of the final state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Changing it makes another run: resuming needs `--fork`.
+    Bits,
+    /// It may change at every resume.
+    Free,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The dotted name.
+    pub name: &'static str,
+    /// The key above and its values for which this row holds; `None` is always.
+    pub when: Option<(&'static str, &'static [&'static str])>,
+    /// What it accepts.
+    pub accepts: Type,
+    /// The default as a user would write it; `None` when the user must give it.
+    pub default: Option<&'static str>,
+    /// Whether it can change the bits.
+    pub mark: Mark,
+    /// What it means, in one line.
+    pub help: &'static str,
+}
+
+impl Key {
+    const fn new(
+        name: &'static str,
+        accepts: Type,
+        default: &'static str,
+        mark: Mark,
+        help: &'static str,
+    ) -> Self {
+        Self { name, when: None, accepts, default: Some(default), mark, help }
+    }
+
+    const fn when(mut self, key: &'static str, values: &'static [&'static str]) -> Self {
+        self.when = Some((key, values));
+        self
+    }
+
+    const fn required(mut self) -> Self {
+        self.default = None;
+        self
+    }
+
+    /// The part before the dot, if there is one.
+    #[must_use]
+    pub fn section(&self) -> Option<&'static str> {
+        self.name.split_once('.').map(|(section, _)| section)
+    }
+}
+
+const COUNT: Type = Type::Int(1, u32::MAX as i128);
+const WHOLE: Type = Type::Int(0, u32::MAX as i128);
+const NONE: Type = Type::Choice(&["none"]);
+const AUTO: Type = Type::Choice(&["auto"]);
+const TEXT_OR_NONE: Type = Type::Either(&[NONE, Type::Text]);
+const COUNT_OR_NONE: Type = Type::Either(&[NONE, COUNT]);
+const LENGTH_OR_NONE: Type = Type::Either(&[NONE, Type::Length]);
+const DROPOUT: Type = Type::Number(&BELOW_ONE);
+const SPLIT: Type = Type::Number(&BELOW_ONE);
+
+/// Every key, in the order in which a configuration is printed.
+#[rustfmt::skip] // a table: one row a key
+pub static KEYS: &[Key] = &[
+    Key::new("name", TEXT_OR_NONE, "none", Free, "run folder runs/NAME; without a name runs are numbered (digits, digits-2)"),
+    Key::new("run_dir", TEXT_OR_NONE, "none", Free, "the run folder itself, instead of runs/NAME"),
+    Key::new("resume", Type::Either(&[Type::Choice(&["never", "auto"]), Type::Text]), "never", Free,
+        "never | auto (start, or go on where the run of this name stopped) | PATH of a run folder"),
+    Key::new("seed", Type::Int(0, u64::MAX as i128), "7", Bits, "all randomness of the run follows from it"),
+    Key::new("devices", Type::Text, "auto", Free, "auto | cpu | all"),
+    Key::new("ranks", Type::Either(&[AUTO, Type::Int(1, 4096)]), "auto", Free,
+        "replicas; auto: one per core, at most one per micro-batch"),
+    Key::new("threads", Type::Either(&[AUTO, Type::Int(1, 1024)]), "auto", Free,
+        "compute threads of a rank; auto: cores / ranks"),
+    Key::new("isolation", Type::Choice(Isolation::NAMES), "process", Free,
+        "a rank is a process of its own, or a thread of this one"),
+    Key::new("global_batch", COUNT, "64", Bits, "samples in one optimizer step, over all ranks"),
+    Key::new("micro_batch", COUNT, "16", Bits, "samples in one forward and backward pass; with batch_size its default is batch_size"),
+    Key::new("batch_size", COUNT_OR_NONE, "none", Free,
+        "per rank; gives global_batch = batch_size x ranks x accumulation_steps"),
+    Key::new("accumulation_steps", COUNT_OR_NONE, "none", Free, "with batch_size: passes a rank adds up before a step (1)"),
+    Key::new("epochs", COUNT_OR_NONE, "20", Bits, "passes over the training data; or give steps"),
+    Key::new("steps", COUNT_OR_NONE, "none", Bits, "optimizer steps in all, instead of epochs"),
+    Key::new("precision", Type::Choice(Precision::NAMES), "f32", Bits, "f32; bf16 and f16 are reserved"),
+    Key::new("reduce", Type::Choice(Reduce::NAMES), "exact", Bits,
+        "exact: the same bits for any number of ranks; ring: bits depend on it"),
+    Key::new("isa", Type::Choice(Isa::NAMES), "auto", Free, "instruction set of the kernels"),
+    Key::new("workers", Type::Int(0, 256), "1", Free, "loader threads of a rank; 0 loads between the steps"),
+    // Data.
+    Key::new("data.kind", Type::Choice(DataKind::NAMES), "digits", Bits, "which reader"),
+    Key::new("data.images", Type::Text, "", Bits, "IDX file of training images, plain or .gz").required().when("data.kind", &["idx"]),
+    Key::new("data.labels", Type::Text, "", Bits, "IDX file of their labels").required().when("data.kind", &["idx"]),
+    Key::new("data.val_images", TEXT_OR_NONE, "none", Bits, "IDX file of held-out images; none: val_split")
+        .when("data.kind", &["idx"]),
+    Key::new("data.val_labels", TEXT_OR_NONE, "none", Bits, "IDX file of their labels").when("data.kind", &["idx"]),
+    Key::new("data.inputs", Type::Text, "", Bits, ".npy file of inputs, first axis samples").required().when("data.kind", &["npy"]),
+    Key::new("data.targets", Type::Text, "", Bits, ".npy file of targets").required().when("data.kind", &["npy"]),
+    Key::new("data.val_inputs", TEXT_OR_NONE, "none", Bits, ".npy file of held-out inputs; none: val_split")
+        .when("data.kind", &["npy"]),
+    Key::new("data.val_targets", TEXT_OR_NONE, "none", Bits, ".npy file of their targets").when("data.kind", &["npy"]),
+    Key::new("data.path", Type::Text, "", Bits, "the file").required().when("data.kind", &["csv", "text"]),
+    Key::new("data.label", Type::Either(&[Type::Choice(&["last"]), Type::Text]), "last", Bits,
+        "label column: its name in the header, its number from 0, or last")
+        .when("data.kind", &["csv"]),
+    Key::new("data.header", Type::Either(&[AUTO, Type::Bool]), "auto", Bits, "whether the first line names the columns")
+        .when("data.kind", &["csv"]),
+    Key::new("data.skip", Type::List(&Type::Text), "[]", Bits, "columns to leave out, by name or number").when("data.kind", &["csv"]),
+    Key::new("data.context", COUNT, "128", Bits, "bytes a sample sees").when("data.kind", &["text"]),
+    Key::new("data.val_split", SPLIT, "0.2", Bits, "share of the samples held out for validation")
+        .when("data.kind", &["digits"]),
+    Key::new("data.val_split", SPLIT, "0.1", Bits, "share of the samples held out for validation, where no held-out file is given")
+        .when("data.kind", &["idx", "csv", "npy", "text"]),
+    Key::new("data.normalize", Type::Bool, "true", Bits, "subtract the training mean, divide by the deviation")
+        .when("data.kind", &["digits", "idx", "csv", "npy"]),
+    Key::new("data.augment", Type::Either(&[NONE, Type::List(&Type::Choice(Augment::NAMES))]), "shift", Bits,
+        "none | shift | flip | crop, or a list of them; training images only")
+        .when("data.kind", &["digits"]),
+    Key::new("data.augment", Type::Either(&[NONE, Type::List(&Type::Choice(Augment::NAMES))]), "none", Bits,
+        "none | shift | flip | crop, or a list of them; training images only")
+        .when("data.kind", &["idx", "npy"]),
+    // Model.
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, "which model").when("data.kind", &["digits", "idx"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, "which model").when("data.kind", &["csv", "npy"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, "which model").when("data.kind", &["text"]),
+    Key::new("model.hidden", Type::List(&COUNT), "[128, 64]", Bits, "width of each hidden layer").when("model.kind", &["mlp"]),
+    Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each block: conv 3x3, (norm,) activation, pool 2x2")
+        .when("model.kind", &["cnn"]),
+    Key::new("model.hidden", Type::List(&COUNT), "[128]", Bits, "width of each layer between the blocks and the output")
+        .when("model.kind", &["cnn"]),
+    Key::new("model.layers", COUNT, "4", Bits, "transformer blocks").when("model.kind", &["gpt"]),
+    Key::new("model.width", COUNT, "128", Bits, "width of the residual stream; heads must divide it").when("model.kind", &["gpt"]),
+    Key::new("model.heads", COUNT, "4", Bits, "attention heads").when("model.kind", &["gpt"]),
+    Key::new("model.activation", Type::Choice(Activation::NAMES), "relu", Bits, "relu | gelu").when("model.kind", &["mlp", "cnn"]),
+    Key::new("model.batch_norm", Type::Bool, "false", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["mlp"]),
+    Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["cnn"]),
+    Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training"),
+    Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters"),
+    // Loss.
+    Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, "cross_entropy | mse"),
+    Key::new("loss.label_smoothing", Type::Number(&BELOW_ONE), "0", Bits, "share of a target spread over all classes")
+        .when("loss.kind", &["cross_entropy"]),
+    Key::new("loss.class_weights", Type::Either(&[Type::Choice(&["none", "balanced"]), Type::List(&Type::Number(&NOT_NEGATIVE))]),
+        "none", Bits, "none | balanced (by the class counts of the training data) | one number per class")
+        .when("loss.kind", &["cross_entropy"]),
+    Key::new("loss.ignore_index", Type::Either(&[NONE, Type::Int(i64::MIN as i128, i64::MAX as i128)]), "none", Bits,
+        "targets with this label count nowhere")
+        .when("loss.kind", &["cross_entropy"]),
+    // Optimizer.
+    Key::new("optimizer.kind", Type::Choice(OptimizerKind::NAMES), "adamw", Bits, "adamw | sgd"),
+    Key::new("optimizer.lr", Type::Number(&POSITIVE), "2e-3", Bits, "peak learning rate").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.lr", Type::Number(&POSITIVE), "0.05", Bits, "peak learning rate").when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "decay of the first moment").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.999", Bits, "decay of the second moment").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.eps", Type::Number(&POSITIVE), "1e-8", Bits, "added to the root of the second moment").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0.01", Bits, "decoupled; matrices only, no biases or norms")
+        .when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.momentum", Type::Number(&BELOW_ONE), "0.9", Bits, "share of the last update kept").when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.nesterov", Type::Bool, "false", Bits, "look ahead along the momentum").when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0", Bits, "added to the gradient; matrices only, no biases or norms")
+        .when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.clip_norm", Type::Either(&[NONE, Type::Number(&POSITIVE)]), "none", Bits, "largest norm of the whole gradient"),
+    Key::new("optimizer.lr_scaling", Type::Choice(LrScaling::NAMES), "none", Bits,
+        "multiply lr by global_batch / lr_base_batch (linear) or its root (sqrt)"),
+    Key::new("optimizer.lr_base_batch", COUNT, "64", Bits, "the global batch that lr was chosen for"),
+    // Schedule.
+    Key::new("schedule.kind", Type::Choice(ScheduleKind::NAMES), "cosine", Bits, "cosine | linear | constant | step"),
+    Key::new("schedule.warmup", LENGTH_OR_NONE, "1 epoch", Bits, "the learning rate climbs from 0 over it: \"1 epoch\", \"100 steps\", none"),
+    Key::new("schedule.min_factor", Type::Number(&FRACTION), "0", Bits, "share of lr that is left at the end")
+        .when("schedule.kind", &["cosine", "linear"]),
+    Key::new("schedule.every", Type::Length, "10 epochs", Bits, "how often the learning rate drops").when("schedule.kind", &["step"]),
+    Key::new("schedule.factor", Type::Number(&POSITIVE), "0.1", Bits, "what it is multiplied by").when("schedule.kind", &["step"]),
+    // Checkpoints.
+    Key::new("checkpoint.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"200 steps\", none; one is always written at the end"),
+    Key::new("checkpoint.keep", COUNT, "3", Free, "how many of the newest stay, besides the best"),
+    Key::new("checkpoint.best", Type::Choice(Best::NAMES), "val_accuracy", Free, "which result marks the best: val_accuracy | val_loss | none")
+        .when("loss.kind", &["cross_entropy"]),
+    Key::new("checkpoint.best", Type::Choice(Best::NAMES), "val_loss", Free, "which result marks the best: val_loss | none")
+        .when("loss.kind", &["mse"]),
+    // The world.
+    Key::new("min_ranks", Type::Int(1, 4096), "1", Free, "with fewer ranks left the run stops (exit code 3)"),
+    Key::new("max_restarts", WHOLE, "10", Free, "of one member in 60 s"),
+    Key::new("join_timeout", Type::Time, "60s", Free, "wait this long for all ranks, then start with min_ranks"),
+    Key::new("detect", Type::Time, "1s", Free, "a silent rank is given up after this; all other timeouts follow"),
+    Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
+    Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "off; on is reserved"),
+    Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts"),
+    Key::new("bucket_bytes", Type::Size, "4MiB", Free, "gradients are reduced in buckets of this size"),
+];
+
+/// Every name once, in the order of the table.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter()
+        .enumerate()
+        .filter(|(i, key)| !KEYS[..*i].iter().any(|earlier| earlier.name == key.name))
+        .map(|(_, key)| key.name)
+}
+
+/// Whether a section of that name exists.
+#[must_use]
+pub fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.section() == Some(name))
+}

@@ -1,0 +1,186 @@
+//! The configuration of a run: what the user wrote, read by type and checked, with every default filled in.
+//!
+//! `Config::load` lays defaults, a YAML file and `key=value` arguments over each other (`tree`, `resolve`), reads
+//! each value by the table of keys (`keys`, `value`), settles what follows from other keys, and checks what can be
+//! checked without data (`check`). Nothing here opens a data set, starts a rank or prints.
+
+mod batch;
+mod check;
+mod choice;
+mod error;
+mod keys;
+mod nearest;
+mod parts;
+mod resolve;
+mod resume;
+mod tree;
+mod value;
+mod write;
+
+pub use batch::{Batch, Machine};
+pub use check::DataFacts;
+pub use choice::{
+    Activation, Augment, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind,
+    Precision, Reduce, ScheduleKind,
+};
+pub use error::{ConfigError, Problem};
+pub use keys::{KEYS, Key, Mark};
+pub use parts::{
+    Checkpoint, ClassWeights, Data, Loss, Model, Optimizer, Resume, Rule, Schedule, Shape, World,
+};
+pub use resume::Resumed;
+pub use tree::{Origin, Source};
+pub use value::{Length, Value};
+
+use dtrain_types::Seed;
+use resolve::Resolved;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything that a run needs to know from its user.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The name that the user gave, if any.
+    pub name: Option<String>,
+    /// The run folder that the user gave, if any.
+    pub run_dir: Option<PathBuf>,
+    /// Whether to start or to go on.
+    pub resume: Resume,
+    /// The one number from which all randomness follows.
+    pub seed: Seed,
+    /// The global batch and its parts.
+    pub batch: Batch,
+    /// How long to train.
+    pub length: Length,
+    /// The type of activations and gradients.
+    pub precision: Precision,
+    /// The order of the gradient sum.
+    pub reduce: Reduce,
+    /// The instruction set of the kernels.
+    pub isa: Isa,
+    /// Loader threads of a rank.
+    pub workers: usize,
+    /// The data set.
+    pub data: Data,
+    /// The model.
+    pub model: Model,
+    /// The loss.
+    pub loss: Loss,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// The learning rate over time.
+    pub schedule: Schedule,
+    /// When to save.
+    pub checkpoint: Checkpoint,
+    /// The ranks, and how they are watched.
+    pub world: World,
+    resolved: Resolved,
+}
+
+impl Config {
+    /// Reads a configuration: defaults, then the file, then the arguments (`key=value`).
+    ///
+    /// *Errors*: a file that cannot be read, unknown keys, values that do not fit or contradict each other.
+    pub fn load<S: AsRef<str>>(
+        file: Option<&Path>,
+        arguments: &[S],
+        machine: Machine,
+    ) -> Result<Self, ConfigError> {
+        let source = match file {
+            None => None,
+            Some(path) => Some(Source { path: path.to_owned(), text: read_file(path)? }),
+        };
+        Self::parse(source, arguments, machine)
+    }
+
+    /// Reads a configuration from text that is in memory already.
+    ///
+    /// *Errors*: as [`Config::load`].
+    pub fn parse<S: AsRef<str>>(
+        source: Option<Source>,
+        arguments: &[S],
+        machine: Machine,
+    ) -> Result<Self, ConfigError> {
+        let mut layers = Vec::new();
+        if let Some(source) = source {
+            layers.push(resolve::file_layer(tree::parse_yaml(&Arc::new(source))?)?);
+        }
+        layers.push(resolve::argument_layer(arguments)?);
+        let mut resolved = Resolved::new(layers)?;
+        let derived = batch::settle(&mut resolved, machine)?;
+        check::resolved(&resolved)?;
+        let config = Self::typed(resolved, derived);
+        check::config(&config)?;
+        Ok(config)
+    }
+
+    fn typed(resolved: Resolved, derived: bool) -> Self {
+        let r = &resolved;
+        Self {
+            name: r.text("name").map(str::to_owned),
+            run_dir: r.text("run_dir").map(PathBuf::from),
+            resume: Resume::from_resolved(r),
+            seed: Seed(r.count("seed")),
+            batch: Batch { global: r.count("global_batch"), micro: r.count("micro_batch"), derived },
+            length: batch::length(r),
+            precision: parts::choice(r, "precision", Precision::from_name),
+            reduce: parts::choice(r, "reduce", Reduce::from_name),
+            isa: parts::choice(r, "isa", Isa::from_name),
+            workers: r.count("workers"),
+            data: Data::from_resolved(r),
+            model: Model::from_resolved(r),
+            loss: Loss::from_resolved(r),
+            optimizer: Optimizer::from_resolved(r),
+            schedule: Schedule::from_resolved(r),
+            checkpoint: Checkpoint::from_resolved(r),
+            world: World::from_resolved(r),
+            resolved,
+        }
+    }
+
+    /// The name that a run without a name is numbered under.
+    #[must_use]
+    pub fn base_name(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.data.kind().name())
+    }
+
+    /// Every key with its value, as YAML that [`Config::load`] reads back to the same configuration.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        write::yaml(&self.resolved)
+    }
+
+    /// This configuration under a name, as it is written to the run folder.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Self {
+        let mut config = self.clone();
+        config.name = Some(name.to_owned());
+        config.resolved.set("name", Value::Text(name.to_owned()));
+        config
+    }
+
+    /// The hint of the table for a key, as messages show it.
+    #[must_use]
+    pub fn help(key: &str) -> Option<&'static str> {
+        KEYS.iter().find(|row| row.name == key).map(|row| row.help)
+    }
+
+    /// A problem with the value of a key, at the place where the user wrote it.
+    #[must_use]
+    pub fn problem(&self, key: &str, message: impl Into<String>) -> Problem {
+        self.resolved.problem(key, message)
+    }
+
+    /// All keys as a page of the documentation.
+    #[must_use]
+    pub fn reference() -> String {
+        write::reference()
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let problem = Problem::new(format!("cannot read {}: {error}", path.display()));
+        problem.hint("-c FILE is a YAML file; `dtrain train --print-config > FILE` makes one").into()
+    })
+}

@@ -1,0 +1,536 @@
+//! The sections of a configuration as types, so that a wrong combination cannot be written.
+//!
+//! Read from resolved values only. These types do not know the crates that will use them; `plan.rs` joins the two.
+
+use super::choice::{
+    Activation, Augment, Best, DataKind, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind,
+    ScheduleKind,
+};
+use super::resolve::Resolved;
+use super::value::{Length, Value};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(super) fn choice<T>(r: &Resolved, name: &str, from_name: fn(&str) -> Option<T>) -> T {
+    let word = r.word(name);
+    from_name(word).unwrap_or_else(|| panic!("the table lets {name} be {word}"))
+}
+
+fn path(r: &Resolved, name: &str) -> Option<PathBuf> {
+    r.text(name).map(PathBuf::from)
+}
+
+fn needed_path(r: &Resolved, name: &str) -> PathBuf {
+    path(r, name).unwrap_or_else(|| panic!("{name} is required by the table"))
+}
+
+fn counts(values: &[Value]) -> Vec<usize> {
+    values
+        .iter()
+        .map(|value| match value {
+            Value::Int(count) => usize::try_from(*count).expect("the table bounds widths"),
+            other => panic!("no count: {other:?}"),
+        })
+        .collect()
+}
+
+/// Whether to start a run or to go on with one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// Start.
+    Never,
+    /// Go on where the run of this name stopped; start if there is none.
+    Auto,
+    /// Go on with the run in this folder.
+    Run(PathBuf),
+}
+
+impl Resume {
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        match r.get("resume") {
+            Some(Value::Word("auto")) => Self::Auto,
+            Some(Value::Text(path)) => Self::Run(PathBuf::from(path)),
+            _ => Self::Never,
+        }
+    }
+}
+
+/// Which samples are trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// The digits inside the binary.
+    Digits {
+        /// Share held out.
+        val_split: f64,
+        /// Whether inputs are brought to mean 0 and deviation 1.
+        normalize: bool,
+        /// Random changes of training images.
+        augment: Vec<Augment>,
+    },
+    /// Files in the format of MNIST.
+    Idx {
+        /// Training images and labels.
+        train: (PathBuf, PathBuf),
+        /// Held-out images and labels, where there are any.
+        val: Option<(PathBuf, PathBuf)>,
+        /// Share held out where there are none.
+        val_split: f64,
+        /// Whether inputs are brought to mean 0 and deviation 1.
+        normalize: bool,
+        /// Random changes of training images.
+        augment: Vec<Augment>,
+    },
+    /// A table of numbers.
+    Csv {
+        /// The file.
+        path: PathBuf,
+        /// The label column by name or number; `None` is the last.
+        label: Option<String>,
+        /// Whether the first line names the columns; `None` is to be found out.
+        header: Option<bool>,
+        /// Columns left out.
+        skip: Vec<String>,
+        /// Share held out.
+        val_split: f64,
+        /// Whether inputs are brought to mean 0 and deviation 1.
+        normalize: bool,
+    },
+    /// NumPy arrays.
+    Npy {
+        /// Training inputs and targets.
+        train: (PathBuf, PathBuf),
+        /// Held-out inputs and targets, where there are any.
+        val: Option<(PathBuf, PathBuf)>,
+        /// Share held out where there are none.
+        val_split: f64,
+        /// Whether inputs are brought to mean 0 and deviation 1.
+        normalize: bool,
+        /// Random changes of training images.
+        augment: Vec<Augment>,
+    },
+    /// The bytes of a file.
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// Bytes a sample sees.
+        context: usize,
+        /// Share held out.
+        val_split: f64,
+    },
+}
+
+impl Data {
+    /// Which reader it asks for.
+    #[must_use]
+    pub fn kind(&self) -> DataKind {
+        match self {
+            Self::Digits { .. } => DataKind::Digits,
+            Self::Idx { .. } => DataKind::Idx,
+            Self::Csv { .. } => DataKind::Csv,
+            Self::Npy { .. } => DataKind::Npy,
+            Self::Text { .. } => DataKind::Text,
+        }
+    }
+
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        let val_split = || r.number("data.val_split").expect("a split is a number");
+        let normalize = || r.flag("data.normalize");
+        let pair = |x, y| (needed_path(r, x), needed_path(r, y));
+        let optional_pair = |x, y| path(r, x).zip(path(r, y));
+        let word = |value: &Value| match value {
+            Value::Word(word) => Augment::from_name(word).expect("the table lists the augmentations"),
+            other => panic!("no word: {other:?}"),
+        };
+        let augment = || r.list("data.augment").iter().map(word).collect();
+        match choice(r, "data.kind", DataKind::from_name) {
+            DataKind::Digits => {
+                Self::Digits { val_split: val_split(), normalize: normalize(), augment: augment() }
+            }
+            DataKind::Idx => Self::Idx {
+                train: pair("data.images", "data.labels"),
+                val: optional_pair("data.val_images", "data.val_labels"),
+                val_split: val_split(),
+                normalize: normalize(),
+                augment: augment(),
+            },
+            DataKind::Csv => Self::Csv {
+                path: needed_path(r, "data.path"),
+                label: match r.get("data.label") {
+                    Some(Value::Text(column)) => Some(column.clone()),
+                    _ => None,
+                },
+                header: match r.get("data.header") {
+                    Some(Value::Bool(header)) => Some(*header),
+                    _ => None,
+                },
+                skip: r.list("data.skip").iter().map(texts).collect(),
+                val_split: val_split(),
+                normalize: normalize(),
+            },
+            DataKind::Npy => Self::Npy {
+                train: pair("data.inputs", "data.targets"),
+                val: optional_pair("data.val_inputs", "data.val_targets"),
+                val_split: val_split(),
+                normalize: normalize(),
+                augment: augment(),
+            },
+            DataKind::Text => Self::Text {
+                path: needed_path(r, "data.path"),
+                context: r.count("data.context"),
+                val_split: val_split(),
+            },
+        }
+    }
+}
+
+fn texts(value: &Value) -> String {
+    match value {
+        Value::Text(text) => text.clone(),
+        other => panic!("no text: {other:?}"),
+    }
+}
+
+/// What is trained.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Model {
+    /// Fully connected layers.
+    Mlp {
+        /// Width of each hidden layer.
+        hidden: Vec<usize>,
+        /// After each hidden layer.
+        activation: Activation,
+        /// Whether each hidden layer is normalised.
+        batch_norm: bool,
+        /// Share dropped.
+        dropout: f64,
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
+    /// Convolutions, then fully connected layers.
+    Cnn {
+        /// Channels of each block.
+        channels: Vec<usize>,
+        /// Width of each layer between the blocks and the output.
+        hidden: Vec<usize>,
+        /// After each layer.
+        activation: Activation,
+        /// Whether each convolution is normalised.
+        batch_norm: bool,
+        /// Share dropped.
+        dropout: f64,
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
+    /// A causal transformer.
+    Gpt {
+        /// Blocks.
+        layers: usize,
+        /// Width of the residual stream.
+        width: usize,
+        /// Attention heads.
+        heads: usize,
+        /// Share dropped.
+        dropout: f64,
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
+}
+
+impl Model {
+    /// Which family it is of.
+    #[must_use]
+    pub fn kind(&self) -> ModelKind {
+        match self {
+            Self::Mlp { .. } => ModelKind::Mlp,
+            Self::Cnn { .. } => ModelKind::Cnn,
+            Self::Gpt { .. } => ModelKind::Gpt,
+        }
+    }
+
+    /// A file with the first parameters, if one is given.
+    #[must_use]
+    pub fn init_from(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Mlp { init_from, .. } | Self::Cnn { init_from, .. } | Self::Gpt { init_from, .. } => {
+                init_from.as_ref()
+            }
+        }
+    }
+
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        let dropout = r.number("model.dropout").expect("dropout is a number");
+        let init_from = path(r, "model.init_from");
+        let hidden = || counts(r.list("model.hidden"));
+        let activation = || choice(r, "model.activation", Activation::from_name);
+        match choice(r, "model.kind", ModelKind::from_name) {
+            ModelKind::Mlp => Self::Mlp {
+                hidden: hidden(),
+                activation: activation(),
+                batch_norm: r.flag("model.batch_norm"),
+                dropout,
+                init_from,
+            },
+            ModelKind::Cnn => Self::Cnn {
+                channels: counts(r.list("model.channels")),
+                hidden: hidden(),
+                activation: activation(),
+                batch_norm: r.flag("model.batch_norm"),
+                dropout,
+                init_from,
+            },
+            ModelKind::Gpt => Self::Gpt {
+                layers: r.count("model.layers"),
+                width: r.count("model.width"),
+                heads: r.count("model.heads"),
+                dropout,
+                init_from,
+            },
+        }
+    }
+}
+
+/// How classes count in the loss.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClassWeights {
+    /// All the same.
+    None,
+    /// In inverse proportion to their counts in the training data.
+    Balanced,
+    /// As given.
+    Given(Vec<f32>),
+}
+
+/// What is made small.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// Softmax and negative log likelihood.
+    CrossEntropy {
+        /// Share of a target spread over all classes.
+        label_smoothing: f64,
+        /// How classes count.
+        class_weights: ClassWeights,
+        /// The label that counts nowhere.
+        ignore_index: Option<i64>,
+    },
+    /// Mean squared error.
+    Mse,
+}
+
+impl Loss {
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        match choice(r, "loss.kind", LossKind::from_name) {
+            LossKind::Mse => Self::Mse,
+            LossKind::CrossEntropy => Self::CrossEntropy {
+                label_smoothing: r.number("loss.label_smoothing").expect("smoothing is a number"),
+                class_weights: match r.get("loss.class_weights") {
+                    Some(Value::Word("balanced")) => ClassWeights::Balanced,
+                    Some(Value::List(weights)) => ClassWeights::Given(weights.iter().map(weight).collect()),
+                    _ => ClassWeights::None,
+                },
+                ignore_index: r.int("loss.ignore_index"),
+            },
+        }
+    }
+}
+
+fn weight(value: &Value) -> f32 {
+    match value {
+        Value::Number(weight) => *weight as f32,
+        other => panic!("no number: {other:?}"),
+    }
+}
+
+/// How parameters move.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimizer {
+    /// The rule of one update.
+    pub rule: Rule,
+    /// The peak learning rate as the user gave it; see [`Optimizer::peak_lr`].
+    pub lr: f64,
+    /// Largest norm of the whole gradient.
+    pub clip_norm: Option<f64>,
+    /// How the learning rate follows the global batch.
+    pub lr_scaling: LrScaling,
+    /// The global batch that `lr` was chosen for.
+    pub lr_base_batch: u32,
+}
+
+/// The rule of one update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Adam with decoupled weight decay.
+    AdamW {
+        /// Decay of the first moment.
+        beta1: f64,
+        /// Decay of the second moment.
+        beta2: f64,
+        /// Added to the root of the second moment.
+        eps: f64,
+        /// Decoupled decay of matrices.
+        weight_decay: f64,
+    },
+    /// Gradient descent.
+    Sgd {
+        /// Share of the last update kept.
+        momentum: f64,
+        /// Whether to look ahead along it.
+        nesterov: bool,
+        /// Added to the gradient of matrices.
+        weight_decay: f64,
+    },
+}
+
+impl Optimizer {
+    /// The peak learning rate after scaling by the global batch.
+    #[must_use]
+    pub fn peak_lr(&self, global_batch: u32) -> f64 {
+        let ratio = f64::from(global_batch) / f64::from(self.lr_base_batch);
+        match self.lr_scaling {
+            LrScaling::None => self.lr,
+            LrScaling::Linear => self.lr * ratio,
+            LrScaling::Sqrt => self.lr * ratio.sqrt(),
+        }
+    }
+
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        let number = |name| r.number(name).expect("the table makes it a number");
+        let rule = match choice(r, "optimizer.kind", OptimizerKind::from_name) {
+            OptimizerKind::AdamW => Rule::AdamW {
+                beta1: number("optimizer.beta1"),
+                beta2: number("optimizer.beta2"),
+                eps: number("optimizer.eps"),
+                weight_decay: number("optimizer.weight_decay"),
+            },
+            OptimizerKind::Sgd => Rule::Sgd {
+                momentum: number("optimizer.momentum"),
+                nesterov: r.flag("optimizer.nesterov"),
+                weight_decay: number("optimizer.weight_decay"),
+            },
+        };
+        Self {
+            rule,
+            lr: number("optimizer.lr"),
+            clip_norm: r.number("optimizer.clip_norm"),
+            lr_scaling: choice(r, "optimizer.lr_scaling", LrScaling::from_name),
+            lr_base_batch: r.count("optimizer.lr_base_batch"),
+        }
+    }
+}
+
+/// The learning rate over time, as a share of its peak.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Schedule {
+    /// The climb at the start.
+    pub warmup: Option<Length>,
+    /// What follows.
+    pub shape: Shape,
+}
+
+/// The course of the learning rate after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shape {
+    /// Flat.
+    Constant,
+    /// A straight line down to this share.
+    Linear {
+        /// Share of the peak at the end.
+        min_factor: f64,
+    },
+    /// Half a cosine down to this share.
+    Cosine {
+        /// Share of the peak at the end.
+        min_factor: f64,
+    },
+    /// Drops at fixed places.
+    Step {
+        /// How often.
+        every: Length,
+        /// To which share.
+        factor: f64,
+    },
+}
+
+impl Schedule {
+    /// Whether an earlier part of the run would differ had the run been planned longer.
+    #[must_use]
+    pub fn depends_on_length(&self) -> bool {
+        matches!(self.shape, Shape::Linear { .. } | Shape::Cosine { .. })
+    }
+
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        let number = |name| r.number(name).expect("the table makes it a number");
+        let shape = match choice(r, "schedule.kind", ScheduleKind::from_name) {
+            ScheduleKind::Constant => Shape::Constant,
+            ScheduleKind::Linear => Shape::Linear { min_factor: number("schedule.min_factor") },
+            ScheduleKind::Cosine => Shape::Cosine { min_factor: number("schedule.min_factor") },
+            ScheduleKind::Step => Shape::Step {
+                every: r.length("schedule.every").expect("the table makes it a length"),
+                factor: number("schedule.factor"),
+            },
+        };
+        Self { warmup: r.length("schedule.warmup"), shape }
+    }
+}
+
+/// When to save, and what to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// How often; `None` is at the end only.
+    pub every: Option<Length>,
+    /// How many of the newest stay.
+    pub keep: usize,
+    /// Which result marks the best.
+    pub best: Best,
+}
+
+impl Checkpoint {
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        Self {
+            every: r.length("checkpoint.every"),
+            keep: r.count("checkpoint.keep"),
+            best: choice(r, "checkpoint.best", Best::from_name),
+        }
+    }
+}
+
+/// The ranks, and how they are watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct World {
+    /// Replicas.
+    pub ranks: u32,
+    /// Compute threads of each.
+    pub threads: u32,
+    /// What separates them.
+    pub isolation: Isolation,
+    /// With fewer the run stops.
+    pub min_ranks: u32,
+    /// Of one member in 60 s.
+    pub max_restarts: u32,
+    /// Wait this long for all ranks.
+    pub join_timeout: Duration,
+    /// A silent rank is given up after this.
+    pub detect: Duration,
+    /// Compare digests every so many steps; 0 is at copies and checkpoints only.
+    pub verify: u32,
+    /// Whether plain traffic between hosts is allowed.
+    pub trusted_network: bool,
+    /// *Units*: bytes of one reduction.
+    pub bucket_bytes: u64,
+}
+
+impl World {
+    pub(super) fn from_resolved(r: &Resolved) -> Self {
+        Self {
+            ranks: r.count("ranks"),
+            threads: r.count("threads"),
+            isolation: choice(r, "isolation", Isolation::from_name),
+            min_ranks: r.count("min_ranks"),
+            max_restarts: r.count("max_restarts"),
+            join_timeout: r.time("join_timeout"),
+            detect: r.time("detect"),
+            verify: r.count("verify"),
+            trusted_network: r.flag("trusted_network"),
+            bucket_bytes: r.size("bucket_bytes"),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What may change when a run goes on: keys marked `free` may, keys marked `bits` make another run.
+
+use super::Config;
+use super::error::{ConfigError, Problem};
+use super::value::Value;
+
+/// A configuration that goes on with an older one.
+#[derive(Clone, Debug)]
+pub struct Resumed {
+    /// The new one, with what it takes over from the old one.
+    pub config: Config,
+    /// What the user should know, a line each.
+    pub notes: Vec<String>,
+}
+
+impl Config {
+    /// The keys marked `bits` in which `new` differs.
+    ///
+    /// The length of the run is among them only where the schedule stretches over it: a constant learning rate
+    /// gives the same steps however many follow.
+    #[must_use]
+    pub fn changed_bits(&self, new: &Self) -> Vec<&'static str> {
+        let stretched = self.schedule.depends_on_length() || new.schedule.depends_on_length();
+        let is_length = |key: &str| matches!(key, "epochs" | "steps");
+        let changed = self.resolved.changed_bits(&new.resolved);
+        changed.into_iter().filter(|key| stretched || !is_length(key)).collect()
+    }
+
+    /// Lets `new` go on with a run that this configuration started.
+    ///
+    /// *Errors*: a changed key that makes another run.
+    pub fn resumed_by(&self, new: &Self) -> Result<Resumed, ConfigError> {
+        let mut config = new.clone();
+        let mut notes = Vec::new();
+        if new.batch.derived && new.batch != self.batch {
+            notes.push(format!(
+                "batch_size would give global_batch {} of micro-batches of {}; the run keeps {} of {}, so that its bits \
+                 stay the same",
+                new.batch.global, new.batch.micro, self.batch.global, self.batch.micro
+            ));
+            config.batch = self.batch;
+            config.resolved.set("global_batch", Value::Int(self.batch.global.into()));
+            config.resolved.set("micro_batch", Value::Int(self.batch.micro.into()));
+        }
+        let changed = |key: &'static str| -> Problem {
+            let value =
+                |config: &Self| config.resolved.get(key).map_or("unset".to_owned(), ToString::to_string);
+            let message =
+                format!("it was {} when the run started, and is {} now", value(self), value(&config));
+            config.problem(key, message).hint(
+                "it changes the bits of the result: keep it, or start a new run from this state with --fork",
+            )
+        };
+        ConfigError::check(self.changed_bits(&config).into_iter().map(changed).collect())?;
+        Ok(Resumed { config, notes })
+    }
+}
