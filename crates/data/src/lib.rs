@@ -5,16 +5,39 @@
 //!
 //! It does not know what a model, a rank, a device or a configuration file is.
 
+mod augment;
 mod batch;
+mod bytes;
+mod classes;
+mod csv;
 mod dataset;
+mod digits;
 mod error;
 mod evaluation;
 mod feed;
+mod idx;
 mod loader;
+mod mmap;
+mod normalise;
+mod npy;
+mod rows;
+mod source;
+mod split;
+mod text;
 
+pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
+pub use classes::{ClassDistribution, class_distribution};
+pub use csv::{Column, CsvOptions, CsvTarget};
 pub use dataset::{Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpec};
+pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
 pub use error::DataError;
 pub use evaluation::EvaluationPlan;
 pub use feed::{Feed, augment_site};
+pub use idx::IdxOptions;
 pub use loader::{Loader, LoanedBatch, QUEUE_PER_WORKER, Share};
+pub use normalise::Normalise;
+pub use npy::{NpyOptions, NpyTarget};
+pub use source::{Opened, Source, open};
+pub use split::{HeldOut, ValSplit};
+pub use text::TextOptions;

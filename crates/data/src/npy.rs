@@ -1,0 +1,187 @@
+//! Pairs of NumPy arrays: one of inputs, one of targets, the first dimension counting samples.
+//!
+//! Arrays of bytes are mapped and stay bytes; others are converted to `f32` when they are opened. It does not know
+//! archives (`.npz`), objects or Fortran order.
+//!
+//! *Source*: NEP 1, "A simple file format for NumPy arrays".
+
+mod header;
+
+use crate::bytes::Bytes;
+use crate::rows::{Recipe, Store, Table, Targets, assemble, class_of};
+use crate::{Augment, DataError, Normalise, Opened, ValSplit};
+use header::{Element, Header};
+use std::path::{Path, PathBuf};
+
+const NEEDS: &str = "kind npy needs `inputs` and `targets`, two arrays saved by numpy.save";
+
+/// What the array of targets holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NpyTarget {
+    /// Whole numbers are classes, real numbers are values.
+    #[default]
+    ByType,
+    /// Classes.
+    Class {
+        /// The number of classes; by default one more than the highest label.
+        classes: Option<u32>,
+    },
+    /// Numbers to be predicted.
+    Value,
+}
+
+/// Which arrays, and how they are used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NpyOptions {
+    /// Training inputs. *Shape*: `[n, features]`, `[n, height, width]` or `[n, channels, height, width]`.
+    pub inputs: PathBuf,
+    /// Training targets. *Shape*: `[n]` for classes; `[n]` or `[n, width]` for values.
+    pub targets: PathBuf,
+    /// Validation inputs and targets; without them `val_split` says what is held out.
+    pub val: Option<(PathBuf, PathBuf)>,
+    /// What is held out if there are no validation arrays.
+    pub val_split: ValSplit,
+    /// What the targets are.
+    pub target: NpyTarget,
+    /// Variations of the training samples, if they are images.
+    pub augment: Augment,
+    /// Scaling per channel or column.
+    pub normalise: Normalise,
+}
+
+impl NpyOptions {
+    /// A pair of arrays; nothing is held out.
+    #[must_use]
+    pub fn new(inputs: impl Into<PathBuf>, targets: impl Into<PathBuf>) -> Self {
+        Self {
+            inputs: inputs.into(),
+            targets: targets.into(),
+            val: None,
+            val_split: ValSplit::default(),
+            target: NpyTarget::default(),
+            augment: Augment::default(),
+            normalise: Normalise::default(),
+        }
+    }
+}
+
+pub(crate) fn open(options: &NpyOptions) -> Result<Opened, DataError> {
+    let train = table(&options.inputs, &options.targets, options.target)?;
+    // The training part decides; a validation array of another type must not turn classes into values.
+    let target = match (&train.targets, options.target) {
+        (Targets::Classes(_), NpyTarget::ByType) => NpyTarget::Class { classes: None },
+        (Targets::Values { .. }, _) => NpyTarget::Value,
+        (_, given) => given,
+    };
+    let val = match &options.val {
+        Some((inputs, targets)) => Some(table(inputs, targets, target)?),
+        None => None,
+    };
+    if let (Targets::Values { width, .. }, Some(Targets::Values { width: got, .. }), Some((_, file))) =
+        (&train.targets, val.as_ref().map(|val| &val.targets), &options.val)
+        && width != got
+    {
+        return Err(DataError::Shape { file: file.clone(), expected: vec![*width], got: vec![*got] });
+    }
+    let recipe = Recipe {
+        classes: if let NpyTarget::Class { classes } = options.target { classes } else { None },
+        split: options.val_split,
+        normalise: options.normalise,
+        augment: options.augment,
+        class_names: Vec::new(),
+    };
+    assemble(train, val, recipe)
+}
+
+fn table(inputs_file: &Path, targets_file: &Path, target: NpyTarget) -> Result<Table, DataError> {
+    let inputs = Array::open(inputs_file)?;
+    let targets = Array::open(targets_file)?;
+    let (rows, count) = (inputs.rows(), targets.rows());
+    if rows != count {
+        return Err(DataError::CountMismatch {
+            inputs_file: inputs_file.to_owned(),
+            inputs: rows,
+            targets_file: targets_file.to_owned(),
+            targets: count,
+        });
+    }
+    if inputs.bytes.len() == inputs.header.offset {
+        return Err(DataError::Empty { file: inputs_file.to_owned() });
+    }
+    let shape = match inputs.header.shape[1..] {
+        [] => vec![1],
+        [height, width] => vec![1, height, width],
+        ref shape => shape.to_vec(),
+    };
+    let targets = match target {
+        NpyTarget::Class { classes } => targets.classes(classes)?,
+        NpyTarget::ByType if targets.header.element.is_whole() => targets.classes(None)?,
+        NpyTarget::ByType | NpyTarget::Value => {
+            let width = targets.header.shape[1..].iter().product();
+            Targets::Values { values: targets.floats()?, width }
+        }
+    };
+    let store = match inputs.header.element {
+        Element::U1 => Store::Bytes { offset: inputs.header.offset, bytes: inputs.bytes },
+        _ => Store::Floats(inputs.floats()?),
+    };
+    Ok(Table { file: inputs_file.to_owned(), rows, shape, store, targets })
+}
+
+/// One array: its header, checked against the length of its file.
+struct Array {
+    file: PathBuf,
+    header: Header,
+    bytes: Bytes,
+}
+
+impl Array {
+    fn open(file: &Path) -> Result<Self, DataError> {
+        let bytes = Bytes::open(file, NEEDS)?;
+        let header = Header::parse(file, &bytes)?;
+        let elements =
+            header.shape.iter().fold(header.element.size() as u64, |n, dim| n.saturating_mul(*dim as u64));
+        let (expected, got) = (elements.saturating_add(header.offset as u64), bytes.len() as u64);
+        if expected != got {
+            return Err(DataError::WrongLength { file: file.to_owned(), expected, got });
+        }
+        Ok(Self { file: file.to_owned(), header, bytes })
+    }
+
+    fn rows(&self) -> u64 {
+        self.header.shape[0] as u64
+    }
+
+    /// The elements, each exactly as `f64` but for whole numbers beyond 2^53.
+    fn elements(&self) -> impl Iterator<Item = f64> + '_ {
+        let element = self.header.element;
+        self.bytes[self.header.offset..].chunks_exact(element.size()).map(move |bytes| element.value(bytes))
+    }
+
+    fn floats(&self) -> Result<Vec<f32>, DataError> {
+        let width = self.header.shape[1..].iter().product::<usize>().max(1);
+        let finite = |(place, value): (usize, f64)| {
+            let narrow = value as f32;
+            if narrow.is_finite() {
+                return Ok(narrow);
+            }
+            let (row, element) = ((place / width) as u64 + 1, place % width + 1);
+            Err(DataError::NotFinite { file: self.file.clone(), row, element, value })
+        };
+        self.elements().enumerate().map(finite).collect()
+    }
+
+    fn classes(&self, classes: Option<u32>) -> Result<Targets, DataError> {
+        if self.header.shape[1..].iter().product::<usize>() != 1 {
+            let (expected, got) = (vec![self.header.shape[0]], self.header.shape.clone());
+            return Err(DataError::Shape { file: self.file.clone(), expected, got });
+        }
+        let class = |(row, value): (u64, f64)| {
+            if value.fract() == 0.0 {
+                return class_of(&self.file, row, value as i64, classes);
+            }
+            Err(DataError::LabelNotInteger { file: self.file.clone(), row, text: value.to_string() })
+        };
+        Ok(Targets::Classes((1..).zip(self.elements()).map(class).collect::<Result<_, _>>()?))
+    }
+}

@@ -1,0 +1,63 @@
+//! The kinds of data that can be named in a configuration, and the one way to open them.
+
+use crate::{CsvOptions, DataError, Dataset, DigitsOptions, IdxOptions, NpyOptions, TextOptions};
+use crate::{csv, digits, idx, npy, text};
+use std::fmt;
+use std::sync::Arc;
+
+/// A data set by kind.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// Handwritten digits, 8x8, built into the program.
+    Digits(DigitsOptions),
+    /// Images in IDX files: MNIST and its family.
+    Idx(IdxOptions),
+    /// A table of numbers.
+    Csv(CsvOptions),
+    /// A pair of NumPy arrays.
+    Npy(NpyOptions),
+    /// A text, byte by byte.
+    Text(TextOptions),
+}
+
+/// A data set ready for use.
+pub struct Opened {
+    /// The training part.
+    pub train: Arc<dyn Dataset>,
+    /// The validation part, if there is one.
+    pub val: Option<Arc<dyn Dataset>>,
+    /// A name per class; empty if no class is predicted, or if the classes are bytes of a text.
+    pub class_names: Vec<String>,
+    /// Whom to thank, if the data ship with dtrain.
+    pub attribution: Option<&'static str>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened")
+            .field("train", &self.train.len())
+            .field("val", &self.val.as_ref().map(|val| val.len()))
+            .field("spec", &self.train.spec())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens a data set.
+///
+/// *Errors*: see [`DataError`]; whatever is wrong with the files is found here, not in the middle of a run.
+/// *Order*: splits and statistics depend on the files and options alone.
+pub fn open(source: &Source) -> Result<Opened, DataError> {
+    let opened = match source {
+        Source::Digits(options) => digits::open(options),
+        Source::Idx(options) => idx::open(options),
+        Source::Csv(options) => csv::open(options),
+        Source::Npy(options) => npy::open(options),
+        Source::Text(options) => text::open(options),
+    }?;
+    tracing::debug!(
+        train = opened.train.len(),
+        val = opened.val.as_ref().map(|val| val.len()),
+        "data set opened"
+    );
+    Ok(opened)
+}

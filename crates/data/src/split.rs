@@ -1,0 +1,141 @@
+//! Which rows are held out for validation. A pure function of the number of rows.
+//!
+//! It does not know the run's seed: two runs with different seeds validate on the same rows and can be compared.
+
+use crate::DataError;
+use dtrain_types::{Epoch, Permutation, Seed};
+
+/// Seeds the choice of scattered rows; any fixed number does.
+const SPLIT_SEED: Seed = Seed(0x5350_4C49_5453_5054);
+
+/// Which rows are held out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeldOut {
+    /// Rows from all over, chosen once and for all. Tables are often sorted by label, so this is the default.
+    #[default]
+    Scattered,
+    /// The last rows: for series in time, or where the order of the file has a meaning.
+    Last,
+}
+
+/// How many rows are held out for validation, and which.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ValSplit {
+    /// The share of the rows, from 0 (none) to below 1; rounded up to whole rows.
+    pub fraction: f64,
+    /// Which rows.
+    pub held_out: HeldOut,
+}
+
+/// Some of the rows of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Selection {
+    Range { first: u64, len: u64 },
+    Listed(Vec<u64>),
+}
+
+impl Selection {
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Range { len, .. } => *len,
+            Self::Listed(rows) => rows.len() as u64,
+        }
+    }
+
+    /// The row in the table of sample `index`.
+    pub fn row(&self, index: u64) -> u64 {
+        assert!(index < self.len(), "sample {index} of {}", self.len());
+        match self {
+            Self::Range { first, .. } => first + index,
+            Self::Listed(rows) => rows[index as usize],
+        }
+    }
+}
+
+/// How many of `rows` a share holds out: rounded up, but a product that is whole but for rounding stays whole.
+///
+/// *Errors*: the share is not in `0..1`, or leaves a side empty.
+pub(crate) fn held_out_count(fraction: f64, rows: u64) -> Result<u64, DataError> {
+    if !(0.0..1.0).contains(&fraction) {
+        let lacking = if fraction >= 1.0 { "training" } else { "validation" };
+        return Err(DataError::Split { fraction, rows, lacking });
+    }
+    let count = (fraction * rows as f64 - 1e-6).ceil().max(0.0) as u64;
+    match (count, fraction > 0.0) {
+        (0, true) => Err(DataError::Split { fraction, rows, lacking: "validation" }),
+        (count, true) if count >= rows => Err(DataError::Split { fraction, rows, lacking: "training" }),
+        (count, _) => Ok(count),
+    }
+}
+
+impl ValSplit {
+    /// Cuts `rows` rows into a training part and, if asked for, a validation part; each in the order of the file.
+    pub(crate) fn cut(&self, rows: u64) -> Result<(Selection, Option<Selection>), DataError> {
+        let held = held_out_count(self.fraction, rows)?;
+        let kept = rows - held;
+        if held == 0 {
+            return Ok((Selection::Range { first: 0, len: rows }, None));
+        }
+        Ok(match self.held_out {
+            HeldOut::Last => {
+                (Selection::Range { first: 0, len: kept }, Some(Selection::Range { first: kept, len: held }))
+            }
+            HeldOut::Scattered => {
+                let order = Permutation::new(SPLIT_SEED, Epoch(0), rows);
+                let sorted = |places: std::ops::Range<u64>| {
+                    let mut rows: Vec<u64> = places.map(|place| order.sample(place)).collect();
+                    rows.sort_unstable();
+                    Selection::Listed(rows)
+                };
+                (sorted(0..kept), Some(sorted(kept..rows)))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_of_holding_out_use_every_row_once() {
+        for held_out in [HeldOut::Last, HeldOut::Scattered] {
+            for rows in [2u64, 3, 10, 101, 1797] {
+                let (train, val) = ValSplit { fraction: 0.2, held_out }.cut(rows).unwrap();
+                let val = val.unwrap();
+                let mut seen: Vec<u64> = (0..train.len()).map(|i| train.row(i)).collect();
+                seen.extend((0..val.len()).map(|i| val.row(i)));
+                seen.sort_unstable();
+                assert_eq!(seen, (0..rows).collect::<Vec<_>>());
+                assert_eq!(val.len(), (rows as f64 * 0.2).ceil() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_scattered_split_is_not_the_end_and_repeats() {
+        let split = ValSplit { fraction: 0.25, held_out: HeldOut::Scattered };
+        let (_, val) = split.cut(100).unwrap();
+        assert_eq!(split.cut(100).unwrap().1, val);
+        assert!(val.unwrap().row(0) < 50);
+    }
+
+    #[test]
+    fn a_product_that_is_whole_but_for_rounding_stays_whole() {
+        assert_eq!(held_out_count(0.07, 100).unwrap(), 7);
+        assert_eq!(held_out_count(0.2, 1797).unwrap(), 360);
+        assert_eq!(held_out_count(0.0, 10).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_split_that_leaves_a_side_empty_is_refused() {
+        for (fraction, rows, side) in
+            [(0.9, 2, "training"), (1.0, 9, "training"), (-0.1, 9, "validation"), (f64::NAN, 9, "validation")]
+        {
+            match held_out_count(fraction, rows) {
+                Err(DataError::Split { lacking, .. }) => assert_eq!(lacking, side),
+                other => panic!("{fraction} of {rows}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A loader in steady state allocates nothing, neither in its workers nor in its consumer.
+//!
+//! This file has one test, because the count is of the whole process.
+
+use dtrain_data::{
+    DataError, Dataset, DigitsOptions, Feed, Loader, SampleSlot, SampleSpec, Share, Source, open,
+};
+use dtrain_types::{BatchPlan, Key, MicroRange, Seed, Step};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are those that the system allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from `alloc` above, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Holds every worker in its first read until all of them have started: a thread's start does allocate.
+struct Gathered {
+    inner: Arc<dyn Dataset>,
+    workers: usize,
+    arrived: AtomicUsize,
+    all_here: Barrier,
+}
+
+impl Dataset for Gathered {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn spec(&self) -> SampleSpec {
+        self.inner.spec()
+    }
+    fn read(&self, index: u64, augment: Option<&Key>, sample: &mut SampleSlot<'_>) -> Result<(), DataError> {
+        if self.arrived.fetch_add(1, Ordering::Relaxed) < self.workers {
+            self.all_here.wait();
+        }
+        self.inner.read(index, augment, sample)
+    }
+}
+
+#[test]
+fn a_loader_in_steady_state_allocates_nothing() {
+    let options = DigitsOptions { augment: "flip+shift".parse().unwrap(), ..DigitsOptions::default() };
+    let train = open(&Source::Digits(options)).unwrap().train;
+    let plan = BatchPlan::new(Seed(3), train.len(), 128, 16).unwrap();
+    for workers in [0, 1, 3] {
+        let (inner, all_here) = (Arc::clone(&train), Barrier::new(workers));
+        let train = Arc::new(Gathered { inner, workers, arrived: AtomicUsize::new(0), all_here });
+        let feed = Feed::new(train, plan, Seed(3)).unwrap();
+        let share = Share { range: MicroRange { lo: 0, hi: 8 }, from: Step(1), until: None };
+        let mut loader = Loader::start(feed, share, workers).unwrap();
+        // The first batches start the threads.
+        for _ in 0..100 {
+            assert!(loader.next_batch().unwrap().is_some(), "the share is endless");
+        }
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..500 {
+            drop(loader.next_batch().unwrap());
+        }
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{workers} workers");
+    }
+}
