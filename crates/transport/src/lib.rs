@@ -1,1 +1,8 @@
-//! Under construction.
+//! Ways to reach other ranks: memory shared between the processes of a host, and queues between threads.
+//!
+//! Implements the seams of `dtrain-collective`. This crate does not know what a step, a model or a supervisor is; it
+//! moves floats and stops when it is told to.
+
+pub mod shm;
+
+pub use shm::{ArenaFile, Mapping, ShmBackend, ShmError};

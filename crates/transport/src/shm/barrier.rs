@@ -1,0 +1,202 @@
+//! Waiting for the other ranks of a generation: spin, then sleep, and never stay behind a dead peer.
+//!
+//! Each rank has a counter of barriers reached, stamped with its generation; a barrier is passed when every rank's
+//! counter is there. Counters of an older generation count as not yet there, so nothing is ever reset and a new
+//! generation may use the arena of the old one. It does not know what the ranks do between barriers.
+
+use super::Mapping;
+use dtrain_collective::{Abort, AbortFlag, CollectiveError};
+use dtrain_types::{Generation, Rank};
+use rustix::thread::futex::{self, Timespec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bits of a stamp that count barriers: enough for 1 000 000 a second for 12 days, or 10 000 for 3 years.
+const COUNT_BITS: u32 = 40;
+/// The other bits hold the generation, cut off; compared as on a circle.
+const GENERATION_BITS: u32 = 64 - COUNT_BITS;
+/// Polls before the first yield, when every rank has a core: some 20 us, half a futex round trip.
+const SPINS: u32 = 4_000;
+/// Yields before sleeping: with more ranks than cores this lets the peer that we wait for run.
+const YIELDS: u32 = 64;
+/// The longest sleep before the abort word is read again, in case the wake-up died with its sender.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// A rank's side of the barriers of one generation.
+#[derive(Debug)]
+pub(super) struct Barrier {
+    mapping: Arc<Mapping>,
+    generation: Generation,
+    rank: usize,
+    world: usize,
+    reached: u64,
+    spins: u32,
+    abort: Arc<ShmAbort>,
+}
+
+/// Where a peer is, seen from a barrier.
+#[derive(Debug, PartialEq, Eq)]
+enum Peer {
+    Here,
+    Behind,
+    Gone,
+}
+
+fn stamp(generation: Generation, reached: u64) -> u64 {
+    assert!(reached < 1 << COUNT_BITS, "a generation has fewer than 2^{COUNT_BITS} barriers");
+    generation.0 << COUNT_BITS | reached
+}
+
+/// Compares a peer's stamp with the one that is waited for.
+fn look(seen: u64, wanted: u64) -> Peer {
+    let ahead = (seen >> COUNT_BITS).wrapping_sub(wanted >> COUNT_BITS) & ((1 << GENERATION_BITS) - 1);
+    match ahead {
+        0 if seen >= wanted => Peer::Here,
+        0 => Peer::Behind,
+        _ if ahead < 1 << (GENERATION_BITS - 1) => Peer::Gone,
+        _ => Peer::Behind,
+    }
+}
+
+impl Barrier {
+    pub fn new(mapping: Arc<Mapping>, generation: Generation, rank: Rank, world: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let abort = ShmAbort { mapping: mapping.clone(), generation, world, flag: AbortFlag::default() };
+        // With more ranks than cores the awaited peer may be waiting for this very core.
+        let spins = if world <= cores { SPINS } else { 0 };
+        Self { mapping, generation, rank: rank.index(), world, reached: 0, spins, abort: Arc::new(abort) }
+    }
+
+    pub fn abort_handle(&self) -> Arc<ShmAbort> {
+        self.abort.clone()
+    }
+
+    /// *Errors*: `Aborted`, once this rank or a peer has aborted the generation.
+    pub fn check(&self) -> Result<(), CollectiveError> {
+        self.abort.check()
+    }
+
+    /// Tells the peers that this rank is at the next barrier; everything it wrote before is seen by who passes.
+    pub fn arrive(&mut self) {
+        self.reached += 1;
+        let control = self.mapping.control(self.rank);
+        control.arrived.store(stamp(self.generation, self.reached), Ordering::SeqCst);
+        // The race with a peer that falls asleep on this counter:
+        // 1. we store `arrived`, then read `sleepers`; it stores `sleepers`, then reads `arrived` again; all four in one
+        //    total order, so at least one of us sees the other;
+        // 2. if it sees us, it does not sleep;
+        // 3. if we see it, we clear `sleepers`, move `bell` and wake: either it read `bell` before, and the kernel
+        //    refuses the sleep or ends it, or after, and then its second look at `arrived` came later still.
+        if control.sleepers.load(Ordering::SeqCst) != 0 {
+            control.sleepers.store(0, Ordering::SeqCst);
+            ring(&control.bell);
+        }
+    }
+
+    /// *Blocks* until all ranks have arrived where this rank has. *Errors*: `Aborted`, `Superseded`.
+    pub fn pass(&self) -> Result<(), CollectiveError> {
+        let wanted = stamp(self.generation, self.reached);
+        // Each rank begins with its right neighbour, so that they do not all poll the same line.
+        (1..self.world).try_for_each(|step| self.wait_for((self.rank + step) % self.world, wanted))
+    }
+
+    fn wait_for(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {
+        let arrived = &self.mapping.control(peer).arrived;
+        for _ in 0..=self.spins {
+            if self.has_arrived(peer, arrived, wanted)? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        self.check()?;
+        for _ in 0..YIELDS {
+            rustix::thread::sched_yield();
+            if self.has_arrived(peer, arrived, wanted)? {
+                return Ok(());
+            }
+        }
+        self.sleep_until(peer, wanted)
+    }
+
+    fn sleep_until(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {
+        let control = self.mapping.control(peer);
+        loop {
+            control.sleepers.store(1, Ordering::SeqCst);
+            let bell = control.bell.load(Ordering::SeqCst);
+            if self.has_arrived(peer, &control.arrived, wanted)? {
+                return Ok(());
+            }
+            self.check()?;
+            // Any answer, a signal or a timeout too, means: look again.
+            let _woken = futex::wait(&control.bell, futex::Flags::empty(), bell, Some(&NAP));
+        }
+    }
+
+    fn has_arrived(&self, peer: usize, arrived: &AtomicU64, wanted: u64) -> Result<bool, CollectiveError> {
+        match look(arrived.load(Ordering::SeqCst), wanted) {
+            Peer::Here => Ok(true),
+            Peer::Behind => Ok(false),
+            Peer::Gone => {
+                Err(CollectiveError::Superseded { from: Rank(peer as u32), generation: self.generation })
+            }
+        }
+    }
+}
+
+fn ring(bell: &std::sync::atomic::AtomicU32) {
+    bell.fetch_add(1, Ordering::SeqCst);
+    // Shared between processes, so not a private futex. It can only fail for a bad address, which this is not.
+    let _woken = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Ends the waits of one generation, here and in every process that maps the arena.
+#[derive(Debug)]
+pub(super) struct ShmAbort {
+    mapping: Arc<Mapping>,
+    generation: Generation,
+    world: usize,
+    flag: AbortFlag,
+}
+
+impl ShmAbort {
+    fn check(&self) -> Result<(), CollectiveError> {
+        self.flag.check()?;
+        if self.mapping.aborted().load(Ordering::SeqCst) < self.generation.0 {
+            return Ok(());
+        }
+        self.flag.set(&format!("a peer aborted generation {}", self.generation));
+        self.flag.check()
+    }
+}
+
+impl Abort for ShmAbort {
+    fn abort(&self, reason: &str) {
+        self.flag.set(reason);
+        // The word keeps the greatest generation, so an aborter that comes late cannot harm a newer one.
+        self.mapping.aborted().fetch_max(self.generation.0, Ordering::SeqCst);
+        (0..self.world).for_each(|rank| ring(&self.mapping.control(rank).bell));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_of_an_older_generation_is_behind_and_of_a_newer_one_gone() {
+        let at = |generation, reached| stamp(Generation(generation), reached);
+        assert_eq!(look(0, at(1, 1)), Peer::Behind);
+        assert_eq!(look(at(6, 900), at(7, 1)), Peer::Behind);
+        assert_eq!(look(at(7, 1), at(7, 2)), Peer::Behind);
+        assert_eq!(look(at(7, 2), at(7, 2)), Peer::Here);
+        assert_eq!(look(at(7, 3), at(7, 2)), Peer::Here);
+        assert_eq!(look(at(8, 0), at(7, 2)), Peer::Gone);
+    }
+
+    #[test]
+    fn generations_beyond_the_stamp_are_compared_on_a_circle() {
+        let last = (1 << GENERATION_BITS) - 1;
+        assert_eq!(look(stamp(Generation(last), 5), stamp(Generation(last + 1), 1)), Peer::Behind);
+        assert_eq!(look(stamp(Generation(last + 1), 1), stamp(Generation(last), 5)), Peer::Gone);
+    }
+}

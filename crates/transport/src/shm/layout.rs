@@ -1,0 +1,108 @@
+//! Where things lie in an arena, as offsets; the same arithmetic in every process that maps it.
+//!
+//! ```text
+//! 0                 header: magic, version, world, geometry, abort word
+//! 4096              one control block per rank, 128 bytes each
+//! ...               one trailer area per rank, 64 bytes for each root slot
+//! page boundary     slots: rank 0 slot 0, rank 0 slot 1, ..., rank 1 slot 0, ...
+//! ```
+
+use super::ShmError;
+use dtrain_collective::Geometry;
+use dtrain_types::WorldSize;
+
+/// "dtrainar", read as a little-endian number.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"dtrainar");
+/// Rises with every change of this layout or of the meaning of a control block.
+pub(super) const VERSION: u64 = 1;
+/// Words of the header, in order: magic, version, world, len, root slots, scratch slots, aborted generation.
+pub(super) const HEADER_WORDS: usize = 7;
+/// The word that holds the greatest aborted generation.
+pub(super) const ABORT_WORD: usize = 6;
+/// Bytes of a control block: two cache lines, because processors fetch lines in pairs.
+pub(super) const CONTROL: usize = 128;
+/// Bytes of a trailer: one cache line.
+pub(super) const TRAILER: usize = 64;
+
+const PAGE: usize = 4096;
+/// Slots of equal length would all start in the same cache set; this moves each a few lines on.
+const SKEW: usize = 256;
+
+/// Offsets into an arena, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub world: usize,
+    pub geometry: Geometry,
+    trailers: usize,
+    slots: usize,
+    stride: usize,
+    pub bytes: usize,
+}
+
+impl Layout {
+    /// *Errors*: [`ShmError::TooLarge`] when an offset overflows, which a hostile header can bring about.
+    pub fn new(world: WorldSize, geometry: Geometry) -> Result<Self, ShmError> {
+        let plan = || -> Option<Self> {
+            let ranks = world.0 as usize;
+            let slots_of_a_rank = geometry.root_slots.checked_add(geometry.scratch_slots)?;
+            let trailers = PAGE.checked_add(CONTROL.checked_mul(ranks)?)?;
+            let trailer_bytes = TRAILER.checked_mul(geometry.root_slots)?.checked_mul(ranks)?;
+            let slots = trailers.checked_add(trailer_bytes)?.checked_next_multiple_of(PAGE)?;
+            let stride = geometry.len.checked_mul(4)?.checked_next_multiple_of(PAGE)?.checked_add(SKEW)?;
+            let bytes = slots.checked_add(stride.checked_mul(slots_of_a_rank.checked_mul(ranks)?)?)?;
+            let bytes = bytes.checked_next_multiple_of(PAGE)?;
+            // A pointer offset may not pass isize::MAX.
+            isize::try_from(bytes).ok()?;
+            Some(Self { world: ranks, geometry, trailers, slots, stride, bytes })
+        };
+        let usable = world.0 > 0 && geometry.root_slots > 0;
+        plan().filter(|_| usable).ok_or(ShmError::TooLarge { world, geometry })
+    }
+
+    pub fn control(&self, rank: usize) -> usize {
+        assert!(rank < self.world, "rank {rank} of {}", self.world);
+        PAGE + rank * CONTROL
+    }
+
+    pub fn trailer(&self, rank: usize, root: usize) -> usize {
+        assert!(rank < self.world && root < self.geometry.root_slots, "root {root} of rank {rank}");
+        self.trailers + (rank * self.geometry.root_slots + root) * TRAILER
+    }
+
+    pub fn slot(&self, rank: usize, slot: usize) -> usize {
+        assert!(rank < self.world && slot < self.geometry.slots(), "slot {slot} of rank {rank}");
+        self.slots + (rank * self.geometry.slots() + slot) * self.stride
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps_and_slots_start_on_cache_lines() {
+        let geometry = Geometry { len: 1_001, root_slots: 3, scratch_slots: 2 };
+        let layout = Layout::new(WorldSize(5), geometry).expect("small");
+        let mut spans = vec![(0, HEADER_WORDS * 8)];
+        for rank in 0..5 {
+            spans.push((layout.control(rank), CONTROL));
+            spans.extend((0..3).map(|root| (layout.trailer(rank, root), TRAILER)));
+            spans.extend((0..5).map(|slot| (layout.slot(rank, slot), 1_001 * 4)));
+        }
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0 && pair[1].0 % 64 == 0));
+        let last = spans.last().expect("not empty");
+        assert!(last.0 + last.1 <= layout.bytes);
+    }
+
+    #[test]
+    fn a_geometry_beyond_the_address_space_is_an_error() {
+        for (world, len, root_slots) in
+            [(1, usize::MAX, 1), (u32::MAX, 1 << 50, 1), (2, 8, usize::MAX), (0, 8, 1), (1, 8, 0)]
+        {
+            let geometry = Geometry { len, root_slots, scratch_slots: 1 };
+            let refused = Layout::new(WorldSize(world), geometry);
+            assert_eq!(refused, Err(ShmError::TooLarge { world: WorldSize(world), geometry }));
+        }
+    }
+}

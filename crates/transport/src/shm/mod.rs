@@ -1,0 +1,22 @@
+//! All-reduce between the processes (and threads) of one host, through memory that all of them map.
+//!
+//! The gradient buffers of all ranks lie in one memfd, the *arena*. A collective is: barrier, each rank sums its chunk
+//! of everyone's roots and stores the sum into everyone's slot 0, barrier. One pass, no staging copy. Between two
+//! collectives a rank's slots are its own, and only then are they lent as slices; inside one they are touched through
+//! raw pointers only, because another process may be writing there.
+//!
+//! It does not know who maps the arena, or how its descriptor got there.
+
+mod backend;
+mod barrier;
+mod error;
+mod file;
+mod kernel;
+mod layout;
+mod mapping;
+
+pub use backend::ShmBackend;
+pub use error::ShmError;
+pub use file::ArenaFile;
+pub use kernel::Isa;
+pub use mapping::Mapping;
