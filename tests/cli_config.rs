@@ -1,8 +1,8 @@
 //! The configuration as a user meets it: files, overrides, defaults, and what every mistake is answered with.
 
 use dtrain::config::{
-    ClassWeights, Config, ConfigError, Data, DataFacts, KEYS, Length, LrScaling, Machine, Mark, Model,
-    ModelKind, Origin, Resume, Source,
+    ClassWeights, Config, ConfigError, DataFacts, KEYS, Length, LrScaling, Machine, Mark, Model, ModelKind,
+    Origin, Resume, Source,
 };
 
 const TWO_CORES: Machine = Machine { cores: 2 };
@@ -17,14 +17,14 @@ fn file(text: &str, arguments: &[&str]) -> Result<Config, ConfigError> {
 
 /// The message and the hints of a mistake, which must all be in one line each and name no internals.
 fn mistake(result: Result<Config, ConfigError>) -> (String, String) {
-    let error = result.err().expect("a mistake");
+    let Err(error) = result else { panic!("taken for right") };
     (error.to_string(), error.hints().join("\n"))
 }
 
 #[test]
 fn without_any_argument_it_is_the_digits_on_two_ranks() {
     let config = arguments(&[]).unwrap();
-    assert!(matches!(config.data, Data::Digits { .. }));
+    assert!(matches!(config.data, dtrain_data::Source::Digits(_)));
     assert!(matches!(config.model, Model::Cnn { batch_norm: true, .. }));
     assert_eq!((config.world.ranks, config.world.threads), (2, 1));
     assert_eq!((config.batch.global, config.batch.micro, config.length), (64, 16, Length::Epochs(20)));
@@ -151,7 +151,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("optimizer.lr=nan", "expected a number above 0"),
         ("loss.label_smoothing=1.5", "expected a number from 0 to below 1"),
         ("model.dropout=1", "expected a number from 0 to below 1"),
-        ("data.val_split=-0.1", "expected a number from 0 to below 1"),
+        ("schedule.min_factor=-0.1", "expected a number from 0 to 1"),
         ("reduce=tree", "reduce: expected exact | ring, got \"tree\""),
         ("detect=5", "detect: expected a time with its unit, such as 500ms or 2s, got \"5\""),
         ("bucket_bytes=4mb", "bucket_bytes: expected a size, such as 4MiB"),
@@ -186,7 +186,7 @@ fn values_that_do_not_fit_together_are_refused() {
     for (given, words) in [
         (&["micro_batch=65"][..], "micro_batch: micro_batch 65 is larger than global_batch 64"),
         (&["ranks=2", "min_ranks=3"], "min_ranks 3 is more than ranks 2"),
-        (&["detect=10ms"], "detect: 10ms is shorter than 100ms"),
+        (&["detect=10ms"], "detect: detect is 10ms, not between 20ms and 600s"),
         (&["name=a", "run_dir=b"], "run_dir: given together with name"),
         (&["name=a/b"], "\"a/b\" cannot name a folder"),
         (&["name=.."], "cannot name a folder"),
@@ -199,7 +199,8 @@ fn values_that_do_not_fit_together_are_refused() {
         (&["loss.class_weights=[0, 0]"], "no class has a weight above 0"),
         (&["loss=mse"], "mse needs numbers as targets, and digits has classes"),
         (&["optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"], "a momentum of 0"),
-        (&["data.kind=csv", "data.path=x", "model.kind=cnn"], "cnn needs images"),
+        (&["data.augment=[shift, spin]"], "unknown augmentation \"spin\""),
+        (&["data.kind=csv", "data.path=x", "data.delimiter=ab"], "expected one character"),
         (
             &["data.kind=idx", "data.images=a", "data.labels=b", "data.val_images=c"],
             "given without data.val_labels",
@@ -306,7 +307,9 @@ const KINDS: [&[&str]; 6] = [
         "data.kind=csv",
         "data.path=a.csv",
         "data.label=\"3\"",
-        "data.skip=[id, \"0\"]",
+        "data.shape=[1, 2]",
+        "data.delimiter=\";\"",
+        "data.normalize=0.5",
         "loss=mse",
         "optimizer=sgd",
     ],
@@ -405,7 +408,7 @@ fn a_resumed_run_may_change_its_ranks_and_not_its_bits() {
         ("reduce=ring", "reduce"),
         ("model.dropout=0.1", "model.dropout"),
         ("optimizer.lr=1", "optimizer.lr"),
-        ("data.val_split=0.3", "data.val_split"),
+        ("data.augment=none", "data.augment"),
         ("epochs=30", "epochs"),
     ] {
         let new = arguments(&[argument]).unwrap();

@@ -2,16 +2,15 @@
 //!
 //! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
 
-use super::choice::{LossKind, Precision};
+use super::Config;
+use super::choice::{DataKind, LossKind, Precision};
 use super::error::{ConfigError, Problem};
+use super::parts::augment_text;
 use super::parts::{ClassWeights, Loss, Model, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
-use super::{Config, Data};
-use std::time::Duration;
-
-/// The shortest `detect` that heartbeats can follow on a loaded machine.
-const LEAST_DETECT: Duration = Duration::from_millis(100);
+use dtrain_data::Augment;
+use dtrain_protocol::Timeouts;
 
 /// What the checks need to know about an opened data set.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +54,17 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
             problems.push(r.problem(one, message).hint(format!("give {other} too, or neither")));
         }
     }
+    if r.get("data.augment").is_some()
+        && let Err(error) = augment_text(r.list("data.augment")).parse::<Augment>()
+    {
+        problems.push(r.problem("data.augment", error.to_string()).hint("such as [shift, flip]"));
+    }
+    if let Some(Value::Text(text)) = r.get("data.delimiter")
+        && text.chars().count() != 1
+    {
+        let message = format!("expected one character, got \"{text}\"");
+        problems.push(r.problem("data.delimiter", message).hint("write ';' or auto"));
+    }
     ConfigError::check(problems)
 }
 
@@ -76,9 +86,9 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
                 .hint("min_ranks is how few may be left, ranks how many start"),
         );
     }
-    if config.world.detect < LEAST_DETECT {
-        let message = format!("{:?} is shorter than {LEAST_DETECT:?}", config.world.detect);
-        problems.push(config.problem("detect", message).hint("a busy machine would be taken for a dead one"));
+    if let Err(error) = Timeouts::derive(config.world.detect) {
+        let hint = "heartbeats and all other timeouts follow from it; 1s suits most machines";
+        problems.push(config.problem("detect", error.to_string()).hint(hint));
     }
     if let (Some(_), Some(_)) = (&config.name, &config.run_dir) {
         problems.push(
@@ -109,7 +119,8 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
 }
 
 fn model(config: &Config, problems: &mut Vec<Problem>) {
-    let token_data = matches!(config.data, Data::Text { .. });
+    let data = config.resolved.word("data.kind");
+    let token_data = data == DataKind::Text.name();
     match &config.model {
         Model::Gpt { width, heads, .. } => {
             if width % heads != 0 {
@@ -119,7 +130,7 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
                 );
             }
             if !token_data {
-                let message = format!("gpt needs tokens, and data.kind is {}", config.data.kind().name());
+                let message = format!("gpt needs tokens, and data.kind is {}", data);
                 problems
                     .push(config.problem("model.kind", message).hint("data.kind=text, or model.kind=mlp"));
             }
@@ -131,10 +142,6 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
         Model::Cnn { channels, .. } if channels.is_empty() => {
             let problem = config.problem("model.channels", "a cnn needs at least one block");
             problems.push(problem.hint("write model.channels=[32, 64], or model.kind=mlp"));
-        }
-        Model::Cnn { .. } if matches!(config.data, Data::Csv { .. }) => {
-            let message = "cnn needs images, and a table has none";
-            problems.push(config.problem("model.kind", message).hint("write model.kind=mlp"));
         }
         Model::Mlp { .. } | Model::Cnn { .. } => {}
     }
@@ -156,9 +163,9 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
                     .hint("write checkpoint.best=val_loss"),
             );
         }
-        if matches!(config.data, Data::Text { .. } | Data::Digits { .. } | Data::Idx { .. }) {
-            let message =
-                format!("mse needs numbers as targets, and {} has classes", config.data.kind().name());
+        let data = config.resolved.word("data.kind");
+        if [DataKind::Text, DataKind::Digits, DataKind::Idx].iter().any(|kind| kind.name() == data) {
+            let message = format!("mse needs numbers as targets, and {} has classes", data);
             problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));
         }
     }

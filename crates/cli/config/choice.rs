@@ -91,17 +91,6 @@ choice!(
     }
 );
 choice!(
-    /// A random change of a training image.
-    Augment {
-        /// Move by a pixel or so.
-        Shift = "shift",
-        /// Mirror left and right.
-        Flip = "flip",
-        /// Pad and cut out at a random place.
-        Crop = "crop",
-    }
-);
-choice!(
     /// Which family of models.
     ModelKind {
         /// Fully connected layers.

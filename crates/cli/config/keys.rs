@@ -6,8 +6,8 @@
 //! above it. The table does not know how a value is used.
 
 use super::choice::{
-    Activation, Augment, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind,
-    Precision, Reduce, ScheduleKind,
+    Activation, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
+    Reduce, ScheduleKind,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use Mark::{Bits, Free};
@@ -74,6 +74,9 @@ const TEXT_OR_NONE: Type = Type::Either(&[NONE, Type::Text]);
 const COUNT_OR_NONE: Type = Type::Either(&[NONE, COUNT]);
 const LENGTH_OR_NONE: Type = Type::Either(&[NONE, Type::Length]);
 const DROPOUT: Type = Type::Number(&BELOW_ONE);
+const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
+const AUGMENT_HELP: &str =
+    "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.
@@ -115,26 +118,29 @@ pub static KEYS: &[Key] = &[
     Key::new("data.val_inputs", TEXT_OR_NONE, "none", Bits, ".npy file of held-out inputs; none: val_split")
         .when("data.kind", &["npy"]),
     Key::new("data.val_targets", TEXT_OR_NONE, "none", Bits, ".npy file of their targets").when("data.kind", &["npy"]),
-    Key::new("data.path", Type::Text, "", Bits, "the file").required().when("data.kind", &["csv", "text"]),
-    Key::new("data.label", Type::Either(&[Type::Choice(&["last"]), Type::Text]), "last", Bits,
+    Key::new("data.path", Type::Text, "", Bits, "the file, plain or .gz").required().when("data.kind", &["csv", "text"]),
+    Key::new("data.val_path", TEXT_OR_NONE, "none", Bits, "a second table for validation; none: val_split").when("data.kind", &["csv"]),
+    Key::new("data.label", Type::Either(&[Type::Choice(&["last"]), WHOLE, Type::Text]), "last", Bits,
         "label column: its name in the header, its number from 0, or last")
         .when("data.kind", &["csv"]),
     Key::new("data.header", Type::Either(&[AUTO, Type::Bool]), "auto", Bits, "whether the first line names the columns")
         .when("data.kind", &["csv"]),
-    Key::new("data.skip", Type::List(&Type::Text), "[]", Bits, "columns to leave out, by name or number").when("data.kind", &["csv"]),
+    Key::new("data.skip", WHOLE, "0", Bits, "lines to pass over before the header or the first row").when("data.kind", &["csv"]),
+    Key::new("data.delimiter", Type::Either(&[AUTO, Type::Text]), "auto", Bits, "the character between columns; auto: found out")
+        .when("data.kind", &["csv"]),
+    Key::new("data.shape", Type::Either(&[NONE, Type::List(&COUNT)]), "none", Bits, "shape of a row, such as [1, 28, 28]; none: one dimension")
+        .when("data.kind", &["csv"]),
+    Key::new("data.classes", COUNT_OR_NONE, "none", Bits, "number of classes; none: what the labels say").when("data.kind", &["idx", "csv", "npy"]),
     Key::new("data.context", COUNT, "128", Bits, "bytes a sample sees").when("data.kind", &["text"]),
-    Key::new("data.val_split", SPLIT, "0.2", Bits, "share of the samples held out for validation")
-        .when("data.kind", &["digits"]),
-    Key::new("data.val_split", SPLIT, "0.1", Bits, "share of the samples held out for validation, where no held-out file is given")
+    Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
         .when("data.kind", &["idx", "csv", "npy", "text"]),
-    Key::new("data.normalize", Type::Bool, "true", Bits, "subtract the training mean, divide by the deviation")
+    Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, "which samples val_split holds out")
+        .when("data.kind", &["idx", "csv", "npy"]),
+    Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "standard", Bits,
+        "standard (mean 0, deviation 1 of the training part) | none | a factor, such as 0.00392")
         .when("data.kind", &["digits", "idx", "csv", "npy"]),
-    Key::new("data.augment", Type::Either(&[NONE, Type::List(&Type::Choice(Augment::NAMES))]), "shift", Bits,
-        "none | shift | flip | crop, or a list of them; training images only")
-        .when("data.kind", &["digits"]),
-    Key::new("data.augment", Type::Either(&[NONE, Type::List(&Type::Choice(Augment::NAMES))]), "none", Bits,
-        "none | shift | flip | crop, or a list of them; training images only")
-        .when("data.kind", &["idx", "npy"]),
+    Key::new("data.augment", AUGMENT, "shift", Bits, AUGMENT_HELP).when("data.kind", &["digits"]),
+    Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "csv", "npy"]),
     // Model.
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, "which model").when("data.kind", &["digits", "idx"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, "which model").when("data.kind", &["csv", "npy"]),

@@ -20,14 +20,12 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::DataFacts;
 pub use choice::{
-    Activation, Augment, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind,
-    Precision, Reduce, ScheduleKind,
+    Activation, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
+    Reduce, ScheduleKind,
 };
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
-pub use parts::{
-    Checkpoint, ClassWeights, Data, Loss, Model, Optimizer, Resume, Rule, Schedule, Shape, World,
-};
+pub use parts::{Checkpoint, ClassWeights, Loss, Model, Optimizer, Resume, Rule, Schedule, Shape, World};
 pub use resume::Resumed;
 pub use tree::{Origin, Source};
 pub use value::{Length, Value};
@@ -60,8 +58,8 @@ pub struct Config {
     pub isa: Isa,
     /// Loader threads of a rank.
     pub workers: usize,
-    /// The data set.
-    pub data: Data,
+    /// Where the samples come from.
+    pub data: dtrain_data::Source,
     /// The model.
     pub model: Model,
     /// The loss.
@@ -127,7 +125,7 @@ impl Config {
             reduce: parts::choice(r, "reduce", Reduce::from_name),
             isa: parts::choice(r, "isa", Isa::from_name),
             workers: r.count("workers"),
-            data: Data::from_resolved(r),
+            data: parts::data(r),
             model: Model::from_resolved(r),
             loss: Loss::from_resolved(r),
             optimizer: Optimizer::from_resolved(r),
@@ -141,7 +139,7 @@ impl Config {
     /// The name that a run without a name is numbered under.
     #[must_use]
     pub fn base_name(&self) -> &str {
-        self.name.as_deref().unwrap_or_else(|| self.data.kind().name())
+        self.name.as_deref().unwrap_or_else(|| self.resolved.word("data.kind"))
     }
 
     /// Every key with its value, as YAML that [`Config::load`] reads back to the same configuration.
@@ -157,6 +155,12 @@ impl Config {
         config.name = Some(name.to_owned());
         config.resolved.set("name", Value::Text(name.to_owned()));
         config
+    }
+
+    /// The keys that decide the bits with their values, as a checkpoint keeps them.
+    pub fn bits(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let bits = self.resolved.iter().filter(|(key, _)| key.mark == Mark::Bits);
+        bits.map(|(key, value)| (key.name, value.to_string()))
     }
 
     /// The hint of the table for a key, as messages show it.

@@ -1,13 +1,17 @@
 //! The sections of a configuration as types, so that a wrong combination cannot be written.
 //!
-//! Read from resolved values only. These types do not know the crates that will use them; `plan.rs` joins the two.
+//! Read from resolved values only. What reads data has its options in the data crate; all other types are our own,
+//! and `plan.rs` joins them with the parts that they ask for.
 
 use super::choice::{
-    Activation, Augment, Best, DataKind, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind,
-    ScheduleKind,
+    Activation, Best, DataKind, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, ScheduleKind,
 };
 use super::resolve::Resolved;
 use super::value::{Length, Value};
+use dtrain_data::{
+    Augment, Column, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Normalise, NpyOptions,
+    NpyTarget, Source, TextOptions, ValSplit,
+};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,139 +59,108 @@ impl Resume {
     }
 }
 
-/// Which samples are trained on.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Data {
-    /// The digits inside the binary.
-    Digits {
-        /// Share held out.
-        val_split: f64,
-        /// Whether inputs are brought to mean 0 and deviation 1.
-        normalize: bool,
-        /// Random changes of training images.
-        augment: Vec<Augment>,
-    },
-    /// Files in the format of MNIST.
-    Idx {
-        /// Training images and labels.
-        train: (PathBuf, PathBuf),
-        /// Held-out images and labels, where there are any.
-        val: Option<(PathBuf, PathBuf)>,
-        /// Share held out where there are none.
-        val_split: f64,
-        /// Whether inputs are brought to mean 0 and deviation 1.
-        normalize: bool,
-        /// Random changes of training images.
-        augment: Vec<Augment>,
-    },
-    /// A table of numbers.
-    Csv {
-        /// The file.
-        path: PathBuf,
-        /// The label column by name or number; `None` is the last.
-        label: Option<String>,
-        /// Whether the first line names the columns; `None` is to be found out.
-        header: Option<bool>,
-        /// Columns left out.
-        skip: Vec<String>,
-        /// Share held out.
-        val_split: f64,
-        /// Whether inputs are brought to mean 0 and deviation 1.
-        normalize: bool,
-    },
-    /// NumPy arrays.
-    Npy {
-        /// Training inputs and targets.
-        train: (PathBuf, PathBuf),
-        /// Held-out inputs and targets, where there are any.
-        val: Option<(PathBuf, PathBuf)>,
-        /// Share held out where there are none.
-        val_split: f64,
-        /// Whether inputs are brought to mean 0 and deviation 1.
-        normalize: bool,
-        /// Random changes of training images.
-        augment: Vec<Augment>,
-    },
-    /// The bytes of a file.
-    Text {
-        /// The file.
-        path: PathBuf,
-        /// Bytes a sample sees.
-        context: usize,
-        /// Share held out.
-        val_split: f64,
-    },
-}
-
-impl Data {
-    /// Which reader it asks for.
-    #[must_use]
-    pub fn kind(&self) -> DataKind {
-        match self {
-            Self::Digits { .. } => DataKind::Digits,
-            Self::Idx { .. } => DataKind::Idx,
-            Self::Csv { .. } => DataKind::Csv,
-            Self::Npy { .. } => DataKind::Npy,
-            Self::Text { .. } => DataKind::Text,
-        }
-    }
-
-    pub(super) fn from_resolved(r: &Resolved) -> Self {
-        let val_split = || r.number("data.val_split").expect("a split is a number");
-        let normalize = || r.flag("data.normalize");
-        let pair = |x, y| (needed_path(r, x), needed_path(r, y));
-        let optional_pair = |x, y| path(r, x).zip(path(r, y));
-        let word = |value: &Value| match value {
-            Value::Word(word) => Augment::from_name(word).expect("the table lists the augmentations"),
-            other => panic!("no word: {other:?}"),
-        };
-        let augment = || r.list("data.augment").iter().map(word).collect();
-        match choice(r, "data.kind", DataKind::from_name) {
-            DataKind::Digits => {
-                Self::Digits { val_split: val_split(), normalize: normalize(), augment: augment() }
-            }
-            DataKind::Idx => Self::Idx {
-                train: pair("data.images", "data.labels"),
+/// Which data set is read, and how.
+pub(super) fn data(r: &Resolved) -> Source {
+    let pair = |x, y| (needed_path(r, x), needed_path(r, y));
+    let optional_pair = |x, y| path(r, x).zip(path(r, y));
+    match choice(r, "data.kind", DataKind::from_name) {
+        DataKind::Digits => Source::Digits(DigitsOptions { augment: augment(r), normalise: normalise(r) }),
+        DataKind::Idx => {
+            let (images, labels) = pair("data.images", "data.labels");
+            Source::Idx(IdxOptions {
+                images,
+                labels,
                 val: optional_pair("data.val_images", "data.val_labels"),
-                val_split: val_split(),
-                normalize: normalize(),
-                augment: augment(),
-            },
-            DataKind::Csv => Self::Csv {
-                path: needed_path(r, "data.path"),
-                label: match r.get("data.label") {
-                    Some(Value::Text(column)) => Some(column.clone()),
-                    _ => None,
-                },
-                header: match r.get("data.header") {
-                    Some(Value::Bool(header)) => Some(*header),
-                    _ => None,
-                },
-                skip: r.list("data.skip").iter().map(texts).collect(),
-                val_split: val_split(),
-                normalize: normalize(),
-            },
-            DataKind::Npy => Self::Npy {
-                train: pair("data.inputs", "data.targets"),
-                val: optional_pair("data.val_inputs", "data.val_targets"),
-                val_split: val_split(),
-                normalize: normalize(),
-                augment: augment(),
-            },
-            DataKind::Text => Self::Text {
-                path: needed_path(r, "data.path"),
-                context: r.count("data.context"),
-                val_split: val_split(),
-            },
+                val_split: val_split(r),
+                classes: r.int("data.classes"),
+                augment: augment(r),
+                normalise: normalise(r),
+            })
         }
+        DataKind::Csv => Source::Csv(csv(r)),
+        DataKind::Npy => {
+            let (inputs, targets) = pair("data.inputs", "data.targets");
+            Source::Npy(NpyOptions {
+                inputs,
+                targets,
+                val: optional_pair("data.val_inputs", "data.val_targets"),
+                val_split: val_split(r),
+                target: match choice(r, "loss.kind", LossKind::from_name) {
+                    LossKind::Mse => NpyTarget::Value,
+                    LossKind::CrossEntropy => NpyTarget::Class { classes: r.int("data.classes") },
+                },
+                augment: augment(r),
+                normalise: normalise(r),
+            })
+        }
+        DataKind::Text => Source::Text(TextOptions {
+            path: needed_path(r, "data.path"),
+            context: r.count("data.context"),
+            val_split: r.number("data.val_split").expect("a split is a number"),
+        }),
     }
 }
 
-fn texts(value: &Value) -> String {
-    match value {
-        Value::Text(text) => text.clone(),
-        other => panic!("no text: {other:?}"),
+fn csv(r: &Resolved) -> CsvOptions {
+    CsvOptions {
+        path: needed_path(r, "data.path"),
+        val_path: path(r, "data.val_path"),
+        val_split: val_split(r),
+        label: match r.get("data.label") {
+            Some(Value::Int(index)) => Column::Index(usize::try_from(*index).expect("the table bounds it")),
+            Some(Value::Text(name)) => Column::Name(name.clone()),
+            _ => Column::Last,
+        },
+        target: match choice(r, "loss.kind", LossKind::from_name) {
+            LossKind::Mse => CsvTarget::Value,
+            LossKind::CrossEntropy => CsvTarget::Class { classes: r.int("data.classes") },
+        },
+        header: match r.get("data.header") {
+            Some(Value::Bool(header)) => Some(*header),
+            _ => None,
+        },
+        skip: r.count("data.skip"),
+        delimiter: match r.get("data.delimiter") {
+            Some(Value::Text(text)) => text.chars().next(),
+            _ => None,
+        },
+        shape: match r.get("data.shape") {
+            Some(Value::List(sides)) => Some(counts(sides)),
+            _ => None,
+        },
+        augment: augment(r),
+        normalise: normalise(r),
     }
+}
+
+fn val_split(r: &Resolved) -> ValSplit {
+    let held_out = if r.word("data.held_out") == "last" { HeldOut::Last } else { HeldOut::Scattered };
+    ValSplit { fraction: r.number("data.val_split").expect("a split is a number"), held_out }
+}
+
+fn normalise(r: &Resolved) -> Normalise {
+    match r.get("data.normalize") {
+        Some(Value::Number(factor)) => Normalise::Scale(*factor as f32),
+        Some(Value::Word("none")) => Normalise::Keep,
+        _ => Normalise::Standardise,
+    }
+}
+
+fn augment(r: &Resolved) -> Augment {
+    let text = augment_text(r.list("data.augment"));
+    text.parse().unwrap_or_else(|error| panic!("checked before values got types: {error}"))
+}
+
+/// A list of augmentations in the notation of the data crate.
+pub(super) fn augment_text(values: &[Value]) -> String {
+    let parts: Vec<&str> = values
+        .iter()
+        .map(|value| match value {
+            Value::Text(text) => text.as_str(),
+            other => panic!("no text: {other:?}"),
+        })
+        .collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join("+") }
 }
 
 /// What is trained.
