@@ -2,7 +2,7 @@
 //!
 //! Words and data only; which cause comes first is decided in `supervisor/verdict.rs`.
 
-use crate::message::{CheckpointId, Digest, Fingerprint, Phase};
+use crate::message::{CheckpointId, Digest, Fingerprint, Phase, cut_text};
 use dtrain_types::{MemberId, MicroBatch, Rank, Step};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -40,6 +40,27 @@ pub enum Failure {
         /// How long.
         silent: Duration,
     },
+}
+
+impl Failure {
+    /// Whether it is nearly always the consequence of somebody else's failure.
+    #[must_use]
+    pub fn is_secondary(&self) -> bool {
+        matches!(self, Self::CollectiveAborted(_) | Self::SupervisorLost { .. })
+    }
+
+    /// The same with its text cut to what a message may hold.
+    #[must_use]
+    pub fn cut(self) -> Self {
+        match self {
+            Self::Data(text) => Self::Data(cut_text(&text)),
+            Self::Engine(text) => Self::Engine(cut_text(&text)),
+            Self::Setup(text) => Self::Setup(cut_text(&text)),
+            Self::Panic(text) => Self::Panic(cut_text(&text)),
+            Self::CollectiveAborted(text) => Self::CollectiveAborted(cut_text(&text)),
+            Self::NonFinite { .. } | Self::SupervisorLost { .. } => self,
+        }
+    }
 }
 
 fn in_micro_batch(micro_batch: Option<MicroBatch>) -> String {

@@ -23,8 +23,8 @@ fn config() -> impl bincode::config::Config {
 /// *Errors*: [`CodecError::TooLong`] if the payload is above [`MAX_PAYLOAD`]; `out` is then as before.
 pub fn encode(message: &Message, out: &mut Vec<u8>) -> Result<(), CodecError> {
     match message {
-        Message::Report(body) => put(REPORT, body, out),
-        Message::Directive(body) => put(DIRECTIVE, body, out),
+        Message::Report(body) => put(REPORT, &**body, out),
+        Message::Directive(body) => put(DIRECTIVE, &**body, out),
         Message::Heartbeat(body) => put(HEARTBEAT, body, out),
         Message::Welcome { config } => put(WELCOME, config, out),
         Message::Hello(body) => put(HELLO, body, out),
@@ -50,8 +50,8 @@ fn put<T: Serialize>(kind: u16, body: &T, out: &mut Vec<u8>) -> Result<(), Codec
 
 fn decode(kind: u16, payload: &[u8]) -> Result<Message, CodecError> {
     match kind {
-        REPORT => take(kind, payload).map(Message::Report),
-        DIRECTIVE => take(kind, payload).map(Message::Directive),
+        REPORT => take(kind, payload).map(|body| Message::Report(Box::new(body))),
+        DIRECTIVE => take(kind, payload).map(|body| Message::Directive(Box::new(body))),
         HEARTBEAT => take(kind, payload).map(Message::Heartbeat),
         WELCOME => take(kind, payload).map(|config| Message::Welcome { config }),
         HELLO => take(kind, payload).map(Message::Hello),

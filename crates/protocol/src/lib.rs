@@ -1,4 +1,4 @@
-//! The control plane: two pure machines, a supervisor and a member, the two whole-view messages between them,
+//! The control plane: two pure machines, [`Supervisor`] and [`Member`], the two whole-view messages between them,
 //! [`Report`] (up) and [`Directive`] (down), and the codec that turns messages into framed bytes.
 //!
 //! A machine is plain data with `handle_*(now, input, &mut effects)`, `handle_timeout(now, &mut effects)`,
@@ -12,14 +12,17 @@ mod cause;
 mod codec;
 mod effect;
 mod frame;
+mod member;
 mod message;
 mod schedule;
+mod supervisor;
 mod timeouts;
 
 pub use cause::{Cause, Ending, ExitCause, Failure, Outcome, What};
 pub use codec::{Decoder, encode};
 pub use effect::{Event, Exit, ManifestOrder, MemberEffect, SupervisorEffect, Validation};
 pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
+pub use member::{Member, MemberConfig};
 pub use message::{
     Activity, CheckpointId, Digest, Directive, Fingerprint, Finished, Heartbeat, Hello, MAX_IN_REPORT,
     MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message, Number, Phase, Profile, Report,
@@ -27,4 +30,5 @@ pub use message::{
     cut_text,
 };
 pub use schedule::{CheckpointEvery, Due, Schedule};
+pub use supervisor::{Reduce, Request, Supervisor, SupervisorConfig};
 pub use timeouts::{Timeouts, TimeoutsError};

@@ -394,9 +394,9 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// Member to supervisor.
-    Report(Report),
+    Report(Box<Report>),
     /// Supervisor to member.
-    Directive(Directive),
+    Directive(Box<Directive>),
     /// Either way.
     Heartbeat(Heartbeat),
     /// To a fresh rank process: the text of the run's configuration.

@@ -1,0 +1,463 @@
+//! The member: the rank process's half of the control plane.
+//!
+//! It acts on Directives once per (generation, phase), keeps everything that the supervisor has not acknowledged yet, and
+//! says it all again until it is. It does not know sockets, gradients or files: the driver computes and reports.
+
+use crate::cause::Failure;
+use crate::effect::{Exit, MemberEffect};
+use crate::message::{
+    Activity, Digest, Directive, Finished, Heartbeat, MAX_IN_REPORT, MAX_STEPS_IN_REPORT, MAX_UNACKNOWLEDGED,
+    Number, Phase, Profile, Report, ShardOutcome, ShardReport, Stage, StartFrom, StartId, StepRecord,
+    ValidationPart, cut_text,
+};
+use crate::timeouts::Timeouts;
+use dtrain_types::{Generation, Incarnation, Instance, Instant, MemberId, Rank, Step};
+use std::collections::VecDeque;
+
+/// What a member is made from.
+#[derive(Clone, Debug)]
+pub struct MemberConfig {
+    /// The slot.
+    pub member: MemberId,
+    /// The process's random number.
+    pub start_id: StartId,
+    /// Who it is.
+    pub profile: Profile,
+    /// The run's timeouts.
+    pub timeouts: Timeouts,
+}
+
+/// One life of one member.
+///
+/// The driver calls [`Member::start`] once, feeds it every input, runs the effects in order, and calls
+/// [`Member::handle_timeout`] when [`Member::next_deadline`] has come. Inputs from the compute thread name their generation;
+/// those of another are dropped (S3). After [`MemberEffect::Exit`] it does nothing more.
+#[derive(Debug)]
+pub struct Member {
+    config: MemberConfig,
+    /// Who gave us our life: bound by the first Directive.
+    bound: Option<(Instance, Incarnation)>,
+    generation: Generation,
+    /// The phase of `generation` that was acted on last.
+    phase: Phase,
+    rank: Option<Rank>,
+    start: StartFrom,
+    /// The newest Directive that was taken in.
+    seen: Number,
+    stage: Stage,
+    activity: Activity,
+    reported_activity: Activity,
+    applied: Option<Step>,
+    verified: Option<(Step, Digest)>,
+    /// A committed step had the stop flag set: there is no step after it.
+    stopped: bool,
+    /// The stop flag was asked of the driver.
+    asked: bool,
+    steps: VecDeque<StepRecord>,
+    validations: VecDeque<ValidationPart>,
+    shards: VecDeque<ShardReport>,
+    paused: bool,
+    /// The number of the last Report.
+    number: Number,
+    /// Something changed since the last Report, or did not fit into it.
+    dirty: bool,
+    last_report: Instant,
+    last_word: Instant,
+    heard: Instant,
+    over: bool,
+}
+
+impl Member {
+    /// A member that has said nothing yet.
+    #[must_use]
+    pub fn new(config: MemberConfig) -> Self {
+        Self {
+            config,
+            bound: None,
+            generation: Generation(0),
+            phase: Phase::Join,
+            rank: None,
+            start: StartFrom::Fresh,
+            seen: Number(0),
+            stage: Stage::Joining,
+            activity: Activity::Idle,
+            reported_activity: Activity::Idle,
+            applied: None,
+            verified: None,
+            stopped: false,
+            asked: false,
+            steps: VecDeque::new(),
+            validations: VecDeque::new(),
+            shards: VecDeque::new(),
+            paused: false,
+            number: Number(0),
+            dirty: false,
+            last_report: Instant::ZERO,
+            last_word: Instant::ZERO,
+            heard: Instant::ZERO,
+            over: false,
+        }
+    }
+
+    /// Says the first word.
+    pub fn start(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
+        self.heard = now;
+        self.report(now, effects);
+    }
+
+    /// Takes in a Directive. Older ones, and those for another life, change nothing.
+    pub fn handle_directive(&mut self, now: Instant, directive: &Directive, effects: &mut Vec<MemberEffect>) {
+        if self.over || !self.is_mine(directive) {
+            return;
+        }
+        self.heard = now;
+        if directive.number <= self.seen || directive.generation < self.generation {
+            return;
+        }
+        self.bound = Some((directive.instance, directive.incarnation));
+        self.seen = directive.number;
+        self.acknowledge(directive, effects);
+        // Once per (generation, phase): a repeated or overtaken Directive must not build or run anything twice.
+        if (directive.generation, directive.phase) > (self.generation, self.phase) {
+            (self.generation, self.phase) = (directive.generation, directive.phase);
+            self.act(now, directive, effects);
+        }
+        if directive.drain && !self.asked && self.stage == Stage::Running {
+            self.asked = true;
+            effects.push(MemberEffect::AskStop);
+        }
+        if self.dirty && !self.over {
+            self.progress(now, effects);
+        }
+    }
+
+    /// Takes in a sign of life of the supervisor.
+    pub fn handle_heartbeat(&mut self, now: Instant, beat: &Heartbeat) {
+        if self.bound == Some((beat.instance, beat.incarnation)) && beat.member == self.config.member {
+            self.heard = now;
+        }
+    }
+
+    /// The data plane of `generation` stands: all peers were reached.
+    pub fn handle_built(&mut self, generation: Generation, effects: &mut Vec<MemberEffect>) {
+        if self.in_sync(generation) {
+            effects.push(MemberEffect::Load { generation, start: self.start });
+        }
+    }
+
+    /// The state is loaded: it holds `applied` updates and has this digest.
+    pub fn handle_loaded(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        applied: Step,
+        state_digest: Digest,
+        effects: &mut Vec<MemberEffect>,
+    ) {
+        if self.in_sync(generation) {
+            self.applied = Some(applied);
+            self.stage = Stage::Ready { state_digest };
+            self.report(now, effects);
+        }
+    }
+
+    /// A step was made: its update is applied.
+    ///
+    /// *Panics* if it is not the step after the last one, or comes after a set stop flag: the state would be lost.
+    pub fn handle_step(&mut self, now: Instant, record: StepRecord, effects: &mut Vec<MemberEffect>) {
+        if !self.is_running(record.generation) {
+            return;
+        }
+        assert!(!self.stopped, "step {} was made after a step with the stop flag set", record.step);
+        assert_eq!(Some(record.step), self.applied.map(Step::next), "steps are made in order");
+        self.applied = Some(record.step);
+        self.stopped = record.trailer.stop != 0;
+        self.steps.push_back(record);
+        self.progress(now, effects);
+    }
+
+    /// The rank's share of a validation is done.
+    pub fn handle_validation(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        part: ValidationPart,
+        effects: &mut Vec<MemberEffect>,
+    ) {
+        if self.is_running(generation) {
+            self.validations.push_back(part);
+            self.progress(now, effects);
+        }
+    }
+
+    /// A shard is durable, or could not be written. It may come after the last step.
+    pub fn handle_shard(&mut self, now: Instant, mut shard: ShardReport, effects: &mut Vec<MemberEffect>) {
+        let generation = shard.id.generation;
+        if self.is_running(generation) || self.is_in(generation) && matches!(self.stage, Stage::Finished(_)) {
+            if let ShardOutcome::Failed { reason } = &mut shard.outcome {
+                *reason = cut_text(reason);
+            }
+            self.shards.push_back(shard);
+            self.progress(now, effects);
+        }
+    }
+
+    /// The state was digested for `verify`.
+    pub fn handle_verified(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        step: Step,
+        digest: Digest,
+        effects: &mut Vec<MemberEffect>,
+    ) {
+        if self.is_running(generation) {
+            self.verified = Some((step, digest));
+            self.progress(now, effects);
+        }
+    }
+
+    /// What the compute thread is doing, as sampled by the driver. Goes up with the next Report or heartbeat.
+    pub fn handle_activity(&mut self, activity: Activity) {
+        self.activity = activity;
+    }
+
+    /// The last step is made and the state digested.
+    ///
+    /// *Panics* if it names another step than the last one.
+    pub fn handle_finished(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        finished: Finished,
+        effects: &mut Vec<MemberEffect>,
+    ) {
+        if self.is_running(generation) {
+            assert_eq!(Some(finished.step), self.applied, "the end is at the last step");
+            self.stage = Stage::Finished(finished);
+            self.report(now, effects);
+        }
+    }
+
+    /// The rank cannot go on. Before the first generation, `generation` is 0.
+    ///
+    /// The member stays, says so until it is told to leave, and so is named before those that only noticed.
+    pub fn handle_failure(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        failure: Failure,
+        effects: &mut Vec<MemberEffect>,
+    ) {
+        if self.over || !self.is_in(generation) {
+            return;
+        }
+        // A panic unwinds through an aborted collective: the later, better word wins over the first.
+        let better = match &self.stage {
+            Stage::Failed(before) => before.is_secondary() && !failure.is_secondary(),
+            _ => true,
+        };
+        if better {
+            self.stage = Stage::Failed(failure.cut());
+            self.report(now, effects);
+        }
+    }
+
+    /// Does what has come due.
+    pub fn handle_timeout(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
+        let Some(due) = self.next_deadline() else { return };
+        if now.since(due) > self.config.timeouts.late {
+            // Our own process was stopped: what the supervisor sent meanwhile may still be unread.
+            self.heard = now;
+        }
+        let silent = now.since(self.heard);
+        if silent >= self.config.timeouts.orphan {
+            self.stage = Stage::Failed(Failure::SupervisorLost { silent });
+            effects.push(MemberEffect::Abort);
+            return self.exit(Exit::Failed, effects);
+        }
+        if self.dirty && now >= self.last_report + self.config.timeouts.pace {
+            self.report(now, effects);
+        } else if now >= self.last_word + self.config.timeouts.heartbeat {
+            self.beat(now, effects);
+        }
+    }
+
+    /// When [`Member::handle_timeout`] is to be called; none after the end.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let times = &self.config.timeouts;
+        let beat = self.last_word + times.heartbeat;
+        let word = if self.dirty { beat.min(self.last_report + times.pace) } else { beat };
+        (!self.over).then(|| word.min(self.heard + times.orphan))
+    }
+
+    /// The generation it is in; 0 before the first.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Its rank in that generation.
+    #[must_use]
+    pub fn rank(&self) -> Option<Rank> {
+        self.rank
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// Updates that its state holds.
+    #[must_use]
+    pub fn applied(&self) -> Option<Step> {
+        self.applied
+    }
+
+    /// How many steps wait for an acknowledgement; see [`MAX_UNACKNOWLEDGED`].
+    #[must_use]
+    pub fn unacknowledged(&self) -> usize {
+        self.steps.len()
+    }
+
+    fn is_mine(&self, directive: &Directive) -> bool {
+        directive.member == self.config.member
+            && directive.start_id == self.config.start_id
+            && self.bound.is_none_or(|bound| bound == (directive.instance, directive.incarnation))
+    }
+
+    fn is_in(&self, generation: Generation) -> bool {
+        generation == self.generation
+    }
+
+    fn is_running(&self, generation: Generation) -> bool {
+        !self.over && self.is_in(generation) && self.stage == Stage::Running
+    }
+
+    fn in_sync(&self, generation: Generation) -> bool {
+        !self.over && self.is_in(generation) && self.phase == Phase::Sync && self.stage == Stage::Formed
+    }
+
+    /// Acts on a phase that is new. A member that failed only waits for the order to leave.
+    fn act(&mut self, now: Instant, directive: &Directive, effects: &mut Vec<MemberEffect>) {
+        let rank = directive.membership.rank_of(self.config.member);
+        match (directive.phase, &self.stage, rank) {
+            (Phase::Form, Stage::Joining, Some(_)) => {
+                self.rank = rank;
+                self.stage = Stage::Formed;
+                self.report(now, effects);
+            }
+            (Phase::Sync, Stage::Formed, Some(rank)) => {
+                self.start = directive.start;
+                let (generation, membership) = (directive.generation, directive.membership.clone());
+                effects.push(MemberEffect::Build { generation, rank, membership });
+            }
+            (Phase::Run, Stage::Ready { .. }, Some(_)) => {
+                self.stage = Stage::Running;
+                let from_step = self.applied.expect("a member that is ready has a state").next();
+                effects.push(MemberEffect::Run { generation: directive.generation, from_step });
+                self.report(now, effects);
+            }
+            (Phase::Finish, _, _) => self.leave(now, effects),
+            (Phase::Stop, _, _) => {
+                effects.push(MemberEffect::Abort);
+                self.leave(now, effects);
+            }
+            // A phase that does not follow from ours: the supervisor sees our stage in the next Report.
+            _ => {}
+        }
+    }
+
+    fn leave(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
+        if !matches!(self.stage, Stage::Failed(_)) {
+            self.stage = Stage::Leaving;
+        }
+        self.report(now, effects);
+        self.exit(Exit::Ordered, effects);
+    }
+
+    fn exit(&mut self, exit: Exit, effects: &mut Vec<MemberEffect>) {
+        self.over = true;
+        effects.push(MemberEffect::Exit(exit));
+    }
+
+    /// Drops what the supervisor has recorded.
+    fn acknowledge(&mut self, directive: &Directive, effects: &mut Vec<MemberEffect>) {
+        let full = self.steps.len() > MAX_STEPS_IN_REPORT
+            || self.validations.len() > MAX_IN_REPORT
+            || self.shards.len() > MAX_IN_REPORT;
+        while self.steps.front().is_some_and(|record| record.step <= directive.acknowledged) {
+            self.steps.pop_front();
+        }
+        while self.validations.front().is_some_and(|part| Some(part.epoch) <= directive.validated) {
+            self.validations.pop_front();
+        }
+        self.shards
+            .retain(|shard| shard.id.generation == directive.generation && shard.id.step > directive.settled);
+        // What did not fit into the last Report can go now.
+        self.dirty |= full;
+        if self.paused && self.holds_at_most(MAX_UNACKNOWLEDGED / 2, MAX_IN_REPORT) {
+            self.paused = false;
+            effects.push(MemberEffect::Resume);
+        }
+    }
+
+    fn holds_at_most(&self, steps: usize, others: usize) -> bool {
+        self.steps.len() <= steps && self.validations.len() <= others && self.shards.len() <= others
+    }
+
+    /// Something to report that need not go this instant: a model of a thousand steps a second must not send a
+    /// thousand Reports, each with all the steps that are not acknowledged yet.
+    fn progress(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
+        self.dirty = true;
+        if now >= self.last_report + self.config.timeouts.pace {
+            self.report(now, effects);
+        }
+        if !self.paused && !self.holds_at_most(MAX_UNACKNOWLEDGED - 1, 2 * MAX_IN_REPORT - 1) {
+            self.paused = true;
+            effects.push(MemberEffect::Pause);
+        }
+    }
+
+    /// A sign of life: the number only, where the supervisor needs nothing else from us.
+    fn beat(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
+        let same = self.activity == self.reported_activity && !self.dirty;
+        let quiet = self.stage == Stage::Running && self.holds_at_most(0, 0) && same;
+        let Some((instance, incarnation)) = self.bound.filter(|_| quiet) else {
+            return self.report(now, effects);
+        };
+        self.last_word = now;
+        effects.push(MemberEffect::Beat(Heartbeat {
+            instance,
+            generation: self.generation,
+            member: self.config.member,
+            incarnation,
+            number: self.seen,
+        }));
+    }
+
+    fn report(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
+        (self.last_report, self.last_word, self.dirty) = (now, now, false);
+        self.number = self.number.next();
+        self.reported_activity = self.activity;
+        effects.push(MemberEffect::Send(Box::new(Report {
+            instance: self.bound.map(|(instance, _)| instance),
+            generation: self.generation,
+            member: self.config.member,
+            incarnation: self.bound.map_or(Incarnation(0), |(_, incarnation)| incarnation),
+            start_id: self.config.start_id,
+            number: self.number,
+            seen: self.seen,
+            profile: self.config.profile.clone(),
+            stage: self.stage.clone(),
+            activity: self.activity,
+            applied: self.applied,
+            verified: self.verified,
+            steps: self.steps.iter().take(MAX_STEPS_IN_REPORT).copied().collect(),
+            validations: self.validations.iter().take(MAX_IN_REPORT).cloned().collect(),
+            shards: self.shards.iter().take(MAX_IN_REPORT).cloned().collect(),
+        })));
+    }
+}

@@ -1,0 +1,191 @@
+//! Validations: the parts of all ranks, merged in tree order, recorded once per epoch.
+//!
+//! This file does not know what is counted, only that sums have one order and counts add up.
+
+use crate::effect::Validation;
+use crate::message::ValidationPart;
+use dtrain_types::{Epoch, Fold, MicroRange, Rank, Step, Trailer, roots};
+use std::collections::BTreeMap;
+
+/// The validations that are owed.
+#[derive(Debug, Default)]
+pub(super) struct Validations {
+    parts: BTreeMap<Epoch, BTreeMap<Rank, ValidationPart>>,
+    /// The newest epoch that is recorded, and its step.
+    done: Option<(Epoch, Step)>,
+}
+
+impl Validations {
+    /// The newest epoch that is recorded.
+    pub fn done(&self) -> Option<Epoch> {
+        self.done.map(|(epoch, _)| epoch)
+    }
+
+    /// Takes in what one rank reports; what is recorded already changes nothing. Says whether there was anything new.
+    pub fn take(&mut self, rank: Rank, parts: &[ValidationPart]) -> bool {
+        let done = self.done();
+        let mut new = false;
+        for part in parts.iter().filter(|part| Some(part.epoch) > done) {
+            new |= self.parts.entry(part.epoch).or_default().insert(rank, part.clone()).is_none();
+        }
+        new
+    }
+
+    /// The oldest owed validation, merged, once all `world` ranks reported it and its step is committed.
+    ///
+    /// *Errors*: the rank to blame and what is wrong with its part, in words.
+    pub fn next(
+        &mut self,
+        world: u32,
+        count: u32,
+        committed: Step,
+    ) -> Result<Option<Validation>, (Rank, String)> {
+        let Some((epoch, parts)) = self.parts.first_key_value() else { return Ok(None) };
+        if parts.len() < world as usize || parts.values().any(|part| part.step > committed) {
+            return Ok(None);
+        }
+        let merged = merge(*epoch, parts, count)?;
+        self.done = Some((*epoch, merged.step));
+        self.parts.pop_first();
+        Ok(Some(merged))
+    }
+
+    /// Whether the validation that `due` names for the newest step is recorded.
+    pub fn covers(&self, due: Option<Epoch>) -> bool {
+        due.is_none_or(|epoch| self.done() >= Some(epoch))
+    }
+
+    /// The ranks that have not reported the oldest owed validation; none if nothing is owed.
+    pub fn missing(&self, world: u32) -> Vec<Rank> {
+        let Some((_, parts)) = self.parts.first_key_value() else { return Vec::new() };
+        (0..world).map(Rank).filter(|rank| !parts.contains_key(rank)).collect()
+    }
+}
+
+fn merge(
+    epoch: Epoch,
+    parts: &BTreeMap<Rank, ValidationPart>,
+    count: u32,
+) -> Result<Validation, (Rank, String)> {
+    let (first_rank, first) = parts.first_key_value().expect("all ranks reported, and a world has one");
+    let mut leaves: Vec<(MicroRange, Trailer, Rank)> = Vec::new();
+    let mut counts = vec![0u64; first.counts.len()];
+    for (rank, part) in parts {
+        if part.step != first.step || part.counts.len() != counts.len() {
+            let got = (part.step, part.counts.len());
+            return Err((
+                *rank,
+                format!(
+                    "validation of epoch {epoch}: (step, counts) {got:?}, rank {first_rank} has ({:?}, {})",
+                    first.step,
+                    counts.len()
+                ),
+            ));
+        }
+        for (sum, count) in counts.iter_mut().zip(&part.counts) {
+            *sum = sum.wrapping_add(*count);
+        }
+        leaves.extend(part.parts.iter().map(|(range, trailer)| (*range, *trailer, *rank)));
+    }
+    leaves.sort_by_key(|(range, _, _)| *range);
+    let mut next = 0;
+    for (range, _, rank) in &leaves {
+        // `Fold` asserts this: a peer's word must be checked before.
+        if range.lo != next || range.hi <= range.lo || range.hi > count || roots(*range, count) != [*range] {
+            return Err((
+                *rank,
+                format!("validation of epoch {epoch}: {range:?} after {next} of {count} micro-batches"),
+            ));
+        }
+        next = range.hi;
+    }
+    if next != count {
+        return Err((
+            *first_rank,
+            format!("validation of epoch {epoch}: {next} of {count} micro-batches are there"),
+        ));
+    }
+    let ranges: Vec<MicroRange> = leaves.iter().map(|(range, _, _)| *range).collect();
+    let trailers: Vec<Trailer> = leaves.iter().map(|(_, trailer, _)| *trailer).collect();
+    let trailer = Fold::new(&ranges, count).run(&trailers, Trailer::merge);
+    Ok(Validation { epoch, step: first.step, trailer, counts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_types::cut_evenly;
+
+    fn leaf(m: u32) -> Trailer {
+        Trailer { loss: 0.1 * f64::from(m + 1).powi(3), weight: 1.0, samples: 1, ..Trailer::EMPTY }
+    }
+
+    fn parts(count: u32, world: u32) -> Vec<ValidationPart> {
+        let sum = |root: MicroRange| {
+            let leaves: Vec<MicroRange> =
+                (root.lo..root.hi).map(|m| MicroRange { lo: m - root.lo, hi: m - root.lo + 1 }).collect();
+            let values: Vec<Trailer> = (root.lo..root.hi).map(leaf).collect();
+            Fold::new(&leaves, root.len()).run(&values, Trailer::merge)
+        };
+        cut_evenly(count, world)
+            .into_iter()
+            .map(|range| ValidationPart {
+                epoch: Epoch(0),
+                step: Step(4),
+                parts: roots(range, count).into_iter().map(|root| (root, sum(root))).collect(),
+                counts: vec![u64::from(range.len()), 1],
+            })
+            .collect()
+    }
+
+    fn run(count: u32, parts: &[ValidationPart]) -> Result<Option<Validation>, (Rank, String)> {
+        let mut validations = Validations::default();
+        for (rank, part) in parts.iter().enumerate() {
+            validations.take(Rank(rank as u32), std::slice::from_ref(part));
+        }
+        validations.next(parts.len() as u32, count, Step(4))
+    }
+
+    #[test]
+    fn the_merged_loss_has_the_same_bits_for_every_world_size() {
+        for count in [1, 2, 5, 13] {
+            let one = run(count, &parts(count, 1)).unwrap().unwrap();
+            for world in 2..=6 {
+                let many = run(count, &parts(count, world)).unwrap().unwrap();
+                assert_eq!(many.trailer.loss.to_bits(), one.trailer.loss.to_bits(), "{count} over {world}");
+                assert_eq!(many.counts, [u64::from(count), u64::from(world)]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_validation_waits_for_all_ranks_and_for_its_step_and_is_recorded_once() {
+        let both = parts(4, 2);
+        let mut validations = Validations::default();
+        assert!(validations.take(Rank(0), &both[..1]));
+        assert_eq!(validations.next(2, 4, Step(4)), Ok(None));
+        assert_eq!(validations.missing(2), [Rank(1)]);
+        assert!(validations.take(Rank(1), &both[1..]));
+        assert_eq!(validations.next(2, 4, Step(3)), Ok(None));
+        assert!(validations.next(2, 4, Step(4)).unwrap().is_some());
+        assert!(!validations.take(Rank(1), &both[1..]), "a repeated report is nothing new");
+        assert_eq!(validations.next(2, 4, Step(4)), Ok(None));
+        assert!(validations.covers(Some(Epoch(0))) && !validations.covers(Some(Epoch(1))));
+    }
+
+    #[test]
+    fn parts_that_are_no_partition_into_subtrees_are_refused_and_never_panic() {
+        let good = parts(5, 2);
+        let mut bad: Vec<Vec<ValidationPart>> = vec![good.clone(); 6];
+        bad[0][1].parts.clear();
+        bad[1][1].parts[0].0 = MicroRange { lo: 3, hi: 9 };
+        bad[2][1].parts[0].0 = MicroRange { lo: 9, hi: 3 };
+        bad[3][0].parts[0].0 = MicroRange { lo: 1, hi: 3 };
+        bad[4][1].counts.push(1);
+        bad[5][1].step = Step(3);
+        for parts in bad {
+            assert!(run(5, &parts).is_err(), "{parts:?}");
+        }
+        assert!(run(5, &good).is_ok());
+    }
+}
