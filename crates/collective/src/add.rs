@@ -49,13 +49,6 @@ pub(crate) fn add_to(out: &mut [f32], right: &[f32]) {
     }
 }
 
-/// `out = left + out`, element by element.
-pub(crate) fn add_before(out: &mut [f32], left: &[f32]) {
-    for (out, left) in out.iter_mut().zip(left) {
-        *out = left + *out;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

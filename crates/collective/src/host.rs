@@ -1,0 +1,129 @@
+//! A backend over any transport of frames: the machine of `machine.rs`, and a loop.
+//!
+//! It does not know what carries the frames. It never blocks while it can send or receive, so bounded queues cannot
+//! bring the ranks to a standstill: whoever is behind always drains what the others of its collective send.
+
+use crate::{
+    Abort, AbortFlag, Aborter, Arena, Backend, CollectiveError, Geometry, Membership, Mode, Op, RankMachine,
+    SEGMENT, Sequence, Transport, Waker,
+};
+use dtrain_types::Trailer;
+use std::sync::Arc;
+
+/// Collectives in host memory over a [`Transport`].
+pub struct HostBackend<T> {
+    machine: RankMachine,
+    transport: T,
+    abort: Arc<HostAbort>,
+    dead: bool,
+}
+
+struct HostAbort {
+    flag: AbortFlag,
+    wake: Waker,
+}
+
+impl Abort for HostAbort {
+    fn abort(&self, reason: &str) {
+        self.flag.set(reason);
+        (self.wake)();
+    }
+}
+
+impl<T: Transport> HostBackend<T> {
+    /// Joins a generation over `transport`, prepared for steps of `counts` micro-batches.
+    ///
+    /// *Errors*: [`CollectiveError::Membership`]. *Panics* as [`Backend::prepare`].
+    pub fn new(
+        transport: T,
+        membership: Membership,
+        mode: Mode,
+        geometry: Geometry,
+        counts: &[u32],
+    ) -> Result<Self, CollectiveError> {
+        let machine = RankMachine::with_segment(membership, mode, geometry, SEGMENT)?;
+        let mut backend = Self::from_machine(transport, machine);
+        backend.prepare(counts);
+        Ok(backend)
+    }
+
+    /// Drives a machine that was made elsewhere, for instance with other segments.
+    #[must_use]
+    pub fn from_machine(transport: T, machine: RankMachine) -> Self {
+        let abort = Arc::new(HostAbort { flag: AbortFlag::default(), wake: transport.waker() });
+        Self { machine, transport, abort, dead: false }
+    }
+
+    fn alive(&self) -> Result<(), CollectiveError> {
+        self.abort.flag.check()?;
+        if self.dead { Err(CollectiveError::Dead) } else { Ok(()) }
+    }
+
+    /// Sends whatever can leave without waiting; counts the frames.
+    fn flush(&mut self) -> Result<usize, CollectiveError> {
+        let mut sent = 0;
+        while let Some(frame) = self.machine.poll_send() {
+            if !self.transport.try_send(&frame)? {
+                break;
+            }
+            self.machine.sent();
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    fn drive(&mut self) -> Result<(), CollectiveError> {
+        while !self.machine.is_done() {
+            // The order matters: `wait` notices what changes after `receive`, so whatever we look at must be looked at
+            // after it. A queue that has room again, or an abort, between the look and the wait then ends the wait.
+            let Self { machine, transport, .. } = self;
+            let taken = transport.receive(&mut |frame| machine.handle_frame(&frame))?;
+            let sent = self.flush()?;
+            self.abort.flag.check()?;
+            if taken == 0 && sent == 0 && !self.machine.is_done() {
+                self.transport.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn or_die<R>(&mut self, result: Result<R, CollectiveError>) -> Result<R, CollectiveError> {
+        self.dead |= result.is_err();
+        result
+    }
+}
+
+impl<T: Transport> Backend for HostBackend<T> {
+    fn prepare(&mut self, counts: &[u32]) {
+        self.machine.prepare(counts);
+    }
+
+    fn arena(&mut self) -> &mut dyn Arena {
+        assert!(!self.dead, "slots are lent by a living backend only");
+        self.machine.arena()
+    }
+
+    fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {
+        let result = self.alive().and_then(|()| {
+            self.machine.start(seq, op);
+            self.flush().map(drop)
+        });
+        self.or_die(result)
+    }
+
+    fn finish(&mut self, seq: Sequence) -> Result<Trailer, CollectiveError> {
+        let result = self.alive().and_then(|()| self.drive());
+        self.or_die(result).map(|()| self.machine.finish(seq))
+    }
+
+    fn aborter(&self) -> Aborter {
+        Aborter::new(self.abort.clone())
+    }
+
+    fn describe(&self) -> String {
+        let Membership { rank, .. } = self.machine.membership();
+        let (mode, world) = (self.machine.mode(), self.machine.membership().world());
+        let mode = if mode == Mode::Exact { "exact" } else { "ring" };
+        format!("{}, {mode}, rank {rank} of {world}", self.transport.describe())
+    }
+}

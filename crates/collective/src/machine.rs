@@ -1,0 +1,223 @@
+//! One rank's collectives as a pure machine: frames in, frames out.
+//!
+//! The driver's contract: `start`; then, in any order, `handle_frame` for what arrives and `poll_send` followed by `sent`
+//! for what can leave; when `is_done`, `finish`. Frames may come in any order between ranks. [`crate::HostBackend`] drives
+//! it over a [`crate::Transport`], a simulator over its own network. It reads no clock and does no I/O.
+
+use crate::direct::Direct;
+use crate::ring::Ring;
+use crate::{
+    Arena, CollectiveError, Frame, Geometry, HostArena, Membership, Mode, Op, OpKind, Outgoing, Plans,
+    SEGMENT, Sequence, Tag, Verdict,
+};
+use dtrain_types::{Generation, Trailer};
+use std::cmp::Ordering;
+
+/// What an algorithm must know of its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub rank: usize,
+    pub world: usize,
+    /// Floats in a segment.
+    pub segment: usize,
+}
+
+/// The error for a frame that no schedule contains.
+pub(crate) fn foreign(frame: &Frame<'_>, why: &'static str) -> CollectiveError {
+    CollectiveError::Foreign { from: frame.from, tag: frame.header.tag, why }
+}
+
+/// The collectives of one rank in one generation.
+#[derive(Debug)]
+pub struct RankMachine {
+    plans: Plans,
+    arena: HostArena,
+    direct: Direct,
+    ring: Ring,
+    /// The collective in progress: its tag with round, part and segment 0.
+    current: Option<Tag>,
+    last: Option<Sequence>,
+}
+
+impl RankMachine {
+    /// A machine with zeroed slots. *Errors*: [`CollectiveError::Membership`].
+    pub fn new(membership: Membership, mode: Mode, geometry: Geometry) -> Result<Self, CollectiveError> {
+        Self::with_segment(membership, mode, geometry, SEGMENT)
+    }
+
+    /// As `new`, with at most `segment` floats in a frame, the same on all ranks. *Panics* if it is 0.
+    pub fn with_segment(
+        membership: Membership,
+        mode: Mode,
+        geometry: Geometry,
+        segment: usize,
+    ) -> Result<Self, CollectiveError> {
+        membership.check()?;
+        let seat = Seat { rank: membership.rank.index(), world: membership.ranges.len(), segment };
+        let plans = Plans::new(membership, mode);
+        let mut machine = Self {
+            arena: HostArena::new(geometry),
+            direct: Direct::new(seat),
+            ring: Ring::new(seat),
+            plans,
+            current: None,
+            last: None,
+        };
+        machine.prepare(&[]);
+        Ok(machine)
+    }
+
+    /// Plans steps of these counts. *Panics* if a count is not covered by the ranges, if a rank has more roots than the
+    /// geometry has slots, or in a collective.
+    pub fn prepare(&mut self, counts: &[u32]) {
+        assert_eq!(self.current, None, "a collective is in progress");
+        let geometry = self.arena.geometry();
+        self.plans.prepare(counts);
+        let own = self.plans.membership().rank.index();
+        let fits = self.plans.iter().all(|plan| plan.leaves_of(own).len() <= geometry.root_slots);
+        assert!(fits, "{geometry:?} lacks root slots");
+        self.direct.prepare(&self.plans, geometry.len);
+        self.ring.prepare(&self.plans, geometry.len);
+    }
+
+    /// The gradient buffers. *Panics* in a collective.
+    pub fn arena(&mut self) -> &mut HostArena {
+        assert_eq!(self.current, None, "slots are lent between collectives only");
+        &mut self.arena
+    }
+
+    /// For whom this machine works.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        self.plans.membership()
+    }
+
+    /// The order of its sums.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.plans.mode()
+    }
+
+    fn generation(&self) -> Generation {
+        self.plans.membership().generation
+    }
+
+    fn runs_ring(&self, kind: OpKind) -> bool {
+        self.plans.mode() == Mode::Ring && kind == OpKind::AllReduce
+    }
+
+    /// Takes up a collective. *Panics* as [`crate::Backend::start`].
+    pub fn start(&mut self, seq: Sequence, op: &Op<'_>) {
+        assert_eq!(self.current, None, "collective {seq} starts inside another one");
+        assert!(self.last.is_none_or(|last| last < seq), "collective {seq} comes after {:?}", self.last);
+        if let Op::Broadcast { from } = op {
+            let world = self.plans.membership().world();
+            assert!(from.0 < world.0, "rank {from} broadcasts in a world of {world}");
+        }
+        let plan = op.reduction().map(|(count, trailers)| {
+            let plan = self.plans.get(count).clone();
+            let own = plan.leaves_of(self.plans.membership().rank.index()).len();
+            assert_eq!(
+                trailers.len(),
+                own,
+                "a step of {count} micro-batches needs a trailer for each own root"
+            );
+            plan
+        });
+        let (op_kind, operand) = (op.kind(), op.operand());
+        let tag = Tag {
+            generation: self.generation(),
+            sequence: seq,
+            op: op_kind,
+            operand,
+            round: 0,
+            part: 0,
+            segment: 0,
+        };
+        self.current = Some(tag);
+        self.last = Some(seq);
+        match (op.reduction(), plan) {
+            (Some((_, trailers)), Some(plan)) if self.runs_ring(op_kind) => self.ring.begin(trailers, plan),
+            (_, plan) => self.direct.begin(op, plan, &mut self.arena),
+        }
+    }
+
+    /// Judges a frame, and uses it if its time has come.
+    ///
+    /// *Errors*: [`CollectiveError::Foreign`] and [`CollectiveError::Mismatch`]; the machine is of no use afterwards.
+    pub fn handle_frame(&mut self, frame: &Frame<'_>) -> Result<Verdict, CollectiveError> {
+        let tag = frame.header.tag;
+        match tag.generation.cmp(&self.generation()) {
+            Ordering::Less => return Ok(Verdict::Stale),
+            Ordering::Greater => return Ok(Verdict::Later),
+            Ordering::Equal => {}
+        }
+        let membership = self.plans.membership();
+        if frame.from == membership.rank || frame.from.0 >= membership.world().0 {
+            return Err(foreign(frame, "there is no such peer"));
+        }
+        if self.last.is_none_or(|last| tag.sequence > last) {
+            return Ok(Verdict::Later);
+        }
+        let Some(current) = self.current.filter(|current| current.sequence == tag.sequence) else {
+            return Err(foreign(frame, "its collective is over"));
+        };
+        if (tag.op, tag.operand) != (current.op, current.operand) {
+            let words = |tag: Tag| format!("{:?} {}", tag.op, tag.operand);
+            let (from, sequence) = (frame.from, tag.sequence);
+            return Err(CollectiveError::Mismatch {
+                from,
+                sequence,
+                theirs: words(tag),
+                ours: words(current),
+            });
+        }
+        match self.runs_ring(current.op) {
+            true => self.ring.handle_frame(frame, &mut self.arena),
+            false => self.direct.handle_frame(frame, &mut self.arena),
+        }
+    }
+
+    /// The next frame that can leave, if any. The same one until `sent` or `handle_frame`.
+    #[must_use]
+    pub fn poll_send(&self) -> Option<Outgoing<'_>> {
+        let tag = self.current?;
+        match self.runs_ring(tag.op) {
+            true => self.ring.poll_send(tag, &self.arena),
+            false => self.direct.poll_send(tag, &self.arena),
+        }
+    }
+
+    /// Notes that the frame of the `poll_send` just before is on its way. *Panics* outside a collective.
+    pub fn sent(&mut self) {
+        match self.runs_ring(self.current.expect("only a collective sends").op) {
+            true => self.ring.sent(),
+            false => self.direct.sent(),
+        }
+    }
+
+    /// Whether the collective in progress has sent and received everything. True outside a collective.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        match self.current {
+            None => true,
+            Some(tag) if self.runs_ring(tag.op) => self.ring.is_done(),
+            Some(_) => self.direct.is_done(),
+        }
+    }
+
+    /// Ends the collective; gives the reduced trailer. *Panics* if it is another one or not done.
+    pub fn finish(&mut self, seq: Sequence) -> Trailer {
+        let tag = self.current.expect("a collective is in progress");
+        assert!(
+            tag.sequence == seq && self.is_done(),
+            "collective {} is in progress, {seq} finishes",
+            tag.sequence
+        );
+        self.current = None;
+        match self.runs_ring(tag.op) {
+            true => self.ring.reduced(),
+            false => self.direct.reduced(),
+        }
+    }
+}
