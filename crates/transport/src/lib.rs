@@ -3,6 +3,8 @@
 //! Implements the seams of `dtrain-collective`. This crate does not know what a step, a model or a supervisor is; it
 //! moves floats and stops when it is told to.
 
+pub mod memory;
 pub mod shm;
 
+pub use memory::{MemoryTransport, memory_mesh};
 pub use shm::{ArenaFile, Mapping, ShmBackend, ShmError};
