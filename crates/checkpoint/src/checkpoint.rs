@@ -5,9 +5,11 @@
 
 use crate::manifest::TensorSpec;
 use crate::tensor_file::{TensorFile, digest_of, values_from};
-use crate::{CheckpointId, Damage, Digest, Disk, Fault, Manifest, PARAMETERS, RealDisk, STATS, seal};
+use crate::{
+    CheckpointId, Damage, Digest, Disk, Fault, Manifest, PARAMETERS, RealDisk, STATS, ShardInfo, seal,
+};
 use safetensors::Dtype;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,49 +52,20 @@ impl Checkpoint {
     ) -> Result<Self, Damage> {
         let damage = |file: &str, fault| Damage { checkpoint: id, file: file.to_owned(), fault };
         let manifest = read_manifest(&*disk, folder, id).map_err(|fault| damage(MANIFEST, fault))?;
-        let mut checkpoint = Self { disk, folder: folder.to_owned(), manifest, places: BTreeMap::new() };
-        for shard in 0..checkpoint.manifest.shards.len() {
-            let file = checkpoint.manifest.shards[shard].file.clone();
-            checkpoint.check_shard(shard, check).map_err(|fault| damage(&file, fault))?;
+        let specs = manifest.tensors.iter().map(|spec| (spec.name.as_str(), spec)).collect();
+        let mut places = BTreeMap::new();
+        for shard in &manifest.shards {
+            let names = check_shard(&*disk, folder, (shard, check), &specs);
+            for name in names.map_err(|fault| damage(&shard.file, fault))? {
+                if places.insert(name.clone(), shard.file.clone()).is_some() {
+                    return Err(damage(&shard.file, Fault::TwiceTensor(name)));
+                }
+            }
         }
-        let missing =
-            checkpoint.manifest.tensors.iter().find(|spec| !checkpoint.places.contains_key(&spec.name));
-        match missing {
+        match manifest.tensors.iter().find(|spec| !places.contains_key(&spec.name)) {
             Some(spec) => Err(damage(MANIFEST, Fault::MissingTensor(spec.name.clone()))),
-            None => Ok(checkpoint),
+            None => Ok(Self { disk, folder: folder.to_owned(), manifest, places }),
         }
-    }
-
-    fn check_shard(&mut self, shard: usize, check: Check) -> Result<(), Fault> {
-        let shard = &self.manifest.shards[shard];
-        let path = self.folder.join(&shard.file);
-        let (input, len) = self.disk.open(&path)?;
-        if len != shard.bytes.0 {
-            return Err(Fault::Size { expected: shard.bytes.0, got: len });
-        }
-        let file = TensorFile::open(input, len)?;
-        let specs: BTreeMap<&str, &TensorSpec> =
-            self.manifest.tensors.iter().map(|spec| (spec.name.as_str(), spec)).collect();
-        for name in file.names() {
-            let spec = specs.get(name.as_str()).ok_or_else(|| Fault::UnexpectedTensor(name.clone()))?;
-            let info = file.info(&name).expect("a listed tensor");
-            if info.dtype != Dtype::F32 {
-                return Err(Fault::Kind { name, got: info.dtype.to_string() });
-            }
-            if info.shape != spec.shape {
-                return Err(Fault::Shape { name, expected: spec.shape.clone(), got: info.shape.clone() });
-            }
-            if self.places.insert(name.clone(), shard.file.clone()).is_some() {
-                return Err(Fault::TwiceTensor(name));
-            }
-        }
-        if check == Check::Digests {
-            let (_, got) = digest_of(self.disk.open(&path)?.0).map_err(Fault::Unreadable)?;
-            if got != shard.blake3 {
-                return Err(Fault::Digest { expected: shard.blake3, got });
-            }
-        }
-        Ok(())
     }
 
     /// What it is.
@@ -122,24 +95,27 @@ impl Checkpoint {
     /// be read; `out` is then partly written and must not be used (S12).
     pub fn load_into(&self, specs: &[TensorSpec], section: &str, out: &mut [f32]) -> Result<(), Damage> {
         let wanted: Vec<_> = specs.iter().filter(|spec| spec.section == section).collect();
-        let unknown = self.manifest.section(section).find(|spec| !wanted.iter().any(|w| w.name == spec.name));
-        if let Some(spec) = unknown {
-            return Err(self.damage(MANIFEST, Fault::UnexpectedTensor(spec.name.clone())));
+        let saved: BTreeMap<&str, &TensorSpec> =
+            self.manifest.section(section).map(|spec| (spec.name.as_str(), spec)).collect();
+        let names: BTreeSet<&str> = wanted.iter().map(|spec| spec.name.as_str()).collect();
+        if let Some(name) = saved.keys().find(|name| !names.contains(*name)) {
+            return Err(self.damage(MANIFEST, Fault::UnexpectedTensor((*name).to_owned())));
         }
+        let mut reader = self.reader();
         for spec in wanted {
-            let saved = self.manifest.section(section).find(|saved| saved.name == spec.name);
-            let saved =
-                saved.ok_or_else(|| self.damage(MANIFEST, Fault::MissingTensor(spec.name.clone())))?;
+            let name = || spec.name.clone();
+            let saved = saved.get(spec.name.as_str());
+            let saved = saved.ok_or_else(|| self.damage(MANIFEST, Fault::MissingTensor(name())))?;
             if saved.shape != spec.shape {
                 let (expected, got) = (spec.shape.clone(), saved.shape.clone());
-                return Err(self.damage(MANIFEST, Fault::Shape { name: spec.name.clone(), expected, got }));
+                return Err(self.damage(MANIFEST, Fault::Shape { name: name(), expected, got }));
             }
             let len = out.len();
             let place = out.get_mut(spec.offset..spec.end()).ok_or_else(|| {
-                self.damage(MANIFEST, Fault::OutOfBuffer { name: spec.name.clone(), end: spec.end(), len })
+                self.damage(MANIFEST, Fault::OutOfBuffer { name: name(), end: spec.end(), len })
             })?;
             let mut at = 0;
-            self.stream(&spec.name, |bytes| {
+            reader.stream(&spec.name, |bytes| {
                 values_from(bytes, &mut place[at..at + bytes.len() / 4]);
                 at += bytes.len() / 4;
             })?;
@@ -147,28 +123,20 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Gives the bytes of one tensor to `each`, in order, in pieces of whole elements.
-    pub(crate) fn stream(&self, name: &str, each: impl FnMut(&[u8])) -> Result<(), Damage> {
-        let file = self
-            .places
-            .get(name)
-            .ok_or_else(|| self.damage(MANIFEST, Fault::MissingTensor(name.to_owned())))?;
-        let open = || {
-            let (input, len) = self.disk.open(&self.folder.join(file))?;
-            TensorFile::open(input, len)?.stream(name, each)
-        };
-        open().map_err(|fault| self.damage(file, fault))
+    /// Reads tensors, best in the order of the manifest: a shard stays open until a tensor of another is asked for.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader { checkpoint: self, shard: None }
     }
 
     /// Computes the digest for people from the shards: master parameters, then running statistics, each in layout
     /// order.
     pub fn digest(&self) -> Result<Digest, Damage> {
-        let mut hasher = blake3::Hasher::new();
+        let (mut hasher, mut reader) = (blake3::Hasher::new(), self.reader());
         for section in [PARAMETERS, STATS] {
             let mut specs: Vec<_> = self.manifest.section(section).collect();
             specs.sort_by_key(|spec| spec.offset);
             for spec in specs {
-                self.stream(&spec.name, |bytes| {
+                reader.stream(&spec.name, |bytes| {
                     hasher.update(bytes);
                 })?;
             }
@@ -178,6 +146,68 @@ impl Checkpoint {
 
     pub(crate) fn damage(&self, file: &str, fault: Fault) -> Damage {
         Damage { checkpoint: self.manifest.id, file: file.to_owned(), fault }
+    }
+}
+
+/// Checks one shard against the manifest and gives the tensors in it.
+fn check_shard(
+    disk: &dyn Disk,
+    folder: &Path,
+    (shard, check): (&ShardInfo, Check),
+    specs: &BTreeMap<&str, &TensorSpec>,
+) -> Result<Vec<String>, Fault> {
+    let path = folder.join(&shard.file);
+    let (input, len) = disk.open(&path)?;
+    if len != shard.bytes.0 {
+        return Err(Fault::Size { expected: shard.bytes.0, got: len });
+    }
+    if check == Check::Digests {
+        let (_, got) = digest_of(disk.open(&path)?.0).map_err(Fault::Unreadable)?;
+        if got != shard.blake3 {
+            return Err(Fault::Digest { expected: shard.blake3, got });
+        }
+    }
+    let file = TensorFile::open(input, len)?;
+    let names = file.names();
+    for name in &names {
+        let spec = specs.get(name.as_str()).ok_or_else(|| Fault::UnexpectedTensor(name.clone()))?;
+        let info = file.info(name).expect("a listed tensor");
+        if info.dtype != Dtype::F32 {
+            return Err(Fault::Kind { name: name.clone(), got: info.dtype.to_string() });
+        }
+        if info.shape != spec.shape {
+            let (expected, got) = (spec.shape.clone(), info.shape.clone());
+            return Err(Fault::Shape { name: name.clone(), expected, got });
+        }
+    }
+    Ok(names)
+}
+
+/// Reads the tensors of a checkpoint one after another.
+pub(crate) struct Reader<'a> {
+    checkpoint: &'a Checkpoint,
+    /// The shard that the last tensor came from.
+    shard: Option<(&'a str, TensorFile)>,
+}
+
+impl Reader<'_> {
+    /// Gives the bytes of one tensor to `each`, in order, in pieces of whole elements.
+    pub(crate) fn stream(&mut self, name: &str, each: impl FnMut(&[u8])) -> Result<(), Damage> {
+        let checkpoint = self.checkpoint;
+        let missing = || checkpoint.damage(MANIFEST, Fault::MissingTensor(name.to_owned()));
+        let shard = checkpoint.places.get(name).ok_or_else(missing)?.as_str();
+        let damage = |fault| checkpoint.damage(shard, fault);
+        let mut file = match self.shard.take() {
+            Some((open, file)) if open == shard => file,
+            _ => {
+                let opened = checkpoint.disk.open(&checkpoint.folder.join(shard));
+                let (input, len) = opened.map_err(|error| damage(error.into()))?;
+                TensorFile::open(input, len).map_err(damage)?
+            }
+        };
+        file.stream(name, each).map_err(damage)?;
+        self.shard = Some((shard, file));
+        Ok(())
     }
 }
 

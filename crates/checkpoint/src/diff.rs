@@ -1,7 +1,9 @@
 //! How two checkpoints differ, tensor by tensor, in bounded memory.
 
+use crate::checkpoint::Reader;
 use crate::tensor_file::values_from;
-use crate::{Checkpoint, Damage};
+use crate::{Checkpoint, Damage, TensorSpec};
+use std::collections::BTreeMap;
 
 /// One tensor of two checkpoints compared.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,25 +47,28 @@ pub enum Change {
 ///
 /// *Errors*: a shard of either cannot be read.
 pub fn diff(first: &Checkpoint, second: &Checkpoint) -> Result<Vec<TensorDiff>, Damage> {
-    let theirs = &second.manifest().tensors;
+    let by_name = |checkpoint: &'_ Checkpoint| -> BTreeMap<String, TensorSpec> {
+        checkpoint.manifest().tensors.iter().map(|spec| (spec.name.clone(), spec.clone())).collect()
+    };
+    let (ours, theirs) = (by_name(first), by_name(second));
+    let mut readers = (first.reader(), second.reader());
     let mut diffs = Vec::new();
     for spec in &first.manifest().tensors {
-        let change = match theirs.iter().find(|other| other.name == spec.name) {
+        let change = match theirs.get(&spec.name) {
             None => Change::OnlyFirst,
             Some(other) if other.shape != spec.shape => {
                 Change::Shape { first: spec.shape.clone(), second: other.shape.clone() }
             }
-            Some(_) => compare(first, second, &spec.name, spec.len)?,
+            Some(_) => compare(&mut readers, &spec.name, spec.len)?,
         };
         diffs.push(TensorDiff { name: spec.name.clone(), change });
     }
-    let ours = &first.manifest().tensors;
-    let new = theirs.iter().filter(|other| !ours.iter().any(|spec| spec.name == other.name));
+    let new = second.manifest().tensors.iter().filter(|other| !ours.contains_key(&other.name));
     diffs.extend(new.map(|other| TensorDiff { name: other.name.clone(), change: Change::OnlySecond }));
     Ok(diffs)
 }
 
-fn compare(first: &Checkpoint, second: &Checkpoint, name: &str, of: usize) -> Result<Change, Damage> {
+fn compare((first, second): &mut (Reader<'_>, Reader<'_>), name: &str, of: usize) -> Result<Change, Damage> {
     // One side is held whole; the other streams past it. A tensor fits into memory: it was made there.
     let (mut values, mut at) = (vec![0.0; of], 0);
     first.stream(name, |bytes| {

@@ -48,9 +48,10 @@ fn write_model(checkpoint: &Checkpoint, path: &Path) -> Result<(u64, crate::Dige
     ];
     let shapes = specs.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice()));
     write_header(&mut out, &about, shapes).map_err(fail)?;
+    let mut reader = checkpoint.reader();
     for spec in specs {
         let mut result = Ok(());
-        checkpoint.stream(&spec.name, |bytes| {
+        reader.stream(&spec.name, |bytes| {
             if result.is_ok() {
                 result = out.write_all(bytes);
             }

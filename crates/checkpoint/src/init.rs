@@ -7,6 +7,7 @@
 use crate::tensor_file::{TensorFile, values_from};
 use crate::{Fault, TensorSpec};
 use safetensors::Dtype;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -101,7 +102,8 @@ fn misfits(file: &TensorFile, specs: &[TensorSpec], wanted: &[&TensorSpec]) -> V
             Some(_) => {}
         }
     }
-    let unexpected = file.names().into_iter().filter(|name| !specs.iter().any(|spec| spec.name == *name));
+    let known: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let unexpected = file.names().into_iter().filter(|name| !known.contains(name.as_str()));
     problems.extend(unexpected.map(|name| format!("tensor `{name}` is not one of the model's")));
     problems
 }

@@ -1,0 +1,330 @@
+//! The audit: every span of the ledger recomputed from the batch plan alone.
+//!
+//! It trusts neither the ledger nor the run that wrote it. Time is proportional to the samples that the ledger
+//! claims. It does not know the data set's content: that the right bytes stood behind a sample's number is not seen.
+
+use super::line::{LineHash, PlanNumbers, SpanLine};
+use super::scan::{Scan, scan};
+use dtrain_types::{BatchPlan, Epoch, Generation, MicroBatch, Step};
+use std::fmt;
+use thiserror::Error;
+
+/// What the newest manifest of the run says about the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// The updates it holds.
+    pub step: Step,
+    /// The hash of the ledger's last line when it was written.
+    pub ledger: LineHash,
+}
+
+/// How much of an epoch was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochUse {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Samples used, each exactly once.
+    pub used: u64,
+    /// Samples in the epoch.
+    pub of: u64,
+}
+
+impl EpochUse {
+    /// Whether every sample was used.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.used == self.of
+    }
+}
+
+/// What a sound ledger says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditReport {
+    /// The run.
+    pub run: String,
+    /// The last step that counts.
+    pub reached: Step,
+    /// Samples fed by the steps that count.
+    pub samples: u64,
+    /// Span lines.
+    pub spans: usize,
+    /// Resume lines.
+    pub resumes: usize,
+    /// Steps that a resume cancelled: computed, then lost.
+    pub cancelled: u64,
+    /// The last generation.
+    pub generation: Generation,
+    /// Every epoch begun.
+    pub epochs: Vec<EpochUse>,
+    /// Bytes of a torn last line, which a crash explains.
+    pub torn: usize,
+    /// The hash of the last whole line.
+    pub head: LineHash,
+}
+
+/// One thing that is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditProblem {
+    /// The line, from 1; none for what concerns the end or the whole.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub wrong: Wrong,
+}
+
+impl fmt::Display for AuditProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "line {line}: {}", self.wrong),
+            None => self.wrong.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AuditProblem {}
+
+/// What can be wrong with a ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Wrong {
+    /// It has no whole line.
+    #[error("the ledger is empty")]
+    Empty,
+    /// A line is not one of a ledger.
+    #[error("not a line of a ledger")]
+    NotALine,
+    /// A line does not follow the one before it.
+    #[error("the line before has hash {expected}, this line names {got}: a line was changed, lost or moved")]
+    Chain {
+        /// Hash of the line before.
+        expected: LineHash,
+        /// Hash that the line names.
+        got: LineHash,
+    },
+    /// The binding is not the first line, or not the only one.
+    #[error("the first line, and no other, names the run and its plan")]
+    BindingPlace,
+    /// The ledger is of another plan.
+    #[error("the ledger was written under another plan: {found}")]
+    OtherPlan {
+        /// The plan in the ledger.
+        found: PlanNumbers,
+    },
+    /// A span ends before it begins, begins at 0 or ends beyond any run.
+    #[error("no span of steps goes from {from} to {to}")]
+    Backwards {
+        /// First step.
+        from: Step,
+        /// Last step.
+        to: Step,
+    },
+    /// Steps are missing.
+    #[error("steps {first} to {last} are missing")]
+    Gap {
+        /// First missing step.
+        first: Step,
+        /// Last missing step.
+        last: Step,
+    },
+    /// Steps are covered twice without a resume between.
+    #[error("steps {first} to {last} are covered twice without a resume between")]
+    Twice {
+        /// First step covered twice.
+        first: Step,
+        /// Last step covered twice.
+        last: Step,
+    },
+    /// A generation is lower than one before.
+    #[error("generation {got} after generation {before}")]
+    GenerationFell {
+        /// The greatest generation before.
+        before: Generation,
+        /// The generation found.
+        got: Generation,
+    },
+    /// The ranges are not a partition of the micro-batches.
+    #[error("ranges {ranges:?} do not cover micro-batches 0 to {micro_batches} once and in order")]
+    Ranges {
+        /// The ranges found.
+        ranges: Vec<(u32, u32)>,
+        /// Micro-batches of a full step.
+        micro_batches: u32,
+    },
+    /// A resume goes forward.
+    #[error("resumes from step {resume}, the ledger reaches {reached}")]
+    ResumeAhead {
+        /// The step resumed from.
+        resume: Step,
+        /// The last step before.
+        reached: Step,
+    },
+    /// The samples do not add up.
+    #[error("steps {from} to {to} fed {got} samples, the plan has {expected}")]
+    Samples {
+        /// First step.
+        from: Step,
+        /// Last step.
+        to: Step,
+        /// Samples of the plan.
+        expected: u64,
+        /// Samples in the ledger.
+        got: u64,
+    },
+    /// Other samples were fed than the plan has.
+    #[error(
+        "steps {from} to {to} have check {got:016x}, the plan gives {expected:016x}: other samples were fed"
+    )]
+    Check {
+        /// First step.
+        from: Step,
+        /// Last step.
+        to: Step,
+        /// Check of the plan.
+        expected: u64,
+        /// Check in the ledger.
+        got: u64,
+    },
+    /// A sample came twice in an epoch.
+    #[error("sample {sample} is used twice in epoch {epoch}")]
+    SampleTwice {
+        /// The sample.
+        sample: u64,
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// The ledger ends before the newest checkpoint.
+    #[error("the newest checkpoint is of step {step}, the ledger reaches {reached}")]
+    Short {
+        /// Step of the newest manifest.
+        step: Step,
+        /// The last step that counts.
+        reached: Step,
+    },
+    /// No line has the hash that the newest manifest names.
+    #[error(
+        "no line has the hash {ledger} that the newest checkpoint names: lines before step {step} were changed"
+    )]
+    NoSuchHead {
+        /// Step of the newest manifest.
+        step: Step,
+        /// The hash it names.
+        ledger: LineHash,
+    },
+    /// The line that the newest manifest names is of another step.
+    #[error("the newest checkpoint is of step {step}, the line that it names reaches {reached}")]
+    HeadStep {
+        /// Step of the newest manifest.
+        step: Step,
+        /// Step reached by that line.
+        reached: Step,
+    },
+}
+
+/// Recomputes a whole ledger from the plan and compares it with the newest manifest.
+///
+/// A last line without a newline is what a crash leaves: it is reported, not held against the run.
+///
+/// *Errors*: everything that is wrong, in the order of lines, what concerns the end last.
+pub fn audit(
+    bytes: &[u8],
+    plan: &BatchPlan,
+    newest: Option<Newest>,
+) -> Result<AuditReport, Vec<AuditProblem>> {
+    let mut scan = scan(bytes, plan);
+    let in_order = scan.problems.is_empty();
+    let mut usage = Usage { plan, epochs: Vec::new(), seen: Vec::new() };
+    for span in &scan.spans {
+        // A ledger with gaps or doubles would only repeat them as used samples.
+        let counts_to = if in_order { span.counts_to } else { Step(0) };
+        let wrong = recompute(plan, &span.span, |step, sample| {
+            if step <= counts_to { usage.take(plan.step(step).epoch, sample) } else { Ok(()) }
+        });
+        scan.problems.extend(wrong.err().map(|wrong| AuditProblem { line: Some(span.line), wrong }));
+    }
+    scan.problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
+    if let Some(wrong) = newest.and_then(|newest| against_manifest(&scan, newest)) {
+        scan.problems.push(AuditProblem { line: None, wrong });
+    }
+    if !scan.problems.is_empty() {
+        return Err(scan.problems);
+    }
+    let cancelled =
+        scan.spans.iter().map(|s| s.span.to.0 - s.counts_to.0.clamp(s.span.from.0 - 1, s.span.to.0));
+    Ok(AuditReport {
+        reached: scan.reached,
+        samples: usage.epochs.iter().map(|epoch| epoch.used).sum(),
+        spans: scan.spans.len(),
+        resumes: scan.resumes,
+        cancelled: cancelled.sum(),
+        generation: scan.generation,
+        epochs: usage.epochs,
+        torn: bytes.len() - scan.whole,
+        head: scan.head,
+        run: scan.binding.expect("a ledger without problems has its binding").run,
+    })
+}
+
+/// Compares one span with the plan and shows each of its samples to `each`.
+fn recompute(
+    plan: &BatchPlan,
+    span: &SpanLine,
+    mut each: impl FnMut(Step, u64) -> Result<(), Wrong>,
+) -> Result<(), Wrong> {
+    let SpanLine { from, to, samples: got, .. } = *span;
+    // The count needs no loop. It is settled first, so that an absurd span costs no time.
+    let expected = samples_through(plan, to) - samples_through(plan, Step(from.0 - 1));
+    if u128::from(got) != expected {
+        let expected = u64::try_from(expected).unwrap_or(u64::MAX);
+        return Err(Wrong::Samples { from, to, expected, got });
+    }
+    let mut check = 0u64;
+    for step in (from.0..=to.0).map(Step) {
+        let planned = plan.step(step);
+        for micro_batch in (0..planned.micro_batches).map(MicroBatch) {
+            for sample in plan.micro_batch_samples(&planned, micro_batch) {
+                check = check.wrapping_add(plan.check(&planned, sample));
+                each(step, sample)?;
+            }
+        }
+    }
+    let got = span.check.0;
+    if got == check { Ok(()) } else { Err(Wrong::Check { from, to, expected: check, got }) }
+}
+
+/// Samples of the steps `1..=step`.
+fn samples_through(plan: &BatchPlan, step: Step) -> u128 {
+    let (epochs, steps) = (step.0 / plan.steps_per_epoch(), step.0 % plan.steps_per_epoch());
+    u128::from(epochs) * u128::from(plan.samples()) + u128::from(steps) * u128::from(plan.global_batch())
+}
+
+fn against_manifest(scan: &Scan, Newest { step, ledger }: Newest) -> Option<Wrong> {
+    let Some((_, reached)) = scan.heads.iter().find(|(head, _)| *head == ledger) else {
+        return Some(Wrong::NoSuchHead { step, ledger });
+    };
+    if *reached != step {
+        return Some(Wrong::HeadStep { step, reached: *reached });
+    }
+    (scan.reached < step).then_some(Wrong::Short { step, reached: scan.reached })
+}
+
+/// Counts the samples of each epoch, one bit a sample of the epoch at hand.
+struct Usage<'a> {
+    plan: &'a BatchPlan,
+    epochs: Vec<EpochUse>,
+    seen: Vec<u64>,
+}
+
+impl Usage<'_> {
+    fn take(&mut self, epoch: Epoch, sample: u64) -> Result<(), Wrong> {
+        if self.epochs.last().is_none_or(|last| last.epoch != epoch) {
+            self.epochs.push(EpochUse { epoch, used: 0, of: self.plan.samples() });
+            self.seen.clear();
+            self.seen.resize(self.plan.samples().div_ceil(64) as usize, 0);
+        }
+        let (word, bit) = (&mut self.seen[(sample / 64) as usize], 1 << (sample % 64));
+        if *word & bit != 0 {
+            return Err(Wrong::SampleTwice { sample, epoch });
+        }
+        *word |= bit;
+        self.epochs.last_mut().expect("pushed above").used += 1;
+        Ok(())
+    }
+}
