@@ -468,3 +468,14 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Whether every element is finite.
     fn all_finite(&self, x: Self::Ref<'_>) -> bool;
 }
+
+/// A device whose memory is the host's own: what a model's replica on the CPU works on.
+pub trait HostDevice:
+    for<'a> Device<Ref<'a> = &'a [f32], Mut<'a> = &'a mut [f32], Ids<'a> = &'a [u32]>
+{
+}
+
+impl<D> HostDevice for D where
+    D: for<'a> Device<Ref<'a> = &'a [f32], Mut<'a> = &'a mut [f32], Ids<'a> = &'a [u32]>
+{
+}

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 const ALIGNMENT: usize = 64;
 
 /// A buffer of fixed length, zeros at first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Flat {
     memory: Vec<f32>,
     start: usize,

@@ -11,20 +11,73 @@ use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 /// The shape of what flows between stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// f32 values `[rows, dims...]`; `rows` is that of the micro-batch, or batch x time inside a sequence model.
+    /// f32 values `[rows, dims...]`.
     Values {
-        /// Rows of the greatest micro-batch.
+        /// Samples of the greatest micro-batch.
         rows: usize,
-        /// The shape of a row.
+        /// The shape of a sample: `[features]`, `[channels, height, width]`, `[time, width]`.
         dims: Vec<usize>,
     },
     /// Token ids `[rows, time]`.
     Tokens {
-        /// Rows of the greatest micro-batch.
+        /// Samples of the greatest micro-batch.
         rows: usize,
-        /// Tokens of a row.
+        /// Tokens of a sample.
         time: usize,
     },
+}
+
+impl Shape {
+    /// f32 values `[rows, dims...]`.
+    #[must_use]
+    pub fn values(rows: usize, dims: &[usize]) -> Self {
+        Self::Values { rows, dims: dims.to_vec() }
+    }
+
+    /// Samples of the greatest micro-batch.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Values { rows, .. } | Self::Tokens { rows, .. } => *rows,
+        }
+    }
+
+    /// Elements of one sample.
+    #[must_use]
+    pub fn per_row(&self) -> usize {
+        match self {
+            Self::Values { dims, .. } => dims.iter().product(),
+            Self::Tokens { time, .. } => *time,
+        }
+    }
+
+    /// The shape of a sample of values.
+    ///
+    /// *Errors*: token ids, as a sentence for people.
+    pub fn dims(&self) -> Result<&[usize], String> {
+        match self {
+            Self::Values { dims, .. } if dims.iter().all(|d| *d > 0) => Ok(dims),
+            Self::Values { dims, .. } => Err(format!("its input has the empty shape {dims:?}")),
+            Self::Tokens { .. } => {
+                Err("it takes values, but its input is token ids: put an embedding first".into())
+            }
+        }
+    }
+
+    /// The last dimension of a sample of values: what linear layers and layer norms work on.
+    ///
+    /// *Errors*: token ids or a sample without dimensions.
+    pub fn width(&self) -> Result<usize, String> {
+        self.dims()?.last().copied().ok_or_else(|| "its input has no dimension".into())
+    }
+
+    /// A sample of values as `[channels, height, width]`.
+    ///
+    /// *Errors*: any other number of dimensions.
+    pub fn image(&self) -> Result<[usize; 3], String> {
+        let dims = self.dims()?;
+        dims.try_into().map_err(|_| format!("it takes [channels, height, width], its input is {dims:?}"))
+    }
 }
 
 /// One parameter tensor in its stage's slice.
@@ -40,6 +93,14 @@ pub struct Parameter {
     pub decays: bool,
     /// How it starts.
     pub init: Init,
+}
+
+impl Parameter {
+    /// Number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 /// How a parameter starts.
@@ -62,13 +123,73 @@ pub struct ParamLayout {
     pub stats: Vec<Parameter>,
 }
 
-/// What a stage needs during a pass, in elements of f32.
+impl ParamLayout {
+    /// A stage that keeps nothing.
+    pub const NOTHING: Self = Self { parameters: Vec::new(), stats: Vec::new() };
+
+    /// Elements of all parameters.
+    #[must_use]
+    pub fn parameters_len(&self) -> usize {
+        self.parameters.iter().map(Parameter::elements).sum()
+    }
+
+    /// Elements of all running statistics.
+    #[must_use]
+    pub fn stats_len(&self) -> usize {
+        self.stats.iter().map(Parameter::elements).sum()
+    }
+
+    /// Adds a parameter behind the others. Tensors of two or more dimensions decay.
+    #[must_use]
+    pub fn with(mut self, name: &str, shape: &[usize], init: Init) -> Self {
+        let offset = self.parameters_len();
+        let decays = shape.len() > 1;
+        self.parameters.push(Parameter { name: name.into(), shape: shape.to_vec(), offset, decays, init });
+        self
+    }
+
+    /// Adds a running statistic behind the others.
+    #[must_use]
+    pub fn with_stat(mut self, name: &str, shape: &[usize], init: Init) -> Self {
+        let offset = self.stats_len();
+        self.stats.push(Parameter { name: name.into(), shape: shape.to_vec(), offset, decays: false, init });
+        self
+    }
+}
+
+/// What a stage needs during a pass, in elements of f32, and of its micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaPlan {
     /// Kept from the forward to the backward pass.
     pub saved: usize,
     /// Free for anyone between two stages.
     pub scratch: usize,
+    /// The least number of rows that training needs, 0 if it does not matter.
+    pub min_rows: usize,
+    sites: u32,
+}
+
+impl ArenaPlan {
+    /// Call sites of stages are numbered from here; those below belong to initialisation and to the data.
+    pub const FIRST_SITE: u32 = 1 << 16;
+
+    /// A call site of its own, for [`Pass::key`].
+    pub fn site(&mut self) -> Site {
+        self.sites += 1;
+        Site(Self::FIRST_SITE + self.sites - 1)
+    }
+
+    /// An empty plan for a stage inside this one; call sites go on.
+    #[must_use]
+    pub fn inner(&self) -> Self {
+        Self { sites: self.sites, ..Self::default() }
+    }
+
+    /// Takes over an inner stage's call sites and its demand on rows.
+    pub fn absorb(&mut self, inner: &Self) {
+        self.sites = inner.sites;
+        self.min_rows = self.min_rows.max(inner.min_rows);
+    }
 }
 
 /// Whether statistics and gradients are wanted.
@@ -81,7 +202,6 @@ pub enum Mode {
 }
 
 /// One pass over one micro-batch.
-#[derive(Clone, Copy)]
 pub struct Pass<'a, D: Device> {
     /// The hardware.
     pub device: &'a D,
@@ -93,7 +213,7 @@ pub struct Pass<'a, D: Device> {
     pub step: Step,
     /// the micro-batch, that key the randomness.
     pub micro_batch: MicroBatch,
-    /// Rows of this micro-batch; at most those planned for.
+    /// Samples of this micro-batch; at most those planned for.
     pub rows: usize,
 }
 
@@ -106,12 +226,52 @@ impl<D: Device> Pass<'_, D> {
 }
 
 /// The input of a stage.
-#[derive(Clone, Copy)]
 pub enum Input<'a, D: Device> {
     /// f32 values.
     Values(D::Ref<'a>),
     /// Token ids.
     Ids(D::Ids<'a>),
+}
+
+// Derived implementations would ask that the device itself be `Copy`.
+impl<D: Device> Clone for Input<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for Input<'_, D> {}
+
+impl<'a, D: Device> Input<'a, D> {
+    /// The values. *Panics* on token ids: the plan refuses such a model.
+    #[must_use]
+    pub fn values(self) -> D::Ref<'a> {
+        match self {
+            Self::Values(x) => x,
+            Self::Ids(_) => panic!("a stage that takes values was planned behind token ids"),
+        }
+    }
+
+    /// The token ids. *Panics* on values: the plan refuses such a model.
+    #[must_use]
+    pub fn ids(self) -> D::Ids<'a> {
+        match self {
+            Self::Ids(ids) => ids,
+            Self::Values(_) => panic!("a stage that takes token ids was planned behind values"),
+        }
+    }
+
+    /// The same input, borrowed for less long.
+    #[must_use]
+    pub fn shorter<'b>(self) -> Input<'b, D>
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Values(x) => Input::Values(D::part(x, 0..D::len(x))),
+            Self::Ids(ids) => Input::Ids(D::ids_part(ids, 0..D::ids_len(ids))),
+        }
+    }
 }
 
 /// What a stage reads and writes in the forward pass. Slices are cut to the rows of this pass.
@@ -138,13 +298,13 @@ pub struct Backward<'a, D: Device> {
     pub params: D::Ref<'a>,
     /// Its input in the forward pass.
     pub x: Input<'a, D>,
-    /// Its output in the forward pass.
+    /// Its output in the forward pass; anything if it does not need it ([`Needs::output`]).
     pub y: D::Ref<'a>,
     /// What it kept.
     pub saved: D::Mut<'a>,
-    /// The gradient of its output; it may be overwritten.
+    /// The gradient of its output; see [`Needs::gradient`] for what may become of it.
     pub dy: D::Mut<'a>,
-    /// The gradient of its input, overwritten; none for the first stage.
+    /// The gradient of its input, overwritten; none for the first stage, and for [`GradientUse::InPlace`].
     pub dx: Option<D::Mut<'a>>,
     /// The gradient of its parameters, overwritten.
     pub grads: D::Mut<'a>,
@@ -152,18 +312,66 @@ pub struct Backward<'a, D: Device> {
     pub scratch: D::Mut<'a>,
 }
 
+/// What a stage does with the gradient of its output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GradientUse {
+    /// Reads `dy`, writes `dx`.
+    Reads,
+    /// Writes `dx` and may overwrite `dy`.
+    Spoils,
+    /// Turns `dy` into the gradient of its input where it lies: input and output have the same length, and there
+    /// are no parameters.
+    InPlace,
+}
+
+/// What a stage relies on, so that the engine can save copies and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Whether the backward pass reads `y`.
+    pub output: bool,
+    /// What becomes of `dy`.
+    pub gradient: GradientUse,
+    /// Whether the output is the input under another shape, so that neither pass needs to run.
+    pub view: bool,
+}
+
+impl Needs {
+    /// Nothing is promised: always right.
+    pub const ANY: Self = Self { output: true, gradient: GradientUse::Spoils, view: false };
+    /// Reads `dy`, writes `dx`, does without `y`.
+    pub const PLAIN: Self = Self { output: false, gradient: GradientUse::Reads, view: false };
+}
+
 /// One block of a model. See the file's comment.
 pub trait Stage<D: Device>: Send + Sync {
-    /// Its name in a list of layers: `linear`, `block`.
+    /// What it is: `linear`, `residual`.
     fn kind(&self) -> &'static str;
-    /// Names, shapes, offsets, starts.
-    fn layout(&self) -> &ParamLayout;
-    /// Its output for this input, after adding what it needs to `space`.
+
+    /// Names, shapes, offsets, starts; known after [`Stage::plan`].
+    fn layout(&self) -> &ParamLayout {
+        static NOTHING: ParamLayout = ParamLayout::NOTHING;
+        &NOTHING
+    }
+
+    /// What it relies on.
+    fn needs(&self) -> Needs {
+        Needs::ANY
+    }
+
+    /// How many token ids it knows, if it takes any: greater ones are refused before the pass.
+    fn vocabulary(&self) -> Option<usize> {
+        None
+    }
+
+    /// Learns the shape of its input, says that of its output, and adds what it needs to `space`. Called once,
+    /// before everything else.
     ///
     /// *Errors*: an input that does not fit is a sentence for people.
-    fn plan(&self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String>;
+    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String>;
+
     /// Computes `y`.
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>);
+
     /// Computes the gradients of parameters and input.
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>);
 }

@@ -1,0 +1,203 @@
+//! How a model starts: random numbers by distribution, or tensors by name from a file that somebody else has read.
+//!
+//! The numbers of a tensor depend on the seed and on the tensor's index in the layout alone.
+
+use crate::error::EngineError;
+use crate::layout::{Layout, Section, Tensor};
+use crate::numbers::normal_quantile;
+use crate::stage::Init;
+use crate::state::State;
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+
+/// A tensor to start from.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedTensor<'a> {
+    /// Its full name, as in the [`Layout`].
+    pub name: &'a str,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// Its elements.
+    pub values: &'a [f32],
+}
+
+impl Layout {
+    /// Fills parameters and running statistics as their [`Init`] says, and zeros the optimizer's buffers.
+    ///
+    /// *Order*: tensor `i` draws from the stream `(seed, step 0, micro-batch 0, site i)`.
+    pub fn initialise(&self, seed: Seed, state: &mut State) {
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            let site = Site(u32::try_from(index).expect("a model has fewer than 2^32 tensors"));
+            let key = Key::new(seed, Step(0), MicroBatch(0), site);
+            fill(tensor.init, key, &mut state.section_mut(tensor.section)[tensor.range()]);
+        }
+        for section in [Section::First, Section::Second] {
+            state.section_mut(section).fill(0.0);
+        }
+        state.applied = Step(0);
+    }
+
+    /// Sets parameters and running statistics from tensors by name. Every parameter must be there; running
+    /// statistics may be absent and keep their values, and PyTorch's `num_batches_tracked` is passed over.
+    ///
+    /// *Errors*: a name the model does not know, another shape, a missing parameter; nothing is changed then.
+    pub fn load(&self, tensors: &[NamedTensor<'_>], state: &mut State) -> Result<(), EngineError> {
+        let known = tensors.iter().filter(|t| !t.name.ends_with("num_batches_tracked"));
+        for given in known.clone() {
+            let tensor = self.tensor(given.name).ok_or_else(|| self.unknown(given.name))?;
+            if tensor.shape != given.shape || given.values.len() != tensor.elements() {
+                return Err(EngineError::TensorShape {
+                    name: given.name.into(),
+                    expected: tensor.shape.clone(),
+                    got: given.shape.to_vec(),
+                });
+            }
+        }
+        let is_given = |tensor: &Tensor| tensors.iter().any(|given| given.name == tensor.name);
+        let missing = self.tensors.iter().find(|t| t.section == Section::Parameters && !is_given(t));
+        if let Some(tensor) = missing {
+            return Err(EngineError::MissingTensor {
+                name: tensor.name.clone(),
+                shape: tensor.shape.clone(),
+            });
+        }
+        for given in known {
+            let tensor = self.tensor(given.name).expect("every name was looked up above");
+            state.section_mut(tensor.section)[tensor.range()].copy_from_slice(given.values);
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> EngineError {
+        let nearest = self.tensors.iter().min_by_key(|tensor| distance(&tensor.name, name));
+        let nearest = nearest.map_or_else(|| "none: it has no tensor".into(), |tensor| tensor.name.clone());
+        EngineError::UnknownTensor { name: name.into(), nearest }
+    }
+}
+
+/// Fills one tensor.
+fn fill(init: Init, key: Key, values: &mut [f32]) {
+    let draw = |to: &mut [f32], number: &dyn Fn(u32) -> f32| {
+        for (index, four) in to.chunks_mut(4).enumerate() {
+            let block = key.block(u32::try_from(index).expect("a tensor has fewer than 2^34 elements"));
+            four.iter_mut().zip(block).for_each(|(x, word)| *x = number(word));
+        }
+    };
+    match init {
+        Init::Constant(value) => values.fill(value),
+        Init::Uniform(bound) => draw(values, &|word| {
+            let unit = (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32);
+            (unit * 2.0 - 1.0) * bound
+        }),
+        Init::Normal(deviation) => draw(values, &|word| {
+            // The middle of one of 2^32 equal parts of (0, 1): never 0, never 1.
+            let p = (f64::from(word) + 0.5) / 4_294_967_296.0;
+            (normal_quantile(p) * f64::from(deviation)) as f32
+        }),
+    }
+}
+
+/// Edit distance between two names.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::StateShape;
+
+    fn tensor(name: &str, shape: &[usize], section: Section, offset: usize, init: Init) -> Tensor {
+        Tensor { name: name.into(), shape: shape.to_vec(), section, offset, decays: false, init }
+    }
+
+    fn layout() -> Layout {
+        Layout {
+            tensors: vec![
+                tensor("fc.weight", &[50, 100], Section::Parameters, 0, Init::Uniform(0.5)),
+                tensor("wte.weight", &[70, 100], Section::Parameters, 5000, Init::Normal(0.02)),
+                tensor("fc.bias", &[2], Section::Parameters, 12_000, Init::Constant(3.0)),
+                tensor("norm.running_var", &[2], Section::Stats, 0, Init::Constant(1.0)),
+            ],
+            stages: Vec::new(),
+            parameters: 12_002,
+            stats: 2,
+        }
+    }
+
+    fn state() -> State {
+        State::zeros(StateShape { parameters: 12_002, stats: 2, moments: 1 })
+    }
+
+    fn moments(values: &[f32]) -> (f64, f64) {
+        let n = values.len() as f64;
+        let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+        (mean, (values.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n).sqrt())
+    }
+
+    #[test]
+    fn each_distribution_has_its_mean_its_deviation_and_its_bounds() {
+        let mut state = state();
+        state.section_mut(Section::First).fill(7.0);
+        layout().initialise(Seed(3), &mut state);
+        let p = state.section(Section::Parameters);
+        let (mean, deviation) = moments(&p[..5000]);
+        assert!(mean.abs() < 0.02 && (deviation - 0.5 / 3f64.sqrt()).abs() < 0.01, "{mean} {deviation}");
+        assert!(p[..5000].iter().all(|x| x.abs() <= 0.5));
+        let (mean, deviation) = moments(&p[5000..12_000]);
+        assert!(mean.abs() < 0.001 && (deviation - 0.02).abs() < 0.0005, "{mean} {deviation}");
+        assert!(p[5000..12_000].iter().any(|x| x.abs() > 0.06), "a normal distribution has tails");
+        assert_eq!(p[12_000..], [3.0, 3.0]);
+        assert_eq!(state.section(Section::Stats), [1.0, 1.0]);
+        assert!(state.section(Section::First).iter().all(|x| *x == 0.0));
+    }
+
+    #[test]
+    fn another_seed_and_another_tensor_start_elsewhere() {
+        let start = |seed| {
+            let mut state = state();
+            layout().initialise(Seed(seed), &mut state);
+            state
+        };
+        assert_eq!(start(1).digest(), start(1).digest());
+        assert_ne!(start(1).digest(), start(2).digest());
+    }
+
+    #[test]
+    fn tensors_by_name_are_taken_whole_or_not_at_all() {
+        let (weight, embedding) = (vec![1.0; 5000], vec![2.0; 7000]);
+        let good = [
+            NamedTensor { name: "wte.weight", shape: &[70, 100], values: &embedding },
+            NamedTensor { name: "fc.weight", shape: &[50, 100], values: &weight },
+            NamedTensor { name: "fc.bias", shape: &[2], values: &[4.0, 5.0] },
+            NamedTensor { name: "norm.num_batches_tracked", shape: &[], values: &[9.0] },
+        ];
+        let mut state = state();
+        layout().load(&good, &mut state).expect("every parameter is there");
+        let p = state.section(Section::Parameters);
+        assert_eq!((p[0], p[5000], &p[12_000..]), (1.0, 2.0, &[4.0, 5.0][..]));
+
+        let before = state.digest();
+        let mut refused = |tensors: &[NamedTensor<'_>]| {
+            let error = layout().load(tensors, &mut state).expect_err("it does not fit");
+            assert_eq!(state.digest(), before);
+            error.to_string()
+        };
+        assert_eq!(refused(&good[..2]), "tensor fc.bias [2] is missing");
+        let mut wrong = good;
+        wrong[2].shape = &[1, 2];
+        assert_eq!(refused(&wrong), "tensor fc.bias: the model has shape [2], got [1, 2]");
+        wrong = good;
+        wrong[1].name = "fc.wieght";
+        assert_eq!(refused(&wrong), "the model has no tensor fc.wieght; the nearest is fc.weight");
+    }
+}

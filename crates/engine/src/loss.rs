@@ -1,0 +1,153 @@
+//! What a model is trained to make small.
+//!
+//! A loss gives the *sum* of weighted losses of a micro-batch, its gradient, and the normaliser beside it: the one
+//! division happens after the reduction, when the whole step's normaliser is known.
+
+use crate::batch::Targets;
+use crate::device::{CrossEntropy, HostDevice, LossSums, Rows};
+use crate::error::EngineError;
+
+/// A loss and its options.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// Cross entropy over class ids, on the last dimension of the outputs; as PyTorch's.
+    CrossEntropy {
+        /// Share of the target that is spread evenly over all classes, in `[0, 1)`.
+        label_smoothing: f32,
+        /// Weight of each class; empty for all ones.
+        class_weights: Vec<f32>,
+        /// Rows with this target count for nothing.
+        ignore_index: Option<u32>,
+    },
+    /// Squared error, averaged over the outputs and over the samples.
+    MeanSquaredError,
+}
+
+impl Loss {
+    /// Cross entropy without options.
+    #[must_use]
+    pub fn cross_entropy() -> Self {
+        Self::CrossEntropy { label_smoothing: 0.0, class_weights: Vec::new(), ignore_index: None }
+    }
+
+    /// Whether the options make sense for a model with so many outputs.
+    ///
+    /// *Errors*: [`EngineError::Option`] and [`EngineError::Loss`].
+    pub fn check(&self, outputs: usize) -> Result<(), EngineError> {
+        let Self::CrossEntropy { label_smoothing, class_weights, .. } = self else { return Ok(()) };
+        if outputs < 2 {
+            return Err(EngineError::Loss(format!(
+                "cross entropy needs at least 2 classes, the model has {outputs} output"
+            )));
+        }
+        if !(0.0..1.0).contains(label_smoothing) {
+            let reason = format!("must be at least 0 and below 1, got {label_smoothing}");
+            return Err(EngineError::Option { key: "loss.label_smoothing", reason });
+        }
+        let weights = class_weights.len();
+        if weights != 0 && weights != outputs {
+            let reason = format!("{weights} weights for a model with {outputs} outputs");
+            return Err(EngineError::Option { key: "loss.class_weights", reason });
+        }
+        match class_weights.iter().find(|w| !(w.is_finite() && **w >= 0.0)) {
+            Some(w) => {
+                let reason = format!("must be finite numbers of at least 0, got {w}");
+                Err(EngineError::Option { key: "loss.class_weights", reason })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether targets fit: their kind, their number, and each class id.
+    ///
+    /// *Errors*: [`EngineError::Kind`], [`EngineError::Length`], [`EngineError::Target`].
+    pub fn check_targets(&self, shape: Rows, targets: &Targets<'_>) -> Result<(), EngineError> {
+        match (self, targets) {
+            (Self::CrossEntropy { ignore_index, .. }, Targets::Classes(classes)) => {
+                expect_length("targets", shape.rows, classes.len())?;
+                let outside = |target: u32| target as usize >= shape.width && Some(target) != *ignore_index;
+                match classes.iter().position(|target| outside(*target)) {
+                    Some(row) => Err(EngineError::Target { target: classes[row], row, classes: shape.width }),
+                    None => Ok(()),
+                }
+            }
+            (Self::MeanSquaredError, Targets::Values(values)) => {
+                expect_length("targets", shape.rows * shape.width, values.len())
+            }
+            (Self::CrossEntropy { .. }, Targets::Values(_)) => {
+                Err(EngineError::Kind { expected: "class ids as targets", got: "values" })
+            }
+            (Self::MeanSquaredError, Targets::Classes(_)) => {
+                Err(EngineError::Kind { expected: "values as targets", got: "class ids" })
+            }
+        }
+    }
+
+    /// The sums of a micro-batch and, if asked, the gradient of the sum of losses with respect to the outputs.
+    pub fn of<D: HostDevice>(
+        &self,
+        device: &D,
+        shape: Rows,
+        outputs: &[f32],
+        targets: &Targets<'_>,
+        gradient: Option<&mut [f32]>,
+    ) -> LossSums {
+        match (self, *targets) {
+            (
+                Self::CrossEntropy { label_smoothing, class_weights, ignore_index },
+                Targets::Classes(classes),
+            ) => {
+                let options = CrossEntropy {
+                    label_smoothing: *label_smoothing,
+                    class_weights,
+                    ignore_index: *ignore_index,
+                };
+                device.cross_entropy(shape, &options, outputs, classes, gradient)
+            }
+            (Self::MeanSquaredError, Targets::Values(values)) => {
+                device.squared_error(shape, outputs, values, gradient)
+            }
+            _ => unreachable!("the targets were checked"),
+        }
+    }
+}
+
+/// *Errors*: [`EngineError::Length`] if the two differ.
+pub(crate) fn expect_length(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
+    if expected == got { Ok(()) } else { Err(EngineError::Length { what, expected, got }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weighted(class_weights: Vec<f32>) -> Loss {
+        Loss::CrossEntropy { label_smoothing: 0.0, class_weights, ignore_index: Some(99) }
+    }
+
+    #[test]
+    fn options_that_do_not_fit_the_model_are_refused() {
+        let refused = |loss: Loss, outputs| loss.check(outputs).expect_err("it does not fit").to_string();
+        assert_eq!(
+            refused(weighted(vec![1.0; 3]), 4),
+            "loss.class_weights: 3 weights for a model with 4 outputs"
+        );
+        assert!(refused(weighted(vec![1.0, -2.0]), 2).contains("got -2"));
+        let smooth = Loss::CrossEntropy { label_smoothing: 1.0, class_weights: vec![], ignore_index: None };
+        assert!(refused(smooth, 4).starts_with("loss.label_smoothing"));
+        assert!(refused(Loss::cross_entropy(), 1).contains("at least 2 classes"));
+        weighted(vec![1.0; 4]).check(4).expect("one weight a class");
+        Loss::MeanSquaredError.check(1).expect("a regression has one output");
+    }
+
+    #[test]
+    fn a_target_outside_the_classes_is_named_unless_it_is_the_ignored_one() {
+        let shape = Rows { rows: 3, width: 4 };
+        let check = |classes: &[u32]| weighted(vec![]).check_targets(shape, &Targets::Classes(classes));
+        assert_eq!(check(&[0, 99, 3]), Ok(()));
+        assert_eq!(check(&[0, 1, 4]), Err(EngineError::Target { target: 4, row: 2, classes: 4 }));
+        assert_eq!(check(&[0, 1]), Err(EngineError::Length { what: "targets", expected: 3, got: 2 }));
+        let values = Loss::MeanSquaredError.check_targets(shape, &Targets::Classes(&[0]));
+        assert!(matches!(values, Err(EngineError::Kind { .. })));
+    }
+}

@@ -1,0 +1,17 @@
+//! The built-in models, as chains of stages.
+
+mod cnn;
+mod gpt;
+mod mlp;
+pub mod peer;
+
+pub use cnn::{CnnOptions, PoolPlace, cnn};
+pub use gpt::{GptOptions, gpt};
+pub use mlp::{MlpOptions, mlp};
+
+use crate::error::EngineError;
+
+/// *Errors*: an option of a model that makes no sense, under its key.
+fn demand(holds: bool, key: &'static str, reason: &str) -> Result<(), EngineError> {
+    if holds { Ok(()) } else { Err(EngineError::Option { key, reason: reason.into() }) }
+}

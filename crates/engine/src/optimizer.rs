@@ -1,0 +1,220 @@
+//! How a reduced gradient changes the parameters: one division, clipping by the global norm, SGD or AdamW.
+//!
+//! Works on flat buffers. It does not know layers; it knows which runs of parameters decay.
+
+use crate::device::{AdamW, Device, Sgd};
+use crate::error::EngineError;
+use crate::layout::Layout;
+use crate::numbers::power;
+use crate::schedule::Schedule;
+use dtrain_types::Step;
+use std::ops::Range;
+
+/// The rule of one update, as PyTorch defines it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Stochastic gradient descent; weight decay is an L2 penalty.
+    Sgd {
+        /// Momentum, 0 for none.
+        momentum: f32,
+        /// Nesterov's look-ahead.
+        nesterov: bool,
+        /// L2 penalty.
+        weight_decay: f32,
+    },
+    /// Adam with decoupled weight decay.
+    AdamW {
+        /// Decay rates of the two moments.
+        betas: [f32; 2],
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Decoupled decay, times the learning rate.
+        weight_decay: f32,
+    },
+}
+
+impl Rule {
+    /// AdamW with PyTorch's defaults.
+    #[must_use]
+    pub fn adamw() -> Self {
+        Self::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 }
+    }
+
+    /// Buffers as long as the parameters that the rule keeps.
+    #[must_use]
+    pub fn moments(&self) -> usize {
+        match self {
+            Self::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
+            Self::AdamW { .. } => 2,
+        }
+    }
+}
+
+/// Which parameters weight decay applies to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DecayGroup {
+    /// Matrices, convolutions and embeddings; not biases and gains.
+    #[default]
+    Matrices,
+    /// Every parameter, as `torch.optim` does when it is given `model.parameters()`.
+    All,
+}
+
+/// All that decides an update besides the gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Optimizer {
+    /// The rule.
+    pub rule: Rule,
+    /// What decays.
+    pub decays: DecayGroup,
+    /// The greatest norm of the mean gradient, if it is clipped.
+    pub clip_norm: Option<f64>,
+    /// The learning rate of each step.
+    pub schedule: Schedule,
+}
+
+/// The flat buffers that an update changes; moments that the rule does not keep are empty.
+pub struct Buffers<'a, D: Device> {
+    /// Parameters.
+    pub parameters: D::Mut<'a>,
+    /// First moment, or momentum.
+    pub first: D::Mut<'a>,
+    /// Second moment.
+    pub second: D::Mut<'a>,
+}
+
+impl Optimizer {
+    /// Whether every number makes sense.
+    ///
+    /// *Errors*: [`EngineError::Option`].
+    pub fn check(&self) -> Result<(), EngineError> {
+        self.schedule.check()?;
+        let within = |key, value: f32, most: f32| {
+            let reason = format!("must be at least 0 and below {most}, got {value}");
+            if (0.0..most).contains(&value) { Ok(()) } else { Err(EngineError::Option { key, reason }) }
+        };
+        if let Some(norm) = self.clip_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
+            let reason = format!("must be a finite number above 0, got {norm}");
+            return Err(EngineError::Option { key: "optimizer.clip_norm", reason });
+        }
+        match self.rule {
+            Rule::Sgd { momentum, nesterov, weight_decay } => {
+                within("optimizer.weight_decay", weight_decay, f32::MAX)?;
+                within("optimizer.momentum", momentum, 1.0)?;
+                if nesterov && momentum == 0.0 {
+                    let reason = "needs a momentum above 0".into();
+                    return Err(EngineError::Option { key: "optimizer.nesterov", reason });
+                }
+                Ok(())
+            }
+            Rule::AdamW { betas, epsilon, weight_decay } => {
+                within("optimizer.weight_decay", weight_decay, f32::MAX)?;
+                within("optimizer.epsilon", epsilon, f32::MAX)?;
+                betas.into_iter().try_for_each(|beta| within("optimizer.betas", beta, 1.0))
+            }
+        }
+    }
+
+    /// The parameters as runs that decay or do not.
+    #[must_use]
+    pub fn runs(&self, layout: &Layout) -> Vec<(Range<usize>, bool)> {
+        match self.decays {
+            DecayGroup::Matrices => layout.decay_runs(),
+            DecayGroup::All => vec![(0..layout.parameters, true)],
+        }
+    }
+
+    /// The factor of the one division, and what clipping makes of it. Zero weight gives a zero gradient.
+    #[must_use]
+    pub fn scale(&self, weight: f64, norm: f64) -> f32 {
+        // PyTorch's clip_grad_norm_ adds the same 1e-6.
+        let clip = self.clip_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
+        if weight == 0.0 { 0.0 } else { (clip / weight) as f32 }
+    }
+
+    /// Applies update number `step` in place over all runs. Every gradient element must be finite.
+    ///
+    /// *Order*: element-wise, so the bits do not depend on how the runs are cut.
+    pub fn apply<D: Device>(
+        &self,
+        device: &D,
+        step: Step,
+        scale: f32,
+        runs: &[(Range<usize>, bool)],
+        gradient: D::Ref<'_>,
+        mut to: Buffers<'_, D>,
+    ) {
+        let lr = self.schedule.lr(step);
+        for (run, decays) in runs {
+            let g = D::part(gradient, run.clone());
+            let p = D::part_mut(&mut to.parameters, run.clone());
+            match self.rule {
+                Rule::Sgd { momentum, nesterov, weight_decay } => {
+                    let weight_decay = if *decays { weight_decay } else { 0.0 };
+                    let constants = Sgd {
+                        scale,
+                        lr: lr as f32,
+                        weight_decay,
+                        momentum,
+                        nesterov,
+                        first: step == Step(1),
+                    };
+                    let kept = if momentum == 0.0 { 0..0 } else { run.clone() };
+                    device.sgd(&constants, g, p, D::part_mut(&mut to.first, kept));
+                }
+                Rule::AdamW { betas: [beta1, beta2], epsilon, weight_decay } => {
+                    let correction = |beta: f32| 1.0 - power(f64::from(beta), step.0);
+                    let decay = if *decays { 1.0 - lr * f64::from(weight_decay) } else { 1.0 };
+                    let constants = AdamW {
+                        scale,
+                        step_size: (lr / correction(beta1)) as f32,
+                        root_correction: (1.0 / correction(beta2).sqrt()) as f32,
+                        decay: decay as f32,
+                        beta1,
+                        beta2,
+                        epsilon,
+                    };
+                    let m = D::part_mut(&mut to.first, run.clone());
+                    device.adamw(&constants, g, p, m, D::part_mut(&mut to.second, run.clone()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn optimizer(rule: Rule) -> Optimizer {
+        Optimizer { rule, decays: DecayGroup::All, clip_norm: Some(2.0), schedule: Schedule::constant(0.1) }
+    }
+
+    #[test]
+    fn the_scale_divides_once_and_clips_only_above_the_norm() {
+        let optimizer = optimizer(Rule::adamw());
+        assert_eq!(optimizer.scale(4.0, 1.0), 0.25);
+        assert!((optimizer.scale(4.0, 8.0) - 0.0625).abs() < 1e-7);
+        assert_eq!(optimizer.scale(0.0, 8.0), 0.0);
+        assert_eq!(Optimizer { clip_norm: None, ..optimizer }.scale(4.0, 8.0), 0.25);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_key_to_change() {
+        let refused = |o: Optimizer| o.check().expect_err("it makes no sense").to_string();
+        let sgd = |momentum, nesterov| optimizer(Rule::Sgd { momentum, nesterov, weight_decay: 0.0 });
+        assert_eq!(refused(sgd(0.0, true)), "optimizer.nesterov: needs a momentum above 0");
+        assert_eq!(refused(sgd(1.0, false)), "optimizer.momentum: must be at least 0 and below 1, got 1");
+        let clip = Optimizer { clip_norm: Some(0.0), ..sgd(0.9, true) };
+        assert_eq!(refused(clip), "optimizer.clip_norm: must be a finite number above 0, got 0");
+        sgd(0.9, true).check().expect("the usual momentum");
+        optimizer(Rule::adamw()).check().expect("the defaults");
+    }
+
+    #[test]
+    fn a_rule_keeps_as_many_buffers_as_it_needs() {
+        assert_eq!(Rule::adamw().moments(), 2);
+        assert_eq!(Rule::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }.moments(), 1);
+        assert_eq!(Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }.moments(), 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! Causal self-attention over packed queries, keys and values; the projections around it are linear stages.
+
+use crate::device::{Attention as AttentionShape, Device};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
+
+/// The core of causal self-attention: `[B, T, 3 x heads x head]` to `[B, T, heads x head]`.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    shape: AttentionShape,
+}
+
+impl Attention {
+    /// Attention with this many heads.
+    #[must_use]
+    pub fn new(heads: usize) -> Self {
+        Self { shape: AttentionShape { batch: 0, time: 0, heads, head: 0 } }
+    }
+
+    fn of(&self, rows: usize) -> AttentionShape {
+        AttentionShape { batch: rows, ..self.shape }
+    }
+}
+
+impl<D: Device> Stage<D> for Attention {
+    fn kind(&self) -> &'static str {
+        "attention"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { output: true, gradient: GradientUse::Reads, view: false }
+    }
+
+    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+        let dims = input.dims()?;
+        let [time, packed] = *dims else {
+            return Err(format!("it takes [time, 3 x width], its input is {dims:?}"));
+        };
+        let heads = self.shape.heads;
+        if heads == 0 || !packed.is_multiple_of(3 * heads) {
+            return Err(format!("a width of {} cannot be shared by {heads} heads", packed / 3));
+        }
+        self.shape = AttentionShape { batch: input.rows(), time, heads, head: packed / 3 / heads };
+        space.saved += device.attention_saved(&self.shape);
+        space.scratch += device.attention_scratch(&self.shape);
+        Ok(Shape::values(input.rows(), &[time, packed / 3]))
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+        let shape = self.of(pass.rows);
+        let saved = D::part_mut(&mut io.saved, 0..pass.device.attention_saved(&shape));
+        let scratch = D::part_mut(&mut io.scratch, 0..pass.device.attention_scratch(&shape));
+        pass.device.attention(&shape, io.x.values(), io.y, saved, scratch);
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, mut io: Backward<'_, D>) {
+        let shape = self.of(pass.rows);
+        let Some(dx) = io.dx else { return };
+        let saved = D::part(D::read(&io.saved), 0..pass.device.attention_saved(&shape));
+        let scratch = D::part_mut(&mut io.scratch, 0..pass.device.attention_scratch(&shape));
+        let dy = D::read(&io.dy);
+        pass.device.attention_gradient(&shape, io.x.values(), io.y, saved, dy, dx, scratch);
+    }
+}

@@ -1,0 +1,356 @@
+//! Stages one after another: a whole model, or the inside of a block.
+//!
+//! A chain owns the values between its stages: they lie in its part of the saved memory, each behind the one
+//! before, so that a stage reads its input from the left of its output. Gradients between stages go back and forth
+//! between two buffers in scratch.
+//!
+//! A chain does not know the loss, nor whether it is the whole model.
+
+use crate::device::Device;
+use crate::stage::{
+    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
+};
+use std::ops::Range;
+
+/// Elements to which lengths in the arena are rounded up: one line of 64 bytes.
+const LINE: usize = 16;
+
+/// Where the input or output of a stage lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the chain's own input.
+    Input,
+    /// At this offset of the chain's saved memory.
+    Inside(usize),
+    /// In the chain's own output.
+    Output,
+}
+
+/// Where a gradient lies during the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spot {
+    /// In the chain's own `dy`.
+    Outer,
+    /// In the first buffer.
+    Ping,
+    /// In the second buffer.
+    Pong,
+    /// In the chain's own `dx`.
+    Goal,
+}
+
+impl Spot {
+    /// The buffer to write next.
+    fn other(self) -> Self {
+        if self == Self::Ping { Self::Pong } else { Self::Ping }
+    }
+}
+
+/// One stage in its place.
+pub(crate) struct Child<D: Device> {
+    /// Its name; empty to show its parameters under the chain's own name.
+    pub(crate) name: String,
+    pub(crate) stage: Box<dyn Stage<D>>,
+    /// Its slice of the chain's parameters.
+    pub(crate) params: Range<usize>,
+    /// Its slice of the chain's statistics.
+    pub(crate) stats: Range<usize>,
+    x: Place,
+    y: Place,
+    /// Its slice of the chain's saved memory.
+    saved: Range<usize>,
+    /// Elements per sample of its input and output.
+    per_row: [usize; 2],
+    /// Skipped in the forward pass: its output is its input.
+    skipped: bool,
+}
+
+/// Stages one after another. See the file's comment.
+pub struct Chain<D: Device> {
+    children: Vec<Child<D>>,
+    layout: ParamLayout,
+    ping: usize,
+    pong: usize,
+    /// The first stage that does not work in place: it writes the chain's `dx`.
+    first_apart: usize,
+}
+
+impl<D: Device> Default for Chain<D> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: Device> Chain<D> {
+    /// A chain of no stage yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { children: Vec::new(), layout: ParamLayout::NOTHING, ping: 0, pong: 0, first_apart: 0 }
+    }
+
+    /// Adds a stage under the number of stages before it, as PyTorch's `Sequential` names its modules.
+    #[must_use]
+    pub fn then(self, stage: impl Stage<D> + 'static) -> Self {
+        let name = self.children.len().to_string();
+        self.named(&name, stage)
+    }
+
+    /// Adds a stage under this name; under an empty one its parameters appear as the chain's own.
+    #[must_use]
+    pub fn named(mut self, name: &str, stage: impl Stage<D> + 'static) -> Self {
+        self.children.push(Child {
+            name: name.into(),
+            stage: Box::new(stage),
+            params: 0..0,
+            stats: 0..0,
+            x: Place::Input,
+            y: Place::Output,
+            saved: 0..0,
+            per_row: [0, 0],
+            skipped: false,
+        });
+        self
+    }
+
+    /// How many stages it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.children.len()
+    }
+
+    /// Whether it has no stage.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.children.is_empty()
+    }
+
+    pub(crate) fn children(&self) -> &[Child<D>] {
+        &self.children
+    }
+
+    /// Plans each stage behind the one before.
+    ///
+    /// *Errors*: the name and kind of the stage at fault, and why.
+    pub(crate) fn plan_stages(
+        &mut self,
+        device: &D,
+        input: &Shape,
+        space: &mut ArenaPlan,
+    ) -> Result<Shape, (String, &'static str, String)> {
+        let (mut shape, mut place) = (input.clone(), Place::Input);
+        let (mut saved, mut scratch) = (space.saved, 0);
+        let last = self.children.len().saturating_sub(1);
+        self.layout = ParamLayout::NOTHING;
+        for (i, child) in self.children.iter_mut().enumerate() {
+            let mut own = space.inner();
+            let next = child
+                .stage
+                .plan(device, &shape, &mut own)
+                .map_err(|reason| (child.name.clone(), child.stage.kind(), reason))?;
+            space.absorb(&own);
+            child.per_row = [shape.per_row(), next.per_row()];
+            let needs = child.stage.needs();
+            if needs.view || needs.gradient == GradientUse::InPlace {
+                assert_eq!(child.per_row[0], child.per_row[1], "{} works in place", child.stage.kind());
+                assert!(child.stage.layout().parameters.is_empty(), "{} works in place", child.stage.kind());
+            }
+            child.x = place;
+            child.skipped = needs.view && i < last;
+            if child.skipped {
+                child.y = place;
+            } else if i == last {
+                child.y = Place::Output;
+            } else {
+                child.y = Place::Inside(saved);
+                saved += round_up(next.rows() * next.per_row());
+            }
+            child.saved = saved..saved + own.saved;
+            saved += round_up(own.saved);
+            scratch = scratch.max(own.scratch);
+            place = child.y;
+            append(&mut self.layout, child);
+            shape = next;
+        }
+        self.plan_gradients(input.rows());
+        space.saved = saved;
+        space.scratch += self.ping + self.pong + scratch;
+        Ok(shape)
+    }
+
+    /// Walks back as [`Chain::backward`] does, and notes how long the two buffers must be.
+    fn plan_gradients(&mut self, rows: usize) {
+        let in_place = |child: &Child<D>| child.stage.needs().gradient == GradientUse::InPlace;
+        self.first_apart = self.children.iter().take_while(|child| in_place(child)).count();
+        let mut spot = Spot::Outer;
+        for child in self.children.iter().skip(self.first_apart + 1).rev().filter(|child| !in_place(child)) {
+            spot = spot.other();
+            let buffer = if spot == Spot::Ping { &mut self.ping } else { &mut self.pong };
+            *buffer = (*buffer).max(round_up(rows * child.per_row[0]));
+        }
+    }
+}
+
+fn round_up(len: usize) -> usize {
+    len.next_multiple_of(LINE)
+}
+
+/// Puts a stage's tensors behind those of the chain, under its name.
+fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) {
+    let from = child.stage.layout().clone();
+    let (params, stats) = (into.parameters_len(), into.stats_len());
+    let moved = |list: Vec<crate::stage::Parameter>, by: usize, name: &str| {
+        let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
+        list.into_iter().map(move |mut p| {
+            p.name = format!("{prefix}{}", p.name);
+            p.offset += by;
+            p
+        })
+    };
+    child.params = params..params + from.parameters_len();
+    child.stats = stats..stats + from.stats_len();
+    into.parameters.extend(moved(from.parameters, params, &child.name));
+    into.stats.extend(moved(from.stats, stats, &child.name));
+}
+
+impl<D: Device> Stage<D> for Chain<D> {
+    fn kind(&self) -> &'static str {
+        "chain"
+    }
+
+    fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    fn needs(&self) -> Needs {
+        // What happens to the outer `dy` is decided by the last stage that is not in place.
+        let Some(last) = self.children.last() else { return Needs::PLAIN };
+        let gradient = match last.stage.needs().gradient {
+            GradientUse::Reads => GradientUse::Reads,
+            GradientUse::Spoils | GradientUse::InPlace => GradientUse::Spoils,
+        };
+        Needs { output: last.stage.needs().output, gradient, view: false }
+    }
+
+    fn vocabulary(&self) -> Option<usize> {
+        self.children.first().and_then(|child| child.stage.vocabulary())
+    }
+
+    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+        if self.children.is_empty() {
+            return Err("it has no stage".into());
+        }
+        self.plan_stages(device, input, space).map_err(|(name, kind, reason)| match name.is_empty() {
+            true => format!("{kind}: {reason}"),
+            false => format!("{name} ({kind}): {reason}"),
+        })
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+        let scratch_from = self.ping + self.pong;
+        let scratch_to = D::len_mut(&io.scratch);
+        for child in self.children.iter().filter(|child| !child.skipped) {
+            let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
+            let saved_to = D::len_mut(&io.saved);
+            let begin = if let Place::Inside(offset) = child.y { offset } else { child.saved.start };
+            let (before, rest) = D::split_mut(D::part_mut(&mut io.saved, 0..saved_to), begin);
+            let (mut inside, mut tail) = D::split_mut(rest, child.saved.start - begin);
+            child.stage.forward(
+                pass,
+                Forward {
+                    params: D::part(io.params, child.params.clone()),
+                    stats: D::part(io.stats, child.stats.clone()),
+                    stat_sums: io.stat_sums.as_mut().map(|sums| D::part_mut(sums, child.stats.clone())),
+                    x: match child.x {
+                        Place::Inside(at) => Input::Values(D::part(D::read(&before), at..at + x_len)),
+                        _ => io.x.shorter(),
+                    },
+                    y: match child.y {
+                        Place::Inside(_) => D::part_mut(&mut inside, 0..y_len),
+                        _ => D::part_mut(&mut io.y, 0..y_len),
+                    },
+                    saved: D::part_mut(&mut tail, 0..child.saved.len()),
+                    scratch: D::part_mut(&mut io.scratch, scratch_from..scratch_to),
+                },
+            );
+        }
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        let Backward { params, x, y, mut saved, dy, dx, mut grads, scratch } = io;
+        let (ping, scratch) = D::split_mut(scratch, self.ping);
+        let (pong, mut scratch) = D::split_mut(scratch, self.pong);
+        let wanted = dx.is_some();
+        let mut gradients = Gradients::<D> { outer: dy, ping, pong, goal: dx, at: Spot::Outer };
+        let (saved_to, scratch_to) = (D::len_mut(&saved), D::len_mut(&scratch));
+        for (i, child) in self.children.iter().enumerate().rev() {
+            let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
+            if i < self.first_apart && !wanted {
+                break;
+            }
+            let to = match child.stage.needs().gradient {
+                GradientUse::InPlace => None,
+                _ if i == self.first_apart => Some(Spot::Goal),
+                _ => Some(gradients.at.other()),
+            };
+            let (before, mut own) = D::split_mut(D::part_mut(&mut saved, 0..saved_to), child.saved.start);
+            let inside = |at: usize, len: usize| D::part(D::read(&before), at..at + len);
+            let (dy, dx) = gradients.lend(to, [x_len, y_len]);
+            child.stage.backward(
+                pass,
+                Backward {
+                    params: D::part(params, child.params.clone()),
+                    x: match child.x {
+                        Place::Inside(at) => Input::Values(inside(at, x_len)),
+                        _ => x.shorter(),
+                    },
+                    y: match child.y {
+                        Place::Inside(at) => inside(at, y_len),
+                        Place::Output => D::part(y, 0..D::len(y)),
+                        // A view of the chain's own input: it needs no output.
+                        Place::Input => D::part(y, 0..0),
+                    },
+                    saved: D::part_mut(&mut own, 0..child.saved.len()),
+                    dy,
+                    dx,
+                    grads: D::part_mut(&mut grads, child.params.clone()),
+                    scratch: D::part_mut(&mut scratch, 0..scratch_to),
+                },
+            );
+            gradients.at = to.unwrap_or(gradients.at);
+        }
+        if let (Spot::Outer, Some(dx)) = (gradients.at, gradients.goal) {
+            // Every stage worked in place.
+            pass.device.copy(D::read(&gradients.outer), dx);
+        }
+    }
+}
+
+/// The buffers that gradients go through in a backward pass, and the one that holds the newest.
+struct Gradients<'a, D: Device> {
+    outer: D::Mut<'a>,
+    ping: D::Mut<'a>,
+    pong: D::Mut<'a>,
+    goal: Option<D::Mut<'a>>,
+    at: Spot,
+}
+
+impl<D: Device> Gradients<'_, D> {
+    /// The gradient of a stage's output, and where that of its input goes: nowhere for a stage that works in place,
+    /// and for the first if nobody wants it.
+    fn lend(&mut self, to: Option<Spot>, [x_len, y_len]: [usize; 2]) -> (D::Mut<'_>, Option<D::Mut<'_>>) {
+        let Self { outer, ping, pong, goal, at } = self;
+        let (from, into) = match (*at, to) {
+            (Spot::Outer, None) => (outer, None),
+            (Spot::Outer, Some(Spot::Ping)) => (outer, Some(ping)),
+            (Spot::Outer, Some(_)) => (outer, goal.as_mut()),
+            (Spot::Ping, None) => (ping, None),
+            (Spot::Ping, Some(Spot::Pong)) => (ping, Some(pong)),
+            (Spot::Ping, Some(_)) => (ping, goal.as_mut()),
+            (Spot::Pong, None) => (pong, None),
+            (Spot::Pong, Some(Spot::Ping)) => (pong, Some(ping)),
+            (Spot::Pong, Some(_)) => (pong, goal.as_mut()),
+            (Spot::Goal, _) => (goal.as_mut().expect("a gradient lies in the `dx` that was wanted"), None),
+        };
+        (D::part_mut(from, 0..y_len), into.map(|into| D::part_mut(into, 0..x_len)))
+    }
+}

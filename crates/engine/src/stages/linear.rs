@@ -1,0 +1,121 @@
+//! A linear layer on the last dimension, as PyTorch's: `y = x w^T + b`, weights `[out, in]`.
+//!
+//! Shapes: R rows (samples times leading dimensions), I inputs, O outputs.
+
+use crate::device::{Activation, Device, Product, Rows, Strides, Write};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
+
+/// A linear layer, with a ReLU fused behind it if asked. See the file's comment.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    outputs: usize,
+    inputs: usize,
+    has_bias: bool,
+    activation: Activation,
+    layout: ParamLayout,
+}
+
+impl Linear {
+    /// A layer with this many outputs and a bias.
+    #[must_use]
+    pub fn new(outputs: usize) -> Self {
+        Self {
+            outputs,
+            inputs: 0,
+            has_bias: true,
+            activation: Activation::None,
+            layout: ParamLayout::NOTHING,
+        }
+    }
+
+    /// Leaves out the bias.
+    #[must_use]
+    pub fn without_bias(mut self) -> Self {
+        self.has_bias = false;
+        self
+    }
+
+    /// Puts `max(y, 0)` behind it, in the same pass over memory.
+    #[must_use]
+    pub fn relu(mut self) -> Self {
+        self.activation = Activation::Relu;
+        self
+    }
+
+    fn weights(&self) -> usize {
+        self.inputs * self.outputs
+    }
+}
+
+impl<D: Device> Stage<D> for Linear {
+    fn kind(&self) -> &'static str {
+        "linear"
+    }
+
+    fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    fn needs(&self) -> Needs {
+        match self.activation {
+            Activation::None => Needs::PLAIN,
+            Activation::Relu => Needs { output: true, gradient: GradientUse::Spoils, view: false },
+        }
+    }
+
+    fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+        if self.outputs == 0 {
+            return Err("it has no output".into());
+        }
+        self.inputs = input.width()?;
+        let init = Init::Uniform(1.0 / (self.inputs as f32).sqrt());
+        self.layout = ParamLayout::NOTHING.with("weight", &[self.outputs, self.inputs], init);
+        if self.has_bias {
+            self.layout = std::mem::take(&mut self.layout).with("bias", &[self.outputs], init);
+        }
+        let mut dims = input.dims()?.to_vec();
+        *dims.last_mut().expect("a width was found") = self.outputs;
+        Ok(Shape::Values { rows: input.rows(), dims })
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+        let x_ri = io.x.values();
+        let shape = Rows { rows: D::len(x_ri) / self.inputs, width: self.outputs };
+        let w_oi = D::part(io.params, 0..self.weights());
+        let bias_o = self.has_bias.then(|| D::part(io.params, self.weights()..self.weights() + self.outputs));
+        pass.device.linear(shape, self.inputs, x_ri, w_oi, bias_o, self.activation, io.y);
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        let Backward { params, x, y, mut dy, dx, mut grads, .. } = io;
+        let x_ri = x.values();
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        let rows = D::len(x_ri) / inputs;
+        if self.activation == Activation::Relu {
+            let len = D::len_mut(&dy);
+            pass.device.relu_gradient(y, D::part_mut(&mut dy, 0..len));
+        }
+        let dy_ro = D::read(&dy);
+        if self.has_bias {
+            let sums = D::part_mut(&mut grads, self.weights()..self.weights() + outputs);
+            pass.device.column_sums(Rows { rows, width: outputs }, dy_ro, sums);
+        }
+        // dw[O, I] = dy^T x
+        let weights = Product {
+            m: outputs,
+            n: inputs,
+            k: rows,
+            a: Strides::transposed(outputs),
+            b: Strides::rows(inputs),
+            c_row: inputs,
+            write: Write::Set,
+        };
+        pass.device.product(&weights, dy_ro, x_ri, D::part_mut(&mut grads, 0..self.weights()));
+        if let Some(dx) = dx {
+            // dx[R, I] = dy w
+            let (a, b) = (Strides::rows(outputs), Strides::rows(inputs));
+            let product = Product { m: rows, n: inputs, k: outputs, a, b, c_row: inputs, write: Write::Set };
+            pass.device.product(&product, dy_ro, D::part(params, 0..self.weights()), dx);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Normalisation: over the last dimension of each row, or per channel over the micro-batch.
+
+use crate::device::{ChannelNorm, Device, Rows};
+use crate::stage::{ArenaPlan, Backward, Forward, Init, Mode, Needs, ParamLayout, Pass, Shape, Stage};
+
+/// Layer norm over the last dimension (epsilon 1e-5), with gain and bias.
+#[derive(Clone, Debug, Default)]
+pub struct LayerNorm {
+    width: usize,
+    layout: ParamLayout,
+}
+
+impl LayerNorm {
+    /// A layer norm.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<D: Device> Stage<D> for LayerNorm {
+    fn kind(&self) -> &'static str {
+        "layer_norm"
+    }
+
+    fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::PLAIN
+    }
+
+    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+        self.width = input.width()?;
+        self.layout = gain_and_bias(self.width);
+        let shape = Rows { rows: input.rows() * input.per_row() / self.width, width: self.width };
+        space.saved += 2 * shape.rows;
+        space.scratch += device.layer_norm_scratch(shape);
+        Ok(input.clone())
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+        let x = io.x.values();
+        let shape = Rows { rows: D::len(x) / self.width, width: self.width };
+        let (gain, bias) = halves::<D>(io.params, self.width);
+        let saved = D::part_mut(&mut io.saved, 0..2 * shape.rows);
+        pass.device.layer_norm(shape, x, gain, bias, io.y, saved);
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, mut io: Backward<'_, D>) {
+        let x = io.x.values();
+        let shape = Rows { rows: D::len(x) / self.width, width: self.width };
+        let (gain, _) = halves::<D>(io.params, self.width);
+        let saved = D::part(D::read(&io.saved), 0..2 * shape.rows);
+        let (dgain, dbias) = D::split_mut(io.grads, self.width);
+        let scratch = D::part_mut(&mut io.scratch, 0..pass.device.layer_norm_scratch(shape));
+        let dy = D::read(&io.dy);
+        pass.device.layer_norm_gradient(shape, x, gain, saved, dy, io.dx, dgain, dbias, scratch);
+    }
+}
+
+/// Batch norm per channel (epsilon 1e-5): over rows and area of `[channels, ...]`, over rows of `[features]`.
+///
+/// Training uses the statistics of the micro-batch. Evaluation uses the running ones: each micro-batch gives its
+/// mean and unbiased variance times its rows; their sums over the step, divided by its rows, are blended in with
+/// momentum [`BatchNorm::MOMENTUM`], once a step.
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    shape: ChannelNorm,
+    layout: ParamLayout,
+}
+
+impl BatchNorm {
+    /// Share of the newest step in the running statistics.
+    pub const MOMENTUM: f32 = 0.1;
+
+    /// A batch norm.
+    #[must_use]
+    pub fn new() -> Self {
+        let shape = ChannelNorm { images: 0, channels: 0, area: 0, epsilon: 1e-5 };
+        Self { shape, layout: ParamLayout::NOTHING }
+    }
+
+    fn of(&self, rows: usize) -> ChannelNorm {
+        ChannelNorm { images: rows, ..self.shape }
+    }
+}
+
+impl Default for BatchNorm {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: Device> Stage<D> for BatchNorm {
+    fn kind(&self) -> &'static str {
+        "batch_norm"
+    }
+
+    fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::PLAIN
+    }
+
+    fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+        let dims = input.dims()?;
+        let [channels, area @ ..] = dims else { return Err("its input has no dimension".into()) };
+        let area = area.iter().product::<usize>();
+        self.shape = ChannelNorm { images: input.rows(), channels: *channels, area, ..self.shape };
+        if area == 1 {
+            space.min_rows = space.min_rows.max(2);
+        }
+        if area * input.rows() == 1 {
+            return Err(
+                "a micro-batch of one row gives it a single value per channel, which has no variance".into(),
+            );
+        }
+        self.layout = gain_and_bias(*channels)
+            .with_stat("running_mean", &[*channels], Init::Constant(0.0))
+            .with_stat("running_var", &[*channels], Init::Constant(1.0));
+        space.saved += 2 * channels;
+        Ok(input.clone())
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+        let (shape, x) = (self.of(pass.rows), io.x.values());
+        let (gain, bias) = halves::<D>(io.params, shape.channels);
+        match (pass.mode, io.stat_sums) {
+            (Mode::Train, Some(sums)) => {
+                let saved = D::part_mut(&mut io.saved, 0..2 * shape.channels);
+                pass.device.batch_norm(shape, x, gain, bias, io.y, saved, sums);
+            }
+            (Mode::Train, None) => panic!("a training pass lends memory for statistics"),
+            (Mode::Evaluate, _) => pass.device.batch_norm_by(shape, x, gain, bias, io.stats, io.y),
+        }
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        let shape = self.of(pass.rows);
+        let (gain, _) = halves::<D>(io.params, shape.channels);
+        let saved = D::part(D::read(&io.saved), 0..2 * shape.channels);
+        let (dgain, dbias) = D::split_mut(io.grads, shape.channels);
+        let dy = D::read(&io.dy);
+        pass.device.batch_norm_gradient(shape, io.x.values(), gain, saved, dy, io.dx, dgain, dbias);
+    }
+}
+
+fn gain_and_bias(width: usize) -> ParamLayout {
+    ParamLayout::NOTHING.with("weight", &[width], Init::Constant(1.0)).with(
+        "bias",
+        &[width],
+        Init::Constant(0.0),
+    )
+}
+
+fn halves<D: Device>(params: D::Ref<'_>, width: usize) -> (D::Ref<'_>, D::Ref<'_>) {
+    (D::part(params, 0..width), D::part(params, width..2 * width))
+}

@@ -1,0 +1,131 @@
+//! Pooling over windows of an image: `[N, C, H, W]` to `[N, C, OH, OW]`, no padding.
+
+use crate::device::{Device, Pool2d};
+use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
+
+/// Max-pooling; of equal values the first is the greatest.
+#[derive(Clone, Debug)]
+pub struct MaxPool {
+    shape: Pool2d,
+    channels: usize,
+}
+
+/// Average pooling.
+#[derive(Clone, Debug)]
+pub struct AvgPool {
+    shape: Pool2d,
+    channels: usize,
+}
+
+fn square(window: usize) -> Pool2d {
+    Pool2d { planes: 0, size: [0, 0], window: [window, window], stride: [window, window] }
+}
+
+/// Learns the input's shape; gives the channels and the output's shape.
+fn fit(shape: &mut Pool2d, input: &Shape) -> Result<(usize, Shape), String> {
+    let [channels, height, width] = input.image()?;
+    if shape.window.contains(&0) || shape.stride.contains(&0) {
+        return Err("window and stride must be at least 1".into());
+    }
+    if height < shape.window[0] || width < shape.window[1] {
+        return Err(format!("a window of {:?} is larger than its input {height} x {width}", shape.window));
+    }
+    (shape.planes, shape.size) = (input.rows() * channels, [height, width]);
+    let [h, w] = shape.output_size();
+    Ok((channels, Shape::values(input.rows(), &[channels, h, w])))
+}
+
+impl MaxPool {
+    /// Square windows side by side.
+    #[must_use]
+    pub fn new(window: usize) -> Self {
+        Self { shape: square(window), channels: 0 }
+    }
+
+    /// Steps this far between windows.
+    #[must_use]
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.shape.stride = [stride, stride];
+        self
+    }
+
+    fn of(&self, rows: usize) -> (Pool2d, usize) {
+        let shape = Pool2d { planes: rows * self.channels, ..self.shape };
+        (shape, shape.planes * shape.output_size().iter().product::<usize>())
+    }
+}
+
+impl<D: Device> Stage<D> for MaxPool {
+    fn kind(&self) -> &'static str {
+        "max_pool"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::PLAIN
+    }
+
+    fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+        let (channels, output) = fit(&mut self.shape, input)?;
+        self.channels = channels;
+        space.saved += output.rows() * output.per_row();
+        Ok(output)
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+        let (shape, len) = self.of(pass.rows);
+        pass.device.max_pool(&shape, io.x.values(), io.y, D::part_mut(&mut io.saved, 0..len));
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        let (shape, len) = self.of(pass.rows);
+        if let Some(dx) = io.dx {
+            let places = D::part(D::read(&io.saved), 0..len);
+            pass.device.max_pool_gradient(&shape, places, D::read(&io.dy), dx);
+        }
+    }
+}
+
+impl AvgPool {
+    /// Square windows side by side.
+    #[must_use]
+    pub fn new(window: usize) -> Self {
+        Self { shape: square(window), channels: 0 }
+    }
+
+    /// Steps this far between windows.
+    #[must_use]
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.shape.stride = [stride, stride];
+        self
+    }
+
+    fn of(&self, rows: usize) -> Pool2d {
+        Pool2d { planes: rows * self.channels, ..self.shape }
+    }
+}
+
+impl<D: Device> Stage<D> for AvgPool {
+    fn kind(&self) -> &'static str {
+        "avg_pool"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::PLAIN
+    }
+
+    fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+        let (channels, output) = fit(&mut self.shape, input)?;
+        self.channels = channels;
+        Ok(output)
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+        pass.device.avg_pool(&self.of(pass.rows), io.x.values(), io.y);
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        if let Some(dx) = io.dx {
+            pass.device.avg_pool_gradient(&self.of(pass.rows), D::read(&io.dy), dx);
+        }
+    }
+}
