@@ -1,1 +1,25 @@
-//! Under construction.
+//! What a run tells about itself: the event log, the ledger, metrics, TensorBoard files, and readings of processes.
+//!
+//! Everything here is written for somebody to read later, a person or a program; nothing here decides anything. It
+//! does not know actors, messages or configuration, and it prints nothing.
+
+mod clock;
+mod error;
+mod event;
+mod figures;
+mod json_lines;
+pub mod ledger;
+mod metrics;
+mod process;
+mod rate;
+mod tensorboard;
+
+pub use clock::UnixTime;
+pub use error::TelemetryError;
+pub use event::{Event, Stamped, Summary};
+pub use figures::{ClassCount, ClassCounts, Figures};
+pub use json_lines::{EventLog, Flush, JsonLines};
+pub use metrics::{EpochMetrics, Metric, Metrics, StepMetrics};
+pub use process::{ThreadTime, hostname, peak_rss, thread_times};
+pub use rate::Rate;
+pub use tensorboard::TensorBoard;

@@ -1,0 +1,268 @@
+//! The events of a run, as they stand in `events.jsonl` and on standard output with `--json`.
+//!
+//! The fields are a promise to scripts: adding one is fine, changing or removing one is not. A number that is not
+//! finite or not known is `null`.
+
+use crate::UnixTime;
+use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Rank, Step};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// An event and when it happened: one line of the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamped<E> {
+    /// When.
+    pub time: UnixTime,
+    /// What.
+    #[serde(flatten)]
+    pub event: E,
+}
+
+/// Something that happened in a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Event {
+    /// A step was committed; once per step number.
+    Step {
+        /// Its number.
+        step: Step,
+        /// The epoch it belongs to.
+        epoch: Epoch,
+        /// The generation that computed it.
+        generation: Generation,
+        /// Mean loss over its samples.
+        #[serde(deserialize_with = "null_is_nan")]
+        loss: f64,
+        /// Samples that it fed.
+        samples: u64,
+    },
+    /// An epoch ended and was validated, if there is validation data.
+    Epoch {
+        /// Which.
+        epoch: Epoch,
+        /// Mean loss over its training samples.
+        #[serde(deserialize_with = "null_is_nan")]
+        train_loss: f64,
+        /// Mean loss over the validation samples.
+        val_loss: Option<f64>,
+        /// Share of validation predictions that were right.
+        val_accuracy: Option<f64>,
+        /// Macro F1 over the validation predictions.
+        val_f1: Option<f64>,
+    },
+    /// A rank's process (or thread) has started and joined a generation.
+    RankStarted {
+        /// The process slot.
+        member: MemberId,
+        /// Its rank.
+        rank: Rank,
+        /// Which life of the slot.
+        incarnation: Incarnation,
+        /// The generation that it joined.
+        generation: Generation,
+        /// Its process id on its host.
+        pid: u32,
+        /// Its host.
+        host: String,
+        /// Its device.
+        device: String,
+    },
+    /// A generation began to run.
+    Generation {
+        /// Which.
+        generation: Generation,
+        /// How many ranks it has.
+        ranks: u32,
+        /// Updates done when it began.
+        step: Step,
+        /// Why the one before it ended, in words.
+        cause: String,
+    },
+    /// A rank failed.
+    Fault {
+        /// The process slot.
+        member: MemberId,
+        /// Its rank, if it had one.
+        rank: Option<Rank>,
+        /// Its host.
+        host: String,
+        /// What it was doing.
+        phase: String,
+        /// How it failed: signal, exit code, error, silence.
+        cause: String,
+    },
+    /// A failed rank was replaced, or the others went on without it, and the first step after it was committed.
+    Recovery {
+        /// The process slot that had failed.
+        member: MemberId,
+        /// From the fault to that step.
+        seconds: f64,
+        /// That step.
+        step: Step,
+    },
+    /// A checkpoint is complete.
+    Checkpoint {
+        /// The generation that wrote it.
+        generation: Generation,
+        /// Updates in it.
+        step: Step,
+        /// Its folder's name.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// From the copy of the state to the rename.
+        seconds: f64,
+        /// Whether it is the best so far.
+        best: bool,
+    },
+    /// A checkpoint could not be written; the run goes on.
+    CheckpointFailed {
+        /// The generation that tried.
+        generation: Generation,
+        /// Updates that it would have held.
+        step: Step,
+        /// Why.
+        cause: String,
+    },
+    /// The run goes on from a checkpoint.
+    Resumed {
+        /// The generation that wrote the checkpoint.
+        generation: Generation,
+        /// Updates in it.
+        step: Step,
+        /// Its folder's name.
+        name: String,
+    },
+    /// Something that a person should know and that is no failure.
+    Notice {
+        /// In words.
+        text: String,
+    },
+    /// The run ended; the last line.
+    Summary(Summary),
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Digest of parameters and running statistics, in hexadecimal.
+    pub digest: String,
+    /// Updates done.
+    pub steps: u64,
+    /// Epochs completed.
+    pub epochs: u64,
+    /// Samples fed.
+    pub samples: u64,
+    /// Duration of the training.
+    pub seconds: f64,
+    /// Samples fed per second.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub samples_per_second: f64,
+    /// Mean training loss of the last epoch.
+    pub train_loss: Option<f64>,
+    /// Mean validation loss at the end.
+    pub val_loss: Option<f64>,
+    /// Validation accuracy at the end.
+    pub val_accuracy: Option<f64>,
+    /// Macro F1 at the end.
+    pub val_f1: Option<f64>,
+    /// Ranks of the last generation.
+    pub ranks: u32,
+    /// How many generations there were.
+    pub generations: u64,
+    /// Steps that were computed, lost and computed again.
+    pub lost_steps: u64,
+    /// Seconds of each recovery.
+    pub recoveries: Vec<f64>,
+    /// Peak memory of the largest rank. *Units*: MiB.
+    pub peak_rss_mb: f64,
+    /// The run folder.
+    pub run: String,
+}
+
+/// Reads back what the writer made of a number that was not finite.
+fn null_is_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(event: Event) -> String {
+        serde_json::to_string(&Stamped { time: UnixTime(1.5), event }).unwrap()
+    }
+
+    #[test]
+    fn a_step_is_one_flat_object() {
+        let (step, epoch, generation) = (Step(3), Epoch(0), Generation(1));
+        let event = Event::Step { step, epoch, generation, loss: 0.25, samples: 64 };
+        let text =
+            r#"{"time":1.5,"event":"step","step":3,"epoch":0,"generation":1,"loss":0.25,"samples":64}"#;
+        assert_eq!(line(event.clone()), text);
+        let back: Stamped<Event> = serde_json::from_str(text).unwrap();
+        assert_eq!(back, Stamped { time: UnixTime(1.5), event });
+    }
+
+    #[test]
+    fn what_is_not_finite_or_not_known_is_null_and_reads_back() {
+        let text = line(Event::Epoch {
+            epoch: Epoch(1),
+            train_loss: f64::INFINITY,
+            val_loss: Some(f64::NAN),
+            val_accuracy: None,
+            val_f1: Some(0.5),
+        });
+        let fields = r#""train_loss":null,"val_loss":null,"val_accuracy":null,"val_f1":0.5}"#;
+        assert!(text.ends_with(fields), "{text}");
+        let back: Stamped<Event> = serde_json::from_str(&text).unwrap();
+        let Event::Epoch { train_loss, val_loss, .. } = back.event else { panic!("{back:?}") };
+        assert!(train_loss.is_nan() && val_loss.is_none());
+    }
+
+    #[test]
+    fn every_event_has_its_name_and_reads_back() {
+        let (step, generation, member) = (Step(9), Generation(2), MemberId(1));
+        let text = || "words".to_owned();
+        let events = [
+            (
+                "rank_started",
+                Event::RankStarted {
+                    member,
+                    rank: Rank(0),
+                    incarnation: Incarnation(4),
+                    generation,
+                    pid: 77,
+                    host: text(),
+                    device: "cpu".into(),
+                },
+            ),
+            ("generation", Event::Generation { generation, ranks: 3, step, cause: text() }),
+            ("fault", Event::Fault { member, rank: None, host: text(), phase: text(), cause: text() }),
+            ("recovery", Event::Recovery { member, seconds: 0.5, step }),
+            (
+                "checkpoint",
+                Event::Checkpoint { generation, step, name: text(), bytes: 7, seconds: 0.5, best: true },
+            ),
+            ("checkpoint_failed", Event::CheckpointFailed { generation, step, cause: text() }),
+            ("resumed", Event::Resumed { generation, step, name: text() }),
+            ("notice", Event::Notice { text: "a \"quoted\"\nline".into() }),
+            ("summary", Event::Summary(Summary { recoveries: vec![0.5], ..Summary::default() })),
+        ];
+        for (name, event) in events {
+            let text = line(event.clone());
+            assert!(text.contains(&format!("\"event\":\"{name}\"")) && !text.contains('\n'), "{text}");
+            let back: Stamped<Event> = serde_json::from_str(&text).unwrap();
+            assert_eq!(back.event, event);
+        }
+    }
+
+    #[test]
+    fn the_summary_has_exactly_the_promised_fields() {
+        let value = serde_json::to_value(Event::Summary(Summary::default())).unwrap();
+        let keys: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        let promised = "event digest steps epochs samples seconds samples_per_second train_loss val_loss val_accuracy \
+                        val_f1 ranks generations lost_steps recoveries peak_rss_mb run";
+        assert_eq!(keys, promised.split_whitespace().collect::<Vec<_>>());
+    }
+}

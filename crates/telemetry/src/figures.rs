@@ -1,0 +1,133 @@
+//! Accuracy and F1 from counts per class.
+//!
+//! Counts are whole numbers, so ranks can add theirs in any order and the figures have the same bits. This does not
+//! know logits or labels.
+//!
+//! *Source*: the definitions of scikit-learn's `f1_score(average="macro", zero_division=0)`.
+
+use serde::{Deserialize, Serialize};
+
+/// How the predictions of one class turned out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassCount {
+    /// Of this class, and predicted so.
+    pub true_positives: u64,
+    /// Of another class, but predicted as this one.
+    pub false_positives: u64,
+    /// Of this class, but predicted as another.
+    pub false_negatives: u64,
+}
+
+/// The counts of all classes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassCounts(pub Vec<ClassCount>);
+
+/// What the counts come to; `None` where nothing was predicted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// Share of predictions that were right.
+    pub accuracy: Option<f64>,
+    /// Mean F1 over the classes that occur among labels or predictions.
+    pub macro_f1: Option<f64>,
+}
+
+impl ClassCounts {
+    /// No prediction yet, for this many classes.
+    #[must_use]
+    pub fn new(classes: u32) -> Self {
+        Self(vec![ClassCount::default(); classes as usize])
+    }
+
+    /// Counts one prediction.
+    ///
+    /// *Panics* if a class is out of range.
+    pub fn record(&mut self, label: u32, predicted: u32) {
+        if label == predicted {
+            self.0[label as usize].true_positives += 1;
+        } else {
+            self.0[label as usize].false_negatives += 1;
+            self.0[predicted as usize].false_positives += 1;
+        }
+    }
+
+    /// Adds the counts of another part of the data.
+    ///
+    /// *Panics* if the number of classes differs.
+    pub fn merge(&mut self, other: &Self) {
+        assert_eq!(self.0.len(), other.0.len(), "counts of different numbers of classes");
+        for (count, more) in self.0.iter_mut().zip(&other.0) {
+            count.true_positives += more.true_positives;
+            count.false_positives += more.false_positives;
+            count.false_negatives += more.false_negatives;
+        }
+    }
+
+    /// Accuracy and macro F1.
+    ///
+    /// *Order*: classes are added in order, in `f64`.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let right: u64 = self.0.iter().map(|count| count.true_positives).sum();
+        let all: u64 = self.0.iter().map(|count| count.true_positives + count.false_negatives).sum();
+        let (mut sum, mut present) = (0.0, 0u32);
+        for count in &self.0 {
+            let twice = 2 * count.true_positives;
+            let seen = twice + count.false_positives + count.false_negatives;
+            if seen > 0 {
+                sum += twice as f64 / seen as f64;
+                present += 1;
+            }
+        }
+        Figures {
+            accuracy: (all > 0).then(|| right as f64 / all as f64),
+            macro_f1: (present > 0).then(|| sum / f64::from(present)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(classes: u32, labels: &[u32], predicted: &[u32]) -> ClassCounts {
+        let mut counts = ClassCounts::new(classes);
+        labels.iter().zip(predicted).for_each(|(label, predicted)| counts.record(*label, *predicted));
+        counts
+    }
+
+    fn close(got: Option<f64>, expected: f64) {
+        assert!(got.is_some_and(|got| (got - expected).abs() < 1e-12), "{got:?}, expected {expected}");
+    }
+
+    #[test]
+    fn figures_are_those_of_scikit_learn() {
+        // The example of its documentation of f1_score: macro 0.26666...
+        let labels = [0, 1, 2, 0, 1, 2];
+        let figures = counted(3, &labels, &[0, 2, 1, 0, 0, 1]).figures();
+        close(figures.macro_f1, 0.8 / 3.0);
+        close(figures.accuracy, 2.0 / 6.0);
+        let perfect = counted(3, &labels, &labels).figures();
+        assert_eq!((perfect.accuracy, perfect.macro_f1), (Some(1.0), Some(1.0)));
+    }
+
+    #[test]
+    fn a_class_that_occurs_nowhere_does_not_count_but_one_that_was_only_predicted_does() {
+        // f1_score([0, 0, 1], [0, 0, 1], average="macro") is 1 however many classes the model has.
+        close(counted(10, &[0, 0, 1], &[0, 0, 1]).figures().macro_f1, 1.0);
+        // f1_score([0, 0, 1], [0, 2, 1], average="macro"): 2/3, 1 and 0.
+        close(counted(10, &[0, 0, 1], &[0, 2, 1]).figures().macro_f1, (2.0 / 3.0 + 1.0) / 3.0);
+    }
+
+    #[test]
+    fn no_prediction_gives_no_figure() {
+        assert_eq!(ClassCounts::new(3).figures(), Figures { accuracy: None, macro_f1: None });
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole() {
+        let whole = counted(3, &[0, 1, 2, 0, 1, 2], &[0, 2, 1, 0, 0, 1]);
+        let mut sum = counted(3, &[0, 1], &[0, 2]);
+        sum.merge(&counted(3, &[2, 0, 1, 2], &[1, 0, 0, 1]));
+        assert_eq!(sum, whole);
+    }
+}

@@ -1,0 +1,184 @@
+//! Metrics per step and epoch: `metrics.jsonl` for programs, `tb/` for TensorBoard.
+//!
+//! Every step is written. What is spared is the system call: lines leave the buffers at most once a second, when
+//! asked, and at the end, so a fast model does not wait for its own log and nothing is lost.
+
+use crate::{JsonLines, Stamped, TelemetryError, TensorBoard, UnixTime};
+use dtrain_types::{Epoch, Step};
+use serde::Serialize;
+use std::fs::File;
+use std::path::Path;
+
+/// How long lines may stay in the buffers while steps go on. *Units*: seconds.
+const FLUSH_AFTER: f64 = 1.0;
+
+/// A line of `metrics.jsonl`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Metric {
+    /// Of one step.
+    Step(StepMetrics),
+    /// Of one epoch.
+    Epoch(EpochMetrics),
+}
+
+/// What is known of a committed step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepMetrics {
+    /// Its number.
+    pub step: Step,
+    /// The epoch it belongs to.
+    pub epoch: Epoch,
+    /// Mean loss over its samples.
+    pub loss: f64,
+    /// Samples that it fed.
+    pub samples: u64,
+    /// Learning rate of its update.
+    pub learning_rate: Option<f64>,
+    /// Norm of its gradient before clipping.
+    pub gradient_norm: Option<f64>,
+    /// Samples per second of late.
+    pub samples_per_second: Option<f64>,
+}
+
+/// What is known of an epoch at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EpochMetrics {
+    /// Which.
+    pub epoch: Epoch,
+    /// Its last step.
+    pub step: Step,
+    /// Mean loss over its training samples.
+    pub train_loss: f64,
+    /// Mean loss over the validation samples.
+    pub val_loss: Option<f64>,
+    /// Share of validation predictions that were right.
+    pub val_accuracy: Option<f64>,
+    /// Macro F1 over the validation predictions.
+    pub val_f1: Option<f64>,
+}
+
+/// The metrics of a run.
+pub struct Metrics {
+    lines: JsonLines<File>,
+    board: TensorBoard,
+    flushed: UnixTime,
+}
+
+impl Metrics {
+    /// Goes on with `metrics.jsonl` in a run folder, and begins a new file in its `tb`.
+    ///
+    /// `resume` is the number of updates in the checkpoint that the run goes on from, if it does.
+    ///
+    /// *Errors*: a file cannot be made or written.
+    pub fn open(run: &Path, now: UnixTime, resume: Option<Step>) -> Result<Self, TelemetryError> {
+        let lines = JsonLines::append(&run.join("metrics.jsonl"))?;
+        let board = TensorBoard::create(&run.join("tb"), now, resume)?;
+        Ok(Self { lines, board, flushed: now })
+    }
+
+    /// Writes the metrics of a step.
+    ///
+    /// *Errors*: a file does not take them.
+    pub fn step(&mut self, now: UnixTime, step: &StepMetrics) -> Result<(), TelemetryError> {
+        self.lines.record(&Stamped { time: now, event: Metric::Step(*step) })?;
+        let points = [
+            ("train/loss", Some(step.loss)),
+            ("train/learning_rate", step.learning_rate),
+            ("train/gradient_norm", step.gradient_norm),
+            ("train/samples_per_second", step.samples_per_second),
+        ];
+        self.points(now, step.step, &points)?;
+        // A clock that was set back must not stop the flushing.
+        if (now.0 - self.flushed.0).abs() >= FLUSH_AFTER { self.flush(now) } else { Ok(()) }
+    }
+
+    /// Writes the metrics of an epoch, and lets everything be seen at once.
+    ///
+    /// *Errors*: a file does not take them.
+    pub fn epoch(&mut self, now: UnixTime, epoch: &EpochMetrics) -> Result<(), TelemetryError> {
+        self.lines.record(&Stamped { time: now, event: Metric::Epoch(*epoch) })?;
+        let points = [
+            ("epoch/train_loss", Some(epoch.train_loss)),
+            ("epoch/val_loss", epoch.val_loss),
+            ("epoch/val_accuracy", epoch.val_accuracy),
+            ("epoch/val_f1", epoch.val_f1),
+        ];
+        self.points(now, epoch.step, &points)?;
+        self.flush(now)
+    }
+
+    /// Hands everything written so far to the system.
+    ///
+    /// *Errors*: a file does not take it.
+    pub fn flush(&mut self, now: UnixTime) -> Result<(), TelemetryError> {
+        self.flushed = now;
+        self.lines.flush()?;
+        self.board.flush()
+    }
+
+    fn points(
+        &mut self,
+        now: UnixTime,
+        step: Step,
+        points: &[(&str, Option<f64>)],
+    ) -> Result<(), TelemetryError> {
+        for (tag, value) in points {
+            if let Some(value) = value {
+                self.board.scalar(now, step, tag, *value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(run: &Path) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn step(number: u64) -> StepMetrics {
+        StepMetrics { step: Step(number), loss: 0.5, samples: 8, ..StepMetrics::default() }
+    }
+
+    #[test]
+    fn steps_are_flushed_once_a_second_and_none_is_lost_at_the_end() {
+        let run = tempfile::tempdir().unwrap();
+        let mut metrics = Metrics::open(run.path(), UnixTime(100.0), None).unwrap();
+        metrics.step(UnixTime(100.5), &step(1)).unwrap();
+        assert_eq!(lines(run.path()).len(), 0);
+        metrics.step(UnixTime(101.0), &step(2)).unwrap();
+        assert_eq!(lines(run.path()).len(), 2);
+        metrics.step(UnixTime(101.1), &step(3)).unwrap();
+        metrics.step(UnixTime(50.0), &step(4)).unwrap();
+        assert_eq!(lines(run.path()).len(), 4, "the clock was set back");
+        metrics.step(UnixTime(50.1), &step(5)).unwrap();
+        drop(metrics);
+        let written = lines(run.path());
+        assert_eq!(written.len(), 5);
+        assert_eq!(written[4]["kind"], "step");
+        assert_eq!(written[4]["step"], 5);
+        assert!(written[4]["learning_rate"].is_null());
+    }
+
+    #[test]
+    fn an_epoch_is_seen_at_once() {
+        let run = tempfile::tempdir().unwrap();
+        let mut metrics = Metrics::open(run.path(), UnixTime(0.0), None).unwrap();
+        let epoch = EpochMetrics {
+            step: Step(9),
+            train_loss: f64::NAN,
+            val_loss: Some(0.5),
+            ..EpochMetrics::default()
+        };
+        metrics.epoch(UnixTime(0.1), &epoch).unwrap();
+        let written = lines(run.path());
+        assert_eq!(written[0]["kind"], "epoch");
+        assert!(written[0]["train_loss"].is_null());
+        assert_eq!(written[0]["val_loss"], 0.5);
+    }
+}
