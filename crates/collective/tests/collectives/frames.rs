@@ -58,13 +58,13 @@ fn a_rank_one_collective_ahead_does_not_disturb_the_others() {
         let (mut finished, mut ahead) = ([0u64; 3], false);
         while finished.iter().any(|done| *done < 5) {
             network.deliver_one().expect("a sound run");
-            for rank in 0..3 {
-                if finished[rank] < 5 && network.machines[rank].is_done() {
-                    finished[rank] += 1;
-                    network.machines[rank].finish(Sequence(finished[rank]));
+            for (rank, done) in finished.iter_mut().enumerate() {
+                if *done < 5 && network.machines[rank].is_done() {
+                    *done += 1;
+                    network.machines[rank].finish(Sequence(*done));
                     assert_eq!(bits(network.machines[rank].arena().slot(0)), expected(mode));
-                    if finished[rank] < 5 {
-                        network.start_step(rank, Sequence(finished[rank] + 1), 6);
+                    if *done < 5 {
+                        network.start_step(rank, Sequence(*done + 1), 6);
                     }
                 }
             }

@@ -163,10 +163,9 @@ fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_all_reduce() {
                 let ranges = cut_evenly(7, world);
                 let mut whole = Network::new(&ranges, &[7], len, mode, 48);
                 let mut parts = Network::new(&ranges, &[7], len, mode, 48);
-                for rank in 0..world as usize {
+                for (rank, range) in ranges.iter().enumerate() {
                     whole.start_step(rank, Sequence(1), 7);
-                    let range = ranges[rank];
-                    let trailers = compute(parts.machines[rank].arena(), range, 7, mode);
+                    let trailers = compute(parts.machines[rank].arena(), *range, 7, mode);
                     let op = Op::ReduceScatter { micro_batches: 7, trailers: &trailers };
                     parts.machines[rank].start(Sequence(1), &op);
                     parts.send(rank);

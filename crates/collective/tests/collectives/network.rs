@@ -1,10 +1,12 @@
 //! A network in one thread: frames between all ranks lie in one heap, from which a seed picks the next to arrive.
 
-use crate::plain::{GENERATION, compute};
+use crate::plain::compute;
 use dtrain_collective::{
     CollectiveError, Frame, Geometry, Header, Membership, Mode, Op, RankMachine, Sequence, Verdict,
 };
-use dtrain_types::{Key, MicroBatch, MicroRange, Rank, Seed, Site, Step};
+use dtrain_types::{Generation, Key, MicroBatch, MicroRange, Rank, Seed, Site, Step};
+
+pub const GENERATION: Generation = Generation(5);
 
 /// A frame on its way.
 #[derive(Clone, Debug)]

@@ -1,9 +1,7 @@
 //! Made-up gradients, and the plain sums that collectives are held against.
 
 use dtrain_collective::{Arena, Mode, rank_roots};
-use dtrain_types::{Generation, Key, Merger, MicroBatch, MicroRange, Seed, Site, Step, Trailer};
-
-pub const GENERATION: Generation = Generation(5);
+use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Seed, Site, Step, Trailer};
 
 /// Element `i` of the gradient of micro-batch `m`: magnitudes differ, so the order of a sum shows.
 pub fn gradient(m: u32, i: usize) -> f32 {

@@ -4,14 +4,14 @@
 //! a rank reads its chunk of all roots and writes its chunk of every slot 0, and nothing else; after the second, every
 //! rank owns its slots again. It does not know how the generation came about, nor what the floats mean.
 
-use super::barrier::Barrier;
+use super::barrier::{Barrier, ShmAbort};
 use super::kernel::{Pass, sum_into};
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{
     Aborter, Arena, BLOCK, Backend, Chunks, CollectiveError, CountPlan, Geometry, Membership, Mode, Op,
     OpKind, Plans, Sequence,
 };
-use dtrain_types::{Rank, Trailer, WorldSize};
+use dtrain_types::{Generation, Rank, Trailer, WorldSize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -83,6 +83,12 @@ impl ShmBackend {
         };
         backend.prepare(counts);
         Ok(backend)
+    }
+
+    /// A handle that stops every rank of a generation in this arena, for a process that is none of them.
+    #[must_use]
+    pub fn watcher(mapping: Arc<Mapping>, generation: Generation) -> Aborter {
+        Aborter::new(Arc::new(ShmAbort::new(mapping, generation)))
     }
 
     /// Uses a lower instruction set than the processor has; the bits stay the same. *Panics* if it lacks it.

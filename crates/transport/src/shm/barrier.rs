@@ -61,7 +61,7 @@ fn look(seen: u64, wanted: u64) -> Peer {
 impl Barrier {
     pub fn new(mapping: Arc<Mapping>, generation: Generation, rank: Rank, world: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let abort = ShmAbort { mapping: mapping.clone(), generation, world, flag: AbortFlag::default() };
+        let abort = ShmAbort::new(mapping.clone(), generation);
         // With more ranks than cores the awaited peer may be waiting for this very core.
         let spins = if world <= cores { SPINS } else { 0 };
         Self { mapping, generation, rank: rank.index(), world, reached: 0, spins, abort: Arc::new(abort) }
@@ -154,11 +154,14 @@ fn ring(bell: &std::sync::atomic::AtomicU32) {
 pub(super) struct ShmAbort {
     mapping: Arc<Mapping>,
     generation: Generation,
-    world: usize,
     flag: AbortFlag,
 }
 
 impl ShmAbort {
+    pub fn new(mapping: Arc<Mapping>, generation: Generation) -> Self {
+        Self { mapping, generation, flag: AbortFlag::default() }
+    }
+
     fn check(&self) -> Result<(), CollectiveError> {
         self.flag.check()?;
         if self.mapping.aborted().load(Ordering::SeqCst) < self.generation.0 {
@@ -174,7 +177,7 @@ impl Abort for ShmAbort {
         self.flag.set(reason);
         // The word keeps the greatest generation, so an aborter that comes late cannot harm a newer one.
         self.mapping.aborted().fetch_max(self.generation.0, Ordering::SeqCst);
-        (0..self.world).for_each(|rank| ring(&self.mapping.control(rank).bell));
+        (0..self.mapping.world().0 as usize).for_each(|rank| ring(&self.mapping.control(rank).bell));
     }
 }
 

@@ -1,0 +1,10 @@
+//! Real backends, between threads and between processes.
+
+mod aborts;
+mod arenas;
+mod processes;
+mod threads;
+
+// The same made-up gradients and plain sums that the pure machines are held against.
+#[path = "../../../collective/tests/collectives/plain.rs"]
+mod plain;
