@@ -5,7 +5,8 @@
 //! not see the new checkpoint at all; after it, wholly (S6).
 
 use crate::{
-    Check, Checkpoint, CheckpointId, Damage, LockError, Manifest, ManifestError, Owner, ShardInfo, TensorData,
+    Check, Checkpoint, CheckpointId, Damage, Fault, LockError, Manifest, ManifestError, Owner, ShardInfo,
+    TensorData,
 };
 use dtrain_types::Rank;
 use std::io;
@@ -46,9 +47,9 @@ pub enum StoreError {
         /// The contradiction.
         source: ManifestError,
     },
-    /// The shards that lie there are not those of the manifest.
-    #[error("checkpoint not committed: {0}")]
-    Incomplete(#[from] Damage),
+    /// The files that lie there are not those of the manifest.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
     /// A file lies in the folder that the manifest does not name.
     #[error("checkpoint {id} not committed: {file} is not in its manifest")]
     Stray {
@@ -164,7 +165,14 @@ pub trait Store: Send + Sync {
         let (mut sound, mut removed) = (0, Vec::new());
         for id in self.ids()? {
             if sound < keep.get() {
-                sound += usize::from(self.open(id, Check::Sizes).is_ok());
+                match self.open(id, Check::Sizes) {
+                    Ok(_) => sound += 1,
+                    // What cannot be read now may be sound; nothing is removed on a guess.
+                    Err(damage) if matches!(damage.fault, Fault::Unreadable(_)) => return Err(damage.into()),
+                    Err(damage) => {
+                        tracing::debug!(checkpoint = %id, %damage, "a damaged checkpoint does not count")
+                    }
+                }
             } else if Some(id) != best {
                 self.remove(id)?;
                 removed.push(id);
