@@ -178,7 +178,8 @@ fn read(text: impl BufRead, options: &CsvOptions, labels: &mut Labels) -> Result
         _ => return Err(DataError::Empty { file: options.path.clone() }),
     };
     let shape = options.shape.clone().unwrap_or_else(|| vec![width]);
-    if shape.iter().product::<usize>() != width || width == 0 {
+    let elements = shape.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
+    if elements != Some(width) || width == 0 {
         return Err(DataError::Shape { file: options.path.clone(), expected: shape, got: vec![width] });
     }
     Ok(Table { file: options.path.clone(), rows, shape, store: Store::Floats(inputs), targets })

@@ -105,9 +105,6 @@ fn table(inputs_file: &Path, targets_file: &Path, target: NpyTarget) -> Result<T
             targets: count,
         });
     }
-    if inputs.bytes.len() == inputs.header.offset {
-        return Err(DataError::Empty { file: inputs_file.to_owned() });
-    }
     let shape = match inputs.header.shape[1..] {
         [] => vec![1],
         [height, width] => vec![1, height, width],
@@ -139,6 +136,9 @@ impl Array {
     fn open(file: &Path) -> Result<Self, DataError> {
         let bytes = Bytes::open(file, NEEDS)?;
         let header = Header::parse(file, &bytes)?;
+        if header.shape.contains(&0) {
+            return Err(DataError::Empty { file: file.to_owned() });
+        }
         let elements =
             header.shape.iter().fold(header.element.size() as u64, |n, dim| n.saturating_mul(*dim as u64));
         let (expected, got) = (elements.saturating_add(header.offset as u64), bytes.len() as u64);
@@ -159,7 +159,7 @@ impl Array {
     }
 
     fn floats(&self) -> Result<Vec<f32>, DataError> {
-        let width = self.header.shape[1..].iter().product::<usize>().max(1);
+        let width = self.header.shape[1..].iter().product::<usize>();
         let finite = |(place, value): (usize, f64)| {
             let narrow = value as f32;
             if narrow.is_finite() {

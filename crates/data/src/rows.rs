@@ -66,6 +66,12 @@ pub(crate) fn assemble(train: Table, val: Option<Table>, recipe: Recipe) -> Resu
         }
     }
     recipe.augment.check(&train.shape)?;
+    if let Normalise::Scale(factor) = recipe.normalise
+        && !factor.is_finite()
+    {
+        let got = factor.to_string();
+        return Err(DataError::Option { option: "normalise", got, expected: "a finite factor" });
+    }
     let classes = recipe.classes.or_else(|| {
         let highest =
             [Some(&train), val.as_ref()].into_iter().flatten().filter_map(Table::highest_class).max();

@@ -3,7 +3,8 @@
 mod support;
 
 use dtrain_data::{
-    Augment, Column, CsvOptions, CsvTarget, IdxOptions, NpyOptions, NpyTarget, Source, TextOptions, ValSplit,
+    Augment, Column, CsvOptions, CsvTarget, IdxOptions, Normalise, NpyOptions, NpyTarget, Source,
+    TextOptions, ValSplit,
 };
 use std::path::{Path, PathBuf};
 use support::{file, gzip, idx, little, npy, refused};
@@ -147,6 +148,11 @@ fn numpy_arrays_are_checked() {
     says(&refused(Source::Npy(options)), &["row 2: label 0.5 is not a whole number"]);
     let none = at("x0.npy", npy("<f4", &[0, 3], &[]));
     says(&opened(&none, &at("y0.npy", npy("<i4", &[0], &[]))), &["x0.npy holds no sample"]);
+    let huge = usize::MAX / 2;
+    let flat = at("y2.npy", npy("<f4", &[2, huge, huge, 0], &[]));
+    says(&opened(&x, &flat), &["y2.npy holds no sample"]);
+    let factor = NpyOptions { normalise: Normalise::Scale(f32::NAN), ..NpyOptions::new(&x, &y) };
+    says(&refused(Source::Npy(factor)), &["normalise is NaN"]);
 }
 
 #[test]
