@@ -49,6 +49,12 @@ impl Failure {
         matches!(self, Self::CollectiveAborted(_) | Self::SupervisorLost { .. })
     }
 
+    /// Whether it broke the process itself, and not only the work of one generation.
+    #[must_use]
+    pub fn is_of_process(&self) -> bool {
+        matches!(self, Self::Data(_) | Self::Engine(_) | Self::Panic(_))
+    }
+
     /// The same with its text cut to what a message may hold.
     #[must_use]
     pub fn cut(self) -> Self {

@@ -48,6 +48,8 @@ pub struct ManifestOrder {
     pub id: CheckpointId,
     /// The files, by rank.
     pub shards: Vec<ShardFile>,
+    /// Digest for people, of parameters and running statistics.
+    pub digest: Digest,
     /// Digest of the whole state, equal on all ranks (S5).
     pub state_digest: Digest,
     /// The fingerprint of rank 0; in exact mode everyone's.

@@ -197,7 +197,9 @@ impl Member {
             if let ShardOutcome::Failed { reason } = &mut shard.outcome {
                 *reason = cut_text(reason);
             }
-            self.shards.push_back(shard);
+            // Writers may end in any order, and checkpoints are settled in theirs: the least goes up first.
+            let at = self.shards.partition_point(|other| other.id.step < shard.id.step);
+            self.shards.insert(at, shard);
             self.progress(now, effects);
         }
     }
@@ -239,7 +241,7 @@ impl Member {
         }
     }
 
-    /// The rank cannot go on. Before the first generation, `generation` is 0.
+    /// The rank cannot go on. Before the first generation, `generation` is 0; what broke the process itself counts in any.
     ///
     /// The member stays, says so until it is told to leave, and so is named before those that only noticed.
     pub fn handle_failure(
@@ -249,7 +251,7 @@ impl Member {
         failure: Failure,
         effects: &mut Vec<MemberEffect>,
     ) {
-        if self.over || !self.is_in(generation) {
+        if self.over || !(self.is_in(generation) || failure.is_of_process()) {
             return;
         }
         // A panic unwinds through an aborted collective: the later, better word wins over the first.
@@ -371,11 +373,17 @@ impl Member {
     }
 
     fn leave(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
-        if !matches!(self.stage, Stage::Failed(_)) {
-            self.stage = Stage::Leaving;
-        }
+        let exit = match &self.stage {
+            // The code says so too, in case the last Report does not get through.
+            Stage::Failed(failure) if !failure.is_secondary() => Exit::Failed,
+            Stage::Failed(_) => Exit::Ordered,
+            _ => {
+                self.stage = Stage::Leaving;
+                Exit::Ordered
+            }
+        };
         self.report(now, effects);
-        self.exit(Exit::Ordered, effects);
+        self.exit(exit, effects);
     }
 
     fn exit(&mut self, exit: Exit, effects: &mut Vec<MemberEffect>) {

@@ -191,6 +191,10 @@ pub struct StepRecord {
     pub trailer: Trailer,
     /// How long it took on this rank. *Units*: seconds.
     pub seconds: f64,
+    /// The learning rate of its update.
+    pub lr: f64,
+    /// Norm of the mean gradient, before clipping.
+    pub gradient_norm: f64,
 }
 
 /// A rank's share of one validation.
@@ -224,6 +228,8 @@ pub enum ShardOutcome {
     Durable {
         /// The file.
         file: ShardFile,
+        /// Digest for people: parameters and running statistics at the checkpoint's step.
+        digest: Digest,
         /// Digest of the whole state at the checkpoint's step (S5).
         state_digest: Digest,
     },

@@ -19,7 +19,7 @@ pub(super) struct Checkpoints {
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     /// All shards are durable and agree.
-    Complete { id: CheckpointId, shards: Vec<ShardFile>, state_digest: Digest },
+    Complete { id: CheckpointId, shards: Vec<ShardFile>, digest: Digest, state_digest: Digest },
     /// A shard could not be written.
     GivenUp { id: CheckpointId, rank: Rank, reason: String },
     /// Equal steps, different states (S5).
@@ -54,7 +54,9 @@ impl Checkpoints {
     /// Takes in what one rank reports; says whether there was anything new.
     pub fn take(&mut self, shards: &[ShardReport]) -> bool {
         let mut new = false;
-        for shard in shards.iter().filter(|shard| shard.id.step > self.settled) {
+        // A shard is said again until its checkpoint is settled, also while the manifest is being written.
+        let open = |id: CheckpointId| id.step > self.settled && Some(id) != self.writing;
+        for shard in shards.iter().filter(|shard| open(shard.id)) {
             let ranks = self.waiting.entry(shard.id).or_default();
             new |= ranks.insert(shard.rank, shard.outcome.clone()).is_none();
         }
@@ -102,14 +104,14 @@ impl Checkpoints {
 
 fn judge(id: CheckpointId, ranks: &BTreeMap<Rank, ShardOutcome>) -> Verdict {
     let mut shards = Vec::with_capacity(ranks.len());
-    let mut agreed: Option<Digest> = None;
+    let mut agreed: Option<(Digest, Digest)> = None;
     for (rank, outcome) in ranks {
         match outcome {
             ShardOutcome::Failed { reason } => {
                 return Verdict::GivenUp { id, rank: *rank, reason: reason.clone() };
             }
-            ShardOutcome::Durable { file, state_digest } => {
-                let other = *agreed.get_or_insert(*state_digest);
+            ShardOutcome::Durable { file, digest, state_digest } => {
+                let (_, other) = *agreed.get_or_insert((*digest, *state_digest));
                 if other != *state_digest {
                     return Verdict::Disagree { id, rank: *rank, own: *state_digest, other };
                 }
@@ -117,7 +119,8 @@ fn judge(id: CheckpointId, ranks: &BTreeMap<Rank, ShardOutcome>) -> Verdict {
             }
         }
     }
-    Verdict::Complete { id, shards, state_digest: agreed.expect("a world has a rank") }
+    let (digest, state_digest) = agreed.expect("a world has a rank");
+    Verdict::Complete { id, shards, digest, state_digest }
 }
 
 #[cfg(test)]
@@ -132,7 +135,7 @@ mod tests {
     fn shard(step: u64, rank: u32, state: u8) -> ShardReport {
         let file =
             ShardFile { name: format!("rank-{rank:05}"), bytes: Bytes(1), digest: Digest([rank as u8; 32]) };
-        let outcome = ShardOutcome::Durable { file, state_digest: Digest([state; 32]) };
+        let outcome = ShardOutcome::Durable { file, digest: Digest([state; 32]), state_digest: Digest([state; 32]) };
         ShardReport { id: id(step), rank: Rank(rank), outcome }
     }
 
@@ -152,9 +155,11 @@ mod tests {
         assert_eq!(all.next(2, |_| false), None, "its step is not committed");
         let Some(Verdict::Complete { shards, .. }) = all.next(2, |_| true) else { panic!("complete") };
         assert_eq!(shards.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["rank-00000", "rank-00001"]);
+        assert!(!all.take(&[shard(5, 1, 7)]), "a shard repeated while the manifest is written is nothing new");
         assert_eq!(all.next(2, |_| true), None);
         assert!(all.written(id(5), true) && !all.written(id(5), true));
         assert_eq!((all.settled(), all.newest()), (Step(5), Some(id(5))));
+        assert!(all.missing(2).is_empty(), "nothing of it is left to wait for");
         assert!(!all.take(&[shard(5, 0, 7)]), "a late repetition is nothing new");
     }
 

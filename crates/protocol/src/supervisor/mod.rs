@@ -416,10 +416,10 @@ impl Supervisor {
             let Some(verdict) = self.checkpoints.next(world, ready) else { return moved };
             moved = true;
             match verdict {
-                Verdict::Complete { id, shards, state_digest } => {
+                Verdict::Complete { id, shards, digest, state_digest } => {
                     let fingerprint = self.life_of(Rank(0)).profile.fingerprint.clone();
                     let membership = self.membership.clone();
-                    let order = ManifestOrder { id, shards, state_digest, fingerprint, membership };
+                    let order = ManifestOrder { id, shards, digest, state_digest, fingerprint, membership };
                     effects.push(SupervisorEffect::WriteManifest(Box::new(order)));
                 }
                 Verdict::GivenUp { id, rank, reason } => {

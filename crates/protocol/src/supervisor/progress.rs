@@ -187,6 +187,8 @@ mod tests {
             epoch: Epoch(0),
             trailer: Trailer::EMPTY,
             seconds,
+            lr: 1e-3,
+            gradient_norm: 1.0,
         }
     }
 
