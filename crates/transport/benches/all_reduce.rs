@@ -4,7 +4,7 @@
 //! untouched buffers flatters. Only the operation is timed: a barrier stands between the writing and the clock.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dtrain_collective::{Arena, Backend, Geometry, HostBackend, Membership, Mode, Op, Sequence};
+use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, Sequence};
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use rustix::thread::{CpuSet, sched_setaffinity};

@@ -136,7 +136,7 @@ impl ShmBackend {
         self.state = State::Running { sequence: seq, kind: op.kind(), operand: op.operand() };
         if self.world().0 > 1 {
             let intent = intent(seq, op.kind(), op.operand());
-            self.arena.mapping.control(self.rank()).intent.store(intent, Ordering::Relaxed);
+            self.arena.mapping.intent(self.rank()).store(intent, Ordering::Relaxed);
             self.barrier.arrive();
         }
         Ok(())
@@ -167,7 +167,7 @@ impl ShmBackend {
     fn compare_intents(&self, seq: Sequence, kind: OpKind, operand: u32) -> Result<(), CollectiveError> {
         let ours = intent(seq, kind, operand);
         for peer in 0..self.world().0 {
-            let theirs = self.arena.mapping.control(peer as usize).intent.load(Ordering::Relaxed);
+            let theirs = self.arena.mapping.intent(peer as usize).load(Ordering::Relaxed);
             if theirs != ours {
                 let (theirs, ours) = (format!("{theirs:#018x}"), format!("{ours:#018x}"));
                 return Err(CollectiveError::Mismatch { from: Rank(peer), sequence: seq, theirs, ours });

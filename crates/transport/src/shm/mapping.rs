@@ -19,8 +19,6 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct Control {
     /// How many barriers this rank has reached, stamped with its generation.
     pub arrived: AtomicU64,
-    /// What this rank is doing, packed, so that a peer that does something else is found out.
-    pub intent: AtomicU64,
     /// The greatest generation in which this rank was taken by a backend.
     pub claimed: AtomicU64,
     /// Futex word: rises when somebody who sleeps here must look again.
@@ -94,6 +92,12 @@ impl Mapping {
     fn trailer(&self, rank: usize, root: usize) -> &[AtomicU64; 8] {
         // SAFETY: the layout keeps the trailer inside the mapping and on a multiple of 64 bytes; atomics as above.
         unsafe { self.base.add(self.layout.trailer(rank, root)).cast::<[AtomicU64; 8]>().as_ref() }
+    }
+
+    /// What a rank is doing, packed, so that a peer that does something else is found out. It shares the cache line of
+    /// the first trailer, because both are written before a barrier and read after it: polling never touches them.
+    pub(super) fn intent(&self, rank: usize) -> &AtomicU64 {
+        &self.trailer(rank, 0)[7]
     }
 
     /// Lays out a trailer for the peers; a barrier makes it seen.
