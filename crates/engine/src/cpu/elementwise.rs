@@ -1,0 +1,129 @@
+//! Point-wise kernels over flat slices, and the sums of columns.
+//!
+//! This file does not know threads: each kernel works on the chunk it is given.
+
+use super::isa::on_every_isa;
+use super::math::normal;
+use dtrain_types::Key;
+
+on_every_isa! {
+    /// `y = max(x, 0)`; NaN stays NaN, so that a broken pass is seen.
+    pub(super) fn relu(x: &[f32], y: &mut [f32]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = if x <= 0.0 { 0.0 } else { x };
+        }
+    }
+}
+
+on_every_isa! {
+    /// `d = y > 0 ? d : 0`.
+    pub(super) fn relu_gradient(y: &[f32], d: &mut [f32]) {
+        for (d, &y) in d.iter_mut().zip(y) {
+            *d = if y > 0.0 { *d } else { 0.0 };
+        }
+    }
+}
+
+on_every_isa! {
+    /// `y = x Phi(x)`.
+    pub(super) fn gelu(x: &[f32], y: &mut [f32]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = x * normal(x).0;
+        }
+    }
+}
+
+on_every_isa! {
+    /// `d = d (Phi(x) + x phi(x))`.
+    pub(super) fn gelu_gradient(x: &[f32], d: &mut [f32]) {
+        for (d, &x) in d.iter_mut().zip(x) {
+            let (distribution, density) = normal(x);
+            *d *= x.mul_add(density, distribution);
+        }
+    }
+}
+
+on_every_isa! {
+    /// Drops what [`Device::dropout`](crate::device::Device::dropout) says; `first` is the index of the chunk's
+    /// first element, a multiple of 4.
+    pub(super) fn dropout(key: Key, rate: f32, first: usize, x: &[f32], y: &mut [f32]) {
+        let keep = 1.0 / (1.0 - rate);
+        // A word w gives the number (w >> 8) / 2^24: below the rate when (w >> 8) is below rate * 2^24, rounded up.
+        let bar = (f64::from(rate) * f64::from(1u32 << 24)).ceil() as u32;
+        for (block, (y, x)) in y.chunks_mut(4).zip(x.chunks(4)).enumerate() {
+            let words = key.block((first / 4 + block) as u32);
+            for ((y, &x), word) in y.iter_mut().zip(x).zip(words) {
+                *y = if word >> 8 < bar { 0.0 } else { x * keep };
+            }
+        }
+    }
+}
+
+on_every_isa! {
+    /// `y = a + b`.
+    pub(super) fn add(a: &[f32], b: &[f32], y: &mut [f32]) {
+        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+            *y = a + b;
+        }
+    }
+}
+
+on_every_isa! {
+    /// `y += x`.
+    pub(super) fn add_to(x: &[f32], y: &mut [f32]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y += x;
+        }
+    }
+}
+
+/// Columns that one task of [`column_sums`] adds up.
+pub(super) const STRIP: usize = 64;
+/// Rows that are summed from zero before they are added to the rows above.
+const ROW_BLOCK: usize = 512;
+
+on_every_isa! {
+    /// Sums of up to [`STRIP`] columns starting at column `first`.
+    pub(super) fn column_sums(width: usize, first: usize, x: &[f32], sums: &mut [f32]) {
+        sums.fill(0.0);
+        for (at, block) in x.chunks(ROW_BLOCK * width).enumerate() {
+            let mut total = [0.0f32; STRIP];
+            for row in block.chunks_exact(width) {
+                let row = &row[first..first + sums.len()];
+                if let Ok(row) = <&[f32; STRIP]>::try_from(row) {
+                    for j in 0..STRIP {
+                        total[j] += row[j];
+                    }
+                } else {
+                    for (total, &v) in total.iter_mut().zip(row) {
+                        *total += v;
+                    }
+                }
+            }
+            for (sum, &block) in sums.iter_mut().zip(&total) {
+                *sum = if at == 0 { block } else { *sum + block };
+            }
+        }
+    }
+}
+
+on_every_isa! {
+    /// `running = (1 - momentum) running + momentum (sums * scale)`.
+    pub(super) fn blend(momentum: f32, scale: f32, sums: &[f32], running: &mut [f32]) {
+        for (running, &sum) in running.iter_mut().zip(sums) {
+            *running = (1.0 - momentum) * *running + momentum * (sum * scale);
+        }
+    }
+}
+
+on_every_isa! {
+    /// Whether no element is infinite or NaN.
+    pub(super) fn all_finite(x: &[f32]) -> bool {
+        // The greatest exponent marks both; bits of magnitude compare as integers.
+        let mut most = 0u32;
+        for v in x {
+            most = most.max(v.to_bits() & 0x7fff_ffff);
+        }
+        most < 0x7f80_0000
+    }
+}

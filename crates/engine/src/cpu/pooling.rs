@@ -1,0 +1,106 @@
+//! Max and average pooling over planes, forward and backward.
+//!
+//! This file does not know images or channels: a plane is a plane.
+
+use super::isa::on_every_isa;
+use crate::device::Pool2d;
+
+on_every_isa! {
+    /// Max-pooling of some planes; the first of equals wins, and a NaN wins over everything.
+    pub(super) fn max_pool(shape: Pool2d, x: &[f32], y: &mut [f32], places: &mut [f32]) {
+        let [height, width] = shape.size;
+        let [out_height, out_width] = shape.output_size();
+        let area = out_height * out_width;
+        for (plane, x) in x.chunks_exact(height * width).enumerate() {
+            for row in 0..out_height {
+                let at = plane * area + row * out_width;
+                let (y, places) = (&mut y[at..at + out_width], &mut places[at..at + out_width]);
+                max_row(shape, row * shape.stride[0] * width, x, y, places);
+            }
+        }
+    }
+}
+
+/// One row of outputs whose windows start at element `first` of the plane.
+#[inline(always)]
+fn max_row(shape: Pool2d, first: usize, x: &[f32], y: &mut [f32], places: &mut [f32]) {
+    let width = shape.size[1];
+    let step = shape.stride[1];
+    for (column, (y, place)) in y.iter_mut().zip(places).enumerate() {
+        let corner = first + column * step;
+        let (mut best, mut best_at) = (x[corner], corner as u32);
+        for i in 0..shape.window[0] {
+            let row = corner + i * width;
+            for (j, &v) in x[row..row + shape.window[1]].iter().enumerate() {
+                let wins = v > best || v.is_nan();
+                best = if wins { v } else { best };
+                best_at = if wins { (row + j) as u32 } else { best_at };
+            }
+        }
+        *y = best;
+        *place = f32::from_bits(best_at);
+    }
+}
+
+on_every_isa! {
+    /// `dx` of max-pooling: each output's gradient is added where its maximum was, outputs in order.
+    pub(super) fn max_pool_gradient(shape: Pool2d, places: &[f32], dy: &[f32], dx: &mut [f32]) {
+        dx.fill(0.0);
+        let [out_height, out_width] = shape.output_size();
+        let area = out_height * out_width;
+        let planes = dx.chunks_exact_mut(shape.size[0] * shape.size[1]);
+        for ((dx, places), dy) in planes.zip(places.chunks_exact(area)).zip(dy.chunks_exact(area)) {
+            for (place, &dy) in places.iter().zip(dy) {
+                dx[place.to_bits() as usize] += dy;
+            }
+        }
+    }
+}
+
+on_every_isa! {
+    /// Average pooling of some planes: the window's sum in order, divided by its size.
+    pub(super) fn avg_pool(shape: Pool2d, x: &[f32], y: &mut [f32]) {
+        let [height, width] = shape.size;
+        let [out_height, out_width] = shape.output_size();
+        let count = (shape.window[0] * shape.window[1]) as f32;
+        let area = out_height * out_width;
+        for (x, y) in x.chunks_exact(height * width).zip(y.chunks_exact_mut(area)) {
+            for row in 0..out_height {
+                for column in 0..out_width {
+                    let corner = row * shape.stride[0] * width + column * shape.stride[1];
+                    let mut total = 0.0;
+                    for i in 0..shape.window[0] {
+                        for &v in &x[corner + i * width..][..shape.window[1]] {
+                            total += v;
+                        }
+                    }
+                    y[row * out_width + column] = total / count;
+                }
+            }
+        }
+    }
+}
+
+on_every_isa! {
+    /// `dx` of average pooling: each output's share is added to its window, outputs in order.
+    pub(super) fn avg_pool_gradient(shape: Pool2d, dy: &[f32], dx: &mut [f32]) {
+        dx.fill(0.0);
+        let [height, width] = shape.size;
+        let [out_height, out_width] = shape.output_size();
+        let count = (shape.window[0] * shape.window[1]) as f32;
+        let area = out_height * out_width;
+        for (dx, dy) in dx.chunks_exact_mut(height * width).zip(dy.chunks_exact(area)) {
+            for row in 0..out_height {
+                for column in 0..out_width {
+                    let corner = row * shape.stride[0] * width + column * shape.stride[1];
+                    let share = dy[row * out_width + column] / count;
+                    for i in 0..shape.window[0] {
+                        for v in &mut dx[corner + i * width..][..shape.window[1]] {
+                            *v += share;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

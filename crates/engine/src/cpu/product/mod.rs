@@ -1,0 +1,396 @@
+//! The matrix product: which operand is packed how, and the loops around the tile.
+//!
+//! Every element of `C` is its own chain: blocks of `k` of at most [`K_BLOCK`], each summed in order from zero by
+//! fused multiply-add, added to `C` in order. No loop here can change that, so the order of the loops, the cut into
+//! tasks and the size of a tile are free: they are chosen for speed. Since `fma(a, b, c) = fma(b, a, c)`, the two
+//! operands may also change places (`C^T = B^T A^T`).
+//!
+//! *Source*: the loops are those of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
+//!
+//! This file does not know layers.
+
+pub(super) mod pack;
+pub(super) mod tile;
+pub(super) mod transpose;
+
+use super::isa::Have;
+use super::pool::{Pool, Workspace};
+use crate::device::{Activation, Product, Strides, Write};
+use std::ops::Range;
+use tile::{Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
+
+/// Elements of packed `B` that stay in the second-level cache beside everything else.
+const B_BLOCK: usize = 1 << 17;
+/// Multiplications below which a product stays on one thread.
+const FORK: usize = 1 << 20;
+
+/// What is added to a product once its sums are whole.
+#[derive(Clone, Copy)]
+pub(super) struct Finish<'a> {
+    /// One for each column; empty for none.
+    pub(super) bias: &'a [f32],
+    /// Applied last.
+    pub(super) activation: Activation,
+}
+
+impl Finish<'_> {
+    /// Nothing is added.
+    pub(super) const NONE: Self = Self { bias: &[], activation: Activation::None };
+}
+
+/// Where the elements of a result lie: `(r, c)` at `r * row + c * column`.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    /// The first element.
+    pub(super) c: *mut f32,
+    /// Elements from one row to the next.
+    pub(super) row: usize,
+    /// Elements from one column to the next.
+    pub(super) column: usize,
+    /// Overwrite or add.
+    pub(super) write: Write,
+}
+
+// SAFETY: it is a pointer with strides; whoever writes through it vouches that no other task writes there.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// The same, starting `by` elements later.
+    pub(super) fn shifted(self, by: usize) -> Self {
+        Self { c: self.c.wrapping_add(by), ..self }
+    }
+}
+
+/// The last index that a matrix touches, plus one.
+fn extent(rows: usize, columns: usize, strides: Strides) -> usize {
+    if rows == 0 || columns == 0 { 0 } else { (rows - 1) * strides.row + (columns - 1) * strides.col + 1 }
+}
+
+/// `C = A B` or `C += A B`, then `finish`.
+pub(super) fn product(
+    isa: Have,
+    pool: &Pool,
+    shape: &Product,
+    a: &[f32],
+    b: &[f32],
+    c: &mut [f32],
+    finish: Finish<'_>,
+) {
+    let Product { m, n, k, .. } = *shape;
+    assert!(k > 0, "a sum without terms: {shape:?}");
+    let c_strides = Strides::rows(shape.c_row);
+    assert!(a.len() >= extent(m, k, shape.a), "A has {} elements: {shape:?}", a.len());
+    assert!(b.len() >= extent(k, n, shape.b), "B has {} elements: {shape:?}", b.len());
+    assert!(c.len() >= extent(m, n, c_strides), "C has {} elements: {shape:?}", c.len());
+    assert!(m < 2 || shape.c_row >= n, "rows of C overlap: {shape:?}");
+    if m == 0 || n == 0 {
+        return;
+    }
+    let target = Target { c: c.as_mut_ptr(), row: shape.c_row, column: 1, write: shape.write };
+    let whole = if swaps(isa, shape) {
+        let turned = |s: Strides| Strides { row: s.col, col: s.row };
+        let target = Target { row: target.column, column: target.row, ..target };
+        Whole {
+            m: n,
+            n: m,
+            k,
+            a: b,
+            a_strides: turned(shape.b),
+            b: a,
+            b_strides: turned(shape.a),
+            target,
+            turned: true,
+        }
+    } else {
+        Whole { m, n, k, a, a_strides: shape.a, b, b_strides: shape.b, target, turned: false }
+    };
+    let cut = Regions::new(isa, pool.threads(), &whole);
+    pool.run(cut.count(), [], |task, [], workspace| {
+        let (rows, columns) = cut.region(task);
+        // SAFETY: regions of different tasks do not overlap, and `c` holds them all by the assertion above.
+        unsafe { whole.region(isa, rows.clone(), columns.clone(), finish, workspace) };
+    });
+}
+
+/// Whether `C^T = B^T A^T` is cheaper: the operand in panels should be the one that is packed by plain copies, and the
+/// smaller one.
+fn swaps(isa: Have, shape: &Product) -> bool {
+    let Product { m, n, k, a, b, .. } = *shape;
+    let Size { columns: width, .. } = Size::of(isa);
+    // In cycles of 16 elements: the multiplications with padding, the packing, and the turned store of each tile.
+    let cost = |m: usize, n: usize, copies: bool| {
+        let half = width / 2;
+        m * n.next_multiple_of(half) * k / 16 + n * k * if copies { 2 } else { 4 } / 16
+    };
+    let plain = cost(m, n, b.col == 1);
+    let turned = cost(n, m, a.row == 1) + m * n * k.div_ceil(K_BLOCK) * 6 / 16;
+    turned < plain
+}
+
+/// How the output is cut into regions, one a task.
+struct Regions {
+    m: usize,
+    n: usize,
+    /// Rows or columns of a region, in the direction of the cut.
+    step: usize,
+    by_rows: bool,
+}
+
+impl Regions {
+    fn new(isa: Have, threads: usize, whole: &Whole<'_>) -> Self {
+        let Whole { m, n, k, .. } = *whole;
+        let size = Size::of(isa);
+        let parts = if m * n * k.max(1) < FORK { 1 } else { threads };
+        // A cut across the columns packs nothing twice but A, which is cheap.
+        let by_rows = parts > 1 && n < size.columns * parts;
+        let (whole, unit) = if by_rows { (m, size.rows) } else { (n, size.columns) };
+        let step = if parts == 1 { whole } else { whole.div_ceil(parts).next_multiple_of(unit) };
+        Self { m, n, step, by_rows }
+    }
+
+    fn count(&self) -> usize {
+        (if self.by_rows { self.m } else { self.n }).div_ceil(self.step)
+    }
+
+    fn region(&self, task: usize) -> (Range<usize>, Range<usize>) {
+        let whole = if self.by_rows { self.m } else { self.n };
+        let part = task * self.step..((task + 1) * self.step).min(whole);
+        if self.by_rows { (part, 0..self.n) } else { (0..self.m, part) }
+    }
+}
+
+/// A product whose operands have taken their places.
+struct Whole<'a> {
+    m: usize,
+    n: usize,
+    k: usize,
+    a: &'a [f32],
+    a_strides: Strides,
+    b: &'a [f32],
+    b_strides: Strides,
+    target: Target,
+    /// Whether the operands changed places: then the target's columns are the rows of the caller's `C`.
+    turned: bool,
+}
+
+impl Whole<'_> {
+    /// Computes the elements in `rows` x `columns`.
+    ///
+    /// SAFETY: the target holds the region, and nobody else touches it meanwhile.
+    unsafe fn region(
+        &self,
+        isa: Have,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        finish: Finish<'_>,
+        workspace: &mut Workspace,
+    ) {
+        let width = Size::of(isa).columns;
+        let block = (B_BLOCK / self.k.clamp(1, K_BLOCK) / width * width).max(width);
+        for from in columns.clone().step_by(block) {
+            let columns = from..(from + block).min(columns.end);
+            let mut write = self.target.write;
+            for start in (0..self.k).step_by(K_BLOCK) {
+                let k = start..(start + K_BLOCK).min(self.k);
+                let b = workspace.b.take(pack::panels_len(isa, k.len(), columns.len()));
+                pack::panels(isa, self.b, self.b_strides, k.clone(), columns.clone(), b);
+                let a = workspace.a.take(MOST_ROWS * STRIP_ROW);
+                for m in strips(isa, rows.clone()) {
+                    pack::rows(self.a, self.a_strides, m.clone(), k.clone(), a);
+                    let target = self.at(m.start, columns.start, write);
+                    let strip = Strip { form: pack::form_of(self.a_strides), rows: m.len(), k: k.len(), a };
+                    let panels = Panels::Packed { data: b, depth: k.len(), from: 0 };
+                    // SAFETY: the strip's rows and columns are inside the region.
+                    unsafe { strip.times(isa, panels, columns.len(), target) };
+                }
+                write = Write::Add;
+            }
+            // SAFETY: as above.
+            unsafe { self.finish(rows.clone(), columns, finish) };
+        }
+    }
+
+    fn at(&self, row: usize, column: usize, write: Write) -> Target {
+        let Target { c, row: r, column: s, .. } = self.target;
+        Target { c: c.wrapping_add(row * r + column * s), write, ..self.target }
+    }
+
+    /// Adds bias and activation to whole elements.
+    ///
+    /// SAFETY: as for `region`.
+    unsafe fn finish(&self, rows: Range<usize>, columns: Range<usize>, finish: Finish<'_>) {
+        if finish.bias.is_empty() && finish.activation == Activation::None {
+            return;
+        }
+        // The inner direction is that of neighbours in memory, and the bias belongs to it.
+        let (outer, inner, stride) =
+            if self.turned { (columns, rows, self.target.column) } else { (rows, columns, self.target.row) };
+        for r in outer {
+            // SAFETY: a run of neighbours inside the region.
+            let c = unsafe {
+                std::slice::from_raw_parts_mut(self.target.c.add(r * stride + inner.start), inner.len())
+            };
+            finish_row(
+                c,
+                if finish.bias.is_empty() { &[] } else { &finish.bias[inner.clone()] },
+                finish.activation,
+            );
+        }
+    }
+}
+
+/// `c = act(c + bias)`.
+#[inline(always)]
+pub(super) fn finish_row(c: &mut [f32], bias: &[f32], activation: Activation) {
+    for (c, &bias) in c.iter_mut().zip(bias) {
+        *c += bias;
+    }
+    if activation == Activation::Relu {
+        for c in c {
+            *c = if *c <= 0.0 { 0.0 } else { *c };
+        }
+    }
+}
+
+/// Cuts rows into tiles of nearly equal height.
+pub(super) fn strips(isa: Have, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let count = rows.len().div_ceil(Size::of(isa).rows);
+    let at = move |i: usize| rows.start + rows.len() * i / count.max(1);
+    (0..count).map(move |i| at(i)..at(i + 1))
+}
+
+/// Where the panels of a `B` are.
+#[derive(Clone, Copy)]
+pub(super) enum Panels<'a> {
+    /// As [`pack::panels`] leaves them, `depth` rows of `k` each, of which those from `from` are meant.
+    Packed {
+        /// The panels.
+        data: &'a [f32],
+        /// Rows of `k` in a panel.
+        depth: usize,
+        /// The first row meant.
+        from: usize,
+    },
+    /// Row `k` is contiguous from `offsets[k]`, and so much longer than needed that the last panel can be read whole.
+    Rows {
+        /// All of them.
+        data: &'a [f32],
+        /// Where each starts.
+        offsets: &'a [usize],
+    },
+}
+
+impl Panels<'_> {
+    /// The panel that starts at column `first`, after a check that `k` rows of `width` columns can be read there.
+    fn panel(&self, first: usize, width: usize, k: usize) -> tile::Panel {
+        match *self {
+            Panels::Packed { data, depth, from } => {
+                assert!(from + k <= depth, "rows {from}+{k} of {depth}");
+                let start = first * depth + from * width;
+                tile::Panel::Packed(data[start..start + k * width].as_ptr())
+            }
+            Panels::Rows { data, offsets } => {
+                // The last row starts last: offsets are in order.
+                assert!(k == 0 || offsets[k - 1] + first + width <= data.len(), "a short row of B");
+                tile::Panel::Scattered(data[first..].as_ptr(), offsets.as_ptr())
+            }
+        }
+    }
+}
+
+/// Some packed rows of `A` times all panels of a `B`.
+pub(super) struct Strip<'a> {
+    /// How `a` was packed.
+    pub(super) form: Form,
+    /// Its rows.
+    pub(super) rows: usize,
+    /// Terms of a sum.
+    pub(super) k: usize,
+    /// The packed rows.
+    pub(super) a: &'a [f32],
+}
+
+impl Strip<'_> {
+    /// Writes `rows` x `n` elements of the target.
+    ///
+    /// SAFETY: these elements are the caller's.
+    pub(super) unsafe fn times(&self, isa: Have, b: Panels<'_>, n: usize, target: Target) {
+        let width = Size::of(isa).columns;
+        let needed = match self.form {
+            Form::Strip => (self.rows - 1) * STRIP_ROW + self.k,
+            Form::Interleaved => self.rows * self.k,
+        };
+        assert!(self.a.len() >= needed && self.k <= K_BLOCK, "a strip of {} for {needed}", self.a.len());
+        for first in (0..n).step_by(width) {
+            let columns = width.min(n - first);
+            let halves = if columns * 2 <= width { 1 } else { 2 };
+            let tile = tile::tile(isa, self.form, self.rows, halves);
+            let panel = b.panel(first, width, self.k);
+            let c = target.c.wrapping_add(first * target.column);
+            if target.column == 1 && columns == halves * width / 2 {
+                // SAFETY: the operands were checked, and all of the tile's columns are the caller's.
+                unsafe { tile(self.k, self.a.as_ptr(), panel, c, target.row, target.write) };
+                continue;
+            }
+            let mut kept = [0.0f32; MOST_ROWS * MOST_COLUMNS];
+            // SAFETY: as above; the buffer has room for any tile.
+            unsafe { tile(self.k, self.a.as_ptr(), panel, kept.as_mut_ptr(), MOST_COLUMNS, Write::Set) };
+            // SAFETY: only the caller's rows and columns are touched.
+            unsafe { settle(&kept, self.rows, columns, Target { c, ..target }) };
+        }
+    }
+}
+
+/// `A[m, k] B[k, n]` for a `B` that lies in panels, on this thread; `strip` is room for packed rows of `A`.
+///
+/// SAFETY: the target's `m` x `n` elements are the caller's.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn multiply(
+    isa: Have,
+    a: &[f32],
+    strides: Strides,
+    [m, n, k]: [usize; 3],
+    panels: &[f32],
+    depth: usize,
+    target: Target,
+    room: &mut super::pool::Buffer,
+) {
+    let room = room.take(MOST_ROWS * STRIP_ROW);
+    for rows in strips(isa, 0..m) {
+        let mut write = target.write;
+        for from in (0..k).step_by(K_BLOCK) {
+            let terms = from..(from + K_BLOCK).min(k);
+            pack::rows(a, strides, rows.clone(), terms.clone(), room);
+            let strip = Strip { form: pack::form_of(strides), rows: rows.len(), k: terms.len(), a: room };
+            let c = target.c.wrapping_add(rows.start * target.row);
+            // SAFETY: some rows of the caller's elements.
+            unsafe {
+                strip.times(
+                    isa,
+                    Panels::Packed { data: panels, depth, from },
+                    n,
+                    Target { c, write, ..target },
+                )
+            };
+            write = Write::Add;
+        }
+    }
+}
+
+/// Writes a tile element by element: one at the edge, or one that is turned.
+///
+/// SAFETY: the target's `rows` x `columns` elements are the caller's.
+unsafe fn settle(kept: &[f32], rows: usize, columns: usize, target: Target) {
+    for column in 0..columns {
+        for row in 0..rows {
+            let sum = kept[row * MOST_COLUMNS + column];
+            // SAFETY: the caller's promise.
+            unsafe {
+                let at = target.c.add(row * target.row + column * target.column);
+                *at = if target.write == Write::Add { *at + sum } else { sum };
+            }
+        }
+    }
+}

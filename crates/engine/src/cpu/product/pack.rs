@@ -1,0 +1,91 @@
+//! Bringing operands into the forms that tiles read.
+//!
+//! `B` becomes panels: the columns of a tile side by side, row after row of `k`, the last panel padded with
+//! zeros. `A` becomes a strip or an interleaved block (see [`Form`]). Packing moves values and does no arithmetic.
+//!
+//! This file does not know the loops around it.
+
+use super::tile::{Form, STRIP_ROW, Size};
+use crate::cpu::isa::Have;
+use crate::device::Strides;
+use std::ops::Range;
+
+/// Elements of `columns` columns by `k` rows in panels.
+pub(in crate::cpu) fn panels_len(isa: Have, k: usize, columns: usize) -> usize {
+    columns.next_multiple_of(Size::of(isa).columns) * k
+}
+
+/// Packs rows `k` and columns `n` of a matrix into panels.
+pub(in crate::cpu) fn panels(
+    isa: Have,
+    x: &[f32],
+    strides: Strides,
+    k: Range<usize>,
+    n: Range<usize>,
+    out: &mut [f32],
+) {
+    let width = Size::of(isa).columns;
+    let depth = k.len();
+    for (panel, out) in out[..panels_len(isa, depth, n.len())].chunks_exact_mut(width * depth).enumerate() {
+        let first = n.start + panel * width;
+        let columns = width.min(n.end - first);
+        let x = &x[k.start * strides.row + first * strides.col..];
+        if strides.col == 1 {
+            rows_into_panel(x, strides.row, columns, width, out);
+        } else {
+            columns_into_panel(isa, x, strides, columns, width, out);
+        }
+    }
+}
+
+/// A panel whose rows are contiguous in the source.
+fn rows_into_panel(x: &[f32], row: usize, columns: usize, width: usize, out: &mut [f32]) {
+    for (k, out) in out.chunks_exact_mut(width).enumerate() {
+        out[..columns].copy_from_slice(&x[k * row..][..columns]);
+        out[columns..].fill(0.0);
+    }
+}
+
+/// A panel whose columns are contiguous in the source, or neither.
+fn columns_into_panel(isa: Have, x: &[f32], strides: Strides, columns: usize, width: usize, out: &mut [f32]) {
+    if columns < width {
+        out.fill(0.0);
+    }
+    let depth = out.len() / width;
+    if strides.row == 1 {
+        return super::transpose::transpose(isa, x, strides.col, columns, depth, out, width);
+    }
+    for (k, out) in out.chunks_exact_mut(width).enumerate() {
+        for (column, out) in out[..columns].iter_mut().enumerate() {
+            *out = x[k * strides.row + column * strides.col];
+        }
+    }
+}
+
+/// The form in which rows of `A` with these strides are packed.
+pub(super) fn form_of(strides: Strides) -> Form {
+    if strides.col == 1 { Form::Strip } else { Form::Interleaved }
+}
+
+/// Packs rows `m` and columns `k` of `A` for one tile.
+pub(super) fn rows(x: &[f32], strides: Strides, m: Range<usize>, k: Range<usize>, out: &mut [f32]) {
+    let x = &x[m.start * strides.row + k.start * strides.col..];
+    let (count, depth) = (m.len(), k.len());
+    if strides.col == 1 {
+        for (i, out) in out.chunks_mut(STRIP_ROW).take(count).enumerate() {
+            out[..depth].copy_from_slice(&x[i * strides.row..][..depth]);
+        }
+    } else if strides.row == 1 {
+        for (k, out) in out.chunks_exact_mut(count).take(depth).enumerate() {
+            for (out, &v) in out.iter_mut().zip(&x[k * strides.col..][..count]) {
+                *out = v;
+            }
+        }
+    } else {
+        for (k, out) in out.chunks_exact_mut(count).take(depth).enumerate() {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = x[k * strides.col + i * strides.row];
+            }
+        }
+    }
+}
