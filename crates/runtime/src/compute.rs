@@ -1,0 +1,400 @@
+//! The training loop: what a rank's compute thread does, step by step.
+//!
+//! It obeys orders of the rank actor, talks to its peers only through the backend, and tells the actor what it has
+//! done. It does not know the supervisor, the control link, or why it is told something.
+//!
+//! Nothing is allocated inside a step after the first few: roots are cut once per step length, trailers and
+//! gradients live in buffers that stay.
+
+use crate::controls::Controls;
+use crate::news::{News, NewsDesk};
+use crate::recipe::ComputeParts;
+use crate::saver::Saver;
+use dtrain_checkpoint::TensorSpec;
+use dtrain_collective::{Backend, CollectiveError, Geometry, Membership, Op, Sequence, rank_roots};
+use dtrain_data::{Loader, Share};
+use dtrain_engine::{Batch, ClassCounts, EngineError, Figures, Inputs, Targets};
+use dtrain_protocol::{
+    Activity, CheckpointId, Digest, Due, Failure, Finished, StartFrom, StepRecord, ValidationPart,
+};
+use dtrain_types::{
+    Epoch, Generation, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer, cut_evenly, roots,
+};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+/// What the compute thread may be told to do.
+pub enum Order {
+    /// Take this backend and meet all peers on it.
+    Build {
+        /// The data plane of the generation.
+        backend: Box<dyn Backend>,
+        /// Who takes part.
+        membership: Membership,
+    },
+    /// Take this state.
+    Load {
+        /// The generation that starts with it.
+        generation: Generation,
+        /// Where it comes from.
+        start: StartFrom,
+    },
+    /// Make steps.
+    Run {
+        /// The first one.
+        from_step: Step,
+    },
+}
+
+/// The compute thread of one rank.
+pub struct Compute {
+    parts: ComputeParts,
+    controls: Arc<Controls>,
+    desk: NewsDesk,
+    saver: Saver,
+    specs: Arc<[TensorSpec]>,
+    plane: Option<DataPlane>,
+    /// The generation in hand; failures are told in its name.
+    generation: Generation,
+}
+
+/// The backend of a generation, with what follows from its membership.
+struct DataPlane {
+    backend: Box<dyn Backend>,
+    membership: Membership,
+    geometry: Geometry,
+    /// The roots of this rank for each number of micro-batches that a step can have.
+    roots: Vec<(u32, Vec<MicroRange>)>,
+    /// One per root.
+    trailers: Vec<Trailer>,
+    /// Pending trailers of the root being merged.
+    pending: Vec<Trailer>,
+}
+
+impl Compute {
+    /// A compute thread's work, not begun.
+    pub fn new(parts: ComputeParts, controls: Arc<Controls>, desk: NewsDesk) -> Self {
+        let specs: Arc<[TensorSpec]> = crate::state_files::specs(parts.replica.as_ref()).into();
+        let saver = Saver::start(parts.run_dir.clone(), Arc::clone(&specs), desk.clone());
+        Self { parts, controls, desk, saver, specs, plane: None, generation: Generation(0) }
+    }
+
+    /// Obeys until the orders end. A failure or a panic is told; then only the end of orders is awaited.
+    pub fn obey(mut self, orders: &Receiver<Order>) {
+        while let Ok(order) = orders.recv() {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.carry_out(order)));
+            self.controls.set_activity(Activity::Idle);
+            match done {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => self.desk.tell(News::Failed(self.generation, failure)),
+                Err(panic) => {
+                    self.desk.tell(News::Failed(self.generation, Failure::Panic(panic_text(panic.as_ref()))))
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) -> Result<(), Failure> {
+        self.controls.set_activity(Activity::Preparing);
+        match order {
+            Order::Build { backend, membership } => self.build(backend, membership),
+            Order::Load { generation, start } => self.load(generation, start),
+            Order::Run { from_step } => self.train(from_step),
+        }
+    }
+
+    fn build(&mut self, mut backend: Box<dyn Backend>, membership: Membership) -> Result<(), Failure> {
+        self.generation = membership.generation;
+        let counts = step_counts(&self.parts);
+        backend.prepare(&counts);
+        backend
+            .start(Sequence(0), &Op::Barrier)
+            .and_then(|()| backend.finish(Sequence(0)))
+            .map_err(aborted)?;
+        tracing::debug!(backend = backend.describe(), "reached all peers");
+        let generation = membership.generation;
+        let roots_of = |count: &u32| (*count, rank_roots(membership.range(), *count, self.parts.mode));
+        let geometry = backend.arena().geometry();
+        self.plane = Some(DataPlane {
+            backend,
+            geometry,
+            roots: counts.iter().map(roots_of).collect(),
+            trailers: Vec::with_capacity(geometry.root_slots),
+            pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
+            membership,
+        });
+        self.desk.tell(News::Built(generation));
+        Ok(())
+    }
+
+    fn load(&mut self, generation: Generation, start: StartFrom) -> Result<(), Failure> {
+        if let StartFrom::Checkpoint(id) = start {
+            crate::state_files::load(&self.parts.run_dir, id, &self.specs, self.parts.replica.as_mut())
+                .map_err(Failure::Setup)?;
+        }
+        let state = self.parts.replica.state();
+        let (applied, state_digest) = (state.applied, Digest(state.state_digest()));
+        self.desk.tell(News::Loaded { generation, applied, state_digest });
+        Ok(())
+    }
+
+    /// The loop of the run. `from_step` may lie past the last step: then nothing is left to do.
+    fn train(&mut self, from_step: Step) -> Result<(), Failure> {
+        let plane = self.plane.take().expect("the supervisor runs a generation after all have built it");
+        let schedule = self.parts.schedule;
+        let share = Share { range: plane.membership.range(), from: from_step, until: Some(schedule.last) };
+        let mut loader = Loader::start(self.parts.feed.clone(), share, self.parts.workers).map_err(data)?;
+        let mut work = Work { plane, loader: &mut loader, compute: self };
+        let mut step = from_step;
+        while step <= schedule.last {
+            work.compute.controls.wait_while_paused();
+            let record = work.step(step)?;
+            let due = schedule.after(step, record.trailer.stop);
+            work.compute.desk.step(record, due.ends || due.checkpoint || due.validate.is_some());
+            work.after(step, due)?;
+            if due.ends {
+                break;
+            }
+            step = step.next();
+        }
+        self.saver.wait();
+        let state = self.parts.replica.state();
+        let finished = Finished {
+            step: state.applied,
+            digest: Digest(state.digest()),
+            state_digest: Digest(state.state_digest()),
+        };
+        self.desk.tell(News::Finished(self.generation, finished));
+        Ok(())
+    }
+}
+
+/// A compute thread that is making steps.
+struct Work<'a> {
+    plane: DataPlane,
+    loader: &'a mut Loader,
+    compute: &'a mut Compute,
+}
+
+impl Work<'_> {
+    /// Forward, backward, reduce, update.
+    fn step(&mut self, step: Step) -> Result<StepRecord, Failure> {
+        let begun = Instant::now();
+        let plan = self.compute.parts.feed.plan().step(step);
+        self.gradients(&plan)?;
+        let controls = Arc::clone(&self.compute.controls);
+        controls.set_activity(Activity::Reducing);
+        let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers: &self.plane.trailers };
+        let backend = &mut self.plane.backend;
+        backend.start(Sequence(step.0), &op).map_err(aborted)?;
+        let trailer = backend.finish(Sequence(step.0)).map_err(aborted)?;
+        controls.set_activity(Activity::Computing);
+        if trailer.non_finite != Trailer::ALL_FINITE {
+            // All ranks read the same trailer, so nobody commits.
+            return Err(Failure::NonFinite { step, micro_batch: Some(MicroBatch(trailer.non_finite)) });
+        }
+        let gradient = backend.arena().lease(0);
+        let info = match self.compute.parts.replica.update(step, gradient, trailer.weight, trailer.samples) {
+            Ok(info) => info,
+            Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan)),
+            Err(error) => return Err(engine(error)),
+        };
+        Ok(StepRecord {
+            generation: self.plane.membership.generation,
+            step,
+            epoch: plan.epoch,
+            trailer,
+            seconds: begun.elapsed().as_secs_f64(),
+            lr: info.lr,
+            gradient_norm: info.gradient_norm,
+        })
+    }
+
+    /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter.
+    fn gradients(&mut self, plan: &StepPlan) -> Result<(), Failure> {
+        let Self { plane, loader, compute } = self;
+        let (controls, parts) = (&compute.controls, &mut compute.parts);
+        let roots = &plane.roots.iter().find(|(count, _)| *count == plan.micro_batches);
+        let roots = &roots.expect("every step length was prepared").1;
+        plane.trailers.clear();
+        for (index, root) in roots.iter().enumerate() {
+            let mut merger = Merger::default();
+            for m in root.lo..root.hi {
+                if controls.aborted() {
+                    return Err(Failure::CollectiveAborted("told to stop".into()));
+                }
+                controls.set_activity(Activity::Loading);
+                let batch = loader.next_batch().map_err(data)?.expect("the loader ends with the last step");
+                assert_eq!(
+                    (batch.step(), batch.micro_batch()),
+                    (plan.step, MicroBatch(m)),
+                    "loader and loop agree"
+                );
+                controls.set_activity(Activity::Computing);
+                let slot = plane.geometry.slot(index, merger.next_buffer());
+                let gradient = plane.backend.arena().lease(slot);
+                let figures = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), gradient);
+                let mut trailer = figures.map_err(engine)?.trailer(MicroBatch(m), batch.check());
+                trailer.stop = controls.stop_flag();
+                plane.pending[merger.next_buffer()] = trailer;
+                let (backend, pending) = (&mut plane.backend, &mut plane.pending);
+                merger.push(|l, r| merge(plane.geometry, backend.as_mut(), pending, parts, index, [l, r]));
+            }
+            let (backend, pending) = (&mut plane.backend, &mut plane.pending);
+            merger.finish(|l, r| merge(plane.geometry, backend.as_mut(), pending, parts, index, [l, r]));
+            plane.trailers.push(plane.pending[0]);
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, step: Step, due: Due) -> Result<(), Failure> {
+        if due.verify {
+            let digest = Digest(self.compute.parts.replica.state().state_digest());
+            self.compute.desk.tell(News::Verified(self.compute.generation, step, digest));
+        }
+        if let Some(epoch) = due.validate {
+            self.compute.controls.set_activity(Activity::Validating);
+            self.validate(epoch, step)?;
+        }
+        if due.checkpoint {
+            self.compute.controls.set_activity(Activity::Saving);
+            let Membership { generation, rank, .. } = self.plane.membership;
+            let id = CheckpointId { generation, step };
+            let world = self.plane.membership.world();
+            self.compute.saver.save(id, rank, world, self.compute.parts.replica.state());
+        }
+        Ok(())
+    }
+
+    /// This rank's share of the validation set, summed along its tree.
+    fn validate(&mut self, epoch: Epoch, step: Step) -> Result<(), Failure> {
+        let parts = &mut self.compute.parts;
+        let set = parts.validation.clone().expect("validation is due only where there is a validation set");
+        let count = set.plan.micro_batches();
+        let range = cut_evenly(count, self.plane.membership.world().0)[self.plane.membership.rank.index()];
+        let classes = set.dataset.spec().classes().map_or(0, |classes| classes as usize);
+        let mut counts = ClassCounts::new(classes);
+        let mut batch = set.plan.batch(set.dataset.as_ref());
+        let mut sums = Vec::new();
+        for root in roots(range, count) {
+            let mut merger = Merger::default();
+            let mut pending = vec![Trailer::EMPTY; Merger::buffers(root.len())];
+            for m in root.lo..root.hi {
+                if self.compute.controls.aborted() {
+                    return Err(Failure::CollectiveAborted("told to stop".into()));
+                }
+                set.plan.read(set.dataset.as_ref(), MicroBatch(m), &mut batch).map_err(data)?;
+                let loss = parts.replica.evaluate(&lend(&batch), &mut counts).map_err(engine)?;
+                let figures = Figures { sums: loss, samples: batch.rows() as u64 };
+                pending[merger.next_buffer()] = figures.trailer(MicroBatch(m), 0);
+                merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
+            }
+            merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
+            sums.push((root, pending[0]));
+        }
+        let counts = if classes <= MOST_CLASSES { flatten(&counts) } else { Vec::new() };
+        let part = ValidationPart { epoch, step, parts: sums, counts };
+        self.compute.desk.tell(News::Validated(self.compute.generation, part));
+        Ok(())
+    }
+
+    /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.
+    fn name_the_fault(&mut self, plan: &StepPlan) -> Failure {
+        let step = plan.step;
+        let range = self.plane.membership.range();
+        let parts = &mut self.compute.parts;
+        let mut batch = parts.feed.batch();
+        let mut found = None;
+        for m in range.lo..range.hi.min(plan.micro_batches) {
+            let gradient = self.plane.backend.arena().lease(0);
+            let again =
+                parts.feed.read_micro_batch(step, MicroBatch(m), &mut batch).map_err(data).and_then(|()| {
+                    parts.replica.is_at_fault(step, MicroBatch(m), &lend(&batch), gradient).map_err(engine)
+                });
+            match again {
+                Ok(false) => {}
+                Ok(true) => {
+                    found = Some(MicroBatch(m));
+                    break;
+                }
+                Err(failure) => return failure,
+            }
+        }
+        Failure::NonFinite { step, micro_batch: found }
+    }
+}
+
+/// Beyond this many classes F1 is not worth the traffic: counts are left out.
+const MOST_CLASSES: usize = 1_024;
+
+fn merge(
+    geometry: Geometry,
+    backend: &mut dyn Backend,
+    pending: &mut [Trailer],
+    parts: &ComputeParts,
+    root: usize,
+    [left, right]: [usize; 2],
+) {
+    let (into, from) = backend.arena().lease_pair(geometry.slot(root, left), geometry.slot(root, right));
+    parts.replica.add(from, into);
+    pending[left] = pending[left].merge(&pending[right]);
+}
+
+/// The numbers of micro-batches that a step of this run can have.
+pub fn step_counts(parts: &ComputeParts) -> Vec<u32> {
+    let plan = parts.feed.plan();
+    let last = plan.step(Step(plan.steps_per_epoch())).micro_batches;
+    let mut counts = vec![plan.step(Step(1)).micro_batches, last];
+    counts.dedup();
+    counts
+}
+
+fn lend(batch: &dtrain_data::Batch) -> Batch<'_> {
+    use dtrain_data::Elements;
+    Batch {
+        rows: batch.rows(),
+        inputs: match batch.inputs() {
+            Elements::F32(values) => Inputs::Values(values),
+            Elements::U32(tokens) => Inputs::Tokens(tokens),
+        },
+        targets: match batch.targets() {
+            Elements::F32(values) => Targets::Values(values),
+            Elements::U32(classes) => Targets::Classes(classes),
+        },
+    }
+}
+
+fn flatten(counts: &ClassCounts) -> Vec<u64> {
+    [&counts.true_positive, &counts.false_positive, &counts.false_negative]
+        .into_iter()
+        .flatten()
+        .copied()
+        .collect()
+}
+
+fn aborted(error: CollectiveError) -> Failure {
+    Failure::CollectiveAborted(error.to_string())
+}
+
+fn data(error: dtrain_data::DataError) -> Failure {
+    Failure::Data(error.to_string())
+}
+
+fn engine(error: EngineError) -> Failure {
+    Failure::Engine(error.to_string())
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
+}
+
+/// A rank's collective membership from the protocol's.
+pub fn collective_membership(
+    generation: Generation,
+    rank: Rank,
+    membership: &dtrain_protocol::Membership,
+) -> Membership {
+    Membership { generation, rank, ranges: membership.seats.iter().map(|seat| seat.range).collect() }
+}

@@ -1,0 +1,325 @@
+//! The journal: the one thread that writes the files of a run and tells its observer.
+//!
+//! The supervisor actor enters what happened and goes on; disks and terminals may be slow, heartbeats may not. What
+//! was entered first is written first, so the event log is ordered by cause. A failing disk never stops training:
+//! people are told once, and the next checkpoint shows whether it is well again.
+
+use crate::observer::{EpochSeen, Happening, Observer, StepSeen};
+use crate::run_files::RunFiles;
+use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
+use dtrain_types::MemberId;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// How many entries may wait for the disk before the supervisor waits too.
+const QUEUE: usize = 16_384;
+
+/// One thing to be written down.
+pub enum Entry {
+    /// A step was committed.
+    Commit(StepRecord),
+    /// An epoch was validated.
+    Validated(Validation),
+    /// Something worth a line.
+    Event(Event),
+    /// All shards of a checkpoint are durable: make it one.
+    Manifest(Box<ManifestOrder>),
+    /// A rank printed a line.
+    RankOutput {
+        /// Which.
+        member: MemberId,
+        /// What.
+        line: String,
+    },
+    /// A rank's life is over.
+    RankEnded {
+        /// Which.
+        member: MemberId,
+        /// What it printed last.
+        last_lines: Vec<String>,
+    },
+}
+
+type Answer = Box<dyn Fn(CheckpointId, Result<(), String>) + Send>;
+
+/// Where entries are made. Clones share the queue.
+#[derive(Clone)]
+pub struct JournalSender {
+    queue: SyncSender<Entry>,
+    answer: Arc<Mutex<Option<Answer>>>,
+}
+
+impl JournalSender {
+    /// Makes an entry. *Blocks* while the queue is full.
+    pub fn enter(&self, entry: Entry) {
+        // The thread ends after the last sender; it cannot be gone before.
+        let _ = self.queue.send(entry);
+    }
+
+    /// Where the result of each manifest is told.
+    pub fn answer_manifests(&self, answer: impl Fn(CheckpointId, Result<(), String>) + Send + 'static) {
+        *self.answer.lock().expect("no holder panics") = Some(Box::new(answer));
+    }
+}
+
+/// What the journal knows at the end of a run.
+pub struct Conclusion {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The numbers of the run.
+    pub figures: Figures,
+    /// The last output of every rank that has ended, for the report of a failure.
+    pub last_lines: BTreeMap<MemberId, Vec<String>>,
+    /// Files of this run.
+    pub files: RunFiles,
+}
+
+/// The numbers of a run so far.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Steps committed by this process.
+    pub steps: u64,
+    /// The last committed step.
+    pub last_step: u64,
+    /// Epochs finished, over the whole run.
+    pub epochs: u64,
+    /// Samples fed by this process.
+    pub samples: u64,
+    /// From the first to the last committed step. *Units*: seconds.
+    pub training_seconds: f64,
+    /// Mean training loss of the newest whole epoch, or of what there is.
+    pub train_loss: Option<f64>,
+    /// The newest validation.
+    pub validation: Option<EpochSeen>,
+    /// How many generations there were.
+    pub generations: u64,
+    /// The most memory that a rank has used. *Units*: bytes.
+    pub peak_rss: u64,
+}
+
+/// A journal that has not begun.
+pub struct Journal {
+    files: RunFiles,
+    observer: Box<dyn Observer>,
+}
+
+/// A journal at work.
+pub struct JournalThread {
+    thread: JoinHandle<Writer>,
+}
+
+impl Journal {
+    /// A journal over the files of a run.
+    #[must_use]
+    pub fn new(files: RunFiles, observer: Box<dyn Observer>) -> Self {
+        Self { files, observer }
+    }
+
+    /// Starts the thread. *Errors*: it cannot be started.
+    pub fn start(self) -> io::Result<(JournalSender, JournalThread)> {
+        let (queue, entries) = sync_channel(QUEUE);
+        let answer = Arc::new(Mutex::new(None));
+        let sender = JournalSender { queue, answer: Arc::clone(&answer) };
+        let writer = Writer {
+            files: self.files,
+            observer: self.observer,
+            answer,
+            figures: Figures::default(),
+            last_lines: BTreeMap::new(),
+            pids: BTreeMap::new(),
+            epoch: EpochSums::default(),
+            begun: None,
+            next_reading: Instant::now(),
+        };
+        let thread =
+            std::thread::Builder::new().name("journal".into()).spawn(move || writer.write(&entries))?;
+        Ok((sender, JournalThread { thread }))
+    }
+}
+
+impl JournalThread {
+    /// Waits until everything is written. All senders must be dropped. *Panics* if the journal did.
+    #[must_use]
+    pub fn finish(self, outcome: Outcome) -> Conclusion {
+        let writer = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Conclusion { outcome, figures: writer.figures, last_lines: writer.last_lines, files: writer.files }
+    }
+}
+
+struct Writer {
+    files: RunFiles,
+    observer: Box<dyn Observer>,
+    answer: Arc<Mutex<Option<Answer>>>,
+    figures: Figures,
+    last_lines: BTreeMap<MemberId, Vec<String>>,
+    pids: BTreeMap<MemberId, u32>,
+    epoch: EpochSums,
+    /// When the first step was committed, and how long it took.
+    begun: Option<(Instant, f64)>,
+    next_reading: Instant,
+}
+
+/// Sums over the steps of the epoch in hand, in step order.
+#[derive(Clone, Copy, Debug, Default)]
+struct EpochSums {
+    loss: f64,
+    weight: f64,
+}
+
+impl EpochSums {
+    fn mean(self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.loss / self.weight)
+    }
+}
+
+const READINGS_EVERY: std::time::Duration = std::time::Duration::from_millis(500);
+
+impl Writer {
+    fn write(mut self, entries: &Receiver<Entry>) -> Self {
+        while let Ok(entry) = entries.recv() {
+            match entry {
+                Entry::Commit(record) => self.step(&record),
+                Entry::Validated(validation) => self.validated(&validation),
+                Entry::Event(event) => self.event(&event),
+                Entry::Manifest(order) => {
+                    self.next_reading = Instant::now();
+                    self.manifest(&order);
+                }
+                Entry::RankOutput { member, line } => {
+                    self.observer.see(&Happening::RankOutput { member, line: &line });
+                }
+                Entry::RankEnded { member, last_lines } => {
+                    self.last_lines.insert(member, last_lines);
+                    self.pids.remove(&member);
+                }
+            }
+            self.read_memory();
+        }
+        self
+    }
+
+    fn step(&mut self, record: &StepRecord) {
+        let trailer = &record.trailer;
+        let mean = |sum: f64| if trailer.weight > 0.0 { sum / trailer.weight } else { 0.0 };
+        let seen = StepSeen {
+            step: record.step,
+            epoch: record.epoch,
+            loss: mean(trailer.loss),
+            accuracy: self.files.accuracy(trailer.correct, trailer.predictions),
+            samples: trailer.samples,
+            seconds: record.seconds,
+        };
+        let (begun, first) = *self.begun.get_or_insert_with(|| (Instant::now(), record.seconds));
+        self.figures.training_seconds = begun.elapsed().as_secs_f64() + first;
+        self.figures.steps += 1;
+        self.figures.last_step = record.step.0;
+        self.figures.samples += trailer.samples;
+        self.epoch.loss += trailer.loss;
+        self.epoch.weight += trailer.weight;
+        if let Err(problem) = self.files.step(record, &seen) {
+            self.warn(&problem);
+        }
+        self.observer.see(&Happening::Step(seen));
+        if self.files.ends_epoch(record.step) {
+            self.figures.train_loss = self.epoch.mean();
+            if !self.files.validates() {
+                self.epoch_seen(record, None);
+            }
+        } else if self.figures.train_loss.is_none() || self.files.is_last(record.step) {
+            self.figures.train_loss = self.epoch.mean();
+        }
+    }
+
+    fn validated(&mut self, validation: &Validation) {
+        let record = StepRecord {
+            generation: dtrain_types::Generation(self.figures.generations),
+            step: validation.step,
+            epoch: validation.epoch,
+            trailer: validation.trailer,
+            seconds: 0.0,
+            lr: 0.0,
+            gradient_norm: 0.0,
+        };
+        self.epoch_seen(&record, Some(validation));
+    }
+
+    fn epoch_seen(&mut self, record: &StepRecord, validation: Option<&Validation>) {
+        let scores = validation.map(|v| self.files.scores(v)).unwrap_or_default();
+        let seen = EpochSeen {
+            epoch: record.epoch,
+            step: record.step,
+            train_loss: self.figures.train_loss.unwrap_or(f64::NAN),
+            val_loss: scores.loss,
+            val_accuracy: scores.accuracy,
+            val_f1: scores.f1,
+        };
+        if self.files.ends_epoch(record.step) {
+            self.figures.epochs = u64::from(record.epoch.0) + 1;
+        }
+        self.epoch = EpochSums::default();
+        self.figures.validation = Some(seen);
+        if let Err(problem) = self.files.epoch(&seen) {
+            self.warn(&problem);
+        }
+        self.observer.see(&Happening::Epoch(seen));
+    }
+
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::RankStarted { member, rank, incarnation, generation, profile } => {
+                self.pids.insert(*member, profile.pid);
+                let (member, rank, incarnation, generation) = (*member, *rank, *incarnation, *generation);
+                self.observer.see(&Happening::RankStarted { member, rank, incarnation, generation, profile });
+            }
+            Event::Running { generation, from_step } => {
+                self.figures.generations += 1;
+                self.observer.see(&Happening::Running { generation: *generation, from_step: *from_step });
+            }
+            Event::Formed { generation, membership } => self.files.formed(*generation, membership),
+            Event::Draining => self.observer.see(&Happening::Draining),
+            Event::LeftOut { member } => self.observer.see(&Happening::LeftOut(*member)),
+            Event::Fault(cause) | Event::Refused(cause) => self.observer.see(&Happening::Fault(cause)),
+            Event::CheckpointGivenUp { id, reason, .. } => {
+                self.observer.see(&Happening::CheckpointGivenUp { id: *id, reason });
+                self.files.give_up(*id);
+            }
+            Event::Joined { .. } | Event::CheckpointWritten { .. } => {}
+        }
+        if let Err(problem) = self.files.event(event) {
+            self.warn(&problem);
+        }
+    }
+
+    fn manifest(&mut self, order: &ManifestOrder) {
+        let written = self.files.commit_checkpoint(order, self.figures.validation.as_ref());
+        let result = match written {
+            Ok(best) => {
+                self.observer.see(&Happening::CheckpointWritten { id: order.id, best });
+                Ok(())
+            }
+            Err(problem) => Err(problem),
+        };
+        if let Some(answer) = &*self.answer.lock().expect("no holder panics") {
+            answer(order.id, result);
+        }
+    }
+
+    fn warn(&mut self, problem: &str) {
+        self.observer.see(&Happening::Warning(problem));
+    }
+
+    /// Reads how much memory the ranks have used: after their end it cannot be known.
+    fn read_memory(&mut self) {
+        let now = Instant::now();
+        if now < self.next_reading {
+            return;
+        }
+        self.next_reading = now + READINGS_EVERY;
+        let peaks = self.pids.values().filter_map(|pid| dtrain_telemetry::peak_rss(*pid).ok());
+        self.figures.peak_rss = peaks.map(|bytes| bytes.0).max().unwrap_or(0).max(self.figures.peak_rss);
+    }
+}

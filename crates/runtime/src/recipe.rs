@@ -1,0 +1,75 @@
+//! What the root of the program hands to the runtime: how to build the parts of a rank, and nothing chosen yet.
+//!
+//! The runtime does not know which data set, model, device or network it drives. A rank calls its [`Recipe`] once,
+//! with the text of the run's configuration, after it has been welcomed.
+
+use dtrain_collective::{Backend, CollectiveError, Geometry, Membership, Mode};
+use dtrain_data::{Dataset, EvaluationPlan, Feed};
+use dtrain_engine::Replica;
+use dtrain_protocol::{Profile, Schedule, Timeouts};
+use dtrain_types::MemberId;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Builds the parts of a rank from the configuration of the run.
+pub trait Recipe: Send + Sync {
+    /// *Errors*: one sentence for people; it becomes the first cause of the run's end.
+    fn rank(&self, config: &str, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String>;
+}
+
+/// The validation set and how it is cut.
+#[derive(Clone)]
+pub struct ValidationSet {
+    /// The samples.
+    pub dataset: Arc<dyn Dataset>,
+    /// Their micro-batches.
+    pub plan: EvaluationPlan,
+}
+
+/// Everything that a rank is made of.
+pub struct RankParts {
+    /// What its compute thread works with.
+    pub compute: ComputeParts,
+    /// Who this rank is, for the rendezvous.
+    pub profile: Profile,
+    /// Derived from the run's one knob, `detect`.
+    pub timeouts: Timeouts,
+    /// Connects the rank to its peers.
+    pub fabric: Box<dyn Fabric>,
+}
+
+/// What the compute thread of a rank works with.
+pub struct ComputeParts {
+    /// The model replica on its device.
+    pub replica: Box<dyn Replica>,
+    /// The training samples, step by step.
+    pub feed: Feed,
+    /// The held-out samples, if there are any.
+    pub validation: Option<ValidationSet>,
+    /// Loader threads.
+    pub workers: usize,
+    /// What is due after which step.
+    pub schedule: Schedule,
+    /// How gradients are summed.
+    pub mode: Mode,
+    /// The folder of the run.
+    pub run_dir: PathBuf,
+}
+
+/// Builds the data plane of a generation.
+pub trait Fabric: Send {
+    /// A backend for this membership. *Errors*: memory or peers that cannot be reached.
+    fn connect(
+        &mut self,
+        membership: &Membership,
+        geometry: Geometry,
+        mode: Mode,
+    ) -> Result<Box<dyn Backend>, CollectiveError>;
+}
+
+/// The name of this host, for people.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,389 @@
+//! The files of one run: events, metrics, TensorBoard, ledger, checkpoints, and the lock that makes them ours.
+//!
+//! Knows where each number goes and in which order files become durable (the ledger before the manifest that names
+//! it). It does not know why anything happened.
+
+use crate::observer::{EpochSeen, StepSeen};
+use dtrain_checkpoint::{FileStore, MANIFEST_VERSION, Manifest, RunLock, ShardInfo, Store, TensorSpec};
+use dtrain_protocol::{
+    Cause, CheckpointId, Event, ManifestOrder, Membership, Schedule, StepRecord, Validation,
+};
+use dtrain_telemetry::ledger::LedgerWriter;
+use dtrain_telemetry::{
+    ClassCount, ClassCounts, EpochMetrics, Event as LogEvent, EventLog, JsonLines, Metrics, StepMetrics,
+    UnixTime,
+};
+use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step};
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// What the manifest of every checkpoint of a run says.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    /// The folder of the run.
+    pub run_dir: PathBuf,
+    /// The lineage: the name of the run.
+    pub run: String,
+    /// The checkpoint that this process resumed from.
+    pub parent: Option<CheckpointId>,
+    /// The seed.
+    pub seed: Seed,
+    /// Which samples each step holds.
+    pub plan: BatchPlan,
+    /// What is due when.
+    pub schedule: Schedule,
+    /// The configuration keys that decide the bits.
+    pub bits: serde_json::Map<String, serde_json::Value>,
+    /// `exact` or `ring`.
+    pub reduce: String,
+    /// The revision of this program.
+    pub revision: String,
+    /// Every tensor of the state.
+    pub specs: Vec<TensorSpec>,
+    /// How many checkpoints are kept.
+    pub keep: NonZeroUsize,
+    /// What makes a checkpoint the best.
+    pub best: Option<Best>,
+    /// Whether targets are classes, so that accuracy means something.
+    pub classifies: bool,
+}
+
+/// A number of the validation by which checkpoints are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Best {
+    /// The highest accuracy.
+    Accuracy,
+    /// The highest macro F1.
+    F1,
+    /// The lowest loss.
+    Loss,
+}
+
+impl Best {
+    /// The number, negated where less is better.
+    fn score(self, seen: &EpochSeen) -> Option<f64> {
+        match self {
+            Self::Accuracy => seen.val_accuracy,
+            Self::F1 => seen.val_f1,
+            Self::Loss => seen.val_loss.map(|loss| -loss),
+        }
+    }
+
+    fn score_in(self, metrics: &serde_json::Map<String, serde_json::Value>) -> Option<f64> {
+        let number = |name: &str| metrics.get(name).and_then(serde_json::Value::as_f64);
+        match self {
+            Self::Accuracy => number("val_accuracy"),
+            Self::F1 => number("val_f1"),
+            Self::Loss => number("val_loss").map(|loss| -loss),
+        }
+    }
+}
+
+/// Standard output, for programs.
+pub type Echo = JsonLines<Box<dyn Write + Send>>;
+
+/// The files of a run, open and ours.
+pub struct RunFiles {
+    facts: RunFacts,
+    store: FileStore,
+    lock: RunLock,
+    ledger: LedgerWriter,
+    events: EventLog,
+    metrics: Metrics,
+    /// Programs that read our standard output get every event too.
+    echo: Option<Echo>,
+    ranges: Vec<MicroRange>,
+    best_score: Option<f64>,
+}
+
+/// What a validation says in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scores {
+    /// Mean loss.
+    pub loss: Option<f64>,
+    /// Share of right predictions.
+    pub accuracy: Option<f64>,
+    /// Macro F1.
+    pub f1: Option<f64>,
+}
+
+impl RunFiles {
+    /// Opens or begins the files of a run whose folder is locked by `lock`.
+    ///
+    /// *Errors*: a sentence naming the file. *Blocks* on the disk.
+    pub fn open(
+        facts: RunFacts,
+        lock: RunLock,
+        ledger: LedgerWriter,
+        echo: Option<Echo>,
+    ) -> Result<Self, String> {
+        let dir = &facts.run_dir;
+        let store = FileStore::new(dir);
+        store.sweep(&lock).map_err(|error| error.to_string())?;
+        let events = EventLog::append(&dir.join("events.jsonl")).map_err(|error| error.to_string())?;
+        let resume = facts.parent.map(|id| id.step);
+        let metrics = Metrics::open(dir, UnixTime::now(), resume).map_err(|error| error.to_string())?;
+        let best_score = best_so_far(&store, facts.best);
+        Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges: Vec::new(), best_score })
+    }
+
+    /// What every manifest says.
+    #[must_use]
+    pub fn facts(&self) -> &RunFacts {
+        &self.facts
+    }
+
+    /// Share of right predictions, where there are classes.
+    #[must_use]
+    pub fn accuracy(&self, correct: u64, predictions: u64) -> Option<f64> {
+        (self.facts.classifies && predictions > 0).then(|| correct as f64 / predictions as f64)
+    }
+
+    /// Whether `step` is the last of its epoch.
+    #[must_use]
+    pub fn ends_epoch(&self, step: Step) -> bool {
+        self.facts.plan.step(step).ends_epoch
+    }
+
+    /// Whether `step` is the last of the run.
+    #[must_use]
+    pub fn is_last(&self, step: Step) -> bool {
+        step >= self.facts.schedule.last
+    }
+
+    /// Whether epochs are validated.
+    #[must_use]
+    pub fn validates(&self) -> bool {
+        self.facts.schedule.validation_micro_batches > 0
+    }
+
+    /// A generation has these members.
+    pub fn formed(&mut self, _: Generation, membership: &Membership) {
+        self.ranges = membership.seats.iter().map(|seat| seat.range).collect();
+    }
+
+    /// Writes a committed step: ledger, event, metrics.
+    ///
+    /// *Errors*: the first file that refused; the others are written all the same.
+    pub fn step(&mut self, record: &StepRecord, seen: &StepSeen) -> Result<(), String> {
+        let trailer = &record.trailer;
+        let ledger =
+            self.ledger.commit(record.step, record.generation, &self.ranges, trailer.samples, trailer.check);
+        let event = LogEvent::Step {
+            step: record.step,
+            epoch: record.epoch,
+            generation: record.generation,
+            loss: seen.loss,
+            samples: seen.samples,
+        };
+        let logged = self.log(&event);
+        let metrics = StepMetrics {
+            step: record.step,
+            epoch: record.epoch,
+            loss: seen.loss,
+            samples: seen.samples,
+            learning_rate: Some(record.lr),
+            gradient_norm: Some(record.gradient_norm),
+            samples_per_second: (seen.seconds > 0.0).then(|| seen.samples as f64 / seen.seconds),
+        };
+        let metrics = self.metrics.step(UnixTime::now(), &metrics).map_err(|error| error.to_string());
+        ledger.map_err(|error| error.to_string()).and(logged).and(metrics)
+    }
+
+    /// Writes a finished epoch. *Errors*: as for a step.
+    pub fn epoch(&mut self, seen: &EpochSeen) -> Result<(), String> {
+        let event = LogEvent::Epoch {
+            epoch: seen.epoch,
+            train_loss: seen.train_loss,
+            val_loss: seen.val_loss,
+            val_accuracy: seen.val_accuracy,
+            val_f1: seen.val_f1,
+        };
+        let logged = self.log(&event);
+        let metrics = EpochMetrics {
+            epoch: seen.epoch,
+            step: seen.step,
+            train_loss: seen.train_loss,
+            val_loss: seen.val_loss,
+            val_accuracy: seen.val_accuracy,
+            val_f1: seen.val_f1,
+        };
+        let metrics = self.metrics.epoch(UnixTime::now(), &metrics).map_err(|error| error.to_string());
+        self.flush();
+        logged.and(metrics)
+    }
+
+    /// Writes what happened, where it has a line in the event log.
+    pub fn event(&mut self, event: &Event) -> Result<(), String> {
+        let line = match event {
+            Event::RankStarted { member, rank, incarnation, generation, profile } => LogEvent::RankStarted {
+                member: *member,
+                rank: *rank,
+                incarnation: *incarnation,
+                generation: *generation,
+                pid: profile.pid,
+                host: profile.host.clone(),
+                device: profile.device.clone(),
+            },
+            Event::Fault(cause) | Event::Refused(cause) => fault(cause),
+            Event::CheckpointGivenUp { id, reason, .. } => {
+                LogEvent::CheckpointFailed { generation: id.generation, step: id.step, cause: reason.clone() }
+            }
+            _ => return Ok(()),
+        };
+        let logged = self.log(&line);
+        self.flush();
+        logged
+    }
+
+    /// Writes one event to the log, and to standard output where programs listen.
+    ///
+    /// *Errors*: the log cannot be written.
+    pub fn log(&mut self, event: &LogEvent) -> Result<(), String> {
+        let now = UnixTime::now();
+        // A reader that closed its end has seen enough.
+        if self.echo.as_mut().is_some_and(|echo| echo.event(now, event).is_err()) {
+            self.echo = None;
+        }
+        self.events.event(now, event).map_err(|error| error.to_string())
+    }
+
+    /// Hands buffered lines to the system.
+    pub fn flush(&mut self) {
+        let flushed = self.events.flush().and(self.metrics.flush(UnixTime::now()));
+        if let Err(error) = flushed {
+            tracing::warn!(%error, "a log could not be written");
+        }
+    }
+
+    /// The numbers of a validation.
+    #[must_use]
+    pub fn scores(&self, validation: &Validation) -> Scores {
+        let trailer = &validation.trailer;
+        let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
+        let f1 = class_counts(&validation.counts).figures().macro_f1;
+        Scores { loss, accuracy: self.accuracy(trailer.correct, trailer.predictions), f1 }
+    }
+
+    /// Throws away what was written of a checkpoint that nobody will complete.
+    pub fn give_up(&mut self, id: CheckpointId) {
+        if let Err(error) = self.store.abandon(store_id(id)) {
+            tracing::warn!(%error, "what is left of a checkpoint could not be removed");
+        }
+    }
+
+    /// Makes a checkpoint of durable shards: ledger first, then the manifest; then the best is marked and old ones go.
+    /// Says whether it is the best so far.
+    ///
+    /// *Errors*: a sentence; then there is no such checkpoint. *Blocks* on the disk.
+    pub fn commit_checkpoint(
+        &mut self,
+        order: &ManifestOrder,
+        validation: Option<&EpochSeen>,
+    ) -> Result<bool, String> {
+        let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
+        self.flush();
+        let validation = validation.filter(|seen| seen.step == order.id.step);
+        let begun = std::time::Instant::now();
+        let manifest = self.manifest(order, validation, dtrain_checkpoint::Digest(ledger.0));
+        self.store.commit(&manifest, &self.lock).map_err(|error| error.to_string())?;
+        let score = validation.and_then(|seen| self.facts.best?.score(seen));
+        let best = score.is_some_and(|score| self.best_score.is_none_or(|before| score > before));
+        if best {
+            self.best_score = score;
+            self.store.mark_best(manifest.id).map_err(|error| error.to_string())?;
+        }
+        // The checkpoint stands; an old one that cannot be removed only costs room.
+        if let Err(error) = self.store.retain(self.facts.keep) {
+            tracing::warn!(%error, "an old checkpoint could not be removed");
+        }
+        let event = LogEvent::Checkpoint {
+            generation: order.id.generation,
+            step: order.id.step,
+            name: order.id.to_string(),
+            bytes: order.shards.iter().map(|shard| shard.bytes.0).sum(),
+            seconds: begun.elapsed().as_secs_f64(),
+            best,
+        };
+        if let Err(problem) = self.log(&event) {
+            tracing::warn!(problem, "an event could not be written");
+        }
+        self.flush();
+        Ok(best)
+    }
+
+    fn manifest(
+        &self,
+        order: &ManifestOrder,
+        validation: Option<&EpochSeen>,
+        ledger: dtrain_checkpoint::Digest,
+    ) -> Manifest {
+        let facts = &self.facts;
+        let shards = order.shards.iter().map(|shard| ShardInfo {
+            file: shard.name.clone(),
+            bytes: Bytes(shard.bytes.0),
+            blake3: dtrain_checkpoint::Digest(shard.digest.0),
+        });
+        Manifest {
+            version: MANIFEST_VERSION,
+            id: store_id(order.id),
+            run: facts.run.clone(),
+            parent: facts.parent.map(store_id),
+            seed: facts.seed,
+            epoch: facts.plan.step(order.id.step).epoch,
+            bits: facts.bits.clone(),
+            fingerprint: order.fingerprint.to_string(),
+            reduce: facts.reduce.clone(),
+            ledger,
+            metrics: validation.map(metrics_of).unwrap_or_default(),
+            state_digest: dtrain_checkpoint::Digest(order.state_digest.0),
+            digest: dtrain_checkpoint::Digest(order.digest.0),
+            created: format!("{:.0}", UnixTime::now().0),
+            revision: facts.revision.clone(),
+            shards: shards.collect(),
+            tensors: facts.specs.clone(),
+        }
+    }
+}
+
+/// Counts as a rank flattens them: all true positives, then false positives, then false negatives.
+fn class_counts(flat: &[u64]) -> ClassCounts {
+    let classes = flat.len() / 3;
+    let count = |class| ClassCount {
+        true_positives: flat[class],
+        false_positives: flat[classes + class],
+        false_negatives: flat[2 * classes + class],
+    };
+    ClassCounts((0..classes).map(count).collect())
+}
+
+fn metrics_of(seen: &EpochSeen) -> serde_json::Map<String, serde_json::Value> {
+    let numbers = [
+        ("train_loss", Some(seen.train_loss)),
+        ("val_loss", seen.val_loss),
+        ("val_accuracy", seen.val_accuracy),
+        ("val_f1", seen.val_f1),
+    ];
+    numbers.into_iter().filter_map(|(name, x)| x.map(|x| (name.to_owned(), serde_json::json!(x)))).collect()
+}
+
+fn best_so_far(store: &FileStore, best: Option<Best>) -> Option<f64> {
+    let id = store.best().ok().flatten()?;
+    let checkpoint = store.open(id, dtrain_checkpoint::Check::Sizes).ok()?;
+    best?.score_in(&checkpoint.manifest().metrics)
+}
+
+fn fault(cause: &Cause) -> LogEvent {
+    LogEvent::Fault {
+        member: cause.member,
+        rank: cause.rank,
+        host: cause.host.clone(),
+        phase: cause.phase.to_string(),
+        cause: cause.what.to_string(),
+    }
+}
+
+fn store_id(id: CheckpointId) -> dtrain_checkpoint::CheckpointId {
+    dtrain_checkpoint::CheckpointId { generation: id.generation, step: id.step }
+}

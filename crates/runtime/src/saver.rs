@@ -1,0 +1,110 @@
+//! Writes this rank's shard of a checkpoint in the background, from a copy, so that training goes on.
+//!
+//! One shard at a time: when the next checkpoint is due while the last is still being written, the compute thread
+//! waits (S10). Does not know manifests: a shard alone is not a checkpoint.
+
+use crate::news::{News, NewsDesk};
+use dtrain_checkpoint::{FileStore, Store, TensorData, TensorSpec, slice_for};
+use dtrain_engine::State;
+use dtrain_protocol::{CheckpointId, Digest, ShardFile, ShardOutcome, ShardReport};
+use dtrain_types::{Rank, WorldSize};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+struct Job {
+    id: CheckpointId,
+    rank: Rank,
+    tensors: Range<usize>,
+    copy: Vec<f32>,
+    digest: Digest,
+    state_digest: Digest,
+}
+
+/// The background writer of one rank.
+pub struct Saver {
+    specs: Arc<[TensorSpec]>,
+    jobs: Option<Sender<Job>>,
+    /// The buffer comes back here when its shard is told.
+    free: Receiver<Vec<f32>>,
+    buffer: Option<Vec<f32>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Saver {
+    /// Starts the writer; it sleeps until the first checkpoint.
+    pub fn start(run_dir: PathBuf, specs: Arc<[TensorSpec]>, desk: NewsDesk) -> Self {
+        let (jobs, queue) = channel::<Job>();
+        let (give_back, free) = channel();
+        let layout = Arc::clone(&specs);
+        let thread = std::thread::Builder::new().name("saver".into()).spawn(move || {
+            let store = FileStore::new(&run_dir);
+            while let Ok(job) = queue.recv() {
+                let report = write(&store, &layout, &job);
+                desk.tell(News::Shard(report));
+                // Nobody takes it back when the rank is ending.
+                let _ = give_back.send(job.copy);
+            }
+        });
+        let thread = thread.expect("a process that could start its compute thread can start one more");
+        Self { specs, jobs: Some(jobs), free, buffer: Some(Vec::new()), thread: Some(thread) }
+    }
+
+    /// Copies this rank's share of the state and hands it to the writer. *Blocks* while the last one is unwritten.
+    pub fn save(&mut self, id: CheckpointId, rank: Rank, world: WorldSize, state: &State) {
+        let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
+        let tensors = slice_for(rank, world, &self.specs);
+        self.wait();
+        let mut copy = self.buffer.take().expect("the buffer is back after the wait");
+        copy.clear();
+        for spec in &self.specs[tensors.clone()] {
+            let section = crate::state_files::section(&spec.section);
+            copy.extend_from_slice(&state.section(section)[spec.offset..spec.end()]);
+        }
+        let job = Job { id, rank, tensors, copy, digest, state_digest };
+        let jobs = self.jobs.as_ref().expect("the queue is open until drop");
+        jobs.send(job).expect("the writer lives until the queue closes");
+    }
+
+    /// *Blocks* until nothing is being written.
+    pub fn wait(&mut self) {
+        if self.buffer.is_none() {
+            self.buffer = Some(self.free.recv().expect("the writer gives every buffer back"));
+        }
+    }
+}
+
+impl Drop for Saver {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the writer was told by the panic hook; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write(store: &FileStore, specs: &[TensorSpec], job: &Job) -> ShardReport {
+    let mut from = 0;
+    let tensors: Vec<TensorData<'_>> = specs[job.tensors.clone()]
+        .iter()
+        .map(|spec| {
+            let data = &job.copy[from..from + spec.len];
+            from += spec.len;
+            TensorData { name: &spec.name, shape: &spec.shape, data }
+        })
+        .collect();
+    let id = dtrain_checkpoint::CheckpointId { generation: job.id.generation, step: job.id.step };
+    let written = store.begin(id).and_then(|()| store.write_shard(id, job.rank, &tensors));
+    let outcome = match written {
+        Ok(shard) => ShardOutcome::Durable {
+            file: ShardFile { name: shard.file, bytes: shard.bytes, digest: Digest(shard.blake3.0) },
+            digest: job.digest,
+            state_digest: job.state_digest,
+        },
+        Err(error) => ShardOutcome::Failed { reason: error.to_string() },
+    };
+    ShardReport { id: job.id, rank: job.rank, outcome }
+}

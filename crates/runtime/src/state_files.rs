@@ -1,0 +1,66 @@
+//! The engine's state in the words of the checkpoint format: names, shapes and sections of every tensor.
+//!
+//! The engine does not know files and the checkpoint format does not know models; here they meet.
+
+use dtrain_checkpoint::{Check, FileStore, Store, TensorSpec};
+use dtrain_engine::{Layout, Replica, Section};
+use dtrain_protocol::CheckpointId;
+use std::path::Path;
+
+/// Every tensor of a replica's state, as a checkpoint names it: `model.0.weight`, `stats.1.running_mean`,
+/// `optimizer.m.0.weight`.
+#[must_use]
+pub fn specs(replica: &dyn Replica) -> Vec<TensorSpec> {
+    let (layout, state) = (replica.layout(), replica.state());
+    Section::ALL
+        .into_iter()
+        .filter(|section| !state.section(*section).is_empty())
+        .flat_map(|section| section_specs(layout, section))
+        .collect()
+}
+
+fn section_specs(layout: &Layout, section: Section) -> impl Iterator<Item = TensorSpec> + '_ {
+    let (of, prefix) = match section {
+        Section::Parameters => (Section::Parameters, "model"),
+        Section::Stats => (Section::Stats, "stats"),
+        Section::First => (Section::Parameters, "optimizer.m"),
+        Section::Second => (Section::Parameters, "optimizer.v"),
+    };
+    let tensors = layout.tensors.iter().filter(move |tensor| tensor.section == of);
+    tensors.map(move |t| TensorSpec::new(format!("{prefix}.{}", t.name), &t.shape, section.name(), t.offset))
+}
+
+/// The engine's section of this name. *Panics* on another name: the specs are our own.
+#[must_use]
+pub fn section(name: &str) -> Section {
+    let found = Section::ALL.into_iter().find(|section| section.name() == name);
+    found.unwrap_or_else(|| panic!("`{name}` is no section of a state"))
+}
+
+/// Loads a checkpoint into the replica: into fresh memory first, swapped in when it is whole and its digest agrees
+/// with the manifest's (S12).
+///
+/// *Errors*: a sentence that names what is wrong. *Blocks* on the disk.
+pub fn load(
+    run_dir: &Path,
+    id: CheckpointId,
+    specs: &[TensorSpec],
+    replica: &mut dyn Replica,
+) -> Result<(), String> {
+    let id = dtrain_checkpoint::CheckpointId { generation: id.generation, step: id.step };
+    let checkpoint = FileStore::new(run_dir).open(id, Check::Digests).map_err(|damage| damage.to_string())?;
+    let mut state = replica.state().like();
+    for section in Section::ALL {
+        if !state.section(section).is_empty() {
+            let loaded = checkpoint.load_into(specs, section.name(), state.section_mut(section));
+            loaded.map_err(|damage| damage.to_string())?;
+        }
+    }
+    state.applied = id.step;
+    let (got, wanted) = (state.state_digest(), checkpoint.manifest().state_digest);
+    if got != wanted.0 {
+        return Err(format!("checkpoint {id} was read whole, but its state has another digest than it says"));
+    }
+    replica.swap_state(&mut state);
+    Ok(())
+}
