@@ -5,7 +5,7 @@
 
 use crate::augment::{Augment, Window};
 use crate::bytes::Bytes;
-use crate::normalise::{Moments, Normalise, Scaling, moments};
+use crate::normalise::{Moments, Normalise, Scaling, byte_moments, moments};
 use crate::split::{Selection, ValSplit};
 use crate::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_types::Key;
@@ -156,7 +156,7 @@ impl Table {
         match &self.store {
             Store::Bytes { bytes, offset } => {
                 let data = &bytes[*offset..];
-                moments((0..rows.len()).map(|i| &data[place(i)]), channels)
+                byte_moments((0..rows.len()).map(|i| &data[place(i)]), channels)
             }
             Store::Floats(values) => moments((0..rows.len()).map(|i| &values[place(i)]), channels),
         }
@@ -227,7 +227,8 @@ impl Rows {
         };
         let out_plane = out.len() / mean.len();
         for (c, (image, out)) in row.chunks_exact(plane).zip(out.chunks_exact_mut(out_plane)).enumerate() {
-            let scale = |value: T| (value.into() - mean[c]) * factor[c];
+            let (mean, factor) = (mean[c], factor[c]);
+            let scale = |value: T| (value.into() - mean) * factor;
             match window {
                 Some((window, width)) => through_window(window, image, width, out, scale),
                 None => out.iter_mut().zip(image).for_each(|(out, value)| *out = scale(*value)),
@@ -245,17 +246,23 @@ fn through_window<T: Copy + Default>(
     scale: impl Fn(T) -> f32,
 ) {
     let outside = scale(T::default());
-    let rows = image.chunks_exact(width);
+    let height = image.len() / width;
+    // The columns of the window that lie inside the image, and where they begin there; the same for every row.
+    let first = (-window.left).clamp(0, window.width as isize) as usize;
+    let end = (width as isize - window.left).clamp(first as isize, window.width as isize) as usize;
+    let from = (window.left + first as isize) as usize;
     for (y, out) in out.chunks_exact_mut(window.width).enumerate() {
-        let Some(row) = usize::try_from(window.top + y as isize).ok().and_then(|y| rows.clone().nth(y))
+        let Some(y) = usize::try_from(window.top + y as isize).ok().filter(|y| *y < height && first < end)
         else {
             out.fill(outside);
             continue;
         };
-        for (x, out) in out.iter_mut().enumerate() {
-            let x = if window.flip { window.width - 1 - x } else { x };
-            let source = usize::try_from(window.left + x as isize).ok().and_then(|x| row.get(x));
-            *out = source.map_or(outside, |value| scale(*value));
+        let row = &image[y * width..][from..from + (end - first)];
+        out[..first].fill(outside);
+        out[end..].fill(outside);
+        out[first..end].iter_mut().zip(row).for_each(|(out, value)| *out = scale(*value));
+        if window.flip {
+            out.reverse();
         }
     }
 }
@@ -279,6 +286,13 @@ mod tests {
         assert_eq!(seen(Window { top: -1, left: 1, ..whole }), [0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 5.0, 6.0, 0.0]);
         assert_eq!(seen(Window { top: 1, left: 1, height: 2, width: 2, flip: true }), [6.0, 5.0, 9.0, 8.0]);
         assert_eq!(seen(Window { top: 2, left: -2, ..whole }), [0.0, 0.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(
+            seen(Window { left: 1, flip: true, ..whole }),
+            [0.0, 3.0, 2.0, 0.0, 6.0, 5.0, 0.0, 9.0, 8.0]
+        );
+        for (top, left) in [(0, 3), (0, -3), (3, 0), (-3, 0), (9, -9)] {
+            assert_eq!(seen(Window { top, left, ..whole }), [0.0; 9], "a window beside the image");
+        }
     }
 
     #[test]
