@@ -38,8 +38,8 @@ fn host(len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
 
 fn pin(core: usize) {
     let mut cores = CpuSet::new();
-    cores.set(core % std::thread::available_parallelism().map_or(1, usize::from));
-    // Where pinning is forbidden the numbers are only noisier.
+    cores.set(core);
+    // Where pinning is forbidden, or there is no such core, the numbers are only noisier.
     let _unpinned = sched_setaffinity(None, &cores);
 }
 

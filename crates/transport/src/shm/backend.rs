@@ -103,6 +103,14 @@ impl ShmBackend {
         self
     }
 
+    /// Says how many cores the ranks of this host may use, where that is fewer than the machine has (a container).
+    /// With fewer cores than ranks a waiting rank does not spin.
+    #[must_use]
+    pub fn with_cores(mut self, cores: usize) -> Self {
+        self.barrier.set_cores(cores);
+        self
+    }
+
     fn world(&self) -> WorldSize {
         self.plans.membership().world()
     }

@@ -34,6 +34,27 @@ pub(super) struct Barrier {
     abort: Arc<ShmAbort>,
 }
 
+/// With more ranks than cores the awaited peer may be waiting for this very core.
+fn spins(world: usize, cores: usize) -> u32 {
+    if world <= cores { SPINS } else { 0 }
+}
+
+/// The cores of this machine. Not those of this thread: a rank that is pinned to one core has peers on the others.
+fn online_cores() -> usize {
+    let listed = std::fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    let fallback = || std::thread::available_parallelism().map_or(1, usize::from);
+    listed.and_then(|list| count_cores(&list)).unwrap_or_else(fallback)
+}
+
+/// Counts a list of cores such as `0-3,8`.
+fn count_cores(list: &str) -> Option<usize> {
+    let span = |span: &str| -> Option<usize> {
+        let (first, last) = span.split_once('-').unwrap_or((span, span));
+        (last.parse::<usize>().ok()? + 1).checked_sub(first.parse().ok()?)
+    };
+    list.trim().split(',').map(span).sum()
+}
+
 /// Where a peer is, seen from a barrier.
 #[derive(Debug, PartialEq, Eq)]
 enum Peer {
@@ -60,11 +81,14 @@ fn look(seen: u64, wanted: u64) -> Peer {
 
 impl Barrier {
     pub fn new(mapping: Arc<Mapping>, generation: Generation, rank: Rank, world: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let abort = ShmAbort::new(mapping.clone(), generation);
-        // With more ranks than cores the awaited peer may be waiting for this very core.
-        let spins = if world <= cores { SPINS } else { 0 };
-        Self { mapping, generation, rank: rank.index(), world, reached: 0, spins, abort: Arc::new(abort) }
+        let (rank, spins) = (rank.index(), spins(world, online_cores()));
+        Self { mapping, generation, rank, world, reached: 0, spins, abort: Arc::new(abort) }
+    }
+
+    /// Says how many cores the ranks of this host really have.
+    pub fn set_cores(&mut self, cores: usize) {
+        self.spins = spins(self.world, cores);
     }
 
     pub fn abort_handle(&self) -> Arc<ShmAbort> {
@@ -194,6 +218,13 @@ mod tests {
         assert_eq!(look(at(7, 2), at(7, 2)), Peer::Here);
         assert_eq!(look(at(7, 3), at(7, 2)), Peer::Here);
         assert_eq!(look(at(8, 0), at(7, 2)), Peer::Gone);
+    }
+
+    #[test]
+    fn a_list_of_cores_is_counted_and_nonsense_is_not() {
+        assert_eq!(count_cores("0-3,8,10-11\n"), Some(7));
+        assert_eq!(count_cores("0"), Some(1));
+        assert_eq!((count_cores(""), count_cores("3-1"), count_cores("a-b")), (None, None, None));
     }
 
     #[test]
