@@ -3,8 +3,9 @@
 mod support;
 
 use dtrain_checkpoint::fault::{FaultDisk, Sync};
-use dtrain_checkpoint::{CheckpointId, FileStore, Newest, Store, StoreError};
-use std::num::NonZeroUsize;
+use dtrain_checkpoint::{CheckpointId, FileStore, Newest, Store, StoreError, reserve_generations};
+use dtrain_types::Generation;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 use support::{Always, State, id};
@@ -216,4 +217,33 @@ fn any_byte_that_rots_is_found_and_the_older_checkpoint_taken() {
         }
     }
     assert_eq!(sound(&newest(&disk)), id(1, 2));
+}
+
+#[test]
+fn no_generation_number_is_given_out_twice_over_any_crash() {
+    let reserve = |disk: &FaultDisk, floor| {
+        reserve_generations(disk, Path::new(RUN), Generation(floor), NonZeroU64::new(10).unwrap())
+    };
+    let prepare = || {
+        let disk = disk_with_one();
+        assert_eq!(reserve(&disk, 0).unwrap(), 1..=10);
+        disk
+    };
+    crash_everywhere(
+        prepare,
+        |disk| reserve(disk, 0),
+        |disk, result| {
+            let next = reserve(disk, 0).unwrap();
+            match result {
+                Ok(given) => assert_eq!((given.clone(), next), (11..=20, 21..=30)),
+                Err(_) => assert!(next == (11..=20) || next == (21..=30), "{next:?}"),
+            }
+        },
+    );
+    let disk = prepare();
+    assert_eq!(reserve(&disk, 99).unwrap(), 100..=109, "what the ledger has seen is not used again");
+    for junk in ["", "12", "-1\n", "18446744073709551615\n", "one\n"] {
+        disk.rot(&Path::new(RUN).join("generations"), |bytes| *bytes = junk.into());
+        assert!(matches!(reserve(&disk, 0), Err(StoreError::Io { .. })), "{junk}");
+    }
 }

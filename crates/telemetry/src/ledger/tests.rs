@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 fn plan() -> BatchPlan {
     BatchPlan::new(Seed(7), 50, 12, 4).unwrap()
@@ -383,6 +384,57 @@ fn a_deeply_nested_or_long_line_is_an_error_and_no_crash() {
         let bytes = [run.bytes(), junk.into_bytes(), b"\n".to_vec()].concat();
         assert!(problems(&run, &bytes, "junk").contains(&Wrong::NotALine));
     }
+}
+
+const DISK: &str = "DTRAIN_TEST_SMALL_LEDGER_DISK";
+
+/// Runs itself again on a tmpfs of 16 KiB in a mount namespace of its own, where the system allows one.
+#[test]
+fn a_full_disk_costs_no_line_once_there_is_room_again() {
+    if let Some(disk) = std::env::var_os(DISK) {
+        return fill_up(PathBuf::from(disk));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mounted = |command: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "--mount", "sh", "-ec"]);
+        unshare.arg(format!("mount -t tmpfs -o size=16k none \"${DISK}\"; {command}")).arg("sh");
+        unshare.env(DISK, folder.path());
+        unshare
+    };
+    if !mounted("true").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("not shown: this system mounts no tmpfs for an ordinary user");
+        return;
+    }
+    let name = "ledger::tests::a_full_disk_costs_no_line_once_there_is_room_again";
+    let mut again = mounted("exec \"$@\"");
+    let output = again.arg(std::env::current_exe().unwrap()).args(["--exact", name]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn fill_up(disk: PathBuf) {
+    let plan = plan();
+    let (path, filler) = (disk.join("ledger.jsonl"), disk.join("filler"));
+    let mut ledger = LedgerWriter::open(&path, &binding(&plan)).unwrap();
+    // Tmpfs gives whole pages: the ledger has one, and the filler takes the rest.
+    fs::write(&filler, vec![0; 1 << 16]).unwrap_err();
+    let full = (1..).find_map(|step| {
+        let (samples, check) = fed(&plan, Step(step));
+        // A generation a step, so that each step is a line.
+        ledger.commit(Step(step), Generation(step), &cut_evenly(3, 1), samples, check).unwrap();
+        Some((step, ledger.head_hash(), ledger.flush().err()?))
+    });
+    let (step, head, error) = full.unwrap();
+    let full = std::io::ErrorKind::StorageFull;
+    assert!(matches!(&error, LedgerError::Io { source, .. } if source.kind() == full), "{error}");
+    let report = audit(&fs::read(&path).unwrap(), &plan, Some(Newest { step: Step(step - 1), ledger: head }));
+    assert_eq!(report.unwrap().torn, 0, "the half line was taken back");
+    fs::remove_file(filler).unwrap();
+    let head = ledger.flush().unwrap();
+    let report =
+        audit(&fs::read(&path).unwrap(), &plan, Some(Newest { step: Step(step), ledger: head })).unwrap();
+    assert_eq!((report.reached, report.spans as u64), (Step(step), step));
 }
 
 proptest! {
