@@ -372,7 +372,16 @@ impl Supervisor {
                 self.lives().map(|life| life.applied.unwrap_or_default()).min().unwrap_or_default()
             }
         };
-        self.progress.commit(now, limit, &self.config.schedule, effects)
+        let done = self.progress.commit(now, limit, &self.config.schedule, effects);
+        for (step, due) in &done {
+            if let Some(epoch) = due.validate {
+                self.validations.owe(epoch, *step);
+            }
+            if due.checkpoint {
+                self.checkpoints.expect(CheckpointId { generation: self.generation, step: *step });
+            }
+        }
+        !done.is_empty()
     }
 
     fn run(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
@@ -389,10 +398,10 @@ impl Supervisor {
 
     /// Records what all ranks have validated; says whether there was anything.
     fn record_validations(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) -> bool {
-        let (world, committed) = (self.membership.world().0, self.progress.committed());
+        let world = self.membership.world().0;
         let mut moved = false;
         loop {
-            match self.validations.next(world, self.config.schedule.validation_micro_batches, committed) {
+            match self.validations.next(world, self.config.schedule.validation_micro_batches) {
                 Ok(None) => return moved,
                 Ok(Some(validation)) => effects.push(SupervisorEffect::Validated(validation)),
                 Err((rank, text)) => {
@@ -406,13 +415,10 @@ impl Supervisor {
 
     /// Settles checkpoints whose shards are all there; says whether there was any.
     fn record_checkpoints(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) -> bool {
-        let (world, committed) = (self.membership.world().0, self.progress.committed());
+        let world = self.membership.world().0;
         let mut moved = false;
         while self.phase == Phase::Run {
-            let ready = |step: Step| {
-                // A drain's step may end inside an epoch; its stop flag does not change what is to be validated.
-                step <= committed && self.validations.covers(self.config.schedule.after(step, 0).validate)
-            };
+            let ready = |step: Step| self.validations.is_settled(step);
             let Some(verdict) = self.checkpoints.next(world, ready) else { return moved };
             moved = true;
             match verdict {
@@ -458,10 +464,7 @@ impl Supervisor {
             };
             return self.lost(now, member, what, effects);
         }
-        // The stop flag adds nothing that is not due at a drain anyway.
-        let drained = last < self.config.schedule.last;
-        let due = self.config.schedule.after(last, u32::from(drained));
-        if !self.validations.covers(due.validate) || (due.checkpoint && self.checkpoints.settled() < last) {
+        if !self.validations.is_settled(last) || !self.checkpoints.is_settled() {
             return;
         }
         let ending = Ending {
@@ -470,6 +473,7 @@ impl Supervisor {
             state_digest: first.state_digest,
             checkpoint: self.checkpoints.newest(),
         };
+        let drained = last < self.config.schedule.last;
         self.ending =
             Some(if drained { Outcome::Interrupted(Some(ending)) } else { Outcome::Finished(ending) });
         self.enter(now, Phase::Finish, effects);

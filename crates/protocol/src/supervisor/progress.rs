@@ -4,7 +4,7 @@
 
 use crate::effect::SupervisorEffect;
 use crate::message::{MAX_STEPS_IN_REPORT, StepRecord};
-use crate::schedule::Schedule;
+use crate::schedule::{Due, Schedule};
 use crate::timeouts::Timeouts;
 use dtrain_types::{Instant, Step};
 use std::collections::BTreeMap;
@@ -111,15 +111,15 @@ impl Progress {
         Ok(())
     }
 
-    /// Commits, in order, what is reported and not above `limit`. Says whether anything was.
+    /// Commits, in order, what is reported and not above `limit`. Gives each step with what is due after it.
     pub fn commit(
         &mut self,
         now: Instant,
         limit: Step,
         schedule: &Schedule,
         effects: &mut Vec<SupervisorEffect>,
-    ) -> bool {
-        let before = self.committed;
+    ) -> Vec<(Step, Due)> {
+        let mut done = Vec::new();
         while self.ended.is_none() && self.committed < limit {
             let Some(record) = self.ahead.remove(&self.committed.next()) else { break };
             self.learn(now, &record);
@@ -128,8 +128,9 @@ impl Progress {
             self.owes = due.verify || due.validate.is_some() || due.checkpoint || due.ends;
             self.ended = due.ends.then_some(record.step);
             effects.push(SupervisorEffect::Commit(record));
+            done.push((record.step, due));
         }
-        self.committed > before
+        done
     }
 
     fn learn(&mut self, now: Instant, record: &StepRecord) {
@@ -215,8 +216,8 @@ mod tests {
     fn nothing_above_the_limit_is_committed() {
         let (mut progress, mut effects) = (Progress::new(Step(0)), Vec::new());
         assert_eq!(progress.take(&[record(1, 0.1), record(2, 0.1)], Some(Step(2))), Ok(()));
-        assert!(progress.commit(at(1), Step(1), &SCHEDULE, &mut effects));
-        assert!(!progress.commit(at(1), Step(1), &SCHEDULE, &mut effects));
+        assert_eq!(progress.commit(at(1), Step(1), &SCHEDULE, &mut effects).len(), 1);
+        assert_eq!(progress.commit(at(1), Step(1), &SCHEDULE, &mut effects), []);
         assert_eq!(committed(&effects), [1]);
     }
 

@@ -5,20 +5,32 @@
 use crate::effect::Validation;
 use crate::message::ValidationPart;
 use dtrain_types::{Epoch, Fold, MicroRange, Rank, Step, Trailer, roots};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-/// The validations that are owed.
+/// The validations that are owed, and what is reported of them.
 #[derive(Debug, Default)]
 pub(super) struct Validations {
+    /// Due after a committed step, not recorded yet; in order.
+    owed: VecDeque<(Epoch, Step)>,
     parts: BTreeMap<Epoch, BTreeMap<Rank, ValidationPart>>,
-    /// The newest epoch that is recorded, and its step.
-    done: Option<(Epoch, Step)>,
+    /// The newest epoch that is recorded.
+    done: Option<Epoch>,
 }
 
 impl Validations {
     /// The newest epoch that is recorded.
     pub fn done(&self) -> Option<Epoch> {
-        self.done.map(|(epoch, _)| epoch)
+        self.done
+    }
+
+    /// A committed step owes a validation.
+    pub fn owe(&mut self, epoch: Epoch, step: Step) {
+        self.owed.push_back((epoch, step));
+    }
+
+    /// Whether everything that steps up to this one owe is recorded.
+    pub fn is_settled(&self, step: Step) -> bool {
+        self.owed.front().is_none_or(|(_, owed)| *owed > step)
     }
 
     /// Takes in what one rank reports; what is recorded already changes nothing. Says whether there was anything new.
@@ -31,39 +43,32 @@ impl Validations {
         new
     }
 
-    /// The oldest owed validation, merged, once all `world` ranks reported it and its step is committed.
+    /// The oldest owed validation, merged, once all `world` ranks reported it.
     ///
     /// *Errors*: the rank to blame and what is wrong with its part, in words.
-    pub fn next(
-        &mut self,
-        world: u32,
-        count: u32,
-        committed: Step,
-    ) -> Result<Option<Validation>, (Rank, String)> {
-        let Some((epoch, parts)) = self.parts.first_key_value() else { return Ok(None) };
-        if parts.len() < world as usize || parts.values().any(|part| part.step > committed) {
+    pub fn next(&mut self, world: u32, count: u32) -> Result<Option<Validation>, (Rank, String)> {
+        let Some((epoch, step)) = self.owed.front().copied() else { return Ok(None) };
+        let Some(parts) = self.parts.get(&epoch).filter(|parts| parts.len() == world as usize) else {
             return Ok(None);
-        }
-        let merged = merge(*epoch, parts, count)?;
-        self.done = Some((*epoch, merged.step));
-        self.parts.pop_first();
+        };
+        let merged = merge(epoch, step, parts, count)?;
+        self.done = Some(epoch);
+        self.owed.pop_front();
+        self.parts.remove(&epoch);
         Ok(Some(merged))
-    }
-
-    /// Whether the validation that `due` names for the newest step is recorded.
-    pub fn covers(&self, due: Option<Epoch>) -> bool {
-        due.is_none_or(|epoch| self.done() >= Some(epoch))
     }
 
     /// The ranks that have not reported the oldest owed validation; none if nothing is owed.
     pub fn missing(&self, world: u32) -> Vec<Rank> {
-        let Some((_, parts)) = self.parts.first_key_value() else { return Vec::new() };
-        (0..world).map(Rank).filter(|rank| !parts.contains_key(rank)).collect()
+        let Some((epoch, _)) = self.owed.front() else { return Vec::new() };
+        let has = |rank: &Rank| self.parts.get(epoch).is_some_and(|parts| parts.contains_key(rank));
+        (0..world).map(Rank).filter(|rank| !has(rank)).collect()
     }
 }
 
 fn merge(
     epoch: Epoch,
+    step: Step,
     parts: &BTreeMap<Rank, ValidationPart>,
     count: u32,
 ) -> Result<Validation, (Rank, String)> {
@@ -71,15 +76,17 @@ fn merge(
     let mut leaves: Vec<(MicroRange, Trailer, Rank)> = Vec::new();
     let mut counts = vec![0u64; first.counts.len()];
     for (rank, part) in parts {
-        if part.step != first.step || part.counts.len() != counts.len() {
-            let got = (part.step, part.counts.len());
+        if part.step != step {
             return Err((
                 *rank,
-                format!(
-                    "validation of epoch {epoch}: (step, counts) {got:?}, rank {first_rank} has ({:?}, {})",
-                    first.step,
-                    counts.len()
-                ),
+                format!("validation of epoch {epoch} at step {}, it is due at {step}", part.step),
+            ));
+        }
+        let (got, want) = (part.counts.len(), counts.len());
+        if got != want {
+            return Err((
+                *rank,
+                format!("validation of epoch {epoch}: {got} counts, rank {first_rank} has {want}"),
             ));
         }
         for (sum, count) in counts.iter_mut().zip(&part.counts) {
@@ -108,7 +115,7 @@ fn merge(
     let ranges: Vec<MicroRange> = leaves.iter().map(|(range, _, _)| *range).collect();
     let trailers: Vec<Trailer> = leaves.iter().map(|(_, trailer, _)| *trailer).collect();
     let trailer = Fold::new(&ranges, count).run(&trailers, Trailer::merge);
-    Ok(Validation { epoch, step: first.step, trailer, counts })
+    Ok(Validation { epoch, step, trailer, counts })
 }
 
 #[cfg(test)]
@@ -140,10 +147,11 @@ mod tests {
 
     fn run(count: u32, parts: &[ValidationPart]) -> Result<Option<Validation>, (Rank, String)> {
         let mut validations = Validations::default();
+        validations.owe(Epoch(0), Step(4));
         for (rank, part) in parts.iter().enumerate() {
             validations.take(Rank(rank as u32), std::slice::from_ref(part));
         }
-        validations.next(parts.len() as u32, count, Step(4))
+        validations.next(parts.len() as u32, count)
     }
 
     #[test]
@@ -163,14 +171,19 @@ mod tests {
         let both = parts(4, 2);
         let mut validations = Validations::default();
         assert!(validations.take(Rank(0), &both[..1]));
-        assert_eq!(validations.next(2, 4, Step(4)), Ok(None));
-        assert_eq!(validations.missing(2), [Rank(1)]);
         assert!(validations.take(Rank(1), &both[1..]));
-        assert_eq!(validations.next(2, 4, Step(3)), Ok(None));
-        assert!(validations.next(2, 4, Step(4)).unwrap().is_some());
+        assert_eq!(validations.next(2, 4), Ok(None), "its step is not committed");
+        validations = Validations::default();
+        validations.owe(Epoch(0), Step(4));
+        assert!(validations.take(Rank(0), &both[..1]));
+        assert_eq!(validations.next(2, 4), Ok(None));
+        assert_eq!(validations.missing(2), [Rank(1)]);
+        assert!(validations.is_settled(Step(3)) && !validations.is_settled(Step(4)));
+        assert!(validations.take(Rank(1), &both[1..]));
+        assert!(matches!(validations.next(2, 4), Ok(Some(_))));
         assert!(!validations.take(Rank(1), &both[1..]), "a repeated report is nothing new");
-        assert_eq!(validations.next(2, 4, Step(4)), Ok(None));
-        assert!(validations.covers(Some(Epoch(0))) && !validations.covers(Some(Epoch(1))));
+        assert_eq!(validations.next(2, 4), Ok(None));
+        assert!(validations.is_settled(Step(9)) && validations.missing(2).is_empty());
     }
 
     #[test]

@@ -1,0 +1,250 @@
+//! The bytes on the control link: pinned by golden headers, and proof against every change on the way.
+
+use dtrain_protocol::{
+    Activity, CheckpointId, CodecError, Decoder, Digest, Directive, Failure, Fingerprint, HEADER_BYTES,
+    Heartbeat, Hello, MAX_PAYLOAD, MAX_TEXT, Membership, Message, Number, Phase, Profile, Report, Seat,
+    ShardFile, ShardOutcome, ShardReport, Stage, StartFrom, StartId, StepRecord, VERSION, ValidationPart,
+    cut_text, encode,
+};
+use dtrain_types::{
+    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, Rank, Step, Trailer,
+};
+use proptest::prelude::*;
+
+fn report() -> Report {
+    let trailer = Trailer { loss: 0.5, weight: 4.0, samples: 4, ..Trailer::EMPTY };
+    let step = StepRecord {
+        generation: Generation(2),
+        step: Step(7),
+        epoch: Epoch(1),
+        trailer,
+        seconds: 0.25,
+        lr: 1e-3,
+        gradient_norm: 2.0,
+    };
+    let id = CheckpointId { generation: Generation(2), step: Step(6) };
+    let file =
+        ShardFile { name: "rank-00001.safetensors".to_owned(), bytes: Bytes(99), digest: Digest([3; 32]) };
+    Report {
+        instance: Some(Instance(1)),
+        generation: Generation(2),
+        member: MemberId(3),
+        incarnation: Incarnation(4),
+        start_id: StartId(5),
+        number: Number(6),
+        seen: Number(7),
+        profile: Profile {
+            fingerprint: Fingerprint {
+                isa: "avx2".to_owned(),
+                self_test: Digest([1; 32]),
+                kernel_revision: 1,
+            },
+            pid: 8,
+            host: "a".to_owned(),
+            device: "cpu".to_owned(),
+        },
+        stage: Stage::Failed(Failure::NonFinite { step: Step(8), micro_batch: Some(MicroBatch(2)) }),
+        activity: Activity::Reducing,
+        applied: Some(Step(7)),
+        verified: Some((Step(5), Digest([2; 32]))),
+        steps: vec![step],
+        validations: vec![ValidationPart {
+            epoch: Epoch(0),
+            step: Step(4),
+            parts: vec![(MicroRange { lo: 0, hi: 2 }, trailer)],
+            counts: vec![1, 2, 3],
+        }],
+        shards: vec![ShardReport {
+            id,
+            rank: Rank(1),
+            outcome: ShardOutcome::Durable { file, digest: Digest([6; 32]), state_digest: Digest([4; 32]) },
+        }],
+    }
+}
+
+fn directive() -> Directive {
+    let seat = |m| Seat {
+        member: MemberId(m),
+        incarnation: Incarnation(1),
+        range: MicroRange { lo: m * 2, hi: m * 2 + 2 },
+    };
+    Directive {
+        instance: Instance(1),
+        generation: Generation(2),
+        member: MemberId(3),
+        incarnation: Incarnation(4),
+        start_id: StartId(5),
+        number: Number(6),
+        phase: Phase::Run,
+        membership: Membership { seats: vec![seat(0), seat(1)] },
+        start: StartFrom::Checkpoint(CheckpointId { generation: Generation(1), step: Step(3) }),
+        acknowledged: Step(7),
+        validated: Some(Epoch(0)),
+        settled: Step(3),
+        drain: true,
+    }
+}
+
+fn messages() -> Vec<Message> {
+    let member = MemberId(3);
+    vec![
+        Message::Report(Box::new(report())),
+        Message::Directive(Box::new(directive())),
+        Message::Heartbeat(Heartbeat {
+            instance: Instance(1),
+            generation: Generation(2),
+            member,
+            incarnation: Incarnation(4),
+            number: Number(5),
+        }),
+        Message::Welcome { config: "name: digits\n".to_owned() },
+        Message::Hello(Hello { member, start_id: StartId(5), revision: "abc".to_owned() }),
+    ]
+}
+
+fn framed(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(message, &mut bytes).expect("it fits");
+    bytes
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// All messages that `bytes` give, and the error they end with.
+fn read(decoder: &mut Decoder, bytes: &[u8]) -> (Vec<Message>, Option<CodecError>) {
+    decoder.push(bytes);
+    let mut out = Vec::new();
+    loop {
+        match decoder.pull() {
+            Ok(Some(message)) => out.push(message),
+            Ok(None) => return (out, None),
+            Err(error) => return (out, Some(error)),
+        }
+    }
+}
+
+#[test]
+fn the_bytes_of_every_kind_are_pinned() {
+    // A header holds kind, length and checksum, so it pins the payload too. If this fails, raise VERSION.
+    let headers: Vec<String> = messages().iter().map(|m| hex(&framed(m)[..HEADER_BYTES])).collect();
+    assert_eq!(headers, GOLDEN_HEADERS);
+    assert_eq!(hex(&framed(&messages()[2])[HEADER_BYTES..]), GOLDEN_HEARTBEAT);
+}
+
+const GOLDEN_HEADERS: [&str; 5] = [
+    "4454524e010001005202000039405941",
+    "4454524e010002007e000000fb6daeb2",
+    "4454524e01000300200000002a747f02",
+    "4454524e0100040015000000ca74ba90",
+    "4454524e0100050017000000b7bcbdd1",
+];
+const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
+
+#[test]
+fn every_message_comes_back_in_order_from_any_portions() {
+    let bytes: Vec<u8> = messages().iter().flat_map(framed).collect();
+    for portion in [1, 7, 16, 17, 1000, bytes.len()] {
+        let (mut decoder, mut got) = (Decoder::default(), Vec::new());
+        for part in bytes.chunks(portion) {
+            let (messages, error) = read(&mut decoder, part);
+            assert_eq!(error, None);
+            got.extend(messages);
+        }
+        assert_eq!(got, messages());
+        assert_eq!(decoder.waiting(), 0);
+    }
+}
+
+#[test]
+fn a_claimed_length_above_the_limit_is_refused_by_the_header_alone() {
+    let mut bytes = framed(&messages()[2]);
+    bytes[8..12].copy_from_slice(&(MAX_PAYLOAD as u32 + 1).to_le_bytes());
+    let (_, error) = read(&mut Decoder::default(), &bytes[..HEADER_BYTES]);
+    assert_eq!(error, Some(CodecError::TooLong { bytes: MAX_PAYLOAD + 1 }));
+}
+
+#[test]
+fn a_message_above_the_limit_is_not_sent() {
+    let mut out = vec![1, 2, 3];
+    let message = Message::Welcome { config: "x".repeat(MAX_PAYLOAD) };
+    assert!(encode(&message, &mut out).is_err());
+    assert_eq!(out, [1, 2, 3]);
+}
+
+#[test]
+fn another_version_is_named() {
+    let mut bytes = framed(&messages()[2]);
+    bytes[4] = 9;
+    let (_, error) = read(&mut Decoder::default(), &bytes);
+    assert_eq!(error, Some(CodecError::Version { got: 9 }));
+    assert_eq!(error.map(|e| e.to_string()), Some(format!("frame version 9, this side has {VERSION}")));
+}
+
+#[test]
+fn a_claimed_list_longer_than_the_payload_is_refused_without_allocating_it() {
+    // A sealed frame with a good checksum, whose body says that a text of 2^63 bytes follows.
+    let mut bytes = framed(&Message::Welcome { config: "12345678".to_owned() });
+    bytes[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&(1u64 << 63).to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[HEADER_BYTES..]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    let (_, error) = read(&mut Decoder::default(), &bytes);
+    assert_eq!(error, Some(CodecError::Payload { kind: 4 }));
+}
+
+#[test]
+fn after_an_error_the_decoder_stays_broken() {
+    let mut decoder = Decoder::default();
+    let (_, error) = read(&mut decoder, b"GET / HTTP/1.1\r\n");
+    assert_eq!(error, Some(CodecError::Magic(*b"GET ")));
+    assert_eq!(read(&mut decoder, &framed(&messages()[2])), (vec![], error));
+}
+
+#[test]
+fn long_texts_are_cut_at_a_character() {
+    let text = "ä".repeat(MAX_TEXT);
+    assert_eq!(cut_text(&text).len(), MAX_TEXT);
+    assert_eq!(cut_text(&format!("x{text}")).len(), MAX_TEXT - 1);
+    assert_eq!(cut_text("short"), "short");
+}
+
+proptest! {
+    #[test]
+    fn a_frame_with_any_byte_changed_is_an_error_or_waits_for_more(
+        which in 0usize..5, place: prop::sample::Index, flip in 1u8..=255,
+    ) {
+        let mut bytes = framed(&messages()[which]);
+        let at = place.index(bytes.len());
+        bytes[at] ^= flip;
+        let (got, error) = read(&mut Decoder::default(), &bytes);
+        prop_assert!(got.is_empty());
+        // A longer length only means that the frame is not there yet.
+        prop_assert!(error.is_some() || (8..12).contains(&at));
+    }
+
+    #[test]
+    fn a_body_with_bytes_changed_under_a_good_checksum_never_panics(
+        which in 0usize..5, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = framed(&messages()[which]);
+        bytes.truncate(HEADER_BYTES + cut.index(bytes.len() - HEADER_BYTES) + 1);
+        for (place, value) in changes {
+            let at = HEADER_BYTES + place.index(bytes.len() - HEADER_BYTES);
+            bytes[at] = value;
+        }
+        let length = (bytes.len() - HEADER_BYTES) as u32;
+        bytes[8..12].copy_from_slice(&length.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[HEADER_BYTES..]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let (got, error) = read(&mut Decoder::default(), &bytes);
+        prop_assert_eq!(got.len() + usize::from(error.is_some()), 1);
+    }
+
+    #[test]
+    fn any_bytes_give_an_error_or_wait(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let (got, _) = read(&mut Decoder::default(), &bytes);
+        prop_assert!(got.is_empty());
+    }
+}

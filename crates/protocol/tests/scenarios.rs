@@ -1,0 +1,241 @@
+//! One story each, on a calm network, in virtual time.
+
+mod harness;
+
+use dtrain_protocol::{
+    CheckpointEvery, CheckpointId, Event, ExitCause, Failure, MAX_PAYLOAD, Outcome, Phase, Reduce, Request,
+    StartFrom, SupervisorEffect, What,
+};
+use dtrain_types::{Epoch, Generation, Instant, MemberId, MicroBatch, Rank, Step};
+use harness::check::Fact;
+use harness::{Fault, Plan, World};
+use std::time::Duration;
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn run(plan: Plan) -> (World, Outcome) {
+    let mut world = World::new(plan);
+    let outcome = world.run();
+    (world, outcome)
+}
+
+fn first(outcome: &Outcome) -> (MemberId, &What) {
+    let Outcome::Failed { first, .. } = outcome else { panic!("a failure, not {outcome:?}") };
+    (first.member, &first.what)
+}
+
+fn events(world: &World) -> Vec<&Event> {
+    let event = |effect| if let &SupervisorEffect::Event(ref event) = effect { Some(event) } else { None };
+    world.effects.iter().filter_map(event).collect()
+}
+
+#[test]
+fn the_first_generation_has_the_number_it_was_given_and_ranges_that_cover_all_micro_batches() {
+    let (world, outcome) = run(Plan::calm(3, 6));
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    assert_eq!(world.supervisor.generation(), Generation(3));
+    let seats = &world.supervisor.membership().seats;
+    assert_eq!(seats.iter().map(|seat| seat.range.len()).sum::<u32>(), 8);
+    let formed = events(&world).iter().filter(|e| matches!(e, Event::Formed { .. })).count();
+    assert_eq!(formed, 1, "one membership per generation (S2), and no needless one (L2)");
+    let started = events(&world).iter().filter(|e| matches!(e, Event::RankStarted { .. })).count();
+    assert_eq!(started, 3);
+}
+
+#[test]
+fn more_members_than_micro_batches_are_spares_that_take_part() {
+    let (world, outcome) = run(Plan::calm(10, 3));
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    assert!(world.supervisor.membership().seats[9].range.is_empty());
+}
+
+#[test]
+fn a_member_that_does_not_come_is_left_out_when_the_join_timeout_is_over() {
+    let (world, outcome) = run(Plan { absent: vec![1], ..Plan::calm(3, 3) });
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    assert_eq!(world.supervisor.membership().rank_of(MemberId(1)), None);
+    assert!(events(&world).contains(&&Event::LeftOut { member: MemberId(1) }));
+    assert!(world.history.contains(&Fact::Killed(MemberId(1))), "it must not come later");
+}
+
+#[test]
+fn too_few_members_are_no_run_and_the_missing_are_named() {
+    let (_, outcome) = run(Plan { absent: vec![0, 2], min_ranks: 2, ..Plan::calm(3, 3) });
+    let missing = vec![MemberId(0), MemberId(2)];
+    assert_eq!(outcome, Outcome::NotEnough { joined: 1, min_ranks: 2, missing });
+}
+
+#[test]
+fn a_member_with_another_fingerprint_is_refused_with_both_named_and_the_run_goes_on() {
+    let (world, outcome) = run(Plan { other_bits: Some(1), ..Plan::calm(3, 3) });
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    let refused = events(&world)
+        .into_iter()
+        .find_map(|e| if let Event::Refused(cause) = e { Some(cause) } else { None });
+    let cause = refused.expect("an event says so");
+    let What::Fingerprint { own, other, against } = &cause.what else { panic!("{cause}") };
+    assert_ne!(own, other);
+    assert_ne!(cause.member, *against);
+}
+
+#[test]
+fn a_refusal_that_leaves_too_few_is_the_first_cause() {
+    let (_, outcome) = run(Plan { other_bits: Some(1), min_ranks: 2, ..Plan::calm(2, 3) });
+    assert!(matches!(first(&outcome).1, What::Fingerprint { .. }));
+}
+
+#[test]
+fn in_ring_mode_other_fingerprints_are_let_in_and_a_step_counts_once_all_have_reported_it() {
+    let (world, outcome) = run(Plan { other_bits: Some(1), reduce: Reduce::Ring, ..Plan::calm(3, 8) });
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    for (i, fact) in world.history.iter().enumerate() {
+        let Fact::Committed(step) = fact else { continue };
+        let applied = |m| world.history[..i].contains(&Fact::Applied { member: MemberId(m), step: *step });
+        assert!((0..3).all(applied), "step {step}");
+    }
+}
+
+#[test]
+fn a_resumed_run_loads_its_checkpoint_and_goes_on_with_the_step_after_it() {
+    let id = CheckpointId { generation: Generation(2), step: Step(5) };
+    let (world, outcome) = run(Plan { start: StartFrom::Checkpoint(id), ..Plan::calm(2, 9) });
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    let committed = world.history.iter().find(|f| matches!(f, Fact::Committed(_)));
+    assert_eq!(committed, Some(&Fact::Committed(Step(6))));
+}
+
+#[test]
+fn ranks_that_loaded_different_states_never_run() {
+    let (world, outcome) = run(Plan { rotten: Some((1, 0)), ..Plan::calm(3, 9) });
+    assert_eq!(first(&outcome).0, MemberId(1));
+    let Outcome::Failed { first, .. } = &outcome else { return };
+    assert_eq!(first.phase, Phase::Sync);
+    assert!(matches!(first.what, What::DigestDiffers { step: Step(0), .. }), "{first}");
+    assert!(!world.history.iter().any(|f| matches!(f, Fact::Applied { .. })));
+}
+
+#[test]
+fn a_state_that_drifts_away_is_found_at_the_next_verification() {
+    let (_, outcome) = run(Plan { rotten: Some((2, 6)), ..Plan::calm(3, 40) });
+    let (_, what) = first(&outcome);
+    assert!(matches!(what, What::DigestDiffers { step: Step(6..=8), .. }), "{what}");
+}
+
+#[test]
+fn a_killed_rank_stops_the_run_at_once_and_is_named_before_its_victims() {
+    let at = 700 * MILLI;
+    let (world, outcome) = run(Plan { faults: vec![(at, 1, Fault::Kill)], ..Plan::calm(4, 400) });
+    assert_eq!(first(&outcome), (MemberId(1), &What::Exited(ExitCause::Signal(9))));
+    let Outcome::Failed { first, .. } = &outcome else { return };
+    assert_eq!((first.rank, first.host.as_str(), first.phase), (Some(Rank(1)), "host-1", Phase::Run));
+    let took = world.now().since(Instant::ZERO + at);
+    assert!(took < 100 * MILLI, "{took:?} of virtual time");
+}
+
+#[test]
+fn a_rank_that_hangs_is_named_as_silent_and_killed() {
+    let (world, outcome) = run(Plan { faults: vec![(700 * MILLI, 2, Fault::Hang)], ..Plan::calm(4, 400) });
+    assert_eq!(first(&outcome).0, MemberId(2));
+    assert!(matches!(first(&outcome).1, What::Silent(_)), "{outcome:?}");
+    assert!(world.history.contains(&Fact::Killed(MemberId(2))));
+}
+
+#[test]
+fn a_rank_that_says_why_it_failed_is_quoted() {
+    let (_, outcome) = run(Plan { faults: vec![(700 * MILLI, 0, Fault::Fail)], ..Plan::calm(3, 400) });
+    let why = What::Reported(Failure::Engine("out of memory".to_owned()));
+    assert_eq!(first(&outcome), (MemberId(0), &why));
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_is_committed_by_nobody_and_the_owner_of_the_micro_batch_is_named() {
+    let (world, outcome) = run(Plan { non_finite: Some((7, 5)), ..Plan::calm(4, 20) });
+    let owner =
+        world.supervisor.membership().seats.iter().find(|s| (s.range.lo..s.range.hi).contains(&5)).unwrap();
+    let what = What::Reported(Failure::NonFinite { step: Step(7), micro_batch: Some(MicroBatch(5)) });
+    assert_eq!(first(&outcome), (owner.member, &what));
+    assert!(world.history.contains(&Fact::Committed(Step(6))));
+    assert!(!world.history.contains(&Fact::Committed(Step(7))));
+}
+
+#[test]
+fn a_drain_stops_all_ranks_after_the_same_step_with_a_checkpoint() {
+    let (world, outcome) = run(Plan { requests: vec![(900 * MILLI, Request::Drain)], ..Plan::calm(3, 4000) });
+    let Outcome::Interrupted(Some(end)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(end.checkpoint.map(|id| id.step), Some(end.step));
+    assert!(end.step > Step(0) && end.step < Step(4000));
+    for member in 0..3 {
+        assert!(world.history.contains(&Fact::Applied { member: MemberId(member), step: end.step }));
+        assert!(!world.history.contains(&Fact::Applied { member: MemberId(member), step: end.step.next() }));
+    }
+    assert_eq!(world.supervisor.committed(), end.step);
+}
+
+#[test]
+fn a_drain_before_the_first_step_stops_after_it_and_one_before_a_generation_at_once() {
+    for at in 0..30 {
+        let (_, outcome) =
+            run(Plan { requests: vec![(at * 12 * MILLI, Request::Drain)], ..Plan::calm(3, 4000) });
+        assert!(matches!(outcome, Outcome::Interrupted(_)), "{outcome:?}");
+    }
+}
+
+#[test]
+fn an_abort_ends_without_a_checkpoint() {
+    let requests = vec![(500 * MILLI, Request::Drain), (501 * MILLI, Request::Abort)];
+    let (world, outcome) = run(Plan { requests, step: 400 * MILLI, ..Plan::calm(2, 4000) });
+    assert_eq!(outcome, Outcome::Interrupted(None));
+    assert!(world.now() < Instant::ZERO + 800 * MILLI);
+}
+
+#[test]
+fn a_full_disk_gives_up_that_checkpoint_and_training_goes_on_to_the_next() {
+    let (world, outcome) = run(Plan { disk_full: Some((1, 4)), ..Plan::calm(2, 12) });
+    let Outcome::Finished(end) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(end.checkpoint.map(|id| id.step), Some(Step(12)));
+    let given_up = |e: &&&Event| matches!(e, Event::CheckpointGivenUp { id, member: Some(MemberId(1)), .. } if id.step == Step(4));
+    assert_eq!(events(&world).iter().filter(given_up).count(), 1);
+    let ordered =
+        |step| world.history.iter().any(|f| matches!(f, Fact::Ordered { id, .. } if id.step == Step(step)));
+    assert!(!ordered(4) && ordered(8) && ordered(12));
+}
+
+#[test]
+fn validations_come_once_an_epoch_after_their_step_and_before_their_checkpoint() {
+    let (world, _) = run(Plan::calm(3, 8));
+    let place = |fact: Fact| world.history.iter().position(|f| *f == fact);
+    let validated = place(Fact::Validated(Epoch(0)));
+    assert!(place(Fact::Committed(Step(4))) < validated);
+    let ordered =
+        world.history.iter().position(|f| matches!(f, Fact::Ordered { id, .. } if id.step == Step(4)));
+    assert!(validated < ordered);
+    let sums: Vec<_> = world
+        .effects
+        .iter()
+        .filter_map(|e| if let SupervisorEffect::Validated(v) = e { Some(v) } else { None })
+        .collect();
+    assert_eq!(
+        sums.iter().map(|v| (v.epoch, v.trailer.samples, v.counts.clone())).collect::<Vec<_>>(),
+        [(Epoch(0), 5, vec![5]), (Epoch(1), 5, vec![5]),]
+    );
+}
+
+#[test]
+fn a_very_fast_model_pauses_while_the_supervisor_is_far_away_and_still_finishes() {
+    let mut plan = Plan { step: Duration::from_micros(20), delay: 300 * MILLI, ..Plan::calm(2, 12_000) };
+    plan.schedule.steps_per_epoch = 6_000;
+    plan.schedule.checkpoint = CheckpointEvery::Never;
+    let (world, outcome) = run(plan);
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    assert!(world.pauses > 0, "nobody had to wait");
+    assert!(world.largest_message < MAX_PAYLOAD / 16, "{} bytes", world.largest_message);
+}
+
+#[test]
+fn the_messages_of_a_fast_model_are_few() {
+    let mut plan = Plan { step: Duration::from_micros(100), ..Plan::calm(2, 10_000) };
+    plan.schedule.steps_per_epoch = 10_000;
+    let (world, _) = run(plan);
+    let sent = world.effects.iter().filter(|e| matches!(e, SupervisorEffect::Send(_))).count();
+    assert!(sent < 1_500, "{sent} directives for 10 000 steps");
+}
