@@ -7,6 +7,7 @@ pub mod batch;
 pub mod cpu;
 pub mod device;
 pub mod error;
+pub mod fingerprint;
 pub mod flat;
 pub mod init;
 pub mod layout;
