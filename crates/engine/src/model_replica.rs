@@ -196,6 +196,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
+        self.input(batch.rows, batch.inputs)?;
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
         let outputs = &self.outputs[..shape.rows * shape.width];

@@ -25,7 +25,7 @@ impl Default for MlpOptions {
 /// Any input of values, flattened, to `outputs` values.
 ///
 /// Tensors have the names that PyTorch's `Sequential(Linear, [BatchNorm1d,] ReLU, [Dropout,] ..., Linear)` gives
-/// them.
+/// them. A layer in front of a batch norm has no bias.
 ///
 /// *Errors*: [`EngineError::Option`].
 pub fn mlp<D: Device>(options: &MlpOptions, outputs: usize) -> Result<Chain<D>, EngineError> {
@@ -40,7 +40,8 @@ pub fn mlp<D: Device>(options: &MlpOptions, outputs: usize) -> Result<Chain<D>, 
     };
     for width in &options.hidden {
         if options.batch_norm {
-            chain = chain.named(&next(), Linear::new(*width)).named(&next(), BatchNorm::new());
+            // The norm takes off any mean, so a bias in front of it would change nothing.
+            chain = chain.named(&next(), Linear::new(*width).without_bias()).named(&next(), BatchNorm::new());
             chain = chain.named(&next(), Relu);
         } else {
             chain = chain.named(&next(), Linear::new(*width).relu());
