@@ -106,7 +106,6 @@ impl Store for FileStore {
         if self.ids()?.contains(&id) {
             return Err(StoreError::Exists(id));
         }
-        self.abandon(id)?;
         let folder = self.temporary(id);
         self.disk.create_dir(&folder).map_err(|error| StoreError::io("create", &folder, error))
     }

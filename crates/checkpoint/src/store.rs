@@ -1,7 +1,7 @@
 //! The seam between whoever decides that a checkpoint is due and whoever keeps it.
 //!
-//! The life of a checkpoint: [`Store::begin`] by its committer, [`Store::write_shard`] by each rank, then
-//! [`Store::commit`] by the committer when every rank has reported its shard. Until `commit` returns, a reader does
+//! The life of a checkpoint: [`Store::begin`] and [`Store::write_shard`] by each rank, then [`Store::commit`] by the
+//! committer when every rank has reported its shard, or [`Store::abandon`] if one could not. Until `commit` returns, a reader does
 //! not see the new checkpoint at all; after it, wholly (S6).
 
 use crate::{
@@ -93,7 +93,8 @@ pub struct Newest {
 
 /// Keeps checkpoints of one run.
 pub trait Store: Send + Sync {
-    /// Makes room for a new checkpoint that nobody sees yet. What an earlier attempt of this name left is removed.
+    /// Makes room for a new checkpoint that nobody sees yet. Every rank may call it, in any order: it removes nothing,
+    /// so no rank can lose another's shard. An attempt that failed is cleared by [`Store::abandon`] before the next.
     ///
     /// *Errors*: [`StoreError::Exists`] if a checkpoint of this name was committed.
     fn begin(&self, id: CheckpointId) -> Result<(), StoreError>;

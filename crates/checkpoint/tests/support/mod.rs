@@ -93,9 +93,10 @@ impl State {
 
     /// Writes the shards of all ranks; gives the manifest that would be committed.
     pub fn write(&self, store: &FileStore, id: CheckpointId, world: u32) -> Result<Manifest, StoreError> {
-        store.begin(id)?;
+        store.abandon(id)?;
         let mut manifest = self.manifest(id);
         for rank in 0..world {
+            store.begin(id)?;
             let slice = &self.specs[slice_for(Rank(rank), WorldSize(world), &self.specs)];
             if !slice.is_empty() {
                 let tensor = |s: &TensorSpec| (s.name.clone(), s.shape.clone(), self.data(s).to_vec());

@@ -208,8 +208,8 @@ pub enum Wrong {
         /// The hash it names.
         ledger: LineHash,
     },
-    /// The line that the newest manifest names is of another step.
-    #[error("the newest checkpoint is of step {step}, the line that it names reaches {reached}")]
+    /// The line that the newest manifest names was written before its step was committed.
+    #[error("the newest checkpoint is of step {step}, the line that it names reaches only {reached}")]
     HeadStep {
         /// Step of the newest manifest.
         step: Step,
@@ -299,7 +299,8 @@ fn against_manifest(scan: &Scan, Newest { step, ledger }: Newest) -> Option<Wron
     let Some((_, reached)) = scan.heads.iter().find(|(head, _)| *head == ledger) else {
         return Some(Wrong::NoSuchHead { step, ledger });
     };
-    if *reached != step {
+    // The line may reach further: a checkpoint is written in the background while later steps are committed.
+    if *reached < step {
         return Some(Wrong::HeadStep { step, reached: *reached });
     }
     (scan.reached < step).then_some(Wrong::Short { step, reached: scan.reached })

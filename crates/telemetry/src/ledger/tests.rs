@@ -269,6 +269,8 @@ fn a_ledger_that_ends_before_the_newest_checkpoint_is_seen() {
     let newest = Newest { step: Step(13), ..run.newest() };
     let wrong = audit(&run.bytes(), &run.plan, Some(newest)).unwrap_err().remove(0).wrong;
     assert_eq!(wrong, Wrong::HeadStep { step: Step(13), reached: Step(12) });
+    // A checkpoint written in the background names a line that has gone on.
+    assert!(audit(&run.bytes(), &run.plan, Some(Newest { step: Step(11), ..run.newest() })).is_ok());
     // The line is there and reaches the step, but a later resume went behind the checkpoint.
     let newest = run.newest();
     let mut run = run;
