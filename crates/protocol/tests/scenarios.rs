@@ -3,12 +3,12 @@
 mod harness;
 
 use dtrain_protocol::{
-    CheckpointEvery, CheckpointId, Event, ExitCause, Failure, MAX_PAYLOAD, Outcome, Phase, Reduce, Request,
-    StartFrom, SupervisorEffect, What,
+    CheckpointEvery, CheckpointId, Event, Exit, ExitCause, Failure, MAX_PAYLOAD, MemberEffect, Outcome,
+    Phase, Reduce, Request, StartFrom, SupervisorEffect, What,
 };
 use dtrain_types::{Epoch, Generation, Instant, MemberId, MicroBatch, Rank, Step};
 use harness::check::Fact;
-use harness::{Fault, Plan, World};
+use harness::{Fault, Plan, World, timeouts};
 use std::time::Duration;
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -25,8 +25,9 @@ fn first(outcome: &Outcome) -> (MemberId, &What) {
 }
 
 fn events(world: &World) -> Vec<&Event> {
-    let event = |effect| if let &SupervisorEffect::Event(ref event) = effect { Some(event) } else { None };
-    world.effects.iter().filter_map(event).collect()
+    let all = world.effects.iter();
+    all.filter_map(|effect| if let SupervisorEffect::Event(event) = effect { Some(event) } else { None })
+        .collect()
 }
 
 #[test]
@@ -238,4 +239,45 @@ fn the_messages_of_a_fast_model_are_few() {
     let (world, _) = run(plan);
     let sent = world.effects.iter().filter(|e| matches!(e, SupervisorEffect::Send(_))).count();
     assert!(sent < 1_500, "{sent} directives for 10 000 steps");
+}
+
+#[test]
+fn a_link_that_does_not_come_back_within_detect_is_a_loss_and_one_that_does_is_none() {
+    let mut world = World::new(Plan::calm(3, 400));
+    world.run_until(1000 * MILLI);
+    world.lose_link(MemberId(1), false);
+    let outcome = world.run();
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    let mut world = World::new(Plan::calm(3, 400));
+    world.run_until(1000 * MILLI);
+    world.lose_link(MemberId(1), true);
+    assert_eq!(first(&world.run()), (MemberId(1), &What::LinkLost));
+    assert!(world.now() < Instant::ZERO + 2200 * MILLI);
+}
+
+#[test]
+fn a_host_that_was_asleep_is_no_silence() {
+    let (world, outcome) =
+        run(Plan { asleep: Some((1000 * MILLI, 3600 * 1000 * MILLI)), ..Plan::calm(3, 400) });
+    assert!(world.now() > Instant::ZERO + 3600 * 1000 * MILLI);
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+}
+
+#[test]
+fn a_member_without_a_supervisor_gives_up() {
+    let mut world = World::new(Plan::calm(1, 400));
+    world.run_until(1000 * MILLI);
+    let (effects, at) = world.orphan(MemberId(0));
+    let times = timeouts();
+    assert_eq!(&effects[effects.len() - 2..], [MemberEffect::Abort, MemberEffect::Exit(Exit::Failed)]);
+    let waited = at.since(Instant::ZERO + 1000 * MILLI);
+    assert!(waited > times.orphan / 2 && waited <= times.orphan, "{waited:?}");
+}
+
+#[test]
+fn a_second_directive_of_a_phase_builds_nothing_twice() {
+    let plan = Plan { repeat: 100, loss: 5, ..Plan::calm(3, 30) };
+    let (world, outcome) = run(plan);
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    assert_eq!(world.builds, 3);
 }

@@ -8,116 +8,21 @@
 #![allow(dead_code)]
 
 pub mod check;
+mod plan;
 
 use check::Fact;
 use dtrain_protocol::{
-    Activity, CheckpointEvery, CheckpointId, Decoder, Digest, ExitCause, Failure, Fingerprint, Finished,
-    Member, MemberConfig, MemberEffect, Membership, Message, Outcome, Profile, Reduce, Request, Schedule,
-    ShardFile, ShardOutcome, ShardReport, Stage, StartFrom, StartId, StepRecord, Supervisor,
-    SupervisorConfig, SupervisorEffect, Timeouts, ValidationPart, encode,
+    Activity, CheckpointId, Decoder, Digest, ExitCause, Failure, Fingerprint, Finished, Member, MemberConfig,
+    MemberEffect, Membership, Message, Outcome, Profile, Request, ShardFile, ShardOutcome, ShardReport,
+    Stage, StartFrom, StartId, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, ValidationPart,
+    encode,
 };
 use dtrain_types::{
     Bytes, Epoch, Generation, Instance, Instant, MemberId, MicroRange, Step, Trailer, cut_evenly, roots,
 };
+pub use plan::{Fault, Plan, Rng, timeouts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// SplitMix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn percent(&mut self, p: u64) -> bool {
-        self.below(100) < p
-    }
-
-    pub fn up_to(&mut self, most: Duration) -> Duration {
-        Duration::from_nanos(self.below(most.as_nanos() as u64 + 1))
-    }
-}
-
-/// What goes wrong with a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// `kill -9`.
-    Kill,
-    /// Stops answering and computing.
-    Hang,
-    /// Its engine fails, and it says so.
-    Fail,
-}
-
-/// What a world is made from.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    pub seed: u64,
-    pub members: u32,
-    pub min_ranks: u32,
-    pub absent: Vec<u32>,
-    pub schedule: Schedule,
-    pub reduce: Reduce,
-    pub start: StartFrom,
-    /// Percent of messages lost, and repeated.
-    pub loss: u64,
-    pub repeat: u64,
-    pub delay: Duration,
-    pub step: Duration,
-    pub faults: Vec<(Duration, u32, Fault)>,
-    pub requests: Vec<(Duration, Request)>,
-    /// The member whose disk is full at the checkpoint of this step.
-    pub disk_full: Option<(u32, u64)>,
-    /// The member whose state is wrong from this step on.
-    pub rotten: Option<(u32, u64)>,
-    /// The member with another fingerprint.
-    pub other_bits: Option<u32>,
-    /// The step whose gradient is not finite, and the micro-batch that made it so.
-    pub non_finite: Option<(u64, u32)>,
-}
-
-impl Plan {
-    pub fn calm(members: u32, steps: u64) -> Self {
-        Self {
-            seed: 1,
-            members,
-            min_ranks: 1,
-            absent: Vec::new(),
-            schedule: Schedule {
-                last: Step(steps),
-                steps_per_epoch: 4,
-                checkpoint: CheckpointEvery::Epochs(1),
-                validation_micro_batches: 5,
-                verify: 1,
-            },
-            reduce: Reduce::Exact,
-            start: StartFrom::Fresh,
-            loss: 0,
-            repeat: 0,
-            delay: Duration::from_millis(1),
-            step: Duration::from_millis(20),
-            faults: Vec::new(),
-            requests: Vec::new(),
-            disk_full: None,
-            rotten: None,
-            other_bits: None,
-            non_finite: None,
-        }
-    }
-}
-
-pub fn timeouts() -> Timeouts {
-    Timeouts::derive(Duration::from_secs(1)).expect("a second is in range")
-}
 
 #[derive(Debug)]
 enum Ev {
@@ -165,6 +70,9 @@ pub struct World {
     processes: BTreeMap<MemberId, Process>,
     /// Per step: who put in its part, and the stop flag so far.
     parts: BTreeMap<Step, (BTreeSet<MemberId>, u32)>,
+    /// Members from whom nothing arrives.
+    cut: BTreeSet<MemberId>,
+    pub builds: u32,
     pub pauses: u32,
     pub largest_message: usize,
 }
@@ -197,6 +105,8 @@ impl World {
             sent: 0,
             processes: members.iter().map(|m| (*m, Process::new(&plan, *m))).collect(),
             parts: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            builds: 0,
             pauses: 0,
             largest_message: 0,
             plan,
@@ -228,6 +138,32 @@ impl World {
         panic!("no end after {MOST_EVENTS} events, at {:?}, seed {}", self.now, self.plan.seed);
     }
 
+    /// Runs until a moment.
+    pub fn run_until(&mut self, at: Duration) {
+        while self.now < Instant::ZERO + at {
+            self.turn();
+        }
+    }
+
+    /// The link of a member breaks, and comes back at once or never.
+    pub fn lose_link(&mut self, member: MemberId, for_good: bool) {
+        if for_good {
+            self.cut.insert(member);
+        }
+        self.supervise(|s, now, _| s.handle_link_lost(now, member));
+    }
+
+    /// Lets only the timers of one member go on; gives all it then asks for, and when it ends.
+    pub fn orphan(&mut self, member: MemberId) -> (Vec<MemberEffect>, Instant) {
+        let machine = &mut self.processes.get_mut(&member).expect("every member has a process").machine;
+        let (mut effects, mut at) = (Vec::new(), self.now);
+        while let Some(next) = machine.next_deadline() {
+            at = next;
+            machine.handle_timeout(at, &mut effects);
+        }
+        (effects, at)
+    }
+
     /// Where a fault struck `member`, if one did.
     pub fn struck_in(&self, member: MemberId) -> Option<&Stage> {
         self.processes[&member].struck_in.as_ref()
@@ -238,6 +174,9 @@ impl World {
     }
 
     fn turn(&mut self) {
+        if let Some((_, long)) = self.plan.asleep.take_if(|(at, _)| self.now >= Instant::ZERO + *at) {
+            self.now = self.now + long;
+        }
         let timers = self.processes.iter().filter(|(_, p)| p.listens());
         let timers = timers.filter_map(|(m, p)| Some((p.machine.next_deadline()?, Some(*m))));
         let own = self.supervisor.next_deadline().map(|at| (at, None));
@@ -280,6 +219,8 @@ impl World {
                 }
             }
             Ev::ToSupervisor(bytes) => match decoded(&bytes) {
+                Message::Report(report) if self.cut.contains(&report.member) => {}
+                Message::Heartbeat(beat) if self.cut.contains(&beat.member) => {}
                 Message::Report(report) => self.supervise(|s, now, out| s.handle_report(now, &report, out)),
                 Message::Heartbeat(beat) => self.supervise(|s, now, _| s.handle_heartbeat(now, &beat)),
                 other => panic!("a member never sends {other:?}"),
@@ -360,6 +301,7 @@ impl World {
             MemberEffect::Send(report) => self.post(Message::Report(report), Ev::ToSupervisor),
             MemberEffect::Beat(beat) => self.post(Message::Heartbeat(beat), Ev::ToSupervisor),
             MemberEffect::Build { generation, membership, .. } => {
+                self.builds += 1;
                 process.generation = generation;
                 process.membership = membership;
                 self.soon(50, Ev::Built(id, generation));
