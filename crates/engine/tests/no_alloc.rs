@@ -1,0 +1,124 @@
+//! A training step allocates nothing after the first: counted by the allocator itself, on all threads.
+//!
+//! With several threads chance decides when a thread first meets a shape and grows its workspace, so there the sum
+//! over many steps is bounded instead; one allocation a step would go far beyond it.
+
+use dtrain_engine::cpu::{Cpu, CpuOptions};
+use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, mlp, peer};
+use dtrain_engine::stage::Shape;
+use dtrain_engine::stages::Chain;
+use dtrain_engine::{
+    Batch, ClassCounts, DecayGroup, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
+    Targets,
+};
+use dtrain_types::{MicroBatch, Seed, Step};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of the caller.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const ROWS: usize = 6;
+
+fn device(threads: usize) -> Cpu {
+    Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).expect("the best instruction set is there")
+}
+
+/// Allocations of each of so many steps of two micro-batches (the second one short), an addition, an update and an
+/// evaluation.
+fn allocations(stages: Chain<Cpu>, input: Shape, [threads, steps]: [usize; 2], rule: Rule) -> Vec<u64> {
+    let schedule = Schedule::constant(1e-3);
+    let optimizer = Optimizer { rule, decays: DecayGroup::Matrices, clip_norm: Some(1.0), schedule };
+    let cpu = device(threads);
+    let model = Model::new(&cpu, stages, input.clone(), Loss::cross_entropy()).expect("the model fits");
+    let targets = model.loss_rows(ROWS).rows / ROWS;
+    let mut replica = ModelReplica::new(cpu, model, optimizer, Seed(1)).expect("the options make sense");
+    let values = peer::uniform(1, ROWS * input.per_row(), 1.0);
+    let tokens = peer::integers(2, ROWS * input.per_row(), 16);
+    let classes = peer::integers(3, ROWS * targets, 10);
+    let batch = |rows: usize| {
+        let inputs = match input {
+            Shape::Values { .. } => Inputs::Values(&values[..rows * input.per_row()]),
+            Shape::Tokens { .. } => Inputs::Tokens(&tokens[..rows * input.per_row()]),
+        };
+        Batch { rows, inputs, targets: Targets::Classes(&classes[..rows * targets]) }
+    };
+    let mut gradients = [vec![0.0; replica.gradient_len()], vec![0.0; replica.gradient_len()]];
+    let mut counts = ClassCounts::new(replica.outputs());
+    let mut seen = Vec::with_capacity(steps);
+    for step in 1..=steps as u64 {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let mut weight = 0.0;
+        for (m, gradient) in gradients.iter_mut().enumerate() {
+            let of = batch(ROWS - 2 * m);
+            let figures = replica.micro_batch(Step(step), MicroBatch(m as u32), &of, gradient);
+            weight += figures.expect("the batch fits").sums.weight;
+        }
+        let [sum, other] = &mut gradients;
+        replica.add(other, sum);
+        replica.update(Step(step), sum, weight, 2 * ROWS as u64 - 2).expect("the gradient is finite");
+        replica.evaluate(&batch(ROWS), &mut counts).expect("the batch fits");
+        seen.push(ALLOCATIONS.load(Ordering::Relaxed) - before);
+    }
+    seen
+}
+
+#[test]
+fn no_step_after_the_first_allocates_on_any_thread() {
+    let sgd = Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1 };
+    for [threads, steps] in [[1, 5], [2, 60]] {
+        let options = MlpOptions { hidden: vec![300, 200], dropout: 0.1, batch_norm: true };
+        let perceptron = mlp(&options, 10).expect("the options make sense");
+        let image = cnn(&CnnOptions::default(), 10).expect("the options make sense");
+        let plain = cnn(&CnnOptions::benchmark(), 10).expect("the options make sense");
+        let options =
+            GptOptions { vocabulary: 16, context: 24, layers: 2, width: 64, heads: 4, dropout: 0.1 };
+        let language = gpt(&options).expect("the options make sense");
+        let runs = [
+            ("mlp", allocations(perceptron, Shape::values(ROWS, &[400]), [threads, steps], sgd)),
+            ("cnn", allocations(image, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw())),
+            (
+                "plain cnn",
+                allocations(plain, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw()),
+            ),
+            (
+                "gpt",
+                allocations(
+                    language,
+                    Shape::Tokens { rows: ROWS, time: 24 },
+                    [threads, steps],
+                    Rule::adamw(),
+                ),
+            ),
+        ];
+        for (name, seen) in runs {
+            let (later, bound) =
+                (seen[1..].iter().sum::<u64>(), if threads == 1 { 0 } else { steps as u64 / 2 });
+            assert!(later <= bound, "{name} on {threads} threads: {later} allocations, {seen:?}");
+        }
+    }
+}
