@@ -118,16 +118,18 @@ impl Supervisor {
 
     /// Ends those that were told to leave and did not.
     fn see_off(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let detect = self.config.timeouts.detect;
-        if now < self.since + detect {
+        let times = self.config.timeouts;
+        if now < self.since + times.detect {
             return;
         }
         let late: Vec<MemberId> =
             self.slots.iter().filter(|(_, s)| !s.gone && !s.killed).map(|(m, _)| *m).collect();
         for member in late {
-            let silent = self.slots[&member].life.as_ref().map(|life| now.since(life.heard));
-            // A member that stopped answering before the stop may be the cause of it.
-            if let Some(silent) = silent.filter(|silent| self.phase == Phase::Stop && *silent >= detect) {
+            // A member that was not heard since the stop may be the cause of it: its last words were still on the way then.
+            let unheard =
+                |life: &&super::Life| life.echoed < life.number && life.heard < self.since + times.late;
+            let silent = self.slots[&member].life.as_ref().filter(unheard).map(|life| now.since(life.heard));
+            if let Some(silent) = silent.filter(|_| self.phase == Phase::Stop) {
                 self.lost(now, member, What::Silent(silent), effects);
             }
             self.kill(member, effects);
