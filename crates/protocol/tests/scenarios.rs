@@ -175,9 +175,10 @@ fn a_drain_stops_all_ranks_after_the_same_step_with_a_checkpoint() {
 #[test]
 fn a_drain_before_the_first_step_stops_after_it_and_one_before_a_generation_at_once() {
     for at in 0..30 {
-        let (_, outcome) =
-            run(Plan { requests: vec![(at * 12 * MILLI, Request::Drain)], ..Plan::calm(3, 4000) });
+        let requests = vec![(at * 12 * MILLI, Request::Drain)];
+        let (world, outcome) = run(Plan { requests, ..Plan::calm(3, 4000) });
         assert!(matches!(outcome, Outcome::Interrupted(_)), "{outcome:?}");
+        assert!([0, 3].contains(&world.builds), "a new Directive in a phase builds nothing again");
     }
 }
 
