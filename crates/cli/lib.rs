@@ -1,6 +1,22 @@
 //! dtrain as a library: what the binary is made of.
 //!
 //! The crates below know their part and nothing of each other; this one reads the configuration, picks the parts
-//! and reports to people. Only `main` prints errors and chooses exit codes.
+//! ([`plan`]) and reports to people ([`report`]). Only `main` prints errors and chooses exit codes.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("dtrain runs on Linux: it needs memfd, pidfd and futexes");
+
+pub mod arguments;
+pub mod commands;
 pub mod config;
+mod error;
+mod fabric;
+pub mod plan;
+mod random;
+mod recipe;
+pub mod report;
+pub mod request;
+pub mod run_folder;
+pub mod session;
+
+pub use error::{CliError, Kind};

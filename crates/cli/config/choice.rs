@@ -102,15 +102,6 @@ choice!(
     }
 );
 choice!(
-    /// The non-linearity of a model.
-    Activation {
-        /// max(x, 0).
-        Relu = "relu",
-        /// The tanh form of the Gaussian error linear unit.
-        Gelu = "gelu",
-    }
-);
-choice!(
     /// Which loss.
     LossKind {
         /// Softmax and negative log likelihood.

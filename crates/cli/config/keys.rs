@@ -6,8 +6,8 @@
 //! above it. The table does not know how a value is used.
 
 use super::choice::{
-    Activation, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
-    Reduce, ScheduleKind,
+    Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision, Reduce,
+    ScheduleKind,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use Mark::{Bits, Free};
@@ -146,17 +146,21 @@ pub static KEYS: &[Key] = &[
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, "which model").when("data.kind", &["csv", "npy"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, "which model").when("data.kind", &["text"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128, 64]", Bits, "width of each hidden layer").when("model.kind", &["mlp"]),
-    Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each block: conv 3x3, (norm,) activation, pool 2x2")
+    Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each convolution")
         .when("model.kind", &["cnn"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128]", Bits, "width of each layer between the blocks and the output")
         .when("model.kind", &["cnn"]),
     Key::new("model.layers", COUNT, "4", Bits, "transformer blocks").when("model.kind", &["gpt"]),
     Key::new("model.width", COUNT, "128", Bits, "width of the residual stream; heads must divide it").when("model.kind", &["gpt"]),
     Key::new("model.heads", COUNT, "4", Bits, "attention heads").when("model.kind", &["gpt"]),
-    Key::new("model.activation", Type::Choice(Activation::NAMES), "relu", Bits, "relu | gelu").when("model.kind", &["mlp", "cnn"]),
+    Key::new("model.kernel", Type::Int(1, 99), "3", Bits, "side of the square convolutions").when("model.kind", &["cnn"]),
+    Key::new("model.padding", Type::Int(0, 99), "1", Bits, "zeros around each image").when("model.kind", &["cnn"]),
+    Key::new("model.pool", Type::Choice(&["each", "last"]), "each", Bits, "halve images after each convolution, or the last")
+        .when("model.kind", &["cnn"]),
     Key::new("model.batch_norm", Type::Bool, "false", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["mlp"]),
     Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["cnn"]),
-    Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training"),
+    Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt"]),
+    Key::new("model.dropout", DROPOUT, "0.25", Bits, "share of activations dropped while training").when("model.kind", &["cnn"]),
     Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters"),
     // Loss.
     Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, "cross_entropy | mse"),
@@ -175,12 +179,13 @@ pub static KEYS: &[Key] = &[
     Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "decay of the first moment").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.999", Bits, "decay of the second moment").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.eps", Type::Number(&POSITIVE), "1e-8", Bits, "added to the root of the second moment").when("optimizer.kind", &["adamw"]),
-    Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0.01", Bits, "decoupled; matrices only, no biases or norms")
+    Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0.01", Bits, "decoupled decay, times the learning rate")
         .when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.momentum", Type::Number(&BELOW_ONE), "0.9", Bits, "share of the last update kept").when("optimizer.kind", &["sgd"]),
     Key::new("optimizer.nesterov", Type::Bool, "false", Bits, "look ahead along the momentum").when("optimizer.kind", &["sgd"]),
-    Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0", Bits, "added to the gradient; matrices only, no biases or norms")
+    Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0", Bits, "added to the gradient")
         .when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "matrices", Bits, "which parameters weight_decay applies to"),
     Key::new("optimizer.clip_norm", Type::Either(&[NONE, Type::Number(&POSITIVE)]), "none", Bits, "largest norm of the whole gradient"),
     Key::new("optimizer.lr_scaling", Type::Choice(LrScaling::NAMES), "none", Bits,
         "multiply lr by global_batch / lr_base_batch (linear) or its root (sqrt)"),

@@ -20,12 +20,14 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::DataFacts;
 pub use choice::{
-    Activation, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
-    Reduce, ScheduleKind,
+    Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision, Reduce,
+    ScheduleKind,
 };
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
-pub use parts::{Checkpoint, ClassWeights, Loss, Model, Optimizer, Resume, Rule, Schedule, Shape, World};
+pub use parts::{
+    Checkpoint, ClassWeights, Loss, Model, Optimizer, Pool, Resume, Rule, Schedule, Shape, World,
+};
 pub use resume::Resumed;
 pub use tree::{Origin, Source};
 pub use value::{Length, Value};
@@ -136,10 +138,16 @@ impl Config {
         }
     }
 
+    /// The kind of the data set.
+    #[must_use]
+    pub fn data_kind(&self) -> &'static str {
+        self.resolved.word("data.kind")
+    }
+
     /// The name that a run without a name is numbered under.
     #[must_use]
     pub fn base_name(&self) -> &str {
-        self.name.as_deref().unwrap_or_else(|| self.resolved.word("data.kind"))
+        self.name.as_deref().unwrap_or_else(|| self.data_kind())
     }
 
     /// Every key with its value, as YAML that [`Config::load`] reads back to the same configuration.
@@ -148,13 +156,35 @@ impl Config {
         write::yaml(&self.resolved)
     }
 
-    /// This configuration under a name, as it is written to the run folder.
+    /// This configuration as it is written to the folder of a run: under its name, and asking for nothing.
     #[must_use]
-    pub fn named(&self, name: &str) -> Self {
+    pub fn stored(&self, name: &str) -> Self {
         let mut config = self.clone();
-        config.name = Some(name.to_owned());
-        config.resolved.set("name", Value::Text(name.to_owned()));
+        if config.run_dir.is_none() {
+            config.name = Some(name.to_owned());
+            config.resolved.set("name", Value::Text(name.to_owned()));
+        }
+        config.resume = Resume::Never;
+        config.resolved.set("resume", Value::Word("never"));
         config
+    }
+
+    /// This configuration without a name and a folder.
+    #[must_use]
+    pub fn unnamed(&self) -> Self {
+        let mut config = self.clone();
+        (config.name, config.run_dir) = (None, None);
+        for key in ["name", "run_dir"] {
+            config.resolved.set(key, Value::Word("none"));
+        }
+        config
+    }
+
+    /// Whether a name or a folder was given as an argument.
+    #[must_use]
+    pub fn was_named_by_argument(&self) -> bool {
+        let by_argument = |key| matches!(self.resolved.origin(key), Origin::Argument(_));
+        by_argument("name") || by_argument("run_dir")
     }
 
     /// The keys that decide the bits with their values, as a checkpoint keeps them.
@@ -167,6 +197,12 @@ impl Config {
     #[must_use]
     pub fn help(key: &str) -> Option<&'static str> {
         KEYS.iter().find(|row| row.name == key).map(|row| row.help)
+    }
+
+    /// The key that the user may have meant.
+    #[must_use]
+    pub fn nearest_key(word: &str) -> Option<&'static str> {
+        nearest::nearest(word, keys::names())
     }
 
     /// A problem with the value of a key, at the place where the user wrote it.

@@ -3,9 +3,7 @@
 //! Read from resolved values only. What reads data has its options in the data crate; all other types are our own,
 //! and `plan.rs` joins them with the parts that they ask for.
 
-use super::choice::{
-    Activation, Best, DataKind, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, ScheduleKind,
-};
+use super::choice::{Best, DataKind, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, ScheduleKind};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_data::{
@@ -163,6 +161,15 @@ pub(super) fn augment_text(values: &[Value]) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join("+") }
 }
 
+/// Where a cnn halves its images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// After each convolution.
+    Each,
+    /// After the last one only.
+    Last,
+}
+
 /// What is trained.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
@@ -170,8 +177,6 @@ pub enum Model {
     Mlp {
         /// Width of each hidden layer.
         hidden: Vec<usize>,
-        /// After each hidden layer.
-        activation: Activation,
         /// Whether each hidden layer is normalised.
         batch_norm: bool,
         /// Share dropped.
@@ -181,12 +186,16 @@ pub enum Model {
     },
     /// Convolutions, then fully connected layers.
     Cnn {
-        /// Channels of each block.
+        /// Channels of each convolution.
         channels: Vec<usize>,
-        /// Width of each layer between the blocks and the output.
+        /// Side of the square convolutions.
+        kernel: usize,
+        /// Zeros around each image.
+        padding: usize,
+        /// Where images are halved.
+        pool: Pool,
+        /// Width of each layer between the convolutions and the output.
         hidden: Vec<usize>,
-        /// After each layer.
-        activation: Activation,
         /// Whether each convolution is normalised.
         batch_norm: bool,
         /// Share dropped.
@@ -234,19 +243,16 @@ impl Model {
         let dropout = r.number("model.dropout").expect("dropout is a number");
         let init_from = path(r, "model.init_from");
         let hidden = || counts(r.list("model.hidden"));
-        let activation = || choice(r, "model.activation", Activation::from_name);
         match choice(r, "model.kind", ModelKind::from_name) {
-            ModelKind::Mlp => Self::Mlp {
-                hidden: hidden(),
-                activation: activation(),
-                batch_norm: r.flag("model.batch_norm"),
-                dropout,
-                init_from,
-            },
+            ModelKind::Mlp => {
+                Self::Mlp { hidden: hidden(), batch_norm: r.flag("model.batch_norm"), dropout, init_from }
+            }
             ModelKind::Cnn => Self::Cnn {
                 channels: counts(r.list("model.channels")),
+                kernel: r.count("model.kernel"),
+                padding: r.count("model.padding"),
+                pool: if r.word("model.pool") == "last" { Pool::Last } else { Pool::Each },
                 hidden: hidden(),
-                activation: activation(),
                 batch_norm: r.flag("model.batch_norm"),
                 dropout,
                 init_from,
@@ -318,6 +324,8 @@ fn weight(value: &Value) -> f32 {
 pub struct Optimizer {
     /// The rule of one update.
     pub rule: Rule,
+    /// Whether biases, norms and other vectors decay too.
+    pub decays_all: bool,
     /// The peak learning rate as the user gave it; see [`Optimizer::peak_lr`].
     pub lr: f64,
     /// Largest norm of the whole gradient.
@@ -382,6 +390,7 @@ impl Optimizer {
         };
         Self {
             rule,
+            decays_all: r.word("optimizer.decays") == "all",
             lr: number("optimizer.lr"),
             clip_norm: r.number("optimizer.clip_norm"),
             lr_scaling: choice(r, "optimizer.lr_scaling", LrScaling::from_name),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 const MAX_DEPTH: usize = 16;
 
 /// A file that was read.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Where it was read from, as the user named it.
     pub path: PathBuf,

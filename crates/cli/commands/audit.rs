@@ -1,0 +1,91 @@
+//! `dtrain audit`: was every sample of every epoch used exactly once?
+//!
+//! The ledger of the run is recomputed from its configuration and data, and compared with its newest checkpoint.
+
+use super::{print, print_json};
+use crate::arguments::Audit as Arguments;
+use crate::config::{Config, Machine, Source};
+use crate::error::CliError;
+use crate::plan::Plan;
+use crate::report::grouped;
+use crate::run_folder::{CONFIG, RunFolder};
+use dtrain_checkpoint::{FileStore, Manifest, Store};
+use dtrain_telemetry::ledger::{AuditReport, EpochUse, LineHash, Newest, audit};
+use serde_json::json;
+
+/// The ledger in a run folder.
+const LEDGER: &str = "ledger.jsonl";
+
+/// Audits a run.
+///
+/// *Errors*: no such run (usage); a ledger that does not add up (failed). *Blocks* on the disk.
+pub fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let run = RunFolder::find(&arguments.run.run)?;
+    let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
+    let config = Config::parse::<&str>(Some(source), &[], Machine::here())?;
+    let plan = Plan::open(&config)?;
+    let path = run.path.join(LEDGER);
+    let bytes = std::fs::read(&path).map_err(|error| {
+        CliError::usage(format!("cannot read {}", path.display()))
+            .because(&error)
+            .hint("a run writes it with its first step")
+    })?;
+    let newest = newest(&run)?;
+    match audit(&bytes, &plan.batches, newest) {
+        Ok(report) if arguments.run.json => print_json(&as_json(&report, newest)),
+        Ok(report) => print(&text(&report, newest)),
+        Err(problems) => {
+            let error = CliError::failed(format!("{} does not add up", path.display()));
+            Err(problems.iter().fold(error, |error, problem| error.cause(problem.to_string())))
+        }
+    }
+}
+
+fn newest(run: &RunFolder) -> Result<Option<Newest>, CliError> {
+    let newest = FileStore::new(&run.path)
+        .newest_valid()
+        .map_err(|error| CliError::failed("the checkpoints cannot be read").because(&error))?;
+    let of = |manifest: &Manifest| Newest { step: manifest.id.step, ledger: LineHash(manifest.ledger.0) };
+    Ok(newest.checkpoint.map(|checkpoint| of(checkpoint.manifest())))
+}
+
+fn text(report: &AuditReport, newest: Option<Newest>) -> String {
+    let mut text = format!(
+        "{}: {} steps, {} samples, each exactly once an epoch\n",
+        report.run,
+        grouped(report.reached.0),
+        grouped(report.samples)
+    );
+    let (complete, begun): (Vec<&EpochUse>, Vec<&EpochUse>) =
+        report.epochs.iter().partition(|epoch| epoch.complete());
+    text += &format!("  {} whole epochs\n", complete.len());
+    for epoch in begun {
+        text += &format!("  epoch {} in part: {} of {} samples\n", epoch.epoch.0 + 1, epoch.used, epoch.of);
+    }
+    if report.resumes > 0 {
+        text += &format!("  {} resumes; {} steps were computed again\n", report.resumes, report.cancelled);
+    }
+    if report.torn > 0 {
+        text +=
+            &format!("  a torn last line of {} bytes, as a crash leaves it, was passed over\n", report.torn);
+    }
+    match newest {
+        Some(newest) => text + &format!("  agrees with the checkpoint of step {}\n", newest.step),
+        None => text + "  there is no checkpoint to compare with\n",
+    }
+}
+
+fn as_json(report: &AuditReport, newest: Option<Newest>) -> serde_json::Value {
+    let epoch = |e: &EpochUse| json!({"epoch": e.epoch.0, "used": e.used, "of": e.of});
+    json!({
+        "run": report.run,
+        "clean": true,
+        "steps": report.reached.0,
+        "samples": report.samples,
+        "resumes": report.resumes,
+        "cancelled": report.cancelled,
+        "torn_bytes": report.torn,
+        "checkpoint_step": newest.map(|newest| newest.step.0),
+        "epochs": report.epochs.iter().map(epoch).collect::<Vec<_>>(),
+    })
+}

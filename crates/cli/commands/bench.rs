@@ -1,0 +1,18 @@
+//! `dtrain bench step`: how fast this machine trains a workload that PyTorch was measured on too.
+
+use crate::arguments::{Bench as Arguments, BenchStep};
+use crate::error::CliError;
+use crate::session;
+
+/// Runs the command.
+///
+/// *Errors*: the measurement failed. *Blocks* for as long as it measures.
+pub fn run(arguments: &Arguments) -> Result<(), CliError> {
+    match arguments {
+        Arguments::Step(step) => bench_step(step),
+    }
+}
+
+fn bench_step(arguments: &BenchStep) -> Result<(), CliError> {
+    session::bench(arguments)
+}

@@ -1,0 +1,147 @@
+//! `dtrain checkpoint ls | verify | export | diff`.
+
+use super::{print, print_json};
+use crate::arguments::{Checkpoint as Arguments, RunArgument};
+use crate::error::CliError;
+use crate::report::{bytes, loss, percent};
+use crate::request::checkpoint_argument;
+use crate::run_folder::RunFolder;
+use dtrain_checkpoint::{
+    Change, Check, Checkpoint, CheckpointId, FileStore, Found, Manifest, Store, StoreError,
+};
+use serde_json::json;
+use std::path::Path;
+
+/// Runs the command.
+///
+/// *Errors*: no such run or checkpoint (usage); damage that `verify` or `diff` finds (failed).
+pub fn run(arguments: &Arguments) -> Result<(), CliError> {
+    match arguments {
+        Arguments::Ls(run) => list(run, Check::Sizes).map(|_| ()),
+        Arguments::Verify(run) => verify(run),
+        Arguments::Export { from, output } => export(from, output),
+        Arguments::Diff { first, second, json } => diff(first, second, *json),
+    }
+}
+
+fn store_error(error: &StoreError) -> CliError {
+    CliError::failed("the checkpoints cannot be read").because(error)
+}
+
+/// Lists the checkpoints of a run, newest first; gives how many are damaged.
+fn list(arguments: &RunArgument, check: Check) -> Result<usize, CliError> {
+    let run = RunFolder::find(&arguments.run)?;
+    let store = FileStore::new(&run.path);
+    let best = store.best().map_err(|error| store_error(&error))?;
+    let found = store.list(check).map_err(|error| store_error(&error))?;
+    let damaged = found.iter().filter(|found| found.valid.is_err()).count();
+    if found.is_empty() {
+        let error = CliError::usage(format!("{} has no checkpoints", run.path.display()));
+        return Err(error.hint("checkpoint.every says when they are written"));
+    }
+    for Found { id, valid } in found {
+        let is_best = best == Some(id);
+        if arguments.json {
+            print_json(&as_json(id, &valid, is_best))?;
+        } else {
+            print(&line(id, &valid, is_best))?;
+        }
+    }
+    Ok(damaged)
+}
+
+fn line(id: CheckpointId, valid: &Result<Manifest, dtrain_checkpoint::Damage>, best: bool) -> String {
+    let manifest = match valid {
+        Ok(manifest) => manifest,
+        Err(damage) => return format!("{id}  damaged: {damage}\n"),
+    };
+    let size: u64 = manifest.shards.iter().map(|shard| shard.bytes.0).sum();
+    let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);
+    let mut text = format!("{id}  epoch {:>3}  {:>10}", manifest.epoch.0 + 1, bytes(size));
+    if let Some(share) = number("val_accuracy") {
+        text += &format!("  accuracy {}", percent(share));
+    }
+    if let Some(value) = number("val_loss") {
+        text += &format!("  val {}", loss(value));
+    }
+    let mark = if best { "  best" } else { "" };
+    text + &format!("  {}  {}{mark}\n", &manifest.digest.to_string()[..16], manifest.created)
+}
+
+fn as_json(
+    id: CheckpointId,
+    valid: &Result<Manifest, dtrain_checkpoint::Damage>,
+    best: bool,
+) -> serde_json::Value {
+    match valid {
+        Ok(manifest) => json!({
+            "checkpoint": id.to_string(),
+            "valid": true,
+            "best": best,
+            "step": id.step.0,
+            "generation": id.generation.0,
+            "epoch": manifest.epoch.0,
+            "bytes": manifest.shards.iter().map(|shard| shard.bytes.0).sum::<u64>(),
+            "digest": manifest.digest.to_string(),
+            "metrics": manifest.metrics,
+            "reduce": manifest.reduce,
+            "created": manifest.created,
+        }),
+        Err(damage) => json!({"checkpoint": id.to_string(), "valid": false, "damage": damage.to_string()}),
+    }
+}
+
+fn verify(arguments: &RunArgument) -> Result<(), CliError> {
+    match list(arguments, Check::Digests)? {
+        0 => Ok(()),
+        damaged => Err(CliError::failed(format!("{damaged} damaged checkpoints"))
+            .hint("a resume passes over them and takes the newest one that is whole")),
+    }
+}
+
+fn open(text: &str, check: Check) -> Result<Checkpoint, CliError> {
+    let (run, id) = checkpoint_argument(text)?;
+    FileStore::new(&run.path).open(id, check).map_err(|damage| {
+        let error = CliError::failed(format!("{} is damaged", run.path.display())).because(&damage);
+        error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
+    })
+}
+
+fn export(from: &str, output: &Path) -> Result<(), CliError> {
+    let checkpoint = open(from, Check::Digests)?;
+    let written = dtrain_checkpoint::export(&checkpoint, output).map_err(|error| {
+        CliError::failed(format!("cannot export to {}", output.display())).because(&error)
+    })?;
+    print(&format!("{}  {}  blake3 {}\n", output.display(), bytes(written.bytes.0), written.blake3))
+}
+
+/// Exit code 0 if the two are the same bits, 1 if they differ, as `diff` does.
+fn diff(first: &str, second: &str, json: bool) -> Result<(), CliError> {
+    let (one, other) = (open(first, Check::Digests)?, open(second, Check::Digests)?);
+    let found = dtrain_checkpoint::diff(&one, &other)
+        .map_err(|damage| CliError::failed("a checkpoint cannot be read").because(&damage))?;
+    let different = found.iter().filter(|tensor| tensor.change != Change::Same).count();
+    for tensor in &found {
+        if json {
+            print_json(&json!({"tensor": tensor.name, "change": words(&tensor.change)}))?;
+        } else if tensor.change != Change::Same {
+            print(&format!("{}: {}\n", tensor.name, words(&tensor.change)))?;
+        }
+    }
+    if different > 0 {
+        return Err(CliError::failed(format!("{different} of {} tensors differ", found.len())));
+    }
+    if json { Ok(()) } else { print(&format!("the same bits in all {} tensors\n", found.len())) }
+}
+
+fn words(change: &Change) -> String {
+    match change {
+        Change::Same => "same".to_owned(),
+        Change::Differs { elements, of, max_abs, max_ulp } => {
+            format!("{elements} of {of} elements differ, by at most {max_abs:e} ({max_ulp} ulp)")
+        }
+        Change::Shape { first, second } => format!("shape {first:?} against {second:?}"),
+        Change::OnlyFirst => "only in the first".to_owned(),
+        Change::OnlySecond => "only in the second".to_owned(),
+    }
+}

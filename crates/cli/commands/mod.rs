@@ -1,0 +1,29 @@
+//! One file per command. Each takes its arguments and returns an error for `main` to print.
+
+pub mod audit;
+pub mod bench;
+pub mod checkpoint;
+pub mod plan;
+pub mod train;
+
+use crate::error::CliError;
+use std::io::{self, Write};
+
+/// Writes lines to standard output. A reader that has gone away (`| head`) is not an error.
+///
+/// *Errors*: of the system.
+fn print(text: &str) -> Result<(), CliError> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(CliError::failed("cannot write to standard output").because(&error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes one JSON object as a line.
+///
+/// *Errors*: as [`print`].
+fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
+    print(&format!("{value}\n"))
+}

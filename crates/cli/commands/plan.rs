@@ -1,0 +1,86 @@
+//! `dtrain plan`: what would be trained, without training it.
+
+use super::{print, print_json};
+use crate::arguments::Plan as Arguments;
+use crate::config::Machine;
+use crate::error::CliError;
+use crate::plan::Plan;
+use crate::report::{Voice, banner, bytes, grouped};
+use crate::request::settings;
+use dtrain_engine::Replica;
+use dtrain_types::{MicroRange, cut_evenly};
+use serde_json::json;
+use std::fmt::Write;
+
+/// Shows the plan of a configuration.
+///
+/// *Errors*: of the configuration or its data.
+pub fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let machine = Machine::here();
+    let plan = Plan::open(&settings(&arguments.settings, machine)?)?;
+    let replica = plan.replica()?;
+    if arguments.output.json {
+        return print_json(&as_json(&plan, &replica));
+    }
+    Voice::new(arguments.output.quiet).say(&banner(&plan, &replica, None, machine));
+    print(&tables(&plan, &replica))
+}
+
+fn ranges(plan: &Plan) -> Vec<MicroRange> {
+    cut_evenly(plan.config.batch.micro_batches(), plan.config.world.ranks)
+}
+
+fn tables(plan: &Plan, replica: &dyn Replica) -> String {
+    let layout = replica.layout();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{:<28} {:<20} {:>10}  {}", "tensor", "shape", "elements", "section");
+    for tensor in &layout.tensors {
+        let (shape, elements) = (format!("{:?}", tensor.shape), grouped(tensor.elements() as u64));
+        let _ = writeln!(text, "{:<28} {shape:<20} {elements:>10}  {}", tensor.name, tensor.section.name());
+    }
+    let memory = replica.memory();
+    let parameters = (layout.parameters as u64).max(1);
+    let _ = writeln!(text, "\n{:<28} {:>12} {:>20}", "memory of a rank", "size", "bytes a parameter");
+    for (what, size) in &memory.rows {
+        let each = size.0 as f64 / parameters as f64;
+        let _ = writeln!(text, "{what:<28} {:>12} {each:>20.2}", bytes(size.0));
+    }
+    let each = memory.total().0 as f64 / parameters as f64;
+    let _ = writeln!(text, "{:<28} {:>12} {each:>20.2}", "total", bytes(memory.total().0));
+    let _ = writeln!(text, "\n{:<28} {:>12}", "rank", "micro-batches of a full step");
+    for (rank, range) in ranges(plan).iter().enumerate() {
+        let words = match range.len() {
+            0 => "none: a spare".to_owned(),
+            count => format!("{}..{} ({count})", range.lo, range.hi),
+        };
+        let _ = writeln!(text, "{rank:<28} {words:>12}");
+    }
+    text
+}
+
+fn as_json(plan: &Plan, replica: &dyn Replica) -> serde_json::Value {
+    let layout = replica.layout();
+    let tensors: Vec<_> = layout
+        .tensors
+        .iter()
+        .map(|t| json!({"name": t.name, "shape": t.shape, "section": t.section.name(), "offset": t.offset}))
+        .collect();
+    let memory: serde_json::Map<_, _> =
+        replica.memory().rows.iter().map(|(what, size)| ((*what).to_owned(), size.0.into())).collect();
+    let (batch, world) = (plan.config.batch, &plan.config.world);
+    json!({
+        "samples": plan.batches.samples(),
+        "steps_per_epoch": plan.batches.steps_per_epoch(),
+        "steps": plan.last_step().0,
+        "global_batch": batch.global,
+        "micro_batch": batch.micro,
+        "micro_batches": batch.micro_batches(),
+        "ranks": world.ranks,
+        "threads": world.threads,
+        "ranges": ranges(plan).iter().map(|range| [range.lo, range.hi]).collect::<Vec<_>>(),
+        "parameters": layout.parameters,
+        "memory_bytes": memory,
+        "tensors": tensors,
+    })
+}

@@ -1,0 +1,349 @@
+//! Picks the parts: the data set, the model, the loss, the optimizer and the schedules that a configuration asks for.
+//!
+//! This is the only file that names implementations. A build without a part changes this file and no other.
+
+use crate::config::{
+    ClassWeights, Config, DataFacts, Length, Loss, LrScaling, Model, Pool, Problem, Reduce, Rule, Schedule,
+    Shape,
+};
+use crate::error::CliError;
+use dtrain_checkpoint::{InitError, PARAMETERS, STATS, SectionMut, TensorSpec};
+use dtrain_collective::Mode;
+use dtrain_data::{ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec};
+use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp};
+use dtrain_engine::stages::Chain;
+use dtrain_engine::{Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Section, Span, stage};
+use dtrain_protocol::CheckpointEvery;
+use dtrain_runtime::ValidationSet;
+use dtrain_types::{BatchPlan, Step};
+use std::path::Path;
+
+/// A configuration with its data opened and all that follows from the two.
+pub struct Plan {
+    /// The configuration.
+    pub config: Config,
+    /// The data set.
+    pub opened: Opened,
+    /// What its samples look like.
+    pub spec: SampleSpec,
+    /// Which samples each step holds.
+    pub batches: BatchPlan,
+    /// How often each class occurs in the training part, where there are classes.
+    pub classes: Option<ClassDistribution>,
+}
+
+impl Plan {
+    /// Opens the data and holds it against the configuration. Writes nothing.
+    ///
+    /// *Errors*: missing or damaged data, a configuration that does not fit it. *Blocks* on the disk.
+    pub fn open(config: &Config) -> Result<Self, CliError> {
+        let opened = dtrain_data::open(&config.data)?;
+        let spec = opened.train.spec();
+        config.check_data(&facts(&opened, &spec))?;
+        let (samples, batch) = (opened.train.len(), config.batch);
+        let batches = BatchPlan::new(config.seed, samples, batch.global, batch.micro)
+            .map_err(|error| config.problem("global_batch", error.to_string()))?;
+        let named = |classes: ClassDistribution| classes.named(&opened.class_names);
+        let classes = dtrain_data::class_distribution(opened.train.as_ref())?.map(named);
+        Ok(Self { config: config.clone(), spec, batches, classes, opened })
+    }
+
+    /// What the data set is called in messages.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.config.data_kind()
+    }
+
+    /// The instruction set that `isa` comes to on this CPU.
+    #[must_use]
+    pub fn isa_in_use(&self) -> String {
+        let word = self.config.isa.name();
+        Isa::parse(word).map_or_else(|_| word.to_owned(), |isa| isa.to_string())
+    }
+
+    /// The training samples, step by step.
+    ///
+    /// *Errors*: none that opening did not find.
+    pub fn feed(&self) -> Result<Feed, CliError> {
+        Ok(Feed::new(self.opened.train.clone(), self.batches, self.config.seed)?)
+    }
+
+    /// The held-out samples, if there are any.
+    #[must_use]
+    pub fn validation(&self) -> Option<ValidationSet> {
+        let dataset = self.opened.val.clone()?;
+        let plan = EvaluationPlan::new(dataset.len(), self.config.batch.micro);
+        Some(ValidationSet { dataset, plan })
+    }
+
+    /// The number of the last step.
+    #[must_use]
+    pub fn last_step(&self) -> Step {
+        Step(self.steps(self.config.length))
+    }
+
+    fn steps(&self, length: Length) -> u64 {
+        match length {
+            Length::Epochs(epochs) => u64::from(epochs) * self.batches.steps_per_epoch(),
+            Length::Steps(steps) => steps,
+        }
+    }
+
+    /// What is due after which step.
+    #[must_use]
+    pub fn schedule(&self) -> dtrain_protocol::Schedule {
+        dtrain_protocol::Schedule {
+            last: self.last_step(),
+            steps_per_epoch: self.batches.steps_per_epoch(),
+            checkpoint: match self.config.checkpoint.every {
+                None => CheckpointEvery::End,
+                Some(Length::Epochs(epochs)) => CheckpointEvery::Epochs(epochs.into()),
+                Some(Length::Steps(steps)) => CheckpointEvery::Steps(steps),
+            },
+            validation_micro_batches: self.validation().map_or(0, |set| set.plan.micro_batches()),
+            verify: self.config.world.verify.into(),
+        }
+    }
+
+    /// How gradients are summed.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.config.reduce {
+            Reduce::Exact => Mode::Exact,
+            Reduce::Ring => Mode::Ring,
+        }
+    }
+
+    /// A replica with its first parameters on a device of its own.
+    ///
+    /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
+    /// that does not fit the model.
+    pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
+        let config = &self.config;
+        let isa = Isa::parse(config.isa.name())
+            .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
+        let options = CpuOptions { isa, threads: config.world.threads as usize };
+        let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
+        let chain = self.model().map_err(|error| self.misfit(&error))?;
+        let model = dtrain_engine::Model::new(&device, chain, self.input_shape(), self.loss()?);
+        let model = model.map_err(|error| self.misfit(&error))?;
+        let replica = ModelReplica::new(device, model, self.optimizer(), config.seed);
+        let mut replica = replica.map_err(|error| self.misfit(&error))?;
+        if let Some(file) = config.model.init_from() {
+            self.initialise(&mut replica, file)?;
+        }
+        self.check_rows(&replica)?;
+        Ok(replica)
+    }
+
+    fn input_shape(&self) -> stage::Shape {
+        let rows = self.config.batch.micro as usize;
+        match &self.spec.input {
+            InputSpec::Values { shape } => stage::Shape::values(rows, shape),
+            InputSpec::Tokens { length, .. } => stage::Shape::Tokens { rows, time: *length },
+        }
+    }
+
+    fn outputs(&self) -> usize {
+        match self.spec.target {
+            TargetSpec::Class { classes } | TargetSpec::ClassPerToken { classes } => classes as usize,
+            TargetSpec::Values { width } => width,
+        }
+    }
+
+    fn model(&self) -> Result<Chain<Cpu>, EngineError> {
+        match &self.config.model {
+            Model::Mlp { hidden, batch_norm, dropout, .. } => {
+                let (hidden, dropout) = (hidden.clone(), *dropout as f32);
+                mlp(&MlpOptions { hidden, dropout, batch_norm: *batch_norm }, self.outputs())
+            }
+            Model::Cnn { channels, kernel, padding, pool, hidden, batch_norm, dropout, .. } => {
+                let options = CnnOptions {
+                    channels: channels.clone(),
+                    kernel: *kernel,
+                    padding: *padding,
+                    pool: match pool {
+                        Pool::Each => PoolPlace::Each,
+                        Pool::Last => PoolPlace::Last,
+                    },
+                    hidden: hidden.clone(),
+                    batch_norm: *batch_norm,
+                    dropout: *dropout as f32,
+                };
+                cnn(&options, self.outputs())
+            }
+            Model::Gpt { layers, width, heads, dropout, .. } => gpt(&GptOptions {
+                vocabulary: match self.spec.input {
+                    InputSpec::Tokens { vocabulary, .. } => vocabulary as usize,
+                    InputSpec::Values { .. } => 0,
+                },
+                context: self.spec.input_width(),
+                layers: *layers,
+                width: *width,
+                heads: *heads,
+                dropout: *dropout as f32,
+            }),
+        }
+    }
+
+    fn loss(&self) -> Result<dtrain_engine::Loss, CliError> {
+        let Loss::CrossEntropy { label_smoothing, class_weights, ignore_index } = &self.config.loss else {
+            return Ok(dtrain_engine::Loss::MeanSquaredError);
+        };
+        let class_weights = match class_weights {
+            ClassWeights::None => Vec::new(),
+            ClassWeights::Given(weights) => weights.clone(),
+            ClassWeights::Balanced => self.balanced()?,
+        };
+        // A negative label is no class of any data set here: nothing has it, so nothing is ignored.
+        let ignore_index = ignore_index.and_then(|index| u32::try_from(index).ok());
+        Ok(dtrain_engine::Loss::CrossEntropy {
+            label_smoothing: *label_smoothing as f32,
+            class_weights,
+            ignore_index,
+        })
+    }
+
+    /// `samples / (classes * count)`, as scikit-learn weighs classes.
+    fn balanced(&self) -> Result<Vec<f32>, CliError> {
+        let classes = self.classes.as_ref().expect("cross entropy was checked against the data");
+        if let Some(absent) = classes.absent().next() {
+            let problem =
+                self.config.problem("loss.class_weights", format!("class {absent} has no training sample"));
+            return Err(problem.hint("give one weight a class, or none").into());
+        }
+        let (total, count) = (classes.total() as f64, classes.counts().len() as f64);
+        Ok(classes.counts().iter().map(|n| (total / (count * *n as f64)) as f32).collect())
+    }
+
+    /// How parameters move.
+    #[must_use]
+    pub fn optimizer(&self) -> Optimizer {
+        let optimizer = &self.config.optimizer;
+        Optimizer {
+            rule: match optimizer.rule {
+                Rule::AdamW { beta1, beta2, eps, weight_decay } => dtrain_engine::Rule::AdamW {
+                    betas: [beta1 as f32, beta2 as f32],
+                    epsilon: eps as f32,
+                    weight_decay: weight_decay as f32,
+                },
+                Rule::Sgd { momentum, nesterov, weight_decay } => dtrain_engine::Rule::Sgd {
+                    momentum: momentum as f32,
+                    nesterov,
+                    weight_decay: weight_decay as f32,
+                },
+            },
+            decays: if optimizer.decays_all { DecayGroup::All } else { DecayGroup::Matrices },
+            clip_norm: optimizer.clip_norm,
+            schedule: self.learning_rate(),
+        }
+    }
+
+    fn learning_rate(&self) -> dtrain_engine::Schedule {
+        let Schedule { warmup, shape } = self.config.schedule;
+        let optimizer = &self.config.optimizer;
+        let scaling = match optimizer.lr_scaling {
+            LrScaling::None => dtrain_engine::LrScaling::None,
+            LrScaling::Linear => dtrain_engine::LrScaling::Linear,
+            LrScaling::Sqrt => dtrain_engine::LrScaling::Sqrt,
+        };
+        let per_epoch = self.batches.steps_per_epoch();
+        let span = |length| match length {
+            Length::Epochs(epochs) => Span::Epochs(epochs.into()),
+            Length::Steps(steps) => Span::Steps(steps),
+        };
+        dtrain_engine::Schedule {
+            base: optimizer.lr * scaling.factor(self.config.batch.global, optimizer.lr_base_batch),
+            warmup: warmup.map_or(0, |length| span(length).steps(per_epoch)),
+            total: self.last_step().0,
+            decay: match shape {
+                Shape::Constant => Decay::Constant,
+                Shape::Linear { min_factor } => Decay::Linear { last: min_factor },
+                Shape::Cosine { min_factor } => Decay::Cosine { last: min_factor },
+                Shape::Step { every, factor } => Decay::Step { every: span(every).steps(per_epoch), factor },
+            },
+        }
+    }
+
+    /// Batch norm needs more rows than one in every micro-batch, also in the last one of an epoch.
+    fn check_rows(&self, replica: &ModelReplica<Cpu>) -> Result<(), CliError> {
+        let (samples, batch) = (self.batches.samples(), self.config.batch);
+        let remainder = |n: u64, of: u64| if n.is_multiple_of(of) { of.min(n) } else { n % of };
+        let (global, micro) = (u64::from(batch.global), u64::from(batch.micro));
+        let full_step = remainder(global.min(samples), micro);
+        let last_step = remainder(remainder(samples, global), micro);
+        let least = full_step.min(last_step);
+        let needed = replica.min_rows() as u64;
+        if least >= needed {
+            return Ok(());
+        }
+        let message = format!(
+            "a micro-batch of {least} sample occurs ({samples} samples, global_batch {global}, micro_batch {micro}), and \
+             batch norm needs at least {needed}"
+        );
+        let hint = "choose another global_batch or micro_batch, or model.batch_norm=false";
+        Err(self.config.problem("model.batch_norm", message).hint(hint).into())
+    }
+
+    fn initialise(&self, replica: &mut ModelReplica<Cpu>, file: &Path) -> Result<(), CliError> {
+        let plain = tensor_specs(replica, "", "");
+        // Files that dtrain exported name tensors as its checkpoints do.
+        let exported = tensor_specs(replica, "model.", "stats.");
+        let mut state = replica.state().like();
+        let mut fill = |specs: &[TensorSpec]| {
+            let [parameters, stats, ..] = state.sections_mut();
+            let mut sections =
+                [SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
+            dtrain_checkpoint::init_from(file, specs, &mut sections)
+        };
+        let filled = match fill(&plain) {
+            Err(error @ InitError::Misfit { .. }) => fill(&exported).map_err(|_| error),
+            filled => filled,
+        };
+        filled.map_err(|error| {
+            let hint = "a safetensors file with the names and shapes that `dtrain plan` lists";
+            self.config.problem("model.init_from", error.to_string()).hint(hint)
+        })?;
+        replica.swap_state(&mut state);
+        Ok(())
+    }
+
+    /// The engine's complaint under the key that it names.
+    fn misfit(&self, error: &EngineError) -> Problem {
+        let text = error.to_string();
+        match error {
+            EngineError::Option { key, reason } => {
+                self.config.problem(key, reason.clone()).hint("change this key")
+            }
+            EngineError::Loss(_) => self.config.problem("loss.kind", text).hint("loss and targets must fit"),
+            _ => self
+                .config
+                .problem("model.kind", text)
+                .hint("a smaller model, other data, or another model.kind"),
+        }
+    }
+}
+
+/// The model's tensors by the names in a file.
+fn tensor_specs(replica: &ModelReplica<Cpu>, parameters: &str, stats: &str) -> Vec<TensorSpec> {
+    let named = |tensor: &dtrain_engine::Tensor| {
+        let prefix = if tensor.section == Section::Parameters { parameters } else { stats };
+        let name = format!("{prefix}{}", tensor.name);
+        TensorSpec::new(name, &tensor.shape, tensor.section.name(), tensor.offset)
+    };
+    replica.layout().tensors.iter().map(named).collect()
+}
+
+fn facts(opened: &Opened, spec: &SampleSpec) -> DataFacts {
+    DataFacts {
+        samples: opened.train.len(),
+        val_samples: opened.val.as_ref().map_or(0, |val| val.len()),
+        input: match &spec.input {
+            InputSpec::Values { shape } => shape.clone(),
+            InputSpec::Tokens { length, .. } => vec![*length],
+        },
+        classes: spec.classes().map(|classes| classes as usize),
+        tokens: matches!(spec.input, InputSpec::Tokens { .. }),
+    }
+}

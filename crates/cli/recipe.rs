@@ -1,0 +1,94 @@
+//! How a rank of the binary comes by its parts: the same configuration, the same choices, in its own process.
+//!
+//! A rank is given the text of the run's configuration and opens data and model for itself; nothing else is handed
+//! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
+
+use crate::config::{Config, Machine, Source};
+use crate::fabric::HostFabric;
+use crate::plan::Plan;
+use dtrain_engine::Replica;
+use dtrain_protocol::{Digest, Fingerprint, Profile, Timeouts};
+use dtrain_runtime::{ComputeParts, RankParts, Recipe, host_name};
+use dtrain_types::MemberId;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// Builds ranks from a configuration file's text.
+pub struct ConfigRecipe {
+    /// Ranks that share this process reach each other here; the processes of a host by the arena that they inherit.
+    pub threads: Option<HostFabric>,
+}
+
+/// The first line of a welcome names the run folder; the configuration follows.
+#[must_use]
+pub fn welcome(run_dir: &std::path::Path, config: &Config) -> String {
+    format!("# {}\n{}", run_dir.display(), config.to_yaml())
+}
+
+fn read_welcome(text: &str) -> Result<(PathBuf, Config), String> {
+    let (first, _) = text.split_once('\n').ok_or("a welcome has two parts")?;
+    let run_dir = PathBuf::from(first.strip_prefix("# ").ok_or("a welcome names its run folder")?);
+    let source = Source { path: run_dir.join("config.yaml"), text: text.to_owned() };
+    let config =
+        Config::parse::<&str>(Some(source), &[], Machine::here()).map_err(|error| error.to_string())?;
+    Ok((run_dir, config))
+}
+
+impl Recipe for ConfigRecipe {
+    fn rank(&self, config: &str, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
+        let (run_dir, config) = read_welcome(config)?;
+        let plan = Plan::open(&config).map_err(|error| error.to_string())?;
+        let replica = plan.replica().map_err(|error| error.to_string())?;
+        let profile = profile(&replica);
+        rank_parts(&plan, Box::new(replica), profile, run_dir, self.fabric(member, arena)?)
+    }
+}
+
+impl ConfigRecipe {
+    fn fabric(&self, member: MemberId, arena: Option<OwnedFd>) -> Result<HostFabric, String> {
+        match (&self.threads, arena) {
+            (Some(shared), _) => Ok(shared.for_member(member)),
+            (None, Some(arena)) => HostFabric::from_arena(arena),
+            (None, None) => Err("this rank was given no way to reach the others".into()),
+        }
+    }
+}
+
+/// A rank's parts around any replica.
+///
+/// *Errors*: a sentence for people.
+pub fn rank_parts(
+    plan: &Plan,
+    replica: Box<dyn Replica>,
+    profile: Profile,
+    run_dir: PathBuf,
+    fabric: HostFabric,
+) -> Result<RankParts, String> {
+    let timeouts = Timeouts::derive(plan.config.world.detect).map_err(|error| error.to_string())?;
+    let compute = ComputeParts {
+        replica,
+        feed: plan.feed().map_err(|error| error.to_string())?,
+        validation: plan.validation(),
+        workers: plan.config.workers as usize,
+        schedule: plan.schedule(),
+        mode: plan.mode(),
+        run_dir,
+    };
+    Ok(RankParts { compute, profile, timeouts, fabric: Box::new(fabric) })
+}
+
+/// Who a rank on this host's CPU is.
+#[must_use]
+pub fn profile(replica: &dtrain_engine::ModelReplica<dtrain_engine::cpu::Cpu>) -> Profile {
+    let fingerprint = dtrain_engine::fingerprint::fingerprint(replica.device());
+    Profile {
+        fingerprint: Fingerprint {
+            isa: fingerprint.isa,
+            self_test: Digest(fingerprint.self_test),
+            kernel_revision: fingerprint.kernels,
+        },
+        pid: std::process::id(),
+        host: host_name(),
+        device: "cpu".into(),
+    }
+}

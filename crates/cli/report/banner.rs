@@ -1,0 +1,135 @@
+//! The lines before the first step: what is trained on what, how a step is cut, and what is left unused.
+
+use super::numbers::{bytes, duration, grouped};
+use crate::config::{Isolation, Length, Machine, Reduce};
+use crate::plan::Plan;
+use crate::run_folder::RunFolder;
+use console::style;
+use dtrain_data::{InputSpec, TargetSpec};
+use dtrain_engine::{MemoryTable, Replica};
+use dtrain_protocol::Timeouts;
+use std::fmt::Write;
+
+/// What a person wants to see confirmed before an hour of training.
+#[must_use]
+pub fn banner(plan: &Plan, replica: &dyn Replica, run: Option<&RunFolder>, machine: Machine) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, words: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {} {words}", style(format!("{name:<8}")).for_stderr().bold());
+    };
+    if let Some(run) = run {
+        line("run", run.path.display().to_string());
+    }
+    line("data", data(plan));
+    if let Some(classes) =
+        plan.classes.as_ref().filter(|_| matches!(plan.spec.target, TargetSpec::Class { .. }))
+    {
+        line("classes", classes.to_string());
+    }
+    line("model", model(plan, replica));
+    let world = &plan.config.world;
+    line(
+        "batch",
+        format!("{}  (micro x ranks x accumulation = global)", plan.config.batch.sentence(world.ranks)),
+    );
+    line("length", length(plan));
+    line("devices", devices(plan));
+    if let Some(words) = unused(plan, machine) {
+        line("unused", words);
+    }
+    if plan.config.reduce == Reduce::Ring {
+        line("reduce", format!("ring: the bits depend on the number of ranks ({})", world.ranks));
+    }
+    if let Ok(timeouts) = Timeouts::derive(world.detect) {
+        let shown = [("heartbeat", timeouts.heartbeat), ("progress", timeouts.progress)];
+        let shown = shown.map(|(name, time)| format!("{name} {}", duration(time)));
+        line("detect", format!("{} ({})", duration(world.detect), shown.join(", ")));
+    }
+    text
+}
+
+fn data(plan: &Plan) -> String {
+    let held_out = plan.opened.val.as_ref().map_or(0, |val| val.len());
+    let input = match &plan.spec.input {
+        InputSpec::Values { shape } => {
+            format!("values [{}]", shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+        }
+        InputSpec::Tokens { length, vocabulary } => format!("{length} tokens of {vocabulary}"),
+    };
+    let samples = grouped(plan.batches.samples());
+    let mut text =
+        format!("{}: {samples} training samples, {} held out, {input}", plan.kind(), grouped(held_out));
+    if let Some(attribution) = plan.opened.attribution {
+        let source = attribution.split(',').next().unwrap_or(attribution);
+        text += &format!(" ({source})");
+    }
+    text
+}
+
+fn model(plan: &Plan, replica: &dyn Replica) -> String {
+    let layout = replica.layout();
+    let memory: MemoryTable = replica.memory();
+    let parameters = grouped(layout.parameters as u64);
+    format!(
+        "{}: {parameters} parameters, {} a rank",
+        plan.config.model.kind().name(),
+        bytes(memory.total().0)
+    )
+}
+
+fn length(plan: &Plan) -> String {
+    let (per_epoch, last) = (plan.batches.steps_per_epoch(), plan.last_step().0);
+    match plan.config.length {
+        Length::Epochs(epochs) => {
+            let epochs = Length::Epochs(epochs);
+            format!("{epochs} of {} = {}", Length::Steps(per_epoch), Length::Steps(last))
+        }
+        Length::Steps(steps) => format!("{} ({per_epoch} an epoch)", Length::Steps(steps)),
+    }
+}
+
+fn devices(plan: &Plan) -> String {
+    let world = &plan.config.world;
+    let plural = |n: u32, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let place = match world.isolation {
+        Isolation::Process => "a process each",
+        Isolation::Thread => "threads of one process",
+    };
+    let threads = plural(world.threads, "compute thread");
+    format!(
+        "{} on the CPU, {place}, {threads} a rank, isa {}",
+        plural(world.ranks, "rank"),
+        plan.isa_in_use()
+    )
+}
+
+/// Cores that nobody computes on, and the key that changes that; or too many threads for the cores.
+fn unused(plan: &Plan, machine: Machine) -> Option<String> {
+    let world = &plan.config.world;
+    let micro_batches = plan.config.batch.micro_batches();
+    let busy_ranks = world.ranks.min(micro_batches);
+    let busy = busy_ranks.saturating_mul(world.threads);
+    let cores = machine.cores;
+    if busy_ranks < world.ranks {
+        let spare = world.ranks - busy_ranks;
+        return Some(format!(
+            "{spare} of {} ranks are spares: there are {micro_batches} micro-batches a step; micro_batch={} gives each \
+             rank one",
+            world.ranks,
+            (plan.config.batch.global / world.ranks).max(1)
+        ));
+    }
+    if busy < cores {
+        let free = cores - busy;
+        let ranks = (cores / world.threads).min(micro_batches);
+        let more = match ranks > world.ranks {
+            true => format!("ranks={ranks}"),
+            false => format!("threads={}", cores / world.ranks),
+        };
+        return (cores / world.ranks > world.threads || ranks > world.ranks)
+            .then(|| format!("{free} of {cores} cores; {more} would use them"));
+    }
+    (busy > cores)
+        .then(|| format!("nothing: {busy} compute threads share {cores} cores; fewer ranks are not slower"))
+}

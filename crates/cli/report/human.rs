@@ -1,0 +1,175 @@
+//! Shows a run to a person while it happens.
+
+use super::Voice;
+use super::numbers::{duration, loss, percent, rate};
+use console::style;
+use dtrain_runtime::{EpochSeen, Happening, Observer, StepSeen};
+use dtrain_types::{Epoch, Step};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::{Duration, Instant};
+
+/// Where there is no terminal, a line about steps at most this often.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+/// How much the newest step counts in the smoothed speed.
+const SMOOTHING: f64 = 0.1;
+
+/// Writes what a run does to standard error.
+pub struct Human {
+    voice: Voice,
+    bar: ProgressBar,
+    last_step: Step,
+    epochs: u64,
+    epoch: Progress,
+    speed: Option<f64>,
+    line_at: Instant,
+}
+
+/// What has been seen of the running epoch.
+struct Progress {
+    begun: Instant,
+    samples: u64,
+}
+
+impl Human {
+    /// A reporter for a run of `last` steps in `epochs` epochs.
+    #[must_use]
+    pub fn new(voice: Voice, last: Step, epochs: u64) -> Self {
+        let bar = match voice {
+            Voice::Terminal => {
+                ProgressBar::with_draw_target(Some(last.0), ProgressDrawTarget::stderr_with_hz(10))
+            }
+            Voice::Log | Voice::Quiet => ProgressBar::hidden(),
+        };
+        let shape = "  {bar:28.cyan/dim} {pos}/{len} steps  {msg}  eta {eta}";
+        bar.set_style(ProgressStyle::with_template(shape).expect("the template is well formed"));
+        let now = Instant::now();
+        let epoch = Progress { begun: now, samples: 0 };
+        Self { voice, bar, last_step: last, epochs, epoch, speed: None, line_at: now }
+    }
+
+    fn say(&self, text: &str) {
+        // The bar is taken away for a moment, so that a line never lands in it.
+        self.bar.suspend(|| self.voice.say(text));
+    }
+
+    fn running(&mut self, from: Step) {
+        self.bar.set_position(from.0.saturating_sub(1));
+        self.bar.reset_eta();
+        self.epoch = Progress { begun: Instant::now(), samples: 0 };
+    }
+
+    fn step(&mut self, seen: &StepSeen) {
+        self.epoch.samples += seen.samples;
+        if seen.seconds > 0.0 {
+            let now = seen.samples as f64 / seen.seconds;
+            self.speed = Some(self.speed.map_or(now, |speed| speed + SMOOTHING * (now - speed)));
+        }
+        self.bar.set_position(seen.step.0);
+        let speed = self.speed.unwrap_or(0.0);
+        let accuracy = seen.accuracy.map_or(String::new(), |share| format!("  accuracy {}", percent(share)));
+        let numbers = format!("loss {}{accuracy}  {}", loss(seen.loss), rate(speed.round() as u64, 1.0));
+        if self.voice == Voice::Log && self.line_at.elapsed() >= LINE_EVERY {
+            self.line_at = Instant::now();
+            let of = format!("step {}/{}  epoch {}", seen.step, self.last_step, seen.epoch.0 + 1);
+            self.voice.say(&format!("  {of}  {numbers}{}", self.eta(seen)));
+        } else {
+            self.bar.set_message(numbers);
+        }
+    }
+
+    fn eta(&self, seen: &StepSeen) -> String {
+        let left = self.last_step.0.saturating_sub(seen.step.0) as f64 * seen.seconds;
+        if left.is_finite() {
+            format!("  eta {}", duration(Duration::from_secs_f64(left.min(1e9))))
+        } else {
+            String::new()
+        }
+    }
+
+    fn epoch(&mut self, seen: &EpochSeen) {
+        let took = self.epoch.begun.elapsed();
+        let line = epoch_line(seen, self.epochs);
+        let speed = rate(self.epoch.samples, took.as_secs_f64());
+        self.say(&format!("{line}  {}  {speed}", duration(took)));
+        self.epoch = Progress { begun: Instant::now(), samples: 0 };
+    }
+
+    fn warning(&self, text: &str) {
+        self.say(&format!("{} {text}", style("warning:").for_stderr().yellow().bold()));
+    }
+}
+
+/// `epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713`
+fn epoch_line(seen: &EpochSeen, epochs: u64) -> String {
+    let Epoch(index) = seen.epoch;
+    let total = epochs.to_string();
+    let number = u64::from(index) + 1;
+    let mut line =
+        format!("  epoch {number:>width$}/{total}  train {}", loss(seen.train_loss), width = total.len());
+    if let Some(val) = seen.val_loss {
+        line += &format!("  val {}", loss(val));
+    }
+    if let Some(share) = seen.val_accuracy {
+        line += &format!("  accuracy {}", percent(share));
+    }
+    if let Some(f1) = seen.val_f1 {
+        line += &format!("  F1 {f1:.4}");
+    }
+    line
+}
+
+impl Observer for Human {
+    fn see(&mut self, happening: &Happening<'_>) {
+        match happening {
+            Happening::Running { from_step, .. } => self.running(*from_step),
+            Happening::Step(seen) => self.step(seen),
+            Happening::Epoch(seen) => self.epoch(seen),
+            Happening::CheckpointGivenUp { id, reason } => {
+                self.warning(&format!(
+                    "checkpoint g{}-s{:06} was not written: {reason}; training goes on",
+                    id.generation, id.step.0
+                ));
+            }
+            Happening::Draining => {
+                self.say("  stopping after this step, with a checkpoint; once more to stop at once")
+            }
+            Happening::LeftOut(member) => {
+                self.warning(&format!("member {member} did not come in time; the run begins without it"));
+            }
+            Happening::Fault(cause) => {
+                self.say(&format!("{} {cause}", style("fault:").for_stderr().red().bold()));
+            }
+            Happening::RankOutput { member, line } => self.say(&format!("  [member {member}] {line}")),
+            Happening::Warning(text) => self.warning(text),
+            // The banner told of the ranks, and checkpoints that succeed are no news.
+            Happening::RankStarted { .. } | Happening::CheckpointWritten { .. } => {}
+        }
+    }
+}
+
+impl Drop for Human {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_one_line_with_what_is_known() {
+        let seen = EpochSeen {
+            epoch: Epoch(2),
+            step: Step(69),
+            train_loss: 0.123_44,
+            val_loss: Some(0.0987),
+            val_accuracy: Some(0.9722),
+            val_f1: Some(0.97134),
+        };
+        let all = "  epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713";
+        assert_eq!(epoch_line(&seen, 20), all);
+        let blind = EpochSeen { val_loss: None, val_accuracy: None, val_f1: None, ..seen };
+        assert_eq!(epoch_line(&blind, 5), "  epoch 3/5  train 0.1234");
+    }
+}

@@ -1,0 +1,251 @@
+//! From the words of a command line to what is to be run: which configuration, in which folder, from which state.
+//!
+//! Nothing is written here. The answer is a [`Request`]; `commands/train.rs` makes the folder and starts it.
+
+use crate::arguments::{Settings, Train};
+use crate::config::{Config, Machine, Resume, Source};
+use crate::error::CliError;
+use crate::run_folder::{CONFIG, RUNS, RunFolder, base_of, runs_hint};
+use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
+use std::path::{Path, PathBuf};
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// With which settings.
+    pub config: Config,
+    /// In which folder.
+    pub place: Place,
+    /// From which state.
+    pub start: Start,
+    /// What the user should know before it starts, a line each.
+    pub notes: Vec<String>,
+}
+
+/// In which folder a run is to lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a new one that the user named; it must not exist.
+    Named(PathBuf),
+    /// In a new one, numbered under this name.
+    Numbered(String),
+    /// In the one where it lies already.
+    Existing(RunFolder),
+}
+
+/// From which state a run is to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// From initial parameters.
+    Fresh,
+    /// From a checkpoint of its own.
+    Resume(CheckpointId),
+    /// From a checkpoint of another run, as a new run.
+    Fork {
+        /// The other run.
+        from: RunFolder,
+        /// Its checkpoint.
+        checkpoint: CheckpointId,
+    },
+}
+
+/// Reads a configuration that starts nothing.
+///
+/// *Errors*: of the configuration.
+pub fn settings(settings: &Settings, machine: Machine) -> Result<Config, CliError> {
+    Ok(Config::load(settings.file.as_deref(), &settings.overrides, machine)?)
+}
+
+impl Request {
+    /// Understands a command line.
+    ///
+    /// *Errors*: of the configuration; a run that does not exist, has no valid checkpoint, or would get other bits.
+    pub fn new(arguments: &Train, machine: Machine) -> Result<Self, CliError> {
+        let asked = asked_run(arguments);
+        if let (Some(run), None) = (&asked, &arguments.settings.file) {
+            // The base is the run's own file. The arguments alone must say which run is meant, and may hold keys
+            // that fit that file and not the defaults.
+            let found = match run.as_str() {
+                "" => newest(&Wanted::from_words(&arguments.settings.overrides))?,
+                run => RunFolder::find(run)?,
+            };
+            return Self::go_on(found, None, arguments, machine);
+        }
+        let config = settings(&arguments.settings, machine)?;
+        let run = match (asked.as_deref(), &config.resume) {
+            (Some(""), _) => Some(newest(&Wanted::from_config(&config))?),
+            (Some(run), _) => Some(RunFolder::find(run)?),
+            (None, Resume::Run(path)) => Some(RunFolder::find(&path.to_string_lossy())?),
+            (None, Resume::Auto) => Wanted::from_config(&config).find(),
+            (None, Resume::Never) => None,
+        };
+        match run {
+            None => Self::fresh(config),
+            Some(run) if config.resume == Resume::Auto && asked.is_none() => {
+                Self::start_or_go_on(run, config, arguments, machine)
+            }
+            Some(run) => Self::go_on(run, Some(config), arguments, machine),
+        }
+    }
+
+    fn fresh(config: Config) -> Result<Self, CliError> {
+        let place = new_place(&config, config.base_name());
+        if let Place::Named(path) = &place {
+            RunFolder::check_free(path)?;
+        }
+        Ok(Self { config, place, start: Start::Fresh, notes: Vec::new() })
+    }
+
+    /// `resume: auto`: a run that was stopped before its first checkpoint starts again in its folder.
+    fn start_or_go_on(
+        run: RunFolder,
+        config: Config,
+        arguments: &Train,
+        machine: Machine,
+    ) -> Result<Self, CliError> {
+        let none_yet = FileStore::new(&run.path).ids().is_ok_and(|ids| ids.is_empty());
+        if none_yet {
+            let notes = vec![format!("{} has no checkpoint yet and starts again", run.path.display())];
+            return Ok(Self { config, place: Place::Existing(run), start: Start::Fresh, notes });
+        }
+        let own_file = arguments.settings.file.is_none();
+        Self::go_on(run, (!own_file).then_some(config), arguments, machine)
+    }
+
+    /// Goes on with `run`. `config` is what the user gave with -c; without it the run's own file is the base.
+    fn go_on(
+        run: RunFolder,
+        config: Option<Config>,
+        arguments: &Train,
+        machine: Machine,
+    ) -> Result<Self, CliError> {
+        let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
+        let old = Config::parse::<&str>(Some(source.clone()), &[], machine)?;
+        let own_file = config.is_none();
+        let new = match config {
+            Some(config) => config,
+            None => Config::parse(Some(source), &arguments.settings.overrides, machine)?,
+        };
+        let (checkpoint, mut notes) = newest_checkpoint(&run)?;
+        if arguments.fork {
+            // A name that stands in the file of the forked run is that run's.
+            let config = if own_file && !new.was_named_by_argument() { new.unnamed() } else { new };
+            let place = new_place(&config, base_of(&run.name));
+            if let Place::Named(path) = &place {
+                RunFolder::check_free(path)?;
+            }
+            return Ok(Self { config, place, start: Start::Fork { from: run, checkpoint }, notes });
+        }
+        let resumed = old.resumed_by(&new)?;
+        notes.extend(resumed.notes);
+        Ok(Self {
+            config: resumed.config,
+            place: Place::Existing(run),
+            start: Start::Resume(checkpoint),
+            notes,
+        })
+    }
+}
+
+fn named_path(config: &Config) -> Option<PathBuf> {
+    let by_name = config.name.as_ref().map(|name| Path::new(RUNS).join(name));
+    config.run_dir.clone().or(by_name)
+}
+
+fn new_place(config: &Config, base: &str) -> Place {
+    named_path(config).map_or_else(|| Place::Numbered(base.to_owned()), Place::Named)
+}
+
+/// The run that `--resume` asks for; empty is the newest of its name. `resume=PATH` says the same.
+fn asked_run(arguments: &Train) -> Option<String> {
+    let by_key = || {
+        let values = arguments.settings.overrides.iter().filter_map(|word| word.strip_prefix("resume="));
+        values.last().filter(|value| !matches!(*value, "never" | "auto")).map(str::to_owned)
+    };
+    arguments.resume.clone().or_else(by_key)
+}
+
+/// Which run is meant where none is given by its path.
+struct Wanted {
+    path: Option<PathBuf>,
+    base: String,
+}
+
+impl Wanted {
+    fn from_config(config: &Config) -> Self {
+        Self { path: named_path(config), base: config.base_name().to_owned() }
+    }
+
+    fn from_words(words: &[String]) -> Self {
+        let value = |keys: &[&str]| {
+            let given = words.iter().filter_map(|word| word.split_once('='));
+            given.filter(|(key, _)| keys.contains(key)).last().map(|(_, value)| value.to_owned())
+        };
+        let by_name = || value(&["name"]).map(|name| Path::new(RUNS).join(name));
+        Self {
+            path: value(&["run_dir"]).map(PathBuf::from).or_else(by_name),
+            base: value(&["data.kind", "data"]).unwrap_or_else(|| "digits".to_owned()),
+        }
+    }
+
+    fn find(&self) -> Option<RunFolder> {
+        match &self.path {
+            Some(path) => path.join(CONFIG).is_file().then(|| RunFolder::at(path.clone())),
+            None => RunFolder::newest(&self.base),
+        }
+    }
+}
+
+fn newest(wanted: &Wanted) -> Result<RunFolder, CliError> {
+    wanted.find().ok_or_else(|| {
+        let shown =
+            wanted.path.as_ref().map_or_else(|| wanted.base.clone(), |path| path.display().to_string());
+        CliError::usage(format!("there is no run {shown} to resume")).hint(runs_hint())
+    })
+}
+
+/// The newest checkpoint of which every digest agrees, with a note for each damaged one that was passed over.
+fn newest_checkpoint(run: &RunFolder) -> Result<(CheckpointId, Vec<String>), CliError> {
+    let shown = run.path.display();
+    let newest = FileStore::new(&run.path).newest_valid().map_err(|error| {
+        CliError::usage(format!("cannot read the checkpoints of {shown}")).because(&error)
+    })?;
+    let damaged =
+        newest.damaged.iter().map(|damage| format!("passed over a damaged checkpoint: {damage}")).collect();
+    match newest.checkpoint {
+        Some(checkpoint) => Ok((checkpoint.manifest().id, damaged)),
+        None => {
+            let error = CliError::usage(format!("{shown} has no valid checkpoint to resume from"));
+            let error = damaged.into_iter().fold(error, CliError::cause);
+            Err(error.hint("start a new run without --resume"))
+        }
+    }
+}
+
+/// A checkpoint named on the command line: `RUN`, `RUN/best` or `RUN/g3-s001200`.
+///
+/// *Errors*: no such run or checkpoint.
+pub fn checkpoint_argument(text: &str) -> Result<(RunFolder, CheckpointId), CliError> {
+    if let Ok(run) = RunFolder::find(text) {
+        let (id, _) = newest_checkpoint(&run)?;
+        return Ok((run, id));
+    }
+    let (run, name) = text.trim_end_matches('/').rsplit_once('/').unwrap_or((text, ""));
+    // The path of the folder itself is understood too: RUN/checkpoints/g3-s001200.
+    let run = RunFolder::find(run.trim_end_matches("/checkpoints"))?;
+    let id = match name {
+        "best" => FileStore::new(&run.path)
+            .best()
+            .map_err(|error| CliError::usage("cannot read the best checkpoint").because(&error))?
+            .ok_or_else(|| {
+                CliError::usage(format!("no checkpoint of {} is marked best", run.path.display()))
+            })?,
+        name => name.parse().map_err(|error: dtrain_checkpoint::IdError| {
+            CliError::usage(error.to_string()).hint("`dtrain checkpoint ls RUN` lists them")
+        })?,
+    };
+    match FileStore::new(&run.path).open(id, Check::Sizes) {
+        Ok(_) => Ok((run, id)),
+        Err(damage) => Err(CliError::usage(damage.to_string()).hint("`dtrain checkpoint ls RUN` lists them")),
+    }
+}

@@ -1,0 +1,382 @@
+//! One run of this binary on this host: opens the run's files, starts the supervisor, and makes the summary.
+//!
+//! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
+
+use crate::config::{Best as BestKey, Isolation as IsolationKey};
+use crate::error::{CliError, Kind};
+use crate::fabric::{HostFabric, new_arena};
+use crate::plan::Plan;
+use crate::recipe::{ConfigRecipe, welcome};
+use crate::report::{self, Human, Voice};
+use crate::request::Start;
+use crate::run_folder::RunFolder;
+use dtrain_checkpoint::{CheckpointId, RunLock};
+use dtrain_collective::{Geometry, Mode};
+use dtrain_engine::cpu::Cpu;
+use dtrain_engine::{ModelReplica, Replica};
+use dtrain_protocol::{
+    Cause, Ending, ExitCause, Failure, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
+};
+use dtrain_runtime::{
+    Best, Conclusion, Isolation, Journal, Observer, Program, Recipe, RunFacts, RunFiles, RunPlan, Seat,
+    inherited, serve, specs, supervise,
+};
+use dtrain_telemetry::ledger::{Binding, LedgerWriter};
+use dtrain_telemetry::{Event, Flush, JsonLines, Summary};
+use dtrain_types::{Generation, Instance, MemberId, Step, WorldSize, cut_evenly};
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// What a session works with.
+pub struct Session {
+    /// The configuration with its data and what follows from them.
+    pub plan: Plan,
+    /// A replica made of it, to be asked for shapes; ranks make their own.
+    pub replica: Box<dyn Replica>,
+    /// The folder of the run; it exists and holds `config.yaml`.
+    pub run_dir: PathBuf,
+    /// The name of the run: its lineage.
+    pub run: String,
+    /// The checkpoint to go on from.
+    pub resume: Option<CheckpointId>,
+    /// Whether programs read standard output.
+    pub json: bool,
+    /// Who shows the run to people.
+    pub observer: Box<dyn Observer>,
+    /// Makes ranks in threads of this process, given the way between them. Processes make their own.
+    pub recipe: fn(Option<HostFabric>) -> Box<dyn Recipe>,
+}
+
+/// The recipe of the binary itself.
+#[must_use]
+pub fn config_recipe(threads: Option<HostFabric>) -> Box<dyn Recipe> {
+    Box::new(ConfigRecipe { threads })
+}
+
+/// A run as the command line asked for it.
+pub struct Launch {
+    /// The configuration with its data.
+    pub plan: Plan,
+    /// A replica made of it.
+    pub replica: ModelReplica<Cpu>,
+    /// The folder of the run; it holds `config.yaml`.
+    pub run: RunFolder,
+    /// From which state.
+    pub start: Start,
+    /// Who listens.
+    pub voice: Voice,
+    /// Whether programs read standard output.
+    pub json: bool,
+}
+
+/// Runs what the command line asked for, and says what it came to.
+///
+/// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
+pub fn run(launch: Launch) -> Result<(), CliError> {
+    let Launch { plan, replica, run, start, voice, json } = launch;
+    let last = plan.last_step();
+    let epochs = last.0.div_ceil(plan.batches.steps_per_epoch());
+    let resume = match start {
+        Start::Resume(id) => Some(id),
+        Start::Fresh | Start::Fork { .. } => None,
+    };
+    if let Some(id) = resume.filter(|id| id.step >= last) {
+        voice.say(&format!("{} is complete: checkpoint {id} holds its last step", run.name));
+        return Ok(());
+    }
+    let observer = Box::new(Human::new(voice, last, epochs));
+    let session = Session {
+        plan,
+        replica: Box::new(replica),
+        run_dir: run.path,
+        run: run.name,
+        resume,
+        json,
+        observer,
+        recipe: config_recipe,
+    };
+    conclude(session.run()?, voice)
+}
+
+/// Says how a session ended; its error is the exit code.
+fn conclude(ended: Ended, voice: Voice) -> Result<(), CliError> {
+    let Ended { conclusion, summary } = ended;
+    let resume = format!("dtrain train --resume {}", summary.run);
+    match &conclusion.outcome {
+        Outcome::Finished(_) => {
+            voice.say(&report::end(&summary));
+            Ok(())
+        }
+        Outcome::Interrupted(ending) => {
+            let saved = ending.and_then(|ending| ending.checkpoint);
+            let what =
+                saved.map_or("without a checkpoint".to_owned(), |id| format!("checkpoint {id} is written"));
+            let error =
+                CliError::new(Kind::Interrupted, format!("interrupted after step {}: {what}", summary.steps));
+            Err(error.hint(format!("go on with `{resume}`")))
+        }
+        Outcome::NotEnough { joined, min_ranks, missing } => {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            let what =
+                format!("{joined} ranks came, {min_ranks} are needed; missing: {}", missing.join(", "));
+            Err(CliError::new(Kind::NotEnoughRanks, what).hint("lower min_ranks, or raise join_timeout"))
+        }
+        Outcome::Failed { first, others } => {
+            let text = report::fault_report(first, others, &conclusion.last_lines);
+            let error = CliError::failed(text.trim_end().to_owned());
+            Err(error.hint(hint_for(first, &resume)))
+        }
+    }
+}
+
+/// What a person can do about a first cause.
+fn hint_for(first: &Cause, resume: &str) -> String {
+    match &first.what {
+        What::Reported(Failure::NonFinite { .. }) => {
+            format!(
+                "a lower optimizer.lr or optimizer.clip_norm=1 often helps; the last good checkpoint stays: `{resume}`"
+            )
+        }
+        What::Reported(Failure::Data(_) | Failure::Setup(_)) => {
+            format!("repair what it names, then `{resume}`")
+        }
+        What::Exited(ExitCause::Signal(9)) => {
+            format!(
+                "somebody killed it, or the kernel did for want of memory (see `dmesg`); go on with `{resume}`"
+            )
+        }
+        _ => format!("go on from the newest checkpoint with `{resume}`"),
+    }
+}
+
+/// Serves this process's seat, if its parent made it a rank of the binary.
+#[must_use]
+pub fn serve_if_rank() -> Option<ExitCode> {
+    serve_inherited(config_recipe)
+}
+
+/// Serves this process's seat with a recipe, if its parent made it a rank.
+#[must_use]
+pub fn serve_inherited(recipe: fn(Option<HostFabric>) -> Box<dyn Recipe>) -> Option<ExitCode> {
+    let served = match inherited() {
+        Ok(None) => return None,
+        Ok(Some(seat)) => serve(seat, recipe(None).as_ref()),
+        Err(error) => Err(error),
+    };
+    Some(match served {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Err(error) => {
+            // Standard error is the supervisor's: it keeps the last lines of every rank for its report.
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Measures. *Errors*: not there yet.
+pub fn bench(_: &crate::arguments::BenchStep) -> Result<(), CliError> {
+    Err(CliError::failed("not there yet"))
+}
+
+/// What a session came to.
+pub struct Ended {
+    /// The outcome and what the journal knows.
+    pub conclusion: Conclusion,
+    /// The numbers, as the last line of `--json` has them; none when the run came to no end of its own.
+    pub summary: Summary,
+}
+
+impl Session {
+    /// Runs it. *Blocks* for the whole run.
+    ///
+    /// *Errors*: the folder is in use by another run, its files cannot be opened, or the system refuses a process.
+    pub fn run(mut self) -> Result<Ended, CliError> {
+        let instance = Instance(crate::random::u64().map_err(|e| refused("draw a random number", &e))?);
+        let lock = RunLock::acquire(&self.run_dir, instance).map_err(|error| {
+            CliError::usage(error.to_string()).hint("wait for the other run to end, or stop it")
+        })?;
+        let generation = next_generation(&self.run_dir).map_err(|e| refused("reserve a generation", &e))?;
+        let ledger = self.open_ledger()?;
+        let echo = self.json.then(standard_output);
+        let observer = std::mem::replace(&mut self.observer, Box::new(Nobody));
+        let files = RunFiles::open(self.facts(), lock, ledger, echo).map_err(CliError::failed)?;
+        let run_plan = self.run_plan(instance, generation)?;
+        let conclusion =
+            supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
+        Ok(self.end(conclusion))
+    }
+
+    fn open_ledger(&self) -> Result<LedgerWriter, CliError> {
+        let binding = Binding::new(self.run.clone(), self.plan.config.seed, &self.plan.batches);
+        let hint = "`dtrain audit` says what is wrong with it";
+        let fail =
+            |error: dtrain_telemetry::ledger::LedgerError| CliError::failed(error.to_string()).hint(hint);
+        let mut ledger = LedgerWriter::open(&self.run_dir.join("ledger.jsonl"), &binding).map_err(fail)?;
+        match self.resume {
+            Some(id) => ledger.resume(id.step).map_err(fail)?,
+            // A run that was stopped before its first checkpoint starts again.
+            None if ledger.reached() > Step(0) => ledger.resume(Step(0)).map_err(fail)?,
+            None => {}
+        }
+        Ok(ledger)
+    }
+
+    fn facts(&self) -> RunFacts {
+        let config = &self.plan.config;
+        RunFacts {
+            run_dir: self.run_dir.clone(),
+            run: self.run.clone(),
+            parent: self.resume.map(protocol_id),
+            seed: config.seed,
+            plan: self.plan.batches,
+            schedule: self.plan.schedule(),
+            bits: config
+                .bits()
+                .map(|(key, value)| (key.to_owned(), serde_json::Value::String(value)))
+                .collect(),
+            reduce: match self.plan.mode() {
+                Mode::Exact => "exact".into(),
+                Mode::Ring => "ring".into(),
+            },
+            revision: crate::arguments::VERSION.to_owned(),
+            specs: specs(self.replica.as_ref()),
+            keep: NonZeroUsize::new(config.checkpoint.keep).unwrap_or(NonZeroUsize::MIN),
+            best: match config.checkpoint.best {
+                BestKey::None => None,
+                BestKey::ValAccuracy => Some(Best::Accuracy),
+                BestKey::ValLoss => Some(Best::Loss),
+            },
+            classifies: self.plan.spec.classes().is_some(),
+        }
+    }
+
+    fn run_plan(&self, instance: Instance, first_generation: Generation) -> Result<RunPlan, CliError> {
+        let config = &self.plan.config;
+        let (world, mode) = (config.world.ranks, self.plan.mode());
+        let timeouts = Timeouts::derive(config.world.detect)
+            .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
+        tracing::info!(%timeouts, "timeouts");
+        let (isolation, arena) = self.ranks(world, mode)?;
+        let supervisor = SupervisorConfig {
+            instance,
+            members: (0..world).map(MemberId).collect(),
+            min_ranks: config.world.min_ranks.min(world),
+            join_timeout: config.world.join_timeout,
+            timeouts,
+            reduce: match mode {
+                Mode::Exact => Reduce::Exact,
+                Mode::Ring => Reduce::Ring,
+            },
+            micro_batches: self.plan.batches.micro_batches(),
+            schedule: self.plan.schedule(),
+            start: self.resume.map_or(StartFrom::Fresh, |id| StartFrom::Checkpoint(protocol_id(id))),
+            first_generation,
+        };
+        Ok(RunPlan { supervisor, isolation, arena, config: welcome(&self.run_dir, config) })
+    }
+
+    /// Where the ranks live and what they share.
+    fn ranks(&self, world: u32, mode: Mode) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
+        let ranges = cut_evenly(self.plan.batches.micro_batches(), world);
+        let counts = dtrain_runtime::step_counts(&self.plan.batches);
+        let geometry = Geometry::plan(self.replica.gradient_len(), &ranges, &counts, mode);
+        let memory = |problem: String| {
+            CliError::failed(problem).hint("fewer ranks or a smaller model need less memory")
+        };
+        match self.plan.config.world.isolation {
+            IsolationKey::Process => {
+                let arena = new_arena(WorldSize(world), geometry).map_err(memory)?;
+                Ok((Isolation::Process(Program::this()), Some(arena)))
+            }
+            IsolationKey::Thread => {
+                let shared = HostFabric::between_threads(WorldSize(world), geometry, mode).map_err(memory)?;
+                let recipe: Arc<dyn Recipe> = Arc::from((self.recipe)(Some(shared)));
+                let serve_seat = move |seat: Seat| {
+                    if let Err(error) = serve(seat, recipe.as_ref()) {
+                        tracing::error!(%error, "a rank could not be served");
+                    }
+                };
+                Ok((Isolation::Thread(Arc::new(serve_seat)), None))
+            }
+        }
+    }
+
+    fn end(self, mut conclusion: Conclusion) -> Ended {
+        let figures = &conclusion.figures;
+        let ending = match &conclusion.outcome {
+            Outcome::Finished(ending) | Outcome::Interrupted(Some(ending)) => Some(*ending),
+            _ => None,
+        };
+        let seconds = figures.training_seconds;
+        let summary = Summary {
+            digest: ending.map(|ending: Ending| ending.digest.to_string()).unwrap_or_default(),
+            steps: figures.last_step,
+            epochs: figures.epochs,
+            samples: figures.samples,
+            seconds,
+            samples_per_second: if seconds > 0.0 { figures.samples as f64 / seconds } else { f64::NAN },
+            train_loss: figures.train_loss,
+            val_loss: figures.validation.and_then(|seen| seen.val_loss),
+            val_accuracy: figures.validation.and_then(|seen| seen.val_accuracy),
+            val_f1: figures.validation.and_then(|seen| seen.val_f1),
+            ranks: self.plan.config.world.ranks,
+            generations: figures.generations,
+            lost_steps: 0,
+            recoveries: Vec::new(),
+            peak_rss_mb: figures.peak_rss as f64 / (1024.0 * 1024.0),
+            run: self.run_dir.display().to_string(),
+        };
+        if let Err(problem) = conclusion.files.log(&Event::Summary(summary.clone())) {
+            tracing::warn!(problem, "the summary could not be logged");
+        }
+        conclusion.files.flush();
+        Ended { conclusion, summary }
+    }
+}
+
+fn standard_output() -> JsonLines<Box<dyn Write + Send>> {
+    JsonLines::new(Box::new(std::io::stdout()), "standard output", Flush::EachLine)
+}
+
+fn refused(what: &str, error: &std::io::Error) -> CliError {
+    CliError::failed(format!("cannot {what}: {error}"))
+}
+
+fn protocol_id(id: CheckpointId) -> dtrain_protocol::CheckpointId {
+    dtrain_protocol::CheckpointId { generation: id.generation, step: id.step }
+}
+
+/// The file that keeps generation numbers from being used twice in a run, whatever was lost with a crash.
+const GENERATION: &str = "generation";
+
+/// Reserves the number of the next generation, durably, before it is used.
+fn next_generation(run_dir: &Path) -> std::io::Result<Generation> {
+    let path = run_dir.join(GENERATION);
+    let used = match std::fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().map_err(|_| {
+            std::io::Error::new(
+                std::io::ErrorKind::InvalidData,
+                format!("{} holds no number", path.display()),
+            )
+        })?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    let next = used + 1;
+    let fresh = run_dir.join(".generation");
+    let mut file = std::fs::File::create(&fresh)?;
+    writeln!(file, "{next}")?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, &path)?;
+    std::fs::File::open(run_dir)?.sync_all()?;
+    Ok(Generation(next))
+}
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn see(&mut self, _: &dtrain_runtime::Happening<'_>) {}
+}

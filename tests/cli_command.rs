@@ -1,0 +1,252 @@
+//! The binary as a user meets it: bad input gets one clear error with a hint, exit code 2, and nothing is written.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// Runs the real binary in an empty folder.
+struct Shell {
+    folder: TempDir,
+}
+
+impl Shell {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> &Self {
+        fs::write(self.folder.path().join(name), bytes).unwrap();
+        self
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_dtrain"))
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap()
+    }
+
+    /// What lies in the folder, so that a test can tell that nothing was written.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Expects exit code 2, an error with `words`, a hint, no trace of Rust, and nothing written.
+    fn refuses(&self, arguments: &[&str], words: &[&str]) -> String {
+        let before = self.names();
+        let output = self.run(arguments);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{arguments:?} does not say {word:?}: {text}");
+        }
+        assert!(text.contains("hint: "), "{arguments:?} has no hint: {text}");
+        for noise in ["panicked", "RUST_BACKTRACE", "src/", "crates/", "stack backtrace", "\u{1b}["] {
+            assert!(!text.contains(noise), "{arguments:?} shows {noise:?}: {text}");
+        }
+        assert!(output.stdout.is_empty(), "an error goes to standard error only");
+        assert_eq!(self.names(), before, "{arguments:?} wrote something");
+        text
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// An IDX file: magic, big-endian dimensions, bytes.
+fn idx(dimensions: &[u32], bytes: &[u8]) -> Vec<u8> {
+    let mut file = vec![0, 0, 8, dimensions.len() as u8];
+    dimensions.iter().for_each(|side| file.extend(side.to_be_bytes()));
+    file.extend(bytes);
+    file
+}
+
+#[test]
+fn mistakes_in_settings_are_answered_with_the_place_and_a_hint() {
+    let shell = Shell::new();
+    for (arguments, words) in [
+        (&["train", "epocs=3"][..], &["epocs: there is no such key", "did you mean epochs?"][..]),
+        (&["train", "lr=3"], &["lr: there is no such key", "did you mean optimizer.lr?"]),
+        (&["train", "optimizer.lr=fast"], &["optimizer.lr: expected a number above 0, got \"fast\""]),
+        (&["train", "ranks=0"], &["ranks: expected auto, or a whole number from 1 to 4096, got \"0\""]),
+        (&["train", "micro_batch=128"], &["micro_batch 128 is larger than global_batch 64"]),
+        (&["train", "precision=bf16"], &["bf16 is not supported yet"]),
+        (&["train", "devices=cuda"], &["cuda is not supported by this build"]),
+        (&["train", "epochs"], &["expected key=value"]),
+        (&["plan", "ranks=x"], &["ranks: expected"]),
+        (&["train", "-c", "missing.yaml"], &["cannot read missing.yaml"]),
+        (&["train", "--resume"], &["there is no run digits to resume", "no runs in runs yet"]),
+        (&["train", "--resume", "nowhere"], &["there is no run nowhere"]),
+        (&["train", "loss.class_weights=[1, 2]"], &["2 weights for 10 classes"]),
+        (&["train", "isa=mmx"], &["isa: expected auto | scalar | avx2 | avx512"]),
+        (&["train", "model.channels=[4, 4, 4, 4]"], &["model.kind"]),
+        (&["train", "model.init_from=none.safetensors"], &["model.init_from", "none.safetensors"]),
+        (&["audit", "nowhere"], &["there is no run nowhere"]),
+        (&["checkpoint", "ls", "nowhere"], &["there is no run nowhere"]),
+        (&["checkpoint", "verify", "nowhere"], &["there is no run nowhere"]),
+        (&["checkpoint", "diff", "nowhere", "nothing"], &["there is no run nowhere"]),
+        (&["checkpoint", "export", "nowhere", "-o", "x"], &["there is no run nowhere"]),
+    ] {
+        shell.refuses(arguments, words);
+    }
+    assert!(shell.names().is_empty());
+}
+
+#[test]
+fn a_mistake_in_a_file_is_shown_in_its_line() {
+    let shell = Shell::new();
+    shell.write("run.yaml", "seed: 1\noptimizer:\n  lr: 0.1\n  momentun: 0.9\n");
+    let text = shell.refuses(&["train", "-c", "run.yaml"], &["optimizer.momentun: there is no such key"]);
+    assert!(text.contains("run.yaml:4:3") && text.contains("  momentun: 0.9"), "{text}");
+    assert!(text.contains("did you mean optimizer.momentum?"), "{text}");
+}
+
+#[test]
+fn data_that_is_missing_or_damaged_is_refused_before_anything_is_written() {
+    let shell = Shell::new();
+    shell
+        .write("images", idx(&[4, 8, 8], &[7; 256]))
+        .write("labels", idx(&[4], &[0, 1, 2, 3]))
+        .write("short", idx(&[4, 8, 8], &[7; 100]))
+        .write("three", idx(&[3], &[0, 1, 2]))
+        .write("magic", b"not an idx file at all")
+        .write("empty", idx(&[0, 8, 8], &[]))
+        .write("no_labels", idx(&[0], &[]))
+        .write("words.csv", "a,b,label\n1,2,0\n3,x,1\n")
+        .write("ragged.csv", "1,2,0\n3,1\n")
+        .write("labels.csv", "1,2,0\n3,4,7\n")
+        .write("nothing.csv", "")
+        .write("short.txt", "too short");
+    let pair = |images, labels| [format!("data.images={images}"), format!("data.labels={labels}")];
+    for (images, labels, words) in [
+        ("absent", "labels", "absent does not exist"),
+        ("short", "labels", "short holds"),
+        ("magic", "labels", "magic begins with"),
+        ("labels", "images", "begins with"),
+        ("images", "three", "images has 4 samples but"),
+        ("empty", "no_labels", "holds no sample"),
+    ] {
+        let [images, labels] = pair(images, labels);
+        shell.refuses(&["train", "data.kind=idx", &images, &labels], &[words]);
+    }
+    let classes = ["train", "data.kind=idx", "data.images=images", "data.labels=labels", "data.classes=2"];
+    shell.refuses(&classes, &["label 2 is out of range for 2 classes"]);
+    for (path, words) in [
+        ("absent.csv", "absent.csv does not exist"),
+        ("words.csv", "line 3, column 2: \"x\" is not a number"),
+        ("ragged.csv", "ragged.csv line 2: 2 columns, expected 3"),
+        ("nothing.csv", "nothing.csv"),
+    ] {
+        shell.refuses(&["train", "data.kind=csv", &format!("data.path={path}")], &[words]);
+    }
+    let few = ["train", "data.kind=csv", "data.path=labels.csv", "data.classes=3", "data.val_split=0"];
+    shell.refuses(&few, &["label 7 is out of range for 3 classes"]);
+    shell.refuses(&["train", "data.kind=text", "data.path=short.txt"], &["fewer than context + 1"]);
+    shell.refuses(&["train", "data.kind=text"], &["data.path: needed for data.kind: csv | text"]);
+}
+
+#[test]
+fn a_run_folder_that_exists_or_cannot_be_made_is_refused() {
+    let shell = Shell::new();
+    fs::create_dir_all(shell.folder.path().join("runs/first")).unwrap();
+    shell.write("file", "");
+    shell.refuses(
+        &["train", "name=first"],
+        &["the run folder runs/first exists already", "--resume runs/first"],
+    );
+    shell.refuses(&["train", "run_dir=file"], &["file exists already"]);
+    shell.refuses(&["train", "run_dir=file/run"], &["cannot make the run folder file/run"]);
+    shell.refuses(&["train", "run_dir=/proc/nobody/run"], &["cannot make the run folder /proc/nobody/run"]);
+    assert_eq!(fs::read_dir(shell.folder.path().join("runs/first")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_printed_configuration_is_a_configuration() {
+    let shell = Shell::new();
+    let first = shell.run(&["train", "--print-config", "ranks=3", "optimizer.lr=1e-8", "name=a"]);
+    assert!(first.status.success() && first.stderr.is_empty(), "{}", stderr(&first));
+    let yaml = stdout(&first);
+    for words in ["ranks: 3", "name: a", "  lr: 1.0e-8", "kind: digits", "# "] {
+        assert!(yaml.contains(words), "{yaml}");
+    }
+    shell.write("again.yaml", &yaml);
+    assert_eq!(stdout(&shell.run(&["train", "--print-config", "-c", "again.yaml"])), yaml);
+    assert_eq!(shell.names(), ["again.yaml"], "printing makes no run");
+}
+
+#[test]
+fn a_plan_shows_tensors_memory_and_shares_and_writes_nothing() {
+    let shell = Shell::new();
+    let output = shell.run(&["plan", "ranks=3"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for words in ["conv1.weight", "bytes a parameter", "micro-batches of a full step"] {
+        assert!(stdout(&output).contains(words), "{}", stdout(&output));
+    }
+    for words in ["4 micro-batches of 16, 1 to 2 a rank = 64", "10 classes", "E. Alpaydin"] {
+        let text = stderr(&output);
+        assert!(text.contains(words) || words == "E. Alpaydin", "{text}");
+    }
+    let output = shell.run(&["plan", "--json", "ranks=2"]);
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["ranges"], serde_json::json!([[0, 2], [2, 4]]));
+    assert_eq!(plan["micro_batches"], 4);
+    assert!(plan["parameters"].as_u64().unwrap() > 1000 && plan["steps"].as_u64().unwrap() > 20);
+    assert!(shell.names().is_empty());
+}
+
+#[test]
+fn help_and_version_are_no_errors_and_a_wrong_command_is() {
+    let shell = Shell::new();
+    let version = shell.run(&["--version"]);
+    assert!(version.status.success());
+    assert!(
+        stdout(&version).starts_with(&format!("dtrain {} (", env!("CARGO_PKG_VERSION"))),
+        "{}",
+        stdout(&version)
+    );
+    let help = shell.run(&["train", "--help"]);
+    assert!(help.status.success());
+    for words in ["Examples:", "--resume", "--print-config", "Exit codes:"] {
+        assert!(stdout(&help).contains(words), "{}", stdout(&help));
+    }
+    assert_eq!(shell.run(&["tain"]).status.code(), Some(2));
+    assert_eq!(shell.run(&[]).status.code(), Some(2));
+    let flag = shell.run(&["train", "--ranks", "3"]);
+    assert_eq!(flag.status.code(), Some(2));
+    assert!(stderr(&flag).contains("ranks=VALUE"), "{}", stderr(&flag));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let shell = Shell::new();
+    let script = format!("{} train --print-config | head -n 1", env!("CARGO_BIN_EXE_dtrain"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(shell.folder.path()).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+fn a_setting_of_the_newest_run_is_not_needed_to_find_it() {
+    // The keys of the command line belong to the run's own file, here one of another model.
+    let shell = Shell::new();
+    let run = shell.folder.path().join("runs/digits-3");
+    fs::create_dir_all(&run).unwrap();
+    let yaml = stdout(&shell.run(&["train", "--print-config", "model=mlp", "optimizer=sgd"]));
+    fs::write(run.join("config.yaml"), yaml).unwrap();
+    for arguments in [&["train", "--resume", "optimizer.momentum=0.9"][..], &["train", "resume=digits-3"]] {
+        shell.refuses(arguments, &["runs/digits-3 has no valid checkpoint to resume from"]);
+    }
+    assert!(Path::new(&run).join("config.yaml").exists());
+}
