@@ -36,6 +36,9 @@ fn read_welcome(text: &str) -> Result<(PathBuf, Config), String> {
 
 impl Recipe for ConfigRecipe {
     fn rank(&self, config: &str, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
+        if crate::bench_step::is_for(config) {
+            return crate::bench_step::rank(config, arena);
+        }
         let (run_dir, config) = read_welcome(config)?;
         let plan = Plan::open(&config).map_err(|error| error.to_string())?;
         let replica = plan.replica().map_err(|error| error.to_string())?;

@@ -10,7 +10,7 @@ use crate::recipe::{ConfigRecipe, welcome};
 use crate::report::{self, Human, Voice};
 use crate::request::Start;
 use crate::run_folder::RunFolder;
-use dtrain_checkpoint::{CheckpointId, RunLock};
+use dtrain_checkpoint::{CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations};
 use dtrain_collective::{Geometry, Mode};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::{ModelReplica, Replica};
@@ -25,7 +25,7 @@ use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::{Event, Flush, JsonLines, Summary};
 use dtrain_types::{Generation, Instance, MemberId, Step, WorldSize, cut_evenly};
 use std::io::Write;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -176,11 +176,6 @@ pub fn serve_inherited(recipe: fn(Option<HostFabric>) -> Box<dyn Recipe>) -> Opt
     })
 }
 
-/// Measures. *Errors*: not there yet.
-pub fn bench(_: &crate::arguments::BenchStep) -> Result<(), CliError> {
-    Err(CliError::failed("not there yet"))
-}
-
 /// What a session came to.
 pub struct Ended {
     /// The outcome and what the journal knows.
@@ -198,8 +193,8 @@ impl Session {
         let lock = RunLock::acquire(&self.run_dir, instance).map_err(|error| {
             CliError::usage(error.to_string()).hint("wait for the other run to end, or stop it")
         })?;
-        let generation = next_generation(&self.run_dir).map_err(|e| refused("reserve a generation", &e))?;
         let ledger = self.open_ledger()?;
+        let generation = next_generation(&self.run_dir, &ledger)?;
         let echo = self.json.then(standard_output);
         let observer = std::mem::replace(&mut self.observer, Box::new(Nobody));
         let files = RunFiles::open(self.facts(), lock, ledger, echo).map_err(CliError::failed)?;
@@ -349,30 +344,14 @@ fn protocol_id(id: CheckpointId) -> dtrain_protocol::CheckpointId {
     dtrain_protocol::CheckpointId { generation: id.generation, step: id.step }
 }
 
-/// The file that keeps generation numbers from being used twice in a run, whatever was lost with a crash.
-const GENERATION: &str = "generation";
-
-/// Reserves the number of the next generation, durably, before it is used.
-fn next_generation(run_dir: &Path) -> std::io::Result<Generation> {
-    let path = run_dir.join(GENERATION);
-    let used = match std::fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map_err(|_| {
-            std::io::Error::new(
-                std::io::ErrorKind::InvalidData,
-                format!("{} holds no number", path.display()),
-            )
-        })?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(error),
-    };
-    let next = used + 1;
-    let fresh = run_dir.join(".generation");
-    let mut file = std::fs::File::create(&fresh)?;
-    writeln!(file, "{next}")?;
-    file.sync_all()?;
-    std::fs::rename(&fresh, &path)?;
-    std::fs::File::open(run_dir)?.sync_all()?;
-    Ok(Generation(next))
+/// Reserves the number of the next generation, durably, above every one that the run may have used.
+fn next_generation(run_dir: &Path, ledger: &LedgerWriter) -> Result<Generation, CliError> {
+    let fail = |error: StoreError| CliError::failed(format!("cannot reserve a generation: {error}"));
+    let newest =
+        FileStore::new(run_dir).ids().map_err(fail)?.first().map_or(Generation(0), |id| id.generation);
+    let floor = newest.max(ledger.generation());
+    let reserved = reserve_generations(&RealDisk, run_dir, floor, NonZeroU64::MIN).map_err(fail)?;
+    Ok(Generation(*reserved.start()))
 }
 
 struct Nobody;

@@ -248,6 +248,12 @@ impl LedgerWriter {
         self.reached
     }
 
+    /// The generation of the last step, durable or not.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
     fn close_span(&mut self) {
         if let Some(span) = self.span.take() {
             self.close(&Line::Span(SpanLine { prev: self.head, ..span }));

@@ -1,0 +1,305 @@
+//! `dtrain bench step`: the peers' workloads through the whole of dtrain: processes, supervisor, all-reduce, ledger.
+//!
+//! Nothing is switched off for the measurement but checkpoints and validation, which the peers do not have either.
+//! The model, its start and its one batch are those of PyTorch's script, see `dtrain_engine::models::peer`.
+
+use crate::arguments::BenchStep;
+use crate::error::CliError;
+use crate::fabric::{HostFabric, new_arena};
+use crate::recipe::profile;
+use dtrain_checkpoint::RunLock;
+use dtrain_collective::{Geometry, Mode};
+use dtrain_data::{DataError, Dataset, Feed, InputSpec, SampleSlot, SampleSpec, TargetSpec};
+use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::models::peer::{PeerData, Work, initialise};
+use dtrain_engine::{Inputs, ModelReplica, Replica, Targets};
+use dtrain_protocol::{CheckpointEvery, Outcome, Reduce, Schedule, StartFrom, SupervisorConfig, Timeouts};
+use dtrain_runtime::{
+    ComputeParts, Figures, Happening, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFiles,
+    RunPlan, supervise,
+};
+use dtrain_telemetry::ledger::{Binding, LedgerWriter};
+use dtrain_types::{BatchPlan, Generation, Instance, MemberId, Seed, Step, WorldSize, cut_evenly};
+use serde_json::json;
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Steps that are not counted: pages, caches and schedulers settle.
+const WARM_UP: u64 = 10;
+/// A welcome that begins so is a benchmark's.
+const MARK: &str = "# bench ";
+const SEED: Seed = Seed(7);
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Measure {
+    work: Work,
+    ranks: u32,
+    threads: u32,
+    steps: u64,
+    run_dir: PathBuf,
+}
+
+/// Measures and prints. *Blocks* for the time asked for and a little more.
+///
+/// *Errors*: the run failed.
+pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
+    let work = Work::ALL.into_iter().find(|work| work.name() == arguments.work);
+    let work = work.ok_or_else(|| CliError::usage(format!("there is no workload {}", arguments.work)))?;
+    let scratch = std::env::temp_dir().join(format!("dtrain-bench-{}", std::process::id()));
+    let measured = measure(work, arguments, &scratch);
+    // Nothing in it is of use to anyone; what cannot be removed is in the system's temporary folder.
+    let _ = std::fs::remove_dir_all(&scratch);
+    let (rate, figures) = measured?;
+    let peak = figures.peak_rss as f64 / (1024.0 * 1024.0);
+    if arguments.output.json {
+        let line = json!({
+            "work": work.name(),
+            "ranks": arguments.ranks,
+            "threads": arguments.threads,
+            "samples_per_second": rate,
+            "peak_rss_mb": peak,
+            "steps": figures.steps,
+        });
+        println!("{line}");
+    } else {
+        let (ranks, threads) = (arguments.ranks, arguments.threads);
+        println!("{} ranks {ranks} threads {threads} samples/s {rate:.1} rss {peak:.0} MiB", work.name());
+    }
+    Ok(())
+}
+
+fn measure(work: Work, arguments: &BenchStep, scratch: &Path) -> Result<(f64, Figures), CliError> {
+    let of = |name: &str, steps| Measure {
+        work,
+        ranks: arguments.ranks,
+        threads: arguments.threads,
+        steps,
+        run_dir: scratch.join(name),
+    };
+    // A short run tells how many steps fill the time.
+    let (rate, _) = session(&of("short", 2 * WARM_UP))?;
+    let samples = f64::from(arguments.ranks) * work.batch() as f64;
+    let steps = (f64::from(arguments.seconds) * rate / samples).ceil() as u64 + WARM_UP;
+    session(&of("long", steps.max(3 * WARM_UP)))
+}
+
+fn session(measure: &Measure) -> Result<(f64, Figures), CliError> {
+    let failed = |what: String| CliError::failed(what);
+    std::fs::create_dir_all(&measure.run_dir).map_err(|e| failed(e.to_string()))?;
+    let replica = measure.replica().map_err(failed)?;
+    let (plan, schedule) = (measure.plan(), measure.schedule());
+    let instance = Instance(u64::from(std::process::id()));
+    let lock = RunLock::acquire(&measure.run_dir, instance).map_err(|e| failed(e.to_string()))?;
+    let binding = Binding::new("bench", SEED, &plan);
+    let ledger = LedgerWriter::open(&measure.run_dir.join("ledger.jsonl"), &binding);
+    let facts = RunFacts {
+        run_dir: measure.run_dir.clone(),
+        run: "bench".into(),
+        parent: None,
+        seed: SEED,
+        plan,
+        schedule,
+        bits: serde_json::Map::new(),
+        reduce: "exact".into(),
+        revision: crate::arguments::VERSION.into(),
+        specs: Vec::new(),
+        keep: NonZeroUsize::MIN,
+        best: None,
+        classifies: false,
+    };
+    let files =
+        RunFiles::open(facts, lock, ledger.map_err(|e| failed(e.to_string()))?, None).map_err(failed)?;
+    let ranges = cut_evenly(plan.micro_batches(), measure.ranks);
+    let counts = dtrain_runtime::step_counts(&plan);
+    let geometry = Geometry::plan(replica.gradient_len(), &ranges, &counts, Mode::Exact);
+    let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
+    let run_plan = RunPlan {
+        supervisor: SupervisorConfig {
+            instance,
+            members: (0..measure.ranks).map(MemberId).collect(),
+            min_ranks: measure.ranks,
+            join_timeout: Duration::from_secs(60),
+            timeouts: timeouts(),
+            reduce: Reduce::Exact,
+            micro_batches: plan.micro_batches(),
+            schedule,
+            start: StartFrom::Fresh,
+            first_generation: Generation(1),
+        },
+        isolation: Isolation::Process(Program::this()),
+        arena: Some(new_arena(WorldSize(measure.ranks), geometry).map_err(failed)?),
+        config: measure.welcome(),
+    };
+    drop(replica);
+    let observer = Box::new(Timer(Arc::clone(&stopwatch)));
+    let conclusion = supervise(run_plan, Journal::new(files, observer)).map_err(|e| failed(e.to_string()))?;
+    let Outcome::Finished(_) = conclusion.outcome else {
+        return Err(failed(format!("the benchmark did not finish: {:?}", conclusion.outcome)));
+    };
+    let rate = stopwatch.lock().expect("the journal has ended").rate();
+    Ok((rate, conclusion.figures))
+}
+
+fn timeouts() -> Timeouts {
+    Timeouts::derive(Duration::from_secs(1)).expect("a second is in range")
+}
+
+impl Measure {
+    fn welcome(&self) -> String {
+        let Self { work, ranks, threads, steps, run_dir } = self;
+        format!("{MARK}{} {ranks} {threads} {steps} {}", work.name(), run_dir.display())
+    }
+
+    fn read(welcome: &str) -> Option<Self> {
+        let mut words = welcome.strip_prefix(MARK)?.splitn(5, ' ');
+        let name = words.next()?;
+        let work = Work::ALL.into_iter().find(|work| work.name() == name)?;
+        let (ranks, threads) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (steps, run_dir) = (words.next()?.parse().ok()?, words.next()?.into());
+        Some(Self { work, ranks, threads, steps, run_dir })
+    }
+
+    fn plan(&self) -> BatchPlan {
+        let micro = self.work.batch() as u32;
+        let global = micro * self.ranks;
+        BatchPlan::new(SEED, global.into(), global, micro).expect("the peers' batches are not empty")
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule {
+            last: Step(self.steps),
+            steps_per_epoch: 1,
+            checkpoint: CheckpointEvery::Never,
+            validation_micro_batches: 0,
+            verify: 0,
+        }
+    }
+
+    fn replica(&self) -> Result<ModelReplica<Cpu>, String> {
+        let device = Cpu::new(CpuOptions { isa: Isa::best(), threads: self.threads as usize });
+        let device = device.map_err(|error| error.to_string())?;
+        let model = self.work.model(&device).map_err(|error| error.to_string())?;
+        let replica = ModelReplica::new(device, model, self.work.optimizer(), SEED);
+        let mut replica = replica.map_err(|error| error.to_string())?;
+        let mut state = replica.state().clone();
+        initialise(replica.layout(), &mut state);
+        replica.swap_state(&mut state);
+        Ok(replica)
+    }
+}
+
+/// Whether a welcome is a benchmark's.
+#[must_use]
+pub fn is_for(welcome: &str) -> bool {
+    welcome.starts_with(MARK)
+}
+
+/// A rank of a benchmark.
+///
+/// *Errors*: a sentence for people.
+pub fn rank(welcome: &str, arena: Option<OwnedFd>) -> Result<RankParts, String> {
+    let measure = Measure::read(welcome).ok_or("this is no benchmark's welcome")?;
+    let replica = measure.replica()?;
+    let profile = profile(&replica);
+    let dataset = OneBatch { data: measure.work.data(), samples: measure.plan().samples() };
+    let feed = Feed::new(Arc::new(dataset), measure.plan(), SEED).map_err(|error| error.to_string())?;
+    let compute = ComputeParts {
+        replica: Box::new(replica),
+        feed,
+        validation: None,
+        workers: 0,
+        schedule: measure.schedule(),
+        mode: Mode::Exact,
+        run_dir: measure.run_dir.clone(),
+    };
+    let fabric = Box::new(HostFabric::from_arena(arena.ok_or("a benchmark's ranks share an arena")?)?);
+    Ok(RankParts { compute, profile, timeouts: timeouts(), fabric })
+}
+
+/// The peers' one batch, over and over.
+struct OneBatch {
+    data: PeerData,
+    samples: u64,
+}
+
+impl Dataset for OneBatch {
+    fn len(&self) -> u64 {
+        self.samples
+    }
+
+    fn spec(&self) -> SampleSpec {
+        let batch = self.data.batch();
+        let (rows, Targets::Classes(classes)) = (batch.rows, batch.targets) else {
+            unreachable!("the peers' targets are classes")
+        };
+        let widest = classes.iter().max().map_or(1, |class| class + 1).max(10);
+        match batch.inputs {
+            Inputs::Values(values) => SampleSpec {
+                input: InputSpec::Values { shape: vec![values.len() / rows] },
+                target: TargetSpec::Class { classes: widest },
+            },
+            Inputs::Tokens(tokens) => SampleSpec {
+                input: InputSpec::Tokens { length: tokens.len() / rows, vocabulary: 256 },
+                target: TargetSpec::ClassPerToken { classes: 256 },
+            },
+        }
+    }
+
+    fn read(
+        &self,
+        index: u64,
+        _: Option<&dtrain_types::Key>,
+        sample: &mut SampleSlot<'_>,
+    ) -> Result<(), DataError> {
+        let batch = self.data.batch();
+        let row = index as usize % batch.rows;
+        let of = |len: usize| row * (len / batch.rows)..(row + 1) * (len / batch.rows);
+        let Targets::Classes(classes) = batch.targets else { unreachable!("the peers' targets are classes") };
+        match batch.inputs {
+            Inputs::Values(values) => {
+                sample.values().copy_from_slice(&values[of(values.len())]);
+                sample.set_class(classes[row]);
+            }
+            Inputs::Tokens(tokens) => {
+                sample.tokens().copy_from_slice(&tokens[of(tokens.len())]);
+                sample.token_classes().copy_from_slice(&classes[of(classes.len())]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When the warm-up ended, when the newest step came, and what was fed between.
+#[derive(Default)]
+struct Stopwatch {
+    begun: Option<Instant>,
+    newest: Option<Instant>,
+    samples: u64,
+}
+
+impl Stopwatch {
+    fn rate(&self) -> f64 {
+        let seconds = self.begun.zip(self.newest).map_or(0.0, |(a, b)| (b - a).as_secs_f64());
+        if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 }
+    }
+}
+
+struct Timer(Arc<Mutex<Stopwatch>>);
+
+impl Observer for Timer {
+    fn see(&mut self, happening: &Happening<'_>) {
+        let Happening::Step(step) = happening else { return };
+        let mut watch = self.0.lock().expect("no holder panics");
+        let now = Instant::now();
+        if watch.begun.is_some() {
+            watch.newest = Some(now);
+            watch.samples += step.samples;
+        } else if step.step.0 >= WARM_UP {
+            watch.begun = Some(now);
+        }
+    }
+}
