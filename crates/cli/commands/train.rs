@@ -8,9 +8,15 @@ use crate::config::Machine;
 use crate::error::CliError;
 use crate::plan::Plan;
 use crate::report::{Voice, banner};
-use crate::request::{Place, Request, settings};
+use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::session::{self, Launch};
+use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
+use dtrain_engine::ModelReplica;
+use dtrain_engine::cpu::Cpu;
+
+/// The parameters that a fork begins with.
+const INITIAL: &str = "initial.safetensors";
 
 /// Trains.
 ///
@@ -24,10 +30,21 @@ pub fn run(arguments: &Train) -> Result<(), CliError> {
     if arguments.print_config {
         return print(&request.config.to_yaml());
     }
-    let plan = Plan::open(&request.config)?;
-    let replica = plan.replica()?;
+    let mut plan = Plan::open(&request.config)?;
+    let mut replica = plan.replica()?;
     let voice = Voice::new(arguments.output.quiet);
-    let run = make_folder(&request, &plan)?;
+    let run = make_folder(&request.place)?;
+    let begun = match &request.start {
+        Start::Fork { from, checkpoint } => fork(&mut plan, &mut replica, &run, (from, *checkpoint)),
+        Start::Fresh | Start::Resume(_) => Ok(()),
+    };
+    if let Err(error) = begun.and_then(|()| write_config(&run, &plan)) {
+        // A folder that was made for nothing goes away again; what a refused run leaves is its error.
+        if !matches!(request.place, Place::Existing(_)) {
+            let _ = std::fs::remove_dir_all(&run.path);
+        }
+        return Err(error);
+    }
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     voice.say(&banner(&plan, &replica, Some(&run), machine));
     for note in &request.notes {
@@ -36,17 +53,41 @@ pub fn run(arguments: &Train) -> Result<(), CliError> {
     session::run(Launch { plan, replica, run, start: request.start, voice, json: arguments.output.json })
 }
 
-/// The first thing that is written: the folder of the run with its configuration.
-fn make_folder(request: &Request, plan: &Plan) -> Result<RunFolder, CliError> {
-    let run = match &request.place {
-        Place::Named(path) => RunFolder::create_named(path.clone())?,
-        Place::Numbered(base) => RunFolder::create_numbered(base)?,
-        Place::Existing(run) => run.clone(),
-    };
+/// The first thing that is written: the folder of the run.
+fn make_folder(place: &Place) -> Result<RunFolder, CliError> {
+    match place {
+        Place::Named(path) => RunFolder::create_named(path.clone()),
+        Place::Numbered(base) => RunFolder::create_numbered(base),
+        Place::Existing(run) => Ok(run.clone()),
+    }
+}
+
+fn write_config(run: &RunFolder, plan: &Plan) -> Result<(), CliError> {
     let text = plan.config.stored(&run.name).to_yaml();
     // What lies there already is left alone when it says the same.
-    if run.config_text().ok().as_deref() != Some(text.as_str()) {
-        run.write_config(&text)?;
+    if run.config_text().ok().as_deref() == Some(text.as_str()) {
+        return Ok(());
     }
-    Ok(run)
+    run.write_config(&text)
+}
+
+/// Begins a new run with the parameters and running statistics of a checkpoint of another one. They become a file of
+/// the new run, named by its configuration: so it stands on its own. Optimizer state and steps begin anew.
+fn fork(
+    plan: &mut Plan,
+    replica: &mut ModelReplica<Cpu>,
+    run: &RunFolder,
+    (from, id): (&RunFolder, CheckpointId),
+) -> Result<(), CliError> {
+    let shown = format!("checkpoint {id} of {}", from.path.display());
+    let fail = |error: &(dyn std::error::Error + 'static)| {
+        CliError::failed(format!("cannot fork {shown}")).because(error)
+    };
+    let checkpoint = FileStore::new(&from.path).open(id, Check::Digests).map_err(|damage| fail(&damage))?;
+    let folder = std::fs::canonicalize(&run.path).map_err(|error| fail(&error))?;
+    let file = folder.join(INITIAL);
+    dtrain_checkpoint::export(&checkpoint, &file).map_err(|error| fail(&error))?;
+    plan.config = plan.config.starting_from(&file);
+    *replica = plan.replica()?;
+    Ok(())
 }

@@ -169,6 +169,15 @@ impl Config {
         config
     }
 
+    /// This configuration with the first parameters taken from a file.
+    #[must_use]
+    pub fn starting_from(&self, file: &Path) -> Self {
+        let mut config = self.clone();
+        config.resolved.set("model.init_from", Value::Text(file.to_string_lossy().into_owned()));
+        config.model = Model::from_resolved(&config.resolved);
+        config
+    }
+
     /// This configuration without a name and a folder.
     #[must_use]
     pub fn unnamed(&self) -> Self {

@@ -1,0 +1,216 @@
+//! The rules of the code as tests: who may import whom, how long a file may be, and which names no part may have.
+//!
+//! A new edge is a decision record first, and a line in [`ALLOWED`] after that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A longer file has more than one thing to say.
+const MOST_LINES: usize = 1000;
+
+/// Who may import whom. A crate may import crates of lower rows only; L1 crates do not know each other.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("types", &[]),
+    ("engine", &["types"]),
+    ("collective", &["types"]),
+    ("protocol", &["types"]),
+    ("telemetry", &["types"]),
+    ("data", &["types"]),
+    ("checkpoint", &["types"]),
+    ("transport", &["types", "collective"]),
+    (
+        "runtime",
+        &["types", "engine", "collective", "protocol", "telemetry", "data", "checkpoint", "transport"],
+    ),
+];
+
+/// The crates that are pure: no clock, no thread, no order that can be seen.
+const PURE: &[&str] = &["types", "engine", "collective", "protocol"];
+
+/// If a helper has no home, the design is not finished.
+const NO_HOMES: &[&str] = &["common", "util", "utils", "misc", "core", "helpers"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The names of dtrain's own crates that a manifest lists under `[dependencies]` or `[target...dependencies]`.
+fn own_dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut counts = false;
+    let mut found = BTreeSet::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            // Tests may use what they like: they are not part of the crate.
+            counts = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
+        } else if let Some(rest) = line.strip_prefix("dtrain-").filter(|_| counts) {
+            found.insert(
+                rest.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').next().unwrap().to_owned(),
+            );
+        }
+    }
+    found
+}
+
+/// Edges of `manifests` that `allowed` does not have, and crates that it does not know.
+fn violations(manifests: &BTreeMap<String, String>, allowed: &[(&str, &[&str])]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, manifest) in manifests {
+        let Some((_, may)) = allowed.iter().find(|(known, _)| known == name) else {
+            wrong.push(format!("{name} is not in the table of layers"));
+            continue;
+        };
+        let edges = own_dependencies(manifest);
+        let forbidden = edges.iter().filter(|edge| !may.contains(&edge.as_str()));
+        wrong.extend(forbidden.map(|edge| format!("{name} imports {edge}")));
+    }
+    wrong
+}
+
+fn crates() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let path = entry.unwrap().path();
+        let manifest = path.join("Cargo.toml");
+        if manifest.is_file() {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            found.insert(name, fs::read_to_string(manifest).unwrap());
+        }
+    }
+    found
+}
+
+/// Every file below the folders that hold code, except what is built or fetched.
+fn files() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let folders = ["crates", "tests", "examples", "simulations", "nccl-sys", "bench", "docs"];
+    let mut left: Vec<PathBuf> =
+        folders.iter().map(|name| root().join(name)).filter(|path| path.is_dir()).collect();
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true if path.file_name().is_some_and(|name| name == "target") => {}
+                true => left.push(path),
+                false => found.push(path),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+#[test]
+fn a_crate_imports_crates_of_lower_rows_only() {
+    let crates = crates();
+    assert!(crates.len() >= 9, "the crates were not found: {:?}", crates.keys());
+    assert_eq!(violations(&crates, ALLOWED), Vec::<String>::new());
+}
+
+#[test]
+fn the_layer_rule_finds_a_crate_that_reaches_up_and_one_that_nobody_knows() {
+    let manifest = |text: &str| text.to_owned();
+    let bad = BTreeMap::from([
+        ("types".to_owned(), manifest("[dependencies]\ndtrain-engine = { workspace = true }\n")),
+        (
+            "data".to_owned(),
+            manifest(
+                "[dependencies]\ndtrain-types.workspace = true\n[dev-dependencies]\ndtrain-engine = 1\n",
+            ),
+        ),
+        ("common".to_owned(), manifest("")),
+        (
+            "engine".to_owned(),
+            manifest("[target.'cfg(unix)'.dependencies]\ndtrain-data = { path = \"x\" }\n"),
+        ),
+    ]);
+    let found = violations(&bad, ALLOWED);
+    assert_eq!(
+        found,
+        ["common is not in the table of layers", "engine imports data", "types imports engine"]
+    );
+}
+
+#[test]
+fn only_the_runtime_knows_actors_and_pure_crates_know_no_runtime() {
+    for (name, manifest) in crates() {
+        let has = |word: &str| manifest.lines().any(|line| line.trim_start().starts_with(word));
+        assert!(name == "runtime" || !has("kameo"), "{name} imports kameo");
+        if PURE.contains(&name.as_str()) {
+            assert!(!has("tokio"), "{name} imports tokio");
+            let rules = root().join("crates").join(&name).join("clippy.toml");
+            let rules =
+                fs::read_to_string(&rules).unwrap_or_else(|error| panic!("{}: {error}", shown(&rules)));
+            for banned in ["Instant::now", "SystemTime::now", "thread::spawn", "HashMap"] {
+                assert!(rules.contains(banned), "crates/{name}/clippy.toml does not ban {banned}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let sources =
+        files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs" || end == "py"));
+    let mut count = 0;
+    for path in sources {
+        count += 1;
+        let text = fs::read_to_string(&path).unwrap();
+        // Bindings are generated and compared by a test of their own.
+        if text.lines().take(3).any(|line| line.contains("@generated")) {
+            continue;
+        }
+        let lines = text.lines().count();
+        assert!(lines <= MOST_LINES, "{} has {lines} lines, at most {MOST_LINES} are allowed", shown(&path));
+    }
+    assert!(count > 50, "only {count} source files were found");
+}
+
+#[test]
+fn every_source_file_begins_by_saying_what_it_is() {
+    for path in files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let text = fs::read_to_string(&path).unwrap();
+        let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let says = first.starts_with("//!") || first.starts_with("// @generated") || first.starts_with("/*");
+        assert!(says, "{} begins with {first:?}", shown(&path));
+    }
+}
+
+#[test]
+fn no_part_is_called_by_a_name_that_says_nothing() {
+    assert!(!root().join("src").exists(), "the root package lives in crates/cli, not in src");
+    for path in files() {
+        let inside = path.strip_prefix(root()).unwrap();
+        for part in inside.components() {
+            let name = Path::new(part.as_os_str()).file_stem().unwrap().to_str().unwrap();
+            assert!(!NO_HOMES.contains(&name), "{} has no real name", shown(&path));
+        }
+    }
+}
+
+#[test]
+fn unsafe_stands_only_where_it_has_to() {
+    // The SIMD kernels and their pool, memory shared between processes, mapped files, and test allocators.
+    let may = ["crates/engine/src/cpu/", "crates/transport/src/shm/", "crates/data/src/mmap.rs"];
+    let mut seen = 0;
+    for path in files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let name = shown(&path);
+        let text = fs::read_to_string(&path).unwrap();
+        let allocator = name.contains("tests/") && text.contains("GlobalAlloc");
+        if may.iter().any(|folder| name.starts_with(folder)) || allocator {
+            seen += usize::from(text.contains("unsafe "));
+            continue;
+        }
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let bad = code
+            .filter(|line| ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| line.contains(word)));
+        // This file names the words to look for.
+        let bad: Vec<&str> = if name == "tests/architecture.rs" { Vec::new() } else { bad.collect() };
+        assert!(bad.is_empty(), "{name} is not among the places for unsafe: {bad:?}");
+    }
+    assert!(seen > 0, "no unsafe was found where it must be");
+}
