@@ -7,6 +7,7 @@
 compile_error!("dtrain runs on Linux: it needs memfd, pidfd and futexes");
 
 pub mod arguments;
+mod bench_step;
 pub mod commands;
 pub mod config;
 mod error;

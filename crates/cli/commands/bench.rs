@@ -1,8 +1,8 @@
 //! `dtrain bench step`: how fast this machine trains a workload that PyTorch was measured on too.
 
 use crate::arguments::{Bench as Arguments, BenchStep};
+use crate::bench_step;
 use crate::error::CliError;
-use crate::session;
 
 /// Runs the command.
 ///
@@ -14,5 +14,5 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
 }
 
 fn bench_step(arguments: &BenchStep) -> Result<(), CliError> {
-    session::bench(arguments)
+    bench_step::run(arguments)
 }

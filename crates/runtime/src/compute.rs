@@ -18,7 +18,8 @@ use dtrain_protocol::{
     Activity, CheckpointId, Digest, Due, Failure, Finished, StartFrom, StepRecord, ValidationPart,
 };
 use dtrain_types::{
-    Epoch, Generation, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer, cut_evenly, roots,
+    BatchPlan, Epoch, Generation, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer, cut_evenly,
+    roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -106,7 +107,7 @@ impl Compute {
 
     fn build(&mut self, mut backend: Box<dyn Backend>, membership: Membership) -> Result<(), Failure> {
         self.generation = membership.generation;
-        let counts = step_counts(&self.parts);
+        let counts = step_counts(self.parts.feed.plan());
         backend.prepare(&counts);
         backend
             .start(Sequence(0), &Op::Barrier)
@@ -342,8 +343,8 @@ fn merge(
 }
 
 /// The numbers of micro-batches that a step of this run can have.
-pub fn step_counts(parts: &ComputeParts) -> Vec<u32> {
-    let plan = parts.feed.plan();
+#[must_use]
+pub fn step_counts(plan: &BatchPlan) -> Vec<u32> {
     let last = plan.step(Step(plan.steps_per_epoch())).micro_batches;
     let mut counts = vec![plan.step(Step(1)).micro_batches, last];
     counts.dedup();

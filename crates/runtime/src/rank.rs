@@ -245,7 +245,7 @@ fn start_hands(parts: RankParts, desk: &NewsDesk) -> std::io::Result<(Hands, std
     let controls = Arc::new(Controls::default());
     let (orders, queue) = channel();
     let RankParts { compute: parts, fabric, .. } = parts;
-    let gradient = (parts.replica.gradient_len(), step_counts(&parts));
+    let gradient = (parts.replica.gradient_len(), step_counts(parts.feed.plan()));
     let sync = Sync {
         fabric,
         orders: orders.clone(),

@@ -3,7 +3,7 @@
 //! The runtime does not know which data set, model, device or network it drives. A rank calls its [`Recipe`] once,
 //! with the text of the run's configuration, after it has been welcomed.
 
-use dtrain_collective::{Backend, CollectiveError, Geometry, Membership, Mode};
+use dtrain_collective::{Backend, Geometry, Membership, Mode};
 use dtrain_data::{Dataset, EvaluationPlan, Feed};
 use dtrain_engine::Replica;
 use dtrain_protocol::{Profile, Schedule, Timeouts};
@@ -59,13 +59,16 @@ pub struct ComputeParts {
 
 /// Builds the data plane of a generation.
 pub trait Fabric: Send {
-    /// A backend for this membership. *Errors*: memory or peers that cannot be reached.
+    /// A backend for this membership, prepared for steps of `counts` micro-batches.
+    ///
+    /// *Errors*: a sentence: memory or peers that cannot be reached.
     fn connect(
         &mut self,
         membership: &Membership,
         geometry: Geometry,
         mode: Mode,
-    ) -> Result<Box<dyn Backend>, CollectiveError>;
+        counts: &[u32],
+    ) -> Result<Box<dyn Backend>, String>;
 }
 
 /// The name of this host, for people.

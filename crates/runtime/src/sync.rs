@@ -53,7 +53,7 @@ impl Message<Connect> for Sync {
     async fn handle(&mut self, Connect(membership): Connect, _: &mut Context<Self, ()>) {
         let (len, counts) = &self.gradient;
         let geometry = Geometry::plan(*len, &membership.ranges, counts, self.mode);
-        match self.fabric.connect(&membership, geometry, self.mode) {
+        match self.fabric.connect(&membership, geometry, self.mode, counts) {
             Ok(backend) => {
                 self.aborter = Some(backend.aborter());
                 // The compute thread is gone only when the rank is ending.

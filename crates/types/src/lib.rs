@@ -11,7 +11,9 @@ mod time;
 mod trailer;
 mod tree;
 
-pub use ids::{Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, Rank, Seed, Step, WorldSize};
+pub use ids::{
+    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, Rank, Seed, Step, WorldSize,
+};
 pub use plan::{BatchPlan, PlanError, StepPlan};
 pub use random::{Key, Permutation, Site};
 pub use ranges::{MicroRange, cut_evenly, cut_in_proportion};

@@ -120,7 +120,8 @@ impl BatchPlan {
         let per_epoch = self.steps_per_epoch();
         let (epoch, index) = ((step.0 - 1) / per_epoch, (step.0 - 1) % per_epoch);
         let first = index * u64::from(self.global_batch);
-        let samples = u32::try_from((self.samples - first).min(u64::from(self.global_batch))).expect("at most a u32");
+        let samples =
+            u32::try_from((self.samples - first).min(u64::from(self.global_batch))).expect("at most a u32");
         StepPlan {
             step,
             epoch: Epoch(u32::try_from(epoch).expect("fewer than 2^32 epochs")),
@@ -135,7 +136,11 @@ impl BatchPlan {
     /// The samples of one micro-batch, in order.
     ///
     /// *Panics* if the step has no such micro-batch.
-    pub fn micro_batch_samples(&self, step: &StepPlan, micro_batch: MicroBatch) -> impl Iterator<Item = u64> + use<> {
+    pub fn micro_batch_samples(
+        &self,
+        step: &StepPlan,
+        micro_batch: MicroBatch,
+    ) -> impl Iterator<Item = u64> + use<> {
         assert!(micro_batch.0 < step.micro_batches, "micro-batch {micro_batch} of {}", step.micro_batches);
         let order = Permutation::new(self.seed, step.epoch, self.samples);
         let lo = micro_batch.0 * self.micro_batch;

@@ -43,7 +43,10 @@ pub fn cut_evenly(count: u32, world: u32) -> Vec<MicroRange> {
 #[must_use]
 pub fn cut_in_proportion(count: u32, speeds: &[f64]) -> Vec<MicroRange> {
     assert!(!speeds.is_empty(), "a generation has at least one rank");
-    assert!(speeds.iter().all(|s| s.is_finite() && *s > 0.0), "a speed is a finite positive number: {speeds:?}");
+    assert!(
+        speeds.iter().all(|s| s.is_finite() && *s > 0.0),
+        "a speed is a finite positive number: {speeds:?}"
+    );
     // Spares come last: the ranks beyond `count` would compute nothing.
     let busy = speeds.len().min(count as usize);
     let total: f64 = speeds[..busy].iter().sum();
@@ -57,7 +60,8 @@ pub fn cut_in_proportion(count: u32, speeds: &[f64]) -> Vec<MicroRange> {
         passed += speed;
         let ideal = passed / total * f64::from(count);
         let left = (busy - i - 1) as u32;
-        let hi = if left == 0 { count } else { near_tree_node(ideal, count, busy).clamp(lo + 1, count - left) };
+        let hi =
+            if left == 0 { count } else { near_tree_node(ideal, count, busy).clamp(lo + 1, count - left) };
         ranges.push(MicroRange { lo, hi });
         lo = hi;
     }
@@ -97,7 +101,10 @@ mod tests {
                 assert_eq!(next, count);
                 let (min, max) = (ranges.iter().map(|r| r.len()).min(), ranges.iter().map(|r| r.len()).max());
                 let even = count.div_ceil(world);
-                assert!(max.unwrap_or(0) <= even + count.div_ceil(20 * world), "{count} over {world}: {min:?} {max:?}");
+                assert!(
+                    max.unwrap_or(0) <= even + count.div_ceil(20 * world),
+                    "{count} over {world}: {min:?} {max:?}"
+                );
             }
         }
     }

@@ -188,7 +188,8 @@ mod tests {
 
     fn leaf(seed: u64) -> impl Fn(u32) -> f32 {
         move |m| {
-            let key = crate::Key::new(crate::Seed(seed), crate::Step(0), crate::MicroBatch(m), crate::Site(0));
+            let key =
+                crate::Key::new(crate::Seed(seed), crate::Step(0), crate::MicroBatch(m), crate::Site(0));
             (key.unit_f32(0) - 0.5) * 10f32.powi((key.bits(1) % 9) as i32 - 4)
         }
     }
@@ -216,7 +217,11 @@ mod tests {
             let leaf = leaf(u64::from(count));
             let want = plain(0, count, &leaf).to_bits();
             for world in 1..=count + 2 {
-                assert_eq!(in_parts(&cut_evenly(count, world), count, &leaf).to_bits(), want, "{count} over {world}");
+                assert_eq!(
+                    in_parts(&cut_evenly(count, world), count, &leaf).to_bits(),
+                    want,
+                    "{count} over {world}"
+                );
             }
         }
     }
