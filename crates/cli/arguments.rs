@@ -3,7 +3,7 @@
 //! It does not know what a configuration key means; `key=value` arguments pass through as they are.
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Version and revision, as `--version` shows them.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("DTRAIN_REVISION"), ")");
@@ -204,7 +204,7 @@ impl Train {
     /// `--resume ranks=3` means the newest run with three ranks, not a run called `ranks=3`.
     fn give_back_override(&mut self) {
         if let Some(run) =
-            self.resume.as_mut().filter(|run| run.contains('=') && !PathBuf::from(&*run).exists())
+            self.resume.as_mut().filter(|run| run.contains('=') && !Path::new(run.as_str()).exists())
         {
             self.settings.overrides.insert(0, std::mem::take(run));
         }

@@ -45,7 +45,14 @@ impl Plan {
         let batches = BatchPlan::new(config.seed, samples, batch.global, batch.micro)
             .map_err(|error| config.problem("global_batch", error.to_string()))?;
         let named = |classes: ClassDistribution| classes.named(&opened.class_names);
-        let classes = dtrain_data::class_distribution(opened.train.as_ref())?.map(named);
+        // One class a token means reading the whole text: only where its weights need it.
+        let per_token = matches!(spec.target, TargetSpec::ClassPerToken { .. });
+        let balanced =
+            matches!(config.loss, Loss::CrossEntropy { class_weights: ClassWeights::Balanced, .. });
+        let classes = match per_token && !balanced {
+            true => None,
+            false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
+        };
         Ok(Self { config: config.clone(), spec, batches, classes, opened })
     }
 

@@ -72,7 +72,7 @@ pub fn rank_parts(
         replica,
         feed: plan.feed().map_err(|error| error.to_string())?,
         validation: plan.validation(),
-        workers: plan.config.workers as usize,
+        workers: plan.config.workers,
         schedule: plan.schedule(),
         mode: plan.mode(),
         run_dir,

@@ -159,8 +159,8 @@ fn new_place(config: &Config, base: &str) -> Place {
 /// The run that `--resume` asks for; empty is the newest of its name. `resume=PATH` says the same.
 fn asked_run(arguments: &Train) -> Option<String> {
     let by_key = || {
-        let values = arguments.settings.overrides.iter().filter_map(|word| word.strip_prefix("resume="));
-        values.last().filter(|value| !matches!(*value, "never" | "auto")).map(str::to_owned)
+        let mut values = arguments.settings.overrides.iter().filter_map(|word| word.strip_prefix("resume="));
+        values.next_back().filter(|value| !matches!(*value, "never" | "auto")).map(str::to_owned)
     };
     arguments.resume.clone().or_else(by_key)
 }
@@ -178,8 +178,8 @@ impl Wanted {
 
     fn from_words(words: &[String]) -> Self {
         let value = |keys: &[&str]| {
-            let given = words.iter().filter_map(|word| word.split_once('='));
-            given.filter(|(key, _)| keys.contains(key)).last().map(|(_, value)| value.to_owned())
+            let mut given = words.iter().filter_map(|word| word.split_once('='));
+            given.rfind(|(key, _)| keys.contains(key)).map(|(_, value)| value.to_owned())
         };
         let by_name = || value(&["name"]).map(|name| Path::new(RUNS).join(name));
         Self {

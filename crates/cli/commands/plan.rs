@@ -34,7 +34,7 @@ fn tables(plan: &Plan, replica: &dyn Replica) -> String {
     let layout = replica.layout();
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{:<28} {:<20} {:>10}  {}", "tensor", "shape", "elements", "section");
+    let _ = writeln!(text, "{:<28} {:<20} {:>10}  section", "tensor", "shape", "elements");
     for tensor in &layout.tensors {
         let (shape, elements) = (format!("{:?}", tensor.shape), grouped(tensor.elements() as u64));
         let _ = writeln!(text, "{:<28} {shape:<20} {elements:>10}  {}", tensor.name, tensor.section.name());
