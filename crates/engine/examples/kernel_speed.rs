@@ -1,25 +1,32 @@
 //! GFLOP/s of products and convolutions at the shapes that the benchmark workloads have, one thread.
 //!
+//! Times are CPU seconds of this thread, so that other work on the machine does not count (its use of the caches does).
+//!
 //! `cargo run --release -p dtrain-engine --example kernel_speed [filter]`
-#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::{Activation, Attention, Conv2d, Device, Product, Rows, Strides, Write};
-use std::time::Instant;
 
-/// The best of several short runs, in seconds per call.
+/// CPU seconds of this thread so far.
+fn now() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// The median of several short runs, in seconds per call.
 fn seconds(mut call: impl FnMut()) -> f64 {
     call();
-    let mut best = f64::INFINITY;
-    for _ in 0..9 {
-        let (start, mut calls) = (Instant::now(), 0);
-        while start.elapsed().as_secs_f64() < 0.03 {
-            call();
-            calls += 1;
-        }
-        best = best.min(start.elapsed().as_secs_f64() / f64::from(calls));
+    let start = now();
+    call();
+    let calls = (0.01 / (now() - start).max(1e-6)).ceil() as usize;
+    let mut runs = [0.0f64; 9];
+    for run in &mut runs {
+        let start = now();
+        (0..calls).for_each(|_| call());
+        *run = (now() - start) / calls as f64;
     }
-    best
+    runs.sort_by(f64::total_cmp);
+    runs[4]
 }
 
 fn products(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
@@ -66,8 +73,15 @@ fn convolutions(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
         if !wanted(name) {
             continue;
         }
-        let shape =
-            Conv2d { images: 128, channels, size, outputs, kernel: [3, 3], stride: [1, 1], padding: [padding; 2] };
+        let shape = Conv2d {
+            images: 128,
+            channels,
+            size,
+            outputs,
+            kernel: [3, 3],
+            stride: [1, 1],
+            padding: [padding; 2],
+        };
         let [height, width] = shape.output_size();
         let (x, w) = (vec![0.5; 128 * channels * size[0] * size[1]], vec![0.5; outputs * channels * 9]);
         let (mut y, mut dx, mut dw) = (vec![0.5; 128 * outputs * height * width], x.clone(), w.clone());
@@ -102,7 +116,11 @@ fn others(cpu: &Cpu) {
     let (gain, mut saved) = (vec![1.0; 256], vec![0.0; 2048]);
     let (x, z) = (&x[..1 << 18], &mut z[..1 << 18]);
     let quarter = million / 4.0;
-    report("layer norm (an element)", quarter, seconds(|| cpu.layer_norm(rows, x, &gain, &gain, z, &mut saved)));
+    report(
+        "layer norm (an element)",
+        quarter,
+        seconds(|| cpu.layer_norm(rows, x, &gain, &gain, z, &mut saved)),
+    );
     let (mut dgain, mut scratch) = (vec![0.0; 256], vec![0.0; cpu.layer_norm_scratch(rows)]);
     let mut dbias = dgain.clone();
     let call = || {
@@ -110,7 +128,8 @@ fn others(cpu: &Cpu) {
     };
     report("layer norm gradient (an element)", quarter, seconds(call));
     report("max pool (an output)", 128.0 * 64.0 * 144.0, {
-        let pool = dtrain_engine::device::Pool2d { planes: 8192, size: [24, 24], window: [2, 2], stride: [2, 2] };
+        let pool =
+            dtrain_engine::device::Pool2d { planes: 8192, size: [24, 24], window: [2, 2], stride: [2, 2] };
         let (x, mut y) = (vec![0.5; 8192 * 576], vec![0.5; 8192 * 144]);
         let mut places = y.clone();
         seconds(|| cpu.max_pool(&pool, &x, &mut y, &mut places))
@@ -130,8 +149,6 @@ fn main() {
     convolutions(&cpu, &wanted);
     if filter.is_empty() {
         others(&cpu);
-        let start = Instant::now();
-        let _ = dtrain_engine::fingerprint::fingerprint(&cpu);
-        println!("fingerprint {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+        report("fingerprint", 0.0, seconds(|| drop(dtrain_engine::fingerprint::fingerprint(&cpu))));
     }
 }

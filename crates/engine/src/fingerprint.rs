@@ -7,8 +7,8 @@
 
 use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows, Sgd,
-    Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
+    Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 use serde::{Deserialize, Serialize};
@@ -116,8 +116,15 @@ impl SelfTest<'_> {
 
     fn convolutions(&mut self) {
         for (stride, padding) in [([1, 1], [1, 0]), ([2, 1], [0, 1])] {
-            let shape =
-                Conv2d { images: 2, channels: 3, size: [9, 10], outputs: 18, kernel: [3, 3], stride, padding };
+            let shape = Conv2d {
+                images: 2,
+                channels: 3,
+                size: [9, 10],
+                outputs: 18,
+                kernel: [3, 3],
+                stride,
+                padding,
+            };
             let [height, width] = shape.output_size();
             let (x, w) = (self.numbers(2 * 3 * 90), self.numbers(18 * 27));
             let (bias, dy) = (self.numbers(18), self.numbers(2 * 18 * height * width));

@@ -45,20 +45,24 @@ fn products_agree(k: usize) {
     let whole = product(&reference, [most, most, k], layouts(most, most, k)[1], &a, &b);
     for (r, c) in [(0, 0), (199, 199), (64, 130), (13, 32)] {
         let wanted = by_definition(k, |i| (a[r * k + i], b[c * k + i]));
-        assert_eq!(whole[r * most + c].to_bits(), wanted.to_bits(), "({r}, {c}) of K {k} against the definition");
+        assert_eq!(
+            whole[r * most + c].to_bits(),
+            wanted.to_bits(),
+            "({r}, {c}) of K {k} against the definition"
+        );
     }
     let devices: Vec<Cpu> = [Isa::Avx2, Isa::Avx512]
         .into_iter()
         .filter(|isa| isa.is_here())
         .flat_map(|isa| (1..=8).map(move |threads| Cpu::new(CpuOptions { isa, threads }).unwrap()))
         .collect();
-    let turn = |x: &[f32], rows: usize| -> Vec<f32> { (0..rows * k).map(|i| x[i % rows * k + i / rows]).collect() };
+    let turn =
+        |x: &[f32], rows: usize| -> Vec<f32> { (0..rows * k).map(|i| x[i % rows * k + i / rows]).collect() };
     let turned: Vec<[Vec<f32>; 2]> = SIZES.iter().map(|&size| [turn(&a, size), turn(&b, size)]).collect();
     let mut next = 0;
     for (i, &m) in SIZES.iter().enumerate() {
         for (j, &n) in SIZES.iter().enumerate() {
-            let wanted: Vec<u32> =
-                (0..m * n).map(|i| whole[i / n * most + i % n].to_bits()).collect();
+            let wanted: Vec<u32> = (0..m * n).map(|i| whole[i / n * most + i % n].to_bits()).collect();
             for (layout, strides) in layouts(m, n, k).into_iter().enumerate() {
                 let x = if layout < 2 { &a[..] } else { &turned[i][0] };
                 let y = if layout % 2 == 1 { &b[..] } else { &turned[j][1] };
@@ -109,12 +113,18 @@ fn products_of_9216_terms_have_one_result() {
 fn the_scalar_product_has_the_same_result() {
     let scalar = |threads| Cpu::new(CpuOptions { isa: Isa::Scalar, threads }).unwrap();
     let (one, three, best) = (scalar(1), scalar(3), cpu());
-    for [m, n, k] in [[1, 1, 511], [10, 65, 513], [65, 10, 512], [63, 64, 1000], [2, 16, 9216], [130, 130, 70]] {
+    for [m, n, k] in
+        [[1, 1, 511], [10, 65, 513], [65, 10, 512], [63, 64, 1000], [2, 16, 9216], [130, 130, 70]]
+    {
         let (x, y) = (numbers(1, m * k), numbers(2, n * k));
         for strides in layouts(m, n, k) {
             let wanted = bits(&product(&best, [m, n, k], strides, &x, &y));
             for cpu in [&one, &three] {
-                assert_eq!(bits(&product(cpu, [m, n, k], strides, &x, &y)), wanted, "{m}x{n}x{k} {strides:?}");
+                assert_eq!(
+                    bits(&product(cpu, [m, n, k], strides, &x, &y)),
+                    wanted,
+                    "{m}x{n}x{k} {strides:?}"
+                );
             }
         }
     }

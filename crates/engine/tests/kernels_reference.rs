@@ -24,7 +24,9 @@ fn reference_product(shape: &Product, a: &[f32], b: &[f32], c: &[f32]) -> Vec<f6
 #[test]
 fn a_product_of_any_layout_and_size_is_right_and_touches_nothing_else() {
     let cpu = cpu();
-    for (m, n, k) in [(1, 1, 1), (1, 33, 7), (33, 1, 513), (5, 10, 100), (16, 16, 16), (50, 70, 600), (130, 97, 65)] {
+    for (m, n, k) in
+        [(1, 1, 1), (1, 33, 7), (33, 1, 513), (5, 10, 100), (16, 16, 16), (50, 70, 600), (130, 97, 65)]
+    {
         for (a_turned, b_turned) in [(false, false), (false, true), (true, false), (true, true)] {
             for write in [Write::Set, Write::Add] {
                 let a = if a_turned { Strides::transposed(m + 1) } else { Strides::rows(k + 2) };
@@ -94,152 +96,9 @@ fn column_sums_are_right() {
         let x = numbers(1, rows * width);
         let mut sums = poison(width);
         cpu().column_sums(Rows { rows, width }, &x, &mut sums);
-        let wanted: Vec<f64> = (0..width).map(|j| (0..rows).map(|i| f64::from(x[i * width + j])).sum()).collect();
+        let wanted: Vec<f64> =
+            (0..width).map(|j| (0..rows).map(|i| f64::from(x[i * width + j])).sum()).collect();
         assert_near("column sums", &sums, &wanted);
-    }
-}
-
-/// Convolutions of every kind: strides, padding, kernels of one, images narrower than a tile, one channel.
-fn convolutions() -> Vec<Conv2d> {
-    let conv = |images, channels, size, outputs, kernel, stride, padding| Conv2d {
-        images,
-        channels,
-        size,
-        outputs,
-        kernel,
-        stride,
-        padding,
-    };
-    vec![
-        conv(3, 1, [28, 28], 32, [3, 3], [1, 1], [0, 0]),
-        conv(2, 32, [26, 26], 64, [3, 3], [1, 1], [0, 0]),
-        conv(5, 16, [8, 8], 33, [3, 3], [1, 1], [1, 1]),
-        conv(2, 3, [9, 7], 5, [3, 2], [2, 1], [1, 0]),
-        conv(2, 4, [11, 12], 6, [5, 4], [2, 3], [2, 1]),
-        conv(3, 7, [6, 5], 3, [1, 1], [1, 1], [0, 0]),
-        conv(2, 5, [6, 6], 4, [1, 1], [2, 2], [0, 0]),
-        conv(1, 70, [5, 5], 17, [3, 3], [1, 1], [2, 2]),
-        conv(1, 2, [4, 4], 3, [4, 4], [1, 1], [0, 0]),
-        conv(1, 1, [30, 40], 2, [3, 3], [1, 1], [1, 1]),
-    ]
-}
-
-/// Calls `f(y index, x index, w index)` for each term of a convolution.
-fn for_each_term(shape: &Conv2d, mut f: impl FnMut(usize, usize, usize)) {
-    let [oh, ow] = shape.output_size();
-    for image in 0..shape.images {
-        for o in 0..shape.outputs {
-            for (oy, ox) in (0..oh).flat_map(|oy| (0..ow).map(move |ox| (oy, ox))) {
-                for c in 0..shape.channels {
-                    for (ky, kx) in (0..shape.kernel[0]).flat_map(|a| (0..shape.kernel[1]).map(move |b| (a, b))) {
-                        let y = (oy * shape.stride[0] + ky).wrapping_sub(shape.padding[0]);
-                        let x = (ox * shape.stride[1] + kx).wrapping_sub(shape.padding[1]);
-                        if y < shape.size[0] && x < shape.size[1] {
-                            f(
-                                ((image * shape.outputs + o) * oh + oy) * ow + ox,
-                                ((image * shape.channels + c) * shape.size[0] + y) * shape.size[1] + x,
-                                ((o * shape.channels + c) * shape.kernel[0] + ky) * shape.kernel[1] + kx,
-                            );
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_convolution_and_its_gradients_are_right() {
-    let cpu = cpu();
-    for shape in convolutions() {
-        let [oh, ow] = shape.output_size();
-        let x = numbers(1, shape.images * shape.channels * shape.size[0] * shape.size[1]);
-        let w = numbers(2, shape.outputs * shape.channels * shape.kernel[0] * shape.kernel[1]);
-        let bias = numbers(3, shape.outputs);
-        let dy = numbers(4, shape.images * shape.outputs * oh * ow);
-        let (mut y, mut dx, mut dw, mut db) =
-            (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()], vec![0.0; bias.len()]);
-        for (i, y) in y.iter_mut().enumerate() {
-            *y = f64::from(bias[i / (oh * ow) % shape.outputs]);
-            db[i / (oh * ow) % shape.outputs] += f64::from(dy[i]);
-        }
-        for_each_term(&shape, |yi, xi, wi| {
-            y[yi] += f64::from(x[xi]) * f64::from(w[wi]);
-            dx[xi] += f64::from(dy[yi]) * f64::from(w[wi]);
-            dw[wi] += f64::from(dy[yi]) * f64::from(x[xi]);
-        });
-        let mut scratch = poison(cpu.conv2d_scratch(&shape));
-        let mut out = poison(y.len());
-        cpu.conv2d(&shape, &x, &w, Some(&bias), Activation::None, &mut out, &mut scratch);
-        assert_near(&format!("y of {shape:?}"), &out, &y);
-        cpu.conv2d(&shape, &x, &w, Some(&bias), Activation::Relu, &mut out, &mut scratch);
-        let positive: Vec<f64> = y.iter().map(|v| v.max(0.0)).collect();
-        assert_near(&format!("activated y of {shape:?}"), &out, &positive);
-        let mut out = poison(x.len());
-        cpu.conv2d_input_gradient(&shape, &w, &dy, &mut out, &mut scratch);
-        assert_near(&format!("dx of {shape:?}"), &out, &dx);
-        let (mut out, mut out_bias) = (poison(w.len()), poison(bias.len()));
-        cpu.conv2d_weight_gradient(&shape, &x, &dy, &mut out, Some(&mut out_bias), &mut scratch);
-        assert_near(&format!("dw of {shape:?}"), &out, &dw);
-        assert_near(&format!("db of {shape:?}"), &out_bias, &db);
-    }
-}
-
-fn pools() -> Vec<Pool2d> {
-    vec![
-        Pool2d { planes: 70, size: [24, 24], window: [2, 2], stride: [2, 2] },
-        Pool2d { planes: 3, size: [7, 9], window: [3, 2], stride: [2, 3] },
-        Pool2d { planes: 2, size: [5, 5], window: [3, 3], stride: [1, 1] },
-        Pool2d { planes: 1, size: [4, 4], window: [4, 4], stride: [4, 4] },
-    ]
-}
-
-/// Calls `f(output index, input index)` for each element of each window.
-fn for_each_cell(shape: &Pool2d, mut f: impl FnMut(usize, usize)) {
-    let [oh, ow] = shape.output_size();
-    for plane in 0..shape.planes {
-        for (oy, ox) in (0..oh).flat_map(|oy| (0..ow).map(move |ox| (oy, ox))) {
-            for (a, b) in (0..shape.window[0]).flat_map(|a| (0..shape.window[1]).map(move |b| (a, b))) {
-                let at = (oy * shape.stride[0] + a) * shape.size[1] + ox * shape.stride[1] + b;
-                f((plane * oh + oy) * ow + ox, plane * shape.size[0] * shape.size[1] + at);
-            }
-        }
-    }
-}
-
-#[test]
-fn pooling_and_its_gradients_are_right() {
-    let cpu = cpu();
-    for shape in pools() {
-        let [oh, ow] = shape.output_size();
-        let (inputs, outputs) = (shape.planes * shape.size[0] * shape.size[1], shape.planes * oh * ow);
-        // Few different values, so that there are equals.
-        let x: Vec<f32> = numbers(1, inputs).iter().map(|v| (v * 4.0).round()).collect();
-        let dy = numbers(2, outputs);
-        let count = (shape.window[0] * shape.window[1]) as f64;
-        let mut best = vec![None::<usize>; outputs];
-        let (mut mean, mut d_mean, mut d_max) = (vec![0.0; outputs], vec![0.0; inputs], vec![0.0; inputs]);
-        for_each_cell(&shape, |out, at| {
-            if best[out].is_none_or(|best| x[at] > x[best]) {
-                best[out] = Some(at);
-            }
-            mean[out] += f64::from(x[at]) / count;
-            d_mean[at] += f64::from(dy[out]) / count;
-        });
-        let most: Vec<f64> = best.iter().map(|at| f64::from(x[at.unwrap()])).collect();
-        for (out, at) in best.iter().enumerate() {
-            d_max[at.unwrap()] += f64::from(dy[out]);
-        }
-        let (mut y, mut places, mut dx) = (poison(outputs), poison(outputs), poison(inputs));
-        cpu.max_pool(&shape, &x, &mut y, &mut places);
-        assert_near("max", &y, &most);
-        cpu.max_pool_gradient(&shape, &places, &dy, &mut dx);
-        assert_near("gradient of max", &dx, &d_max);
-        let (mut y, mut dx) = (poison(outputs), poison(inputs));
-        cpu.avg_pool(&shape, &x, &mut y);
-        assert_near("average", &y, &mean);
-        cpu.avg_pool_gradient(&shape, &dy, &mut dx);
-        assert_near("gradient of average", &dx, &d_mean);
     }
 }
 
@@ -264,7 +123,8 @@ fn point_wise_operations_are_right() {
     assert_near("relu", &y, &a.iter().map(|&v| f64::from(v).max(0.0)).collect::<Vec<_>>());
     let mut d = b.clone();
     cpu.relu_gradient(&y, &mut d);
-    let wanted: Vec<f64> = a.iter().zip(&b).map(|(&a, &b)| if a > 0.0 { f64::from(b) } else { 0.0 }).collect();
+    let wanted: Vec<f64> =
+        a.iter().zip(&b).map(|(&a, &b)| if a > 0.0 { f64::from(b) } else { 0.0 }).collect();
     assert_near("gradient of relu", &d, &wanted);
     let phi = |x: f64| 0.5 * (1.0 + erf(x / 2f64.sqrt()));
     let density = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
@@ -342,9 +202,10 @@ fn layer_norm_and_its_gradients_are_right() {
         assert_near("layer norm", &out, &y);
         let (mut out, mut out_gain, mut out_bias) = (poison(rows * width), poison(width), poison(width));
         let mut scratch = poison(cpu.layer_norm_scratch(shape));
-        let wants = |out: Option<&mut [f32]>, out_gain: &mut [f32], out_bias: &mut [f32], scratch: &mut [f32]| {
-            cpu.layer_norm_gradient(shape, &x, &gain, &saved, &dy, out, out_gain, out_bias, scratch);
-        };
+        let wants =
+            |out: Option<&mut [f32]>, out_gain: &mut [f32], out_bias: &mut [f32], scratch: &mut [f32]| {
+                cpu.layer_norm_gradient(shape, &x, &gain, &saved, &dy, out, out_gain, out_bias, scratch);
+            };
         wants(Some(&mut out), &mut out_gain, &mut out_bias, &mut scratch);
         assert_near("dx of layer norm", &out, &dx);
         assert_near("dgain", &out_gain, &dgain);
@@ -358,7 +219,9 @@ fn layer_norm_and_its_gradients_are_right() {
 #[test]
 fn batch_norm_and_its_gradients_are_right() {
     let cpu = cpu();
-    for (images, channels, area, shift) in [(4, 3, 25, 0.0), (2, 17, 1, 0.0), (9, 5, 100, 1000.0), (1, 2, 37, -3.0)] {
+    for (images, channels, area, shift) in
+        [(4, 3, 25, 0.0), (2, 17, 1, 0.0), (9, 5, 100, 1000.0), (1, 2, 37, -3.0)]
+    {
         let shape = ChannelNorm { images, channels, area, epsilon: 1e-5 };
         let len = images * channels * area;
         let x: Vec<f32> = numbers(1, len).iter().map(|v| v + shift).collect();
@@ -408,7 +271,8 @@ fn batch_norm_and_its_gradients_are_right() {
         near("dx of batch norm", &d, &dx);
         near("dgain of batch norm", &d_gain, &dgain);
         assert_near("dbias of batch norm", &d_bias, &dbias);
-        let running: Vec<f32> = mean.iter().map(|&m| m as f32).chain(numbers(5, channels).iter().map(|v| v + 2.0)).collect();
+        let running: Vec<f32> =
+            mean.iter().map(|&m| m as f32).chain(numbers(5, channels).iter().map(|v| v + 2.0)).collect();
         out.fill(f32::NAN);
         cpu.batch_norm_by(shape, &x, &gain, &bias, &running, &mut out);
         let by: Vec<f64> = (0..len)
@@ -464,7 +328,8 @@ fn reference_attention(shape: &Attention, qkv: &[f32], dy: &[f32]) -> (Vec<f64>,
     for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
         for t in 0..time {
             let q = &qkv[at(b, t, 0, h)..][..head];
-            let p: Vec<f64> = (0..=t).map(|s| (scale * dot(q, &qkv[at(b, s, 1, h)..][..head])).exp()).collect();
+            let p: Vec<f64> =
+                (0..=t).map(|s| (scale * dot(q, &qkv[at(b, s, 1, h)..][..head])).exp()).collect();
             let total: f64 = p.iter().sum();
             let dy = &dy[out_at(b, t, h)..][..head];
             let dp: Vec<f64> = (0..=t).map(|s| dot(dy, &qkv[at(b, s, 2, h)..][..head])).collect();
@@ -486,7 +351,9 @@ fn reference_attention(shape: &Attention, qkv: &[f32], dy: &[f32]) -> (Vec<f64>,
 #[test]
 fn attention_and_its_gradient_are_right() {
     let cpu = cpu();
-    for (batch, time, heads, head) in [(2, 128, 2, 32), (1, 1, 1, 1), (2, 37, 3, 5), (1, 70, 2, 48), (1, 600, 1, 16)] {
+    for (batch, time, heads, head) in
+        [(2, 128, 2, 32), (1, 1, 1, 1), (2, 37, 3, 5), (1, 70, 2, 48), (1, 600, 1, 16)]
+    {
         let shape = Attention { batch, time, heads, head };
         let out = batch * time * heads * head;
         let qkv: Vec<f32> = numbers(1, 3 * out).iter().map(|v| v * 2.0).collect();
@@ -503,7 +370,12 @@ fn attention_and_its_gradient_are_right() {
 }
 
 /// Loss sums and gradient of cross entropy in f64, from the definition in PyTorch's documentation.
-fn reference_cross_entropy(o: &CrossEntropy<'_>, width: usize, x: &[f32], targets: &[u32]) -> (LossSums, Vec<f64>) {
+fn reference_cross_entropy(
+    o: &CrossEntropy<'_>,
+    width: usize,
+    x: &[f32],
+    targets: &[u32],
+) -> (LossSums, Vec<f64>) {
     let (mut sums, mut d) = (LossSums::default(), vec![0.0; x.len()]);
     let weight = |c: usize| o.class_weights.get(c).map_or(1.0, |&w| f64::from(w));
     let smoothing = f64::from(o.label_smoothing);
@@ -512,7 +384,10 @@ fn reference_cross_entropy(o: &CrossEntropy<'_>, width: usize, x: &[f32], target
         let total: f64 = x.iter().map(|v| v.exp()).sum();
         let log_p = |c: usize| x[c] - total.ln();
         let goal: Vec<f64> = (0..width)
-            .map(|c| weight(c) * (smoothing / width as f64 + if c == target as usize { 1.0 - smoothing } else { 0.0 }))
+            .map(|c| {
+                weight(c)
+                    * (smoothing / width as f64 + if c == target as usize { 1.0 - smoothing } else { 0.0 })
+            })
             .collect();
         sums.loss -= (0..width).map(|c| goal[c] * log_p(c)).sum::<f64>();
         sums.weight += weight(target as usize);
@@ -534,7 +409,8 @@ fn cross_entropy_and_its_gradient_are_right_with_every_option() {
         let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v * 8.0).collect();
         let targets = ids(2, rows, width as u32);
         let weights: Vec<f32> = numbers(3, width).iter().map(|v| v + 1.5).collect();
-        for (label_smoothing, class_weights) in [(0.0, &[][..]), (0.1, &[]), (0.0, &weights), (0.3, &weights)] {
+        for (label_smoothing, class_weights) in [(0.0, &[][..]), (0.1, &[]), (0.0, &weights), (0.3, &weights)]
+        {
             for ignore_index in [None, Some(targets[0])] {
                 let o = CrossEntropy { label_smoothing, class_weights, ignore_index };
                 let (wanted, wanted_d) = reference_cross_entropy(&o, width, &x, &targets);
@@ -542,7 +418,10 @@ fn cross_entropy_and_its_gradient_are_right_with_every_option() {
                 let shape = Rows { rows, width };
                 let sums = cpu.cross_entropy(shape, &o, &x, &targets, Some(&mut d));
                 assert_near("gradient of cross entropy", &d, &wanted_d);
-                assert!((sums.loss - wanted.loss).abs() <= 1e-6 * wanted.loss.abs(), "{sums:?} for {wanted:?}");
+                assert!(
+                    (sums.loss - wanted.loss).abs() <= 1e-6 * wanted.loss.abs(),
+                    "{sums:?} for {wanted:?}"
+                );
                 assert!((sums.weight - wanted.weight).abs() <= 1e-6 * wanted.weight);
                 assert_eq!((sums.counted, sums.correct), (wanted.counted, wanted.correct));
                 assert_eq!(cpu.cross_entropy(shape, &o, &x, &targets, None), sums, "without a gradient");
@@ -601,17 +480,22 @@ fn optimizer_updates_are_right() {
     let (mut p2, mut m2, mut v2) = (p.clone(), m.clone(), v.clone());
     cpu.adamw(&o, &g, &mut p2, &mut m2, &mut v2);
     let wide_g: Vec<f64> = g.iter().map(|&g| f64::from(g) * 0.25).collect();
-    let blend = |beta: f32, old: f32, new: f64| f64::from(beta) * f64::from(old) + (1.0 - f64::from(beta)) * new;
+    let blend =
+        |beta: f32, old: f32, new: f64| f64::from(beta) * f64::from(old) + (1.0 - f64::from(beta)) * new;
     let wanted_m: Vec<f64> = (0..len).map(|i| blend(o.beta1, m[i], wide_g[i])).collect();
     let wanted_v: Vec<f64> = (0..len).map(|i| blend(o.beta2, v[i], wide_g[i].powi(2))).collect();
     let wanted_p: Vec<f64> = (0..len)
-        .map(|i| f64::from(p[i]) * f64::from(o.decay) - 0.01 * wanted_m[i] / (wanted_v[i].sqrt() * 1.5 + 1e-8))
+        .map(|i| {
+            f64::from(p[i]) * f64::from(o.decay) - 0.01 * wanted_m[i] / (wanted_v[i].sqrt() * 1.5 + 1e-8)
+        })
         .collect();
     assert_near("first moment", &m2, &wanted_m);
     assert_near("second moment", &v2, &wanted_v);
     assert_near("parameters", &p2, &wanted_p);
 
-    for (momentum, nesterov, first) in [(0.0, false, false), (0.9, false, true), (0.9, false, false), (0.9, true, false)] {
+    for (momentum, nesterov, first) in
+        [(0.0, false, false), (0.9, false, true), (0.9, false, false), (0.9, true, false)]
+    {
         let o = Sgd { scale: 0.5, lr: 0.1, weight_decay: 0.01, momentum, nesterov, first };
         let (mut p2, mut m2) = (p.clone(), if first { poison(len) } else { m.clone() });
         let wanted: Vec<f64> = (0..len)
@@ -659,15 +543,8 @@ fn refuses(operation: impl FnOnce(&Cpu)) {
 
 #[test]
 fn slices_of_a_wrong_length_are_refused() {
-    let product = |m, n, k| Product {
-        m,
-        n,
-        k,
-        a: Strides::rows(k),
-        b: Strides::rows(n),
-        c_row: n,
-        write: Write::Set,
-    };
+    let product =
+        |m, n, k| Product { m, n, k, a: Strides::rows(k), b: Strides::rows(n), c_row: n, write: Write::Set };
     let (x, ids) = (vec![1.0; 64], vec![0; 8]);
     let rows = Rows { rows: 8, width: 8 };
     refuses(|cpu| cpu.product(&product(8, 8, 8), &x[1..], &x, &mut [0.0; 64]));

@@ -64,7 +64,13 @@ impl<'a> Cut<'a> {
         Self { data: data.as_mut_ptr(), len: data.len(), each, life: std::marker::PhantomData }
     }
 
+    /// The part of one task.
+    ///
     /// SAFETY: no two live parts may have the same `task`.
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "it stands for a unique borrow, of which each task gets its own part"
+    )]
     unsafe fn part(&self, task: usize) -> &mut [f32] {
         let start = (task * self.each).min(self.len);
         let len = self.each.min(self.len - start);

@@ -15,7 +15,12 @@ on_every_isa! {
             for row in 0..out_height {
                 let at = plane * area + row * out_width;
                 let (y, places) = (&mut y[at..at + out_width], &mut places[at..at + out_width]);
-                max_row(shape, row * shape.stride[0] * width, x, y, places);
+                let first = row * shape.stride[0] * width;
+                if shape.window == [2, 2] && shape.stride[1] == 2 {
+                    max_row_of_pairs(width, first, x, y, places);
+                } else {
+                    max_row(shape, first, x, y, places);
+                }
             }
         }
     }
@@ -39,6 +44,25 @@ fn max_row(shape: Pool2d, first: usize, x: &[f32], y: &mut [f32], places: &mut [
         }
         *y = best;
         *place = f32::from_bits(best_at);
+    }
+}
+
+/// As [`max_row`], for windows of two by two side by side: straight-line code that vectorises.
+#[inline(always)]
+fn max_row_of_pairs(width: usize, first: usize, x: &[f32], y: &mut [f32], places: &mut [f32]) {
+    let top = x[first..][..2 * y.len()].as_chunks::<2>().0;
+    let bottom = x[first + width..][..2 * y.len()].as_chunks::<2>().0;
+    let outputs = y.iter_mut().zip(places);
+    for (column, ((y, place), (&[a, b], &[c, d]))) in outputs.zip(top.iter().zip(bottom)).enumerate() {
+        let corner = (first + 2 * column) as u32;
+        let (mut best, mut at) = (a, corner);
+        for (v, v_at) in [(b, corner + 1), (c, corner + width as u32), (d, corner + width as u32 + 1)] {
+            let wins = v > best || v.is_nan();
+            best = if wins { v } else { best };
+            at = if wins { v_at } else { at };
+        }
+        *y = best;
+        *place = f32::from_bits(at);
     }
 }
 

@@ -30,7 +30,8 @@ pub fn cpu() -> Cpu {
 /// One device for each instruction set that is here, at several numbers of threads.
 pub fn devices() -> Vec<Cpu> {
     let here = Isa::ALL.into_iter().filter(|isa| isa.is_here());
-    here.flat_map(|isa| [1, 2, 3, 5, 8].map(|threads| Cpu::new(CpuOptions { isa, threads }).unwrap())).collect()
+    here.flat_map(|isa| [1, 2, 3, 5, 8].map(|threads| Cpu::new(CpuOptions { isa, threads }).unwrap()))
+        .collect()
 }
 
 /// Asserts `||out - wanted|| <= 1e-5 ||wanted||`, and that no element is NaN.

@@ -334,11 +334,11 @@ impl Strip<'_> {
                 unsafe { tile(self.k, self.a.as_ptr(), panel, c, target.row, target.write) };
                 continue;
             }
-            let mut kept = [0.0f32; MOST_ROWS * MOST_COLUMNS];
+            let mut kept = Kept([0.0; KEPT_ROWS * MOST_COLUMNS]);
             // SAFETY: as above; the buffer has room for any tile.
-            unsafe { tile(self.k, self.a.as_ptr(), panel, kept.as_mut_ptr(), MOST_COLUMNS, Write::Set) };
+            unsafe { tile(self.k, self.a.as_ptr(), panel, kept.0.as_mut_ptr(), MOST_COLUMNS, Write::Set) };
             // SAFETY: only the caller's rows and columns are touched.
-            unsafe { settle(&kept, self.rows, columns, Target { c, ..target }) };
+            unsafe { settle(isa, &kept, self.rows, columns, Target { c, ..target }) };
         }
     }
 }
@@ -379,18 +379,35 @@ pub(super) unsafe fn multiply(
     }
 }
 
-/// Writes a tile element by element: one at the edge, or one that is turned.
+/// Rows of [`Kept`]: those of any tile, rounded up to whole blocks of a transposition.
+const KEPT_ROWS: usize = MOST_ROWS.next_multiple_of(8);
+
+/// A tile on its way to where its elements are not neighbours, or not all wanted.
+#[repr(align(64))]
+struct Kept([f32; KEPT_ROWS * MOST_COLUMNS]);
+
+/// Writes a tile at the edge, or one that is turned.
 ///
 /// SAFETY: the target's `rows` x `columns` elements are the caller's.
-unsafe fn settle(kept: &[f32], rows: usize, columns: usize, target: Target) {
-    for column in 0..columns {
-        for row in 0..rows {
-            let sum = kept[row * MOST_COLUMNS + column];
-            // SAFETY: the caller's promise.
-            unsafe {
-                let at = target.c.add(row * target.row + column * target.column);
-                *at = if target.write == Write::Add { *at + sum } else { sum };
-            }
+unsafe fn settle(isa: Have, kept: &Kept, rows: usize, columns: usize, target: Target) {
+    let mut turned = Kept([0.0; KEPT_ROWS * MOST_COLUMNS]);
+    // Runs of neighbours: how many, how long, how far apart there and here.
+    let (runs, len, apart, step, from) = if target.row == 1 {
+        let whole = columns.next_multiple_of(8);
+        transpose::transpose(isa, &kept.0, MOST_COLUMNS, KEPT_ROWS, whole, &mut turned.0, KEPT_ROWS);
+        (columns, rows, target.column, KEPT_ROWS, &turned)
+    } else {
+        assert!(target.column == 1, "a result without neighbours");
+        (rows, columns, target.row, MOST_COLUMNS, kept)
+    };
+    for run in 0..runs {
+        // SAFETY: a run of the caller's elements.
+        let to = unsafe { std::slice::from_raw_parts_mut(target.c.add(run * apart), len) };
+        let from = &from.0[run * step..][..len];
+        if target.write == Write::Add {
+            to.iter_mut().zip(from).for_each(|(to, sum)| *to += sum);
+        } else {
+            to.copy_from_slice(from);
         }
     }
 }

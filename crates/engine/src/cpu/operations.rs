@@ -1,0 +1,577 @@
+//! The operations of [`Device`] on host memory: lengths are checked, work is cut into tasks, kernels are called.
+//!
+//! This file does not compute anything itself.
+
+use super::pool::Cut;
+use super::{
+    CHUNK, Cpu, attention, conv, conv_lengths, elementwise, embedding, group, loss, norm, pool_areas, pooling,
+};
+use super::{product, same, update};
+use crate::device::{
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
+    Sgd, Strides, Write,
+};
+use dtrain_types::Key;
+use std::ops::Range;
+
+impl Device for Cpu {
+    type Ref<'a> = &'a [f32];
+    type Mut<'a> = &'a mut [f32];
+    type Ids<'a> = &'a [u32];
+
+    fn len(x: &[f32]) -> usize {
+        x.len()
+    }
+
+    fn len_mut(x: &&mut [f32]) -> usize {
+        x.len()
+    }
+
+    fn part<'b, 'a: 'b>(x: &'a [f32], range: Range<usize>) -> &'b [f32] {
+        &x[range]
+    }
+
+    fn ids_part<'b, 'a: 'b>(x: &'a [u32], range: Range<usize>) -> &'b [u32] {
+        &x[range]
+    }
+
+    fn ids_len(x: &[u32]) -> usize {
+        x.len()
+    }
+
+    fn part_mut<'a>(x: &'a mut &mut [f32], range: Range<usize>) -> &'a mut [f32] {
+        &mut x[range]
+    }
+
+    fn split_mut<'a>(x: Self::Mut<'a>, at: usize) -> (Self::Mut<'a>, Self::Mut<'a>) {
+        x.split_at_mut(at)
+    }
+
+    fn read<'a>(x: &'a &mut [f32]) -> &'a [f32] {
+        x
+    }
+
+    fn wait(&self) {}
+
+    fn fill(&self, y: &mut [f32], value: f32) {
+        self.each(y, |_, y| y.fill(value));
+    }
+
+    fn copy(&self, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        self.each(y, |at, y| y.copy_from_slice(&x[at]));
+    }
+
+    fn product(&self, shape: &Product, a: &[f32], b: &[f32], c: &mut [f32]) {
+        product::product(self.isa, &self.pool, shape, a, b, c, product::Finish::NONE);
+    }
+
+    fn linear(
+        &self,
+        shape: Rows,
+        inputs: usize,
+        x: &[f32],
+        w: &[f32],
+        bias: Option<&[f32]>,
+        activation: Activation,
+        y: &mut [f32],
+    ) {
+        same("x", x.len(), shape.rows * inputs);
+        same("w", w.len(), shape.width * inputs);
+        same("y", y.len(), shape.rows * shape.width);
+        if let Some(bias) = bias {
+            same("bias", bias.len(), shape.width);
+        }
+        let product = Product {
+            m: shape.rows,
+            n: shape.width,
+            k: inputs,
+            a: Strides::rows(inputs),
+            b: Strides::transposed(inputs),
+            c_row: shape.width,
+            write: Write::Set,
+        };
+        let finish = product::Finish { bias: bias.unwrap_or_default(), activation };
+        product::product(self.isa, &self.pool, &product, x, w, y, finish);
+    }
+
+    fn column_sums(&self, shape: Rows, x: &[f32], sums: &mut [f32]) {
+        same("x", x.len(), shape.rows * shape.width);
+        same("sums", sums.len(), shape.width);
+        let strip = elementwise::STRIP;
+        self.pool.run(shape.width.div_ceil(strip), [Cut::new(sums, strip)], |task, [sums], _| {
+            elementwise::column_sums(self.isa, shape.width, task * strip, x, sums);
+        });
+    }
+
+    fn conv2d(
+        &self,
+        shape: &Conv2d,
+        x: &[f32],
+        w: &[f32],
+        bias: Option<&[f32]>,
+        activation: Activation,
+        y: &mut [f32],
+        _scratch: &mut [f32],
+    ) {
+        let [x_len, w_len, y_len] = conv_lengths(shape);
+        same("x", x.len(), x_len);
+        same("w", w.len(), w_len);
+        same("y", y.len(), y_len);
+        if let Some(bias) = bias {
+            same("bias", bias.len(), shape.outputs);
+        }
+        let finish = conv::Finish { bias: bias.unwrap_or_default(), activation };
+        conv::forward(self.isa, &self.pool, shape, x, w, finish, y);
+    }
+
+    fn conv2d_input_gradient(
+        &self,
+        shape: &Conv2d,
+        w: &[f32],
+        dy: &[f32],
+        dx: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let [x_len, w_len, y_len] = conv_lengths(shape);
+        same("w", w.len(), w_len);
+        same("dy", dy.len(), y_len);
+        same("dx", dx.len(), x_len);
+        conv::input_gradient(self.isa, &self.pool, shape, w, dy, dx, scratch);
+    }
+
+    fn conv2d_weight_gradient(
+        &self,
+        shape: &Conv2d,
+        x: &[f32],
+        dy: &[f32],
+        dw: &mut [f32],
+        db: Option<&mut [f32]>,
+        scratch: &mut [f32],
+    ) {
+        let [x_len, w_len, y_len] = conv_lengths(shape);
+        same("x", x.len(), x_len);
+        same("dy", dy.len(), y_len);
+        same("dw", dw.len(), w_len);
+        conv::weight_gradient(self.isa, &self.pool, shape, x, dy, dw, scratch);
+        if let Some(db) = db {
+            same("db", db.len(), shape.outputs);
+            conv::bias_gradient(self.isa, &self.pool, shape, dy, db);
+        }
+    }
+
+    fn conv2d_scratch(&self, shape: &Conv2d) -> usize {
+        conv::scratch(shape)
+    }
+
+    fn max_pool(&self, shape: &Pool2d, x: &[f32], y: &mut [f32], places: &mut [f32]) {
+        let [area, out] = pool_areas(shape);
+        same("x", x.len(), shape.planes * area);
+        same("y", y.len(), shape.planes * out);
+        same("places", places.len(), shape.planes * out);
+        let planes = group(area);
+        let cuts = [Cut::new(y, planes * out), Cut::new(places, planes * out)];
+        self.pool.run(shape.planes.div_ceil(planes), cuts, |task, [y, places], _| {
+            let x = &x[task * planes * area..][..y.len() / out * area];
+            pooling::max_pool(self.isa, *shape, x, y, places);
+        });
+    }
+
+    fn max_pool_gradient(&self, shape: &Pool2d, places: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let [area, out] = pool_areas(shape);
+        same("places", places.len(), shape.planes * out);
+        same("dy", dy.len(), shape.planes * out);
+        same("dx", dx.len(), shape.planes * area);
+        let planes = group(area);
+        self.pool.run(shape.planes.div_ceil(planes), [Cut::new(dx, planes * area)], |task, [dx], _| {
+            let at = task * planes * out..task * planes * out + dx.len() / area * out;
+            pooling::max_pool_gradient(self.isa, *shape, &places[at.clone()], &dy[at], dx);
+        });
+    }
+
+    fn avg_pool(&self, shape: &Pool2d, x: &[f32], y: &mut [f32]) {
+        let [area, out] = pool_areas(shape);
+        same("x", x.len(), shape.planes * area);
+        same("y", y.len(), shape.planes * out);
+        let planes = group(area);
+        self.pool.run(shape.planes.div_ceil(planes), [Cut::new(y, planes * out)], |task, [y], _| {
+            let x = &x[task * planes * area..][..y.len() / out * area];
+            pooling::avg_pool(self.isa, *shape, x, y);
+        });
+    }
+
+    fn avg_pool_gradient(&self, shape: &Pool2d, dy: &[f32], dx: &mut [f32]) {
+        let [area, out] = pool_areas(shape);
+        same("dy", dy.len(), shape.planes * out);
+        same("dx", dx.len(), shape.planes * area);
+        let planes = group(area);
+        self.pool.run(shape.planes.div_ceil(planes), [Cut::new(dx, planes * area)], |task, [dx], _| {
+            let dy = &dy[task * planes * out..][..dx.len() / area * out];
+            pooling::avg_pool_gradient(self.isa, *shape, dy, dx);
+        });
+    }
+
+    fn relu(&self, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        self.each(y, |at, y| elementwise::relu(self.isa, &x[at], y));
+    }
+
+    fn relu_gradient(&self, y: &[f32], d: &mut [f32]) {
+        same("d", d.len(), y.len());
+        self.each(d, |at, d| elementwise::relu_gradient(self.isa, &y[at], d));
+    }
+
+    fn gelu(&self, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        self.each(y, |at, y| elementwise::gelu(self.isa, &x[at], y));
+    }
+
+    fn gelu_gradient(&self, x: &[f32], d: &mut [f32]) {
+        same("d", d.len(), x.len());
+        self.each(d, |at, d| elementwise::gelu_gradient(self.isa, &x[at], d));
+    }
+
+    fn dropout(&self, key: Key, rate: f32, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        assert!((0.0..1.0).contains(&rate), "a dropout rate of {rate}");
+        self.each(y, |at, y| elementwise::dropout(self.isa, key, rate, at.start, &x[at], y));
+    }
+
+    fn add(&self, a: &[f32], b: &[f32], y: &mut [f32]) {
+        same("a", a.len(), y.len());
+        same("b", b.len(), y.len());
+        self.each(y, |at, y| elementwise::add(self.isa, &a[at.clone()], &b[at], y));
+    }
+
+    fn add_to(&self, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        self.each(y, |at, y| elementwise::add_to(self.isa, &x[at], y));
+    }
+
+    fn layer_norm(
+        &self,
+        shape: Rows,
+        x: &[f32],
+        gain: &[f32],
+        bias: &[f32],
+        y: &mut [f32],
+        saved: &mut [f32],
+    ) {
+        let Rows { rows, width } = shape;
+        same("x", x.len(), rows * width);
+        same("y", y.len(), rows * width);
+        same("gain", gain.len(), width);
+        same("bias", bias.len(), width);
+        same("saved", saved.len(), rows * 2);
+        let some = group(width);
+        let cuts = [Cut::new(y, some * width), Cut::new(saved, some * 2)];
+        self.pool.run(rows.div_ceil(some), cuts, |task, [y, saved], _| {
+            let x = &x[task * some * width..][..y.len()];
+            norm::layer_norm(self.isa, width, x, gain, bias, y, saved);
+        });
+    }
+
+    fn layer_norm_gradient(
+        &self,
+        shape: Rows,
+        x: &[f32],
+        gain: &[f32],
+        saved: &[f32],
+        dy: &[f32],
+        dx: Option<&mut [f32]>,
+        dgain: &mut [f32],
+        dbias: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let Rows { rows, width } = shape;
+        same("x", x.len(), rows * width);
+        same("dy", dy.len(), rows * width);
+        same("gain", gain.len(), width);
+        same("saved", saved.len(), rows * 2);
+        same("dgain", dgain.len(), width);
+        same("dbias", dbias.len(), width);
+        let dx = dx.unwrap_or_default();
+        assert!(dx.is_empty() || dx.len() == x.len(), "dx has {} elements, x {}", dx.len(), x.len());
+        let some = norm::ROW_BLOCK;
+        let parts = &mut scratch[..self.layer_norm_scratch(shape)];
+        let cuts = [Cut::new(dx, some * width), Cut::new(parts, 2 * width)];
+        self.pool.run(rows.div_ceil(some), cuts, |task, [dx, sums], _| {
+            let at = task * some..((task + 1) * some).min(rows);
+            let (flat, pairs) = (at.start * width..at.end * width, at.start * 2..at.end * 2);
+            let (x, dy) = (&x[flat.clone()], &dy[flat]);
+            norm::layer_norm_gradient(self.isa, width, x, gain, &saved[pairs], dy, dx, sums);
+        });
+        norm::add_parts(self.isa, &parts[..], dgain, dbias);
+    }
+
+    fn layer_norm_scratch(&self, shape: Rows) -> usize {
+        shape.rows.div_ceil(norm::ROW_BLOCK) * 2 * shape.width
+    }
+
+    fn batch_norm(
+        &self,
+        shape: ChannelNorm,
+        x: &[f32],
+        gain: &[f32],
+        bias: &[f32],
+        y: &mut [f32],
+        saved: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let channels = shape.channels;
+        same("x", x.len(), shape.images * channels * shape.area);
+        same("y", y.len(), x.len());
+        same("gain", gain.len(), channels);
+        same("bias", bias.len(), channels);
+        same("saved", saved.len(), 2 * channels);
+        same("sums", sums.len(), 2 * channels);
+        assert!(shape.images * shape.area > 1, "a single value per channel has no variance");
+        let (means, variances) = sums.split_at_mut(channels);
+        let cuts = [Cut::new(saved, 2), Cut::new(means, 1), Cut::new(variances, 1)];
+        self.pool.run(channels, cuts, |channel, [saved, mean_sum, variance_sum], _| {
+            let (mean, squares) = norm::channel_statistics(self.isa, shape, channel, x);
+            let count = (shape.images * shape.area) as f64;
+            saved[0] = mean as f32;
+            saved[1] = (1.0 / (squares / count + f64::from(shape.epsilon)).sqrt()) as f32;
+            mean_sum[0] = (shape.images as f64 * mean) as f32;
+            variance_sum[0] = (shape.images as f64 * (squares / (count - 1.0))) as f32;
+        });
+        self.scale_planes(shape, x, y, |channel| [saved[2 * channel], saved[2 * channel + 1]], gain, bias);
+    }
+
+    fn batch_norm_by(
+        &self,
+        shape: ChannelNorm,
+        x: &[f32],
+        gain: &[f32],
+        bias: &[f32],
+        running: &[f32],
+        y: &mut [f32],
+    ) {
+        let channels = shape.channels;
+        same("x", x.len(), shape.images * channels * shape.area);
+        same("y", y.len(), x.len());
+        same("gain", gain.len(), channels);
+        same("bias", bias.len(), channels);
+        same("running", running.len(), 2 * channels);
+        let (means, variances) = running.split_at(channels);
+        let statistics = |channel: usize| {
+            let variance = f64::from(variances[channel]) + f64::from(shape.epsilon);
+            [means[channel], (1.0 / variance.sqrt()) as f32]
+        };
+        self.scale_planes(shape, x, y, statistics, gain, bias);
+    }
+
+    fn batch_norm_gradient(
+        &self,
+        shape: ChannelNorm,
+        x: &[f32],
+        gain: &[f32],
+        saved: &[f32],
+        dy: &[f32],
+        dx: Option<&mut [f32]>,
+        dgain: &mut [f32],
+        dbias: &mut [f32],
+    ) {
+        let ChannelNorm { images, channels, area, .. } = shape;
+        same("x", x.len(), images * channels * area);
+        same("dy", dy.len(), x.len());
+        same("gain", gain.len(), channels);
+        same("saved", saved.len(), 2 * channels);
+        same("dgain", dgain.len(), channels);
+        same("dbias", dbias.len(), channels);
+        let statistics = |channel: usize| [saved[2 * channel], saved[2 * channel + 1]];
+        let cuts = [Cut::new(dgain, 1), Cut::new(dbias, 1)];
+        self.pool.run(channels, cuts, |channel, [dgain, dbias], _| {
+            let [along, across] =
+                norm::channel_gradient(self.isa, shape, channel, statistics(channel), x, dy);
+            dgain[0] = across as f32;
+            dbias[0] = along as f32;
+        });
+        let Some(dx) = dx else { return };
+        same("dx", dx.len(), x.len());
+        let count = (images * area) as f32;
+        self.each_plane(shape, dx, |channel, at, dx| {
+            let saved = statistics(channel);
+            let means = [dbias[channel] / count, dgain[channel] / count];
+            norm::plane_gradient(
+                self.isa,
+                saved,
+                saved[1] * gain[channel],
+                means,
+                &x[at.clone()],
+                &dy[at],
+                dx,
+            );
+        });
+    }
+
+    fn embedding(
+        &self,
+        shape: Rows,
+        ids: &[u32],
+        table: &[f32],
+        places: Option<(&[f32], usize)>,
+        y: &mut [f32],
+    ) {
+        let Rows { rows, width } = shape;
+        same("ids", ids.len(), rows);
+        same("y", y.len(), rows * width);
+        assert!(table.len().is_multiple_of(width), "a table of {} elements in rows of {width}", table.len());
+        let (places, time) = places.unwrap_or((&[], 1));
+        assert!(
+            places.is_empty() || places.len() >= time * width,
+            "{} elements for {time} places",
+            places.len()
+        );
+        let some = group(width);
+        self.pool.run(rows.div_ceil(some), [Cut::new(y, some * width)], |task, [y], _| {
+            let first = task * some;
+            let ids = &ids[first..first + y.len() / width];
+            embedding::embedding(self.isa, width, first, ids, table, places, time, y);
+        });
+    }
+
+    fn embedding_gradient(
+        &self,
+        shape: Rows,
+        ids: &[u32],
+        dy: &[f32],
+        dtable: &mut [f32],
+        dplaces: Option<(&mut [f32], usize)>,
+    ) {
+        same("ids", ids.len(), shape.rows);
+        same("dy", dy.len(), shape.rows * shape.width);
+        let (dplaces, time) = dplaces.unwrap_or((&mut [], 1));
+        assert!(
+            dplaces.is_empty() || dplaces.len() >= time * shape.width,
+            "{} for {time} places",
+            dplaces.len()
+        );
+        embedding::embedding_gradient(self.isa, shape.width, ids, dy, dtable, dplaces, time);
+    }
+
+    fn attention(
+        &self,
+        shape: &Attention,
+        qkv: &[f32],
+        y: &mut [f32],
+        saved: &mut [f32],
+        _scratch: &mut [f32],
+    ) {
+        let out = shape.batch * shape.time * shape.heads * shape.head;
+        same("qkv", qkv.len(), 3 * out);
+        same("y", y.len(), out);
+        same("saved", saved.len(), self.attention_saved(shape));
+        attention::forward(self.isa, &self.pool, shape, qkv, y, saved);
+    }
+
+    fn attention_gradient(
+        &self,
+        shape: &Attention,
+        qkv: &[f32],
+        y: &[f32],
+        saved: &[f32],
+        dy: &[f32],
+        dqkv: &mut [f32],
+        _scratch: &mut [f32],
+    ) {
+        let out = shape.batch * shape.time * shape.heads * shape.head;
+        same("qkv", qkv.len(), 3 * out);
+        same("y", y.len(), out);
+        same("saved", saved.len(), self.attention_saved(shape));
+        same("dy", dy.len(), out);
+        same("dqkv", dqkv.len(), 3 * out);
+        attention::gradient(self.isa, &self.pool, shape, qkv, y, saved, dy, dqkv);
+    }
+
+    fn attention_saved(&self, shape: &Attention) -> usize {
+        shape.batch * shape.heads * shape.time
+    }
+
+    fn attention_scratch(&self, _shape: &Attention) -> usize {
+        0
+    }
+
+    fn cross_entropy(
+        &self,
+        shape: Rows,
+        options: &CrossEntropy<'_>,
+        logits: &[f32],
+        targets: &[u32],
+        d: Option<&mut [f32]>,
+    ) -> LossSums {
+        same("logits", logits.len(), shape.rows * shape.width);
+        same("targets", targets.len(), shape.rows);
+        let weights = options.class_weights.len();
+        assert!(weights == 0 || weights == shape.width, "{weights} weights for {} classes", shape.width);
+        let d = d.unwrap_or_default();
+        assert!(
+            d.is_empty() || d.len() == logits.len(),
+            "d has {} elements, logits {}",
+            d.len(),
+            logits.len()
+        );
+        loss::cross_entropy(self.isa, shape.width, options, logits, targets, d)
+    }
+
+    fn arg_max(&self, shape: Rows, logits: &[f32], best: &mut [u32]) {
+        same("logits", logits.len(), shape.rows * shape.width);
+        same("best", best.len(), shape.rows);
+        loss::arg_max(self.isa, shape.width, logits, best);
+    }
+
+    fn squared_error(
+        &self,
+        shape: Rows,
+        outputs: &[f32],
+        targets: &[f32],
+        d: Option<&mut [f32]>,
+    ) -> LossSums {
+        same("outputs", outputs.len(), shape.rows * shape.width);
+        same("targets", targets.len(), outputs.len());
+        let d = d.unwrap_or_default();
+        assert!(
+            d.is_empty() || d.len() == outputs.len(),
+            "d has {} elements, outputs {}",
+            d.len(),
+            outputs.len()
+        );
+        loss::squared_error(self.isa, shape.width, outputs, targets, d)
+    }
+
+    fn sum_of_squares(&self, g: &[f32], scale: f32) -> f64 {
+        g.chunks(update::NORM_BLOCK).map(|block| update::sum_of_squares(self.isa, scale, block)).sum()
+    }
+
+    fn adamw(&self, o: &AdamW, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
+        for (what, len) in [("p", p.len()), ("m", m.len()), ("v", v.len())] {
+            same(what, len, g.len());
+        }
+        let cuts = [Cut::new(p, CHUNK), Cut::new(m, CHUNK), Cut::new(v, CHUNK)];
+        self.pool.run(g.len().div_ceil(CHUNK), cuts, |task, [p, m, v], _| {
+            update::adamw(self.isa, o, &g[task * CHUNK..][..p.len()], p, m, v);
+        });
+    }
+
+    fn sgd(&self, o: &Sgd, g: &[f32], p: &mut [f32], m: &mut [f32]) {
+        same("p", p.len(), g.len());
+        if o.momentum == 0.0 {
+            return self.each(p, |at, p| update::plain(self.isa, o, &g[at], p));
+        }
+        same("m", m.len(), g.len());
+        let cuts = [Cut::new(p, CHUNK), Cut::new(m, CHUNK)];
+        self.pool.run(g.len().div_ceil(CHUNK), cuts, |task, [p, m], _| {
+            update::momentum(self.isa, o, &g[task * CHUNK..][..p.len()], p, m);
+        });
+    }
+
+    fn blend(&self, momentum: f32, scale: f32, sums: &[f32], running: &mut [f32]) {
+        same("running", running.len(), sums.len());
+        elementwise::blend(self.isa, momentum, scale, sums, running);
+    }
+
+    fn all_finite(&self, x: &[f32]) -> bool {
+        elementwise::all_finite(self.isa, x)
+    }
+}

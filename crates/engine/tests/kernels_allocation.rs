@@ -1,0 +1,88 @@
+//! No operation allocates after its first call with a shape.
+
+mod kernels_support;
+
+use dtrain_engine::cpu::Cpu;
+use dtrain_engine::device::*;
+use kernels_support::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    /// Allocations of this thread.
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting.
+struct Counting;
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of the second call.
+fn second(mut call: impl FnMut()) -> usize {
+    call();
+    let before = COUNT.get();
+    call();
+    COUNT.get() - before
+}
+
+#[test]
+fn the_count_sees_an_allocation() {
+    assert_eq!(second(|| drop(std::hint::black_box(vec![1.0f32; 10]))), 1);
+}
+
+fn product(cpu: &Cpu, a: Strides, b: Strides) -> usize {
+    let (x, y, mut c) = (numbers(1, 100 * 700), numbers(2, 700 * 90), poison(9000));
+    let shape = Product { m: 100, n: 90, k: 700, a, b, c_row: 90, write: Write::Set };
+    second(|| cpu.product(&shape, &x, &y, &mut c))
+}
+
+#[test]
+fn products_convolutions_and_attention_allocate_once() {
+    let cpu = cpu();
+    assert_eq!(product(&cpu, Strides::rows(700), Strides::transposed(700)), 0);
+    assert_eq!(product(&cpu, Strides::transposed(100), Strides::rows(90)), 0);
+    for stride in [1, 2] {
+        let shape = Conv2d {
+            images: 2,
+            channels: 3,
+            size: [20, 20],
+            outputs: 40,
+            kernel: [3, 3],
+            stride: [stride; 2],
+            padding: [1, 1],
+        };
+        let area = shape.output_size()[0] * shape.output_size()[1];
+        let (mut x, mut w, mut y) = (numbers(1, 2400), numbers(2, 40 * 27), numbers(3, 80 * area));
+        let (mut db, mut scratch) = (poison(40), poison(cpu.conv2d_scratch(&shape)));
+        let count = second(|| {
+            cpu.conv2d(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
+            cpu.conv2d_weight_gradient(&shape, &x, &y, &mut w, Some(&mut db), &mut scratch);
+            cpu.conv2d_input_gradient(&shape, &w, &y, &mut x, &mut scratch);
+        });
+        assert_eq!(count, 0, "stride {stride}");
+    }
+    let shape = Attention { batch: 1, time: 70, heads: 2, head: 24 };
+    let (qkv, mut y, mut d) = (numbers(1, 70 * 144), numbers(2, 70 * 48), poison(70 * 144));
+    let mut saved = poison(cpu.attention_saved(&shape));
+    let count = second(|| {
+        cpu.attention(&shape, &qkv, &mut y, &mut saved, &mut []);
+        cpu.attention_gradient(&shape, &qkv, &y, &saved, &y, &mut d, &mut []);
+    });
+    assert_eq!(count, 0, "attention");
+}

@@ -1,0 +1,152 @@
+//! Convolutions and pooling against a plain float64 reference, outputs poisoned with NaN first.
+
+mod kernels_support;
+
+use dtrain_engine::device::*;
+use kernels_support::*;
+
+/// Convolutions of every kind: strides, padding, kernels of one, images narrower than a tile, one channel.
+fn convolutions() -> Vec<Conv2d> {
+    let conv = |images, channels, size, outputs, kernel, stride, padding| Conv2d {
+        images,
+        channels,
+        size,
+        outputs,
+        kernel,
+        stride,
+        padding,
+    };
+    vec![
+        conv(3, 1, [28, 28], 32, [3, 3], [1, 1], [0, 0]),
+        conv(2, 32, [26, 26], 64, [3, 3], [1, 1], [0, 0]),
+        conv(5, 16, [8, 8], 33, [3, 3], [1, 1], [1, 1]),
+        conv(2, 3, [9, 7], 5, [3, 2], [2, 1], [1, 0]),
+        conv(2, 4, [11, 12], 6, [5, 4], [2, 3], [2, 1]),
+        conv(3, 7, [6, 5], 3, [1, 1], [1, 1], [0, 0]),
+        conv(2, 5, [6, 6], 4, [1, 1], [2, 2], [0, 0]),
+        conv(1, 70, [5, 5], 17, [3, 3], [1, 1], [2, 2]),
+        conv(1, 2, [4, 4], 3, [4, 4], [1, 1], [0, 0]),
+        conv(1, 1, [30, 40], 2, [3, 3], [1, 1], [1, 1]),
+    ]
+}
+
+/// Calls `f(y index, x index, w index)` for each term of a convolution.
+fn for_each_term(shape: &Conv2d, mut f: impl FnMut(usize, usize, usize)) {
+    let [oh, ow] = shape.output_size();
+    for image in 0..shape.images {
+        for o in 0..shape.outputs {
+            for (oy, ox) in (0..oh).flat_map(|oy| (0..ow).map(move |ox| (oy, ox))) {
+                for c in 0..shape.channels {
+                    for (ky, kx) in
+                        (0..shape.kernel[0]).flat_map(|a| (0..shape.kernel[1]).map(move |b| (a, b)))
+                    {
+                        let y = (oy * shape.stride[0] + ky).wrapping_sub(shape.padding[0]);
+                        let x = (ox * shape.stride[1] + kx).wrapping_sub(shape.padding[1]);
+                        if y < shape.size[0] && x < shape.size[1] {
+                            f(
+                                ((image * shape.outputs + o) * oh + oy) * ow + ox,
+                                ((image * shape.channels + c) * shape.size[0] + y) * shape.size[1] + x,
+                                ((o * shape.channels + c) * shape.kernel[0] + ky) * shape.kernel[1] + kx,
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_convolution_and_its_gradients_are_right() {
+    let cpu = cpu();
+    for shape in convolutions() {
+        let [oh, ow] = shape.output_size();
+        let x = numbers(1, shape.images * shape.channels * shape.size[0] * shape.size[1]);
+        let w = numbers(2, shape.outputs * shape.channels * shape.kernel[0] * shape.kernel[1]);
+        let bias = numbers(3, shape.outputs);
+        let dy = numbers(4, shape.images * shape.outputs * oh * ow);
+        let (mut y, mut dx, mut dw, mut db) =
+            (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()], vec![0.0; bias.len()]);
+        for (i, y) in y.iter_mut().enumerate() {
+            *y = f64::from(bias[i / (oh * ow) % shape.outputs]);
+            db[i / (oh * ow) % shape.outputs] += f64::from(dy[i]);
+        }
+        for_each_term(&shape, |yi, xi, wi| {
+            y[yi] += f64::from(x[xi]) * f64::from(w[wi]);
+            dx[xi] += f64::from(dy[yi]) * f64::from(w[wi]);
+            dw[wi] += f64::from(dy[yi]) * f64::from(x[xi]);
+        });
+        let mut scratch = poison(cpu.conv2d_scratch(&shape));
+        let mut out = poison(y.len());
+        cpu.conv2d(&shape, &x, &w, Some(&bias), Activation::None, &mut out, &mut scratch);
+        assert_near(&format!("y of {shape:?}"), &out, &y);
+        cpu.conv2d(&shape, &x, &w, Some(&bias), Activation::Relu, &mut out, &mut scratch);
+        let positive: Vec<f64> = y.iter().map(|v| v.max(0.0)).collect();
+        assert_near(&format!("activated y of {shape:?}"), &out, &positive);
+        let mut out = poison(x.len());
+        cpu.conv2d_input_gradient(&shape, &w, &dy, &mut out, &mut scratch);
+        assert_near(&format!("dx of {shape:?}"), &out, &dx);
+        let (mut out, mut out_bias) = (poison(w.len()), poison(bias.len()));
+        cpu.conv2d_weight_gradient(&shape, &x, &dy, &mut out, Some(&mut out_bias), &mut scratch);
+        assert_near(&format!("dw of {shape:?}"), &out, &dw);
+        assert_near(&format!("db of {shape:?}"), &out_bias, &db);
+    }
+}
+
+fn pools() -> Vec<Pool2d> {
+    vec![
+        Pool2d { planes: 70, size: [24, 24], window: [2, 2], stride: [2, 2] },
+        Pool2d { planes: 3, size: [7, 9], window: [3, 2], stride: [2, 3] },
+        Pool2d { planes: 2, size: [5, 5], window: [3, 3], stride: [1, 1] },
+        Pool2d { planes: 1, size: [4, 4], window: [4, 4], stride: [4, 4] },
+    ]
+}
+
+/// Calls `f(output index, input index)` for each element of each window.
+fn for_each_cell(shape: &Pool2d, mut f: impl FnMut(usize, usize)) {
+    let [oh, ow] = shape.output_size();
+    for plane in 0..shape.planes {
+        for (oy, ox) in (0..oh).flat_map(|oy| (0..ow).map(move |ox| (oy, ox))) {
+            for (a, b) in (0..shape.window[0]).flat_map(|a| (0..shape.window[1]).map(move |b| (a, b))) {
+                let at = (oy * shape.stride[0] + a) * shape.size[1] + ox * shape.stride[1] + b;
+                f((plane * oh + oy) * ow + ox, plane * shape.size[0] * shape.size[1] + at);
+            }
+        }
+    }
+}
+
+#[test]
+fn pooling_and_its_gradients_are_right() {
+    let cpu = cpu();
+    for shape in pools() {
+        let [oh, ow] = shape.output_size();
+        let (inputs, outputs) = (shape.planes * shape.size[0] * shape.size[1], shape.planes * oh * ow);
+        // Few different values, so that there are equals.
+        let x: Vec<f32> = numbers(1, inputs).iter().map(|v| (v * 4.0).round()).collect();
+        let dy = numbers(2, outputs);
+        let count = (shape.window[0] * shape.window[1]) as f64;
+        let mut best = vec![None::<usize>; outputs];
+        let (mut mean, mut d_mean, mut d_max) = (vec![0.0; outputs], vec![0.0; inputs], vec![0.0; inputs]);
+        for_each_cell(&shape, |out, at| {
+            if best[out].is_none_or(|best| x[at] > x[best]) {
+                best[out] = Some(at);
+            }
+            mean[out] += f64::from(x[at]) / count;
+            d_mean[at] += f64::from(dy[out]) / count;
+        });
+        let most: Vec<f64> = best.iter().map(|at| f64::from(x[at.unwrap()])).collect();
+        for (out, at) in best.iter().enumerate() {
+            d_max[at.unwrap()] += f64::from(dy[out]);
+        }
+        let (mut y, mut places, mut dx) = (poison(outputs), poison(outputs), poison(inputs));
+        cpu.max_pool(&shape, &x, &mut y, &mut places);
+        assert_near("max", &y, &most);
+        cpu.max_pool_gradient(&shape, &places, &dy, &mut dx);
+        assert_near("gradient of max", &dx, &d_max);
+        let (mut y, mut dx) = (poison(outputs), poison(inputs));
+        cpu.avg_pool(&shape, &x, &mut y);
+        assert_near("average", &y, &mean);
+        cpu.avg_pool_gradient(&shape, &dy, &mut dx);
+        assert_near("gradient of average", &dx, &d_mean);
+    }
+}
