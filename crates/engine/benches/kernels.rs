@@ -69,15 +69,17 @@ fn others(c: &mut Criterion) {
     c.bench_function("fingerprint", |bench| bench.iter(|| dtrain_engine::fingerprint::fingerprint(&cpu)));
 }
 
-/// What handing an empty job to two threads costs: the smallest operation that is cut in two.
+/// The smallest operation that is cut in two, on two threads and on one: the fork pays if the first is quicker.
 fn fork(c: &mut Criterion) {
-    let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).expect("the CPU");
     let mut sums = vec![0.0; 128];
-    let shape = dtrain_engine::device::Rows { rows: 1, width: 128 };
-    let x = vec![1.0; 128];
-    c.bench_function("fork and join", |bench| {
-        bench.iter(|| cpu.column_sums(shape, &x, black_box(&mut sums)))
-    });
+    let shape = dtrain_engine::device::Rows { rows: 256, width: 128 };
+    let x = vec![1.0; 256 * 128];
+    for threads in [1, 2] {
+        let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).expect("the CPU");
+        c.bench_function(&format!("column sums on {threads} threads"), |bench| {
+            bench.iter(|| cpu.column_sums(shape, &x, black_box(&mut sums)));
+        });
+    }
 }
 
 criterion_group!(benches, products, convolutions, others, fork);

@@ -14,7 +14,7 @@
 use super::isa::{Have, on_every_isa};
 use super::math::{exp, greatest, ln, sum, sum2};
 use super::pool::{Cut, Pool, Workspace};
-use super::product::{Target, multiply, pack};
+use super::product::{TERMS, Target, multiply, pack};
 use crate::device::{Attention, Strides, Write};
 
 /// Queries of a block.
@@ -66,12 +66,17 @@ pub(super) fn forward(
     saved: &mut [f32],
 ) {
     let out = Target { c: y.as_mut_ptr(), row: shape.heads * shape.head, column: 1, write: Write::Set };
-    pool.run(shape.batch * shape.heads, [Cut::new(saved, shape.time)], |task, [saved], workspace| {
-        let head = Head::new(shape, task);
-        let out = out.shifted(head.out);
-        // SAFETY: this head's columns of this sequence's rows belong to this task alone.
-        unsafe { one_forward(isa, shape, &head, qkv, out, saved, workspace) };
-    });
+    pool.run(
+        qkv.len() * shape.time / TERMS,
+        shape.batch * shape.heads,
+        [Cut::new(saved, shape.time)],
+        |task, [saved], workspace| {
+            let head = Head::new(shape, task);
+            let out = out.shifted(head.out);
+            // SAFETY: this head's columns of this sequence's rows belong to this task alone.
+            unsafe { one_forward(isa, shape, &head, qkv, out, saved, workspace) };
+        },
+    );
 }
 
 /// SAFETY: the target's elements, a row for each position, are the caller's.
@@ -151,7 +156,7 @@ pub(super) fn gradient(
 ) {
     let out =
         Target { c: dqkv.as_mut_ptr(), row: 3 * shape.heads * shape.head, column: 1, write: Write::Set };
-    pool.run(shape.batch * shape.heads, [], |task, [], workspace| {
+    pool.run(qkv.len() * shape.time / TERMS, shape.batch * shape.heads, [], |task, [], workspace| {
         let head = Head::new(shape, task);
         let out = out.shifted(head.start);
         let saved = &saved[task * shape.time..][..shape.time];

@@ -15,7 +15,7 @@ use super::isa::{Have, on_every_isa};
 use super::math::sum;
 use super::pool::{Cut, Pool, Workspace};
 use super::product::tile::{Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
-use super::product::{Panels, Strip, Target, finish_row, pack, strips, transpose::transpose};
+use super::product::{Panels, Strip, TERMS, Target, finish_row, pack, strips, transpose::transpose};
 use crate::device::{Activation, Conv2d, Write};
 use std::ops::Range;
 
@@ -201,7 +201,8 @@ fn convolve(
 ) {
     let per_image = grid.channels * grid.source[0] * grid.source[1];
     let each = outputs * grid.out[0] * grid.out[1];
-    pool.run(images, [Cut::new(y, each)], |image, [y], workspace| {
+    let work = y.len() * grid.terms() / TERMS;
+    pool.run(work, images, [Cut::new(y, each)], |image, [y], workspace| {
         let Workspace { a, b, image: room, rest, offsets } = workspace;
         let room = room.take(grid.len());
         grid.lay(&x[image * per_image..][..per_image], room);
@@ -284,7 +285,8 @@ pub(super) fn weight_gradient(
     let groups = pool.threads().div_ceil(panels).min(terms.div_ceil(size.rows));
     let sums = &mut sums[..terms * outputs];
     let target = Target { c: sums.as_mut_ptr(), row: outputs, column: 1, write: Write::Set };
-    pool.run(panels * groups, [], |task, [], workspace| {
+    let work = dy.len() * terms / TERMS;
+    pool.run(work, panels * groups, [], |task, [], workspace| {
         let (panel, group) = (task / groups, task % groups);
         let columns = panel * size.columns..((panel + 1) * size.columns).min(outputs);
         let rows = terms * group / groups..terms * (group + 1) / groups;
@@ -349,7 +351,7 @@ unsafe fn sum_of_images(
 pub(super) fn bias_gradient(isa: Have, pool: &Pool, shape: &Conv2d, dy: &[f32], db: &mut [f32]) {
     let [height, width] = shape.output_size();
     let each = 8;
-    pool.run(db.len().div_ceil(each), [Cut::new(db, each)], |task, [db], _| {
+    pool.run(dy.len(), db.len().div_ceil(each), [Cut::new(db, each)], |task, [db], _| {
         for (i, db) in db.iter_mut().enumerate() {
             *db = plane_sums(isa, shape.outputs, task * each + i, height * width, dy);
         }

@@ -98,8 +98,9 @@ impl Cpu {
     /// Runs a point-wise kernel over chunks of `y`; the kernel gets the range of its chunk.
     fn each(&self, y: &mut [f32], kernel: impl Fn(Range<usize>, &mut [f32]) + Sync) {
         let tasks = y.len().div_ceil(CHUNK);
-        self.pool
-            .run(tasks, [Cut::new(y, CHUNK)], |task, [y], _| kernel(task * CHUNK..task * CHUNK + y.len(), y));
+        self.pool.run(y.len(), tasks, [Cut::new(y, CHUNK)], |task, [y], _| {
+            kernel(task * CHUNK..task * CHUNK + y.len(), y)
+        });
     }
 }
 
@@ -124,7 +125,7 @@ impl Cpu {
     ) {
         let (area, planes) = (shape.area, group(shape.area));
         let tasks = (shape.images * shape.channels).div_ceil(planes);
-        self.pool.run(tasks, [Cut::new(y, planes * area)], |task, [y], _| {
+        self.pool.run(y.len(), tasks, [Cut::new(y, planes * area)], |task, [y], _| {
             for (i, y) in y.chunks_exact_mut(area).enumerate() {
                 let plane = task * planes + i;
                 kernel(plane % shape.channels, plane * area..(plane + 1) * area, y);

@@ -99,7 +99,7 @@ impl Device for Cpu {
         same("x", x.len(), shape.rows * shape.width);
         same("sums", sums.len(), shape.width);
         let strip = elementwise::STRIP;
-        self.pool.run(shape.width.div_ceil(strip), [Cut::new(sums, strip)], |task, [sums], _| {
+        self.pool.run(x.len(), shape.width.div_ceil(strip), [Cut::new(sums, strip)], |task, [sums], _| {
             elementwise::column_sums(self.isa, shape.width, task * strip, x, sums);
         });
     }
@@ -171,7 +171,7 @@ impl Device for Cpu {
         same("places", places.len(), shape.planes * out);
         let planes = group(area);
         let cuts = [Cut::new(y, planes * out), Cut::new(places, planes * out)];
-        self.pool.run(shape.planes.div_ceil(planes), cuts, |task, [y, places], _| {
+        self.pool.run(shape.planes * area, shape.planes.div_ceil(planes), cuts, |task, [y, places], _| {
             let x = &x[task * planes * area..][..y.len() / out * area];
             pooling::max_pool(self.isa, *shape, x, y, places);
         });
@@ -183,10 +183,15 @@ impl Device for Cpu {
         same("dy", dy.len(), shape.planes * out);
         same("dx", dx.len(), shape.planes * area);
         let planes = group(area);
-        self.pool.run(shape.planes.div_ceil(planes), [Cut::new(dx, planes * area)], |task, [dx], _| {
-            let at = task * planes * out..task * planes * out + dx.len() / area * out;
-            pooling::max_pool_gradient(self.isa, *shape, &places[at.clone()], &dy[at], dx);
-        });
+        self.pool.run(
+            shape.planes * area,
+            shape.planes.div_ceil(planes),
+            [Cut::new(dx, planes * area)],
+            |task, [dx], _| {
+                let at = task * planes * out..task * planes * out + dx.len() / area * out;
+                pooling::max_pool_gradient(self.isa, *shape, &places[at.clone()], &dy[at], dx);
+            },
+        );
     }
 
     fn avg_pool(&self, shape: &Pool2d, x: &[f32], y: &mut [f32]) {
@@ -194,10 +199,15 @@ impl Device for Cpu {
         same("x", x.len(), shape.planes * area);
         same("y", y.len(), shape.planes * out);
         let planes = group(area);
-        self.pool.run(shape.planes.div_ceil(planes), [Cut::new(y, planes * out)], |task, [y], _| {
-            let x = &x[task * planes * area..][..y.len() / out * area];
-            pooling::avg_pool(self.isa, *shape, x, y);
-        });
+        self.pool.run(
+            shape.planes * area,
+            shape.planes.div_ceil(planes),
+            [Cut::new(y, planes * out)],
+            |task, [y], _| {
+                let x = &x[task * planes * area..][..y.len() / out * area];
+                pooling::avg_pool(self.isa, *shape, x, y);
+            },
+        );
     }
 
     fn avg_pool_gradient(&self, shape: &Pool2d, dy: &[f32], dx: &mut [f32]) {
@@ -205,10 +215,15 @@ impl Device for Cpu {
         same("dy", dy.len(), shape.planes * out);
         same("dx", dx.len(), shape.planes * area);
         let planes = group(area);
-        self.pool.run(shape.planes.div_ceil(planes), [Cut::new(dx, planes * area)], |task, [dx], _| {
-            let dy = &dy[task * planes * out..][..dx.len() / area * out];
-            pooling::avg_pool_gradient(self.isa, *shape, dy, dx);
-        });
+        self.pool.run(
+            shape.planes * area,
+            shape.planes.div_ceil(planes),
+            [Cut::new(dx, planes * area)],
+            |task, [dx], _| {
+                let dy = &dy[task * planes * out..][..dx.len() / area * out];
+                pooling::avg_pool_gradient(self.isa, *shape, dy, dx);
+            },
+        );
     }
 
     fn relu(&self, x: &[f32], y: &mut [f32]) {
@@ -265,7 +280,7 @@ impl Device for Cpu {
         same("saved", saved.len(), rows * 2);
         let some = group(width);
         let cuts = [Cut::new(y, some * width), Cut::new(saved, some * 2)];
-        self.pool.run(rows.div_ceil(some), cuts, |task, [y, saved], _| {
+        self.pool.run(rows * width, rows.div_ceil(some), cuts, |task, [y, saved], _| {
             let x = &x[task * some * width..][..y.len()];
             norm::layer_norm(self.isa, width, x, gain, bias, y, saved);
         });
@@ -295,7 +310,7 @@ impl Device for Cpu {
         let some = norm::ROW_BLOCK;
         let parts = &mut scratch[..self.layer_norm_scratch(shape)];
         let cuts = [Cut::new(dx, some * width), Cut::new(parts, 2 * width)];
-        self.pool.run(rows.div_ceil(some), cuts, |task, [dx, sums], _| {
+        self.pool.run(rows * width, rows.div_ceil(some), cuts, |task, [dx, sums], _| {
             let at = task * some..((task + 1) * some).min(rows);
             let (flat, pairs) = (at.start * width..at.end * width, at.start * 2..at.end * 2);
             let (x, dy) = (&x[flat.clone()], &dy[flat]);
@@ -328,7 +343,7 @@ impl Device for Cpu {
         assert!(shape.images * shape.area > 1, "a single value per channel has no variance");
         let (means, variances) = sums.split_at_mut(channels);
         let cuts = [Cut::new(saved, 2), Cut::new(means, 1), Cut::new(variances, 1)];
-        self.pool.run(channels, cuts, |channel, [saved, mean_sum, variance_sum], _| {
+        self.pool.run(x.len(), channels, cuts, |channel, [saved, mean_sum, variance_sum], _| {
             let (mean, squares) = norm::channel_statistics(self.isa, shape, channel, x);
             let count = (shape.images * shape.area) as f64;
             saved[0] = mean as f32;
@@ -382,7 +397,7 @@ impl Device for Cpu {
         same("dbias", dbias.len(), channels);
         let statistics = |channel: usize| [saved[2 * channel], saved[2 * channel + 1]];
         let cuts = [Cut::new(dgain, 1), Cut::new(dbias, 1)];
-        self.pool.run(channels, cuts, |channel, [dgain, dbias], _| {
+        self.pool.run(x.len(), channels, cuts, |channel, [dgain, dbias], _| {
             let [along, across] =
                 norm::channel_gradient(self.isa, shape, channel, statistics(channel), x, dy);
             dgain[0] = across as f32;
@@ -425,7 +440,7 @@ impl Device for Cpu {
             places.len()
         );
         let some = group(width);
-        self.pool.run(rows.div_ceil(some), [Cut::new(y, some * width)], |task, [y], _| {
+        self.pool.run(rows * width, rows.div_ceil(some), [Cut::new(y, some * width)], |task, [y], _| {
             let first = task * some;
             let ids = &ids[first..first + y.len() / width];
             embedding::embedding(self.isa, width, first, ids, table, places, time, y);
@@ -549,7 +564,7 @@ impl Device for Cpu {
             same(what, len, g.len());
         }
         let cuts = [Cut::new(p, CHUNK), Cut::new(m, CHUNK), Cut::new(v, CHUNK)];
-        self.pool.run(g.len().div_ceil(CHUNK), cuts, |task, [p, m, v], _| {
+        self.pool.run(g.len(), g.len().div_ceil(CHUNK), cuts, |task, [p, m, v], _| {
             update::adamw(self.isa, o, &g[task * CHUNK..][..p.len()], p, m, v);
         });
     }
@@ -561,7 +576,7 @@ impl Device for Cpu {
         }
         same("m", m.len(), g.len());
         let cuts = [Cut::new(p, CHUNK), Cut::new(m, CHUNK)];
-        self.pool.run(g.len().div_ceil(CHUNK), cuts, |task, [p, m], _| {
+        self.pool.run(g.len(), g.len().div_ceil(CHUNK), cuts, |task, [p, m], _| {
             update::momentum(self.isa, o, &g[task * CHUNK..][..p.len()], p, m);
         });
     }

@@ -12,6 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
+/// A job of less work than this stays on the caller's thread: handing it over would cost as much as it saves. In
+/// elements touched, some of which a core does in a nanosecond.
+pub(super) const FORK: usize = 1 << 15;
+
 /// How often a thread looks for the next job before it sleeps: some 50 us, twice the price of a wake-up.
 const SPINS: u32 = 2_000;
 
@@ -135,9 +139,11 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Runs `task(t, parts, workspace)` for each `t` in `0..tasks`; parts are those of task `t`.
+    /// Runs `task(t, parts, workspace)` for each `t` in `0..tasks`; parts are those of task `t`. `work` is that of all
+    /// tasks, in elements.
     pub(super) fn run<const N: usize>(
         &self,
+        work: usize,
         tasks: usize,
         outputs: [Cut<'_>; N],
         task: impl Fn(usize, [&mut [f32]; N], &mut Workspace) + Sync,
@@ -157,7 +163,11 @@ impl Pool {
             }
         };
         let _caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
-        if tasks <= 1 || self.workers.is_empty() { on_thread(0) } else { self.fork(&on_thread) }
+        if tasks <= 1 || work < FORK || self.workers.is_empty() {
+            on_thread(0)
+        } else {
+            self.fork(&on_thread)
+        }
     }
 
     /// Runs `job` on every thread and waits for all, also when one panics.
@@ -254,7 +264,7 @@ mod tests {
             let pool = Pool::new(threads).unwrap();
             for tasks in [0, 1, 2, 7, 64] {
                 let mut out = vec![0.0; tasks * 3];
-                pool.run(tasks, [Cut::new(&mut out, 3)], |t, [part], _| {
+                pool.run(FORK, tasks, [Cut::new(&mut out, 3)], |t, [part], _| {
                     part.iter_mut().for_each(|v| *v += t as f32 + 1.0);
                 });
                 let wanted: Vec<f32> = (0..tasks * 3).map(|i| (i / 3) as f32 + 1.0).collect();
@@ -267,7 +277,7 @@ mod tests {
     fn the_last_part_is_shorter() {
         let pool = Pool::new(2).unwrap();
         let mut out = vec![0.0; 7];
-        pool.run(3, [Cut::new(&mut out, 3)], |_, [part], _| {
+        pool.run(FORK, 3, [Cut::new(&mut out, 3)], |_, [part], _| {
             let len = part.len() as f32;
             part.fill(len);
         });
@@ -278,11 +288,11 @@ mod tests {
     fn a_panic_of_a_task_reaches_the_caller_and_the_pool_still_works() {
         let pool = Pool::new(3).unwrap();
         for bad in 0..8 {
-            let run = catch_unwind(AssertUnwindSafe(|| pool.run(8, [], |t, [], _| assert_ne!(t, bad))));
+            let run = catch_unwind(AssertUnwindSafe(|| pool.run(FORK, 8, [], |t, [], _| assert_ne!(t, bad))));
             assert!(run.is_err());
         }
         let mut out = vec![0.0; 8];
-        pool.run(8, [Cut::new(&mut out, 1)], |_, [part], _| part[0] = 1.0);
+        pool.run(FORK, 8, [Cut::new(&mut out, 1)], |_, [part], _| part[0] = 1.0);
         assert_eq!(out, [1.0; 8]);
     }
 }

@@ -21,8 +21,8 @@ use tile::{Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
 
 /// Elements of packed `B` that stay in the second-level cache beside everything else.
 const B_BLOCK: usize = 1 << 17;
-/// Multiplications below which a product stays on one thread.
-const FORK: usize = 1 << 20;
+/// Terms of a sum that take as long as one element of a point-wise operation.
+pub(super) const TERMS: usize = 32;
 
 /// What is added to a product once its sums are whole.
 #[derive(Clone, Copy)]
@@ -107,7 +107,7 @@ pub(super) fn product(
         Whole { m, n, k, a, a_strides: shape.a, b, b_strides: shape.b, target, turned: false }
     };
     let cut = Regions::new(isa, pool.threads(), &whole);
-    pool.run(cut.count(), [], |task, [], workspace| {
+    pool.run(shape.m * shape.n * shape.k / TERMS, cut.count(), [], |task, [], workspace| {
         let (rows, columns) = cut.region(task);
         // SAFETY: regions of different tasks do not overlap, and `c` holds them all by the assertion above.
         unsafe { whole.region(isa, rows.clone(), columns.clone(), finish, workspace) };
@@ -142,7 +142,7 @@ impl Regions {
     fn new(isa: Have, threads: usize, whole: &Whole<'_>) -> Self {
         let Whole { m, n, k, .. } = *whole;
         let size = Size::of(isa);
-        let parts = if m * n * k.max(1) < FORK { 1 } else { threads };
+        let parts = if m * n * k / TERMS < super::pool::FORK { 1 } else { threads };
         // A cut across the columns packs nothing twice but A, which is cheap.
         let by_rows = parts > 1 && n < size.columns * parts;
         let (whole, unit) = if by_rows { (m, size.rows) } else { (n, size.columns) };

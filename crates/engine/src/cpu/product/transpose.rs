@@ -2,7 +2,9 @@
 //!
 //! This file does not know what is transposed.
 
-use crate::cpu::isa::{Have, Isa};
+use crate::cpu::isa::Have;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::isa::Isa;
 
 /// `out[c * out_row + r] = x[r * x_row + c]` for `r` below `rows` and `c` below `columns`.
 pub(in crate::cpu) fn transpose(
@@ -19,24 +21,46 @@ pub(in crate::cpu) fn transpose(
     }
     assert!((rows - 1) * x_row + columns <= x.len(), "{rows} rows {x_row} apart in {}", x.len());
     assert!((columns - 1) * out_row + rows <= out.len(), "{columns} rows {out_row} apart in {}", out.len());
-    let (whole_rows, whole_columns) =
-        if isa.isa() == Isa::Scalar { (0, 0) } else { (rows / 8 * 8, columns / 8 * 8) };
-    for c in (0..whole_columns).step_by(8) {
-        for r in (0..whole_rows).step_by(8) {
-            // SAFETY: the block lies inside both slices by the assertions above, and the CPU has AVX2 since the
-            // instruction set is not scalar.
-            #[cfg(target_arch = "x86_64")]
-            unsafe {
-                block(x.as_ptr().add(r * x_row + c), x_row, out.as_mut_ptr().add(c * out_row + r), out_row);
-            }
-        }
-    }
+    // What is left goes element by element.
+    #[cfg(target_arch = "x86_64")]
+    let (whole_rows, whole_columns) = blocks(isa, x, x_row, [rows, columns], out, out_row);
+    #[cfg(not(target_arch = "x86_64"))]
+    let (whole_rows, whole_columns) = {
+        let _ = isa;
+        (0, 0)
+    };
     for c in 0..columns {
         let first = if c < whole_columns { whole_rows } else { 0 };
         for r in first..rows {
             out[c * out_row + r] = x[r * x_row + c];
         }
     }
+}
+
+/// Transposes all whole blocks of eight by eight, and says how many rows and columns they cover.
+#[cfg(target_arch = "x86_64")]
+fn blocks(
+    isa: Have,
+    x: &[f32],
+    x_row: usize,
+    [rows, columns]: [usize; 2],
+    out: &mut [f32],
+    out_row: usize,
+) -> (usize, usize) {
+    if isa.isa() == Isa::Scalar {
+        return (0, 0);
+    }
+    let (rows, columns) = (rows / 8 * 8, columns / 8 * 8);
+    for c in (0..columns).step_by(8) {
+        for r in (0..rows).step_by(8) {
+            // SAFETY: the caller asserted that the matrices lie inside both slices, and the CPU has AVX2 since the
+            // instruction set is not scalar.
+            unsafe {
+                block(x.as_ptr().add(r * x_row + c), x_row, out.as_mut_ptr().add(c * out_row + r), out_row)
+            };
+        }
+    }
+    (rows, columns)
 }
 
 /// Transposes eight rows of eight.
