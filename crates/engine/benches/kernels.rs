@@ -72,8 +72,8 @@ fn others(c: &mut Criterion) {
 /// The smallest operation that is cut in two, on two threads and on one: the fork pays if the first is quicker.
 fn fork(c: &mut Criterion) {
     let mut sums = vec![0.0; 128];
-    let shape = dtrain_engine::device::Rows { rows: 256, width: 128 };
-    let x = vec![1.0; 256 * 128];
+    let shape = dtrain_engine::device::Rows { rows: 2048, width: 128 };
+    let x = vec![1.0; 2048 * 128];
     for threads in [1, 2] {
         let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).expect("the CPU");
         c.bench_function(&format!("column sums on {threads} threads"), |bench| {

@@ -155,7 +155,7 @@ fn a_fingerprint_of_other_kernels_does_not_agree() {
 fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
     let conv = Conv2d {
-        images: 9,
+        images: 12,
         channels: 5,
         size: [26, 26],
         outputs: 40,
@@ -163,7 +163,7 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
         stride: [1, 1],
         padding: [1, 1],
     };
-    let (x, w, dy) = (numbers(1, 9 * 5 * 676), numbers(2, 40 * 45), numbers(3, 9 * 40 * 676));
+    let (x, w, dy) = (numbers(1, 12 * 5 * 676), numbers(2, 40 * 45), numbers(3, 12 * 40 * 676));
     let mut scratch = poison(cpu.conv2d_scratch(&conv));
     let mut out = poison(dy.len());
     cpu.conv2d(&conv, &x, &w, None, Activation::Relu, &mut out, &mut scratch);
@@ -183,11 +183,11 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     cpu.attention_gradient(&attention, &qkv, &y, &saved, &dy, &mut d, &mut []);
     all.extend([bits(&y), bits(&saved), bits(&d)]);
 
-    let shape = Rows { rows: 700, width: 100 };
-    let (x, dy, gain) = (numbers(6, 70_000), numbers(7, 70_000), numbers(8, 100));
-    let (mut y, mut saved) = (poison(70_000), poison(1400));
+    let shape = Rows { rows: 2700, width: 100 };
+    let (x, dy, gain) = (numbers(6, 270_000), numbers(7, 270_000), numbers(8, 100));
+    let (mut y, mut saved) = (poison(270_000), poison(5400));
     cpu.layer_norm(shape, &x, &gain, &gain, &mut y, &mut saved);
-    let (mut dx, mut sums, mut dgain, mut dbias) = (poison(70_000), poison(100), poison(100), poison(100));
+    let (mut dx, mut sums, mut dgain, mut dbias) = (poison(270_000), poison(100), poison(100), poison(100));
     let mut scratch = poison(cpu.layer_norm_scratch(shape));
     let d = Some(&mut dx[..]);
     cpu.layer_norm_gradient(shape, &x, &gain, &saved, &dy, d, &mut dgain, &mut dbias, &mut scratch);

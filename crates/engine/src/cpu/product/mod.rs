@@ -22,7 +22,7 @@ use tile::{Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
 /// Elements of packed `B` that stay in the second-level cache beside everything else.
 const B_BLOCK: usize = 1 << 17;
 /// Terms of a sum that take as long as one element of a point-wise operation.
-pub(super) const TERMS: usize = 32;
+pub(super) const TERMS: usize = 4;
 
 /// What is added to a product once its sums are whole.
 #[derive(Clone, Copy)]
