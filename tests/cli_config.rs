@@ -24,7 +24,7 @@ fn mistake(result: Result<Config, ConfigError>) -> (String, String) {
 #[test]
 fn without_any_argument_it_is_the_digits_on_two_ranks() {
     let config = arguments(&[]).unwrap();
-    assert!(matches!(config.data, dtrain_data::Source::Digits(_)));
+    assert!(matches!(config.data, Some(dtrain_data::Source::Digits(_))));
     assert!(matches!(config.model, Model::Cnn { batch_norm: true, .. }));
     assert_eq!((config.world.ranks, config.world.threads), (2, 1));
     assert_eq!((config.batch.global, config.batch.micro, config.length), (64, 16, Length::Epochs(20)));

@@ -200,6 +200,30 @@ impl Arguments {
     }
 }
 
+/// The command line of a program with data and a model of its own: that of `dtrain train`.
+#[derive(Debug, Parser)]
+#[command(about = "Train on this host, on all its cores", after_help = OWN_EXAMPLES)]
+pub struct OwnArguments {
+    #[command(flatten)]
+    train: Train,
+}
+
+const OWN_EXAMPLES: &str = "Examples (put the program's name in front):
+  ranks=4 epochs=5 optimizer.lr=1e-3     settings, as `dtrain train --print-config` lists them
+  --resume                               go on with the newest run
+  --json --quiet                         one JSON object a line, for programs";
+
+impl OwnArguments {
+    /// Reads the command line of this process.
+    ///
+    /// *Errors*: as [`Arguments::read`].
+    pub fn read() -> Result<Train, clap::Error> {
+        let mut train = Self::try_parse().map_err(key_as_flag)?.train;
+        train.give_back_override();
+        Ok(train)
+    }
+}
+
 impl Train {
     /// `--resume ranks=3` means the newest run with three ranks, not a run called `ranks=3`.
     fn give_back_override(&mut self) {

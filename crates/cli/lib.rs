@@ -12,6 +12,7 @@ pub mod commands;
 pub mod config;
 mod error;
 mod fabric;
+pub mod log;
 pub mod plan;
 mod random;
 mod recipe;
@@ -19,5 +20,12 @@ pub mod report;
 pub mod request;
 pub mod run_folder;
 pub mod session;
+mod trainer;
 
 pub use error::{CliError, Kind};
+pub use plan::Own;
+pub use trainer::train_own;
+
+pub use dtrain_data as data;
+pub use dtrain_engine as engine;
+pub use dtrain_types as types;

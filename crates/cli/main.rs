@@ -7,7 +7,8 @@ use dtrain::{CliError, commands, session};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(code) = session::serve_if_rank() {
+    dtrain::log::start();
+    if let Some(code) = session::serve_if_rank(None) {
         return code;
     }
     let arguments = match Arguments::read() {
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<(), CliError> {
     match command {
-        Command::Train(arguments) => commands::train::run(arguments),
+        Command::Train(arguments) => commands::train::run(arguments, None),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Checkpoint(arguments) => commands::checkpoint::run(arguments),
         Command::Audit(arguments) => commands::audit::run(arguments),

@@ -9,7 +9,9 @@ use crate::config::{
 use crate::error::CliError;
 use dtrain_checkpoint::{InitError, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
-use dtrain_data::{ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec};
+use dtrain_data::{
+    ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
+};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp};
 use dtrain_engine::stages::Chain;
@@ -18,6 +20,17 @@ use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Step};
 use std::path::Path;
+
+/// The data and the model of a program of one's own: what `data.kind` and `model.kind` `own` mean.
+#[derive(Clone, Copy, Debug)]
+pub struct Own {
+    /// What the data is called: the name of its runs.
+    pub name: &'static str,
+    /// Opens the data.
+    pub data: fn() -> Result<Opened, DataError>,
+    /// Makes the model for samples like these.
+    pub model: fn(&SampleSpec) -> Chain<Cpu>,
+}
 
 /// A configuration with its data opened and all that follows from the two.
 pub struct Plan {
@@ -31,14 +44,23 @@ pub struct Plan {
     pub batches: BatchPlan,
     /// How often each class occurs in the training part, where there are classes.
     pub classes: Option<ClassDistribution>,
+    /// What the program brings, if it is not the binary.
+    pub own: Option<Own>,
 }
 
 impl Plan {
     /// Opens the data and holds it against the configuration. Writes nothing.
     ///
     /// *Errors*: missing or damaged data, a configuration that does not fit it. *Blocks* on the disk.
-    pub fn open(config: &Config) -> Result<Self, CliError> {
-        let opened = dtrain_data::open(&config.data)?;
+    pub fn open(config: &Config, own: Option<Own>) -> Result<Self, CliError> {
+        let opened = match (&config.data, own) {
+            (Some(source), _) => dtrain_data::open(source)?,
+            (None, Some(own)) => (own.data)()?,
+            (None, None) => {
+                let problem = config.problem("data.kind", "own is the data of a program of one's own");
+                return Err(problem.hint("run that program; examples/own_model.rs shows one").into());
+            }
+        };
         let spec = opened.train.spec();
         config.check_data(&facts(&opened, &spec))?;
         let (samples, batch) = (opened.train.len(), config.batch);
@@ -53,7 +75,7 @@ impl Plan {
             true => None,
             false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
         };
-        Ok(Self { config: config.clone(), spec, batches, classes, opened })
+        Ok(Self { config: config.clone(), spec, batches, classes, opened, own })
     }
 
     /// What the data set is called in messages.
@@ -179,6 +201,10 @@ impl Plan {
                     dropout: *dropout as f32,
                 };
                 cnn(&options, self.outputs())
+            }
+            Model::Own { .. } => {
+                let own = self.own.expect("own data was opened by its program");
+                Ok((own.model)(&self.spec))
             }
             Model::Gpt { layers, width, heads, dropout, .. } => gpt(&GptOptions {
                 vocabulary: match self.spec.input {

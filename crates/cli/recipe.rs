@@ -5,7 +5,7 @@
 
 use crate::config::{Config, Machine, Source};
 use crate::fabric::HostFabric;
-use crate::plan::Plan;
+use crate::plan::{Own, Plan};
 use dtrain_engine::Replica;
 use dtrain_protocol::{Digest, Fingerprint, Profile, Timeouts};
 use dtrain_runtime::{ComputeParts, RankParts, Recipe, host_name};
@@ -17,6 +17,8 @@ use std::path::PathBuf;
 pub struct ConfigRecipe {
     /// Ranks that share this process reach each other here; the processes of a host by the arena that they inherit.
     pub threads: Option<HostFabric>,
+    /// Data and model of a program of one's own.
+    pub own: Option<Own>,
 }
 
 /// The first line of a welcome names the run folder; the configuration follows.
@@ -40,7 +42,7 @@ impl Recipe for ConfigRecipe {
             return crate::bench_step::rank(config, arena);
         }
         let (run_dir, config) = read_welcome(config)?;
-        let plan = Plan::open(&config).map_err(|error| error.to_string())?;
+        let plan = Plan::open(&config, self.own).map_err(|error| error.to_string())?;
         let replica = plan.replica().map_err(|error| error.to_string())?;
         let profile = profile(&replica);
         rank_parts(&plan, Box::new(replica), profile, run_dir, self.fabric(member, arena)?)

@@ -5,12 +5,14 @@
 use crate::config::{Best as BestKey, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
 use crate::fabric::{HostFabric, new_arena};
-use crate::plan::Plan;
+use crate::plan::{Own, Plan};
 use crate::recipe::{ConfigRecipe, welcome};
 use crate::report::{self, Human, Voice};
 use crate::request::Start;
 use crate::run_folder::RunFolder;
-use dtrain_checkpoint::{CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations};
+use dtrain_checkpoint::{
+    Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
+};
 use dtrain_collective::{Geometry, Mode};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::{ModelReplica, Replica};
@@ -18,11 +20,11 @@ use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
 };
 use dtrain_runtime::{
-    Best, Conclusion, Isolation, Journal, Observer, Program, Recipe, RunFacts, RunFiles, RunPlan, Seat,
-    inherited, serve, specs, supervise,
+    Best, Conclusion, Isolation, Journal, Observer, Program, RunFacts, RunFiles, RunPlan, Seat, inherited,
+    serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_telemetry::{Event, Flush, JsonLines, Summary};
+use dtrain_telemetry::{Event, Flush, JsonLines, Summary, UnixTime};
 use dtrain_types::{Generation, Instance, MemberId, Step, WorldSize, cut_evenly};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -46,14 +48,6 @@ pub struct Session {
     pub json: bool,
     /// Who shows the run to people.
     pub observer: Box<dyn Observer>,
-    /// Makes ranks in threads of this process, given the way between them. Processes make their own.
-    pub recipe: fn(Option<HostFabric>) -> Box<dyn Recipe>,
-}
-
-/// The recipe of the binary itself.
-#[must_use]
-pub fn config_recipe(threads: Option<HostFabric>) -> Box<dyn Recipe> {
-    Box::new(ConfigRecipe { threads })
 }
 
 /// A run as the command line asked for it.
@@ -84,8 +78,7 @@ pub fn run(launch: Launch) -> Result<(), CliError> {
         Start::Fresh | Start::Fork { .. } => None,
     };
     if let Some(id) = resume.filter(|id| id.step >= last) {
-        voice.say(&format!("{} is complete: checkpoint {id} holds its last step", run.name));
-        return Ok(());
+        return already_complete(&plan, &run, id, voice, json);
     }
     let observer = Box::new(Human::new(voice, last, epochs));
     let session = Session {
@@ -96,9 +89,40 @@ pub fn run(launch: Launch) -> Result<(), CliError> {
         resume,
         json,
         observer,
-        recipe: config_recipe,
     };
     conclude(session.run()?, voice)
+}
+
+/// A run that has nothing left to do: its summary is what its last checkpoint says.
+fn already_complete(
+    plan: &Plan,
+    run: &RunFolder,
+    id: CheckpointId,
+    voice: Voice,
+    json: bool,
+) -> Result<(), CliError> {
+    voice.say(&format!("{} is complete: checkpoint {id} holds its last step", run.name));
+    let checkpoint = FileStore::new(&run.path).open(id, Check::Sizes);
+    let manifest = checkpoint.map_err(|damage| CliError::failed(damage.to_string()))?.into_manifest();
+    let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);
+    let summary = Summary {
+        digest: manifest.digest.to_string(),
+        steps: id.step.0,
+        epochs: id.step.0 / plan.batches.steps_per_epoch(),
+        samples_per_second: f64::NAN,
+        train_loss: number("train_loss"),
+        val_loss: number("val_loss"),
+        val_accuracy: number("val_accuracy"),
+        val_f1: number("val_f1"),
+        ranks: plan.config.world.ranks,
+        run: run.path.display().to_string(),
+        ..Summary::default()
+    };
+    if json {
+        let told = standard_output().event(UnixTime::now(), &Event::Summary(summary));
+        told.map_err(|error| CliError::failed(error.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Says how a session ended; its error is the exit code.
@@ -152,18 +176,12 @@ fn hint_for(first: &Cause, resume: &str) -> String {
     }
 }
 
-/// Serves this process's seat, if its parent made it a rank of the binary.
+/// Serves this process's seat, if its parent made it a rank.
 #[must_use]
-pub fn serve_if_rank() -> Option<ExitCode> {
-    serve_inherited(config_recipe)
-}
-
-/// Serves this process's seat with a recipe, if its parent made it a rank.
-#[must_use]
-pub fn serve_inherited(recipe: fn(Option<HostFabric>) -> Box<dyn Recipe>) -> Option<ExitCode> {
+pub fn serve_if_rank(own: Option<Own>) -> Option<ExitCode> {
     let served = match inherited() {
         Ok(None) => return None,
-        Ok(Some(seat)) => serve(seat, recipe(None).as_ref()),
+        Ok(Some(seat)) => serve(seat, &ConfigRecipe { threads: None, own }),
         Err(error) => Err(error),
     };
     Some(match served {
@@ -288,9 +306,9 @@ impl Session {
             }
             IsolationKey::Thread => {
                 let shared = HostFabric::between_threads(WorldSize(world), geometry, mode).map_err(memory)?;
-                let recipe: Arc<dyn Recipe> = Arc::from((self.recipe)(Some(shared)));
+                let recipe = ConfigRecipe { threads: Some(shared), own: self.plan.own };
                 let serve_seat = move |seat: Seat| {
-                    if let Err(error) = serve(seat, recipe.as_ref()) {
+                    if let Err(error) = serve(seat, &recipe) {
                         tracing::error!(%error, "a rank could not be served");
                     }
                 };

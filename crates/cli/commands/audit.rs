@@ -23,7 +23,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let run = RunFolder::find(&arguments.run.run)?;
     let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
     let config = Config::parse::<&str>(Some(source), &[], Machine::here())?;
-    let plan = Plan::open(&config)?;
+    let plan = Plan::open(&config, None)?;
     let path = run.path.join(LEDGER);
     let bytes = std::fs::read(&path).map_err(|error| {
         CliError::usage(format!("cannot read {}", path.display()))

@@ -17,7 +17,7 @@ use std::fmt::Write;
 /// *Errors*: of the configuration or its data.
 pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let machine = Machine::here();
-    let plan = Plan::open(&settings(&arguments.settings, machine)?)?;
+    let plan = Plan::open(&settings(&arguments.settings, machine)?, None)?;
     let replica = plan.replica()?;
     if arguments.output.json {
         return print_json(&as_json(&plan, &replica));

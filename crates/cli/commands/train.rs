@@ -6,7 +6,7 @@ use super::print;
 use crate::arguments::Train;
 use crate::config::Machine;
 use crate::error::CliError;
-use crate::plan::Plan;
+use crate::plan::{Own, Plan};
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
@@ -18,10 +18,10 @@ use dtrain_engine::cpu::Cpu;
 /// The parameters that a fork begins with.
 const INITIAL: &str = "initial.safetensors";
 
-/// Trains.
+/// Trains, with the data and the model of `own` where a program brings them.
 ///
 /// *Errors*: of the request (kind usage, nothing written), or of the training. *Blocks* for the whole run.
-pub fn run(arguments: &Train) -> Result<(), CliError> {
+pub fn run(arguments: &Train, own: Option<Own>) -> Result<(), CliError> {
     let machine = Machine::here();
     if arguments.print_config && arguments.resume.is_none() {
         return print(&settings(&arguments.settings, machine)?.to_yaml());
@@ -30,7 +30,7 @@ pub fn run(arguments: &Train) -> Result<(), CliError> {
     if arguments.print_config {
         return print(&request.config.to_yaml());
     }
-    let mut plan = Plan::open(&request.config)?;
+    let mut plan = Plan::open(&request.config, own)?;
     let mut replica = plan.replica()?;
     let voice = Voice::new(arguments.output.quiet);
     let run = make_folder(&request.place)?;

@@ -88,6 +88,8 @@ choice!(
         Npy = "npy",
         /// The bytes of a file.
         Text = "text",
+        /// The data of a program of one's own.
+        Own = "own",
     }
 );
 choice!(
@@ -99,6 +101,8 @@ choice!(
         Cnn = "cnn",
         /// A causal transformer.
         Gpt = "gpt",
+        /// The model of a program of one's own.
+        Own = "own",
     }
 );
 choice!(

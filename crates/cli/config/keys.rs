@@ -139,12 +139,14 @@ pub static KEYS: &[Key] = &[
     Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "standard", Bits,
         "standard (mean 0, deviation 1 of the training part) | none | a factor, such as 0.00392")
         .when("data.kind", &["digits", "idx", "csv", "npy"]),
+    Key::new("data.name", Type::Text, "own", Bits, "what the program that brings the data calls it").when("data.kind", &["own"]),
     Key::new("data.augment", AUGMENT, "shift", Bits, AUGMENT_HELP).when("data.kind", &["digits"]),
     Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "csv", "npy"]),
     // Model.
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, "which model").when("data.kind", &["digits", "idx"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, "which model").when("data.kind", &["csv", "npy"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, "which model").when("data.kind", &["text"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "own", Bits, "which model").when("data.kind", &["own"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128, 64]", Bits, "width of each hidden layer").when("model.kind", &["mlp"]),
     Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each convolution")
         .when("model.kind", &["cnn"]),
@@ -160,7 +162,7 @@ pub static KEYS: &[Key] = &[
     Key::new("model.batch_norm", Type::Bool, "false", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["mlp"]),
     Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["cnn"]),
     Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt"]),
-    Key::new("model.dropout", DROPOUT, "0.25", Bits, "share of activations dropped while training").when("model.kind", &["cnn"]),
+    Key::new("model.dropout", DROPOUT, "0.1", Bits, "share of activations dropped while training").when("model.kind", &["cnn"]),
     Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters"),
     // Loss.
     Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, "cross_entropy | mse"),
@@ -206,13 +208,13 @@ pub static KEYS: &[Key] = &[
         .when("loss.kind", &["mse"]),
     // The world.
     Key::new("min_ranks", Type::Int(1, 4096), "1", Free, "with fewer ranks left the run stops (exit code 3)"),
-    Key::new("max_restarts", WHOLE, "10", Free, "of one member in 60 s"),
+    Key::new("max_restarts", WHOLE, "10", Free, "of one member in 60 s; no effect yet: a lost rank ends the run"),
     Key::new("join_timeout", Type::Time, "60s", Free, "wait this long for all ranks, then start with min_ranks"),
     Key::new("detect", Type::Time, "1s", Free, "a silent rank is given up after this; all other timeouts follow"),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "off; on is reserved"),
-    Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts"),
-    Key::new("bucket_bytes", Type::Size, "4MiB", Free, "gradients are reduced in buckets of this size"),
+    Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts; no effect on one host"),
+    Key::new("bucket_bytes", Type::Size, "4MiB", Free, "gradients are reduced in buckets of this size; no effect on CPU ranks of one host: they reduce at once"),
 ];
 
 /// Every name once, in the order of the table.

@@ -61,7 +61,7 @@ pub struct Config {
     /// Loader threads of a rank.
     pub workers: usize,
     /// Where the samples come from.
-    pub data: dtrain_data::Source,
+    pub data: Option<dtrain_data::Source>,
     /// The model.
     pub model: Model,
     /// The loss.
@@ -147,7 +147,8 @@ impl Config {
     /// The name that a run without a name is numbered under.
     #[must_use]
     pub fn base_name(&self) -> &str {
-        self.name.as_deref().unwrap_or_else(|| self.data_kind())
+        let own = || self.resolved.text("data.name").unwrap_or_else(|| self.data_kind());
+        self.name.as_deref().unwrap_or_else(own)
     }
 
     /// Every key with its value, as YAML that [`Config::load`] reads back to the same configuration.

@@ -58,10 +58,11 @@ impl Resume {
 }
 
 /// Which data set is read, and how.
-pub(super) fn data(r: &Resolved) -> Source {
+pub(super) fn data(r: &Resolved) -> Option<Source> {
     let pair = |x, y| (needed_path(r, x), needed_path(r, y));
     let optional_pair = |x, y| path(r, x).zip(path(r, y));
-    match choice(r, "data.kind", DataKind::from_name) {
+    Some(match choice(r, "data.kind", DataKind::from_name) {
+        DataKind::Own => return None,
         DataKind::Digits => Source::Digits(DigitsOptions { augment: augment(r), normalise: normalise(r) }),
         DataKind::Idx => {
             let (images, labels) = pair("data.images", "data.labels");
@@ -96,7 +97,7 @@ pub(super) fn data(r: &Resolved) -> Source {
             context: r.count("data.context"),
             val_split: r.number("data.val_split").expect("a split is a number"),
         }),
-    }
+    })
 }
 
 fn csv(r: &Resolved) -> CsvOptions {
@@ -216,6 +217,11 @@ pub enum Model {
         /// A file with the first parameters.
         init_from: Option<PathBuf>,
     },
+    /// What a program of one's own brings.
+    Own {
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
 }
 
 impl Model {
@@ -226,6 +232,7 @@ impl Model {
             Self::Mlp { .. } => ModelKind::Mlp,
             Self::Cnn { .. } => ModelKind::Cnn,
             Self::Gpt { .. } => ModelKind::Gpt,
+            Self::Own { .. } => ModelKind::Own,
         }
     }
 
@@ -233,14 +240,15 @@ impl Model {
     #[must_use]
     pub fn init_from(&self) -> Option<&PathBuf> {
         match self {
-            Self::Mlp { init_from, .. } | Self::Cnn { init_from, .. } | Self::Gpt { init_from, .. } => {
-                init_from.as_ref()
-            }
+            Self::Mlp { init_from, .. }
+            | Self::Cnn { init_from, .. }
+            | Self::Gpt { init_from, .. }
+            | Self::Own { init_from } => init_from.as_ref(),
         }
     }
 
     pub(super) fn from_resolved(r: &Resolved) -> Self {
-        let dropout = r.number("model.dropout").expect("dropout is a number");
+        let dropout = r.number("model.dropout").unwrap_or(0.0);
         let init_from = path(r, "model.init_from");
         let hidden = || counts(r.list("model.hidden"));
         match choice(r, "model.kind", ModelKind::from_name) {
@@ -257,6 +265,7 @@ impl Model {
                 dropout,
                 init_from,
             },
+            ModelKind::Own => Self::Own { init_from },
             ModelKind::Gpt => Self::Gpt {
                 layers: r.count("model.layers"),
                 width: r.count("model.width"),

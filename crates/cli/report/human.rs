@@ -6,6 +6,7 @@ use console::style;
 use dtrain_runtime::{EpochSeen, Happening, Observer, StepSeen};
 use dtrain_types::{Epoch, Step};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Where there is no terminal, a line about steps at most this often.
@@ -19,15 +20,17 @@ pub struct Human {
     bar: ProgressBar,
     last_step: Step,
     epochs: u64,
-    epoch: Progress,
+    epochs_begun: BTreeMap<Epoch, Progress>,
     speed: Option<f64>,
     line_at: Instant,
 }
 
-/// What has been seen of the running epoch.
+/// What has been seen of an epoch that is not validated yet; a fast model may have begun the next one.
+#[derive(Clone, Copy, Default)]
 struct Progress {
-    begun: Instant,
     samples: u64,
+    /// Of its steps, as the ranks measured them.
+    seconds: f64,
 }
 
 impl Human {
@@ -42,9 +45,8 @@ impl Human {
         };
         let shape = "  {bar:28.cyan/dim} {pos}/{len} steps  {msg}  eta {eta}";
         bar.set_style(ProgressStyle::with_template(shape).expect("the template is well formed"));
-        let now = Instant::now();
-        let epoch = Progress { begun: now, samples: 0 };
-        Self { voice, bar, last_step: last, epochs, epoch, speed: None, line_at: now }
+        let epochs_begun = BTreeMap::new();
+        Self { voice, bar, last_step: last, epochs, epochs_begun, speed: None, line_at: Instant::now() }
     }
 
     fn say(&self, text: &str) {
@@ -55,11 +57,13 @@ impl Human {
     fn running(&mut self, from: Step) {
         self.bar.set_position(from.0.saturating_sub(1));
         self.bar.reset_eta();
-        self.epoch = Progress { begun: Instant::now(), samples: 0 };
+        self.epochs_begun.clear();
     }
 
     fn step(&mut self, seen: &StepSeen) {
-        self.epoch.samples += seen.samples;
+        let progress = self.epochs_begun.entry(seen.epoch).or_default();
+        progress.samples += seen.samples;
+        progress.seconds += seen.seconds;
         if seen.seconds > 0.0 {
             let now = seen.samples as f64 / seen.seconds;
             self.speed = Some(self.speed.map_or(now, |speed| speed + SMOOTHING * (now - speed)));
@@ -87,11 +91,10 @@ impl Human {
     }
 
     fn epoch(&mut self, seen: &EpochSeen) {
-        let took = self.epoch.begun.elapsed();
+        let Progress { samples, seconds } = self.epochs_begun.remove(&seen.epoch).unwrap_or_default();
         let line = epoch_line(seen, self.epochs);
-        let speed = rate(self.epoch.samples, took.as_secs_f64());
-        self.say(&format!("{line}  {}  {speed}", duration(took)));
-        self.epoch = Progress { begun: Instant::now(), samples: 0 };
+        let took = duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
+        self.say(&format!("{line}  {took}  {}", rate(samples, seconds)));
     }
 
     fn warning(&self, text: &str) {

@@ -32,6 +32,26 @@ pub struct Opened {
     pub attribution: Option<&'static str>,
 }
 
+impl Opened {
+    /// A data set of one's own, without validation.
+    #[must_use]
+    pub fn new(train: Arc<dyn Dataset>) -> Self {
+        Self { train, val: None, class_names: Vec::new(), attribution: None }
+    }
+
+    /// With samples to validate on.
+    #[must_use]
+    pub fn with_validation(self, val: Arc<dyn Dataset>) -> Self {
+        Self { val: Some(val), ..self }
+    }
+
+    /// With a name per class.
+    #[must_use]
+    pub fn with_classes(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { class_names: names.into_iter().map(Into::into).collect(), ..self }
+    }
+}
+
 impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Opened")

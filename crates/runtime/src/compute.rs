@@ -77,7 +77,8 @@ impl Compute {
     /// A compute thread's work, not begun.
     pub fn new(parts: ComputeParts, controls: Arc<Controls>, desk: NewsDesk) -> Self {
         let specs: Arc<[TensorSpec]> = crate::state_files::specs(parts.replica.as_ref()).into();
-        let saver = Saver::start(parts.run_dir.clone(), Arc::clone(&specs), desk.clone());
+        let saver =
+            Saver::start(parts.run_dir.clone(), Arc::clone(&specs), desk.clone(), Arc::clone(&controls));
         Self { parts, controls, desk, saver, specs, plane: None, generation: Generation(0) }
     }
 

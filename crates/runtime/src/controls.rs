@@ -4,6 +4,7 @@
 //! and must not wait.
 
 use dtrain_protocol::Activity;
+use dtrain_types::Step;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex};
 
@@ -13,8 +14,16 @@ pub struct Controls {
     stop: AtomicU32,
     aborted: AtomicBool,
     activity: AtomicU8,
-    paused: Mutex<bool>,
-    gate: Condvar,
+    gate: Mutex<Gate>,
+    moved: Condvar,
+}
+
+/// What the compute thread waits for between two steps.
+#[derive(Debug, Default)]
+struct Gate {
+    paused: bool,
+    /// All checkpoints up to this step are written or given up.
+    settled: Step,
 }
 
 const ACTIVITIES: [Activity; 7] = [
@@ -41,7 +50,7 @@ impl Controls {
     /// Makes the compute thread leave its work at the next micro-batch.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
-        self.pause(false);
+        self.pass(|gate| gate.paused = false);
     }
 
     /// Whether the work is to be left.
@@ -51,14 +60,32 @@ impl Controls {
 
     /// Holds or frees the compute thread at the next step boundary.
     pub fn pause(&self, paused: bool) {
-        *self.paused.lock().expect("no holder of the gate panics") = paused;
-        self.gate.notify_all();
+        self.pass(|gate| gate.paused = paused);
+    }
+
+    /// All checkpoints up to this step are written or given up.
+    pub fn settle(&self, step: Step) {
+        self.pass(|gate| gate.settled = step);
     }
 
     /// *Blocks* while paused and not aborted.
     pub fn wait_while_paused(&self) {
-        let paused = self.paused.lock().expect("no holder of the gate panics");
-        drop(self.gate.wait_while(paused, |paused| *paused && !self.aborted()));
+        self.wait_while(|gate| gate.paused);
+    }
+
+    /// *Blocks* until the checkpoint of `step` is written or given up, or the work is aborted.
+    pub fn wait_until_settled(&self, step: Step) {
+        self.wait_while(|gate| gate.settled < step);
+    }
+
+    fn pass(&self, change: impl FnOnce(&mut Gate)) {
+        change(&mut self.gate.lock().expect("no holder of the gate panics"));
+        self.moved.notify_all();
+    }
+
+    fn wait_while(&self, closed: impl Fn(&Gate) -> bool) {
+        let gate = self.gate.lock().expect("no holder of the gate panics");
+        drop(self.moved.wait_while(gate, |gate| closed(gate) && !self.aborted()));
     }
 
     /// Says what the compute thread does now.

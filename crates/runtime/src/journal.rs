@@ -7,7 +7,7 @@
 use crate::observer::{EpochSeen, Happening, Observer, StepSeen};
 use crate::run_files::RunFiles;
 use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
-use dtrain_types::MemberId;
+use dtrain_types::{Epoch, MemberId, Step};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// How many entries may wait for the disk before the supervisor waits too.
 const QUEUE: usize = 16_384;
+/// How many validated epochs are kept for the manifests that come after them.
+const MOST_EPOCHS: usize = 1_024;
 
 /// One thing to be written down.
 pub enum Entry {
@@ -132,6 +134,9 @@ impl Journal {
             last_lines: BTreeMap::new(),
             pids: BTreeMap::new(),
             epoch: EpochSums::default(),
+            train_losses: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            whole_epoch: false,
             begun: None,
             next_reading: Instant::now(),
         };
@@ -158,6 +163,12 @@ struct Writer {
     last_lines: BTreeMap<MemberId, Vec<String>>,
     pids: BTreeMap<MemberId, u32>,
     epoch: EpochSums,
+    /// Of epochs that have ended and are not validated yet: a fast model is steps ahead of its validation.
+    train_losses: BTreeMap<Epoch, Option<f64>>,
+    /// Validations by step, for the manifests of the same steps: shards take their time.
+    seen: BTreeMap<Step, EpochSeen>,
+    /// Whether an epoch has ended: until then the loss of the run is that of the steps there are.
+    whole_epoch: bool,
     /// When the first step was committed, and how long it took.
     begun: Option<(Instant, f64)>,
     next_reading: Instant,
@@ -224,12 +235,16 @@ impl Writer {
             self.warn(&problem);
         }
         self.observer.see(&Happening::Step(seen));
-        if self.files.ends_epoch(record.step) {
+        let ends_epoch = self.files.ends_epoch(record.step);
+        if ends_epoch || self.files.is_last(record.step) {
             self.figures.train_loss = self.epoch.mean();
-            if !self.files.validates() {
+            self.train_losses.insert(record.epoch, self.epoch.mean());
+            self.epoch = EpochSums::default();
+            self.whole_epoch = true;
+            if ends_epoch && !self.files.validates() {
                 self.epoch_seen(record, None);
             }
-        } else if self.figures.train_loss.is_none() || self.files.is_last(record.step) {
+        } else if !self.whole_epoch {
             self.figures.train_loss = self.epoch.mean();
         }
     }
@@ -252,7 +267,7 @@ impl Writer {
         let seen = EpochSeen {
             epoch: record.epoch,
             step: record.step,
-            train_loss: self.figures.train_loss.unwrap_or(f64::NAN),
+            train_loss: self.train_losses.remove(&record.epoch).flatten().unwrap_or(f64::NAN),
             val_loss: scores.loss,
             val_accuracy: scores.accuracy,
             val_f1: scores.f1,
@@ -260,8 +275,11 @@ impl Writer {
         if self.files.ends_epoch(record.step) {
             self.figures.epochs = u64::from(record.epoch.0) + 1;
         }
-        self.epoch = EpochSums::default();
         self.figures.validation = Some(seen);
+        self.seen.insert(record.step, seen);
+        if self.seen.len() > MOST_EPOCHS {
+            self.seen.pop_first();
+        }
         if let Err(problem) = self.files.epoch(&seen) {
             self.warn(&problem);
         }
@@ -295,7 +313,8 @@ impl Writer {
     }
 
     fn manifest(&mut self, order: &ManifestOrder) {
-        let written = self.files.commit_checkpoint(order, self.figures.validation.as_ref());
+        let written = self.files.commit_checkpoint(order, self.seen.get(&order.id.step));
+        self.seen = self.seen.split_off(&order.id.step);
         let result = match written {
             Ok(best) => {
                 self.observer.see(&Happening::CheckpointWritten { id: order.id, best });

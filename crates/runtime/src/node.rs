@@ -6,7 +6,7 @@
 use crate::journal::{Entry, JournalSender};
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::rank_host::{
-    Ending, Killer, LAST_LINES, Program, RankNews, ServeSeat, StartedRank, start_process, start_thread,
+    Ending, Killer, LAST_LINES, Program, RankNews, ServeSeat, start_process, start_thread,
 };
 use crate::supervisor::{Heard, LinkLost, RankExit, Supervisor};
 use dtrain_protocol::{ExitCause, Message as Word};

@@ -158,6 +158,7 @@ impl Rank {
             MemberEffect::AskStop => hands.controls.ask_stop(),
             MemberEffect::Pause => hands.controls.pause(true),
             MemberEffect::Resume => hands.controls.pause(false),
+            MemberEffect::Settled(step) => hands.controls.settle(step),
             MemberEffect::Abort => {
                 hands.controls.abort();
                 hands.sync(Abort("the supervisor said stop"));

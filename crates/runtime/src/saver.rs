@@ -1,13 +1,15 @@
 //! Writes this rank's shard of a checkpoint in the background, from a copy, so that training goes on.
 //!
-//! One shard at a time: when the next checkpoint is due while the last is still being written, the compute thread
-//! waits (S10). Does not know manifests: a shard alone is not a checkpoint.
+//! One checkpoint at a time: when the next is due while the last is not settled, the compute thread waits (S10). Else a
+//! model of a thousand steps a second would run many intervals ahead of the newest manifest, and a crash would lose
+//! them all. Does not know manifests: a shard alone is not a checkpoint.
 
+use crate::controls::Controls;
 use crate::news::{News, NewsDesk};
 use dtrain_checkpoint::{FileStore, Store, TensorData, TensorSpec, slice_for};
 use dtrain_engine::State;
 use dtrain_protocol::{CheckpointId, Digest, ShardFile, ShardOutcome, ShardReport};
-use dtrain_types::{Rank, WorldSize};
+use dtrain_types::{Rank, Step, WorldSize};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,12 +32,20 @@ pub struct Saver {
     /// The buffer comes back here when its shard is told.
     free: Receiver<Vec<f32>>,
     buffer: Option<Vec<f32>>,
+    controls: Arc<Controls>,
+    /// The checkpoint that was begun last.
+    last: Step,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Saver {
     /// Starts the writer; it sleeps until the first checkpoint.
-    pub fn start(run_dir: PathBuf, specs: Arc<[TensorSpec]>, desk: NewsDesk) -> Self {
+    pub fn start(
+        run_dir: PathBuf,
+        specs: Arc<[TensorSpec]>,
+        desk: NewsDesk,
+        controls: Arc<Controls>,
+    ) -> Self {
         let (jobs, queue) = channel::<Job>();
         let (give_back, free) = channel();
         let layout = Arc::clone(&specs);
@@ -49,11 +59,14 @@ impl Saver {
             }
         });
         let thread = thread.expect("a process that could start its compute thread can start one more");
-        Self { specs, jobs: Some(jobs), free, buffer: Some(Vec::new()), thread: Some(thread) }
+        let buffer = Some(Vec::new());
+        Self { specs, jobs: Some(jobs), free, buffer, controls, last: Step(0), thread: Some(thread) }
     }
 
-    /// Copies this rank's share of the state and hands it to the writer. *Blocks* while the last one is unwritten.
+    /// Copies this rank's share of the state and hands it to the writer. *Blocks* while the last one is not settled.
     pub fn save(&mut self, id: CheckpointId, rank: Rank, world: WorldSize, state: &State) {
+        self.controls.wait_until_settled(self.last);
+        self.last = id.step;
         let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
         let tensors = slice_for(rank, world, &self.specs);
         self.wait();
