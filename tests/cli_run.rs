@@ -159,3 +159,32 @@ fn without_a_checkpoint_a_resume_is_refused_and_auto_starts_again() {
     assert_eq!(again["digest"], first["digest"]);
     shell.ends(0, &["audit", "a"]);
 }
+
+#[test]
+fn each_epoch_has_its_own_loss_and_each_checkpoint_its_own_validation() {
+    let shell = Shell::new();
+    // So small that steps, validations and files overtake one another.
+    shell.train(&["model=mlp", "model.hidden=[4]", "epochs=40", "checkpoint.keep=99", "name=fast"]);
+    let parse = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let events = parse(&fs::read_to_string(shell.path("runs/fast/events.jsonl")).unwrap());
+    let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or(f64::NAN);
+    assert_eq!(of("epoch").count(), 40);
+    for epoch in of("epoch") {
+        let steps: Vec<_> = of("step").filter(|step| step["epoch"] == epoch["epoch"]).collect();
+        let samples: f64 = steps.iter().map(|step| number(&step["samples"])).sum();
+        let loss: f64 = steps.iter().map(|step| number(&step["loss"]) * number(&step["samples"])).sum();
+        let (mean, told) = (loss / samples, number(&epoch["train_loss"]));
+        assert!((mean - told).abs() < 1e-9 * mean, "{epoch}: its steps have {mean}");
+    }
+    let list = parse(&shell.ends(0, &["checkpoint", "ls", "fast", "--json"]).0);
+    assert_eq!(list.len(), 40);
+    let best = of("epoch").map(|epoch| number(&epoch["val_accuracy"])).fold(0.0, f64::max);
+    for checkpoint in list {
+        let epoch = of("epoch").find(|epoch| epoch["epoch"] == checkpoint["epoch"]).unwrap();
+        assert_eq!(checkpoint["metrics"]["val_accuracy"], epoch["val_accuracy"], "{checkpoint}");
+        assert!(checkpoint["best"] == false || number(&epoch["val_accuracy"]) == best, "{checkpoint}");
+    }
+}
