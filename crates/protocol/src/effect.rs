@@ -180,6 +180,9 @@ pub enum MemberEffect {
     Pause,
     /// Go on after a `Pause`.
     Resume,
+    /// All checkpoints up to this step are written or given up. The driver copies the state for a checkpoint only when
+    /// the one before it is settled, so that a crash never costs more than two intervals, however short they are.
+    Settled(Step),
     /// Abort all collectives and stop computing.
     Abort,
     /// Flush the control link and end the process. The last effect of all.

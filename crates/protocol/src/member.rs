@@ -56,6 +56,8 @@ pub struct Member {
     steps: VecDeque<StepRecord>,
     validations: VecDeque<ValidationPart>,
     shards: VecDeque<ShardReport>,
+    /// All checkpoints up to this step are written or given up.
+    settled: Step,
     paused: bool,
     /// The number of the last Report.
     number: Number,
@@ -89,6 +91,7 @@ impl Member {
             steps: VecDeque::new(),
             validations: VecDeque::new(),
             shards: VecDeque::new(),
+            settled: Step(0),
             paused: false,
             number: Number(0),
             dirty: false,
@@ -404,6 +407,10 @@ impl Member {
         }
         self.shards
             .retain(|shard| shard.id.generation == directive.generation && shard.id.step > directive.settled);
+        if directive.settled > self.settled {
+            self.settled = directive.settled;
+            effects.push(MemberEffect::Settled(directive.settled));
+        }
         // What did not fit into the last Report can go now.
         self.dirty |= full;
         if self.paused && self.holds_at_most(MAX_UNACKNOWLEDGED / 2, MAX_IN_REPORT) {

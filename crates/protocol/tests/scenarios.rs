@@ -233,6 +233,25 @@ fn a_very_fast_model_pauses_while_the_supervisor_is_far_away_and_still_finishes(
     assert!(world.largest_message < MAX_PAYLOAD / 16, "{} bytes", world.largest_message);
 }
 
+/// However short the intervals are: when a step is made, at most one checkpoint of the steps before it is not settled.
+#[test]
+fn a_fast_model_is_never_two_checkpoints_ahead_of_the_disk() {
+    let mut plan = Plan { step: Duration::from_micros(50), ..Plan::calm(3, 600) };
+    plan.schedule.checkpoint = CheckpointEvery::Steps(5);
+    let (world, outcome) = run(plan);
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    assert!(world.holds > 100, "nobody had to wait");
+    let (mut written, mut most) = (0, 0);
+    for fact in &world.history {
+        match fact {
+            Fact::Manifest(id) => written = id.step.0,
+            Fact::Applied { step, .. } => most = most.max(step.0 - written),
+            _ => {}
+        }
+    }
+    assert_eq!(most, 10, "the steps that a crash could cost");
+}
+
 #[test]
 fn the_messages_of_a_fast_model_are_few() {
     let mut plan = Plan { step: Duration::from_micros(100), ..Plan::calm(2, 10_000) };

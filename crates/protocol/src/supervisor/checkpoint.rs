@@ -2,7 +2,7 @@
 //!
 //! This file does not know files or formats: durable is what a rank says is durable.
 
-use crate::message::{CheckpointId, Digest, MAX_IN_REPORT, ShardFile, ShardOutcome, ShardReport};
+use crate::message::{CheckpointId, Digest, ShardFile, ShardOutcome, ShardReport};
 use dtrain_types::{Rank, Step};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,9 +51,9 @@ impl Checkpoints {
         self.writing.is_some()
     }
 
-    /// Whether so many wait that members may have paused.
+    /// Whether members may be waiting for the disk: they begin a checkpoint only when the one before it is settled.
     pub fn is_backed_up(&self) -> bool {
-        self.due.len() >= MAX_IN_REPORT
+        self.due.len() > 1
     }
 
     /// A committed step is to be written.

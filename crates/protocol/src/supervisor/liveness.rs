@@ -152,7 +152,7 @@ impl Supervisor {
         let times = &self.config.timeouts;
         match self.phase {
             Phase::Form => self.since + times.form,
-            // Members pause while many of their shards wait for a slow disk: that is no hang.
+            // Members wait while a checkpoint before theirs is on its way to a slow disk: that is no hang.
             Phase::Run if self.checkpoints.is_backed_up() => self.progress.patient_deadline(times),
             Phase::Run => self.progress.deadline(times),
             _ => self.since + times.patience,

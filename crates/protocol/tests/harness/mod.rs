@@ -56,6 +56,11 @@ struct Process {
     stop_wanted: bool,
     paused: bool,
     waiting: bool,
+    /// The checkpoint begun last, and up to which all are settled.
+    begun: Step,
+    settled: Step,
+    /// A step whose checkpoint waits for the one before it, with its stop flag.
+    held: Option<(Step, u32)>,
 }
 
 pub struct World {
@@ -74,6 +79,8 @@ pub struct World {
     cut: BTreeSet<MemberId>,
     pub builds: u32,
     pub pauses: u32,
+    /// How often a member waited for the checkpoint before its own.
+    pub holds: u32,
     pub largest_message: usize,
 }
 
@@ -108,6 +115,7 @@ impl World {
             cut: BTreeSet::new(),
             builds: 0,
             pauses: 0,
+            holds: 0,
             largest_message: 0,
             plan,
         };
@@ -322,6 +330,12 @@ impl World {
                     self.begin(id);
                 }
             }
+            MemberEffect::Settled(step) => {
+                process.settled = step;
+                if let Some((step, stop)) = process.held.take() {
+                    self.validated_or_not(id, step, stop);
+                }
+            }
             MemberEffect::Abort => process.next = None,
             MemberEffect::Exit(exit) => {
                 process.alive = false;
@@ -432,8 +446,15 @@ impl World {
     /// What follows a step once its validation is done: a checkpoint in the background, the end, or the next step.
     fn validated_or_not(&mut self, id: MemberId, step: Step, stop: u32) {
         let due = self.plan.schedule.after(step, stop);
-        let generation = self.processes[&id].generation;
+        let process = self.processes.get_mut(&id).expect("every member has a process");
+        let generation = process.generation;
         if due.checkpoint {
+            if process.begun > process.settled {
+                process.held = Some((step, stop));
+                self.holds += 1;
+                return;
+            }
+            process.begun = step;
             self.soon(200, Ev::Shard(id, CheckpointId { generation, step }));
         }
         if due.ends {
@@ -526,6 +547,9 @@ impl Process {
             stop_wanted: false,
             paused: false,
             waiting: false,
+            begun: Step(0),
+            settled: Step(0),
+            held: None,
         }
     }
 
