@@ -147,8 +147,11 @@ impl Config {
     /// The name that a run without a name is numbered under.
     #[must_use]
     pub fn base_name(&self) -> &str {
-        let own = || self.resolved.text("data.name").unwrap_or_else(|| self.data_kind());
-        self.name.as_deref().unwrap_or_else(own)
+        let by_data = || match self.data_kind() {
+            "own" => self.resolved.text("data.name").unwrap_or("own"),
+            kind => kind,
+        };
+        self.name.as_deref().unwrap_or_else(by_data)
     }
 
     /// Every key with its value, as YAML that [`Config::load`] reads back to the same configuration.
