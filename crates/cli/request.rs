@@ -184,7 +184,7 @@ impl Wanted {
         let by_name = || value(&["name"]).map(|name| Path::new(RUNS).join(name));
         Self {
             path: value(&["run_dir"]).map(PathBuf::from).or_else(by_name),
-            base: value(&["data.kind", "data"]).unwrap_or_else(|| "digits".to_owned()),
+            base: value(&["data.name", "data.kind", "data"]).unwrap_or_else(|| "digits".to_owned()),
         }
     }
 

@@ -248,7 +248,8 @@ impl Model {
     }
 
     pub(super) fn from_resolved(r: &Resolved) -> Self {
-        let dropout = r.number("model.dropout").unwrap_or(0.0);
+        // A model of one's own has no such key.
+        let dropout = r.get("model.dropout").and_then(|_| r.number("model.dropout")).unwrap_or(0.0);
         let init_from = path(r, "model.init_from");
         let hidden = || counts(r.list("model.hidden"));
         match choice(r, "model.kind", ModelKind::from_name) {
