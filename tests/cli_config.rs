@@ -459,6 +459,8 @@ fn a_data_set_is_held_against_the_configuration() {
     let digits =
         DataFacts { samples: 1400, val_samples: 300, input: vec![1, 8, 8], classes: Some(10), tokens: false };
     arguments(&[]).unwrap().check_data(&digits).unwrap();
+    // The default warm-up of an epoch is no reason to refuse a run of a few steps.
+    arguments(&["steps=3"]).unwrap().check_data(&digits).unwrap();
     for (given, facts, words) in [
         (&["loss.class_weights=[1, 2]"][..], digits.clone(), "2 weights for 10 classes"),
         (&[], DataFacts { samples: 0, ..digits.clone() }, "the training set is empty"),

@@ -213,7 +213,9 @@ impl Config {
             Length::Steps(steps) => steps,
         };
         let total = steps(self.length);
-        if let Some(warmup) = self.schedule.warmup.map(steps).filter(|warmup| *warmup > total) {
+        // One epoch is the default: a run of a few steps, to try something out, ends inside of it and is no mistake.
+        let given = self.schedule.warmup.filter(|warmup| *warmup != Length::Epochs(1));
+        if let Some(warmup) = given.map(steps).filter(|warmup| *warmup > total) {
             problems.push(warmup_too_long(self, warmup, total));
         }
         ConfigError::check(problems)
