@@ -3,136 +3,227 @@
 
 mod harness;
 
-use harness::{Running, checkpoints, signal, train, write_text};
+use harness::{CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, checkpoints, folder, signal, train};
+use serde_json::Value;
 use std::path::Path;
 
-/// Models whose global batch does not divide: 8 micro-batches of 7, the last one short, and a short last step.
-const MODELS: [(&str, &str); 3] = [
-    ("mlp", "data.kind=digits global_batch=50 micro_batch=7 model.kind=mlp model.hidden=[24] steps=40"),
-    (
-        "cnn",
-        "data.kind=digits data.augment=shift global_batch=50 micro_batch=7 model.kind=cnn model.batch_norm=true \
-         model.dropout=0.2 steps=32",
-    ),
-    (
-        "gpt",
-        "data.kind=text data.path=text.txt data.context=16 global_batch=22 micro_batch=3 model.kind=gpt model.layers=2 \
-         model.width=32 model.heads=4 model.dropout=0.1 steps=20",
-    ),
-];
+const WORLDS: [u32; 6] = [1, 2, 3, 5, 8, 13];
 
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    write_text(&folder.path().join("text.txt"), 4_000);
-    folder
+/// More than an epoch of each, so that the short last step is among them.
+const MODELS: [(&str, &str, &str); 3] =
+    [("mlp", MLP, "steps=40"), ("cnn", CNN, "steps=32"), ("gpt", GPT, "steps=20")];
+
+/// Everything of a run that must not depend on how it was run.
+#[derive(Debug, PartialEq)]
+struct Story {
+    digest: String,
+    /// Step, epoch, loss and samples of every step.
+    steps: Vec<[Value; 4]>,
+    /// Epoch, losses and scores of every validation.
+    epochs: Vec<[Value; 5]>,
 }
 
-fn digest(folder: &Path, model: &str, how: &str) -> String {
-    train(folder, &format!("{model} {how}")).digest()
+fn story(run: &Finished) -> Story {
+    let steps = run.events("step").map(|e| ["step", "epoch", "loss", "samples"].map(|key| e[key].clone()));
+    let keys = ["epoch", "train_loss", "val_loss", "val_accuracy", "val_f1"];
+    let epochs = run.events("epoch").map(|e| keys.map(|key| e[key].clone()));
+    Story { digest: run.digest(), steps: steps.collect(), epochs: epochs.collect() }
 }
 
-fn all_agree(name: &str, model: &str, ways: &[&str]) {
+/// Runs a model on one rank and in each of `ways`; all must tell the same story.
+fn all_agree(name: &str, model: &str, ways: impl IntoIterator<Item = String>) {
     let folder = folder();
-    let one = digest(folder.path(), model, "ranks=1 threads=1");
+    let one = story(&train(folder.path(), &format!("{model} ranks=1 threads=1")));
+    assert!(one.steps.len() > 10 && !one.epochs.is_empty(), "{name} has something to compare");
     for how in ways {
-        assert_eq!(digest(folder.path(), model, how), one, "{name} with {how}");
+        assert_eq!(story(&train(folder.path(), &format!("{model} {how}"))), one, "{name} with {how}");
     }
 }
 
-const WORLDS: [&str; 5] = [
-    "ranks=2 threads=1",
-    "ranks=3 threads=1",
-    "ranks=5 threads=1",
-    "ranks=8 threads=1",
-    "ranks=13 threads=1",
-];
-const PLACES: [&str; 7] = [
-    "ranks=2 threads=1 isolation=thread",
-    "ranks=3 threads=1 isolation=thread",
-    "ranks=1 threads=2",
-    "ranks=2 threads=4",
-    "ranks=2 threads=1 workers=0",
-    "ranks=2 threads=1 workers=3",
-    "ranks=2 threads=1 isa=scalar",
-];
+fn every_world_and_place() -> impl Iterator<Item = String> {
+    let places = ["process", "thread"];
+    let all = WORLDS.into_iter().flat_map(move |ranks| places.map(|place| (ranks, place)));
+    all.map(|(ranks, place)| format!("ranks={ranks} threads=1 isolation={place}"))
+}
 
 #[test]
 fn an_mlp_has_the_same_bits_on_every_world_size() {
-    all_agree("mlp", MODELS[0].1, &WORLDS);
+    let (name, model, length) = MODELS[0];
+    all_agree(name, &format!("{model} {length}"), every_world_and_place());
 }
 
 #[test]
 fn a_cnn_with_batch_norm_and_dropout_has_the_same_bits_on_every_world_size() {
-    all_agree("cnn", MODELS[1].1, &WORLDS);
+    let (name, model, length) = MODELS[1];
+    all_agree(name, &format!("{model} {length}"), every_world_and_place());
 }
 
 #[test]
 fn a_gpt_has_the_same_bits_on_every_world_size() {
-    all_agree("gpt", MODELS[2].1, &WORLDS);
+    let (name, model, length) = MODELS[2];
+    all_agree(name, &format!("{model} {length}"), every_world_and_place());
 }
 
 #[test]
-fn threads_workers_isolation_and_instruction_set_do_not_change_the_bits() {
-    for (name, model) in MODELS {
-        all_agree(name, model, &PLACES);
+fn the_cnn_that_users_get_has_the_same_bits_on_every_world_size() {
+    let model = "model.batch_norm=true model.dropout=0.1 global_batch=50 micro_batch=7 steps=8";
+    let ways = ["ranks=2", "ranks=3 threads=1", "ranks=5 threads=2", "ranks=2 isolation=thread"];
+    let folder = folder();
+    let one = train(folder.path(), &format!("{model} ranks=1 threads=1")).digest();
+    for how in ways {
+        assert_eq!(train(folder.path(), &format!("{model} {how}")).digest(), one, "with {how}");
+    }
+}
+
+#[test]
+fn compute_threads_and_loader_workers_do_not_change_the_bits() {
+    let threads = [1, 2, 4].into_iter().flat_map(|threads| [1, 3].map(|ranks| (ranks, threads)));
+    let threads = threads.map(|(ranks, threads)| format!("ranks={ranks} threads={threads}"));
+    let workers = (0..=3).map(|workers| format!("ranks=2 threads=1 workers={workers}"));
+    let ways: Vec<String> = threads.chain(workers).collect();
+    for (name, model, length) in MODELS {
+        all_agree(name, &format!("{model} {length}"), ways.clone());
+    }
+}
+
+/// The instruction sets of this CPU that a run can ask for.
+fn instruction_sets() -> Vec<&'static str> {
+    let mut all = vec!["scalar"];
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
+            all.push("avx2");
+        }
+        if std::is_x86_feature_detected!("avx512f") {
+            all.push("avx512");
+        }
+    }
+    all
+}
+
+#[test]
+fn instruction_sets_do_not_change_the_bits() {
+    let sets = instruction_sets();
+    println!("instruction sets: {sets:?}");
+    for (name, model, _) in MODELS {
+        let ways = sets.iter().map(|isa| format!("ranks=2 threads=1 isa={isa}"));
+        // Scalar kernels are slow. Fewer steps; an epoch is validated at the end of the run too.
+        all_agree(name, &format!("{model} schedule.warmup=3~steps steps=11"), ways);
     }
 }
 
 #[test]
 fn another_seed_gives_other_bits() {
     let folder = folder();
-    let one = digest(folder.path(), MODELS[0].1, "ranks=1");
-    assert_ne!(digest(folder.path(), MODELS[0].1, "ranks=1 seed=8"), one);
+    let model = format!("{MLP} steps=40 ranks=1");
+    let one = train(folder.path(), &model).digest();
+    assert_ne!(train(folder.path(), &format!("{model} seed=8")).digest(), one);
 }
 
-/// Kills everything with `name` at a step after the first complete checkpoint, resumes on another number of ranks,
-/// and compares with the undisturbed run.
-fn killed_and_resumed(model: &str, name: &str, at_step: u64) {
+/// How a run is stopped.
+enum Stop {
+    /// SIGKILL to every process.
+    Kill,
+    /// SIGTERM to the supervisor.
+    Terminate,
+}
+
+/// Stops a run on three ranks at a step after its first complete checkpoint, resumes it on five, and compares with the
+/// undisturbed run on two.
+fn stopped_and_resumed(model: &str, every: u64, stop: &Stop) {
     let folder = folder();
-    let undisturbed = digest(folder.path(), model, "ranks=2 threads=1 name=whole");
-    let how = "threads=1 checkpoint.every=5~steps";
-    let mut running = Running::start(folder.path(), &format!("{model} {how} ranks=3 name=hurt"));
     let run = folder.path().join("runs/hurt");
-    let last_step = running
-        .wait_for(|line| {
-            line["event"] == "step"
-                && line["step"].as_u64().is_some_and(|step| step >= at_step)
-                && !checkpoints(&run).is_empty()
-        })
-        .map_or(0, |line| line["step"].as_u64().expect("a number"));
-    assert!(last_step > 0, "the run came to step {at_step}");
-    let ranks = running.rank_pids();
-    assert_eq!(ranks.len(), 3);
-    signal(name, running.child.id());
-    if name == "KILL" {
-        for pid in &ranks {
-            // They may be gone already: they die with their parent.
-            let _ = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).output();
-        }
+    let undisturbed = train(folder.path(), &format!("{model} ranks=2 threads=1 name=whole")).digest();
+    let how = format!("{model} threads=1 checkpoint.every={every}~steps name=hurt");
+    let mut running = Running::start(folder.path(), &format!("{how} ranks=3"));
+    let first = running.wait_for_checkpoint();
+    running.wait_for_step(first + every + 1);
+    assert_eq!(running.rank_pids().len(), 3);
+    match stop {
+        Stop::Kill => running.kill_everything(),
+        Stop::Terminate => signal(Signal::TERM, running.pid()),
     }
     let hurt = running.finish();
     let before = hurt.steps().last().copied().expect("steps were seen");
-    if name == "TERM" {
-        assert_eq!(hurt.code, Some(130), "{}", hurt.stderr);
+    match stop {
+        Stop::Kill => assert_eq!(hurt.code, None, "killed by a signal"),
+        Stop::Terminate => hurt.ended_with(130),
     }
-    let resumed = train(folder.path(), &format!("{model} {how} ranks=5 name=hurt --resume"));
-    let first = resumed.steps().first().copied().expect("the resumed run has steps");
-    assert!(first > 1, "a resumed run goes on");
-    assert!(first + 10 >= before, "resumed at {first}, was at {before}");
-    assert_eq!(resumed.digest(), undisturbed, "after {name} at step {last_step}");
+    assert!(!checkpoints(&run).is_empty());
+    let resumed = train(folder.path(), &format!("{how} ranks=5 --resume"));
+    let goes_on = resumed.steps().first().copied().expect("the resumed run has steps");
+    assert!(goes_on > 1, "a resumed run goes on");
+    assert!(goes_on + 2 * every > before, "resumed at {goes_on}, was at {before}");
+    if matches!(stop, Stop::Terminate) {
+        assert_eq!(goes_on, before + 1, "a checkpoint was written first");
+    }
+    assert_eq!(resumed.digest(), undisturbed, "stopped at step {before}");
+    audit_is_clean(folder.path(), "hurt");
 }
 
 #[test]
 fn an_mlp_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
-    killed_and_resumed(MODELS[0].1, "KILL", 17);
+    stopped_and_resumed(&format!("{MLP} steps=2000"), 100, &Stop::Kill);
 }
 
 #[test]
-fn a_cnn_terminated_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
-    killed_and_resumed(MODELS[1].1, "TERM", 13);
+fn a_cnn_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
+    stopped_and_resumed(&format!("{CNN} steps=300"), 20, &Stop::Kill);
 }
 
 #[test]
 fn a_gpt_killed_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
-    killed_and_resumed(MODELS[2].1, "KILL", 9);
+    stopped_and_resumed(&format!("{GPT} steps=300"), 20, &Stop::Kill);
+}
+
+#[test]
+fn an_mlp_terminated_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
+    stopped_and_resumed(&format!("{MLP} steps=2000"), 100, &Stop::Terminate);
+}
+
+#[test]
+fn a_cnn_terminated_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
+    stopped_and_resumed(&format!("{CNN} steps=300"), 20, &Stop::Terminate);
+}
+
+#[test]
+fn a_gpt_terminated_and_resumed_on_other_ranks_has_the_bits_of_an_undisturbed_run() {
+    stopped_and_resumed(&format!("{GPT} steps=300"), 20, &Stop::Terminate);
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("a number, not {value}"))
+}
+
+fn manifest(run: &Path) -> Value {
+    let newest = checkpoints(run).pop().expect("a run that ended has a checkpoint");
+    let text = std::fs::read_to_string(newest.join("manifest.json")).expect("it has a manifest");
+    serde_json::from_str(&text).expect("a manifest is JSON")
+}
+
+#[test]
+fn a_ring_reaches_the_same_loss_and_says_that_its_bits_depend_on_the_world_size() {
+    for (name, model, length) in MODELS {
+        let folder = folder();
+        let exact = train(folder.path(), &format!("{model} {length} ranks=2 threads=1 name=exact"));
+        assert_eq!(manifest(&folder.path().join("runs/exact"))["reduce"], "exact");
+        exact.succeeded();
+        for ranks in WORLDS {
+            let ring = |place: &str| {
+                let run = format!("{place}-{ranks}");
+                let how = format!("reduce=ring ranks={ranks} threads=1 isolation={place} name={run}");
+                let ring = train(folder.path(), &format!("{model} {length} {how}"));
+                let digest = ring.digest();
+                for key in ["train_loss", "val_loss"] {
+                    let [a, b] = [&exact, &ring].map(|run| number(&run.summary()[key]));
+                    assert!((a - b).abs() < 1e-4, "{name} with {how}: {key} {b}, exact {a}");
+                }
+                assert_eq!(ring.steps(), exact.steps());
+                ring.said(&format!("ring: the bits depend on the number of ranks ({ranks})"));
+                assert_eq!(manifest(&folder.path().join("runs").join(&run))["reduce"], "ring");
+                digest
+            };
+            assert_eq!(ring("process"), ring("thread"), "{name}: {ranks} ranks give the same bits each time");
+        }
+    }
 }

@@ -2,16 +2,44 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
 
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process, kill_process_group};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A run that says nothing and does not end for so long hangs: the test fails, with what it said.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An MLP on the digits whose steps take well under a millisecond: 8 micro-batches of 7, the last one short, and a short
+/// last step of 29 an epoch.
+pub const MLP: &str = "data.kind=digits global_batch=50 micro_batch=7 model.kind=mlp model.hidden=[24]";
+/// A CNN with batch norm and dropout, and augmented digits.
+pub const CNN: &str = "data.kind=digits data.augment=shift global_batch=50 micro_batch=7 model.kind=cnn model.channels=[4,8] \
+                       model.hidden=[16] model.batch_norm=true model.dropout=0.2";
+/// A language model on `text.txt` of [`folder`].
+pub const GPT: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=gpt \
+                       model.layers=2 model.width=16 model.heads=2 model.dropout=0.1";
+
+/// An empty folder to run in, with a text for the language model.
+pub fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_text(&folder.path().join("text.txt"), 2_000);
+    folder
+}
 
 /// What a finished run of the binary left behind.
 pub struct Finished {
     pub code: Option<i32>,
     pub lines: Vec<Value>,
     pub stderr: String,
+    /// When its end was seen.
+    pub ended: Instant,
 }
 
 impl Finished {
@@ -22,40 +50,63 @@ impl Finished {
     }
 
     pub fn digest(&self) -> String {
-        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self.succeeded();
         self.summary()["digest"].as_str().expect("a summary has a digest").to_owned()
     }
 
     pub fn steps(&self) -> Vec<u64> {
-        self.events("step").map(|event| event["step"].as_u64().expect("a step has a number")).collect()
+        steps(&self.lines)
     }
 
     pub fn events<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
         self.lines.iter().filter(move |line| line["event"] == kind)
     }
+
+    #[track_caller]
+    pub fn succeeded(&self) {
+        self.ended_with(0);
+    }
+
+    #[track_caller]
+    pub fn ended_with(&self, code: i32) {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+    }
+
+    #[track_caller]
+    pub fn said(&self, words: &str) {
+        assert!(self.stderr.contains(words), "not said: {words}\n{}", self.stderr);
+    }
+}
+
+fn steps(lines: &[Value]) -> Vec<u64> {
+    let steps = lines.iter().filter(|line| line["event"] == "step");
+    steps.map(|event| event["step"].as_u64().expect("a step has a number")).collect()
 }
 
 /// `dtrain` in `folder`, with arguments separated by white space; a `~` stands for a space inside one.
 pub fn dtrain(folder: &Path, arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
     let arguments = arguments.split_whitespace().map(|argument| argument.replace('~', " "));
-    command.current_dir(folder).args(arguments).stdin(Stdio::null());
+    // A process group of its own: a test may signal all of it.
+    command.current_dir(folder).args(arguments).stdin(Stdio::null()).process_group(0);
+    command.env("NO_COLOR", "1").env_remove("RUST_LOG").env("RUST_BACKTRACE", "0");
     command
 }
 
 /// Runs it to its end.
-pub fn finish(mut command: Command) -> Finished {
-    let output = command.output().expect("the binary starts");
-    let stdout = String::from_utf8(output.stdout).expect("standard output is text");
-    let lines = stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
-        .collect();
-    Finished {
-        code: output.status.code(),
-        lines,
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+pub fn finish(command: Command) -> Finished {
+    Running::of(command).finish()
+}
+
+/// Runs any command of the binary to its end; its standard output as text.
+pub fn output(folder: &Path, arguments: &str) -> (Finished, String) {
+    let mut running = Running::of(dtrain(folder, arguments));
+    let mut text = String::new();
+    while let Some(line) = running.line() {
+        text += &line;
     }
+    (running.finish(), text)
 }
 
 /// Trains with `--json` and runs to the end.
@@ -63,59 +114,150 @@ pub fn train(folder: &Path, arguments: &str) -> Finished {
     finish(dtrain(folder, &format!("train --json {arguments}")))
 }
 
-/// A run that is still going, read line by line.
+/// A run that is still going, read line by line. It is killed when it is dropped.
 pub struct Running {
-    pub child: Child,
     pub lines: Vec<Value>,
-    stdout: BufReader<std::process::ChildStdout>,
+    child: Child,
+    stdout: Receiver<String>,
+    stderr: Option<JoinHandle<String>>,
 }
 
 impl Running {
+    /// Begins to train with `--json`.
     pub fn start(folder: &Path, arguments: &str) -> Self {
-        let mut command = dtrain(folder, &format!("train --json {arguments}"));
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, lines: Vec::new(), stdout }
+        Self::of(dtrain(folder, &format!("train --json {arguments}")))
+    }
+
+    pub fn of(mut command: Command) -> Self {
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().expect("the binary starts");
+        let (lines, stdout) = channel();
+        let mut reader = BufReader::new(child.stdout.take().expect("piped"));
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
+                if lines.send(std::mem::take(&mut line)).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut words = child.stderr.take().expect("piped");
+        let stderr = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = words.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        Self { lines: Vec::new(), child, stdout, stderr: Some(stderr) }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line of standard output; `None` at its end.
+    fn line(&mut self) -> Option<String> {
+        match self.stdout.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = self.child.kill();
+                let stderr =
+                    self.stderr.take().map(|reader| reader.join().expect("the reader does not panic"));
+                panic!("nothing said for {PATIENCE:?}\n{}", stderr.unwrap_or_default());
+            }
+        }
     }
 
     /// Reads until a line satisfies `wanted`; `None` when the output ends first.
     pub fn wait_for(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Option<Value> {
-        loop {
-            let mut line = String::new();
-            if self.stdout.read_line(&mut line).expect("standard output is text") == 0 {
-                return None;
-            }
+        while let Some(line) = self.line() {
             // A killed run may leave half a line.
-            let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
+            let Ok(value) = serde_json::from_str::<Value>(&line) else {
+                assert!(!line.ends_with('\n'), "standard output is one JSON object a line, not: {line}");
+                continue;
+            };
             self.lines.push(value.clone());
             if wanted(&value) {
                 return Some(value);
             }
         }
+        None
     }
 
-    /// Pids of the ranks started so far.
+    /// Reads until this step is committed.
+    #[track_caller]
+    pub fn wait_for_step(&mut self, step: u64) {
+        let come = self.wait_for(|line| line["event"] == "step" && line["step"].as_u64() >= Some(step));
+        assert!(come.is_some(), "the run ended before step {step}");
+    }
+
+    /// Reads until a checkpoint is complete; its step.
+    #[track_caller]
+    pub fn wait_for_checkpoint(&mut self) -> u64 {
+        let come = self.wait_for(|line| line["event"] == "checkpoint");
+        come.expect("the run ended before its first checkpoint")["step"].as_u64().expect("a number")
+    }
+
+    /// Pids of the ranks started so far, by rank.
     pub fn rank_pids(&self) -> Vec<u32> {
         let started = self.lines.iter().filter(|line| line["event"] == "rank_started");
-        started.map(|line| u32::try_from(line["pid"].as_u64().expect("a pid")).expect("a pid")).collect()
+        let mut pids: Vec<(u64, u64)> =
+            started.filter_map(|line| Some((line["rank"].as_u64()?, line["pid"].as_u64()?))).collect();
+        pids.sort();
+        pids.into_iter().map(|(_, pid)| u32::try_from(pid).expect("a pid")).collect()
+    }
+
+    pub fn last_step(&self) -> u64 {
+        steps(&self.lines).last().copied().expect("steps were seen")
+    }
+
+    /// Kills the supervisor and every rank, as a power cut would.
+    pub fn kill_everything(&self) {
+        let group = self.rank_pids();
+        signal(Signal::KILL, self.pid());
+        // They may be gone already: they die with their parent.
+        group.into_iter().for_each(|pid| drop(try_signal(Signal::KILL, pid)));
     }
 
     /// Reads what is left and waits for the end.
     pub fn finish(mut self) -> Finished {
         while self.wait_for(|_| false).is_some() {}
-        let mut stderr = String::new();
-        self.child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("standard error is text");
-        let code = self.child.wait().expect("the child ends").code();
-        Finished { code, lines: self.lines, stderr }
+        let code = self.wait().code();
+        let ended = Instant::now();
+        let stderr = self.stderr.take().expect("it is read once").join().expect("the reader does not panic");
+        Finished { code, lines: std::mem::take(&mut self.lines), stderr, ended }
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("the child can be waited for")
     }
 }
 
-/// Sends a signal by its name, as a person would.
-pub fn signal(name: &str, pid: u32) {
-    let status =
-        Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().expect("kill exists");
-    assert!(status.success(), "kill -{name} {pid}");
+impl Drop for Running {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid is not 0")
+}
+
+fn try_signal(signal: Signal, pid: u32) -> Result<(), String> {
+    kill_process(pid_of(pid), signal).map_err(|error| format!("{signal:?} to {pid}: {error}"))
+}
+
+#[track_caller]
+pub fn signal(signal: Signal, pid: u32) {
+    try_signal(signal, pid).expect("the process is there");
+}
+
+/// To every process of the group that `leader` leads, as the terminal does.
+#[track_caller]
+pub fn signal_group(signal: Signal, leader: u32) {
+    kill_process_group(pid_of(leader), signal).expect("the group is there");
 }
 
 /// Whether a process exists and is no zombie.
@@ -124,7 +266,18 @@ pub fn lives(pid: u32) -> bool {
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("").starts_with('Z'))
 }
 
-/// The folder of the newest complete checkpoint of a run.
+/// Waits until none of them lives; how long it took.
+#[track_caller]
+pub fn wait_until_gone(pids: &[u32]) -> Duration {
+    let begun = Instant::now();
+    while let Some(pid) = pids.iter().find(|pid| lives(**pid)) {
+        assert!(begun.elapsed() < PATIENCE, "{pid} lives on");
+        std::thread::yield_now();
+    }
+    begun.elapsed()
+}
+
+/// The folders of the complete checkpoints of a run, the newest last.
 pub fn checkpoints(run: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return Vec::new() };
     let mut found: Vec<PathBuf> = entries
@@ -132,8 +285,22 @@ pub fn checkpoints(run: &Path) -> Vec<PathBuf> {
         .filter(|path| path.join("manifest.json").exists() && !path.is_symlink())
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('g')))
         .collect();
-    found.sort();
+    found.sort_by_key(|path| checkpoint_step(path));
     found
+}
+
+/// The step of a checkpoint, from its folder's name.
+pub fn checkpoint_step(folder: &Path) -> u64 {
+    let name = folder.file_name().expect("a folder has a name").to_string_lossy();
+    let (_, step) = name.split_once("-s").expect("gG-sSSSSSS");
+    step.parse().expect("a number")
+}
+
+/// `dtrain audit` of a run is clean.
+#[track_caller]
+pub fn audit_is_clean(folder: &Path, run: &str) {
+    let (audit, _) = output(folder, &format!("audit {run}"));
+    audit.succeeded();
 }
 
 /// A text of pseudo-words, the same each time, for the language model.
@@ -148,4 +315,23 @@ pub fn write_text(path: &Path, bytes: usize) {
     }
     text.truncate(bytes);
     std::fs::write(path, text).expect("the text can be written");
+}
+
+/// A number that differs each time the tests run; print it where it decides what is done.
+pub fn seed() -> u64 {
+    let given = std::env::var("DTRAIN_TEST_SEED").ok();
+    given.and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        u64::from(now.expect("the clock is past 1970").subsec_nanos())
+    })
+}
+
+/// A generator good enough to choose moments.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
 }
