@@ -34,6 +34,23 @@ pub(super) struct Workspace {
     pub(super) offsets: Vec<usize>,
 }
 
+impl Workspace {
+    fn buffers(&mut self) -> [&mut Buffer; 4] {
+        [&mut self.a, &mut self.b, &mut self.image, &mut self.rest]
+    }
+
+    /// Grows what is smaller here than there.
+    fn grow_like(&mut self, other: &mut Self) {
+        for (mine, theirs) in self.buffers().into_iter().zip(other.buffers()) {
+            if mine.0.len() < theirs.0.len() {
+                mine.0.resize(theirs.0.len(), 0.0);
+            }
+        }
+        let more = other.offsets.capacity().saturating_sub(self.offsets.len());
+        self.offsets.reserve_exact(more);
+    }
+}
+
 /// A buffer that starts on a cache line.
 #[derive(Default)]
 pub(super) struct Buffer(Vec<f32>);
@@ -164,10 +181,11 @@ impl Pool {
         };
         let _caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
         if tasks <= 1 || work < FORK || self.workers.is_empty() {
-            on_thread(0)
+            on_thread(0);
         } else {
-            self.fork(&on_thread)
+            self.fork(&on_thread);
         }
+        self.shared.level();
     }
 
     /// Runs `job` on every thread and waits for all, also when one panics.
@@ -200,6 +218,18 @@ impl Pool {
 }
 
 impl Shared {
+    /// Makes all workspaces as large as the largest. Which thread meets a shape first is left to chance; with this no
+    /// thread that meets it later allocates. To be called between two rounds only.
+    fn level(&self) {
+        for pair in self.spaces.windows(2).chain(self.spaces.windows(2).rev()) {
+            // SAFETY: between two rounds no worker touches its workspace, and the caller is the only thread here; the
+            // two are different cells.
+            let (left, right) = unsafe { (&mut *pair[0].get(), &mut *pair[1].get()) };
+            right.grow_like(left);
+            left.grow_like(right);
+        }
+    }
+
     /// The life of a worker.
     fn work(&self, worker: usize) {
         let mut seen = 0;
