@@ -7,6 +7,7 @@ use crate::arguments::Train;
 use crate::config::Machine;
 use crate::error::CliError;
 use crate::plan::{Own, Plan};
+use crate::recipe::profile;
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
@@ -47,7 +48,11 @@ pub fn run(arguments: &Train, own: Option<Own>) -> Result<(), CliError> {
     }
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     voice.say(&banner(&plan, &replica, Some(&run), machine));
-    for note in &request.notes {
+    let other_bits = match &request.start {
+        Start::Resume(id) => note_of_other_bits(&run, *id, &replica),
+        Start::Fresh | Start::Fork { .. } => None,
+    };
+    for note in request.notes.iter().chain(&other_bits) {
         voice.say(&format!("  note: {note}"));
     }
     session::run(Launch { plan, replica, run, start: request.start, voice, json: arguments.output.json })
@@ -60,6 +65,24 @@ fn make_folder(place: &Place) -> Result<RunFolder, CliError> {
         Place::Numbered(base) => RunFolder::create_numbered(base),
         Place::Existing(run) => Ok(run.clone()),
     }
+}
+
+/// What to say when a run goes on with another arithmetic than its checkpoint was computed with.
+fn note_of_other_bits(run: &RunFolder, id: CheckpointId, replica: &ModelReplica<Cpu>) -> Option<String> {
+    // A checkpoint that cannot be read is the ranks' to report: they load it.
+    let manifest = FileStore::new(&run.path).open(id, Check::Sizes).ok()?.into_manifest();
+    let (then, now) = (manifest.fingerprint, profile(replica).fingerprint.to_string());
+    (arithmetic(&then) != arithmetic(&now)).then(|| {
+        format!(
+            "checkpoint {id} was computed by {then}, this is {now}: the bits of the result will differ from \
+             those of a run that never stopped"
+        )
+    })
+}
+
+/// A fingerprint as manifests show it, without the instruction set, which is no part of the result.
+fn arithmetic(fingerprint: &str) -> &str {
+    fingerprint.split_once(' ').map_or(fingerprint, |(_, rest)| rest)
 }
 
 fn write_config(run: &RunFolder, plan: &Plan) -> Result<(), CliError> {
@@ -90,4 +113,22 @@ fn fork(
     plan.config = plan.config.starting_from(&file);
     *replica = plan.replica()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::{Digest, Fingerprint};
+
+    #[test]
+    fn a_fingerprint_is_compared_by_kernels_and_self_test_and_not_by_instruction_set() {
+        let shown = |isa: &str, kernel_revision, first| {
+            let self_test = Digest([first; 32]);
+            Fingerprint { isa: isa.into(), self_test, kernel_revision }.to_string()
+        };
+        let one = shown("avx512", 1, 7);
+        assert_eq!(arithmetic(&one), arithmetic(&shown("scalar", 1, 7)));
+        assert_ne!(arithmetic(&one), arithmetic(&shown("avx512", 2, 7)));
+        assert_ne!(arithmetic(&one), arithmetic(&shown("avx512", 1, 8)));
+    }
 }

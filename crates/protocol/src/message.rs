@@ -59,6 +59,14 @@ pub struct Fingerprint {
     pub kernel_revision: u32,
 }
 
+impl Fingerprint {
+    /// Whether results of both have the same bits. Instruction sets that pass the same self-test compute the same.
+    #[must_use]
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        self.self_test == other.self_test && self.kernel_revision == other.kernel_revision
+    }
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.self_test.0;

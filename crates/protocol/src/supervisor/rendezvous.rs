@@ -57,7 +57,7 @@ impl Supervisor {
         // The run's fingerprint is that of the first to come; all that were let in since have the same.
         let reference = self.joined().find(|other| *other != member);
         let (Some(against), Some(own)) = (reference, of(&member)) else { return };
-        let Some(other) = of(&against).filter(|other| *other != own) else { return };
+        let Some(other) = of(&against).filter(|other| !other.agrees_with(own)) else { return };
         let what = What::Fingerprint { own: own.clone(), other: other.clone(), against };
         let cause = self.cause(member, what);
         if let Some(slot) = self.slots.get_mut(&member) {
