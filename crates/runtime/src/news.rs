@@ -1,12 +1,17 @@
 //! What a rank's own threads tell its actor: the compute thread what it has done, the saver what is on the disk.
 //!
-//! Waking the actor for every step would cost more than some steps do, so records of steps are gathered and sent at
-//! most once per pace; everything else goes at once and takes the gathered records along.
+//! Waking the actor for every step would cost more than some steps do, and a message is an allocation. So records of
+//! steps are laid into a tray that the actor empties when it is rung, at most once per pace; everything else is a
+//! message, and before it looks at one the actor empties the tray, so the order of news is kept.
 
 use dtrain_protocol::{Digest, Failure, Finished, ShardReport, StepRecord, ValidationPart};
 use dtrain_types::{Generation, Step};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Room in the tray at the start: twice what a member holds before it pauses, so that it never grows.
+const TRAY: usize = 2 * dtrain_protocol::MAX_UNACKNOWLEDGED;
 
 /// One thing done by a thread of the rank.
 #[derive(Debug)]
@@ -22,8 +27,6 @@ pub enum News {
         /// Digest of all of it.
         state_digest: Digest,
     },
-    /// Steps were made.
-    Steps(Vec<StepRecord>),
     /// The state was digested for comparison.
     Verified(Generation, Step, Digest),
     /// This rank's share of a validation is done.
@@ -39,53 +42,63 @@ pub enum News {
 /// Where the news goes: the rank actor's mailbox.
 pub type Deliver = Arc<dyn Fn(News) + Send + Sync>;
 
-/// Takes news from the threads of a rank. Clones share the gathered records, so the order of news is kept.
+/// Where the compute thread lays its records and the actor finds them.
+#[derive(Clone)]
+pub struct Tray {
+    records: Arc<Mutex<Vec<StepRecord>>>,
+    bell: Arc<Notify>,
+}
+
+impl Tray {
+    /// An empty tray.
+    pub fn new() -> Self {
+        Self { records: Arc::new(Mutex::new(Vec::with_capacity(TRAY))), bell: Arc::new(Notify::new()) }
+    }
+
+    /// Waits until it is rung for.
+    pub async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    /// Moves all records to the end of `to`.
+    pub fn empty_into(&self, to: &mut Vec<StepRecord>) {
+        to.append(&mut self.records.lock().expect("no holder of the tray panics"));
+    }
+}
+
+/// Takes news from the threads of a rank.
 #[derive(Clone)]
 pub struct NewsDesk {
-    gathered: Arc<Mutex<Gathered>>,
+    tray: Tray,
     deliver: Deliver,
     deliver_later: Deliver,
     pace: Duration,
-}
-
-struct Gathered {
-    steps: Vec<StepRecord>,
-    last: Instant,
+    rung: Instant,
 }
 
 impl NewsDesk {
-    /// A desk that sends step records at most once per `pace`. `deliver` may block, `deliver_later` may not.
-    pub fn new(deliver: Deliver, deliver_later: Deliver, pace: Duration) -> Self {
-        let gathered = Gathered { steps: Vec::with_capacity(256), last: Instant::now() };
-        Self { gathered: Arc::new(Mutex::new(gathered)), deliver, deliver_later, pace }
+    /// A desk that rings for step records at most once per `pace`. `deliver` may block, `deliver_later` may not.
+    pub fn new(tray: Tray, deliver: Deliver, deliver_later: Deliver, pace: Duration) -> Self {
+        Self { tray, deliver, deliver_later, pace, rung: Instant::now() }
     }
 
-    /// A step is made. `urgent` where no further step follows at once, so that nothing lies here unseen.
-    pub fn step(&self, record: StepRecord, urgent: bool) {
-        let mut gathered = self.gathered.lock().expect("no news desk panics");
-        gathered.steps.push(record);
-        if urgent || gathered.last.elapsed() >= self.pace {
-            self.send_steps(&mut gathered);
+    /// A step is made. `urgent` where no further step follows at once, so that nothing lies here unseen. Allocates
+    /// nothing.
+    pub fn step(&mut self, record: StepRecord, urgent: bool) {
+        self.tray.records.lock().expect("no holder of the tray panics").push(record);
+        if urgent || self.rung.elapsed() >= self.pace {
+            self.rung = Instant::now();
+            self.tray.bell.notify_one();
         }
     }
 
-    /// Anything else; the gathered steps go first. *Blocks* while the actor's mailbox is full.
+    /// Anything else. *Blocks* while the actor's mailbox is full.
     pub fn tell(&self, news: News) {
-        self.send_steps(&mut self.gathered.lock().expect("no news desk panics"));
         (self.deliver)(news);
     }
 
-    /// As [`NewsDesk::tell`], from inside an actor: it does not block, and may overtake nothing that was told before.
+    /// As [`NewsDesk::tell`], from inside an actor: it does not block.
     pub fn tell_later(&self, news: News) {
         (self.deliver_later)(news);
-    }
-
-    fn send_steps(&self, gathered: &mut Gathered) {
-        if !gathered.steps.is_empty() {
-            // A small copy of the records, so that the desk's own buffer stays and never grows.
-            (self.deliver)(News::Steps(gathered.steps.clone()));
-            gathered.steps.clear();
-        }
-        gathered.last = Instant::now();
     }
 }

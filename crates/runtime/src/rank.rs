@@ -7,13 +7,13 @@ use crate::clock::Clock;
 use crate::compute::{Compute, Order, collective_membership, step_counts};
 use crate::controls::Controls;
 use crate::link::{self, LinkReceiver, LinkSender};
-use crate::news::{News, NewsDesk};
+use crate::news::{News, NewsDesk, Tray};
 use crate::recipe::{RankParts, Recipe};
 use crate::seat::Seat;
 use crate::sync::{Abort, Connect, SYNC_MAILBOX, Sync};
 use dtrain_protocol::{
     Digest, Exit, Failure, Fingerprint, Hello, Member, MemberConfig, MemberEffect, Message as Word, Profile,
-    StartId, Timeouts,
+    StartId, StepRecord, Timeouts,
 };
 use dtrain_types::Generation;
 use kameo::mailbox::{MailboxReceiver, Signal};
@@ -32,6 +32,8 @@ struct Rank {
     member: Member,
     clock: Clock,
     effects: Vec<MemberEffect>,
+    tray: Tray,
+    steps: Vec<StepRecord>,
     link: LinkSender,
     hands: Option<Hands>,
     ended: Option<oneshot::Sender<Exit>>,
@@ -66,6 +68,7 @@ impl Actor for Rank {
             tokio::select! {
                 biased;
                 signal = mailbox.recv() => return Ok(signal),
+                () = self.tray.rung() => self.take_steps(),
                 () = tokio::time::sleep_until(self.clock.at(deadline)) => {
                     if let Some(hands) = &self.hands {
                         self.member.handle_activity(hands.controls.activity());
@@ -96,14 +99,12 @@ impl Message<News> for Rank {
     type Reply = ();
 
     async fn handle(&mut self, news: News, _: &mut Context<Self, ()>) {
+        self.take_steps();
         let (member, now, effects) = (&mut self.member, self.clock.now(), &mut self.effects);
         match news {
             News::Built(generation) => member.handle_built(generation, effects),
             News::Loaded { generation, applied, state_digest } => {
                 member.handle_loaded(now, generation, applied, state_digest, effects);
-            }
-            News::Steps(records) => {
-                records.into_iter().for_each(|record| member.handle_step(now, record, effects))
             }
             News::Verified(generation, step, digest) => {
                 member.handle_verified(now, generation, step, digest, effects);
@@ -132,6 +133,14 @@ impl Message<LinkEnded> for Rank {
 }
 
 impl Rank {
+    fn take_steps(&mut self) {
+        self.tray.empty_into(&mut self.steps);
+        for record in self.steps.drain(..) {
+            self.member.handle_step(self.clock.now(), record, &mut self.effects);
+        }
+        self.run_effects();
+    }
+
     fn run_effects(&mut self) {
         let mut effects = std::mem::take(&mut self.effects);
         effects.drain(..).for_each(|effect| self.run_effect(effect));
@@ -213,7 +222,8 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
     let (ended, end) = oneshot::channel();
     let prepared = Rank::prepare_with_mailbox(kameo::mailbox::bounded(RANK_MAILBOX));
     let rank = prepared.actor_ref().clone();
-    let desk = desk_of(&rank, timeouts.pace);
+    let tray = Tray::new();
+    let desk = desk_of(&rank, tray.clone(), timeouts.pace);
     let (hands, compute, failure) = match made {
         Ok(parts) => {
             let (hands, compute) = start_hands(parts, &desk)?;
@@ -221,7 +231,7 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
         }
         Err(what) => (None, None, Some(Failure::Setup(what))),
     };
-    let state = Rank { member, clock: Clock::start(), effects: Vec::new(), link, hands, ended: Some(ended) };
+    let state = Rank { member, clock: Clock::start(), effects: Vec::new(), tray, steps: Vec::new(), link, hands, ended: Some(ended) };
     drop(prepared.spawn(state));
     if let Some(failure) = failure {
         desk.tell_later(News::Failed(Generation(0), failure));
@@ -264,7 +274,7 @@ fn start_hands(parts: RankParts, desk: &NewsDesk) -> std::io::Result<(Hands, std
 }
 
 /// News from threads: they wait while the mailbox is full, and are dropped when the rank is gone.
-fn desk_of(rank: &ActorRef<Rank>, pace: Duration) -> NewsDesk {
+fn desk_of(rank: &ActorRef<Rank>, tray: Tray, pace: Duration) -> NewsDesk {
     let weak = rank.downgrade();
     let deliver = move |news| {
         if let Some(rank) = weak.upgrade() {
@@ -277,7 +287,7 @@ fn desk_of(rank: &ActorRef<Rank>, pace: Duration) -> NewsDesk {
             tokio::spawn(async move { rank.tell(news).send().await });
         }
     };
-    NewsDesk::new(Arc::new(deliver), Arc::new(deliver_later), pace)
+    NewsDesk::new(tray, Arc::new(deliver), Arc::new(deliver_later), pace)
 }
 
 async fn read_words(mut words: LinkReceiver, rank: ActorRef<Rank>) {
