@@ -1,0 +1,154 @@
+//! No allocation on compute and kernel threads inside a training step after the third, seen by the allocator of the
+//! whole program: two ranks as threads, with loader, actors, links, supervisor and journal around them.
+//!
+//! The rest of the program (actors, frames, logs) may allocate for a step, within a stated bound.
+
+use dtrain::Own;
+use dtrain::config::{Config, Machine};
+use dtrain::data::{DataError, DigitsOptions, Opened, SampleSpec, Source};
+use dtrain::engine::cpu::Cpu;
+use dtrain::engine::models::{CnnOptions, cnn};
+use dtrain::engine::stages::Chain;
+use dtrain::plan::Plan;
+use dtrain::session::Session;
+use dtrain_protocol::Outcome;
+use dtrain_runtime::{Happening, Observer};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Allocations of the whole program per step, both ranks and the supervisor together.
+const WHOLE_PROGRAM_PER_STEP: u64 = 100;
+const MOST_THREADS: usize = 256;
+
+struct PerThread;
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+static IDS: [AtomicI32; MOST_THREADS] = [const { AtomicI32::new(0) }; MOST_THREADS];
+static COUNTS: [AtomicU64; MOST_THREADS] = [const { AtomicU64::new(0) }; MOST_THREADS];
+
+thread_local! {
+    /// This thread's place in the tables above, plus one.
+    static PLACE: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no place any more; it makes no steps either.
+    let _ = PLACE.try_with(|place| {
+        if place.get() == 0 {
+            place.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+            IDS[place.get() - 1].store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+        }
+        COUNTS[place.get() - 1].fetch_add(1, Ordering::Relaxed);
+    });
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of the caller.
+unsafe impl GlobalAlloc for PerThread {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: PerThread = PerThread;
+
+/// Allocations so far: of the threads that compute and reduce, of all threads, and how many of the former there are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    step: u64,
+    computing: u64,
+    all: u64,
+    threads: usize,
+}
+
+fn look(step: u64) -> Seen {
+    let mut seen = Seen { step, ..Seen::default() };
+    for place in 0..THREADS.load(Ordering::Relaxed).min(MOST_THREADS) {
+        let allocations = COUNTS[place].load(Ordering::Relaxed);
+        seen.all += allocations;
+        let id = IDS[place].load(Ordering::Relaxed);
+        let name = std::fs::read_to_string(format!("/proc/self/task/{id}/comm")).unwrap_or_default();
+        if name.starts_with("compute") || name.starts_with("kernel-") {
+            seen.computing += allocations;
+            seen.threads += 1;
+        }
+    }
+    seen
+}
+
+struct Watcher(Arc<Mutex<Vec<Seen>>>);
+
+impl Observer for Watcher {
+    fn see(&mut self, happening: &Happening<'_>) {
+        // The compute threads are at this step or a little further; both looks are well inside the run.
+        if let Happening::Step(step) = happening
+            && (step.step.0 == 20 || step.step.0 == 1_000)
+        {
+            self.0.lock().expect("no holder panics").push(look(step.step.0));
+        }
+    }
+}
+
+/// A validation is not a step: it may allocate. So there is none.
+fn data() -> Result<Opened, DataError> {
+    dtrain::data::open(&Source::Digits(DigitsOptions::default())).map(|opened| Opened { val: None, ..opened })
+}
+
+fn model(_: &SampleSpec) -> Chain<Cpu> {
+    let options = CnnOptions { channels: vec![8], ..CnnOptions::default() };
+    cnn(&options, 10).expect("the options make sense")
+}
+
+#[test]
+fn no_step_after_the_third_allocates_on_a_compute_thread() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = [
+        "data.kind=own",
+        "global_batch=48",
+        "micro_batch=24",
+        "steps=1200",
+        "schedule.warmup=none",
+        "isolation=thread",
+        "ranks=2",
+        "threads=1",
+        "checkpoint.every=none",
+    ];
+    let config = Config::parse(None, &settings, Machine::here()).expect("the settings are good");
+    let own = Own { name: "digits without validation", data, model };
+    let plan = Plan::open(&config, Some(own)).expect("the digits are inside");
+    let replica = plan.replica().expect("the model fits");
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    let session = Session {
+        plan,
+        replica: Box::new(replica),
+        run_dir: folder.path().to_owned(),
+        run: "allocation".into(),
+        resume: None,
+        json: false,
+        observer: Box::new(Watcher(Arc::clone(&looks))),
+    };
+    let ended = session.run().map_err(|error| error.render()).expect("the run begins");
+    assert!(matches!(ended.conclusion.outcome, Outcome::Finished(_)), "{:?}", ended.conclusion.outcome);
+    let looks = looks.lock().expect("no holder panics").clone();
+    let [first, last] = looks[..] else { panic!("two looks were taken: {looks:?}") };
+    assert!(first.threads >= 2 && first.threads == last.threads, "{looks:?}");
+    assert!(first.computing > 0, "the counter sees the threads at all: {looks:?}");
+    assert_eq!(last.computing - first.computing, 0, "allocations on compute threads: {looks:?}");
+    let steps = last.step - first.step;
+    assert!((last.all - first.all) / steps <= WHOLE_PROGRAM_PER_STEP, "allocations in all: {looks:?}");
+}
