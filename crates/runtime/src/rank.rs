@@ -231,7 +231,16 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
         }
         Err(what) => (None, None, Some(Failure::Setup(what))),
     };
-    let state = Rank { member, clock: Clock::start(), effects: Vec::new(), tray, steps: Vec::new(), link, hands, ended: Some(ended) };
+    let state = Rank {
+        member,
+        clock: Clock::start(),
+        effects: Vec::new(),
+        tray,
+        steps: Vec::new(),
+        link,
+        hands,
+        ended: Some(ended),
+    };
     drop(prepared.spawn(state));
     if let Some(failure) = failure {
         desk.tell_later(News::Failed(Generation(0), failure));
