@@ -188,3 +188,19 @@ fn each_epoch_has_its_own_loss_and_each_checkpoint_its_own_validation() {
         assert!(checkpoint["best"] == false || number(&epoch["val_accuracy"]) == best, "{checkpoint}");
     }
 }
+
+#[test]
+fn a_run_that_is_in_use_is_refused_and_left_alone() {
+    let shell = Shell::new();
+    shell.train(&small(&["name=a"]));
+    let before = fs::read_to_string(shell.path("runs/a/config.yaml")).unwrap();
+    let other =
+        dtrain_checkpoint::RunLock::acquire(&shell.path("runs/a"), dtrain_types::Instance(1)).unwrap();
+    let (_, err) = shell.ends(2, &["train", "--resume", "a", "epochs=3", "ranks=1"]);
+    let pid = std::process::id().to_string();
+    assert!(err.contains("runs/a is in use by process") && err.contains(&pid), "{err}");
+    assert_eq!(fs::read_to_string(shell.path("runs/a/config.yaml")).unwrap(), before);
+    drop(other);
+    shell.ends(0, &["train", "--resume", "a", "epochs=3", "ranks=1"]);
+    assert_ne!(fs::read_to_string(shell.path("runs/a/config.yaml")).unwrap(), before);
+}

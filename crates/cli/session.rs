@@ -207,10 +207,8 @@ impl Session {
     ///
     /// *Errors*: the folder is in use by another run, its files cannot be opened, or the system refuses a process.
     pub fn run(mut self) -> Result<Ended, CliError> {
-        let instance = Instance(crate::random::u64().map_err(|e| refused("draw a random number", &e))?);
-        let lock = RunLock::acquire(&self.run_dir, instance).map_err(|error| {
-            CliError::usage(error.to_string()).hint("wait for the other run to end, or stop it")
-        })?;
+        let lock = lock(&self.run_dir)?;
+        let instance = lock.holder().instance;
         let ledger = self.open_ledger()?;
         let generation = next_generation(&self.run_dir, &ledger)?;
         let echo = self.json.then(standard_output);
@@ -348,6 +346,15 @@ impl Session {
         conclusion.files.flush();
         Ended { conclusion, summary }
     }
+}
+
+/// Makes a run folder ours for a new life of its supervisor.
+///
+/// *Errors*: another process works in it.
+pub fn lock(run_dir: &Path) -> Result<RunLock, CliError> {
+    let instance = Instance(crate::random::u64().map_err(|e| refused("draw a random number", &e))?);
+    RunLock::acquire(run_dir, instance)
+        .map_err(|error| CliError::usage(error.to_string()).hint("wait for the other run to end, or stop it"))
 }
 
 fn standard_output() -> JsonLines<Box<dyn Write + Send>> {

@@ -39,7 +39,7 @@ pub fn run(arguments: &Train, own: Option<Own>) -> Result<(), CliError> {
         Start::Fork { from, checkpoint } => fork(&mut plan, &mut replica, &run, (from, *checkpoint)),
         Start::Fresh | Start::Resume(_) => Ok(()),
     };
-    if let Err(error) = begun.and_then(|()| write_config(&run, &plan)) {
+    if let Err(error) = begun.and_then(|()| write_config(&run, &plan, &request.place)) {
         // A folder that was made for nothing goes away again; what a refused run leaves is its error.
         if !matches!(request.place, Place::Existing(_)) {
             let _ = std::fs::remove_dir_all(&run.path);
@@ -85,7 +85,9 @@ fn arithmetic(fingerprint: &str) -> &str {
     fingerprint.split_once(' ').map_or(fingerprint, |(_, rest)| rest)
 }
 
-fn write_config(run: &RunFolder, plan: &Plan) -> Result<(), CliError> {
+fn write_config(run: &RunFolder, plan: &Plan, place: &Place) -> Result<(), CliError> {
+    // Another process may be working where the run lies: its file is not ours to change.
+    let _lock = matches!(place, Place::Existing(_)).then(|| session::lock(&run.path)).transpose()?;
     let text = plan.config.stored(&run.name).to_yaml();
     // What lies there already is left alone when it says the same.
     if run.config_text().ok().as_deref() == Some(text.as_str()) {
