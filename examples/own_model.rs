@@ -1,6 +1,6 @@
 //! Data and a stage of your own, trained on all cores with the same bits on any number of ranks.
 //!
-//! `cargo run --release --example own_model -- ranks=3 epochs=5`
+//! `cargo run --release --example own_model -- ranks=3 epochs=10 optimizer.lr=0.02`
 
 use dtrain::Own;
 use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};

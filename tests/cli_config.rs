@@ -162,7 +162,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ),
         ("model.batch_norm=maybe", "expected true or false"),
         ("trusted_network=[true]", "got a list of 1"),
-        ("data={kind: [a]}", "data.kind: expected digits | idx | csv | npy | text, got a list of 1"),
+        ("data={kind: [a]}", "data.kind: expected digits | idx | csv | npy | text | own, got a list of 1"),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));
         assert!(message.contains(words), "{argument}: {message}");
@@ -293,7 +293,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 6] = [
+const KINDS: [&[&str]; 7] = [
     &[],
     &[
         "data.kind=idx",
@@ -322,6 +322,7 @@ const KINDS: [&[&str]; 6] = [
         "steps=9",
     ],
     &["data.kind=text", "data.path=a.txt", "schedule.kind=constant", "name=none-of-it"],
+    &["data.kind=own", "data.name=ring"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];
 
@@ -406,7 +407,7 @@ fn a_resumed_run_may_change_its_ranks_and_not_its_bits() {
         ("global_batch=32", "global_batch"),
         ("micro_batch=8", "micro_batch"),
         ("reduce=ring", "reduce"),
-        ("model.dropout=0.1", "model.dropout"),
+        ("model.dropout=0.2", "model.dropout"),
         ("optimizer.lr=1", "optimizer.lr"),
         ("data.augment=none", "data.augment"),
         ("epochs=30", "epochs"),

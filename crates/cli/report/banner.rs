@@ -25,7 +25,7 @@ pub fn banner(plan: &Plan, replica: &dyn Replica, run: Option<&RunFolder>, machi
     if let Some(classes) =
         plan.classes.as_ref().filter(|_| matches!(plan.spec.target, TargetSpec::Class { .. }))
     {
-        line("classes", classes.to_string());
+        line("classes", wrapped(&classes.to_string()));
     }
     line("model", model(plan, replica));
     let world = &plan.config.world;
@@ -45,6 +45,29 @@ pub fn banner(plan: &Plan, replica: &dyn Replica, run: Option<&RunFolder>, machi
         let shown = [("heartbeat", timeouts.heartbeat), ("progress", timeouts.progress)];
         let shown = shown.map(|(name, time)| format!("{name} {}", duration(time)));
         line("detect", format!("{} ({})", duration(world.detect), shown.join(", ")));
+    }
+    text
+}
+
+/// The widest line of a list, its name included. *Units*: characters.
+const WIDEST: usize = 100;
+
+/// A list that goes on under itself where it would be too wide for a terminal.
+fn wrapped(list: &str) -> String {
+    let (indent, mut text, mut width) = (" ".repeat(11), String::new(), 11);
+    for (place, item) in list.split(", ").enumerate() {
+        if place > 0 {
+            text += ",";
+            if width + item.len() + 2 > WIDEST {
+                text = text + "\n" + &indent;
+                width = indent.len();
+            } else {
+                text += " ";
+                width += 2;
+            }
+        }
+        text += item;
+        width += item.chars().count();
     }
     text
 }
