@@ -1,8 +1,8 @@
 //! Where the pure machines meet the world: actors, threads, processes, files.
 //!
-//! Four actors, each a machine or an owner plus its handles: [`supervisor`] forms the world and watches it, [`node`]
-//! starts and kills the ranks of this host, [`rank`] serves one rank, [`sync`] builds and aborts its data plane. The
-//! training loop itself is [`compute`], on a thread of its own; it fits a screen.
+//! Four actors, each a machine or an owner plus its handles: `supervisor` forms the world and watches it, `node`
+//! starts and kills the ranks of this host, `rank` serves one rank, `sync` builds and aborts its data plane. The
+//! training loop itself is `compute`, on a thread of its own; it fits a screen.
 //!
 //! This crate does not know which data set, model, device or network it drives: the root hands it a [`Recipe`].
 
