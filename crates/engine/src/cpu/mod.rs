@@ -1,4 +1,4 @@
-//! The CPU as a device: the operations of [`Device`] on host memory, by kernels of our own.
+//! The CPU as a device: the operations of [`Device`](crate::device::Device) on host memory, by kernels of our own.
 //!
 //! Bits depend on operands and shape alone: every kernel is written once in a fixed order and compiled for each
 //! instruction set (`isa`), and threads only ever take whole tasks whose cut does not change a sum (`pool`).
@@ -66,7 +66,7 @@ pub enum CpuError {
 
 /// The CPU.
 ///
-/// *Order*: see [`Device`]; results are the same bits on every instruction set and for every number of threads.
+/// *Order*: see [`Device`](crate::device::Device); results are the same bits on every instruction set and for every number of threads.
 pub struct Cpu {
     isa: isa::Have,
     pool: Pool,
