@@ -78,8 +78,8 @@ impl Supervisor {
         }
     }
 
-    /// Compares where members stand that make no further step in this generation (S4). Of the others only an old view is
-    /// known, which proves nothing.
+    /// Compares where members stand that have told all the steps they made and make no further one (S4). Of the others
+    /// only an old view is known, which proves nothing: one that leaves because it was told to may have steps untold.
     pub(super) fn check_spread(
         &mut self,
         now: Instant,
@@ -88,7 +88,7 @@ impl Supervisor {
     ) {
         let stand = |id: MemberId| {
             let life = self.slots[&id].life.as_ref()?;
-            let still = matches!(life.stage, Stage::Failed(_) | Stage::Finished(_) | Stage::Leaving);
+            let still = matches!(life.stage, Stage::Failed(_) | Stage::Finished(_));
             life.applied.filter(|_| still)
         };
         let Some(own) = stand(member) else { return };

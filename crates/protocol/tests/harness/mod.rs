@@ -59,6 +59,8 @@ struct Process {
     /// The checkpoint begun last, and up to which all are settled.
     begun: Step,
     settled: Step,
+    /// Steps that the compute thread has made and not told the machine yet: it tells several at a time.
+    gathered: Vec<StepRecord>,
     /// A step whose checkpoint waits for the one before it, with its stop flag.
     held: Option<(Step, u32)>,
 }
@@ -70,6 +72,8 @@ pub struct World {
     pub effects: Vec<SupervisorEffect>,
     now: Instant,
     rng: Rng,
+    /// Decides when a compute thread tells what it has gathered; apart, so that seeds keep their stories.
+    desk: Rng,
     queue: BTreeMap<(Instant, u64), Ev>,
     sent: u64,
     processes: BTreeMap<MemberId, Process>,
@@ -104,6 +108,7 @@ impl World {
         };
         let mut world = Self {
             rng: Rng(plan.seed),
+            desk: Rng(!plan.seed),
             supervisor: Supervisor::new(config),
             history: Vec::new(),
             effects: Vec::new(),
@@ -257,6 +262,7 @@ impl World {
             Ev::Aborted(m) => {
                 let generation = self.processes[&m].generation;
                 let failure = Failure::CollectiveAborted("a peer is gone".to_owned());
+                self.tell_steps(m);
                 self.member(m, |m, now, out| m.handle_failure(now, generation, failure, out));
             }
             Ev::Gone(m, cause) => self.supervise(|s, now, out| s.handle_exit(now, m, cause, out)),
@@ -401,6 +407,7 @@ impl World {
             let own = (seat.range.lo..seat.range.hi).contains(&micro_batch);
             let micro_batch = own.then_some(dtrain_types::MicroBatch(micro_batch));
             let failure = Failure::NonFinite { step, micro_batch };
+            self.tell_steps(id);
             return self.member(id, |m, now, out| m.handle_failure(now, generation, failure, out));
         }
         let stop = self.parts[&step].1;
@@ -409,24 +416,32 @@ impl World {
         let seconds = self.plan.step.as_secs_f64();
         let due = self.plan.schedule.after(step, stop);
         self.history.push(Fact::Applied { member: id, step });
-        process.next = (!due.ends).then(|| step.next());
         let digest = self.digest(id, step);
-        self.member(id, |m, now, out| {
-            m.handle_step(
-                now,
-                StepRecord { generation, step, epoch, trailer, seconds, lr: 1e-3, gradient_norm: 1.0 },
-                out,
-            );
-            if due.verify {
-                m.handle_verified(now, generation, step, digest, out);
-            }
-        });
+        let record = StepRecord { generation, step, epoch, trailer, seconds, lr: 1e-3, gradient_norm: 1.0 };
+        let process = self.processes.get_mut(&id).expect("every member has a process");
+        process.next = (!due.ends).then(|| step.next());
+        process.gathered.push(record);
+        let urgent = due.ends || due.checkpoint || due.validate.is_some() || due.verify;
+        if urgent || self.desk.percent(60) {
+            self.tell_steps(id);
+        }
+        if due.verify {
+            self.member(id, |m, now, out| m.handle_verified(now, generation, step, digest, out));
+        }
         match due.validate {
             Some(epoch) => {
                 let took = self.rng.up_to(self.plan.step * 4);
                 self.after(took, Ev::Validated(id, epoch, step, stop));
             }
             None => self.validated_or_not(id, step, stop),
+        }
+    }
+
+    /// The machine hears of the steps gathered so far: before anything else that the compute thread tells.
+    fn tell_steps(&mut self, id: MemberId) {
+        let process = self.processes.get_mut(&id).expect("every member has a process");
+        for record in std::mem::take(&mut process.gathered) {
+            self.member(id, |m, now, out| m.handle_step(now, record, out));
         }
     }
 
@@ -499,6 +514,7 @@ impl World {
             Fault::Fail => {
                 process.next = None;
                 let failure = Failure::Engine("out of memory".to_owned());
+                self.tell_steps(id);
                 self.member(id, |m, now, out| m.handle_failure(now, generation, failure, out));
             }
         }
@@ -551,6 +567,7 @@ impl Process {
             waiting: false,
             begun: Step(0),
             settled: Step(0),
+            gathered: Vec::new(),
             held: None,
         }
     }
