@@ -172,6 +172,9 @@ fn hint_for(first: &Cause, resume: &str) -> String {
                 "somebody killed it, or the kernel did for want of memory (see `dmesg`); go on with `{resume}`"
             )
         }
+        What::Exited(ExitCause::Signal(7)) => {
+            format!("a data file that was cut off while it was read does this; restore it, then `{resume}`")
+        }
         _ => format!("go on from the newest checkpoint with `{resume}`"),
     }
 }
