@@ -5,11 +5,12 @@
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process, kill_process_group};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,8 @@ pub struct Running {
     pub lines: Vec<Value>,
     child: Child,
     stdout: Receiver<String>,
-    stderr: Option<JoinHandle<String>>,
+    words: Arc<(Mutex<String>, Condvar)>,
+    stderr: Option<JoinHandle<()>>,
 }
 
 impl Running {
@@ -141,13 +143,18 @@ impl Running {
                 }
             }
         });
-        let mut words = child.stderr.take().expect("piped");
+        let mut reader = BufReader::new(child.stderr.take().expect("piped"));
+        let words = Arc::new((Mutex::new(String::new()), Condvar::new()));
+        let said = Arc::clone(&words);
         let stderr = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            let _ = words.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).into_owned()
+            let mut line = Vec::new();
+            while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                *said.0.lock().unwrap() += &String::from_utf8_lossy(&line);
+                said.1.notify_all();
+                line.clear();
+            }
         });
-        Self { lines: Vec::new(), child, stdout, stderr: Some(stderr) }
+        Self { lines: Vec::new(), child, stdout, words, stderr: Some(stderr) }
     }
 
     pub fn pid(&self) -> u32 {
@@ -161,9 +168,7 @@ impl Running {
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
                 let _ = self.child.kill();
-                let stderr =
-                    self.stderr.take().map(|reader| reader.join().expect("the reader does not panic"));
-                panic!("nothing said for {PATIENCE:?}\n{}", stderr.unwrap_or_default());
+                panic!("nothing said for {PATIENCE:?}\n{}", self.words.0.lock().unwrap());
             }
         }
     }
@@ -182,6 +187,15 @@ impl Running {
             }
         }
         None
+    }
+
+    /// Waits until standard error holds these words.
+    #[track_caller]
+    pub fn wait_for_words(&self, wanted: &str) {
+        let text = self.words.0.lock().unwrap();
+        let silent = |text: &mut String| !text.contains(wanted);
+        let (text, waited) = self.words.1.wait_timeout_while(text, PATIENCE, silent).unwrap();
+        assert!(!waited.timed_out(), "never said: {wanted}\n{text}");
     }
 
     /// Reads until this step is committed.
@@ -224,7 +238,8 @@ impl Running {
         while self.wait_for(|_| false).is_some() {}
         let code = self.wait().code();
         let ended = Instant::now();
-        let stderr = self.stderr.take().expect("it is read once").join().expect("the reader does not panic");
+        self.stderr.take().expect("it is read once").join().expect("the reader does not panic");
+        let stderr = std::mem::take(&mut *self.words.0.lock().unwrap());
         Finished { code, lines: std::mem::take(&mut self.lines), stderr, ended }
     }
 
@@ -264,6 +279,19 @@ pub fn signal_group(signal: Signal, leader: u32) {
 pub fn lives(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("").starts_with('Z'))
+}
+
+/// The living children of a process, found as `ps` does.
+pub fn children(parent: u32) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").expect("there is /proc").flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parent = parent.to_string();
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(") ").next().unwrap_or("").split(' ');
+        fields.next() != Some("Z") && fields.next() == Some(&parent)
+    };
+    pids.filter(is_child).collect()
 }
 
 /// Waits until none of them lives; how long it took.
