@@ -272,7 +272,8 @@ fn a_stopped_rank_is_named_as_silent_and_ended() {
         let run = running.finish();
         let took = run.ended - stopped;
         names_first(&run, rank as u64, "silent for");
-        assert!(took >= detect, "nobody can know before {detect:?}: {took:?}");
+        // Its last word came at most a few heartbeats, an eighth of `detect` each, before it was stopped.
+        assert!(took > detect / 2, "it was given up too early, after {took:?}");
         assert!(took < 10 * detect, "{took:?}\n{}", run.stderr);
         wait_until_gone(&pids);
     }
