@@ -343,10 +343,11 @@ impl Session {
             peak_rss_mb: figures.peak_rss as f64 / (1024.0 * 1024.0),
             run: self.run_dir.display().to_string(),
         };
-        if let Err(problem) = conclusion.files.log(&Event::Summary(summary.clone())) {
-            tracing::warn!(problem, "the summary could not be logged");
+        let logged = conclusion.files.log(&Event::Summary(summary.clone()));
+        if let Err(problem) = logged.and(conclusion.files.flush()) {
+            // The journal told of the disk; standard output and the report have the summary.
+            tracing::debug!(problem, "the summary could not be logged");
         }
-        conclusion.files.flush();
         Ended { conclusion, summary }
     }
 }

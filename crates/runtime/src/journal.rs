@@ -8,7 +8,7 @@ use crate::observer::{EpochSeen, Happening, Observer, StepSeen};
 use crate::run_files::RunFiles;
 use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
 use dtrain_types::{Epoch, MemberId, Step};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -139,6 +139,7 @@ impl Journal {
             whole_epoch: false,
             begun: None,
             next_reading: Instant::now(),
+            told: BTreeSet::new(),
         };
         let thread =
             std::thread::Builder::new().name("journal".into()).spawn(move || writer.write(&entries))?;
@@ -172,6 +173,7 @@ struct Writer {
     /// When the first step was committed, and how long it took.
     begun: Option<(Instant, f64)>,
     next_reading: Instant,
+    told: BTreeSet<String>,
 }
 
 /// Sums over the steps of the epoch in hand, in step order.
@@ -187,6 +189,8 @@ impl EpochSums {
     }
 }
 
+/// More problems than this at a time are one problem, and told of already.
+const MOST_TOLD: usize = 16;
 const READINGS_EVERY: std::time::Duration = std::time::Duration::from_millis(500);
 
 impl Writer {
@@ -231,9 +235,8 @@ impl Writer {
         self.figures.samples += trailer.samples;
         self.epoch.loss += trailer.loss;
         self.epoch.weight += trailer.weight;
-        if let Err(problem) = self.files.step(record, &seen) {
-            self.warn(&problem);
-        }
+        let written = self.files.step(record, &seen);
+        self.tell(written);
         self.observer.see(&Happening::Step(seen));
         let ends_epoch = self.files.ends_epoch(record.step);
         if ends_epoch || self.files.is_last(record.step) {
@@ -280,9 +283,8 @@ impl Writer {
         if self.seen.len() > MOST_EPOCHS {
             self.seen.pop_first();
         }
-        if let Err(problem) = self.files.epoch(&seen) {
-            self.warn(&problem);
-        }
+        let written = self.files.epoch(&seen);
+        self.tell(written);
         self.observer.see(&Happening::Epoch(seen));
     }
 
@@ -307,17 +309,20 @@ impl Writer {
             }
             Event::Joined { .. } | Event::CheckpointWritten { .. } => {}
         }
-        if let Err(problem) = self.files.event(event) {
-            self.warn(&problem);
-        }
+        let written = self.files.event(event);
+        self.tell(written);
     }
 
     fn manifest(&mut self, order: &ManifestOrder) {
         let written = self.files.commit_checkpoint(order, self.seen.get(&order.id.step));
         self.seen = self.seen.split_off(&order.id.step);
         let result = match written {
-            Ok(best) => {
-                self.observer.see(&Happening::CheckpointWritten { id: order.id, best });
+            Ok(committed) => {
+                if committed.beside.is_ok() {
+                    self.told.clear();
+                }
+                self.tell(committed.beside);
+                self.observer.see(&Happening::CheckpointWritten { id: order.id, best: committed.best });
                 Ok(())
             }
             Err(problem) => Err(problem),
@@ -327,8 +332,13 @@ impl Writer {
         }
     }
 
-    fn warn(&mut self, problem: &str) {
-        self.observer.see(&Happening::Warning(problem));
+    /// Tells what the files could not take: each problem once, until a checkpoint shows that the disk is well again. A
+    /// full disk would have one for every step.
+    fn tell(&mut self, written: Result<(), String>) {
+        let Err(problem) = written else { return };
+        if self.told.len() < MOST_TOLD && self.told.insert(problem.clone()) {
+            self.observer.see(&Happening::Warning(&problem));
+        }
     }
 
     /// Reads how much memory the ranks have used: after their end it cannot be known.

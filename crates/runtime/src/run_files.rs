@@ -97,6 +97,15 @@ pub struct RunFiles {
     best_score: Option<f64>,
 }
 
+/// A checkpoint that stands.
+#[derive(Debug)]
+pub struct Committed {
+    /// Whether it is the best so far.
+    pub best: bool,
+    /// What went wrong beside it: the mark of the best, the removal of an old one, a line of a log.
+    pub beside: Result<(), String>,
+}
+
 /// What a validation says in numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scores {
@@ -210,8 +219,7 @@ impl RunFiles {
             val_f1: seen.val_f1,
         };
         let metrics = self.metrics.epoch(UnixTime::now(), &metrics).map_err(|error| error.to_string());
-        self.flush();
-        logged.and(metrics)
+        logged.and(metrics).and(self.flush())
     }
 
     /// Writes what happened, where it has a line in the event log.
@@ -232,9 +240,7 @@ impl RunFiles {
             }
             _ => return Ok(()),
         };
-        let logged = self.log(&line);
-        self.flush();
-        logged
+        self.log(&line).and(self.flush())
     }
 
     /// Writes one event to the log, and to standard output where programs listen.
@@ -250,11 +256,11 @@ impl RunFiles {
     }
 
     /// Hands buffered lines to the system.
-    pub fn flush(&mut self) {
-        let flushed = self.events.flush().and(self.metrics.flush(UnixTime::now()));
-        if let Err(error) = flushed {
-            tracing::warn!(%error, "a log could not be written");
-        }
+    ///
+    /// *Errors*: a file does not take them; the others are handed over all the same.
+    pub fn flush(&mut self) -> Result<(), String> {
+        let flushed = [self.events.flush(), self.metrics.flush(UnixTime::now())];
+        flushed.into_iter().collect::<Result<(), _>>().map_err(|error| error.to_string())
     }
 
     /// The numbers of a validation.
@@ -274,30 +280,20 @@ impl RunFiles {
     }
 
     /// Makes a checkpoint of durable shards: ledger first, then the manifest; then the best is marked and old ones go.
-    /// Says whether it is the best so far.
     ///
     /// *Errors*: a sentence; then there is no such checkpoint. *Blocks* on the disk.
     pub fn commit_checkpoint(
         &mut self,
         order: &ManifestOrder,
         validation: Option<&EpochSeen>,
-    ) -> Result<bool, String> {
-        let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
-        self.flush();
-        let validation = validation.filter(|seen| seen.step == order.id.step);
+    ) -> Result<Committed, String> {
         let begun = std::time::Instant::now();
+        let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
+        let validation = validation.filter(|seen| seen.step == order.id.step);
         let manifest = self.manifest(order, validation, dtrain_checkpoint::Digest(ledger.0));
         self.store.commit(&manifest, &self.lock).map_err(|error| error.to_string())?;
-        let score = validation.and_then(|seen| self.facts.best?.score(seen));
-        let best = score.is_some_and(|score| self.best_score.is_none_or(|before| score > before));
-        if best {
-            self.best_score = score;
-            self.store.mark_best(manifest.id).map_err(|error| error.to_string())?;
-        }
-        // The checkpoint stands; an old one that cannot be removed only costs room.
-        if let Err(error) = self.store.retain(self.facts.keep) {
-            tracing::warn!(%error, "an old checkpoint could not be removed");
-        }
+        let (best, marked) = self.mark_if_best(manifest.id, validation);
+        let retained = self.store.retain(self.facts.keep).map(drop).map_err(|error| error.to_string());
         let event = LogEvent::Checkpoint {
             generation: order.id.generation,
             step: order.id.step,
@@ -306,11 +302,27 @@ impl RunFiles {
             seconds: begun.elapsed().as_secs_f64(),
             best,
         };
-        if let Err(problem) = self.log(&event) {
-            tracing::warn!(problem, "an event could not be written");
+        let logged = self.log(&event);
+        Ok(Committed { best, beside: marked.and(retained).and(logged).and(self.flush()) })
+    }
+
+    /// Marks a checkpoint that is better than all before it.
+    fn mark_if_best(
+        &mut self,
+        id: dtrain_checkpoint::CheckpointId,
+        validation: Option<&EpochSeen>,
+    ) -> (bool, Result<(), String>) {
+        let score = validation.and_then(|seen| self.facts.best?.score(seen));
+        if !score.is_some_and(|score| self.best_score.is_none_or(|before| score > before)) {
+            return (false, Ok(()));
         }
-        self.flush();
-        Ok(best)
+        match self.store.mark_best(id) {
+            Ok(()) => {
+                self.best_score = score;
+                (true, Ok(()))
+            }
+            Err(error) => (false, Err(error.to_string())),
+        }
     }
 
     fn manifest(
