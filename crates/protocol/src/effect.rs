@@ -14,7 +14,8 @@ pub enum SupervisorEffect {
     Send(Box<Directive>),
     /// Send this sign of life to its member.
     Beat(Heartbeat),
-    /// Record this step: the `step` event and the ledger line. Once per step, in order.
+    /// Record this step: the `step` event and the ledger line. Once per step, in order. Call `handle_recorded` when it is
+    /// written, or for several at once.
     Commit(StepRecord),
     /// Record this validation. Once per epoch, in order, after its step.
     Validated(Validation),

@@ -368,7 +368,7 @@ pub struct Directive {
     pub membership: Membership,
     /// Which state to load in [`Phase::Sync`].
     pub start: StartFrom,
-    /// All steps up to this one are committed: their records need not be sent again.
+    /// All steps up to this one are committed and written down: their records need not be sent again.
     pub acknowledged: Step,
     /// All validations up to this epoch are recorded.
     pub validated: Option<Epoch>,

@@ -266,6 +266,20 @@ fn a_fast_model_is_never_two_checkpoints_ahead_of_the_disk() {
     assert_eq!(most, 10, "the steps that a crash could cost");
 }
 
+/// A person reads the log page by page, or the disk hangs, for longer than any patience: the members wait, nobody is
+/// given up, no queue grows.
+#[test]
+fn a_reader_that_pauses_holds_up_the_run_and_breaks_nothing() {
+    let pause = timeouts().patience * 2;
+    let mut plan = Plan { step: MILLI, reader_pauses: Some((400, pause)), ..Plan::calm(3, 8_000) };
+    (plan.schedule.verify, plan.schedule.steps_per_epoch) = (0, 8_000);
+    let (world, outcome) = run(plan);
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    assert!(world.now() > Instant::ZERO + pause, "it ended at {:?}", world.now());
+    assert!(world.pauses > 0, "nobody had to wait");
+    assert!(world.most_unwritten <= 400, "{} steps waited to be written", world.most_unwritten);
+}
+
 #[test]
 fn the_messages_of_a_fast_model_are_few() {
     let mut plan = Plan { step: Duration::from_micros(100), ..Plan::calm(2, 10_000) };

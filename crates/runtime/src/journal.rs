@@ -10,12 +10,13 @@ use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, V
 use dtrain_types::{Epoch, MemberId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// How many entries may wait for the disk before the supervisor waits too.
+/// How many entries may wait for the disk before the supervisor waits too. Members pause long before: a step is
+/// acknowledged when it is written down.
 const QUEUE: usize = 16_384;
 /// How many validated epochs are kept for the manifests that come after them.
 const MOST_EPOCHS: usize = 1_024;
@@ -46,7 +47,15 @@ pub enum Entry {
     },
 }
 
-type Answer = Box<dyn Fn(CheckpointId, Result<(), String>) + Send>;
+/// What the journal tells the supervisor.
+pub enum Written {
+    /// All steps up to this one are written down.
+    Steps(Step),
+    /// A manifest is, or could not be.
+    Manifest(CheckpointId, Result<(), String>),
+}
+
+type Answer = Box<dyn Fn(Written) + Send>;
 
 /// Where entries are made. Clones share the queue.
 #[derive(Clone)]
@@ -62,8 +71,8 @@ impl JournalSender {
         let _ = self.queue.send(entry);
     }
 
-    /// Where the result of each manifest is told.
-    pub fn answer_manifests(&self, answer: impl Fn(CheckpointId, Result<(), String>) + Send + 'static) {
+    /// Where it is told what is written down.
+    pub fn answer(&self, answer: impl Fn(Written) + Send + 'static) {
         *self.answer.lock().expect("no holder panics") = Some(Box::new(answer));
     }
 }
@@ -140,6 +149,7 @@ impl Journal {
             begun: None,
             next_reading: Instant::now(),
             told: BTreeSet::new(),
+            told_steps: 0,
         };
         let thread =
             std::thread::Builder::new().name("journal".into()).spawn(move || writer.write(&entries))?;
@@ -174,6 +184,8 @@ struct Writer {
     begun: Option<(Instant, f64)>,
     next_reading: Instant,
     told: BTreeSet<String>,
+    /// How far the supervisor was told that steps are written down.
+    told_steps: u64,
 }
 
 /// Sums over the steps of the epoch in hand, in step order.
@@ -191,11 +203,13 @@ impl EpochSums {
 
 /// More problems than this at a time are one problem, and told of already.
 const MOST_TOLD: usize = 16;
+/// While entries wait, the supervisor is told once in so many steps how far we are.
+const TOLD_EVERY: u64 = 64;
 const READINGS_EVERY: std::time::Duration = std::time::Duration::from_millis(500);
 
 impl Writer {
     fn write(mut self, entries: &Receiver<Entry>) -> Self {
-        while let Ok(entry) = entries.recv() {
+        while let Ok(entry) = self.next(entries) {
             match entry {
                 Entry::Commit(record) => self.step(&record),
                 Entry::Validated(validation) => self.validated(&validation),
@@ -215,6 +229,23 @@ impl Writer {
             self.read_memory();
         }
         self
+    }
+
+    /// The next entry. Before it waits for one, and now and then besides, the supervisor hears how far we are.
+    fn next(&mut self, entries: &Receiver<Entry>) -> Result<Entry, RecvError> {
+        let next = entries.try_recv();
+        let steps = self.figures.last_step;
+        if steps > self.told_steps && (next.is_err() || steps >= self.told_steps + TOLD_EVERY) {
+            self.told_steps = steps;
+            self.tell_supervisor(Written::Steps(Step(steps)));
+        }
+        next.or_else(|_| entries.recv())
+    }
+
+    fn tell_supervisor(&self, written: Written) {
+        if let Some(answer) = &*self.answer.lock().expect("no holder panics") {
+            answer(written);
+        }
     }
 
     fn step(&mut self, record: &StepRecord) {
@@ -327,9 +358,7 @@ impl Writer {
             }
             Err(problem) => Err(problem),
         };
-        if let Some(answer) = &*self.answer.lock().expect("no holder panics") {
-            answer(order.id, result);
-        }
+        self.tell_supervisor(Written::Manifest(order.id, result));
     }
 
     /// Tells what the files could not take: each problem once, until a checkpoint shows that the disk is well again. A

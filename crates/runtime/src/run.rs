@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::journal::{Conclusion, Journal};
 use crate::node::{Isolation, NODE_MAILBOX, Node, NodeConfig};
-use crate::supervisor::{ManifestDone, NodeIs, SUPERVISOR_MAILBOX, Supervisor};
+use crate::supervisor::{NodeIs, SUPERVISOR_MAILBOX, Supervisor};
 use dtrain_protocol::{Outcome, Request, Supervisor as Machine, SupervisorConfig};
 use kameo::prelude::*;
 use std::io;
@@ -46,10 +46,8 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
     let prepared = Supervisor::prepare_with_mailbox(kameo::mailbox::bounded(SUPERVISOR_MAILBOX));
     let supervisor = prepared.actor_ref().clone();
     let to = supervisor.clone();
-    journal.answer_manifests(move |id, result| {
-        // The supervisor is gone only when the run is over.
-        let _ = to.tell(ManifestDone { id, result }).blocking_send();
-    });
+    // The supervisor is gone only when the run is over.
+    journal.answer(move |written| drop(to.tell(written).blocking_send()));
     let actor = Supervisor {
         machine: Machine::new(plan.supervisor),
         clock: Clock::start(),

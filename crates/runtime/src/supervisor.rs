@@ -4,10 +4,10 @@
 //! whatever is written or shown goes to the journal, which may block where this actor must not.
 
 use crate::clock::Clock;
-use crate::journal::{Entry, JournalSender};
+use crate::journal::{Entry, JournalSender, Written};
 use crate::node::{Deliver, Kill, Node};
 use dtrain_protocol::{
-    CheckpointId, ExitCause, Message as Word, Outcome, Request, Supervisor as Machine, SupervisorEffect,
+    ExitCause, Message as Word, Outcome, Request, Supervisor as Machine, SupervisorEffect,
 };
 use dtrain_types::MemberId;
 use kameo::mailbox::{MailboxReceiver, Signal};
@@ -133,19 +133,15 @@ impl Message<Request> for Supervisor {
     }
 }
 
-/// The journal has written a manifest, or could not.
-pub struct ManifestDone {
-    /// Of which checkpoint.
-    pub id: CheckpointId,
-    /// Why not.
-    pub result: Result<(), String>,
-}
-
-impl Message<ManifestDone> for Supervisor {
+impl Message<Written> for Supervisor {
     type Reply = ();
 
-    async fn handle(&mut self, done: ManifestDone, _: &mut Context<Self, ()>) {
-        self.machine.handle_manifest(self.clock.now(), done.id, done.result, &mut self.effects);
+    async fn handle(&mut self, written: Written, _: &mut Context<Self, ()>) {
+        let now = self.clock.now();
+        match written {
+            Written::Steps(step) => self.machine.handle_recorded(now, step),
+            Written::Manifest(id, result) => self.machine.handle_manifest(now, id, result, &mut self.effects),
+        }
         self.run_effects();
     }
 }

@@ -37,7 +37,7 @@ impl Supervisor {
         }
         let phase = match self.phase {
             Phase::Join => self.since + self.config.join_timeout,
-            Phase::Form | Phase::Sync | Phase::Run => self.standstill(),
+            Phase::Form | Phase::Sync | Phase::Run => self.standstill().unwrap_or(self.beat_at),
             Phase::Finish | Phase::Stop if self.any_to_kill() => self.since + self.config.timeouts.detect,
             // A manifest that is still being written holds up the end: its answer is the next input, not a time.
             Phase::Finish | Phase::Stop if self.checkpoints.is_writing() => self.beat_at,
@@ -110,7 +110,7 @@ impl Supervisor {
             self.kill(member, effects);
         }
         let running = matches!(self.phase, Phase::Form | Phase::Sync | Phase::Run);
-        if running && now >= self.standstill() {
+        if running && self.standstill().is_some_and(|at| now >= at) {
             let (waited, suspects) = (self.still(now), self.suspects());
             self.lost(now, suspects[0], What::NoProgress { waited, suspects }, effects);
         }
@@ -147,16 +147,18 @@ impl Supervisor {
         self.slots.values().any(|slot| !slot.gone && !slot.killed)
     }
 
-    /// When the phase has taken so long that somebody hangs.
-    fn standstill(&self) -> Instant {
+    /// When the phase has taken so long that somebody hangs. Never while steps wait to be written down: then it is us
+    /// whom everybody waits for, and whoever reads what we write.
+    fn standstill(&self) -> Option<Instant> {
         let times = &self.config.timeouts;
-        match self.phase {
+        Some(match self.phase {
             Phase::Form => self.since + times.form,
+            Phase::Run if self.recorded < self.progress.committed() => return None,
             // Members wait while a checkpoint before theirs is on its way to a slow disk: that is no hang.
             Phase::Run if self.checkpoints.is_backed_up() => self.progress.patient_deadline(times),
             Phase::Run => self.progress.deadline(times),
             _ => self.since + times.patience,
-        }
+        })
     }
 
     fn still(&self, now: Instant) -> Duration {

@@ -86,6 +86,8 @@ pub struct Supervisor {
     since: Instant,
     membership: Membership,
     progress: Progress,
+    /// All steps up to this one are written down.
+    recorded: Step,
     validations: Validations,
     checkpoints: Checkpoints,
     /// Digests taken for `verify` at the newest steps (S5).
@@ -157,6 +159,7 @@ impl Supervisor {
             since: Instant::ZERO,
             membership: Membership::default(),
             progress: Progress::new(start),
+            recorded: start,
             validations: Validations::default(),
             checkpoints: Checkpoints::new(start),
             verified: BTreeMap::new(),
@@ -246,6 +249,16 @@ impl Supervisor {
         effects.push(SupervisorEffect::Event(event));
         self.acknowledge_soon(now);
         self.advance(now, effects);
+    }
+
+    /// All steps up to this one, of those asked for by [`SupervisorEffect::Commit`], are written down. Only then are they
+    /// acknowledged: behind a slow disk or a reader that pauses, members pause too, and no queue grows (S10).
+    pub fn handle_recorded(&mut self, now: Instant, step: Step) {
+        if step > self.recorded && self.outcome.is_none() {
+            self.recorded = step;
+            self.progress.touch(now);
+            self.acknowledge_soon(now);
+        }
     }
 
     /// Takes in what a person or a scheduler asks.
@@ -390,7 +403,7 @@ impl Supervisor {
             self.record_validations(now, effects),
             self.record_checkpoints(now, effects),
         ];
-        if moved.contains(&true) {
+        if moved[1..].contains(&true) {
             self.acknowledge_soon(now);
         }
         self.try_finish(now, effects);
@@ -548,7 +561,7 @@ impl Supervisor {
             phase: if slot.refused { Phase::Stop } else { self.phase },
             membership: self.membership.clone(),
             start: self.config.start,
-            acknowledged: self.progress.committed(),
+            acknowledged: self.recorded.min(self.progress.committed()),
             validated: self.validations.done(),
             settled: self.checkpoints.settled(),
             drain: self.drain,

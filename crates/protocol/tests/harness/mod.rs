@@ -36,6 +36,7 @@ enum Ev {
     Validated(MemberId, Epoch, Step, u32),
     Shard(MemberId, CheckpointId),
     Manifest(CheckpointId),
+    Recorded(Step),
     Strike(MemberId, Fault),
     Aborted(MemberId),
     Gone(MemberId, ExitCause),
@@ -76,6 +77,8 @@ pub struct World {
     desk: Rng,
     queue: BTreeMap<(Instant, u64), Ev>,
     sent: u64,
+    /// When everything committed so far is written down.
+    written_at: Instant,
     processes: BTreeMap<MemberId, Process>,
     /// Per step: who put in its part, and the stop flag so far.
     parts: BTreeMap<Step, (BTreeSet<MemberId>, u32)>,
@@ -86,6 +89,8 @@ pub struct World {
     /// How often a member waited for the checkpoint before its own.
     pub holds: u32,
     pub largest_message: usize,
+    /// The most committed steps that waited to be written down.
+    pub most_unwritten: usize,
 }
 
 /// More events than any of these worlds needs: a machine that asks for the same deadline again and again is found here.
@@ -115,6 +120,7 @@ impl World {
             now: Instant::ZERO,
             queue: BTreeMap::new(),
             sent: 0,
+            written_at: Instant::ZERO,
             processes: members.iter().map(|m| (*m, Process::new(&plan, *m))).collect(),
             parts: BTreeMap::new(),
             cut: BTreeSet::new(),
@@ -122,6 +128,7 @@ impl World {
             pauses: 0,
             holds: 0,
             largest_message: 0,
+            most_unwritten: 0,
             plan,
         };
         world.supervisor.start(Instant::ZERO);
@@ -258,6 +265,7 @@ impl World {
                 self.history.push(Fact::Manifest(id));
                 self.supervise(|s, now, out| s.handle_manifest(now, id, Ok(()), out));
             }
+            Ev::Recorded(step) => self.supervise(|s, now, _| s.handle_recorded(now, step)),
             Ev::Strike(m, fault) => self.strike(m, fault),
             Ev::Aborted(m) => {
                 let generation = self.processes[&m].generation;
@@ -283,7 +291,16 @@ impl World {
                 SupervisorEffect::Beat(b) => {
                     self.post(Message::Heartbeat(b), |bytes| Ev::ToMember(b.member, bytes))
                 }
-                SupervisorEffect::Commit(record) => self.history.push(Fact::Committed(record.step)),
+                SupervisorEffect::Commit(record) => {
+                    self.history.push(Fact::Committed(record.step));
+                    let slow = self.plan.reader_pauses.is_some_and(|(step, _)| step == record.step.0);
+                    let pause = self.plan.reader_pauses.filter(|_| slow).map(|(_, pause)| pause);
+                    self.written_at = self.now.max(self.written_at) + pause.unwrap_or_default();
+                    self.sent += 1;
+                    self.queue.insert((self.written_at, self.sent), Ev::Recorded(record.step));
+                    let unwritten = self.queue.values().filter(|event| matches!(event, Ev::Recorded(_)));
+                    self.most_unwritten = self.most_unwritten.max(unwritten.count());
+                }
                 SupervisorEffect::Validated(v) => self.history.push(Fact::Validated(v.epoch)),
                 SupervisorEffect::WriteManifest(order) => {
                     let world = order.membership.world().0;

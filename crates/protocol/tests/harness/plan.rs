@@ -65,6 +65,8 @@ pub struct Plan {
     pub other_bits: Option<u32>,
     /// The step whose gradient is not finite, and the micro-batch that made it so.
     pub non_finite: Option<(u64, u32)>,
+    /// After which step the reader of the event log pauses, and for how long.
+    pub reader_pauses: Option<(u64, Duration)>,
     /// When, and for how long, the whole host sleeps.
     pub asleep: Option<(Duration, Duration)>,
 }
@@ -95,6 +97,7 @@ impl Plan {
             rotten: None,
             other_bits: None,
             non_finite: None,
+            reader_pauses: None,
             asleep: None,
         }
     }
