@@ -128,7 +128,6 @@ fn already_complete(
 /// Says how a session ended; its error is the exit code.
 fn conclude(ended: Ended, voice: Voice) -> Result<(), CliError> {
     let Ended { conclusion, summary } = ended;
-    let resume = format!("dtrain train --resume {}", summary.run);
     match &conclusion.outcome {
         Outcome::Finished(_) => {
             voice.say(&report::end(&summary));
@@ -140,7 +139,7 @@ fn conclude(ended: Ended, voice: Voice) -> Result<(), CliError> {
                 saved.map_or("without a checkpoint".to_owned(), |id| format!("checkpoint {id} is written"));
             let error =
                 CliError::new(Kind::Interrupted, format!("interrupted after step {}: {what}", summary.steps));
-            Err(error.hint(format!("go on with `{resume}`")))
+            Err(error.hint(way_on(&summary.run)))
         }
         Outcome::NotEnough { joined, min_ranks, missing } => {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -151,31 +150,47 @@ fn conclude(ended: Ended, voice: Voice) -> Result<(), CliError> {
         Outcome::Failed { first, others } => {
             let text = report::fault_report(first, others, &conclusion.last_lines);
             let error = CliError::failed(text.trim_end().to_owned());
-            Err(error.hint(hint_for(first, &resume)))
+            Err(error.hint(hint_for(first, &summary.run)))
         }
     }
 }
 
+/// The command that goes on with a run, if it has a checkpoint.
+fn resume_command(run: &str) -> Option<String> {
+    let any = FileStore::new(Path::new(run)).ids().is_ok_and(|ids| !ids.is_empty());
+    any.then(|| format!("dtrain train --resume {run}"))
+}
+
+/// How a run that ended early goes on.
+fn way_on(run: &str) -> String {
+    match resume_command(run) {
+        Some(command) => format!("go on with `{command}`"),
+        None => "there is no checkpoint yet: start again".to_owned(),
+    }
+}
+
 /// What a person can do about a first cause.
-fn hint_for(first: &Cause, resume: &str) -> String {
+fn hint_for(first: &Cause, run: &str) -> String {
+    let way_on = way_on(run);
     match &first.what {
         What::Reported(Failure::NonFinite { .. }) => {
-            format!(
-                "a lower optimizer.lr or optimizer.clip_norm=1 often helps; the last good checkpoint stays: `{resume}`"
-            )
+            let often = "a lower optimizer.lr or optimizer.clip_norm=1 often helps";
+            // Going on with the same bits comes to the same end, and others make another run.
+            let fork = |command| {
+                format!("{often}; from the last good checkpoint: `{command} --fork optimizer.lr=...`")
+            };
+            resume_command(run).map_or(often.to_owned(), fork)
         }
         What::Reported(Failure::Data(_) | Failure::Setup(_)) => {
-            format!("repair what it names, then `{resume}`")
+            format!("repair what it names; then {way_on}")
         }
         What::Exited(ExitCause::Signal(9)) => {
-            format!(
-                "somebody killed it, or the kernel did for want of memory (see `dmesg`); go on with `{resume}`"
-            )
+            format!("somebody killed it, or the kernel did for want of memory (see `dmesg`); {way_on}")
         }
         What::Exited(ExitCause::Signal(7)) => {
-            format!("a data file that was cut off while it was read does this; restore it, then `{resume}`")
+            format!("a data file that was cut off while it was read does this; restore it, then {way_on}")
         }
-        _ => format!("go on from the newest checkpoint with `{resume}`"),
+        _ => way_on,
     }
 }
 

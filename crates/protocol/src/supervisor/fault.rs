@@ -4,7 +4,7 @@
 
 use super::verdict::Seen;
 use super::{MAX_VERIFIED, Supervisor};
-use crate::cause::{Cause, ExitCause, What};
+use crate::cause::{Cause, ExitCause, Failure, What};
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::{Digest, Phase, Stage};
 use dtrain_types::{Instant, MemberId, Step};
@@ -41,6 +41,7 @@ impl Supervisor {
         let cause = self.cause(member, what);
         effects.push(SupervisorEffect::Event(Event::Fault(cause.clone())));
         let secondary = matches!(&cause.what, What::Reported(failure) if failure.is_secondary());
+        let unnamed = matches!(&cause.what, What::Reported(Failure::NonFinite { micro_batch: None, .. }));
         self.seen.push(Seen { cause, stopping: matches!(answer, Answer::Note) });
         match answer {
             // A victim's word often overtakes the news of the death: told to stop, the one to blame might leave in good
@@ -48,9 +49,15 @@ impl Supervisor {
             Answer::Stop if secondary => {
                 self.stop_at.get_or_insert(now + self.config.timeouts.heartbeat);
             }
+            // Somebody is still computing its micro-batches again, to find the one that made the gradient so.
+            Answer::Stop if unnamed && !self.all_have_failed() => {}
             Answer::Stop => self.enter(now, Phase::Stop, effects),
             Answer::Note => {}
         }
+    }
+
+    fn all_have_failed(&self) -> bool {
+        self.lives().all(|life| matches!(life.stage, Stage::Failed(_)))
     }
 
     /// Whether a fault says more than what is known of its member: its own word counts more than its exit, and once.
@@ -72,7 +79,11 @@ impl Supervisor {
             member,
             rank: self.membership.rank_of(member),
             host: life.map_or_else(String::new, |life| life.profile.host.clone()),
-            step: self.progress.committed().next(),
+            // A rank that names its step knows better than we: the steps before it are in the same Report.
+            step: match &what {
+                What::Reported(Failure::NonFinite { step, .. }) => *step,
+                _ => self.progress.committed().next(),
+            },
             phase: self.phase,
             what,
         }

@@ -11,7 +11,7 @@ mod rendezvous;
 mod validation;
 mod verdict;
 
-use crate::cause::{Cause, Ending, ExitCause, Outcome, What};
+use crate::cause::{Cause, Ending, ExitCause, Failure, Outcome, What};
 use crate::effect::{Event, ManifestOrder, SupervisorEffect};
 use crate::message::{
     Activity, CheckpointId, Digest, Directive, Heartbeat, Membership, Number, Phase, Profile, Report, Stage,
@@ -332,7 +332,7 @@ impl Supervisor {
     fn read(&mut self, now: Instant, report: &Report, effects: &mut Vec<SupervisorEffect>) {
         let member = report.member;
         if let Stage::Failed(failure) = &report.stage {
-            self.lost(now, member, What::Reported(failure.clone()), effects);
+            self.lost(now, self.to_blame(member, failure), What::Reported(failure.clone()), effects);
         }
         let Some(rank) = self.membership.rank_of(member).filter(|_| report.generation == self.generation)
         else {
@@ -516,6 +516,14 @@ impl Supervisor {
     /// The lives of the generation, by rank.
     fn lives(&self) -> impl Iterator<Item = &Life> {
         self.membership.seats.iter().filter_map(|seat| self.slots[&seat.member].life.as_ref())
+    }
+
+    /// Whose failure it is that `member` reports. All ranks read in the trailer which micro-batch was not finite; the one
+    /// that computed it may have been told to stop before it said so.
+    fn to_blame(&self, member: MemberId, failure: &Failure) -> MemberId {
+        let Failure::NonFinite { micro_batch: Some(m), .. } = failure else { return member };
+        let seat = self.membership.seats.iter().find(|seat| (seat.range.lo..seat.range.hi).contains(&m.0));
+        seat.map_or(member, |seat| seat.member)
     }
 
     fn life_of(&self, rank: Rank) -> &Life {

@@ -38,8 +38,7 @@ fn nearness(seen: &Seen) -> Nearness {
     }
 }
 
-/// The place of a fault within its nearness: the least micro-batch of the least step leads the non-finite ones, because
-/// all ranks report those and only one computed it.
+/// The place of a fault within its nearness: the least micro-batch of the least step leads the non-finite ones.
 fn detail(seen: &Seen) -> (u64, u32) {
     match &seen.cause.what {
         What::Reported(Failure::NonFinite { step, micro_batch }) => {
@@ -49,12 +48,15 @@ fn detail(seen: &Seen) -> (u64, u32) {
     }
 }
 
+fn is_non_finite(seen: &Seen) -> bool {
+    matches!(seen.cause.what, What::Reported(Failure::NonFinite { .. }))
+}
+
 /// Names the first cause. `seen` is in the order of arrival; none if nothing was seen.
 pub(super) fn failed(seen: &[Seen]) -> Option<Outcome> {
     let least = seen.iter().map(nearness).min()?;
     let nearest = || seen.iter().enumerate().filter(|(_, s)| nearness(s) == least);
     let earliest = nearest().next()?;
-    let is_non_finite = |s: &Seen| detail(s) != (0, 0);
     let first = if is_non_finite(earliest.1) {
         nearest().filter(|(_, s)| is_non_finite(s)).min_by_key(|(_, s)| detail(s))?
     } else {

@@ -39,6 +39,7 @@ enum Ev {
     Recorded(Step),
     Strike(MemberId, Fault),
     Aborted(MemberId),
+    NotFinite(MemberId, Failure),
     Gone(MemberId, ExitCause),
     Request(Request),
 }
@@ -273,6 +274,11 @@ impl World {
                 self.tell_steps(m);
                 self.member(m, |m, now, out| m.handle_failure(now, generation, failure, out));
             }
+            Ev::NotFinite(m, failure) => {
+                let generation = self.processes[&m].generation;
+                self.tell_steps(m);
+                self.member(m, |m, now, out| m.handle_failure(now, generation, failure, out));
+            }
             Ev::Gone(m, cause) => self.supervise(|s, now, out| s.handle_exit(now, m, cause, out)),
             Ev::Request(request) => self.supervise(|s, now, out| s.handle_request(now, request, out)),
         }
@@ -419,13 +425,13 @@ impl World {
         let Some(process) = process else { return };
         let generation = process.generation;
         if let Some((_, micro_batch)) = self.plan.non_finite.filter(|(at, _)| *at == step.0) {
-            // Only the owner knows which micro-batch it was.
+            // A loss that is not finite stands in the trailer. For a gradient, each rank computes its own again.
             let seat = &process.membership.seats[process.machine.rank().expect("it has a rank").index()];
             let own = (seat.range.lo..seat.range.hi).contains(&micro_batch);
-            let micro_batch = own.then_some(dtrain_types::MicroBatch(micro_batch));
-            let failure = Failure::NonFinite { step, micro_batch };
-            self.tell_steps(id);
-            return self.member(id, |m, now, out| m.handle_failure(now, generation, failure, out));
+            let in_trailer = self.plan.seed.is_multiple_of(2);
+            let micro_batch = (own || in_trailer).then_some(dtrain_types::MicroBatch(micro_batch));
+            let took = self.desk.up_to(self.plan.step * if in_trailer { 1 } else { 20 });
+            return self.after(took, Ev::NotFinite(id, Failure::NonFinite { step, micro_batch }));
         }
         let stop = self.parts[&step].1;
         let epoch = Epoch(((step.0 - 1) / self.plan.schedule.steps_per_epoch) as u32);
