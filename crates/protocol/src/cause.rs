@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Failure {
     /// The loss or the reduced gradient of a step is not finite. All ranks see it, and none commits the step.
-    #[error("the {} is not finite in step {step}{}", if .micro_batch.is_some() { "loss" } else { "gradient" }, in_micro_batch(*.micro_batch))]
+    #[error("{}", not_finite(*.step, *.micro_batch))]
     NonFinite {
         /// The step.
         step: Step,
@@ -69,8 +69,11 @@ impl Failure {
     }
 }
 
-fn in_micro_batch(micro_batch: Option<MicroBatch>) -> String {
-    micro_batch.map_or_else(String::new, |m| format!(", micro-batch {m}"))
+fn not_finite(step: Step, micro_batch: Option<MicroBatch>) -> String {
+    match micro_batch {
+        Some(m) => format!("the loss or its gradient is not finite in step {step}, micro-batch {m}"),
+        None => format!("the gradient is not finite in step {step}"),
+    }
 }
 
 /// How a member's process ended.

@@ -62,12 +62,16 @@ impl Supervisor {
 
     /// Whether a fault says more than what is known of its member: its own word counts more than its exit, and once.
     fn is_news(&self, member: MemberId, what: &What) -> bool {
+        let life = self.slots.get(&member).and_then(|slot| slot.life.as_ref());
+        let said_why = life.is_some_and(|life| matches!(life.stage, Stage::Failed(_)));
         let own = self.seen.iter().filter(|seen| seen.cause.member == member).map(|seen| &seen.cause.what);
         let mut own = own.peekable();
         match what {
             What::Exited(ExitCause::Signal(_)) => {
                 own.all(|known| matches!(known, What::Reported(f) if f.is_secondary()))
             }
+            // What it said may have been put down to another.
+            What::Exited(ExitCause::Code(_)) if said_why => false,
             What::Reported(failure) => own.all(|known| *known != What::Reported(failure.clone())),
             _ => own.peek().is_none(),
         }

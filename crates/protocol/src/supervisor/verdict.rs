@@ -141,6 +141,6 @@ mod tests {
         let text = seen(1, What::Exited(ExitCause::Signal(9))).cause.to_string();
         assert_eq!(text, "rank 1 (member 1) on a: killed by signal 9 (SIGKILL) [phase run, step 7]");
         let text = non_finite(0, Some(3)).cause.what.to_string();
-        assert_eq!(text, "the loss is not finite in step 7, micro-batch 3");
+        assert_eq!(text, "the loss or its gradient is not finite in step 7, micro-batch 3");
     }
 }
