@@ -200,7 +200,8 @@ pub enum Wrong {
     },
     /// No line has the hash that the newest manifest names.
     #[error(
-        "no line has the hash {ledger} that the newest checkpoint names: lines before step {step} were changed"
+        "no line up to here has the hash {ledger} that the checkpoint of step {step} names: this line was changed, or one \
+         before it with all hashes after it"
     )]
     NoSuchHead {
         /// Step of the newest manifest.
@@ -240,8 +241,8 @@ pub fn audit(
         scan.problems.extend(wrong.err().map(|wrong| AuditProblem { line: Some(span.line), wrong }));
     }
     scan.problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
-    if let Some(wrong) = newest.and_then(|newest| against_manifest(&scan, newest)) {
-        scan.problems.push(AuditProblem { line: None, wrong });
+    if let Some(problem) = newest.and_then(|newest| against_manifest(&scan, newest)) {
+        scan.problems.push(problem);
     }
     if !scan.problems.is_empty() {
         return Err(scan.problems);
@@ -295,15 +296,19 @@ fn samples_through(plan: &BatchPlan, step: Step) -> u128 {
     u128::from(epochs) * u128::from(plan.samples()) + u128::from(steps) * u128::from(plan.global_batch())
 }
 
-fn against_manifest(scan: &Scan, Newest { step, ledger }: Newest) -> Option<Wrong> {
-    let Some((_, reached)) = scan.heads.iter().find(|(head, _)| *head == ledger) else {
-        return Some(Wrong::NoSuchHead { step, ledger });
+fn against_manifest(scan: &Scan, Newest { step, ledger }: Newest) -> Option<AuditProblem> {
+    let wrong = match scan.heads.iter().find(|(head, _)| *head == ledger) {
+        // The line may reach further: a checkpoint is written in the background while later steps are committed.
+        Some((_, reached)) if *reached < step => Wrong::HeadStep { step, reached: *reached },
+        _ if scan.reached < step => Wrong::Short { step, reached: scan.reached },
+        Some(_) => return None,
+        None => {
+            // No line after the last one tells that it was changed.
+            let line = scan.problems.is_empty().then_some(scan.heads.len());
+            return Some(AuditProblem { line, wrong: Wrong::NoSuchHead { step, ledger } });
+        }
     };
-    // The line may reach further: a checkpoint is written in the background while later steps are committed.
-    if *reached < step {
-        return Some(Wrong::HeadStep { step, reached: *reached });
-    }
-    (scan.reached < step).then_some(Wrong::Short { step, reached: scan.reached })
+    Some(AuditProblem { line: None, wrong })
 }
 
 /// Counts the samples of each epoch, one bit a sample of the epoch at hand.

@@ -265,7 +265,19 @@ fn a_ledger_that_ends_before_the_newest_checkpoint_is_seen() {
     let run = history();
     let sound = lines(&run.bytes());
     let cut = problems(&run, &sound[..5].concat(), "last line lost");
-    assert!(matches!(cut[..], [Wrong::NoSuchHead { step: Step(12), .. }]));
+    assert!(matches!(cut[..], [Wrong::Short { step: Step(12), .. }]));
+    // An edit of the last line, which no line after it can tell.
+    let mut edited = lines(&run.bytes());
+    let last = edited.len() - 1;
+    edited[last] = String::from_utf8(edited[last].to_vec())
+        .unwrap()
+        .replacen("\"generation\":", "\"generation\":1", 1)
+        .into();
+    let problems = audit(&edited.concat(), &run.plan, Some(run.newest())).unwrap_err();
+    assert!(
+        matches!(problems[..], [AuditProblem { line: Some(6), wrong: Wrong::NoSuchHead { .. } }]),
+        "{problems:?}"
+    );
     let newest = Newest { step: Step(13), ..run.newest() };
     let wrong = audit(&run.bytes(), &run.plan, Some(newest)).unwrap_err().remove(0).wrong;
     assert_eq!(wrong, Wrong::HeadStep { step: Step(13), reached: Step(12) });
