@@ -251,7 +251,10 @@ fn a_learning_rate_that_blows_up_ends_the_run_and_names_the_owner_of_the_micro_b
     for how in ["ranks=1", "ranks=3", "ranks=3 isolation=thread", "ranks=3 reduce=ring"] {
         let run = train(folder.path(), &format!("{model} {how}"));
         run.ended_with(1);
-        assert_eq!(run.steps(), [1], "{how}");
+        // A ring commits what all ranks have told, and the others may be stopped before they tell of the first step.
+        let told = if how.contains("ring") { 0..=1 } else { 1..=1 };
+        assert!(told.contains(&run.steps().len()), "{how}: {:?}", run.steps());
+        assert_ne!(run.steps().last(), Some(&2), "{how}");
         run.said("error: first cause: rank 0 (member 0) on ");
         run.said("is not finite in step 2, micro-batch 0 [phase run, step 2]");
         assert_eq!(run.events("fault").count(), 1, "{}", run.stderr);
