@@ -139,6 +139,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         run_dir: folder.path().to_owned(),
         run: "allocation".into(),
         resume: None,
+        lead: None,
         json: false,
         observer: Box::new(Watcher(Arc::clone(&looks))),
     };

@@ -84,7 +84,10 @@ fn mistakes_in_settings_are_answered_with_the_place_and_a_hint() {
         (&["train", "ranks=0"], &["ranks: expected auto, or a whole number from 1 to 4096, got \"0\""]),
         (&["train", "micro_batch=128"], &["micro_batch 128 is larger than global_batch 64"]),
         (&["train", "precision=bf16"], &["bf16 is not supported yet"]),
-        (&["train", "devices=cuda"], &["cuda is not supported by this build"]),
+        (
+            &["train", "devices=cuda"],
+            &["devices: expected auto | cpu | cuda:0,1 | all, got \"cuda\"", "devices=all"],
+        ),
         (&["train", "epochs"], &["expected key=value"]),
         (&["plan", "ranks=x"], &["ranks: expected"]),
         (&["train", "-c", "missing.yaml"], &["cannot read missing.yaml"]),

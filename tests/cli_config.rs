@@ -185,7 +185,6 @@ fn all_mistakes_are_told_at_once() {
 fn values_that_do_not_fit_together_are_refused() {
     for (given, words) in [
         (&["micro_batch=65"][..], "micro_batch: micro_batch 65 is larger than global_batch 64"),
-        (&["ranks=2", "min_ranks=3"], "min_ranks 3 is more than ranks 2"),
         (&["detect=10ms"], "detect: detect is 10ms, not between 20ms and 600s"),
         (&["name=a", "run_dir=b"], "run_dir: given together with name"),
         (&["name=a/b"], "\"a/b\" cannot name a folder"),
@@ -213,13 +212,21 @@ fn values_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
+fn on_one_host_there_are_no_more_ranks_than_its_own() {
+    let config = arguments(&["ranks=2", "min_ranks=3"]).unwrap();
+    let (message, hints) = mistake(config.check_one_host().map(|()| config.clone()));
+    assert!(message.contains("min_ranks 3 is more than ranks 2"), "{message}");
+    assert!(!hints.is_empty());
+}
+
+#[test]
 fn what_this_build_cannot_do_is_an_error_and_never_ignored() {
     for (argument, words) in [
         ("precision=bf16", "bf16 is not supported yet"),
         ("precision=f16", "f16 is not supported yet"),
-        ("devices=cuda:0,1", "cuda:0,1 is not supported by this build"),
-        ("devices=tpu", "expected auto | cpu | all"),
-        ("balance=on", "balancing is not supported yet"),
+        ("devices=cuda", "expected auto | cpu | cuda:0,1 | all, got \"cuda\""),
+        ("devices=cuda:1,1", "GPU 1 is named twice"),
+        ("devices=tpu", "expected auto | cpu | cuda:0,1 | all, got \"tpu\""),
         ("nodes=2", "there is no such key"),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));

@@ -152,8 +152,9 @@ fn first_column(page: &str) -> BTreeSet<&str> {
 fn outside_crates(manifest: &str) -> BTreeSet<&str> {
     let lines = manifest.split("[workspace.dependencies]").nth(1).unwrap_or_default().lines();
     let section = lines.take_while(|line| !line.starts_with('['));
-    let names = section.filter_map(|line| line.split([' ', '.', '=']).next());
-    names.filter(|name| !name.is_empty() && !name.starts_with("dtrain-")).collect()
+    // What has a path is our own.
+    let outside = section.filter(|line| !line.contains("{ path = "));
+    outside.filter_map(|line| line.split([' ', '.', '=']).next()).filter(|name| !name.is_empty()).collect()
 }
 
 #[test]

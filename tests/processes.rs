@@ -18,6 +18,11 @@ fn long(folder: &Path, more: &str) -> Running {
     Running::start(folder, &format!("{MLP} {LONG} {more}"))
 }
 
+/// A run of `world` ranks that can lose none of them: nobody is started again, and all are needed.
+fn brittle(world: usize) -> String {
+    format!("ranks={world} min_ranks={world} max_restarts=0")
+}
+
 fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
 }
@@ -28,11 +33,12 @@ fn report(run: &Finished) -> &str {
     &run.stderr[at..]
 }
 
-/// The report begins with this rank of this host and what happened to it; its fault is the first event of its kind.
+/// The report says that too few ranks are left, and names first this rank of this host and what happened to it; its
+/// fault is the first event of its kind.
 fn names_first(run: &Finished, rank: u64, what: &str) {
-    run.ended_with(1);
-    let first = report(run).lines().next().unwrap();
-    let who = format!("error: first cause: rank {rank} (member {rank}) on {}: ", host());
+    run.ended_with(3);
+    let first = report(run).lines().find(|line| line.contains("first cause: ")).unwrap();
+    let who = format!("first cause: rank {rank} (member {rank}) on {}: ", host());
     assert!(first.starts_with(&who) && first.contains(what), "{first}\n{}", run.stderr);
     assert!(report(run).contains("hint: "), "{}", run.stderr);
     let fault = run.events("fault").next().expect("a fault event");
@@ -43,10 +49,10 @@ fn names_first(run: &Finished, rank: u64, what: &str) {
 }
 
 #[test]
-fn a_killed_rank_ends_the_run_within_a_second_with_a_report_that_names_it_first() {
+fn a_killed_rank_that_nobody_may_replace_ends_the_run_within_a_second_with_a_report_that_names_it_first() {
     let folder = folder();
     for (world, rank) in [(2, 0), (2, 1), (3, 1), (5, 4)] {
-        let mut running = long(folder.path(), &format!("ranks={world}"));
+        let mut running = long(folder.path(), &brittle(world));
         running.wait_for_step(20);
         let pids = running.rank_pids();
         assert_eq!(pids.len(), world);
@@ -63,13 +69,13 @@ fn a_killed_rank_ends_the_run_within_a_second_with_a_report_that_names_it_first(
 #[test]
 fn two_ranks_killed_at_once_are_both_reported() {
     let folder = folder();
-    let mut running = long(folder.path(), "ranks=3");
+    let mut running = long(folder.path(), &brittle(3));
     running.wait_for_step(20);
     let pids = running.rank_pids();
     signal(Signal::KILL, pids[0]);
     signal(Signal::KILL, pids[2]);
     let run = running.finish();
-    run.ended_with(1);
+    run.ended_with(3);
     let reported = report(&run).matches("killed by signal 9").count();
     assert_eq!(reported, 2, "{}", run.stderr);
     wait_until_gone(&pids);
@@ -79,7 +85,7 @@ fn two_ranks_killed_at_once_are_both_reported() {
 fn after_a_rank_was_killed_the_run_goes_on_from_its_checkpoint_as_the_hint_says() {
     let folder = folder();
     let model = format!("{MLP} steps=2000 threads=1 checkpoint.every=50~steps name=a");
-    let mut running = Running::start(folder.path(), &format!("{model} ranks=3"));
+    let mut running = Running::start(folder.path(), &format!("{model} {}", brittle(3)));
     running.wait_for_checkpoint();
     signal(Signal::KILL, running.rank_pids()[1]);
     let run = running.finish();
@@ -99,7 +105,7 @@ fn after_a_rank_was_killed_the_run_goes_on_from_its_checkpoint_as_the_hint_says(
 fn a_rank_killed_while_the_run_begins_ends_it_too() {
     let folder = folder();
     for _ in 0..5 {
-        let running = long(folder.path(), "ranks=3");
+        let running = long(folder.path(), &brittle(3));
         let victim = loop {
             if let Some(child) = children(running.pid()).first() {
                 break *child;
@@ -107,9 +113,9 @@ fn a_rank_killed_while_the_run_begins_ends_it_too() {
         };
         signal(Signal::KILL, victim);
         let run = running.finish();
-        run.ended_with(1);
-        let first = report(&run).lines().next().unwrap();
-        assert!(first.contains("first cause: ") && first.contains("killed by signal 9"), "{}", run.stderr);
+        run.ended_with(3);
+        let first = report(&run).lines().find(|line| line.contains("first cause: ")).unwrap();
+        assert!(first.contains("killed by signal 9"), "{}", run.stderr);
         wait_until_gone(&[victim]);
     }
 }
@@ -264,7 +270,7 @@ fn a_stopped_rank_is_named_as_silent_and_ended() {
     let folder = folder();
     let detect = Duration::from_millis(300);
     for rank in [0, 1, 2] {
-        let mut running = long(folder.path(), "ranks=3 detect=300ms");
+        let mut running = long(folder.path(), &format!("{} detect=300ms", brittle(3)));
         running.wait_for_step(20);
         let pids = running.rank_pids();
         let stopped = Instant::now();
@@ -289,13 +295,14 @@ fn limit(pid: u32, resource: Resource, bound: u64) {
 fn a_rank_that_runs_out_of_memory_is_named_with_its_last_words() {
     let folder = folder();
     // A state of 52 MB: its copy for the first checkpoint is more than any allocator keeps at hand.
-    let model = "data.kind=digits model.kind=mlp model.hidden=[2048,2048] steps=200 threads=1 ranks=1";
+    let model =
+        "data.kind=digits model.kind=mlp model.hidden=[2048,2048] steps=200 threads=1 ranks=1 max_restarts=0";
     let mut running = Running::start(folder.path(), &format!("{model} checkpoint.every=40~steps"));
     running.wait_for_step(1);
     limit(running.rank_pids()[0], Resource::As, 1);
     let run = running.finish();
     names_first(&run, 0, "killed by signal 6 (SIGABRT)");
-    let lines: Vec<&str> = report(&run).lines().take(3).collect();
+    let lines: Vec<&str> = report(&run).lines().skip_while(|line| !line.contains("first cause: ")).collect();
     assert!(lines[1].contains("its last lines"), "{lines:?}");
     assert!(lines[2].contains("memory allocation"), "{lines:?}");
 }
@@ -306,7 +313,7 @@ fn a_rank_that_dies_in_the_middle_of_a_checkpoint_costs_that_checkpoint_only() {
     let folder = folder();
     let run_path = folder.path().join("runs/a");
     let model = format!("{MLP} steps=2000 threads=1 checkpoint.every=100~steps name=a");
-    let mut running = Running::start(folder.path(), &format!("{model} ranks=2"));
+    let mut running = Running::start(folder.path(), &format!("{model} {}", brittle(2)));
     running.wait_for_checkpoint();
     let kept = checkpoints(&run_path).last().map(|path| checkpoint_step(path)).unwrap();
     // A file that grows past this kills its writer with SIGXFSZ.
@@ -348,13 +355,13 @@ fn a_data_file_that_is_cut_off_under_a_run_is_reported() {
     let model = harness::GPT;
     let mut running = Running::start(
         folder.path(),
-        &format!("{model} steps=100000 ranks=2 threads=1 checkpoint.every=none"),
+        &format!("{model} steps=100000 threads=1 checkpoint.every=none {}", brittle(2)),
     );
     running.wait_for_step(3);
     std::fs::OpenOptions::new().write(true).truncate(true).open(folder.path().join("text.txt")).unwrap();
     let run = running.finish();
-    run.ended_with(1);
-    let first = report(&run).lines().next().unwrap();
+    run.ended_with(3);
+    let first = report(&run).lines().find(|line| line.contains("first cause: ")).unwrap();
     assert!(first.contains("killed by signal 7 (SIGBUS)"), "{}", run.stderr);
     run.said("data file");
 }

@@ -13,13 +13,15 @@ use dtrain_data::{DataError, Dataset, Feed, InputSpec, SampleSlot, SampleSpec, T
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::peer::{PeerData, Work, initialise};
 use dtrain_engine::{Inputs, ModelReplica, Replica, Targets};
-use dtrain_protocol::{CheckpointEvery, Outcome, Reduce, Schedule, StartFrom, SupervisorConfig, Timeouts};
+use dtrain_protocol::{
+    CheckpointEvery, Losses, Outcome, Reduce, Schedule, StartFrom, SupervisorConfig, Timeouts,
+};
 use dtrain_runtime::{
     ComputeParts, Figures, Happening, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFiles,
     RunPlan, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_types::{BatchPlan, Generation, Instance, MemberId, Seed, Step, WorldSize, cut_evenly};
+use dtrain_types::{BatchPlan, Generation, Instance, Seed, Step, WorldSize, cut_evenly};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -120,19 +122,26 @@ fn session(measure: &Measure) -> Result<(f64, Figures), CliError> {
     let run_plan = RunPlan {
         supervisor: SupervisorConfig {
             instance,
-            members: (0..measure.ranks).map(MemberId).collect(),
+            wanted_nodes: 1,
+            most_nodes: 1,
+            most_ranks: measure.ranks,
             min_ranks: measure.ranks,
             join_timeout: Duration::from_secs(60),
             timeouts: timeouts(),
+            losses: Losses::EndTheRun,
             reduce: Reduce::Exact,
+            balance: false,
             micro_batches: plan.micro_batches(),
             schedule,
             start: StartFrom::Fresh,
             first_generation: Generation(1),
+            reserved: Generation(1),
         },
+        ranks: measure.ranks,
         isolation: Isolation::Process(Program::this()),
         arena: Some(new_arena(WorldSize(measure.ranks), geometry).map_err(failed)?),
         config: measure.welcome(),
+        gateway: None,
     };
     drop(replica);
     let observer = Box::new(Timer(Arc::clone(&stopwatch)));

@@ -1,14 +1,26 @@
-//! Which data plane connects the ranks of one host.
+//! Which data plane connects the ranks of a run: those of one host, and hosts with each other.
 //!
 //! Exact sums go through shared memory, between processes and between threads alike. Ring sums do too between
-//! processes; between threads they run as the classic ring over in-process queues.
+//! processes; between threads they run as the classic ring over in-process queues. Between hosts both go over encrypted
+//! links from the first rank of each host to that of every other.
 
-use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Membership, Mode};
-use dtrain_runtime::Fabric;
-use dtrain_transport::{ArenaFile, Mapping, MemoryTransport, ShmBackend, memory_mesh};
-use dtrain_types::{MemberId, WorldSize};
+use crate::hosts::identity;
+use crate::welcome::MeshAddress;
+use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Mode, SEGMENT};
+use dtrain_protocol::Seat;
+use dtrain_runtime::{Fabric, FabricError, Plane};
+use dtrain_transport::quic::{
+    Endpoint, IoThread, LinkError, MeshError, MeshPlan, MeshPort, QuicMesh, Tuning,
+};
+use dtrain_transport::{
+    ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, ShmBackend, Topology,
+    memory_mesh,
+};
+use dtrain_types::{MemberId, Rank, WorldSize};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 /// The way to the other ranks of this host.
 #[derive(Clone)]
@@ -20,6 +32,57 @@ pub struct HostFabric {
 enum Way {
     Shared(Arc<Mapping>),
     Queues { ends: Arc<Mutex<Vec<Option<MemoryTransport>>>>, member: usize },
+    Hosts { mapping: Arc<Mapping>, mesh: Arc<Mesh> },
+}
+
+/// A rank's way to other hosts.
+struct Mesh {
+    /// Goes before the thread that carries its links; none once it is closed.
+    port: Option<MeshPort>,
+    io: IoThread,
+    patience: Duration,
+}
+
+impl Mesh {
+    fn open(address: MeshAddress, detect: Duration) -> Result<(Self, SocketAddr), String> {
+        let identity = identity().map_err(|error| error.to_string())?;
+        let io = IoThread::start("mesh").map_err(|error| error.to_string())?;
+        let idle_timeout = (detect * 3).max(Duration::from_secs(1));
+        let handshake_timeout = (detect * 2).clamp(Duration::from_secs(1), Duration::from_secs(5));
+        let tuning =
+            Tuning { idle_timeout, keep_alive: idle_timeout / 6, handshake_timeout, ..Tuning::default() };
+        let listen = SocketAddr::new(address.listen, 0);
+        let (tell, told) = mpsc::channel();
+        // Not by the thread's own way of waiting, which is not for asynchronous tasks: a rank is made in one.
+        io.handle().spawn(async move {
+            let _ = tell.send(Endpoint::bind(listen, &identity, tuning).map(MeshPort::new));
+        });
+        let port = told.recv().unwrap_or(Err(LinkError::Closed)).map_err(|error| error.to_string())?;
+        let reached_at = SocketAddr::new(address.reached_at, port.local_addr().port());
+        Ok((Self { port: Some(port), io, patience: detect }, reached_at))
+    }
+
+    /// Reaches the leaders of the other hosts. *Blocks* at most `detect`.
+    fn connect(&self, plan: MeshPlan) -> Result<QuicMesh, MeshError> {
+        let port = self.port.as_ref().expect("it closes with its last user");
+        // Backends are built on a thread that belongs to an asynchronous runtime, on which the links must not be waited for.
+        std::thread::scope(|scope| scope.spawn(|| QuicMesh::connect(port, plan)).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        // The last frames of this rank may be on their way: others wait for them.
+        let Some(port) = self.port.take() else { return };
+        let (tell, told) = mpsc::channel();
+        let patience = self.patience / 2;
+        self.io.handle().spawn(async move {
+            port.close(patience).await;
+            let _ = tell.send(());
+        });
+        let _ = told.recv_timeout(self.patience);
+    }
 }
 
 impl HostFabric {
@@ -49,12 +112,66 @@ impl HostFabric {
     #[must_use]
     pub fn for_member(&self, member: MemberId) -> Self {
         match &self.way {
-            Way::Shared(_) => self.clone(),
+            Way::Shared(_) | Way::Hosts { .. } => self.clone(),
             Way::Queues { ends, .. } => {
                 Self { way: Way::Queues { ends: Arc::clone(ends), member: member.0 as usize } }
             }
         }
     }
+}
+
+impl HostFabric {
+    /// The same among several hosts, and where ranks of other hosts reach this one.
+    ///
+    /// *Errors*: no token, or an address that is not this host's.
+    pub fn among_hosts(self, address: MeshAddress, detect: Duration) -> Result<(Self, SocketAddr), String> {
+        let Way::Shared(mapping) = self.way else {
+            return Err("the ranks of several hosts are processes".to_owned());
+        };
+        let (mesh, reached_at) = Mesh::open(address, detect)?;
+        Ok((Self { way: Way::Hosts { mapping, mesh: Arc::new(mesh) } }, reached_at))
+    }
+}
+
+/// The seats of each host, in the order of ranks, which are neighbours on their host.
+fn by_host(seats: &[Seat]) -> Vec<&[Seat]> {
+    seats.chunk_by(|one, next| one.node == next.node).collect()
+}
+
+/// Connects a generation: inside the host by memory, and between hosts, if there are several, by their first ranks.
+fn connect_hosts(
+    (mapping, mesh): (&Arc<Mapping>, &Mesh),
+    plane: &Plane,
+    mode: Mode,
+    counts: &[u32],
+) -> Result<Box<dyn Backend>, FabricError> {
+    let membership = plane.membership.clone();
+    let hosts = by_host(&plane.members.seats);
+    let sizes: Vec<u32> = hosts.iter().map(|seats| seats.len() as u32).collect();
+    let topology = Topology::new(&sizes).map_err(|error| error.to_string())?;
+    let index = topology.host_of(membership.rank);
+    let leads = hosts.len() > 1 && topology.local_of(membership.rank) == Rank(0);
+    let transport = leads.then(|| {
+        let address = |seats: &&[Seat]| {
+            seats[0]
+                .address
+                .ok_or_else(|| FabricError::from(format!("member {} told no address", seats[0].member)))
+        };
+        let peers = hosts.iter().map(address).collect::<Result<_, _>>()?;
+        let plan = MeshPlan { generation: membership.generation, index, peers, patience: mesh.patience };
+        mesh.connect(plan).map_err(|error| {
+            let unreachable = match &error {
+                MeshError::Unreachable { missing, .. } => {
+                    missing.iter().flat_map(|host| hosts[*host]).map(|seat| seat.member).collect()
+                }
+                MeshError::Superseded { .. } | MeshError::Stale { .. } => Vec::new(),
+            };
+            FabricError { what: error.to_string(), unreachable }
+        })
+    });
+    let setup = HierarchicalSetup { membership, topology, mode, counts, segment: SEGMENT };
+    let backend = HierarchicalBackend::new(Arc::clone(mapping), transport.transpose()?, setup);
+    Ok(Box::new(backend.map_err(|error| error.to_string())?))
 }
 
 /// The memory that the ranks of a host share.
@@ -67,19 +184,21 @@ pub fn new_arena(world: WorldSize, geometry: Geometry) -> Result<OwnedFd, String
 impl Fabric for HostFabric {
     fn connect(
         &mut self,
-        membership: &Membership,
+        plane: &Plane,
         geometry: Geometry,
         mode: Mode,
         counts: &[u32],
-    ) -> Result<Box<dyn Backend>, String> {
+    ) -> Result<Box<dyn Backend>, FabricError> {
+        let membership = &plane.membership;
         match &self.way {
             Way::Shared(mapping) => {
                 let backend = ShmBackend::new(Arc::clone(mapping), membership.clone(), mode, counts);
                 Ok(Box::new(backend.map_err(|error| error.to_string())?))
             }
+            Way::Hosts { mapping, mesh } => connect_hosts((mapping, mesh), plane, mode, counts),
             Way::Queues { ends, member } => {
                 let end = ends.lock().expect("no holder panics")[*member].take();
-                let end = end.ok_or("the queues of this process serve one generation")?;
+                let end = end.ok_or_else(|| "the queues of this process serve one generation".to_owned())?;
                 let backend = HostBackend::new(end, membership.clone(), mode, geometry, counts);
                 Ok(Box::new(backend.map_err(|error: CollectiveError| error.to_string())?))
             }

@@ -7,7 +7,9 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts the log. Call it once, first thing.
 pub fn start() {
-    let filter = EnvFilter::try_from_env("DTRAIN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // A network that is away for a while is dtrain's to report, once; the socket would say it for every packet.
+    let usual = "warn,quinn_udp=error";
+    let filter = EnvFilter::try_from_env("DTRAIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     let log =

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     match run(&arguments.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprint!("{}", error.render());
             error.exit_code()
@@ -25,12 +25,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<(), CliError> {
+fn run(command: &Command) -> Result<ExitCode, CliError> {
     match command {
-        Command::Train(arguments) => commands::train::run(arguments, None),
+        // The process below has said what went wrong; its exit code is ours.
+        Command::Run(_) => return commands::run::guard(),
+        Command::RunGang(arguments) => commands::run::gang(arguments),
+        Command::RunRank(arguments) => commands::run::rank(arguments),
+        Command::Train(arguments) => commands::train::run(arguments, None, None),
+        // A host ends with the exit code of its run.
+        Command::Node(arguments) => return commands::node::run(arguments),
+        Command::Token(arguments) => commands::token::run(arguments),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Checkpoint(arguments) => commands::checkpoint::run(arguments),
         Command::Audit(arguments) => commands::audit::run(arguments),
+        // A promise that did not hold is no error: the table says so, and the exit code.
+        Command::Drill(arguments) => return commands::drill::run(arguments),
+        Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::DoctorProbe(arguments) => commands::doctor::probe(arguments),
         Command::Bench(arguments) => commands::bench::run(arguments),
+        Command::Simulate(arguments) => commands::simulate::run(arguments),
     }
+    .map(|()| ExitCode::SUCCESS)
 }

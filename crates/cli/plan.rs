@@ -21,6 +21,9 @@ use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Step};
 use std::path::Path;
 
+/// Whether this build has a device on which a rank trains on a GPU.
+pub const TRAINS_ON_CUDA: bool = false;
+
 /// The data and the model of a program of one's own: what `data.kind` and `model.kind` `own` mean.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {

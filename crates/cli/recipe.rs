@@ -3,9 +3,9 @@
 //! A rank is given the text of the run's configuration and opens data and model for itself; nothing else is handed
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
-use crate::config::{Config, Machine, Source};
 use crate::fabric::HostFabric;
 use crate::plan::{Own, Plan};
+use crate::welcome::Welcome;
 use dtrain_engine::Replica;
 use dtrain_protocol::{Digest, Fingerprint, Profile, Timeouts};
 use dtrain_runtime::{ComputeParts, RankParts, Recipe, host_name};
@@ -21,31 +21,24 @@ pub struct ConfigRecipe {
     pub own: Option<Own>,
 }
 
-/// The first line of a welcome names the run folder; the configuration follows.
-#[must_use]
-pub fn welcome(run_dir: &std::path::Path, config: &Config) -> String {
-    format!("# {}\n{}", run_dir.display(), config.to_yaml())
-}
-
-fn read_welcome(text: &str) -> Result<(PathBuf, Config), String> {
-    let (first, _) = text.split_once('\n').ok_or("a welcome has two parts")?;
-    let run_dir = PathBuf::from(first.strip_prefix("# ").ok_or("a welcome names its run folder")?);
-    let source = Source { path: run_dir.join("config.yaml"), text: text.to_owned() };
-    let config =
-        Config::parse::<&str>(Some(source), &[], Machine::here()).map_err(|error| error.to_string())?;
-    Ok((run_dir, config))
-}
-
 impl Recipe for ConfigRecipe {
     fn rank(&self, config: &str, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
         if crate::bench_step::is_for(config) {
             return crate::bench_step::rank(config, arena);
         }
-        let (run_dir, config) = read_welcome(config)?;
-        let plan = Plan::open(&config, self.own).map_err(|error| error.to_string())?;
+        let welcome = Welcome::read(config)?;
+        let plan = Plan::open(&welcome.config()?, self.own).map_err(|error| error.to_string())?;
         let replica = plan.replica().map_err(|error| error.to_string())?;
-        let profile = profile(&replica);
-        rank_parts(&plan, Box::new(replica), profile, run_dir, self.fabric(member, arena)?)
+        let mut profile = profile(&replica);
+        profile.sees_run_folder = welcome.sees_run_folder();
+        let mut fabric = self.fabric(member, arena)?;
+        if let Some(mesh) = welcome.hosts.and_then(|hosts| hosts.mesh) {
+            let detect = plan.config.world.detect;
+            let address;
+            (fabric, address) = fabric.among_hosts(mesh, detect)?;
+            profile.address = Some(address);
+        }
+        rank_parts(&plan, Box::new(replica), profile, welcome.run_dir, fabric)
     }
 }
 
@@ -95,5 +88,7 @@ pub fn profile(replica: &dtrain_engine::ModelReplica<dtrain_engine::cpu::Cpu>) -
         pid: std::process::id(),
         host: host_name(),
         device: "cpu".into(),
+        address: None,
+        sees_run_folder: true,
     }
 }

@@ -5,11 +5,13 @@
 use crate::config::{Best as BestKey, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
 use crate::fabric::{HostFabric, new_arena};
+use crate::hosts::Lead;
 use crate::plan::{Own, Plan};
-use crate::recipe::{ConfigRecipe, welcome};
+use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Voice};
 use crate::request::Start;
 use crate::run_folder::RunFolder;
+use crate::welcome::{Hosts, Welcome, remove_probe, write_probe};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
@@ -17,20 +19,23 @@ use dtrain_collective::{Geometry, Mode};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::{ModelReplica, Replica};
 use dtrain_protocol::{
-    Cause, Ending, ExitCause, Failure, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
+    Cause, Ending, ExitCause, Failure, Losses, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
 };
 use dtrain_runtime::{
-    Best, Conclusion, Isolation, Journal, Observer, Program, RunFacts, RunFiles, RunPlan, Seat, inherited,
-    serve, specs, supervise,
+    Best, Conclusion, Gateway, Isolation, Journal, Observer, Program, RunFacts, RunFiles, RunPlan, Seat,
+    inherited, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_telemetry::{Event, Flush, JsonLines, Summary, UnixTime};
-use dtrain_types::{Generation, Instance, MemberId, Step, WorldSize, cut_evenly};
+use dtrain_telemetry::{Event, Flush, GpuWatch, JsonLines, Summary, UnixTime};
+use dtrain_types::{Generation, Instance, Step, WorldSize};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// The most ranks that all hosts together may have.
+const MOST_RANKS: u32 = 65_536;
 
 /// What a session works with.
 pub struct Session {
@@ -44,6 +49,8 @@ pub struct Session {
     pub run: String,
     /// The checkpoint to go on from.
     pub resume: Option<CheckpointId>,
+    /// Where other hosts join, if there may be any.
+    pub lead: Option<Lead>,
     /// Whether programs read standard output.
     pub json: bool,
     /// Who shows the run to people.
@@ -60,6 +67,10 @@ pub struct Launch {
     pub run: RunFolder,
     /// From which state.
     pub start: Start,
+    /// Where other hosts join, if there may be any.
+    pub lead: Option<Lead>,
+    /// The GPUs that the ranks of this host train on, if they can be read.
+    pub gpus: Option<Arc<GpuWatch>>,
     /// Who listens.
     pub voice: Voice,
     /// Whether programs read standard output.
@@ -70,7 +81,7 @@ pub struct Launch {
 ///
 /// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
 pub fn run(launch: Launch) -> Result<(), CliError> {
-    let Launch { plan, replica, run, start, voice, json } = launch;
+    let Launch { plan, replica, run, start, lead, gpus, voice, json } = launch;
     let last = plan.last_step();
     let epochs = last.0.div_ceil(plan.batches.steps_per_epoch());
     let resume = match start {
@@ -80,13 +91,14 @@ pub fn run(launch: Launch) -> Result<(), CliError> {
     if let Some(id) = resume.filter(|id| id.step >= last) {
         return already_complete(&plan, &run, id, voice, json);
     }
-    let observer = Box::new(Human::new(voice, last, epochs));
+    let observer = Box::new(Human::new(voice, last, epochs).watching(gpus));
     let session = Session {
         plan,
         replica: Box::new(replica),
         run_dir: run.path,
         run: run.name,
         resume,
+        lead,
         json,
         observer,
     };
@@ -141,11 +153,20 @@ fn conclude(ended: Ended, voice: Voice) -> Result<(), CliError> {
                 CliError::new(Kind::Interrupted, format!("interrupted after step {}: {what}", summary.steps));
             Err(error.hint(way_on(&summary.run)))
         }
-        Outcome::NotEnough { joined, min_ranks, missing } => {
+        Outcome::NotEnough { joined, min_ranks, missing, causes } => {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            let what =
-                format!("{joined} ranks came, {min_ranks} are needed; missing: {}", missing.join(", "));
-            Err(CliError::new(Kind::NotEnoughRanks, what).hint("lower min_ranks, or raise join_timeout"))
+            let are = if *joined == 1 { "rank is" } else { "ranks are" };
+            let members = if missing.len() == 1 { "member" } else { "members" };
+            let mut what = format!(
+                "{joined} {are} there, {min_ranks} needed; missing: {members} {}",
+                missing.join(", ")
+            );
+            let mut hint = "lower min_ranks, or raise max_restarts or join_timeout".to_owned();
+            if let [first, others @ ..] = causes.as_slice() {
+                what = format!("{what}\n{}", report::fault_report(first, others, &conclusion.last_lines));
+                hint = format!("{hint}; {}", hint_for(first, &summary.run));
+            }
+            Err(CliError::new(Kind::NotEnoughRanks, what.trim_end().to_owned()).hint(hint))
         }
         Outcome::Failed { first, others } => {
             let text = report::fault_report(first, others, &conclusion.last_lines);
@@ -232,9 +253,13 @@ impl Session {
         let echo = self.json.then(standard_output);
         let observer = std::mem::replace(&mut self.observer, Box::new(Nobody));
         let files = RunFiles::open(self.facts(), lock, ledger, echo).map_err(CliError::failed)?;
+        let many = self.lead.is_some();
         let run_plan = self.run_plan(instance, generation)?;
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
+        if many {
+            remove_probe(&self.run_dir);
+        }
         Ok(self.end(conclusion))
     }
 
@@ -282,7 +307,8 @@ impl Session {
         }
     }
 
-    fn run_plan(&self, instance: Instance, first_generation: Generation) -> Result<RunPlan, CliError> {
+    fn run_plan(&mut self, instance: Instance, first_generation: Generation) -> Result<RunPlan, CliError> {
+        let lead = self.lead.take();
         let config = &self.plan.config;
         let (world, mode) = (config.world.ranks, self.plan.mode());
         let timeouts = Timeouts::derive(config.world.detect)
@@ -291,10 +317,18 @@ impl Session {
         let (isolation, arena) = self.ranks(world, mode)?;
         let supervisor = SupervisorConfig {
             instance,
-            members: (0..world).map(MemberId).collect(),
-            min_ranks: config.world.min_ranks.min(world),
+            wanted_nodes: lead.as_ref().map_or(1, |lead| lead.nodes),
+            most_nodes: lead.as_ref().map_or(1, |lead| lead.most),
+            most_ranks: if lead.is_some() { MOST_RANKS } else { world },
+            min_ranks: config.world.min_ranks,
             join_timeout: config.world.join_timeout,
             timeouts,
+            losses: match config.world.isolation {
+                IsolationKey::Process => Losses::AreReplaced { max_restarts: config.world.max_restarts },
+                // Threads of one process cannot be ended one by one.
+                IsolationKey::Thread => Losses::EndTheRun,
+            },
+            balance: config.world.balance,
             reduce: match mode {
                 Mode::Exact => Reduce::Exact,
                 Mode::Ring => Reduce::Ring,
@@ -303,15 +337,33 @@ impl Session {
             schedule: self.plan.schedule(),
             start: self.resume.map_or(StartFrom::Fresh, |id| StartFrom::Checkpoint(protocol_id(id))),
             first_generation,
+            reserved: first_generation,
         };
-        Ok(RunPlan { supervisor, isolation, arena, config: welcome(&self.run_dir, config) })
+        let (gateway, config) = self.welcomes(lead)?;
+        Ok(RunPlan { supervisor, ranks: world, isolation, arena, config, gateway })
+    }
+
+    /// What the ranks of this host are welcomed with, and the gate at which other hosts are.
+    fn welcomes(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, String), CliError> {
+        let run_dir = self.run_dir.clone();
+        let mut welcome = Welcome { run_dir, hosts: None, yaml: self.plan.config.to_yaml() };
+        let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, welcome.to_text())) };
+        let drawn = (crate::random::u64(), crate::random::u64());
+        let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
+        let probe = format!("{high:016x}{low:016x}");
+        write_probe(&self.run_dir, &probe)
+            .map_err(|error| refused("write to the folder of the run", &error))?;
+        let samples = self.plan.opened.train.len();
+        welcome.hosts = Some(Hosts { probe, samples, mesh: None });
+        let gateway = gateway.with_welcome(welcome.to_text());
+        welcome.hosts.iter_mut().for_each(|hosts| hosts.mesh = Some(mesh));
+        Ok((Some(gateway), welcome.to_text()))
     }
 
     /// Where the ranks live and what they share.
     fn ranks(&self, world: u32, mode: Mode) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
-        let ranges = cut_evenly(self.plan.batches.micro_batches(), world);
-        let counts = dtrain_runtime::step_counts(&self.plan.batches);
-        let geometry = Geometry::plan(self.replica.gradient_len(), &ranges, &counts, mode);
+        // Ranges are cut anew with every generation: there must be room for any.
+        let geometry = Geometry::bound(self.replica.gradient_len(), self.plan.batches.micro_batches(), mode);
         let memory = |problem: String| {
             CliError::failed(problem).hint("fewer ranks or a smaller model need less memory")
         };
@@ -351,10 +403,10 @@ impl Session {
             val_loss: figures.validation.and_then(|seen| seen.val_loss),
             val_accuracy: figures.validation.and_then(|seen| seen.val_accuracy),
             val_f1: figures.validation.and_then(|seen| seen.val_f1),
-            ranks: self.plan.config.world.ranks,
+            ranks: figures.ranks,
             generations: figures.generations,
-            lost_steps: 0,
-            recoveries: Vec::new(),
+            lost_steps: figures.lost_steps,
+            recoveries: figures.recoveries.clone(),
             peak_rss_mb: figures.peak_rss as f64 / (1024.0 * 1024.0),
             run: self.run_dir.display().to_string(),
         };

@@ -25,7 +25,7 @@ pub fn train_own(own: Own) -> ExitCode {
     };
     let ours = ["data.kind=own".to_owned(), format!("data.name={}", own.name), "model.kind=own".to_owned()];
     arguments.settings.overrides.splice(0..0, ours);
-    match commands::train::run(&arguments, Some(own)) {
+    match commands::train::run(&arguments, Some(own), None) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprint!("{}", error.render());

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
 
+pub mod hosts;
+pub mod network;
+
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process, kill_process_group};
 use serde_json::Value;
@@ -189,6 +192,23 @@ impl Running {
         None
     }
 
+    /// Reads what was said already.
+    pub fn catch_up(&mut self) {
+        while let Ok(line) = self.stdout.try_recv() {
+            if let Ok(value) = serde_json::from_str::<Value>(&line) {
+                self.lines.push(value);
+            }
+        }
+    }
+
+    /// The newest events that are no steps, and what was said, for the message of a failed test.
+    pub fn story(&self) -> String {
+        let told = self.lines.iter().filter(|line| !matches!(line["event"].as_str(), Some("step" | "epoch")));
+        let lines: Vec<String> = told.map(ToString::to_string).collect();
+        let newest = lines[lines.len().saturating_sub(30)..].join("\n");
+        format!("{newest}\n{}", self.words.0.lock().unwrap())
+    }
+
     /// Waits until standard error holds these words.
     #[track_caller]
     pub fn wait_for_words(&self, wanted: &str) {
@@ -212,11 +232,13 @@ impl Running {
         come.expect("the run ended before its first checkpoint")["step"].as_u64().expect("a number")
     }
 
-    /// Pids of the ranks started so far, by rank.
+    /// Pids of the newest generation's ranks, by rank.
     pub fn rank_pids(&self) -> Vec<u32> {
         let started = self.lines.iter().filter(|line| line["event"] == "rank_started");
+        let newest = started.clone().filter_map(|line| line["generation"].as_u64()).max();
+        let of_newest = started.filter(|line| line["generation"].as_u64() == newest);
         let mut pids: Vec<(u64, u64)> =
-            started.filter_map(|line| Some((line["rank"].as_u64()?, line["pid"].as_u64()?))).collect();
+            of_newest.filter_map(|line| Some((line["rank"].as_u64()?, line["pid"].as_u64()?))).collect();
         pids.sort();
         pids.into_iter().map(|(_, pid)| u32::try_from(pid).expect("a pid")).collect()
     }
@@ -262,6 +284,16 @@ fn pid_of(pid: u32) -> Pid {
 
 fn try_signal(signal: Signal, pid: u32) -> Result<(), String> {
     kill_process(pid_of(pid), signal).map_err(|error| format!("{signal:?} to {pid}: {error}"))
+}
+
+/// Kills a process that may be gone already.
+pub fn try_kill(pid: u32) {
+    try_signal_to(Signal::KILL, pid);
+}
+
+/// Signals a process that may be gone already.
+pub fn try_signal_to(signal: Signal, pid: u32) {
+    drop(try_signal(signal, pid));
 }
 
 #[track_caller]

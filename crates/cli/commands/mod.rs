@@ -3,7 +3,13 @@
 pub mod audit;
 pub mod bench;
 pub mod checkpoint;
+pub mod doctor;
+pub mod drill;
+pub mod node;
 pub mod plan;
+pub mod run;
+pub mod simulate;
+pub mod token;
 pub mod train;
 
 use crate::error::CliError;
@@ -12,7 +18,7 @@ use std::io::{self, Write};
 /// Writes lines to standard output. A reader that has gone away (`| head`) is not an error.
 ///
 /// *Errors*: of the system.
-fn print(text: &str) -> Result<(), CliError> {
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(CliError::failed("cannot write to standard output").because(&error))
@@ -24,6 +30,6 @@ fn print(text: &str) -> Result<(), CliError> {
 /// Writes one JSON object as a line.
 ///
 /// *Errors*: as [`print`].
-fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
     print(&format!("{value}\n"))
 }

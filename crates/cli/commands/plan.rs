@@ -4,6 +4,7 @@ use super::{print, print_json};
 use crate::arguments::Plan as Arguments;
 use crate::config::Machine;
 use crate::error::CliError;
+use crate::gpus::choose_here;
 use crate::plan::Plan;
 use crate::report::{Voice, banner, bytes, grouped};
 use crate::request::settings;
@@ -17,12 +18,16 @@ use std::fmt::Write;
 /// *Errors*: of the configuration or its data.
 pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let machine = Machine::here();
-    let plan = Plan::open(&settings(&arguments.settings, machine)?, None)?;
+    let config = settings(&arguments.settings, machine)?;
+    config.check_one_host()?;
+    let chosen = choose_here(&config)?;
+    let plan = Plan::open(&config, None)?;
     let replica = plan.replica()?;
+    chosen.has_room(&config, replica.memory().total())?;
     if arguments.output.json {
         return print_json(&as_json(&plan, &replica));
     }
-    Voice::new(arguments.output.quiet).say(&banner(&plan, &replica, None, machine));
+    Voice::new(arguments.output.quiet).say(&banner(&plan, &replica, None, (machine, &chosen)));
     print(&tables(&plan, &replica))
 }
 

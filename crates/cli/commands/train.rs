@@ -4,8 +4,10 @@
 
 use super::print;
 use crate::arguments::Train;
-use crate::config::Machine;
+use crate::config::{Config, Isolation, Machine};
 use crate::error::CliError;
+use crate::gpus::choose_here;
+use crate::hosts::{HostsPlan, Lead};
 use crate::plan::{Own, Plan};
 use crate::recipe::profile;
 use crate::report::{Voice, banner};
@@ -13,16 +15,18 @@ use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::session::{self, Launch};
 use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
-use dtrain_engine::ModelReplica;
 use dtrain_engine::cpu::Cpu;
+use dtrain_engine::{ModelReplica, Replica};
+use dtrain_protocol::Timeouts;
 
 /// The parameters that a fork begins with.
 const INITIAL: &str = "initial.safetensors";
 
-/// Trains, with the data and the model of `own` where a program brings them.
+/// Trains, with the data and the model of `own` where a program brings them, and with other hosts where there are some:
+/// then this is the first of them.
 ///
 /// *Errors*: of the request (kind usage, nothing written), or of the training. *Blocks* for the whole run.
-pub fn run(arguments: &Train, own: Option<Own>) -> Result<(), CliError> {
+pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Result<(), CliError> {
     let machine = Machine::here();
     if arguments.print_config && arguments.resume.is_none() {
         return print(&settings(&arguments.settings, machine)?.to_yaml());
@@ -31,9 +35,18 @@ pub fn run(arguments: &Train, own: Option<Own>) -> Result<(), CliError> {
     if arguments.print_config {
         return print(&request.config.to_yaml());
     }
+    let chosen = choose_here(&request.config)?;
     let mut plan = Plan::open(&request.config, own)?;
     let mut replica = plan.replica()?;
+    chosen.has_room(&plan.config, replica.memory().total())?;
     let voice = Voice::new(arguments.output.quiet);
+    let lead = match hosts {
+        Some(hosts) => Some(lead(hosts, &plan.config)?),
+        None => {
+            plan.config.check_one_host()?;
+            None
+        }
+    };
     let run = make_folder(&request.place)?;
     let begun = match &request.start {
         Start::Fork { from, checkpoint } => fork(&mut plan, &mut replica, &run, (from, *checkpoint)),
@@ -47,15 +60,43 @@ pub fn run(arguments: &Train, own: Option<Own>) -> Result<(), CliError> {
         return Err(error);
     }
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
-    voice.say(&banner(&plan, &replica, Some(&run), machine));
+    voice.say(&banner(&plan, &replica, Some(&run), (machine, &chosen)));
     let other_bits = match &request.start {
         Start::Resume(id) => note_of_other_bits(&run, *id, &replica),
         Start::Fresh | Start::Fork { .. } => None,
     };
-    for note in request.notes.iter().chain(&other_bits) {
+    for note in request.notes.iter().chain(&other_bits).chain(&chosen.note()) {
         voice.say(&format!("  note: {note}"));
     }
-    session::run(Launch { plan, replica, run, start: request.start, voice, json: arguments.output.json })
+    if let (Some(hosts), Some(lead)) = (hosts, &lead) {
+        let (nodes, at) = (lead.nodes, lead.gateway.local_addr());
+        voice.say(&format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master));
+    }
+    session::run(Launch {
+        plan,
+        replica,
+        run,
+        start: request.start,
+        lead,
+        gpus: chosen.watch(),
+        voice,
+        json: arguments.output.json,
+    })
+}
+
+/// Opens the port for the other hosts, once it is clear that the configuration can be one of several hosts.
+fn lead(hosts: &HostsPlan, config: &Config) -> Result<Lead, CliError> {
+    if config.batch.derived {
+        let problem = config.problem("batch_size", "it is per rank, and hosts may come and go");
+        return Err(problem.hint("give global_batch and micro_batch instead").into());
+    }
+    if config.world.isolation == Isolation::Thread {
+        let problem = config.problem("isolation", "the ranks of several hosts are processes");
+        return Err(problem.hint("leave it out, or write isolation=process").into());
+    }
+    let timeouts = Timeouts::derive(config.world.detect)
+        .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
+    hosts.lead(timeouts)
 }
 
 /// The first thing that is written: the folder of the run.

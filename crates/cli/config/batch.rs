@@ -2,6 +2,7 @@
 //!
 //! It does not know the data set.
 
+use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
@@ -67,12 +68,21 @@ impl Batch {
 pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigError> {
     let derived = settle_batch(r, machine)?;
     let batch = Batch { global: r.count("global_batch"), micro: r.count("micro_batch"), derived };
-    let ranks = r.int("ranks").unwrap_or_else(|| machine.cores.min(batch.micro_batches()).max(1));
+    let on_cpu = || machine.cores.min(batch.micro_batches()).max(1);
+    let ranks = r.int("ranks").or_else(|| named_gpus(r)).unwrap_or_else(on_cpu);
     r.set("ranks", Value::Int(ranks.into()));
     let threads = r.int("threads").unwrap_or_else(|| (machine.cores / ranks).max(1));
     r.set("threads", Value::Int(threads.into()));
     settle_length(r)?;
     Ok(derived)
+}
+
+/// How many GPUs `devices` names, if it names some.
+fn named_gpus(r: &Resolved) -> Option<u32> {
+    match Devices::parse(r.text("devices")?) {
+        Ok(Devices::Cuda(list)) => u32::try_from(list.numbers().len()).ok(),
+        _ => None,
+    }
 }
 
 fn settle_batch(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigError> {
@@ -99,7 +109,8 @@ fn settle_batch(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigError>
         forget_batch_size(r);
         return Ok(false);
     }
-    let ranks = r.int::<u64>("ranks").unwrap_or(machine.cores.into());
+    let ranks =
+        r.int::<u64>("ranks").or_else(|| named_gpus(r).map(u64::from)).unwrap_or(machine.cores.into());
     let passes = r.int::<u64>("accumulation_steps").unwrap_or(1);
     let global = per_rank.checked_mul(ranks).and_then(|samples| samples.checked_mul(passes));
     let Some(global) = global.filter(|samples| u32::try_from(*samples).is_ok()) else {

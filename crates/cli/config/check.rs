@@ -4,6 +4,7 @@
 
 use super::Config;
 use super::choice::{DataKind, LossKind, Precision};
+use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::parts::augment_text;
 use super::parts::{ClassWeights, Loss, Model, Rule};
@@ -27,24 +28,29 @@ pub struct DataFacts {
     pub tokens: bool,
 }
 
+impl Config {
+    /// Checks what holds only where no other host brings ranks.
+    ///
+    /// *Errors*: more ranks are needed than there are.
+    pub fn check_one_host(&self) -> Result<(), ConfigError> {
+        let (least, ranks) = (self.world.min_ranks, self.world.ranks);
+        if least <= ranks {
+            return Ok(());
+        }
+        let problem = self.problem("min_ranks", format!("min_ranks {least} is more than ranks {ranks}"));
+        Err(problem.hint("min_ranks is how few may be left, ranks how many start").into())
+    }
+}
+
 /// Checks that look at resolved values, before they have types.
 pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     let mut problems = Vec::new();
-    let devices = r.text("devices").unwrap_or_default();
-    if !matches!(devices, "auto" | "cpu" | "all") {
-        let known = devices.starts_with("cuda") || devices.starts_with("gpu");
-        let message = match known {
-            true => format!("{devices} is not supported by this build"),
-            false => format!("expected auto | cpu | all, got \"{devices}\""),
-        };
-        problems.push(r.problem("devices", message).hint("train on the CPU with devices=cpu"));
+    if let Err(wrong) = Devices::parse(r.text("devices").unwrap_or_default()) {
+        problems.push(r.problem("devices", wrong.message).hint(wrong.hint));
     }
     if r.word("precision") != Precision::F32.name() {
         let message = format!("{} is not supported yet", r.word("precision"));
         problems.push(r.problem("precision", message).hint("write precision=f32"));
-    }
-    if r.word("balance") != "off" {
-        problems.push(r.problem("balance", "balancing is not supported yet").hint("write balance=off"));
     }
     for (x, y) in [("data.val_images", "data.val_labels"), ("data.val_inputs", "data.val_targets")] {
         let given = |name| matches!(r.get(name), Some(Value::Text(_)));
@@ -76,15 +82,6 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
         let message = format!("micro_batch {} is larger than global_batch {}", batch.micro, batch.global);
         let hint = format!("write micro_batch={} or less, or a larger global_batch", batch.global);
         problems.push(config.problem("micro_batch", message).hint(hint));
-    }
-    if config.world.min_ranks > config.world.ranks {
-        let message =
-            format!("min_ranks {} is more than ranks {}", config.world.min_ranks, config.world.ranks);
-        problems.push(
-            config
-                .problem("min_ranks", message)
-                .hint("min_ranks is how few may be left, ranks how many start"),
-        );
     }
     if let Err(error) = Timeouts::derive(config.world.detect) {
         let hint = "heartbeats and all other timeouts follow from it; 1s suits most machines";

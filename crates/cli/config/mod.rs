@@ -7,7 +7,9 @@
 mod batch;
 mod check;
 mod choice;
+mod devices;
 mod error;
+mod host;
 mod keys;
 mod nearest;
 mod parts;
@@ -23,6 +25,7 @@ pub use choice::{
     Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision, Reduce,
     ScheduleKind,
 };
+pub use devices::{CudaList, Devices, WrongDevices};
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
 pub use parts::{
@@ -106,6 +109,10 @@ impl Config {
             layers.push(resolve::file_layer(tree::parse_yaml(&Arc::new(source))?)?);
         }
         layers.push(resolve::argument_layer(arguments)?);
+        Self::of_layers(layers, machine)
+    }
+
+    fn of_layers(layers: Vec<resolve::Layer>, machine: Machine) -> Result<Self, ConfigError> {
         let mut resolved = Resolved::new(layers)?;
         let derived = batch::settle(&mut resolved, machine)?;
         check::resolved(&resolved)?;

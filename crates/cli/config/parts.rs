@@ -4,6 +4,7 @@
 //! and `plan.rs` joins them with the parts that they ask for.
 
 use super::choice::{Best, DataKind, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, ScheduleKind};
+use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_data::{
@@ -488,6 +489,8 @@ impl Checkpoint {
 /// The ranks, and how they are watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
+    /// What the ranks of a host train on.
+    pub devices: Devices,
     /// Replicas.
     pub ranks: u32,
     /// Compute threads of each.
@@ -504,6 +507,8 @@ pub struct World {
     pub detect: Duration,
     /// Compare digests every so many steps; 0 is at copies and checkpoints only.
     pub verify: u32,
+    /// Whether ranges follow the speed of the ranks.
+    pub balance: bool,
     /// Whether plain traffic between hosts is allowed.
     pub trusted_network: bool,
     /// *Units*: bytes of one reduction.
@@ -513,6 +518,7 @@ pub struct World {
 impl World {
     pub(super) fn from_resolved(r: &Resolved) -> Self {
         Self {
+            devices: Devices::parse(r.text("devices").unwrap_or_default()).expect("it was checked"),
             ranks: r.count("ranks"),
             threads: r.count("threads"),
             isolation: choice(r, "isolation", Isolation::from_name),
@@ -521,6 +527,7 @@ impl World {
             join_timeout: r.time("join_timeout"),
             detect: r.time("detect"),
             verify: r.count("verify"),
+            balance: r.word("balance") == "on",
             trusted_network: r.flag("trusted_network"),
             bucket_bytes: r.size("bucket_bytes"),
         }

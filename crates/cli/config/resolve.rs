@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Keys of a neighbouring tool or command, and where they live here.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("nodes", "several hosts are not supported yet; ranks on this host: ranks=N"),
+    ("nodes", "several hosts: `dtrain node --nodes N`; ranks on this host: ranks=N"),
     ("world_size", "write ranks=N"),
     ("nproc_per_node", "write ranks=N"),
     ("num_workers", "write workers=N"),

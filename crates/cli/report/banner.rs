@@ -2,6 +2,7 @@
 
 use super::numbers::{bytes, duration, grouped};
 use crate::config::{Isolation, Length, Machine, Reduce};
+use crate::gpus::Chosen;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
 use console::style;
@@ -12,7 +13,12 @@ use std::fmt::Write;
 
 /// What a person wants to see confirmed before an hour of training.
 #[must_use]
-pub fn banner(plan: &Plan, replica: &dyn Replica, run: Option<&RunFolder>, machine: Machine) -> String {
+pub fn banner(
+    plan: &Plan,
+    replica: &dyn Replica,
+    run: Option<&RunFolder>,
+    (machine, chosen): (Machine, &Chosen),
+) -> String {
     let mut text = String::new();
     let mut line = |name: &str, words: String| {
         // Writing to a string cannot fail.
@@ -34,7 +40,7 @@ pub fn banner(plan: &Plan, replica: &dyn Replica, run: Option<&RunFolder>, machi
         format!("{}  (micro x ranks x accumulation = global)", plan.config.batch.sentence(world.ranks)),
     );
     line("length", length(plan));
-    line("devices", devices(plan));
+    line("devices", devices(plan, chosen));
     if let Some(words) = unused(plan, machine) {
         line("unused", words);
     }
@@ -112,19 +118,22 @@ fn length(plan: &Plan) -> String {
     }
 }
 
-fn devices(plan: &Plan) -> String {
+fn devices(plan: &Plan, chosen: &Chosen) -> String {
     let world = &plan.config.world;
     let plural = |n: u32, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
     let place = match world.isolation {
         Isolation::Process => "a process each",
         Isolation::Thread => "threads of one process",
     };
-    let threads = plural(world.threads, "compute thread");
-    format!(
-        "{} on the CPU, {place}, {threads} a rank, isa {}",
-        plural(world.ranks, "rank"),
-        plan.isa_in_use()
-    )
+    let ranks = plural(world.ranks, "rank");
+    match chosen {
+        Chosen::Gpus { list, .. } => format!("{ranks} on {list}, {place}"),
+        Chosen::Cpu { why } => {
+            let (threads, isa) = (plural(world.threads, "compute thread"), plan.isa_in_use());
+            let why = why.as_ref().map_or(String::new(), |why| format!("\n{:11}{why}", ""));
+            format!("{ranks} on the CPU, {place}, {threads} a rank, isa {isa}{why}")
+        }
+    }
 }
 
 /// Cores that nobody computes on, and the key that changes that; or too many threads for the cores.

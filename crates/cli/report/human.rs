@@ -1,12 +1,14 @@
 //! Shows a run to a person while it happens.
 
 use super::Voice;
-use super::numbers::{duration, loss, percent, rate};
+use super::numbers::{bytes, duration, loss, percent, rate};
 use console::style;
 use dtrain_runtime::{EpochSeen, Happening, Observer, StepSeen};
-use dtrain_types::{Epoch, Step};
+use dtrain_telemetry::{GpuSample, GpuWatch};
+use dtrain_types::{Epoch, NodeId, Step};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Where there is no terminal, a line about steps at most this often.
@@ -23,6 +25,7 @@ pub struct Human {
     epochs_begun: BTreeMap<Epoch, Progress>,
     speed: Option<f64>,
     line_at: Instant,
+    gpus: Option<Arc<GpuWatch>>,
 }
 
 /// What has been seen of an epoch that is not validated yet; a fast model may have begun the next one.
@@ -46,7 +49,23 @@ impl Human {
         let shape = "  {bar:28.cyan/dim} {pos}/{len} steps  {msg}  eta {eta}";
         bar.set_style(ProgressStyle::with_template(shape).expect("the template is well formed"));
         let epochs_begun = BTreeMap::new();
-        Self { voice, bar, last_step: last, epochs, epochs_begun, speed: None, line_at: Instant::now() }
+        Self {
+            voice,
+            bar,
+            last_step: last,
+            epochs,
+            epochs_begun,
+            speed: None,
+            line_at: Instant::now(),
+            gpus: None,
+        }
+    }
+
+    /// Shows the newest readings of these GPUs beside the speed.
+    #[must_use]
+    pub fn watching(mut self, gpus: Option<Arc<GpuWatch>>) -> Self {
+        self.gpus = gpus;
+        self
     }
 
     fn say(&self, text: &str) {
@@ -71,7 +90,9 @@ impl Human {
         self.bar.set_position(seen.step.0);
         let speed = self.speed.unwrap_or(0.0);
         let accuracy = seen.accuracy.map_or(String::new(), |share| format!("  accuracy {}", percent(share)));
-        let numbers = format!("loss {}{accuracy}  {}", loss(seen.loss), rate(speed.round() as u64, 1.0));
+        let gpus = self.gpus.as_ref().map_or(String::new(), |watch| gpu_words(&watch.newest()));
+        let numbers =
+            format!("loss {}{accuracy}  {}{gpus}", loss(seen.loss), rate(speed.round() as u64, 1.0));
         if self.voice == Voice::Log && self.line_at.elapsed() >= LINE_EVERY {
             self.line_at = Instant::now();
             let of = format!("step {}/{}  epoch {}", seen.step, self.last_step, seen.epoch.0 + 1);
@@ -99,6 +120,21 @@ impl Human {
 
     fn warning(&self, text: &str) {
         self.say(&format!("{} {text}", style("warning:").for_stderr().yellow().bold()));
+    }
+}
+
+/// `  2 GPUs 86 %, 41.2 GiB, 61 C`: the mean load, the fullest, the warmest; nothing of what is not told.
+fn gpu_words(sample: &GpuSample) -> String {
+    let all = || sample.gpus.iter().map(|(_, now)| now);
+    let loads: Vec<u32> = all().filter_map(|now| now.utilisation).collect();
+    let mean = (!loads.is_empty()).then(|| loads.iter().sum::<u32>() / loads.len() as u32);
+    let mut words: Vec<String> = mean.map(|mean| format!("{mean} %")).into_iter().collect();
+    words.extend(all().filter_map(|now| now.memory_used).max().map(|used| bytes(used.0)));
+    words.extend(all().filter_map(|now| now.temperature).max().map(|degrees| format!("{degrees} C")));
+    match (sample.gpus.len(), words.is_empty()) {
+        (0, _) | (_, true) => String::new(),
+        (1, _) => format!("  GPU {}", words.join(", ")),
+        (count, _) => format!("  {count} GPUs {}", words.join(", ")),
     }
 }
 
@@ -139,9 +175,44 @@ impl Observer for Human {
             Happening::LeftOut(member) => {
                 self.warning(&format!("member {member} did not come in time; the run begins without it"));
             }
+            Happening::HostsMissing { there, wanted } => self.warning(&format!(
+                "{there} of {wanted} hosts came within join_timeout; the run begins, and lets the others in when they come"
+            )),
             Happening::Fault(cause) => {
                 self.say(&format!("{} {cause}", style("fault:").for_stderr().red().bold()));
             }
+            Happening::Recovered { seconds, step, .. } => {
+                self.say(&format!(
+                    "  {} step {step} {} after the fault",
+                    style("recovered:").for_stderr().green(),
+                    duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)))
+                ));
+            }
+            Happening::Resumed { from, lost } => {
+                self.warning(&format!(
+                    "nobody holds the state any more: the run goes on from step {from}, {lost} steps are made again"
+                ));
+            }
+            Happening::GivenUp { member, restarts } => {
+                let often = match restarts {
+                    0 => "was lost and may not be started again".to_owned(),
+                    n => format!("was lost again after {n} restarts in a minute"),
+                };
+                self.warning(&format!("member {member} {often}: it stays away; the others go on"));
+            }
+            Happening::Reforming(reason) => tracing::info!(%reason, "a new generation"),
+            Happening::Straggler { rank, ratio, slow: true } => {
+                self.warning(&format!("rank {rank} takes {ratio:.1} times as long as the others"));
+            }
+            Happening::Straggler { rank, slow: false, .. } => {
+                self.say(&format!("  rank {rank} has caught up"));
+            }
+            // The banner told of this host.
+            Happening::NodeJoined { node: NodeId(0), .. } => {}
+            Happening::NodeJoined { node, host, ranks } => {
+                self.say(&format!("  node {node} ({host}) is here with {ranks} ranks"));
+            }
+            Happening::NodeAway(node) => self.warning(&format!("node {node} cannot be reached")),
             Happening::RankOutput { member, line } => self.say(&format!("  [member {member}] {line}")),
             Happening::Warning(text) => self.warning(text),
             // The banner told of the ranks, and checkpoints that succeed are no news.
@@ -174,5 +245,19 @@ mod tests {
         assert_eq!(epoch_line(&seen, 20), all);
         let blind = EpochSeen { val_loss: None, val_accuracy: None, val_f1: None, ..seen };
         assert_eq!(epoch_line(&blind, 5), "  epoch 3/5  train 0.1234");
+    }
+
+    #[test]
+    fn gpus_are_a_few_words_beside_the_speed() {
+        use dtrain_telemetry::GpuReadings;
+        use dtrain_types::Bytes;
+        let gpu = |utilisation, gib: u64, temperature| {
+            let memory_used = Some(Bytes(gib << 30));
+            (0, GpuReadings { utilisation: Some(utilisation), memory_used, temperature, power: None })
+        };
+        let words = |gpus| gpu_words(&GpuSample { round: 1, gpus });
+        assert_eq!(words(vec![gpu(87, 41, Some(61))]), "  GPU 87 %, 41.0 GiB, 61 C");
+        assert_eq!(words(vec![gpu(90, 41, None), gpu(80, 44, Some(55))]), "  2 GPUs 85 %, 44.0 GiB, 55 C");
+        assert_eq!(words(vec![(0, GpuReadings::default())]) + &words(Vec::new()), "");
     }
 }

@@ -66,17 +66,27 @@ pub fn fault_report(first: &Cause, others: &[Cause], last_lines: &BTreeMap<Membe
 mod tests {
     use super::*;
     use dtrain_protocol::{ExitCause, Failure, Phase, What};
-    use dtrain_types::{Rank, Step};
+    use dtrain_types::{Incarnation, Rank, Step};
 
     fn cause(member: u32, what: What) -> Cause {
         let rank = Some(Rank(member));
-        Cause { member: MemberId(member), rank, host: "here".into(), step: Step(5), phase: Phase::Run, what }
+        let incarnation = Incarnation(1);
+        Cause {
+            member: MemberId(member),
+            incarnation,
+            rank,
+            host: "here".into(),
+            step: Step(5),
+            phase: Phase::Run,
+            doing: None,
+            what,
+        }
     }
 
     #[test]
     fn the_first_cause_stands_first_with_its_own_last_lines() {
         let first = cause(1, What::Exited(ExitCause::Signal(9)));
-        let second = cause(0, What::Reported(Failure::CollectiveAborted("peer left".into())));
+        let second = cause(0, What::Reported(Failure::Data("peer left".into())));
         let lines = BTreeMap::from([
             (MemberId(0), vec!["innocent".to_owned()]),
             (MemberId(1), (0..20).map(|i| format!("line {i}")).collect()),

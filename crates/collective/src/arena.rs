@@ -4,6 +4,7 @@
 //! same memory. This file does not know what is written into a slot.
 
 use crate::Geometry;
+use std::ops::Range;
 
 /// Numbered gradient buffers; see [`Geometry`] for which is which.
 pub trait Arena: Send {
@@ -15,6 +16,21 @@ pub trait Arena: Send {
 
     /// Lends two slots at once, for a merge. *Panics* if they are the same or there is no such slot.
     fn lease_pair(&mut self, left: usize, right: usize) -> (&mut [f32], &mut [f32]);
+}
+
+/// The slots of one rank as a machine sees them in a collective: part by part.
+///
+/// A part that is not borrowed may meanwhile be read by others, for instance by the peers of a host that fetch what has
+/// arrived. A machine reads and writes nothing but the parts that it asks for.
+pub trait Slots {
+    /// How many slots there are and how long they are.
+    fn geometry(&self) -> Geometry;
+
+    /// Part of a slot, to read. *Panics* if there is no such part.
+    fn read(&self, slot: usize, part: Range<usize>) -> &[f32];
+
+    /// Part of a slot, to write. *Panics* if there is no such part.
+    fn write(&mut self, slot: usize, part: Range<usize>) -> &mut [f32];
 }
 
 /// Floats in a cache line: slots start on one.
@@ -67,6 +83,20 @@ impl Arena for HostArena {
         let (a, b) = self.memory[self.first..].split_at_mut(high * self.stride);
         let (a, b) = (&mut a[low * self.stride..][..len], &mut b[..len]);
         if left < right { (a, b) } else { (b, a) }
+    }
+}
+
+impl Slots for HostArena {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, slot: usize, part: Range<usize>) -> &[f32] {
+        &self.slot(slot)[part]
+    }
+
+    fn write(&mut self, slot: usize, part: Range<usize>) -> &mut [f32] {
+        &mut self.lease(slot)[part]
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! This file does not know how a collective is done; shared memory, frames and device libraries each implement it.
 
-use crate::{Arena, CollectiveError};
-use dtrain_types::{Rank, Trailer};
+use crate::{Arena, Chunks, CollectiveError};
+use dtrain_types::{Rank, Trailer, WorldSize};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// The number of a collective in its generation; it rises by any amount and is the same on all ranks.
@@ -43,6 +44,18 @@ pub enum Op<'a> {
     },
     /// Nobody goes on before all are here.
     Barrier,
+    /// Copies one window of state from ranks that have it to ranks that need it, bit for bit.
+    ///
+    /// The window is slot 0, cut into one chunk per source as [`Chunks::even`] does: source `k` has filled chunk `k` of
+    /// its own slot 0, and every target ends with the whole window in its own. What the others' slot 0 holds afterwards
+    /// is undefined, except that a source's own chunk stays. Over frames a rank that is no target waits for nobody, so
+    /// this is no barrier.
+    Copy {
+        /// Who has the state; rising, at least one.
+        sources: &'a [Rank],
+        /// Who needs it; rising, none of the sources.
+        targets: &'a [Rank],
+    },
 }
 
 /// Which collective, without its operands.
@@ -58,6 +71,8 @@ pub enum OpKind {
     Broadcast,
     /// [`Op::Barrier`].
     Barrier,
+    /// [`Op::Copy`].
+    Copy,
 }
 
 impl Op<'_> {
@@ -70,15 +85,18 @@ impl Op<'_> {
             Op::AllGather => OpKind::AllGather,
             Op::Broadcast { .. } => OpKind::Broadcast,
             Op::Barrier => OpKind::Barrier,
+            Op::Copy { .. } => OpKind::Copy,
         }
     }
 
-    /// The number that all ranks must agree on beside the kind: the micro-batches, or the broadcasting rank.
+    /// The number that all ranks must agree on beside the kind: the micro-batches, the broadcasting rank, or a hash of
+    /// who copies to whom.
     #[must_use]
     pub fn operand(&self) -> u32 {
         match self {
             Op::AllReduce { micro_batches, .. } | Op::ReduceScatter { micro_batches, .. } => *micro_batches,
             Op::Broadcast { from } => from.0,
+            Op::Copy { sources, targets } => hash_of(sources, targets),
             Op::AllGather | Op::Barrier => 0,
         }
     }
@@ -90,9 +108,67 @@ impl Op<'_> {
             Op::AllReduce { micro_batches, trailers } | Op::ReduceScatter { micro_batches, trailers } => {
                 Some((*micro_batches, trailers))
             }
-            Op::AllGather | Op::Broadcast { .. } | Op::Barrier => None,
+            Op::AllGather | Op::Broadcast { .. } | Op::Barrier | Op::Copy { .. } => None,
         }
     }
+
+    /// *Panics* if the ranks that are named make no sense in a world of this size: only a bug can bring that about.
+    pub fn assert_fits(&self, world: WorldSize) {
+        match *self {
+            Op::Broadcast { from } => {
+                assert!(from.0 < world.0, "rank {from} broadcasts in a world of {world}");
+            }
+            Op::Copy { sources, targets } => {
+                let rises = |ranks: &[Rank]| ranks.windows(2).all(|pair| pair[0] < pair[1]);
+                let inside = |ranks: &[Rank]| ranks.last().is_none_or(|last| last.0 < world.0);
+                assert!(
+                    !sources.is_empty()
+                        && [sources, targets].into_iter().all(|list| rises(list) && inside(list)),
+                    "a copy from {sources:?} to {targets:?} in a world of {world}"
+                );
+                let both = targets.iter().find(|target| sources.binary_search(target).is_ok());
+                assert!(both.is_none(), "rank {both:?} is both source and target of a copy");
+            }
+            Op::AllReduce { .. } | Op::ReduceScatter { .. } | Op::AllGather | Op::Barrier => {}
+        }
+    }
+
+    /// The part of slot 0 of `len` floats that `rank` gives in a collective that moves floats, and whether it takes the
+    /// parts of the others. A rank that gives `Some` of an empty range still says so to those who take; one that gives
+    /// `None` is not waited for. `None` altogether for a reduction.
+    #[must_use]
+    pub fn moves(&self, rank: usize, world: usize, len: usize) -> Option<Moves> {
+        let at = Rank(rank as u32);
+        let (gives, takes) = match self {
+            Op::AllReduce { .. } | Op::ReduceScatter { .. } => return None,
+            Op::AllGather => (Some(Chunks::even(len, world).chunk(rank)), true),
+            Op::Broadcast { from } => (Some(Chunks::whole(len, from.index()).chunk(rank)), true),
+            Op::Barrier => (Some(0..0), true),
+            Op::Copy { sources, targets } => {
+                let source = sources.binary_search(&at).ok();
+                let chunk = source.map(|source| Chunks::even(len, sources.len()).chunk(source));
+                (chunk, targets.binary_search(&at).is_ok())
+            }
+        };
+        Some(Moves { gives, takes })
+    }
+}
+
+/// What one rank does in a collective that moves floats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moves {
+    /// The elements of slot 0 that it gives; `None` if it gives nothing, not even word.
+    pub gives: Option<Range<usize>>,
+    /// Whether it ends with the parts of all others.
+    pub takes: bool,
+}
+
+/// FNV-1a over both lists, with a mark between them.
+fn hash_of(sources: &[Rank], targets: &[Rank]) -> u32 {
+    let words = sources.iter().map(|rank| rank.0).chain([u32::MAX]).chain(targets.iter().map(|rank| rank.0));
+    words
+        .flat_map(u32::to_le_bytes)
+        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// Runs the collectives of one rank in one generation.

@@ -78,6 +78,44 @@ impl Chunks {
     }
 }
 
+/// Which part of a buffer each rank owns, in segments: parts of any size, and ranks that own none.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    owned: Vec<Option<Range<usize>>>,
+    segment: usize,
+}
+
+impl Parts {
+    /// Nobody owns anything yet.
+    pub fn new(world: usize, segment: usize) -> Self {
+        assert!(segment > 0, "a segment holds at least one float");
+        Self { owned: vec![None; world], segment }
+    }
+
+    /// Gives each rank its part.
+    pub fn assign(&mut self, part: impl Fn(usize) -> Option<Range<usize>>) {
+        self.owned.iter_mut().enumerate().for_each(|(rank, owned)| *owned = part(rank));
+    }
+
+    /// The elements that a rank owns.
+    pub fn of(&self, rank: usize) -> Range<usize> {
+        self.owned[rank].clone().unwrap_or(0..0)
+    }
+
+    /// How many segments a rank's part has: at least one, even of an empty part; none if it has no part.
+    pub fn segments(&self, rank: usize) -> usize {
+        self.owned[rank].as_ref().map_or(0, |part| part.len().div_ceil(self.segment).max(1))
+    }
+
+    /// The elements of one segment. *Panics* if there is no such segment.
+    pub fn segment(&self, rank: usize, segment: usize) -> Range<usize> {
+        assert!(segment < self.segments(rank), "segment {segment} of rank {rank} does not exist");
+        let part = self.of(rank);
+        let start = part.start + segment * self.segment;
+        start..(start + self.segment).min(part.end)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

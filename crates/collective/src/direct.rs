@@ -4,11 +4,12 @@
 //! that owner's chunk, or a frame without floats if it has no root (lockstep lemma: an owner finishes only when it has
 //! heard everyone). Round 1 gathers: each owner sends its chunk to everyone. A reduce-scatter is round 0 alone; a gather
 //! is round 1 alone; a broadcast is a gather in which one rank owns everything; a barrier one in which nobody owns
-//! anything. Pure data: it does not know how frames travel.
+//! anything; a copy one in which only the sources own a part and only the targets hear of it. Pure data: it does not know how frames travel.
 
+use crate::chunk::Parts;
 use crate::machine::{Seat, foreign};
 use crate::{
-    Arena, BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, HostArena, Op, Outgoing, Plans, Tag,
+    BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, Op, Outgoing, Plans, Slots, Tag,
     Verdict, sum_block,
 };
 use dtrain_types::{Rank, Trailer};
@@ -22,11 +23,14 @@ const GATHER: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Direct {
     seat: Seat,
-    chunks: Chunks,
+    /// Who owns what: sums it in a reduction, sends it in round 1.
+    parts: Parts,
     /// What is added, in a reduction.
     plan: Option<Arc<CountPlan>>,
-    /// Whether round 1 takes place.
-    gathers: bool,
+    /// Whether this rank takes the parts of the others in round 1.
+    takes: bool,
+    /// To whom this rank sends its part in round 1, beginning with its right neighbour.
+    audience: Vec<usize>,
     /// Contributions of the peers to this rank's chunk, leaf after leaf.
     staging: Vec<f32>,
     stack: Vec<f32>,
@@ -46,7 +50,7 @@ pub(crate) struct Direct {
     /// The next contribution to send, and how many segments the longest chunk has.
     cursor: Cursor,
     longest: usize,
-    /// Own segments that are to go out to all peers, and the peer that is next.
+    /// Own segments that are to go out, and the place in the audience that is next.
     ready: VecDeque<usize>,
     ready_step: usize,
 }
@@ -64,9 +68,10 @@ impl Direct {
     pub fn new(seat: Seat) -> Self {
         Self {
             seat,
-            chunks: Chunks::even(0, seat.world),
+            parts: Parts::new(seat.world, seat.segment),
             plan: None,
-            gathers: false,
+            takes: false,
+            audience: Vec::new(),
             staging: Vec::new(),
             stack: Vec::new(),
             trailers: Vec::new(),
@@ -80,7 +85,7 @@ impl Direct {
             cursor: Cursor { segment: 0, step: 1, part: 0 },
             longest: 0,
             ready: VecDeque::new(),
-            ready_step: 1,
+            ready_step: 0,
         }
     }
 
@@ -106,34 +111,20 @@ impl Direct {
             whole.segments(rank) + (0..world).map(|owner| even.segments(owner)).sum::<usize>();
         reserve(&mut self.missing, most_segments);
         reserve(&mut self.gather_base, world);
+        reserve(&mut self.audience, world);
         reserve(&mut self.gathered, most_segments + world);
         self.ready.clear();
         self.ready.reserve(most_segments);
     }
 
-    /// Takes up a collective.
-    pub fn begin(&mut self, op: &Op<'_>, plan: Option<Arc<CountPlan>>, arena: &mut HostArena) {
+    /// Takes up a reduction; only an all-reduce has a second round.
+    pub fn begin_sum(&mut self, op: &Op<'_>, plan: Arc<CountPlan>, arena: &mut impl Slots) {
         let (rank, world, len) = (self.seat.rank, self.seat.world, arena.geometry().len);
-        let chunks = match op {
-            Op::Broadcast { from } => Chunks::whole(len, from.index()),
-            Op::Barrier => Chunks::even(0, world),
-            Op::AllReduce { .. } | Op::ReduceScatter { .. } | Op::AllGather => Chunks::even(len, world),
-        };
-        self.chunks = chunks.with_segment(self.seat.segment);
-        self.gathers = !matches!(op, Op::ReduceScatter { .. });
-        self.plan = plan;
-        self.longest = (0..world).map(|owner| self.chunks.segments(owner)).max().unwrap_or(0);
-        self.cursor =
-            Cursor { segment: if self.plan.is_some() { 0 } else { self.longest }, step: 1, part: 0 };
-        self.settle();
-        self.ready.clear();
-        self.ready_step = 1;
-        self.expect_gathers(world);
-        let own_segments = self.chunks.segments(rank);
-        let Some(plan) = &self.plan else {
-            self.unsummed = 0;
-            return self.ready.extend(0..own_segments);
-        };
+        let gathers = matches!(op, Op::AllReduce { .. });
+        let chunks = Chunks::even(len, world);
+        self.assign(|owner| Moves { gives: Some(chunks.chunk(owner)), takes: gathers });
+        self.cursor = Cursor { segment: 0, step: 1, part: 0 };
+        let own_segments = self.parts.segments(rank);
         let own = plan.leaves_of(rank);
         self.trailers.clear();
         self.trailers.resize(plan.leaf_count(), Trailer::EMPTY);
@@ -146,6 +137,8 @@ impl Direct {
         self.missing.resize(own_segments, plan.leaf_count() - own.len());
         self.missing[0] += spares;
         self.unsummed = own_segments;
+        self.plan = Some(plan);
+        self.settle();
         // Only where all other ranks are spares, or there are none, is a segment complete from the start.
         for segment in (0..own_segments).filter(|segment| *segment > 0 || spares == 0) {
             if self.missing[segment] == 0 {
@@ -154,16 +147,38 @@ impl Direct {
         }
     }
 
+    /// Takes up a collective that moves floats: what each rank gives of slot 0, and who takes it.
+    pub fn begin_moves(&mut self, moves: impl Fn(usize) -> Moves) {
+        self.plan = None;
+        self.assign(moves);
+        self.cursor = Cursor { segment: self.longest, step: 1, part: 0 };
+        self.unsummed = 0;
+        self.ready.extend(0..self.parts.segments(self.seat.rank));
+    }
+
+    /// Notes who gives and takes what in round 1.
+    fn assign(&mut self, moves: impl Fn(usize) -> Moves) {
+        let (rank, world) = (self.seat.rank, self.seat.world);
+        self.parts.assign(|owner| moves(owner).gives);
+        self.longest = (0..world).map(|owner| self.parts.segments(owner)).max().unwrap_or(0);
+        self.takes = moves(rank).takes;
+        self.audience.clear();
+        self.audience.extend((1..world).map(|step| (rank + step) % world).filter(|peer| moves(*peer).takes));
+        self.ready.clear();
+        self.ready_step = 0;
+        self.expect_gathers(world);
+    }
+
     fn expect_gathers(&mut self, world: usize) {
         self.gather_base.clear();
         let mut base = 0;
         for owner in 0..world {
             self.gather_base.push(base);
-            base += self.chunks.segments(owner);
+            base += self.parts.segments(owner);
         }
         self.gathered.clear();
         self.gathered.resize(base, false);
-        self.ungathered = if self.gathers { base - self.chunks.segments(self.seat.rank) } else { 0 };
+        self.ungathered = if self.takes { base - self.parts.segments(self.seat.rank) } else { 0 };
     }
 
     /// Whether this rank has sent and received everything.
@@ -183,17 +198,17 @@ impl Direct {
     }
 
     fn nothing_ready(&self) -> bool {
-        self.ready.is_empty() || !self.gathers || self.seat.world == 1
+        self.ready.is_empty() || self.audience.is_empty()
     }
 
     /// The next frame to send: sums first, because others wait for them.
-    pub fn poll_send<'a>(&self, tag: Tag, arena: &'a HostArena) -> Option<Outgoing<'a>> {
+    pub fn poll_send<'a>(&self, tag: Tag, arena: &'a impl Slots) -> Option<Outgoing<'a>> {
         let (rank, world) = (self.seat.rank, self.seat.world);
         if !self.nothing_ready() {
             let segment = *self.ready.front()?;
             let tag = Tag { round: GATHER, part: 0, segment: segment as u32, ..tag };
-            let payload = &arena.slot(0)[self.chunks.segment(rank, segment)];
-            let to = Rank(((rank + self.ready_step) % world) as u32);
+            let payload = arena.read(0, self.parts.segment(rank, segment));
+            let to = Rank(self.audience[self.ready_step] as u32);
             return Some(Outgoing { to, header: Header { tag, trailer: None }, payload });
         }
         let Cursor { segment, step, part } = self.cursor;
@@ -204,7 +219,7 @@ impl Direct {
         let trailer = (segment == 0 && !own.is_empty()).then(|| self.trailers[own.start + part]);
         let payload = match own.is_empty() {
             true => &[],
-            false => &arena.slot(part)[self.chunks.segment(owner, segment)],
+            false => arena.read(part, self.parts.segment(owner, segment)),
         };
         Some(Outgoing { to: Rank(owner as u32), header: Header { tag, trailer }, payload })
     }
@@ -216,9 +231,9 @@ impl Direct {
             return self.settle();
         }
         self.ready_step += 1;
-        if self.ready_step == self.seat.world {
+        if self.ready_step == self.audience.len() {
             self.ready.pop_front();
-            self.ready_step = 1;
+            self.ready_step = 0;
         }
     }
 
@@ -233,7 +248,7 @@ impl Direct {
             }
             // A rank without a root sends each owner one frame without floats.
             let parts = if own == 0 { usize::from(segment == 0) } else { own };
-            if part < parts && segment < self.chunks.segments((self.seat.rank + step) % self.seat.world) {
+            if part < parts && segment < self.parts.segments((self.seat.rank + step) % self.seat.world) {
                 return;
             }
             self.cursor = Cursor { segment, step: step + 1, part: 0 };
@@ -244,7 +259,7 @@ impl Direct {
     pub fn handle_frame(
         &mut self,
         frame: &Frame<'_>,
-        arena: &mut HostArena,
+        arena: &mut impl Slots,
     ) -> Result<Verdict, CollectiveError> {
         match frame.header.tag.round {
             CONTRIBUTE => self.take_contribution(frame, arena)?,
@@ -254,11 +269,15 @@ impl Direct {
         Ok(Verdict::Taken)
     }
 
-    fn take_contribution(&mut self, frame: &Frame<'_>, arena: &mut HostArena) -> Result<(), CollectiveError> {
+    fn take_contribution(
+        &mut self,
+        frame: &Frame<'_>,
+        arena: &mut impl Slots,
+    ) -> Result<(), CollectiveError> {
         let Some(plan) = &self.plan else { return Err(foreign(frame, "nothing is added here")) };
         let (from, rank) = (frame.from.index(), self.seat.rank);
         let (part, segment) = (frame.header.tag.part as usize, frame.header.tag.segment as usize);
-        let (theirs, segments) = (plan.leaves_of(from), self.chunks.segments(rank));
+        let (theirs, segments) = (plan.leaves_of(from), self.parts.segments(rank));
         let spare = theirs.is_empty();
         if part >= theirs.len().max(1) || segment >= if spare { 1 } else { segments } {
             return Err(foreign(frame, "no such root or segment"));
@@ -266,7 +285,7 @@ impl Direct {
         if frame.header.trailer.is_some() != (segment == 0 && !spare) {
             return Err(foreign(frame, "the trailer is missing or out of place"));
         }
-        let range = self.chunks.segment(rank, segment);
+        let range = self.parts.segment(rank, segment);
         if frame.payload.len() != if spare { 0 } else { range.len() } {
             return Err(foreign(frame, "wrong number of floats"));
         }
@@ -279,8 +298,9 @@ impl Direct {
         }
         if !spare {
             let leaf = theirs.start + part;
-            let chunk = self.chunks.chunk(rank);
-            let at = staging_of(leaf, plan.leaves_of(rank)) * chunk.len() + range.start - chunk.start;
+            let chunk = self.parts.of(rank);
+            let place = plan.staged(leaf, rank).expect("it is a peer's");
+            let at = place * chunk.len() + range.start - chunk.start;
             self.staging[at..][..range.len()].copy_from_slice(frame.payload);
             if let Some(trailer) = frame.header.trailer {
                 self.trailers[leaf] = trailer;
@@ -294,37 +314,36 @@ impl Direct {
     }
 
     /// Adds all leaves of one segment of the own chunk into slot 0.
-    fn sum_segment(&mut self, segment: usize, arena: &mut HostArena) {
+    fn sum_segment(&mut self, segment: usize, arena: &mut impl Slots) {
         let plan = self.plan.as_ref().expect("only a reduction sums");
-        let (own, chunk) = (plan.leaves_of(self.seat.rank), self.chunks.chunk(self.seat.rank));
-        let range = self.chunks.segment(self.seat.rank, segment);
+        let rank = self.seat.rank;
+        let (own, chunk) = (plan.leaves_of(rank), self.parts.of(rank));
+        let range = self.parts.segment(rank, segment);
         for start in range.clone().step_by(BLOCK) {
             let n = BLOCK.min(range.end - start);
-            let leaf = |leaf: usize| match own.contains(&leaf) {
-                true => &arena.slot(leaf - own.start)[start..start + n],
-                false => {
-                    let at = staging_of(leaf, own.clone()) * chunk.len() + start - chunk.start;
+            let leaf = |leaf: usize| match plan.staged(leaf, rank) {
+                None => arena.read(leaf - own.start, start..start + n),
+                Some(place) => {
+                    let at = place * chunk.len() + start - chunk.start;
                     &self.staging[at..at + n]
                 }
             };
             sum_block(plan.data_order(), n, &mut self.stack, leaf);
-            arena.lease(0)[start..start + n].copy_from_slice(&self.stack[..n]);
+            arena.write(0, start..start + n).copy_from_slice(&self.stack[..n]);
         }
         self.unsummed -= 1;
-        if self.gathers {
-            self.ready.push_back(segment);
-        }
+        self.ready.push_back(segment);
     }
 
-    fn take_sum(&mut self, frame: &Frame<'_>, arena: &mut HostArena) -> Result<(), CollectiveError> {
+    fn take_sum(&mut self, frame: &Frame<'_>, arena: &mut impl Slots) -> Result<(), CollectiveError> {
         let (owner, segment) = (frame.from.index(), frame.header.tag.segment as usize);
-        if !self.gathers || frame.header.tag.part != 0 || segment >= self.chunks.segments(owner) {
+        if !self.takes || frame.header.tag.part != 0 || segment >= self.parts.segments(owner) {
             return Err(foreign(frame, "no such segment is gathered"));
         }
         if frame.header.trailer.is_some() {
             return Err(foreign(frame, "a sum carries no trailer"));
         }
-        let range = self.chunks.segment(owner, segment);
+        let range = self.parts.segment(owner, segment);
         if frame.payload.len() != range.len() {
             return Err(foreign(frame, "wrong number of floats"));
         }
@@ -334,7 +353,7 @@ impl Direct {
         if std::mem::replace(&mut self.gathered[self.gather_base[owner] + segment], true) {
             return Err(foreign(frame, "it came before"));
         }
-        arena.lease(0)[range].copy_from_slice(frame.payload);
+        arena.write(0, range).copy_from_slice(frame.payload);
         self.ungathered -= 1;
         Ok(())
     }
@@ -346,11 +365,6 @@ impl Direct {
         let step = (owner + world - rank) % world;
         gives && (self.cursor.segment, self.cursor.step) <= (segment, step)
     }
-}
-
-/// The place of a peer's leaf among the leaves that are staged: all but the own ones.
-fn staging_of(leaf: usize, own: std::ops::Range<usize>) -> usize {
-    if leaf < own.start { leaf } else { leaf - own.len() }
 }
 
 fn reserve<T>(vec: &mut Vec<T>, room: usize) {

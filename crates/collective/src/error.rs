@@ -66,6 +66,12 @@ pub enum CollectiveError {
         /// What the transport saw.
         what: String,
     },
+    /// The device, or the library that moves its bytes, has failed.
+    #[error("the device of this rank failed: {what}")]
+    Device {
+        /// What it said.
+        what: String,
+    },
     /// The membership makes no sense.
     #[error("rank {rank} of {world} {what}")]
     Membership {

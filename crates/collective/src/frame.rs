@@ -16,7 +16,7 @@ pub struct Tag {
     pub sequence: Sequence,
     /// Which collective that is.
     pub op: OpKind,
-    /// [`crate::Op::operand`]: micro-batches, or the broadcasting rank.
+    /// [`crate::Op::operand`]: micro-batches, the broadcasting rank, or a hash of who copies to whom.
     pub operand: u32,
     /// Direct: 0 contributes, 1 gathers. Ring: the hop.
     pub round: u32,
@@ -97,4 +97,30 @@ pub trait Transport: Send {
 
     /// What it is, for the log.
     fn describe(&self) -> String;
+}
+
+/// So that who builds a backend need not know, at compile time, which transport a run has.
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
+        (**self).try_send(frame)
+    }
+
+    fn receive(
+        &mut self,
+        sink: &mut dyn FnMut(Frame<'_>) -> Result<Verdict, CollectiveError>,
+    ) -> Result<usize, CollectiveError> {
+        (**self).receive(sink)
+    }
+
+    fn wait(&mut self) -> Result<(), CollectiveError> {
+        (**self).wait()
+    }
+
+    fn waker(&self) -> Waker {
+        (**self).waker()
+    }
+
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
 }

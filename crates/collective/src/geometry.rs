@@ -36,6 +36,24 @@ impl Geometry {
         Self { len, root_slots, scratch_slots }
     }
 
+    /// A geometry with which a rank can take any contiguous range of steps of up to `micro_batches`, in a world of any
+    /// size, cut evenly or not: for memory that outlives a generation, because the next one cuts anew.
+    ///
+    /// It has more slots than most generations use. In a shared arena (a memfd) and in zeroed memory of this process an
+    /// unused slot costs address space only: no page of it is ever touched.
+    ///
+    /// *Source*: at most `2 ceil(log2 n)` subtrees make up a range of a binary tree over `n` leaves; this counts them
+    /// exactly. A shorter step never needs more, because its tree is the same one without the absent leaves.
+    #[must_use]
+    pub fn bound(len: usize, micro_batches: u32, mode: Mode) -> Self {
+        let root_slots = match mode {
+            Mode::Exact => Most::roots_over(micro_batches).range,
+            Mode::Ring => 1,
+        };
+        let scratch_slots = Merger::buffers(micro_batches).saturating_sub(1);
+        Self { len, root_slots: root_slots.max(1), scratch_slots }
+    }
+
     /// All slots of a rank.
     #[must_use]
     pub fn slots(&self) -> usize {
@@ -46,6 +64,37 @@ impl Geometry {
     #[must_use]
     pub fn slot(&self, root: usize, pending: usize) -> usize {
         if pending == 0 { root } else { self.root_slots + pending - 1 }
+    }
+}
+
+/// The most roots that a part of one tree can have, by kind of part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Most {
+    /// Any range.
+    range: usize,
+    /// A range that ends where the tree ends and is not all of it; 0 if there is none.
+    suffix: usize,
+    /// A range that begins where the tree begins and is not all of it; 0 if there is none.
+    prefix: usize,
+}
+
+impl Most {
+    /// For the tree over `leaves` leaves.
+    fn roots_over(leaves: u32) -> Self {
+        if leaves < 2 {
+            return Self { range: leaves as usize, suffix: 0, prefix: 0 };
+        }
+        let half = leaves.next_power_of_two() / 2;
+        let left = Self::roots_over(half);
+        let right = if leaves == 2 * half { left } else { Self::roots_over(leaves - half) };
+        // A range across the middle is a suffix of the left subtree and a prefix of the right one, either of which may
+        // be whole (one root), but not both: that would be one root in all.
+        let across = (left.suffix.max(1) + right.prefix).max(left.suffix + right.prefix.max(1));
+        Self {
+            range: across.max(left.range).max(right.range),
+            suffix: (left.suffix + 1).max(right.suffix),
+            prefix: (right.prefix + 1).max(left.prefix),
+        }
     }
 }
 
@@ -100,5 +149,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_bound_is_what_the_worst_range_of_any_step_needs() {
+        for full in 1..=40u32 {
+            for mode in [Mode::Exact, Mode::Ring] {
+                let bound = Geometry::bound(7, full, mode);
+                let mut worst = Geometry { len: 7, root_slots: 1, scratch_slots: 0 };
+                for (lo, hi) in (0..=full).flat_map(|lo| (lo..=full).map(move |hi| (lo, hi))) {
+                    for count in 1..=full {
+                        let needed = Geometry::plan(7, &[MicroRange { lo, hi }], &[count], mode);
+                        worst.root_slots = worst.root_slots.max(needed.root_slots);
+                        worst.scratch_slots = worst.scratch_slots.max(needed.scratch_slots);
+                    }
+                }
+                assert_eq!(bound, worst, "{full} micro-batches, {mode:?}");
+                assert!(bound.root_slots <= 2 * full.next_power_of_two().ilog2().max(1) as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn the_bound_of_a_step_of_four_thousand_micro_batches_is_small() {
+        let bound = Geometry::bound(1, 4_096, Mode::Exact);
+        assert_eq!((bound.root_slots, bound.scratch_slots), (22, 12));
     }
 }

@@ -1,8 +1,8 @@
-//! A backend over any transport of frames: the machine of `machine.rs`, and a loop.
+//! A backend over any transport of frames: the machine of `machine.rs`, and the loop of `drive.rs`.
 //!
-//! It does not know what carries the frames. It never blocks while it can send or receive, so bounded queues cannot
-//! bring the ranks to a standstill: whoever is behind always drains what the others of its collective send.
+//! It does not know what carries the frames.
 
+use crate::drive::{drive, flush};
 use crate::{
     Abort, AbortFlag, Aborter, Arena, Backend, CollectiveError, Geometry, Membership, Mode, Op, RankMachine,
     SEGMENT, Sequence, Transport, Waker,
@@ -59,34 +59,6 @@ impl<T: Transport> HostBackend<T> {
         if self.dead { Err(CollectiveError::Dead) } else { Ok(()) }
     }
 
-    /// Sends whatever can leave without waiting; counts the frames.
-    fn flush(&mut self) -> Result<usize, CollectiveError> {
-        let mut sent = 0;
-        while let Some(frame) = self.machine.poll_send() {
-            if !self.transport.try_send(&frame)? {
-                break;
-            }
-            self.machine.sent();
-            sent += 1;
-        }
-        Ok(sent)
-    }
-
-    fn drive(&mut self) -> Result<(), CollectiveError> {
-        while !self.machine.is_done() {
-            // The order matters: `wait` notices what changes after `receive`, so whatever we look at must be looked at
-            // after it. A queue that has room again, or an abort, between the look and the wait then ends the wait.
-            let Self { machine, transport, .. } = self;
-            let taken = transport.receive(&mut |frame| machine.handle_frame(&frame))?;
-            let sent = self.flush()?;
-            self.abort.flag.check()?;
-            if taken == 0 && sent == 0 && !self.machine.is_done() {
-                self.transport.wait()?;
-            }
-        }
-        Ok(())
-    }
-
     fn or_die<R>(&mut self, result: Result<R, CollectiveError>) -> Result<R, CollectiveError> {
         self.dead |= result.is_err();
         result
@@ -106,13 +78,16 @@ impl<T: Transport> Backend for HostBackend<T> {
     fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {
         let result = self.alive().and_then(|()| {
             self.machine.start(seq, op);
-            self.flush().map(drop)
+            flush(&mut self.machine, &mut self.transport).map(drop)
         });
         self.or_die(result)
     }
 
     fn finish(&mut self, seq: Sequence) -> Result<Trailer, CollectiveError> {
-        let result = self.alive().and_then(|()| self.drive());
+        let result = self.alive().and_then(|()| {
+            let Self { machine, transport, abort, .. } = self;
+            drive(machine, transport, || abort.flag.check())
+        });
         self.or_die(result).map(|()| self.machine.finish(seq))
     }
 

@@ -7,8 +7,8 @@
 use crate::direct::Direct;
 use crate::ring::Ring;
 use crate::{
-    Arena, CollectiveError, Frame, Geometry, HostArena, Membership, Mode, Op, OpKind, Outgoing, Plans,
-    SEGMENT, Sequence, Tag, Verdict,
+    CollectiveError, Frame, Geometry, HostArena, Membership, Mode, Moves, Op, OpKind, Outgoing, Plans,
+    SEGMENT, Sequence, Slots, Tag, Verdict,
 };
 use dtrain_types::{Generation, Trailer};
 use std::cmp::Ordering;
@@ -27,11 +27,11 @@ pub(crate) fn foreign(frame: &Frame<'_>, why: &'static str) -> CollectiveError {
     CollectiveError::Foreign { from: frame.from, tag: frame.header.tag, why }
 }
 
-/// The collectives of one rank in one generation.
+/// The collectives of one rank in one generation, over slots of its own or over some that were lent to it.
 #[derive(Debug)]
-pub struct RankMachine {
+pub struct RankMachine<A = HostArena> {
     plans: Plans,
-    arena: HostArena,
+    arena: A,
     direct: Direct,
     ring: Ring,
     /// The collective in progress: its tag with round, part and segment 0.
@@ -52,11 +52,25 @@ impl RankMachine {
         geometry: Geometry,
         segment: usize,
     ) -> Result<Self, CollectiveError> {
+        Self::over(HostArena::new(geometry), membership, mode, segment)
+    }
+}
+
+impl<A: Slots> RankMachine<A> {
+    /// A machine that works in `arena`, with at most `segment` floats in a frame, the same on all ranks.
+    ///
+    /// *Errors*: [`CollectiveError::Membership`]. *Panics* if `segment` is 0.
+    pub fn over(
+        arena: A,
+        membership: Membership,
+        mode: Mode,
+        segment: usize,
+    ) -> Result<Self, CollectiveError> {
         membership.check()?;
         let seat = Seat { rank: membership.rank.index(), world: membership.ranges.len(), segment };
         let plans = Plans::new(membership, mode);
         let mut machine = Self {
-            arena: HostArena::new(geometry),
+            arena,
             direct: Direct::new(seat),
             ring: Ring::new(seat),
             plans,
@@ -81,7 +95,7 @@ impl RankMachine {
     }
 
     /// The gradient buffers. *Panics* in a collective.
-    pub fn arena(&mut self) -> &mut HostArena {
+    pub fn arena(&mut self) -> &mut A {
         assert_eq!(self.current, None, "slots are lent between collectives only");
         &mut self.arena
     }
@@ -108,38 +122,41 @@ impl RankMachine {
 
     /// Takes up a collective. *Panics* as [`crate::Backend::start`].
     pub fn start(&mut self, seq: Sequence, op: &Op<'_>) {
-        assert_eq!(self.current, None, "collective {seq} starts inside another one");
-        assert!(self.last.is_none_or(|last| last < seq), "collective {seq} comes after {:?}", self.last);
-        if let Op::Broadcast { from } = op {
-            let world = self.plans.membership().world();
-            assert!(from.0 < world.0, "rank {from} broadcasts in a world of {world}");
-        }
-        let plan = op.reduction().map(|(count, trailers)| {
-            let plan = self.plans.get(count).clone();
-            let own = plan.leaves_of(self.plans.membership().rank.index()).len();
-            assert_eq!(
-                trailers.len(),
-                own,
-                "a step of {count} micro-batches needs a trailer for each own root"
-            );
-            plan
-        });
-        let (op_kind, operand) = (op.kind(), op.operand());
-        let tag = Tag {
-            generation: self.generation(),
-            sequence: seq,
-            op: op_kind,
-            operand,
-            round: 0,
-            part: 0,
-            segment: 0,
+        let world = self.plans.membership().world();
+        op.assert_fits(world);
+        let Some((count, trailers)) = op.reduction() else {
+            let len = self.arena.geometry().len;
+            let moves = |rank| op.moves(rank, world.0 as usize, len).expect("it is no reduction");
+            return self.start_moves(seq, (op.kind(), op.operand()), moves);
         };
-        self.current = Some(tag);
-        self.last = Some(seq);
-        match (op.reduction(), plan) {
-            (Some((_, trailers)), Some(plan)) if self.runs_ring(op_kind) => self.ring.begin(trailers, plan),
-            (_, plan) => self.direct.begin(op, plan, &mut self.arena),
+        self.take_up(seq, op.kind(), op.operand());
+        let plan = self.plans.get(count).clone();
+        let own = plan.leaves_of(self.plans.membership().rank.index()).len();
+        assert_eq!(trailers.len(), own, "a step of {count} micro-batches needs a trailer for each own root");
+        match self.runs_ring(op.kind()) {
+            true => self.ring.begin(trailers, plan),
+            false => self.direct.begin_sum(op, plan, &mut self.arena),
         }
+    }
+
+    /// Takes up a collective that moves floats, where what each rank gives and takes is told by the caller: for ranks
+    /// that stand for several. Kind and operand are what all ranks must agree on. *Panics* as `start`.
+    pub fn start_moves(&mut self, seq: Sequence, what: (OpKind, u32), moves: impl Fn(usize) -> Moves) {
+        assert!(!self.runs_ring(what.0), "a sum moves more than this");
+        self.take_up(seq, what.0, what.1);
+        self.direct.begin_moves(moves);
+    }
+
+    fn take_up(&mut self, sequence: Sequence, op: OpKind, operand: u32) {
+        assert_eq!(self.current, None, "collective {sequence} starts inside another one");
+        assert!(
+            self.last.is_none_or(|last| last < sequence),
+            "collective {sequence} comes after {:?}",
+            self.last
+        );
+        let generation = self.generation();
+        self.current = Some(Tag { generation, sequence, op, operand, round: 0, part: 0, segment: 0 });
+        self.last = Some(sequence);
     }
 
     /// Judges a frame, and uses it if its time has come.

@@ -47,6 +47,17 @@ impl CountPlan {
         self.leaves[rank].clone()
     }
 
+    /// The place of a peer's leaf among the leaves that `rank` must be sent: all but its own, in order. `None` for its own.
+    #[must_use]
+    pub fn staged(&self, leaf: usize, rank: usize) -> Option<usize> {
+        let own = self.leaves_of(rank);
+        match leaf {
+            before if before < own.start => Some(before),
+            inside if inside < own.end => None,
+            behind => Some(behind - own.len()),
+        }
+    }
+
     /// All leaves of the step.
     #[must_use]
     pub fn leaf_count(&self) -> usize {
@@ -101,6 +112,11 @@ impl Plans {
     /// All plans, by count.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<CountPlan>> {
         self.by_count.values()
+    }
+
+    /// All plans with their counts.
+    pub fn by_count(&self) -> impl Iterator<Item = (u32, &Arc<CountPlan>)> {
+        self.by_count.iter().map(|(count, plan)| (*count, plan))
     }
 
     /// For whom they are.

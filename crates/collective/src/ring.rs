@@ -8,9 +8,7 @@
 
 use crate::add::add_to;
 use crate::machine::{Seat, foreign};
-use crate::{
-    Arena, Chunks, CollectiveError, CountPlan, Frame, Header, HostArena, Outgoing, Plans, Tag, Verdict,
-};
+use crate::{Chunks, CollectiveError, CountPlan, Frame, Header, Outgoing, Plans, Slots, Tag, Verdict};
 use dtrain_types::{Rank, Trailer};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -126,11 +124,11 @@ impl Ring {
     }
 
     /// The next frame to send.
-    pub fn poll_send<'a>(&self, tag: Tag, arena: &'a HostArena) -> Option<Outgoing<'a>> {
+    pub fn poll_send<'a>(&self, tag: Tag, arena: &'a impl Slots) -> Option<Outgoing<'a>> {
         let &(hop, segment) = self.queue.front()?;
         let rank = self.seat.rank;
         let payload = match self.has_floats(rank, hop) {
-            true => &arena.slot(0)[self.chunks.segment(self.chunk_sent(rank, hop), segment)],
+            true => arena.read(0, self.chunks.segment(self.chunk_sent(rank, hop), segment)),
             false => &[],
         };
         let plan = self.plan.as_ref().expect("an all-reduce has a plan");
@@ -150,7 +148,7 @@ impl Ring {
     pub fn handle_frame(
         &mut self,
         frame: &Frame<'_>,
-        arena: &mut HostArena,
+        arena: &mut impl Slots,
     ) -> Result<Verdict, CollectiveError> {
         let (rank, left) = (self.seat.rank, self.left());
         let Tag { round, part, segment, .. } = frame.header.tag;
@@ -177,7 +175,7 @@ impl Ring {
             let leaf = self.plan.as_ref().expect("an all-reduce has a plan").leaves_of(origin).start;
             self.trailers[leaf] = trailer;
         }
-        let slot = &mut arena.lease(0)[range];
+        let slot = arena.write(0, range);
         match (floats, self.is_summing(hop) && self.contributes(rank)) {
             (true, true) => add_to(slot, frame.payload),
             (true, false) => slot.copy_from_slice(frame.payload),

@@ -2,8 +2,8 @@
 //!
 //! Words and data only; which cause comes first is decided in `supervisor/verdict.rs`.
 
-use crate::message::{CheckpointId, Digest, Fingerprint, Phase, cut_text};
-use dtrain_types::{MemberId, MicroBatch, Rank, Step};
+use crate::message::{Activity, CheckpointId, Digest, Fingerprint, Phase, cut_text};
+use dtrain_types::{Incarnation, MemberId, MicroBatch, MicroRange, Rank, Step};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -31,9 +31,6 @@ pub enum Failure {
     /// A panic, with its text.
     #[error("panic: {0}")]
     Panic(String),
-    /// A collective broke off: nearly always because of somebody else's death.
-    #[error("collective aborted: {0}")]
-    CollectiveAborted(String),
     /// The supervisor was not heard for too long.
     #[error("no word from the supervisor for {silent:?}")]
     SupervisorLost {
@@ -43,10 +40,11 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether it is nearly always the consequence of somebody else's failure.
+    /// Whether another process could do better, or the same one started again: an accident, not a fault of what it was
+    /// given. Of the others a restart would make the same again.
     #[must_use]
-    pub fn is_secondary(&self) -> bool {
-        matches!(self, Self::CollectiveAborted(_) | Self::SupervisorLost { .. })
+    pub fn is_accident(&self) -> bool {
+        matches!(self, Self::Panic(_) | Self::SupervisorLost { .. })
     }
 
     /// Whether it broke the process itself, and not only the work of one generation.
@@ -63,7 +61,6 @@ impl Failure {
             Self::Engine(text) => Self::Engine(cut_text(&text)),
             Self::Setup(text) => Self::Setup(cut_text(&text)),
             Self::Panic(text) => Self::Panic(cut_text(&text)),
-            Self::CollectiveAborted(text) => Self::CollectiveAborted(cut_text(&text)),
             Self::NonFinite { .. } | Self::SupervisorLost { .. } => self,
         }
     }
@@ -77,7 +74,7 @@ fn not_finite(step: Step, micro_batch: Option<MicroBatch>) -> String {
 }
 
 /// How a member's process ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ExitCause {
     /// It was killed by a signal.
     #[error("killed by signal {}", signal_name(*.0))]
@@ -88,6 +85,12 @@ pub enum ExitCause {
     /// It could not be started.
     #[error("could not be started: {0}")]
     NotStarted(String),
+    /// The kernel killed it for want of memory.
+    #[error("killed by the kernel: out of memory")]
+    OutOfMemory,
+    /// Its node ended and was started anew.
+    #[error("ended with its node, which was started anew")]
+    WithItsNode,
 }
 
 fn signal_name(signal: i32) -> String {
@@ -118,10 +121,10 @@ pub enum What {
     #[error("its control link was lost")]
     LinkLost,
     /// It was not heard.
-    #[error("silent for {0:?}")]
+    #[error("silent for {0:.2?}")]
     Silent(Duration),
     /// The world stood still, and this member is the one that the others waited for.
-    #[error("no progress for {waited:?}{}", also(.suspects))]
+    #[error("no progress for {waited:.2?}{}", also(.suspects))]
     NoProgress {
         /// How long.
         waited: Duration,
@@ -163,6 +166,41 @@ pub enum What {
     /// What it sent cannot be: a hole in its steps, validation parts that are no partition.
     #[error("impossible report: {0}")]
     Impossible(String),
+    /// Its process was started and did not report.
+    #[error("did not report for {0:?} after its process was started")]
+    NeverReported(Duration),
+    /// It was killed and has not ended: its memory cannot be trusted.
+    #[error("was killed {0:?} ago and has not ended (is it stuck in the kernel?)")]
+    StillThere(Duration),
+    /// Its collectives broke off again and again, or where nothing can take their place.
+    #[error("its collectives broke off: {0}")]
+    Broken(String),
+    /// In two generations it could not be reached by these, who are more than can reach it.
+    #[error("cannot be reached by {}", members(.by))]
+    Unreachable {
+        /// By whom.
+        by: Vec<MemberId>,
+    },
+    /// One step has cost members in three successive generations, and all of them owned these micro-batches.
+    #[error("step {step} has cost a member three times in a row, each time the owner of {}", micro(.range))]
+    Poisonous {
+        /// The step.
+        step: Step,
+        /// What the lost members' ranges had in common.
+        range: MicroRange,
+    },
+}
+
+fn members(all: &[MemberId]) -> String {
+    let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+    format!("member{} {}", if all.len() == 1 { "" } else { "s" }, names.join(", "))
+}
+
+fn micro(range: &MicroRange) -> String {
+    match range.len() {
+        1 => format!("micro-batch {}", range.lo),
+        _ => format!("micro-batches {} to {}", range.lo, range.hi - 1),
+    }
 }
 
 fn also(suspects: &[MemberId]) -> String {
@@ -178,6 +216,8 @@ fn also(suspects: &[MemberId]) -> String {
 pub struct Cause {
     /// The member.
     pub member: MemberId,
+    /// Its life.
+    pub incarnation: Incarnation,
     /// Its rank, if it had one.
     pub rank: Option<Rank>,
     /// Its host, empty if it never reported.
@@ -186,8 +226,38 @@ pub struct Cause {
     pub step: Step,
     /// The phase it happened in.
     pub phase: Phase,
+    /// What it was doing, as it last said; only of one that hangs: a process that is gone was further than its last word.
+    pub doing: Option<Doing>,
     /// What happened.
     pub what: What,
+}
+
+/// Where a rank hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doing {
+    /// What it was doing.
+    pub activity: Activity,
+    /// How many other ranks wait inside the step's collective.
+    pub waiting: u32,
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.activity {
+            Activity::Idle => "idle",
+            Activity::Preparing => "preparing",
+            Activity::Loading => "waiting for data",
+            Activity::Computing => "computing",
+            Activity::Reducing => "in the all-reduce",
+            Activity::Validating => "validating",
+            Activity::Saving => "copying its state for a checkpoint",
+        })?;
+        match self.waiting {
+            0 => Ok(()),
+            1 => f.write_str("; 1 other waits in the all-reduce"),
+            n => write!(f, "; {n} others wait in the all-reduce"),
+        }
+    }
 }
 
 impl fmt::Display for Cause {
@@ -199,7 +269,11 @@ impl fmt::Display for Cause {
         if !self.host.is_empty() {
             write!(f, " on {}", self.host)?;
         }
-        write!(f, ": {} [phase {}, step {}]", self.what, self.phase, self.step)
+        write!(f, ": {} [phase {}, step {}", self.what, self.phase, self.step)?;
+        match &self.doing {
+            Some(doing) => write!(f, ", {doing}]"),
+            None => f.write_str("]"),
+        }
     }
 }
 
@@ -223,14 +297,16 @@ pub enum Outcome {
     Finished(Ending),
     /// It was asked to stop: drained at a step boundary, or none if it had not begun or was told not to wait.
     Interrupted(Option<Ending>),
-    /// Fewer members came than the run needs.
+    /// Fewer members are there than the run needs, and no more can come.
     NotEnough {
-        /// How many came.
+        /// How many are there.
         joined: u32,
         /// How many it needs.
         min_ranks: u32,
-        /// Who did not come.
+        /// Who is not.
         missing: Vec<MemberId>,
+        /// Why, as far as it was seen: the first cause first.
+        causes: Vec<Cause>,
     },
     /// Something broke.
     Failed {

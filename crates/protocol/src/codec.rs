@@ -13,6 +13,9 @@ const DIRECTIVE: u16 = 2;
 const HEARTBEAT: u16 = 3;
 const WELCOME: u16 = 4;
 const HELLO: u16 = 5;
+const NODE_REPORT: u16 = 6;
+const NODE_ORDER: u16 = 7;
+const GOODBYE: u16 = 8;
 
 fn config() -> impl bincode::config::Config {
     bincode::config::legacy().with_limit::<MAX_PAYLOAD>()
@@ -28,6 +31,9 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) -> Result<(), CodecError> {
         Message::Heartbeat(body) => put(HEARTBEAT, body, out),
         Message::Welcome { config } => put(WELCOME, config, out),
         Message::Hello(body) => put(HELLO, body, out),
+        Message::NodeReport(body) => put(NODE_REPORT, &**body, out),
+        Message::NodeOrder(body) => put(NODE_ORDER, &**body, out),
+        Message::Goodbye(body) => put(GOODBYE, body, out),
     }
 }
 
@@ -55,6 +61,9 @@ fn decode(kind: u16, payload: &[u8]) -> Result<Message, CodecError> {
         HEARTBEAT => take(kind, payload).map(Message::Heartbeat),
         WELCOME => take(kind, payload).map(|config| Message::Welcome { config }),
         HELLO => take(kind, payload).map(Message::Hello),
+        NODE_REPORT => take(kind, payload).map(|body| Message::NodeReport(Box::new(body))),
+        NODE_ORDER => take(kind, payload).map(|body| Message::NodeOrder(Box::new(body))),
+        GOODBYE => take(kind, payload).map(Message::Goodbye),
         _ => Err(CodecError::Kind(kind)),
     }
 }
@@ -65,6 +74,21 @@ fn take<T: DeserializeOwned>(kind: u16, payload: &[u8]) -> Result<T, CodecError>
         Ok((body, used)) if used == payload.len() => Ok(body),
         _ => Err(CodecError::Payload { kind }),
     }
+}
+
+/// The bytes of any value of our own, without a frame and without a limit: for files, never for links.
+pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
+    bincode::serde::encode_to_vec(value, bincode::config::legacy()).expect("our own types can be written")
+}
+
+/// The value that has exactly these bytes.
+pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    // No list can claim more than a file holds: the limit is what a transcript's block may be.
+    let config = bincode::config::legacy().with_limit::<{ 16 * MAX_PAYLOAD }>();
+    bincode::serde::decode_from_slice(bytes, config)
+        .ok()
+        .filter(|(_, used)| *used == bytes.len())
+        .map(|(v, _)| v)
 }
 
 /// Turns a stream of bytes into messages: `push` what was read, then `pull` until there is none.

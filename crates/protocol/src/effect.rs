@@ -1,11 +1,12 @@
 //! What the machines ask their drivers to do. An effect is data: a driver runs them in the order given.
 
 use crate::cause::{Cause, Outcome};
+use crate::host::NodeOrder;
 use crate::message::{
-    CheckpointId, Digest, Directive, Fingerprint, Heartbeat, Membership, Profile, Report, ShardFile,
-    StartFrom, StepRecord,
+    CheckpointId, Digest, Directive, Fingerprint, Heartbeat, Membership, Owed, Profile, Report, ShardFile,
+    StepRecord, StopFlag, Truth,
 };
-use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Rank, Step, Trailer};
+use dtrain_types::{Epoch, Generation, Incarnation, MemberId, NodeId, Rank, Step, Trailer};
 
 /// What the supervisor asks of its driver.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +24,11 @@ pub enum SupervisorEffect {
     WriteManifest(Box<ManifestOrder>),
     /// Tell people and the log.
     Event(Event),
-    /// End this member's process by force; its exit is then reported by `handle_exit` like any other.
-    Kill(MemberId),
+    /// Send this order to its node.
+    Order(Box<NodeOrder>),
+    /// Reserve the generations up to this one, durably, then call `handle_reserved`. No generation is named before its
+    /// number is reserved: a later life of the run must never name one again.
+    Reserve(Generation),
     /// The run is over. The last effect of all.
     Finish(Box<Outcome>),
 }
@@ -78,6 +82,13 @@ pub enum Event {
         /// The member.
         member: MemberId,
     },
+    /// Hosts did not come in time and the run begins without them; they are let in when they come.
+    HostsMissing {
+        /// How many are there.
+        there: u32,
+        /// How many were wanted.
+        wanted: u32,
+    },
     /// A generation was announced.
     Formed {
         /// Its number.
@@ -107,6 +118,66 @@ pub enum Event {
     },
     /// A drain was asked for.
     Draining,
+    /// A node reported for the first time, or again after it was away.
+    NodeJoined {
+        /// The node.
+        node: NodeId,
+        /// Its host.
+        host: String,
+        /// How many ranks it offers.
+        ranks: u32,
+    },
+    /// A node cannot be reached; its members are lost if it is not back in time.
+    NodeAway {
+        /// The node.
+        node: NodeId,
+    },
+    /// A lost member's process is started again.
+    Restarting {
+        /// The member.
+        member: MemberId,
+        /// Its new life.
+        incarnation: Incarnation,
+    },
+    /// A member was lost too often and is not started again.
+    GivenUp {
+        /// The member.
+        member: MemberId,
+        /// How often it was started in the last minute.
+        restarts: u32,
+    },
+    /// The world makes steps again after a member was lost.
+    Recovered {
+        /// The member.
+        member: MemberId,
+        /// From the news of its loss to the next committed step. *Units*: seconds.
+        seconds: f64,
+        /// That step.
+        step: Step,
+    },
+    /// Nobody had the state any more: the run goes on from a checkpoint (or from the beginning).
+    Resumed {
+        /// The step of that state.
+        from: Step,
+        /// Steps that are computed again.
+        lost: u64,
+    },
+    /// A rank is much slower than the others, or is no more.
+    Straggler {
+        /// The member.
+        member: MemberId,
+        /// Its rank.
+        rank: Rank,
+        /// Its time for a micro-batch, as a multiple of the median rank's; below the bound: it has caught up.
+        ratio: f64,
+        /// Whether it is one now.
+        slow: bool,
+    },
+    /// A generation ends at a step boundary, for a reason that is no fault.
+    Reforming {
+        /// Why.
+        reason: Reason,
+    },
     /// A checkpoint is complete.
     CheckpointWritten {
         /// Its name.
@@ -123,6 +194,34 @@ pub enum Event {
     },
     /// A fault was seen. The first one seen is not always the first cause: that is in the outcome.
     Fault(Cause),
+}
+
+/// Why a generation that works is replaced by another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// These are admitted.
+    Admission(Vec<MemberId>),
+    /// These are let go: their node was asked to leave.
+    Departure(Vec<MemberId>),
+    /// The ranges are cut anew, in proportion to speed.
+    Balance,
+    /// A member's collectives broke off, and nobody was lost.
+    Broken(MemberId),
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |members: &[MemberId]| {
+            let names: Vec<String> = members.iter().map(ToString::to_string).collect();
+            format!("member{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
+        };
+        match self {
+            Self::Admission(members) => write!(f, "{} join", list(members)),
+            Self::Departure(members) => write!(f, "{} leave", list(members)),
+            Self::Balance => f.write_str("the ranges follow the speed of the ranks"),
+            Self::Broken(member) => write!(f, "the collectives of member {member} broke off"),
+        }
+    }
 }
 
 /// How a member's process is to end.
@@ -161,30 +260,41 @@ pub enum MemberEffect {
         /// All ranks.
         membership: Membership,
     },
-    /// Load this state, then call `handle_loaded`.
+    /// Abort the collectives of every generation below this one and stop computing; then, once no step of them can be
+    /// applied any more and every step that was applied is handed over, call `handle_left`.
+    Quit {
+        /// The generation that is being formed.
+        generation: Generation,
+    },
+    /// Take this state (load it, copy it into fresh memory, or lend it to those who copy), then call `handle_loaded`.
     Load {
         /// The generation.
         generation: Generation,
-        /// Where the state comes from.
-        start: StartFrom,
+        /// Which.
+        truth: Truth,
     },
-    /// Make steps from this one on, as the schedule says.
+    /// Make steps from this one on, as the schedule says; first do again what is owed after the step before it.
     Run {
         /// The generation.
         generation: Generation,
         /// The first step.
         from_step: Step,
+        /// What is owed.
+        owed: Owed,
     },
-    /// Set the stop flag in the next trailer.
-    AskStop,
+    /// Set these bits of the stop flag in the next trailer.
+    AskStop(StopFlag),
+    /// The validation of this epoch is recorded. The driver makes no step after a validation that is not: were a member
+    /// lost, the others could not make it again.
+    Validated(Epoch),
     /// Make no further step until `Resume`: too many records wait for an acknowledgement (S10).
     Pause,
     /// Go on after a `Pause`.
     Resume,
-    /// All checkpoints up to this step are written or given up. The driver copies the state for a checkpoint only when
+    /// All checkpoints up to this one are written or given up. The driver copies the state for a checkpoint only when
     /// the one before it is settled, so that a crash never costs more than two intervals, however short they are.
-    Settled(Step),
-    /// Abort all collectives and stop computing.
+    Settled(CheckpointId),
+    /// Abort all collectives and stop computing: the run is over for this member.
     Abort,
     /// Flush the control link and end the process. The last effect of all.
     Exit(Exit),

@@ -1,5 +1,6 @@
 //! The control plane: two pure machines, [`Supervisor`] and [`Member`], the two whole-view messages between them,
-//! [`Report`] (up) and [`Directive`] (down), and the codec that turns messages into framed bytes.
+//! [`Report`] (up) and [`Directive`] (down), and the codec that turns messages into framed bytes. A third, small machine,
+//! [`Node`], starts and ends the members' processes of a host, by whole views too.
 //!
 //! A machine is plain data with `handle_*(now, input, &mut effects)`, `handle_timeout(now, &mut effects)`,
 //! `next_deadline()` and getters. The driver feeds it, runs the effects in order and arms one timer; input that is
@@ -12,23 +13,29 @@ mod cause;
 mod codec;
 mod effect;
 mod frame;
+mod host;
 mod member;
 mod message;
+mod node;
 mod schedule;
 mod supervisor;
 mod timeouts;
+pub mod transcript;
 
-pub use cause::{Cause, Ending, ExitCause, Failure, Outcome, What};
+pub use cause::{Cause, Doing, Ending, ExitCause, Failure, Outcome, What};
 pub use codec::{Decoder, encode};
-pub use effect::{Event, Exit, ManifestOrder, MemberEffect, SupervisorEffect, Validation};
+pub use effect::{Event, Exit, ManifestOrder, MemberEffect, Reason, SupervisorEffect, Validation};
 pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
+pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
 pub use member::{Member, MemberConfig};
 pub use message::{
-    Activity, CheckpointId, Digest, Directive, Fingerprint, Finished, Heartbeat, Hello, MAX_IN_REPORT,
-    MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message, Number, Phase, Profile, Report,
-    Seat, ShardFile, ShardOutcome, ShardReport, Stage, StartFrom, StartId, StepRecord, ValidationPart,
-    cut_text,
+    Activity, BootId, CheckpointId, Digest, Directive, Fingerprint, Finished, Goodbye, Heartbeat, Hello,
+    Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message, Number,
+    Owed, Phase, Profile, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StartFrom,
+    StepRecord, StopFlag, Truth, ValidationPart, cut_text,
 };
+pub use node::{Node, NodeConfig, NodeEffect};
 pub use schedule::{CheckpointEvery, Due, Schedule};
-pub use supervisor::{Reduce, Request, Supervisor, SupervisorConfig};
+pub use supervisor::{Losses, Reduce, Request, Supervisor, SupervisorConfig};
 pub use timeouts::{Timeouts, TimeoutsError};
+pub use transcript::Input;

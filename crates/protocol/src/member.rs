@@ -6,25 +6,27 @@
 use crate::cause::Failure;
 use crate::effect::{Exit, MemberEffect};
 use crate::message::{
-    Activity, Digest, Directive, Finished, Heartbeat, MAX_IN_REPORT, MAX_STEPS_IN_REPORT, MAX_UNACKNOWLEDGED,
-    Number, Phase, Profile, Report, ShardOutcome, ShardReport, Stage, StartFrom, StartId, StepRecord,
-    ValidationPart, cut_text,
+    Activity, CheckpointId, Digest, Directive, Finished, Heartbeat, Limits, Number, Phase, Profile, Report,
+    ShardOutcome, ShardReport, Stage, StepRecord, StopFlag, Truth, ValidationPart, cut_text,
 };
 use crate::timeouts::Timeouts;
-use dtrain_types::{Generation, Incarnation, Instance, Instant, MemberId, Rank, Step};
+use dtrain_types::{Epoch, Generation, Incarnation, Instance, Instant, MemberId, Rank, Step};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// What a member is made from.
 #[derive(Clone, Debug)]
 pub struct MemberConfig {
     /// The slot.
     pub member: MemberId,
-    /// The process's random number.
-    pub start_id: StartId,
+    /// Its life, as the order to start its process says.
+    pub incarnation: Incarnation,
     /// Who it is.
     pub profile: Profile,
     /// The run's timeouts.
     pub timeouts: Timeouts,
+    /// How much it holds and says at once.
+    pub limits: Limits,
 }
 
 /// One life of one member.
@@ -35,13 +37,16 @@ pub struct MemberConfig {
 #[derive(Debug)]
 pub struct Member {
     config: MemberConfig,
-    /// Who gave us our life: bound by the first Directive.
-    bound: Option<(Instance, Incarnation)>,
+    /// The supervisor that we obey: bound by the first Directive.
+    bound: Option<Instance>,
+    /// The generation that our state, records and words belong to.
     generation: Generation,
-    /// The phase of `generation` that was acted on last.
-    phase: Phase,
+    /// The generation and phase that was acted on last; ahead of `generation` while we leave that.
+    acted: (Generation, Phase),
+    /// The rank in the generation that is being formed.
+    next_rank: Option<Rank>,
     rank: Option<Rank>,
-    start: StartFrom,
+    truth: Truth,
     /// The newest Directive that was taken in.
     seen: Number,
     stage: Stage,
@@ -49,15 +54,17 @@ pub struct Member {
     reported_activity: Activity,
     applied: Option<Step>,
     verified: Option<(Step, Digest)>,
-    /// A committed step had the stop flag set: there is no step after it.
+    /// A committed step had the stop flag set: there is no step after it in this generation.
     stopped: bool,
-    /// The stop flag was asked of the driver.
-    asked: bool,
+    /// The bits of the stop flag that were asked of the driver.
+    asked: StopFlag,
     steps: VecDeque<StepRecord>,
     validations: VecDeque<ValidationPart>,
     shards: VecDeque<ShardReport>,
-    /// All checkpoints up to this step are written or given up.
-    settled: Step,
+    /// All checkpoints up to this one are written or given up.
+    settled: CheckpointId,
+    /// All validations up to this epoch are recorded.
+    validated: Option<Epoch>,
     paused: bool,
     /// The number of the last Report.
     number: Number,
@@ -77,9 +84,10 @@ impl Member {
             config,
             bound: None,
             generation: Generation(0),
-            phase: Phase::Join,
+            acted: (Generation(0), Phase::Join),
+            next_rank: None,
             rank: None,
-            start: StartFrom::Fresh,
+            truth: Truth::default(),
             seen: Number(0),
             stage: Stage::Joining,
             activity: Activity::Idle,
@@ -87,11 +95,12 @@ impl Member {
             applied: None,
             verified: None,
             stopped: false,
-            asked: false,
+            asked: StopFlag::default(),
             steps: VecDeque::new(),
             validations: VecDeque::new(),
             shards: VecDeque::new(),
-            settled: Step(0),
+            settled: CheckpointId::default(),
+            validated: None,
             paused: false,
             number: Number(0),
             dirty: false,
@@ -114,20 +123,21 @@ impl Member {
             return;
         }
         self.heard = now;
-        if directive.number <= self.seen || directive.generation < self.generation {
+        if directive.number <= self.seen {
             return;
         }
-        self.bound = Some((directive.instance, directive.incarnation));
+        self.bound = Some(directive.instance);
         self.seen = directive.number;
         self.acknowledge(directive, effects);
         // Once per (generation, phase): a repeated or overtaken Directive must not build or run anything twice.
-        if (directive.generation, directive.phase) > (self.generation, self.phase) {
-            (self.generation, self.phase) = (directive.generation, directive.phase);
+        if (directive.generation, directive.phase) > self.acted {
+            self.acted = (directive.generation, directive.phase);
             self.act(now, directive, effects);
         }
-        if directive.drain && !self.asked && self.stage == Stage::Running {
-            self.asked = true;
-            effects.push(MemberEffect::AskStop);
+        let asks = directive.stop.with(self.asked) != self.asked;
+        if asks && self.is_running(directive.generation) {
+            self.asked = self.asked.with(directive.stop);
+            effects.push(MemberEffect::AskStop(self.asked));
         }
         if self.dirty && !self.over {
             self.progress(now, effects);
@@ -136,19 +146,64 @@ impl Member {
 
     /// Takes in a sign of life of the supervisor.
     pub fn handle_heartbeat(&mut self, now: Instant, beat: &Heartbeat) {
-        if self.bound == Some((beat.instance, beat.incarnation)) && beat.member == self.config.member {
+        let ours = (self.bound, self.config.incarnation, self.config.member);
+        if (Some(beat.instance), beat.incarnation, beat.member) == ours {
             self.heard = now;
         }
+    }
+
+    /// Everything of the generations below this one is left: the compute thread is idle, every step that it applied was
+    /// handed over, and the state holds `applied` updates (none without a state).
+    ///
+    /// *Panics* if that is another number than the steps handed over make, or the generation was entered before: each is
+    /// asked for once.
+    pub fn handle_left(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        applied: Option<Step>,
+        effects: &mut Vec<MemberEffect>,
+    ) {
+        if self.over {
+            return;
+        }
+        assert!(generation > self.generation, "generation {generation} is entered in {}", self.generation);
+        assert!(applied == self.applied, "the state holds {applied:?} updates, {:?} were told", self.applied);
+        self.generation = generation;
+        self.rank = self.next_rank;
+        self.validations.clear();
+        self.verified = None;
+        (self.stopped, self.asked) = (false, StopFlag::default());
+        if !matches!(self.stage, Stage::Failed(_)) {
+            self.stage = Stage::Formed;
+        }
+        self.report(now, effects);
     }
 
     /// The data plane of `generation` stands: all peers were reached.
     pub fn handle_built(&mut self, generation: Generation, effects: &mut Vec<MemberEffect>) {
         if self.in_sync(generation) {
-            effects.push(MemberEffect::Load { generation, start: self.start });
+            effects.push(MemberEffect::Load { generation, truth: self.truth.clone() });
         }
     }
 
-    /// The state is loaded: it holds `applied` updates and has this digest.
+    /// The data plane of `generation` could not be built, or broke off; the member waits for the next one.
+    pub fn handle_broken(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        why: &str,
+        unreachable: Vec<MemberId>,
+        effects: &mut Vec<MemberEffect>,
+    ) {
+        let works = matches!(self.stage, Stage::Formed | Stage::Ready { .. } | Stage::Running);
+        if !self.over && works && self.is_here(generation) {
+            self.stage = Stage::Broken { why: cut_text(why), unreachable };
+            self.report(now, effects);
+        }
+    }
+
+    /// The state is loaded or copied, whole: it holds `applied` updates and has this digest.
     pub fn handle_loaded(
         &mut self,
         now: Instant,
@@ -157,8 +212,12 @@ impl Member {
         state_digest: Digest,
         effects: &mut Vec<MemberEffect>,
     ) {
+        if self.over || generation != self.generation {
+            return;
+        }
+        // Like a step, a state counts until the generation is left, whatever was heard of the next one.
+        self.applied = Some(applied);
         if self.in_sync(generation) {
-            self.applied = Some(applied);
             self.stage = Stage::Ready { state_digest };
             self.report(now, effects);
         }
@@ -166,17 +225,25 @@ impl Member {
 
     /// A step was made: its update is applied.
     ///
-    /// *Panics* if it is not the step after the last one, or comes after a set stop flag: the state would be lost.
+    /// It counts until the generation is left, whatever was heard of the next one: the state has it.
+    ///
+    /// *Panics* if another generation made it, if it is not the step after the last one, or comes after a set stop flag: the
+    /// state would be lost.
     pub fn handle_step(&mut self, now: Instant, record: StepRecord, effects: &mut Vec<MemberEffect>) {
-        if !self.is_running(record.generation) {
+        if self.over {
             return;
         }
+        assert_eq!(record.generation, self.generation, "a generation is left after its last step");
         assert!(!self.stopped, "step {} was made after a step with the stop flag set", record.step);
         assert_eq!(Some(record.step), self.applied.map(Step::next), "steps are made in order");
         self.applied = Some(record.step);
         self.stopped = record.trailer.stop != 0;
         self.steps.push_back(record);
         self.progress(now, effects);
+        if self.stopped && self.dirty {
+            // All others stand here too, and the supervisor waits for the last of us.
+            self.report(now, effects);
+        }
     }
 
     /// The rank's share of a validation is done.
@@ -189,19 +256,20 @@ impl Member {
     ) {
         if self.is_running(generation) {
             self.validations.push_back(part);
-            self.progress(now, effects);
+            // The world waits for this.
+            self.report(now, effects);
         }
     }
 
     /// A shard is durable, or could not be written. It may come after the last step.
     pub fn handle_shard(&mut self, now: Instant, mut shard: ShardReport, effects: &mut Vec<MemberEffect>) {
-        let generation = shard.id.generation;
-        if self.is_running(generation) || self.is_in(generation) && matches!(self.stage, Stage::Finished(_)) {
+        // Writers go on in the background when a generation ends: the supervisor says which shards still count.
+        if !self.over && shard.id > self.settled {
             if let ShardOutcome::Failed { reason } = &mut shard.outcome {
                 *reason = cut_text(reason);
             }
             // Writers may end in any order, and checkpoints are settled in theirs: the least goes up first.
-            let at = self.shards.partition_point(|other| other.id.step < shard.id.step);
+            let at = self.shards.partition_point(|other| other.id < shard.id);
             self.shards.insert(at, shard);
             self.progress(now, effects);
         }
@@ -245,6 +313,7 @@ impl Member {
     }
 
     /// The rank cannot go on. Before the first generation, `generation` is 0; what broke the process itself counts in any.
+    /// A collective that broke off is no failure: see [`Member::handle_broken`].
     ///
     /// The member stays, says so until it is told to leave, and so is named before those that only noticed.
     pub fn handle_failure(
@@ -254,15 +323,11 @@ impl Member {
         failure: Failure,
         effects: &mut Vec<MemberEffect>,
     ) {
-        if self.over || !(self.is_in(generation) || failure.is_of_process()) {
+        if self.over || !(generation == self.generation || failure.is_of_process()) {
             return;
         }
-        // A panic unwinds through an aborted collective: the later, better word wins over the first.
-        let better = match &self.stage {
-            Stage::Failed(before) => before.is_secondary() && !failure.is_secondary(),
-            _ => true,
-        };
-        if better {
+        // A panic unwinds through an aborted collective: the first word of the process itself stays.
+        if !matches!(self.stage, Stage::Failed(_)) {
             self.stage = Stage::Failed(failure.cut());
             self.report(now, effects);
         }
@@ -281,7 +346,7 @@ impl Member {
             effects.push(MemberEffect::Abort);
             return self.exit(Exit::Failed, effects);
         }
-        if self.dirty && now >= self.last_report + self.config.timeouts.pace {
+        if self.dirty && now >= self.last_report + self.pace() {
             self.report(now, effects);
         } else if now >= self.last_word + self.config.timeouts.heartbeat {
             self.beat(now, effects);
@@ -293,7 +358,7 @@ impl Member {
     pub fn next_deadline(&self) -> Option<Instant> {
         let times = &self.config.timeouts;
         let beat = self.last_word + times.heartbeat;
-        let word = if self.dirty { beat.min(self.last_report + times.pace) } else { beat };
+        let word = if self.dirty { beat.min(self.last_report + self.pace()) } else { beat };
         (!self.over).then(|| word.min(self.heard + times.orphan))
     }
 
@@ -321,48 +386,54 @@ impl Member {
         self.applied
     }
 
-    /// How many steps wait for an acknowledgement; see [`MAX_UNACKNOWLEDGED`].
+    /// The number of the newest Directive that was taken in; it never falls.
+    #[must_use]
+    pub fn seen(&self) -> Number {
+        self.seen
+    }
+
+    /// How many steps wait for an acknowledgement; see [`Limits::unacknowledged`].
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
         self.steps.len()
     }
 
     fn is_mine(&self, directive: &Directive) -> bool {
-        directive.member == self.config.member
-            && directive.start_id == self.config.start_id
-            && self.bound.is_none_or(|bound| bound == (directive.instance, directive.incarnation))
+        (directive.member, directive.incarnation) == (self.config.member, self.config.incarnation)
+            && self.bound.is_none_or(|bound| bound == directive.instance)
     }
 
-    fn is_in(&self, generation: Generation) -> bool {
-        generation == self.generation
+    /// Whether `generation` is ours and no newer one is being formed.
+    fn is_here(&self, generation: Generation) -> bool {
+        generation == self.generation && generation == self.acted.0
     }
 
     fn is_running(&self, generation: Generation) -> bool {
-        !self.over && self.is_in(generation) && self.stage == Stage::Running
+        !self.over && self.is_here(generation) && self.stage == Stage::Running
     }
 
     fn in_sync(&self, generation: Generation) -> bool {
-        !self.over && self.is_in(generation) && self.phase == Phase::Sync && self.stage == Stage::Formed
+        let synced = self.acted.1 == Phase::Sync && self.stage == Stage::Formed;
+        !self.over && self.is_here(generation) && synced
     }
 
     /// Acts on a phase that is new. A member that failed only waits for the order to leave.
     fn act(&mut self, now: Instant, directive: &Directive, effects: &mut Vec<MemberEffect>) {
-        let rank = directive.membership.rank_of(self.config.member);
+        let (generation, rank) = (directive.generation, directive.membership.rank_of(self.config.member));
         match (directive.phase, &self.stage, rank) {
-            (Phase::Form, Stage::Joining, Some(_)) => {
-                self.rank = rank;
-                self.stage = Stage::Formed;
-                self.report(now, effects);
+            (Phase::Form, stage, Some(_)) if !matches!(stage, Stage::Failed(_)) => {
+                self.next_rank = rank;
+                effects.push(MemberEffect::Quit { generation });
             }
-            (Phase::Sync, Stage::Formed, Some(rank)) => {
-                self.start = directive.start;
-                let (generation, membership) = (directive.generation, directive.membership.clone());
+            (Phase::Sync, Stage::Formed, Some(rank)) if generation == self.generation => {
+                self.truth = directive.truth.clone();
+                let membership = directive.membership.clone();
                 effects.push(MemberEffect::Build { generation, rank, membership });
             }
-            (Phase::Run, Stage::Ready { .. }, Some(_)) => {
+            (Phase::Run, Stage::Ready { .. }, Some(_)) if generation == self.generation => {
                 self.stage = Stage::Running;
                 let from_step = self.applied.expect("a member that is ready has a state").next();
-                effects.push(MemberEffect::Run { generation: directive.generation, from_step });
+                effects.push(MemberEffect::Run { generation, from_step, owed: directive.owed });
                 self.report(now, effects);
             }
             (Phase::Finish, _, _) => self.leave(now, effects),
@@ -378,8 +449,7 @@ impl Member {
     fn leave(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
         let exit = match &self.stage {
             // The code says so too, in case the last Report does not get through.
-            Stage::Failed(failure) if !failure.is_secondary() => Exit::Failed,
-            Stage::Failed(_) => Exit::Ordered,
+            Stage::Failed(_) => Exit::Failed,
             _ => {
                 self.stage = Stage::Leaving;
                 Exit::Ordered
@@ -396,24 +466,26 @@ impl Member {
 
     /// Drops what the supervisor has recorded.
     fn acknowledge(&mut self, directive: &Directive, effects: &mut Vec<MemberEffect>) {
-        let full = self.steps.len() > MAX_STEPS_IN_REPORT
-            || self.validations.len() > MAX_IN_REPORT
-            || self.shards.len() > MAX_IN_REPORT;
+        let limits = self.config.limits;
+        let full = !self.holds_at_most(limits.steps, limits.others);
         while self.steps.front().is_some_and(|record| record.step <= directive.acknowledged) {
             self.steps.pop_front();
         }
         while self.validations.front().is_some_and(|part| Some(part.epoch) <= directive.validated) {
             self.validations.pop_front();
         }
-        self.shards
-            .retain(|shard| shard.id.generation == directive.generation && shard.id.step > directive.settled);
+        self.shards.retain(|shard| shard.id > directive.settled);
+        if directive.validated > self.validated {
+            self.validated = directive.validated;
+            effects.extend(directive.validated.map(MemberEffect::Validated));
+        }
         if directive.settled > self.settled {
             self.settled = directive.settled;
             effects.push(MemberEffect::Settled(directive.settled));
         }
         // What did not fit into the last Report can go now.
         self.dirty |= full;
-        if self.paused && self.holds_at_most(MAX_UNACKNOWLEDGED / 2, MAX_IN_REPORT) {
+        if self.paused && self.holds_at_most(limits.unacknowledged / 2, limits.others) {
             self.paused = false;
             effects.push(MemberEffect::Resume);
         }
@@ -423,14 +495,19 @@ impl Member {
         self.steps.len() <= steps && self.validations.len() <= others && self.shards.len() <= others
     }
 
+    fn pace(&self) -> Duration {
+        self.config.timeouts.pace_of(self.rank)
+    }
+
     /// Something to report that need not go this instant: a model of a thousand steps a second must not send a
     /// thousand Reports, each with all the steps that are not acknowledged yet.
     fn progress(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
         self.dirty = true;
-        if now >= self.last_report + self.config.timeouts.pace {
+        if now >= self.last_report + self.pace() {
             self.report(now, effects);
         }
-        if !self.paused && !self.holds_at_most(MAX_UNACKNOWLEDGED - 1, 2 * MAX_IN_REPORT - 1) {
+        let limits = self.config.limits;
+        if !self.paused && !self.holds_at_most(limits.unacknowledged - 1, 2 * limits.others - 1) {
             self.paused = true;
             effects.push(MemberEffect::Pause);
         }
@@ -439,8 +516,10 @@ impl Member {
     /// A sign of life: the number only, where the supervisor needs nothing else from us.
     fn beat(&mut self, now: Instant, effects: &mut Vec<MemberEffect>) {
         let same = self.activity == self.reported_activity && !self.dirty;
-        let quiet = self.stage == Stage::Running && self.holds_at_most(0, 0) && same;
-        let Some((instance, incarnation)) = self.bound.filter(|_| quiet) else {
+        // Who has stopped says so in full: its last Report may be lost, and its step was acknowledged by what another told.
+        let moves = self.stage == Stage::Running && !self.stopped;
+        let quiet = moves && self.holds_at_most(0, 0) && same;
+        let Some(instance) = self.bound.filter(|_| quiet) else {
             return self.report(now, effects);
         };
         self.last_word = now;
@@ -448,7 +527,7 @@ impl Member {
             instance,
             generation: self.generation,
             member: self.config.member,
-            incarnation,
+            incarnation: self.config.incarnation,
             number: self.seen,
         }));
     }
@@ -457,12 +536,12 @@ impl Member {
         (self.last_report, self.last_word, self.dirty) = (now, now, false);
         self.number = self.number.next();
         self.reported_activity = self.activity;
+        let limits = self.config.limits;
         effects.push(MemberEffect::Send(Box::new(Report {
-            instance: self.bound.map(|(instance, _)| instance),
+            instance: self.bound,
             generation: self.generation,
             member: self.config.member,
-            incarnation: self.bound.map_or(Incarnation(0), |(_, incarnation)| incarnation),
-            start_id: self.config.start_id,
+            incarnation: self.config.incarnation,
             number: self.number,
             seen: self.seen,
             profile: self.config.profile.clone(),
@@ -470,9 +549,9 @@ impl Member {
             activity: self.activity,
             applied: self.applied,
             verified: self.verified,
-            steps: self.steps.iter().take(MAX_STEPS_IN_REPORT).copied().collect(),
-            validations: self.validations.iter().take(MAX_IN_REPORT).cloned().collect(),
-            shards: self.shards.iter().take(MAX_IN_REPORT).cloned().collect(),
+            steps: self.steps.iter().take(limits.steps).copied().collect(),
+            validations: self.validations.iter().take(limits.others).cloned().collect(),
+            shards: self.shards.iter().take(limits.others).cloned().collect(),
         })));
     }
 }

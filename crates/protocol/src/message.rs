@@ -4,11 +4,14 @@
 //! Nothing here decides anything, and nothing here is bulk: gradients and state never travel in a message.
 
 use crate::cause::Failure;
+use crate::host::{NodeOrder, NodeReport};
 use dtrain_types::{
-    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroRange, Rank, Step, Trailer, WorldSize,
+    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroRange, NodeId, Rank, Step, Trailer,
+    WorldSize,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::SocketAddr;
 
 /// The most step records that one [`Report`] carries; the oldest go first. *Units*: records.
 pub const MAX_STEPS_IN_REPORT: usize = 256;
@@ -16,6 +19,24 @@ pub const MAX_STEPS_IN_REPORT: usize = 256;
 pub const MAX_IN_REPORT: usize = 8;
 /// How many unacknowledged records a member holds before it asks its driver to pause (S10). *Units*: records.
 pub const MAX_UNACKNOWLEDGED: usize = 1024;
+/// How much a member holds and says at once. The bounds of the messages are the most; less is for the simulator, whose runs
+/// are too short to come to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Step records in one Report, at most [`MAX_STEPS_IN_REPORT`]. *Units*: records.
+    pub steps: usize,
+    /// Validation parts, and shard reports, in one Report, at most [`MAX_IN_REPORT`].
+    pub others: usize,
+    /// Unacknowledged records at which the driver is asked to pause, at most [`MAX_UNACKNOWLEDGED`].
+    pub unacknowledged: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { steps: MAX_STEPS_IN_REPORT, others: MAX_IN_REPORT, unacknowledged: MAX_UNACKNOWLEDGED }
+    }
+}
+
 /// The most bytes of a text (an error, a panic) inside a message; [`cut_text`] keeps the beginning.
 pub const MAX_TEXT: usize = 4096;
 
@@ -30,10 +51,10 @@ impl fmt::Display for Digest {
     }
 }
 
-/// A number that a process draws at random when it starts; two lives of one member differ in it.
+/// A number that a node draws at random when it starts; two lives of one node differ in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct StartId(pub u64);
+pub struct BootId(pub u64);
 
 /// The place of a message in the order of its sender; 0 is "none yet".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -85,6 +106,10 @@ pub struct Profile {
     pub host: String,
     /// Device name.
     pub device: String,
+    /// Where ranks of other hosts reach it; none in a world of one host.
+    pub address: Option<SocketAddr>,
+    /// Whether its host sees the folder of the run: only then it can read and write checkpoints.
+    pub sees_run_folder: bool,
 }
 
 /// Where the life of a generation stands. The order is the order in time; a [`Directive`] is acted on once per
@@ -95,7 +120,7 @@ pub enum Phase {
     Join,
     /// Members, ranks and ranges are named.
     Form,
-    /// The data plane is built and the state is loaded.
+    /// The data plane is built and the state is loaded or copied.
     Sync,
     /// Steps are made.
     Run,
@@ -125,6 +150,12 @@ pub struct Seat {
     pub member: MemberId,
     /// Its life.
     pub incarnation: Incarnation,
+    /// Its host. Ranks of a host are neighbours.
+    pub node: NodeId,
+    /// Where ranks of other hosts reach it.
+    pub address: Option<SocketAddr>,
+    /// Whether it reads and writes checkpoints.
+    pub sees_run_folder: bool,
     /// The micro-batches that it computes.
     pub range: MicroRange,
 }
@@ -143,6 +174,11 @@ impl Membership {
         self.seats.iter().position(|seat| seat.member == member).map(|i| Rank(i as u32))
     }
 
+    /// The ranks that read and write checkpoints, in order.
+    pub fn writers(&self) -> impl Iterator<Item = Rank> {
+        (0..).zip(&self.seats).filter(|(_, seat)| seat.sees_run_folder).map(|(rank, _)| Rank(rank))
+    }
+
     /// How many ranks there are.
     #[must_use]
     pub fn world(&self) -> WorldSize {
@@ -150,8 +186,8 @@ impl Membership {
     }
 }
 
-/// The name of a checkpoint: no path in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// The name of a checkpoint: no path in it. The order is that in which checkpoints are begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CheckpointId {
     /// The generation that wrote it.
     pub generation: Generation,
@@ -186,6 +222,41 @@ impl StartFrom {
     }
 }
 
+/// The state that a generation goes on with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Truth {
+    /// The updates it holds.
+    pub step: Step,
+    /// Who has it.
+    pub source: Source,
+}
+
+impl Default for Truth {
+    fn default() -> Self {
+        Self { step: Step(0), source: Source::Start(StartFrom::Fresh) }
+    }
+}
+
+/// Where the members of a generation find its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// Nobody has a state: all take this one. Of a checkpoint only those that see the run folder can; the others copy it.
+    Start(StartFrom),
+    /// These ranks hold it, in rising order; all others copy it from them, a slice from each.
+    Ranks(Vec<Rank>),
+}
+
+/// What is due again after the step that a generation begins with, because the one before did not finish it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owed {
+    /// Validate, as the end of this epoch.
+    pub validate: Option<Epoch>,
+    /// Write a checkpoint.
+    pub checkpoint: bool,
+    /// There is no further step.
+    pub ends: bool,
+}
+
 /// One committed update as a rank saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
@@ -199,6 +270,8 @@ pub struct StepRecord {
     pub trailer: Trailer,
     /// How long it took on this rank. *Units*: seconds.
     pub seconds: f64,
+    /// How long of that this rank computed, and did not wait for others. *Units*: seconds.
+    pub busy: f64,
     /// The learning rate of its update.
     pub lr: f64,
     /// Norm of the mean gradient, before clipping.
@@ -277,6 +350,13 @@ pub enum Stage {
     Joining,
     /// It left what was before and commits nothing more there.
     Formed,
+    /// Its collectives broke off: it waits for the next generation.
+    Broken {
+        /// What it saw.
+        why: String,
+        /// The members that it could not reach.
+        unreachable: Vec<MemberId>,
+    },
     /// All peers of the data plane are reached and the state is loaded.
     Ready {
         /// Digest of the whole state at `applied` (S5).
@@ -321,10 +401,8 @@ pub struct Report {
     pub generation: Generation,
     /// The member.
     pub member: MemberId,
-    /// The life that the supervisor issued to it; 0 until it did.
+    /// Its life.
     pub incarnation: Incarnation,
-    /// The process's own random number.
-    pub start_id: StartId,
     /// The order of this member's Reports; an older one is ignored.
     pub number: Number,
     /// The last Directive it took in.
@@ -347,6 +425,30 @@ pub struct Report {
     pub shards: Vec<ShardReport>,
 }
 
+/// Bits of [`dtrain_types::Trailer::stop`]: all ranks read the same ones, so all stop after the same step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StopFlag(pub u32);
+
+impl StopFlag {
+    /// The run ends after this step.
+    pub const DRAIN: Self = Self(1);
+    /// The generation ends after this step: somebody is to be admitted or let go, or the ranges are to be cut anew.
+    pub const REFORM: Self = Self(2);
+
+    /// Whether all bits of `other` are set.
+    #[must_use]
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The bits of both.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
 /// The supervisor's whole view, for one member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Directive {
@@ -356,26 +458,26 @@ pub struct Directive {
     pub generation: Generation,
     /// To whom.
     pub member: MemberId,
-    /// The life issued to `start_id`.
+    /// The life that is meant.
     pub incarnation: Incarnation,
-    /// The process that is meant.
-    pub start_id: StartId,
     /// The order of the Directives to this member; an older one is ignored.
     pub number: Number,
     /// Where the generation stands.
     pub phase: Phase,
     /// Members, ranks and ranges of the generation; empty in [`Phase::Join`].
     pub membership: Membership,
-    /// Which state to load in [`Phase::Sync`].
-    pub start: StartFrom,
+    /// Which state to go on with, from [`Phase::Sync`] on.
+    pub truth: Truth,
+    /// What is due again before the next step, in [`Phase::Run`].
+    pub owed: Owed,
     /// All steps up to this one are committed and written down: their records need not be sent again.
     pub acknowledged: Step,
     /// All validations up to this epoch are recorded.
     pub validated: Option<Epoch>,
-    /// All checkpoints of this generation up to this step are settled: written or given up.
-    pub settled: Step,
-    /// The members shall set the stop flag in their next trailer.
-    pub drain: bool,
+    /// All checkpoints up to this one are settled: written or given up.
+    pub settled: CheckpointId,
+    /// The bits that members shall set in the stop flag of their next trailer.
+    pub stop: StopFlag,
 }
 
 /// A sign of life, either way. It carries the number only.
@@ -398,10 +500,19 @@ pub struct Heartbeat {
 pub struct Hello {
     /// The slot it was started for.
     pub member: MemberId,
-    /// Its random start id.
-    pub start_id: StartId,
+    /// Its life.
+    pub incarnation: Incarnation,
     /// The revision of its binary.
     pub revision: String,
+}
+
+/// Why a node is needed no more. It is for people and exit codes: nothing is decided by it, so it may be lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Goodbye {
+    /// The exit code that says the same.
+    pub code: u8,
+    /// A sentence.
+    pub why: String,
 }
 
 /// Everything that crosses a control link.
@@ -420,6 +531,12 @@ pub enum Message {
     },
     /// From a fresh rank process.
     Hello(Hello),
+    /// Node to supervisor.
+    NodeReport(Box<NodeReport>),
+    /// Supervisor to node.
+    NodeOrder(Box<NodeOrder>),
+    /// Supervisor to node, the last word: the run is over, or has no place for this node.
+    Goodbye(Goodbye),
 }
 
 /// The first [`MAX_TEXT`] bytes of `text`, cut at a character.

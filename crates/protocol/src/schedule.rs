@@ -3,10 +3,12 @@
 //! A pure function of the run's configuration, so that every rank and the supervisor know it without a word. It does
 //! not know how any of it is done.
 
+use crate::message::StopFlag;
 use dtrain_types::{Epoch, Step};
+use serde::{Deserialize, Serialize};
 
 /// How often a checkpoint is written. Except with `Never`, the end and a drain always write one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointEvery {
     /// Never, not even at the end: benchmarks.
     Never,
@@ -19,7 +21,7 @@ pub enum CheckpointEvery {
 }
 
 /// The schedule of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     /// The last step of the run.
     pub last: Step,
@@ -47,18 +49,18 @@ pub struct Due {
 }
 
 impl Schedule {
-    /// What is due after `step`, whose trailer had the stop flag set or not.
+    /// What is due after `step`, whose trailer had this stop flag.
     ///
     /// The run's last step validates even inside an epoch; a drain does not, its epoch goes on after the resume.
     /// *Panics* if `step` is 0.
     #[must_use]
-    pub fn after(&self, step: Step, stop: u32) -> Due {
+    pub fn after(&self, step: Step, stop: StopFlag) -> Due {
         assert!(step.0 > 0, "nothing is due at the initial state");
         let every = |n: u64| step.0.is_multiple_of(n.max(1));
         let last = step >= self.last;
         let epoch = (step.0 - 1) / self.steps_per_epoch.max(1);
         let ends_epoch = every(self.steps_per_epoch);
-        let ends = last || stop != 0;
+        let ends = last || stop.has(StopFlag::DRAIN);
         Due {
             verify: self.verify > 0 && every(self.verify),
             validate: (self.validation_micro_batches > 0 && (ends_epoch || last))
@@ -83,7 +85,7 @@ mod tests {
     }
 
     fn steps_with(schedule: &Schedule, what: impl Fn(Due) -> bool) -> Vec<u64> {
-        (1..=schedule.last.0).filter(|s| what(schedule.after(Step(*s), 0))).collect()
+        (1..=schedule.last.0).filter(|s| what(schedule.after(Step(*s), StopFlag::default()))).collect()
     }
 
     #[test]
@@ -100,15 +102,15 @@ mod tests {
     fn a_validation_ends_each_epoch_and_the_run() {
         let schedule = schedule(CheckpointEvery::End);
         assert_eq!(steps_with(&schedule, |due| due.validate.is_some()), [4, 8, 10]);
-        assert_eq!(schedule.after(Step(4), 0).validate, Some(Epoch(0)));
-        assert_eq!(schedule.after(Step(10), 0).validate, Some(Epoch(2)));
+        assert_eq!(schedule.after(Step(4), StopFlag::default()).validate, Some(Epoch(0)));
+        assert_eq!(schedule.after(Step(10), StopFlag::default()).validate, Some(Epoch(2)));
         assert_eq!(steps_with(&schedule, |due| due.verify), [5, 10]);
     }
 
     #[test]
     fn a_stop_flag_ends_the_run_after_its_step_with_a_checkpoint_and_no_validation_inside_an_epoch() {
-        let due = schedule(CheckpointEvery::Epochs(1)).after(Step(6), 1);
+        let due = schedule(CheckpointEvery::Epochs(1)).after(Step(6), StopFlag::DRAIN);
         assert_eq!(due, Due { verify: false, validate: None, checkpoint: true, ends: true });
-        assert!(!schedule(CheckpointEvery::Never).after(Step(6), 1).checkpoint);
+        assert!(!schedule(CheckpointEvery::Never).after(Step(6), StopFlag::DRAIN).checkpoint);
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! This file does not know what is timed; it keeps the numbers and their order in one place.
 
+use dtrain_types::Rank;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 /// The timeouts of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeouts {
     /// The knob: how long a member may be silent, a link away, or a process still alive after it was told to leave.
     pub detect: Duration,
     /// A sign of life is sent this often: eight in `detect`, so that one late or lost message means nothing.
     pub heartbeat: Duration,
-    /// Progress (steps up, acknowledgements down) is sent at most this often; changes of phase go at once.
+    /// Rank 0 tells of its steps at most this often; what others wait for goes at once.
     pub pace: Duration,
     /// A timer that fires later than this says that its own process was stopped: everyone gets a new deadline.
     pub late: Duration,
@@ -20,7 +22,8 @@ pub struct Timeouts {
     pub form: Duration,
     /// The least time without a step that counts as a hang.
     pub progress: Duration,
-    /// A member that hears nothing from its supervisor for so long gives up.
+    /// A member or a node that hears nothing from its supervisor for so long gives up: with the way there and back, within
+    /// three `detect` of the loss.
     pub orphan: Duration,
     /// The last resort where nothing is learned yet: building, loading, the first steps, a validation, the last files.
     pub patience: Duration,
@@ -53,17 +56,26 @@ impl Timeouts {
         let all = Self {
             detect,
             heartbeat: detect / 8,
-            pace: detect / 200,
+            pace: detect / 50,
             late: detect / 2,
             form: detect * 10,
             progress: detect * 5,
-            orphan: detect * 10,
+            orphan: detect * 5 / 2,
             patience: detect * 600,
         };
-        let rising = [all.pace, all.heartbeat, all.late, all.detect, all.progress, all.form, all.patience];
+        let rising =
+            [all.pace, all.heartbeat, all.late, all.detect, all.orphan, all.progress, all.form, all.patience];
         assert!(rising.is_sorted_by(|a, b| a < b), "timeouts out of order: {all}");
-        assert!(all.heartbeat * 4 <= all.detect && all.detect < all.orphan, "timeouts out of order: {all}");
+        assert!(all.heartbeat * 4 <= all.detect, "timeouts out of order: {all}");
         Ok(all)
+    }
+}
+
+impl Timeouts {
+    /// How often a rank tells of its steps. One rank's word commits them; the others tell with their signs of life.
+    #[must_use]
+    pub fn pace_of(&self, rank: Option<Rank>) -> Duration {
+        if rank == Some(Rank(0)) { self.pace } else { self.heartbeat }
     }
 }
 
@@ -105,6 +117,6 @@ mod tests {
     #[test]
     fn the_timeouts_are_printed_with_their_names() {
         let text = Timeouts::derive(Duration::from_secs(1)).map(|t| t.to_string()).unwrap_or_default();
-        assert!(text.starts_with("detect 1s: heartbeat 125ms, pace 5ms, late 500ms"), "{text}");
+        assert!(text.starts_with("detect 1s: heartbeat 125ms, pace 20ms, late 500ms"), "{text}");
     }
 }

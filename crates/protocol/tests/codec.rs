@@ -1,13 +1,14 @@
 //! The bytes on the control link: pinned by golden headers, and proof against every change on the way.
 
 use dtrain_protocol::{
-    Activity, CheckpointId, CodecError, Decoder, Digest, Directive, Failure, Fingerprint, HEADER_BYTES,
-    Heartbeat, Hello, MAX_PAYLOAD, MAX_TEXT, Membership, Message, Number, Phase, Profile, Report, Seat,
-    ShardFile, ShardOutcome, ShardReport, Stage, StartFrom, StartId, StepRecord, VERSION, ValidationPart,
-    cut_text, encode,
+    Activity, BootId, CheckpointId, CodecError, Decoder, Digest, Directive, ExitCause, Failure, Fingerprint,
+    Goodbye, HEADER_BYTES, Heartbeat, Hello, LifeOrder, LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership,
+    Message, NodeOrder, NodeReport, Number, Owed, Phase, Profile, Report, Seat, ShardFile, ShardOutcome,
+    ShardReport, Source, Stage, StepRecord, StopFlag, Truth, VERSION, ValidationPart, cut_text, encode,
 };
 use dtrain_types::{
-    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, Rank, Step, Trailer,
+    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank, Step,
+    Trailer,
 };
 use proptest::prelude::*;
 
@@ -19,6 +20,7 @@ fn report() -> Report {
         epoch: Epoch(1),
         trailer,
         seconds: 0.25,
+        busy: 0.125,
         lr: 1e-3,
         gradient_norm: 2.0,
     };
@@ -30,7 +32,6 @@ fn report() -> Report {
         generation: Generation(2),
         member: MemberId(3),
         incarnation: Incarnation(4),
-        start_id: StartId(5),
         number: Number(6),
         seen: Number(7),
         profile: Profile {
@@ -42,6 +43,8 @@ fn report() -> Report {
             pid: 8,
             host: "a".to_owned(),
             device: "cpu".to_owned(),
+            address: Some(([10, 0, 0, 1], 29_401).into()),
+            sees_run_folder: true,
         },
         stage: Stage::Failed(Failure::NonFinite { step: Step(8), micro_batch: Some(MicroBatch(2)) }),
         activity: Activity::Reducing,
@@ -66,6 +69,9 @@ fn directive() -> Directive {
     let seat = |m| Seat {
         member: MemberId(m),
         incarnation: Incarnation(1),
+        node: NodeId(0),
+        address: None,
+        sees_run_folder: true,
         range: MicroRange { lo: m * 2, hi: m * 2 + 2 },
     };
     Directive {
@@ -73,15 +79,15 @@ fn directive() -> Directive {
         generation: Generation(2),
         member: MemberId(3),
         incarnation: Incarnation(4),
-        start_id: StartId(5),
         number: Number(6),
         phase: Phase::Run,
         membership: Membership { seats: vec![seat(0), seat(1)] },
-        start: StartFrom::Checkpoint(CheckpointId { generation: Generation(1), step: Step(3) }),
+        truth: Truth { step: Step(6), source: Source::Ranks(vec![Rank(0)]) },
+        owed: Owed { validate: Some(Epoch(1)), checkpoint: true, ends: false },
         acknowledged: Step(7),
         validated: Some(Epoch(0)),
-        settled: Step(3),
-        drain: true,
+        settled: CheckpointId { generation: Generation(1), step: Step(3) },
+        stop: StopFlag::DRAIN,
     }
 }
 
@@ -98,7 +104,31 @@ fn messages() -> Vec<Message> {
             number: Number(5),
         }),
         Message::Welcome { config: "name: digits\n".to_owned() },
-        Message::Hello(Hello { member, start_id: StartId(5), revision: "abc".to_owned() }),
+        Message::Hello(Hello { member, incarnation: Incarnation(4), revision: "abc".to_owned() }),
+        Message::NodeReport(Box::new(NodeReport {
+            instance: Some(Instance(1)),
+            node: NodeId(2),
+            boot: BootId(9),
+            number: Number(5),
+            seen: Number(4),
+            host: "a".to_owned(),
+            ranks: 2,
+            lives: vec![LifeReport {
+                member,
+                incarnation: Incarnation(4),
+                ended: Some(ExitCause::Signal(9)),
+            }],
+            leaving: false,
+        })),
+        Message::NodeOrder(Box::new(NodeOrder {
+            instance: Instance(1),
+            node: NodeId(2),
+            boot: BootId(9),
+            number: Number(5),
+            members: vec![LifeOrder { member, incarnation: Incarnation(5), alive: true }],
+            leave: false,
+        })),
+        Message::Goodbye(Goodbye { code: 3, why: "over".to_owned() }),
     ]
 }
 
@@ -133,12 +163,15 @@ fn the_bytes_of_every_kind_are_pinned() {
     assert_eq!(hex(&framed(&messages()[2])[HEADER_BYTES..]), GOLDEN_HEARTBEAT);
 }
 
-const GOLDEN_HEADERS: [&str; 5] = [
-    "4454524e010001005202000039405941",
-    "4454524e010002007e000000fb6daeb2",
-    "4454524e01000300200000002a747f02",
-    "4454524e0100040015000000ca74ba90",
-    "4454524e0100050017000000b7bcbdd1",
+const GOLDEN_HEADERS: [&str; 8] = [
+    "4454524e020001005e0200001e96e65c",
+    "4454524e0200020098000000fadc1de0",
+    "4454524e0200030020000000a63dd361",
+    "4454524e0200040015000000545f3a8d",
+    "4454524e02000500130000004bbe4fd8",
+    "4454524e020006004c0000008fa5da47",
+    "4454524e020007002e0000002e284a1f",
+    "4454524e020008000d000000f1f35c72",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
 
@@ -212,7 +245,7 @@ fn long_texts_are_cut_at_a_character() {
 proptest! {
     #[test]
     fn a_frame_with_any_byte_changed_is_an_error_or_waits_for_more(
-        which in 0usize..5, place: prop::sample::Index, flip in 1u8..=255,
+        which in 0usize..8, place: prop::sample::Index, flip in 1u8..=255,
     ) {
         let mut bytes = framed(&messages()[which]);
         let at = place.index(bytes.len());
@@ -225,7 +258,7 @@ proptest! {
 
     #[test]
     fn a_body_with_bytes_changed_under_a_good_checksum_never_panics(
-        which in 0usize..5, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        which in 0usize..8, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
     ) {
         let mut bytes = framed(&messages()[which]);

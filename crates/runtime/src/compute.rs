@@ -7,19 +7,21 @@
 //! gradients live in buffers that stay.
 
 use crate::controls::Controls;
+use crate::copy_state::{Roles, copy_state};
 use crate::news::{News, NewsDesk};
 use crate::recipe::ComputeParts;
-use crate::saver::Saver;
+use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Backend, CollectiveError, Geometry, Membership, Op, Sequence, rank_roots};
 use dtrain_data::{Loader, Share};
 use dtrain_engine::{Batch, ClassCounts, EngineError, Figures, Inputs, Targets};
 use dtrain_protocol::{
-    Activity, CheckpointId, Digest, Due, Failure, Finished, StartFrom, StepRecord, ValidationPart,
+    Activity, CheckpointId, Digest, Due, Failure, Finished, Owed, Source, StartFrom, StepRecord, StopFlag,
+    Truth, ValidationPart,
 };
 use dtrain_types::{
-    BatchPlan, Epoch, Generation, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer, cut_evenly,
-    roots,
+    BatchPlan, Epoch, Generation, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer, WorldSize,
+    cut_evenly, roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -33,19 +35,42 @@ pub enum Order {
         backend: Box<dyn Backend>,
         /// Who takes part.
         membership: Membership,
+        /// The ranks that see the run folder.
+        writers: Vec<Rank>,
     },
-    /// Take this state.
+    /// Take this state, or lend it to those who copy it.
     Load {
         /// The generation that starts with it.
         generation: Generation,
-        /// Where it comes from.
-        start: StartFrom,
+        /// Which state, and who has it.
+        truth: Truth,
     },
     /// Make steps.
     Run {
         /// The first one.
         from_step: Step,
+        /// What is due again before it.
+        owed: Owed,
     },
+    /// Every generation below this one is over: say where the state stands.
+    Leave {
+        /// The one that is formed.
+        generation: Generation,
+    },
+}
+
+/// Why an order was not carried out to its end.
+pub enum Broke {
+    /// The collectives broke off, nearly always because of somebody else's death, or the generation is over.
+    Off(String),
+    /// This rank cannot go on.
+    Failed(Failure),
+}
+
+impl From<Failure> for Broke {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 /// The compute thread of one rank.
@@ -58,11 +83,17 @@ pub struct Compute {
     plane: Option<DataPlane>,
     /// The generation in hand; failures are told in its name.
     generation: Generation,
+    /// Whether the replica holds a state of the run.
+    has_state: bool,
 }
 
 /// The backend of a generation, with what follows from its membership.
 struct DataPlane {
     backend: Box<dyn Backend>,
+    /// The last collective: all ranks count the same ones.
+    sequence: Sequence,
+    /// The ranks that see the run folder.
+    writers: Vec<Rank>,
     membership: Membership,
     geometry: Geometry,
     /// The roots of this rank for each number of micro-batches that a step can have.
@@ -79,47 +110,64 @@ impl Compute {
         let specs: Arc<[TensorSpec]> = crate::state_files::specs(parts.replica.as_ref()).into();
         let saver =
             Saver::start(parts.run_dir.clone(), Arc::clone(&specs), desk.clone(), Arc::clone(&controls));
-        Self { parts, controls, desk, saver, specs, plane: None, generation: Generation(0) }
+        let (plane, generation) = (None, Generation(0));
+        Self { parts, controls, desk, saver, specs, plane, generation, has_state: false }
     }
 
-    /// Obeys until the orders end. A failure or a panic is told; then only the end of orders is awaited.
+    /// Obeys until the orders end. What goes wrong is told, and the next order is awaited.
     pub fn obey(mut self, orders: &Receiver<Order>) {
         while let Ok(order) = orders.recv() {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.carry_out(order)));
             self.controls.set_activity(Activity::Idle);
+            let generation = self.generation;
             match done {
                 Ok(Ok(())) => {}
-                Ok(Err(failure)) => self.desk.tell(News::Failed(self.generation, failure)),
+                Ok(Err(Broke::Off(why))) => {
+                    self.plane = None;
+                    self.desk.tell(News::Broken { generation, why, unreachable: Vec::new() });
+                }
+                Ok(Err(Broke::Failed(failure))) => self.desk.tell(News::Failed(generation, failure)),
                 Err(panic) => {
-                    self.desk.tell(News::Failed(self.generation, Failure::Panic(panic_text(panic.as_ref()))))
+                    self.desk.tell(News::Failed(generation, Failure::Panic(panic_text(panic.as_ref()))))
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, order: Order) -> Result<(), Failure> {
+    fn carry_out(&mut self, order: Order) -> Result<(), Broke> {
         self.controls.set_activity(Activity::Preparing);
         match order {
-            Order::Build { backend, membership } => self.build(backend, membership),
-            Order::Load { generation, start } => self.load(generation, start),
-            Order::Run { from_step } => self.train(from_step),
+            Order::Build { backend, membership, writers } => self.build(backend, membership, writers),
+            Order::Load { generation, truth } => self.load(generation, &truth),
+            Order::Run { from_step, owed } => self.train(from_step, owed),
+            Order::Leave { generation } => {
+                self.plane = None;
+                let applied = self.has_state.then(|| self.parts.replica.state().applied);
+                self.desk.tell(News::Left(generation, applied));
+                Ok(())
+            }
         }
     }
 
-    fn build(&mut self, mut backend: Box<dyn Backend>, membership: Membership) -> Result<(), Failure> {
+    fn build(
+        &mut self,
+        mut backend: Box<dyn Backend>,
+        membership: Membership,
+        writers: Vec<Rank>,
+    ) -> Result<(), Broke> {
         self.generation = membership.generation;
+        self.desk.enter(membership.rank);
         let counts = step_counts(self.parts.feed.plan());
         backend.prepare(&counts);
-        backend
-            .start(Sequence(0), &Op::Barrier)
-            .and_then(|()| backend.finish(Sequence(0)))
-            .map_err(aborted)?;
+        backend.start(Sequence(0), &Op::Barrier).and_then(|()| backend.finish(Sequence(0))).map_err(off)?;
         tracing::debug!(backend = backend.describe(), "reached all peers");
         let generation = membership.generation;
         let roots_of = |count: &u32| (*count, rank_roots(membership.range(), *count, self.parts.mode));
         let geometry = backend.arena().geometry();
         self.plane = Some(DataPlane {
             backend,
+            sequence: Sequence(0),
+            writers,
             geometry,
             roots: counts.iter().map(roots_of).collect(),
             trailers: Vec::with_capacity(geometry.root_slots),
@@ -130,33 +178,56 @@ impl Compute {
         Ok(())
     }
 
-    fn load(&mut self, generation: Generation, start: StartFrom) -> Result<(), Failure> {
-        if let StartFrom::Checkpoint(id) = start {
-            crate::state_files::load(&self.parts.run_dir, id, &self.specs, self.parts.replica.as_mut())
-                .map_err(Failure::Setup)?;
+    fn load(&mut self, generation: Generation, truth: &Truth) -> Result<(), Broke> {
+        let Some(plane) = &mut self.plane else { return Err(Broke::Off("the data plane is gone".into())) };
+        let replica = self.parts.replica.as_mut();
+        let (rank, world) = (plane.membership.rank, plane.membership.world());
+        let sources = match &truth.source {
+            Source::Start(StartFrom::Fresh) => None,
+            Source::Start(StartFrom::Checkpoint(id)) => {
+                if plane.writers.contains(&rank) {
+                    crate::state_files::load(&self.parts.run_dir, *id, &self.specs, replica)
+                        .map_err(Failure::Setup)?;
+                }
+                Some(&plane.writers)
+            }
+            Source::Ranks(sources) => Some(sources),
+        };
+        if let Some(sources) = sources.filter(|sources| !sources.is_empty()) {
+            let roles = Roles::new(sources, world, rank);
+            copy_state(plane.backend.as_mut(), &mut plane.sequence, replica, truth.step, &roles)
+                .map_err(off)?;
         }
-        let state = self.parts.replica.state();
+        self.has_state = true;
+        let state = replica.state();
         let (applied, state_digest) = (state.applied, Digest(state.state_digest()));
         self.desk.tell(News::Loaded { generation, applied, state_digest });
         Ok(())
     }
 
-    /// The loop of the run. `from_step` may lie past the last step: then nothing is left to do.
-    fn train(&mut self, from_step: Step) -> Result<(), Failure> {
-        let plane = self.plane.take().expect("the supervisor runs a generation after all have built it");
-        let schedule = self.parts.schedule;
+    /// The loop of a generation. `from_step` may lie past the last step: then only what is owed is left to do.
+    fn train(&mut self, from_step: Step, owed: Owed) -> Result<(), Broke> {
+        let Some(plane) = self.plane.take() else { return Err(Broke::Off("the data plane is gone".into())) };
+        let (schedule, generation) = (self.parts.schedule, self.generation);
         let share = Share { range: plane.membership.range(), from: from_step, until: Some(schedule.last) };
         let mut loader = Loader::start(self.parts.feed.clone(), share, self.parts.workers).map_err(data)?;
         let mut work = Work { plane, loader: &mut loader, compute: self };
+        let Owed { validate, checkpoint, ends } = owed;
+        work.after(Step(from_step.0.saturating_sub(1)), Due { verify: false, validate, checkpoint, ends })?;
+        let mut ended = ends;
         let mut step = from_step;
-        while step <= schedule.last {
-            work.compute.controls.wait_while_paused();
+        while !ended && step <= schedule.last {
+            work.compute.controls.wait_while_paused(generation);
             let record = work.step(step)?;
-            let due = schedule.after(step, record.trailer.stop);
-            work.compute.desk.step(record, due.ends || due.checkpoint || due.validate.is_some());
+            let stop = StopFlag(record.trailer.stop);
+            let due = schedule.after(step, stop);
+            let urgent = due.ends || due.checkpoint || due.validate.is_some() || stop != StopFlag::default();
+            work.compute.desk.step(record, urgent);
             work.after(step, due)?;
-            if due.ends {
-                break;
+            ended = due.ends;
+            if !ended && stop.has(StopFlag::REFORM) {
+                // All ranks stand here: the next word is the order to leave this generation.
+                return Ok(());
             }
             step = step.next();
         }
@@ -167,7 +238,7 @@ impl Compute {
             digest: Digest(state.digest()),
             state_digest: Digest(state.state_digest()),
         };
-        self.desk.tell(News::Finished(self.generation, finished));
+        self.desk.tell(News::Finished(generation, finished));
         Ok(())
     }
 }
@@ -181,40 +252,47 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Forward, backward, reduce, update.
-    fn step(&mut self, step: Step) -> Result<StepRecord, Failure> {
+    fn step(&mut self, step: Step) -> Result<StepRecord, Broke> {
         let begun = Instant::now();
         let plan = self.compute.parts.feed.plan().step(step);
         self.gradients(&plan)?;
         let controls = Arc::clone(&self.compute.controls);
         controls.set_activity(Activity::Reducing);
+        let waited = Instant::now();
         let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers: &self.plane.trailers };
         let backend = &mut self.plane.backend;
-        backend.start(Sequence(step.0), &op).map_err(aborted)?;
-        let trailer = backend.finish(Sequence(step.0)).map_err(aborted)?;
+        self.plane.sequence.0 += 1;
+        let sequence = self.plane.sequence;
+        backend.start(sequence, &op).map_err(off)?;
+        let trailer = backend.finish(sequence).map_err(off)?;
+        let waited = waited.elapsed();
         controls.set_activity(Activity::Computing);
         if trailer.non_finite != Trailer::ALL_FINITE {
             // All ranks read the same trailer, so nobody commits.
-            return Err(Failure::NonFinite { step, micro_batch: Some(MicroBatch(trailer.non_finite)) });
+            let micro_batch = Some(MicroBatch(trailer.non_finite));
+            return Err(Failure::NonFinite { step, micro_batch }.into());
         }
         let gradient = backend.arena().lease(0);
         let info = match self.compute.parts.replica.update(step, gradient, trailer.weight, trailer.samples) {
             Ok(info) => info,
-            Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan)),
-            Err(error) => return Err(engine(error)),
+            Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
+            Err(error) => return Err(engine(error).into()),
         };
+        let took = begun.elapsed();
         Ok(StepRecord {
             generation: self.plane.membership.generation,
             step,
             epoch: plan.epoch,
             trailer,
-            seconds: begun.elapsed().as_secs_f64(),
+            seconds: took.as_secs_f64(),
+            busy: (took - waited).as_secs_f64(),
             lr: info.lr,
             gradient_norm: info.gradient_norm,
         })
     }
 
     /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter.
-    fn gradients(&mut self, plan: &StepPlan) -> Result<(), Failure> {
+    fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let Self { plane, loader, compute } = self;
         let (controls, parts) = (&compute.controls, &mut compute.parts);
         let roots = &plane.roots.iter().find(|(count, _)| *count == plan.micro_batches);
@@ -223,8 +301,8 @@ impl Work<'_> {
         for (index, root) in roots.iter().enumerate() {
             let mut merger = Merger::default();
             for m in root.lo..root.hi {
-                if controls.aborted() {
-                    return Err(Failure::CollectiveAborted("told to stop".into()));
+                if controls.must_leave(compute.generation) {
+                    return Err(told_to_leave());
                 }
                 controls.set_activity(Activity::Loading);
                 let batch = loader.next_batch().map_err(data)?.expect("the loader ends with the last step");
@@ -250,7 +328,9 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn after(&mut self, step: Step, due: Due) -> Result<(), Failure> {
+    /// What is due after a step. The next one waits until a validation is recorded: were a member lost, the others could
+    /// not make it again with a state that has moved on.
+    fn after(&mut self, step: Step, due: Due) -> Result<(), Broke> {
         if due.verify {
             let digest = Digest(self.compute.parts.replica.state().state_digest());
             self.compute.desk.tell(News::Verified(self.compute.generation, step, digest));
@@ -258,19 +338,28 @@ impl Work<'_> {
         if let Some(epoch) = due.validate {
             self.compute.controls.set_activity(Activity::Validating);
             self.validate(epoch, step)?;
+            let generation = self.compute.generation;
+            self.compute.controls.set_activity(Activity::Reducing);
+            self.compute.controls.wait_until_validated(generation, epoch);
+            if self.compute.controls.must_leave(generation) {
+                return Err(told_to_leave());
+            }
         }
         if due.checkpoint {
             self.compute.controls.set_activity(Activity::Saving);
             let Membership { generation, rank, .. } = self.plane.membership;
             let id = CheckpointId { generation, step };
-            let world = self.plane.membership.world();
-            self.compute.saver.save(id, rank, world, self.compute.parts.replica.state());
+            let writers = &self.plane.writers;
+            if let Some(place) = writers.iter().position(|writer| *writer == rank) {
+                let share = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
+                self.compute.saver.save(id, share, self.compute.parts.replica.state());
+            }
         }
         Ok(())
     }
 
     /// This rank's share of the validation set, summed along its tree.
-    fn validate(&mut self, epoch: Epoch, step: Step) -> Result<(), Failure> {
+    fn validate(&mut self, epoch: Epoch, step: Step) -> Result<(), Broke> {
         let parts = &mut self.compute.parts;
         let set = parts.validation.clone().expect("validation is due only where there is a validation set");
         let count = set.plan.micro_batches();
@@ -283,8 +372,8 @@ impl Work<'_> {
             let mut merger = Merger::default();
             let mut pending = vec![Trailer::EMPTY; Merger::buffers(root.len())];
             for m in root.lo..root.hi {
-                if self.compute.controls.aborted() {
-                    return Err(Failure::CollectiveAborted("told to stop".into()));
+                if self.compute.controls.must_leave(self.compute.generation) {
+                    return Err(told_to_leave());
                 }
                 set.plan.read(set.dataset.as_ref(), MicroBatch(m), &mut batch).map_err(data)?;
                 let loss = parts.replica.evaluate(&lend(&batch), &mut counts).map_err(engine)?;
@@ -375,8 +464,12 @@ fn flatten(counts: &ClassCounts) -> Vec<u64> {
         .collect()
 }
 
-fn aborted(error: CollectiveError) -> Failure {
-    Failure::CollectiveAborted(error.to_string())
+fn off(error: CollectiveError) -> Broke {
+    Broke::Off(error.to_string())
+}
+
+fn told_to_leave() -> Broke {
+    Broke::Off("the generation is over".into())
 }
 
 fn data(error: dtrain_data::DataError) -> Failure {

@@ -3,16 +3,17 @@
 //! Orders travel in a queue; these are flags, because the compute thread looks at them between two micro-batches
 //! and must not wait.
 
-use dtrain_protocol::Activity;
-use dtrain_types::Step;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use dtrain_protocol::{Activity, CheckpointId, StopFlag};
+use dtrain_types::{Epoch, Generation};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
 /// Shared by the rank actor and the compute thread.
 #[derive(Debug, Default)]
 pub struct Controls {
     stop: AtomicU32,
-    aborted: AtomicBool,
+    /// The work of every generation below this one is to be left.
+    left: AtomicU64,
     activity: AtomicU8,
     gate: Mutex<Gate>,
     moved: Condvar,
@@ -22,8 +23,10 @@ pub struct Controls {
 #[derive(Debug, Default)]
 struct Gate {
     paused: bool,
-    /// All checkpoints up to this step are written or given up.
-    settled: Step,
+    /// All checkpoints up to this one are written or given up.
+    settled: CheckpointId,
+    /// All validations up to this epoch are recorded.
+    validated: Option<Epoch>,
 }
 
 const ACTIVITIES: [Activity; 7] = [
@@ -37,9 +40,9 @@ const ACTIVITIES: [Activity; 7] = [
 ];
 
 impl Controls {
-    /// Asks for the stop flag in the next trailer.
-    pub fn ask_stop(&self) {
-        self.stop.store(1, Ordering::Release);
+    /// Asks for these bits of the stop flag in the next trailer.
+    pub fn ask_stop(&self, bits: StopFlag) {
+        self.stop.store(bits.0, Ordering::Release);
     }
 
     /// The stop flag for the next trailer.
@@ -47,15 +50,15 @@ impl Controls {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Makes the compute thread leave its work at the next micro-batch.
-    pub fn abort(&self) {
-        self.aborted.store(true, Ordering::Release);
-        self.pass(|gate| gate.paused = false);
+    /// Makes the compute thread leave the work of every generation below this one, at the next micro-batch.
+    pub fn leave_below(&self, generation: Generation) {
+        self.left.fetch_max(generation.0, Ordering::AcqRel);
+        self.pass(|_| {});
     }
 
-    /// Whether the work is to be left.
-    pub fn aborted(&self) -> bool {
-        self.aborted.load(Ordering::Acquire)
+    /// Whether the work of this generation is to be left.
+    pub fn must_leave(&self, generation: Generation) -> bool {
+        generation.0 < self.left.load(Ordering::Acquire)
     }
 
     /// Holds or frees the compute thread at the next step boundary.
@@ -63,19 +66,29 @@ impl Controls {
         self.pass(|gate| gate.paused = paused);
     }
 
-    /// All checkpoints up to this step are written or given up.
-    pub fn settle(&self, step: Step) {
-        self.pass(|gate| gate.settled = step);
+    /// All checkpoints up to this one are written or given up.
+    pub fn settle(&self, id: CheckpointId) {
+        self.pass(|gate| gate.settled = id);
     }
 
-    /// *Blocks* while paused and not aborted.
-    pub fn wait_while_paused(&self) {
-        self.wait_while(|gate| gate.paused);
+    /// All validations up to this epoch are recorded.
+    pub fn validated(&self, epoch: Epoch) {
+        self.pass(|gate| gate.validated = Some(epoch));
     }
 
-    /// *Blocks* until the checkpoint of `step` is written or given up, or the work is aborted.
-    pub fn wait_until_settled(&self, step: Step) {
-        self.wait_while(|gate| gate.settled < step);
+    /// *Blocks* while paused, unless the work of `generation` is to be left.
+    pub fn wait_while_paused(&self, generation: Generation) {
+        self.wait_while(generation, |gate| gate.paused);
+    }
+
+    /// *Blocks* until this checkpoint is written or given up, or the work of `generation` is to be left.
+    pub fn wait_until_settled(&self, generation: Generation, id: CheckpointId) {
+        self.wait_while(generation, |gate| gate.settled < id);
+    }
+
+    /// *Blocks* until the validation of this epoch is recorded, or the work of `generation` is to be left.
+    pub fn wait_until_validated(&self, generation: Generation, epoch: Epoch) {
+        self.wait_while(generation, |gate| gate.validated < Some(epoch));
     }
 
     fn pass(&self, change: impl FnOnce(&mut Gate)) {
@@ -83,9 +96,9 @@ impl Controls {
         self.moved.notify_all();
     }
 
-    fn wait_while(&self, closed: impl Fn(&Gate) -> bool) {
+    fn wait_while(&self, generation: Generation, closed: impl Fn(&Gate) -> bool) {
         let gate = self.gate.lock().expect("no holder of the gate panics");
-        drop(self.moved.wait_while(gate, |gate| closed(gate) && !self.aborted()));
+        drop(self.moved.wait_while(gate, |gate| closed(gate) && !self.must_leave(generation)));
     }
 
     /// Says what the compute thread does now.

@@ -7,7 +7,7 @@
 use crate::observer::{EpochSeen, Happening, Observer, StepSeen};
 use crate::run_files::RunFiles;
 use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
-use dtrain_types::{Epoch, MemberId, Step};
+use dtrain_types::{Epoch, Generation, MemberId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, sync_channel};
@@ -31,6 +31,8 @@ pub enum Entry {
     Event(Event),
     /// All shards of a checkpoint are durable: make it one.
     Manifest(Box<ManifestOrder>),
+    /// Reserve the generations up to this one.
+    Reserve(Generation),
     /// A rank printed a line.
     RankOutput {
         /// Which.
@@ -51,6 +53,8 @@ pub enum Entry {
 pub enum Written {
     /// All steps up to this one are written down.
     Steps(Step),
+    /// The generations up to this one are reserved.
+    Reserved(Generation),
     /// A manifest is, or could not be.
     Manifest(CheckpointId, Result<(), String>),
 }
@@ -108,6 +112,12 @@ pub struct Figures {
     pub validation: Option<EpochSeen>,
     /// How many generations there were.
     pub generations: u64,
+    /// Ranks of the newest one.
+    pub ranks: u32,
+    /// Steps that were made, lost with all who held them, and made again.
+    pub lost_steps: u64,
+    /// How long each recovery took. *Units*: seconds.
+    pub recoveries: Vec<f64>,
     /// The most memory that a rank has used. *Units*: bytes.
     pub peak_rss: u64,
 }
@@ -166,6 +176,33 @@ impl JournalThread {
     }
 }
 
+/// Where the output of ranks goes on a host without a journal: it is shown, and nothing is written.
+pub struct OutputSink {
+    thread: JoinHandle<()>,
+}
+
+impl OutputSink {
+    /// Starts the thread. *Errors*: it cannot be started.
+    pub fn start(mut show: impl FnMut(MemberId, &str) + Send + 'static) -> io::Result<(JournalSender, Self)> {
+        let (queue, entries) = sync_channel(QUEUE);
+        let sender = JournalSender { queue, answer: Arc::default() };
+        let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
+            while let Ok(entry) = entries.recv() {
+                if let Entry::RankOutput { member, line } = entry {
+                    show(member, &line);
+                }
+            }
+        })?;
+        Ok((sender, Self { thread }))
+    }
+
+    /// Waits until everything is shown. All senders must be dropped.
+    pub fn finish(self) {
+        // A panic there has been reported by the thread itself.
+        let _panicked = self.thread.join();
+    }
+}
+
 struct Writer {
     files: RunFiles,
     observer: Box<dyn Observer>,
@@ -218,6 +255,7 @@ impl Writer {
                     self.next_reading = Instant::now();
                     self.manifest(&order);
                 }
+                Entry::Reserve(upto) => self.reserve(upto),
                 Entry::RankOutput { member, line } => {
                     self.observer.see(&Happening::RankOutput { member, line: &line });
                 }
@@ -285,11 +323,12 @@ impl Writer {
 
     fn validated(&mut self, validation: &Validation) {
         let record = StepRecord {
-            generation: dtrain_types::Generation(self.figures.generations),
+            generation: Generation(self.figures.generations),
             step: validation.step,
             epoch: validation.epoch,
             trailer: validation.trailer,
             seconds: 0.0,
+            busy: 0.0,
             lr: 0.0,
             gradient_norm: 0.0,
         };
@@ -327,21 +366,56 @@ impl Writer {
                 self.observer.see(&Happening::RankStarted { member, rank, incarnation, generation, profile });
             }
             Event::Running { generation, from_step } => {
+                // A run may end, or lose a rank, before the next reading is due.
+                self.next_reading = Instant::now();
                 self.figures.generations += 1;
                 self.observer.see(&Happening::Running { generation: *generation, from_step: *from_step });
             }
-            Event::Formed { generation, membership } => self.files.formed(*generation, membership),
+            Event::Formed { generation, membership } => {
+                self.figures.ranks = membership.world().0;
+                self.files.formed(*generation, membership);
+            }
             Event::Draining => self.observer.see(&Happening::Draining),
             Event::LeftOut { member } => self.observer.see(&Happening::LeftOut(*member)),
+            Event::HostsMissing { there, wanted } => {
+                self.observer.see(&Happening::HostsMissing { there: *there, wanted: *wanted });
+            }
             Event::Fault(cause) | Event::Refused(cause) => self.observer.see(&Happening::Fault(cause)),
             Event::CheckpointGivenUp { id, reason, .. } => {
                 self.observer.see(&Happening::CheckpointGivenUp { id: *id, reason });
                 self.files.give_up(*id);
             }
-            Event::Joined { .. } | Event::CheckpointWritten { .. } => {}
+            Event::Recovered { member, seconds, step } => {
+                self.figures.recoveries.push(*seconds);
+                self.observer.see(&Happening::Recovered { member: *member, seconds: *seconds, step: *step });
+            }
+            Event::Resumed { from, lost } => {
+                self.figures.lost_steps += lost;
+                self.observer.see(&Happening::Resumed { from: *from, lost: *lost });
+            }
+            Event::GivenUp { member, restarts } => {
+                self.observer.see(&Happening::GivenUp { member: *member, restarts: *restarts });
+            }
+            Event::Reforming { reason } => self.observer.see(&Happening::Reforming(reason)),
+            Event::Straggler { rank, ratio, slow, .. } => {
+                self.observer.see(&Happening::Straggler { rank: *rank, ratio: *ratio, slow: *slow });
+            }
+            Event::NodeJoined { node, host, ranks } => {
+                self.observer.see(&Happening::NodeJoined { node: *node, host, ranks: *ranks });
+            }
+            Event::NodeAway { node } => self.observer.see(&Happening::NodeAway(*node)),
+            Event::Joined { .. } | Event::CheckpointWritten { .. } | Event::Restarting { .. } => {}
         }
         let written = self.files.event(event);
         self.tell(written);
+    }
+
+    fn reserve(&mut self, upto: Generation) {
+        match self.files.reserve(upto) {
+            Ok(()) => self.tell_supervisor(Written::Reserved(upto)),
+            // Without new numbers nobody can be replaced once the reserved ones are used up: say so now.
+            Err(problem) => self.tell(Err(problem)),
+        }
     }
 
     fn manifest(&mut self, order: &ManifestOrder) {

@@ -2,21 +2,26 @@
 //!
 //! Four actors, each a machine or an owner plus its handles: `supervisor` forms the world and watches it, `node`
 //! starts and kills the ranks of this host, `rank` serves one rank, `sync` builds and aborts its data plane. The
-//! training loop itself is `compute`, on a thread of its own; it fits a screen.
+//! training loop itself is `compute`, on a thread of its own; it fits a screen. Between hosts, `gateway` is where nodes
+//! reach the supervisor and `uplink` how a node does.
 //!
 //! This crate does not know which data set, model, device or network it drives: the root hands it a [`Recipe`].
 
 mod clock;
 mod compute;
 mod controls;
+mod copy_state;
+mod gateway;
 mod journal;
 mod link;
 mod news;
 mod node;
 mod observer;
+mod out_of_memory;
 mod rank;
 mod rank_host;
 mod recipe;
+mod recorder;
 mod run;
 mod run_files;
 mod saver;
@@ -24,16 +29,19 @@ mod seat;
 mod state_files;
 mod supervisor;
 mod sync;
+mod uplink;
 
 pub use clock::Clock;
 pub use compute::{collective_membership, step_counts};
+pub use gateway::Gateway;
 pub use journal::{Conclusion, Figures, Journal};
 pub use node::Isolation;
 pub use observer::{EpochSeen, Happening, Observer, StepSeen};
 pub use rank::serve;
 pub use rank_host::{Ending, Program};
-pub use recipe::{ComputeParts, Fabric, RankParts, Recipe, ValidationSet, host_name};
+pub use recipe::{ComputeParts, Fabric, FabricError, Plane, RankParts, Recipe, ValidationSet, host_name};
 pub use run::{RunPlan, supervise};
 pub use run_files::{Best, RunFacts, RunFiles};
 pub use seat::{SEAT_VARIABLE, Seat, inherited};
 pub use state_files::specs;
+pub use uplink::{Callee, HostEnd, HostNews, HostPlan, Uplink, UplinkError};

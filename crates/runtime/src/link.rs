@@ -1,4 +1,4 @@
-//! One end of a control link: framed messages over a socket pair.
+//! One end of a control link: framed messages over a socket pair inside a host, over an encrypted stream between hosts.
 //!
 //! Sending never blocks its actor: messages are whole views, so when the other end does not read, the newest ones
 //! are dropped and the next heartbeat repairs it. Reading ends with the link.
@@ -6,14 +6,15 @@
 use dtrain_protocol::{CodecError, Decoder, Message, encode};
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// How many frames may wait for the other end to read.
 const QUEUE: usize = 64;
+/// The same where one link carries the words of all ranks of a host.
+const HOST_QUEUE: usize = 1_024;
 const PORTION: usize = 16 * 1024;
 
 /// Why a link can no longer be read.
@@ -34,9 +35,8 @@ pub struct LinkSender {
 }
 
 /// The receiving half.
-#[derive(Debug)]
 pub struct LinkReceiver {
-    stream: OwnedReadHalf,
+    stream: Box<dyn AsyncRead + Send + Sync + Unpin>,
     decoder: Decoder,
     portion: Vec<u8>,
 }
@@ -47,22 +47,46 @@ pub struct LinkReceiver {
 pub fn open(stream: StdStream) -> io::Result<(LinkSender, LinkReceiver, JoinHandle<()>)> {
     stream.set_nonblocking(true)?;
     let (read, write) = UnixStream::from_std(stream)?.into_split();
-    let (queue, frames) = mpsc::channel(QUEUE);
-    let writer = tokio::spawn(write_all(write, frames));
-    let receiver = LinkReceiver { stream: read, decoder: Decoder::default(), portion: vec![0; PORTION] };
-    Ok((LinkSender { queue }, receiver, writer))
+    Ok(over(read, write, QUEUE))
 }
 
-async fn write_all(mut stream: OwnedWriteHalf, mut frames: mpsc::Receiver<Vec<u8>>) {
+/// Opens our end of a link between hosts. As [`open`].
+pub fn open_host(
+    read: impl AsyncRead + Send + Sync + Unpin + 'static,
+    write: impl AsyncWrite + Send + Unpin + 'static,
+) -> (LinkSender, LinkReceiver, JoinHandle<()>) {
+    over(read, write, HOST_QUEUE)
+}
+
+fn over(
+    read: impl AsyncRead + Send + Sync + Unpin + 'static,
+    write: impl AsyncWrite + Send + Unpin + 'static,
+    room: usize,
+) -> (LinkSender, LinkReceiver, JoinHandle<()>) {
+    let (queue, frames) = mpsc::channel(room);
+    let writer = tokio::spawn(write_all(write, frames));
+    let receiver =
+        LinkReceiver { stream: Box::new(read), decoder: Decoder::default(), portion: vec![0; PORTION] };
+    (LinkSender { queue }, receiver, writer)
+}
+
+async fn write_all(mut stream: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<Vec<u8>>) {
     while let Some(frame) = frames.recv().await {
         // The other end is gone; its reader tells what follows from that.
         if stream.write_all(&frame).await.is_err() {
             return;
         }
     }
+    // The same holds for its end.
+    let _ = stream.shutdown().await;
 }
 
 impl LinkSender {
+    /// Whether both send over one link.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.queue.same_channel(&other.queue)
+    }
+
     /// Sends, or drops the message when too many wait already.
     pub fn send(&self, message: &Message) {
         let mut frame = Vec::new();

@@ -4,8 +4,8 @@
 //! steps are laid into a tray that the actor empties when it is rung, at most once per pace; everything else is a
 //! message, and before it looks at one the actor empties the tray, so the order of news is kept.
 
-use dtrain_protocol::{Digest, Failure, Finished, ShardReport, StepRecord, ValidationPart};
-use dtrain_types::{Generation, Step};
+use dtrain_protocol::{Digest, Failure, Finished, ShardReport, StepRecord, Timeouts, ValidationPart};
+use dtrain_types::{Generation, MemberId, Rank, Step};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -16,9 +16,20 @@ const TRAY: usize = 2 * dtrain_protocol::MAX_UNACKNOWLEDGED;
 /// One thing done by a thread of the rank.
 #[derive(Debug)]
 pub enum News {
+    /// Everything below this generation is left; the state holds so many updates, if there is one.
+    Left(Generation, Option<Step>),
     /// The data plane is built and all peers are reached.
     Built(Generation),
-    /// The state is loaded.
+    /// The data plane could not be built, or broke off.
+    Broken {
+        /// Whose.
+        generation: Generation,
+        /// What was seen.
+        why: String,
+        /// The members that could not be reached.
+        unreachable: Vec<MemberId>,
+    },
+    /// The state is loaded or copied.
     Loaded {
         /// The generation that starts with it.
         generation: Generation,
@@ -72,14 +83,21 @@ pub struct NewsDesk {
     tray: Tray,
     deliver: Deliver,
     deliver_later: Deliver,
+    timeouts: Timeouts,
     pace: Duration,
     rung: Instant,
 }
 
 impl NewsDesk {
-    /// A desk that rings for step records at most once per `pace`. `deliver` may block, `deliver_later` may not.
-    pub fn new(tray: Tray, deliver: Deliver, deliver_later: Deliver, pace: Duration) -> Self {
-        Self { tray, deliver, deliver_later, pace, rung: Instant::now() }
+    /// A desk that rings for step records as seldom as they are told. `deliver` may block, `deliver_later` may not.
+    pub fn new(tray: Tray, deliver: Deliver, deliver_later: Deliver, timeouts: Timeouts) -> Self {
+        let pace = timeouts.pace_of(None);
+        Self { tray, deliver, deliver_later, timeouts, pace, rung: Instant::now() }
+    }
+
+    /// A generation begins, with this rank in it.
+    pub fn enter(&mut self, rank: Rank) {
+        self.pace = self.timeouts.pace_of(Some(rank));
     }
 
     /// A step is made. `urgent` where no further step follows at once, so that nothing lies here unseen. Allocates

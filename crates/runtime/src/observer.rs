@@ -1,7 +1,7 @@
 //! What a run tells whoever shows it to people. The runtime itself never prints.
 
-use dtrain_protocol::{Cause, CheckpointId, Profile};
-use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Rank, Step};
+use dtrain_protocol::{Cause, CheckpointId, Profile, Reason};
+use dtrain_types::{Epoch, Generation, Incarnation, MemberId, NodeId, Rank, Step};
 
 /// Sees a run happen. Called on the journal's thread, in order; slow observers delay files, never training.
 pub trait Observer: Send {
@@ -54,8 +54,60 @@ pub enum Happening<'a> {
     Draining,
     /// A member did not come in time and the run begins without it.
     LeftOut(MemberId),
+    /// The run begins with fewer hosts than were wanted.
+    HostsMissing {
+        /// How many are there.
+        there: u32,
+        /// How many were wanted.
+        wanted: u32,
+    },
     /// A fault was seen.
     Fault(&'a Cause),
+    /// The world makes steps again after a member was lost.
+    Recovered {
+        /// The member.
+        member: MemberId,
+        /// *Units*: seconds.
+        seconds: f64,
+        /// The step.
+        step: Step,
+    },
+    /// Nobody had the state any more; steps after this one are made again.
+    Resumed {
+        /// Where the run goes on.
+        from: Step,
+        /// How many were lost.
+        lost: u64,
+    },
+    /// A member is not started again.
+    GivenUp {
+        /// The member.
+        member: MemberId,
+        /// How often it was, in a minute.
+        restarts: u32,
+    },
+    /// A generation is replaced for a reason that is no fault.
+    Reforming(&'a Reason),
+    /// A rank has become much slower than the others, or is no more.
+    Straggler {
+        /// The rank.
+        rank: Rank,
+        /// Its time as a multiple of the median rank's.
+        ratio: f64,
+        /// Whether it is one now.
+        slow: bool,
+    },
+    /// A host has come.
+    NodeJoined {
+        /// Its number.
+        node: NodeId,
+        /// Its name.
+        host: &'a str,
+        /// How many ranks it offers.
+        ranks: u32,
+    },
+    /// A host cannot be reached.
+    NodeAway(NodeId),
     /// A rank printed a line.
     RankOutput {
         /// The member.

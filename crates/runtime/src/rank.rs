@@ -8,12 +8,12 @@ use crate::compute::{Compute, Order, collective_membership, step_counts};
 use crate::controls::Controls;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::news::{News, NewsDesk, Tray};
-use crate::recipe::{RankParts, Recipe};
+use crate::recipe::{Plane, RankParts, Recipe};
 use crate::seat::Seat;
-use crate::sync::{Abort, Connect, SYNC_MAILBOX, Sync};
+use crate::sync::{Abort, Connect, Leave, SYNC_MAILBOX, Sync};
 use dtrain_protocol::{
-    Digest, Exit, Failure, Fingerprint, Hello, Member, MemberConfig, MemberEffect, Message as Word, Profile,
-    StartId, StepRecord, Timeouts,
+    Digest, Exit, Failure, Fingerprint, Hello, Limits, Member, MemberConfig, MemberEffect, Message as Word,
+    Profile, StepRecord, StopFlag, Timeouts,
 };
 use dtrain_types::Generation;
 use kameo::mailbox::{MailboxReceiver, Signal};
@@ -102,6 +102,10 @@ impl Message<News> for Rank {
         self.take_steps();
         let (member, now, effects) = (&mut self.member, self.clock.now(), &mut self.effects);
         match news {
+            News::Left(generation, applied) => member.handle_left(now, generation, applied, effects),
+            News::Broken { generation, why, unreachable } => {
+                member.handle_broken(now, generation, &why, unreachable, effects);
+            }
             News::Built(generation) => member.handle_built(generation, effects),
             News::Loaded { generation, applied, state_digest } => {
                 member.handle_loaded(now, generation, applied, state_digest, effects);
@@ -159,17 +163,27 @@ impl Rank {
         }
         let Some(hands) = &self.hands else { return };
         match effect {
-            MemberEffect::Build { generation, rank, membership } => {
-                hands.sync(Connect(collective_membership(generation, rank, &membership)));
+            MemberEffect::Quit { generation } => {
+                hands.controls.leave_below(generation);
+                hands.sync(Leave(generation));
             }
-            MemberEffect::Load { generation, start } => hands.order(Order::Load { generation, start }),
-            MemberEffect::Run { from_step, .. } => hands.order(Order::Run { from_step }),
-            MemberEffect::AskStop => hands.controls.ask_stop(),
+            MemberEffect::Build { generation, rank, membership } => {
+                let members = membership;
+                let membership = collective_membership(generation, rank, &members);
+                hands.sync(Connect(Plane { membership, members }));
+            }
+            MemberEffect::Load { generation, truth } => hands.order(Order::Load { generation, truth }),
+            MemberEffect::Run { from_step, owed, .. } => {
+                hands.controls.ask_stop(StopFlag::default());
+                hands.order(Order::Run { from_step, owed });
+            }
+            MemberEffect::AskStop(bits) => hands.controls.ask_stop(bits),
+            MemberEffect::Validated(epoch) => hands.controls.validated(epoch),
             MemberEffect::Pause => hands.controls.pause(true),
             MemberEffect::Resume => hands.controls.pause(false),
-            MemberEffect::Settled(step) => hands.controls.settle(step),
+            MemberEffect::Settled(id) => hands.controls.settle(id),
             MemberEffect::Abort => {
-                hands.controls.abort();
+                hands.controls.leave_below(Generation(u64::MAX));
                 hands.sync(Abort("the supervisor said stop"));
             }
             MemberEffect::Send(_) | MemberEffect::Beat(_) | MemberEffect::Exit(_) => {
@@ -209,21 +223,22 @@ pub fn serve(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
 async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
     ignore_signals()?;
     let (link, mut words, writer) = link::open(seat.link)?;
-    let start_id = StartId(random_u64()?);
+    let (member, incarnation) = (seat.member, seat.incarnation);
     let revision = env!("CARGO_PKG_VERSION").to_owned();
-    link.send(&Word::Hello(Hello { member: seat.member, start_id, revision }));
+    link.send(&Word::Hello(Hello { member, incarnation, revision }));
     let config = welcome(&mut words).await?;
-    let made = recipe.rank(&config, seat.member, seat.arena);
+    let made = recipe.rank(&config, member, seat.arena);
     let (profile, timeouts) = match &made {
         Ok(parts) => (parts.profile.clone(), parts.timeouts),
         Err(_) => (nobody(), Timeouts::derive(Duration::from_secs(1)).expect("a second is in range")),
     };
-    let member = Member::new(MemberConfig { member: seat.member, start_id, profile, timeouts });
+    let member =
+        Member::new(MemberConfig { member, incarnation, profile, timeouts, limits: Limits::default() });
     let (ended, end) = oneshot::channel();
     let prepared = Rank::prepare_with_mailbox(kameo::mailbox::bounded(RANK_MAILBOX));
     let rank = prepared.actor_ref().clone();
     let tray = Tray::new();
-    let desk = desk_of(&rank, tray.clone(), timeouts.pace);
+    let desk = desk_of(&rank, tray.clone(), timeouts);
     let (hands, compute, failure) = match made {
         Ok(parts) => {
             let (hands, compute) = start_hands(parts, &desk)?;
@@ -267,7 +282,7 @@ fn start_hands(parts: RankParts, desk: &NewsDesk) -> std::io::Result<(Hands, std
     let RankParts { compute: parts, fabric, .. } = parts;
     let gradient = (parts.replica.gradient_len(), step_counts(parts.feed.plan()));
     let sync = Sync {
-        fabric,
+        fabric: Some(fabric),
         orders: orders.clone(),
         desk: desk.clone(),
         gradient,
@@ -283,7 +298,7 @@ fn start_hands(parts: RankParts, desk: &NewsDesk) -> std::io::Result<(Hands, std
 }
 
 /// News from threads: they wait while the mailbox is full, and are dropped when the rank is gone.
-fn desk_of(rank: &ActorRef<Rank>, tray: Tray, pace: Duration) -> NewsDesk {
+fn desk_of(rank: &ActorRef<Rank>, tray: Tray, timeouts: Timeouts) -> NewsDesk {
     let weak = rank.downgrade();
     let deliver = move |news| {
         if let Some(rank) = weak.upgrade() {
@@ -296,7 +311,7 @@ fn desk_of(rank: &ActorRef<Rank>, tray: Tray, pace: Duration) -> NewsDesk {
             tokio::spawn(async move { rank.tell(news).send().await });
         }
     };
-    NewsDesk::new(tray, Arc::new(deliver), Arc::new(deliver_later), pace)
+    NewsDesk::new(tray, Arc::new(deliver), Arc::new(deliver_later), timeouts)
 }
 
 async fn read_words(mut words: LinkReceiver, rank: ActorRef<Rank>) {
@@ -337,12 +352,6 @@ fn ignore_signals() -> std::io::Result<()> {
     Ok(())
 }
 
-fn random_u64() -> std::io::Result<u64> {
-    let mut bytes = [0u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_le_bytes(bytes))
-}
-
 /// Who a rank is before it knows: its parts could not be made.
 fn nobody() -> Profile {
     Profile {
@@ -350,5 +359,7 @@ fn nobody() -> Profile {
         pid: std::process::id(),
         host: crate::recipe::host_name(),
         device: "none".into(),
+        address: None,
+        sees_run_folder: true,
     }
 }

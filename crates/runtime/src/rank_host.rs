@@ -4,7 +4,7 @@
 //! Does not know the protocol: it starts, watches and kills.
 
 use crate::seat::{self, SEAT_VARIABLE, Seat};
-use dtrain_types::MemberId;
+use dtrain_types::{Incarnation, MemberId};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -69,8 +69,8 @@ impl From<ExitStatus> for Ending {
 pub enum RankNews {
     /// A line that it printed.
     Line(MemberId, String),
-    /// Its end; nothing comes after it.
-    Ended(MemberId, Ending),
+    /// The end of this life; nothing of it comes after.
+    Ended(MemberId, Incarnation, Ending),
 }
 
 /// The function that a rank thread runs: it serves the seat until the run is over.
@@ -107,7 +107,7 @@ impl Killer {
 /// *Errors*: of the system calls.
 pub fn start_process(
     program: &Program,
-    member: MemberId,
+    (member, incarnation): (MemberId, Incarnation),
     arena: Option<&OwnedFd>,
     news: tokio::sync::mpsc::Sender<RankNews>,
 ) -> io::Result<StartedRank> {
@@ -115,7 +115,7 @@ pub fn start_process(
     seat::offer(&ours, arena.map(AsFd::as_fd))?;
     let mut child = Command::new(&program.path)
         .args(&program.arguments)
-        .env(SEAT_VARIABLE, format!("{}:{}", member.0, std::process::id()))
+        .env(SEAT_VARIABLE, format!("{}:{}:{}", member.0, incarnation.0, std::process::id()))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -134,7 +134,7 @@ pub fn start_process(
         // The end is told after the last line, so that a report of a death can quote it; but a grandchild that
         // keeps the pipe open must not hide the death.
         let _ = tokio::time::timeout(LAST_WORDS, words).await;
-        let _ = news.send(RankNews::Ended(member, ending)).await;
+        let _ = news.send(RankNews::Ended(member, incarnation, ending)).await;
     });
     Ok(StartedRank { link: ours, pid, killer: Killer(Some(trigger)) })
 }
@@ -173,17 +173,17 @@ async fn forward_lines(
 /// *Errors*: of the system calls.
 pub fn start_thread(
     serve: ServeSeat,
-    member: MemberId,
+    (member, incarnation): (MemberId, Incarnation),
     arena: Option<&OwnedFd>,
     news: tokio::sync::mpsc::Sender<RankNews>,
 ) -> io::Result<StartedRank> {
     let (ours, theirs) = UnixStream::pair()?;
     seat::offer(&ours, arena.map(AsFd::as_fd))?;
-    let seat = seat::accept(member, theirs)?;
+    let seat = seat::accept(member, incarnation, theirs)?;
     let thread = std::thread::Builder::new().name(format!("rank-{member}")).spawn(move || {
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(seat)));
         let ending = if ended.is_ok() { Ending::Returned } else { Ending::Panicked };
-        let _ = news.blocking_send(RankNews::Ended(member, ending));
+        let _ = news.blocking_send(RankNews::Ended(member, incarnation, ending));
     })?;
     // The end of the thread is told by its last line above; the process ends only after all of them.
     drop(thread);

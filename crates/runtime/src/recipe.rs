@@ -57,18 +57,43 @@ pub struct ComputeParts {
     pub run_dir: PathBuf,
 }
 
-/// Builds the data plane of a generation.
+/// A generation as one rank sees it: what the collectives know of it, and who sits where.
+#[derive(Clone, Debug)]
+pub struct Plane {
+    /// Ranges and the own rank.
+    pub membership: Membership,
+    /// Members, hosts and addresses, by rank.
+    pub members: dtrain_protocol::Membership,
+}
+
+/// Why a data plane cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct FabricError {
+    /// A sentence.
+    pub what: String,
+    /// The members that could not be reached.
+    pub unreachable: Vec<MemberId>,
+}
+
+impl From<String> for FabricError {
+    fn from(what: String) -> Self {
+        Self { what, unreachable: Vec::new() }
+    }
+}
+
+/// Builds the data plane of one generation after another.
 pub trait Fabric: Send {
-    /// A backend for this membership, prepared for steps of `counts` micro-batches.
+    /// A backend for this generation, prepared for steps of `counts` micro-batches.
     ///
-    /// *Errors*: a sentence: memory or peers that cannot be reached.
+    /// *Errors*: memory or peers that cannot be reached. *Blocks* at most `detect`.
     fn connect(
         &mut self,
-        membership: &Membership,
+        plane: &Plane,
         geometry: Geometry,
         mode: Mode,
         counts: &[u32],
-    ) -> Result<Box<dyn Backend>, String>;
+    ) -> Result<Box<dyn Backend>, FabricError>;
 }
 
 /// The name of this host, for people.

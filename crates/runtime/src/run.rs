@@ -1,14 +1,21 @@
-//! One run on this host, from the first process to the outcome.
+//! One run on the host of its supervisor, from the first process to the outcome.
 //!
 //! [`supervise`] starts the supervisor and the node, watches for signals and waits for the end. What it is to do is in
 //! [`RunPlan`]; what it writes and shows is the journal's.
 
 use crate::clock::Clock;
+use crate::gateway::Gateway;
 use crate::journal::{Conclusion, Journal};
-use crate::node::{Isolation, NODE_MAILBOX, Node, NodeConfig};
-use crate::supervisor::{NodeIs, SUPERVISOR_MAILBOX, Supervisor};
-use dtrain_protocol::{Outcome, Request, Supervisor as Machine, SupervisorConfig};
+use crate::node::{Isolation, NODE_MAILBOX, Node, NodeConfig, Up};
+use crate::recipe::host_name;
+use crate::recorder::Recorder;
+use crate::supervisor::{NodeIs, SUPERVISOR_MAILBOX, Supervisor, Way};
+use dtrain_protocol::{
+    BootId, NodeConfig as NodeMachine, Outcome, Request, Supervisor as Machine, SupervisorConfig,
+};
+use dtrain_types::NodeId;
 use kameo::prelude::*;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -19,13 +26,20 @@ use tokio::sync::oneshot;
 pub struct RunPlan {
     /// The machine's configuration.
     pub supervisor: SupervisorConfig,
+    /// How many ranks this host has.
+    pub ranks: u32,
     /// Where the ranks live.
     pub isolation: Isolation,
     /// The memory that they share.
     pub arena: Option<OwnedFd>,
     /// The text of the run's configuration, for the ranks.
     pub config: String,
+    /// Where other hosts join; none in a run of one host.
+    pub gateway: Option<Gateway>,
 }
+
+/// The node beside the supervisor.
+const HERE: NodeId = NodeId(0);
 
 /// Supervises a run to its end. Call it on the main thread: ranks die with the thread that starts them.
 ///
@@ -41,39 +55,54 @@ pub fn supervise(plan: RunPlan, journal: Journal) -> io::Result<Conclusion> {
 
 async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Result<Outcome> {
     let (ended, end) = oneshot::channel();
-    let members = plan.supervisor.members.clone();
-    let patience = plan.supervisor.timeouts.detect;
+    let timeouts = plan.supervisor.timeouts;
+    // A node ends with this process: no two lives of it ever meet the same supervisor.
+    let boot = BootId(u64::from(std::process::id()));
+    let machine = NodeMachine { node: HERE, boot, host: host_name(), ranks: plan.ranks, timeouts };
     let prepared = Supervisor::prepare_with_mailbox(kameo::mailbox::bounded(SUPERVISOR_MAILBOX));
     let supervisor = prepared.actor_ref().clone();
     let to = supervisor.clone();
     // The supervisor is gone only when the run is over.
     journal.answer(move |written| drop(to.tell(written).blocking_send()));
+    let recorder = Recorder::from_environment(&plan.supervisor);
     let actor = Supervisor {
         machine: Machine::new(plan.supervisor),
         clock: Clock::start(),
         effects: Vec::new(),
-        node: None,
+        ways: BTreeMap::new(),
+        homes: BTreeMap::new(),
+        messages: (0, 0),
+        recorder,
         journal: journal.clone(),
         ended: Some(ended),
     };
     drop(prepared.spawn(actor));
     let node = NodeConfig {
-        members,
+        machine,
         isolation: plan.isolation,
         arena: plan.arena,
         config: plan.config,
-        supervisor: supervisor.clone(),
+        up: Up::Here(supervisor.clone()),
         journal: journal.clone(),
+        told: None,
     };
-    let node = Node::spawn_with_mailbox(node, kameo::mailbox::bounded(NODE_MAILBOX));
-    let _ = supervisor.tell(NodeIs(node.clone())).send().await;
+    let prepared = Node::prepare_with_mailbox(kameo::mailbox::bounded(NODE_MAILBOX));
+    let reference = prepared.actor_ref().clone();
+    // Before its first word, so that the answer finds it.
+    let _ = supervisor.tell(NodeIs(HERE, Way::Here(reference.clone()))).send().await;
+    drop(prepared.spawn(node));
+    let node = reference;
+    let gateway = plan.gateway.map(|gateway| gateway.start(supervisor.clone()));
     let signals = tokio::spawn(watch_signals(supervisor.clone())?);
     let outcome = end.await.map_err(|_| io::Error::other("the supervisor ended without an outcome"))?;
     signals.abort();
+    if let Some(gateway) = gateway {
+        gateway.close(&outcome).await;
+    }
     // Every rank is told to leave or killed by now; its end is awaited so that nothing outlives the run.
     let _ = supervisor.stop_gracefully().await;
     let _ = node.stop_gracefully().await;
-    let _ = tokio::time::timeout(patience, node.wait_for_shutdown()).await;
+    let _ = tokio::time::timeout(timeouts.detect, node.wait_for_shutdown()).await;
     Ok(outcome)
 }
 

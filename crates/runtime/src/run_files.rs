@@ -4,7 +4,10 @@
 //! it). It does not know why anything happened.
 
 use crate::observer::{EpochSeen, StepSeen};
-use dtrain_checkpoint::{FileStore, MANIFEST_VERSION, Manifest, RunLock, ShardInfo, Store, TensorSpec};
+use dtrain_checkpoint::{
+    FileStore, MANIFEST_VERSION, Manifest, Owner, RealDisk, RunLock, ShardInfo, Store, TensorSpec,
+    reserve_generations,
+};
 use dtrain_protocol::{
     Cause, CheckpointId, Event, ManifestOrder, Membership, Schedule, StepRecord, Validation,
 };
@@ -15,7 +18,7 @@ use dtrain_telemetry::{
 };
 use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step};
 use std::io::Write;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 /// What the manifest of every checkpoint of a run says.
@@ -235,6 +238,34 @@ impl RunFiles {
                 device: profile.device.clone(),
             },
             Event::Fault(cause) | Event::Refused(cause) => fault(cause),
+            Event::Recovered { member, seconds, step } => {
+                LogEvent::Recovery { member: *member, seconds: *seconds, step: *step }
+            }
+            Event::Resumed { from, lost } => LogEvent::Notice {
+                text: format!("nobody holds the state: on from step {from}, {lost} steps again"),
+            },
+            Event::GivenUp { member, restarts } => LogEvent::Notice {
+                text: format!("member {member} is not started again, after {restarts} restarts in a minute"),
+            },
+            Event::LeftOut { member } => {
+                LogEvent::Notice { text: format!("member {member} did not come in time") }
+            }
+            Event::HostsMissing { there, wanted } => {
+                LogEvent::Notice { text: format!("{there} of {wanted} hosts came in time") }
+            }
+            Event::Reforming { reason } => LogEvent::Notice { text: format!("a new generation: {reason}") },
+            Event::Straggler { member, rank, ratio, slow } => {
+                LogEvent::Straggler { member: *member, rank: *rank, ratio: *ratio, slow: *slow }
+            }
+            Event::NodeJoined { node, host, ranks } => {
+                LogEvent::Notice { text: format!("node {node} ({host}) is here with {ranks} ranks") }
+            }
+            Event::NodeAway { node } => LogEvent::Notice { text: format!("node {node} is away") },
+            Event::Running { generation, from_step } => LogEvent::Generation {
+                generation: *generation,
+                ranks: self.ranges.len() as u32,
+                step: Step(from_step.0 - 1),
+            },
             Event::CheckpointGivenUp { id, reason, .. } => {
                 LogEvent::CheckpointFailed { generation: id.generation, step: id.step, cause: reason.clone() }
             }
@@ -270,6 +301,17 @@ impl RunFiles {
         let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
         let f1 = class_counts(&validation.counts).figures().macro_f1;
         Scores { loss, accuracy: self.accuracy(trailer.correct, trailer.predictions), f1 }
+    }
+
+    /// Reserves the numbers of generations up to this one, durably.
+    ///
+    /// *Errors*: a sentence. *Blocks* on the disk.
+    pub fn reserve(&mut self, upto: Generation) -> Result<(), String> {
+        self.lock.confirm().map_err(|error| error.to_string())?;
+        // All numbers below are ours, or were another life's: nobody else reserves in a folder that is locked.
+        let floor = Generation(upto.0.saturating_sub(1));
+        let reserved = reserve_generations(&RealDisk, &self.facts.run_dir, floor, NonZeroU64::MIN);
+        reserved.map(drop).map_err(|error| format!("cannot reserve a generation: {error}"))
     }
 
     /// Throws away what was written of a checkpoint that nobody will complete.
@@ -393,6 +435,7 @@ fn fault(cause: &Cause) -> LogEvent {
         host: cause.host.clone(),
         phase: cause.phase.to_string(),
         cause: cause.what.to_string(),
+        doing: cause.doing.map(|doing| doing.to_string()),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::news::{News, NewsDesk};
 use dtrain_checkpoint::{FileStore, Store, TensorData, TensorSpec, slice_for};
 use dtrain_engine::State;
 use dtrain_protocol::{CheckpointId, Digest, ShardFile, ShardOutcome, ShardReport};
-use dtrain_types::{Rank, Step, WorldSize};
+use dtrain_types::{Rank, WorldSize};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +25,17 @@ struct Job {
     state_digest: Digest,
 }
 
+/// Which part of the state a rank writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice {
+    /// Its rank, for the name of the file.
+    pub rank: Rank,
+    /// Its place among the ranks that write.
+    pub place: Rank,
+    /// How many they are.
+    pub of: WorldSize,
+}
+
 /// The background writer of one rank.
 pub struct Saver {
     specs: Arc<[TensorSpec]>,
@@ -34,7 +45,7 @@ pub struct Saver {
     buffer: Option<Vec<f32>>,
     controls: Arc<Controls>,
     /// The checkpoint that was begun last.
-    last: Step,
+    last: CheckpointId,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -60,15 +71,25 @@ impl Saver {
         });
         let thread = thread.expect("a process that could start its compute thread can start one more");
         let buffer = Some(Vec::new());
-        Self { specs, jobs: Some(jobs), free, buffer, controls, last: Step(0), thread: Some(thread) }
+        Self {
+            specs,
+            jobs: Some(jobs),
+            free,
+            buffer,
+            controls,
+            last: CheckpointId::default(),
+            thread: Some(thread),
+        }
     }
 
-    /// Copies this rank's share of the state and hands it to the writer. *Blocks* while the last one is not settled.
-    pub fn save(&mut self, id: CheckpointId, rank: Rank, world: WorldSize, state: &State) {
-        self.controls.wait_until_settled(self.last);
-        self.last = id.step;
+    /// Copies this rank's share of the state and hands it to the writer. *Blocks* while the last one is not settled, unless
+    /// the generation is to be left: then the caller finds out at its next step.
+    pub fn save(&mut self, id: CheckpointId, slice: Slice, state: &State) {
+        let Slice { rank, place, of } = slice;
+        self.controls.wait_until_settled(id.generation, self.last);
+        self.last = id;
         let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
-        let tensors = slice_for(rank, world, &self.specs);
+        let tensors = slice_for(place, of, &self.specs);
         self.wait();
         let mut copy = self.buffer.take().expect("the buffer is back after the wait");
         copy.clear();

@@ -4,7 +4,7 @@
 //! finds its end of the pair as standard input. So nothing is passed by number, nothing stays behind in /dev/shm,
 //! and no descriptor leaks into a sibling. This file does not know what is said over the link.
 
-use dtrain_types::MemberId;
+use dtrain_types::{Incarnation, MemberId};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// The variable that tells a process that it is a rank: `MEMBER:PID-OF-PARENT`.
+/// The variable that tells a process that it is a rank: `MEMBER:LIFE:PID-OF-PARENT`.
 pub const SEAT_VARIABLE: &str = "DTRAIN_RANK_SEAT";
 
 const GREETING: u8 = b'S';
@@ -24,6 +24,8 @@ const GREETING: u8 = b'S';
 pub struct Seat {
     /// The member this rank is.
     pub member: MemberId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
     /// Its end of the control link.
     pub link: UnixStream,
     /// The memory that all ranks of this host map, where there is one.
@@ -47,7 +49,7 @@ pub fn offer(link: &UnixStream, arena: Option<BorrowedFd<'_>>) -> io::Result<()>
 /// Takes what the parent offered. *Blocks* until it is there; it always is, because it was sent before the spawn.
 ///
 /// *Errors*: of the system call, or when the first byte is not the parent's.
-pub fn accept(member: MemberId, link: UnixStream) -> io::Result<Seat> {
+pub fn accept(member: MemberId, incarnation: Incarnation, link: UnixStream) -> io::Result<Seat> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8];
@@ -64,7 +66,7 @@ pub fn accept(member: MemberId, link: UnixStream) -> io::Result<Seat> {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    Ok(Seat { member, link, arena })
+    Ok(Seat { member, incarnation, link, arena })
 }
 
 /// The seat of this process, if its parent made it a rank.
@@ -77,8 +79,11 @@ pub fn inherited() -> io::Result<Option<Seat>> {
     let wrong =
         || io::Error::new(io::ErrorKind::InvalidInput, format!("{SEAT_VARIABLE} is set, but not by dtrain"));
     let text = text.into_string().map_err(|_| wrong())?;
-    let (member, parent) = text.split_once(':').ok_or_else(wrong)?;
+    let mut parts = text.splitn(3, ':');
+    let mut part = || parts.next().ok_or_else(wrong);
+    let (member, incarnation, parent) = (part()?, part()?, part()?);
     let member = MemberId(member.parse().map_err(|_| wrong())?);
+    let incarnation = Incarnation(incarnation.parse().map_err(|_| wrong())?);
     let parent: i32 = parent.parse().map_err(|_| wrong())?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // The parent may have died between the spawn and the line above; then no signal will ever come.
@@ -86,7 +91,7 @@ pub fn inherited() -> io::Result<Option<Seat>> {
         return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the process that started this rank is gone"));
     }
     let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    accept(member, link).map(Some)
+    accept(member, incarnation, link).map(Some)
 }
 
 #[cfg(test)]
@@ -100,7 +105,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"arena").unwrap();
         offer(&ours, Some(file.as_fd())).unwrap();
-        let seat = accept(MemberId(3), theirs).unwrap();
+        let seat = accept(MemberId(3), Incarnation(1), theirs).unwrap();
         let mut copy = std::fs::File::from(seat.arena.unwrap());
         copy.rewind().unwrap();
         let mut text = String::new();
@@ -112,13 +117,13 @@ mod tests {
     fn a_seat_without_shared_memory_is_a_seat_too() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         offer(&ours, None).unwrap();
-        assert!(accept(MemberId(0), theirs).unwrap().arena.is_none());
+        assert!(accept(MemberId(0), Incarnation(1), theirs).unwrap().arena.is_none());
     }
 
     #[test]
     fn a_stranger_on_standard_input_is_refused() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"hello").unwrap();
-        assert!(accept(MemberId(0), theirs).is_err());
+        assert!(accept(MemberId(0), Incarnation(1), theirs).is_err());
     }
 }

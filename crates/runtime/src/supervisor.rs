@@ -5,13 +5,14 @@
 
 use crate::clock::Clock;
 use crate::journal::{Entry, JournalSender, Written};
-use crate::node::{Deliver, Kill, Node};
-use dtrain_protocol::{
-    ExitCause, Message as Word, Outcome, Request, Supervisor as Machine, SupervisorEffect,
-};
-use dtrain_types::MemberId;
+use crate::link::LinkSender;
+use crate::node::{Deliver, Node};
+use crate::recorder::Recorder;
+use dtrain_protocol::{Input, Message as Word, Outcome, Request, Supervisor as Machine, SupervisorEffect};
+use dtrain_types::{MemberId, NodeId};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::prelude::*;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use tokio::sync::oneshot;
 
@@ -26,8 +27,14 @@ pub struct Supervisor {
     pub clock: Clock,
     /// Effects not carried out yet.
     pub effects: Vec<SupervisorEffect>,
-    /// The ranks' host; known once the node has started.
-    pub node: Option<ActorRef<Node>>,
+    /// The ways to the nodes that are connected.
+    pub ways: BTreeMap<NodeId, Way>,
+    /// Which node a member is on, as the orders say.
+    pub homes: BTreeMap<MemberId, NodeId>,
+    /// Messages heard and said.
+    pub messages: (u64, u64),
+    /// Writes all of it down, where somebody wants to know.
+    pub recorder: Recorder,
     /// Files and people.
     pub journal: JournalSender,
     /// Told once, at the end.
@@ -39,7 +46,7 @@ impl Actor for Supervisor {
     type Error = Infallible;
 
     async fn on_start(mut state: Self, _: ActorRef<Self>) -> Result<Self, Infallible> {
-        state.machine.start(state.clock.now());
+        state.feed(Input::Start);
         Ok(state)
     }
 
@@ -54,61 +61,60 @@ impl Actor for Supervisor {
             tokio::select! {
                 biased;
                 signal = mailbox.recv() => return Ok(signal),
-                () = tokio::time::sleep_until(self.clock.at(deadline)) => {
-                    self.machine.handle_timeout(self.clock.now(), &mut self.effects);
-                    self.run_effects();
-                }
+                () = tokio::time::sleep_until(self.clock.at(deadline)) => self.feed(Input::Timeout),
             }
         }
     }
 }
 
-/// The node of this host has started.
-pub struct NodeIs(pub ActorRef<Node>);
+/// The way to a node.
+pub enum Way {
+    /// It is in this process.
+    Here(ActorRef<Node>),
+    /// It is on another host.
+    Link(LinkSender),
+}
+
+/// A node can be reached.
+pub struct NodeIs(pub NodeId, pub Way);
 
 impl Message<NodeIs> for Supervisor {
     type Reply = ();
 
-    async fn handle(&mut self, NodeIs(node): NodeIs, _: &mut Context<Self, ()>) {
-        self.node = Some(node);
+    async fn handle(&mut self, NodeIs(node, way): NodeIs, _: &mut Context<Self, ()>) {
+        self.ways.insert(node, way);
     }
 }
 
-/// A word of a rank.
+/// This link to a node broke. If another one has taken its place, nothing is lost.
+pub struct NodeLost(pub NodeId, pub LinkSender);
+
+impl Message<NodeLost> for Supervisor {
+    type Reply = ();
+
+    async fn handle(&mut self, NodeLost(node, broken): NodeLost, _: &mut Context<Self, ()>) {
+        if !matches!(self.ways.get(&node), Some(Way::Link(link)) if link.is_same(&broken)) {
+            return;
+        }
+        self.ways.remove(&node);
+        self.feed(Input::NodeLost(node));
+    }
+}
+
+/// A word of a rank or a node.
 pub struct Heard(pub Word);
 
 impl Message<Heard> for Supervisor {
     type Reply = ();
 
     async fn handle(&mut self, Heard(word): Heard, _: &mut Context<Self, ()>) {
-        let now = self.clock.now();
-        match word {
-            Word::Report(report) => self.machine.handle_report(now, &report, &mut self.effects),
-            Word::Heartbeat(beat) => self.machine.handle_heartbeat(now, &beat),
-            Word::Hello(hello) => tracing::debug!(member = %hello.member, "hello"),
-            other => tracing::warn!(?other, "a word that no rank says"),
-        }
-        self.run_effects();
-    }
-}
-
-/// A rank's process or thread has ended.
-pub struct RankExit {
-    /// Whose.
-    pub member: MemberId,
-    /// How.
-    pub cause: ExitCause,
-    /// What it printed last.
-    pub last_lines: Vec<String>,
-}
-
-impl Message<RankExit> for Supervisor {
-    type Reply = ();
-
-    async fn handle(&mut self, exit: RankExit, _: &mut Context<Self, ()>) {
-        self.journal.enter(Entry::RankEnded { member: exit.member, last_lines: exit.last_lines });
-        self.machine.handle_exit(self.clock.now(), exit.member, exit.cause, &mut self.effects);
-        self.run_effects();
+        self.messages.0 += 1;
+        self.feed(match word {
+            Word::Report(report) => Input::Report(report),
+            Word::Heartbeat(beat) => Input::Heartbeat(beat),
+            Word::NodeReport(report) => Input::NodeReport(report),
+            other => return tracing::warn!(?other, "a word that no rank and no node says"),
+        });
     }
 }
 
@@ -119,8 +125,7 @@ impl Message<LinkLost> for Supervisor {
     type Reply = ();
 
     async fn handle(&mut self, LinkLost(member): LinkLost, _: &mut Context<Self, ()>) {
-        self.machine.handle_link_lost(self.clock.now(), member);
-        self.run_effects();
+        self.feed(Input::LinkLost(member));
     }
 }
 
@@ -128,8 +133,7 @@ impl Message<Request> for Supervisor {
     type Reply = ();
 
     async fn handle(&mut self, request: Request, _: &mut Context<Self, ()>) {
-        self.machine.handle_request(self.clock.now(), request, &mut self.effects);
-        self.run_effects();
+        self.feed(Input::Request(request));
     }
 }
 
@@ -137,18 +141,23 @@ impl Message<Written> for Supervisor {
     type Reply = ();
 
     async fn handle(&mut self, written: Written, _: &mut Context<Self, ()>) {
-        let now = self.clock.now();
-        match written {
-            Written::Steps(step) => self.machine.handle_recorded(now, step),
-            Written::Manifest(id, result) => self.machine.handle_manifest(now, id, result, &mut self.effects),
-        }
-        self.run_effects();
+        self.feed(match written {
+            Written::Steps(step) => Input::Recorded(step),
+            Written::Reserved(upto) => Input::Reserved(upto),
+            Written::Manifest(id, result) => Input::Manifest(id, result),
+        });
     }
 }
 
 impl Supervisor {
-    fn run_effects(&mut self) {
+    /// Tells the machine, and carries out what it wants.
+    fn feed(&mut self, input: Input) {
+        let now = self.clock.now();
         let mut effects = std::mem::take(&mut self.effects);
+        self.machine.feed(now, &input, &mut effects);
+        if self.recorder.is_on() {
+            self.recorder.record(now, input, &effects);
+        }
         effects.drain(..).for_each(|effect| self.run_effect(effect));
         self.effects = effects;
     }
@@ -156,15 +165,24 @@ impl Supervisor {
     fn run_effect(&mut self, effect: SupervisorEffect) {
         match effect {
             SupervisorEffect::Send(directive) => {
-                self.tell_node(Deliver(directive.member, Word::Directive(directive)));
+                self.deliver(self.homes.get(&directive.member).copied(), Word::Directive(directive));
             }
-            SupervisorEffect::Beat(beat) => self.tell_node(Deliver(beat.member, Word::Heartbeat(beat))),
-            SupervisorEffect::Kill(member) => self.tell_node(Kill(member)),
+            SupervisorEffect::Beat(beat) => {
+                self.deliver(self.homes.get(&beat.member).copied(), Word::Heartbeat(beat));
+            }
+            SupervisorEffect::Order(order) => {
+                let node = order.node;
+                self.homes.extend(order.members.iter().map(|life| (life.member, node)));
+                self.deliver(Some(node), Word::NodeOrder(order));
+            }
+            SupervisorEffect::Reserve(upto) => self.journal.enter(Entry::Reserve(upto)),
             SupervisorEffect::Commit(record) => self.journal.enter(Entry::Commit(record)),
             SupervisorEffect::Validated(validation) => self.journal.enter(Entry::Validated(validation)),
             SupervisorEffect::WriteManifest(order) => self.journal.enter(Entry::Manifest(order)),
             SupervisorEffect::Event(event) => self.journal.enter(Entry::Event(event)),
             SupervisorEffect::Finish(outcome) => {
+                let ((heard, said), step) = (self.messages, self.machine.committed());
+                tracing::info!(heard, said, %step, "messages of the control plane");
                 if let Some(ended) = self.ended.take() {
                     // The run's caller waits for this; it is gone only when the process is.
                     let _ = ended.send(*outcome);
@@ -173,14 +191,18 @@ impl Supervisor {
         }
     }
 
-    /// Words are whole views: one that finds no room is made good by the next.
-    fn tell_node<M: Send + 'static>(&self, message: M)
-    where
-        Node: Message<M>,
-    {
-        let Some(node) = &self.node else { return };
-        if node.tell(message).try_send().is_err() {
-            tracing::warn!("the node does not take its messages");
+    /// Words are whole views: one that finds no way is made good by the next.
+    fn deliver(&mut self, node: Option<NodeId>, word: Word) {
+        self.messages.1 += 1;
+        match node.and_then(|node| self.ways.get(&node)) {
+            Some(Way::Here(node)) => {
+                let taken = node.tell(Deliver(word)).try_send();
+                if taken.is_err() {
+                    tracing::warn!("the node does not take its messages");
+                }
+            }
+            Some(Way::Link(link)) => link.send(&word),
+            None => {}
         }
     }
 }

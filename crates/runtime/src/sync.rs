@@ -6,20 +6,21 @@
 
 use crate::compute::Order;
 use crate::news::{News, NewsDesk};
-use crate::recipe::Fabric;
-use dtrain_collective::{Aborter, Geometry, Membership, Mode};
+use crate::recipe::{Fabric, FabricError, Plane};
+use dtrain_collective::{Aborter, Geometry, Mode};
 use dtrain_protocol::Failure;
+use dtrain_types::Generation;
 use kameo::prelude::*;
 use std::convert::Infallible;
 use std::sync::mpsc::Sender;
 
-/// Mailbox of the sync actor: one build and one abort per generation.
+/// Mailbox of the sync actor: one build and one leave per generation.
 pub const SYNC_MAILBOX: usize = 16;
 
 /// Owns the way to the peers.
 pub struct Sync {
-    /// Builds backends.
-    pub fabric: Box<dyn Fabric>,
+    /// Builds backends; away while it does.
+    pub fabric: Option<Box<dyn Fabric>>,
     /// The compute thread.
     pub orders: Sender<Order>,
     /// Where a failure is told.
@@ -32,8 +33,11 @@ pub struct Sync {
     pub aborter: Option<Aborter>,
 }
 
-/// Build the data plane of this membership and hand it to the compute thread.
-pub struct Connect(pub Membership);
+/// Build the data plane of this generation and hand it to the compute thread.
+pub struct Connect(pub Plane);
+
+/// Everything below this generation is over: end every wait of the data plane in hand, and tell the compute thread.
+pub struct Leave(pub Generation);
 
 /// End every wait of the data plane in hand.
 pub struct Abort(pub &'static str);
@@ -50,20 +54,47 @@ impl Actor for Sync {
 impl Message<Connect> for Sync {
     type Reply = ();
 
-    async fn handle(&mut self, Connect(membership): Connect, _: &mut Context<Self, ()>) {
-        let (len, counts) = &self.gradient;
-        let geometry = Geometry::plan(*len, &membership.ranges, counts, self.mode);
-        match self.fabric.connect(&membership, geometry, self.mode, counts) {
+    async fn handle(&mut self, Connect(plane): Connect, _: &mut Context<Self, ()>) {
+        let Some(mut fabric) = self.fabric.take() else { return };
+        let (len, counts) = (self.gradient.0, self.gradient.1.clone());
+        let mode = self.mode;
+        let generation = plane.membership.generation;
+        let membership = plane.membership.clone();
+        let writers = plane.members.writers().collect();
+        // Reaching other hosts takes as long as it takes; the heartbeat of this rank must not wait for it.
+        let built = tokio::task::spawn_blocking(move || {
+            let geometry = Geometry::plan(len, &plane.membership.ranges, &counts, mode);
+            let backend = fabric.connect(&plane, geometry, mode, &counts);
+            (fabric, backend)
+        });
+        let Ok((fabric, backend)) = built.await else {
+            let failure = Failure::Panic("while the data plane was built".into());
+            return self.desk.tell_later(News::Failed(generation, failure));
+        };
+        self.fabric = Some(fabric);
+        match backend {
             Ok(backend) => {
                 self.aborter = Some(backend.aborter());
                 // The compute thread is gone only when the rank is ending.
-                let _ = self.orders.send(Order::Build { backend, membership });
+                let _ = self.orders.send(Order::Build { backend, membership, writers });
             }
-            Err(error) => {
-                let failure = Failure::Setup(format!("cannot reach the peers: {error}"));
-                self.desk.tell_later(News::Failed(membership.generation, failure));
+            Err(FabricError { what, unreachable }) => {
+                let why = format!("cannot reach the peers: {what}");
+                self.desk.tell_later(News::Broken { generation, why, unreachable });
             }
         }
+    }
+}
+
+impl Message<Leave> for Sync {
+    type Reply = ();
+
+    async fn handle(&mut self, Leave(generation): Leave, _: &mut Context<Self, ()>) {
+        if let Some(aborter) = self.aborter.take() {
+            aborter.abort("a new generation is formed");
+        }
+        // Behind every order of the generation that is left.
+        let _ = self.orders.send(Order::Leave { generation });
     }
 }
 

@@ -75,8 +75,6 @@ pub enum Event {
         ranks: u32,
         /// Updates done when it began.
         step: Step,
-        /// Why the one before it ended, in words.
-        cause: String,
     },
     /// A rank failed.
     Fault {
@@ -86,10 +84,23 @@ pub enum Event {
         rank: Option<Rank>,
         /// Its host.
         host: String,
-        /// What it was doing.
+        /// What the world was doing.
         phase: String,
         /// How it failed: signal, exit code, error, silence.
         cause: String,
+        /// Of a rank that hangs: what it was doing, and who waits for it.
+        doing: Option<String>,
+    },
+    /// A rank has become much slower than the others, or is no more.
+    Straggler {
+        /// The process slot.
+        member: MemberId,
+        /// Its rank.
+        rank: Rank,
+        /// Its time for a micro-batch, as a multiple of the median rank's.
+        ratio: f64,
+        /// Whether it is slow now.
+        slow: bool,
     },
     /// A failed rank was replaced, or the others went on without it, and the first step after it was committed.
     Recovery {
@@ -123,15 +134,6 @@ pub enum Event {
         step: Step,
         /// Why.
         cause: String,
-    },
-    /// The run goes on from a checkpoint.
-    Resumed {
-        /// The generation that wrote the checkpoint.
-        generation: Generation,
-        /// Updates in it.
-        step: Step,
-        /// Its folder's name.
-        name: String,
     },
     /// Something that a person should know and that is no failure.
     Notice {
@@ -237,15 +239,18 @@ mod tests {
                     device: "cpu".into(),
                 },
             ),
-            ("generation", Event::Generation { generation, ranks: 3, step, cause: text() }),
-            ("fault", Event::Fault { member, rank: None, host: text(), phase: text(), cause: text() }),
+            ("generation", Event::Generation { generation, ranks: 3, step }),
+            (
+                "fault",
+                Event::Fault { member, rank: None, host: text(), phase: text(), cause: text(), doing: None },
+            ),
+            ("straggler", Event::Straggler { member, rank: Rank(1), ratio: 2.5, slow: true }),
             ("recovery", Event::Recovery { member, seconds: 0.5, step }),
             (
                 "checkpoint",
                 Event::Checkpoint { generation, step, name: text(), bytes: 7, seconds: 0.5, best: true },
             ),
             ("checkpoint_failed", Event::CheckpointFailed { generation, step, cause: text() }),
-            ("resumed", Event::Resumed { generation, step, name: text() }),
             ("notice", Event::Notice { text: "a \"quoted\"\nline".into() }),
             ("summary", Event::Summary(Summary { recoveries: vec![0.5], ..Summary::default() })),
         ];

@@ -3,11 +3,12 @@
 //! Every step is written. What is spared is the system call: lines leave the buffers at most once a second, when
 //! asked, and at the end, so a fast model does not wait for its own log and nothing is lost.
 
-use crate::{JsonLines, Stamped, TelemetryError, TensorBoard, UnixTime};
+use crate::{GpuReadings, GpuWatch, JsonLines, Stamped, TelemetryError, TensorBoard, UnixTime};
 use dtrain_types::{Epoch, Step};
 use serde::Serialize;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 /// How long lines may stay in the buffers while steps go on. *Units*: seconds.
 const FLUSH_AFTER: f64 = 1.0;
@@ -20,6 +21,20 @@ pub enum Metric {
     Step(StepMetrics),
     /// Of one epoch.
     Epoch(EpochMetrics),
+    /// Of one GPU, beside a step.
+    Gpu(GpuMetrics),
+}
+
+/// How a GPU was when a step was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct GpuMetrics {
+    /// Its number on its host.
+    pub gpu: u32,
+    /// That step.
+    pub step: Step,
+    /// What it told.
+    #[serde(flatten)]
+    pub readings: GpuReadings,
 }
 
 /// What is known of a committed step.
@@ -63,6 +78,9 @@ pub struct Metrics {
     lines: JsonLines<File>,
     board: TensorBoard,
     flushed: UnixTime,
+    gpus: Option<Arc<GpuWatch>>,
+    /// The newest round of readings that was written.
+    gpu_round: u64,
 }
 
 impl Metrics {
@@ -74,7 +92,14 @@ impl Metrics {
     pub fn open(run: &Path, now: UnixTime, resume: Option<Step>) -> Result<Self, TelemetryError> {
         let lines = JsonLines::append(&run.join("metrics.jsonl"))?;
         let board = TensorBoard::create(&run.join("tb"), now, resume)?;
-        Ok(Self { lines, board, flushed: now })
+        Ok(Self { lines, board, flushed: now, gpus: None, gpu_round: 0 })
+    }
+
+    /// Writes the readings of these GPUs too, beside the first step after each round.
+    #[must_use]
+    pub fn watching(mut self, gpus: Arc<GpuWatch>) -> Self {
+        self.gpus = Some(gpus);
+        self
     }
 
     /// Writes the metrics of a step.
@@ -89,6 +114,7 @@ impl Metrics {
             ("train/samples_per_second", step.samples_per_second),
         ];
         self.points(now, step.step, &points)?;
+        self.gpus(now, step.step)?;
         // A clock that was set back must not stop the flushing.
         if (now.0 - self.flushed.0).abs() >= FLUSH_AFTER { self.flush(now) } else { Ok(()) }
     }
@@ -106,6 +132,31 @@ impl Metrics {
         ];
         self.points(now, epoch.step, &points)?;
         self.flush(now)
+    }
+
+    fn gpus(&mut self, now: UnixTime, step: Step) -> Result<(), TelemetryError> {
+        let Some(watch) = &self.gpus else { return Ok(()) };
+        let sample = watch.newest();
+        if sample.round <= self.gpu_round {
+            return Ok(());
+        }
+        self.gpu_round = sample.round;
+        for (gpu, readings) in sample.gpus {
+            self.lines
+                .record(&Stamped { time: now, event: Metric::Gpu(GpuMetrics { gpu, step, readings }) })?;
+            let points = [
+                ("utilisation", readings.utilisation.map(f64::from)),
+                ("memory_used", readings.memory_used.map(|bytes| bytes.0 as f64)),
+                ("temperature", readings.temperature.map(f64::from)),
+                ("power", readings.power),
+            ];
+            for (name, value) in points {
+                if let Some(value) = value {
+                    self.board.scalar(now, step, &format!("gpu{gpu}/{name}"), value)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Hands everything written so far to the system.

@@ -47,8 +47,12 @@ number!(
     MemberId(u32)
 );
 number!(
-    /// One life of a member, issued by the supervisor to a process's random start id.
+    /// One life of a member, issued by the supervisor with the order to start its process; 0 is "none yet".
     Incarnation(u32)
+);
+number!(
+    /// A host's number in the run, as its `--rank` says; the supervisor runs in node 0.
+    NodeId(u32)
 );
 number!(
     /// One life of the supervisor, drawn at its start.
@@ -65,6 +69,22 @@ number!(
 
 impl Step {
     /// The step after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl Generation {
+    /// The generation after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl Incarnation {
+    /// The life after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)

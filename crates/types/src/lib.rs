@@ -12,7 +12,8 @@ mod trailer;
 mod tree;
 
 pub use ids::{
-    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, Rank, Seed, Step, WorldSize,
+    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,
+    WorldSize,
 };
 pub use plan::{BatchPlan, PlanError, StepPlan};
 pub use random::{Key, Permutation, Site};

@@ -28,6 +28,12 @@ impl Key {
         Self { key, place: [site.0, micro_batch.0, step.0 as u32] }
     }
 
+    /// The generator's key, and the upper three words of its counter: for a device that draws the blocks itself.
+    #[must_use]
+    pub fn words(&self) -> ([u32; 2], [u32; 3]) {
+        (self.key, self.place)
+    }
+
     /// Block `index` of the stream: four independent words.
     #[inline(always)]
     #[must_use]

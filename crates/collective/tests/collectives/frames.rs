@@ -139,3 +139,21 @@ fn a_peer_in_another_collective_under_the_same_number_is_found_out() {
         assert!(matches!(answer, Err(CollectiveError::Mismatch { from: Rank(1), .. })), "{answer:?}");
     }
 }
+
+#[test]
+fn in_a_copy_a_frame_from_no_source_or_to_no_target_is_an_error() {
+    let mut network = Network::new(&cut_evenly(4, 4), &[4], 1_000, Mode::Exact, 64);
+    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(2)] };
+    (0..4).for_each(|rank| network.machines[rank].start(Sequence(1), &op));
+    network.send(0);
+    let flying = network.flying.remove(0);
+    let mut foreign = flying.clone();
+    foreign.from = Rank(1);
+    assert!(matches!(offer(&mut network.machines[2], &foreign), Err(CollectiveError::Foreign { .. })));
+    assert!(matches!(offer(&mut network.machines[3], &flying), Err(CollectiveError::Foreign { .. })));
+    assert_eq!(offer(&mut network.machines[2], &flying), Ok(Verdict::Taken));
+    let mut other_lists = flying;
+    other_lists.header.tag.operand += 1;
+    let answer = offer(&mut network.machines[2], &other_lists);
+    assert!(matches!(answer, Err(CollectiveError::Mismatch { from: Rank(0), .. })), "{answer:?}");
+}

@@ -1,9 +1,10 @@
 //! Every algorithm, world, length and cut, against plain sums, over a network that delivers in any order.
 
 use crate::network::Network;
-use crate::plain::{bits, compute, reference, reference_trailer};
+use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{Arena, Chunks, Mode, Op, OpKind, RankMachine, Sequence};
-use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
+use dtrain_types::{MicroRange, Rank, Trailer, WorldSize, cut_evenly};
+use std::collections::BTreeSet;
 
 const WORLDS: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16];
 
@@ -156,6 +157,76 @@ fn gather_broadcast_and_barrier_move_what_they_should_and_nothing_else() {
 }
 
 #[test]
+fn a_copy_gives_the_targets_the_bits_of_the_sources_and_leaves_the_others_alone() {
+    for mode in [Mode::Exact, Mode::Ring] {
+        for world in WORLDS {
+            for [sources, targets] in copies(world) {
+                for len in lengths(world) {
+                    let mut network = Network::new(&cut_evenly(4, world), &[4], len, mode, 48);
+                    let fill = |(rank, machine): (usize, &mut RankMachine)| {
+                        before_copy(machine.arena().lease(0), rank, &sources);
+                        bits(machine.arena().slot(0))
+                    };
+                    let before: Vec<_> = network.machines.iter_mut().enumerate().map(fill).collect();
+                    let op = Op::Copy { sources: &sources, targets: &targets };
+                    assert_eq!(all(&mut network, Sequence(1), op), vec![Trailer::EMPTY; world as usize]);
+                    for (rank, machine) in network.machines.iter_mut().enumerate() {
+                        let slot = machine.arena().slot(0);
+                        let right = is_copied(slot, rank, &sources, &targets);
+                        assert!(right, "rank {rank} of {world}, {len} floats, {sources:?} to {targets:?}");
+                        assert!(
+                            targets.contains(&Rank(rank as u32)) || bits(slot) == before[rank],
+                            "rank {rank} was none of the targets"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_frames_from_sources_to_targets_travel_in_a_copy() {
+    let mut network = Network::new(&cut_evenly(4, 5), &[4], 1_000, Mode::Exact, 48);
+    let op = Op::Copy { sources: &[Rank(1), Rank(4)], targets: &[Rank(0), Rank(2)] };
+    for rank in 0..5 {
+        network.machines[rank].start(Sequence(1), &op);
+        network.send(rank);
+        assert_eq!(network.machines[rank].is_done(), ![0, 2].contains(&rank), "rank {rank}");
+    }
+    let pairs: BTreeSet<(u32, usize)> = network.flying.iter().map(|frame| (frame.from.0, frame.to)).collect();
+    assert_eq!(pairs, BTreeSet::from([(1, 0), (1, 2), (4, 0), (4, 2)]));
+    let floats: usize = network.flying.iter().map(|frame| frame.payload.len()).sum();
+    assert_eq!(floats, 2 * 1_000, "each target gets each float once");
+}
+
+#[test]
+fn a_copy_that_makes_no_sense_is_a_bug_and_two_different_ones_have_two_operands() {
+    let world = WorldSize(3);
+    let ranks = |list: &[u32]| -> Vec<Rank> { list.iter().copied().map(Rank).collect() };
+    for (sources, targets) in [
+        (vec![], vec![1]),
+        (vec![0, 1], vec![1]),
+        (vec![1, 0], vec![2]),
+        (vec![0, 0], vec![]),
+        (vec![3], vec![]),
+        (vec![0], vec![3]),
+        (vec![0], vec![2, 1]),
+    ] {
+        let (sources, targets) = (ranks(&sources), ranks(&targets));
+        let op = Op::Copy { sources: &sources, targets: &targets };
+        let checked = std::panic::catch_unwind(|| op.assert_fits(world));
+        assert!(checked.is_err(), "{sources:?} to {targets:?}");
+    }
+    let mut operands = BTreeSet::new();
+    for [sources, targets] in copies(3) {
+        let op = Op::Copy { sources: &sources, targets: &targets };
+        op.assert_fits(world);
+        assert!(operands.insert(op.operand()), "{sources:?} to {targets:?} looks like another copy");
+    }
+}
+
+#[test]
 fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_all_reduce() {
     for mode in [Mode::Exact, Mode::Ring] {
         for world in WORLDS {
@@ -218,4 +289,6 @@ fn nobody_finishes_an_all_reduce_before_every_rank_has_put_in_its_part() {
 fn an_operation_says_what_it_is() {
     let op = Op::Broadcast { from: Rank(3) };
     assert_eq!((op.kind(), op.operand(), op.reduction()), (OpKind::Broadcast, 3, None));
+    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(1)] };
+    assert_eq!((op.kind(), op.reduction()), (OpKind::Copy, None));
 }

@@ -1,7 +1,7 @@
 //! Made-up gradients, and the plain sums that collectives are held against.
 
-use dtrain_collective::{Arena, Mode, rank_roots};
-use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Seed, Site, Step, Trailer};
+use dtrain_collective::{Arena, Chunks, Mode, rank_roots};
+use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Rank, Seed, Site, Step, Trailer};
 
 /// Element `i` of the gradient of micro-batch `m`: magnitudes differ, so the order of a sum shows.
 pub fn gradient(m: u32, i: usize) -> f32 {
@@ -72,4 +72,49 @@ fn merge(arena: &mut dyn Arena, root: usize, left: usize, right: usize, pending:
     let (a, b) = arena.lease_pair(geometry.slot(root, left), geometry.slot(root, right));
     a.iter_mut().zip(b).for_each(|(a, b)| *a += *b);
     pending[left] = pending[left].merge(&pending[right]);
+}
+
+/// Who copies to whom in a world: every way for small worlds, telling ones for others.
+pub fn copies(world: u32) -> Vec<[Vec<Rank>; 2]> {
+    let by_role = |role: &dyn Fn(u32) -> u32| {
+        [1, 2].map(|wanted| (0..world).filter(|rank| role(*rank) == wanted).map(Rank).collect::<Vec<_>>())
+    };
+    let mut lists = match world {
+        0..=3 => (0..3u32.pow(world)).map(|way| by_role(&|rank| way / 3u32.pow(rank) % 3)).collect(),
+        _ => vec![
+            by_role(&|rank| 1 + rank % 2),
+            by_role(&|rank| if rank == 0 { 1 } else { 2 }),
+            by_role(&|rank| if rank + 1 == world { 1 } else { 2 }),
+            by_role(&|rank| if rank == world / 2 { 2 } else { 1 }),
+            by_role(&|rank| rank % 3),
+            by_role(&|rank| u32::from(rank > 0)),
+            by_role(&|rank| if rank == 1 { 1 } else { 2 * u32::from(rank == 2) }),
+        ],
+    };
+    lists.retain(|[sources, _]| !sources.is_empty());
+    lists
+}
+
+/// Element `i` of the state that is copied: bits of numbers that are none, which nothing but a plain copy keeps.
+pub fn state(i: usize) -> f32 {
+    f32::from_bits(0x7f80_0001 | (i as u32).wrapping_mul(0x9e37_79b1) & 0x803f_ffff)
+}
+
+/// Fills what a rank has before a copy: a source its chunk of the state, and everybody else their own numbers.
+pub fn before_copy(slot: &mut [f32], rank: usize, sources: &[Rank]) {
+    slot.iter_mut().enumerate().for_each(|(i, x)| *x = (rank * 10_000 + i) as f32);
+    if let Ok(source) = sources.binary_search(&Rank(rank as u32)) {
+        let chunk = Chunks::even(slot.len(), sources.len()).chunk(source);
+        slot[chunk.clone()].iter_mut().zip(chunk).for_each(|(x, i)| *x = state(i));
+    }
+}
+
+/// Tells whether a rank has what it should have after a copy.
+pub fn is_copied(slot: &[f32], rank: usize, sources: &[Rank], targets: &[Rank]) -> bool {
+    let at = Rank(rank as u32);
+    let whole = targets.binary_search(&at).is_ok().then_some(0..slot.len());
+    let own = sources.binary_search(&at).ok();
+    let own = own.map(|source| Chunks::even(slot.len(), sources.len()).chunk(source));
+    let mut right = whole.or(own).unwrap_or(0..0);
+    right.all(|i| slot[i].to_bits() == state(i).to_bits())
 }

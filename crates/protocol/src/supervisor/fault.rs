@@ -1,32 +1,41 @@
-//! Faults: what a loss means, which news of it counts, and what members' states say about each other.
+//! Faults: what a loss means, and which news of it counts.
 //!
 //! This file does not decide who is to blame in the end; that is in `verdict.rs`, once all is known.
 
+use super::slots::Life;
 use super::verdict::Seen;
-use super::{MAX_VERIFIED, Supervisor};
-use crate::cause::{Cause, ExitCause, Failure, What};
+use super::{Losses, Supervisor, has_failed};
+use crate::cause::{Cause, Doing, ExitCause, Failure, What};
 use crate::effect::{Event, SupervisorEffect};
-use crate::message::{Digest, Phase, Stage};
-use dtrain_types::{Instant, MemberId, Step};
+use crate::message::{Activity, Phase, Stage};
+use dtrain_types::{Generation, Instant, MemberId};
 
 /// What follows when a member is lost.
-pub(super) enum Answer {
+enum Answer {
+    /// The others go on without it; its process is ended and started again.
+    Replace,
     /// The run stops.
     Stop,
     /// It is noted: the run is ending anyway.
     Note,
 }
 
-/// The one place that decides what a loss means.
-pub(super) fn lost_in(phase: Phase) -> Answer {
-    match phase {
-        Phase::Join | Phase::Form | Phase::Sync | Phase::Run => Answer::Stop,
-        Phase::Finish | Phase::Stop => Answer::Note,
-    }
-}
-
 impl Supervisor {
-    /// A member is lost to the run: notes the fault, and does what `lost_in` says.
+    /// The one place that decides what a loss means.
+    fn answer(&self, what: &What) -> Answer {
+        match what {
+            _ if self.is_ending() => Answer::Note,
+            // Another life would come to the same.
+            What::Reported(failure) if !failure.is_accident() => Answer::Stop,
+            What::Exited(ExitCause::NotStarted(_)) if self.generation == Generation(0) => Answer::Stop,
+            What::DigestDiffers { .. } | What::StepDiffers { .. } | What::Poisonous { .. } => Answer::Stop,
+            What::StillThere(_) | What::Broken(_) => Answer::Stop,
+            _ if self.config.losses == Losses::EndTheRun => Answer::Stop,
+            _ => Answer::Replace,
+        }
+    }
+
+    /// A member is lost: notes the fault, and does what follows.
     pub(super) fn lost(
         &mut self,
         now: Instant,
@@ -37,99 +46,95 @@ impl Supervisor {
         if !self.is_news(member, &what) {
             return;
         }
-        let answer = lost_in(self.phase);
+        let answer = self.answer(&what);
         let cause = self.cause(member, what);
         effects.push(SupervisorEffect::Event(Event::Fault(cause.clone())));
-        let secondary = matches!(&cause.what, What::Reported(failure) if failure.is_secondary());
         let unnamed = matches!(&cause.what, What::Reported(Failure::NonFinite { micro_batch: None, .. }));
+        self.faults.insert(member, cause.clone());
         self.seen.push(Seen { cause, stopping: matches!(answer, Answer::Note) });
         match answer {
-            // A victim's word often overtakes the news of the death: told to stop, the one to blame might leave in good
-            // order with the cause unsaid. So it is given a moment.
-            Answer::Stop if secondary => {
-                self.stop_at.get_or_insert(now + self.config.timeouts.heartbeat);
-            }
+            Answer::Replace => self.replace(now, member, effects),
             // Somebody is still computing its micro-batches again, to find the one that made the gradient so.
-            Answer::Stop if unnamed && !self.all_have_failed() => {}
+            Answer::Stop if unnamed && !self.lives().all(|(_, life)| has_failed(life)) => {}
             Answer::Stop => self.enter(now, Phase::Stop, effects),
             Answer::Note => {}
         }
     }
 
-    fn all_have_failed(&self) -> bool {
-        self.lives().all(|life| matches!(life.stage, Stage::Failed(_)))
+    /// Lets the others go on. However a member was lost, its process ends before memory that it mapped is used again.
+    fn replace(&mut self, now: Instant, member: MemberId, effects: &mut Vec<SupervisorEffect>) {
+        let seated = self.seat_of(member).is_some();
+        let poison = seated.then(|| self.poison(member)).flatten();
+        if seated && self.phase != Phase::Join {
+            self.trouble.lost(member, now);
+        }
+        self.kill(now, member, true, effects);
+        if let Some(what) = poison {
+            return self.lost(now, member, what, effects);
+        }
+        if seated && matches!(self.phase, Phase::Form | Phase::Sync | Phase::Run) {
+            match &mut self.regroup_later {
+                Some(wanted) => *wanted = true,
+                None => self.regroup(now, effects),
+            }
+        }
+    }
+
+    /// Takes in several losses as one: the world is put together again once, after the last of them (L2).
+    pub(super) fn together(
+        &mut self,
+        now: Instant,
+        effects: &mut Vec<SupervisorEffect>,
+        losses: impl FnOnce(&mut Self, &mut Vec<SupervisorEffect>),
+    ) {
+        self.regroup_later = Some(false);
+        losses(self, effects);
+        let wanted = self.regroup_later.take() == Some(true);
+        if wanted && matches!(self.phase, Phase::Form | Phase::Sync | Phase::Run) {
+            self.regroup(now, effects);
+        }
     }
 
     /// Whether a fault says more than what is known of its member: its own word counts more than its exit, and once.
     fn is_news(&self, member: MemberId, what: &What) -> bool {
-        let life = self.slots.get(&member).and_then(|slot| slot.life.as_ref());
+        let life = self.slots.get(&member).and_then(|slot| slot.life());
         let said_why = life.is_some_and(|life| matches!(life.stage, Stage::Failed(_)));
-        let own = self.seen.iter().filter(|seen| seen.cause.member == member).map(|seen| &seen.cause.what);
-        let mut own = own.peekable();
+        let incarnation = self.slots.get(&member).map(|slot| slot.incarnation);
+        let same = |seen: &&Seen| seen.cause.member == member && Some(seen.cause.incarnation) == incarnation;
+        let mut own = self.seen.iter().filter(same).map(|seen| &seen.cause.what).peekable();
         match what {
-            What::Exited(ExitCause::Signal(_)) => {
-                own.all(|known| matches!(known, What::Reported(f) if f.is_secondary()))
-            }
             // What it said may have been put down to another.
             What::Exited(ExitCause::Code(_)) if said_why => false,
             What::Reported(failure) => own.all(|known| *known != What::Reported(failure.clone())),
+            What::Poisonous { .. } => true,
             _ => own.peek().is_none(),
         }
     }
 
     pub(super) fn cause(&self, member: MemberId, what: What) -> Cause {
-        let life = self.slots.get(&member).and_then(|slot| slot.life.as_ref());
+        let slot = self.slots.get(&member);
+        let host = slot.and_then(|slot| self.nodes.get(&slot.node)).map_or("", |view| &view.host);
         Cause {
             member,
+            incarnation: slot.map(|slot| slot.incarnation).unwrap_or_default(),
             rank: self.membership.rank_of(member),
-            host: life.map_or_else(String::new, |life| life.profile.host.clone()),
+            host: host.to_owned(),
             // A rank that names its step knows better than we: the steps before it are in the same Report.
             step: match &what {
                 What::Reported(Failure::NonFinite { step, .. }) => *step,
-                _ => self.progress.committed().next(),
+                _ => self.progress.at().max(self.truth.step).next(),
             },
             phase: self.phase,
+            doing: self.doing(member, &what),
             what,
         }
     }
 
-    /// Compares where members stand that have told all the steps they made and make no further one (S4). Of the others
-    /// only an old view is known, which proves nothing: one that leaves because it was told to may have steps untold.
-    pub(super) fn check_spread(
-        &mut self,
-        now: Instant,
-        member: MemberId,
-        effects: &mut Vec<SupervisorEffect>,
-    ) {
-        let stand = |id: MemberId| {
-            let life = self.slots[&id].life.as_ref()?;
-            let still = matches!(life.stage, Stage::Failed(_) | Stage::Finished(_));
-            life.applied.filter(|_| still)
-        };
-        let Some(own) = stand(member) else { return };
-        let far = |other: &Step| own.0.abs_diff(other.0) > 1;
-        let seats = self.membership.seats.iter();
-        let other = seats.filter_map(|seat| Some((seat.member, stand(seat.member).filter(far)?))).next();
-        if let Some((against, other)) = other {
-            self.lost(now, member, What::StepDiffers { own, other, against }, effects);
-        }
-    }
-
-    /// Compares a member's state digest at `step` with the first that was heard of it (S5).
-    pub(super) fn compare(
-        &mut self,
-        now: Instant,
-        member: MemberId,
-        step: Step,
-        own: Digest,
-        effects: &mut Vec<SupervisorEffect>,
-    ) {
-        let (against, other) = *self.verified.entry(step).or_insert((member, own));
-        if self.verified.len() > MAX_VERIFIED {
-            self.verified.pop_first();
-        }
-        if own != other {
-            self.lost(now, member, What::DigestDiffers { step, own, other, against }, effects);
-        }
+    fn doing(&self, member: MemberId, what: &What) -> Option<Doing> {
+        let hangs = matches!(what, What::Silent(_) | What::LinkLost | What::NoProgress { .. });
+        let life = self.slots.get(&member)?.life().filter(|_| hangs && self.phase == Phase::Run)?;
+        let waits =
+            |(other, life): &(MemberId, &Life)| *other != member && life.activity == Activity::Reducing;
+        Some(Doing { activity: life.activity, waiting: self.lives().filter(waits).count() as u32 })
     }
 }

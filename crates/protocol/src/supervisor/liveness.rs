@@ -3,10 +3,11 @@
 //! This file does not know what the phases mean beyond how long each may take.
 
 use super::Supervisor;
+use super::slots::{Life, Place};
 use crate::cause::What;
-use crate::effect::SupervisorEffect;
+use crate::effect::{Event, SupervisorEffect};
 use crate::message::{Activity, Heartbeat, Phase, Stage};
-use dtrain_types::{Instant, MemberId, Rank};
+use dtrain_types::{Instant, MemberId, NodeId, Rank};
 use std::time::Duration;
 
 impl Supervisor {
@@ -22,6 +23,7 @@ impl Supervisor {
         if self.acknowledge_at.is_some_and(|at| now >= at) {
             self.direct_all(effects);
         }
+        self.start_due(now, effects);
         match self.phase {
             Phase::Join | Phase::Form | Phase::Sync | Phase::Run => self.watch(now, effects),
             Phase::Finish | Phase::Stop => self.see_off(now, effects),
@@ -36,6 +38,8 @@ impl Supervisor {
             return None;
         }
         let phase = match self.phase {
+            // A number that is being reserved holds up the generation: its answer is the next input, not a time.
+            Phase::Join if self.awaits_reservation() => self.beat_at,
             Phase::Join => self.since + self.config.join_timeout,
             Phase::Form | Phase::Sync | Phase::Run => self.standstill().unwrap_or(self.beat_at),
             Phase::Finish | Phase::Stop if self.any_to_kill() => self.since + self.config.timeouts.detect,
@@ -44,7 +48,14 @@ impl Supervisor {
             Phase::Finish | Phase::Stop => self.given_up(),
         };
         let silence = self.watched().map(|(_, deadline, _)| deadline).min();
-        let times = [Some(self.beat_at), self.acknowledge_at, self.stop_at, Some(phase), silence];
+        let times = [
+            Some(self.beat_at),
+            self.acknowledge_at,
+            self.trouble.regroup_at().filter(|_| !self.is_ending()),
+            self.next_start(),
+            Some(phase),
+            silence,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -55,19 +66,49 @@ impl Supervisor {
 
     /// Our own process stood still: silence and standstill since then prove nothing about others.
     fn forgive(&mut self, now: Instant) {
-        for life in self.slots.values_mut().filter_map(|slot| slot.life.as_mut()) {
-            life.heard = now;
-            life.cut = life.cut.map(|_| now);
+        for slot in self.slots.values_mut() {
+            match &mut slot.place {
+                Place::Live(life) => {
+                    life.heard = now;
+                    life.cut = life.cut.map(|_| now);
+                }
+                Place::Starting { since } | Place::Ending { since, .. } => *since = now,
+                Place::Empty { .. } | Place::Out => {}
+            }
         }
+        self.nodes.values_mut().for_each(|view| view.heard = now);
         self.progress.touch(now);
         self.since = now;
     }
 
-    /// The number to everyone; the whole Directive to those who have not echoed it.
+    /// The number to every member, the whole Directive to those who have not echoed it; the whole order to every node.
     fn beat(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         self.beat_at = now + self.config.timeouts.heartbeat;
-        for (member, slot) in self.slots.iter().filter(|(_, slot)| !slot.gone) {
-            let Some(life) = &slot.life else { continue };
+        if self.acknowledge_at.is_some_and(|at| now >= at) {
+            self.direct_all(effects);
+        } else {
+            self.beat_members(effects);
+        }
+        if self.phase == Phase::Join && self.awaits_reservation() {
+            // The disk may have refused it, and may be well again.
+            effects.push(SupervisorEffect::Reserve(self.reserved.1));
+        }
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        for node in nodes {
+            effects.extend(self.order_of(node));
+            let detect = self.config.timeouts.detect;
+            if let Some(view) =
+                self.nodes.get_mut(&node).filter(|v| !v.away && !v.dismissed && now >= v.heard + detect)
+            {
+                view.away = true;
+                effects.push(SupervisorEffect::Event(Event::NodeAway { node }));
+            }
+        }
+    }
+
+    fn beat_members(&self, effects: &mut Vec<SupervisorEffect>) {
+        for (member, slot) in &self.slots {
+            let Some(life) = slot.life() else { continue };
             if life.echoed < life.number {
                 effects.extend(self.directive(*member));
                 continue;
@@ -76,7 +117,7 @@ impl Supervisor {
                 instance: self.config.instance,
                 generation: self.generation,
                 member: *member,
-                incarnation: life.incarnation,
+                incarnation: slot.incarnation,
                 number: life.number,
             }));
         }
@@ -84,35 +125,54 @@ impl Supervisor {
 
     /// Members whose silence counts, with the deadline of each and what it then is.
     fn watched(&self) -> impl Iterator<Item = (MemberId, Instant, fn(Duration) -> What)> {
-        let detect = self.config.timeouts.detect;
-        let leaving = matches!(self.phase, Phase::Finish | Phase::Stop);
-        self.slots.iter().filter(move |(_, slot)| !leaving && !slot.gone && !slot.refused).filter_map(
-            move |(member, slot)| {
-                let life = slot.life.as_ref()?;
-                let link_lost: fn(Duration) -> What = |_| What::LinkLost;
-                Some(match life.cut {
-                    Some(cut) => (*member, cut + detect, link_lost),
-                    None => (*member, life.heard + detect, What::Silent as fn(Duration) -> What),
-                })
-            },
-        )
+        let times = self.config.timeouts;
+        let leaving = self.is_ending();
+        self.slots.iter().filter(move |_| !leaving).filter_map(move |(member, slot)| {
+            let lost: (Instant, fn(Duration) -> What) = match &slot.place {
+                Place::Live(life) => match life.cut {
+                    Some(cut) => (cut + times.detect, |_| What::LinkLost),
+                    None => (life.heard + times.detect, What::Silent),
+                },
+                // Out of *join* its own time counts; in it, everybody's.
+                Place::Starting { since } if self.phase != Phase::Join => {
+                    (*since + self.config.join_timeout, What::NeverReported)
+                }
+                _ => return None,
+            };
+            Some((*member, lost.0, lost.1))
+        })
     }
 
     fn watch(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        if self.stop_at.is_some_and(|at| now >= at) {
-            return self.enter(now, Phase::Stop, effects);
-        }
-        let detect = self.config.timeouts.detect;
         let overdue: Vec<_> = self.watched().filter(|(_, deadline, _)| now >= *deadline).collect();
-        for (member, deadline, what) in overdue {
-            self.lost(now, member, what(now.since(deadline) + detect), effects);
-            // However a member was lost, its process ends before anybody goes on.
-            self.kill(member, effects);
+        self.together(now, effects, |supervisor, effects| {
+            for (member, deadline, what) in overdue {
+                // Both words mean how long nothing was heard.
+                let allowed = match supervisor.slots[&member].place {
+                    Place::Starting { .. } => supervisor.config.join_timeout,
+                    _ => supervisor.config.timeouts.detect,
+                };
+                supervisor.lost(now, member, what(now.since(deadline) + allowed), effects);
+            }
+        });
+        if self.trouble.regroup_at().is_some_and(|at| now >= at) {
+            self.mend(now, effects);
         }
         let running = matches!(self.phase, Phase::Form | Phase::Sync | Phase::Run);
         if running && self.standstill().is_some_and(|at| now >= at) {
-            let (waited, suspects) = (self.still(now), self.suspects());
-            self.lost(now, suspects[0], What::NoProgress { waited, suspects }, effects);
+            self.stand_still(now, effects);
+        }
+    }
+
+    /// Nothing has moved for too long: somebody hangs.
+    fn stand_still(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let waited = self.still(now);
+        match self.unended().filter(|_| self.phase == Phase::Form) {
+            Some(member) => self.lost(now, member, What::StillThere(waited), effects),
+            None => {
+                let suspects = self.suspects();
+                self.lost(now, suspects[0], What::NoProgress { waited, suspects }, effects);
+            }
         }
     }
 
@@ -122,29 +182,26 @@ impl Supervisor {
         if now < self.since + times.detect {
             return;
         }
-        let late: Vec<MemberId> =
-            self.slots.iter().filter(|(_, s)| !s.gone && !s.killed).map(|(m, _)| *m).collect();
+        let late: Vec<MemberId> = self.late().collect();
         for member in late {
             // A member that was not heard since the stop may be the cause of it: its last words were still on the way then.
-            let unheard =
-                |life: &&super::Life| life.echoed < life.number && life.heard < self.since + times.late;
-            let silent = self.slots[&member].life.as_ref().filter(unheard).map(|life| now.since(life.heard));
+            let unheard = |life: &&Life| life.echoed < life.number && life.heard < self.since + times.late;
+            let silent = self.slots[&member].life().filter(unheard).map(|life| now.since(life.heard));
             if let Some(silent) = silent.filter(|_| self.phase == Phase::Stop) {
                 self.lost(now, member, What::Silent(silent), effects);
             }
-            self.kill(member, effects);
+            self.kill(now, member, false, effects);
         }
     }
 
-    fn kill(&mut self, member: MemberId, effects: &mut Vec<SupervisorEffect>) {
-        if let Some(slot) = self.slots.get_mut(&member).filter(|slot| !slot.gone && !slot.killed) {
-            slot.killed = true;
-            effects.push(SupervisorEffect::Kill(member));
-        }
+    /// Those that were told to leave, have not, and are not being ended by force.
+    fn late(&self) -> impl Iterator<Item = MemberId> {
+        let here = |place: &Place| matches!(place, Place::Starting { .. } | Place::Live(_));
+        self.slots.iter().filter(move |(_, slot)| here(&slot.place)).map(|(member, _)| *member)
     }
 
     fn any_to_kill(&self) -> bool {
-        self.slots.values().any(|slot| !slot.gone && !slot.killed)
+        self.late().next().is_some()
     }
 
     /// When the phase has taken so long that somebody hangs. Never while steps wait to be written down: then it is us
@@ -152,6 +209,9 @@ impl Supervisor {
     fn standstill(&self) -> Option<Instant> {
         let times = &self.config.timeouts;
         Some(match self.phase {
+            // Steps that are made and not told yet are told as fast as they are written down.
+            Phase::Form if self.recorded < self.progress.committed() => return None,
+            Phase::Form if self.awaits_manifest() => return None,
             Phase::Form => self.since + times.form,
             Phase::Run if self.recorded < self.progress.committed() => return None,
             // Members wait while a checkpoint before theirs is on its way to a slow disk: that is no hang.
@@ -167,26 +227,33 @@ impl Supervisor {
 
     /// For whom the others wait; never empty.
     fn suspects(&self) -> Vec<MemberId> {
-        let with = |test: &dyn Fn(&super::Life) -> bool| -> Vec<MemberId> {
-            let is = |seat: &&crate::message::Seat| self.slots[&seat.member].life.as_ref().is_some_and(test);
-            self.membership.seats.iter().filter(is).map(|seat| seat.member).collect()
+        let with = |test: &dyn Fn(&Life) -> bool| -> Vec<MemberId> {
+            self.lives().filter(|(_, life)| test(life)).map(|(member, _)| member).collect()
         };
-        let of_ranks = |ranks: Vec<Rank>| ranks.into_iter().map(|rank| self.member_of(rank)).collect();
+        let of_ranks = |ranks: Vec<Rank>| -> Vec<MemberId> {
+            ranks.into_iter().map(|rank| self.membership.seats[rank.index()].member).collect()
+        };
+        let here = |member: &MemberId| self.seat_of(*member).is_some();
         let world = self.membership.world().0;
         let ended = self.progress.ended().is_some();
         let narrowest = [
             match self.phase {
-                Phase::Form => with(&|life| life.stage == Stage::Joining),
-                Phase::Sync => with(&|life| life.stage == Stage::Formed),
+                Phase::Form => {
+                    with(&|life| life.stage != Stage::Formed || life.generation != self.generation)
+                }
+                Phase::Sync => with(&|life| !matches!(life.stage, Stage::Ready { .. })),
                 _ if ended => with(&|life| !matches!(life.stage, Stage::Finished(_))),
                 _ => Vec::new(),
             },
             of_ranks(self.validations.missing(world)),
-            if ended { of_ranks(self.checkpoints.missing(world)) } else { Vec::new() },
+            if ended { self.checkpoints.missing().into_iter().filter(here).collect() } else { Vec::new() },
             // Who waits inside a collective waits for somebody that does not.
             with(&|life| life.activity != Activity::Reducing),
             with(&|_| true),
         ];
-        narrowest.into_iter().find(|suspects| !suspects.is_empty()).unwrap_or_default()
+        narrowest
+            .into_iter()
+            .find(|suspects| !suspects.is_empty())
+            .unwrap_or_else(|| vec![self.first_member()])
     }
 }

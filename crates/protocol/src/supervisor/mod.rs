@@ -1,35 +1,43 @@
-//! The supervisor: forms the world, watches it, records what it did, and says how it ended.
+//! The supervisor: forms the world, watches it, puts it together again when a member is lost, and records what it did.
 //!
 //! This file holds the state, takes in what arrives and moves from phase to phase; the decisions of each part are in the
 //! files beside it. It does not know processes, files or sockets, and asks its driver for everything by effects.
 
 mod checkpoint;
 mod fault;
+mod forming;
 mod liveness;
+mod pace;
 mod progress;
-mod rendezvous;
+mod recovery;
+mod running;
+mod slots;
 mod validation;
 mod verdict;
 
-use crate::cause::{Cause, Ending, ExitCause, Failure, Outcome, What};
-use crate::effect::{Event, ManifestOrder, SupervisorEffect};
+use crate::cause::{Cause, Failure, Outcome};
+use crate::effect::{Event, SupervisorEffect};
 use crate::message::{
-    Activity, CheckpointId, Digest, Directive, Heartbeat, Membership, Number, Phase, Profile, Report, Stage,
-    StartFrom, StartId,
+    BootId, CheckpointId, Digest, Directive, Heartbeat, Membership, Number, Owed, Phase, Report, Stage,
+    StartFrom, StopFlag, Truth,
 };
 use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
-use checkpoint::{Checkpoints, Verdict};
-use dtrain_types::{Generation, Incarnation, Instance, Instant, MemberId, Rank, Step};
-use fault::{Answer, lost_in};
+use checkpoint::Checkpoints;
+use dtrain_types::{Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Step};
+use pace::Paces;
 use progress::Progress;
-use std::collections::BTreeMap;
+use recovery::Trouble;
+use serde::{Deserialize, Serialize};
+use slots::{Life, NodeView, Slot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use validation::Validations;
 use verdict::Seen;
 
 /// How gradients are reduced, as far as the control plane cares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reduce {
     /// The same bits at any world size: equal fingerprints are required, and a step counts once any member reports it.
     Exact,
@@ -37,8 +45,20 @@ pub enum Reduce {
     Ring,
 }
 
+/// What the loss of a member means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Losses {
+    /// The run ends: members share a process, which cannot be replaced in part.
+    EndTheRun,
+    /// The others go on, and its process is started again.
+    AreReplaced {
+        /// How often in 60 seconds. Above that the member stays away.
+        max_restarts: u32,
+    },
+}
+
 /// What a person or a scheduler asks of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Stop at the next step boundary, with a checkpoint.
     Drain,
@@ -47,20 +67,28 @@ pub enum Request {
 }
 
 /// What a supervisor is made from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SupervisorConfig {
     /// This life of the supervisor.
     pub instance: Instance,
-    /// The members that are wanted.
-    pub members: Vec<MemberId>,
-    /// The least number of them to begin with when `join_timeout` is over.
+    /// How many nodes the run begins with.
+    pub wanted_nodes: u32,
+    /// How many it may ever have: others are not heard.
+    pub most_nodes: u32,
+    /// How many members there may ever be.
+    pub most_ranks: u32,
+    /// The least number of members to make steps with.
     pub min_ranks: u32,
-    /// How long to wait for all.
+    /// How long to wait for all at the beginning, and for enough later.
     pub join_timeout: Duration,
     /// The run's timeouts.
     pub timeouts: Timeouts,
+    /// What the loss of a member means.
+    pub losses: Losses,
     /// How gradients are reduced.
     pub reduce: Reduce,
+    /// Whether ranges follow the speed that is measured.
+    pub balance: bool,
     /// `M`: micro-batches in a full step.
     pub micro_batches: u32,
     /// What is due when.
@@ -69,22 +97,31 @@ pub struct SupervisorConfig {
     pub start: StartFrom,
     /// The number of the first generation; above that of every checkpoint of the lineage.
     pub first_generation: Generation,
+    /// The generations up to this one are reserved.
+    pub reserved: Generation,
 }
 
 /// One life of the supervisor.
 ///
-/// The driver calls [`Supervisor::start`] once, feeds it every input (what a link still holds before the exit of its
+/// The driver calls [`Supervisor::start`] once, feeds it every input (what a link still holds before the end of its
 /// process), runs the effects in order, and calls [`Supervisor::handle_timeout`] when [`Supervisor::next_deadline`] has
 /// come. After [`SupervisorEffect::Finish`] it does nothing more.
 #[derive(Debug)]
 pub struct Supervisor {
     config: SupervisorConfig,
+    nodes: BTreeMap<NodeId, NodeView>,
+    /// Lives of nodes that are over: one number for each time that a host was started anew.
+    past_boots: BTreeSet<BootId>,
     slots: BTreeMap<MemberId, Slot>,
     generation: Generation,
+    /// Generations up to this one may be named, and up to that one were asked for.
+    reserved: (Generation, Generation),
     phase: Phase,
     /// When the phase began.
     since: Instant,
-    membership: Membership,
+    membership: Arc<Membership>,
+    truth: Truth,
+    owed: Owed,
     progress: Progress,
     /// All steps up to this one are written down.
     recorded: Step,
@@ -92,12 +129,18 @@ pub struct Supervisor {
     checkpoints: Checkpoints,
     /// Digests taken for `verify` at the newest steps (S5).
     verified: BTreeMap<Step, (MemberId, Digest)>,
+    trouble: Trouble,
+    /// While several losses are taken in: whether the world is to be put together again after them.
+    regroup_later: Option<bool>,
+    paces: Paces,
+    /// The faults that the world has not recovered from.
     seen: Vec<Seen>,
+    /// The last fault of every member that had one.
+    faults: BTreeMap<MemberId, Cause>,
     /// Members whose fingerprint does not fit.
     refusals: Vec<Cause>,
-    /// When the run stops if a victim's word stays the only one.
-    stop_at: Option<Instant>,
-    drain: bool,
+    /// The bits of the stop flag that are asked for.
+    stop: StopFlag,
     /// How the run ends if nothing failed.
     ending: Option<Outcome>,
     /// When acknowledgements that wait are sent.
@@ -106,67 +149,47 @@ pub struct Supervisor {
     outcome: Option<Outcome>,
 }
 
-/// One member's place.
-#[derive(Debug, Default)]
-struct Slot {
-    life: Option<Life>,
-    /// The last life that was issued.
-    issued: Incarnation,
-    /// Its process ended.
-    gone: bool,
-    /// Its process was ended by us.
-    killed: bool,
-    /// Its fingerprint does not fit, or it came too late.
-    refused: bool,
-}
-
-/// One life of a member, as its newest Report shows it.
-#[derive(Debug)]
-struct Life {
-    incarnation: Incarnation,
-    start_id: StartId,
-    profile: Profile,
-    heard: Instant,
-    /// Since when its link is away.
-    cut: Option<Instant>,
-    /// Its newest Report.
-    report: Number,
-    /// The newest Directive for it, and the newest that it echoed.
-    number: Number,
-    echoed: Number,
-    stage: Stage,
-    activity: Activity,
-    applied: Option<Step>,
-}
-
 /// How many steps' digests are kept for comparison.
 const MAX_VERIFIED: usize = 16;
+/// So many numbers of generations are reserved ahead of the newest.
+const RESERVE_AHEAD: u64 = 4;
 
 impl Supervisor {
     /// A supervisor to whom nobody has reported yet.
     ///
-    /// *Panics* if no member is wanted, the first generation is 0, or no step is left to be made.
+    /// *Panics* if no node is wanted, the first generation is 0 or not reserved, or no step is left to be made.
     #[must_use]
     pub fn new(config: SupervisorConfig) -> Self {
-        assert!(!config.members.is_empty(), "a run has at least one member");
-        assert!(config.first_generation > Generation(0), "generation 0 is none yet");
+        assert!(config.wanted_nodes > 0 && config.most_nodes >= config.wanted_nodes, "a run has a node");
+        let (first, reserved) = (config.first_generation, config.reserved);
+        assert!(first > Generation(0), "generation 0 is none yet");
+        assert!(reserved >= first, "generation {first} is not reserved");
         let start = config.start.step();
         assert!(start < config.schedule.last, "no step is left after {start} of {}", config.schedule.last);
+        let resumed = if let StartFrom::Checkpoint(id) = config.start { Some(id) } else { None };
         Self {
-            slots: config.members.iter().map(|member| (*member, Slot::default())).collect(),
+            nodes: BTreeMap::new(),
+            past_boots: BTreeSet::new(),
+            slots: BTreeMap::new(),
             generation: Generation(0),
+            reserved: (reserved, reserved),
             phase: Phase::Join,
             since: Instant::ZERO,
-            membership: Membership::default(),
+            membership: Arc::default(),
+            truth: Truth::default(),
+            owed: Owed::default(),
             progress: Progress::new(start),
             recorded: start,
             validations: Validations::default(),
-            checkpoints: Checkpoints::new(start),
+            checkpoints: Checkpoints::new(resumed),
             verified: BTreeMap::new(),
+            trouble: Trouble::default(),
+            regroup_later: None,
+            paces: Paces::default(),
             seen: Vec::new(),
+            faults: BTreeMap::new(),
             refusals: Vec::new(),
-            stop_at: None,
-            drain: false,
+            stop: StopFlag::default(),
             ending: None,
             acknowledge_at: None,
             beat_at: Instant::ZERO,
@@ -175,7 +198,7 @@ impl Supervisor {
         }
     }
 
-    /// Begins to wait for members.
+    /// Begins to wait for nodes.
     pub fn start(&mut self, now: Instant) {
         self.since = now;
         self.beat_at = now + self.config.timeouts.heartbeat;
@@ -186,7 +209,7 @@ impl Supervisor {
         if self.outcome.is_some() || !self.admit(now, report, effects) || !self.refresh(now, report) {
             return;
         }
-        if !self.slots[&report.member].refused {
+        if self.slots[&report.member].life().is_some_and(|life| !life.refused) {
             self.read(now, report, effects);
         }
         self.advance(now, effects);
@@ -194,39 +217,20 @@ impl Supervisor {
 
     /// Takes in a member's sign of life.
     pub fn handle_heartbeat(&mut self, now: Instant, beat: &Heartbeat) {
-        let Some(life) = self.slots.get_mut(&beat.member).and_then(|slot| slot.life.as_mut()) else { return };
-        if (beat.instance, beat.incarnation) == (self.config.instance, life.incarnation) {
+        let Some(slot) = self.slots.get_mut(&beat.member) else { return };
+        if (beat.instance, beat.incarnation) != (self.config.instance, slot.incarnation) {
+            return;
+        }
+        if let Some(life) = slot.life_mut() {
             life.heard = life.heard.max(now);
             life.cut = None;
             life.echoed = life.echoed.max(beat.number.min(life.number));
         }
     }
 
-    /// A member's process ended, or could not be started.
-    pub fn handle_exit(
-        &mut self,
-        now: Instant,
-        member: MemberId,
-        cause: ExitCause,
-        effects: &mut Vec<SupervisorEffect>,
-    ) {
-        let Some(slot) = self.slots.get_mut(&member) else { return };
-        if slot.gone || self.outcome.is_some() {
-            return;
-        }
-        slot.gone = true;
-        let stopping = matches!(lost_in(self.phase), Answer::Note);
-        // Whom we ended or refused, and who leaves in good order when all are told to, is no fault.
-        let expected = slot.killed || slot.refused || (stopping && cause == ExitCause::Code(0));
-        if !expected {
-            self.lost(now, member, What::Exited(cause), effects);
-        }
-        self.advance(now, effects);
-    }
-
     /// A member's control link broke. It is lost if it is not heard again within `detect`.
     pub fn handle_link_lost(&mut self, now: Instant, member: MemberId) {
-        if let Some(life) = self.slots.get_mut(&member).and_then(|slot| slot.life.as_mut()) {
+        if let Some(life) = self.slots.get_mut(&member).and_then(Slot::life_mut) {
             life.cut.get_or_insert(now);
         }
     }
@@ -239,7 +243,7 @@ impl Supervisor {
         result: Result<(), String>,
         effects: &mut Vec<SupervisorEffect>,
     ) {
-        if !self.checkpoints.written(id, result.is_ok()) {
+        if !self.checkpoints.written(id, result.is_ok(), self.generation) {
             return;
         }
         let event = match result {
@@ -247,7 +251,13 @@ impl Supervisor {
             Err(reason) => Event::CheckpointGivenUp { id, member: None, reason },
         };
         effects.push(SupervisorEffect::Event(event));
-        self.acknowledge_soon(now);
+        self.acknowledge_now(now);
+        self.advance(now, effects);
+    }
+
+    /// The numbers of generations up to this one are reserved.
+    pub fn handle_reserved(&mut self, now: Instant, upto: Generation, effects: &mut Vec<SupervisorEffect>) {
+        self.reserved.0 = self.reserved.0.max(upto);
         self.advance(now, effects);
     }
 
@@ -257,21 +267,22 @@ impl Supervisor {
         if step > self.recorded && self.outcome.is_none() {
             self.recorded = step;
             self.progress.touch(now);
-            self.acknowledge_soon(now);
+            self.acknowledge_soon();
         }
     }
 
     /// Takes in what a person or a scheduler asks.
     pub fn handle_request(&mut self, now: Instant, request: Request, effects: &mut Vec<SupervisorEffect>) {
-        if matches!(lost_in(self.phase), Answer::Note) || self.outcome.is_some() {
+        if self.is_ending() || self.outcome.is_some() {
             return;
         }
+        // Where nobody makes steps there is no boundary to wait for; what is written is written.
         if request == Request::Abort || self.phase == Phase::Join {
             self.ending = Some(Outcome::Interrupted(None));
             self.enter(now, Phase::Stop, effects);
             self.advance(now, effects);
-        } else if !self.drain {
-            self.drain = true;
+        } else if !self.stop.has(StopFlag::DRAIN) {
+            self.stop = self.stop.with(StopFlag::DRAIN);
             effects.push(SupervisorEffect::Event(Event::Draining));
             self.direct_all(effects);
         }
@@ -301,69 +312,35 @@ impl Supervisor {
         self.progress.committed()
     }
 
+    /// Which life of a member is there, and the number of its newest Report, which never falls.
+    #[must_use]
+    pub fn heard_of(&self, member: MemberId) -> Option<(Incarnation, Number)> {
+        let slot = self.slots.get(&member)?;
+        Some((slot.incarnation, slot.life()?.report))
+    }
+
+    /// Which life of a node is there, and the number of its newest report, which never falls.
+    #[must_use]
+    pub fn heard_of_node(&self, node: NodeId) -> Option<(BootId, Number)> {
+        self.nodes.get(&node).map(|view| (view.boot, view.report))
+    }
+
+    /// The state that the run would go on with if every member were lost now.
+    #[must_use]
+    pub fn resume_point(&self) -> StartFrom {
+        self.checkpoints.newest().map_or(StartFrom::Fresh, StartFrom::Checkpoint)
+    }
+
     /// How the run ended, once it has.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
 
-    /// Takes over what a Report says of its sender; says whether it is newer than what is known.
-    fn refresh(&mut self, now: Instant, report: &Report) -> bool {
-        let ours = report.instance.is_none_or(|instance| instance == self.config.instance);
-        let Some(life) = self.slots.get_mut(&report.member).and_then(|slot| slot.life.as_mut()) else {
-            return false;
-        };
-        let this = report.start_id == life.start_id
-            && (report.incarnation == life.incarnation || report.incarnation == Incarnation(0));
-        if !ours || !this || report.number <= life.report {
-            return false;
-        }
-        life.heard = now;
-        life.cut = None;
-        life.report = report.number;
-        life.echoed = life.echoed.max(report.seen.min(life.number));
-        life.stage = report.stage.clone();
-        life.activity = report.activity;
-        life.applied = report.applied;
-        true
-    }
-
-    /// Takes in what a Report says of the world. What belongs to another generation says nothing of this one (S3).
-    fn read(&mut self, now: Instant, report: &Report, effects: &mut Vec<SupervisorEffect>) {
-        let member = report.member;
-        if let Stage::Failed(failure) = &report.stage {
-            self.lost(now, self.to_blame(member, failure), What::Reported(failure.clone()), effects);
-        }
-        let Some(rank) = self.membership.rank_of(member).filter(|_| report.generation == self.generation)
-        else {
-            return;
-        };
-        if report.steps.iter().any(|record| record.generation != self.generation) {
-            let text = format!("a step of another generation than {}", self.generation);
-            return self.lost(now, member, What::Impossible(text), effects);
-        }
-        if let Err(text) = self.progress.take(&report.steps, report.applied) {
-            return self.lost(now, member, What::Impossible(text), effects);
-        }
-        let stray = |id: CheckpointId, of: Rank| id.generation != self.generation || of != rank;
-        if report.shards.iter().any(|shard| stray(shard.id, shard.rank)) {
-            let text = "a shard of another rank or generation".to_owned();
-            return self.lost(now, member, What::Impossible(text), effects);
-        }
-        let news = self.validations.take(rank, &report.validations) | self.checkpoints.take(&report.shards);
-        if news {
-            self.progress.touch(now);
-        }
-        if let Some((step, digest)) = report.verified {
-            self.compare(now, member, step, digest, effects);
-        }
-        self.check_spread(now, member, effects);
-    }
-
     /// Moves on as far as what is known allows.
     fn advance(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         loop {
-            let before = self.phase;
+            let before = (self.generation, self.phase);
             match self.phase {
                 Phase::Join => self.try_form(now, effects),
                 Phase::Form => self.try_sync(now, effects),
@@ -371,137 +348,33 @@ impl Supervisor {
                 Phase::Run => self.run(now, effects),
                 Phase::Finish | Phase::Stop => self.try_end(now, effects),
             }
-            if self.phase == before {
+            if (self.generation, self.phase) == before {
                 return;
             }
         }
     }
 
-    /// Commits what is reported; says whether there was anything.
-    fn commit(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) -> bool {
-        let limit = match self.config.reduce {
-            Reduce::Exact => Step(u64::MAX),
-            Reduce::Ring => {
-                self.lives().map(|life| life.applied.unwrap_or_default()).min().unwrap_or_default()
-            }
-        };
-        let done = self.progress.commit(now, limit, &self.config.schedule, effects);
-        for (step, due) in &done {
-            if let Some(epoch) = due.validate {
-                self.validations.owe(epoch, *step);
-            }
-            if due.checkpoint {
-                self.checkpoints.expect(CheckpointId { generation: self.generation, step: *step });
-            }
-        }
-        !done.is_empty()
-    }
-
-    fn run(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let moved = [
-            self.commit(now, effects),
-            self.record_validations(now, effects),
-            self.record_checkpoints(now, effects),
-        ];
-        if moved[1..].contains(&true) {
-            self.acknowledge_soon(now);
-        }
-        self.try_finish(now, effects);
-    }
-
-    /// Records what all ranks have validated; says whether there was anything.
-    fn record_validations(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) -> bool {
-        let world = self.membership.world().0;
-        let mut moved = false;
-        loop {
-            match self.validations.next(world, self.config.schedule.validation_micro_batches) {
-                Ok(None) => return moved,
-                Ok(Some(validation)) => effects.push(SupervisorEffect::Validated(validation)),
-                Err((rank, text)) => {
-                    self.lost(now, self.member_of(rank), What::Impossible(text), effects);
-                    return true;
-                }
-            }
-            moved = true;
-        }
-    }
-
-    /// Settles checkpoints whose shards are all there; says whether there was any.
-    fn record_checkpoints(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) -> bool {
-        let world = self.membership.world().0;
-        let mut moved = false;
-        while self.phase == Phase::Run {
-            let ready = |step: Step| self.validations.is_settled(step);
-            let Some(verdict) = self.checkpoints.next(world, ready) else { return moved };
-            moved = true;
-            match verdict {
-                Verdict::Complete { id, shards, digest, state_digest } => {
-                    let fingerprint = self.life_of(Rank(0)).profile.fingerprint.clone();
-                    let membership = self.membership.clone();
-                    let order = ManifestOrder { id, shards, digest, state_digest, fingerprint, membership };
-                    effects.push(SupervisorEffect::WriteManifest(Box::new(order)));
-                }
-                Verdict::GivenUp { id, rank, reason } => {
-                    let member = Some(self.member_of(rank));
-                    effects.push(SupervisorEffect::Event(Event::CheckpointGivenUp { id, member, reason }));
-                }
-                Verdict::Disagree { id, rank, own, other } => {
-                    let against = self.member_of(Rank(0));
-                    let what = What::DigestDiffers { step: id.step, own, other, against };
-                    self.lost(now, self.member_of(rank), what, effects);
-                }
-            }
-        }
-        moved
-    }
-
-    /// Ends the run once all have made the last step and all that is due is recorded.
-    fn try_finish(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let Some(last) = self.progress.ended().filter(|_| self.phase == Phase::Run) else { return };
-        let mut ends = Vec::with_capacity(self.membership.seats.len());
-        for seat in &self.membership.seats {
-            match self.slots[&seat.member].life.as_ref().map(|life| &life.stage) {
-                Some(Stage::Finished(finished)) => ends.push((seat.member, *finished)),
-                _ => return,
-            }
-        }
-        let (against, first) = ends[0];
-        for (member, end) in ends {
-            let (own, other) = (end.state_digest, first.state_digest);
-            let what = if end.step != last {
-                What::StepDiffers { own: end.step, other: last, against }
-            } else if own != other || end.digest != first.digest {
-                What::DigestDiffers { step: last, own, other, against }
-            } else {
-                continue;
-            };
-            return self.lost(now, member, what, effects);
-        }
-        if !self.validations.is_settled(last) || !self.checkpoints.is_settled() {
-            return;
-        }
-        let ending = Ending {
-            step: last,
-            digest: first.digest,
-            state_digest: first.state_digest,
-            checkpoint: self.checkpoints.newest(),
-        };
-        let drained = last < self.config.schedule.last;
-        self.ending =
-            Some(if drained { Outcome::Interrupted(Some(ending)) } else { Outcome::Finished(ending) });
-        self.enter(now, Phase::Finish, effects);
+    /// Whether the run is over but for the leaving.
+    fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Finish | Phase::Stop)
     }
 
     /// Ends it all once every process is gone, or was given enough time to go.
     fn try_end(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         // What the last Reports say was done is done, whatever came after it.
-        self.commit(now, effects);
-        let all_gone = self.slots.values().all(|slot| slot.gone);
+        self.commit(effects);
+        let all_gone = !self.slots.values().any(Slot::has_process);
         if self.outcome.is_some() || self.checkpoints.is_writing() || !(all_gone || now >= self.given_up()) {
             return;
         }
         let ended = self.ending.take().or_else(|| verdict::failed(&self.seen));
-        let outcome = ended.expect("a run ends in good order, by request or by a fault");
+        let mut outcome = ended.expect("a run ends in good order, by request or by a fault");
+        if let Outcome::NotEnough { causes, .. } = &mut outcome {
+            *causes = match verdict::failed(&self.seen) {
+                Some(Outcome::Failed { first, others }) => [vec![first], others].concat(),
+                _ => self.faults.values().cloned().collect(),
+            };
+        }
         self.outcome = Some(outcome.clone());
         effects.push(SupervisorEffect::Finish(Box::new(outcome)));
     }
@@ -509,13 +382,40 @@ impl Supervisor {
     fn enter(&mut self, now: Instant, phase: Phase, effects: &mut Vec<SupervisorEffect>) {
         self.phase = phase;
         self.since = now;
-        self.stop_at = None;
+        self.trouble.forget_timers();
         self.direct_all(effects);
+        if self.is_ending() {
+            let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+            for node in nodes {
+                self.nodes.entry(node).and_modify(|view| view.dismissed = true);
+                self.order(node, effects);
+            }
+        }
     }
 
-    /// The lives of the generation, by rank.
-    fn lives(&self) -> impl Iterator<Item = &Life> {
-        self.membership.seats.iter().filter_map(|seat| self.slots[&seat.member].life.as_ref())
+    /// The lives of the generation, by rank. While it forms or works all of them are there: a loss makes another one.
+    fn lives(&self) -> impl Iterator<Item = (MemberId, &Life)> {
+        self.membership.seats.iter().filter_map(|seat| {
+            let slot = self.slots.get(&seat.member).filter(|slot| slot.incarnation == seat.incarnation)?;
+            Some((seat.member, slot.life()?))
+        })
+    }
+
+    /// Whether `test` holds for every rank of the generation, each of which has entered it. Asked at every Report: it
+    /// ends at the first rank for which it does not.
+    fn all_in(&self, test: impl Fn(&Life) -> bool) -> bool {
+        self.membership.seats.iter().all(|seat| {
+            let slot = self.slots.get(&seat.member).filter(|slot| slot.incarnation == seat.incarnation);
+            let life = slot.and_then(Slot::life);
+            life.is_some_and(|life| life.generation == self.generation && test(life))
+        })
+    }
+
+    /// The rank of a life in the newest generation.
+    fn seat_of(&self, member: MemberId) -> Option<Rank> {
+        let rank = self.membership.rank_of(member)?;
+        let same = self.membership.seats[rank.index()].incarnation == self.slots[&member].incarnation;
+        same.then_some(rank)
     }
 
     /// Whose failure it is that `member` reports. All ranks read in the trailer which micro-batch was not finite; the one
@@ -526,17 +426,15 @@ impl Supervisor {
         seat.map_or(member, |seat| seat.member)
     }
 
-    fn life_of(&self, rank: Rank) -> &Life {
-        self.slots[&self.member_of(rank)].life.as_ref().expect("a rank was issued a life")
+    /// Acknowledgements take the place of the next sign of life: members hold a thousand steps without one.
+    fn acknowledge_soon(&mut self) {
+        self.acknowledge_at.get_or_insert(self.beat_at);
     }
 
-    fn member_of(&self, rank: Rank) -> MemberId {
-        self.membership.seats[rank.index()].member
-    }
-
-    /// Acknowledgements are collected for a moment: at a thousand steps a second each would be a message of its own.
-    fn acknowledge_soon(&mut self, now: Instant) {
-        self.acknowledge_at.get_or_insert(now + self.config.timeouts.pace);
+    /// Somebody has more to tell than fits into a Report, or waits for room.
+    fn acknowledge_now(&mut self, now: Instant) {
+        let at = now + self.config.timeouts.pace;
+        self.acknowledge_at = Some(self.acknowledge_at.map_or(at, |before| before.min(at)));
     }
 
     /// Something changed for everyone: a new Directive to all.
@@ -550,29 +448,56 @@ impl Supervisor {
 
     /// Something changed for `member`.
     fn direct(&mut self, member: MemberId, effects: &mut Vec<SupervisorEffect>) {
-        let Some(life) = self.slots.get_mut(&member).and_then(|slot| slot.life.as_mut()) else { return };
+        let Some(life) = self.slots.get_mut(&member).and_then(Slot::life_mut) else { return };
         life.number = life.number.next();
         effects.extend(self.directive(member));
     }
 
     /// The whole view for one member; none for one that is gone or never came.
     fn directive(&self, member: MemberId) -> Option<SupervisorEffect> {
-        let slot = self.slots.get(&member).filter(|slot| !slot.gone)?;
-        let life = slot.life.as_ref()?;
+        let slot = self.slots.get(&member)?;
+        let life = slot.life()?;
+        let phase = match self.phase {
+            _ if life.refused => Phase::Stop,
+            Phase::Form | Phase::Sync | Phase::Run if self.seat_of(member).is_none() => Phase::Join,
+            phase => phase,
+        };
         Some(SupervisorEffect::Send(Box::new(Directive {
             instance: self.config.instance,
             generation: self.generation,
             member,
-            incarnation: life.incarnation,
-            start_id: life.start_id,
+            incarnation: slot.incarnation,
             number: life.number,
-            phase: if slot.refused { Phase::Stop } else { self.phase },
-            membership: self.membership.clone(),
-            start: self.config.start,
-            acknowledged: self.recorded.min(self.progress.committed()),
+            phase,
+            membership: (*self.membership).clone(),
+            truth: self.truth.clone(),
+            owed: self.owed,
+            acknowledged: self.recorded.min(self.progress.committed()).min(self.progress.told()),
             validated: self.validations.done(),
             settled: self.checkpoints.settled(),
-            drain: self.drain,
+            stop: self.stop,
         })))
     }
+
+    /// Takes over what a Report says of its sender; says whether it is newer than what is known.
+    fn refresh(&mut self, now: Instant, report: &Report) -> bool {
+        let Some(life) = self.slots.get_mut(&report.member).and_then(Slot::life_mut) else { return false };
+        if report.number <= life.report {
+            return false;
+        }
+        life.heard = now;
+        life.cut = None;
+        life.report = report.number;
+        life.echoed = life.echoed.max(report.seen.min(life.number));
+        life.generation = report.generation;
+        life.stage = report.stage.clone();
+        life.activity = report.activity;
+        life.applied = report.applied;
+        true
+    }
+}
+
+/// The members of a list whose stage is a failure: they wait for the order to leave.
+fn has_failed(life: &Life) -> bool {
+    matches!(life.stage, Stage::Failed(_))
 }

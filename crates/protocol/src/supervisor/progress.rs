@@ -3,10 +3,10 @@
 //! This file does not know members, only records and times.
 
 use crate::effect::SupervisorEffect;
-use crate::message::{MAX_STEPS_IN_REPORT, StepRecord};
+use crate::message::{MAX_STEPS_IN_REPORT, Owed, StepRecord, StopFlag};
 use crate::schedule::{Due, Schedule};
 use crate::timeouts::Timeouts;
-use dtrain_types::{Instant, Step};
+use dtrain_types::{Generation, Instant, Step};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,22 +15,32 @@ const LEARNED_FROM: u32 = 3;
 /// A hang is this many times the slowest that was seen.
 const SLACK: u32 = 10;
 
-/// What is committed, what is reported ahead of it, and how fast it goes.
+/// What is committed, where the generation stands, and how fast it goes.
+///
+/// A step is committed once per run; after a resume from a checkpoint a generation makes again what is committed
+/// already. So there are two counts: `committed` never falls, `at` begins anew with each generation.
 #[derive(Debug)]
 pub(super) struct Progress {
     committed: Step,
-    /// Reported, not committed yet: in ring mode they wait for all ranks.
+    /// Reported, not committed yet, without a hole.
     ahead: BTreeMap<Step, StepRecord>,
-    /// The step after which there is no other, once it is committed.
+    /// The newest step that was made in this generation, or the state that it began with.
+    at: Step,
+    /// The newest step whose trailer had the stop flag set, who made it, and its bits.
+    stop: Option<(Generation, Step, StopFlag)>,
+    /// The step of this generation after which there is no other.
     ended: Option<Step>,
     /// The longest range of a rank, in micro-batches; at least 1.
     share: u32,
     plain: Learned,
     owing: Learned,
-    /// Whether something (a validation, a checkpoint) is due after the last committed step.
+    /// Whether something (a validation, a checkpoint) is due after the step at `at`.
     owes: bool,
-    committed_at: Instant,
+    moved_at: Instant,
     moved: Instant,
+    /// The generation in which the run last went back.
+    back: Generation,
+    told: Step,
 }
 
 /// The slowest of a kind of pause between steps.
@@ -54,20 +64,41 @@ impl Progress {
         Self {
             committed: start,
             ahead: BTreeMap::new(),
+            at: start,
+            stop: None,
             ended: None,
             share: 1,
             plain: Learned::default(),
             owing: Learned::default(),
             owes: false,
-            committed_at: Instant::ZERO,
+            moved_at: Instant::ZERO,
             moved: Instant::ZERO,
+            back: Generation(0),
+            told: start,
         }
     }
 
-    /// The world begins to run; `share` is the longest range.
-    pub fn begin(&mut self, now: Instant, share: u32) {
+    /// A generation begins to run from the state after `at`; `share` is its longest range, `owes` whether it begins with
+    /// something that is due after that state.
+    pub fn begin(&mut self, now: Instant, at: Step, share: u32, owed: Owed) {
+        self.at = at;
+        self.ended = owed.ends.then_some(at);
         self.share = share.max(1);
+        self.owes = owed.validate.is_some() || owed.checkpoint || owed.ends;
+        self.moved_at = now;
         self.touch(now);
+    }
+
+    /// The run goes back to `step` in this generation: the steps after it are made anew, and their stop flags too.
+    pub fn go_back(&mut self, generation: Generation, step: Step) {
+        self.stop = None;
+        (self.back, self.told) = (generation, step);
+    }
+
+    /// The newest step whose record was told since the run last went back. No later one may be acknowledged, even if it was
+    /// recorded before: the record of its second making has a stop flag that nobody has heard of.
+    pub fn told(&self) -> Step {
+        self.told
     }
 
     /// Counts `now` as a sign of progress: a validation came, or our own clock stood still.
@@ -79,8 +110,23 @@ impl Progress {
         self.committed
     }
 
+    /// The newest step that the generation made.
+    pub fn at(&self) -> Step {
+        self.at
+    }
+
     pub fn ended(&self) -> Option<Step> {
         self.ended
+    }
+
+    /// The newest step whose record, and those of all before it, are here.
+    pub fn known(&self) -> Step {
+        self.ahead.last_key_value().map_or(self.committed, |(step, _)| *step)
+    }
+
+    /// The stop flag that all read in the trailer of `step`.
+    pub fn stop_of(&self, step: Step) -> StopFlag {
+        self.stop.filter(|(_, at, _)| *at == step).map_or(StopFlag::default(), |(_, _, bits)| bits)
     }
 
     /// Takes in the records of one Report, whose sender stands at `applied`.
@@ -88,62 +134,78 @@ impl Progress {
     /// *Errors*: what is impossible about them, in words.
     pub fn take(&mut self, steps: &[StepRecord], applied: Option<Step>) -> Result<(), String> {
         let Some(first) = steps.first() else { return Ok(()) };
-        // With this, `ahead` never reaches further than one report past the committed steps (S10).
+        // With this, `ahead` never reaches further than one report past what is known (S10).
         if steps.len() > MAX_STEPS_IN_REPORT {
             return Err(format!("{} steps in one report, the limit is {MAX_STEPS_IN_REPORT}", steps.len()));
         }
-        if first.step > self.committed.next() {
-            return Err(format!("its oldest step is {}, committed are {}", first.step, self.committed));
+        if first.step > self.known().next() {
+            return Err(format!("its oldest step is {}, known are {}", first.step, self.known()));
         }
         if let Some(pair) = steps.windows(2).find(|pair| pair[0].step.next() != pair[1].step) {
             return Err(format!("step {} follows step {}", pair[1].step, pair[0].step));
         }
-        let newest = steps[steps.len() - 1].step;
-        if Some(newest) > applied {
-            return Err(format!("it reports step {newest} and stands at {applied:?}"));
+        let newest = steps[steps.len() - 1];
+        if Some(newest.step) > applied {
+            return Err(format!("it reports step {} and stands at {applied:?}", newest.step));
+        }
+        let made = (newest.generation, newest.step);
+        if newest.trailer.stop != 0
+            && self.stop.is_none_or(|(generation, step, _)| (generation, step) <= made)
+        {
+            self.stop = Some((newest.generation, newest.step, StopFlag(newest.trailer.stop)));
+        }
+        if newest.generation >= self.back {
+            self.told = self.told.max(newest.step);
         }
         for record in steps.iter().filter(|record| record.step > self.committed) {
-            if self.ended.is_some_and(|ended| record.step > ended) {
-                return Err(format!("step {} comes after the last one", record.step));
-            }
             self.ahead.entry(record.step).or_insert(*record);
         }
         Ok(())
     }
 
-    /// Commits, in order, what is reported and not above `limit`. Gives each step with what is due after it.
-    pub fn commit(
+    /// Commits, in order, what is reported and not above `limit`; says whether there was anything.
+    pub fn commit(&mut self, limit: Step, effects: &mut Vec<SupervisorEffect>) -> bool {
+        let before = self.committed;
+        while self.committed < limit {
+            let Some(record) = self.ahead.remove(&self.committed.next()) else { break };
+            self.committed = record.step;
+            effects.push(SupervisorEffect::Commit(record));
+        }
+        self.committed > before
+    }
+
+    /// A member of the generation stands at `applied`: gives each step that is new in it, with what is due after it.
+    pub fn made(
         &mut self,
         now: Instant,
-        limit: Step,
+        applied: Step,
+        seconds: f64,
         schedule: &Schedule,
-        effects: &mut Vec<SupervisorEffect>,
     ) -> Vec<(Step, Due)> {
         let mut done = Vec::new();
-        while self.ended.is_none() && self.committed < limit {
-            let Some(record) = self.ahead.remove(&self.committed.next()) else { break };
-            self.learn(now, &record);
-            self.committed = record.step;
-            let due = schedule.after(record.step, record.trailer.stop);
+        // Beyond what is known nobody can tell which flag a step had.
+        while self.ended.is_none() && self.at < applied.min(self.known()).min(self.told) {
+            self.at = self.at.next();
+            self.learn(now, seconds);
+            let due = schedule.after(self.at, self.stop_of(self.at));
             self.owes = due.verify || due.validate.is_some() || due.checkpoint || due.ends;
-            self.ended = due.ends.then_some(record.step);
-            effects.push(SupervisorEffect::Commit(record));
-            done.push((record.step, due));
+            self.ended = due.ends.then_some(self.at);
+            done.push((self.at, due));
         }
         done
     }
 
-    fn learn(&mut self, now: Instant, record: &StepRecord) {
+    fn learn(&mut self, now: Instant, seconds: f64) {
         if self.owes {
             // Not from `moved`: the parts of a validation move that, and its whole length is what counts.
-            self.owing.note(now.since(self.committed_at));
+            self.owing.note(now.since(self.moved_at));
         } else {
             // A rank may report any number; a bad one only means that the floor counts.
-            let seconds = Duration::try_from_secs_f64(record.seconds).unwrap_or_default();
+            let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default();
             self.plain.note(seconds / self.share);
         }
         self.moved = now;
-        self.committed_at = now;
+        self.moved_at = now;
     }
 
     /// When the world counts as hanging while something that takes as long as it takes holds it up.
@@ -171,7 +233,7 @@ impl Progress {
 mod tests {
     use super::*;
     use crate::schedule::CheckpointEvery;
-    use dtrain_types::{Epoch, Generation, Trailer};
+    use dtrain_types::{Epoch, Trailer};
 
     const SCHEDULE: Schedule = Schedule {
         last: Step(100),
@@ -181,16 +243,21 @@ mod tests {
         verify: 0,
     };
 
-    fn record(step: u64, seconds: f64) -> StepRecord {
+    fn record(step: u64) -> StepRecord {
         StepRecord {
             generation: Generation(1),
             step: Step(step),
             epoch: Epoch(0),
             trailer: Trailer::EMPTY,
-            seconds,
+            seconds: 0.1,
+            busy: 0.1,
             lr: 1e-3,
             gradient_norm: 1.0,
         }
+    }
+
+    fn records(steps: std::ops::RangeInclusive<u64>) -> Vec<StepRecord> {
+        steps.map(record).collect()
     }
 
     fn committed(effects: &[SupervisorEffect]) -> Vec<u64> {
@@ -201,63 +268,101 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
+    fn begun(from: u64) -> Progress {
+        let mut progress = Progress::new(Step(0));
+        progress.begin(at(0), Step(from), 1, Owed::default());
+        progress
+    }
+
     #[test]
-    fn repeated_and_overlapping_reports_commit_each_step_once_and_in_order() {
-        let (mut progress, mut effects) = (Progress::new(Step(0)), Vec::new());
-        for range in [1..=2, 1..=3, 2..=2, 3..=5, 1..=5] {
-            let steps: Vec<_> = range.map(|s| record(s, 0.1)).collect();
-            assert_eq!(progress.take(&steps, Some(Step(9))), Ok(()));
-            progress.commit(at(1), Step(u64::MAX), &SCHEDULE, &mut effects);
+    fn steps_are_committed_once_and_in_order() {
+        let (mut progress, mut effects) = (begun(0), Vec::new());
+        assert_eq!(progress.take(&records(1..=3), Some(Step(3))), Ok(()));
+        assert!(progress.commit(Step(2), &mut effects));
+        assert_eq!(progress.take(&records(2..=4), Some(Step(4))), Ok(()));
+        assert!(progress.commit(Step(u64::MAX), &mut effects));
+        assert!(!progress.commit(Step(u64::MAX), &mut effects));
+        assert_eq!(committed(&effects), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn records_with_a_hole_or_beyond_their_sender_are_impossible() {
+        let mut progress = begun(0);
+        assert!(progress.take(&records(2..=2), Some(Step(2))).is_err());
+        assert!(progress.take(&[record(1), record(3)], Some(Step(3))).is_err());
+        assert!(progress.take(&records(1..=2), Some(Step(1))).is_err());
+        assert!(progress.take(&records(1..=257), Some(Step(257))).is_err());
+        assert_eq!(progress.take(&records(1..=2), Some(Step(2))), Ok(()));
+        assert_eq!(progress.take(&records(3..=3), Some(Step(3))), Ok(()), "what is known needs no commit");
+    }
+
+    #[test]
+    fn a_step_that_is_made_again_after_a_resume_is_due_again_and_not_committed_again() {
+        let (mut progress, mut effects) = (begun(0), Vec::new());
+        progress.take(&records(1..=12), Some(Step(12))).expect("possible");
+        progress.commit(Step(u64::MAX), &mut effects);
+        let due = progress.made(at(1), Step(12), 0.1, &SCHEDULE);
+        assert_eq!(due.iter().filter(|(_, due)| due.validate.is_some()).count(), 1);
+        effects.clear();
+        progress.begin(at(2), Step(5), 1, Owed::default());
+        progress.take(&records(6..=12), Some(Step(12))).expect("possible");
+        assert!(!progress.commit(Step(u64::MAX), &mut effects) && effects.is_empty());
+        let again = progress.made(at(3), Step(12), 0.1, &SCHEDULE);
+        assert_eq!(again.iter().map(|(step, _)| step.0).collect::<Vec<_>>(), [6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(again.iter().filter(|(_, due)| due.validate == Some(Epoch(0))).count(), 1);
+    }
+
+    #[test]
+    fn a_drain_ends_the_generation_and_is_forgotten_with_the_ranks_that_had_it() {
+        let mut progress = begun(0);
+        let mut last = record(3);
+        last.trailer.stop = StopFlag::DRAIN.0;
+        progress.take(&[record(1), record(2), last], Some(Step(3))).expect("possible");
+        assert_eq!(progress.made(at(1), Step(3), 0.1, &SCHEDULE).len(), 3);
+        assert_eq!((progress.ended(), progress.stop_of(Step(3))), (Some(Step(3)), StopFlag::DRAIN));
+        progress.go_back(Generation(2), Step(1));
+        progress.begin(at(2), Step(1), 1, Owed::default());
+        let again = [2, 3].map(|step| StepRecord { generation: Generation(2), ..record(step) });
+        progress.take(&again, Some(Step(3))).expect("possible");
+        assert_eq!(progress.made(at(3), Step(3), 0.1, &SCHEDULE).len(), 2);
+        assert_eq!(progress.ended(), None);
+    }
+
+    #[test]
+    fn a_step_that_is_made_again_counts_once_its_new_record_was_told() {
+        let (mut progress, mut effects) = (begun(0), Vec::new());
+        progress.take(&records(1..=4), Some(Step(4))).expect("possible");
+        progress.commit(Step(u64::MAX), &mut effects);
+        progress.go_back(Generation(2), Step(2));
+        progress.begin(at(2), Step(2), 1, Owed::default());
+        assert_eq!((progress.committed(), progress.told()), (Step(4), Step(2)));
+        assert_eq!(progress.made(at(3), Step(3), 0.1, &SCHEDULE), [], "nobody has heard its stop flag");
+        // A late word of the generation before says nothing of the second making.
+        progress.take(&records(3..=3), Some(Step(3))).expect("possible");
+        assert_eq!(progress.told(), Step(2));
+        let mut again = record(3);
+        (again.generation, again.trailer.stop) = (Generation(2), StopFlag::DRAIN.0);
+        progress.take(&[again], Some(Step(3))).expect("possible");
+        assert_eq!(progress.told(), Step(3));
+        assert_eq!(progress.made(at(4), Step(3), 0.1, &SCHEDULE).len(), 1);
+        assert_eq!(progress.ended(), Some(Step(3)));
+    }
+
+    #[test]
+    fn a_hang_is_many_times_the_slowest_step_and_never_before_the_pace_is_known() {
+        let times = Timeouts::derive(Duration::from_secs(1)).expect("in range");
+        let mut progress = begun(0);
+        assert_eq!(progress.deadline(&times), at(0) + times.patience);
+        progress.take(&records(1..=8), Some(Step(8))).expect("possible");
+        for step in 1..=8 {
+            progress.made(at(step), Step(step), 3.0, &SCHEDULE);
         }
-        assert_eq!(committed(&effects), [1, 2, 3, 4, 5]);
-    }
-
-    #[test]
-    fn nothing_above_the_limit_is_committed() {
-        let (mut progress, mut effects) = (Progress::new(Step(0)), Vec::new());
-        assert_eq!(progress.take(&[record(1, 0.1), record(2, 0.1)], Some(Step(2))), Ok(()));
-        assert_eq!(progress.commit(at(1), Step(1), &SCHEDULE, &mut effects).len(), 1);
-        assert_eq!(progress.commit(at(1), Step(1), &SCHEDULE, &mut effects), []);
-        assert_eq!(committed(&effects), [1]);
-    }
-
-    #[test]
-    fn holes_and_steps_from_the_future_are_impossible() {
-        let mut progress = Progress::new(Step(4));
-        for (steps, applied) in [(vec![6], 6), (vec![5, 7], 7), (vec![5, 6], 5)] {
-            let steps: Vec<_> = steps.into_iter().map(|s| record(s, 0.1)).collect();
-            assert!(progress.take(&steps, Some(Step(applied))).is_err(), "{steps:?}");
-        }
-    }
-
-    #[test]
-    fn a_stop_flag_ends_the_steps() {
-        let (mut progress, mut effects) = (Progress::new(Step(0)), Vec::new());
-        let mut last = record(2, 0.1);
-        last.trailer.stop = 1;
-        assert_eq!(progress.take(&[record(1, 0.1), last], Some(Step(2))), Ok(()));
-        progress.commit(at(1), Step(u64::MAX), &SCHEDULE, &mut effects);
-        assert_eq!(progress.ended(), Some(Step(2)));
-        assert!(progress.take(&[record(3, 0.1)], Some(Step(3))).is_err());
-    }
-
-    #[test]
-    fn the_deadline_is_patience_first_then_ten_times_the_slowest_with_a_floor() {
-        let times = Timeouts::derive(Duration::from_secs(1)).expect("a second is in range");
-        let (mut progress, mut effects) = (Progress::new(Step(0)), Vec::new());
-        progress.begin(at(0), 4);
-        let mut step = |s, seconds, when: u64| {
-            assert_eq!(progress.take(&[record(s, seconds)], Some(Step(s))), Ok(()));
-            progress.commit(at(when), Step(s), &SCHEDULE, &mut effects);
-            progress.deadline(&times)
-        };
-        assert_eq!(step(1, 30.0, 30), at(30 + 600));
-        assert_eq!(step(2, 0.1, 31), at(31 + 600));
-        assert_eq!(step(3, 0.1, 32), at(32 + 5), "the first step, thirty seconds long, is not learned from");
-        assert_eq!(step(4, 2.0, 34), at(34 + 20));
-        for s in 5..10 {
-            step(s, 1.0, 35);
-        }
-        assert_eq!(step(10, 1.0, 36), at(36 + 600), "nothing is known of validations yet");
+        assert_eq!(progress.deadline(&times), at(8) + Duration::from_secs(30));
+        progress.begin(at(9), Step(8), 2, Owed::default());
+        assert_eq!(
+            progress.deadline(&times),
+            at(9) + Duration::from_secs(60),
+            "twice the range, twice the time"
+        );
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The validations that are owed, and what is reported of them.
 #[derive(Debug, Default)]
 pub(super) struct Validations {
-    /// Due after a committed step, not recorded yet; in order.
+    /// Due after a step of this generation, not recorded yet; in order.
     owed: VecDeque<(Epoch, Step)>,
     parts: BTreeMap<Epoch, BTreeMap<Rank, ValidationPart>>,
     /// The newest epoch that is recorded.
@@ -23,9 +23,18 @@ impl Validations {
         self.done
     }
 
-    /// A committed step owes a validation.
+    /// A step owes a validation, unless it is recorded already: steps may be made again.
     pub fn owe(&mut self, epoch: Epoch, step: Step) {
-        self.owed.push_back((epoch, step));
+        if Some(epoch) > self.done {
+            self.owed.push_back((epoch, step));
+        }
+    }
+
+    /// A new generation begins after `owed`: whatever else was owed is owed again when its step is made again, and parts
+    /// of other ranges count no more.
+    pub fn restart(&mut self, owed: Option<(Epoch, Step)>) {
+        self.parts.clear();
+        self.owed = owed.into_iter().collect();
     }
 
     /// Whether everything that steps up to this one owe is recorded.

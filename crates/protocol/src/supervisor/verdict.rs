@@ -29,11 +29,11 @@ pub(super) struct Seen {
 
 fn nearness(seen: &Seen) -> Nearness {
     match &seen.cause.what {
-        What::Reported(failure) if failure.is_secondary() => Nearness::Victim,
+        What::Reported(Failure::SupervisorLost { .. }) | What::Broken(_) => Nearness::Victim,
         What::Exited(ExitCause::Code(_)) if seen.stopping => Nearness::Perhaps,
         What::Exited(ExitCause::Code(_)) => Nearness::Ended,
-        What::LinkLost | What::Silent(_) => Nearness::Away,
-        What::NoProgress { .. } => Nearness::Perhaps,
+        What::LinkLost | What::Silent(_) | What::NeverReported(_) => Nearness::Away,
+        What::NoProgress { .. } | What::Unreachable { .. } => Nearness::Perhaps,
         _ => Nearness::Root,
     }
 }
@@ -71,23 +71,25 @@ pub(super) fn failed(seen: &[Seen]) -> Option<Outcome> {
 mod tests {
     use super::*;
     use crate::message::Phase;
-    use dtrain_types::{MemberId, MicroBatch, Rank, Step};
+    use dtrain_types::{Incarnation, MemberId, MicroBatch, Rank, Step};
     use std::time::Duration;
 
     fn seen(member: u32, what: What) -> Seen {
         let cause = Cause {
             member: MemberId(member),
+            incarnation: Incarnation(1),
             rank: Some(Rank(member)),
             host: "a".to_owned(),
             step: Step(7),
             phase: Phase::Run,
+            doing: None,
             what,
         };
         Seen { cause, stopping: false }
     }
 
     fn aborted(member: u32) -> Seen {
-        seen(member, What::Reported(Failure::CollectiveAborted("peer is gone".to_owned())))
+        seen(member, What::Broken("peer is gone".to_owned()))
     }
 
     fn non_finite(member: u32, micro_batch: Option<u32>) -> Seen {

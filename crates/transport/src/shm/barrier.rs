@@ -9,7 +9,7 @@ use dtrain_collective::{Abort, AbortFlag, CollectiveError};
 use dtrain_types::{Generation, Rank};
 use rustix::thread::futex::{self, Timespec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bits of a stamp that count barriers: enough for 1 000 000 a second for 12 days, or 10 000 for 3 years.
 const COUNT_BITS: u32 = 40;
@@ -167,7 +167,8 @@ impl Barrier {
     }
 }
 
-fn ring(bell: &std::sync::atomic::AtomicU32) {
+/// Moves a futex word and wakes all who sleep on it, in every process.
+pub(super) fn ring(bell: &AtomicU32) {
     bell.fetch_add(1, Ordering::SeqCst);
     // Shared between processes, so not a private futex. It can only fail for a bad address, which this is not.
     let _woken = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
@@ -175,7 +176,7 @@ fn ring(bell: &std::sync::atomic::AtomicU32) {
 
 /// Ends the waits of one generation, here and in every process that maps the arena.
 #[derive(Debug)]
-pub(super) struct ShmAbort {
+pub(crate) struct ShmAbort {
     mapping: Arc<Mapping>,
     generation: Generation,
     flag: AbortFlag,
@@ -186,7 +187,13 @@ impl ShmAbort {
         Self { mapping, generation, flag: AbortFlag::default() }
     }
 
-    fn check(&self) -> Result<(), CollectiveError> {
+    /// The arena that it stops.
+    pub(super) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// *Errors*: `Aborted`, once anybody has aborted the generation.
+    pub fn check(&self) -> Result<(), CollectiveError> {
         self.flag.check()?;
         if self.mapping.aborted().load(Ordering::SeqCst) < self.generation.0 {
             return Ok(());
@@ -202,6 +209,7 @@ impl Abort for ShmAbort {
         // The word keeps the greatest generation, so an aborter that comes late cannot harm a newer one.
         self.mapping.aborted().fetch_max(self.generation.0, Ordering::SeqCst);
         (0..self.mapping.world().0 as usize).for_each(|rank| ring(&self.mapping.control(rank).bell));
+        ring(self.mapping.abort_bell());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where things lie in an arena, as offsets; the same arithmetic in every process that maps it.
 //!
 //! ```text
-//! 0                 header: magic, version, world, geometry, abort word
+//! 0                 header: magic, version, world, geometry, abort word; at 128 the bell of aborts
 //! 4096              one control block per rank, 128 bytes each
 //! ...               one trailer area per rank, 64 bytes for each root slot
 //! page boundary     slots: rank 0 slot 0, rank 0 slot 1, ..., rank 1 slot 0, ...
@@ -14,11 +14,13 @@ use dtrain_types::WorldSize;
 /// "dtrainar", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"dtrainar");
 /// Rises with every change of this layout or of the meaning of a control block.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// Words of the header, in order: magic, version, world, len, root slots, scratch slots, aborted generation.
 pub(super) const HEADER_WORDS: usize = 7;
 /// The word that holds the greatest aborted generation.
 pub(super) const ABORT_WORD: usize = 6;
+/// Where the futex word of aborts is, in bytes: the second cache line pair.
+pub(super) const ABORT_BELL: usize = 128;
 /// Bytes of a control block: two cache lines, because processors fetch lines in pairs.
 pub(super) const CONTROL: usize = 128;
 /// Bytes of a trailer: one cache line.
@@ -83,7 +85,7 @@ mod tests {
     fn nothing_overlaps_and_slots_start_on_cache_lines() {
         let geometry = Geometry { len: 1_001, root_slots: 3, scratch_slots: 2 };
         let layout = Layout::new(WorldSize(5), geometry).expect("small");
-        let mut spans = vec![(0, HEADER_WORDS * 8)];
+        let mut spans = vec![(0, HEADER_WORDS * 8), (ABORT_BELL, 4)];
         for rank in 0..5 {
             spans.push((layout.control(rank), CONTROL));
             spans.extend((0..3).map(|root| (layout.trailer(rank, root), TRAILER)));

@@ -4,7 +4,7 @@
 //! given out as addresses; who may read or write them when is the barrier's affair.
 
 use super::ShmError;
-use super::layout::{ABORT_WORD, CONTROL, Layout};
+use super::layout::{ABORT_BELL, ABORT_WORD, CONTROL, Layout};
 use dtrain_collective::Geometry;
 use dtrain_types::{Bytes, Generation, Rank, Trailer, WorldSize};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -87,6 +87,12 @@ impl Mapping {
     pub(super) fn aborted(&self) -> &AtomicU64 {
         // SAFETY: the header lies at the page-aligned start of the mapping; an atomic as above.
         unsafe { self.base.add(ABORT_WORD * 8).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Futex word that rises with every abort, for those who wait for nothing else.
+    pub(super) fn abort_bell(&self) -> &AtomicU32 {
+        // SAFETY: as `aborted`; the word stands in a cache line of its own, still in the first page.
+        unsafe { self.base.add(ABORT_BELL).cast::<AtomicU32>().as_ref() }
     }
 
     fn trailer(&self, rank: usize, root: usize) -> &[AtomicU64; 8] {

@@ -11,12 +11,18 @@ mod backend;
 mod barrier;
 mod error;
 mod file;
+mod group;
 mod kernel;
 mod layout;
 mod mapping;
+mod watch;
 
 pub use backend::ShmBackend;
 pub use error::ShmError;
 pub use file::ArenaFile;
 pub use kernel::Isa;
 pub use mapping::Mapping;
+
+pub(crate) use barrier::ShmAbort;
+pub(crate) use group::{Group, SharedSlots};
+pub(crate) use watch::AbortWatch;

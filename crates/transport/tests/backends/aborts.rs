@@ -4,7 +4,7 @@ use crate::plain::compute;
 use crate::threads::{host, membership, on_threads, shm};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
 use dtrain_transport::{ArenaFile, ShmBackend};
-use dtrain_types::{WorldSize, cut_evenly};
+use dtrain_types::{Rank, WorldSize, cut_evenly};
 
 fn step(backend: &mut dyn Backend, rank: usize, seq: u64) -> Result<(), CollectiveError> {
     let trailers = compute(backend.arena(), cut_evenly(6, 3)[rank], 6, Mode::Exact);
@@ -87,9 +87,12 @@ fn a_rank_left_behind_in_an_old_generation_learns_it() {
 
 #[test]
 fn ranks_in_different_collectives_find_out_and_die() {
-    for make in [shm, host] {
+    let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)] };
+    for (make, other) in
+        [(shm as fn(&[_], &[_], _, _) -> _, Op::AllGather), (host, Op::AllGather), (shm, copy)]
+    {
         let results = on_threads(make(&cut_evenly(2, 2), &[2], 10, Mode::Exact), |rank, mut backend| {
-            let op = if rank == 0 { Op::Barrier } else { Op::AllGather };
+            let op = if rank == 0 { Op::Barrier } else { other };
             let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));
             let later = backend.start(Sequence(2), &Op::Barrier);
             // Keeps the other end until both have seen the other's frame.

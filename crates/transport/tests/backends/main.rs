@@ -2,7 +2,10 @@
 
 mod aborts;
 mod arenas;
+mod hierarchical;
+mod hosts;
 mod processes;
+mod survivors;
 mod threads;
 
 // The same made-up gradients and plain sums that the pure machines are held against.

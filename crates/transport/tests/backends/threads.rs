@@ -1,6 +1,6 @@
 //! Every backend between threads: algorithm x world x length x cut, against the plain tree and against one another.
 
-use crate::plain::{bits, compute, reference, reference_trailer};
+use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{
     Arena, Backend, Chunks, Geometry, HostArena, HostBackend, Membership, Mode, Op, RankMachine, Sequence,
 };
@@ -78,7 +78,7 @@ pub fn steps(
     counts.iter().enumerate().map(step).collect()
 }
 
-fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
+pub fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
     let third = count / 3;
     let skewed = (0..world).map(|rank| match rank {
         0 => MicroRange { lo: 0, hi: third },
@@ -164,6 +164,26 @@ fn gather_broadcast_and_barrier_do_the_same_on_every_backend() {
                     fill(&mut *backend, rank);
                     run(&mut *backend, 3, Op::Broadcast { from: Rank(from as u32) });
                     assert!(backend.arena().lease(0).iter().enumerate().all(|(i, x)| *x == mark(from, i)));
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copy_gives_the_targets_the_bits_of_the_sources_on_every_backend() {
+    for make in [shm, host] {
+        for world in 1..=9 {
+            for len in lengths(world) {
+                let lists = copies(world);
+                on_threads(make(&cut_evenly(4, world), &[4], len, Mode::Exact), |rank, mut backend| {
+                    // One backend copies many windows, one after the other, as the copy of a whole state does.
+                    for (seq, [sources, targets]) in lists.iter().enumerate() {
+                        before_copy(backend.arena().lease(0), rank, sources);
+                        run(&mut *backend, seq as u64, Op::Copy { sources, targets });
+                        let right = is_copied(backend.arena().lease(0), rank, sources, targets);
+                        assert!(right, "rank {rank} of {world}, {len} floats, {sources:?} to {targets:?}");
+                    }
                 });
             }
         }

@@ -1,0 +1,538 @@
+//! The command line, read by clap: what the user typed, with types, and nothing looked up yet.
+//!
+//! It does not know what a configuration key means; `key=value` arguments pass through as they are.
+
+mod run;
+
+use clap::{Args, Parser, Subcommand, error::ErrorKind};
+pub use run::{Processes, Run, RunGang, RunRank};
+use std::path::{Path, PathBuf};
+
+/// Version and revision, as `--version` shows them.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("DTRAIN_REVISION"), ")");
+
+const EXAMPLES: &str = "\
+Examples:
+  dtrain train                                train a CNN on the digits inside this program
+  dtrain train epochs=5 optimizer.lr=1e-3     the same, with other settings
+  dtrain train -c mnist.yaml ranks=4          your data, on four ranks
+  dtrain train -c mnist.yaml --resume         go on where the newest run stopped
+  dtrain plan -c mnist.yaml                   what would be trained, and how much memory it takes";
+
+const TRAIN_EXAMPLES: &str = "\
+Examples:
+  dtrain train                                          the digits inside this program, on all cores
+  dtrain train model=mlp model.hidden=[256,128]         another model
+  dtrain train data.kind=csv data.path=table.csv        your own table; the last column is the label
+  dtrain train --print-config > run.yaml                every key with its meaning, to edit
+  dtrain train -c run.yaml name=first optimizer.lr=1e-3 a file, and two settings over it
+  dtrain train --resume runs/first ranks=4              go on with other ranks: the same bits
+  dtrain train --resume runs/first --fork optimizer.lr=1e-4   a new run from that state
+
+Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";
+
+const NODE_EXAMPLES: &str = "\
+Examples (DTRAIN_TOKEN_FILE names the same token on both hosts):
+  dtrain node --rank 0 --master 10.0.0.1 --nodes 2 -c run.yaml    on the host 10.0.0.1
+  dtrain node --rank 1 --master 10.0.0.1 --nodes 2                on the other one
+  dtrain node --rank 0 --master head:29500 --nodes 2..4 ranks=8   two more hosts may join later
+  srun dtrain node --master $(hostname) -c run.yaml               rank and number of hosts from Slurm
+
+PET_NODE_RANK, PET_NNODES, SLURM_NODEID, SLURM_NNODES, MASTER_ADDR and MASTER_PORT stand in for flags.
+Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";
+
+const SIMULATE_EXAMPLES: &str = "\
+Examples:
+  dtrain simulate --seed 7             one run, and whether it broke anything
+  dtrain simulate --seed 7 --trace     the same, with its story
+  dtrain simulate --seeds 0..20000     a sweep, with the table of what met what
+  dtrain simulate --minutes 2          as many new seeds as fit
+  dtrain simulate --seeds 0..100 --faults crash,noise
+
+Exit codes: 0 nothing is broken, 1 an invariant is, 2 usage.";
+
+const DRILL_EXAMPLES: &str = "\
+Examples:
+  dtrain drill kill -c run.yaml                 kill ranks of your training, again and again
+  dtrain drill kill ranks=4 --times 20          ... twenty times, on four ranks
+  dtrain drill hang -c run.yaml detect=500ms    stop ranks, which are to be named and replaced
+  dtrain drill sigterm -c run.yaml --times 3    stop the run as a batch queue does, and go on with it
+  dtrain drill partition -c run.yaml ranks=4    cut the link between two hosts, which are made on this machine
+  dtrain drill disk-full -c run.yaml            fill the disk before a checkpoint
+
+It trains in a temporary folder: no run of yours is touched. Without steps= or epochs= it chooses the length.
+partition needs network namespaces and disk-full a file system of its own: root, or a machine that gives users namespaces.
+Exit codes: 0 every promise held, 1 one did not (or no file system for disk-full), 2 usage (or no namespaces for partition),
+130 interrupted.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  dtrain doctor                       everything that can be seen from here
+  dtrain doctor --gpu                 the same; exit code 1 unless GPUs can train
+  dtrain doctor --master 10.0.0.1     and the way to the first host of several
+  dtrain doctor --json                one JSON object a check, with every place that was looked at
+
+Exit codes: 0 training on the CPU works here, 1 it does not or what was asked for does not, 2 usage.";
+
+/// Train neural networks data-parallel: the same bits on any number of ranks.
+#[derive(Debug, Parser)]
+#[command(name = "dtrain", version = VERSION, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train on this host, on all its cores
+    #[command(after_help = TRAIN_EXAMPLES)]
+    Train(Train),
+    /// Train on several hosts: start it on each of them
+    #[command(after_help = NODE_EXAMPLES)]
+    Node(Node),
+    /// Make the secret that the hosts of a cluster share
+    #[command(subcommand)]
+    Token(Token),
+    /// Start any program on every device, as torchrun does
+    #[command(after_help = run::EXAMPLES)]
+    Run(Run),
+    /// The process under `run` that starts and watches the ranks; not for people
+    #[command(hide = true)]
+    RunGang(RunGang),
+    /// A rank under `run-gang`, before it becomes the program; not for people
+    #[command(hide = true)]
+    RunRank(RunRank),
+    /// Show what would be trained: layout, memory, micro-batches per rank
+    Plan(Plan),
+    /// List, verify, export or compare checkpoints
+    #[command(subcommand)]
+    Checkpoint(Checkpoint),
+    /// Check that every sample of a run was used exactly once
+    Audit(Audit),
+    /// Say what this machine has, what it lacks, and what to do about it
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(Doctor),
+    /// A child of `doctor` that opens one library; not for people
+    #[command(hide = true)]
+    DoctorProbe(DoctorProbe),
+    /// Measure this machine
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Hurt a run of your configuration on purpose, and see that nothing is lost
+    #[command(after_help = DRILL_EXAMPLES)]
+    Drill(Drill),
+    /// Run whole clusters with crashes and broken networks in virtual time
+    #[command(after_help = SIMULATE_EXAMPLES)]
+    Simulate(Simulate),
+}
+
+/// `dtrain simulate`.
+#[derive(Args, Clone, Debug)]
+pub struct Simulate {
+    /// Run this seed alone
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "minutes"])]
+    pub seed: Option<u64>,
+    /// Run the seeds from A up to B, without B
+    #[arg(long, value_name = "A..B", conflicts_with = "minutes")]
+    pub seeds: Option<SeedRange>,
+    /// Run new seeds for so long
+    #[arg(long, value_name = "M")]
+    pub minutes: Option<f64>,
+    /// How many ranks the cluster has
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub ranks: u32,
+    /// On how many hosts
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub nodes: u32,
+    /// How many steps are made
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub steps: u64,
+    /// What goes wrong: all, none, or kinds of faults with commas between them
+    #[arg(long, value_name = "KINDS", default_value = "all")]
+    pub faults: String,
+    /// Tell the story of the seed
+    #[arg(long)]
+    pub trace: bool,
+    /// Write one JSON object a line to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Seeds in a row, as in `0..20000`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeedRange {
+    /// The first.
+    pub first: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+impl std::str::FromStr for SeedRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ends = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        match ends {
+            Some((first, end)) if first < end => Ok(Self { first, end }),
+            _ => Err("expected two rising numbers, as in 0..20000".to_owned()),
+        }
+    }
+}
+
+/// Where a configuration comes from.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Settings {
+    /// Configuration file (YAML); `--print-config` makes one
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Settings that win over the file, such as optimizer.lr=3e-4
+    #[arg(value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+}
+
+/// How much is said, and to whom.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Output {
+    /// Write one JSON object a line to standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// `dtrain train`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Train {
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Go on with a run: its folder or name; without one the newest of this name
+    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
+    pub resume: Option<String>,
+    /// With --resume: start a new run from that state, so that any key may change
+    #[arg(long, requires = "resume")]
+    pub fork: bool,
+    /// Write the configuration with every default and stop
+    #[arg(long)]
+    pub print_config: bool,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `dtrain node`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Node {
+    /// Which of the hosts this is, from 0; host 0 supervises the run
+    #[arg(long, alias = "node-rank", value_name = "R")]
+    pub rank: Option<u32>,
+    /// The host of rank 0: a name or an address, and a port if it is not 29400
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub master: Option<String>,
+    /// With how many hosts the run begins, and how many it may have [default: 1]
+    #[arg(long, alias = "nnodes", value_name = "N[..MAX]")]
+    pub nodes: Option<String>,
+    /// The address of this host to use [default: the one that leads to the master]
+    #[arg(long, value_name = "ADDR")]
+    pub bind: Option<std::net::IpAddr>,
+    /// What is trained; --resume and --fork are for the host of rank 0.
+    #[command(flatten)]
+    pub train: Train,
+}
+
+/// `dtrain token`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Token {
+    /// Draw a new one
+    New {
+        /// Write it to a new file that only its owner may read, instead of standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// `dtrain plan`.
+#[derive(Args, Clone, Debug)]
+pub struct Plan {
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `dtrain checkpoint`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Checkpoint {
+    /// List the checkpoints of a run, newest first
+    Ls(RunArgument),
+    /// Read every byte of every checkpoint and compare digests
+    Verify(RunArgument),
+    /// Write the parameters of a checkpoint as one safetensors file
+    Export {
+        /// Run folder or name, with /CHECKPOINT or /best for another than the newest
+        from: String,
+        /// The file to write
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Compare two checkpoints, tensor by tensor
+    Diff {
+        /// Run folder or name, with /CHECKPOINT or /best for another than the newest
+        first: String,
+        /// The other one
+        second: String,
+        /// Write one JSON object a line to standard output
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A run, for commands that read one.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgument {
+    /// Run folder or name
+    pub run: String,
+    /// Write one JSON object a line to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dtrain audit`.
+#[derive(Args, Clone, Debug)]
+pub struct Audit {
+    /// The run.
+    #[command(flatten)]
+    pub run: RunArgument,
+}
+
+/// `dtrain bench`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Bench {
+    /// Measure training steps of a known workload
+    Step(BenchStep),
+}
+
+/// `dtrain bench step`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchStep {
+    /// Which workload
+    #[arg(long, value_parser = ["mlp", "gpt", "cnn"])]
+    pub work: String,
+    /// Ranks
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// Compute threads of a rank
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `dtrain doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct Doctor {
+    /// Fail unless training on GPUs works
+    #[arg(long)]
+    pub gpu: bool,
+    /// Look at the way to the first host of several too
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub master: Option<String>,
+    /// How long a library may take to answer; GPUs that sleep take seconds each to wake up
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: u32,
+    /// Write one JSON object a line to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dtrain doctor-probe`.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorProbe {
+    /// The library to find.
+    #[arg(long)]
+    pub library: Option<String>,
+    /// Files that are not opened, as JSON.
+    #[arg(long, default_value = "[]")]
+    pub avoid: String,
+    /// The NVML to read GPUs through.
+    #[arg(long, conflicts_with = "library")]
+    pub gpus: Option<PathBuf>,
+}
+
+/// What a drill does to a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DrillKind {
+    /// Kill ranks (kill -9)
+    Kill,
+    /// Stop ranks (kill -STOP), so that they hang
+    Hang,
+    /// Cut the link between two hosts on this machine, and mend it
+    Partition,
+    /// Fill the disk before a checkpoint
+    DiskFull,
+    /// Ask the run to stop (kill -TERM), and go on with it
+    Sigterm,
+}
+
+impl DrillKind {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Hang => "hang",
+            Self::Partition => "partition",
+            Self::DiskFull => "disk-full",
+            Self::Sigterm => "sigterm",
+        }
+    }
+
+    /// Whether the run goes on with fewer ranks for a while.
+    #[must_use]
+    pub fn loses_ranks(self) -> bool {
+        matches!(self, Self::Kill | Self::Hang | Self::Partition)
+    }
+}
+
+/// `dtrain drill`.
+#[derive(Args, Clone, Debug)]
+pub struct Drill {
+    /// What is done to the run
+    pub kind: DrillKind,
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// How often [default: kill 5, hang and partition 2, the others once]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub times: Option<u32>,
+    /// partition: how long the link is cut [default: 3 x detect]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    pub seconds: Option<f64>,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Arguments {
+    /// Reads the command line of this process.
+    ///
+    /// *Errors*: what clap says, with a hint where a key was written as a flag. Help and version are such "errors".
+    pub fn read() -> Result<Self, clap::Error> {
+        Self::from_words(std::env::args_os())
+    }
+
+    /// Reads the words of a command line, the program's name first.
+    ///
+    /// *Errors*: as [`Arguments::read`].
+    pub fn from_words(words: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Self, clap::Error> {
+        let mut arguments = Self::try_parse_from(words).map_err(key_as_flag)?;
+        if let Command::Train(train) | Command::Node(Node { train, .. }) = &mut arguments.command {
+            train.give_back_override();
+        }
+        Ok(arguments)
+    }
+}
+
+/// The command line of a program with data and a model of its own: that of `dtrain train`.
+#[derive(Debug, Parser)]
+#[command(about = "Train on this host, on all its cores", after_help = OWN_EXAMPLES)]
+pub struct OwnArguments {
+    #[command(flatten)]
+    train: Train,
+}
+
+const OWN_EXAMPLES: &str = "Examples (put the program's name in front):
+  ranks=4 epochs=5 optimizer.lr=1e-3     settings, as `dtrain train --print-config` lists them
+  --resume                               go on with the newest run
+  --json --quiet                         one JSON object a line, for programs";
+
+impl OwnArguments {
+    /// Reads the command line of this process.
+    ///
+    /// *Errors*: as [`Arguments::read`].
+    pub fn read() -> Result<Train, clap::Error> {
+        let mut train = Self::try_parse().map_err(key_as_flag)?.train;
+        train.give_back_override();
+        Ok(train)
+    }
+}
+
+impl Train {
+    /// `--resume ranks=3` means the newest run with three ranks, not a run called `ranks=3`.
+    fn give_back_override(&mut self) {
+        if let Some(run) =
+            self.resume.as_mut().filter(|run| run.contains('=') && !Path::new(run.as_str()).exists())
+        {
+            self.settings.overrides.insert(0, std::mem::take(run));
+        }
+    }
+}
+
+/// Users of other trainers write `--epochs 5`: the message then says how it is written here.
+fn key_as_flag(error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    let flag = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => flag.clone(),
+        _ => return error,
+    };
+    let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
+    let Some(key) = crate::config::Config::nearest_key(&name) else { return error };
+    let mut error = error;
+    let tip = format!("settings are written without dashes: {key}=VALUE").into();
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::from_words(line.split(' ').map(Into::into))
+    }
+
+    fn train(line: &str) -> Train {
+        match read(line).unwrap().command {
+            Command::Train(train) => train,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_setting_behind_resume_is_not_taken_for_a_run() {
+        let train = train("dtrain train --resume ranks=3 epochs=2");
+        assert_eq!((train.resume.as_deref(), train.settings.overrides.len()), (Some(""), 2));
+    }
+
+    #[test]
+    fn resume_takes_a_run_or_none() {
+        assert_eq!(train("dtrain train --resume runs/a ranks=3").resume.as_deref(), Some("runs/a"));
+        assert_eq!(train("dtrain train ranks=3 --resume").resume.as_deref(), Some(""));
+        assert_eq!(train("dtrain train ranks=3").resume, None);
+        assert!(read("dtrain train --fork").is_err(), "a fork needs a run to fork");
+    }
+
+    #[test]
+    fn a_key_written_as_a_flag_is_answered_with_how_to_write_it() {
+        let message = read("dtrain train --ranks 3").unwrap_err().to_string();
+        assert!(message.contains("ranks=VALUE"), "{message}");
+        let message = read("dtrain train --batch-size=3").unwrap_err().to_string();
+        assert!(message.contains("batch_size=VALUE"), "{message}");
+    }
+}

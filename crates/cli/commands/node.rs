@@ -1,0 +1,199 @@
+//! `dtrain node`: one host of several. The host of rank 0 does all that `dtrain train` does and lets the others join; every
+//! other one joins, brings its ranks, and ends with the run.
+
+use crate::arguments::Node;
+use crate::config::{Config, Isolation, Machine};
+use crate::error::{CliError, Kind};
+use crate::fabric::new_arena;
+use crate::gpus::choose_here;
+use crate::hosts::{HostsPlan, reached_at};
+use crate::plan::Plan;
+use crate::report::Voice;
+use crate::welcome::{MeshAddress, Welcome};
+use dtrain_collective::Geometry;
+use dtrain_engine::Replica;
+use dtrain_protocol::{BootId, Goodbye, Timeouts};
+use dtrain_runtime::{Callee, HostEnd, HostNews, HostPlan, Isolation as Lives, Program, Uplink, UplinkError};
+use dtrain_types::{NodeId, WorldSize};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Trains on this host as one of several.
+///
+/// *Errors*: of the request, of the training, or the first host is lost. *Blocks* for the whole run.
+pub fn run(arguments: &Node) -> Result<ExitCode, CliError> {
+    let hosts = HostsPlan::new(arguments)?;
+    match hosts {
+        Some(hosts) if hosts.rank > 0 => return join(arguments, &hosts),
+        hosts => super::train::run(&arguments.train, None, hosts.as_ref())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn join(arguments: &Node, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
+    let train = &arguments.train;
+    if train.resume.is_some() || train.fork {
+        return Err(CliError::usage(
+            "--resume and --fork are for the host of rank 0: it has the folder of the run",
+        )
+        .hint("leave them out here: what the run goes on with comes from there"));
+    }
+    let voice = Voice::new(train.output.quiet);
+    let master = &hosts.master;
+    voice.say(&format!("dtrain {}", crate::arguments::VERSION));
+    voice.say(&format!("  node     {} of {}, calling {master}", hosts.rank, hosts.nodes));
+    let callee = Callee {
+        masters: hosts.masters.clone(),
+        from: hosts.bind.filter(|ip| !ip.is_unspecified()),
+        identity: hosts.identity.clone(),
+        node: NodeId(hosts.rank),
+    };
+    let boot = crate::random::u64()
+        .map_err(|error| CliError::failed(format!("cannot draw a random number: {error}")))?;
+    let patience = patience(arguments)?;
+    let uplink = Uplink::join(callee, BootId(boot), patience).map_err(|error| not_joined(error, hosts))?;
+    let plan = host_plan(arguments, hosts, &uplink)?;
+    let join_timeout = plan.join_timeout;
+    let mut shown = show(voice, hosts.rank, master.clone());
+    let end = uplink.serve(plan, move |news| shown(&news));
+    let end = end.map_err(|error| CliError::failed(format!("cannot serve the run: {error}")))?;
+    conclude(end, voice, hosts, join_timeout)
+}
+
+/// How long the first host is waited for: what this host was told, since the run's own word is not known yet.
+fn patience(arguments: &Node) -> Result<Duration, CliError> {
+    let given: Vec<&String> =
+        arguments.train.settings.overrides.iter().filter(|word| word.starts_with("join_timeout=")).collect();
+    let config = match &arguments.train.settings.file {
+        // Read whole, so that a mistake in the file is told before anybody is called.
+        Some(_) => crate::request::settings(&arguments.train.settings, Machine::here())?,
+        None => Config::load(None, &given, Machine::here())?,
+    };
+    Ok(config.world.join_timeout)
+}
+
+/// What this host brings into the run that welcomed it.
+fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<HostPlan, CliError> {
+    let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.master));
+    let mut welcome = Welcome::read(uplink.welcome()).map_err(foreign)?;
+    let settings = &arguments.train.settings;
+    let config =
+        Config::of_host(welcome.source(), settings.file.as_deref(), &settings.overrides, Machine::here())?;
+    if config.world.isolation == Isolation::Thread {
+        let problem = config.problem("isolation", "the ranks of several hosts are processes");
+        return Err(problem.hint("leave it out, or write isolation=process").into());
+    }
+    let timeouts = Timeouts::derive(config.world.detect).map_err(|error| foreign(error.to_string()))?;
+    let chosen = choose_here(&config)?;
+    let plan = Plan::open(&config, None)?;
+    let replica = plan.replica()?;
+    chosen.has_room(&config, replica.memory().total())?;
+    let own = uplink.own_address().map_err(|error| foreign(error.to_string()))?;
+    let listen = hosts.bind.unwrap_or(own);
+    if let Some(run) = &mut welcome.hosts {
+        let samples = plan.opened.train.len();
+        if run.samples != samples {
+            return Err(CliError::usage(format!(
+                "the data of this host has {samples} training samples, that of the run {}",
+                run.samples
+            ))
+            .hint("every host needs the same data, byte for byte"));
+        }
+        run.mesh = Some(MeshAddress { listen, reached_at: reached_at(listen, own) });
+    }
+    welcome.yaml = config.to_yaml();
+    let ranks = config.world.ranks;
+    let geometry = Geometry::bound(replica.gradient_len(), plan.batches.micro_batches(), plan.mode());
+    let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
+    let arena = new_arena(WorldSize(ranks), geometry).map_err(memory)?;
+    Ok(HostPlan {
+        ranks,
+        isolation: Lives::Process(Program::this()),
+        arena: Some(arena),
+        config: welcome.to_text(),
+        timeouts,
+        join_timeout: config.world.join_timeout,
+    })
+}
+
+/// Tells people of this host what happens.
+fn show(voice: Voice, rank: u32, master: String) -> impl FnMut(&HostNews<'_>) + Send + 'static {
+    move |news| {
+        voice.say(&match news {
+            HostNews::Running { generation, ranks, here } => {
+                format!("  node {rank}: generation {generation} works: {ranks} ranks, {here} of them here")
+            }
+            HostNews::LinkLost => format!("  node {rank}: the link to {master} is lost; calling again"),
+            HostNews::LinkBack => format!("  node {rank}: {master} answers again"),
+            HostNews::Orphaned { silent } => {
+                format!(
+                    "  node {rank}: {master} was not heard for {silent:.1?}: the ranks of this host are ended"
+                )
+            }
+            HostNews::Leaving => {
+                format!("  node {rank}: leaving after the step in hand; once more to leave at once")
+            }
+            HostNews::RankOutput { member, line } => format!("  [member {member}] {line}"),
+        });
+    }
+}
+
+fn not_joined(error: UplinkError, hosts: &HostsPlan) -> CliError {
+    let message = error.to_string();
+    let (what, _) = message.split_once("\nhint:").unwrap_or((&message, ""));
+    match error {
+        UplinkError::Untrusted(_) => CliError::usage(what.to_owned())
+            .hint("all hosts need the same token, and clocks that agree; DTRAIN_TOKEN_FILE names it"),
+        UplinkError::NotWanted { .. } => CliError::usage(what.to_owned())
+            .hint("each host needs a --rank of its own, below the number that --nodes allows on the first host"),
+        UplinkError::Unreachable { .. } => CliError::failed(what.to_owned()).hint(format!(
+            "is `dtrain node --rank 0` running, does {} lead to it from here, and does a firewall let UDP through? \
+             join_timeout=5m waits longer",
+            hosts.master
+        )),
+        UplinkError::System { .. } => CliError::failed(what.to_owned()),
+    }
+}
+
+/// Says how the part of this host ended; its exit code.
+fn conclude(
+    end: HostEnd,
+    voice: Voice,
+    hosts: &HostsPlan,
+    join_timeout: Duration,
+) -> Result<ExitCode, CliError> {
+    let (rank, master) = (hosts.rank, &hosts.master);
+    let way_on = "the host of rank 0 has the checkpoints: start it with --resume, and this host as before";
+    match end {
+        HostEnd::Dismissed(Goodbye { code: 0, why }) => {
+            voice.say(&format!("  node {rank}: {why}"));
+            Ok(ExitCode::SUCCESS)
+        }
+        HostEnd::Dismissed(Goodbye { code, why }) => {
+            let kind = match code {
+                2 => Kind::Usage,
+                3 => Kind::NotEnoughRanks,
+                130 => Kind::Interrupted,
+                _ => Kind::Failed,
+            };
+            Err(CliError::new(kind, why).hint(format!("the report is on the host of rank 0, {master}")))
+        }
+        HostEnd::Left => {
+            Err(CliError::new(Kind::Interrupted, "this host has left the run; the others go on")
+                .hint("start it again to let it join again"))
+        }
+        HostEnd::Interrupted => Err(CliError::new(Kind::Interrupted, "interrupted")),
+        HostEnd::SupervisorGone { silent } => Err(CliError::failed(format!(
+            "the supervisor at {master} is lost: its process is gone, and nothing was heard of it for {silent:.1?}"
+        ))
+        .hint(way_on)),
+        HostEnd::SupervisorSilent { silent } => Err(CliError::failed(format!(
+            "the supervisor at {master} is lost: it was silent for {silent:.1?}, and this host waits for {join_timeout:?}"
+        ))
+        .hint(way_on)),
+        HostEnd::SupervisorRestarted => {
+            Err(CliError::failed(format!("the supervisor at {master} was started anew"))
+                .hint("start this host again: it joins the run that is there now"))
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `dtrain run`: a gang of processes of any program, started as torchrun starts them, that lives and dies as one.
+//!
+//! Three processes of this binary stand over each other, so that no death leaves anything behind:
+//! ```text
+//! dtrain run        the guard: holds the terminal's place, passes signals down           (guard.rs)
+//!   dtrain run-gang   the supervisor, in a session of its own: starts, watches, restarts (supervisor.rs, life.rs)
+//!     PROGRAM           the ranks, each in a session of its own: run-rank became it      (rank.rs)
+//!       ...               whatever they start
+//! ```
+//! - A rank dies with its supervisor by the kernel's parent-death signal.
+//! - Whatever a rank started and left falls to the supervisor, which is a child subreaper, and is killed before the next
+//!   start and at the end (`descendants`). If the supervisor is killed, it falls to the guard, a subreaper too.
+//! - If the guard is killed, the supervisor sees it by pidfd and ends everything. It has its own session, so a signal to
+//!   the whole process group of the command does not hit both.
+//!
+//! So only somebody who kills guard and supervisor in one instant can leave a grandchild. This needs no privilege; a
+//! cgroup would add nothing (who would kill it?), and a PID namespace would show the ranks other pids than their logs
+//! and their users see.
+//!
+//! It does not know what the program computes, and nothing of `dtrain train`.
+
+mod cause;
+mod descendants;
+mod devices;
+mod environment;
+mod guard;
+mod life;
+mod output;
+mod port;
+mod rank;
+mod request;
+mod supervisor;
+mod tail;
+mod watch;
+mod words;
+
+pub use devices::gpus;
+pub use guard::guard;
+pub use rank::become_rank;
+pub use request::Gang;
+pub use supervisor::supervise;

@@ -1,0 +1,86 @@
+//! A port for the program's own rendezvous, fresh for each start, so that a dead gang's port cannot disturb.
+//!
+//! It is looked for outside the range from which the kernel gives ports to outgoing connections: inside, a connection of
+//! rank 1 could get it before rank 0 listens. Nobody holds it until the program binds it.
+
+use crate::random;
+use std::io;
+use std::net::{Ipv6Addr, TcpListener};
+
+/// Ports below are for services that have a number of their own.
+const LOWEST: u16 = 10_000;
+/// Tries before the kernel is asked for any port.
+const TRIES: u32 = 64;
+
+/// A port on which nobody listens, other than `last`.
+///
+/// *Errors*: of the system; the machine has no free port.
+pub fn free(last: Option<u16>) -> io::Result<u16> {
+    let (low, high) = outside(ephemeral());
+    let width = u64::from(high - low) + 1;
+    for _ in 0..TRIES {
+        let port = low + u16::try_from(random::u64()? % width).expect("smaller than a width of 16 bits");
+        if Some(port) != last && is_free(port) {
+            return Ok(port);
+        }
+    }
+    listener(0)?.local_addr().map(|address| address.port())
+}
+
+/// The range that outgoing connections get their ports from.
+fn ephemeral() -> (u16, u16) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_whitespace().filter_map(|number| number.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(low), Some(high)) => (low, high),
+        _ => (32_768, 60_999),
+    }
+}
+
+/// The larger range beside the ephemeral one; all ports where it leaves none.
+fn outside((low, high): (u16, u16)) -> (u16, u16) {
+    let below = (LOWEST, low.saturating_sub(1));
+    let above = (high.saturating_add(1).max(LOWEST), u16::MAX);
+    let width = |(low, high): (u16, u16)| high.saturating_sub(low);
+    let widest = if width(below) >= width(above) { below } else { above };
+    if width(widest) < 1_000 { (LOWEST, u16::MAX) } else { widest }
+}
+
+fn is_free(port: u16) -> bool {
+    listener(port).is_ok()
+}
+
+/// Listens on every address of both families, or on those of one where there is only one.
+fn listener(port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Err(error),
+        _ => TcpListener::bind(("0.0.0.0", port)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_free_and_outside_the_range_of_outgoing_connections() {
+        let mut last = None;
+        for _ in 0..20 {
+            let port = free(last).unwrap();
+            let (low, high) = ephemeral();
+            assert!(!(low..=high).contains(&port) || outside((low, high)).0 == LOWEST, "{port}");
+            assert_ne!(Some(port), last);
+            let taken = listener(port).unwrap();
+            assert!(!is_free(port), "one that is taken is seen");
+            drop(taken);
+            last = Some(port);
+        }
+    }
+
+    #[test]
+    fn the_larger_side_of_the_range_is_taken() {
+        assert_eq!(outside((32_768, 60_999)), (LOWEST, 32_767));
+        assert_eq!(outside((9_000, 30_000)), (30_001, u16::MAX));
+        assert_eq!(outside((1_024, 65_535)), (LOWEST, u16::MAX), "no port is outside: all are as good");
+    }
+}

@@ -1,0 +1,226 @@
+//! From the key `devices` and what the host has to what its ranks train on, or to why they cannot.
+
+use super::{Inventory, visible};
+use crate::config::{Config, CudaList, Devices, Problem};
+use crate::report::bytes;
+use dtrain_locate::Refusal;
+use dtrain_telemetry::{GPU_INTERVAL, Gpu, GpuWatch, Gpus};
+use dtrain_types::Bytes;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What the ranks of this host train on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Chosen {
+    /// The CPU, and why, where the user left it to dtrain.
+    Cpu {
+        /// For people; nothing where the user asked for the CPU.
+        why: Option<String>,
+    },
+    /// These GPUs.
+    Gpus {
+        /// In the order of ranks.
+        list: CudaList,
+        /// What NVML told of them, in the same order; nothing where there is no NVML.
+        gpus: Vec<Gpu>,
+        /// Where NVML is.
+        nvml: Option<PathBuf>,
+    },
+}
+
+/// What the choice depends on.
+pub struct Host<C, I> {
+    /// Whether this build trains on GPUs.
+    pub trains: bool,
+    /// A cheap count of the GPUs that may be used.
+    pub count: C,
+    /// All that can be known of them, which may take seconds.
+    pub inventory: I,
+}
+
+const WAY_OUT: &str =
+    "`dtrain doctor` says what is missing and how to get it; devices=cpu trains on the cores";
+
+/// Chooses. Nothing is asked of the driver unless it matters.
+///
+/// *Errors*: GPUs that were asked for and cannot be used; the key is named, with a hint.
+pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
+    config: &Config,
+    host: Host<C, I>,
+) -> Result<Chosen, Problem> {
+    let problem = |(message, hint): (String, String)| config.problem("devices", message).hint(hint);
+    let (word, needed) = match &config.world.devices {
+        Devices::Cpu => return Ok(Chosen::Cpu { why: None }),
+        Devices::Cuda(list) => return cuda(list, host.trains, &(host.inventory)()).map_err(problem),
+        Devices::Auto => ("auto", false),
+        Devices::All => ("all", true),
+    };
+    if !host.trains {
+        let why = match (host.count)() {
+            0 => format!("{word}: no GPU is here"),
+            1 => format!("{word}: one GPU is here, and this version does not train on GPUs yet"),
+            some => format!("{word}: {some} GPUs are here, and this version does not train on GPUs yet"),
+        };
+        return Ok(Chosen::Cpu { why: Some(why) });
+    }
+    let inventory = (host.inventory)();
+    let every = left(&inventory).filter(|numbers| !numbers.is_empty());
+    let all: Vec<String> =
+        every.unwrap_or_default().iter().enumerate().map(|(at, _)| at.to_string()).collect();
+    let nothing_here = inventory.on_bus == 0 && inventory.driver.found.is_none();
+    let chosen = match Devices::parse(&format!("cuda:{}", all.join(","))) {
+        Ok(Devices::Cuda(list)) => cuda(&list, true, &inventory),
+        _ if nothing_here => return Ok(Chosen::Cpu { why: Some(format!("{word}: no GPU is here")) }),
+        _ => Err(driver(&inventory).err().unwrap_or_else(|| none_left(&inventory))),
+    };
+    match chosen {
+        Err(refused) if needed => Err(problem(refused)),
+        Err((message, _)) => Ok(Chosen::Cpu { why: Some(format!("{word}: {message}")) }),
+        Ok(chosen) => Ok(chosen),
+    }
+}
+
+type Refused = (String, String);
+
+/// The GPUs that may be used, by their numbers on this host; nothing if they cannot be told.
+fn left(inventory: &Inventory) -> Option<Vec<u32>> {
+    let gpus = inventory.gpus.as_ref().ok()?;
+    let names: Vec<Option<String>> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    Some(visible(&names, inventory.visible.as_deref()).gpus)
+}
+
+fn none_left(inventory: &Inventory) -> Refused {
+    match (&inventory.gpus, &inventory.visible) {
+        (Err(why), _) => (format!("the GPUs cannot be told: {why}"), WAY_OUT.to_owned()),
+        (Ok(gpus), Some(list)) if !gpus.is_empty() => (
+            format!("CUDA_VISIBLE_DEVICES={} leaves none of {} GPUs", list.to_string_lossy(), gpus.len()),
+            "unset it, or name the GPUs in it: CUDA_VISIBLE_DEVICES=0,1".to_owned(),
+        ),
+        _ => ("the driver knows no GPU".to_owned(), WAY_OUT.to_owned()),
+    }
+}
+
+fn driver(inventory: &Inventory) -> Result<(), Refused> {
+    if inventory.driver.found.is_some() {
+        return Ok(());
+    }
+    let old = inventory.driver.refused.iter().find_map(|file| match &file.why {
+        Refusal::TooOld { version, least } => Some((version, least)),
+        _ => None,
+    });
+    if let Some((version, least)) = old {
+        let message =
+            format!("the NVIDIA driver is too old: it serves CUDA {version}, at least {least} is needed");
+        return Err((
+            message,
+            "update the driver (525 or newer); `dtrain doctor` shows it; devices=cpu trains on the cores"
+                .into(),
+        ));
+    }
+    let message = match inventory.on_bus {
+        0 => "there is no NVIDIA GPU and no NVIDIA driver on this host".to_owned(),
+        1 => "there is an NVIDIA GPU on this host, and no driver for it".to_owned(),
+        some => format!("there are {some} NVIDIA GPUs on this host, and no driver for them"),
+    };
+    Err((message, WAY_OUT.to_owned()))
+}
+
+fn cuda(list: &CudaList, trains: bool, inventory: &Inventory) -> Result<Chosen, Refused> {
+    driver(inventory)?;
+    let mut chosen = Vec::new();
+    // Without NVML the driver will tell later what is not there.
+    if let (Some(left), Ok(gpus)) = (left(inventory), &inventory.gpus) {
+        if left.is_empty() {
+            return Err(none_left(inventory));
+        }
+        for number in list.numbers() {
+            let Some(gpu) = left.get(*number as usize) else {
+                return Err(out_of_range(*number, left.len(), inventory));
+            };
+            chosen.extend(gpus.iter().find(|known| known.index == *gpu).cloned());
+        }
+    }
+    if !trains {
+        let message = format!("{list}: this version of dtrain does not train on GPUs yet");
+        let hint = "devices=cpu trains on the cores; `dtrain run` starts a PyTorch script on the GPUs";
+        return Err((message, hint.to_owned()));
+    }
+    Ok(Chosen::Gpus { list: list.clone(), gpus: chosen, nvml: inventory.nvml.clone() })
+}
+
+fn out_of_range(number: u32, count: usize, inventory: &Inventory) -> Refused {
+    let which = match &inventory.visible {
+        None => "this host has".to_owned(),
+        Some(list) => format!("CUDA_VISIBLE_DEVICES={} leaves", list.to_string_lossy()),
+    };
+    let gpus = if count == 1 { "one GPU" } else { "GPUs" };
+    let known = match count {
+        1 => "it is cuda:0".to_owned(),
+        _ => format!("they are cuda:0 to cuda:{}", count - 1),
+    };
+    let many = if count == 1 { String::new() } else { format!("{count} ") };
+    (
+        format!("there is no cuda:{number}: {which} {many}{gpus}"),
+        format!("{known}, in the order of nvidia-smi; `dtrain doctor` lists them"),
+    )
+}
+
+impl Chosen {
+    /// Begins to read the GPUs that were chosen, if there are some and they can be read.
+    #[must_use]
+    pub fn watch(&self) -> Option<Arc<GpuWatch>> {
+        let Self::Gpus { gpus, nvml: Some(library), .. } = self else { return None };
+        let numbers = gpus.iter().map(|gpu| gpu.index).collect();
+        let all = Gpus::open(library).map_err(|error| error.to_string());
+        let watch = all
+            .and_then(|all| GpuWatch::start(all, numbers, GPU_INTERVAL).map_err(|error| error.to_string()));
+        // A run goes on without readings.
+        watch.map(Arc::new).inspect_err(|error| tracing::warn!(%error, "the GPUs are not read")).ok()
+    }
+
+    /// Which of the GPUs others compute on too: that is allowed, and slow.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        let Self::Gpus { list, gpus, .. } = self else { return None };
+        let both = list.numbers().iter().zip(gpus);
+        let taken = both.filter(|(_, gpu)| gpu.processes.as_ref().is_some_and(|pids| !pids.is_empty()));
+        let taken: Vec<String> = taken.map(|(number, _)| format!("cuda:{number}")).collect();
+        (!taken.is_empty())
+            .then(|| format!("others compute on {} too; `dtrain doctor` shows who", taken.join(" and ")))
+    }
+
+    /// Whether the GPUs have room for their ranks, as far as NVML tells.
+    ///
+    /// *Errors*: the first one that has not, and who else uses it.
+    pub fn has_room(&self, config: &Config, a_rank: Bytes) -> Result<(), Problem> {
+        let Self::Gpus { list, gpus, .. } = self else { return Ok(()) };
+        let ranks = config.world.ranks;
+        for (number, gpu) in list.numbers().iter().zip(gpus) {
+            let here = (0..ranks).filter(|place| list.of_rank(*place, ranks) == *number).count() as u64;
+            let (Some(all), Some(used)) = (gpu.memory, gpu.now.memory_used) else { continue };
+            let (free, needed) = (all.0.saturating_sub(used.0), a_rank.0.saturating_mul(here));
+            if needed <= free {
+                continue;
+            }
+            let message = format!(
+                "cuda:{number} has {} free of {}, and {here} ranks need {}",
+                bytes(free),
+                bytes(all.0),
+                bytes(needed)
+            );
+            let others = gpu.processes.as_deref().unwrap_or_default();
+            let others: Vec<String> = others.iter().map(ToString::to_string).collect();
+            let hint = match others.is_empty() {
+                true => "a smaller micro_batch or fewer ranks need less; `dtrain plan` shows what takes it"
+                    .to_owned(),
+                false => format!("process {} uses it: end it, or name another GPU", others.join(", ")),
+            };
+            return Err(config.problem("devices", message).hint(hint));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "choose_tests.rs"]
+mod tests;

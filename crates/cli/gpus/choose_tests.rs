@@ -1,0 +1,172 @@
+//! The choice of devices on made-up hosts.
+
+#[path = "../../../tests/harness/fake_libraries.rs"]
+#[allow(dead_code)]
+mod fake_libraries;
+
+use super::*;
+use crate::config::Machine;
+use dtrain_locate::{Finding, Found, Library, Origin, Refused as File, Version};
+use dtrain_telemetry::GpuReadings;
+
+const MIB: u64 = 1 << 20;
+
+fn gpu(index: u32) -> Gpu {
+    Gpu {
+        index,
+        name: Some("Made-up".into()),
+        uuid: Some(format!("GPU-{index}")),
+        memory: Some(Bytes(1000 * MIB)),
+        processes: Some(Vec::new()),
+        now: GpuReadings { memory_used: Some(Bytes(100 * MIB)), ..GpuReadings::default() },
+    }
+}
+
+fn driver_of(version: Option<&str>) -> Finding {
+    let found = version.map(|text| Found {
+        path: "/lib/libcuda.so.1".into(),
+        origin: Origin::Standard,
+        version: Version::parse(text).unwrap(),
+    });
+    Finding { library: Library::Driver, found, refused: Vec::new(), looked: Vec::new() }
+}
+
+fn healthy(count: u32) -> Inventory {
+    let gpus = Ok((0..count).map(gpu).collect());
+    Inventory { on_bus: count as usize, driver: driver_of(Some("13.0")), gpus, nvml: None, visible: None }
+}
+
+fn bare(on_bus: usize) -> Inventory {
+    Inventory {
+        on_bus,
+        driver: driver_of(None),
+        gpus: Err("NVML: not found in 3 places".into()),
+        nvml: None,
+        visible: None,
+    }
+}
+
+fn config(arguments: &[&str]) -> Config {
+    Config::parse(None, arguments, Machine { cores: 2 }).unwrap()
+}
+
+fn choice(devices: &str, trains: bool, inventory: Inventory) -> Result<Chosen, Problem> {
+    let count = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
+    let host = Host { trains, count: || count, inventory: || inventory };
+    choose(&config(&[&format!("devices={devices}")]), host)
+}
+
+#[track_caller]
+fn refused(devices: &str, trains: bool, inventory: Inventory, words: &str) {
+    let problem = choice(devices, trains, inventory).unwrap_err();
+    assert!(problem.message.contains(words), "{problem}");
+    assert_eq!(problem.key.as_deref(), Some("devices"));
+    assert!(problem.hint.is_some_and(|hint| hint.contains("devices=cpu")
+        || hint.contains("doctor")
+        || hint.contains("CUDA_VISIBLE")));
+}
+
+#[track_caller]
+fn on_cpu(devices: &str, trains: bool, inventory: Inventory, words: Option<&str>) {
+    let why = words.map(str::to_owned);
+    assert_eq!(choice(devices, trains, inventory).unwrap(), Chosen::Cpu { why });
+}
+
+#[test]
+fn gpus_that_are_asked_for_and_cannot_be_used_are_refused_with_the_first_reason() {
+    refused("cuda:0", false, bare(0), "there is no NVIDIA GPU and no NVIDIA driver on this host");
+    refused("cuda:0", true, bare(1), "there is an NVIDIA GPU on this host, and no driver for it");
+    let mut old = bare(2);
+    let why = Refusal::TooOld { version: Version::new(&[11, 4]), least: Version::new(&[12, 0]) };
+    old.driver.refused.push(File { path: "/lib/libcuda.so.1".into(), why });
+    refused(
+        "cuda:0",
+        true,
+        old,
+        "the NVIDIA driver is too old: it serves CUDA 11.4, at least 12.0 is needed",
+    );
+    refused("cuda:0,2", true, healthy(2), "there is no cuda:2: this host has 2 GPUs");
+    refused("cuda:1", true, healthy(1), "there is no cuda:1: this host has one GPU");
+    refused(
+        "cuda:1",
+        true,
+        Inventory { visible: Some("1".into()), ..healthy(4) },
+        "CUDA_VISIBLE_DEVICES=1 leaves one GPU",
+    );
+    refused("cuda:0", true, Inventory { visible: Some("".into()), ..healthy(4) }, "leaves none of 4 GPUs");
+    refused("cuda:0", true, healthy(0), "the driver knows no GPU");
+    refused("cuda:0", false, healthy(2), "cuda:0: this version of dtrain does not train on GPUs yet");
+}
+
+#[test]
+fn gpus_are_counted_among_those_that_are_visible() {
+    let inventory = Inventory { visible: Some("3,GPU-1".into()), ..healthy(4) };
+    let Ok(Chosen::Gpus { list, gpus, .. }) = choice("cuda:1,0", true, inventory) else { panic!("refused") };
+    assert_eq!(list.numbers(), [1, 0]);
+    assert_eq!(gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn what_is_left_to_dtrain_says_what_it_chose() {
+    on_cpu("cpu", true, healthy(2), None);
+    on_cpu("auto", false, bare(0), Some("auto: no GPU is here"));
+    on_cpu("auto", true, bare(0), Some("auto: no GPU is here"));
+    on_cpu("all", true, bare(0), Some("all: no GPU is here"));
+    on_cpu(
+        "auto",
+        false,
+        healthy(2),
+        Some("auto: 2 GPUs are here, and this version does not train on GPUs yet"),
+    );
+    on_cpu(
+        "all",
+        false,
+        healthy(1),
+        Some("all: one GPU is here, and this version does not train on GPUs yet"),
+    );
+    on_cpu("auto", true, bare(2), Some("auto: there are 2 NVIDIA GPUs on this host, and no driver for them"));
+    refused("all", true, bare(2), "there are 2 NVIDIA GPUs on this host, and no driver for them");
+    for devices in ["auto", "all"] {
+        let inventory = Inventory { visible: Some("1,3".into()), ..healthy(4) };
+        let Ok(Chosen::Gpus { list, gpus, .. }) = choice(devices, true, inventory) else { panic!("refused") };
+        assert_eq!((list.numbers(), gpus[1].index), (&[0, 1][..], 3), "{devices}");
+    }
+}
+
+#[test]
+fn a_gpu_without_room_is_refused_with_who_uses_it() {
+    let mut inventory = healthy(2);
+    let gpus = inventory.gpus.as_mut().unwrap();
+    gpus[1].now.memory_used = Some(Bytes(800 * MIB));
+    gpus[1].processes = Some(vec![4242]);
+    let Ok(chosen) = choice("cuda:0,1", true, inventory) else { panic!("refused") };
+    assert_eq!(chosen.note().as_deref(), Some("others compute on cuda:1 too; `dtrain doctor` shows who"));
+    let two = config(&["devices=cuda:0,1"]);
+    assert_eq!(two.world.ranks, 2, "one rank a GPU");
+    assert_eq!(chosen.has_room(&two, Bytes(200 * MIB)), Ok(()));
+    let problem = chosen.has_room(&two, Bytes(201 * MIB)).unwrap_err();
+    assert!(
+        problem.message.starts_with("cuda:1 has 200.0 MiB free of 1000.0 MiB, and 1 ranks need 201.0 MiB"),
+        "{problem}"
+    );
+    assert_eq!(problem.hint.as_deref(), Some("process 4242 uses it: end it, or name another GPU"));
+    let four = config(&["devices=cuda:0,1", "ranks=4"]);
+    assert!(chosen.has_room(&four, Bytes(101 * MIB)).unwrap_err().message.contains("2 ranks need 202.0 MiB"));
+}
+
+#[test]
+fn gpus_that_were_chosen_are_read_while_a_run_goes_on() {
+    let Some(workshop) = fake_libraries::Workshop::open() else { return };
+    let nvml = Some(workshop.build("libnvidia-ml.so.1", fake_libraries::FAKE_NVML));
+    let inventory = Inventory { nvml, visible: Some("1".into()), ..healthy(2) };
+    let watch = choice("cuda:0", true, inventory).unwrap().watch().expect("NVML starts");
+    let sample = watch.after(0);
+    assert_eq!(
+        sample.gpus.iter().map(|(gpu, now)| (*gpu, now.temperature)).collect::<Vec<_>>(),
+        [(1, Some(51))]
+    );
+    // A run goes on without readings.
+    let without = Inventory { nvml: Some("/nowhere/libnvidia-ml.so.1".into()), ..healthy(2) };
+    assert!(choice("cuda:0", true, without).unwrap().watch().is_none());
+    assert!(choice("cpu", true, healthy(2)).unwrap().watch().is_none());
+}

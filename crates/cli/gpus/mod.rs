@@ -1,0 +1,40 @@
+//! The GPUs of this host: which there are, which of them a program may use, and which versions of libraries they need.
+//!
+//! It trains nothing; `plan.rs` says whether this build can.
+
+mod bus;
+mod choose;
+mod inventory;
+mod visible;
+
+pub use bus::on_the_bus;
+pub use choose::{Chosen, Host, choose};
+pub use inventory::Inventory;
+pub use visible::{Visible, visible};
+
+use crate::config::{Config, Problem};
+use dtrain_locate::{Library, Version};
+
+/// The oldest version of a library that dtrain works with; none where any does.
+///
+/// *Source*: CUDA 12 for the driver, so that what NVRTC 12 compiles loads; 2.14 for NCCL, the first that can be told not
+/// to block and so be aborted; 11.8 for NVRTC, the first that knows Hopper.
+#[must_use]
+pub fn least(library: Library) -> Option<Version> {
+    match library {
+        Library::Driver => Some(Version::new(&[12, 0])),
+        Library::Nvrtc => Some(Version::new(&[11, 8])),
+        Library::Nccl => Some(Version::new(&[2, 14])),
+        Library::Nvml | Library::CublasLt | Library::Cudnn => None,
+    }
+}
+
+/// What the ranks of this host train on.
+///
+/// *Errors*: as [`choose`]. *Blocks* while the driver wakes up, where GPUs were asked for.
+pub fn choose_here(config: &Config) -> Result<Chosen, Problem> {
+    choose(
+        config,
+        Host { trains: crate::plan::TRAINS_ON_CUDA, count: crate::gang::gpus, inventory: Inventory::here },
+    )
+}

@@ -1,0 +1,258 @@
+//! Several hosts, as a command line and an environment ask for them: which host this is, where the first one is, and the
+//! token that proves that it belongs.
+//!
+//! Nothing is opened here but the port of the first host, which must be free before anything is written.
+
+use crate::arguments::Node;
+use crate::error::CliError;
+use crate::welcome::MeshAddress;
+use dtrain_protocol::Timeouts;
+use dtrain_runtime::Gateway;
+use dtrain_transport::quic::{Identity, LinkError, Token, ValidityWindow};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::SystemTime;
+
+/// The port of the first host, where none is given.
+pub const DEFAULT_PORT: u16 = 29_400;
+/// More hosts are a slip of the finger.
+const MOST_NODES: u32 = 65_536;
+
+/// What the hosts of a run know of each other before it begins.
+#[derive(Clone, Debug)]
+pub struct HostsPlan {
+    /// Which host this is.
+    pub rank: u32,
+    /// How many hosts a run begins with.
+    pub nodes: u32,
+    /// How many it may ever have.
+    pub most: u32,
+    /// The first host, as it was written.
+    pub master: String,
+    /// Its addresses.
+    pub masters: Vec<SocketAddr>,
+    /// The address of this host to use.
+    pub bind: Option<IpAddr>,
+    /// What proves that this host belongs.
+    pub identity: Identity,
+}
+
+/// The first host, ready to be joined.
+pub struct Lead {
+    /// Where the others join.
+    pub gateway: Gateway,
+    /// How many hosts the run begins with.
+    pub nodes: u32,
+    /// How many it may ever have.
+    pub most: u32,
+    /// For the links between ranks.
+    pub mesh: MeshAddress,
+}
+
+impl HostsPlan {
+    /// Understands a command line; none where the run has one host.
+    ///
+    /// *Errors*: of kind usage.
+    pub fn new(arguments: &Node) -> Result<Option<Self>, CliError> {
+        let (nodes, most) = nodes(arguments)?;
+        let rank = rank(arguments, most)?;
+        if most == 1 {
+            return Ok(None);
+        }
+        let (master, port) = master(arguments)?;
+        let masters = resolve(&master, port)?;
+        let identity = identity()?;
+        Ok(Some(Self {
+            rank,
+            nodes,
+            most,
+            master: shown(&master, port),
+            masters,
+            bind: arguments.bind,
+            identity,
+        }))
+    }
+
+    /// Opens the port where the others join.
+    ///
+    /// *Errors*: it is taken, or the address is not this host's; of kind usage.
+    pub fn lead(&self, timeouts: Timeouts) -> Result<Lead, CliError> {
+        let master = self.masters[0];
+        let listen = self.bind.unwrap_or(master.ip());
+        let addr = SocketAddr::new(listen, master.port());
+        let gateway = Gateway::open(addr, &self.identity, self.most, timeouts).map_err(|error| match error {
+            LinkError::Busy { addr } => CliError::usage(format!("the address {addr} is in use"))
+                .hint("stop the other process, or give all hosts another port: --master ADDR:PORT"),
+            error => CliError::usage(error.to_string()).hint(format!(
+                "the host of rank 0 is the one that --master names; if {} is not an address of this host itself, \
+                 say where to listen: --bind 0.0.0.0",
+                self.master
+            )),
+        })?;
+        let mesh = MeshAddress { listen, reached_at: reached_at(listen, master.ip()) };
+        Ok(Lead { gateway, nodes: self.nodes, most: self.most, mesh })
+    }
+}
+
+/// Where others reach a host that listens at `listen` and is known as `known`.
+#[must_use]
+pub fn reached_at(listen: IpAddr, known: IpAddr) -> IpAddr {
+    if listen.is_unspecified() { known } else { listen }
+}
+
+fn var(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+/// `2`, or `2..4`: with how many hosts a run begins, and how many it may have.
+fn nodes(arguments: &Node) -> Result<(u32, u32), CliError> {
+    let slurm = || var("SLURM_NODEID").and_then(|_| var("SLURM_NNODES"));
+    let given = arguments.nodes.clone().or_else(|| var("PET_NNODES")).or_else(slurm);
+    let text = given.unwrap_or_else(|| "1".to_owned());
+    let wrong = || {
+        CliError::usage(format!("--nodes {text}: expected a whole number from 1 to {MOST_NODES}, or N..MAX"))
+            .hint("--nodes 2 begins with two hosts; --nodes 2..4 lets two more join later")
+    };
+    // torchrun writes 2:4.
+    let (least, most) = text.split_once("..").or_else(|| text.split_once(':')).unwrap_or((&text, &text));
+    let read = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    let (least, most) = (read(least)?, read(most)?);
+    if least == 0 || most < least || most > MOST_NODES {
+        return Err(wrong());
+    }
+    Ok((least, most))
+}
+
+fn rank(arguments: &Node, most: u32) -> Result<u32, CliError> {
+    let named = |name: &str| -> Result<Option<u32>, CliError> {
+        let Some(text) = var(name) else { return Ok(None) };
+        let wrong = |_| CliError::usage(format!("{name} is {text:?}: expected a whole number"));
+        text.parse().map(Some).map_err(wrong)
+    };
+    let rank = match arguments.rank {
+        Some(rank) => Some(rank),
+        None => named("PET_NODE_RANK")?.or(named("SLURM_NODEID")?),
+    };
+    match rank {
+        Some(rank) if rank < most => Ok(rank),
+        Some(rank) => Err(CliError::usage(format!("--rank {rank} is out of range for {most} hosts"))
+            .hint(format!("it counts from 0 to {}; --nodes says how many there are", most - 1))),
+        None if most == 1 => Ok(0),
+        None => Err(CliError::usage(format!("which of the {most} hosts is this"))
+            .hint("--rank 0 on the host that --master names, --rank 1 on the next, and so on")),
+    }
+}
+
+/// Host and port of `ADDR[:PORT]`; an IPv6 address with a port stands in brackets.
+pub(crate) fn master(arguments: &Node) -> Result<(String, u16), CliError> {
+    let Some(text) = arguments.master.clone().or_else(|| var("MASTER_ADDR")) else {
+        return Err(CliError::usage("where is the first host")
+            .hint("--master ADDR[:PORT] on every host: the address of the host of rank 0"));
+    };
+    let wrong = |port: &str| {
+        CliError::usage(format!("--master {text}: {port:?} is no port"))
+            .hint("write --master ADDR:PORT, such as 10.0.0.1:29400")
+    };
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host.to_owned(), None),
+        Some((host, rest)) => (host.to_owned(), Some(rest.strip_prefix(':').ok_or_else(|| wrong(rest))?)),
+        None if text.parse::<IpAddr>().is_ok() => (text.clone(), None),
+        None => match text.rsplit_once(':') {
+            Some((host, port)) => (host.to_owned(), Some(port)),
+            None => (text.clone(), None),
+        },
+    };
+    let from_environment = || match var("MASTER_PORT").filter(|_| arguments.master.is_none()) {
+        Some(text) => text.parse().map_err(|_| {
+            CliError::usage(format!("MASTER_PORT is {text:?}: expected a port from 1 to 65535"))
+        }),
+        None => Ok(DEFAULT_PORT),
+    };
+    let port = match port {
+        Some(text) => text.parse().map_err(|_| wrong(text))?,
+        None => from_environment()?,
+    };
+    if port == 0 {
+        return Err(wrong("0"));
+    }
+    Ok((host, port))
+}
+
+fn shown(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CliError> {
+    let unknown = |what: String| {
+        CliError::usage(format!("cannot find the address of {host}"))
+            .cause(what)
+            .hint("--master takes a host name that this host can resolve, or an IPv4 or IPv6 address")
+    };
+    let found: Vec<SocketAddr> =
+        (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?.collect();
+    if found.is_empty() { Err(unknown("the name has no address".into())) } else { Ok(found) }
+}
+
+/// The identity that the token in the environment gives.
+///
+/// *Errors*: there is none, or it is no token; of kind usage.
+pub fn identity() -> Result<Identity, CliError> {
+    let window = ValidityWindow::around(SystemTime::now());
+    Identity::from_token(&token()?, window).map_err(|error| CliError::failed(error.to_string()))
+}
+
+fn token() -> Result<Token, CliError> {
+    let (place, text) = match (var("DTRAIN_TOKEN_FILE"), var("DTRAIN_TOKEN")) {
+        (Some(file), _) => {
+            let text = std::fs::read_to_string(&file).map_err(|error| {
+                CliError::usage(format!("cannot read the token in {file}"))
+                    .because(&error)
+                    .hint("DTRAIN_TOKEN_FILE names a file that `dtrain token new -o FILE` made")
+            })?;
+            (format!("the token in {file}"), text)
+        }
+        (None, Some(text)) => ("DTRAIN_TOKEN".to_owned(), text),
+        (None, None) => {
+            return Err(CliError::usage("hosts need a token that they share, and there is none").hint(
+                "make one with `dtrain token new -o FILE`, copy it to every host, and set DTRAIN_TOKEN_FILE=FILE there",
+            ));
+        }
+    };
+    text.parse().map_err(|error: dtrain_transport::quic::TokenError| {
+        let words = error.to_string();
+        let (what, _) = words.split_once('\n').unwrap_or((&words, ""));
+        CliError::usage(format!("{place}: {what}")).hint("`dtrain token new` makes one")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(nodes: &str, master: &str) -> Node {
+        Node { nodes: Some(nodes.into()), master: Some(master.into()), ..Node::default() }
+    }
+
+    #[test]
+    fn a_number_of_hosts_may_be_a_range() {
+        let read = |text| nodes(&node(text, "")).ok();
+        assert_eq!(read("2"), Some((2, 2)));
+        assert_eq!(read("2..4"), Some((2, 4)));
+        assert_eq!(read("2:4"), Some((2, 4)));
+        for wrong in ["0", "4..2", "two", "", "1..", "-1", "70000"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_master_is_a_name_or_an_address_with_or_without_a_port() {
+        let read = |text| master(&node("2", text)).map(|(host, port)| shown(&host, port)).ok();
+        assert_eq!(read("10.0.0.1").as_deref(), Some("10.0.0.1:29400"));
+        assert_eq!(read("head:1234").as_deref(), Some("head:1234"));
+        assert_eq!(read("fd00::1").as_deref(), Some("[fd00::1]:29400"));
+        assert_eq!(read("[fd00::1]:80").as_deref(), Some("[fd00::1]:80"));
+        assert_eq!(read("[fd00::1]").as_deref(), Some("[fd00::1]:29400"));
+        for wrong in ["head:", "head:0", "head:port", "head:70000", "[fd00::1]80"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+// product: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B; any strides of A and B, columns of C contiguous.
+//
+// The product that is always there: right for every layout, f32 throughout. A library's product is the fast way.
+// Neighbours along K are fetched together where they lie together, else neighbours along rows or columns.
+//
+// Order: see `tile`: K in blocks of 512, each in order; then the bias, then the activation. The CPU's bits.
+// Launch: ceil(m / 64) x ceil(n / 64) blocks of 256 threads. Does not know layers.
+
+struct Operand {
+    struct Line {
+        const float* start;
+    };
+    const float* x;
+    u32 lines;
+    u64 line_stride, k_stride;
+    bool along_k;
+    __device__ Operand(const float* x, u32 lines, u64 line_stride, u64 k_stride)
+        : x(x), lines(lines), line_stride(line_stride), k_stride(k_stride), along_k(k_stride == 1) {}
+    __device__ Line line(u32 i) const { return Line{i < lines ? x + i * line_stride : nullptr}; }
+    __device__ float at(const Line& line, u32 k) const { return line.start ? line.start[k * k_stride] : 0.0f; }
+};
+
+extern "C" __global__ void __launch_bounds__(256) product(
+    const float* a, const float* b, const float* bias, float* c, u32 m, u32 n, u32 k, u64 a_row, u64 a_column, u64 b_row,
+    u64 b_column, u64 c_row, u32 adds, u32 activation) {
+    __shared__ TileRoom room;
+    u32 across = parts_of(n, TILE);
+    u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
+    float total[4][4];
+    tile_product(room, Operand(a, m, a_row, a_column), Operand(b, n, b_column, b_row), row, column, 0, k, total);
+    row += threadIdx.x / 16 * 4;
+    column += threadIdx.x % 16 * 4;
+    for (u32 i = 0; i < 4 && row + i < m; i++) {
+        for (u32 j = 0; j < 4 && column + j < n; j++) {
+            float* to = c + (row + i) * c_row + column + j;
+            float sum = adds ? *to + total[i][j] : total[i][j];
+            *to = activate(bias ? sum + bias[column + j] : sum, activation);
+        }
+    }
+}

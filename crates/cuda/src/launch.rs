@@ -1,0 +1,184 @@
+//! One launch of a kernel: grid, threads and arguments, the same for a GPU and for the stand-in of the tests.
+//!
+//! This file does not know streams or drivers.
+
+use crate::kernels::Kernel;
+use crate::memory::{Element, Slice, SliceMut};
+
+/// The most blocks of a kernel with a loop over elements: a few for each multiprocessor there is.
+const MOST_BLOCKS: usize = 4096;
+/// The most parameters of a kernel.
+const MOST: usize = 16;
+
+/// An argument of a kernel. The letters are those of [`crate::kernels`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    /// The address of memory, and its letter; address 0 is none.
+    Pointer(u64, char),
+    /// `u`
+    U32(u32),
+    /// `l`
+    U64(u64),
+    /// `r`
+    F32(f32),
+    /// `C`: the fields of `Conv2d` in `kernels/parts/conv.cuh`.
+    Conv2d([u32; 13]),
+    /// `P`: the fields of `Pool2d` in `kernels/pooling.cu`.
+    Pool2d([u32; 9]),
+}
+
+impl Argument {
+    fn letter(&self) -> char {
+        match self {
+            Self::Pointer(_, letter) => *letter,
+            Self::U32(_) => 'u',
+            Self::U64(_) => 'l',
+            Self::F32(_) => 'r',
+            Self::Conv2d(_) => 'C',
+            Self::Pool2d(_) => 'P',
+        }
+    }
+
+    /// Where its value lies, as a launch wants it: for as long as the argument stays where it is.
+    #[must_use]
+    pub fn value(&self) -> *const std::ffi::c_void {
+        match self {
+            Self::Pointer(value, _) | Self::U64(value) => std::ptr::from_ref(value).cast(),
+            Self::U32(value) => std::ptr::from_ref(value).cast(),
+            Self::F32(value) => std::ptr::from_ref(value).cast(),
+            Self::Conv2d(value) => std::ptr::from_ref(value).cast(),
+            Self::Pool2d(value) => std::ptr::from_ref(value).cast(),
+        }
+    }
+
+    /// No memory, of the type that a letter stands for.
+    pub(crate) fn none(letter: char) -> Self {
+        Self::Pointer(0, letter)
+    }
+}
+
+impl From<u32> for Argument {
+    fn from(value: u32) -> Self {
+        Self::U32(value)
+    }
+}
+
+impl From<u64> for Argument {
+    fn from(value: u64) -> Self {
+        Self::U64(value)
+    }
+}
+
+impl From<f32> for Argument {
+    fn from(value: f32) -> Self {
+        Self::F32(value)
+    }
+}
+
+/// The letter of memory that holds a type.
+trait Letter: Element {
+    const READ: char;
+    const WRITE: char;
+}
+
+macro_rules! letters {
+    ($($type:ty: $read:literal $write:literal),*) => {
+        $(impl Letter for $type {
+            const READ: char = $read;
+            const WRITE: char = $write;
+        })*
+    };
+}
+
+letters! { f32: 'f' 'F', f64: 'd' 'D', u32: 'i' 'I', u16: 'h' 'H' }
+
+#[allow(private_bounds)]
+impl<T: Letter> From<Slice<'_, T>> for Argument {
+    fn from(slice: Slice<'_, T>) -> Self {
+        Self::Pointer(slice.address(), T::READ)
+    }
+}
+
+#[allow(private_bounds)]
+impl<T: Letter> From<Option<Slice<'_, T>>> for Argument {
+    fn from(slice: Option<Slice<'_, T>>) -> Self {
+        slice.map_or(Self::none(T::READ), Self::from)
+    }
+}
+
+#[allow(private_bounds)]
+impl<T: Letter> From<&mut SliceMut<'_, T>> for Argument {
+    fn from(slice: &mut SliceMut<'_, T>) -> Self {
+        Self::Pointer(slice.address(), T::WRITE)
+    }
+}
+
+#[allow(private_bounds)]
+impl<T: Letter> From<&mut Option<SliceMut<'_, T>>> for Argument {
+    fn from(slice: &mut Option<SliceMut<'_, T>>) -> Self {
+        slice.as_mut().map_or(Self::none(T::WRITE), Self::from)
+    }
+}
+
+/// One launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// What runs.
+    pub kernel: &'static Kernel,
+    /// Blocks, in one dimension; at least one.
+    pub blocks: u32,
+    /// Whether any number of blocks does the same: each loops over elements that stand alone.
+    pub any_grid: bool,
+    arguments: [Argument; MOST],
+    count: usize,
+}
+
+impl Launch {
+    /// *Panics* if the arguments are not those of the kernel, or with more blocks than a grid can have.
+    pub(crate) fn new<const N: usize>(
+        kernel: &'static Kernel,
+        blocks: usize,
+        arguments: [Argument; N],
+    ) -> Self {
+        let letters = arguments.iter().map(Argument::letter);
+        assert!(
+            letters.eq(kernel.parameters.chars()),
+            "{}({}) is given {arguments:?}",
+            kernel.name,
+            kernel.parameters
+        );
+        let most = i32::MAX as usize;
+        assert!((1..=most).contains(&blocks), "{} with {blocks} blocks", kernel.name);
+        let mut all = [Argument::U32(0); MOST];
+        all[..N].copy_from_slice(&arguments);
+        Self { kernel, blocks: blocks as u32, any_grid: false, arguments: all, count: N }
+    }
+
+    /// Of a kernel with a loop over `len` elements.
+    ///
+    /// *Panics* as [`Launch::new`], and without an element.
+    pub(crate) fn over<const N: usize>(
+        kernel: &'static Kernel,
+        len: usize,
+        arguments: [Argument; N],
+    ) -> Self {
+        let blocks = len.div_ceil(kernel.threads as usize).min(MOST_BLOCKS);
+        Self { any_grid: true, ..Self::new(kernel, blocks, arguments) }
+    }
+
+    /// What the kernel is given.
+    #[must_use]
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments[..self.count]
+    }
+}
+
+/// What runs launches: a stream of a GPU, or the stand-in of the tests.
+///
+/// # Safety
+/// Launches run one after another in the order in which they are given. They may run later: the memory in their arguments
+/// has to be as it was promised to [`Slice::new`] and [`SliceMut::new`].
+pub unsafe trait Queue {
+    /// Runs a kernel.
+    fn launch(&self, launch: &Launch);
+}

@@ -1,0 +1,115 @@
+//! Causal self-attention.
+//!
+//! This file does not know the projections around it.
+
+use super::{Floats, FloatsMut, room, same, size};
+use crate::kernels::{self, Kernel};
+use crate::launch::{Launch, Queue};
+use dtrain_engine::device::Attention;
+
+/// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
+static WIDTHS: [(usize, [&Kernel; 3]); 4] = [
+    (32, [&kernels::ATTENTION_32, &kernels::ATTENTION_QUERIES_32, &kernels::ATTENTION_KEYS_32]),
+    (64, [&kernels::ATTENTION_64, &kernels::ATTENTION_QUERIES_64, &kernels::ATTENTION_KEYS_64]),
+    (128, [&kernels::ATTENTION_128, &kernels::ATTENTION_QUERIES_128, &kernels::ATTENTION_KEYS_128]),
+    (256, [&kernels::ATTENTION_256, &kernels::ATTENTION_QUERIES_256, &kernels::ATTENTION_KEYS_256]),
+];
+
+/// The kernels of a shape and their blocks. A thread has 32 elements of a head, a block 128 threads.
+///
+/// *Panics* on heads wider than 256.
+fn planned(shape: &Attention) -> ([&'static Kernel; 3], usize) {
+    let (width, kernels) = WIDTHS
+        .iter()
+        .find(|(width, _)| shape.head <= *width)
+        .unwrap_or_else(|| panic!("a head of {} elements, at most 256 are supported", shape.head));
+    (*kernels, shape.batch * shape.heads * shape.time.div_ceil(4096 / width))
+}
+
+fn scale(shape: &Attention) -> f32 {
+    1.0 / (shape.head as f32).sqrt()
+}
+
+/// Elements that attention keeps for its gradient.
+#[must_use]
+pub fn attention_saved(shape: &Attention) -> usize {
+    shape.batch * shape.heads * shape.time
+}
+
+/// Elements of scratch that the gradient needs.
+#[must_use]
+pub fn attention_scratch(shape: &Attention) -> usize {
+    shape.batch * shape.heads * shape.time
+}
+
+/// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`.
+pub fn attention(
+    queue: &impl Queue,
+    shape: &Attention,
+    qkv: Floats<'_>,
+    mut y: FloatsMut<'_>,
+    mut saved: FloatsMut<'_>,
+) {
+    let out = shape.batch * shape.time * shape.heads * shape.head;
+    same("qkv", qkv.len(), 3 * out);
+    same("y", y.len(), out);
+    same("saved", saved.len(), attention_saved(shape));
+    if out > 0 {
+        let ([kernel, ..], blocks) = planned(shape);
+        let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+        let arguments =
+            [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
+        queue.launch(&Launch::new(kernel, blocks, arguments));
+    }
+}
+
+/// `dqkv` of causal self-attention.
+#[allow(clippy::too_many_arguments)]
+pub fn attention_gradient(
+    queue: &impl Queue,
+    shape: &Attention,
+    qkv: Floats<'_>,
+    y: Floats<'_>,
+    saved: Floats<'_>,
+    dy: Floats<'_>,
+    mut dqkv: FloatsMut<'_>,
+    mut scratch: FloatsMut<'_>,
+) {
+    let out = shape.batch * shape.time * shape.heads * shape.head;
+    same("qkv", qkv.len(), 3 * out);
+    same("y", y.len(), out);
+    same("saved", saved.len(), attention_saved(shape));
+    same("dy", dy.len(), out);
+    same("dqkv", dqkv.len(), 3 * out);
+    room("scratch", scratch.len(), attention_scratch(shape));
+    if out == 0 {
+        return;
+    }
+    let ([_, queries, keys], blocks) = planned(shape);
+    let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+    let arguments = [
+        qkv.into(),
+        y.into(),
+        saved.into(),
+        dy.into(),
+        (&mut dqkv).into(),
+        (&mut scratch).into(),
+        time,
+        heads,
+        head,
+        scale(shape).into(),
+    ];
+    queue.launch(&Launch::new(queries, blocks, arguments));
+    let arguments = [
+        qkv.into(),
+        saved.into(),
+        scratch.read().into(),
+        dy.into(),
+        (&mut dqkv).into(),
+        time,
+        heads,
+        head,
+        scale(shape).into(),
+    ];
+    queue.launch(&Launch::new(keys, blocks, arguments));
+}

@@ -1,0 +1,156 @@
+//! Convolutions.
+//!
+//! This file does not know batch norm or pooling.
+
+use super::elementwise::code;
+use super::product::TILE;
+use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
+use super::{Floats, FloatsMut, room, same, size};
+use crate::kernels;
+use crate::launch::{Argument, Launch, Queue};
+use dtrain_engine::device::{Activation, Conv2d};
+
+/// Cells that one range of a weight gradient has at least, and the most ranges.
+const SPLIT: (usize, usize) = (2048, 64);
+
+/// A convolution as its kernels see it.
+struct Plan {
+    /// Elements of input, weights, output.
+    lengths: [usize; 3],
+    /// Places in the kernels of one output.
+    terms: usize,
+    /// Outputs of one channel in all images.
+    cells: usize,
+    /// Ranges of cells of a weight gradient.
+    splits: usize,
+    argument: Argument,
+}
+
+fn planned(shape: &Conv2d) -> Plan {
+    for d in [0, 1] {
+        let fits = shape.stride[d] > 0
+            && shape.kernel[d] > 0
+            && shape.size[d] + 2 * shape.padding[d] >= shape.kernel[d];
+        assert!(fits, "a kernel larger than the image: {shape:?}");
+    }
+    let out = shape.output_size();
+    let terms = shape.channels * shape.kernel[0] * shape.kernel[1];
+    let cells = shape.images * out[0] * out[1];
+    let fields = [
+        shape.images,
+        shape.channels,
+        shape.size[0],
+        shape.size[1],
+        shape.outputs,
+        shape.kernel[0],
+        shape.kernel[1],
+        shape.stride[0],
+        shape.stride[1],
+        shape.padding[0],
+        shape.padding[1],
+        out[0],
+        out[1],
+    ];
+    let input = shape.images * shape.channels * shape.size[0] * shape.size[1];
+    // Kernels count columns of a product in 32 bits.
+    size(cells.max(shape.images * shape.size[0] * shape.size[1]));
+    Plan {
+        lengths: [input, shape.outputs * terms, cells * shape.outputs],
+        terms,
+        cells,
+        splits: cells.div_ceil(SPLIT.0).clamp(1, SPLIT.1),
+        argument: Argument::Conv2d(fields.map(size)),
+    }
+}
+
+fn tiles(rows: usize, columns: usize) -> usize {
+    rows.div_ceil(TILE) * columns.div_ceil(TILE)
+}
+
+/// Elements of scratch that the weight gradient needs. A function of the shape alone.
+#[must_use]
+pub fn conv2d_scratch(shape: &Conv2d) -> usize {
+    let plan = planned(shape);
+    let out = shape.output_size();
+    let bias = plane_sums_scratch([shape.images, shape.outputs, out[0] * out[1]]);
+    bias.max(if plan.splits > 1 { plan.splits * plan.lengths[1] } else { 0 })
+}
+
+/// Convolution with bias and activation.
+pub fn conv2d(
+    queue: &impl Queue,
+    shape: &Conv2d,
+    x: Floats<'_>,
+    w: Floats<'_>,
+    bias: Option<Floats<'_>>,
+    activation: Activation,
+    mut y: FloatsMut<'_>,
+) {
+    let plan = planned(shape);
+    let [x_len, w_len, y_len] = plan.lengths;
+    same("x", x.len(), x_len);
+    same("w", w.len(), w_len);
+    same("y", y.len(), y_len);
+    same("bias", bias.map_or(shape.outputs, |bias| bias.len()), shape.outputs);
+    if y_len > 0 {
+        let arguments =
+            [x.into(), w.into(), bias.into(), (&mut y).into(), plan.argument, code(activation).into()];
+        queue.launch(&Launch::new(&kernels::CONV2D, tiles(shape.outputs, plan.cells), arguments));
+    }
+}
+
+/// `dx` of a convolution.
+pub fn conv2d_input_gradient(
+    queue: &impl Queue,
+    shape: &Conv2d,
+    w: Floats<'_>,
+    dy: Floats<'_>,
+    mut dx: FloatsMut<'_>,
+) {
+    let plan = planned(shape);
+    let [x_len, w_len, y_len] = plan.lengths;
+    same("w", w.len(), w_len);
+    same("dy", dy.len(), y_len);
+    same("dx", dx.len(), x_len);
+    if x_len > 0 {
+        let blocks = tiles(shape.channels, x_len / shape.channels);
+        let arguments = [w.into(), dy.into(), (&mut dx).into(), plan.argument];
+        queue.launch(&Launch::new(&kernels::CONV2D_INPUT_GRADIENT, blocks, arguments));
+    }
+}
+
+/// `dw` and, if asked, `db` of a convolution. `scratch` has [`conv2d_scratch`] elements.
+#[allow(clippy::too_many_arguments)]
+pub fn conv2d_weight_gradient(
+    queue: &impl Queue,
+    shape: &Conv2d,
+    x: Floats<'_>,
+    dy: Floats<'_>,
+    mut dw: FloatsMut<'_>,
+    db: Option<FloatsMut<'_>>,
+    mut scratch: FloatsMut<'_>,
+) {
+    let plan = planned(shape);
+    let [x_len, w_len, y_len] = plan.lengths;
+    same("x", x.len(), x_len);
+    same("dy", dy.len(), y_len);
+    same("dw", dw.len(), w_len);
+    room("scratch", scratch.len(), conv2d_scratch(shape));
+    if w_len > 0 {
+        let blocks = tiles(shape.outputs, plan.terms) * plan.splits;
+        let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };
+        let arguments = [x.into(), dy.into(), to, plan.argument, size(plan.splits).into()];
+        queue.launch(&Launch::new(&kernels::CONV2D_WEIGHT_GRADIENT, blocks, arguments));
+        if plan.splits > 1 {
+            let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
+            sum_parts(queue, &parts, scratch.read(), dw);
+        }
+    }
+    let Some(db) = db else { return };
+    same("db", db.len(), shape.outputs);
+    if y_len == 0 {
+        return super::fill(queue, db, 0.0);
+    }
+    let out = shape.output_size();
+    plane_sums(queue, [shape.images, shape.outputs, out[0] * out[1]], dy, db, scratch);
+}

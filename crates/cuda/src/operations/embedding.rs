@@ -1,0 +1,76 @@
+//! Look-up tables of tokens and places, and their gradients.
+//!
+//! This file does not know what an id stands for.
+
+use super::{Floats, FloatsMut, Ids, THREADS, room, same, size};
+use crate::kernels;
+use crate::launch::{Launch, Queue};
+use crate::memory::SliceMut;
+use dtrain_engine::device::Rows;
+
+fn entries(len: usize, width: usize) -> u32 {
+    assert!(width > 0 && len.is_multiple_of(width), "a table of {len} elements in rows of {width}");
+    size(len / width)
+}
+
+/// `y[i] = table[ids[i]] + places[i % time]`; `places` may be absent. The host has checked the ids.
+pub fn embedding(
+    queue: &impl Queue,
+    shape: Rows,
+    ids: Ids<'_>,
+    table: Floats<'_>,
+    places: Option<(Floats<'_>, usize)>,
+    mut y: FloatsMut<'_>,
+) {
+    let Rows { rows, width } = shape;
+    same("ids", ids.len(), rows);
+    same("y", y.len(), rows * width);
+    let entries = entries(table.len(), width);
+    let (places, time) = places.map_or((None, 1), |(places, time)| (Some(places), time));
+    room("places", places.map_or(time * width, |places| places.len()), time * width);
+    if rows > 0 {
+        let [width, time] = [width, time].map(|n| size(n).into());
+        let len = (y.len() as u64).into();
+        let count = y.len();
+        let arguments =
+            [ids.into(), table.into(), places.into(), (&mut y).into(), len, width, entries.into(), time];
+        queue.launch(&Launch::over(&kernels::EMBEDDING, count, arguments));
+    }
+}
+
+/// Gradients of an embedding, rows added in order; both tables are overwritten (zero where nothing came). `order` is
+/// memory for one word a row.
+#[allow(clippy::too_many_arguments)]
+pub fn embedding_gradient(
+    queue: &impl Queue,
+    shape: Rows,
+    ids: Ids<'_>,
+    dy: Floats<'_>,
+    mut dtable: FloatsMut<'_>,
+    dplaces: Option<(FloatsMut<'_>, usize)>,
+    mut order: SliceMut<'_, u32>,
+) {
+    let Rows { rows, width } = shape;
+    same("ids", ids.len(), rows);
+    same("dy", dy.len(), rows * width);
+    room("order", order.len(), rows);
+    let entries = entries(dtable.len(), width);
+    let all = 0..dtable.len();
+    super::fill(queue, dtable.part(all), 0.0);
+    if rows > 0 {
+        let arguments = [ids.into(), (&mut order).into(), size(rows).into()];
+        queue.launch(&Launch::new(&kernels::EMBEDDING_ORDER, rows.div_ceil(THREADS), arguments));
+        let [rows_, width] = [rows, width].map(|n| size(n).into());
+        let arguments =
+            [ids.into(), order.read().into(), dy.into(), (&mut dtable).into(), rows_, width, entries.into()];
+        queue.launch(&Launch::new(&kernels::EMBEDDING_GRADIENT, rows, arguments));
+    }
+    let Some((mut dplaces, time)) = dplaces else { return };
+    room("dplaces", dplaces.len(), time * width);
+    let len = dplaces.len();
+    if len > 0 {
+        let [rows, width, time] = [rows, width, time].map(|n| size(n).into());
+        let arguments = [dy.into(), (&mut dplaces).into(), (len as u64).into(), rows, width, time];
+        queue.launch(&Launch::over(&kernels::PLACES_GRADIENT, len, arguments));
+    }
+}

@@ -1,0 +1,67 @@
+//! Which kernels are launched for an operation of the engine, and over which grid.
+//!
+//! Each function here is an operation of [`dtrain_engine::device::Device`] or a part of one, with the memory for partial
+//! results as an argument; the length of that is a function of the shape. Lengths are asserted as on the CPU. A grid
+//! follows from the shape alone.
+//!
+//! This module does not know what runs the launches.
+
+mod attention;
+mod conv;
+mod elementwise;
+mod embedding;
+mod losses;
+mod norms;
+mod pooling;
+mod product;
+mod sums;
+mod update;
+
+pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
+pub use conv::{conv2d, conv2d_input_gradient, conv2d_scratch, conv2d_weight_gradient};
+pub use elementwise::{
+    add, add_to, bias_activation, copy, dropout, fill, from_bf16, gelu, gelu_gradient, relu, relu_gradient,
+    to_bf16,
+};
+pub use embedding::{embedding, embedding_gradient};
+pub use losses::{CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, squared_error};
+pub use norms::{
+    batch_norm, batch_norm_by, batch_norm_gradient, batch_norm_scratch, layer_norm, layer_norm_gradient,
+    layer_norm_scratch,
+};
+pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
+pub use product::{linear, product};
+pub use sums::{
+    all_finite, all_finite_scratch, column_sums, column_sums_scratch, sum_of_squares, sum_of_squares_scratch,
+};
+pub use update::{adamw, blend, sgd};
+
+/// Threads of a block of most kernels.
+const THREADS: usize = 256;
+
+/// Memory of f32 that is read.
+pub type Floats<'a> = crate::Slice<'a, f32>;
+/// Memory of f32 that is written.
+pub type FloatsMut<'a> = crate::SliceMut<'a, f32>;
+/// Memory of ids that is read.
+pub type Ids<'a> = crate::Slice<'a, u32>;
+
+/// A size as kernels take it.
+///
+/// *Panics* beyond 32 bits.
+#[track_caller]
+fn size(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or_else(|_| panic!("a size of {n} is more than a kernel can count"))
+}
+
+/// Asserts that a slice is as long as the shape says.
+#[track_caller]
+fn same(what: &str, len: usize, wanted: usize) {
+    assert!(len == wanted, "{what} has {len} elements, its shape {wanted}");
+}
+
+/// Asserts that there is room for partial results.
+#[track_caller]
+fn room(what: &str, len: usize, wanted: usize) {
+    assert!(len >= wanted, "{what} has {len} elements, {wanted} are needed");
+}

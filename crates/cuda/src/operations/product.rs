@@ -1,0 +1,100 @@
+//! Matrix products by the kernel that is always there.
+//!
+//! This file does not know libraries of products.
+
+use super::elementwise::code;
+use super::{Floats, FloatsMut, same, size};
+use crate::kernels;
+use crate::launch::{Launch, Queue};
+use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
+
+/// Rows and columns of a tile.
+pub(super) const TILE: usize = 64;
+
+/// What happens to a sum after it is complete.
+#[derive(Clone, Copy)]
+struct Finish<'a> {
+    bias: Option<Floats<'a>>,
+    activation: Activation,
+}
+
+/// Asserts that a matrix lies within its memory.
+#[track_caller]
+fn inside(what: &str, len: usize, rows: usize, columns: usize, strides: Strides) {
+    let most =
+        if rows * columns == 0 { 0 } else { (rows - 1) * strides.row + (columns - 1) * strides.col + 1 };
+    assert!(most <= len, "{what} has {len} elements, its shape reaches to {most}");
+}
+
+fn finished(
+    queue: &impl Queue,
+    shape: &Product,
+    a: Floats<'_>,
+    b: Floats<'_>,
+    mut c: FloatsMut<'_>,
+    finish: Finish<'_>,
+) {
+    inside("a", a.len(), shape.m, shape.k, shape.a);
+    inside("b", b.len(), shape.k, shape.n, shape.b);
+    inside("c", c.len(), shape.m, shape.n, Strides::rows(shape.c_row));
+    assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
+    if shape.m * shape.n == 0 {
+        return;
+    }
+    let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
+    let strides =
+        [shape.a.row, shape.a.col, shape.b.row, shape.b.col, shape.c_row].map(|n| (n as u64).into());
+    let [a_row, a_column, b_row, b_column, c_row] = strides;
+    let arguments = [
+        a.into(),
+        b.into(),
+        finish.bias.into(),
+        (&mut c).into(),
+        m,
+        n,
+        k,
+        a_row,
+        a_column,
+        b_row,
+        b_column,
+        c_row,
+        u32::from(shape.write == Write::Add).into(),
+        code(finish.activation).into(),
+    ];
+    let blocks = shape.m.div_ceil(TILE) * shape.n.div_ceil(TILE);
+    queue.launch(&Launch::new(&kernels::PRODUCT, blocks, arguments));
+}
+
+/// `C = A B` or `C += A B`. *Order*: K in blocks of 512 from zero, each in order by fused multiply-add, blocks added in
+/// order, then C.
+pub fn product(queue: &impl Queue, shape: &Product, a: Floats<'_>, b: Floats<'_>, c: FloatsMut<'_>) {
+    finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None });
+}
+
+/// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
+#[allow(clippy::too_many_arguments)]
+pub fn linear(
+    queue: &impl Queue,
+    shape: Rows,
+    inputs: usize,
+    x: Floats<'_>,
+    w: Floats<'_>,
+    bias: Option<Floats<'_>>,
+    activation: Activation,
+    y: FloatsMut<'_>,
+) {
+    same("x", x.len(), shape.rows * inputs);
+    same("w", w.len(), shape.width * inputs);
+    same("y", y.len(), shape.rows * shape.width);
+    same("bias", bias.map_or(shape.width, |bias| bias.len()), shape.width);
+    let product = Product {
+        m: shape.rows,
+        n: shape.width,
+        k: inputs,
+        a: Strides::rows(inputs),
+        b: Strides::transposed(inputs),
+        c_row: shape.width,
+        write: Write::Set,
+    };
+    finished(queue, &product, x, w, y, Finish { bias, activation });
+}

@@ -1,0 +1,137 @@
+//! Sums and truths over whole lists, in two stages.
+//!
+//! This file does not know gradients.
+
+use super::{Floats, FloatsMut, room, same, size};
+use crate::kernels;
+use crate::launch::{Argument, Launch, Queue};
+use crate::memory::SliceMut;
+use dtrain_engine::device::Rows;
+
+/// Rows of a run of `column_parts`.
+const ROWS: usize = 256;
+/// Columns of a block of `column_parts`, and of `layer_norm_parts`.
+pub(super) const STRIP: usize = 32;
+/// Values of a run of `plane_parts`, and of the kernels of batch norm.
+pub(super) const RUN: usize = 4096;
+/// Elements of a block of `square_parts`, and how many blocks a block of threads has.
+const SQUARES: (usize, usize) = (4096, 32);
+/// Elements that a block of `finite_parts` looks at.
+const LOOKED_AT: usize = 16_384;
+
+/// Where parts lie: `len` sums each, `count` times, `pitch` apart.
+pub(super) struct Parts {
+    pub(super) len: usize,
+    pub(super) count: usize,
+    pub(super) pitch: usize,
+}
+
+/// `sums = parts[0] + parts[1] + ...`, in order.
+pub(super) fn sum_parts(queue: &impl Queue, shape: &Parts, parts: Floats<'_>, mut sums: FloatsMut<'_>) {
+    let arguments: [Argument; 5] = [
+        parts.into(),
+        (&mut sums).into(),
+        (shape.len as u64).into(),
+        size(shape.count).into(),
+        (shape.pitch as u64).into(),
+    ];
+    queue.launch(&Launch::over(&kernels::SUM_PARTS, shape.len, arguments));
+}
+
+/// Elements that [`column_sums`] needs for partial sums.
+#[must_use]
+pub fn column_sums_scratch(shape: Rows) -> usize {
+    shape.rows.div_ceil(ROWS) * shape.width
+}
+
+/// `sums[width] = sum over rows of x[rows, width]`; no row gives zeros.
+pub fn column_sums(
+    queue: &impl Queue,
+    shape: Rows,
+    x: Floats<'_>,
+    sums: FloatsMut<'_>,
+    mut scratch: FloatsMut<'_>,
+) {
+    let Rows { rows, width } = shape;
+    same("x", x.len(), rows * width);
+    same("sums", sums.len(), width);
+    room("scratch", scratch.len(), column_sums_scratch(shape));
+    if rows * width == 0 {
+        return super::fill(queue, sums, 0.0);
+    }
+    let runs = rows.div_ceil(ROWS);
+    let arguments = [x.into(), (&mut scratch).into(), size(rows).into(), size(width).into()];
+    queue.launch(&Launch::new(&kernels::COLUMN_PARTS, width.div_ceil(STRIP) * runs, arguments));
+    sum_parts(queue, &Parts { len: width, count: runs, pitch: width }, scratch.read(), sums);
+}
+
+/// Elements that [`plane_sums`] needs for partial sums.
+pub(super) fn plane_sums_scratch([images, channels, area]: [usize; 3]) -> usize {
+    (images * area).div_ceil(RUN) * channels
+}
+
+/// `sums[channels]` of `x: [images, channels, area]`.
+pub(super) fn plane_sums(
+    queue: &impl Queue,
+    shape: [usize; 3],
+    x: Floats<'_>,
+    sums: FloatsMut<'_>,
+    mut scratch: FloatsMut<'_>,
+) {
+    let [images, channels, area] = shape;
+    let runs = (images * area).div_ceil(RUN);
+    room("scratch", scratch.len(), plane_sums_scratch(shape));
+    let arguments =
+        [x.into(), (&mut scratch).into(), size(images).into(), size(channels).into(), size(area).into()];
+    queue.launch(&Launch::new(&kernels::PLANE_PARTS, channels * runs, arguments));
+    sum_parts(queue, &Parts { len: channels, count: runs, pitch: channels }, scratch.read(), sums);
+}
+
+/// Elements that [`sum_of_squares`] needs for partial sums.
+#[must_use]
+pub fn sum_of_squares_scratch(len: usize) -> usize {
+    len.div_ceil(SQUARES.0)
+}
+
+/// `sum = ` the sum of squares in f64 over blocks of 4 096 elements, in block order, of `g * scale` rounded to f32.
+pub fn sum_of_squares(
+    queue: &impl Queue,
+    g: Floats<'_>,
+    scale: f32,
+    mut sum: SliceMut<'_, f64>,
+    mut scratch: SliceMut<'_, f64>,
+) {
+    let count = sum_of_squares_scratch(g.len());
+    same("sum", sum.len(), 1);
+    room("scratch", scratch.len(), count);
+    if count > 0 {
+        let arguments = [g.into(), (&mut scratch).into(), (g.len() as u64).into(), scale.into()];
+        queue.launch(&Launch::new(&kernels::SQUARE_PARTS, count.div_ceil(SQUARES.1), arguments));
+    }
+    let arguments = [scratch.read().into(), (&mut sum).into(), size(count).into()];
+    queue.launch(&Launch::new(&kernels::SUM_IN_ORDER, 1, arguments));
+}
+
+/// Elements that [`all_finite`] needs.
+#[must_use]
+pub fn all_finite_scratch(len: usize) -> usize {
+    len.div_ceil(LOOKED_AT)
+}
+
+/// `all = 1` if every element is finite, else 0.
+pub fn all_finite(
+    queue: &impl Queue,
+    x: Floats<'_>,
+    mut all: SliceMut<'_, u32>,
+    mut scratch: SliceMut<'_, u32>,
+) {
+    let count = all_finite_scratch(x.len());
+    same("all", all.len(), 1);
+    room("scratch", scratch.len(), count);
+    if count > 0 {
+        let arguments = [x.into(), (&mut scratch).into(), (x.len() as u64).into()];
+        queue.launch(&Launch::new(&kernels::FINITE_PARTS, count, arguments));
+    }
+    let arguments = [scratch.read().into(), (&mut all).into(), size(count).into()];
+    queue.launch(&Launch::new(&kernels::FINITE_ALL, 1, arguments));
+}

@@ -1,0 +1,179 @@
+//! Every operation, run by its kernels on a stand-in for a GPU: right on awkward shapes, within its memory, and the same
+//! bits whatever the order of blocks and threads.
+//!
+//! Needs a C++ compiler; without one these tests say so and pass.
+
+mod stand_in;
+
+use dtrain_cuda::kernels::FILES;
+use stand_in::*;
+
+const POINT_WISE: &[Check] = &[
+    elementwise::fill,
+    elementwise::copy,
+    elementwise::long_list,
+    elementwise::add,
+    elementwise::add_to,
+    elementwise::relu,
+    elementwise::relu_gradient,
+    elementwise::gelu,
+    elementwise::gelu_gradient,
+    elementwise::bias_activation,
+];
+const DROPOUT: &[Check] = &[elementwise::dropout];
+const BF16: &[Check] = &[elementwise::bf16];
+const UPDATES: &[Check] = &[update::adamw, update::sgd, update::blend];
+const SUMS: &[Check] =
+    &[sums::column_sums, sums::sum_of_squares, sums::sum_of_many_squares, sums::all_finite];
+const LAYER_NORM: &[Check] = &[norms::layer_norm, norms::layer_norm_gradient];
+const BATCH_NORM: &[Check] = &[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient];
+const LOSSES: &[Check] =
+    &[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max];
+const POOLING: &[Check] = &[pooling::max_pool, pooling::avg_pool];
+const EMBEDDINGS: &[Check] = &[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids];
+const PRODUCTS: &[Check] = &[product::product, product::strided_product, product::linear];
+const CONVOLUTIONS: &[Check] = &[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient];
+const ATTENTION: &[Check] = &[
+    attention::forward_32,
+    attention::gradient_32,
+    attention::forward_64,
+    attention::gradient_64,
+    attention::forward_128,
+    attention::gradient_128,
+    attention::forward_256,
+    attention::gradient_256,
+];
+
+/// Runs checks with threads and blocks first to last, last to first, and shuffled, and with three grids where any does.
+fn hold(checks: &[Check]) {
+    if build::compiler().is_none() {
+        return;
+    }
+    for check in checks {
+        let mut first = None;
+        for order in 0..3 {
+            let q = StandIn::new(order);
+            check(&q, Extent::Whole);
+            let (wrong, bits) = q.end();
+            assert!(wrong.is_empty(), "in order {order}: {}", wrong.join("\n"));
+            assert_eq!(*first.get_or_insert(bits), bits, "order {order} gives other bits");
+        }
+    }
+}
+
+#[test]
+fn parameters_are_those_of_the_table() {
+    if build::compiler().is_none() {
+        return;
+    }
+    for file in FILES {
+        for kernel in file.kernels() {
+            assert_eq!(build::built(file).letters(kernel), kernel.parameters, "{}", kernel.name);
+        }
+    }
+}
+
+/// Beside the others: memory that ends where it must not be read either.
+#[test]
+fn no_kernel_reads_beyond_its_memory() {
+    if build::compiler().is_none() {
+        return;
+    }
+    let all = [
+        POINT_WISE,
+        DROPOUT,
+        BF16,
+        UPDATES,
+        SUMS,
+        LAYER_NORM,
+        BATCH_NORM,
+        LOSSES,
+        POOLING,
+        EMBEDDINGS,
+        PRODUCTS,
+        CONVOLUTIONS,
+        ATTENTION,
+    ];
+    for check in all.concat() {
+        let q = StandIn::new(0).on_the_edge();
+        check(&q, Extent::Whole);
+        let (wrong, _) = q.end();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn point_wise_operations_have_the_bits_of_the_cpu() {
+    hold(POINT_WISE);
+}
+
+#[test]
+fn dropout_drops_what_the_cpu_drops() {
+    hold(DROPOUT);
+}
+
+#[test]
+fn bf16_is_the_nearest_and_of_two_the_even_one() {
+    hold(BF16);
+}
+
+#[test]
+fn updates_have_the_bits_of_the_cpu() {
+    hold(UPDATES);
+}
+
+#[test]
+fn sums_over_columns_and_lists_are_right() {
+    hold(SUMS);
+}
+
+#[test]
+fn layer_norm_and_its_gradients_are_right() {
+    hold(LAYER_NORM);
+}
+
+#[test]
+fn batch_norm_and_its_gradients_are_right() {
+    hold(BATCH_NORM);
+}
+
+#[test]
+fn losses_are_right_and_show_what_is_broken() {
+    hold(LOSSES);
+}
+
+#[test]
+fn pooling_has_the_bits_of_the_cpu() {
+    hold(POOLING);
+}
+
+#[test]
+fn embeddings_have_the_bits_of_the_cpu() {
+    hold(EMBEDDINGS);
+}
+
+#[test]
+fn products_have_the_bits_of_the_cpu() {
+    hold(PRODUCTS);
+}
+
+#[test]
+fn convolutions_are_right() {
+    hold(CONVOLUTIONS);
+}
+
+#[test]
+fn attention_and_its_gradient_are_right_for_heads_of_every_width() {
+    hold(ATTENTION);
+}
+
+#[test]
+fn a_row_has_the_same_bits_alone_and_stacked() {
+    if build::compiler().is_none() {
+        return;
+    }
+    let q = StandIn::new(0);
+    stacking::rows_are_the_same_alone(&q);
+    let (wrong, _) = q.end();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

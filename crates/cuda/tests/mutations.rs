@@ -1,0 +1,274 @@
+//! Each kernel is made wrong in one place, mostly by one sign, and the check of its operation has to notice.
+//!
+//! To see what noticed: `cargo test -p dtrain-cuda --test mutations -- --nocapture`. Needs a C++ compiler; without one these
+//! tests say so and pass.
+
+mod stand_in;
+
+use dtrain_cuda::kernels::*;
+use stand_in::build::{Built, compiler};
+use stand_in::*;
+
+/// A kernel, what is changed in its file, and the check that has to fail.
+type Change = (&'static Kernel, &'static str, &'static str, Check);
+
+/// One change of every kernel, and some of what kernels share.
+static CHANGES: &[Change] = &[
+    (&FILL, "y[i] = value", "y[i] = -value", elementwise::fill),
+    (&COPY, "y[i] = x[i]", "y[i] = -x[i]", elementwise::copy),
+    (&ADD, "a[i] + b[i]", "a[i] - b[i]", elementwise::add),
+    (&ADD_TO, "y[i] + x[i]", "y[i] - x[i]", elementwise::add_to),
+    (&RELU, "activate(x[i], ", "activate(-x[i], ", elementwise::relu),
+    (&RELU_GRADIENT, "y[i] > 0.0f", "y[i] < 0.0f", elementwise::relu_gradient),
+    (&GELU, "y[i] = x[i] * normal", "y[i] = -x[i] * normal", elementwise::gelu),
+    (&GELU, "p = -0.14434367f", "p = 0.14434367f", elementwise::gelu),
+    (&GELU_GRADIENT, "fmaf(x[i], density", "fmaf(-x[i], density", elementwise::gelu_gradient),
+    (&BIAS_ACTIVATION, "y[i] + bias[", "y[i] - bias[", elementwise::bias_activation),
+    (&DROPOUT, "key0 += 0x9E3779B9u", "key0 -= 0x9E3779B9u", elementwise::dropout),
+    (&TO_BF16, "(bits + 0x7fffu", "(bits - 0x7fffu", elementwise::bf16),
+    (&FROM_BF16, "x[i] << 16", "x[i] << 15", elementwise::bf16),
+    (&ADAMW, "decay - step_size", "decay + step_size", update::adamw),
+    (&SGD, "p[i] - lr * (g[i]", "p[i] + lr * (g[i]", update::sgd),
+    (&SGD_MOMENTUM, "p[i] - lr * (nesterov", "p[i] + lr * (nesterov", update::sgd),
+    (&BLEND, "(1.0f - momentum)", "(1.0f + momentum)", update::blend),
+    (&FINITE_PARTS, "fine && is_finite(x[i])", "fine && !is_finite(x[i])", sums::all_finite),
+    (&FINITE_ALL, "parts[i] != 0", "parts[i] == 0", sums::all_finite),
+    (&SQUARE_PARTS, "sum + v * v", "sum - v * v", sums::sum_of_squares),
+    (&SUM_IN_ORDER, "total + some[i]", "total - some[i]", sums::sum_of_squares),
+    (&COLUMN_PARTS, "sum + x[(u64)row", "sum - x[(u64)row", sums::column_sums),
+    (&PLANE_PARTS, "sum + x[(i / area", "sum - x[(i / area", conv::conv2d_weight_gradient),
+    (&SUM_PARTS, "sum + parts[part", "sum - parts[part", sums::column_sums),
+    (&LAYER_NORM, "fmaf((x[i] - mean)", "fmaf((x[i] + mean)", norms::layer_norm),
+    (&LAYER_NORM, "join(v, __shfl", "join(-v, __shfl", norms::layer_norm),
+    (&LAYER_NORM_GRADIENT, "gain[i] - along", "gain[i] + along", norms::layer_norm_gradient),
+    (&LAYER_NORM_PARTS, "column] - saved[2 * row]", "column] + saved[2 * row]", norms::layer_norm_gradient),
+    (&BATCH_NORM_PARTS, "area)] - mean", "area)] + mean", norms::batch_norm),
+    (&BATCH_NORM_STATISTICS, "(count - 1.0)", "(count + 1.0)", norms::batch_norm),
+    (&BATCH_NORM_STATISTICS, "mean += away", "mean -= away", norms::batch_norm),
+    (&BATCH_NORM, "pieces, saved[2 * c]", "pieces, -saved[2 * c]", norms::batch_norm),
+    (&BATCH_NORM_BY, "pieces, running[c]", "pieces, -running[c]", norms::batch_norm_by),
+    (&BATCH_NORM_GRADIENT_PARTS, "across += (double)dy", "across -= (double)dy", norms::batch_norm_gradient),
+    (&BATCH_NORM_GRADIENT_SUMS, "= (float)along", "= -(float)along", norms::batch_norm_gradient),
+    (&BATCH_NORM_GRADIENT, "(dy[at] - along", "(dy[at] + along", norms::batch_norm_gradient),
+    (&CROSS_ENTROPY, "(lse - (double)x[target])", "(lse + (double)x[target])", losses::cross_entropy),
+    (&CROSS_ENTROPY, "v - main * weight", "v + main * weight", losses::cross_entropy),
+    (&CROSS_ENTROPY, "share - spread * w", "share + spread * w", losses::cross_entropy),
+    (&CROSS_ENTROPY, "(mantissa - 1.0)", "(mantissa + 1.0)", losses::cross_entropy),
+    (&SQUARED_ERROR, "i] - targets[", "i] + targets[", losses::squared_error),
+    (&LOSS_SUMS, "loss += values", "loss -= values", losses::squared_error),
+    (&ARG_MAX, "= greatest(x + row", "= -greatest(x + row", losses::arg_max),
+    (&MAX_POOL, "plane[at] > best", "plane[at] < best", pooling::max_pool),
+    (&MAX_POOL_GRADIENT, "sum + dy[out]", "sum - dy[out]", pooling::max_pool),
+    (&AVG_POOL, "sum + plane[corner", "sum - plane[corner", pooling::avg_pool),
+    (&AVG_POOL_GRADIENT, "sum + dy[first", "sum - dy[first", pooling::avg_pool),
+    (&EMBEDDING, "entry + places[", "entry - places[", embedding::embedding),
+    (&EMBEDDING_ORDER, "start + i < row", "start + i > row", embedding::embedding_gradient),
+    (&EMBEDDING_GRADIENT, "sum + dy[(u64)order", "sum - dy[(u64)order", embedding::embedding_gradient),
+    (&PLACES_GRADIENT, "sum + dy[row", "sum - dy[row", embedding::embedding_gradient),
+    (&PRODUCT, "sum + bias[column", "sum - bias[column", product::linear),
+    (&PRODUCT, "*to + total[i][j]", "*to - total[i][j]", product::product),
+    (&PRODUCT, "fmaf(a[r], b[c]", "fmaf(-a[r], b[c]", product::product),
+    (&CONV2D, "total[i][j] + bias[row", "total[i][j] - bias[row", conv::conv2d),
+    (
+        &CONV2D_INPUT_GRADIENT,
+        "line.row + shape.padding",
+        "line.row - shape.padding",
+        conv::conv2d_input_gradient,
+    ),
+    (
+        &CONV2D_WEIGHT_GRADIENT,
+        "kernel_width - shape.padding_height",
+        "kernel_width + shape.padding_height",
+        conv::conv2d_weight_gradient,
+    ),
+    (&ATTENTION_32, "(p[j] - best)", "(p[j] + best)", attention::forward_32),
+    (&ATTENTION_64, "(p[j] - best)", "(p[j] + best)", attention::forward_64),
+    (&ATTENTION_128, "(p[j] - best)", "(p[j] + best)", attention::forward_128),
+    (&ATTENTION_256, "(p[j] - best)", "(p[j] + best)", attention::forward_256),
+    (&ATTENTION_QUERIES_32, "(dp - delta)", "(dp + delta)", attention::gradient_32),
+    (&ATTENTION_QUERIES_64, "(dp - delta)", "(dp + delta)", attention::gradient_64),
+    (&ATTENTION_QUERIES_128, "(dp - delta)", "(dp + delta)", attention::gradient_128),
+    (&ATTENTION_QUERIES_256, "(dp - delta)", "(dp + delta)", attention::gradient_256),
+    (&ATTENTION_KEYS_32, "(dp - deltas[", "(dp + deltas[", attention::gradient_32),
+    (&ATTENTION_KEYS_64, "(dp - deltas[", "(dp + deltas[", attention::gradient_64),
+    (&ATTENTION_KEYS_128, "(dp - deltas[", "(dp + deltas[", attention::gradient_128),
+    (&ATTENTION_KEYS_256, "(dp - deltas[", "(dp + deltas[", attention::gradient_256),
+    // What a sweep over all signs and comparisons found that no check noticed, before there were more checks.
+    (&DROPOUT, "8 < bar", "8 <= bar", elementwise::dropout),
+    (&SUM_IN_ORDER, "start += 256", "start += 512", sums::sum_of_many_squares),
+    (&COLUMN_PARTS, "(run + 1) * 256", "(run - 1) * 256", sums::column_sums),
+    (&LAYER_NORM, "squares += (x[i] - mean)", "squares += (x[i] + mean)", norms::layer_norm),
+    (&LAYER_NORM_PARTS, "(run + 1) * 64", "(run - 1) * 64", norms::layer_norm_gradient),
+    (&CROSS_ENTROPY, "target >= width", "target > width", losses::broken_rows),
+    (&LOSS_SUMS, "right += counts", "right -= counts", losses::cross_entropy),
+    (&MAX_POOL_GRADIENT, "at / stride + 1", "at / stride - 1", pooling::max_pool),
+    (&CONV2D_WEIGHT_GRADIENT, "from + each", "from - each", conv::conv2d_weight_gradient),
+    (&ATTENTION_32, "j <= place.at && p[j]", "j <= place.at || p[j]", attention::forward_32),
+];
+
+/// What the stand-in itself has to notice, and the words that it says.
+static FAULTS: &[(Change, &str)] = &[
+    // A barrier is missing: shared memory is read before it is written.
+    (
+        (
+            &COLUMN_PARTS,
+            "    __syncthreads();\n    if (lane == 0 && column < width) {\n        for (u32 i = 1; i < 8; i++) sum",
+            "    if (lane == 0 && column < width) {\n        for (u32 i = 1; i < 8; i++) sum",
+            sums::column_sums,
+        ),
+        "NaN",
+    ),
+    // The second barrier of a loop is missing: what some still read is overwritten.
+    (
+        (&PRODUCT, "        __syncthreads();\n        u32 done", "        u32 done", product::product),
+        "Set }: c [",
+    ),
+    // Some threads never come to a barrier.
+    (
+        (
+            &COLUMN_PARTS,
+            "    lanes[lane][threadIdx.x % 32] = sum;\n",
+            "    lanes[lane][threadIdx.x % 32] = sum;\n    if (lane == 3) return;\n",
+            sums::column_sums,
+        ),
+        "waits at barrier",
+    ),
+    // Some lanes never come to a shuffle.
+    (
+        (
+            &LAYER_NORM,
+            "    if (row >= rows) return;\n    x += (u64)row * width;\n    y +=",
+            "    if (row >= rows || lane == 5) return;\n    x += (u64)row * width;\n    y +=",
+            norms::layer_norm,
+        ),
+        "waits at shuffle",
+    ),
+    // One element too far.
+    (
+        (
+            &COPY,
+            "i < len; i += next_element()) y[i] = x[i]",
+            "i < len + 1; i += next_element()) y[i] = x[i]",
+            elementwise::copy,
+        ),
+        "something was written to",
+    ),
+    // One element too few: what was never written is NaN.
+    (
+        (
+            &ADD,
+            "i < len; i += next_element()) y[i] = a[i]",
+            "i + 1 < len; i += next_element()) y[i] = a[i]",
+            elementwise::add,
+        ),
+        "NaN",
+    ),
+    // An operand is written.
+    (
+        (&SGD, "p[i] = p[i] - lr * (g[i]", "((float*)g)[i] = 0.0f; p[i] = p[i] - lr * (g[i]", update::sgd),
+        "only to be read",
+    ),
+];
+
+fn mutation(&(kernel, from, to, _): &Change) -> Mutation {
+    Mutation { kernel, from, to }
+}
+
+/// What the check says of mutant `index` of `built`.
+fn said(change: &Change, built: &Built, index: usize) -> Vec<String> {
+    let q = StandIn::with(&mutation(change), built, index);
+    (change.3)(&q, Extent::Small);
+    q.end().0
+}
+
+/// Every change of one file is noticed.
+fn noticed(name: &str) {
+    if compiler().is_none() {
+        return;
+    }
+    let file = FILES.iter().find(|file| file.name == name).expect("a file of kernels");
+    let changes: Vec<&Change> = CHANGES.iter().filter(|change| change.0.file.name == name).collect();
+    for kernel in file.kernels() {
+        assert!(changes.iter().any(|change| change.0.name == kernel.name), "no change of {}", kernel.name);
+    }
+    let built = Built::new(file, &changes.iter().map(|change| mutation(change)).collect::<Vec<_>>());
+    for (index, change) in changes.into_iter().enumerate() {
+        let plain = StandIn::new(0);
+        (change.3)(&plain, Extent::Small);
+        assert_eq!(plain.end().0, [""; 0], "{} as it is", change.0.name);
+        let wrong = said(change, &built, index);
+        let first =
+            wrong.first().unwrap_or_else(|| panic!("{} with {:?} was not noticed", change.0.name, change.2));
+        println!("{:26} {:?}: {first}", change.0.name, change.2);
+    }
+}
+
+macro_rules! files {
+    ($($test:ident: $name:literal),* $(,)?) => {
+        $(
+            #[test]
+            fn $test() {
+                noticed($name);
+            }
+        )*
+
+        #[test]
+        fn every_file_of_kernels_has_its_test() {
+            assert_eq!([$($name),*].len(), FILES.len());
+            assert!(FILES.iter().all(|file| [$($name),*].contains(&file.name)));
+        }
+    };
+}
+
+files! {
+    a_wrong_fill_is_noticed: "fill.cu",
+    a_wrong_addition_is_noticed: "add.cu",
+    a_wrong_relu_is_noticed: "relu.cu",
+    a_wrong_gelu_is_noticed: "gelu.cu",
+    a_wrong_bias_is_noticed: "bias_activation.cu",
+    a_wrong_dropout_is_noticed: "dropout.cu",
+    a_wrong_bf16_is_noticed: "bf16.cu",
+    a_wrong_update_is_noticed: "update.cu",
+    a_wrong_check_of_finiteness_is_noticed: "finite.cu",
+    a_wrong_norm_is_noticed: "squares.cu",
+    a_wrong_column_sum_is_noticed: "column_sums.cu",
+    a_wrong_layer_norm_is_noticed: "layer_norm.cu",
+    a_wrong_batch_norm_is_noticed: "batch_norm.cu",
+    a_wrong_loss_is_noticed: "losses.cu",
+    a_wrong_pooling_is_noticed: "pooling.cu",
+    a_wrong_embedding_is_noticed: "embedding.cu",
+    a_wrong_product_is_noticed: "product.cu",
+    a_wrong_convolution_is_noticed: "conv.cu",
+    a_wrong_attention_is_noticed: "attention.cu",
+}
+
+#[test]
+fn the_stand_in_notices_races_lost_threads_and_strayed_writes() {
+    if compiler().is_none() {
+        return;
+    }
+    for (change, words) in FAULTS {
+        let built = Built::new(change.0.file, &[mutation(change)]);
+        let wrong = said(change, &built, 0).join("\n");
+        assert!(wrong.contains(words), "{} with {:?}: {wrong:?}", change.0.name, change.2);
+        println!("{:26} {words:?}: {}", change.0.name, wrong.lines().next().unwrap_or_default());
+    }
+}
+
+#[test]
+fn the_stand_in_notices_a_read_beyond_memory_that_changes_nothing() {
+    if compiler().is_none() {
+        return;
+    }
+    let to = "{ volatile float next = x[i + 1]; y[i] = next == 1e30f ? 0.0f : x[i]; }";
+    let change: Change = (&COPY, "y[i] = x[i]", to, elementwise::copy);
+    let built = Built::new(COPY.file, &[mutation(&change)]);
+    for (edge, noticed) in [(false, false), (true, true)] {
+        let q = StandIn::with(&mutation(&change), &built, 0);
+        let q = if edge { q.on_the_edge() } else { q };
+        (change.3)(&q, Extent::Whole);
+        let wrong = q.end().0.join("\n");
+        assert_eq!(wrong.contains("is outside of its memory"), noticed, "{wrong}");
+        assert_eq!(wrong.is_empty(), !noticed, "{wrong}");
+    }
+}

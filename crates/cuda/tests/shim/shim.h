@@ -1,0 +1,283 @@
+/* A GPU for tests, in one header: the words that kernels use, and a scheduler that runs their threads one at a time.
+ *
+ * Each thread of a block is a fiber with a stack of its own. A fiber runs until it waits at a barrier or for its warp at a
+ * shuffle, or ends; then the next one runs. When all wait at the same place they go on. Blocks run one after another. The
+ * order of blocks and of threads is chosen by a seed: first to last, last to first, or shuffled, so that a kernel that
+ * lacks a barrier, or whose blocks depend on each other, gives other bits in another order.
+ *
+ * What a GPU leaves undefined is an error here: threads of a block at different barriers, a barrier that some threads
+ * never reach, a shuffle without all lanes, and, where the caller asks to watch, a touch of pages that may not be
+ * touched. Shared memory holds NaN when a block starts.
+ *
+ * It does not know time, memory models between barriers, tensor cores, or any C++ header.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __global__
+#define __device__
+#define __launch_bounds__(threads)
+/* All shared memory lies in one section, so that it can be spoiled before each block. */
+#define __shared__ static __attribute__((section("shim_shared")))
+
+struct shim_dim { unsigned x, y, z; };
+static shim_dim threadIdx, blockIdx, blockDim, gridDim;
+
+static inline float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
+static inline unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); return bits; }
+static inline double __longlong_as_double(long long bits) { double v; memcpy(&v, &bits, 8); return v; }
+static inline long long __double_as_longlong(double v) { long long bits; memcpy(&bits, &v, 8); return bits; }
+
+extern "C" char __start_shim_shared[] __attribute__((weak));
+extern "C" char __stop_shim_shared[] __attribute__((weak));
+
+namespace shim {
+
+enum { MOST_THREADS = 1024, STACK = 128 * 1024, WARP = 32 };
+enum State { IDLE, READY, AT_BARRIER, AT_SHUFFLE, DONE };
+
+struct Fiber {
+    ucontext_t start;
+    jmp_buf at;
+    State state;
+    int line;     /* where it waits */
+    bool begun;   /* whether its context has been entered */
+    char* stack;
+};
+
+static Fiber fibers[MOST_THREADS];
+static jmp_buf scheduler;
+static unsigned running, threads;
+static void (*kernel)(void**);
+static void** arguments;
+static char message[256];
+
+/* What lanes show each other. Two sets in turn: whoever writes the third value has seen all read the first. */
+static unsigned long long shown[2][MOST_THREADS];
+static unsigned turn[MOST_THREADS];
+static int votes;
+
+/* Runs kernels for ever: a fiber is used again and again. */
+static void live() {
+    for (;;) {
+        kernel(arguments);
+        fibers[running].state = DONE;
+        if (_setjmp(fibers[running].at) == 0) _longjmp(scheduler, 1);
+    }
+}
+
+static void wait_at(State state, int line) {
+    Fiber& self = fibers[running];
+    self.state = state;
+    self.line = line;
+    if (_setjmp(self.at) == 0) _longjmp(scheduler, 1);
+}
+
+/* A thread touched what it may not touch: back to the scheduler, its stack is given up. */
+static void touched(int, siginfo_t*, void*) { _longjmp(scheduler, 2); }
+
+static bool lost;
+
+static void resume(unsigned thread) {
+    Fiber& fiber = fibers[thread];
+    running = thread;
+    threadIdx.x = thread;
+    int came = _setjmp(scheduler);
+    if (came == 2) lost = true;
+    if (came != 0) return;
+    if (fiber.begun) _longjmp(fiber.at, 1);
+    fiber.begun = true;
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack;
+    fiber.start.uc_stack.ss_size = STACK;
+    fiber.start.uc_link = 0;
+    makecontext(&fiber.start, live, 0);
+    setcontext(&fiber.start);
+}
+
+/* Lets all threads from `first` to before `end` go on if they wait in `state` at one place; those that are done may be
+ * missing from a warp, but not from a block. */
+static bool release(unsigned first, unsigned end, State state) {
+    int line = -1;
+    for (unsigned i = first; i < end; i++) {
+        if (fibers[i].state == DONE && state == AT_SHUFFLE) return false;
+        if (fibers[i].state != state) return false;
+        if (line >= 0 && fibers[i].line != line) return false;
+        line = fibers[i].line;
+    }
+    for (unsigned i = first; i < end; i++) fibers[i].state = READY;
+    return true;
+}
+
+static void complain() {
+    int used = snprintf(message, sizeof message, "block %u is stuck:", blockIdx.x);
+    for (unsigned i = 0; i < threads && used < 200; i++) {
+        Fiber& fiber = fibers[i];
+        if (i > 0 && fiber.state == fibers[i - 1].state && fiber.line == fibers[i - 1].line) continue;
+        const char* what = fiber.state == DONE ? "has left" : fiber.state == AT_BARRIER ? "waits at barrier" : "waits at shuffle";
+        used += snprintf(message + used, sizeof message - used, " thread %u %s (line %d)", i, what, fiber.state == DONE ? 0 : fiber.line);
+    }
+}
+
+static unsigned long long random_state;
+static unsigned random_below(unsigned bound) {
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (unsigned)((random_state >> 33) % bound);
+}
+
+/* `count` numbers from 0: in order (seed 0), turned round (1) or shuffled. */
+static void arrange(unsigned* order, unsigned count, unsigned seed) {
+    for (unsigned i = 0; i < count; i++) order[i] = seed == 1 ? count - 1 - i : i;
+    if (seed < 2) return;
+    for (unsigned i = count; i > 1; i--) {
+        unsigned j = random_below(i), kept = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = kept;
+    }
+}
+
+static bool run_block(const unsigned* order) {
+    if (__start_shim_shared) memset(__start_shim_shared, 0xff, __stop_shim_shared - __start_shim_shared);
+    votes = 1;
+    for (unsigned i = 0; i < threads; i++) {
+        fibers[i].state = READY;
+        turn[i] = 0;
+    }
+    for (;;) {
+        bool moved = false;
+        unsigned done = 0;
+        for (unsigned i = 0; i < threads; i++) {
+            if (fibers[order[i]].state == READY) {
+                resume(order[i]);
+                moved = true;
+                if (lost) {
+                    snprintf(message, sizeof message, "thread %u of block %u is outside of its memory", order[i], blockIdx.x);
+                    return false;
+                }
+            }
+            done += fibers[order[i]].state == DONE;
+        }
+        if (done == threads) return true;
+        for (unsigned warp = 0; warp < threads; warp += WARP) moved |= release(warp, warp + WARP, AT_SHUFFLE);
+        moved |= release(0, threads, AT_BARRIER);
+        if (!moved) {
+            complain();
+            return false;
+        }
+    }
+}
+
+static bool launch(void (*call)(void**), void** values, unsigned blocks, unsigned threads_of_block, unsigned seed,
+                   bool watch) {
+    static unsigned order[MOST_THREADS];
+    kernel = call;
+    arguments = values;
+    threads = threads_of_block;
+    message[0] = 0;
+    if (threads > MOST_THREADS || threads % WARP != 0) {
+        snprintf(message, sizeof message, "%u threads are no whole warps", threads);
+        return false;
+    }
+    random_state = seed;
+    blockDim = {threads, 1, 1};
+    gridDim = {blocks, 1, 1};
+    threadIdx = {0, 0, 0};
+    for (unsigned i = 0; i < threads; i++) {
+        if (!fibers[i].stack) fibers[i].stack = (char*)malloc(STACK);
+    }
+    unsigned* grid = (unsigned*)malloc(sizeof(unsigned) * blocks);
+    arrange(grid, blocks, seed);
+    struct sigaction before[2], ours;
+    memset(&ours, 0, sizeof ours);
+    ours.sa_sigaction = touched;
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER;
+    if (watch) {
+        sigaction(SIGSEGV, &ours, &before[0]);
+        sigaction(SIGBUS, &ours, &before[1]);
+    }
+    lost = false;
+    bool fine = true;
+    for (unsigned i = 0; i < blocks && fine; i++) {
+        blockIdx = {grid[i], 0, 0};
+        arrange(order, threads, seed);
+        fine = run_block(order);
+    }
+    if (watch) {
+        sigaction(SIGSEGV, &before[0], 0);
+        sigaction(SIGBUS, &before[1], 0);
+    }
+    free(grid);
+    /* Fibers that are stuck in the middle of a kernel begin anew. */
+    for (unsigned i = 0; i < threads && !fine; i++) fibers[i].begun = false;
+    return fine;
+}
+
+template <class T>
+static T exchange(T value, unsigned from, int line) {
+    unsigned self = running, set = turn[self]++ % 2;
+    memcpy(&shown[set][self], &value, sizeof(T));
+    wait_at(AT_SHUFFLE, line);
+    memcpy(&value, &shown[set][self / WARP * WARP + from], sizeof(T));
+    return value;
+}
+
+static int vote(int truth, int line) {
+    wait_at(AT_BARRIER, line);
+    votes &= truth != 0;
+    wait_at(AT_BARRIER, line);
+    int all = votes;
+    wait_at(AT_BARRIER, line);
+    votes = 1;
+    return all;
+}
+
+/* A kernel's parameters as letters; the table in kernels.rs has the same. */
+template <class T> struct Letter { static const char value = sizeof(T) == 52 ? 'C' : sizeof(T) == 36 ? 'P' : '?'; };
+template <> struct Letter<const float*> { static const char value = 'f'; };
+template <> struct Letter<float*> { static const char value = 'F'; };
+template <> struct Letter<const unsigned*> { static const char value = 'i'; };
+template <> struct Letter<unsigned*> { static const char value = 'I'; };
+template <> struct Letter<const unsigned short*> { static const char value = 'h'; };
+template <> struct Letter<unsigned short*> { static const char value = 'H'; };
+template <> struct Letter<const double*> { static const char value = 'd'; };
+template <> struct Letter<double*> { static const char value = 'D'; };
+template <> struct Letter<unsigned> { static const char value = 'u'; };
+template <> struct Letter<unsigned long long> { static const char value = 'l'; };
+template <> struct Letter<float> { static const char value = 'r'; };
+
+template <unsigned... I> struct Indices {};
+template <unsigned N, unsigned... I> struct Count : Count<N - 1, N - 1, I...> {};
+template <unsigned... I> struct Count<0, I...> { typedef Indices<I...> type; };
+
+template <class... A, unsigned... I>
+static void spread(void (*function)(A...), void** values, Indices<I...>) { function(*(A*)values[I]...); }
+
+template <class... A>
+static void call(void (*function)(A...), void** values) { spread(function, values, typename Count<sizeof...(A)>::type()); }
+
+template <class... A>
+static const char* letters(void (*)(A...)) {
+    static const char all[] = {Letter<A>::value..., 0};
+    return all;
+}
+
+}  // namespace shim
+
+#define __syncthreads() shim::wait_at(shim::AT_BARRIER, __LINE__)
+#define __syncthreads_and(truth) shim::vote(truth, __LINE__)
+#define __shfl_xor_sync(mask, value, apart) shim::exchange(value, (threadIdx.x % 32) ^ (apart), __LINE__)
+
+/* What the tests look up for each kernel. */
+#define SHIM_KERNEL(label, function)                                                     \
+    static void shim_call_##label(void** values) { shim::call(function, values); }       \
+    extern "C" const char* shim_letters_##label() { return shim::letters(function); }    \
+    extern "C" const char* shim_run_##label(void** values, unsigned blocks, unsigned threads, unsigned seed, \
+                                              unsigned watch) {                                \
+        return shim::launch(shim_call_##label, values, blocks, threads, seed, watch) ? 0 : shim::message;      \
+    }

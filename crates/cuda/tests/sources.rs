@@ -1,0 +1,107 @@
+//! The rules for kernels, read off their sources: no atomics, nothing included, one idea a file and said at its top.
+
+use dtrain_cuda::kernels::{FILES, KERNELS};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// A source without comments, so that a comment may say what the code must not.
+fn code(text: &str) -> String {
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// Words of atomic operations, and of instructions that could hide one.
+fn forbidden(text: &str) -> Vec<&'static str> {
+    let code = code(text).to_lowercase();
+    ["atomic", "asm", "red.", "__nv_", "volatile", "#include", "clock", "%smid"]
+        .into_iter()
+        .filter(|word| code.contains(word))
+        .collect()
+}
+
+#[test]
+fn no_kernel_has_an_atomic_an_assembler_line_or_an_include() {
+    for file in FILES {
+        assert_eq!(forbidden(file.text), [""; 0], "{}", file.name);
+        for part in file.parts {
+            assert_eq!(forbidden(part.text), [""; 0], "{}", part.name);
+        }
+    }
+}
+
+#[test]
+fn the_rule_finds_an_atomic_add_however_it_is_written() {
+    let add = FILES.iter().find(|file| file.name == "add.cu").expect("it is there").text;
+    for (word, line) in [
+        ("atomic", "atomicAdd(&y[i], x[i]);"),
+        ("atomic", "__nv_atomic_fetch_add(y + i, x[i]);"),
+        ("red.", "asm volatile(\"red.global.add.f32 [%0], %1;\" :: \"l\"(y + i), \"f\"(x[i]));"),
+    ] {
+        let wrong = add.replacen("y[i] = y[i] + x[i];", line, 1);
+        assert!(forbidden(&wrong).contains(&word), "{line}");
+    }
+    assert!(forbidden("// an atomicAdd is not used\n").is_empty());
+}
+
+#[test]
+fn every_file_is_in_the_table_with_all_of_its_kernels() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    let names = |folder: &Path, end: &str| -> BTreeSet<String> {
+        let entries = fs::read_dir(folder)
+            .expect("the folder is there")
+            .map(|entry| entry.expect("an entry").file_name());
+        entries
+            .map(|name| name.into_string().expect("plain names"))
+            .filter(|name| name.ends_with(end))
+            .collect()
+    };
+    assert_eq!(names(&folder, ".cu"), FILES.iter().map(|file| file.name.to_owned()).collect());
+    let used = FILES.iter().flat_map(|file| file.parts).map(|part| part.name.to_owned()).collect();
+    assert_eq!(names(&folder.join("parts"), ".cuh"), used);
+    for file in FILES {
+        // Kernels of several widths are made by one macro.
+        let written = file.text.matches("extern \"C\" __global__ void __launch_bounds__(").count();
+        let widths = file.text.matches("\nATTENTION(").count().max(1);
+        assert_eq!(written * widths, file.kernels().count(), "{}", file.name);
+        for kernel in file.kernels() {
+            let name = kernel.name.trim_end_matches(|c: char| c.is_ascii_digit());
+            let name = if widths > 1 { format!("{name}##W(") } else { format!("{}(", kernel.name) };
+            let bounds = format!("__launch_bounds__({}) {name}", kernel.threads);
+            assert!(file.text.contains(&bounds), "{} has no {bounds}", file.name);
+        }
+    }
+    assert_eq!(KERNELS.iter().map(|kernel| kernel.name).collect::<BTreeSet<_>>().len(), KERNELS.len());
+}
+
+#[test]
+fn every_file_says_what_it_does_how_it_is_launched_in_which_order_it_sums_and_what_it_does_not_know() {
+    for file in FILES {
+        let top: String = file.text.lines().take_while(|line| line.starts_with("//")).collect();
+        for word in ["Launch: ", "Order", "Does not know"] {
+            assert!(top.contains(word), "{} does not say {word:?}", file.name);
+        }
+        let longest = file.text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        assert!(longest <= 125, "{} has a line of {longest} characters", file.name);
+    }
+}
+
+/// What a device does that is no work for a kernel.
+const NO_KERNELS: [&str; 9] =
+    ["len", "len_mut", "part", "ids_part", "ids_len", "part_mut", "split_mut", "read", "wait"];
+
+#[test]
+fn every_operation_of_a_device_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let trait_of = fs::read_to_string(root.join("../engine/src/device.rs")).expect("the trait is there");
+    let body =
+        trait_of.split("pub trait Device:").nth(1).expect("the trait").split("\n}").next().expect("its end");
+    let name = |line: &str| line.trim().strip_prefix("fn ")?.split(['(', '<']).next().map(str::to_owned);
+    let wanted: BTreeSet<String> = body.lines().filter_map(name).collect();
+    let folder = fs::read_dir(root.join("src/operations")).expect("the folder is there");
+    let texts = folder.map(|entry| fs::read_to_string(entry.expect("an entry").path()).expect("a text"));
+    let text = texts.collect::<String>();
+    let missing = wanted.iter().filter(|name| !text.contains(&format!("pub fn {name}(")));
+    let missing: BTreeSet<&str> = missing.map(String::as_str).collect();
+    assert!(wanted.len() > 40, "only {wanted:?} were found");
+    assert_eq!(missing, NO_KERNELS.into_iter().collect());
+}

@@ -1,0 +1,229 @@
+//! Builds kernels for the stand-in and runs them: a C++ compiler that is found at run time, a shared library for each file.
+
+use dtrain_cuda::kernels::{FILES, File, Kernel};
+use dtrain_cuda::{Launch, Queue};
+use libloading::Library;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::hash::Hasher;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+/// One place of a kernel's file that is made wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutation {
+    /// The kernel that the place belongs to.
+    pub kernel: &'static Kernel,
+    /// What stands there, once in the file and its parts.
+    pub from: &'static str,
+    /// What is put there.
+    pub to: &'static str,
+}
+
+/// A C++ compiler, if there is one. Only for Linux: the stand-in leans on its linker's names of sections.
+pub fn compiler() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let works = |name: &str| {
+        let version = Command::new(name).arg("--version").output();
+        version.is_ok_and(|output| output.status.success()).then(|| PathBuf::from(name))
+    };
+    let found = FOUND.get_or_init(|| {
+        if !cfg!(target_os = "linux") {
+            println!("skipped: kernels are run on Linux only");
+            return None;
+        }
+        let asked = std::env::var("CXX").ok().filter(|name| !name.is_empty());
+        let found = match asked {
+            Some(name) => works(&name),
+            None => ["c++", "g++", "clang++"].into_iter().find_map(works),
+        };
+        if found.is_none() {
+            println!("skipped: no C++ compiler (c++, g++, clang++, or CXX), kernels are not run");
+        }
+        found
+    });
+    found.as_deref()
+}
+
+/// The kernels of one file. The stand-in keeps its threads in global variables: one launch at a time.
+pub struct Built {
+    library: Mutex<Library>,
+}
+
+/// The text of a file as the stand-in builds it: kernels by their C++ names, so that mutants can stand beside them.
+fn plain(text: &str) -> String {
+    text.replace("extern \"C\" __global__", "__global__")
+}
+
+impl Built {
+    /// Builds a file and, beside its kernels or instead of them, kernels made wrong; those are called `kernel_mN`.
+    pub fn new(file: &File, mutations: &[Mutation]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for what is built");
+        let mut source = String::from("#include \"shim.h\"\n");
+        if mutations.is_empty() {
+            source.push_str(&plain(&file.source()));
+            for Kernel { name, .. } in file.kernels() {
+                source.push_str(&format!("SHIM_KERNEL({name}, {name})\n"));
+            }
+        }
+        for (i, Mutation { kernel, from, to }) in mutations.iter().enumerate() {
+            let whole = file.source();
+            assert_eq!(whole.matches(from).count(), 1, "{}: {from:?} has to stand there once", file.name);
+            let text = plain(&whole.replacen(from, to, 1));
+            // Of kernels of several widths the one in question is enough.
+            let width = kernel.name.trim_start_matches(|c: char| !c.is_ascii_digit());
+            let text = match text.find("\nATTENTION(") {
+                Some(at) => format!("{}\nATTENTION({width})\n#undef ATTENTION\n", &text[..at]),
+                None => text,
+            };
+            let name = kernel.name;
+            source
+                .push_str(&format!("namespace m{i} {{\n{text}}}\nSHIM_KERNEL({name}_m{i}, m{i}::{name})\n"));
+        }
+        let (path, library) = (folder.path().join("kernels.cpp"), folder.path().join("kernels.so"));
+        std::fs::write(&path, source).expect("the folder is ours");
+        let output = Command::new(compiler().expect("asked before"))
+            .args([
+                "-std=c++17",
+                "-O1",
+                "-ffp-contract=off",
+                "-fno-strict-aliasing",
+                "-U_FORTIFY_SOURCE",
+                "-w",
+            ])
+            .args(["-shared", "-fPIC", "-I"])
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shim"))
+            .arg("-o")
+            .args([&library, &path])
+            .output()
+            .expect("the compiler starts");
+        assert!(output.status.success(), "{}: {}", file.name, String::from_utf8_lossy(&output.stderr));
+        // SAFETY: the library has no initialisers of its own.
+        let library = unsafe { Library::new(&library) }.expect("what was built can be loaded");
+        Self { library: Mutex::new(library) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Library> {
+        self.library.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// A kernel's parameters as the compiler sees them.
+    pub fn letters(&self, kernel: &Kernel) -> String {
+        let library = self.lock();
+        let name = format!("shim_letters_{}", kernel.name);
+        // SAFETY: the type is that of SHIM_KERNEL; it returns a string of the library.
+        unsafe {
+            let letters =
+                library.get::<unsafe extern "C" fn() -> *const c_char>(&name).expect("it was built");
+            CStr::from_ptr(letters()).to_str().expect("letters").to_owned()
+        }
+    }
+
+    /// Runs a kernel. *Errors*: what the stand-in has to say.
+    fn run(&self, label: &str, launch: &Launch, way: Way) -> Result<(), String> {
+        let library = self.lock();
+        let mut values: Vec<*const c_void> =
+            launch.arguments().iter().map(|argument| argument.value()).collect();
+        type Run = unsafe extern "C" fn(*mut *const c_void, c_uint, c_uint, c_uint, c_uint) -> *const c_char;
+        let Way { order, at_the_edge } = way;
+        // SAFETY: the type is that of SHIM_KERNEL. The arguments have the kernel's types: `Launch` compares them with the
+        // table, and a test the table with the source. Memory was promised by whoever made the slices.
+        unsafe {
+            let run = library.get::<Run>(&format!("shim_run_{label}")).expect("it was built");
+            // Where any grid does, two or three blocks have to loop.
+            let most = if launch.any_grid && order > 0 { order + 1 } else { u32::MAX };
+            let said = run(
+                values.as_mut_ptr(),
+                launch.blocks.min(most),
+                launch.kernel.threads,
+                order,
+                at_the_edge.into(),
+            );
+            if said.is_null() { Ok(()) } else { Err(CStr::from_ptr(said).to_string_lossy().into_owned()) }
+        }
+    }
+}
+
+/// A file's kernels as they are, built once.
+pub fn built(file: &'static File) -> &'static Built {
+    static ALL: OnceLock<BTreeMap<&'static str, OnceLock<Built>>> = OnceLock::new();
+    let all = ALL.get_or_init(|| FILES.iter().map(|file| (file.name, OnceLock::new())).collect());
+    all[file.name].get_or_init(|| Built::new(file, &[]))
+}
+
+/// How launches are run.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Of threads and blocks: 0 is first to last, 1 last to first, others are shuffled.
+    order: u32,
+    /// Whether memory ends at a page that may not be touched, and who touches it is to be caught.
+    at_the_edge: bool,
+}
+
+/// Runs launches at once, in an order of threads and blocks (and with another grid where any does), and keeps what was
+/// wrong.
+pub struct StandIn<'m> {
+    way: Way,
+    /// A kernel that is replaced, by what.
+    mutant: Option<(&'static Kernel, &'m Built, String)>,
+    wrong: RefCell<Vec<String>>,
+    bits: RefCell<std::hash::DefaultHasher>,
+}
+
+impl<'m> StandIn<'m> {
+    /// With kernels as they are; `order` 0 is first to last, 1 last to first, others are shuffled.
+    pub fn new(order: u32) -> Self {
+        let way = Way { order, at_the_edge: false };
+        Self { way, mutant: None, wrong: RefCell::default(), bits: RefCell::default() }
+    }
+
+    /// The same, with memory up against pages that may not be touched. One at a time: it catches a signal.
+    pub fn on_the_edge(mut self) -> Self {
+        self.way.at_the_edge = true;
+        self
+    }
+
+    /// Whether memory ends at a page that may not be touched.
+    pub fn at_the_edge(&self) -> bool {
+        self.way.at_the_edge
+    }
+
+    /// With mutant number `index` of `built` instead of a kernel.
+    pub fn with(mutation: &Mutation, built: &'m Built, index: usize) -> Self {
+        let label = format!("{}_m{index}", mutation.kernel.name);
+        Self { mutant: Some((mutation.kernel, built, label)), ..Self::new(0) }
+    }
+
+    /// Something was wrong.
+    pub fn wrong(&self, what: String) {
+        self.wrong.borrow_mut().push(what);
+    }
+
+    /// Keeps bits that have to be the same in every order.
+    pub fn note(&self, bits: impl Iterator<Item = u64>) {
+        let mut hasher = self.bits.borrow_mut();
+        bits.for_each(|bits| hasher.write_u64(bits));
+    }
+
+    /// What was wrong, and a hash of all that was written.
+    pub fn end(self) -> (Vec<String>, u64) {
+        (self.wrong.into_inner(), self.bits.into_inner().finish())
+    }
+}
+
+// SAFETY: a launch has ended when this returns.
+unsafe impl Queue for StandIn<'_> {
+    fn launch(&self, launch: &Launch) {
+        let result = match &self.mutant {
+            Some((kernel, built, label)) if kernel.name == launch.kernel.name => {
+                built.run(label, launch, self.way)
+            }
+            _ => built(launch.kernel.file).run(launch.kernel.name, launch, self.way),
+        };
+        if let Err(error) = result {
+            self.wrong(format!("{}: {error}", launch.kernel.name));
+        }
+    }
+}

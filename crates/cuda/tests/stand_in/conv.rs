@@ -1,0 +1,116 @@
+//! Checks of convolutions: the CPU's bits for outputs and gradients of inputs.
+
+use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
+use dtrain_cuda::operations;
+use dtrain_engine::device::{Activation, Conv2d, Device};
+
+fn shapes(extent: Extent) -> Vec<Conv2d> {
+    // Images, channels, size, outputs, kernel, stride, padding.
+    let all = [
+        (1, 1, [1, 1], 1, [1, 1], [1, 1], [0, 0]),
+        (2, 3, [9, 7], 5, [3, 3], [1, 1], [1, 1]),
+        (3, 2, [10, 11], 4, [3, 2], [2, 3], [1, 0]),
+        (2, 70, [5, 5], 66, [3, 3], [1, 1], [1, 1]),
+        (1, 2, [12, 12], 3, [5, 5], [3, 2], [2, 2]),
+        // More than one range of cells in the gradient of weights.
+        (6, 2, [30, 25], 3, [3, 3], [1, 1], [1, 1]),
+        (2, 3, [8, 9], 5, [3, 3], [2, 1], [1, 1]),
+    ];
+    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| Conv2d {
+        images,
+        channels,
+        size,
+        outputs,
+        kernel,
+        stride,
+        padding,
+    };
+    extent.of(2, &all).iter().map(shape).collect()
+}
+
+fn lengths(shape: &Conv2d) -> [usize; 3] {
+    let [height, width] = shape.output_size();
+    [
+        shape.images * shape.channels * shape.size[0] * shape.size[1],
+        shape.outputs * shape.channels * shape.kernel[0] * shape.kernel[1],
+        shape.images * shape.outputs * height * width,
+    ]
+}
+
+/// The same bits but for the sign of zero: the CPU adds products with the zeros of its grid.
+fn same_but_zeros(buffer: &Buffer<'_, f32>, what: &str, wanted: &[f32]) {
+    let wanted: Vec<f32> = buffer
+        .now()
+        .iter()
+        .zip(wanted)
+        .map(|(&now, &wanted)| if now == 0.0 && wanted == 0.0 { now } else { wanted })
+        .collect();
+    buffer.has_bits(what, &wanted);
+}
+
+pub fn conv2d(q: &StandIn, extent: Extent) {
+    for shape in shapes(extent) {
+        let [x_len, w_len, y_len] = lengths(&shape);
+        let (x, w, bias) = (numbers(1, x_len), numbers(2, w_len), numbers(3, shape.outputs));
+        let [x_, w_, bias_] = [("x", &x), ("w", &w), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
+        for (with_bias, activation) in [(false, Activation::None), (true, Activation::Relu)] {
+            let y = Buffer::empty(q, "y", y_len);
+            let given = with_bias.then(|| bias_.read());
+            operations::conv2d(q, &shape, x_.read(), w_.read(), given, activation, y.write());
+            let mut wanted = vec![0.0; y_len];
+            let mut scratch = vec![0.0; cpu().conv2d_scratch(&shape)];
+            let given = with_bias.then_some(&bias[..]);
+            cpu().conv2d(&shape, &x, &w, given, activation, &mut wanted, &mut scratch);
+            same_but_zeros(&y, &format!("{shape:?}"), &wanted);
+        }
+    }
+}
+
+pub fn conv2d_input_gradient(q: &StandIn, extent: Extent) {
+    for shape in shapes(extent) {
+        let [x_len, w_len, y_len] = lengths(&shape);
+        let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
+        let (w_, dy_, dx) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dx", x_len));
+        operations::conv2d_input_gradient(q, &shape, w_.read(), dy_.read(), dx.write());
+        let mut wanted = vec![0.0; x_len];
+        let mut scratch = vec![0.0; cpu().conv2d_scratch(&shape)];
+        cpu().conv2d_input_gradient(&shape, &w, &dy, &mut wanted, &mut scratch);
+        same_but_zeros(&dx, &format!("dx of {shape:?}"), &wanted);
+    }
+}
+
+pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
+    for shape in shapes(extent) {
+        let [x_len, w_len, y_len] = lengths(&shape);
+        let (x, dy) = (numbers(1, x_len), numbers(4, y_len));
+        let (x_, dy_) = (Buffer::of(q, "x", &x), Buffer::of(q, "dy", &dy));
+        let (mut wanted, mut wanted_db) = (vec![0.0; w_len], vec![0.0; shape.outputs]);
+        let mut scratch = vec![0.0; cpu().conv2d_scratch(&shape)];
+        cpu().conv2d_weight_gradient(&shape, &x, &dy, &mut wanted, Some(&mut wanted_db), &mut scratch);
+        let in_order = orders::weight_gradient(&shape, &x, &dy);
+        for with_db in [true, false] {
+            let (dw, db) = (Buffer::empty(q, "dw", w_len), Buffer::empty(q, "db", shape.outputs));
+            let scratch = Buffer::empty(q, "scratch", operations::conv2d_scratch(&shape));
+            let to = with_db.then(|| db.write());
+            operations::conv2d_weight_gradient(
+                q,
+                &shape,
+                x_.read(),
+                dy_.read(),
+                dw.write(),
+                to,
+                scratch.write(),
+            );
+            dw.is_near(&format!("dw of {shape:?}"), &wanted);
+            dw.has_bits(&format!("dw of {shape:?}"), &in_order);
+            if with_db {
+                let [height, width] = shape.output_size();
+                db.is_near(&format!("db of {shape:?}"), &wanted_db);
+                db.has_bits(
+                    &format!("db of {shape:?}"),
+                    &orders::plane_sums([shape.outputs, height * width], &dy),
+                );
+            }
+        }
+    }
+}

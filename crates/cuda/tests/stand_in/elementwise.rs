@@ -1,0 +1,168 @@
+//! Checks of operations that do the same to every element: the CPU's bits.
+
+use super::{Buffer, Extent, StandIn, cpu, numbers};
+use dtrain_cuda::operations;
+use dtrain_engine::device::{Activation, Device};
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+
+const LENGTHS: [usize; 6] = [0, 1, 3, 256, 257, 2017];
+
+/// More than one round of the largest grid.
+pub fn long_list(q: &StandIn, _: Extent) {
+    let x = numbers(1, 4096 * 256 + 77);
+    let (x_, y) = (Buffer::of(q, "x", &x), Buffer::empty(q, "y", x.len()));
+    operations::copy(q, x_.read(), y.write());
+    y.has_bits("copy", &x);
+}
+
+/// Numbers with those that are easily forgotten among them.
+fn odd_numbers(site: u32, len: usize) -> Vec<f32> {
+    let odd = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, f32::MAX, -6.5, 90.0];
+    let plain = numbers(site, len);
+    plain
+        .iter()
+        .enumerate()
+        .map(|(i, v)| if i % 31 == 7 { odd[i / 31 % odd.len()] } else { v * 4.0 })
+        .collect()
+}
+
+/// An operation of one list.
+fn one(
+    q: &StandIn,
+    extent: Extent,
+    name: &'static str,
+    run: impl Fn(operations::Floats<'_>, operations::FloatsMut<'_>),
+    wanted: impl Fn(&[f32], &mut [f32]),
+) {
+    for &len in extent.of(1, &LENGTHS) {
+        let x = odd_numbers(1, len);
+        let (from, to) = (Buffer::of(q, "x", &x), Buffer::of(q, "y", &numbers(2, len)));
+        run(from.read(), to.write());
+        let mut y = numbers(2, len);
+        wanted(&x, &mut y);
+        to.has_bits(name, &y);
+    }
+}
+
+pub fn fill(q: &StandIn, extent: Extent) {
+    one(q, extent, "fill", |_, y| operations::fill(q, y, -1.5), |_, y| y.fill(-1.5));
+}
+
+pub fn copy(q: &StandIn, extent: Extent) {
+    one(q, extent, "copy", |x, y| operations::copy(q, x, y), |x, y| y.copy_from_slice(x));
+}
+
+pub fn add_to(q: &StandIn, extent: Extent) {
+    one(q, extent, "add_to", |x, y| operations::add_to(q, x, y), |x, y| cpu().add_to(x, y));
+}
+
+pub fn add(q: &StandIn, extent: Extent) {
+    for &len in extent.of(1, &LENGTHS) {
+        let (a, b) = (odd_numbers(1, len), numbers(2, len));
+        let (a_, b_, y) = (Buffer::of(q, "a", &a), Buffer::of(q, "b", &b), Buffer::empty(q, "y", len));
+        operations::add(q, a_.read(), b_.read(), y.write());
+        let mut wanted = vec![0.0; len];
+        cpu().add(&a, &b, &mut wanted);
+        y.has_bits("add", &wanted);
+    }
+}
+
+pub fn relu(q: &StandIn, extent: Extent) {
+    one(q, extent, "relu", |x, y| operations::relu(q, x, y), |x, y| cpu().relu(x, y));
+}
+
+pub fn relu_gradient(q: &StandIn, extent: Extent) {
+    one(
+        q,
+        extent,
+        "relu_gradient",
+        |x, d| operations::relu_gradient(q, x, d),
+        |x, d| cpu().relu_gradient(x, d),
+    );
+}
+
+pub fn gelu(q: &StandIn, extent: Extent) {
+    one(q, extent, "gelu", |x, y| operations::gelu(q, x, y), |x, y| cpu().gelu(x, y));
+}
+
+pub fn gelu_gradient(q: &StandIn, extent: Extent) {
+    one(
+        q,
+        extent,
+        "gelu_gradient",
+        |x, d| operations::gelu_gradient(q, x, d),
+        |x, d| cpu().gelu_gradient(x, d),
+    );
+}
+
+pub fn bias_activation(q: &StandIn, extent: Extent) {
+    for &(repeats, channels, area) in extent.of(1, &[(1, 1, 1), (5, 7, 1), (1, 300, 1), (2, 3, 25)]) {
+        for activation in [Activation::None, Activation::Relu] {
+            for with_bias in [false, true] {
+                let (sums, bias) = (numbers(1, repeats * channels * area), numbers(2, channels));
+                let (bias_, y) = (Buffer::of(q, "bias", &bias), Buffer::of(q, "y", &sums));
+                let area_of = if with_bias { area } else { channels * area };
+                operations::bias_activation(
+                    q,
+                    with_bias.then(|| bias_.read()),
+                    area_of,
+                    activation,
+                    y.write(),
+                );
+                let wanted = sums.iter().enumerate().map(|(i, &sum)| {
+                    let sum = if with_bias { sum + bias[i / area % channels] } else { sum };
+                    if activation == Activation::Relu && sum <= 0.0 { 0.0 } else { sum }
+                });
+                y.has_bits("bias_activation", &wanted.collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+pub fn dropout(q: &StandIn, extent: Extent) {
+    let key = Key::new(Seed(5 << 40 | 9), Step(1 << 33 | 77), MicroBatch(2), Site(3));
+    for &len in extent.of(1, &LENGTHS) {
+        // The last is the very number of an element, which is then kept.
+        for rate in [0.0, 0.1, 0.5, 0.9, key.unit_f32(10)] {
+            let x = numbers(1, len);
+            let (x_, y) = (Buffer::of(q, "x", &x), Buffer::empty(q, "y", len));
+            operations::dropout(q, key, rate, x_.read(), y.write());
+            let mut wanted = vec![f32::NAN; len];
+            cpu().dropout(key, rate, &x, &mut wanted);
+            y.has_bits("dropout", &wanted);
+        }
+    }
+}
+
+/// The bf16 that is nearest to `x`, found among its neighbours; of two as near the one that is even.
+fn nearest_bf16(x: f32) -> u16 {
+    let down = (x.to_bits() >> 16) as u16;
+    if x.is_nan() {
+        return down | 0x40;
+    }
+    let value = |bits: u16| f64::from(f32::from_bits(u32::from(bits) << 16));
+    // Beyond the greatest finite one comes infinity; it counts as if the next power of two stood there.
+    let greatest = |bits: u16| {
+        if value(bits).is_infinite() { 2f64.powi(128).copysign(value(bits)) } else { value(bits) }
+    };
+    let (low, high) = ((f64::from(x) - greatest(down)).abs(), (f64::from(x) - greatest(down + 1)).abs());
+    if x.is_infinite() || low < high || (low == high && down.is_multiple_of(2)) { down } else { down + 1 }
+}
+
+pub fn bf16(q: &StandIn, extent: Extent) {
+    for &len in extent.of(1, &LENGTHS) {
+        let mut x = odd_numbers(1, len);
+        for (i, v) in x.iter_mut().enumerate().filter(|(i, _)| i % 5 == 0) {
+            // Exactly between two, of which each is even at times.
+            *v = f32::from_bits((v.to_bits() & 0xffff_0000) + 0x8000 + ((i as u32 % 2) << 16));
+        }
+        let (x_, y, z) =
+            (Buffer::of(q, "x", &x), Buffer::<u16>::empty(q, "y", len), Buffer::<f32>::empty(q, "z", len));
+        operations::to_bf16(q, x_.read(), y.write());
+        let wanted: Vec<u16> = x.iter().map(|&x| nearest_bf16(x)).collect();
+        y.has_bits("to_bf16", &wanted);
+        operations::from_bf16(q, y.read(), z.write());
+        let back: Vec<f32> = wanted.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect();
+        z.has_bits("from_bf16", &back);
+    }
+}

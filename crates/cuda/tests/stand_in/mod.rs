@@ -1,0 +1,65 @@
+//! A GPU for tests: kernels built by a C++ compiler over `tests/shim/shim.h`, and memory that notices what it should not
+//! be used for.
+
+// Each test binary uses its part.
+#![allow(dead_code, unused_imports)]
+
+pub mod attention;
+pub mod build;
+pub mod conv;
+pub mod elementwise;
+pub mod embedding;
+pub mod losses;
+pub mod memory;
+pub mod norms;
+pub mod orders;
+pub mod pooling;
+pub mod product;
+pub mod stacking;
+pub mod sums;
+pub mod update;
+
+pub use build::{Mutation, StandIn};
+pub use memory::Buffer;
+
+use dtrain_engine::cpu::{Cpu, CpuOptions};
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+
+/// How much of a check is run: all of its shapes, or the least that still shows a kernel that is wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Edges, primes, and sizes that are no multiple of anything.
+    Whole,
+    /// A shape or two.
+    Small,
+}
+
+impl Extent {
+    /// The shapes to run: all, or the last `few`.
+    pub fn of<T>(self, few: usize, shapes: &[T]) -> &[T] {
+        match self {
+            Self::Whole => shapes,
+            Self::Small => &shapes[shapes.len() - few..],
+        }
+    }
+}
+
+/// A check of an operation: it runs it on the stand-in, which keeps what was wrong.
+pub type Check = fn(&StandIn, Extent);
+
+/// `len` numbers in `[-1, 1)`, another list for each `site`.
+pub fn numbers(site: u32, len: usize) -> Vec<f32> {
+    let key = Key::new(Seed(1), Step(0), MicroBatch(0), Site(site));
+    (0..len as u32).map(|i| key.unit_f32(i) * 2.0 - 1.0).collect()
+}
+
+/// `len` ids below `bound`.
+pub fn ids(site: u32, len: usize, bound: u32) -> Vec<u32> {
+    let key = Key::new(Seed(2), Step(0), MicroBatch(0), Site(site));
+    (0..len as u32).map(|i| key.below(i, bound)).collect()
+}
+
+/// The device that results are compared with; its own tests compare it with float64.
+pub fn cpu() -> Cpu {
+    Cpu::new(CpuOptions::default()).expect("the best instruction set is there")
+}

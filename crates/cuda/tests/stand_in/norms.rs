@@ -1,0 +1,186 @@
+//! Checks of layer norm and batch norm.
+
+use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
+use dtrain_cuda::operations;
+use dtrain_engine::device::{ChannelNorm, Device, Rows};
+
+const ROWS: [(usize, usize); 6] = [(1, 3), (130, 33), (7, 256), (5, 1000), (65, 64), (70, 37)];
+
+fn saved_of(shape: Rows, x: &[f32]) -> Vec<f32> {
+    let (mut y, mut saved) = (vec![0.0; x.len()], vec![0.0; 2 * shape.rows]);
+    let (gain, bias) = (vec![1.0; shape.width], vec![0.0; shape.width]);
+    cpu().layer_norm(shape, x, &gain, &bias, &mut y, &mut saved);
+    saved
+}
+
+pub fn layer_norm(q: &StandIn, extent: Extent) {
+    for &(rows, width) in extent.of(1, &ROWS) {
+        let shape = Rows { rows, width };
+        let (x, gain, bias) = (numbers(1, rows * width), numbers(2, width), numbers(3, width));
+        let [x_, gain_, bias_] =
+            [("x", &x), ("gain", &gain), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
+        let (y, saved) = (Buffer::empty(q, "y", rows * width), Buffer::empty(q, "saved", 2 * rows));
+        operations::layer_norm(q, shape, x_.read(), gain_.read(), bias_.read(), y.write(), saved.write());
+        let mut wanted = vec![0.0; x.len()];
+        cpu().layer_norm(shape, &x, &gain, &bias, &mut wanted, &mut vec![0.0; 2 * rows]);
+        y.is_near("layer_norm", &wanted);
+        y.has_bits("layer_norm", &orders::layer_norm(shape, &x, &gain, &bias));
+        saved.is_near("layer_norm", &saved_of(shape, &x));
+    }
+}
+
+pub fn layer_norm_gradient(q: &StandIn, extent: Extent) {
+    for &(rows, width) in extent.of(1, &ROWS) {
+        let shape = Rows { rows, width };
+        let (x, gain, dy) = (numbers(1, rows * width), numbers(2, width), numbers(4, rows * width));
+        let saved = saved_of(shape, &x);
+        let [x_, gain_, dy_, saved_] = [("x", &x), ("gain", &gain), ("dy", &dy), ("saved", &saved)]
+            .map(|(name, x)| Buffer::of(q, name, x));
+        let (mut dx, mut dgain, mut dbias) = (vec![0.0; x.len()], vec![0.0; width], vec![0.0; width]);
+        let mut room = vec![0.0; cpu().layer_norm_scratch(shape)];
+        cpu().layer_norm_gradient(
+            shape,
+            &x,
+            &gain,
+            &saved,
+            &dy,
+            Some(&mut dx),
+            &mut dgain,
+            &mut dbias,
+            &mut room,
+        );
+        for with_dx in [true, false] {
+            let out = Buffer::empty(q, "dx", rows * width);
+            let (out_gain, out_bias) = (Buffer::empty(q, "dgain", width), Buffer::empty(q, "dbias", width));
+            let scratch = Buffer::empty(q, "scratch", operations::layer_norm_scratch(shape));
+            operations::layer_norm_gradient(
+                q,
+                shape,
+                x_.read(),
+                gain_.read(),
+                saved_.read(),
+                dy_.read(),
+                with_dx.then(|| out.write()),
+                out_gain.write(),
+                out_bias.write(),
+                scratch.write(),
+            );
+            if with_dx {
+                out.is_near("layer_norm_gradient", &dx);
+            }
+            out_gain.is_near("layer_norm_gradient", &dgain);
+            out_bias.is_near("layer_norm_gradient", &dbias);
+            let [gains, biases] = orders::layer_norm_sums(shape, &x, &saved, &dy);
+            out_gain.has_bits("layer_norm_gradient", &gains);
+            out_bias.has_bits("layer_norm_gradient", &biases);
+        }
+    }
+}
+
+/// Images, channels, area; the second fills a run of values, the third has more than one, and planes of several pieces.
+const CHANNELS: [(usize, usize, usize); 7] =
+    [(4, 3, 25), (2, 2, 2048), (3, 2, 2049), (2, 17, 1), (1, 2, 37), (1, 300, 2), (9, 5, 13)];
+
+fn norm(&(images, channels, area): &(usize, usize, usize)) -> (ChannelNorm, usize) {
+    (ChannelNorm { images, channels, area, epsilon: 1e-5 }, images * channels * area)
+}
+
+pub fn batch_norm(q: &StandIn, extent: Extent) {
+    for (shape, len) in extent.of(1, &CHANNELS).iter().map(norm) {
+        let channels = shape.channels;
+        let x: Vec<f32> = numbers(1, len).iter().map(|v| v * 2.0 - 3.0).collect();
+        let (gain, bias) = (numbers(2, channels), numbers(3, channels));
+        let [x_, gain_, bias_] =
+            [("x", &x), ("gain", &gain), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
+        let [y, saved, sums] = [("y", len), ("saved", 2 * channels), ("sums", 2 * channels)]
+            .map(|(name, len)| Buffer::empty(q, name, len));
+        let scratch = Buffer::<f64>::empty(q, "scratch", operations::batch_norm_scratch(shape));
+        operations::batch_norm(
+            q,
+            shape,
+            x_.read(),
+            gain_.read(),
+            bias_.read(),
+            y.write(),
+            saved.write(),
+            sums.write(),
+            scratch.write(),
+        );
+        let [mut y2, mut saved2, mut sums2] =
+            [vec![0.0; len], vec![0.0; 2 * channels], vec![0.0; 2 * channels]];
+        cpu().batch_norm(shape, &x, &gain, &bias, &mut y2, &mut saved2, &mut sums2);
+        for (buffer, wanted) in [(y, y2), (saved, saved2), (sums, sums2)] {
+            buffer.is_near(&format!("batch_norm of {shape:?}"), &wanted);
+        }
+    }
+}
+
+pub fn batch_norm_by(q: &StandIn, extent: Extent) {
+    for (shape, len) in extent.of(1, &CHANNELS).iter().map(norm) {
+        let shape = ChannelNorm { epsilon: 1e-2, ..shape };
+        let channels = shape.channels;
+        let (x, gain, bias) = (numbers(1, len), numbers(2, channels), numbers(3, channels));
+        let variances = numbers(4, channels).into_iter().map(|v| v + 1.1);
+        let running: Vec<f32> = numbers(5, channels).into_iter().chain(variances).collect();
+        let [x_, gain_, bias_, running_] =
+            [("x", &x), ("gain", &gain), ("bias", &bias), ("running", &running)]
+                .map(|(name, x)| Buffer::of(q, name, x));
+        let y = Buffer::empty(q, "y", len);
+        operations::batch_norm_by(
+            q,
+            shape,
+            x_.read(),
+            gain_.read(),
+            bias_.read(),
+            running_.read(),
+            y.write(),
+        );
+        let mut wanted = vec![0.0; len];
+        cpu().batch_norm_by(shape, &x, &gain, &bias, &running, &mut wanted);
+        // One formula, one order: the same bits.
+        y.has_bits(&format!("batch_norm_by of {shape:?}"), &wanted);
+    }
+}
+
+pub fn batch_norm_gradient(q: &StandIn, extent: Extent) {
+    for (shape, len) in extent.of(1, &CHANNELS).iter().map(norm) {
+        let channels = shape.channels;
+        let (x, gain, dy) = (numbers(1, len), numbers(2, channels), numbers(4, len));
+        let mut saved = vec![0.0; 2 * channels];
+        cpu().batch_norm(
+            shape,
+            &x,
+            &gain,
+            &gain,
+            &mut vec![0.0; len],
+            &mut saved,
+            &mut vec![0.0; 2 * channels],
+        );
+        let (mut dx, mut dgain, mut dbias) = (vec![0.0; len], vec![0.0; channels], vec![0.0; channels]);
+        cpu().batch_norm_gradient(shape, &x, &gain, &saved, &dy, Some(&mut dx), &mut dgain, &mut dbias);
+        let [x_, gain_, saved_, dy_] = [("x", &x), ("gain", &gain), ("saved", &saved), ("dy", &dy)]
+            .map(|(name, x)| Buffer::of(q, name, x));
+        for with_dx in [true, false] {
+            let [out, out_gain, out_bias] = [("dx", len), ("dgain", channels), ("dbias", channels)]
+                .map(|(name, len)| Buffer::empty(q, name, len));
+            let scratch = Buffer::<f64>::empty(q, "scratch", operations::batch_norm_scratch(shape));
+            operations::batch_norm_gradient(
+                q,
+                shape,
+                x_.read(),
+                gain_.read(),
+                saved_.read(),
+                dy_.read(),
+                with_dx.then(|| out.write()),
+                out_gain.write(),
+                out_bias.write(),
+                scratch.write(),
+            );
+            if with_dx {
+                out.is_near(&format!("batch_norm_gradient of {shape:?}"), &dx);
+            }
+            out_gain.is_near(&format!("batch_norm_gradient of {shape:?}"), &dgain);
+            out_bias.is_near(&format!("batch_norm_gradient of {shape:?}"), &dbias);
+        }
+    }
+}

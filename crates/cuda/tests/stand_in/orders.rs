@@ -1,0 +1,120 @@
+//! The orders of sums as the kernels' top comments state them, once more and plainly: a sum has these very bits.
+
+use dtrain_engine::device::{Conv2d, Rows};
+use std::ops::Add;
+
+/// The sum of a warp's lanes: pairs 16, 8, 4, 2, 1 apart.
+pub fn across_warp<T: Copy + Add<Output = T>>(mut lanes: Vec<T>) -> T {
+    assert_eq!(lanes.len(), 32);
+    while lanes.len() > 1 {
+        let (low, high) = lanes.split_at(lanes.len() / 2);
+        lanes = low.iter().zip(high).map(|(&a, &b)| a + b).collect();
+    }
+    lanes[0]
+}
+
+/// The sum of a block's 256 threads: each warp, then the warps in order.
+pub fn across_block<T: Copy + Add<Output = T>>(threads: &[T]) -> T {
+    assert_eq!(threads.len(), 256);
+    let warps = threads.chunks(32).map(|warp| across_warp(warp.to_vec()));
+    warps.reduce(|sum, warp| sum + warp).expect("eight warps")
+}
+
+/// Sums of `lanes` lanes: lane `i` adds elements `i`, `i + lanes`, ... in order, from zero.
+pub fn in_lanes<T: Copy + Default + Add<Output = T>>(lanes: usize, x: impl Iterator<Item = T>) -> Vec<T> {
+    let mut sums = vec![T::default(); lanes];
+    for (i, v) in x.enumerate() {
+        sums[i % lanes] = sums[i % lanes] + v;
+    }
+    sums
+}
+
+fn in_order(x: impl IntoIterator<Item = f32>) -> f32 {
+    x.into_iter().reduce(|sum, v| sum + v).unwrap_or(0.0)
+}
+
+/// `column_parts`, then `sum_parts`: runs of 256 rows, eight lanes each.
+pub fn column_sums(shape: Rows, x: &[f32]) -> Vec<f32> {
+    let column = |c: usize| {
+        let values: Vec<f32> = x.iter().skip(c).step_by(shape.width).copied().collect();
+        in_order(values.chunks(256).map(|run| in_order(in_lanes(8, run.iter().copied()))))
+    };
+    (0..shape.width).map(column).collect()
+}
+
+/// `plane_parts`, then `sum_parts`: runs of 4 096 values of a channel, 256 lanes each.
+pub fn plane_sums([channels, area]: [usize; 2], x: &[f32]) -> Vec<f32> {
+    let channel = |c: usize| {
+        let planes = x.chunks(area).skip(c).step_by(channels);
+        let values: Vec<f32> = planes.flatten().copied().collect();
+        in_order(values.chunks(4096).map(|run| across_block(&in_lanes(256, run.iter().copied()))))
+    };
+    (0..channels).map(channel).collect()
+}
+
+/// `layer_norm`: 32 lanes a row, the variance in a second pass.
+pub fn layer_norm(shape: Rows, x: &[f32], gain: &[f32], bias: &[f32]) -> Vec<f32> {
+    let width = shape.width as f32;
+    let row = |x: &[f32]| {
+        let mean = across_warp(in_lanes(32, x.iter().copied())) / width;
+        let variance = across_warp(in_lanes(32, x.iter().map(|v| (v - mean) * (v - mean)))) / width;
+        let factor = 1.0 / (variance + 1e-5).sqrt();
+        let y = x
+            .iter()
+            .zip(gain)
+            .zip(bias)
+            .map(move |((v, gain), bias)| ((v - mean) * factor).mul_add(*gain, *bias));
+        y.collect::<Vec<f32>>()
+    };
+    x.chunks(shape.width).flat_map(row).collect()
+}
+
+/// `layer_norm_parts`, then `sum_parts`: runs of 64 rows, eight lanes each; `dgain`, then `dbias`.
+pub fn layer_norm_sums(shape: Rows, x: &[f32], saved: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
+    let run = |first: usize, column: usize| {
+        let mut lanes = [[0.0f32; 8]; 2];
+        for row in first..(first + 64).min(shape.rows) {
+            let (at, lane) = (row * shape.width + column, row % 8);
+            let hat = (x[at] - saved[2 * row]) * saved[2 * row + 1];
+            lanes[0][lane] = dy[at].mul_add(hat, lanes[0][lane]);
+            lanes[1][lane] += dy[at];
+        }
+        lanes.map(in_order)
+    };
+    [0, 1].map(|which| {
+        let column = |column| in_order((0..shape.rows).step_by(64).map(|first| run(first, column)[which]));
+        (0..shape.width).map(column).collect()
+    })
+}
+
+/// `conv2d_weight_gradient`, then `sum_parts`: ranges of cells, each in blocks of 512, in order by fused multiply-add.
+pub fn weight_gradient(shape: &Conv2d, x: &[f32], dy: &[f32]) -> Vec<f32> {
+    let [out_height, out_width] = shape.output_size();
+    let (area, window) = (out_height * out_width, shape.kernel[0] * shape.kernel[1]);
+    let cells = shape.images * area;
+    let splits = cells.div_ceil(2048).clamp(1, 64);
+    let each = cells.div_ceil(splits).next_multiple_of(16);
+    // The element that a place of a kernel meets at a cell, zero outside the image.
+    let met = |term: usize, cell: usize| {
+        let (channel, place) = (term / window, term % window);
+        let at = [cell % area / out_width, cell % area % out_width];
+        let place = [place / shape.kernel[1], place % shape.kernel[1]];
+        let at = [0, 1].map(|d| (at[d] * shape.stride[d] + place[d]).wrapping_sub(shape.padding[d]));
+        let inside = at[0] < shape.size[0] && at[1] < shape.size[1];
+        let plane = cell / area * shape.channels + channel;
+        if inside { x[(plane * shape.size[0] + at[0]) * shape.size[1] + at[1]] } else { 0.0 }
+    };
+    let element = |output: usize, term: usize| {
+        in_order((0..splits).map(|split| {
+            let range = (split * each).min(cells)..((split + 1) * each).min(cells);
+            in_order(range.clone().step_by(512).map(|start| {
+                (start..(start + 512).min(range.end)).fold(0.0f32, |sum, cell| {
+                    let dy = dy[(cell / area * shape.outputs + output) * area + cell % area];
+                    dy.mul_add(met(term, cell), sum)
+                })
+            }))
+        }))
+    };
+    let terms = shape.channels * window;
+    (0..shape.outputs * terms).map(|i| element(i / terms, i % terms)).collect()
+}

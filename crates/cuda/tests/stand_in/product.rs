@@ -1,0 +1,63 @@
+//! Checks of matrix products: the CPU's bits.
+
+use super::{Buffer, Extent, StandIn, cpu, numbers};
+use dtrain_cuda::operations;
+use dtrain_engine::device::{Activation, Device, Product, Rows, Strides, Write};
+
+pub fn product(q: &StandIn, extent: Extent) {
+    let sizes =
+        [(1, 1, 1), (1, 33, 7), (33, 1, 513), (64, 64, 16), (65, 63, 1030), (130, 70, 17), (50, 70, 40)];
+    for &(m, n, k) in extent.of(1, &sizes) {
+        for (a_turned, b_turned) in [(false, false), (false, true), (true, false), (true, true)] {
+            for write in [Write::Set, Write::Add] {
+                let a = if a_turned { Strides::transposed(m + 1) } else { Strides::rows(k + 2) };
+                let b = if b_turned { Strides::transposed(k + 3) } else { Strides::rows(n + 1) };
+                let shape = Product { m, n, k, a, b, c_row: n + 3, write };
+                let (x, y) = (numbers(1, (m + 1) * (k + 2)), numbers(2, (n + 1) * (k + 3)));
+                let mut wanted = numbers(3, m * (n + 3));
+                let (x_, y_, c) =
+                    (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y), Buffer::of(q, "c", &wanted));
+                operations::product(q, &shape, x_.read(), y_.read(), c.write());
+                cpu().product(&shape, &x, &y, &mut wanted);
+                // The CPU adds each block of K to C, a kernel adds their sum: more than one block may differ.
+                if write == Write::Add && k > 512 {
+                    c.is_near(&format!("{shape:?}"), &wanted);
+                } else {
+                    c.has_bits(&format!("{shape:?}"), &wanted);
+                }
+            }
+        }
+    }
+}
+
+pub fn strided_product(q: &StandIn, _: Extent) {
+    let (a, b) = (Strides { row: 40, col: 3 }, Strides { row: 2, col: 30 });
+    let shape = Product { m: 9, n: 11, k: 13, a, b, c_row: 11, write: Write::Set };
+    let (x, y) = (numbers(1, 400), numbers(2, 400));
+    let (x_, y_, c) = (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y), Buffer::empty(q, "c", 99));
+    operations::product(q, &shape, x_.read(), y_.read(), c.write());
+    let mut wanted = vec![0.0; 99];
+    cpu().product(&shape, &x, &y, &mut wanted);
+    c.has_bits("a product with strides in both directions", &wanted);
+}
+
+pub fn linear(q: &StandIn, extent: Extent) {
+    for &(rows, inputs, width) in
+        extent.of(1, &[(1, 3, 5), (65, 600, 10), (7, 513, 70), (64, 64, 64), (5, 20, 7)])
+    {
+        for activation in [Activation::None, Activation::Relu] {
+            for with_bias in [false, true] {
+                let (x, w, bias) = (numbers(1, rows * inputs), numbers(2, width * inputs), numbers(3, width));
+                let [x_, w_, bias_] =
+                    [("x", &x), ("w", &w), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
+                let (y, shape) = (Buffer::empty(q, "y", rows * width), Rows { rows, width });
+                let given = with_bias.then(|| bias_.read());
+                operations::linear(q, shape, inputs, x_.read(), w_.read(), given, activation, y.write());
+                let mut wanted = vec![0.0; rows * width];
+                let given = with_bias.then_some(&bias[..]);
+                cpu().linear(shape, inputs, &x, &w, given, activation, &mut wanted);
+                y.has_bits(&format!("linear of {shape:?} with {inputs} inputs"), &wanted);
+            }
+        }
+    }
+}

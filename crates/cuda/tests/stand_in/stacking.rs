@@ -1,0 +1,96 @@
+//! A row's bits do not depend on how many rows there are: a rank may stack the rows of several micro-batches.
+
+use super::memory::Number;
+use super::{Buffer, StandIn, numbers};
+use dtrain_cuda::operations;
+use dtrain_engine::device::{Activation, Attention, Conv2d, Rows};
+
+/// Rows that are stacked.
+const MANY: usize = 131;
+
+/// Runs an operation on all rows at once and on some alone; the closure gets the number of rows, its operand's rows and
+/// returns the rows of its result.
+fn alone(q: &StandIn, what: &str, many: usize, x: &[f32], run: impl Fn(usize, &[f32]) -> Vec<f32>) {
+    let whole = run(many, x);
+    let (wide, out) = (x.len() / many, whole.len() / many);
+    for row in [0, 1, many / 2, many - 1] {
+        let one = run(1, &x[row * wide..][..wide]);
+        let stacked = &whole[row * out..][..out];
+        if one.iter().zip(stacked).any(|(one, stacked)| one.bits() != stacked.bits()) {
+            q.wrong(format!("{what}: row {row} has other bits alone"));
+        }
+    }
+}
+
+/// Of linear layers, layer norm and its gradient, convolutions and attention.
+pub fn rows_are_the_same_alone(q: &StandIn) {
+    let (width, inputs) = (70, 600);
+    let (w, bias) = (numbers(1, width * inputs), numbers(2, width));
+    let (w_, bias_) = (Buffer::of(q, "w", &w), Buffer::of(q, "bias", &bias));
+    alone(q, "linear", MANY, &numbers(3, MANY * inputs), |rows, x| {
+        let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", rows * width));
+        let (given, activation) = (Some(bias_.read()), Activation::None);
+        operations::linear(
+            q,
+            Rows { rows, width },
+            inputs,
+            x.read(),
+            w_.read(),
+            given,
+            activation,
+            y.write(),
+        );
+        y.now()
+    });
+    alone(q, "layer norm and its gradient", MANY, &numbers(4, MANY * width), |rows, x| {
+        let shape = Rows { rows, width };
+        let x = Buffer::of(q, "x", x);
+        let [y, dx, saved] = [rows * width, rows * width, 2 * rows].map(|len| Buffer::empty(q, "out", len));
+        let [dgain, dbias, scratch] =
+            [width, width, operations::layer_norm_scratch(shape)].map(|len| Buffer::empty(q, "out", len));
+        operations::layer_norm(q, shape, x.read(), bias_.read(), bias_.read(), y.write(), saved.write());
+        operations::layer_norm_gradient(
+            q,
+            shape,
+            x.read(),
+            bias_.read(),
+            saved.read(),
+            y.read(),
+            Some(dx.write()),
+            dgain.write(),
+            dbias.write(),
+            scratch.write(),
+        );
+        dx.now()
+    });
+    let conv = |images| Conv2d {
+        images,
+        channels: 3,
+        size: [7, 9],
+        outputs: 5,
+        kernel: [3, 3],
+        stride: [2, 1],
+        padding: [1, 1],
+    };
+    let kernels = Buffer::of(q, "w", &w[..135]);
+    alone(q, "convolution", 5, &numbers(5, 5 * 189), |images, x| {
+        let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * 180));
+        operations::conv2d(q, &conv(images), x.read(), kernels.read(), None, Activation::Relu, y.write());
+        y.now()
+    });
+    alone(q, "gradient of a convolution's input", 5, &numbers(5, 5 * 180), |images, dy| {
+        let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
+        operations::conv2d_input_gradient(q, &conv(images), kernels.read(), dy.read(), dx.write());
+        dx.now()
+    });
+    alone(q, "attention and its gradient", 3, &numbers(6, 3 * 3 * 40 * 66), |batch, qkv| {
+        let shape = Attention { batch, time: 40, heads: 2, head: 33 };
+        let qkv = Buffer::of(q, "qkv", qkv);
+        let [y, d, saved, scratch] =
+            [batch * 2640, 3 * batch * 2640, batch * 80, batch * 80].map(|len| Buffer::empty(q, "out", len));
+        operations::attention(q, &shape, qkv.read(), y.write(), saved.write());
+        let (saved, out) = (saved.read(), y.read());
+        operations::attention_gradient(q, &shape, qkv.read(), out, saved, out, d.write(), scratch.write());
+        d.now()
+    });
+}

@@ -1,0 +1,451 @@
+//! The collectives of one rank over a communicator.
+//!
+//! A collective is work on one stream, put there by `start`: first the records (see `record.rs`), then the floats, with a
+//! mark behind each. `finish` waits for the marks, so the device works while the host goes on. *exact*: every owner gets
+//! all roots of its chunk, the device adds them in tree order, and the sums go to everybody. *ring*: one all-reduce of the
+//! library. Trailers are added on the host, in the order of `dtrain-collective`, as every other backend does.
+//!
+//! It does not know what the floats mean, nor how the communicator came about.
+
+use crate::device::{Device, DeviceArena, DeviceError, Place};
+use crate::pause::{Deadline, Pause};
+use crate::transfer::Map;
+use crate::{Communicator, CommunicatorAborter, Group, NcclError, record};
+use dtrain_collective::{
+    Abort, AbortFlag, Aborter, Arena, Backend, Chunks, CollectiveError, CountPlan, Geometry, Intent,
+    Membership, Mode, Moves, Op, OpKind, Plans, Progress, Sequence,
+};
+use dtrain_types::{Rank, Trailer};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a drop waits for the stream before it leaves the memory behind.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a backend is made for.
+#[derive(Clone, Debug)]
+pub struct NcclSetup<'a> {
+    /// The generation.
+    pub membership: Membership,
+    /// The order of the sums.
+    pub mode: Mode,
+    /// Steps that are prepared for: micro-batches.
+    pub counts: &'a [u32],
+}
+
+/// What is left of a backend: what the next one can be made of.
+pub struct Parts<D: Device> {
+    /// The device; its stream is at rest.
+    pub device: D,
+    /// The slots. After a failure nothing is known of what is in them.
+    pub arena: D::Arena,
+    /// The communicator, unless the backend had failed.
+    pub communicator: Option<Communicator>,
+}
+
+/// Collectives over NCCL or RCCL, with the help of a device.
+pub struct NcclBackend<D: Device> {
+    /// `None` only in the end.
+    held: Option<Held<D>>,
+    communicator: Option<Communicator>,
+    map: Map,
+    plans: Plans,
+    progress: Progress,
+    abort: Arc<NcclAbort>,
+    trailers: Vec<Trailer>,
+    trailer_stack: Vec<Trailer>,
+    /// What the device failed in while nobody could be told.
+    failure: Option<CollectiveError>,
+}
+
+/// All that the stream may touch. The device comes last: its stream must outlive what it touches.
+struct Held<D: Device> {
+    sums: BTreeMap<u32, D::Sum>,
+    /// The records on the host, and on the device.
+    mailbox: D::Memory,
+    records: D::Memory,
+    staging: D::Memory,
+    staged: usize,
+    /// Behind the records, and behind everything.
+    told: D::Event,
+    done: D::Event,
+    arena: D::Arena,
+    device: D,
+}
+
+struct NcclAbort {
+    flag: AbortFlag,
+    communicator: CommunicatorAborter,
+}
+
+impl Abort for NcclAbort {
+    fn abort(&self, reason: &str) {
+        self.flag.set(reason);
+        self.communicator.abort(reason);
+    }
+}
+
+impl From<DeviceError> for CollectiveError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device { what: error.0 }
+    }
+}
+
+impl<D: Device> NcclBackend<D> {
+    /// Takes up a generation on a device, in an arena that may be larger than the generation needs.
+    ///
+    /// *Errors*: [`CollectiveError::Membership`]; `Device` if there is not enough memory. *Panics* if the communicator is
+    /// not that of the membership, if the arena lacks slots, and as [`Backend::prepare`].
+    pub fn new(
+        device: D,
+        arena: D::Arena,
+        communicator: Communicator,
+        setup: NcclSetup<'_>,
+    ) -> Result<Self, CollectiveError> {
+        setup.membership.check()?;
+        let (rank, world) = (setup.membership.rank.index(), setup.membership.ranges.len());
+        let place = (communicator.rank(), communicator.world());
+        assert_eq!(place, (rank, world), "the communicator is not that of the generation");
+        let geometry = arena.geometry();
+        // From what all ranks know alike, whatever arenas they have: all records must have one size.
+        let covered = setup.membership.ranges.last().map_or(0, |range| range.hi);
+        let record_size = record::size(Geometry::bound(0, covered, setup.mode).root_slots);
+        let held = Held {
+            sums: BTreeMap::new(),
+            mailbox: device.allocate(Place::Host, world * record_size)?,
+            records: device.allocate(Place::Device, world * record_size)?,
+            staging: device.allocate(Place::Device, 0)?,
+            staged: 0,
+            told: device.event()?,
+            done: device.event()?,
+            arena,
+            device,
+        };
+        let map = Map {
+            rank,
+            world,
+            chunks: Chunks::even(geometry.len, world),
+            slots: (0..geometry.root_slots).map(|slot| held.arena.address(slot)).collect(),
+            records: held.device.address(&held.records),
+            record_size,
+            staging: held.device.address(&held.staging),
+        };
+        let abort = NcclAbort { flag: AbortFlag::default(), communicator: communicator.aborter() };
+        let mut backend = Self {
+            held: Some(held),
+            communicator: Some(communicator),
+            map,
+            plans: Plans::new(setup.membership, setup.mode),
+            progress: Progress::default(),
+            abort: Arc::new(abort),
+            trailers: Vec::new(),
+            trailer_stack: Vec::new(),
+            failure: None,
+        };
+        backend.prepare(setup.counts);
+        backend.failure.take().map_or(Ok(backend), Err)
+    }
+
+    /// Ends this backend and gives back what it was made of. *Blocks* for a failed one's abort and for the stream, at most
+    /// `within` each.
+    ///
+    /// *Errors*: [`NcclError::Stuck`] if the stream still works on the memory after an abort; then the memory is never
+    /// freed. *Panics* in a collective of a living backend.
+    pub fn dissolve(mut self, within: Duration) -> Result<Parts<D>, NcclError> {
+        let alive = self.alive().is_ok() && !self.progress.is_dead();
+        if alive {
+            self.progress.assert_idle();
+        }
+        let communicator = self.communicator.take().expect("only the end takes it");
+        let communicator = match alive {
+            true => Some(communicator),
+            false => {
+                communicator.abort(within)?;
+                None
+            }
+        };
+        let held = self.held.take().expect("only the end takes it");
+        match is_at_rest(&held, within) {
+            true => Ok(Parts { device: held.device, arena: held.arena, communicator }),
+            false => {
+                std::mem::forget(held);
+                Err(NcclError::Stuck { within })
+            }
+        }
+    }
+
+    fn held(&self) -> &Held<D> {
+        self.held.as_ref().expect("only the end takes it")
+    }
+
+    fn communicator(&self) -> &Communicator {
+        self.communicator.as_ref().expect("only the end takes it")
+    }
+
+    fn alive(&self) -> Result<(), CollectiveError> {
+        self.abort.flag.check()?;
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Passes a result on. After an error the backend is dead, and its work on the device is ended.
+    fn or_die<T>(&mut self, result: Result<T, CollectiveError>) -> Result<T, CollectiveError> {
+        if let Err(error) = &result {
+            // Not the flag of this backend: later calls say that it is dead, unless somebody else aborted it.
+            self.abort.communicator.abort(&error.to_string());
+        }
+        self.progress.or_die(result)
+    }
+
+    fn begin(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {
+        self.alive()?;
+        self.progress.may_begin(seq)?;
+        op.assert_fits(self.plans.membership().world());
+        let intent = Intent::new(seq, op);
+        let trailers = match op.reduction() {
+            None => &[],
+            Some((count, trailers)) => {
+                let own = self.plans.get(count).leaves_of(self.map.rank).len();
+                let what = "a trailer for each own root";
+                assert_eq!(trailers.len(), own, "a step of {count} micro-batches needs {what}");
+                trailers
+            }
+        };
+        self.progress.begin(intent);
+        let generation = self.plans.membership().generation;
+        record::write(self.letter(self.map.rank), generation, intent, trailers);
+        self.tell()?;
+        match (op.kind(), self.plans.mode()) {
+            (OpKind::AllReduce | OpKind::ReduceScatter, Mode::Exact) => self.sum_exact(intent)?,
+            (OpKind::AllReduce | OpKind::ReduceScatter, Mode::Ring) => self.sum_ring(intent)?,
+            (OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy, _) => {
+                let (world, len) = (self.map.world, self.held().arena.geometry().len);
+                self.spread(|rank| op.moves(rank, world, len).expect("it is no reduction"))?;
+            }
+        }
+        let held = self.held();
+        Ok(held.device.record(&held.done)?)
+    }
+
+    /// A rank's record on the host; nobody else's between collectives, and after the first mark.
+    fn letter(&mut self, rank: usize) -> &mut [u8] {
+        let size = self.map.record_size;
+        let held = self.held.as_mut().expect("only the end takes it");
+        let address = held.device.address(&held.mailbox).plus(rank * size);
+        // SAFETY: the mailbox is host memory for a record of each rank, and the stream is done with it: before the
+        // collective puts its copies there, and behind its first mark. The borrow of `self` keeps it alive.
+        unsafe { std::slice::from_raw_parts_mut(address.0, size) }
+    }
+
+    /// Puts the exchange of records on the stream, with a mark behind it.
+    fn tell(&self) -> Result<(), CollectiveError> {
+        let (held, map) = (self.held(), &self.map);
+        let (mailbox, own) = (held.device.address(&held.mailbox), map.rank * map.record_size);
+        if map.world > 1 {
+            // SAFETY: both are memory for a record of each rank, which is dropped when the stream has passed the last mark.
+            unsafe { held.device.copy(mailbox.plus(own), map.record(map.rank), map.record_size)? };
+            // SAFETY: as above.
+            self.group(|group| unsafe { map.tell(group) })?;
+            // SAFETY: as above; the host looks at it behind the mark.
+            unsafe { held.device.copy(map.records, mailbox, map.world * map.record_size)? };
+        }
+        Ok(held.device.record(&held.told)?)
+    }
+
+    fn group(&self, work: impl FnOnce(&Group<'_>) -> Result<(), NcclError>) -> Result<(), CollectiveError> {
+        Ok(self.communicator().group(self.held().device.stream(), work)?)
+    }
+
+    /// *Order*: the reduction tree. A rank alone has its sum where it should be: its only root is the whole tree.
+    fn sum_exact(&self, intent: Intent) -> Result<(), CollectiveError> {
+        let (held, map) = (self.held(), &self.map);
+        if map.world == 1 {
+            return Ok(());
+        }
+        let plan: &CountPlan = self.plans.get(intent.operand);
+        // SAFETY: the slots are this backend's until `finish`, and all memory lives until the stream has passed it.
+        self.group(|group| unsafe { map.contribute(group, plan) })?;
+        // SAFETY: as above; the stream comes to the addition when all leaves are there.
+        unsafe { held.device.add(&held.sums[&intent.operand])? };
+        match intent.kind {
+            OpKind::AllReduce => {
+                self.spread(|rank| Moves { gives: Some(map.chunks.chunk(rank)), takes: true })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// *Order*: the library's. A reduce-scatter is the same sum, of which the rank looks at its chunk alone.
+    fn sum_ring(&self, intent: Intent) -> Result<(), CollectiveError> {
+        let (held, map) = (self.held(), &self.map);
+        if map.world == 1 {
+            return Ok(());
+        }
+        let floats = held.arena.geometry().len;
+        if self.plans.get(intent.operand).leaves_of(map.rank).is_empty() {
+            // A rank without a micro-batch adds what changes no float: only with -0 is x + y = x for every x, -0 included.
+            // SAFETY: the slots are this backend's until `finish`.
+            unsafe { held.device.fill(map.slots[0], floats, -0.0)? };
+        }
+        // SAFETY: as above.
+        self.group(|group| unsafe { group.all_reduce(map.slots[0], floats) })
+    }
+
+    fn spread(&self, moves: impl Fn(usize) -> Moves) -> Result<(), CollectiveError> {
+        // SAFETY: the slots are this backend's until `finish`, and live until the stream has passed this.
+        self.group(|group| unsafe { self.map.spread(group, moves) })
+    }
+
+    fn complete(&mut self, seq: Sequence) -> Result<Trailer, CollectiveError> {
+        self.alive()?;
+        let intent = self.progress.running(seq)?;
+        self.reach(&self.held().told)?;
+        let generation = self.plans.membership().generation;
+        let (own, world) = (self.map.rank, self.map.world);
+        for peer in (0..world).filter(|peer| *peer != own) {
+            record::agree(self.letter(peer), Rank(peer as u32), generation, intent)?;
+        }
+        self.reach(&self.held().done)?;
+        let reduced = self.reduce_trailers(intent);
+        self.progress.end();
+        Ok(reduced)
+    }
+
+    /// *Blocks* until the stream has passed a mark, and all is well.
+    fn reach(&self, mark: &D::Event) -> Result<(), CollectiveError> {
+        let mut pause = Pause::default();
+        loop {
+            let happened = self.held().device.has_happened(mark)?;
+            // In this order. An abort ends the work on the stream, so the stream may pass the mark although nothing was
+            // done. But the flag is set before the abort begins: who sees the mark because of it then sees the flag.
+            self.abort.flag.check()?;
+            self.communicator().check()?;
+            if happened {
+                return Ok(());
+            }
+            pause.once();
+        }
+    }
+
+    fn reduce_trailers(&mut self, intent: Intent) -> Trailer {
+        if !matches!(intent.kind, OpKind::AllReduce | OpKind::ReduceScatter) {
+            return Trailer::EMPTY;
+        }
+        let plan = self.plans.get(intent.operand).clone();
+        self.trailers.clear();
+        for rank in 0..self.map.world {
+            for root in 0..plan.leaves_of(rank).len() {
+                let trailer = record::trailer(self.letter(rank), root);
+                self.trailers.push(trailer);
+            }
+        }
+        plan.trailer_order().sum_trailers(&self.trailers, &mut self.trailer_stack)
+    }
+
+    /// Makes room for what peers send, and plans the additions.
+    fn plan_sums(&mut self) -> Result<(), DeviceError> {
+        let held = self.held.as_mut().expect("only the end takes it");
+        let most = self.plans.iter().map(|plan| self.map.staged(plan)).max().unwrap_or(0);
+        if self.plans.mode() == Mode::Ring || self.map.world == 1 {
+            return Ok(());
+        }
+        if most > held.staged {
+            held.staging = held.device.allocate(Place::Device, most * size_of::<f32>())?;
+            held.staged = most;
+            self.map.staging = held.device.address(&held.staging);
+            held.sums.clear();
+        }
+        for (count, plan) in self.plans.by_count() {
+            if !held.sums.contains_key(&count) {
+                held.sums.insert(count, self.map.plan_sum(&held.device, plan)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// *Blocks* at most `within` until the stream has passed all that was put on it.
+fn is_at_rest<D: Device>(held: &Held<D>, within: Duration) -> bool {
+    let deadline = Deadline::after(within);
+    let mut pause = Pause::default();
+    // A mark of its own: a collective that failed halfway has put down none.
+    if held.device.record(&held.done).is_err() {
+        return false;
+    }
+    loop {
+        match held.device.has_happened(&held.done) {
+            Ok(true) => return true,
+            Ok(false) if !deadline.is_over() => pause.once(),
+            Ok(false) | Err(_) => return false,
+        }
+    }
+}
+
+impl<D: Device> Drop for NcclBackend<D> {
+    fn drop(&mut self) {
+        // First the communicator, so that its work on the stream ends; it waits for that by itself.
+        drop(self.communicator.take());
+        let Some(held) = self.held.take() else { return };
+        if !is_at_rest(&held, GRACE) {
+            tracing::warn!("the memory of {} is left to a stream that does not end", held.device.describe());
+            std::mem::forget(held);
+        }
+    }
+}
+
+impl<D: Device> Backend for NcclBackend<D> {
+    fn prepare(&mut self, counts: &[u32]) {
+        self.plans.prepare(counts);
+        let Geometry { root_slots, .. } = self.held().arena.geometry();
+        let own = self.map.rank;
+        let fits = self
+            .plans
+            .iter()
+            .all(|plan| (0..self.map.world).all(|rank| plan.leaves_of(rank).len() <= root_slots));
+        assert!(fits, "the arena of rank {own} lacks root slots");
+        let room = self.plans.iter().map(|plan| plan.leaf_count()).max().unwrap_or(0);
+        self.trailers.reserve(room);
+        self.trailer_stack.reserve(room);
+        if let Err(error) = self.plan_sums() {
+            self.failure = Some(error.into());
+        }
+    }
+
+    fn arena(&mut self) -> &mut dyn Arena {
+        self.progress.assert_idle();
+        &mut self.held.as_mut().expect("only the end takes it").arena
+    }
+
+    fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {
+        let result = self.begin(seq, op);
+        self.or_die(result)
+    }
+
+    fn finish(&mut self, seq: Sequence) -> Result<Trailer, CollectiveError> {
+        let result = self.complete(seq);
+        self.or_die(result)
+    }
+
+    fn aborter(&self) -> Aborter {
+        Aborter::new(self.abort.clone())
+    }
+
+    fn describe(&self) -> String {
+        let mode = if self.plans.mode() == Mode::Exact { "exact" } else { "ring" };
+        let (library, device) = (self.communicator().library(), self.held().device.describe());
+        let (rank, world) = (self.map.rank, self.map.world);
+        format!("NCCL {} on {device}, {mode}, rank {rank} of {world}", library.version())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn minus_zero_changes_no_float_and_zero_does() {
+        for x in [0.0f32, -0.0, 1.5, f32::INFINITY, f32::MIN_POSITIVE / 2.0, f32::MAX] {
+            assert_eq!((x + -0.0).to_bits(), x.to_bits());
+            assert_eq!((-0.0 + x).to_bits(), x.to_bits());
+        }
+        assert_ne!((-0.0f32 + 0.0).to_bits(), (-0.0f32).to_bits());
+    }
+}

@@ -1,0 +1,35 @@
+//! Collectives over NCCL or RCCL: a library found at run time, a communicator that can be stopped, and a
+//! [`NcclBackend`] for `dtrain-collective`.
+//!
+//! The library is opened by the paths that a caller names; without one everything here still builds, and opening is an
+//! error that says what was tried. Communicators are never blocking: every call is polled, so that a thread of its own
+//! can abort while others wait, and a wait ends within a deadline whatever the peers do.
+//!
+//! Streams, events, memory and the addition in tree order come from a [`Device`]. [`HostDevice`] is this host: with the
+//! library of `dtrain-fake-nccl` all of this crate runs where there is no GPU.
+//!
+//! This crate does not know steps, models or supervisors, nor how the unique id came here.
+
+mod abort;
+mod backend;
+mod communicator;
+mod device;
+mod error;
+mod group;
+mod host_device;
+mod library;
+mod locate;
+mod pause;
+mod record;
+mod shared;
+mod transfer;
+
+pub use abort::CommunicatorAborter;
+pub use backend::{NcclBackend, NcclSetup, Parts};
+pub use communicator::{Communicator, Forming, ParentState, Revoked};
+pub use device::{Address, Device, DeviceArena, DeviceError, Place, Stream};
+pub use error::NcclError;
+pub use group::Group;
+pub use host_device::{HostDevice, HostEvent, HostMemory, HostSlots, HostSum};
+pub use library::{Function, Library, UniqueId, Version};
+pub use locate::{candidates, open};

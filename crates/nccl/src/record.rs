@@ -1,0 +1,122 @@
+//! What a rank tells all others in every collective, beside the floats: what it is doing, and the trailers of its roots.
+//!
+//! One fixed size for all ranks and all collectives of a generation, so that ranks in different collectives still
+//! understand each other, and each finds out. It is bytes in one order, whatever machine wrote them.
+
+use dtrain_collective::{CollectiveError, Intent, OpKind};
+use dtrain_types::{Generation, Rank, Trailer};
+
+/// Bytes of a trailer, and of what stands before the trailers.
+const PART: usize = 64;
+
+const KINDS: [OpKind; 6] = [
+    OpKind::AllReduce,
+    OpKind::ReduceScatter,
+    OpKind::AllGather,
+    OpKind::Broadcast,
+    OpKind::Barrier,
+    OpKind::Copy,
+];
+
+/// Bytes of a record with room for the trailers of so many roots.
+pub(crate) fn size(roots: usize) -> usize {
+    (1 + roots) * PART
+}
+
+/// Writes a record. *Panics* if there are more trailers than room.
+pub(crate) fn write(record: &mut [u8], generation: Generation, intent: Intent, trailers: &[Trailer]) {
+    let kind = KINDS.iter().position(|kind| *kind == intent.kind).expect("all kinds are listed") as u64;
+    put(record, [generation.0, intent.sequence.0, kind, u64::from(intent.operand), trailers.len() as u64]);
+    for (part, trailer) in record[PART..][..trailers.len() * PART].chunks_exact_mut(PART).zip(trailers) {
+        let Trailer { loss, weight, samples, predictions, correct, check, stop, non_finite } = *trailer;
+        let flags = u64::from(stop) << 32 | u64::from(non_finite);
+        put(part, [loss.to_bits(), weight.to_bits(), samples, predictions, correct, check, flags]);
+    }
+}
+
+/// Compares what a peer is doing with what this rank is doing.
+///
+/// *Errors*: [`CollectiveError::Mismatch`], [`CollectiveError::Superseded`].
+pub(crate) fn agree(
+    record: &[u8],
+    from: Rank,
+    generation: Generation,
+    intent: Intent,
+) -> Result<(), CollectiveError> {
+    let [theirs, sequence, kind, operand, _] = get(record);
+    if theirs != generation.0 {
+        return Err(CollectiveError::Superseded { from, generation });
+    }
+    let kind = KINDS.get(kind as usize).copied();
+    let ours = (intent.sequence.0, Some(intent.kind), u64::from(intent.operand));
+    if (sequence, kind, operand) == ours {
+        return Ok(());
+    }
+    let kind = kind.map_or("something unknown".to_owned(), |kind| format!("{kind:?}"));
+    Err(CollectiveError::Mismatch {
+        from,
+        sequence: intent.sequence,
+        theirs: format!("{kind} {operand} as number {sequence}"),
+        ours: format!("{:?} {} as number {}", intent.kind, intent.operand, intent.sequence),
+    })
+}
+
+/// Reads the trailer of one root.
+pub(crate) fn trailer(record: &[u8], root: usize) -> Trailer {
+    let [loss, weight, samples, predictions, correct, check, flags] = get(&record[(1 + root) * PART..]);
+    Trailer {
+        loss: f64::from_bits(loss),
+        weight: f64::from_bits(weight),
+        samples,
+        predictions,
+        correct,
+        check,
+        stop: (flags >> 32) as u32,
+        non_finite: flags as u32,
+    }
+}
+
+fn put<const N: usize>(to: &mut [u8], words: [u64; N]) {
+    for (bytes, word) in to.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn get<const N: usize>(from: &[u8]) -> [u64; N] {
+    std::array::from_fn(|i| u64::from_le_bytes(from[i * 8..][..8].try_into().expect("eight bytes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_collective::Sequence;
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written() {
+        let trailer_of = |i: u64| Trailer {
+            loss: -0.0,
+            weight: 1.0 / (i + 3) as f64,
+            samples: i,
+            predictions: u64::MAX - i,
+            correct: 7 * i,
+            check: u64::MAX / (i + 2),
+            stop: 1 << 31 | i as u32,
+            non_finite: u32::MAX - i as u32,
+        };
+        let trailers: Vec<Trailer> = (0..3).map(trailer_of).collect();
+        let mut bytes = vec![0xaa; size(4)];
+        for (kind, operand) in KINDS.into_iter().zip([16, 9, 0, 3, 0, u32::MAX]) {
+            let intent = Intent { sequence: Sequence(1 << 40 | 5), kind, operand };
+            write(&mut bytes, Generation(9), intent, &trailers);
+            assert_eq!(agree(&bytes, Rank(2), Generation(9), intent), Ok(()));
+            let got: Vec<Trailer> = (0..3).map(|root| trailer(&bytes, root)).collect();
+            assert_eq!(got, trailers);
+            assert!(got.iter().all(|trailer| trailer.loss.is_sign_negative()));
+            let later = Intent { sequence: Sequence(1 << 40 | 6), ..intent };
+            let found = agree(&bytes, Rank(2), Generation(9), later);
+            assert!(matches!(found, Err(CollectiveError::Mismatch { from: Rank(2), .. })), "{found:?}");
+            let found = agree(&bytes, Rank(2), Generation(10), intent);
+            assert!(matches!(found, Err(CollectiveError::Superseded { .. })), "{found:?}");
+        }
+    }
+}

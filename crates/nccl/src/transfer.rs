@@ -1,0 +1,144 @@
+//! Which bytes of a collective go where, as calls of one group; the order of sums is that of `dtrain-collective`.
+//!
+//! It knows addresses and ranks, and waits for nothing.
+
+use crate::device::{Address, Device, DeviceError};
+use crate::{Group, NcclError};
+use dtrain_collective::{Chunks, CountPlan, Moves};
+use std::ops::Range;
+
+/// Where everything of one rank lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Map {
+    pub rank: usize,
+    pub world: usize,
+    /// Who owns which part of a slot.
+    pub chunks: Chunks,
+    /// The slots that may be roots.
+    pub slots: Vec<Address>,
+    /// One record for each rank.
+    pub records: Address,
+    pub record_size: usize,
+    /// The peers' roots of this rank's chunk, one after the other.
+    pub staging: Address,
+}
+
+const FLOAT: usize = size_of::<f32>();
+
+impl Map {
+    fn peers(&self) -> impl Iterator<Item = usize> {
+        // Each rank begins with its right neighbour, so that not all begin with the same one.
+        (1..self.world).map(|step| (self.rank + step) % self.world)
+    }
+
+    pub fn own_chunk(&self) -> Range<usize> {
+        self.chunks.chunk(self.rank)
+    }
+
+    /// Where the record of a rank lies.
+    pub fn record(&self, rank: usize) -> Address {
+        self.records.plus(rank * self.record_size)
+    }
+
+    /// Where a leaf of this rank's chunk lies: in a slot, or staged.
+    fn leaf(&self, plan: &CountPlan, leaf: usize) -> Address {
+        let chunk = self.own_chunk();
+        match plan.staged(leaf, self.rank) {
+            Some(place) => self.staging.float(place * chunk.len()),
+            None => self.slots[leaf - plan.leaves_of(self.rank).start].float(chunk.start),
+        }
+    }
+
+    /// Floats that are staged for a plan.
+    pub fn staged(&self, plan: &CountPlan) -> usize {
+        (plan.leaf_count() - plan.leaves_of(self.rank).len()) * self.own_chunk().len()
+    }
+
+    /// Plans the addition of this rank's chunk.
+    pub fn plan_sum<D: Device>(&self, device: &D, plan: &CountPlan) -> Result<D::Sum, DeviceError> {
+        let leaves: Vec<Address> = (0..plan.leaf_count()).map(|leaf| self.leaf(plan, leaf)).collect();
+        let chunk = self.own_chunk();
+        device.plan_sum(plan.data_order(), &leaves, self.slots[0].float(chunk.start), chunk.len())
+    }
+
+    /// Everybody's record to everybody.
+    ///
+    /// # Safety
+    /// As [`Group::send`], for all that this map names.
+    pub unsafe fn tell(&self, group: &Group<'_>) -> Result<(), NcclError> {
+        self.peers().try_for_each(|peer| {
+            // SAFETY: the caller vouches for the records.
+            unsafe {
+                group.send(self.record(self.rank), self.record_size, peer)?;
+                group.receive(self.record(peer), self.record_size, peer)
+            }
+        })
+    }
+
+    /// The own roots of each owner's chunk to that owner, and the peers' roots of the own chunk to the staging.
+    ///
+    /// # Safety
+    /// As [`Group::send`], for all that this map names.
+    pub unsafe fn contribute(&self, group: &Group<'_>, plan: &CountPlan) -> Result<(), NcclError> {
+        let own = self.own_chunk();
+        for peer in self.peers() {
+            let theirs = self.chunks.chunk(peer);
+            for root in 0..plan.leaves_of(self.rank).len() {
+                let from = self.slots[root].float(theirs.start);
+                // SAFETY: the caller vouches for the slots; the chunk lies inside.
+                unsafe { self.send(group, from, theirs.len(), peer)? };
+            }
+            for leaf in plan.leaves_of(peer) {
+                // SAFETY: the caller vouches for the staging, which was made for all leaves.
+                unsafe { self.receive(group, self.leaf(plan, leaf), own.len(), peer)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// What each rank gives of slot 0 to all who take; `moves` tells it of every rank.
+    ///
+    /// # Safety
+    /// As [`Group::send`], for all that this map names.
+    pub unsafe fn spread(&self, group: &Group<'_>, moves: impl Fn(usize) -> Moves) -> Result<(), NcclError> {
+        let own = moves(self.rank);
+        for peer in self.peers() {
+            let theirs = moves(peer);
+            if let Some(given) = own.gives.clone().filter(|_| theirs.takes) {
+                let from = self.slots[0].float(given.start);
+                // SAFETY: the caller vouches for slot 0; what is given lies inside.
+                unsafe { self.send(group, from, given.len(), peer)? };
+            }
+            if let Some(given) = theirs.gives.filter(|_| own.takes) {
+                let to = self.slots[0].float(given.start);
+                // SAFETY: as above; parts of different ranks do not overlap.
+                unsafe { self.receive(group, to, given.len(), peer)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is sent of an empty part, and nobody waits for it: that all are there was told by the records.
+    unsafe fn send(
+        &self,
+        group: &Group<'_>,
+        from: Address,
+        floats: usize,
+        to: usize,
+    ) -> Result<(), NcclError> {
+        // SAFETY: passed on.
+        if floats == 0 { Ok(()) } else { unsafe { group.send(from, floats * FLOAT, to) } }
+    }
+
+    /// As `send`, from the other side.
+    unsafe fn receive(
+        &self,
+        group: &Group<'_>,
+        to: Address,
+        floats: usize,
+        from: usize,
+    ) -> Result<(), NcclError> {
+        // SAFETY: passed on.
+        if floats == 0 { Ok(()) } else { unsafe { group.receive(to, floats * FLOAT, from) } }
+    }
+}

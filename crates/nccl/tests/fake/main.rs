@@ -1,0 +1,14 @@
+//! The backend and its communicators over the fake library, between threads and between processes; and what happens with
+//! a library that is old, lacks functions or is not there.
+
+mod aborts;
+mod communicators;
+mod libraries;
+mod matrix;
+mod processes;
+mod real;
+mod support;
+
+// The same made-up gradients and plain sums that the other backends are held against.
+#[path = "../../../collective/tests/collectives/plain.rs"]
+mod plain;

@@ -1,0 +1,348 @@
+//! From the first word of a member to the first step of a generation: admission, *join*, *form*, *sync*, *run*.
+//!
+//! This file does not know what a data plane is; it knows who said that theirs stands.
+
+use super::slots::{Life, Place};
+use super::{RESERVE_AHEAD, Reduce, Supervisor};
+use crate::cause::{Outcome, What};
+use crate::effect::{Event, Reason, SupervisorEffect};
+use crate::message::{
+    Activity, CheckpointId, Digest, Membership, Number, Owed, Phase, Report, Seat, Source, Stage, StopFlag,
+    Truth,
+};
+use dtrain_types::{Generation, Instant, MemberId, NodeId, Rank, Step};
+use std::sync::Arc;
+
+impl Supervisor {
+    /// Takes a process that reports for the first time for the life that was ordered. Says whether the sender is known.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        report: &Report,
+        effects: &mut Vec<SupervisorEffect>,
+    ) -> bool {
+        let member = report.member;
+        let ours = report.instance.is_none_or(|instance| instance == self.config.instance);
+        let Some(slot) = self.slots.get_mut(&member) else { return false };
+        if !ours || report.incarnation != slot.incarnation {
+            return false;
+        }
+        match slot.place {
+            Place::Live(_) => return true,
+            Place::Starting { .. } => {}
+            // It is to end, or has: what it says counts no more.
+            _ => return false,
+        }
+        let (incarnation, profile) = (slot.incarnation, report.profile.clone());
+        slot.place = Place::Live(Box::new(Life {
+            profile: profile.clone(),
+            heard: now,
+            cut: None,
+            report: Number(0),
+            number: Number(0),
+            echoed: Number(0),
+            generation: Generation(0),
+            stage: Stage::Joining,
+            activity: Activity::Idle,
+            applied: None,
+            refused: false,
+        }));
+        effects.push(SupervisorEffect::Event(Event::Joined { member, incarnation, profile }));
+        self.refuse_if_other_bits(member, effects);
+        self.direct(member, effects);
+        true
+    }
+
+    /// In exact mode all members compute the same bits, or they do not take part.
+    fn refuse_if_other_bits(&mut self, member: MemberId, effects: &mut Vec<SupervisorEffect>) {
+        if self.config.reduce != Reduce::Exact {
+            return;
+        }
+        let of = |id: &MemberId| self.slots[id].life().map(|life| &life.profile.fingerprint);
+        // The run's fingerprint is that of the first to come; all that were let in since have the same.
+        let reference = self.able().find(|other| *other != member);
+        let (Some(against), Some(own)) = (reference, of(&member)) else { return };
+        let Some(other) = of(&against).filter(|other| !other.agrees_with(own)) else { return };
+        let what = What::Fingerprint { own: own.clone(), other: other.clone(), against };
+        let cause = self.cause(member, what);
+        self.refuse(member);
+        effects.push(SupervisorEffect::Event(Event::Refused(cause.clone())));
+        self.refusals.push(cause);
+    }
+
+    /// Tells a member to go; its process ends in good order, or is ended with the others.
+    fn refuse(&mut self, member: MemberId) {
+        if let Some(life) = self.slots.get_mut(&member).and_then(|slot| slot.life_mut()) {
+            life.refused = true;
+        }
+    }
+
+    /// Members that can take part in a generation and are not about to leave.
+    fn able(&self) -> impl Iterator<Item = MemberId> {
+        let stays = |node: &NodeId| self.nodes.get(node).is_some_and(|view| !view.leaving);
+        self.slots.iter().filter(move |(_, s)| s.able().is_some() && stays(&s.node)).map(|(m, _)| *m)
+    }
+
+    fn life(&self, member: MemberId) -> &Life {
+        self.slots[&member].life().expect("an able member is alive")
+    }
+
+    /// Names a generation out of *join*: when all that may come are there, or enough of them when the time is over.
+    pub(super) fn try_form(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let able: Vec<MemberId> = self.able().collect();
+        let hopeful = self.slots.values().filter(|slot| slot.is_hopeful()).count();
+        let missing_nodes = self.nodes.len() < self.config.wanted_nodes as usize;
+        let least = self.config.min_ranks.max(1) as usize;
+        let over = now >= self.since + self.config.join_timeout;
+        let hopeless = hopeful < least && !missing_nodes;
+        if hopeless || over && able.len() < least {
+            return self.not_enough(now, &able, effects);
+        }
+        // Whoever holds the state waits for no one: the others are admitted when they come.
+        let has_state = able.iter().any(|member| self.life(*member).applied.is_some());
+        let all = able.len() == hopeful && !missing_nodes;
+        if able.len() >= least && (all || over || has_state) {
+            if !has_state && over {
+                self.leave_out_the_rest(now, effects);
+            }
+            self.form(now, able, effects);
+        }
+    }
+
+    fn not_enough(&mut self, now: Instant, able: &[MemberId], effects: &mut Vec<SupervisorEffect>) {
+        let missing = self.slots.keys().filter(|member| !able.contains(member)).copied().collect();
+        self.ending = Some(match self.refusals.first() {
+            // Who was refused did come: that is the cause, and a better word than a number.
+            Some(first) if self.generation == Generation(0) => {
+                Outcome::Failed { first: first.clone(), others: self.refusals[1..].to_vec() }
+            }
+            _ => Outcome::NotEnough {
+                joined: able.len() as u32,
+                min_ranks: self.config.min_ranks,
+                missing,
+                // Who dies meanwhile belongs to it.
+                causes: Vec::new(),
+            },
+        });
+        self.enter(now, Phase::Stop, effects);
+    }
+
+    /// The run begins without those that did not come in time. A process that was started and does not report is given
+    /// up like one that died; it may be admitted later.
+    fn leave_out_the_rest(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let (there, wanted) = (self.nodes.len() as u32, self.config.wanted_nodes);
+        if there < wanted && self.generation == Generation(0) {
+            effects.push(SupervisorEffect::Event(Event::HostsMissing { there, wanted }));
+        }
+        let late = |place: &Place| matches!(place, Place::Starting { .. });
+        let absent: Vec<MemberId> =
+            self.slots.iter().filter(|(_, slot)| late(&slot.place)).map(|(member, _)| *member).collect();
+        for member in absent {
+            effects.push(SupervisorEffect::Event(Event::LeftOut { member }));
+            self.kill(now, member, true, effects);
+        }
+    }
+
+    /// The world is to be formed anew out of all that are able, now if they are enough and one holds the state.
+    pub(super) fn regroup(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        for node in
+            self.nodes.iter().filter(|(_, view)| view.leaving).map(|(node, _)| *node).collect::<Vec<_>>()
+        {
+            self.members_of(node).into_iter().for_each(|member| self.refuse(member));
+        }
+        self.enter(now, Phase::Join, effects);
+        self.try_form(now, effects);
+    }
+
+    fn next_generation(&self) -> Generation {
+        self.config.first_generation.max(self.generation.next())
+    }
+
+    /// Whether the next generation must not be named yet.
+    pub(super) fn awaits_reservation(&self) -> bool {
+        self.next_generation() > self.reserved.0
+    }
+
+    /// Announces a generation.
+    fn form(&mut self, now: Instant, mut able: Vec<MemberId>, effects: &mut Vec<SupervisorEffect>) {
+        let generation = self.next_generation();
+        if self.awaits_reservation() {
+            return;
+        }
+        if generation.0 + RESERVE_AHEAD / 2 > self.reserved.1.0 {
+            self.reserved.1 = Generation(generation.0 + RESERVE_AHEAD);
+            effects.push(SupervisorEffect::Reserve(self.reserved.1));
+        }
+        able.sort_by_key(|member| (self.slots[member].node, *member));
+        let ranges = self.cut(&able);
+        let seats = able.iter().zip(ranges).map(|(member, range)| {
+            let (slot, life) = (&self.slots[member], self.life(*member));
+            Seat {
+                member: *member,
+                incarnation: slot.incarnation,
+                node: slot.node,
+                address: life.profile.address,
+                sees_run_folder: life.profile.sees_run_folder,
+                range,
+            }
+        });
+        self.membership = Arc::new(Membership { seats: seats.collect() });
+        self.generation = generation;
+        self.stop = if self.stop.has(StopFlag::DRAIN) { StopFlag::DRAIN } else { StopFlag::default() };
+        self.checkpoints.restart(generation);
+        let membership = (*self.membership).clone();
+        effects.push(SupervisorEffect::Event(Event::Formed { generation, membership }));
+        self.enter(now, Phase::Form, effects);
+    }
+
+    /// Whether all have left what was before, and told every step that they made.
+    fn is_formed(&self) -> bool {
+        self.all_in(|life| life.stage == Stage::Formed) && self.unended().is_none()
+    }
+
+    /// Whether all wait for a manifest that is being written: nobody holds the state, and it may be the newest.
+    pub(super) fn awaits_manifest(&self) -> bool {
+        let holds = |life: &Life| life.applied.is_some();
+        self.checkpoints.is_writing() && self.is_formed() && !self.lives().any(|(_, life)| holds(life))
+    }
+
+    /// Names the truth.
+    pub(super) fn try_sync(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        if !self.is_formed() {
+            return;
+        }
+        let stands: Vec<(MemberId, Step)> =
+            self.lives().filter_map(|(member, life)| Some((member, life.applied?))).collect();
+        let Some((_, step)) = stands.iter().copied().max_by_key(|(_, step)| *step) else {
+            if !self.settle_checkpoints(now, effects) {
+                return;
+            }
+            let from = self.resume_point();
+            let lost = self.progress.committed().0 - from.step().0;
+            if self.generation > self.config.first_generation {
+                effects.push(SupervisorEffect::Event(Event::Resumed { from: from.step(), lost }));
+            }
+            self.progress.go_back(self.generation, from.step());
+            self.truth = Truth { step: from.step(), source: Source::Start(from) };
+            return self.enter(now, Phase::Sync, effects);
+        };
+        // The lockstep lemma: who was in one generation differs by one step at most (S4).
+        if let Some((member, own)) = stands.iter().copied().find(|(_, own)| own.next() < step) {
+            let against = stands.iter().find(|(_, other)| *other == step).map_or(member, |(m, _)| *m);
+            return self.lost(now, member, What::StepDiffers { own, other: step, against }, effects);
+        }
+        // Only who made a step tells of it: a copy of the state holds none of its records.
+        if self.progress.known() < step {
+            return;
+        }
+        let holds = |life: &Life| life.applied == Some(step);
+        let ranks = self.lives().zip(0..).filter(|((_, life), _)| holds(life)).map(|(_, rank)| Rank(rank));
+        self.truth = Truth { step, source: Source::Ranks(ranks.collect()) };
+        self.enter(now, Phase::Sync, effects);
+    }
+
+    /// A process that was killed and has not ended, on a host that takes part: a number cannot fence what it stores into
+    /// the memory that the generation is about to use.
+    pub(super) fn unended(&self) -> Option<MemberId> {
+        let here = |node: NodeId| self.membership.seats.iter().any(|seat| seat.node == node);
+        let ends = |place: &Place| matches!(place, Place::Ending { .. });
+        let mut slots = self.slots.iter();
+        slots.find(|(_, slot)| ends(&slot.place) && here(slot.node)).map(|(member, _)| *member)
+    }
+
+    /// Lets all run once all are ready and stand at the same state.
+    pub(super) fn try_run(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        if !self.all_in(|life| matches!(life.stage, Stage::Ready { .. })) {
+            return;
+        }
+        let step = self.truth.step;
+        let sources: &[Rank] = if let Source::Ranks(ranks) = &self.truth.source { ranks } else { &[] };
+        let reference = sources.first().map_or(0, |rank| rank.index());
+        let ready = self.lives().map(|(member, life)| {
+            let digest =
+                if let Stage::Ready { state_digest } = life.stage { state_digest } else { Digest([0; 32]) };
+            (member, life.applied, digest)
+        });
+        let ready: Vec<_> = ready.collect();
+        let (against, _, other) = ready[reference];
+        for (rank, (member, applied, own)) in ready.iter().copied().enumerate() {
+            let copied = !sources.is_empty() && !sources.contains(&Rank(rank as u32));
+            let what = match applied == Some(step) {
+                true if own == other => continue,
+                _ if copied => What::Impossible("its copy of the state is not the state".to_owned()),
+                false => What::StepDiffers { own: applied.unwrap_or_default(), other: step, against },
+                true => What::DigestDiffers { step, own, other, against },
+            };
+            return self.lost(now, member, what, effects);
+        }
+        self.begin(now, effects);
+    }
+
+    /// Steps may be made.
+    fn begin(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let step = self.truth.step;
+        self.checkpoints.leave_behind(self.generation);
+        self.owed = self.owed_after(step);
+        let share = self.membership.seats.iter().map(|seat| seat.range.len()).max().unwrap_or(1);
+        self.progress.begin(now, step, share, self.owed);
+        self.validations.restart(self.owed.validate.map(|epoch| (epoch, step)));
+        self.paces.begin(step);
+        let generation = self.generation;
+        for (rank, seat) in self.membership.seats.iter().enumerate() {
+            let (member, incarnation, rank) = (seat.member, seat.incarnation, Rank(rank as u32));
+            let profile = self.life(member).profile.clone();
+            let event = Event::RankStarted { member, rank, incarnation, generation, profile };
+            effects.push(SupervisorEffect::Event(event));
+        }
+        effects.push(SupervisorEffect::Event(Event::Running { generation, from_step: step.next() }));
+        if self.owed.checkpoint {
+            let id = CheckpointId { generation, step };
+            self.checkpoints.expect(id, &self.membership);
+        }
+        self.enter(now, Phase::Run, effects);
+    }
+
+    /// What the generation before did not finish after the step that this one begins with.
+    fn owed_after(&self, step: Step) -> Owed {
+        if step == self.config.start.step() && self.progress.committed() == step || step == Step(0) {
+            return Owed::default();
+        }
+        let due = self.config.schedule.after(step, self.progress.stop_of(step));
+        Owed {
+            validate: due.validate.filter(|epoch| Some(*epoch) > self.validations.done()),
+            checkpoint: due.checkpoint && !self.checkpoints.has(step),
+            ends: due.ends,
+        }
+    }
+
+    /// Asks for the end of the generation at the next boundary where somebody is to come or to go, and forms the next one
+    /// there.
+    pub(super) fn try_reform(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        if self.phase != Phase::Run {
+            return;
+        }
+        if self.is_at_boundary() {
+            return self.regroup(now, effects);
+        }
+        if self.stop.has(StopFlag::REFORM) || self.progress.ended().is_some() {
+            return;
+        }
+        let come: Vec<MemberId> = self.able().filter(|member| self.seat_of(*member).is_none()).collect();
+        let leaving = |member: &MemberId| self.nodes.get(&self.slots[member].node).is_some_and(|v| v.leaving);
+        let seated = self.membership.seats.iter().map(|seat| seat.member);
+        let go: Vec<MemberId> = seated.filter(leaving).collect();
+        let reason = if !go.is_empty() {
+            Reason::Departure(go)
+        } else if !come.is_empty() {
+            Reason::Admission(come)
+        } else if self.is_unbalanced() {
+            self.paces.count_cut();
+            Reason::Balance
+        } else {
+            return;
+        };
+        self.stop = self.stop.with(StopFlag::REFORM);
+        effects.push(SupervisorEffect::Event(Event::Reforming { reason }));
+        self.direct_all(effects);
+    }
+}

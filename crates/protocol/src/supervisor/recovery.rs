@@ -1,0 +1,163 @@
+//! What the supervisor remembers from one loss to the next: how long the world stood still, which step costs members
+//! again and again, and who cannot reach whom.
+//!
+//! This file does not know how a generation is formed.
+
+use super::Supervisor;
+use crate::cause::What;
+use crate::effect::{Event, Reason, SupervisorEffect};
+use crate::message::{Phase, Stage};
+use dtrain_types::{Generation, Instant, MemberId, MicroRange, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One step may cost members in so many generations in a row; then it is the step's fault.
+const POISON: u32 = 3;
+/// A pair may fail to reach each other in so many generations in a row.
+const PATIENCE_WITH_PAIRS: u32 = 2;
+/// Collectives may break off in so many generations in a row without a step between, and without a loss.
+const MOST_BREAKS: u32 = 8;
+
+/// Losses and breaks that are not over yet.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    /// Members lost since the last step that was committed, and when.
+    lost: Vec<(MemberId, Instant)>,
+    poison: Option<Poison>,
+    /// Some rank's collectives broke off; when nobody turns out to be lost until then, the same members form anew.
+    regroup_at: Option<Instant>,
+    /// Pairs that could not reach each other, with the number of generations in a row.
+    pairs: BTreeMap<(MemberId, MemberId), u32>,
+    breaks: u32,
+}
+
+/// A step that costs members.
+#[derive(Clone, Copy, Debug)]
+struct Poison {
+    step: Step,
+    generation: Generation,
+    /// What the ranges of all lost members have in common.
+    range: MicroRange,
+    count: u32,
+}
+
+impl Trouble {
+    /// A member that held a rank is lost.
+    pub fn lost(&mut self, member: MemberId, now: Instant) {
+        self.lost.push((member, now));
+    }
+
+    /// A rank's collectives broke off, nearly always because somebody died of whom the news is on the way.
+    pub fn broke(&mut self, until: Instant) {
+        self.regroup_at.get_or_insert(until);
+    }
+
+    /// When to form anew without a loss.
+    pub fn regroup_at(&self) -> Option<Instant> {
+        self.regroup_at
+    }
+
+    /// Another phase has begun.
+    pub fn forget_timers(&mut self) {
+        self.regroup_at = None;
+    }
+}
+
+impl Supervisor {
+    /// The world makes steps again: tells how long it took, and forgets what it has recovered from.
+    pub(super) fn note_recovery(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let (at, committed) = (self.progress.at(), self.progress.committed());
+        // Steps that are made again after a resume were committed before.
+        if at <= self.truth.step || at < committed {
+            return;
+        }
+        self.trouble.poison = None;
+        self.trouble.pairs.clear();
+        self.trouble.breaks = 0;
+        for (member, since) in std::mem::take(&mut self.trouble.lost) {
+            let seconds = now.since(since).as_secs_f64();
+            effects.push(SupervisorEffect::Event(Event::Recovered { member, seconds, step: committed }));
+        }
+        let unsaid = |failed: &super::Seen| matches!(failed.cause.what, What::Reported(_));
+        self.seen.retain(unsaid);
+    }
+
+    /// Counts a loss in *run* against the step that was being made. Says so when it is the step's own fault.
+    pub(super) fn poison(&mut self, member: MemberId) -> Option<What> {
+        if self.phase != Phase::Run {
+            return None;
+        }
+        let (step, generation) = (self.progress.at().next(), self.generation);
+        let seat = self.membership.seats.iter().find(|seat| seat.member == member)?;
+        let common = |a: MicroRange, b: MicroRange| MicroRange { lo: a.lo.max(b.lo), hi: a.hi.min(b.hi) };
+        let poison = match self.trouble.poison.filter(|poison| poison.step == step) {
+            // Two losses in one generation count once, and the first of them.
+            Some(poison) if poison.generation == generation => poison,
+            Some(poison) if common(poison.range, seat.range).lo < common(poison.range, seat.range).hi => {
+                Poison {
+                    generation,
+                    range: common(poison.range, seat.range),
+                    count: poison.count + 1,
+                    ..poison
+                }
+            }
+            _ => Poison { step, generation, range: seat.range, count: 1 },
+        };
+        self.trouble.poison = Some(poison);
+        let Poison { step, range, .. } = poison;
+        (poison.count >= POISON && range.lo < range.hi).then_some(What::Poisonous { step, range })
+    }
+
+    /// Collectives broke off and nobody was lost: the same members form anew, except those that cannot be reached.
+    pub(super) fn mend(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        self.trouble.regroup_at = None;
+        let broken: Vec<(MemberId, String, Vec<MemberId>)> = self
+            .lives()
+            .filter_map(|(member, life)| match &life.stage {
+                Stage::Broken { why, unreachable } => Some((member, why.clone(), unreachable.clone())),
+                _ => None,
+            })
+            .collect();
+        let Some((first, why, _)) = broken.first().cloned() else { return };
+        self.trouble.breaks += 1;
+        let ends = self.config.losses == super::Losses::EndTheRun || self.trouble.breaks > MOST_BREAKS;
+        if ends {
+            return self.lost(now, first, What::Broken(why), effects);
+        }
+        self.count_pairs(&broken);
+        if let Some((out, by)) = self.worst_side() {
+            self.trouble.pairs.clear();
+            return self.lost(now, out, What::Unreachable { by }, effects);
+        }
+        effects.push(SupervisorEffect::Event(Event::Reforming { reason: Reason::Broken(first) }));
+        self.regroup(now, effects);
+    }
+
+    fn count_pairs(&mut self, broken: &[(MemberId, String, Vec<MemberId>)]) {
+        let mut now = BTreeSet::new();
+        for (member, _, unreachable) in broken {
+            now.extend(unreachable.iter().map(|other| (*member.min(other), *member.max(other))));
+        }
+        self.trouble.pairs.retain(|pair, _| now.contains(pair));
+        for pair in now {
+            *self.trouble.pairs.entry(pair).or_default() += 1;
+        }
+    }
+
+    /// Of a pair that stays apart, the one that fewer others can reach, and who cannot reach it.
+    fn worst_side(&self) -> Option<(MemberId, Vec<MemberId>)> {
+        let apart: Vec<_> = self
+            .trouble
+            .pairs
+            .iter()
+            .filter(|(_, count)| **count >= PATIENCE_WITH_PAIRS)
+            .map(|(p, _)| *p)
+            .collect();
+        let unreached_by = |member: MemberId| -> Vec<MemberId> {
+            let other = |(a, b): &(MemberId, MemberId)| if *a == member { *b } else { *a };
+            apart.iter().filter(|(a, b)| *a == member || *b == member).map(other).collect()
+        };
+        let ends = apart.iter().flat_map(|(a, b)| [*a, *b]);
+        let worst = ends.max_by_key(|member| (unreached_by(*member).len(), *member))?;
+        Some((worst, unreached_by(worst)))
+    }
+}

@@ -1,0 +1,409 @@
+//! Slots and nodes: which lives there are, which there are to be, and who is started again when.
+//!
+//! A slot is a member's place on its node. What happens in it is told by the node's whole report and asked for by a whole
+//! order, so nothing here is retried. This file does not know generations or steps.
+
+use super::{Losses, Supervisor};
+use crate::cause::{ExitCause, What};
+use crate::effect::{Event, SupervisorEffect};
+use crate::host::{LifeOrder, NodeOrder, NodeReport};
+use crate::message::{Activity, BootId, Number, Phase, Profile, Stage};
+use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId, Step};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Restarts are counted over this long.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// One member's place.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub node: NodeId,
+    /// The newest life that was issued; 0 is none yet.
+    pub incarnation: Incarnation,
+    pub place: Place,
+    /// When its lives of the last [`WINDOW`] after the first were started.
+    restarts: VecDeque<Instant>,
+}
+
+/// What is in a slot.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// Nothing; its next life is to begin then.
+    Empty { until: Instant },
+    /// A process that was ordered and has not reported.
+    Starting { since: Instant },
+    /// A member that has reported.
+    Live(Box<Life>),
+    /// A process that is to end, by order or by force, and has not yet; `next` tells whether another life follows.
+    Ending { since: Instant, next: bool },
+    /// Nothing, for good.
+    Out,
+}
+
+/// One life of a member, as its newest Report shows it.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub profile: Profile,
+    pub heard: Instant,
+    /// Since when its link is away.
+    pub cut: Option<Instant>,
+    /// Its newest Report.
+    pub report: Number,
+    /// The newest Directive for it, and the newest that it echoed.
+    pub number: Number,
+    pub echoed: Number,
+    /// The generation that it is in.
+    pub generation: Generation,
+    pub stage: Stage,
+    pub activity: Activity,
+    pub applied: Option<Step>,
+    /// It takes no part: its fingerprint does not fit, or its node leaves. It is told to go.
+    pub refused: bool,
+}
+
+/// A host's node, as its newest report shows it.
+#[derive(Debug)]
+pub(super) struct NodeView {
+    pub boot: BootId,
+    pub report: Number,
+    /// The newest order for it, and the newest that it echoed.
+    pub number: Number,
+    pub echoed: Number,
+    pub heard: Instant,
+    pub host: String,
+    pub leaving: bool,
+    /// It is told that the run is over.
+    pub dismissed: bool,
+    /// It was said that it is away.
+    pub away: bool,
+}
+
+impl Slot {
+    pub fn new(node: NodeId, now: Instant) -> Self {
+        Self {
+            node,
+            incarnation: Incarnation(0),
+            place: Place::Empty { until: now },
+            restarts: VecDeque::new(),
+        }
+    }
+
+    pub fn life(&self) -> Option<&Life> {
+        if let Place::Live(life) = &self.place { Some(life) } else { None }
+    }
+
+    pub fn life_mut(&mut self) -> Option<&mut Life> {
+        if let Place::Live(life) = &mut self.place { Some(life) } else { None }
+    }
+
+    /// The life that can take part in a generation.
+    pub fn able(&self) -> Option<&Life> {
+        self.life().filter(|life| !life.refused && !matches!(life.stage, Stage::Failed(_) | Stage::Leaving))
+    }
+
+    /// Whether it is, or may become, able.
+    pub fn is_hopeful(&self) -> bool {
+        match &self.place {
+            Place::Empty { .. } | Place::Starting { .. } => true,
+            Place::Live(life) => !life.refused,
+            Place::Ending { next, .. } => *next,
+            Place::Out => false,
+        }
+    }
+
+    /// Whether a process of it may still run.
+    pub fn has_process(&self) -> bool {
+        matches!(self.place, Place::Starting { .. } | Place::Live(_) | Place::Ending { .. })
+    }
+}
+
+impl Supervisor {
+    /// Takes in a node's report: a new node brings slots, an old one tells what became of its lives.
+    pub fn handle_node_report(
+        &mut self,
+        now: Instant,
+        report: &NodeReport,
+        effects: &mut Vec<SupervisorEffect>,
+    ) {
+        let ours = report.instance.is_none_or(|instance| instance == self.config.instance);
+        if self.outcome.is_some() || !ours || report.node.0 >= self.config.most_nodes {
+            return;
+        }
+        let known = self.nodes.get(&report.node).map(|view| (view.boot, view.report));
+        match known {
+            Some((boot, number)) if boot == report.boot && report.number <= number => return,
+            Some(_) if self.past_boots.contains(&report.boot) => return,
+            Some((boot, _)) if boot != report.boot => self.node_began_anew(now, report, effects),
+            Some(_) => {}
+            None => self.node_came(now, report, effects),
+        }
+        let Some(view) = self.nodes.get_mut(&report.node) else { return };
+        (view.heard, view.report) = (now, report.number);
+        view.echoed = view.echoed.max(report.seen.min(view.number));
+        let (back, leaves) = (view.away, report.leaving && !view.leaving);
+        (view.away, view.leaving) = (false, report.leaving);
+        if back {
+            let (node, host, ranks) = (report.node, report.host.clone(), report.ranks);
+            effects.push(SupervisorEffect::Event(Event::NodeJoined { node, host, ranks }));
+        }
+        self.together(now, effects, |supervisor, effects| {
+            for life in &report.lives {
+                if let Some(cause) = &life.ended {
+                    supervisor.ended(now, life.member, life.incarnation, cause, effects);
+                }
+            }
+        });
+        if leaves {
+            self.let_go(now, report.node, effects);
+        }
+        self.dismiss_if_left(report.node, effects);
+        self.advance(now, effects);
+    }
+
+    /// The way to a node broke: its members are lost if they are not heard again within `detect`.
+    pub fn handle_node_lost(&mut self, now: Instant, node: NodeId) {
+        for slot in self.slots.values_mut().filter(|slot| slot.node == node) {
+            if let Some(life) = slot.life_mut() {
+                life.cut.get_or_insert(now);
+            }
+        }
+    }
+
+    fn node_came(&mut self, now: Instant, report: &NodeReport, effects: &mut Vec<SupervisorEffect>) {
+        self.add_slots(now, report.node, report.ranks);
+        self.nodes.insert(report.node, NodeView::new(now, report));
+        let (node, host, ranks) = (report.node, report.host.clone(), report.ranks);
+        effects.push(SupervisorEffect::Event(Event::NodeJoined { node, host, ranks }));
+        self.start_due(now, effects);
+        self.order(report.node, effects);
+    }
+
+    fn add_slots(&mut self, now: Instant, node: NodeId, count: u32) {
+        let first = self.slots.last_key_value().map_or(0, |(member, _)| member.0 + 1);
+        let room = self.config.most_ranks.saturating_sub(self.slots.len() as u32);
+        for member in first..first + count.min(room) {
+            self.slots.insert(MemberId(member), Slot::new(node, now));
+        }
+    }
+
+    /// A node that was asked to leave is needed no more once its last process is gone.
+    fn dismiss_if_left(&mut self, node: NodeId, effects: &mut Vec<SupervisorEffect>) {
+        let gone = !self.slots.values().any(|slot| slot.node == node && slot.has_process());
+        let view = self.nodes.get_mut(&node).filter(|view| gone && view.leaving && !view.dismissed);
+        if let Some(view) = view {
+            view.dismissed = true;
+            self.order(node, effects);
+        }
+    }
+
+    /// Another life of a node: every process of the one before is gone with it.
+    fn node_began_anew(&mut self, now: Instant, report: &NodeReport, effects: &mut Vec<SupervisorEffect>) {
+        let (node, host, ranks) = (report.node, report.host.clone(), report.ranks);
+        effects.push(SupervisorEffect::Event(Event::NodeJoined { node, host, ranks }));
+        // Until all of them are known to have ended, orders are for the life before, and nobody takes them in: the new one
+        // would start again what is not taken from the list yet, under the same incarnations.
+        for member in self.members_of(report.node) {
+            let slot = &self.slots[&member];
+            if slot.has_process() {
+                self.ended(now, member, slot.incarnation, &ExitCause::WithItsNode, effects);
+            }
+        }
+        // A word of that life may still be on its way: it must not be taken for a third one.
+        let before = self.nodes.insert(report.node, NodeView::new(now, report));
+        self.past_boots.extend(before.map(|view| view.boot));
+        // Who left with the node, or was given up there, comes back with it: somebody started it on purpose, and may have
+        // given it another number of ranks.
+        let slots = self.slots.values_mut().filter(|slot| slot.node == report.node);
+        let mut there = 0;
+        for slot in slots {
+            there += 1;
+            if there > report.ranks {
+                slot.place = Place::Out;
+            } else if matches!(slot.place, Place::Out) {
+                (slot.place, slot.restarts) = (Place::Empty { until: now }, VecDeque::new());
+            }
+        }
+        self.add_slots(now, report.node, report.ranks.saturating_sub(there));
+        self.start_due(now, effects);
+        self.order(report.node, effects);
+    }
+
+    pub(super) fn members_of(&self, node: NodeId) -> Vec<MemberId> {
+        self.slots.iter().filter(|(_, slot)| slot.node == node).map(|(member, _)| *member).collect()
+    }
+
+    /// The process of a life has ended.
+    fn ended(
+        &mut self,
+        now: Instant,
+        member: MemberId,
+        incarnation: Incarnation,
+        cause: &ExitCause,
+        effects: &mut Vec<SupervisorEffect>,
+    ) {
+        let Some(slot) = self.slots.get(&member) else { return };
+        if slot.incarnation != incarnation || !slot.has_process() {
+            return;
+        }
+        let ordered = match &slot.place {
+            Place::Ending { .. } => true,
+            // Who was told to leave and leaves in good order is no fault.
+            Place::Live(life) => life.refused || (self.is_ending() && *cause == ExitCause::Code(0)),
+            _ => false,
+        };
+        if !ordered {
+            self.lost(now, member, What::Exited(cause.clone()), effects);
+        }
+        // `lost` may have ended the run or asked for the end of the process: it is gone either way.
+        let next = match self.slots[&member].place {
+            Place::Ending { next, .. } => next,
+            Place::Out => false,
+            _ => self.slots[&member].is_hopeful(),
+        };
+        self.vacate(now, member, next && !self.is_ending(), effects);
+    }
+
+    /// A slot's process is gone: another follows after a while, or none.
+    fn vacate(&mut self, now: Instant, member: MemberId, next: bool, effects: &mut Vec<SupervisorEffect>) {
+        let (limit, detect) = (self.max_restarts(), self.config.timeouts.detect);
+        let Some(slot) = self.slots.get_mut(&member) else { return };
+        while slot.restarts.front().is_some_and(|at| now.since(*at) >= WINDOW) {
+            slot.restarts.pop_front();
+        }
+        let restarts = slot.restarts.len() as u32;
+        if next && restarts >= limit {
+            slot.place = Place::Out;
+            return effects.push(SupervisorEffect::Event(Event::GivenUp { member, restarts }));
+        }
+        // The first restart is at once; a process that dies again and again is given ever more time.
+        let pause = match restarts {
+            0 => Duration::ZERO,
+            n => (detect / 16 * 2u32.saturating_pow(n - 1)).min(detect * 4),
+        };
+        slot.place = if next { Place::Empty { until: now + pause } } else { Place::Out };
+        self.start_due(now, effects);
+    }
+
+    fn max_restarts(&self) -> u32 {
+        match self.config.losses {
+            Losses::EndTheRun => 0,
+            Losses::AreReplaced { max_restarts } => max_restarts,
+        }
+    }
+
+    /// Issues the lives that are due.
+    pub(super) fn start_due(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        if self.is_ending() {
+            return;
+        }
+        let mut touched = Vec::new();
+        for (member, slot) in &mut self.slots {
+            let leaving = self.nodes.get(&slot.node).is_none_or(|view| view.leaving);
+            let Place::Empty { until } = slot.place else { continue };
+            if now < until || leaving {
+                continue;
+            }
+            slot.incarnation = slot.incarnation.next();
+            slot.place = Place::Starting { since: now };
+            if slot.incarnation > Incarnation(1) {
+                slot.restarts.push_back(now);
+                let (member, incarnation) = (*member, slot.incarnation);
+                effects.push(SupervisorEffect::Event(Event::Restarting { member, incarnation }));
+            }
+            touched.push(slot.node);
+        }
+        touched.dedup();
+        touched.into_iter().for_each(|node| self.order(node, effects));
+    }
+
+    /// When the next life is due.
+    pub(super) fn next_start(&self) -> Option<Instant> {
+        let waits = |slot: &Slot| match slot.place {
+            Place::Empty { until } if self.nodes.get(&slot.node).is_some_and(|view| !view.leaving) => {
+                Some(until)
+            }
+            _ => None,
+        };
+        self.slots.values().filter_map(waits).min().filter(|_| !self.is_ending())
+    }
+
+    /// Ends a life by force, if there is one.
+    pub(super) fn kill(
+        &mut self,
+        now: Instant,
+        member: MemberId,
+        next: bool,
+        effects: &mut Vec<SupervisorEffect>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&member) else { return };
+        match &mut slot.place {
+            Place::Ending { next: already, .. } => *already &= next,
+            Place::Starting { .. } | Place::Live(_) => {
+                slot.place = Place::Ending { since: now, next };
+                let node = slot.node;
+                self.order(node, effects);
+            }
+            Place::Empty { .. } if !next => slot.place = Place::Out,
+            Place::Empty { .. } | Place::Out => {}
+        }
+    }
+
+    /// Something changed for a node: a new order.
+    pub(super) fn order(&mut self, node: NodeId, effects: &mut Vec<SupervisorEffect>) {
+        if let Some(view) = self.nodes.get_mut(&node) {
+            view.number = view.number.next();
+            effects.extend(self.order_of(node));
+        }
+    }
+
+    /// The whole view for one node.
+    pub(super) fn order_of(&self, node: NodeId) -> Option<SupervisorEffect> {
+        let view = self.nodes.get(&node)?;
+        let members =
+            self.slots.iter().filter(|(_, slot)| slot.node == node).map(|(member, slot)| LifeOrder {
+                member: *member,
+                incarnation: slot.incarnation,
+                // Who was only told to leave is not killed for it.
+                alive: matches!(slot.place, Place::Starting { .. } | Place::Live(_)),
+            });
+        Some(SupervisorEffect::Order(Box::new(NodeOrder {
+            instance: self.config.instance,
+            node,
+            boot: view.boot,
+            number: view.number,
+            members: members.collect(),
+            leave: view.dismissed,
+        })))
+    }
+
+    /// A node was asked to leave the run: at the next step boundary its members go.
+    fn let_go(&mut self, now: Instant, node: NodeId, effects: &mut Vec<SupervisorEffect>) {
+        let others = self.slots.values().any(|slot| slot.node != node && slot.is_hopeful());
+        if !others || self.is_ending() {
+            return self.handle_request(now, super::Request::Drain, effects);
+        }
+        // Whoever holds no seat may go at once.
+        for member in self.members_of(node) {
+            if self.membership.rank_of(member).is_none() || self.phase == Phase::Join {
+                self.kill(now, member, false, effects);
+            }
+        }
+    }
+}
+
+impl NodeView {
+    fn new(now: Instant, report: &NodeReport) -> Self {
+        Self {
+            boot: report.boot,
+            report: Number(0),
+            number: Number(0),
+            echoed: Number(0),
+            heard: now,
+            host: report.host.clone(),
+            leaving: false,
+            dismissed: false,
+            away: false,
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Whatever a peer says, under a good checksum, gives an error or a fault: no machine panics, and none grows beyond bounds.
+//!
+//! A small world is brought to *run*; then valid messages are changed at random places and told to its machines.
+//! `PROPTEST_CASES=1000000` makes it run for longer.
+
+use dtrain_protocol::{
+    BootId, CheckpointEvery, Decoder, Digest, Directive, ExitCause, Fingerprint, HEADER_BYTES, Limits,
+    Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile,
+    Reduce, Report, Schedule, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
+    Timeouts, encode,
+};
+use dtrain_types::{Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Step, Trailer};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const RANKS: u32 = 3;
+
+/// Machines that hear each other at once and lose nothing.
+struct World {
+    now: Instant,
+    supervisor: Supervisor,
+    node: Node,
+    members: BTreeMap<MemberId, Member>,
+    /// Everything that was said, to be changed and said again.
+    said: Vec<Message>,
+    /// Numbers of generations cannot be reserved.
+    deaf_disk: bool,
+}
+
+fn timeouts() -> Timeouts {
+    Timeouts::derive(Duration::from_secs(1)).expect("in range")
+}
+
+fn profile() -> Profile {
+    Profile {
+        fingerprint: Fingerprint { isa: "scalar".into(), self_test: Digest([1; 32]), kernel_revision: 1 },
+        pid: 1,
+        host: "a".into(),
+        device: "cpu".into(),
+        address: None,
+        sees_run_folder: true,
+    }
+}
+
+impl World {
+    fn in_run() -> Self {
+        Self::with_reserved(Generation(100))
+    }
+
+    fn with_reserved(reserved: Generation) -> Self {
+        let schedule = Schedule {
+            last: Step(1_000),
+            steps_per_epoch: 2,
+            checkpoint: CheckpointEvery::Steps(3),
+            validation_micro_batches: 4,
+            verify: 1,
+        };
+        let config = SupervisorConfig {
+            instance: Instance(1),
+            wanted_nodes: 1,
+            most_nodes: 1,
+            most_ranks: RANKS,
+            min_ranks: 1,
+            join_timeout: Duration::from_secs(60),
+            timeouts: timeouts(),
+            losses: Losses::AreReplaced { max_restarts: 10 },
+            reduce: Reduce::Exact,
+            balance: true,
+            micro_batches: 8,
+            schedule,
+            start: StartFrom::Fresh,
+            first_generation: Generation(1),
+            reserved,
+        };
+        let node = NodeConfig {
+            node: NodeId(0),
+            boot: BootId(1),
+            host: "a".into(),
+            ranks: RANKS,
+            timeouts: timeouts(),
+        };
+        let mut world = Self {
+            now: Instant::ZERO,
+            supervisor: Supervisor::new(config),
+            node: Node::new(node),
+            members: BTreeMap::new(),
+            said: Vec::new(),
+            deaf_disk: reserved == Generation(1),
+        };
+        world.supervisor.start(world.now);
+        let mut effects = Vec::new();
+        world.node.start(world.now, &mut effects);
+        world.run_node(effects);
+        assert_eq!(world.supervisor.phase(), Phase::Run);
+        for step in 1..=3 {
+            world.step(step);
+        }
+        world
+    }
+
+    /// All members make a step.
+    fn step(&mut self, step: u64) {
+        self.now = self.now + Duration::from_millis(100);
+        for member in self.members.keys().copied().collect::<Vec<_>>() {
+            let record = StepRecord {
+                generation: self.supervisor.generation(),
+                step: Step(step),
+                epoch: Epoch((step as u32 - 1) / 2),
+                trailer: Trailer { weight: 1.0, samples: 1, ..Trailer::EMPTY },
+                seconds: 0.1,
+                busy: 0.05,
+                lr: 1e-3,
+                gradient_norm: 1.0,
+            };
+            let (now, mut effects) = (self.now, Vec::new());
+            if let Some(machine) = self.members.get_mut(&member) {
+                machine.handle_step(now, record, &mut effects);
+            }
+            self.run_member(member, effects);
+        }
+    }
+
+    fn run_supervisor(&mut self, effects: Vec<SupervisorEffect>) {
+        for effect in effects {
+            match effect {
+                SupervisorEffect::Send(directive) => {
+                    self.said.push(Message::Directive(directive.clone()));
+                    self.direct(&directive);
+                }
+                SupervisorEffect::Beat(beat) => {
+                    self.said.push(Message::Heartbeat(beat));
+                }
+                SupervisorEffect::Order(order) => {
+                    self.said.push(Message::NodeOrder(order.clone()));
+                    let mut effects = Vec::new();
+                    self.node.handle_order(self.now, &order, &mut effects);
+                    self.run_node(effects);
+                }
+                SupervisorEffect::Reserve(upto) if !self.deaf_disk => {
+                    let mut effects = Vec::new();
+                    self.supervisor.handle_reserved(self.now, upto, &mut effects);
+                    self.run_supervisor(effects);
+                }
+                SupervisorEffect::Commit(record) => self.supervisor.handle_recorded(self.now, record.step),
+                _ => {}
+            }
+        }
+    }
+
+    fn direct(&mut self, directive: &Directive) {
+        let (now, mut effects) = (self.now, Vec::new());
+        if let Some(member) = self.members.get_mut(&directive.member) {
+            member.handle_directive(now, directive, &mut effects);
+        }
+        self.run_member(directive.member, effects);
+    }
+
+    fn run_node(&mut self, effects: Vec<NodeEffect>) {
+        for effect in effects {
+            match effect {
+                NodeEffect::Send(report) => {
+                    self.said.push(Message::NodeReport(report.clone()));
+                    let mut effects = Vec::new();
+                    self.supervisor.handle_node_report(self.now, &report, &mut effects);
+                    self.run_supervisor(effects);
+                }
+                NodeEffect::Start(member, incarnation) => {
+                    let config = MemberConfig {
+                        member,
+                        incarnation,
+                        profile: profile(),
+                        timeouts: timeouts(),
+                        limits: Limits::default(),
+                    };
+                    let (mut machine, mut effects) = (Member::new(config), Vec::new());
+                    machine.start(self.now, &mut effects);
+                    self.members.insert(member, machine);
+                    self.run_member(member, effects);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn run_member(&mut self, member: MemberId, effects: Vec<MemberEffect>) {
+        for effect in effects {
+            let (now, mut more) = (self.now, Vec::new());
+            if let MemberEffect::Beat(beat) = &effect {
+                self.supervisor.handle_heartbeat(now, beat);
+                continue;
+            }
+            if let MemberEffect::Send(report) = &effect {
+                self.said.push(Message::Report(report.clone()));
+                self.report(report);
+                continue;
+            }
+            let Some(machine) = self.members.get_mut(&member) else { return };
+            match effect {
+                MemberEffect::Quit { generation } => {
+                    let applied = machine.applied();
+                    machine.handle_left(now, generation, applied, &mut more);
+                }
+                MemberEffect::Build { generation, .. } => machine.handle_built(generation, &mut more),
+                MemberEffect::Load { generation, truth } => {
+                    machine.handle_loaded(now, generation, truth.step, Digest([7; 32]), &mut more);
+                }
+                _ => {}
+            }
+            self.run_member(member, more);
+        }
+    }
+
+    fn report(&mut self, report: &Report) {
+        let mut effects = Vec::new();
+        self.supervisor.handle_report(self.now, report, &mut effects);
+        self.run_supervisor(effects);
+    }
+
+    /// Tells every machine what came, as if it were theirs.
+    fn hear(&mut self, message: Message) {
+        let (now, mut effects) = (self.now, Vec::new());
+        match message {
+            Message::Report(report) => self.report(&report),
+            Message::Directive(directive) => self.direct(&directive),
+            Message::Heartbeat(beat) => {
+                self.supervisor.handle_heartbeat(now, &beat);
+                self.members.values_mut().for_each(|member| member.handle_heartbeat(now, &beat));
+            }
+            Message::NodeReport(report) => {
+                self.supervisor.handle_node_report(now, &report, &mut effects);
+                self.run_supervisor(effects);
+            }
+            Message::NodeOrder(order) => {
+                let mut effects = Vec::new();
+                self.node.handle_order(now, &order, &mut effects);
+                self.run_node(effects);
+            }
+            _ => {}
+        }
+    }
+
+    /// The supervisor's next deadline comes. It is never in the past: a driver would spin.
+    fn wait_for_the_deadline(&mut self) {
+        let due = self.supervisor.next_deadline().expect("the run goes on");
+        assert!(due > self.now, "a deadline in the past");
+        self.wait(due.since(self.now).as_millis() as u64 + 1);
+        for member in self.members.keys().copied().collect::<Vec<_>>() {
+            let (now, mut effects) = (self.now, Vec::new());
+            if let Some(machine) = self.members.get_mut(&member) {
+                machine.handle_timeout(now, &mut effects);
+            }
+            self.run_member(member, effects);
+        }
+    }
+
+    /// Time passes: timers of all machines.
+    fn wait(&mut self, milliseconds: u64) {
+        self.now = self.now + Duration::from_millis(milliseconds);
+        let (now, mut effects) = (self.now, Vec::new());
+        self.supervisor.handle_timeout(now, &mut effects);
+        self.run_supervisor(effects);
+        let mut effects = Vec::new();
+        self.node.handle_timeout(now, &mut effects);
+        self.run_node(effects);
+    }
+}
+
+/// The frame of a message with some bytes changed, cut or doubled, sealed again.
+fn changed(
+    message: &Message,
+    changes: &[(prop::sample::Index, u8)],
+    cut: Option<prop::sample::Index>,
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(message, &mut bytes).expect("it fits");
+    if let Some(cut) = cut {
+        bytes.truncate(HEADER_BYTES + cut.index(bytes.len() - HEADER_BYTES) + 1);
+    }
+    for (place, value) in changes {
+        let at = HEADER_BYTES + place.index(bytes.len() - HEADER_BYTES);
+        bytes[at] = *value;
+    }
+    let length = (bytes.len() - HEADER_BYTES) as u32;
+    bytes[8..12].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[HEADER_BYTES..]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Small values are met more often than others: they are numbers, tags and lengths.
+fn byte() -> impl Strategy<Value = u8> {
+    prop_oneof![3 => 0u8..6, 1 => any::<u8>(), 1 => Just(0xff)]
+}
+
+type Word = (prop::sample::Index, Vec<(prop::sample::Index, u8)>, Option<prop::sample::Index>, u64);
+
+fn words() -> impl Strategy<Value = Vec<Word>> {
+    let change = prop::collection::vec((any::<prop::sample::Index>(), byte()), 0..5);
+    let cut = prop::option::weighted(0.1, any::<prop::sample::Index>());
+    prop::collection::vec((any::<prop::sample::Index>(), change, cut, 0u64..400), 1..20)
+}
+
+proptest! {
+    #[test]
+    fn changed_words_under_a_good_checksum_never_panic_a_machine(words in words()) {
+        let mut world = World::in_run();
+        let said = world.said.clone();
+        for (which, changes, cut, pause) in words {
+            let bytes = changed(&said[which.index(said.len())], &changes, cut);
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            if let Ok(Some(message)) = decoder.pull() {
+                world.hear(message);
+            }
+            if pause > 300 {
+                world.wait(pause);
+            }
+            prop_assert!(world.said.len() < 100_000, "a word is answered by a flood");
+        }
+    }
+}
+
+#[test]
+fn a_world_that_nobody_disturbs_commits_its_steps() {
+    let world = World::in_run();
+    assert_eq!(world.supervisor.committed(), Step(3));
+    assert!(
+        world.said.iter().any(|word| matches!(word, Message::Report(report) if !report.steps.is_empty()))
+    );
+    assert_eq!(world.members.len(), RANKS as usize);
+}
+
+/// A disk that refuses to reserve the number of a generation, and is well again later: the world waits and goes on.
+#[test]
+fn a_generation_whose_number_could_not_be_reserved_is_asked_for_again() {
+    let mut world = World::with_reserved(Generation(1));
+    let generation = world.supervisor.generation();
+    world.wait(1);
+    world.deaf_disk = true;
+    let dead = MemberId(1);
+    let (now, mut effects) = (world.now, Vec::new());
+    world.node.handle_ended(now, dead, Incarnation(1), ExitCause::Signal(9), &mut effects);
+    world.run_node(effects);
+    assert_eq!(world.supervisor.phase(), Phase::Join, "no number is left for the survivors' generation");
+    for _ in 0..5 {
+        world.wait_for_the_deadline();
+    }
+    assert_eq!(world.supervisor.generation(), generation);
+    world.deaf_disk = false;
+    for _ in 0..5 {
+        world.wait_for_the_deadline();
+    }
+    assert!(world.supervisor.generation() > generation);
+    assert_eq!(world.supervisor.phase(), Phase::Run);
+}

@@ -1,0 +1,288 @@
+//! Where the nodes of other hosts reach the supervisor: accepts their links, one a node, and carries words both ways.
+//!
+//! Whoever comes through the endpoint has the token; this file only sees to it that each node has one place. It does not
+//! know what the words mean, except the first one, which says who is there.
+
+use crate::link::{self, LinkReceiver, LinkSender};
+use crate::supervisor::{Heard, NodeIs, NodeLost, Supervisor, Way};
+use dtrain_protocol::{BootId, Goodbye, Message as Word, NodeReport, Outcome, Timeouts};
+use dtrain_transport::quic::{Connection, Endpoint, Identity, IoThread, Kind, LinkError, Tuning};
+use dtrain_types::NodeId;
+use kameo::prelude::*;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+
+/// The place where other hosts join a run; it listens from the moment it is opened.
+pub struct Gateway {
+    endpoint: Endpoint,
+    /// Carries the packets. It ends after the endpoint.
+    links: IoThread,
+    most_nodes: u32,
+    timeouts: Timeouts,
+    welcome: String,
+}
+
+impl Gateway {
+    /// Listens at `addr` for the nodes 1 to `most_nodes - 1`.
+    ///
+    /// *Errors*: of the endpoint, [`LinkError::Busy`] above all. *Panics* inside an asynchronous task.
+    pub fn open(
+        addr: SocketAddr,
+        identity: &Identity,
+        most_nodes: u32,
+        timeouts: Timeouts,
+    ) -> Result<Self, LinkError> {
+        let unable = |error: std::io::Error| LinkError::Bind { addr, what: error.to_string() };
+        let links = IoThread::start("links").map_err(unable)?;
+        let own = identity.clone();
+        let tuning = tuning(&timeouts);
+        let endpoint = links.run(async move { Endpoint::bind(addr, &own, tuning) })?;
+        Ok(Self { endpoint, links, most_nodes, timeouts, welcome: String::new() })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.endpoint.local_addr()
+    }
+
+    /// The same with the text that every node is welcomed with.
+    #[must_use]
+    pub fn with_welcome(self, welcome: String) -> Self {
+        Self { welcome, ..self }
+    }
+
+    /// Begins to let nodes in. *Panics* outside of a tokio runtime.
+    pub(crate) fn start(self, supervisor: ActorRef<Supervisor>) -> OpenGateway {
+        let Self { mut endpoint, links, most_nodes, timeouts, welcome } = self;
+        let desk = Arc::new(Desk { supervisor, most_nodes, timeouts, welcome, places: Mutex::default() });
+        let (own, detect) = (Arc::clone(&desk), timeouts.detect);
+        let accepting = tokio::spawn(async move {
+            let mut serving = JoinSet::new();
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(_) = serving.join_next() => {}
+                    come = endpoint.accept() => match come {
+                        Ok(connection) => drop(serving.spawn(serve(connection, Arc::clone(&own)))),
+                        Err(_) => return,
+                    },
+                }
+            }
+        });
+        OpenGateway { desk, accepting, detect, _links: links }
+    }
+}
+
+/// The numbers of the links of a run with these timeouts.
+#[must_use]
+pub fn tuning(timeouts: &Timeouts) -> Tuning {
+    // The control plane notices silence by itself, and earlier; a link that comes back before this is still good.
+    let idle_timeout = (timeouts.detect * 3).max(Duration::from_secs(1));
+    Tuning {
+        idle_timeout,
+        keep_alive: idle_timeout / 6,
+        handshake_timeout: (timeouts.detect * 2).clamp(Duration::from_secs(1), Duration::from_secs(5)),
+        ..Tuning::default()
+    }
+}
+
+/// A gateway that lets nodes in.
+pub(crate) struct OpenGateway {
+    desk: Arc<Desk>,
+    accepting: JoinHandle<()>,
+    detect: Duration,
+    _links: IoThread,
+}
+
+impl OpenGateway {
+    /// Tells every node what the run came to, and waits until they have gone, for at most `detect`.
+    pub async fn close(self, outcome: &Outcome) {
+        let (code, why) = (exit_code(outcome), in_words(outcome));
+        for place in self.desk.places().values() {
+            place.link.send(&Word::Goodbye(Goodbye { code, why: why.clone() }));
+        }
+        let end = Instant::now() + self.detect;
+        while !self.desk.places().is_empty() && Instant::now() < end {
+            sleep(self.detect / 64).await;
+        }
+        self.accepting.abort();
+        // The endpoint ends with the task, and must do so before its thread.
+        let _ = self.accepting.await;
+    }
+}
+
+/// The exit code of a process that ends with the run.
+fn exit_code(outcome: &Outcome) -> u8 {
+    match outcome {
+        Outcome::Finished(_) => 0,
+        Outcome::Interrupted(_) => 130,
+        Outcome::NotEnough { .. } => 3,
+        Outcome::Failed { .. } => 1,
+    }
+}
+
+fn in_words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Finished(ending) => format!("the run is finished after step {}", ending.step),
+        Outcome::Interrupted(_) => "the run was interrupted".to_owned(),
+        Outcome::NotEnough { joined, min_ranks, .. } => {
+            format!("{joined} ranks are there, {min_ranks} needed")
+        }
+        Outcome::Failed { first, .. } => dtrain_protocol::cut_text(&first.to_string()),
+    }
+}
+
+/// What all links share.
+struct Desk {
+    supervisor: ActorRef<Supervisor>,
+    most_nodes: u32,
+    timeouts: Timeouts,
+    welcome: String,
+    places: Mutex<BTreeMap<NodeId, Place>>,
+}
+
+/// A node that is linked.
+struct Place {
+    boot: BootId,
+    link: LinkSender,
+    connection: Connection,
+    /// When it last said a word.
+    heard: Instant,
+}
+
+impl Desk {
+    fn places(&self) -> MutexGuard<'_, BTreeMap<NodeId, Place>> {
+        self.places.lock().expect("no holder panics")
+    }
+
+    /// Gives a node its place, once nobody else has it.
+    ///
+    /// *Errors*: why it gets none.
+    async fn seat(
+        &self,
+        report: &NodeReport,
+        link: &LinkSender,
+        connection: &Connection,
+    ) -> Result<(), String> {
+        let (node, most) = (report.node, self.most_nodes);
+        if node == NodeId(0) || node.0 >= most {
+            return Err(format!(
+                "this run has no place for a node of rank {node}: its nodes are 0 to {}",
+                most - 1
+            ));
+        }
+        let (come, detect) = (Instant::now(), self.timeouts.detect);
+        loop {
+            {
+                let mut places = self.places();
+                let free = match places.get(&node) {
+                    None => true,
+                    // Its old link is a link of the past, whatever it looks like from here.
+                    Some(old) if old.boot == report.boot => true,
+                    // The process of a node that was killed cannot say so: it is known by its silence. What it said just
+                    // before its end may have arrived later than this.
+                    Some(old) if old.heard > come + detect / 2 => {
+                        return Err(format!("another process is the node of rank {node}, and it is alive"));
+                    }
+                    Some(_) => Instant::now() >= come + detect,
+                };
+                if free {
+                    let place = Place {
+                        boot: report.boot,
+                        link: link.clone(),
+                        connection: connection.clone(),
+                        heard: Instant::now(),
+                    };
+                    if let Some(old) = places.insert(node, place) {
+                        old.connection.close();
+                    }
+                    return Ok(());
+                }
+            }
+            sleep(self.timeouts.heartbeat).await;
+        }
+    }
+
+    /// Notes that the node was heard; false if the link is no longer its own.
+    fn hear(&self, node: NodeId, link: &LinkSender) -> bool {
+        let mut places = self.places();
+        let own = places.get_mut(&node).filter(|place| place.link.is_same(link));
+        own.map(|place| place.heard = Instant::now()).is_some()
+    }
+
+    fn leave(&self, node: NodeId, link: &LinkSender) {
+        let mut places = self.places();
+        if places.get(&node).is_some_and(|place| place.link.is_same(link)) {
+            places.remove(&node);
+        }
+    }
+}
+
+/// Serves one link from its first word to its last.
+async fn serve(connection: Connection, desk: Arc<Desk>) {
+    let from = connection.remote_addr();
+    let (link, mut words, report) = match first_word(&connection, &desk).await {
+        Ok(come) => come,
+        Err(why) => return tracing::warn!(%from, why, "a link that is no node's"),
+    };
+    let node = report.node;
+    if let Err(why) = desk.seat(&report, &link, &connection).await {
+        tracing::warn!(%from, why, "a node was refused");
+        link.send(&Word::Goodbye(Goodbye { code: 2, why }));
+        // It goes when it has read that.
+        let _ = timeout(desk.timeouts.detect, connection.closed()).await;
+        return connection.close();
+    }
+    tracing::info!(%node, %from, host = report.host, "a node is linked");
+    link.send(&Word::Welcome { config: desk.welcome.clone() });
+    let supervisor = desk.supervisor.clone();
+    let _ = supervisor.tell(NodeIs(node, Way::Link(link.clone()))).send().await;
+    // Who offers no rank yet only asks for the configuration, to find out how many it has.
+    let mut next = (report.ranks > 0).then_some(Word::NodeReport(report));
+    loop {
+        if let Some(word) = next.take() {
+            let strange = matches!(&word, Word::NodeReport(report) if report.node != node);
+            if strange || !desk.hear(node, &link) || supervisor.tell(Heard(word)).send().await.is_err() {
+                break;
+            }
+        }
+        match words.next().await {
+            Ok(Some(word)) => next = Some(word),
+            Ok(None) => break,
+            Err(error) => {
+                tracing::info!(%node, %error, "the link to a node ended");
+                break;
+            }
+        }
+    }
+    desk.leave(node, &link);
+    let _ = supervisor.tell(NodeLost(node, link)).send().await;
+    connection.close();
+}
+
+/// *Errors*: what came instead of a node's report.
+async fn first_word(
+    connection: &Connection,
+    desk: &Desk,
+) -> Result<(LinkSender, LinkReceiver, Box<NodeReport>), String> {
+    let come = async {
+        let (kind, send, recv) = connection.accept_stream().await.map_err(|error| error.to_string())?;
+        if kind != Kind::Control {
+            return Err("its first stream is not for words".to_owned());
+        }
+        let (link, mut words, _writer) = link::open_host(recv, send);
+        match words.next().await {
+            Ok(Some(Word::NodeReport(report))) => Ok((link, words, report)),
+            Ok(Some(_)) => Err("its first word is not a node's report".to_owned()),
+            Ok(None) => Err("it said nothing".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    let patience = tuning(&desk.timeouts).handshake_timeout;
+    timeout(patience, come).await.unwrap_or_else(|_| Err(format!("it said nothing for {patience:?}")))
+}

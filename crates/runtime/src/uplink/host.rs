@@ -1,0 +1,255 @@
+//! A host at work: it hands words between the supervisor and its node, calls again when the link breaks, and notices when
+//! nobody is there to call.
+//!
+//! It does not know what a word of the supervisor means, but for the end.
+
+use super::caller::{CallError, Caller, FIRST_PAUSE, HostLink, LONGEST_PAUSE, next_word};
+use super::probe::Probe;
+use super::{HostEnd, HostNews, HostPlan, Tell, say};
+use crate::journal::OutputSink;
+use crate::link::LinkSender;
+use crate::node::{AskLeave, Deliver, Linked, NODE_MAILBOX, Node, NodeConfig, NodeNews, Up};
+use crate::recipe::host_name;
+use dtrain_protocol::{Directive, Goodbye, Message as Word, NodeConfig as NodeMachine, Phase, Timeouts};
+use dtrain_types::Generation;
+use kameo::prelude::*;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// News of a node that wait to be looked at: it says each thing once, and few things.
+const NEWS: usize = 16;
+
+/// A host at work.
+struct Host {
+    caller: Caller,
+    welcome: String,
+    tell: Tell,
+    node: ActorRef<Node>,
+    up: Arc<Mutex<Option<LinkSender>>>,
+    timeouts: Timeouts,
+    join_timeout: Duration,
+    master: SocketAddr,
+    /// When the supervisor was last heard.
+    heard: Instant,
+    /// The newest generation that was told of.
+    running: Generation,
+    leaving: bool,
+}
+
+/// Serves the run to its end.
+pub(super) async fn serve(
+    caller: Caller,
+    link: HostLink,
+    welcome: String,
+    plan: HostPlan,
+    tell: Tell,
+) -> io::Result<HostEnd> {
+    let lines = Arc::clone(&tell);
+    let show = move |member, line: &str| say(&lines, HostNews::RankOutput { member, line });
+    let (journal, output) = OutputSink::start(show)?;
+    let (told, news) = mpsc::channel(NEWS);
+    let machine = NodeMachine {
+        node: caller.callee.node,
+        boot: caller.boot,
+        host: host_name(),
+        ranks: plan.ranks,
+        timeouts: plan.timeouts,
+    };
+    let up = Arc::new(Mutex::new(Some(link.sender.clone())));
+    let config = NodeConfig {
+        machine,
+        isolation: plan.isolation,
+        arena: plan.arena,
+        config: plan.config,
+        up: Up::Link(Arc::clone(&up)),
+        journal,
+        told: Some(told),
+    };
+    let node = Node::spawn_with_mailbox(config, kameo::mailbox::bounded(NODE_MAILBOX));
+    let master = link.connection.remote_addr();
+    let (timeouts, join_timeout) = (plan.timeouts, plan.join_timeout);
+    let (heard, running) = (Instant::now(), Generation(0));
+    let host = Host {
+        caller,
+        welcome,
+        tell,
+        node: node.clone(),
+        up,
+        timeouts,
+        join_timeout,
+        master,
+        heard,
+        running,
+        leaving: false,
+    };
+    let end = host.run(link, news).await?;
+    // Ranks that are still there are killed with the actor that holds them.
+    let _ = node.stop_gracefully().await;
+    let _ = timeout(timeouts.detect, node.wait_for_shutdown()).await;
+    drop(node);
+    output.finish();
+    Ok(end)
+}
+
+impl Host {
+    async fn run(mut self, link: HostLink, mut news: mpsc::Receiver<NodeNews>) -> io::Result<HostEnd> {
+        let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let mut link = Some(link);
+        let mut probe: Option<Probe> = None;
+        let (mut pause, mut dial_at) = (FIRST_PAUSE, Instant::now());
+        let mut calling = tokio::task::JoinSet::new();
+        loop {
+            if link.is_none() && calling.is_empty() {
+                let caller = self.caller.clone();
+                calling.spawn(async move {
+                    sleep_until(dial_at).await;
+                    caller.call().await
+                });
+            }
+            // Silence is looked at as often as words are due.
+            let look = Instant::now() + self.timeouts.heartbeat;
+            tokio::select! {
+                biased;
+                _ = int.recv() => if self.is_told_to_leave().await { break self.end(link, HostEnd::Interrupted).await },
+                _ = term.recv() => if self.is_told_to_leave().await { break self.end(link, HostEnd::Interrupted).await },
+                word = next_word(&mut link) => match word {
+                    Some(Word::Goodbye(goodbye)) => break self.end(link, HostEnd::Dismissed(goodbye)).await,
+                    Some(word) => {
+                        probe = None;
+                        self.hear(word).await;
+                    }
+                    None => {
+                        self.drop_link(&mut link);
+                        (pause, dial_at) = (FIRST_PAUSE, Instant::now());
+                    }
+                },
+                Some(called) = calling.join_next() => match called.unwrap_or_else(|error| Err(CallError::Passing(error.to_string()))) {
+                    Ok((_, welcome)) if welcome != self.welcome => {
+                        break self.end(link, HostEnd::SupervisorRestarted).await;
+                    }
+                    Ok((new, _)) => {
+                        self.take_link(&new).await;
+                        link = Some(new);
+                    }
+                    Err(CallError::Final(error)) => {
+                        let goodbye = Goodbye { code: 2, why: error.to_string() };
+                        break self.end(link, HostEnd::Dismissed(goodbye)).await;
+                    }
+                    Err(CallError::Passing(what)) => {
+                        tracing::info!(what, "the supervisor was not reached");
+                        dial_at = Instant::now() + pause;
+                        pause = (pause * 2).min(LONGEST_PAUSE);
+                    }
+                },
+                Some(told) = news.recv() => match told {
+                    NodeNews::Orphaned => {
+                        say(&self.tell, HostNews::Orphaned { silent: self.heard.elapsed() });
+                        if self.leaving {
+                            break self.end(link, HostEnd::Interrupted).await;
+                        }
+                    }
+                    NodeNews::Left => break self.see_off(link).await,
+                },
+                () = sleep_until(look) => {}
+            }
+            if let Some(end) = self.look_for_life(&mut probe) {
+                break self.end(link, end).await;
+            }
+        }
+    }
+
+    /// Whether a supervisor that is not heard is gone, or was silent for too long.
+    fn look_for_life(&self, probe: &mut Option<Probe>) -> Option<HostEnd> {
+        let silent = self.heard.elapsed();
+        if silent < self.timeouts.detect {
+            return None;
+        }
+        let asked = probe.get_or_insert_with(|| Probe::of(self.master, self.caller.callee.from));
+        if asked.is_refused() {
+            return Some(HostEnd::SupervisorGone { silent });
+        }
+        (silent >= self.join_timeout.max(self.timeouts.orphan))
+            .then_some(HostEnd::SupervisorSilent { silent })
+    }
+
+    async fn hear(&mut self, word: Word) {
+        self.heard = Instant::now();
+        if let Word::Directive(directive) = &word {
+            self.note(directive);
+        }
+        let _ = self.node.tell(Deliver(word)).send().await;
+    }
+
+    /// Tells people of a generation once it works.
+    fn note(&mut self, directive: &Directive) {
+        let Directive { generation, phase, membership, .. } = directive;
+        if *phase == Phase::Run && *generation > self.running {
+            self.running = *generation;
+            let own = |seat: &&dtrain_protocol::Seat| seat.node == self.caller.callee.node;
+            let (ranks, here) = (membership.seats.len(), membership.seats.iter().filter(own).count());
+            say(&self.tell, HostNews::Running { generation: *generation, ranks, here });
+        }
+    }
+
+    /// The first signal asks the supervisor to let this host go; says whether there is nothing more to ask.
+    async fn is_told_to_leave(&mut self) -> bool {
+        let again = std::mem::replace(&mut self.leaving, true);
+        if !again {
+            say(&self.tell, HostNews::Leaving);
+            let _ = self.node.tell(AskLeave).send().await;
+        }
+        again
+    }
+
+    fn drop_link(&self, link: &mut Option<HostLink>) {
+        if link.take().is_some() {
+            *self.up.lock().expect("no holder of the link panics") = None;
+            say(&self.tell, HostNews::LinkLost);
+        }
+    }
+
+    async fn take_link(&mut self, link: &HostLink) {
+        self.master = link.connection.remote_addr();
+        self.heard = Instant::now();
+        *self.up.lock().expect("no holder of the link panics") = Some(link.sender.clone());
+        say(&self.tell, HostNews::LinkBack);
+        let _ = self.node.tell(Linked).send().await;
+    }
+
+    /// The node has left; what the run came to may still be on its way.
+    async fn see_off(&self, mut link: Option<HostLink>) -> io::Result<HostEnd> {
+        let last = async {
+            loop {
+                match next_word(&mut link).await {
+                    Some(Word::Goodbye(goodbye)) => return Some(goodbye),
+                    Some(_) => {}
+                    None => return None,
+                }
+            }
+        };
+        // Where this host alone leaves there is no such word.
+        let goodbye = match self.leaving {
+            true => timeout(self.timeouts.heartbeat, last).await,
+            false => timeout(self.timeouts.detect * 2, last).await,
+        };
+        let end = match goodbye {
+            Ok(Some(goodbye)) => HostEnd::Dismissed(goodbye),
+            _ if self.leaving => HostEnd::Left,
+            _ => HostEnd::Dismissed(Goodbye { code: 0, why: "the run is over".to_owned() }),
+        };
+        self.end(link, end).await
+    }
+
+    async fn end(&self, link: Option<HostLink>, end: HostEnd) -> io::Result<HostEnd> {
+        *self.up.lock().expect("no holder of the link panics") = None;
+        if let Some(link) = link {
+            link.close(self.timeouts.heartbeat).await;
+        }
+        Ok(end)
+    }
+}

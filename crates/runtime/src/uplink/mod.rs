@@ -1,0 +1,159 @@
+//! A host that is not the supervisor's: its link to the supervisor, and its node from the first word to the last.
+//!
+//! The node obeys the supervisor; these files only keep a way to it open (`caller.rs`), serve it (`host.rs`), and say what
+//! becomes of a host whose supervisor is gone. A process that is gone answers (`probe.rs`): its host says that nobody listens at
+//! that port any more. A host that is cut off does not, and may come back. They do not know what a rank does.
+
+mod caller;
+mod host;
+mod probe;
+
+pub use caller::{Callee, UplinkError};
+
+use crate::node::Isolation;
+use caller::{Caller, HostLink};
+use dtrain_protocol::{BootId, Goodbye, Timeouts};
+use dtrain_types::Generation;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// What a host tells its people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostNews<'a> {
+    /// A generation works.
+    Running {
+        /// Its number.
+        generation: Generation,
+        /// Its ranks.
+        ranks: usize,
+        /// Those on this host.
+        here: usize,
+    },
+    /// The link to the supervisor broke.
+    LinkLost,
+    /// It stands again.
+    LinkBack,
+    /// The supervisor was not heard for too long; the ranks of this host were ended.
+    Orphaned {
+        /// For how long.
+        silent: Duration,
+    },
+    /// This host was asked to leave.
+    Leaving,
+    /// A rank of this host printed a line.
+    RankOutput {
+        /// Which.
+        member: dtrain_types::MemberId,
+        /// The line.
+        line: &'a str,
+    },
+}
+
+/// How a host's part in a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostEnd {
+    /// The run is over, or this host is wanted no more.
+    Dismissed(Goodbye),
+    /// This host left because it was asked to; the run may go on.
+    Left,
+    /// It was told twice to leave, or had nobody to ask.
+    Interrupted,
+    /// The supervisor's process is gone.
+    SupervisorGone {
+        /// How long it was not heard.
+        silent: Duration,
+    },
+    /// The supervisor was silent for as long as this host waits.
+    SupervisorSilent {
+        /// How long it was not heard.
+        silent: Duration,
+    },
+    /// Another life of the supervisor answers.
+    SupervisorRestarted,
+}
+
+/// What a host brings into a run.
+pub struct HostPlan {
+    /// How many ranks it has.
+    pub ranks: u32,
+    /// Where they live.
+    pub isolation: Isolation,
+    /// The memory that they share.
+    pub arena: Option<OwnedFd>,
+    /// The text of the run's configuration, for the ranks.
+    pub config: String,
+    /// The run's timeouts.
+    pub timeouts: Timeouts,
+    /// How long a supervisor that is not heard is waited for.
+    pub join_timeout: Duration,
+}
+
+/// A host that was welcomed and has not begun.
+pub struct Uplink {
+    runtime: Runtime,
+    caller: Caller,
+    link: HostLink,
+    /// What the supervisor said; another life of it says something else.
+    welcome: String,
+}
+
+impl Uplink {
+    /// Calls the supervisor until it answers, for at most `patience`. Call it on the main thread: ranks die with the
+    /// thread that starts them.
+    ///
+    /// *Blocks*. *Errors*: see [`UplinkError`].
+    pub fn join(callee: Callee, boot: BootId, patience: Duration) -> Result<Self, UplinkError> {
+        let system = |what, error: io::Error| UplinkError::System { what, error: error.to_string() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| system("start", error))?;
+        let timeouts = Timeouts::derive(Duration::from_secs(1)).expect("a second is in range");
+        let caller = Caller { callee, boot, timeouts };
+        let (link, welcome) = runtime.block_on(caller.call_until(patience))?;
+        Ok(Self { runtime, caller, link, welcome })
+    }
+
+    /// What the supervisor said.
+    #[must_use]
+    pub fn welcome(&self) -> &str {
+        &self.welcome
+    }
+
+    /// The address of this host that the supervisor was reached from.
+    ///
+    /// *Errors*: of the system.
+    pub fn own_address(&self) -> io::Result<IpAddr> {
+        let master = self.link.connection.remote_addr();
+        Ok(probe::ask_nobody(master, self.caller.callee.from)?.local_addr()?.ip())
+    }
+
+    /// Where the supervisor is.
+    #[must_use]
+    pub fn master(&self) -> SocketAddr {
+        self.link.connection.remote_addr()
+    }
+
+    /// Serves the run to its end.
+    ///
+    /// *Blocks*. *Errors*: signal handlers or the thread of the output cannot be had.
+    pub fn serve(
+        self,
+        plan: HostPlan,
+        tell: impl FnMut(HostNews<'_>) + Send + 'static,
+    ) -> io::Result<HostEnd> {
+        let Self { runtime, mut caller, link, welcome } = self;
+        caller.timeouts = plan.timeouts;
+        let end = runtime.block_on(host::serve(caller, link, welcome, plan, Arc::new(Mutex::new(tell))));
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        end
+    }
+}
+
+type Tell = Arc<Mutex<dyn FnMut(HostNews<'_>) + Send>>;
+
+fn say(tell: &Tell, news: HostNews<'_>) {
+    (*tell.lock().expect("no teller panics"))(news);
+}

@@ -1,0 +1,111 @@
+//! The state: made, read from a checkpoint, or copied from peers window by window.
+
+use super::{Ask, Compute, DIGEST_FLOATS, News, Task, Tools, Work};
+use crate::job::{Engine, unflatten};
+use crate::sabotage::Sabotage;
+use dtrain_collective::{Arena, Op, Sequence};
+use dtrain_engine::State;
+use dtrain_protocol::{Digest, Failure, StartFrom};
+
+impl Compute {
+    pub(super) fn take_from(&mut self, tools: &mut Tools<'_>, from: StartFrom) {
+        let Some(generation) = self.plane.as_ref().map(|plane| plane.generation) else { return };
+        let state = match from {
+            StartFrom::Fresh => tools.engine.initial(),
+            StartFrom::Checkpoint(id) => match tools.disk.read(id) {
+                Ok((floats, digest)) => {
+                    let mut state = tools.engine.blank();
+                    unflatten(&floats, id.step, &mut state);
+                    if Digest(state.state_digest()) != digest {
+                        let text = format!("checkpoint {id} has another digest than its manifest");
+                        return tools.tell(News::Failed(generation, Failure::Setup(text)));
+                    }
+                    state
+                }
+                Err(error) => {
+                    let failure = Failure::Setup(format!("checkpoint {id}: {error}"));
+                    return tools.tell(News::Failed(generation, failure));
+                }
+            },
+        };
+        self.swap(tools, state, false);
+        self.told_loaded(tools);
+    }
+
+    pub(super) fn swap(&mut self, tools: &mut Tools<'_>, state: State, copied: bool) {
+        let Some(generation) = self.plane.as_ref().map(|plane| plane.generation) else { return };
+        let (step, state_digest) = (state.applied, Digest(state.state_digest()));
+        self.state = Some(state);
+        tools.asks.push(Ask::Swapped { generation, step, state_digest, copied });
+    }
+
+    pub(super) fn told_loaded(&mut self, tools: &mut Tools<'_>) {
+        let (Some(state), Some(plane)) = (&self.state, &self.plane) else { return };
+        let (generation, applied) = (plane.generation, state.applied);
+        let state_digest = Digest(state.state_digest());
+        tools.tell(News::Loaded { generation, applied, state_digest });
+    }
+
+    /// Begins to copy the next window: one gradient's length of floats, and the digest at the end.
+    pub(super) fn begin_window(&mut self, tools: &mut Tools<'_>) {
+        let (Task::Copy(copy), Some(plane)) = (&self.task, &mut self.plane) else { return };
+        let arena = plane.machine.arena();
+        let slot = arena.lease(0);
+        let from = copy.window * slot.len();
+        if from < copy.floats.len() {
+            let part = &copy.floats[from..(from + slot.len()).min(copy.floats.len())];
+            slot[..part.len()].copy_from_slice(part);
+        } else {
+            slot[..DIGEST_FLOATS].copy_from_slice(&copy.digest);
+        }
+        plane.sequence += 1;
+        plane.gathering = false;
+        let op = Op::Copy { sources: &copy.sources, targets: &copy.targets };
+        plane.machine.start(Sequence(plane.sequence), &op);
+        self.began(tools);
+    }
+
+    /// A window is copied.
+    pub(super) fn end_window(&mut self, tools: &mut Tools<'_>) {
+        let (Task::Copy(copy), Some(plane)) = (&mut self.task, &mut self.plane) else { return };
+        let is_target = copy.targets.contains(&plane.rank);
+        let len = flat_len(tools.engine);
+        let slot = plane.machine.arena().lease(0);
+        let windows = len.div_ceil(slot.len());
+        if is_target && copy.window < windows {
+            let part = slot.len().min(len - copy.window * slot.len());
+            copy.floats.extend_from_slice(&slot[..part]);
+        } else if is_target {
+            copy.digest.copy_from_slice(&slot[..DIGEST_FLOATS]);
+        }
+        copy.window += 1;
+        if copy.window <= windows {
+            return self.work(tools, Work::Window);
+        }
+        let Task::Copy(copy) = std::mem::replace(&mut self.task, Task::Rest) else { return };
+        if is_target {
+            let mut fresh = tools.engine.blank();
+            unflatten(&copy.floats, copy.step, &mut fresh);
+            // Fresh memory becomes the state only when it is whole (S12).
+            let half = self.sabotage == Some(Sabotage::HalfCopy);
+            if half {
+                fresh.section_mut(dtrain_engine::Section::Second).fill(0.0);
+            }
+            if !half && digest_as_floats(fresh.state_digest()) != copy.digest {
+                return self
+                    .break_off(tools, "the copied state has another digest than its source".to_owned());
+            }
+            self.swap(tools, fresh, true);
+        }
+        self.told_loaded(tools);
+    }
+}
+
+fn flat_len(engine: &Engine) -> usize {
+    (engine.blank().bytes() / 4) as usize
+}
+
+/// Two bytes in each float: exact, and no pattern is a NaN.
+pub(super) fn digest_as_floats(digest: [u8; 32]) -> [f32; DIGEST_FLOATS] {
+    std::array::from_fn(|i| f32::from(u16::from_le_bytes([digest[2 * i], digest[2 * i + 1]])))
+}

@@ -1,0 +1,165 @@
+//! How often each fault met each place: the proof that a sweep went everywhere.
+//!
+//! This file only counts.
+
+use crate::fault::Kind;
+use std::collections::BTreeMap;
+
+/// Where something stands when a fault meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A process that has no generation yet.
+    Start,
+    /// A rank that has left what was before and waits for the truth.
+    Form,
+    /// A rank that meets its peers.
+    Build,
+    /// A rank that reads a state.
+    Load,
+    /// A rank whose state is being copied.
+    CopySource,
+    /// A rank that copies a state.
+    CopyTarget,
+    /// A rank that is ready and waits for the others.
+    Ready,
+    /// Forward and backward.
+    Compute,
+    /// Contributions are on their way.
+    Round1,
+    /// Sums are on their way.
+    Round2,
+    /// The optimizer is at work.
+    Update,
+    /// A rank that validates, or waits for the record of a validation.
+    Validate,
+    /// A rank that waits for the disk.
+    Save,
+    /// A rank that has seen a stop flag or made its last step.
+    Finished,
+    /// A rank whose collectives broke off.
+    Broken,
+    /// A manifest is being written and is not renamed yet.
+    BeforeRename,
+    /// A manifest is renamed, and the supervisor does not know yet.
+    AfterRename,
+    /// The world is being put together again after a loss.
+    Recovery,
+    /// The next boundary is to admit or release somebody.
+    Admission,
+    /// Nobody of the run is there.
+    Nobody,
+}
+
+impl Place {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::Start,
+        Self::Form,
+        Self::Build,
+        Self::Load,
+        Self::CopySource,
+        Self::CopyTarget,
+        Self::Ready,
+        Self::Compute,
+        Self::Round1,
+        Self::Round2,
+        Self::Update,
+        Self::Validate,
+        Self::Save,
+        Self::Finished,
+        Self::Broken,
+        Self::BeforeRename,
+        Self::AfterRename,
+        Self::Recovery,
+        Self::Admission,
+        Self::Nobody,
+    ];
+
+    /// Its name in the table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Form => "form",
+            Self::Build => "build",
+            Self::Load => "load",
+            Self::CopySource => "copy<",
+            Self::CopyTarget => "copy>",
+            Self::Ready => "ready",
+            Self::Compute => "compute",
+            Self::Round1 => "round1",
+            Self::Round2 => "round2",
+            Self::Update => "update",
+            Self::Validate => "valid",
+            Self::Save => "save",
+            Self::Finished => "stopped",
+            Self::Broken => "broken",
+            Self::BeforeRename => "manif<",
+            Self::AfterRename => "manif>",
+            Self::Recovery => "recov",
+            Self::Admission => "admit",
+            Self::Nobody => "nobody",
+        }
+    }
+}
+
+/// The table.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    met: BTreeMap<(Kind, Place), u64>,
+    /// Runs, and those of them without a fault.
+    pub runs: [u64; 2],
+}
+
+impl Coverage {
+    /// A fault met a place.
+    pub fn note(&mut self, kind: Kind, place: Place) {
+        *self.met.entry((kind, place)).or_default() += 1;
+    }
+
+    /// Takes over the counts of another table.
+    pub fn add(&mut self, other: &Self) {
+        for (key, count) in &other.met {
+            *self.met.entry(*key).or_default() += count;
+        }
+        self.runs = [self.runs[0] + other.runs[0], self.runs[1] + other.runs[1]];
+    }
+
+    /// How often a fault met a place.
+    #[must_use]
+    pub fn of(&self, kind: Kind, place: Place) -> u64 {
+        self.met.get(&(kind, place)).copied().unwrap_or(0)
+    }
+
+    /// The table as text: a line per fault, a column per place.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = format!("{:<18}", "fault");
+        for place in Place::ALL {
+            text += &format!("{:>8}", place.name());
+        }
+        for kind in Kind::ALL {
+            text += &format!("\n{:<18}", kind.name());
+            for place in Place::ALL {
+                text += &format!("{:>8}", self.of(kind, place));
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_add_up_and_are_shown_with_names() {
+        let mut one = Coverage { runs: [2, 1], ..Coverage::default() };
+        one.note(Kind::Crash, Place::Round2);
+        let mut two = one.clone();
+        two.add(&one);
+        assert_eq!((two.of(Kind::Crash, Place::Round2), two.runs), (2, [4, 2]));
+        let text = two.render();
+        assert!(text.contains("round2") && text.lines().count() == Kind::ALL.len() + 1, "{text}");
+    }
+}

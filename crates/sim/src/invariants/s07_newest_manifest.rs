@@ -1,0 +1,104 @@
+//! S7: the resume point is the newest manifest of the lineage, and no manifest is lost; one that is due at the step that a
+//! generation begins with is written, or given up aloud.
+
+use crate::fact::{Fact, Invariant};
+use crate::job::Oracle;
+use dtrain_protocol::{CheckpointId, Outcome, StartFrom};
+use dtrain_types::{Generation, Step};
+use std::collections::BTreeSet;
+
+#[derive(Default)]
+pub(super) struct NewestManifest {
+    /// Due at the beginning of a generation, neither written nor given up yet.
+    owed: BTreeSet<CheckpointId>,
+    written: BTreeSet<Step>,
+    /// The newest generation whose truth was named.
+    named: Generation,
+    /// The last resume: which generation went back, and to which step.
+    back: Option<(Generation, Step)>,
+}
+
+impl Invariant for NewestManifest {
+    fn name(&self) -> &'static str {
+        "S7"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, oracle: &Oracle) -> Result<(), String> {
+        match fact {
+            Fact::Truth { generation, .. } => {
+                self.named = *generation;
+                Ok(())
+            }
+            Fact::Resumed(from, on_disk) => {
+                self.back = Some((self.named, from.step()));
+                let from = if let StartFrom::Checkpoint(id) = from { Some(id) } else { None };
+                let newest = on_disk.iter().max_by_key(|id| (id.step, id.generation));
+                match (from, newest) {
+                    (Some(from), _) if !on_disk.contains(from) => {
+                        Err(format!("resumed from {from}, which is not there"))
+                    }
+                    // The one that is renamed at this moment is not told yet.
+                    (from, Some(newest)) if from.map_or(0, |id| id.step.0) < newest.step.0 => {
+                        Err(format!("resumed from {from:?}, the newest is {newest}"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Fact::Begins(generation, step) if oracle.saves(*step) && !self.written.contains(step) => {
+                self.owed.insert(CheckpointId { generation: *generation, step: *step });
+                Ok(())
+            }
+            Fact::Renamed(order, _)
+                if self.back.is_some_and(|(by, to)| order.id.generation < by && order.id.step > to) =>
+            {
+                Err(format!("{} appears after the run went back behind it", order.id))
+            }
+            Fact::Renamed(order, _) => {
+                self.written.insert(order.id.step);
+                self.owed.retain(|owed| owed.step != order.id.step);
+                Ok(())
+            }
+            Fact::GivenUp(id) => {
+                self.owed.remove(id);
+                Ok(())
+            }
+            Fact::Ended(Outcome::Finished(_), excuses) if !self.owed.is_empty() && !excuses.disk_full => {
+                Err(format!("the run ended, and of {:?} nothing was heard", self.owed))
+            }
+            Fact::Complete(Some(id), on_disk) if !on_disk.contains(id) => {
+                Err(format!("checkpoint {id} was written and is lost"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{first_bad, oracle};
+    use super::*;
+    use crate::fact::Excuses;
+    use dtrain_protocol::{Digest, Ending};
+
+    #[test]
+    fn a_resume_from_an_older_one_and_a_manifest_that_is_lost_are_found() {
+        let id = |step| CheckpointId { generation: Generation(1), step: Step(step) };
+        let disk = [id(7), id(14)];
+        let first = |fact| first_bad(NewestManifest::default(), &oracle(), &[fact]);
+        assert_eq!(first(Fact::Resumed(StartFrom::Checkpoint(id(14)), &disk)), None);
+        assert_eq!(first(Fact::Resumed(StartFrom::Checkpoint(id(7)), &disk)), Some(0));
+        assert_eq!(first(Fact::Resumed(StartFrom::Fresh, &disk)), Some(0));
+        assert_eq!(first(Fact::Complete(Some(id(21)), &disk)), Some(0));
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_forgotten_with_its_generation_is_found() {
+        let (digest, state_digest) = (Digest([0; 32]), Digest([0; 32]));
+        let end = Outcome::Finished(Ending { step: Step(3), digest, state_digest, checkpoint: None });
+        let (begins, ends) = (Fact::Begins(Generation(2), Step(3)), Fact::Ended(&end, Excuses::default()));
+        let given_up = Fact::GivenUp(CheckpointId { generation: Generation(2), step: Step(3) });
+        let first = |history: &[Fact<'_>]| first_bad(NewestManifest::default(), &oracle(), history);
+        assert_eq!(first(&[begins, ends]), Some(1));
+        assert_eq!(first(&[begins, given_up, ends]), None);
+    }
+}

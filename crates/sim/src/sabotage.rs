@@ -1,0 +1,48 @@
+//! Sabotage: one promise of a driver broken at a time, to prove that the checkers would notice.
+//!
+//! Each names what the machines rely on. A sweep with one of them must find a seed that breaks something; a promise that
+//! nothing needs would be found here.
+
+/// Which promise is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sabotage {
+    /// A frame of an older generation is handed over as one of the newest.
+    UnfencedFrames,
+    /// A rank says that it has left a generation while an update of it is still under way.
+    LeftTooEarly,
+    /// A copied state is taken over when all but its last window is there.
+    HalfCopy,
+    /// A shard is called durable before it is synced.
+    EarlyDurable,
+    /// A manifest that was renamed is said not to be written.
+    DeniedManifest,
+    /// A manifest is said to be written and is not.
+    PhantomManifest,
+    /// A life is said to have ended when it was told to end.
+    EndedTooEarly,
+    /// The stop flag is not set.
+    ForgottenStop,
+    /// Members are told that everything is recorded.
+    FalseAcknowledgement,
+    /// A step goes on although the validation before it is not recorded.
+    UnawaitedValidation,
+    /// The order of a rank's news is lost.
+    ShuffledNews,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::UnfencedFrames,
+        Self::LeftTooEarly,
+        Self::HalfCopy,
+        Self::EarlyDurable,
+        Self::DeniedManifest,
+        Self::PhantomManifest,
+        Self::EndedTooEarly,
+        Self::ForgottenStop,
+        Self::FalseAcknowledgement,
+        Self::UnawaitedValidation,
+        Self::ShuffledNews,
+    ];
+}

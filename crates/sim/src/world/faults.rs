@@ -1,0 +1,269 @@
+//! How a fault is done to the world, and how it ends.
+
+use super::data::Block;
+use super::{Asleep, Event, MICRO, MILLI, SECOND, World};
+use crate::coverage::Place;
+use crate::fact::Life;
+use crate::fault::{Kind, When};
+use dtrain_protocol::{ExitCause, Failure, Input, Request};
+use dtrain_types::{MemberId, NodeId};
+
+/// What was done to a member excuses its loss for so long after. *Units*: nanoseconds.
+const EXCUSE: u64 = 20 * SECOND;
+/// What costs a rank only time, it goes on from: such a stop is no longer than this. *Units*: milliseconds.
+const MOST_NODE_STOP: u64 = 6_000;
+
+impl World {
+    pub(super) fn plan_timed_faults(&mut self) {
+        for at in 0..self.planned.len() {
+            if let When::At(micros) = self.planned[at].when {
+                self.push(micros * MICRO, Event::Fault(at));
+            }
+        }
+    }
+
+    /// A rank, or the world, came to a place: faults that wait for that begin.
+    pub(super) fn entered(&mut self, place: Place, life: Option<Life>) {
+        let count = &mut self.entered[place as usize];
+        *count += 1;
+        let count = *count;
+        for at in 0..self.planned.len() {
+            let planned = &mut self.planned[at];
+            let When::Enter { place: wanted, nth, later } = planned.when else { continue };
+            if (wanted, nth) == (place, count) {
+                planned.victim = planned.victim.or(life.map(|life| life.member.0));
+                // Never inside the handling of an event.
+                self.push(later * MICRO + 1, Event::Fault(at));
+            }
+        }
+    }
+
+    pub(super) fn trigger_after_loss(&mut self) {
+        for at in 0..self.planned.len() {
+            if let When::AfterLoss { nth, later } = self.planned[at].when
+                && nth == self.losses
+            {
+                self.push(later * MICRO + 1, Event::Fault(at));
+            }
+        }
+    }
+
+    pub(super) fn touch(&mut self, member: MemberId) {
+        if let Some(at) = self.touched.get_mut(member.0 as usize) {
+            *at = (*at).max(self.now);
+        }
+    }
+
+    /// Whether something was done to a member, or to the world, that excuses that it is held to be lost.
+    pub(super) fn is_excused(&self, member: MemberId) -> bool {
+        let touched = self.touched.get(member.0 as usize).copied().unwrap_or(0).max(self.touched_all);
+        self.last_fault > 0 && self.now < touched + EXCUSE
+    }
+
+    /// The members whose processes are there.
+    fn living(&self) -> Vec<Life> {
+        self.processes.iter().flatten().map(|process| process.life).collect()
+    }
+
+    /// Begins a fault.
+    pub(super) fn begin_fault(&mut self, at: usize) {
+        let planned = self.planned[at];
+        let living = self.living();
+        let wanted = planned.victim.map(MemberId);
+        let victim = match wanted.and_then(|member| living.iter().find(|life| life.member == member)) {
+            Some(life) => Some(*life),
+            None if living.is_empty() => None,
+            None => Some(*self.chance.pick(&living)),
+        };
+        self.note_places(planned.kind, victim);
+        let length = planned.millis * MILLI;
+        self.mark(70, &[planned.kind as u64, victim.map_or(u64::MAX, |life| life.member.0.into())]);
+        self.last_fault = self.last_fault.max(self.now);
+        self.tell(|| {
+            let whom = victim.map_or_else(String::new, |life| format!(" of {life}"));
+            format!("FAULT {}{whom} ({} ms)", planned.kind.name(), planned.millis)
+        });
+        if let Some(life) = victim {
+            self.touch(life.member);
+        }
+        match planned.kind {
+            Kind::Crash | Kind::CrashSome | Kind::CrashAllButOne | Kind::CrashAll => {
+                self.crash(planned.kind, &living, victim);
+            }
+            Kind::HostLeaves | Kind::Drain | Kind::StartFails | Kind::SlowStart | Kind::Panic => {
+                self.ask(planned.kind, victim, length);
+            }
+            Kind::Stop | Kind::ComputeHang | Kind::Slow => self.hold_up(at, planned.kind, victim, length),
+            _ => self.break_world(at, planned.kind, victim, length),
+        }
+    }
+
+    fn note_places(&mut self, kind: Kind, victim: Option<Life>) {
+        let mut places = self.world_places(&self.supervisor);
+        places.push(victim.and_then(|life| self.process(life.member)).map_or(Place::Nobody, |p| p.place));
+        for place in places {
+            self.coverage.note(kind, place);
+        }
+    }
+
+    fn crash(&mut self, kind: Kind, living: &[Life], victim: Option<Life>) {
+        let Some(first) = victim else { return };
+        let others = living.iter().copied().filter(|life| *life != first);
+        let victims: Vec<Life> = match kind {
+            Kind::Crash => vec![first],
+            Kind::CrashSome => {
+                let others: Vec<Life> = others.collect();
+                let more = 1 + self.chance.below(2) as usize;
+                let from = self.chance.below(others.len().max(1) as u64) as usize;
+                let more = others.iter().cycle().skip(from).take(more.min(others.len())).copied();
+                std::iter::once(first).chain(more).collect()
+            }
+            Kind::CrashAllButOne => others.collect(),
+            _ => living.to_vec(),
+        };
+        for life in victims {
+            self.end_process(life, ExitCause::Signal(9));
+        }
+    }
+
+    fn ask(&mut self, kind: Kind, victim: Option<Life>, length: u64) {
+        match kind {
+            Kind::Drain => {
+                self.excuses.drained = true;
+                self.push(0, Event::Told(Input::Request(Request::Drain)));
+            }
+            // A first process that cannot be started ends the run: that is its own story.
+            Kind::StartFails if self.supervisor.generation().0 == 0 => {}
+            Kind::StartFails => {
+                self.start_fails = true;
+                self.touched_all = self.now;
+            }
+            Kind::SlowStart => {
+                self.slow_start_until = self.now + length;
+                self.last_fault = self.last_fault.max(self.now + length);
+            }
+            Kind::Panic => {
+                let Some(life) = victim else { return };
+                self.with_process(life, |_, process, now, effects| {
+                    let generation = process.member.generation();
+                    process.member.handle_failure(
+                        now,
+                        generation,
+                        Failure::Panic("made up".to_owned()),
+                        effects,
+                    );
+                });
+            }
+            _ => {
+                let Some(host) = self.host_of_victim(victim) else { return };
+                // Somebody must stay, or the run ends in good order.
+                let stay = self.hosts.iter().filter(|host| !host.leaves).count();
+                let gathers = self.supervisor.phase() == dtrain_protocol::Phase::Join;
+                self.excuses.drained |= stay <= 1 || gathers;
+                self.hosts[host.0 as usize].leaves = true;
+                self.excuses.short = true;
+                self.touched_all = self.now;
+                self.tell_node(host, |node, now, effects| node.handle_leave(now, effects));
+            }
+        }
+    }
+
+    fn host_of_victim(&self, victim: Option<Life>) -> Option<NodeId> {
+        Some(self.process(victim?.member)?.host)
+    }
+
+    fn hold_up(&mut self, at: usize, kind: Kind, victim: Option<Life>, length: u64) {
+        let Some(life) = victim else { return };
+        let until = self.now + length;
+        let Some(process) = self.process_mut(life) else { return };
+        match kind {
+            Kind::Stop => process.sleep.until = until,
+            Kind::ComputeHang => process.hang.until = until,
+            _ => process.slow = 3_000,
+        }
+        match kind {
+            Kind::Stop => self.push(length, Event::Wake(Asleep::Rank(life))),
+            Kind::ComputeHang => {
+                self.patient = true;
+                self.push(length, Event::Wake(Asleep::Compute(life)));
+            }
+            _ => self.push(length, Event::Heal(at)),
+        }
+        self.lasts(until);
+        self.touched[life.member.0 as usize] = until;
+    }
+
+    /// A fault lasts so long: until then nothing need be finished.
+    fn lasts(&mut self, until: u64) {
+        self.last_fault = self.last_fault.max(until);
+    }
+
+    fn break_world(&mut self, at: usize, kind: Kind, victim: Option<Life>, length: u64) {
+        let until = self.now + length;
+        self.touched_all = self.touched_all.max(until);
+        self.lasts(until);
+        // Host 0 is the supervisor's: its power and its node are out of scope.
+        let far = NodeId(1 + self.chance.below(u64::from(self.settings.nodes.max(2) - 1)) as u32);
+        let far = self.host_of_victim(victim).filter(|host| host.0 > 0).unwrap_or(far);
+        if far.0 >= self.settings.nodes
+            && !matches!(
+                kind,
+                Kind::SupervisorStop | Kind::PairCut | Kind::Reset | Kind::Noise | Kind::DiskFull
+            )
+        {
+            return;
+        }
+        match kind {
+            Kind::HostCrash => return self.crash_host(far, Some(length.max(50 * MILLI))),
+            Kind::HostStop => return self.stop_host(far, length.min(MOST_NODE_STOP * MILLI)),
+            Kind::SupervisorStop => return self.stop_supervisor(length),
+            Kind::Partition => {
+                self.network.blocks.push((at, Block::From(far)));
+                self.network.blocks.push((at, Block::To(far)));
+            }
+            Kind::CutFrom => self.network.blocks.push((at, Block::From(far))),
+            Kind::CutTo => self.network.blocks.push((at, Block::To(far))),
+            Kind::PairCut | Kind::Reset => return self.cut_pair(at, kind, victim, length),
+            Kind::Noise => self.network.noise = 200,
+            _ => (self.disk.full, self.excuses.disk_full) = (true, true),
+        }
+        if matches!(kind, Kind::Partition | Kind::CutFrom) && self.chance.per_mille(500) {
+            let after = self.chance.between(MILLI, 500 * MILLI);
+            self.push(after, Event::Told(Input::NodeLost(far)));
+        }
+        self.push(length, Event::Heal(at));
+    }
+
+    fn cut_pair(&mut self, at: usize, kind: Kind, victim: Option<Life>, length: u64) {
+        let Some(one) = victim else { return };
+        let others: Vec<Life> = self.living().into_iter().filter(|life| *life != one).collect();
+        if others.is_empty() {
+            return;
+        }
+        let other = *self.chance.pick(&others);
+        let generation = self.process(one.member).map_or(dtrain_types::Generation(0), |p| p.generation);
+        if kind == Kind::Reset {
+            return self.reset(one.member, other.member, generation);
+        }
+        self.network.blocks.push((at, Block::Pair(one.member, other.member)));
+        self.push(length, Event::Heal(at));
+    }
+
+    /// Ends a fault.
+    pub(super) fn end_fault(&mut self, at: usize) {
+        let planned = self.planned[at];
+        self.tell(|| format!("healed: {}", planned.kind.name()));
+        match planned.kind {
+            Kind::Noise => self.network.noise = 0,
+            Kind::DiskFull => self.disk.full = false,
+            Kind::Slow => self.processes.iter_mut().flatten().for_each(|process| process.slow = 1_000),
+            _ => {
+                self.network.blocks.retain(|(by, _)| *by != at);
+                self.unstall();
+                for host in (1..self.settings.nodes).map(NodeId) {
+                    self.tell_node(host, |node, now, effects| node.handle_link(now, effects));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The ranks' processes: a member and its compute thread, with the queues between them.
+
+use super::{Event, MICRO, MILLI, Process, World};
+use crate::compute::{Ask, At, News, Tools, Work};
+use crate::coverage::Place;
+use crate::fact::{Fact, Life, View};
+use crate::queue::Class;
+use crate::sabotage::Sabotage;
+use dtrain_protocol::{Exit, ExitCause, Input, MemberEffect, ShardOutcome, ShardReport, Stage};
+use dtrain_types::{Instant, MemberId, Step};
+
+impl World {
+    pub(super) fn process(&self, member: MemberId) -> Option<&Process> {
+        self.processes.get(member.0 as usize)?.as_deref()
+    }
+
+    /// The life that an event is for, and whether only its compute thread takes it.
+    fn receiver(&self, event: &Event) -> Option<(Life, bool)> {
+        Some(match event {
+            // Words find their way by the member: whichever life is there gets them.
+            Event::Directive(d) => (self.process(d.member)?.life, false),
+            Event::BeatDown(beat) => (self.process(beat.member)?.life, false),
+            Event::MemberTimer(life) | Event::News(life, _) => (*life, false),
+            Event::ShardWritten(life, _) | Event::ShardSynced(life, _) => (*life, false),
+            Event::Worked(life, _) | Event::PeerLost(life, ..) => (*life, true),
+            Event::Frame { to, .. } => (*to, true),
+            _ => return None,
+        })
+    }
+
+    /// Something reaches a rank's process.
+    pub(super) fn at_rank(&mut self, class: Class, event: Event) {
+        let Some((life, computes)) = self.receiver(&event) else { return };
+        let now = self.now;
+        let Some(process) = self.process_mut(life) else { return };
+        if now < process.sleep.until {
+            return process.sleep.waiting.push((class, event));
+        }
+        if computes && now < process.hang.until {
+            return process.hang.waiting.push((class, event));
+        }
+        self.with_process(life, |world, process, now, effects| world.take_in(process, now, event, effects));
+    }
+
+    fn take_in(&mut self, p: &mut Process, now: Instant, event: Event, effects: &mut Vec<MemberEffect>) {
+        let member = u64::from(p.life.member.0);
+        match event {
+            Event::Directive(directive) => {
+                self.mark(50, &[member, directive.number.0]);
+                let mut directive = directive;
+                if self.breaks(Sabotage::FalseAcknowledgement) {
+                    directive.acknowledged = Step(u64::MAX);
+                }
+                p.member.handle_directive(now, &directive, effects);
+                self.fact(&Fact::Saw(View::Member(p.life), p.member.seen()));
+            }
+            Event::BeatDown(beat) => p.member.handle_heartbeat(now, &beat),
+            Event::MemberTimer(_) if p.armed.is_some_and(|at| at <= self.now) => {
+                p.armed = None;
+                if p.member.next_deadline().is_some_and(|due| now >= due) {
+                    self.mark(51, &[member]);
+                    p.member.handle_timeout(now, effects);
+                }
+            }
+            Event::MemberTimer(_) => {}
+            Event::News(_, news) => self.hear(p, now, news, effects),
+            Event::Worked(_, ticket) => {
+                self.mark(52, &[member, ticket]);
+                self.compute(p, now, |compute, tools| compute.worked(tools, ticket));
+            }
+            Event::Frame { mut parcel, .. } => {
+                if self.breaks(Sabotage::UnfencedFrames) {
+                    parcel.header.tag.generation = parcel.header.tag.generation.max(p.generation);
+                }
+                self.mark(53, &[member, parcel.header.tag.sequence.0, parcel.from.0.into()]);
+                self.compute(p, now, |compute, tools| compute.arrived(tools, *parcel));
+            }
+            Event::PeerLost(_, generation, peer) => {
+                self.mark(54, &[member, peer.0.into()]);
+                self.compute(p, now, |compute, tools| compute.peer_lost(tools, generation, peer));
+            }
+            Event::ShardWritten(life, job) => {
+                if self.breaks(Sabotage::EarlyDurable)
+                    && let Ok(file) = self.disk.write_unsynced(job.id, job.rank, p.host, job.floats.clone())
+                {
+                    let (digest, state_digest) = (job.digest, job.state_digest);
+                    let outcome = ShardOutcome::Durable { file, digest, state_digest };
+                    let shard = ShardReport { id: job.id, rank: job.rank, outcome };
+                    return self.saved(p, now, shard, effects);
+                }
+                let written = self.disk.write(job.id, job.rank, p.host, job.floats.clone());
+                match written {
+                    Ok(()) => {
+                        let after = self.chance.between(MILLI, 15 * MILLI) * self.disk_slow;
+                        self.push(after, Event::ShardSynced(life, job));
+                    }
+                    Err(error) => {
+                        let outcome = ShardOutcome::Failed { reason: error.to_string() };
+                        self.saved(p, now, ShardReport { id: job.id, rank: job.rank, outcome }, effects);
+                    }
+                }
+            }
+            Event::ShardSynced(_, job) => {
+                let outcome = match self.disk.sync(job.id, job.rank) {
+                    Ok(file) => {
+                        ShardOutcome::Durable { file, digest: job.digest, state_digest: job.state_digest }
+                    }
+                    Err(error) => ShardOutcome::Failed { reason: error.to_string() },
+                };
+                self.saved(p, now, ShardReport { id: job.id, rank: job.rank, outcome }, effects);
+            }
+            _ => unreachable!("it is for somebody else"),
+        }
+    }
+
+    fn saved(&mut self, p: &mut Process, now: Instant, shard: ShardReport, effects: &mut Vec<MemberEffect>) {
+        p.member.handle_shard(now, shard, effects);
+        self.compute(p, now, |compute, tools| compute.saved(tools));
+    }
+
+    /// A member hears its compute thread.
+    fn hear(&mut self, p: &mut Process, now: Instant, news: News, effects: &mut Vec<MemberEffect>) {
+        self.mark(55, &[p.life.member.0.into()]);
+        match news {
+            News::Built(generation) => p.member.handle_built(generation, effects),
+            News::Loaded { generation, applied, state_digest } => {
+                p.member.handle_loaded(now, generation, applied, state_digest, effects);
+            }
+            News::Left { generation, applied } => {
+                let (life, state) = (p.life, p.compute.applied().zip(p.compute.state_digest()));
+                self.fact(&Fact::Left { life, generation, state });
+                p.member.handle_left(now, generation, applied, effects);
+            }
+            News::Step(record) => p.member.handle_step(now, record, effects),
+            News::Validation(generation, part) => {
+                p.member.handle_validation(now, generation, part, effects);
+            }
+            News::Verified(generation, step, digest) => {
+                p.member.handle_verified(now, generation, step, digest, effects);
+            }
+            News::Finished(generation, finished) => {
+                p.member.handle_finished(now, generation, finished, effects);
+            }
+            News::Broken { generation, why, unreachable } => {
+                self.tell(|| format!("{}: {why} in generation {generation}", p.life));
+                p.member.handle_broken(now, generation, &why, unreachable, effects);
+            }
+            News::Failed(generation, failure) => {
+                p.member.handle_failure(now, generation, failure, effects);
+            }
+        }
+    }
+
+    /// Lends a process out, runs what its member asks for, and looks at it afterwards.
+    pub(super) fn with_process(
+        &mut self,
+        life: Life,
+        what: impl FnOnce(&mut Self, &mut Process, Instant, &mut Vec<MemberEffect>),
+    ) {
+        let place = life.member.0 as usize;
+        let Some(mut process) = self.processes[place].take_if(|process| process.life == life) else { return };
+        let now = process.clock.show(self.now);
+        let mut effects = std::mem::take(&mut self.member_effects);
+        process.member.handle_activity(process.compute.activity());
+        what(self, &mut process, now, &mut effects);
+        self.obey_member(&mut process, now, &mut effects);
+        effects.clear();
+        self.member_effects = effects;
+        self.look_at(&mut process);
+        let exits = process.exits;
+        self.processes[place] = Some(process);
+        if let Some(code) = exits {
+            self.end_process(life, ExitCause::Code(code));
+        }
+    }
+
+    fn look_at(&mut self, process: &mut Process) {
+        let life = process.life;
+        if process.member.generation() != process.generation {
+            process.generation = process.member.generation();
+            self.fact(&Fact::Entered(life, process.generation));
+        }
+        let (records, limit) = (process.member.unacknowledged(), self.limits.unacknowledged);
+        let parked = process.compute.parked();
+        self.fact(&Fact::Holds { life, records, limit, parked });
+        if let Some(due) = process.member.next_deadline() {
+            let at = process.clock.when(due).max(self.now + 1);
+            if process.armed.is_none_or(|armed| at < armed) {
+                process.armed = Some(at);
+                self.queue.push(at, Class::Timer, Event::MemberTimer(life));
+            }
+        }
+        let place = place_of(process);
+        if place != process.place {
+            process.place = place;
+            self.entered(place, Some(life));
+        }
+    }
+
+    fn obey_member(&mut self, p: &mut Process, now: Instant, effects: &mut Vec<MemberEffect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                MemberEffect::Send(report) => self.send_up(p.host, Event::Told(Input::Report(report))),
+                MemberEffect::Beat(beat) => self.send_up(p.host, Event::Told(Input::Heartbeat(beat))),
+                MemberEffect::Build { generation, rank, membership } => {
+                    self.fact(&Fact::Named(generation, &membership));
+                    self.compute(p, now, |compute, tools| compute.build(tools, generation, rank, membership));
+                }
+                MemberEffect::Quit { generation } => {
+                    self.compute(p, now, |compute, tools| compute.quit(tools, generation));
+                }
+                MemberEffect::Load { truth, .. } => {
+                    self.compute(p, now, |compute, tools| compute.load(tools, &truth));
+                }
+                MemberEffect::Run { from_step, owed, .. } => {
+                    self.compute(p, now, |compute, tools| compute.run(tools, from_step, owed));
+                }
+                MemberEffect::AskStop(_) if self.breaks(Sabotage::ForgottenStop) => {}
+                MemberEffect::AskStop(flag) => p.compute.ask_stop(flag),
+                MemberEffect::Validated(epoch) => {
+                    self.compute(p, now, |compute, tools| compute.validated(tools, epoch));
+                }
+                MemberEffect::Pause => self.compute(p, now, |compute, tools| compute.pause(tools, true)),
+                MemberEffect::Resume => self.compute(p, now, |compute, tools| compute.pause(tools, false)),
+                MemberEffect::Settled(id) => {
+                    self.compute(p, now, |compute, tools| compute.settled(tools, id));
+                }
+                MemberEffect::Abort => {}
+                MemberEffect::Exit(exit) => p.exits = Some(Exit::code(exit)),
+            }
+        }
+    }
+
+    /// Does something to a compute thread, and what it asks for.
+    fn compute(
+        &mut self,
+        p: &mut Process,
+        now: Instant,
+        what: impl FnOnce(&mut crate::compute::Compute, &mut Tools<'_>),
+    ) {
+        let mut asks = std::mem::take(&mut self.asks);
+        let mut tools = Tools { engine: &mut self.engine, disk: &self.disk, now, asks: &mut asks };
+        what(&mut p.compute, &mut tools);
+        for ask in asks.drain(..) {
+            self.answer(p, ask);
+        }
+        self.asks = asks;
+    }
+
+    fn answer(&mut self, p: &mut Process, ask: Ask) {
+        let life = p.life;
+        match ask {
+            Ask::Tell(news @ News::Built(_)) => {
+                // The sync actor builds, and says so itself: no queue orders this and what the compute thread says.
+                let late = if self.chance.per_mille(50) { 30 * MILLI } else { 30 * MICRO };
+                let after = self.chance.between(MICRO, late);
+                self.push(after, Event::News(life, news));
+            }
+            Ask::Tell(news) => {
+                // A queue between two threads: it keeps its order.
+                let after = self.chance.between(MICRO, 30 * MICRO);
+                p.news_at = (self.now + after).max(p.news_at + 1);
+                if self.breaks(Sabotage::ShuffledNews) {
+                    p.news_at = self.now + after;
+                }
+                self.queue.push(p.news_at, Class::Input, Event::News(life, news));
+            }
+            Ask::Send { to, from, header, payload } => self.transmit(p, to, from, header, payload),
+            Ask::Work(ticket, work) => {
+                let takes = self.length_of(work) * p.slow / 1_000;
+                self.push(takes, Event::Worked(life, ticket));
+            }
+            Ask::Save(job) => {
+                let after = self.chance.between(MILLI, 10 * MILLI) * self.disk_slow;
+                self.push(after, Event::ShardWritten(life, Box::new(job)));
+            }
+            Ask::Updated { generation, step, gradient, state_digest } => {
+                self.mark(60, &[life.member.0.into(), step.0, u64::from(state_digest.0[0])]);
+                let (member_in, gradient) = (p.member.generation(), &gradient[..]);
+                self.fact(&Fact::Updated { life, generation, member_in, step, gradient, state_digest });
+            }
+            Ask::Swapped { generation, step, state_digest, copied } => {
+                self.mark(61, &[life.member.0.into(), step.0]);
+                self.fact(&Fact::Swapped { life, generation, step, state_digest, copied });
+            }
+            Ask::Foreign(error) => self.fact(&Fact::Foreign(life, &error.to_string())),
+        }
+    }
+
+    fn length_of(&mut self, work: Work) -> u64 {
+        let (least, most) = match work {
+            Work::MicroBatch => (2_000, 3_500),
+            Work::Update => (100, 400),
+            Work::Evaluate => (2_000, 4_000),
+            Work::Load => (1_000, 8_000),
+            Work::Window => (100, 1_000),
+        };
+        self.chance.between(least * MICRO, most * MICRO)
+    }
+}
+
+/// Where a rank stands.
+pub(super) fn place_of(process: &Process) -> Place {
+    match (process.member.stage(), process.compute.at()) {
+        (Stage::Joining, _) => Place::Start,
+        (Stage::Broken { .. }, _) => Place::Broken,
+        (Stage::Finished(_) | Stage::Failed(_) | Stage::Leaving, _) => Place::Finished,
+        (_, At::Build) => Place::Build,
+        (_, At::Load) => Place::Load,
+        (_, At::CopySource) => Place::CopySource,
+        (_, At::CopyTarget) => Place::CopyTarget,
+        (_, At::Compute) => Place::Compute,
+        (_, At::Round1) => Place::Round1,
+        (_, At::Round2) => Place::Round2,
+        (_, At::Update) => Place::Update,
+        (_, At::Validate) => Place::Validate,
+        (_, At::Save) => Place::Save,
+        (Stage::Formed, At::Rest) => Place::Form,
+        (Stage::Ready { .. }, At::Rest) => Place::Ready,
+        (Stage::Running, At::Rest) => Place::Finished,
+    }
+}

@@ -1,0 +1,327 @@
+//! The supervisor's process: what reaches it, and what it asks for.
+
+use super::{Asleep, Event, MICRO, MILLI, Settings, World};
+use crate::coverage::Place;
+use crate::fact::{Fact, Life, View};
+use crate::job::{Job, MICRO_BATCHES};
+use crate::queue::Class;
+use crate::sabotage::Sabotage;
+use dtrain_protocol::{
+    CheckpointId, Input, Losses, Membership, Outcome, Phase, Reduce, Source, StartFrom, Supervisor,
+    SupervisorConfig, SupervisorEffect, Timeouts,
+};
+use dtrain_types::{Generation, Instance, Instant, NodeId, Step};
+
+/// What it costs to handle one message. *Units*: nanoseconds.
+const MESSAGE: u64 = 6 * MICRO;
+
+/// The supervisor of a simulation.
+pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> SupervisorConfig {
+    SupervisorConfig {
+        instance: Instance(77),
+        wanted_nodes: settings.nodes,
+        most_nodes: settings.nodes,
+        most_ranks: settings.ranks,
+        min_ranks: 1,
+        join_timeout: super::JOIN,
+        timeouts,
+        losses: Losses::AreReplaced { max_restarts: 100 },
+        reduce: Reduce::Exact,
+        balance: true,
+        micro_batches: MICRO_BATCHES,
+        schedule: job.schedule,
+        start: StartFrom::Fresh,
+        first_generation: Generation(1),
+        reserved: Generation(4),
+    }
+}
+
+impl World {
+    /// Something reaches the supervisor's process.
+    pub(super) fn at_supervisor(&mut self, class: Class, event: Event) {
+        if self.now < self.supervisor_sleep.until {
+            return self.supervisor_sleep.waiting.push((class, event));
+        }
+        if class == Class::Input && self.now < self.busy_until {
+            return self.queue.push(self.busy_until, class, event);
+        }
+        self.busy_until = self.now + MESSAGE;
+        let now = self.clock.show(self.now);
+        let mut effects = std::mem::take(&mut self.supervisor_effects);
+        self.feed(now, event, &mut effects);
+        self.obey_supervisor(&mut effects);
+        self.supervisor_effects = effects;
+        self.arm_supervisor();
+    }
+
+    fn feed(&mut self, now: Instant, event: Event, effects: &mut Vec<SupervisorEffect>) {
+        match event {
+            Event::Told(input) => {
+                self.supervisor.feed(now, &input, effects);
+                self.mark_input(&input);
+            }
+            Event::ManifestWritten(order) => self.rename(order),
+            Event::ManifestTold(order, result) => {
+                self.renamed = Place::Nobody;
+                self.mark(6, &[order.id.step.0, u64::from(result.is_ok())]);
+                self.supervisor.feed(now, &Input::Manifest(order.id, result), effects);
+            }
+            Event::SupervisorTimer if self.supervisor_armed == Some(self.now) => {
+                self.supervisor_armed = None;
+                if self.supervisor.next_deadline().is_some_and(|due| now >= due) {
+                    self.mark(7, &[]);
+                    self.supervisor.feed(now, &Input::Timeout, effects);
+                }
+            }
+            // It was slept through, or is not the one that counts.
+            Event::SupervisorTimer => {
+                if self.supervisor_armed.is_some_and(|at| at < self.now) {
+                    self.supervisor_armed = None;
+                    self.supervisor.feed(now, &Input::Timeout, effects);
+                }
+            }
+            _ => unreachable!("it is for somebody else"),
+        }
+    }
+
+    /// Mixes what the supervisor was told into the trace, and looks at what it then holds of the sender.
+    fn mark_input(&mut self, input: &Input) {
+        match input {
+            Input::Report(report) => {
+                let (member, applied) = (report.member, report.applied.map_or(0, |step| step.0 + 1));
+                self.mark(1, &[member.0.into(), report.number.0, applied]);
+                if let Some((incarnation, number)) = self.supervisor.heard_of(member) {
+                    self.fact(&Fact::Saw(View::OfMember(Life { member, incarnation }), number));
+                }
+            }
+            Input::Heartbeat(beat) => self.mark(2, &[beat.member.0.into(), beat.number.0]),
+            Input::NodeReport(report) => {
+                self.mark(3, &[report.node.0.into(), report.number.0]);
+                if let Some((boot, number)) = self.supervisor.heard_of_node(report.node) {
+                    self.fact(&Fact::Saw(View::OfNode(report.node, boot), number));
+                }
+            }
+            Input::LinkLost(member) => self.mark(4, &[member.0.into()]),
+            Input::NodeLost(node) => self.mark(5, &[node.0.into()]),
+            _ => {}
+        }
+    }
+
+    pub(super) fn arm_supervisor(&mut self) {
+        let Some(due) = self.supervisor.next_deadline() else { return };
+        let at = self.clock.when(due).max(self.now + 1);
+        if self.supervisor_armed.is_none_or(|armed| at < armed) {
+            self.supervisor_armed = Some(at);
+            self.queue.push(at, Class::Timer, Event::SupervisorTimer);
+        }
+    }
+
+    fn obey_supervisor(&mut self, effects: &mut Vec<SupervisorEffect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                SupervisorEffect::Send(directive) => {
+                    self.mark(10, &[directive.member.0.into(), directive.number.0, directive.generation.0]);
+                    if directive.phase == Phase::Sync && directive.generation > self.named_truth {
+                        self.named_truth = directive.generation;
+                        self.name_truth(&directive.membership, directive.truth.step, &directive.truth.source);
+                    }
+                    let member = directive.member;
+                    self.send_down(member, Event::Directive(directive));
+                }
+                SupervisorEffect::Beat(beat) => self.send_down(beat.member, Event::BeatDown(beat)),
+                SupervisorEffect::Order(order) => {
+                    let node = order.node;
+                    self.send_to_host(node, Event::Order(order));
+                }
+                SupervisorEffect::Commit(record) => {
+                    self.mark(11, &[record.step.0, record.trailer.loss.to_bits()]);
+                    self.fact(&Fact::Committed(&record));
+                    let late = self.asked.is_some_and(|asked| record.step.0 > asked.0 + super::BOUNDARY);
+                    if late && self.network.is_sound() {
+                        self.fact(&Fact::NeverEnded("a boundary that was asked for does not come"));
+                    }
+                    let after = self.chance.between(50 * MICRO, 500 * MICRO);
+                    self.push(after, Event::Told(Input::Recorded(record.step)));
+                }
+                SupervisorEffect::Validated(validation) => {
+                    self.mark(12, &[validation.epoch.0.into(), validation.trailer.loss.to_bits()]);
+                    self.fact(&Fact::Validated(&validation));
+                }
+                SupervisorEffect::WriteManifest(order) => {
+                    self.mark(13, &[order.id.step.0]);
+                    self.fact(&Fact::Ordered(&order));
+                    self.renamed = Place::BeforeRename;
+                    self.entered(Place::BeforeRename, None);
+                    let after = self.chance.between(MILLI, 20 * MILLI) * self.disk_slow;
+                    self.push(after, Event::ManifestWritten(order));
+                }
+                SupervisorEffect::Reserve(upto) => {
+                    let after = self.chance.between(100 * MICRO, 3 * MILLI);
+                    self.push(after, Event::Told(Input::Reserved(upto)));
+                }
+                SupervisorEffect::Event(event) => self.supervisor_tells(event),
+                SupervisorEffect::Finish(outcome) => self.end(*outcome),
+            }
+        }
+    }
+
+    /// The manifest is on the disk under another name: now it is renamed into place.
+    fn rename(&mut self, order: Box<dtrain_protocol::ManifestOrder>) {
+        let sound = self.disk.check(&order).map_err(|error| error.to_string());
+        let result = match self.settings.sabotage {
+            Some(Sabotage::PhantomManifest) => Ok(()),
+            _ => self.disk.rename((*order).clone()).map_err(|error| error.to_string()),
+        };
+        if result.is_ok() {
+            self.renamed = Place::AfterRename;
+            self.entered(Place::AfterRename, None);
+            self.fact(&Fact::Renamed(&order, sound.as_ref().copied().map_err(String::as_str)));
+        }
+        let after = self.chance.between(100 * MICRO, 10 * MILLI);
+        let denied = self.breaks(Sabotage::DeniedManifest);
+        let told = if denied { Err("denied".to_owned()) } else { result };
+        self.push(after, Event::ManifestTold(order, told));
+    }
+
+    /// The truth of a new generation is named: is it the newest state that any of its members holds?
+    fn name_truth(&mut self, membership: &Membership, step: Step, source: &Source) {
+        let generation = self.named_truth;
+        let held = membership.seats.iter().filter_map(|seat| {
+            let process = self.processes.get(seat.member.0 as usize)?.as_deref()?;
+            (process.life.incarnation == seat.incarnation).then(|| process.compute.applied())?
+        });
+        let held = held.max();
+        let committed = self.supervisor.committed();
+        self.fact(&Fact::Truth { generation, step, committed, held });
+        let on_disk: Vec<CheckpointId> = self.disk.manifests().collect();
+        if let Source::Start(from) = source {
+            // A manifest that is renamed and not told of may be missed: nobody was told that it counts.
+            let told: Vec<CheckpointId> = match self.renamed {
+                Place::AfterRename => {
+                    let newest = on_disk.iter().max().copied();
+                    on_disk.iter().copied().filter(|id| Some(*id) != newest).collect()
+                }
+                _ => on_disk.clone(),
+            };
+            self.fact(&Fact::Resumed(*from, &told));
+        }
+        self.tell(|| format!("generation {generation} goes on with step {step} from {source:?}"));
+    }
+
+    fn supervisor_tells(&mut self, event: dtrain_protocol::Event) {
+        use dtrain_protocol::Event as Told;
+        match &event {
+            Told::Formed { generation, membership } => {
+                self.mark(20, &[generation.0, membership.seats.len() as u64]);
+                self.fact(&Fact::Named(*generation, membership));
+                self.asked = None;
+                let caused = std::mem::take(&mut self.caused);
+                self.fact(&Fact::Formed(*generation, caused));
+                let members: Vec<String> =
+                    membership.seats.iter().map(|s| format!("{}.{}", s.member, s.incarnation)).collect();
+                self.tell(|| format!("supervisor: forms generation {generation} of {}", members.join(" ")));
+            }
+            Told::Fault(cause) => {
+                self.mark(21, &[cause.member.0.into()]);
+                let excused = self.is_excused(cause.member);
+                self.caused = true;
+                self.losses += 1;
+                if cause.phase == Phase::Run {
+                    self.excuses.losses += 1;
+                }
+                let text = cause.to_string();
+                self.fact(&Fact::Lost(cause.member, excused, &text));
+                self.tell(|| format!("supervisor: {text}"));
+                self.trigger_after_loss();
+                self.entered(Place::Recovery, None);
+            }
+            Told::Reforming { reason } => {
+                self.caused = true;
+                self.asked = Some(self.supervisor.committed()).filter(|_| self.network.is_sound());
+                self.entered(Place::Admission, None);
+                self.tell(|| format!("supervisor: reforms for {reason:?}"));
+            }
+            Told::CheckpointWritten { id } => {
+                let on_disk: Vec<CheckpointId> = self.disk.manifests().collect();
+                self.fact(&Fact::Complete(Some(*id), &on_disk));
+                self.tell(|| format!("supervisor: checkpoint {id} is written"));
+            }
+            Told::Running { generation, from_step } => {
+                self.fact(&Fact::Begins(*generation, Step(from_step.0 - 1)));
+                self.tell(|| format!("supervisor: {event:?}"));
+            }
+            Told::CheckpointGivenUp { id, .. } => {
+                self.fact(&Fact::GivenUp(*id));
+                self.tell(|| format!("supervisor: {event:?}"));
+            }
+            Told::Joined { .. } | Told::RankStarted { .. } => {}
+            other => self.tell(|| format!("supervisor: {other:?}")),
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.mark(30, &[self.supervisor.committed().0]);
+        let complete = match &outcome {
+            Outcome::Finished(end) | Outcome::Interrupted(Some(end)) => end.checkpoint,
+            _ => None,
+        };
+        let on_disk: Vec<CheckpointId> = self.disk.manifests().collect();
+        self.fact(&Fact::Complete(complete, &on_disk));
+        self.fact(&Fact::Ended(&outcome, self.excuses));
+        self.tell(|| format!("supervisor: the run ended: {outcome:?}"));
+        self.outcome = Some(outcome);
+    }
+
+    /// Sends something to a member, by way of its host.
+    fn send_down(&mut self, member: dtrain_types::MemberId, event: Event) {
+        let Some(host) = self.process(member).map(|process| process.host) else { return };
+        self.send_to_host(host, event);
+    }
+
+    fn send_to_host(&mut self, host: NodeId, event: Event) {
+        if !self.network.is_open_down(host) || self.is_lost() {
+            return;
+        }
+        if self.is_doubled()
+            && let Some(copy) = copy_of(&event)
+        {
+            let after = self.control_delay(host);
+            self.push(after, copy);
+        }
+        let after = self.control_delay(host);
+        self.push(after, event);
+    }
+
+    /// The supervisor stands still for a while.
+    pub(super) fn stop_supervisor(&mut self, length: u64) {
+        self.supervisor_sleep.until = self.now + length;
+        self.push(length, Event::Wake(Asleep::Supervisor));
+    }
+
+    /// The supervisor's own view, for the places that are not a rank's.
+    pub(super) fn world_places(&self, supervisor: &Supervisor) -> Vec<Place> {
+        let mut places = Vec::new();
+        if self.renamed != Place::Nobody {
+            places.push(self.renamed);
+        }
+        let again = supervisor.generation() > Generation(1) || self.losses > 0;
+        if again && matches!(supervisor.phase(), Phase::Join | Phase::Form | Phase::Sync) {
+            places.push(Place::Recovery);
+        }
+        if self.caused && supervisor.phase() == Phase::Run {
+            places.push(Place::Admission);
+        }
+        places
+    }
+}
+
+/// A second copy of a control word.
+pub(super) fn copy_of(event: &Event) -> Option<Event> {
+    Some(match event {
+        Event::Told(input) => Event::Told(input.clone()),
+        Event::Directive(directive) => Event::Directive(directive.clone()),
+        Event::BeatDown(beat) => Event::BeatDown(*beat),
+        Event::Order(order) => Event::Order(order.clone()),
+        _ => return None,
+    })
+}

@@ -1,0 +1,377 @@
+//! Frames between the leaders of the hosts of one generation, over encrypted links.
+//!
+//! Every pair has one stream that both use. The links live on a thread of their own; the compute thread only queues and
+//! takes frames, and sleeps. A mesh is for one generation: after any error the next generation makes a new one, and the
+//! links under it stay. It does not know what a frame means; the receiver says whether it was used.
+
+use super::board::{Board, Ending, Next};
+use super::error::{code, read_words, write_words};
+use super::io_thread::run_on;
+use super::port::{Caller, Desk, MeshPort, PeerIsPast, Streams, join, refuse};
+use super::wire::{Decoder, Hello};
+use dtrain_collective::{CollectiveError, Frame, Outgoing, Transport, Verdict, Waker};
+use dtrain_types::{Generation, Rank};
+use quinn::{RecvStream, SendStream};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// The most bytes that are taken from a stream at once.
+const PIECE: usize = 256 << 10;
+/// How long a dropped mesh goes on sending what was queued. A peer that needs it is in its last collective.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Who is in the mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshPlan {
+    /// The generation that it is for.
+    pub generation: Generation,
+    /// The place of this process among `peers`; it is the rank in frames.
+    pub index: usize,
+    /// Where the port of each one listens, this process's own too.
+    pub peers: Vec<SocketAddr>,
+    /// How long the others may take to come.
+    pub patience: Duration,
+}
+
+/// Why there is no mesh.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MeshError {
+    /// Some were not reached.
+    #[error("generation {generation}: {} not reached within {within:?}{}", list(.missing), reasons(.why))]
+    Unreachable {
+        /// The generation.
+        generation: Generation,
+        /// Exactly those that were not reached, rising.
+        missing: Vec<usize>,
+        /// The patience.
+        within: Duration,
+        /// The last failure of each one that this side dialled.
+        why: BTreeMap<usize, String>,
+    },
+    /// A peer is past this generation.
+    #[error("generation {generation} is over: peer {peer} has left it")]
+    Superseded {
+        /// The generation.
+        generation: Generation,
+        /// The peer.
+        peer: usize,
+    },
+    /// This process is past this generation.
+    #[error("generation {generation} is not newer than {newest}, which this process was in")]
+    Stale {
+        /// The generation.
+        generation: Generation,
+        /// The newest here.
+        newest: Generation,
+    },
+}
+
+fn list(missing: &[usize]) -> String {
+    let mut text = String::from(if missing.len() == 1 { "peer" } else { "peers" });
+    for (place, peer) in missing.iter().enumerate() {
+        let _infallible = write!(text, "{}{peer}", if place == 0 { " " } else { ", " });
+    }
+    text
+}
+
+fn reasons(why: &BTreeMap<usize, String>) -> String {
+    why.iter().map(|(peer, what)| format!("; peer {peer}: {what}")).collect()
+}
+
+/// One process's end of a mesh.
+#[derive(Debug)]
+pub struct QuicMesh {
+    board: Arc<Board>,
+    index: usize,
+    world: usize,
+    generation: Generation,
+    /// The board's count of changes when it was last looked through.
+    looked: u64,
+    /// Something went wrong here: peers that wait for more shall hear of it.
+    failed: bool,
+    /// End with the mesh.
+    _readers: JoinSet<()>,
+}
+
+impl QuicMesh {
+    /// Reaches every peer of the plan.
+    ///
+    /// *Blocks* up to the patience. *Errors*: [`MeshError`]. *Panics* inside an asynchronous task (use
+    /// [`QuicMesh::establish`]), or if the index is not among the peers.
+    pub fn connect(port: &MeshPort, plan: MeshPlan) -> Result<Self, MeshError> {
+        let desk = Arc::clone(port.desk());
+        let handle = desk.dialler().handle().clone();
+        run_on(&handle, establish(desk, plan))
+    }
+
+    /// As `connect`, without blocking; from any runtime. The work is done on that of the port.
+    pub async fn establish(port: &MeshPort, plan: MeshPlan) -> Result<Self, MeshError> {
+        let desk = Arc::clone(port.desk());
+        let handle = desk.dialler().handle().clone();
+        // A set of one ends with this future, should the caller lose patience before the plan does.
+        let mut work = JoinSet::new();
+        work.spawn_on(establish(desk, plan), &handle);
+        let done = work.join_next().await.expect("there is one");
+        done.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => panic!("the thread of the links outlives its callers"),
+        })
+    }
+
+    fn over(desk: &Desk, plan: &MeshPlan, streams: Vec<Option<Streams>>) -> Self {
+        let board = Arc::new(Board::new(plan.peers.len()));
+        let mut readers = JoinSet::new();
+        for (peer, streams) in streams.into_iter().enumerate() {
+            let Some((send, recv)) = streams else { continue };
+            desk.spawn_writer(write(Arc::clone(&board), peer, send));
+            readers.spawn(read(Arc::clone(&board), peer, recv, plan.generation));
+        }
+        Self {
+            board,
+            index: plan.index,
+            world: plan.peers.len(),
+            generation: plan.generation,
+            looked: 0,
+            failed: false,
+            _readers: readers,
+        }
+    }
+
+    fn or_fail<R>(&mut self, result: Result<R, CollectiveError>) -> Result<R, CollectiveError> {
+        self.failed |= result.is_err();
+        result
+    }
+
+    fn offer(
+        &self,
+        sink: &mut dyn FnMut(Frame<'_>) -> Result<Verdict, CollectiveError>,
+    ) -> Result<usize, CollectiveError> {
+        let mut count = 0;
+        for from in (0..self.world).filter(|from| *from != self.index) {
+            let to = Rank(from as u32);
+            let lost = |what| CollectiveError::Lost { to, what };
+            while let Some((header, payload)) = self.board.take(from).map_err(lost)? {
+                match sink(Frame { from: to, header, payload: &payload })? {
+                    Verdict::Taken | Verdict::Stale => {
+                        count += 1;
+                        self.board.recycle(from, payload);
+                    }
+                    Verdict::Later => {
+                        self.board.put_back(from, (header, payload));
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl Transport for QuicMesh {
+    fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
+        let to = frame.to;
+        assert!(to.index() < self.world && to.index() != self.index, "a frame to {to} of {}", self.world);
+        let sent = self.board.send(frame).map_err(|what| CollectiveError::Lost { to, what });
+        self.or_fail(sent)
+    }
+
+    fn receive(
+        &mut self,
+        sink: &mut dyn FnMut(Frame<'_>) -> Result<Verdict, CollectiveError>,
+    ) -> Result<usize, CollectiveError> {
+        self.looked = self.board.changes();
+        let offered = self.offer(sink);
+        self.or_fail(offered)
+    }
+
+    fn wait(&mut self) -> Result<(), CollectiveError> {
+        self.board.wait(self.looked);
+        Ok(())
+    }
+
+    fn waker(&self) -> Waker {
+        let board = Arc::clone(&self.board);
+        Arc::new(move || board.notify())
+    }
+
+    fn describe(&self) -> String {
+        format!("QUIC between {} hosts, generation {}", self.world, self.generation)
+    }
+}
+
+impl Drop for QuicMesh {
+    fn drop(&mut self) {
+        let ending = if self.failed { Ending::Abandon } else { Ending::Finish };
+        (0..self.world).for_each(|peer| self.board.end(peer, ending));
+    }
+}
+
+async fn establish(desk: Arc<Desk>, plan: MeshPlan) -> Result<QuicMesh, MeshError> {
+    assert!(plan.index < plan.peers.len(), "index {} of {} peers", plan.index, plan.peers.len());
+    let generation = plan.generation;
+    let callers =
+        desk.enter(generation, plan.peers.len()).map_err(|newest| MeshError::Stale { generation, newest })?;
+    let mut gathering = Gathering { streams: plan.peers.iter().map(|_| None).collect(), plan };
+    let gathered = gathering.gather(&desk, callers).await;
+    desk.settle(generation);
+    let Gathering { plan, streams } = gathering;
+    if let Err(error) = gathered {
+        streams.into_iter().flatten().for_each(|streams| refuse(streams, code::ABANDONED));
+        return Err(error);
+    }
+    Ok(QuicMesh::over(&desk, &plan, streams))
+}
+
+/// A mesh that is being made.
+struct Gathering {
+    plan: MeshPlan,
+    /// By peer; what is there is a peer that has joined.
+    streams: Vec<Option<Streams>>,
+}
+
+impl Gathering {
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        (0..self.streams.len()).filter(|peer| *peer != self.plan.index && self.streams[*peer].is_none())
+    }
+
+    /// Waits for those with lower indices and calls the others.
+    async fn gather(
+        &mut self,
+        desk: &Arc<Desk>,
+        mut callers: mpsc::Receiver<Caller>,
+    ) -> Result<(), MeshError> {
+        let deadline = Instant::now() + self.plan.patience;
+        let generation = self.plan.generation;
+        let why = Arc::new(Mutex::new(BTreeMap::new()));
+        let mut calls = self.call_all(desk, &why);
+        while self.missing().next().is_some() {
+            tokio::select! {
+                biased;
+                Some(caller) = callers.recv() => self.admit(desk, caller).await,
+                Some(call) = calls.join_next() => match call.expect("a call does not panic") {
+                    (peer, Ok(streams)) => self.streams[peer] = Some(streams),
+                    (peer, Err(PeerIsPast)) => return Err(MeshError::Superseded { generation, peer }),
+                },
+                () = sleep_until(deadline) => {
+                    let missing: Vec<usize> = self.missing().collect();
+                    let mut why = std::mem::take(&mut *why.lock().unwrap_or_else(PoisonError::into_inner));
+                    why.retain(|peer, _| missing.contains(peer));
+                    let within = self.plan.patience;
+                    return Err(MeshError::Unreachable { generation, missing, within, why });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn call_all(
+        &self,
+        desk: &Arc<Desk>,
+        why: &Arc<Mutex<BTreeMap<usize, String>>>,
+    ) -> JoinSet<(usize, Result<Streams, PeerIsPast>)> {
+        let MeshPlan { generation, index, ref peers, .. } = self.plan;
+        let mut calls = JoinSet::new();
+        for (peer, addr) in peers.iter().copied().enumerate().skip(index + 1) {
+            let (from, to, world) = (index as u32, peer as u32, peers.len() as u32);
+            let (desk, why) = (Arc::clone(desk), Arc::clone(why));
+            calls.spawn(async move {
+                let note = |what| {
+                    why.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, what);
+                };
+                (peer, desk.call(Hello { generation, from, to, world }, addr, note).await)
+            });
+        }
+        calls
+    }
+
+    /// Lets a caller join if it is who it should be. One that calls again has lost its first call.
+    async fn admit(&mut self, desk: &Desk, mut caller: Caller) {
+        let Hello { from, to, world, .. } = caller.hello;
+        let fits = (from as usize) < self.plan.index
+            && to as usize == self.plan.index
+            && world as usize == self.streams.len();
+        if !fits {
+            desk.note_strange(&format_args!(
+                "{:?} at index {} of {}",
+                caller.hello,
+                self.plan.index,
+                self.streams.len()
+            ));
+            return refuse(caller.streams, code::UNKNOWN);
+        }
+        if join(&mut caller.streams).await.is_ok() {
+            self.streams[from as usize] = Some(caller.streams);
+        }
+    }
+}
+
+/// Sends what is queued for a peer. Lives on after the mesh until everything has arrived, within bounds.
+async fn write(board: Arc<Board>, peer: usize, mut send: SendStream) {
+    let overdue = async {
+        board.lane(peer).leaving.notified().await;
+        if !board.is_abandoned(peer) {
+            sleep(LINGER).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = write_all(&board, peer, &mut send) => {}
+        // Fails only if the peer has ended the stream already.
+        () = overdue => drop(send.reset(code::ABANDONED)),
+    }
+}
+
+async fn write_all(board: &Arc<Board>, peer: usize, send: &mut SendStream) {
+    loop {
+        match board.next(peer) {
+            Next::Send(bytes) => {
+                if let Err(error) = send.write_chunk(bytes).await {
+                    return board.lose_outbound(peer, write_words(&error));
+                }
+            }
+            Next::Wait => board.lane(peer).work.notified().await,
+            Next::End(Ending::Abandon) => {
+                let _ended = send.reset(code::ABANDONED);
+                return;
+            }
+            Next::End(Ending::Finish) => {
+                let _ended = send.finish();
+                // Until the peer has it all, or will never have it.
+                let _gone = timeout(LINGER, send.stopped()).await;
+                return;
+            }
+        }
+    }
+}
+
+/// Lays down what comes from a peer.
+async fn read(board: Arc<Board>, peer: usize, mut recv: RecvStream, generation: Generation) {
+    let mut decoder = Decoder::new(generation);
+    loop {
+        let piece = match recv.read_chunk(PIECE, true).await {
+            Ok(Some(piece)) => piece.bytes,
+            // A peer that has all it needs may leave while others still work. Whoever misses something from it is told so
+            // by the supervisor, which knows why it left.
+            Ok(None) if decoder.is_between_frames() => return,
+            Ok(None) => return board.lose_inbound(peer, "its stream ended inside a frame".into()),
+            Err(error) => return board.lose_inbound(peer, read_words(&error)),
+        };
+        let mut input = &piece[..];
+        loop {
+            match decoder.feed(&mut input) {
+                Ok(true) => board.deliver(peer, decoder.take(board.spare(peer))).await,
+                Ok(false) => break,
+                Err(error) => {
+                    let _ended = recv.stop(code::UNKNOWN);
+                    return board.lose_inbound(peer, error.to_string());
+                }
+            }
+        }
+    }
+}

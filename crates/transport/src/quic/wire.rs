@@ -1,0 +1,325 @@
+//! Frames of a mesh as bytes, and the hello before them.
+//!
+//! ```text
+//! hello  0        8        10    12    16   20     24          32
+//!        magic    version  zero  from  to   world  generation
+//!
+//! frame  0           8         16  17     18    20       24     28    32       36      40
+//!        generation  sequence  op  flags  zero  operand  round  part  segment  floats  [trailer: 56]  floats as f32
+//! ```
+//! All numbers are little-endian. There is no checksum: the link authenticates every packet. A peer that holds the token can
+//! still be broken or hostile, so every field is checked, and no length is believed before it is found to be within bounds.
+//! This file does not know streams.
+
+use dtrain_collective::{Header, OpKind, SEGMENT, Sequence, Tag};
+use dtrain_types::{Generation, Trailer};
+
+/// The first bytes on a stream of a mesh.
+const MAGIC: [u8; 8] = *b"DTRNMESH";
+/// The version of hellos and frames.
+const VERSION: u16 = 1;
+/// Bytes of a hello.
+pub(super) const HELLO_BYTES: usize = 32;
+/// Bytes before the trailer or the floats.
+const HEADER_BYTES: usize = 40;
+const TRAILER_BYTES: usize = 56;
+/// The flag of a frame that carries a trailer.
+const HAS_TRAILER: u8 = 1;
+/// By their numbers on the wire.
+const OPS: [OpKind; 6] = [
+    OpKind::AllReduce,
+    OpKind::ReduceScatter,
+    OpKind::AllGather,
+    OpKind::Broadcast,
+    OpKind::Barrier,
+    OpKind::Copy,
+];
+
+/// Why bytes are no frame of this mesh. The stream is of no use after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The stream does not begin as a mesh's does.
+    #[error("the stream begins with {0:02x?}, which is no mesh")]
+    Magic([u8; 8]),
+    /// Another version of dtrain.
+    #[error("mesh version {got}, this side has {VERSION}")]
+    Version {
+        /// The peer's.
+        got: u16,
+    },
+    /// A frame of another generation than its stream.
+    #[error("a frame of generation {got} on a stream of generation {want}")]
+    Generation {
+        /// The frame's.
+        got: Generation,
+        /// The stream's.
+        want: Generation,
+    },
+    /// No such collective.
+    #[error("unknown collective {0}")]
+    Op(u8),
+    /// Bits that nobody sets.
+    #[error("unknown flags {0:#x} in a frame")]
+    Flags(u32),
+    /// More floats than a segment has.
+    #[error("a frame of {floats} floats, the limit is {SEGMENT}")]
+    TooLong {
+        /// The length that was announced.
+        floats: u32,
+    },
+}
+
+/// Who opens a stream, to whom, for which generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub generation: Generation,
+    pub from: u32,
+    pub to: u32,
+    pub world: u32,
+}
+
+impl Hello {
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.from.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.to.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.world.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.generation.0.to_le_bytes());
+        bytes
+    }
+
+    /// *Errors*: magic, version, flags.
+    pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, WireError> {
+        let mut from = Reader(bytes);
+        let magic = from.take();
+        if magic != MAGIC {
+            return Err(WireError::Magic(magic));
+        }
+        let got = u16::from_le_bytes(from.take());
+        if got != VERSION {
+            return Err(WireError::Version { got });
+        }
+        match u16::from_le_bytes(from.take()) {
+            0 => {}
+            flags => return Err(WireError::Flags(flags.into())),
+        }
+        let (sender, to, world) = (from.u32(), from.u32(), from.u32());
+        Ok(Self { from: sender, to, world, generation: Generation(from.u64()) })
+    }
+}
+
+/// Takes numbers off the front of bytes whose length was checked.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (head, tail) = self.0.split_first_chunk().expect("the length was checked");
+        self.0 = tail;
+        *head
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn f64(&mut self) -> f64 {
+        f64::from_le_bytes(self.take())
+    }
+}
+
+/// The bytes of one frame. Its memory grows to the largest frame and is kept.
+#[derive(Debug, Default)]
+pub(super) struct FrameBytes {
+    memory: Vec<u8>,
+    used: usize,
+}
+
+impl FrameBytes {
+    /// Writes a frame over the one before. *Panics* if the payload is longer than a segment.
+    pub fn fill(&mut self, header: &Header, payload: &[f32]) {
+        assert!(payload.len() <= SEGMENT, "a frame of {} floats", payload.len());
+        let trailer_bytes = if header.trailer.is_some() { TRAILER_BYTES } else { 0 };
+        self.used = HEADER_BYTES + trailer_bytes + size_of_val(payload);
+        if self.memory.len() < self.used {
+            // Twice at most: small frames alone stay small, and the first full segment makes room for all.
+            let largest = HEADER_BYTES + TRAILER_BYTES + SEGMENT * size_of::<f32>();
+            self.memory.resize(self.used.next_power_of_two().min(largest), 0);
+        }
+        let (head, rest) = self.memory.split_at_mut(HEADER_BYTES);
+        write_header(head, header, payload.len());
+        let (trailer, rest) = rest.split_at_mut(trailer_bytes);
+        if let Some(given) = &header.trailer {
+            write_trailer(trailer, given);
+        }
+        for (bytes, float) in rest.as_chunks_mut::<4>().0.iter_mut().zip(payload) {
+            *bytes = float.to_le_bytes();
+        }
+    }
+}
+
+impl AsRef<[u8]> for FrameBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[..self.used]
+    }
+}
+
+fn write_header(out: &mut [u8], header: &Header, floats: usize) {
+    let tag = &header.tag;
+    let op = OPS.iter().position(|op| *op == tag.op).expect("every collective has a number on the wire");
+    out[..8].copy_from_slice(&tag.generation.0.to_le_bytes());
+    out[8..16].copy_from_slice(&tag.sequence.0.to_le_bytes());
+    out[16..20].copy_from_slice(&[op as u8, if header.trailer.is_some() { HAS_TRAILER } else { 0 }, 0, 0]);
+    let numbers = [tag.operand, tag.round, tag.part, tag.segment, floats as u32];
+    for (bytes, number) in out[20..].as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
+        *bytes = number.to_le_bytes();
+    }
+}
+
+fn write_trailer(out: &mut [u8], trailer: &Trailer) {
+    let words = [
+        trailer.loss.to_bits(),
+        trailer.weight.to_bits(),
+        trailer.samples,
+        trailer.predictions,
+        trailer.correct,
+        trailer.check,
+        u64::from(trailer.stop) | u64::from(trailer.non_finite) << 32,
+    ];
+    for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+}
+
+/// Finds frames in bytes that arrive in pieces of any size.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    generation: Generation,
+    head: [u8; HEADER_BYTES + TRAILER_BYTES],
+    /// Bytes of `head` that are there.
+    have: usize,
+    /// The frame whose floats are coming, and how many it has.
+    open: Option<(Header, usize)>,
+    payload: Vec<f32>,
+    /// A float that was cut by the end of a piece.
+    cut: [u8; 4],
+    cut_len: usize,
+}
+
+impl Decoder {
+    pub fn new(generation: Generation) -> Self {
+        let head = [0; HEADER_BYTES + TRAILER_BYTES];
+        Self { generation, head, have: 0, open: None, payload: Vec::new(), cut: [0; 4], cut_len: 0 }
+    }
+
+    /// Uses up bytes from the front of `input`; true when a frame is whole, which [`Decoder::take`] then gives.
+    ///
+    /// *Errors*: [`WireError`], before any memory is given to the frame.
+    pub fn feed(&mut self, input: &mut &[u8]) -> Result<bool, WireError> {
+        while self.open.is_none() {
+            let need = self.head_bytes();
+            if self.have < need {
+                let count = input.len().min(need - self.have);
+                let (now, later) = input.split_at(count);
+                self.head[self.have..][..count].copy_from_slice(now);
+                *input = later;
+                self.have += count;
+            }
+            if self.have < need {
+                return Ok(false);
+            }
+            // With the fixed part in, `head_bytes` knows whether a trailer follows.
+            if self.have == self.head_bytes() {
+                let open = self.parse_head()?;
+                self.payload.reserve_exact(open.1);
+                self.open = Some(open);
+            }
+        }
+        Ok(self.feed_floats(input))
+    }
+
+    fn head_bytes(&self) -> usize {
+        let trailer = self.have >= HEADER_BYTES && self.head[17] & HAS_TRAILER != 0;
+        if trailer { HEADER_BYTES + TRAILER_BYTES } else { HEADER_BYTES }
+    }
+
+    fn parse_head(&self) -> Result<(Header, usize), WireError> {
+        let mut from = Reader(&self.head);
+        let (generation, sequence) = (Generation(from.u64()), Sequence(from.u64()));
+        if generation != self.generation {
+            return Err(WireError::Generation { got: generation, want: self.generation });
+        }
+        let [op, flags, zero @ ..] = from.take::<4>();
+        let op = *OPS.get(usize::from(op)).ok_or(WireError::Op(op))?;
+        if flags & !HAS_TRAILER != 0 || zero != [0, 0] {
+            return Err(WireError::Flags(u32::from_le_bytes([flags, zero[0], zero[1], 0])));
+        }
+        let (operand, round, part, segment, floats) =
+            (from.u32(), from.u32(), from.u32(), from.u32(), from.u32());
+        if floats as usize > SEGMENT {
+            return Err(WireError::TooLong { floats });
+        }
+        let trailer = (flags & HAS_TRAILER != 0).then(|| Trailer {
+            loss: from.f64(),
+            weight: from.f64(),
+            samples: from.u64(),
+            predictions: from.u64(),
+            correct: from.u64(),
+            check: from.u64(),
+            stop: from.u32(),
+            non_finite: from.u32(),
+        });
+        let tag = Tag { generation, sequence, op, operand, round, part, segment };
+        Ok((Header { tag, trailer }, floats as usize))
+    }
+
+    fn feed_floats(&mut self, input: &mut &[u8]) -> bool {
+        let (_, floats) = self.open.expect("a frame is open");
+        if self.cut_len > 0 {
+            let count = input.len().min(4 - self.cut_len);
+            let (now, later) = input.split_at(count);
+            self.cut[self.cut_len..][..count].copy_from_slice(now);
+            *input = later;
+            self.cut_len += count;
+            if self.cut_len < 4 {
+                return false;
+            }
+            self.payload.push(f32::from_le_bytes(self.cut));
+            self.cut_len = 0;
+        }
+        let count = (input.len() / 4).min(floats - self.payload.len());
+        let (now, later) = input.split_at(count * 4);
+        self.payload.extend(now.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+        *input = later;
+        if self.payload.len() == floats {
+            return true;
+        }
+        self.cut_len = input.len();
+        self.cut[..self.cut_len].copy_from_slice(input);
+        *input = &[];
+        false
+    }
+
+    /// The frame that is whole; the next one's floats go into `spare`. *Panics* if none is whole.
+    pub fn take(&mut self, mut spare: Vec<f32>) -> (Header, Vec<f32>) {
+        let (header, floats) = self.open.take().expect("a frame is whole");
+        assert_eq!(self.payload.len(), floats, "the frame is not whole");
+        self.have = 0;
+        spare.clear();
+        (header, std::mem::replace(&mut self.payload, spare))
+    }
+
+    /// Whether the bytes so far end where a frame ends.
+    pub fn is_between_frames(&self) -> bool {
+        self.have == 0
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

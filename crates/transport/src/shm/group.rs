@@ -1,0 +1,268 @@
+//! The ranks of one host in one generation: their barrier, their slots, and what is done to slots between two barriers.
+//!
+//! Whoever uses it keeps this order: `announce`, `pass`, then sums and copies of parts that are this rank's affair,
+//! `meet` as often as needed, and `leave` after the last one. A rank is its index in the arena. It does not know what a
+//! collective is made of, nor whether there are other hosts.
+
+use super::barrier::{Barrier, ShmAbort};
+use super::kernel::{Pass, sum_into};
+use super::{Isa, Mapping, ShmError};
+use dtrain_collective::{Arena, BLOCK, CollectiveError, Geometry, Intent, Slots, SumOrder};
+use dtrain_types::{Generation, Rank, Trailer};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// In one word: kind, low bits of the sequence, operand.
+fn packed(intent: Intent) -> u64 {
+    let Intent { sequence, kind, operand } = intent;
+    (kind as u64 + 1) << 56 | (sequence.0 & 0xff_ffff) << 32 | u64::from(operand)
+}
+
+/// One rank's place among the ranks of its host.
+#[derive(Debug)]
+pub(crate) struct Group {
+    arena: ShmArena,
+    rank: usize,
+    world: usize,
+    barrier: Barrier,
+    isa: Isa,
+    stack: Vec<f32>,
+    /// Between `announce` and `leave` the slots are not this rank's alone.
+    inside: bool,
+}
+
+impl Group {
+    /// Takes a rank of the arena. *Errors*: [`ShmError::RankTaken`].
+    pub fn join(
+        mapping: Arc<Mapping>,
+        generation: Generation,
+        rank: Rank,
+        world: usize,
+    ) -> Result<Self, ShmError> {
+        mapping.claim(rank, generation)?;
+        let barrier = Barrier::new(mapping.clone(), generation, rank, world);
+        let arena = ShmArena { mapping, rank };
+        Ok(Self {
+            arena,
+            rank: rank.index(),
+            world,
+            barrier,
+            isa: Isa::detect(),
+            stack: Vec::new(),
+            inside: false,
+        })
+    }
+
+    /// Makes room for sums in this order.
+    pub fn prepare(&mut self, order: &SumOrder) {
+        let stack = self.stack.len().max(order.depth() * BLOCK);
+        self.stack.resize(stack, 0.0);
+    }
+
+    /// Uses a lower instruction set than the processor has. *Panics* if it lacks it.
+    pub fn set_isa(&mut self, isa: Isa) {
+        let best = Isa::detect();
+        assert!(
+            isa == Isa::Baseline || isa == best || best == Isa::Avx512,
+            "this processor has {best:?}, not {isa:?}"
+        );
+        self.isa = isa;
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Says how many cores the ranks of this host may use.
+    pub fn set_cores(&mut self, cores: usize) {
+        self.barrier.set_cores(cores);
+    }
+
+    /// This rank's index in the arena.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks of this host take part.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    pub fn geometry(&self) -> Geometry {
+        self.arena.geometry()
+    }
+
+    /// Where a slot of a rank starts in the arena, for [`Group::sum`].
+    pub fn slot(&self, rank: usize, slot: usize) -> usize {
+        self.arena.mapping.slot(rank, slot)
+    }
+
+    /// The gradient buffers. *Panics* in a collective.
+    pub fn arena(&mut self) -> &mut dyn Arena {
+        assert!(!self.inside, "slots are lent between collectives of a living backend only");
+        &mut self.arena
+    }
+
+    /// This rank's slots as a machine sees them, for one that runs while this rank alone touches them: between two
+    /// barriers of a collective in which the peers keep off them.
+    pub fn slots(&self) -> SharedSlots {
+        SharedSlots { mapping: self.arena.mapping.clone(), rank: self.rank }
+    }
+
+    pub fn abort_handle(&self) -> Arc<ShmAbort> {
+        self.barrier.abort_handle()
+    }
+
+    /// *Errors*: `Aborted`, once this rank or a peer has aborted the generation.
+    pub fn check(&self) -> Result<(), CollectiveError> {
+        self.barrier.check()
+    }
+
+    /// Lays out a trailer for the peers; the next barrier makes it seen.
+    pub fn put_trailer(&self, root: usize, trailer: &Trailer) {
+        self.arena.mapping.put_trailer(self.rank, root, trailer);
+    }
+
+    /// Reads a trailer that a barrier made seen.
+    pub fn get_trailer(&self, rank: usize, root: usize) -> Trailer {
+        self.arena.mapping.get_trailer(rank, root)
+    }
+
+    /// Begins a collective: tells the peers which, and that this rank's slots are theirs to read.
+    pub fn announce(&mut self, intent: Intent) {
+        self.inside = true;
+        self.arena.mapping.intent(self.rank).store(packed(intent), Ordering::Relaxed);
+        self.barrier.arrive();
+    }
+
+    /// *Blocks* until all ranks have announced, and all the same. A peer that is in another collective reads and writes
+    /// other memory. *Errors*: `Aborted`, `Superseded`, `Mismatch`.
+    pub fn agree(&self, intent: Intent) -> Result<(), CollectiveError> {
+        self.barrier.pass()?;
+        let ours = packed(intent);
+        for peer in 0..self.world {
+            let theirs = self.arena.mapping.intent(peer).load(Ordering::Relaxed);
+            if theirs != ours {
+                let (theirs, ours) = (format!("{theirs:#018x}"), format!("{ours:#018x}"));
+                let (from, sequence) = (Rank(peer as u32), intent.sequence);
+                return Err(CollectiveError::Mismatch { from, sequence, theirs, ours });
+            }
+        }
+        Ok(())
+    }
+
+    /// *Blocks* until all ranks are here; what they wrote before is seen afterwards. *Errors*: `Aborted`, `Superseded`.
+    pub fn meet(&mut self) -> Result<(), CollectiveError> {
+        self.barrier.arrive();
+        self.barrier.pass()
+    }
+
+    /// Ends a collective: the slots are this rank's own again.
+    pub fn leave(&mut self) {
+        self.inside = false;
+    }
+
+    /// Adds `leaves` into each of `outs`, in `order`, for the elements of `part`: the caller's affair, no peer's.
+    ///
+    /// Leaves and outs are starts of slots, from [`Group::slot`]. *Panics* outside a collective.
+    pub fn sum(&mut self, order: &SumOrder, leaves: &[usize], outs: &[usize], part: Range<usize>) {
+        assert!(self.inside && part.end <= self.geometry().len, "{part:?} of {:?}", self.geometry());
+        let base = self.arena.mapping.base();
+        let pass = Pass { base, leaves, outs, at: part.start, len: part.len() };
+        // SAFETY: all leaves and destinations are slots of `len` floats and the part lies inside. Between the barriers
+        // the elements of this part are touched by this rank alone, in all buffers (the parts of other ranks do not
+        // overlap), and no lease is out: leases borrow the group and end before `announce`. Slots are the same or apart.
+        // `isa` was detected.
+        unsafe { sum_into(self.isa, order, &pass, &mut self.stack) };
+    }
+
+    /// Copies part of slot 0 of one rank into slot 0 of another.
+    ///
+    /// Between the barriers nobody writes this part of the source, and nobody else touches this part of the destination.
+    /// *Panics* outside a collective, and if both are one rank.
+    pub fn copy_slot_0(&self, from: usize, to: usize, part: Range<usize>) {
+        assert!(self.inside && from != to && part.end <= self.geometry().len, "{part:?} from {from} to {to}");
+        let (base, from, to) = (self.arena.mapping.base(), self.slot(from, 0), self.slot(to, 0));
+        // SAFETY: both are slots of `len` floats of different ranks and the part lies inside; who touches it is stated
+        // above and holds by the schedules of the backends.
+        unsafe {
+            let source = base.add(from + part.start).cast_const();
+            std::ptr::copy_nonoverlapping(source, base.add(to + part.start), part.len());
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.arena.mapping.release(self.arena.rank);
+    }
+}
+
+/// The slots of one rank, for a machine that works in them in the middle of a collective.
+#[derive(Debug)]
+pub(crate) struct SharedSlots {
+    mapping: Arc<Mapping>,
+    rank: usize,
+}
+
+impl SharedSlots {
+    fn part(&self, slot: usize, part: Range<usize>) -> (*mut f32, usize) {
+        let len = self.mapping.geometry().len;
+        assert!(part.start <= part.end && part.end <= len, "{part:?} of {len} floats");
+        (self.mapping.base().wrapping_add(self.mapping.slot(self.rank, slot) + part.start), part.len())
+    }
+}
+
+impl Slots for SharedSlots {
+    fn geometry(&self) -> Geometry {
+        self.mapping.geometry()
+    }
+
+    fn read(&self, slot: usize, part: Range<usize>) -> &[f32] {
+        let (start, len) = self.part(slot, part);
+        // SAFETY: the part lies in the mapping, aligned. While the machine runs, no other process and no lease writes
+        // this rank's slots: see `Group::slots`. The slice borrows the machine's own slots, which it alone writes.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+
+    fn write(&mut self, slot: usize, part: Range<usize>) -> &mut [f32] {
+        let (start, len) = self.part(slot, part);
+        // SAFETY: as `read`; and nobody reads a part before the machine is done with it.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+}
+
+/// The slots of one rank, lent between collectives.
+#[derive(Debug)]
+struct ShmArena {
+    mapping: Arc<Mapping>,
+    rank: Rank,
+}
+
+impl ShmArena {
+    fn slice(&mut self, slot: usize) -> *mut [f32] {
+        let geometry = self.mapping.geometry();
+        let start = self.mapping.base().wrapping_add(self.mapping.slot(self.rank.index(), slot));
+        std::ptr::slice_from_raw_parts_mut(start, geometry.len)
+    }
+}
+
+impl Arena for ShmArena {
+    fn geometry(&self) -> Geometry {
+        self.mapping.geometry()
+    }
+
+    fn lease(&mut self, slot: usize) -> &mut [f32] {
+        // SAFETY: the slot lies in the mapping, aligned. Outside a collective it belongs to this rank alone: the rank is
+        // claimed by one backend in all processes, peers touch it only between two barriers that this rank takes part in,
+        // and the lease borrows the backend, which it needs for that.
+        unsafe { &mut *self.slice(slot) }
+    }
+
+    fn lease_pair(&mut self, left: usize, right: usize) -> (&mut [f32], &mut [f32]) {
+        assert_ne!(left, right, "a pair is two slots");
+        // SAFETY: as `lease`; two different slots do not overlap.
+        unsafe { (&mut *self.slice(left), &mut *self.slice(right)) }
+    }
+}

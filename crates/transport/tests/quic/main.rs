@@ -1,0 +1,16 @@
+//! Links over real sockets, links in virtual time, and meshes over both.
+
+mod capture;
+mod clusters;
+mod flood;
+mod hostile;
+mod killed;
+mod links;
+mod lossy;
+mod meshes;
+mod strangers;
+mod virtual_time;
+
+// The same made-up gradients and plain sums that the pure machines are held against.
+#[path = "../../../collective/tests/collectives/plain.rs"]
+mod plain;

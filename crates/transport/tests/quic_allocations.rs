@@ -1,0 +1,95 @@
+//! However many steps a mesh carries, its compute thread allocates no more than the buffers that may be under way.
+
+use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, SEGMENT, Sequence};
+use dtrain_transport::quic::{
+    Endpoint, Identity, IoThread, MeshPlan, MeshPort, QuicMesh, Token, Tuning, ValidityWindow,
+};
+use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+struct Counting;
+
+thread_local! {
+    static HERE: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends frees and allocates after its own counter is gone.
+    let _gone = HERE.try_with(|here| here.set(here.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter is a plain cell of this thread that needs no
+// allocation and no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const HOSTS: usize = 2;
+const STEPS: u64 = 400;
+/// Frames that may be under way to the one peer, each a buffer that grows at most twice: small, then full.
+const BUFFERS: u64 = 32 * 3;
+
+fn host(token: &Token) -> (MeshPort, IoThread) {
+    let io = IoThread::start("links").expect("a thread");
+    let window = ValidityWindow::around(SystemTime::now());
+    let identity = Identity::from_token(token, window).expect("an identity");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let made = async move { Endpoint::bind(any, &identity, Tuning::default()).map(MeshPort::new) };
+    (io.run(made).expect("a free port"), io)
+}
+
+fn step(backend: &mut dyn Backend, seq: u64) {
+    backend.arena().lease(0).fill(1.0);
+    let op = Op::AllReduce { micro_batches: HOSTS as u32, trailers: &[Trailer::EMPTY] };
+    backend.start(Sequence(seq), &op).expect("a sound start");
+    backend.finish(Sequence(seq)).expect("a sound finish");
+}
+
+#[test]
+fn the_compute_thread_of_a_mesh_allocates_its_buffers_and_then_nothing() {
+    let token = Token::generate();
+    let hosts: Vec<_> = (0..HOSTS).map(|_| host(&token)).collect();
+    let peers: Vec<_> = hosts.iter().map(|(port, _)| port.local_addr()).collect();
+    let run = |index: usize| {
+        let (generation, patience) = (Generation(1), Duration::from_secs(30));
+        let plan = MeshPlan { generation, index, peers: peers.clone(), patience };
+        let mesh = QuicMesh::connect(&hosts[index].0, plan).expect("all come");
+        let (ranges, counts) = (cut_evenly(HOSTS as u32, HOSTS as u32), [HOSTS as u32]);
+        let geometry = Geometry::plan(3 * SEGMENT + 5, &ranges, &counts, Mode::Exact);
+        let membership = Membership { generation, rank: Rank(index as u32), ranges };
+        let made = HostBackend::new(mesh, membership, Mode::Exact, geometry, &counts);
+        let mut backend = made.expect("a good membership");
+        // The first step makes what the machine itself keeps.
+        step(&mut backend, 0);
+        let before = HERE.get();
+        (1..STEPS).for_each(|seq| step(&mut backend, seq));
+        HERE.get() - before
+    };
+    let made: Vec<u64> = std::thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = (0..HOSTS).map(|index| scope.spawn(move || run(index))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert!(made.iter().all(|count| *count <= BUFFERS), "{made:?} allocations in {STEPS} steps");
+}

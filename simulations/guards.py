@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Breaks the guards of the control plane one at a time and asks the simulator's random sweep to find each.
+
+A guard that no sabotage needs is no guard: it is removed, or the simulator learns to see what it prevents. Each sabotage
+is one line of crates/protocol, changed in a copy of the sources; the sweep runs so many seeds and says which invariant
+caught it first. Those of the drivers are in `simulations/tests/`; these are those of the machines.
+
+    python3 simulations/guards.py --seeds 2000
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SUPERVISOR = "crates/protocol/src/supervisor/"
+GUARDS = [
+    # what the guard does, its file, the line, the line without it
+    ("a member takes in no overtaken directive", "crates/protocol/src/member.rs",
+     "if directive.number <= self.seen {", "if false {"),
+    ("a member acts once per generation and phase", "crates/protocol/src/member.rs",
+     "(directive.generation, directive.phase) > self.acted", "(directive.generation, directive.phase) >= self.acted"),
+    ("a directive is for one life", "crates/protocol/src/member.rs",
+     "(directive.member, directive.incarnation) == (self.config.member, self.config.incarnation)",
+     "directive.member == self.config.member"),
+    ("a built plane of an older generation is none", "crates/protocol/src/member.rs",
+     "!self.over && self.is_here(generation) && synced", "!self.over && synced"),
+    ("a rank that stopped says so until it is heard", "crates/protocol/src/member.rs",
+     "&& !self.stopped", ""),
+    ("a report is of the life that was ordered", SUPERVISOR + "forming.rs",
+     "if !ours || report.incarnation != slot.incarnation {", "if !ours {"),
+    ("an overtaken report says nothing", SUPERVISOR + "mod.rs",
+     "if report.number <= life.report {", "if false {"),
+    ("nothing is synchronised before every step is known", SUPERVISOR + "forming.rs",
+     "if self.progress.known() < step {", "if false {"),
+    ("all have entered the generation", SUPERVISOR + "mod.rs",
+     "life.generation == self.generation && test(life)", "test(life)"),
+    ("a word of an older generation says nothing of this one", SUPERVISOR + "running.rs",
+     "if report.generation == self.generation && self.seat_of(member).is_some() {",
+     "if self.seat_of(member).is_some() {"),
+    ("the boundary of the generation before is not this one's", SUPERVISOR + "running.rs",
+     "at > self.truth.step\n", "at >= self.truth.step\n"),
+    ("a manifest is never ahead of the validations", SUPERVISOR + "running.rs",
+     "step <= committed && validations.is_settled(step)", "step <= committed"),
+    ("a checkpoint needs all its shards", SUPERVISOR + "checkpoint.rs",
+     "if open.shards.len() < world || !ready(id.step) {", "if open.shards.is_empty() || !ready(id.step) {"),
+    ("a drain is forgotten with those that had it", SUPERVISOR + "forming.rs",
+     "            self.progress.go_back(self.generation, from.step());\n", ""),
+    ("what a generation left behind is given up", SUPERVISOR + "forming.rs",
+     "        self.checkpoints.leave_behind(self.generation);\n", ""),
+    ("what was begun is settled before a run goes back", SUPERVISOR + "forming.rs",
+     "if !self.settle_checkpoints(now, effects) {", "if false {"),
+    ("what was recorded before is acknowledged again", SUPERVISOR + "running.rs",
+     "record.step <= self.recorded)", "false && record.step <= self.recorded)"),
+    ("a word of a past life of a node begins no new one", SUPERVISOR + "slots.rs",
+     "            Some(_) if self.past_boots.contains(&report.boot) => return,\n", ""),
+    ("a new life of a node is told nothing of the one before", SUPERVISOR + "slots.rs",
+     "        // Until all of them are known", "        self.nodes.insert(report.node, NodeView::new(now, report));\n        // Until all of them are known"),
+    ("an overtaken report of a node says nothing", SUPERVISOR + "slots.rs",
+     "Some((boot, number)) if boot == report.boot && report.number <= number => return,\n", ""),
+    ("an order is for one life of a node", "crates/protocol/src/node.rs",
+     "(order.node, order.boot) == (self.config.node, self.config.boot)", "order.node == self.config.node"),
+    ("an overtaken order changes nothing", "crates/protocol/src/node.rs",
+     "if order.number <= self.seen {", "if false {"),
+    ("a life begins when the one before it has ended", "crates/protocol/src/node.rs",
+     "slot.incarnation == Incarnation(0) || slot.ended.is_some();\n            if let", "true;\n            if let"),
+    ("recorded validations are owed no more", SUPERVISOR + "forming.rs",
+     "due.validate.filter(|epoch| Some(*epoch) > self.validations.done())", "None"),
+    ("a checkpoint that was not finished is owed", SUPERVISOR + "forming.rs",
+     "due.checkpoint && !self.checkpoints.has(step)", "false"),
+    ("the end of a run is owed", SUPERVISOR + "forming.rs",
+     "            ends: due.ends,\n", "            ends: false,\n"),
+]
+
+
+def run(command, **more):
+    return subprocess.run(command, capture_output=True, text=True, **more)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--only", help="guards whose words hold this")
+    parser.add_argument("--target", default=None, help="a target folder that is warm")
+    arguments = parser.parse_args()
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, "dtrain")
+        shutil.copytree(root, copy, ignore=shutil.ignore_patterns("target", ".git", "runs"))
+        environment = {**os.environ, "CARGO_TARGET_DIR": arguments.target or os.path.join(folder, "target")}
+        build = ["cargo", "build", "--quiet", "--release", "-p", "dtrain-simulations", "--example", "sweep"]
+        print("| guard | found by | the first of how many seeds |\n|---|---|---|")
+        for words, path, line, without in GUARDS:
+            if arguments.only and arguments.only not in words:
+                continue
+            file = os.path.join(copy, path)
+            with open(file) as source:
+                text = source.read()
+            if text.count(line) != 1:
+                print(f"| {words} | THE LINE IS THERE {text.count(line)} TIMES | |", flush=True)
+                missed += 1
+                continue
+            with open(file, "w") as source:
+                source.write(text.replace(line, without))
+            built = run(build, cwd=copy, env=environment)
+            if built.returncode != 0:
+                print(f"| {words} | DOES NOT COMPILE: {built.stderr[-300:]!r} | |", flush=True)
+                missed += 1
+            else:
+                sweep = os.path.join(environment["CARGO_TARGET_DIR"], "release/examples/sweep")
+                done = 0
+                found = None
+                while done < arguments.seeds and not found:
+                    size = 100 if done < 500 else 500
+                    output = run([sweep, str(done), str(done + size)]).stdout
+                    found = re.search(r"^(\d+) (S\d+|L\d|assertion|panic|\w+) ", output, re.M) if " 0 found" not in output else None
+                    done += size
+                if found:
+                    print(f"| {words} | {found[2]} | seed {found[1]} |", flush=True)
+                else:
+                    print(f"| {words} | NOTHING | {done} |", flush=True)
+                    missed += 1
+            with open(file, "w") as source:
+                source.write(text)
+    print(f"{missed} not found")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+//! The sweep as part of every test run: fixed seeds, so that a change of the protocol that breaks one is seen at once.
+
+use dtrain_sim::{Settings, simulate};
+use dtrain_simulations::{Limit, Sweep, sweep};
+
+fn swept(settings: Settings, seeds: u64) {
+    std::panic::set_hook(Box::new(|_| {}));
+    let tally =
+        sweep(&Sweep { settings: settings.clone(), limit: Limit::Seeds(seeds), threads: 2, most_found: 1 });
+    let _ = std::panic::take_hook();
+    if let Some(found) = tally.found.first() {
+        let report = simulate(&Settings { seed: dtrain_types::Seed(found.seed), story: true, ..settings });
+        panic!("seed {}: {:?}\n{}", found.seed, found.violations, report.story.join("\n"));
+    }
+    assert_eq!(tally.seeds(), seeds);
+}
+
+#[test]
+fn the_first_seeds_of_the_usual_cluster_break_nothing() {
+    swept(Settings::of(0), 600);
+}
+
+#[test]
+fn small_large_and_lonely_clusters_break_nothing() {
+    for (ranks, nodes, steps) in [(1, 1, 30), (2, 2, 30), (3, 3, 30), (13, 4, 20), (20, 2, 10), (4, 2, 60)] {
+        swept(Settings { ranks, nodes, steps, ..Settings::of(50_000) }, 60);
+    }
+}

@@ -1,0 +1,86 @@
+//! Three hosts in network namespaces, with nothing between them but a relay that delays each packet by 20 ms and drops one
+//! in twenty. Needs root; where namespaces are not allowed the test says so and checks nothing.
+
+mod harness;
+
+use harness::hosts::Hosts;
+use harness::network::{Network, Weather};
+use harness::{MLP, Running, Signal, audit_is_clean, children, folder, seed, signal, train};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const DELAY: Duration = Duration::from_millis(20);
+
+/// Reads until a generation of `ranks` ranks makes a step.
+#[track_caller]
+fn wait_for_world(first: &mut Running, ranks: usize) {
+    let (mut newest, mut world) = (0, 0);
+    let works = first.wait_for(|line| {
+        if line["event"] == "rank_started" {
+            let generation = line["generation"].as_u64().expect("a number");
+            world = if newest == generation { world + 1 } else { 1 };
+            newest = generation;
+        }
+        line["event"] == "step" && world == ranks
+    });
+    assert!(works.is_some(), "the run ended\n{}", first.story());
+}
+
+#[test]
+fn nothing_is_lost_over_a_network_that_delays_and_drops_whatever_dies() {
+    let seed = seed();
+    let network = match Network::build(3, Weather { delay: DELAY, one_in: 20, seed }) {
+        Ok(network) => network,
+        Err(why) => return eprintln!("skipped: network namespaces cannot be had here ({why})"),
+    };
+    println!("seed {seed}");
+    let (shortest, back) = network.ping(1, 2, 400);
+    println!("400 datagrams there and back: {back} came, the fastest after {shortest:.1?}");
+    assert!(shortest >= 2 * DELAY, "{shortest:?}");
+    // Each way drops a twentieth: 361 are expected, and these bounds are five deviations away.
+    assert!((330..=390).contains(&back), "{back} of 400 came back");
+
+    let steps = 400;
+    let model = format!("{MLP} steps={steps} threads=1 checkpoint.every=50~steps");
+    let hosts = Hosts::at(&format!("{}:29400", Network::address(0)), "3");
+    let start = |rank: u32, arguments: &str| {
+        Running::of(network.command(rank as usize, &hosts.node(rank, arguments)))
+    };
+    let (mut second, third) = (start(1, "ranks=2"), start(2, "ranks=2"));
+    let mut first = start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
+    wait_for_world(&mut first, 6);
+
+    // Cut off for five seconds: the others go on without it, and it comes back by itself.
+    network.set_link(2, "down");
+    let cut = std::time::Instant::now();
+    wait_for_world(&mut first, 4);
+    std::thread::sleep(Duration::from_secs(5).saturating_sub(cut.elapsed()));
+    network.set_link(2, "up");
+    wait_for_world(&mut first, 6);
+
+    // A host killed, and started again.
+    signal(Signal::KILL, second.pid());
+    wait_for_world(&mut first, 4);
+    second = start(1, "ranks=2");
+    wait_for_world(&mut first, 6);
+
+    // A rank killed on each host.
+    for host in [first.pid(), second.pid(), third.pid()] {
+        signal(Signal::KILL, children(host)[0]);
+        assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
+        wait_for_world(&mut first, 6);
+    }
+
+    let run = first.finish();
+    let digest = train(folder().path(), &format!("{model} ranks=1 name=whole")).digest();
+    assert_eq!(run.digest(), digest, "{}", run.stderr);
+    assert_eq!(run.steps(), (1..=steps).collect::<Vec<u64>>(), "{}", run.stderr);
+    assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
+    audit_is_clean(&hosts.folder(0), "hosts");
+    second.finish().succeeded();
+    third.finish().succeeded();
+    let (seen, dropped) = (&network.counts.seen, &network.counts.dropped);
+    let (seen, dropped) = (seen.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed));
+    println!("{seen} packets, {dropped} of them dropped; recoveries {}", run.summary()["recoveries"]);
+    assert!(seen > 1_000 && dropped * 30 > seen && dropped * 14 < seen, "{dropped} of {seen}");
+}

@@ -1,0 +1,388 @@
+//! Several hosts, judged from outside: each is a process with a folder of its own, and only the first sees the run's.
+//!
+//! Whatever is killed, the digest is that of one host that nobody disturbed, and no step is lost.
+
+mod harness;
+
+use harness::hosts::{Hosts, free_port};
+use harness::{
+    CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, children, finish, folder, signal, train,
+    try_signal_to, wait_until_gone,
+};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn whole_digest(model: &str) -> String {
+    let folder = folder();
+    train(folder.path(), &format!("{model} ranks=1 name=whole")).digest()
+}
+
+/// One step event for every step, and the digest, and the books.
+#[track_caller]
+fn is_undisturbed(run: &Finished, folder: &Path, digest: &str, steps: u64) {
+    assert_eq!(run.digest(), digest, "{}", run.stderr);
+    assert_eq!(run.steps(), (1..=steps).collect::<Vec<u64>>(), "{}", run.stderr);
+    assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
+    audit_is_clean(folder, "hosts");
+}
+
+/// Reads until a generation of `ranks` ranks begins to work.
+#[track_caller]
+fn wait_for_world(first: &mut Running, ranks: usize) {
+    let mut started = (0, 0);
+    let whole = first.wait_for(|line| {
+        if line["event"] == "rank_started" {
+            let generation = line["generation"].as_u64().unwrap();
+            started = if started.0 == generation { (generation, started.1 + 1) } else { (generation, 1) };
+        }
+        started.1 == ranks
+    });
+    assert!(whole.is_some(), "the run ended\n{}", first.story());
+}
+
+#[test]
+fn hosts_without_a_shared_folder_give_the_digest_of_one() {
+    for (model, steps, ranks) in
+        [(MLP, 120, &[2, 2][..]), (CNN, 20, &[1, 3][..]), (GPT, 30, &[1, 2, 1][..]), (MLP, 60, &[3, 1, 9])]
+    {
+        let model = format!("{model} steps={steps} threads=1 checkpoint.every=10~steps");
+        let hosts = Hosts::on_loopback(&ranks.len().to_string());
+        let others: Vec<Running> = (1..ranks.len() as u32)
+            .map(|rank| hosts.start(rank, &format!("ranks={}", ranks[rank as usize])))
+            .collect();
+        let run = hosts.start(0, &format!("{model} ranks={} name=hosts", ranks[0])).finish();
+        is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), steps);
+        assert_eq!(run.summary()["ranks"], ranks.iter().sum::<i32>(), "{}", run.stderr);
+        for (rank, other) in (1..).zip(others) {
+            let other = other.finish();
+            other.succeeded();
+            other.said("the run is finished");
+            assert!(
+                !hosts.folder(rank).join("runs").exists(),
+                "a host that does not see the folder made one"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_run_whose_hosts_do_not_all_come_begins_without_them_and_says_so() {
+    let model = format!("{MLP} steps=200 threads=1");
+    let hosts = Hosts::on_loopback("2");
+    let run = hosts.start(0, &format!("{model} ranks=2 join_timeout=2s detect=300ms name=hosts")).finish();
+    run.said("1 of 2 hosts came within join_timeout");
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 200);
+}
+
+#[test]
+fn a_rank_killed_on_each_host_costs_no_step_and_no_bit() {
+    let model = format!("{MLP} steps=1500 threads=1 checkpoint.every=100~steps");
+    let hosts = Hosts::on_loopback("3");
+    let others = [hosts.start(1, "ranks=2"), hosts.start(2, "ranks=2")];
+    let mut first = hosts.start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
+    first.wait_for_step(20);
+    for victim in [children(others[1].pid())[0], children(others[0].pid())[1], children(first.pid())[0]] {
+        signal(Signal::KILL, victim);
+        assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
+        wait_for_world(&mut first, 6);
+        first.wait_for_step(first.last_step() + 20);
+    }
+    let run = first.finish();
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 1500);
+    assert_eq!(run.events("fault").count(), 3, "{}", run.stderr);
+    others.into_iter().for_each(|other| other.finish().succeeded());
+}
+
+#[test]
+fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
+    let model = format!("{MLP} steps=4000 threads=1 checkpoint.every=200~steps");
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{model} ranks=2 name=hosts"));
+    first.wait_for_step(20);
+    let ranks = children(second.pid());
+    signal(Signal::KILL, second.pid());
+    wait_until_gone(&ranks);
+    // At once: the first host cannot know yet that the process before it is dead.
+    let again = hosts.start(1, "ranks=3");
+    wait_for_world(&mut first, 2);
+    wait_for_world(&mut first, 5);
+    let run = first.finish();
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 4000);
+    drop(second);
+    again.finish().succeeded();
+}
+
+#[test]
+fn a_host_that_is_asked_to_leave_goes_at_a_step_boundary_and_may_come_again() {
+    let model = format!("{MLP} steps=3000 threads=1");
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{model} ranks=1 name=hosts"));
+    first.wait_for_step(20);
+    signal(Signal::TERM, second.pid());
+    wait_for_world(&mut first, 1);
+    let left = second.finish();
+    left.ended_with(130);
+    left.said("this host has left the run");
+    let again = hosts.start(1, "ranks=1");
+    wait_for_world(&mut first, 2);
+    let run = first.finish();
+    assert_eq!(run.events("fault").count(), 0, "{}", run.stderr);
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 3000);
+    again.finish().succeeded();
+}
+
+#[test]
+fn a_third_host_joins_a_run_that_is_under_way() {
+    let model = format!("{MLP} steps=2500 threads=1");
+    let hosts = Hosts::on_loopback("1..2");
+    let mut first = hosts.start(0, &format!("{model} ranks=1 name=hosts"));
+    first.wait_for_step(20);
+    let second = hosts.start(1, "ranks=2");
+    wait_for_world(&mut first, 3);
+    is_undisturbed(&first.finish(), &hosts.folder(0), &whole_digest(&model), 2500);
+    second.finish().succeeded();
+}
+
+#[test]
+fn when_the_supervisor_is_killed_the_others_end_soon_and_say_so() {
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=2 name=hosts detect=2s"));
+    first.wait_for_step(20);
+    let ranks = children(second.pid());
+    first.kill_everything();
+    let killed = Instant::now();
+    let second = second.finish();
+    // The promise itself, not a guess at how fast this machine is.
+    assert!(killed.elapsed() < Duration::from_secs(6), "{:?}\n{}", killed.elapsed(), second.stderr);
+    second.ended_with(1);
+    second.said("its process is gone");
+    second.said("--resume");
+    wait_until_gone(&ranks);
+}
+
+#[test]
+fn a_run_of_two_hosts_goes_on_from_its_checkpoint_when_it_is_started_again() {
+    let model = format!("{MLP} steps=900 threads=1 checkpoint.every=100~steps");
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{model} ranks=1 name=hosts"));
+    let step = first.wait_for_checkpoint();
+    signal(Signal::TERM, first.pid());
+    let stopped = first.finish();
+    stopped.ended_with(130);
+    second.finish().ended_with(130);
+    let second = hosts.start(1, "ranks=1");
+    let run = hosts.start(0, "--resume ranks=2 name=hosts").finish();
+    assert_eq!(run.digest(), whole_digest(&model), "{}", run.stderr);
+    let first_step = *run.steps().first().expect("steps");
+    assert!(first_step > step, "it began at step {first_step}, after a checkpoint of step {step}");
+    second.finish().succeeded();
+}
+
+#[test]
+fn whoever_lacks_the_token_is_refused_and_training_is_undisturbed() {
+    let model = format!("{MLP} steps=3000 threads=1");
+    let hosts = Hosts::on_loopback("1..3");
+    let mut first = hosts.start(0, &format!("{model} ranks=2 name=hosts"));
+    first.wait_for_step(20);
+
+    let mut wrong = hosts.node(1, "ranks=1");
+    let (_, token) = harness::output(&hosts.folder(1), "token new");
+    wrong.env_remove("DTRAIN_TOKEN_FILE").env("DTRAIN_TOKEN", token.trim());
+    let wrong = finish(wrong);
+    wrong.ended_with(2);
+    wrong.said("another token");
+
+    let garbage = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    for length in [1, 20, 1_200, 9_000] {
+        for byte in [0x00, 0x40, 0xc0, 0xff] {
+            garbage.send_to(&vec![byte; length], &hosts.master).unwrap();
+        }
+    }
+
+    // Another process of the same rank, and one that this run has no place for.
+    let second = hosts.start(1, "ranks=1");
+    wait_for_world(&mut first, 3);
+    let twin = hosts.start(1, "ranks=1").finish();
+    twin.ended_with(2);
+    twin.said("another process is the node of rank 1");
+    let mut fourth = hosts.node(0, "ranks=1");
+    fourth = {
+        let mut command = harness::dtrain(
+            &hosts.folder(7),
+            &format!("node --rank 7 --master {} --nodes 9 ranks=1", hosts.master),
+        );
+        command.envs(fourth.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    let fourth = finish(fourth);
+    fourth.ended_with(2);
+    fourth.said("no place for a node of rank 7");
+
+    let run = first.finish();
+    assert_eq!(run.events("fault").count(), 0, "{}", run.stderr);
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 3000);
+    second.finish().succeeded();
+}
+
+#[test]
+fn a_host_that_disagrees_about_the_run_is_told_which_key() {
+    let hosts = Hosts::on_loopback("1..2");
+    let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts"));
+    first.wait_for_step(20);
+    let second = hosts.start(1, "ranks=1 seed=8 optimizer.lr=1").finish();
+    second.ended_with(2);
+    second.said("seed: it is 7 in the run, and 8 here");
+    second.said("optimizer.lr: it is");
+    first.wait_for_step(first.last_step() + 20);
+}
+
+#[test]
+fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_told() {
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2 join_timeout=3s");
+    let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts detect=500ms"));
+    first.wait_for_step(20);
+    let ranks = children(second.pid());
+    // Its process is there, and says nothing.
+    signal(Signal::STOP, first.pid());
+    second.wait_for_words("the ranks of this host are ended");
+    wait_until_gone(&ranks);
+    let second = second.finish();
+    second.ended_with(1);
+    second.said("it was silent for");
+    // Awake again it goes on alone.
+    signal(Signal::CONT, first.pid());
+    wait_for_world(&mut first, 1);
+}
+
+#[test]
+fn a_host_that_was_forgotten_is_taken_back_when_the_supervisor_wakes() {
+    let model = format!("{MLP} steps=6000 threads=1 detect=500ms");
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{model} ranks=1 name=hosts"));
+    first.wait_for_step(20);
+    signal(Signal::STOP, first.pid());
+    second.wait_for_words("the ranks of this host are ended");
+    signal(Signal::CONT, first.pid());
+    wait_for_world(&mut first, 3);
+    let run = first.finish();
+    assert_eq!(run.digest(), whole_digest(&model), "{}", run.stderr);
+    second.finish().succeeded();
+}
+
+#[test]
+fn the_environment_of_a_batch_job_stands_in_for_flags_over_ipv6_too() {
+    let model = format!("{MLP} steps=60 threads=1 ranks=1");
+    let hosts = Hosts::on_loopback("2");
+    let port = free_port().to_string();
+    if UdpSocket::bind(("::1", 0)).is_err() {
+        return eprintln!("skipped: this machine has no IPv6 loopback");
+    }
+    let start = |rank: u32, names: [&str; 2], arguments: &str| {
+        let mut command = harness::dtrain(&hosts.folder(rank), &format!("node {arguments}"));
+        let token = hosts
+            .node(rank, "")
+            .get_envs()
+            .find_map(|(name, value)| (name == "DTRAIN_TOKEN_FILE").then_some(value?.to_owned()));
+        command.env("DTRAIN_TOKEN_FILE", token.expect("a token"));
+        command.env(names[0], rank.to_string()).env(names[1], "2");
+        command.env("MASTER_ADDR", "::1").env("MASTER_PORT", &port);
+        Running::of(command)
+    };
+    let second = start(1, ["SLURM_NODEID", "SLURM_NNODES"], "ranks=1");
+    let run = start(0, ["PET_NODE_RANK", "PET_NNODES"], &format!("--json {model} name=hosts")).finish();
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 60);
+    second.finish().succeeded();
+}
+
+/// Mistakes on the command line, each with exit code 2 and a hint.
+#[test]
+fn mistakes_are_told_before_anybody_is_called() {
+    let folder = folder();
+    let (_, token) = harness::output(folder.path(), "token new");
+    let busy = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    let busy = busy.local_addr().unwrap();
+    for (arguments, words) in [
+        ("--nodes 0", "--nodes 0: expected a whole number"),
+        ("--nodes 3..2 --rank 0 --master a", "--nodes 3..2: expected"),
+        ("--nodes 2 --rank 2 --master 127.0.0.1", "--rank 2 is out of range for 2 hosts"),
+        ("--nodes 2 --master 127.0.0.1", "which of the 2 hosts is this"),
+        ("--nodes 2 --rank 1", "where is the first host"),
+        ("--nodes 2 --rank 1 --master nowhere.invalid", "cannot find the address of nowhere.invalid"),
+        ("--nodes 2 --rank 1 --master 127.0.0.1:x", "\"x\" is no port"),
+        ("--nodes 2 --rank 1 --master 127.0.0.1 --resume", "are for the host of rank 0"),
+        ("--nodes 2 --rank 0 --master 192.0.2.1", "cannot listen on 192.0.2.1:29400"),
+        (
+            "--nodes 2 --rank 0 --master 127.0.0.1 isolation=thread",
+            "the ranks of several hosts are processes",
+        ),
+        ("--nodes 2 --rank 0 --master 127.0.0.1 batch_size=8", "batch_size"),
+        (&format!("--nodes 2 --rank 0 --master {busy}"), "is in use"),
+    ] {
+        let mut command = harness::dtrain(folder.path(), &format!("node {arguments}"));
+        command.env("DTRAIN_TOKEN", token.trim());
+        let told = finish(command);
+        told.ended_with(2);
+        told.said(words);
+        told.said("hint:");
+    }
+    for (token, words) in [(None, "there is none"), (Some("abc"), "this text has 3 characters")] {
+        let mut command = harness::dtrain(folder.path(), "node --nodes 2 --rank 1 --master 127.0.0.1");
+        command.env_remove("DTRAIN_TOKEN_FILE").env_remove("DTRAIN_TOKEN");
+        command.envs(token.map(|token| ("DTRAIN_TOKEN", token)));
+        let told = finish(command);
+        told.ended_with(2);
+        told.said(words);
+        told.said("dtrain token new");
+    }
+    assert!(!folder.path().join("runs").exists(), "a refused run leaves nothing");
+}
+
+#[test]
+fn a_master_that_does_not_answer_is_waited_for_as_long_as_was_said() {
+    let hosts = Hosts::at(&format!("127.0.0.1:{}", free_port()), "2");
+    let told = hosts.start(1, "join_timeout=1s").finish();
+    told.ended_with(1);
+    told.said("no supervisor answered");
+    told.said("join_timeout");
+}
+
+#[test]
+fn a_new_token_is_for_its_owner_alone_and_never_written_over() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let (made, text) = harness::output(folder.path(), "token new -o token");
+    made.succeeded();
+    assert_eq!(text, "");
+    let path = folder.path().join("token");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let before = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(before.trim().len(), 64);
+    let (again, _) = harness::output(folder.path(), "token new -o token");
+    again.ended_with(2);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
+}
+
+#[test]
+fn a_second_signal_ends_a_host_at_once_and_its_ranks_with_it() {
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts"));
+    first.wait_for_step(20);
+    let ranks = children(second.pid());
+    // Nobody lets it go while the first host stands still.
+    signal(Signal::STOP, first.pid());
+    signal(Signal::TERM, second.pid());
+    second.wait_for_words("leaving after the step in hand");
+    signal(Signal::TERM, second.pid());
+    second.finish().ended_with(130);
+    wait_until_gone(&ranks);
+    try_signal_to(Signal::CONT, first.pid());
+    wait_for_world(&mut first, 1);
+}
