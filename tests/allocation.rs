@@ -3,6 +3,10 @@
 //!
 //! The rest of the program (actors, frames, logs) may allocate for a step, within a stated bound.
 
+#[path = "harness/counting.rs"]
+mod counting;
+
+use counting::Counting;
 use dtrain::Own;
 use dtrain::config::{Config, Machine};
 use dtrain::data::{DataError, DigitsOptions, Opened, SampleSpec, Source};
@@ -13,7 +17,6 @@ use dtrain::plan::Plan;
 use dtrain::session::Session;
 use dtrain_protocol::Outcome;
 use dtrain_runtime::{Happening, Observer};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,8 +24,6 @@ use std::sync::{Arc, Mutex};
 /// Allocations of the whole program per step, both ranks and the supervisor together.
 const WHOLE_PROGRAM_PER_STEP: u64 = 100;
 const MOST_THREADS: usize = 256;
-
-struct PerThread;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 static IDS: [AtomicI32; MOST_THREADS] = [const { AtomicI32::new(0) }; MOST_THREADS];
@@ -44,28 +45,8 @@ fn count() {
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of the caller.
-unsafe impl GlobalAlloc for PerThread {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: PerThread = PerThread;
+static ALLOCATOR: Counting = Counting(count);
 
 /// Allocations so far: of the threads that compute and reduce, of all threads, and how many of the former there are.
 #[derive(Clone, Copy, Debug, Default)]

@@ -245,3 +245,17 @@ fn what_all_had_begun_to_write_when_they_were_lost_is_where_the_run_goes_on() {
         finishes(&given(seed, &[lost, when(Kind::CrashAll, Place::Compute, 37 * 8, 0)]));
     }
 }
+
+#[test]
+fn a_drain_while_lost_steps_are_made_again_is_heard() {
+    // Given words that are lost, and members some of which say and hold little at once; when all are lost between two
+    // checkpoints, and a drain is asked for while the steps since are made again; then the run ends after one of them.
+    for seed in 0..200 {
+        let noise = when(Kind::Noise, Place::Compute, 1, 60_000);
+        let lost = when(Kind::CrashAll, Place::Compute, 9 * 8, 0);
+        let drain = when(Kind::Drain, Place::Compute, 9 * 8 + 4 + (seed % 16) as u32, 0);
+        let report = given(seed, &[noise, lost, drain]);
+        assert_eq!(report.violations, [], "seed {seed}\n{}", report.story.join("\n"));
+        assert!(matches!(report.outcome, Some(Outcome::Interrupted(Some(_)))), "{:?}", report.outcome);
+    }
+}

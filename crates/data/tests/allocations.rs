@@ -2,33 +2,23 @@
 //!
 //! This file has one test, because the count is of the whole process.
 
+#[path = "../../../tests/harness/counting.rs"]
+mod counting;
+
+use counting::Counting;
 use dtrain_data::{
     DataError, Dataset, DigitsOptions, Feed, Loader, SampleSlot, SampleSpec, Share, Source, open,
 };
 use dtrain_types::{BatchPlan, Key, MicroRange, Seed, Step};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-struct Counting;
-
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is passed on to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that the system allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting(|| {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+});
 
 /// Holds every worker in its first read until all of them have started: a thread's start does allocate.
 struct Gathered {

@@ -1,6 +1,10 @@
 //! A training step allocates nothing after the third: counted by the allocator itself, on all threads. (On one thread
 //! nothing after the first; a kernel thread may still be starting while the first steps are made.)
 
+#[path = "../../../tests/harness/counting.rs"]
+mod counting;
+
+use counting::Counting;
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, mlp, peer};
 use dtrain_engine::stage::Shape;
@@ -10,35 +14,14 @@ use dtrain_engine::{
     Targets,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of the caller.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: Counting = Counting(|| {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+});
 
 const ROWS: usize = 6;
 

@@ -1,5 +1,9 @@
 //! A prepared backend allocates nothing in a collective: counted by the allocator itself, on all threads.
 
+#[path = "../../../tests/harness/counting.rs"]
+mod counting;
+
+use counting::Counting;
 use dtrain_collective::{
     Backend, Geometry, Header, HostBackend, Membership, Mode, Op, OpKind, Outgoing, SEGMENT, Sequence, Tag,
     Transport, Verdict,
@@ -9,36 +13,15 @@ use dtrain_transport::{
     memory_mesh,
 };
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly, roots};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
-struct Counting;
-
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of the caller.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: Counting = Counting(|| {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+});
 
 /// Long enough for several segments in each chunk.
 const LEN: usize = 5 * SEGMENT + 17;

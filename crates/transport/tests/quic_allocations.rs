@@ -1,16 +1,17 @@
 //! However many steps a mesh carries, its compute thread allocates no more than the buffers that may be under way.
 
+#[path = "../../../tests/harness/counting.rs"]
+mod counting;
+
+use counting::Counting;
 use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, SEGMENT, Sequence};
 use dtrain_transport::quic::{
     Endpoint, Identity, IoThread, MeshPlan, MeshPort, QuicMesh, Token, Tuning, ValidityWindow,
 };
 use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
-
-struct Counting;
 
 thread_local! {
     static HERE: Cell<u64> = const { Cell::new(0) };
@@ -21,29 +22,8 @@ fn count() {
     let _gone = HERE.try_with(|here| here.set(here.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; the counter is a plain cell of this thread that needs no
-// allocation and no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: Counting = Counting(count);
 
 const HOSTS: usize = 2;
 const STEPS: u64 = 400;

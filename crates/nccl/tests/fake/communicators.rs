@@ -1,8 +1,8 @@
 //! Communicators made from others, and the ways in which they end.
 
-use crate::matrix::steps;
+use crate::conformance::{membership, on_threads, steps};
 use crate::plain::{reference, reference_trailer};
-use crate::support::{LONG, backend, communicators, join, library, membership, on_threads};
+use crate::support::{LONG, backend, communicators, join, library};
 use dtrain_collective::{Geometry, Mode};
 use dtrain_nccl::{Communicator, Forming, NcclError, ParentState};
 use dtrain_types::{Rank, WorldSize, cut_evenly};

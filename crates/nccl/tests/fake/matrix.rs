@@ -1,63 +1,18 @@
 //! Every collective between threads: algorithm x world x length x cut, against the plain tree.
 
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use crate::support::{backend, backends, boxed, communicators, membership, on_threads};
-use dtrain_collective::{Backend, Chunks, Geometry, HostArena, Mode, Op, Sequence};
-use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
+use crate::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_threads, steps};
+use crate::plain::{bits, compute, reference, reference_trailer};
+use crate::support::{backend, backends, boxed, communicators};
+use dtrain_collective::{Backend, Geometry, HostArena, Mode, Op, Sequence};
+use dtrain_types::{MicroRange, Trailer, cut_evenly};
 
-const WORLDS: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16];
-const COUNTS: [u32; 3] = [16, 9, 1];
-
-fn lengths(n: u32) -> [usize; 8] {
-    let n = n as usize;
-    [0, 1, n - 1, n, n + 1, 1_000, 16 * n + 1, 5_237]
-}
-
-/// Cut evenly, and so that only the ends have micro-batches.
-fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
-    let third = count / 3;
-    let skewed = (0..world).map(|rank| match rank {
-        0 => MicroRange { lo: 0, hi: third },
-        _ if rank + 1 == world => MicroRange { lo: third, hi: count },
-        _ => MicroRange { lo: third, hi: third },
-    });
-    if world == 1 { vec![cut_evenly(count, 1)] } else { vec![cut_evenly(count, world), skewed.collect()] }
-}
-
-/// Steps of these counts; gives the bits and the trailer of each.
-pub fn steps(
-    backend: &mut dyn Backend,
-    range: MicroRange,
-    counts: &[u32],
-    mode: Mode,
-) -> Vec<(Vec<u32>, Trailer)> {
-    let step = |(seq, count): (usize, &u32)| {
-        let seq = Sequence(seq as u64);
-        let trailers = compute(backend.arena(), range, *count, mode);
-        let op = Op::AllReduce { micro_batches: *count, trailers: &trailers };
-        backend.start(seq, &op).expect("a sound start");
-        let trailer = backend.finish(seq).expect("a sound finish");
-        (bits(backend.arena().lease(0)), trailer)
-    };
-    counts.iter().enumerate().map(step).collect()
+fn made(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+    boxed(backends(ranges, counts, len, mode))
 }
 
 #[test]
 fn exact_steps_have_the_bits_of_the_plain_tree() {
-    for world in WORLDS {
-        for ranges in cuts(16, world) {
-            for len in lengths(world) {
-                let want: Vec<_> =
-                    COUNTS.iter().map(|count| (reference(len, *count), reference_trailer(*count))).collect();
-                let got = on_threads(backends(&ranges, &COUNTS, len, Mode::Exact), |rank, mut backend| {
-                    steps(&mut backend, ranges[rank], &COUNTS, Mode::Exact)
-                });
-                for (rank, got) in got.iter().enumerate() {
-                    assert!(*got == want, "rank {rank} of {world}, {len} floats, {ranges:?}");
-                }
-            }
-        }
-    }
+    conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS, &made);
 }
 
 /// What a ring gives whose sums are taken by rank, as the fake library takes them; ranks without a micro-batch are left out.
@@ -94,91 +49,27 @@ fn ring_steps_are_the_sum_of_the_library_and_skip_ranks_without_a_micro_batch() 
     }
 }
 
-fn mark(rank: usize, i: usize) -> f32 {
-    (rank * 10_000 + i) as f32
-}
-
-fn fill(backend: &mut dyn Backend, rank: usize) {
-    backend.arena().lease(0).iter_mut().enumerate().for_each(|(i, x)| *x = mark(rank, i));
-}
-
-fn run(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
-    backend.start(Sequence(seq), &op).expect("a sound start");
-    assert_eq!(backend.finish(Sequence(seq)), Ok(Trailer::EMPTY));
-}
-
 #[test]
 fn gather_broadcast_and_barrier_do_what_they_do_on_every_backend() {
-    for world in WORLDS {
-        for len in lengths(world) {
-            let ranges = cut_evenly(4, world);
-            let from = world as usize / 2;
-            on_threads(backends(&ranges, &[4], len, Mode::Exact), |rank, mut backend| {
-                fill(&mut backend, rank);
-                run(&mut backend, 1, Op::Barrier);
-                run(&mut backend, 2, Op::AllGather);
-                let gathered = backend.arena().lease(0);
-                for owner in 0..world as usize {
-                    let mut chunk = Chunks::even(len, world as usize).chunk(owner);
-                    assert!(chunk.all(|i| gathered[i] == mark(owner, i)));
-                }
-                fill(&mut backend, rank);
-                run(&mut backend, 3, Op::Broadcast { from: Rank(from as u32) });
-                assert!(backend.arena().lease(0).iter().enumerate().all(|(i, x)| *x == mark(from, i)));
-            });
-        }
-    }
+    conformance::gathers_broadcasts_and_barriers_do_what_their_names_say(&WORLDS, &made);
 }
 
 #[test]
 fn a_copy_gives_the_targets_the_bits_of_the_sources() {
-    for world in 1..=9 {
-        for len in lengths(world) {
-            let lists = copies(world);
-            on_threads(backends(&cut_evenly(4, world), &[4], len, Mode::Exact), |rank, mut backend| {
-                for (seq, [sources, targets]) in lists.iter().enumerate() {
-                    before_copy(backend.arena().lease(0), rank, sources);
-                    run(&mut backend, seq as u64, Op::Copy { sources, targets });
-                    let right = is_copied(backend.arena().lease(0), rank, sources, targets);
-                    assert!(right, "rank {rank} of {world}, {len} floats, {sources:?} to {targets:?}");
-                }
-            });
-        }
-    }
+    conformance::a_copy_gives_the_targets_the_bits_of_the_sources(&WORLDS[..9], &made);
 }
 
 #[test]
 fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum() {
     for mode in [Mode::Exact, Mode::Ring] {
-        for world in WORLDS {
-            let ranges = cut_evenly(7, world);
-            let whole = on_threads(backends(&ranges, &[7], 1_000, mode), |rank, mut backend| {
-                steps(&mut backend, ranges[rank], &[7], mode).remove(0)
-            });
-            on_threads(boxed(backends(&ranges, &[7], 1_000, mode)), |rank, mut backend| {
-                let trailers = compute(backend.arena(), ranges[rank], 7, mode);
-                let op = Op::ReduceScatter { micro_batches: 7, trailers: &trailers };
-                backend.start(Sequence(9), &op).expect("a sound start");
-                assert_eq!(backend.finish(Sequence(9)), Ok(whole[rank].1));
-                let chunk = Chunks::even(1_000, world as usize).chunk(rank);
-                assert_eq!(bits(&backend.arena().lease(0)[chunk.clone()]), whole[rank].0[chunk]);
-            });
-        }
+        conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, mode, &made);
     }
 }
 
 #[test]
 fn many_steps_in_a_row_stay_right_while_ranks_overtake_one_another() {
     for mode in [Mode::Exact, Mode::Ring] {
-        let ranges = cut_evenly(6, 3);
-        let counts: Vec<u32> = (0..200).map(|step| [6, 5, 6, 1][step % 4]).collect();
-        let got = on_threads(backends(&ranges, &[6, 5, 1], 20_000, mode), |rank, mut backend| {
-            steps(&mut backend, ranges[rank], &counts, mode)
-        });
-        assert!(got[0] == got[1] && got[1] == got[2], "{mode:?}");
-        for (step, (sum, _)) in got[0].iter().enumerate() {
-            assert!(*sum == got[0][step % 4].0, "step {step} differs from the first of its count");
-        }
+        conformance::many_steps_in_a_row_stay_right(3, 20_000, mode, &made);
     }
 }
 

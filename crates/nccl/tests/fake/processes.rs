@@ -2,9 +2,10 @@
 //!
 //! A child is this test binary again. It is told on its standard input which world to join, and says what came of it.
 
+use crate::conformance::membership;
 use crate::matrix::by_rank;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use crate::support::{child, is_child, join, library, membership};
+use crate::support::{child, is_child, join, library};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
 use dtrain_nccl::{
     Communicator, Device, DeviceArena, HostDevice, HostSlots, NcclBackend, NcclSetup, ParentState, UniqueId,

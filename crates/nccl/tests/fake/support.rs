@@ -1,10 +1,11 @@
 //! The fake library, communicators of a whole world, and this binary again as a child.
 
+use crate::conformance::membership;
 use dtrain_collective::{Backend, Geometry, Membership, Mode};
 use dtrain_nccl::{
     Communicator, Forming, HostDevice, HostSlots, Library, NcclBackend, NcclSetup, UniqueId, open,
 };
-use dtrain_types::{Generation, MicroRange, Rank, WorldSize};
+use dtrain_types::{MicroRange, Rank, WorldSize};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -19,10 +20,6 @@ pub fn library_path() -> PathBuf {
 
 pub fn library() -> Library {
     open(&[library_path()]).expect("the fake library")
-}
-
-pub fn membership(generation: u64, rank: usize, ranges: &[MicroRange]) -> Membership {
-    Membership { generation: Generation(generation), rank: Rank(rank as u32), ranges: ranges.to_vec() }
 }
 
 /// One communicator of a world; *blocks* until all have joined.
@@ -62,16 +59,6 @@ pub fn backends(
     let geometry = Geometry::plan(len, ranges, counts, mode);
     let made = communicators(ranges.len()).into_iter().enumerate();
     made.map(|(rank, it)| backend(it, membership(1, rank, ranges), counts, geometry, mode)).collect()
-}
-
-/// Runs `work` on a thread for each.
-pub fn on_threads<T: Send, R: Send>(each: Vec<T>, work: impl Fn(usize, T) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let spawn = |(rank, it)| scope.spawn(move || work(rank, it));
-        let threads: Vec<_> = each.into_iter().enumerate().map(spawn).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
-    })
 }
 
 /// This test binary again, doing what the test of this name does for children.

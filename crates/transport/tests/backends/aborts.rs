@@ -1,7 +1,8 @@
 //! Nobody stays stuck behind a peer that does not come.
 
+use crate::conformance::{membership, on_threads};
 use crate::plain::compute;
-use crate::threads::{host, membership, on_threads, shm};
+use crate::threads::{host, shm};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
 use dtrain_transport::{ArenaFile, ShmBackend};
 use dtrain_types::{Rank, WorldSize, cut_evenly};

@@ -1,6 +1,6 @@
 //! An arena that came from elsewhere gives an error, never a crash.
 
-use crate::threads::membership;
+use crate::conformance::membership;
 use dtrain_collective::{Geometry, Mode};
 use dtrain_transport::{ArenaFile, ShmBackend, ShmError};
 use dtrain_types::{MicroRange, WorldSize, cut_evenly};

@@ -1,18 +1,18 @@
 //! A world on several hosts, played by threads: an arena per host, queues between the leaders.
 
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use crate::threads::{cuts, membership, on_threads, shm, steps};
+use crate::conformance::{self, Make, cuts, lengths, membership, on_threads, run, steps};
+use crate::plain::{before_copy, compute, is_copied, reference, reference_trailer};
+use crate::threads::shm;
 use dtrain_collective::{
-    Backend, Chunks, CollectiveError, Frame, Geometry, Mode, Op, Outgoing, Sequence, Transport, Verdict,
-    Waker, rank_roots,
+    Backend, CollectiveError, Frame, Geometry, Mode, Op, Outgoing, Sequence, Transport, Verdict, Waker,
+    rank_roots,
 };
 use dtrain_transport::shm::Isa;
 use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalError, HierarchicalSetup, Mapping, MemoryTransport, ShmError,
     Topology, memory_mesh,
 };
-use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
-use std::collections::BTreeMap;
+use dtrain_types::{Generation, MicroRange, Rank, WorldSize, cut_evenly};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -37,12 +37,6 @@ const TOPOLOGIES: [&[u32]; 14] = [
 
 pub fn world(hosts: &[u32]) -> u32 {
     hosts.iter().sum()
-}
-
-/// The lengths of the house matrix.
-fn lengths(n: u32) -> [usize; 7] {
-    let n = n as usize;
-    [0, 1, n - 1, n, n + 1, 1_000, 16 * n + 1]
 }
 
 /// An arena for a host, as one that outlives generations is made.
@@ -88,25 +82,16 @@ fn hierarchical(
     ((0..ranges.len()).map(backend).collect(), arenas)
 }
 
+/// Tells `each` a way to make a world of every topology.
+fn on_every_topology(each: impl Fn(&[u32], Make<'_>)) {
+    for hosts in TOPOLOGIES {
+        each(&[world(hosts)], &|ranges, counts, len, mode| hierarchical(hosts, ranges, counts, len, mode).0);
+    }
+}
+
 #[test]
 fn exact_steps_have_the_bits_of_the_plain_tree_on_every_topology() {
-    let counts = [16, 9, 1];
-    for hosts in TOPOLOGIES {
-        let world = world(hosts);
-        for ranges in cuts(16, world) {
-            for len in lengths(world) {
-                let want: Vec<_> =
-                    counts.iter().map(|count| (reference(len, *count), reference_trailer(*count))).collect();
-                let (backends, _arenas) = hierarchical(hosts, &ranges, &counts, len, Mode::Exact);
-                let got = on_threads(backends, |rank, mut backend| {
-                    steps(&mut *backend, ranges[rank], &counts, Mode::Exact)
-                });
-                for (rank, got) in got.iter().enumerate() {
-                    assert!(*got == want, "rank {rank} of {hosts:?}, {len} floats, {ranges:?}");
-                }
-            }
-        }
-    }
+    on_every_topology(conformance::exact_steps_have_the_bits_of_the_plain_tree);
 }
 
 #[test]
@@ -158,99 +143,29 @@ fn ring_steps_give_all_ranks_the_same_sum_and_on_one_rank_per_host_that_of_the_f
     }
 }
 
-fn mark(rank: usize, i: usize) -> f32 {
-    (rank * 10_000 + i) as f32
-}
-
-fn fill(backend: &mut dyn Backend, rank: usize) {
-    backend.arena().lease(0).iter_mut().enumerate().for_each(|(i, x)| *x = mark(rank, i));
-}
-
-fn run(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
-    backend.start(Sequence(seq), &op).expect("a sound start");
-    assert_eq!(backend.finish(Sequence(seq)), Ok(Trailer::EMPTY));
-}
-
 #[test]
 fn gather_broadcast_and_barrier_do_across_hosts_what_they_do_on_one() {
-    for hosts in TOPOLOGIES {
-        let world = world(hosts);
-        for len in lengths(world) {
-            let ranges = cut_evenly(4, world);
-            let (backends, _arenas) = hierarchical(hosts, &ranges, &[4], len, Mode::Exact);
-            on_threads(backends, |rank, mut backend| {
-                fill(&mut *backend, rank);
-                run(&mut *backend, 1, Op::Barrier);
-                assert!(backend.arena().lease(0).iter().enumerate().all(|(i, x)| *x == mark(rank, i)));
-                run(&mut *backend, 2, Op::AllGather);
-                let gathered = backend.arena().lease(0);
-                for owner in 0..world as usize {
-                    let mut chunk = Chunks::even(len, world as usize).chunk(owner);
-                    assert!(chunk.all(|i| gathered[i] == mark(owner, i)), "{hosts:?} {len}");
-                }
-                for from in 0..world {
-                    fill(&mut *backend, rank);
-                    run(&mut *backend, 3 + u64::from(from), Op::Broadcast { from: Rank(from) });
-                    let slot = backend.arena().lease(0);
-                    let right = slot.iter().enumerate().all(|(i, x)| *x == mark(from as usize, i));
-                    assert!(right, "rank {rank} of {hosts:?} from {from}, {len} floats");
-                }
-            });
-        }
-    }
+    on_every_topology(conformance::gathers_broadcasts_and_barriers_do_what_their_names_say);
 }
 
 #[test]
 fn a_copy_across_hosts_gives_the_targets_the_bits_of_the_sources() {
-    for hosts in TOPOLOGIES {
-        let world = world(hosts);
-        for len in lengths(world) {
-            let lists = copies(world);
-            let (backends, _arenas) = hierarchical(hosts, &cut_evenly(4, world), &[4], len, Mode::Exact);
-            on_threads(backends, |rank, mut backend| {
-                for (seq, [sources, targets]) in lists.iter().enumerate() {
-                    before_copy(backend.arena().lease(0), rank, sources);
-                    run(&mut *backend, seq as u64, Op::Copy { sources, targets });
-                    let right = is_copied(backend.arena().lease(0), rank, sources, targets);
-                    assert!(right, "rank {rank} of {hosts:?}, {len} floats, {sources:?} to {targets:?}");
-                }
-            });
-        }
-    }
+    on_every_topology(conformance::a_copy_gives_the_targets_the_bits_of_the_sources);
 }
 
 #[test]
 fn a_reduce_scatter_across_hosts_gives_each_rank_its_chunk_of_the_sum() {
-    for hosts in TOPOLOGIES {
-        let world = world(hosts);
-        let ranges = cut_evenly(7, world);
-        let want = (reference(1_000, 7), reference_trailer(7));
-        let (backends, _arenas) = hierarchical(hosts, &ranges, &[7], 1_000, Mode::Exact);
-        on_threads(backends, |rank, mut backend| {
-            let trailers = compute(backend.arena(), ranges[rank], 7, Mode::Exact);
-            let op = Op::ReduceScatter { micro_batches: 7, trailers: &trailers };
-            backend.start(Sequence(9), &op).expect("a sound start");
-            assert_eq!(backend.finish(Sequence(9)), Ok(want.1));
-            let chunk = Chunks::even(1_000, world as usize).chunk(rank);
-            assert_eq!(bits(&backend.arena().lease(0)[chunk.clone()]), want.0[chunk]);
-        });
-    }
+    on_every_topology(|world, make| {
+        conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(world, Mode::Exact, make);
+    });
 }
 
 #[test]
 fn many_steps_in_a_row_stay_right_while_hosts_overtake_one_another() {
-    let ranges = cut_evenly(6, 5);
-    let counts: Vec<u32> = (0..300).map(|step| [6, 5, 6, 1][step % 4]).collect();
-    let (backends, _arenas) = hierarchical(&[2, 1, 2], &ranges, &[6, 5, 1], 200, Mode::Exact);
-    let want = |count| (reference(200, count), reference_trailer(count));
-    let want = BTreeMap::from([6, 5, 1].map(|count| (count, want(count))));
-    let got =
-        on_threads(backends, |rank, mut backend| steps(&mut *backend, ranges[rank], &counts, Mode::Exact));
-    for (rank, got) in got.iter().enumerate() {
-        for (step, (got, count)) in got.iter().zip(&counts).enumerate() {
-            assert!(*got == want[count], "rank {rank}, step {step} of {count}");
-        }
-    }
+    let hosts = [2, 1, 2];
+    conformance::many_steps_in_a_row_stay_right(5, 200, Mode::Exact, &|ranges, counts, len, mode| {
+        hierarchical(&hosts, ranges, counts, len, mode).0
+    });
 }
 
 /// Counts the floats that it sends, and says when it waits.

@@ -11,3 +11,7 @@ mod threads;
 // The same made-up gradients and plain sums that the pure machines are held against.
 #[path = "../../../collective/tests/collectives/plain.rs"]
 mod plain;
+
+// What every backend has to do.
+#[path = "../../../collective/tests/collectives/conformance.rs"]
+mod conformance;

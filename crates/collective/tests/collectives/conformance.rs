@@ -1,0 +1,177 @@
+//! What every backend has to do, whatever carries its bytes: operation x world x length x cut, against the plain tree.
+//!
+//! The tests of each backend include this file beside `plain.rs`, and give it a way to make a world of theirs.
+
+use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
+use dtrain_collective::{Backend, Chunks, Membership, Mode, Op, Sequence};
+use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};
+
+/// Makes a backend for each rank: of these ranges, for steps of these counts, with slots of this length.
+pub type Make<'a> = &'a dyn Fn(&[MicroRange], &[u32], usize, Mode) -> Vec<Box<dyn Backend>>;
+
+pub const WORLDS: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16];
+pub const COUNTS: [u32; 3] = [16, 9, 1];
+
+pub fn lengths(n: u32) -> [usize; 8] {
+    let n = n as usize;
+    [0, 1, n - 1, n, n + 1, 1_000, 16 * n + 1, 5_237]
+}
+
+/// Cut evenly, and so that only the ends have micro-batches.
+pub fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
+    let third = count / 3;
+    let skewed = (0..world).map(|rank| match rank {
+        0 => MicroRange { lo: 0, hi: third },
+        _ if rank + 1 == world => MicroRange { lo: third, hi: count },
+        _ => MicroRange { lo: third, hi: third },
+    });
+    if world == 1 { vec![cut_evenly(count, 1)] } else { vec![cut_evenly(count, world), skewed.collect()] }
+}
+
+pub fn membership(generation: u64, rank: usize, ranges: &[MicroRange]) -> Membership {
+    Membership { generation: Generation(generation), rank: Rank(rank as u32), ranges: ranges.to_vec() }
+}
+
+/// Runs `work` on a thread for each rank.
+pub fn on_threads<T: Send, R: Send>(each: Vec<T>, work: impl Fn(usize, T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let spawn = |(rank, it)| scope.spawn(move || work(rank, it));
+        let threads: Vec<_> = each.into_iter().enumerate().map(spawn).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    })
+}
+
+/// Steps of these counts; gives the bits and the trailer of each.
+pub fn steps(
+    backend: &mut dyn Backend,
+    range: MicroRange,
+    counts: &[u32],
+    mode: Mode,
+) -> Vec<(Vec<u32>, Trailer)> {
+    let step = |(seq, count): (usize, &u32)| {
+        let seq = Sequence(seq as u64);
+        let trailers = compute(backend.arena(), range, *count, mode);
+        let op = Op::AllReduce { micro_batches: *count, trailers: &trailers };
+        backend.start(seq, &op).expect("a sound start");
+        let trailer = backend.finish(seq).expect("a sound finish");
+        (bits(backend.arena().lease(0)), trailer)
+    };
+    counts.iter().enumerate().map(step).collect()
+}
+
+fn want(len: usize, counts: &[u32]) -> Vec<(Vec<u32>, Trailer)> {
+    counts.iter().map(|count| (reference(len, *count), reference_trailer(*count))).collect()
+}
+
+/// Calls `each` with every world, a length, and the cuts of `count` micro-batches.
+fn of_all(worlds: &[u32], count: u32, mut each: impl FnMut(usize, &[MicroRange])) {
+    for world in worlds {
+        for ranges in cuts(count, *world) {
+            lengths(*world).into_iter().for_each(|len| each(len, &ranges));
+        }
+    }
+}
+
+pub fn exact_steps_have_the_bits_of_the_plain_tree(worlds: &[u32], make: Make<'_>) {
+    of_all(worlds, COUNTS[0], |len, ranges| {
+        let want = want(len, &COUNTS);
+        let got = on_threads(make(ranges, &COUNTS, len, Mode::Exact), |rank, mut backend| {
+            steps(&mut *backend, ranges[rank], &COUNTS, Mode::Exact)
+        });
+        for (rank, got) in got.iter().enumerate() {
+            assert!(*got == want, "rank {rank}, {len} floats, {ranges:?}");
+        }
+    });
+}
+
+fn mark(rank: usize, i: usize) -> f32 {
+    (rank * 10_000 + i) as f32
+}
+
+fn fill(backend: &mut dyn Backend, rank: usize) {
+    backend.arena().lease(0).iter_mut().enumerate().for_each(|(i, x)| *x = mark(rank, i));
+}
+
+fn is_of(backend: &mut dyn Backend, rank: usize) -> bool {
+    backend.arena().lease(0).iter().enumerate().all(|(i, x)| *x == mark(rank, i))
+}
+
+pub fn run(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
+    backend.start(Sequence(seq), &op).expect("a sound start");
+    assert_eq!(backend.finish(Sequence(seq)), Ok(Trailer::EMPTY));
+}
+
+pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], make: Make<'_>) {
+    of_all(worlds, 4, |len, ranges| {
+        let world = ranges.len();
+        on_threads(make(ranges, &[4], len, Mode::Exact), |rank, mut backend| {
+            fill(&mut *backend, rank);
+            run(&mut *backend, 1, Op::Barrier);
+            assert!(is_of(&mut *backend, rank), "a barrier moves nothing");
+            run(&mut *backend, 2, Op::AllGather);
+            let gathered = backend.arena().lease(0);
+            for owner in 0..world {
+                let mut chunk = Chunks::even(len, world).chunk(owner);
+                assert!(chunk.all(|i| gathered[i] == mark(owner, i)), "{len} floats of {world} ranks");
+            }
+            for from in [0, world / 2, world - 1] {
+                fill(&mut *backend, rank);
+                run(&mut *backend, 3 + from as u64, Op::Broadcast { from: Rank(from as u32) });
+                assert!(is_of(&mut *backend, from), "rank {rank} of {world} from {from}, {len} floats");
+            }
+        });
+    });
+}
+
+pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Make<'_>) {
+    for world in worlds {
+        for len in lengths(*world) {
+            let lists = copies(*world);
+            on_threads(make(&cut_evenly(4, *world), &[4], len, Mode::Exact), |rank, mut backend| {
+                // One backend copies many windows, one after the other, as the copy of a whole state does.
+                for (seq, [sources, targets]) in lists.iter().enumerate() {
+                    before_copy(backend.arena().lease(0), rank, sources);
+                    run(&mut *backend, seq as u64, Op::Copy { sources, targets });
+                    let right = is_copied(backend.arena().lease(0), rank, sources, targets);
+                    assert!(right, "rank {rank} of {world}, {len} floats, {sources:?} to {targets:?}");
+                }
+            });
+        }
+    }
+}
+
+pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mode: Mode, make: Make<'_>) {
+    for world in worlds {
+        let ranges = cut_evenly(7, *world);
+        let whole = on_threads(make(&ranges, &[7], 1_000, mode), |rank, mut backend| {
+            steps(&mut *backend, ranges[rank], &[7], mode).remove(0)
+        });
+        on_threads(make(&ranges, &[7], 1_000, mode), |rank, mut backend| {
+            let trailers = compute(backend.arena(), ranges[rank], 7, mode);
+            let op = Op::ReduceScatter { micro_batches: 7, trailers: &trailers };
+            backend.start(Sequence(9), &op).expect("a sound start");
+            assert_eq!(backend.finish(Sequence(9)), Ok(whole[rank].1));
+            let chunk = Chunks::even(1_000, *world as usize).chunk(rank);
+            assert_eq!(bits(&backend.arena().lease(0)[chunk.clone()]), whole[rank].0[chunk]);
+        });
+    }
+}
+
+/// *Panics* too if ranks differ, or a step from an earlier one of the same count.
+pub fn many_steps_in_a_row_stay_right(world: u32, len: usize, mode: Mode, make: Make<'_>) {
+    let ranges = cut_evenly(6, world);
+    let counts: Vec<u32> = (0..300).map(|step| [6, 5, 6, 1][step % 4]).collect();
+    let got = on_threads(make(&ranges, &[6, 5, 1], len, mode), |rank, mut backend| {
+        steps(&mut *backend, ranges[rank], &counts, mode)
+    });
+    let first = match mode {
+        Mode::Exact => want(len, &counts[..4]),
+        Mode::Ring => got[0][..4].to_vec(),
+    };
+    for (rank, got) in got.iter().enumerate() {
+        for (step, got) in got.iter().enumerate() {
+            assert!(*got == first[step % 4], "rank {rank}, step {step}, {mode:?}");
+        }
+    }
+}
