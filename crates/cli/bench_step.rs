@@ -196,7 +196,7 @@ impl Measure {
         let mut replica = replica.map_err(|error| error.to_string())?;
         let mut state = replica.state().clone();
         initialise(replica.layout(), &mut state);
-        replica.swap_state(&mut state);
+        replica.swap_state(&mut state).map_err(|error| error.to_string())?;
         Ok(replica)
     }
 }

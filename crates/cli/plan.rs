@@ -13,9 +13,12 @@ use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::device::Device;
 use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp};
 use dtrain_engine::stages::Chain;
-use dtrain_engine::{Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Section, Span, stage};
+use dtrain_engine::{
+    Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State, stage,
+};
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Step};
@@ -157,16 +160,28 @@ impl Plan {
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
         let options = CpuOptions { isa, threads: config.world.threads as usize };
         let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
-        let chain = self.model().map_err(|error| self.misfit(&error))?;
-        let model = dtrain_engine::Model::new(&device, chain, self.input_shape(), self.loss()?);
-        let model = model.map_err(|error| self.misfit(&error))?;
+        let chain = match (&config.model, self.own) {
+            (Model::Own { .. }, Some(own)) => (own.model)(&self.spec),
+            _ => self.chain().map_err(|error| self.misfit(&error))?,
+        };
+        let model = self.model(&device, chain)?;
         let replica = ModelReplica::new(device, model, self.optimizer(), config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
-        if let Some(file) = config.model.init_from() {
-            self.initialise(&mut replica, file)?;
-        }
-        self.check_rows(&replica)?;
+        self.complete(&mut replica)?;
         Ok(replica)
+    }
+
+    fn model<D: Device>(&self, device: &D, chain: Chain<D>) -> Result<dtrain_engine::Model<D>, CliError> {
+        let model = dtrain_engine::Model::new(device, chain, self.input_shape(), self.loss()?);
+        Ok(model.map_err(|error| self.misfit(&error))?)
+    }
+
+    /// Gives a replica the parameters that it is to start from, and holds it against the batches.
+    fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
+        if let Some(file) = self.config.model.init_from() {
+            self.initialise(replica, file)?;
+        }
+        self.check_rows(replica)
     }
 
     fn input_shape(&self) -> stage::Shape {
@@ -184,7 +199,8 @@ impl Plan {
         }
     }
 
-    fn model(&self) -> Result<Chain<Cpu>, EngineError> {
+    /// The stages of a built-in model. *Panics* for a program's own.
+    fn chain<D: Device>(&self) -> Result<Chain<D>, EngineError> {
         match &self.config.model {
             Model::Mlp { hidden, batch_norm, dropout, .. } => {
                 let (hidden, dropout) = (hidden.clone(), *dropout as f32);
@@ -205,10 +221,7 @@ impl Plan {
                 };
                 cnn(&options, self.outputs())
             }
-            Model::Own { .. } => {
-                let own = self.own.expect("own data was opened by its program");
-                Ok((own.model)(&self.spec))
-            }
+            Model::Own { .. } => panic!("own data was opened by its program, which has the model"),
             Model::Gpt { layers, width, heads, dropout, .. } => gpt(&GptOptions {
                 vocabulary: match self.spec.input {
                     InputSpec::Tokens { vocabulary, .. } => vocabulary as usize,
@@ -303,7 +316,7 @@ impl Plan {
     }
 
     /// Batch norm needs more rows than one in every micro-batch, also in the last one of an epoch.
-    fn check_rows(&self, replica: &ModelReplica<Cpu>) -> Result<(), CliError> {
+    fn check_rows(&self, replica: &dyn Replica) -> Result<(), CliError> {
         let (samples, batch) = (self.batches.samples(), self.config.batch);
         let remainder = |n: u64, of: u64| if n.is_multiple_of(of) { of.min(n) } else { n % of };
         let (global, micro) = (u64::from(batch.global), u64::from(batch.micro));
@@ -322,11 +335,11 @@ impl Plan {
         Err(self.config.problem("model.batch_norm", message).hint(hint).into())
     }
 
-    fn initialise(&self, replica: &mut ModelReplica<Cpu>, file: &Path) -> Result<(), CliError> {
+    fn initialise(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
         let plain = tensor_specs(replica, "", "");
         // Files that dtrain exported name tensors as its checkpoints do.
         let exported = tensor_specs(replica, "model.", "stats.");
-        let mut state = replica.state().like();
+        let mut state = State::zeros(replica.state_shape());
         let mut fill = |specs: &[TensorSpec]| {
             let [parameters, stats, ..] = state.sections_mut();
             let mut sections =
@@ -341,7 +354,7 @@ impl Plan {
             let hint = "a safetensors file with the names and shapes that `dtrain plan` lists";
             self.config.problem("model.init_from", error.to_string()).hint(hint)
         })?;
-        replica.swap_state(&mut state);
+        replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
         Ok(())
     }
 
@@ -362,7 +375,7 @@ impl Plan {
 }
 
 /// The model's tensors by the names in a file.
-fn tensor_specs(replica: &ModelReplica<Cpu>, parameters: &str, stats: &str) -> Vec<TensorSpec> {
+fn tensor_specs(replica: &dyn Replica, parameters: &str, stats: &str) -> Vec<TensorSpec> {
     let named = |tensor: &dtrain_engine::Tensor| {
         let prefix = if tensor.section == Section::Parameters { parameters } else { stats };
         let name = format!("{prefix}{}", tensor.name);

@@ -96,6 +96,12 @@ impl ClassCounts {
         }
     }
 
+    /// Notes the prediction of each row whose target is a class; others are to be ignored.
+    pub(crate) fn note_all(&mut self, targets: &[u32], predicted: &[u32], classes: usize) {
+        let known = targets.iter().zip(predicted).filter(|(target, _)| (**target as usize) < classes);
+        known.for_each(|(target, predicted)| self.note(*target, *predicted));
+    }
+
     /// Adds other counts. *Panics* if they are of another number of classes.
     pub fn merge(&mut self, other: &Self) {
         assert_eq!(self.classes(), other.classes(), "counts of different models");

@@ -88,6 +88,9 @@ pub enum EngineError {
         /// The step.
         step: Step,
     },
+    /// The device failed: it lost its memory, or its work ended in an error.
+    #[error("the device failed: {0}")]
+    Device(String),
     /// A tensor to start from has a name that the model does not know.
     #[error("the model has no tensor {name}; the nearest is {nearest}")]
     UnknownTensor {

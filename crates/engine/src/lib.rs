@@ -6,6 +6,8 @@
 pub mod batch;
 pub mod cpu;
 pub mod device;
+mod device_fingerprint;
+pub mod device_replica;
 pub mod error;
 pub mod fingerprint;
 pub mod flat;
@@ -17,6 +19,7 @@ pub mod model_replica;
 pub mod models;
 pub mod numbers;
 pub mod optimizer;
+mod passes;
 pub mod replica;
 pub mod schedule;
 pub mod stage;
@@ -24,6 +27,8 @@ pub mod stages;
 pub mod state;
 
 pub use batch::{Batch, ClassCounts, Figures, Inputs, Targets};
+pub use device_fingerprint::device_fingerprint;
+pub use device_replica::{DeviceReplica, OwnMemory};
 pub use error::EngineError;
 pub use init::NamedTensor;
 pub use layout::{Layout, Section, StageSlice, Tensor};

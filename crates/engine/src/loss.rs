@@ -4,8 +4,9 @@
 //! division happens after the reduction, when the whole step's normaliser is known.
 
 use crate::batch::Targets;
-use crate::device::{CrossEntropy, HostDevice, LossSums, Rows};
+use crate::device::{CrossEntropy, Device, LossSums, Rows};
 use crate::error::EngineError;
+use crate::stage::Input;
 
 /// A loss and its options.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,19 +85,18 @@ impl Loss {
     }
 
     /// The sums of a micro-batch and, if asked, the gradient of the sum of losses with respect to the outputs.
-    pub fn of<D: HostDevice>(
+    ///
+    /// *Panics* on targets of another kind than [`Loss::check_targets`] lets through.
+    pub fn of<D: Device>(
         &self,
         device: &D,
         shape: Rows,
-        outputs: &[f32],
-        targets: &Targets<'_>,
-        gradient: Option<&mut [f32]>,
+        outputs: D::Ref<'_>,
+        targets: Input<'_, D>,
+        gradient: Option<D::Mut<'_>>,
     ) -> LossSums {
-        match (self, *targets) {
-            (
-                Self::CrossEntropy { label_smoothing, class_weights, ignore_index },
-                Targets::Classes(classes),
-            ) => {
+        match (self, targets) {
+            (Self::CrossEntropy { label_smoothing, class_weights, ignore_index }, Input::Ids(classes)) => {
                 let options = CrossEntropy {
                     label_smoothing: *label_smoothing,
                     class_weights,
@@ -104,7 +104,7 @@ impl Loss {
                 };
                 device.cross_entropy(shape, &options, outputs, classes, gradient)
             }
-            (Self::MeanSquaredError, Targets::Values(values)) => {
+            (Self::MeanSquaredError, Input::Values(values)) => {
                 device.squared_error(shape, outputs, values, gradient)
             }
             _ => unreachable!("the targets were checked"),

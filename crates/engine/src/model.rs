@@ -3,10 +3,11 @@
 //! A model holds no numbers: parameters lie in a [`crate::State`], activations in a replica's arena. It does not
 //! know the optimizer.
 
+use crate::batch::{Batch, Inputs};
 use crate::device::{Device, Rows};
 use crate::error::EngineError;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
-use crate::loss::Loss;
+use crate::loss::{Loss, expect_length};
 use crate::stage::{ArenaPlan, Parameter, Shape, Stage};
 use crate::stages::Chain;
 
@@ -70,6 +71,51 @@ impl<D: Device> Model<D> {
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
         self.chain.vocabulary()
+    }
+
+    /// Checks the number of rows and the inputs.
+    ///
+    /// *Errors*: [`EngineError::Rows`], [`EngineError::Kind`], [`EngineError::Length`], [`EngineError::Token`].
+    pub fn check_inputs(&self, rows: usize, inputs: Inputs<'_>) -> Result<(), EngineError> {
+        let planned = self.input.rows();
+        if rows == 0 || rows > planned {
+            return Err(EngineError::Rows { rows, planned });
+        }
+        let length = rows * self.input.per_row();
+        match (&self.input, inputs) {
+            (Shape::Values { .. }, Inputs::Values(values)) => expect_length("inputs", length, values.len()),
+            (Shape::Tokens { .. }, Inputs::Tokens(tokens)) => {
+                expect_length("inputs", length, tokens.len())?;
+                let vocabulary = self.vocabulary().unwrap_or(usize::MAX);
+                match tokens.iter().position(|token| *token as usize >= vocabulary) {
+                    Some(place) => Err(EngineError::Token { token: tokens[place], place, vocabulary }),
+                    None => Ok(()),
+                }
+            }
+            (Shape::Values { .. }, Inputs::Tokens(_)) => {
+                Err(EngineError::Kind { expected: "values as inputs", got: "token ids" })
+            }
+            (Shape::Tokens { .. }, Inputs::Values(_)) => {
+                Err(EngineError::Kind { expected: "token ids as inputs", got: "values" })
+            }
+        }
+    }
+
+    /// Checks a batch to train with: its inputs, its targets, and that it has enough rows.
+    ///
+    /// *Errors*: as [`Model::check_inputs`] and [`Loss::check_targets`]; [`EngineError::SingleValue`].
+    pub fn check_batch(&self, batch: &Batch<'_>) -> Result<(), EngineError> {
+        self.check_inputs(batch.rows, batch.inputs)?;
+        if batch.rows < self.min_rows() {
+            return Err(EngineError::SingleValue { needed: self.min_rows(), rows: batch.rows });
+        }
+        self.loss.check_targets(self.loss_rows(batch.rows), &batch.targets)
+    }
+
+    /// The least number of rows that a micro-batch may have in training.
+    #[must_use]
+    pub fn min_rows(&self) -> usize {
+        self.plan.min_rows.max(1)
     }
 
     /// The outputs of `rows` samples as rows of the loss: one a sample, or one a place of a sequence.

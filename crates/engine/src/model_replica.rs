@@ -10,10 +10,10 @@ use crate::flat::Flat;
 use crate::layout::{Layout, Section};
 use crate::loss::expect_length;
 use crate::model::Model;
-use crate::optimizer::{Buffers, Optimizer};
+use crate::optimizer::Optimizer;
+use crate::passes::{self, Gradients, Reduced, Room};
 use crate::replica::{MemoryTable, Replica, UpdateInfo};
-use crate::stage::{Backward, Forward, Input, Mode, Pass, Shape, Stage};
-use crate::stages::BatchNorm;
+use crate::stage::{Input, Mode};
 use crate::state::{State, StateShape};
 use dtrain_types::{Bytes, MicroBatch, Seed, Step};
 use std::ops::Range;
@@ -76,48 +76,38 @@ impl<D: HostDevice> ModelReplica<D> {
         &self.device
     }
 
-    /// Checks the number of rows and the inputs, and gives them as a stage's input.
-    fn input<'a>(&self, rows: usize, inputs: Inputs<'a>) -> Result<Input<'a, D>, EngineError> {
-        let planned = self.model.input().rows();
-        if rows == 0 || rows > planned {
-            return Err(EngineError::Rows { rows, planned });
-        }
-        let length = rows * self.model.input().per_row();
-        match (self.model.input(), inputs) {
-            (Shape::Values { .. }, Inputs::Values(values)) => {
-                expect_length("inputs", length, values.len())?;
-                Ok(Input::Values(values))
-            }
-            (Shape::Tokens { .. }, Inputs::Tokens(tokens)) => {
-                expect_length("inputs", length, tokens.len())?;
-                let vocabulary = self.model.vocabulary().unwrap_or(usize::MAX);
-                match tokens.iter().position(|token| *token as usize >= vocabulary) {
-                    Some(place) => Err(EngineError::Token { token: tokens[place], place, vocabulary }),
-                    None => Ok(Input::Ids(tokens)),
-                }
-            }
-            (Shape::Values { .. }, Inputs::Tokens(_)) => {
-                Err(EngineError::Kind { expected: "values as inputs", got: "token ids" })
-            }
-            (Shape::Tokens { .. }, Inputs::Values(_)) => {
-                Err(EngineError::Kind { expected: "token ids as inputs", got: "values" })
-            }
-        }
-    }
-
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
     fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
-        let x = self.input(rows, inputs)?;
-        let shape = self.model.loss_rows(rows);
+        self.model.check_inputs(rows, inputs)?;
         let Self { device, model, seed, state, saved, scratch, outputs, .. } = self;
-        let (step, micro_batch) = (state.applied, MicroBatch(0));
-        let pass = Pass { device: &*device, mode: Mode::Evaluate, seed: *seed, step, micro_batch, rows };
-        let (params, stats) = (state.section(Section::Parameters), state.section(Section::Stats));
-        let y = &mut outputs[..shape.rows * shape.width];
-        model
-            .chain
-            .forward(&pass, Forward { params, stats, stat_sums: None, x: x.shorter(), y, saved, scratch });
-        Ok(shape)
+        let place = (state.applied, MicroBatch(0));
+        let pass = passes::pass(&*device, Mode::Evaluate, *seed, place, rows);
+        let mut room = room::<D>(state, saved, scratch, outputs);
+        Ok(passes::forward(model, &pass, &mut room, lend(inputs), None))
+    }
+}
+
+fn room<'a, D: HostDevice>(
+    state: &'a State,
+    saved: &'a mut Flat,
+    scratch: &'a mut Flat,
+    outputs: &'a mut Flat,
+) -> Room<'a, D> {
+    let (params, stats) = (state.section(Section::Parameters), state.section(Section::Stats));
+    Room { params, stats, saved, scratch, outputs }
+}
+
+fn lend<D: HostDevice>(inputs: Inputs<'_>) -> Input<'_, D> {
+    match inputs {
+        Inputs::Values(values) => Input::Values(values),
+        Inputs::Tokens(tokens) => Input::Ids(tokens),
+    }
+}
+
+fn lend_targets<'a, D: HostDevice>(targets: &Targets<'a>) -> Input<'a, D> {
+    match *targets {
+        Targets::Values(values) => Input::Values(values),
+        Targets::Classes(classes) => Input::Ids(classes),
     }
 }
 
@@ -127,7 +117,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn min_rows(&self) -> usize {
-        self.model.plan().min_rows.max(1)
+        self.model.min_rows()
     }
 
     fn outputs(&self) -> usize {
@@ -141,27 +131,15 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         batch: &Batch<'_>,
         gradient: &mut [f32],
     ) -> Result<Figures, EngineError> {
-        let rows = batch.rows;
-        let x = self.input(rows, batch.inputs)?;
-        if rows < self.min_rows() {
-            return Err(EngineError::SingleValue { needed: self.min_rows(), rows });
-        }
-        let shape = self.model.loss_rows(rows);
-        self.model.loss.check_targets(shape, &batch.targets)?;
+        self.model.check_batch(batch)?;
         expect_length("gradient", self.gradient_len(), gradient.len())?;
-        let (grads, sums) = gradient.split_at_mut(self.model.layout().parameters);
-        let length = shape.rows * shape.width;
         let Self { device, model, seed, state, saved, scratch, outputs, gradient: d, .. } = self;
-        let pass = Pass { device: &*device, mode: Mode::Train, seed: *seed, step, micro_batch, rows };
-        let (params, stats) = (state.section(Section::Parameters), state.section(Section::Stats));
-        let (y, d) = (&mut outputs[..length], &mut d[..length]);
-        let stat_sums = Some(sums);
-        model.chain.forward(&pass, Forward { params, stats, stat_sums, x: x.shorter(), y, saved, scratch });
-        let y = &outputs[..length];
-        let sums = model.loss.of(device, shape, y, &batch.targets, Some(&mut *d));
-        let x = x.shorter();
-        model.chain.backward(&pass, Backward { params, x, y, saved, dy: d, dx: None, grads, scratch });
-        Ok(Figures { sums, samples: rows as u64 })
+        let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
+        let room = room::<D>(state, saved, scratch, outputs);
+        let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
+        let to = Gradients::<D> { outputs: &mut *d, all: gradient };
+        let sums = passes::train(model, &pass, room, x, targets, to);
+        Ok(Figures { sums, samples: batch.rows as u64 })
     }
 
     fn add(&self, from: &[f32], into: &mut [f32]) {
@@ -177,35 +155,23 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     ) -> Result<UpdateInfo, EngineError> {
         assert_eq!(step, self.state.applied.next(), "updates come in order, each once");
         assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
-        let (grads, sums) = gradient.split_at(self.model.layout().parameters);
-        let mean = if weight == 0.0 { 0.0 } else { (1.0 / weight) as f32 };
-        // Settled before anything is touched: one read of the gradient that also gives its norm.
-        let norm = self.device.sum_of_squares(grads, mean).sqrt();
-        if !norm.is_finite() || !self.device.all_finite(sums) {
-            return Err(EngineError::NonFinite { step });
-        }
-        let scale = self.optimizer.scale(weight, norm);
-        let [parameters, stats, first, second] = self.state.sections_mut();
-        let to = Buffers::<D> { parameters, first, second };
-        self.optimizer.apply(&self.device, step, scale, &self.runs, grads, to);
-        if samples > 0 && !stats.is_empty() {
-            self.device.blend(BatchNorm::MOMENTUM, (1.0 / samples as f64) as f32, sums, stats);
-        }
+        let reduced = Reduced::<D> { gradient, weight, samples };
+        let how = (&self.optimizer, &self.runs[..]);
+        let info = passes::update(&self.device, &self.model, how, step, &reduced, self.state.sections_mut())?;
         self.state.applied = step;
-        Ok(UpdateInfo { lr: self.optimizer.schedule.lr(step), gradient_norm: norm })
+        Ok(info)
     }
 
     fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
-        self.input(batch.rows, batch.inputs)?;
+        self.model.check_inputs(batch.rows, batch.inputs)?;
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
         let outputs = &self.outputs[..shape.rows * shape.width];
-        let sums = self.model.loss.of(&self.device, shape, outputs, &batch.targets, None);
+        let sums = self.model.loss.of(&self.device, shape, outputs, lend_targets(&batch.targets), None);
         if let Targets::Classes(classes) = batch.targets {
             let best = &mut self.best[..shape.rows];
             self.device.arg_max(shape, outputs, best);
-            let known = classes.iter().zip(best).filter(|(target, _)| (**target as usize) < shape.width);
-            known.for_each(|(target, best)| counts.note(*target, *best));
+            counts.note_all(classes, best, shape.width);
         }
         Ok(sums)
     }
@@ -226,12 +192,16 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         &self.state
     }
 
-    fn swap_state(&mut self, other: &mut State) {
-        for section in Section::ALL {
-            let (ours, theirs) = (self.state.section(section).len(), other.section(section).len());
-            assert_eq!(ours, theirs, "section {} of another model", section.name());
-        }
+    fn state_shape(&self) -> StateShape {
+        let layout = self.model.layout();
+        let moments = self.optimizer.rule.moments();
+        StateShape { parameters: layout.parameters, stats: layout.stats, moments }
+    }
+
+    fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
+        self.state.assert_alike(other);
         std::mem::swap(&mut self.state, other);
+        Ok(())
     }
 
     fn memory(&self) -> MemoryTable {

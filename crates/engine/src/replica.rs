@@ -7,7 +7,7 @@ use crate::batch::{Batch, ClassCounts, Figures, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::layout::Layout;
-use crate::state::State;
+use crate::state::{State, StateShape};
 use dtrain_types::{Bytes, MicroBatch, Step};
 
 /// What an update says of itself.
@@ -110,14 +110,31 @@ pub trait Replica: Send {
         Ok(!figures.sums.loss.is_finite() || !self.is_finite(gradient))
     }
 
+    /// Optimizer updates done.
+    fn applied(&self) -> Step {
+        self.state().applied
+    }
+
+    /// Brings the state to the host, where it is not there anyway: what [`Replica::state`] then shows.
+    ///
+    /// *Blocks* for the device. *Errors*: [`EngineError::Device`].
+    fn bring_state(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// The state: what is copied, saved and digested.
+    ///
+    /// *Panics* if the device has changed it since [`Replica::bring_state`].
     fn state(&self) -> &State;
 
-    /// Exchanges the state for another of the same shape (see [`State::like`]): a copy or a checkpoint that is
-    /// whole and whose digest agrees (S12).
+    /// The shape of the state.
+    fn state_shape(&self) -> StateShape;
+
+    /// Exchanges the state for another of the same shape (see [`Replica::state_shape`]): a copy or a checkpoint that is
+    /// whole and whose digest agrees (S12). `other` then holds the state that was last on the host.
     ///
-    /// *Panics* if a section has another length.
-    fn swap_state(&mut self, other: &mut State);
+    /// *Errors*: [`EngineError::Device`]; the replica then has no state. *Panics* if a section has another length.
+    fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError>;
 
     /// Where the memory goes.
     fn memory(&self) -> MemoryTable;

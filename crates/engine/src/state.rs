@@ -25,20 +25,20 @@ pub struct StateShape {
     pub moments: usize,
 }
 
+impl StateShape {
+    /// Elements of each section, in the order of [`Section::ALL`].
+    #[must_use]
+    pub fn lengths(&self) -> [usize; 4] {
+        let moment = |n: usize| if self.moments > n { self.parameters } else { 0 };
+        [self.parameters, self.stats, moment(0), moment(1)]
+    }
+}
+
 impl State {
     /// A state of zeros, with no update done: fresh memory to load or copy into.
     #[must_use]
     pub fn zeros(shape: StateShape) -> Self {
-        let moment = |n: usize| if shape.moments > n { shape.parameters } else { 0 };
-        let lengths = [shape.parameters, shape.stats, moment(0), moment(1)];
-        Self { applied: Step(0), sections: lengths.map(Flat::zeros) }
-    }
-
-    /// Fresh memory of the same shape.
-    #[must_use]
-    pub fn like(&self) -> Self {
-        let lengths = [0, 1, 2, 3].map(|i| self.sections[i].len());
-        Self { applied: Step(0), sections: lengths.map(Flat::zeros) }
+        Self { applied: Step(0), sections: shape.lengths().map(Flat::zeros) }
     }
 
     /// One flat buffer; empty where the optimizer keeps none.
@@ -55,6 +55,14 @@ impl State {
     /// All flat buffers at once, to write, in the order of [`Section::ALL`].
     pub fn sections_mut(&mut self) -> [&mut [f32]; 4] {
         self.sections.each_mut().map(|flat| &mut **flat)
+    }
+
+    /// *Panics* if a section of the other has another length.
+    pub(crate) fn assert_alike(&self, other: &Self) {
+        for section in Section::ALL {
+            let (ours, theirs) = (self.section(section).len(), other.section(section).len());
+            assert_eq!(ours, theirs, "section {} of another model", section.name());
+        }
     }
 
     /// Bytes of all sections.
@@ -139,6 +147,5 @@ mod tests {
         let state = State::zeros(StateShape { parameters: 10, stats: 0, moments: 1 });
         assert_eq!(Section::ALL.map(|s| state.section(s).len()), [10, 0, 10, 0]);
         assert_eq!(state.bytes(), 80);
-        assert_eq!(Section::ALL.map(|s| state.like().section(s).len()), [10, 0, 10, 0]);
     }
 }

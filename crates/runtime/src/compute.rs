@@ -142,7 +142,7 @@ impl Compute {
             Order::Run { from_step, owed } => self.train(from_step, owed),
             Order::Leave { generation } => {
                 self.plane = None;
-                let applied = self.has_state.then(|| self.parts.replica.state().applied);
+                let applied = self.has_state.then(|| self.parts.replica.applied());
                 self.desk.tell(News::Left(generation, applied));
                 Ok(())
             }
@@ -181,6 +181,7 @@ impl Compute {
     fn load(&mut self, generation: Generation, truth: &Truth) -> Result<(), Broke> {
         let Some(plane) = &mut self.plane else { return Err(Broke::Off("the data plane is gone".into())) };
         let replica = self.parts.replica.as_mut();
+        replica.bring_state().map_err(engine)?;
         let (rank, world) = (plane.membership.rank, plane.membership.world());
         let sources = match &truth.source {
             Source::Start(StartFrom::Fresh) => None,
@@ -232,6 +233,7 @@ impl Compute {
             step = step.next();
         }
         self.saver.wait();
+        self.parts.replica.bring_state().map_err(engine)?;
         let state = self.parts.replica.state();
         let finished = Finished {
             step: state.applied,
@@ -332,6 +334,7 @@ impl Work<'_> {
     /// not make it again with a state that has moved on.
     fn after(&mut self, step: Step, due: Due) -> Result<(), Broke> {
         if due.verify {
+            self.compute.parts.replica.bring_state().map_err(engine)?;
             let digest = Digest(self.compute.parts.replica.state().state_digest());
             self.compute.desk.tell(News::Verified(self.compute.generation, step, digest));
         }
@@ -351,6 +354,7 @@ impl Work<'_> {
             let id = CheckpointId { generation, step };
             let writers = &self.plane.writers;
             if let Some(place) = writers.iter().position(|writer| *writer == rank) {
+                self.compute.parts.replica.bring_state().map_err(engine)?;
                 let share = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
                 self.compute.saver.save(id, share, self.compute.parts.replica.state());
             }

@@ -49,8 +49,8 @@ pub fn copy_state(
         return Ok(());
     }
     let len = backend.arena().geometry().len;
-    let mut fresh = roles.needs().then(|| replica.state().like());
-    let total = replica.state().total();
+    let mut fresh = roles.needs().then(|| State::zeros(replica.state_shape()));
+    let total: usize = replica.state_shape().lengths().iter().sum();
     let mut turn = |backend: &mut dyn Backend, sources: &[Rank]| {
         let op = Op::Copy { sources, targets: &roles.targets };
         sequence.0 += 1;
@@ -90,7 +90,7 @@ pub fn copy_state(
         }
     }
     if let Some(fresh) = &mut fresh {
-        replica.swap_state(fresh);
+        replica.swap_state(fresh).map_err(|error| CollectiveError::Device { what: error.to_string() })?;
     }
     Ok(())
 }
@@ -116,16 +116,11 @@ fn digest_words(state: &State) -> [f32; DIGEST] {
 
 /// A state as one row of numbers, section after section.
 trait Row {
-    fn total(&self) -> usize;
     fn read(&self, range: Range<usize>, into: &mut [f32]);
     fn write(&mut self, range: Range<usize>, from: &[f32]);
 }
 
 impl Row for State {
-    fn total(&self) -> usize {
-        Section::ALL.iter().map(|section| self.section(*section).len()).sum()
-    }
-
     fn read(&self, range: Range<usize>, into: &mut [f32]) {
         let lengths = Section::ALL.map(|section| self.section(section).len());
         for (section, inside, at) in parts(lengths, range) {
@@ -164,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_state_is_one_row_in_whatever_windows_it_is_read() {
-        let mut state = State::zeros(StateShape { parameters: 7, stats: 2, moments: 2 });
+        let shape = StateShape { parameters: 7, stats: 2, moments: 2 };
+        let mut state = State::zeros(shape);
         let mut next = 0.0;
         for section in Section::ALL {
             state.section_mut(section).fill_with(|| {
@@ -173,9 +169,9 @@ mod tests {
             });
         }
         let row: Vec<f32> = (1..=23).map(|x| x as f32).collect();
-        assert_eq!(state.total(), 23);
+        assert_eq!(shape.lengths().iter().sum::<usize>(), 23);
         for window in 1..=24 {
-            let mut copy = state.like();
+            let mut copy = State::zeros(shape);
             for from in (0..23).step_by(window) {
                 let range = from..23.min(from + window);
                 let mut values = vec![0.0; range.len()];

@@ -3,7 +3,7 @@
 //! The engine does not know files and the checkpoint format does not know models; here they meet.
 
 use dtrain_checkpoint::{Check, FileStore, Store, TensorSpec};
-use dtrain_engine::{Layout, Replica, Section};
+use dtrain_engine::{Layout, Replica, Section, State};
 use dtrain_protocol::CheckpointId;
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub fn load(
 ) -> Result<(), String> {
     let id = dtrain_checkpoint::CheckpointId { generation: id.generation, step: id.step };
     let checkpoint = FileStore::new(run_dir).open(id, Check::Digests).map_err(|damage| damage.to_string())?;
-    let mut state = replica.state().like();
+    let mut state = State::zeros(replica.state_shape());
     for section in Section::ALL {
         if !state.section(section).is_empty() {
             let loaded = checkpoint.load_into(specs, section.name(), state.section_mut(section));
@@ -61,6 +61,5 @@ pub fn load(
     if got != wanted.0 {
         return Err(format!("checkpoint {id} was read whole, but its state has another digest than it says"));
     }
-    replica.swap_state(&mut state);
-    Ok(())
+    replica.swap_state(&mut state).map_err(|error| error.to_string())
 }

@@ -115,7 +115,7 @@ impl Engine {
     /// Fresh memory for a state.
     #[must_use]
     pub fn blank(&self) -> State {
-        self.initial.like()
+        State::zeros(self.replica.state_shape())
     }
 
     /// Fills `gradient` with that of one micro-batch; gives its trailer.
@@ -129,11 +129,11 @@ impl Engine {
         let samples: Vec<u64> = self.job.plan.micro_batch_samples(step, micro).collect();
         let check = samples.iter().fold(0u64, |sum, s| sum.wrapping_add(self.job.plan.check(step, *s)));
         self.read(&samples);
-        self.replica.swap_state(state);
+        self.swap(state);
         let batch = batch(samples.len(), &self.inputs, &self.targets);
         let figures =
             self.replica.micro_batch(step.step, micro, &batch, gradient).expect("a batch that fits");
-        self.replica.swap_state(state);
+        self.swap(state);
         figures.trailer(micro, check)
     }
 
@@ -145,9 +145,9 @@ impl Engine {
         gradient: &[f32],
         trailer: &Trailer,
     ) -> (f64, f64) {
-        self.replica.swap_state(state);
+        self.swap(state);
         let info = self.replica.update(step, gradient, trailer.weight, trailer.samples).expect("finite");
-        self.replica.swap_state(state);
+        self.swap(state);
         (info.lr, info.gradient_norm)
     }
 
@@ -156,13 +156,17 @@ impl Engine {
         let rows: Vec<u64> =
             (0..u64::from(ROWS)).map(|row| 100_000 + u64::from(micro.0 * ROWS) + row).collect();
         self.read(&rows);
-        self.replica.swap_state(state);
+        self.swap(state);
         let sums = self
             .replica
             .evaluate(&batch(rows.len(), &self.inputs, &self.targets), counts)
             .expect("a batch that fits");
-        self.replica.swap_state(state);
+        self.swap(state);
         Figures { sums, samples: rows.len() as u64 }.trailer(micro, 0)
+    }
+
+    fn swap(&mut self, state: &mut State) {
+        self.replica.swap_state(state).expect("memory of the host");
     }
 
     /// The samples of the made-up data set: noise, and a class that follows from it.

@@ -65,7 +65,7 @@ impl Case {
             ModelReplica::new(cpu(), model, self.optimizer, Seed(0)).expect("the options make sense");
         let mut state = replica.state().clone();
         peer::initialise(replica.layout(), &mut state);
-        replica.swap_state(&mut state);
+        replica.swap_state(&mut state).expect("memory of the host");
         let (losses, norms) = self.train(&mut replica);
         close(self.name, "losses", &losses, &numbers(&want["losses"]), 1e-5);
         close(self.name, "norms", &norms, &numbers(&want["norms"]), 1e-4);

@@ -7,7 +7,7 @@ use dtrain_engine::models::{CnnOptions, cnn, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     Batch, ClassCounts, DecayGroup, EngineError, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule, Section, Targets,
+    Schedule, Section, State, Targets,
 };
 use dtrain_types::{Fold, Merger, MicroBatch, MicroRange, Seed, Step, cut_evenly, roots};
 
@@ -142,7 +142,7 @@ fn the_seed_is_seen_in_the_start_and_in_what_is_dropped() {
     assert_ne!(a.state().digest(), b.state().digest());
     // The same parameters, but another seed: only dropout can differ.
     let mut state = a.state().clone();
-    b.swap_state(&mut state);
+    b.swap_state(&mut state).expect("memory of the host");
     let gradient = |replica: &mut ModelReplica<Cpu>, step: u64, m: u32| {
         let mut gradient = vec![0.0; replica.gradient_len()];
         replica
@@ -267,12 +267,12 @@ fn a_state_swapped_in_is_the_state_that_was_copied_out() {
     let mut trained = [replica(1)];
     step(&mut trained, &[MicroRange { lo: 0, hi: 16 }], &data, 1, 64);
     let mut fresh = replica(1);
-    let mut copy = fresh.state().like();
+    let mut copy = State::zeros(fresh.state_shape());
     for section in Section::ALL {
         copy.section_mut(section).copy_from_slice(trained[0].state().section(section));
     }
     copy.applied = trained[0].state().applied;
-    fresh.swap_state(&mut copy);
+    fresh.swap_state(&mut copy).expect("memory of the host");
     let mut both = [fresh, trained.into_iter().next().expect("there is one")];
     assert_eq!(both[0].state().state_digest(), both[1].state().state_digest());
     let ranges = [MicroRange { lo: 0, hi: 9 }, MicroRange { lo: 9, hi: 16 }];

@@ -1,0 +1,122 @@
+//! The fingerprint of a device that the host reaches by copies alone: two training steps of small models.
+//!
+//! The CPU's fingerprint runs each operation by itself, on lists of the host. Here the models that are built in stand for the
+//! operations: together they use all of them, forwards, backwards and in both updates.
+
+use crate::batch::{Batch, Inputs, Targets};
+use crate::device_replica::{DeviceReplica, OwnMemory};
+use crate::error::EngineError;
+use crate::fingerprint::Fingerprint;
+use crate::loss::Loss;
+use crate::model::Model;
+use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp, peer};
+use crate::optimizer::{DecayGroup, Optimizer, Rule};
+use crate::replica::Replica;
+use crate::schedule::Schedule;
+use crate::stage::Shape;
+use crate::stages::Chain;
+use dtrain_types::{MicroBatch, Seed, Step};
+
+const SEED: Seed = Seed(0x5e1f);
+const ROWS: usize = 3;
+const CLASSES: usize = 5;
+const TIME: usize = 9;
+
+/// A small model, and what it learns from.
+struct Trial<D: OwnMemory> {
+    stages: Chain<D>,
+    input: Shape,
+    loss: Loss,
+    rule: Rule,
+}
+
+fn trials<D: OwnMemory>() -> Result<[Trial<D>; 3], EngineError> {
+    let cross_entropy =
+        Loss::CrossEntropy { label_smoothing: 0.1, class_weights: Vec::new(), ignore_index: None };
+    let images = CnnOptions {
+        channels: vec![3, 4],
+        pool: PoolPlace::Last,
+        hidden: vec![8],
+        dropout: 0.2,
+        ..CnnOptions::default()
+    };
+    let text =
+        GptOptions { vocabulary: CLASSES, context: TIME, layers: 1, width: 16, heads: 2, dropout: 0.1 };
+    let momentum = Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 };
+    Ok([
+        Trial {
+            stages: mlp(&MlpOptions { hidden: vec![17], ..MlpOptions::default() }, CLASSES)?,
+            // Longer than a block of K.
+            input: Shape::values(ROWS, &[520]),
+            loss: Loss::MeanSquaredError,
+            rule: momentum,
+        },
+        Trial {
+            stages: cnn(&images, CLASSES)?,
+            input: Shape::values(ROWS, &[2, 8, 8]),
+            loss: cross_entropy.clone(),
+            rule: Rule::adamw(),
+        },
+        Trial {
+            stages: gpt(&text)?,
+            input: Shape::Tokens { rows: ROWS, time: TIME },
+            loss: cross_entropy,
+            rule: Rule::adamw(),
+        },
+    ])
+}
+
+/// Runs the self-test on devices that `open` gives; `name` is for people, `kernels` the revision of the kernels.
+///
+/// *Blocks*. *Errors*: of the device.
+pub fn device_fingerprint<D: OwnMemory>(
+    open: impl Fn() -> Result<D, EngineError>,
+    name: String,
+    kernels: u32,
+) -> Result<Fingerprint, EngineError> {
+    let mut hash = blake3::Hasher::new();
+    for trial in trials()? {
+        let device = open()?;
+        let model = Model::new(&device, trial.stages, trial.input.clone(), trial.loss.clone())?;
+        let optimizer = Optimizer {
+            rule: trial.rule,
+            decays: DecayGroup::Matrices,
+            clip_norm: Some(1.0),
+            schedule: Schedule::constant(1e-2),
+        };
+        let mut replica = DeviceReplica::new(device, model, optimizer, SEED)?;
+        learn(&mut replica, &trial.input, &trial.loss, &mut hash)?;
+    }
+    Ok(Fingerprint { isa: name, self_test: *hash.finalize().as_bytes(), kernels })
+}
+
+/// Two steps, whose losses and states are hashed.
+fn learn(
+    replica: &mut dyn Replica,
+    input: &Shape,
+    loss: &Loss,
+    hash: &mut blake3::Hasher,
+) -> Result<(), EngineError> {
+    let values = peer::uniform(1, ROWS * input.per_row(), 1.0);
+    let tokens = peer::integers(2, ROWS * TIME, CLASSES as u32);
+    let (inputs, places) = match input {
+        Shape::Values { .. } => (Inputs::Values(&values), ROWS),
+        Shape::Tokens { .. } => (Inputs::Tokens(&tokens), ROWS * TIME),
+    };
+    let (wanted, classes) =
+        (peer::uniform(3, places * CLASSES, 1.0), peer::integers(4, places, CLASSES as u32));
+    let targets = match loss {
+        Loss::MeanSquaredError => Targets::Values(&wanted),
+        Loss::CrossEntropy { .. } => Targets::Classes(&classes),
+    };
+    let batch = Batch { rows: ROWS, inputs, targets };
+    let mut gradient = vec![0.0; replica.gradient_len()];
+    for step in [Step(1), Step(2)] {
+        let figures = replica.micro_batch(step, MicroBatch(0), &batch, &mut gradient)?;
+        hash.update(&figures.sums.loss.to_bits().to_le_bytes());
+        replica.update(step, &gradient, figures.sums.weight, figures.samples)?;
+    }
+    replica.bring_state()?;
+    hash.update(&replica.state().state_digest());
+    Ok(())
+}

@@ -1,0 +1,528 @@
+//! A replica of a model made of stages, on a device with memory of its own.
+//!
+//! Batches go to the device and gradients come back: a rank's peers see gradients on the host, whatever made them. The
+//! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
+//! memory is taken when the replica is made.
+
+use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
+use crate::device::{Device, LossSums, Rows};
+use crate::error::EngineError;
+use crate::layout::{Layout, Section};
+use crate::loss::expect_length;
+use crate::model::Model;
+use crate::optimizer::Optimizer;
+use crate::passes::{self, Gradients, Reduced, Room};
+use crate::replica::{MemoryTable, Replica, UpdateInfo};
+use crate::stage::{Input, Mode};
+use crate::state::{State, StateShape};
+use dtrain_types::{Bytes, MicroBatch, Seed, Step};
+use std::ops::Range;
+
+/// A device with memory of its own, that the host reaches by copies alone.
+///
+/// *Errors* of all functions: [`EngineError::Device`]. What work that was given earlier failed in may be told by any of them.
+pub trait OwnMemory: Device {
+    /// f32 memory of the device; freed when dropped.
+    type Floats: Send;
+    /// u32 memory of the device; freed when dropped.
+    type Words: Send;
+
+    /// Zeroed memory. *Errors*: also if there is not so much.
+    fn floats(&self, len: usize) -> Result<Self::Floats, EngineError>;
+    /// Zeroed memory. *Errors*: also if there is not so much.
+    fn words(&self, len: usize) -> Result<Self::Words, EngineError>;
+    /// All of it, to read.
+    fn look(memory: &Self::Floats) -> Self::Ref<'_>;
+    /// All of it, to write.
+    fn take(memory: &mut Self::Floats) -> Self::Mut<'_>;
+    /// All of it, to read.
+    fn ids(memory: &Self::Words) -> Self::Ids<'_>;
+    /// Copies from the host to the beginning of `to`, behind the work given so far. `from` may be changed afterwards.
+    fn send(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError>;
+    /// Copies from the host to the beginning of `to`, behind the work given so far. `from` may be changed afterwards.
+    fn send_ids(&self, from: &[u32], to: &mut Self::Words) -> Result<(), EngineError>;
+    /// Copies the beginning of `from` to the host. *Blocks* until all work given so far is done.
+    fn fetch(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), EngineError>;
+}
+
+/// Device memory for one side of a batch: values or ids, as long as the longest.
+struct Feed<D: OwnMemory> {
+    values: D::Floats,
+    ids: D::Words,
+}
+
+impl<D: OwnMemory> Feed<D> {
+    fn new(device: &D, len: usize) -> Result<Self, EngineError> {
+        Ok(Self { values: device.floats(len)?, ids: device.words(len)? })
+    }
+
+    fn values<'a>(&'a mut self, device: &D, values: &[f32]) -> Result<Input<'a, D>, EngineError> {
+        device.send(values, &mut self.values)?;
+        Ok(Input::Values(D::part(D::look(&self.values), 0..values.len())))
+    }
+
+    fn ids<'a>(&'a mut self, device: &D, ids: &[u32]) -> Result<Input<'a, D>, EngineError> {
+        device.send_ids(ids, &mut self.ids)?;
+        Ok(Input::Ids(D::ids_part(D::ids(&self.ids), 0..ids.len())))
+    }
+
+    fn inputs<'a>(&'a mut self, device: &D, inputs: Inputs<'_>) -> Result<Input<'a, D>, EngineError> {
+        match inputs {
+            Inputs::Values(values) => self.values(device, values),
+            Inputs::Tokens(tokens) => self.ids(device, tokens),
+        }
+    }
+
+    fn targets<'a>(&'a mut self, device: &D, targets: &Targets<'_>) -> Result<Input<'a, D>, EngineError> {
+        match targets {
+            Targets::Values(values) => self.values(device, values),
+            Targets::Classes(classes) => self.ids(device, classes),
+        }
+    }
+}
+
+/// The memory of passes.
+struct Passes<D: OwnMemory> {
+    inputs: Feed<D>,
+    targets: Feed<D>,
+    saved: D::Floats,
+    scratch: D::Floats,
+    outputs: D::Floats,
+    outputs_gradient: D::Floats,
+    gradient: D::Floats,
+}
+
+/// A model with its state on a device of its own. See the file's comment.
+pub struct DeviceReplica<D: OwnMemory> {
+    // Memory first: it is freed before its device is gone.
+    passes: Passes<D>,
+    sections: [D::Floats; 4],
+    model: Model<D>,
+    optimizer: Optimizer,
+    seed: Seed,
+    runs: Vec<(Range<usize>, bool)>,
+    lengths: Lengths,
+    /// The host's copy of the state; its `applied` is that of the device.
+    host: State,
+    /// Whether the host's copy is that of the device.
+    is_home: bool,
+    best: Vec<u32>,
+    device: D,
+}
+
+/// Elements of the buffers, for people.
+#[derive(Clone, Copy)]
+struct Lengths {
+    state: StateShape,
+    gradient: usize,
+    activations: usize,
+    scratch: usize,
+}
+
+impl<D: OwnMemory> DeviceReplica<D> {
+    /// Takes memory for `model` on the device and starts it from `seed`.
+    ///
+    /// *Errors*: options of the optimizer that make no sense; not enough memory.
+    pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
+        optimizer.check()?;
+        let layout = model.layout();
+        let state = StateShape {
+            parameters: layout.parameters,
+            stats: layout.stats,
+            moments: optimizer.rule.moments(),
+        };
+        let mut host = State::zeros(state);
+        layout.initialise(seed, &mut host);
+        let (input, plan) = (model.input(), model.plan());
+        let rows = model.loss_rows(input.rows());
+        let (outputs, gradient) = (rows.rows * rows.width, layout.gradient_len());
+        let passes = Passes {
+            inputs: Feed::new(&device, input.rows() * input.per_row())?,
+            targets: Feed::new(&device, outputs)?,
+            saved: device.floats(plan.saved)?,
+            scratch: device.floats(plan.scratch)?,
+            outputs: device.floats(outputs)?,
+            outputs_gradient: device.floats(outputs)?,
+            gradient: device.floats(gradient)?,
+        };
+        let floats = |section| device.floats(host.section(section).len());
+        let [p, s, first, second] = Section::ALL.map(floats);
+        let mut replica = Self {
+            passes,
+            sections: [p?, s?, first?, second?],
+            runs: optimizer.runs(layout),
+            lengths: Lengths {
+                state,
+                gradient,
+                activations: plan.saved + outputs,
+                scratch: plan.scratch + outputs,
+            },
+            best: vec![0; rows.rows],
+            is_home: true,
+            host,
+            model,
+            optimizer,
+            seed,
+            device,
+        };
+        replica.send_state()?;
+        Ok(replica)
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Model<D> {
+        &self.model
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    fn send_state(&mut self) -> Result<(), EngineError> {
+        for (section, memory) in Section::ALL.into_iter().zip(&mut self.sections) {
+            self.device.send(self.host.section(section), memory)?;
+        }
+        Ok(())
+    }
+
+    /// Forward in evaluation mode; the outputs lie in the memory of passes.
+    fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
+        self.model.check_inputs(rows, inputs)?;
+        let Self { device, model, seed, host, passes, sections, .. } = self;
+        let x = passes.inputs.inputs(device, inputs)?;
+        let pass = passes::pass(&*device, Mode::Evaluate, *seed, (host.applied, MicroBatch(0)), rows);
+        let mut room = Room {
+            params: D::look(&sections[0]),
+            stats: D::look(&sections[1]),
+            saved: D::take(&mut passes.saved),
+            scratch: D::take(&mut passes.scratch),
+            outputs: D::take(&mut passes.outputs),
+        };
+        Ok(passes::forward(model, &pass, &mut room, x, None))
+    }
+}
+
+impl<D: OwnMemory> Replica for DeviceReplica<D> {
+    fn layout(&self) -> &Layout {
+        self.model.layout()
+    }
+
+    fn min_rows(&self) -> usize {
+        self.model.min_rows()
+    }
+
+    fn outputs(&self) -> usize {
+        self.model.loss_rows(1).width
+    }
+
+    fn micro_batch(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+        gradient: &mut [f32],
+    ) -> Result<Figures, EngineError> {
+        self.model.check_batch(batch)?;
+        expect_length("gradient", self.lengths.gradient, gradient.len())?;
+        let Self { device, model, seed, passes, sections, .. } = self;
+        let x = passes.inputs.inputs(device, batch.inputs)?;
+        let targets = passes.targets.targets(device, &batch.targets)?;
+        let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
+        let room = Room {
+            params: D::look(&sections[0]),
+            stats: D::look(&sections[1]),
+            saved: D::take(&mut passes.saved),
+            scratch: D::take(&mut passes.scratch),
+            outputs: D::take(&mut passes.outputs),
+        };
+        let to =
+            Gradients { outputs: D::take(&mut passes.outputs_gradient), all: D::take(&mut passes.gradient) };
+        let sums = passes::train(model, &pass, room, x, targets, to);
+        device.fetch(&passes.gradient, gradient)?;
+        Ok(Figures { sums, samples: batch.rows as u64 })
+    }
+
+    fn add(&self, from: &[f32], into: &mut [f32]) {
+        assert_eq!(from.len(), into.len(), "gradients of one model");
+        into.iter_mut().zip(from).for_each(|(into, from)| *into += from);
+    }
+
+    fn update(
+        &mut self,
+        step: Step,
+        gradient: &[f32],
+        weight: f64,
+        samples: u64,
+    ) -> Result<UpdateInfo, EngineError> {
+        assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
+        assert_eq!(gradient.len(), self.lengths.gradient, "a reduced gradient has the layout's length");
+        let Self { device, model, passes, sections, .. } = self;
+        device.send(gradient, &mut passes.gradient)?;
+        let reduced = Reduced::<D> { gradient: D::look(&passes.gradient), weight, samples };
+        let how = (&self.optimizer, &self.runs[..]);
+        let state = sections.each_mut().map(|section| D::take(section));
+        let info = passes::update(device, model, how, step, &reduced, state)?;
+        (self.host.applied, self.is_home) = (step, false);
+        Ok(info)
+    }
+
+    fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
+        self.model.check_inputs(batch.rows, batch.inputs)?;
+        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
+        let shape = self.infer(batch.rows, batch.inputs)?;
+        let Self { device, model, passes, .. } = self;
+        let targets = passes.targets.targets(device, &batch.targets)?;
+        let outputs = D::part(D::look(&passes.outputs), 0..shape.rows * shape.width);
+        let sums = model.loss.of(&*device, shape, outputs, targets, None);
+        if let Targets::Classes(classes) = batch.targets {
+            let best = &mut self.best[..shape.rows];
+            device.arg_max(shape, outputs, best);
+            counts.note_all(classes, best, shape.width);
+        }
+        Ok(sums)
+    }
+
+    fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError> {
+        let shape = self.model.loss_rows(rows);
+        expect_length("outputs", shape.rows * shape.width, outputs.len())?;
+        self.infer(rows, inputs)?;
+        self.device.fetch(&self.passes.outputs, outputs)
+    }
+
+    fn is_finite(&self, gradient: &[f32]) -> bool {
+        gradient.iter().all(|x| x.is_finite())
+    }
+
+    fn applied(&self) -> Step {
+        self.host.applied
+    }
+
+    fn bring_state(&mut self) -> Result<(), EngineError> {
+        if !self.is_home {
+            for (section, memory) in Section::ALL.into_iter().zip(&self.sections) {
+                self.device.fetch(memory, self.host.section_mut(section))?;
+            }
+            self.is_home = true;
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> &State {
+        assert!(self.is_home, "the state of step {} was not brought to the host", self.host.applied);
+        &self.host
+    }
+
+    fn state_shape(&self) -> StateShape {
+        self.lengths.state
+    }
+
+    fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
+        self.host.assert_alike(other);
+        std::mem::swap(&mut self.host, other);
+        self.is_home = true;
+        self.send_state()
+    }
+
+    fn memory(&self) -> MemoryTable {
+        let bytes = |elements: usize| Bytes(elements as u64 * 4);
+        let Lengths { state, gradient, activations, scratch } = self.lengths;
+        MemoryTable {
+            rows: vec![
+                ("parameters", bytes(state.parameters)),
+                ("running statistics", bytes(state.stats)),
+                ("optimizer state", bytes(state.parameters * state.moments)),
+                ("one gradient buffer", bytes(gradient)),
+                ("activations", bytes(activations)),
+                ("scratch", bytes(scratch)),
+            ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{Cpu, CpuOptions};
+    use crate::flat::Flat;
+    use crate::loss::Loss;
+    use crate::model_replica::ModelReplica;
+    use crate::models::{CnnOptions, GptOptions, cnn, gpt, peer};
+    use crate::optimizer::{DecayGroup, Rule};
+    use crate::schedule::Schedule;
+    use crate::stage::Shape;
+    use crate::stages::Chain;
+
+    /// The CPU, as if its memory were out of the host's reach.
+    impl OwnMemory for Cpu {
+        type Floats = Flat;
+        type Words = Vec<u32>;
+
+        fn floats(&self, len: usize) -> Result<Flat, EngineError> {
+            Ok(Flat::zeros(len))
+        }
+        fn words(&self, len: usize) -> Result<Vec<u32>, EngineError> {
+            Ok(vec![0; len])
+        }
+        fn look(memory: &Flat) -> &[f32] {
+            memory
+        }
+        fn take(memory: &mut Flat) -> &mut [f32] {
+            memory
+        }
+        fn ids(memory: &Vec<u32>) -> &[u32] {
+            memory
+        }
+        fn send(&self, from: &[f32], to: &mut Flat) -> Result<(), EngineError> {
+            to[..from.len()].copy_from_slice(from);
+            Ok(())
+        }
+        fn send_ids(&self, from: &[u32], to: &mut Vec<u32>) -> Result<(), EngineError> {
+            to[..from.len()].copy_from_slice(from);
+            Ok(())
+        }
+        fn fetch(&self, from: &Flat, to: &mut [f32]) -> Result<(), EngineError> {
+            to.copy_from_slice(&from[..to.len()]);
+            Ok(())
+        }
+    }
+
+    const ROWS: usize = 4;
+
+    fn device() -> Cpu {
+        Cpu::new(CpuOptions::default()).expect("the best instruction set is there")
+    }
+
+    /// How a model is made, its input, and how many targets a micro-batch has.
+    type Made = (fn() -> Chain<Cpu>, Shape, usize);
+
+    /// A CNN with batch norm and dropout, and a GPT: values and ids as inputs, one and many targets a row.
+    fn models() -> [Made; 2] {
+        let images = || {
+            let options = CnnOptions { channels: vec![4, 8], hidden: vec![16], ..CnnOptions::default() };
+            cnn(&options, 10).expect("options that make sense")
+        };
+        let text = || {
+            let options = GptOptions {
+                vocabulary: 10,
+                context: 6,
+                layers: 2,
+                width: 16,
+                heads: 2,
+                ..GptOptions::default()
+            };
+            gpt(&options).expect("options that make sense")
+        };
+        [
+            (images, Shape::values(ROWS, &[1, 8, 8]), ROWS),
+            (text, Shape::Tokens { rows: ROWS, time: 6 }, ROWS * 6),
+        ]
+    }
+
+    fn optimizer() -> Optimizer {
+        Optimizer {
+            rule: Rule::adamw(),
+            decays: DecayGroup::Matrices,
+            clip_norm: Some(1.0),
+            schedule: Schedule::constant(1e-2),
+        }
+    }
+
+    fn pair(chain: fn() -> Chain<Cpu>, input: &Shape) -> (ModelReplica<Cpu>, DeviceReplica<Cpu>) {
+        let model = || Model::new(&device(), chain(), input.clone(), Loss::cross_entropy()).expect("it fits");
+        let host = ModelReplica::new(device(), model(), optimizer(), Seed(3)).expect("it makes sense");
+        (host, DeviceReplica::new(device(), model(), optimizer(), Seed(3)).expect("there is memory"))
+    }
+
+    #[test]
+    fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
+        for (chain, input, targets) in models() {
+            let (mut host, mut far) = pair(chain, &input);
+            assert_eq!(far.state().state_digest(), host.state().state_digest(), "the same start");
+            let values = peer::uniform(1, ROWS * 64, 1.0);
+            let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
+            let inputs = match input {
+                Shape::Values { .. } => Inputs::Values(&values),
+                Shape::Tokens { .. } => Inputs::Tokens(&tokens),
+            };
+            let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+            let mut sums = [vec![f32::NAN; host.gradient_len()], vec![f32::NAN; host.gradient_len()]];
+            for step in 1..=3 {
+                let mut figures = Vec::new();
+                for (replica, sum) in [&mut host as &mut dyn Replica, &mut far].into_iter().zip(&mut sums) {
+                    let mut second = vec![f32::NAN; sum.len()];
+                    for (m, to) in [&mut *sum, &mut second].into_iter().enumerate() {
+                        let micro = MicroBatch(m as u32);
+                        figures.push(replica.micro_batch(Step(step), micro, &batch, to).expect("it fits"));
+                    }
+                    replica.add(&second, sum);
+                    replica.update(Step(step), sum, 2.0 * targets as f64, 8).expect("it is finite");
+                }
+                assert_eq!(figures[..2], figures[2..]);
+                assert!(sums[0].iter().zip(&sums[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
+            }
+            far.bring_state().expect("the host's memory");
+            assert_eq!((far.applied(), far.state().state_digest()), (Step(3), host.state().state_digest()));
+            let counts = || ClassCounts::new(10);
+            let (mut ours, mut theirs) = (counts(), counts());
+            assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
+            assert_eq!(ours, theirs);
+            let mut outputs = [vec![0.0; targets * 10], vec![1.0; targets * 10]];
+            far.predict(ROWS, inputs, &mut outputs[0]).expect("it fits");
+            host.predict(ROWS, inputs, &mut outputs[1]).expect("it fits");
+            assert_eq!(outputs[0], outputs[1]);
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_given_is_the_one_it_goes_on_from() {
+        let (chain, input, _) = models()[0].clone();
+        let (mut host, mut far) = pair(chain, &input);
+        let gradient = peer::uniform(4, host.gradient_len(), 1.0);
+        host.update(Step(1), &gradient, 1.0, 4).expect("it is finite");
+        far.swap_state(&mut host.state().clone()).expect("memory of the host");
+        for replica in [&mut host as &mut dyn Replica, &mut far] {
+            replica.update(Step(2), &gradient, 1.0, 4).expect("it is finite");
+            replica.bring_state().expect("memory of the host");
+        }
+        assert_eq!(far.state().state_digest(), host.state().state_digest());
+        assert_eq!(far.state_shape(), host.state_shape());
+    }
+
+    #[test]
+    fn the_fingerprint_of_a_device_is_that_of_its_arithmetic() {
+        let of = |threads| {
+            let open = || Ok(Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).expect("threads"));
+            crate::device_fingerprint(open, format!("{threads} threads"), 1).expect("the host's memory")
+        };
+        assert!(of(1).agrees_with(&of(2)), "threads are no part of it");
+        let open = || Err(EngineError::Device("lost".into()));
+        let lost = crate::device_fingerprint::<Cpu>(open, "a GPU".into(), 1);
+        assert_eq!(lost.expect_err("no device").to_string(), "the device failed: lost");
+    }
+
+    #[test]
+    #[should_panic(expected = "was not brought to the host")]
+    fn a_state_that_is_on_the_device_alone_is_not_shown() {
+        let (chain, input, _) = models()[0].clone();
+        let (_, mut far) = pair(chain, &input);
+        let gradient = vec![0.5; far.gradient_len()];
+        far.update(Step(1), &gradient, 1.0, 4).expect("it is finite");
+        let _ = far.state();
+    }
+
+    #[test]
+    fn a_gradient_that_is_not_finite_changes_nothing() {
+        let (chain, input, _) = models()[0].clone();
+        let (_, mut far) = pair(chain, &input);
+        let mut gradient = vec![0.5; far.gradient_len()];
+        gradient[7] = f32::NAN;
+        assert!(!far.is_finite(&gradient));
+        let before = far.state().state_digest();
+        assert_eq!(far.update(Step(1), &gradient, 1.0, 4), Err(EngineError::NonFinite { step: Step(1) }));
+        far.bring_state().expect("memory of the host");
+        assert_eq!(far.state().state_digest(), before);
+    }
+}

@@ -1,0 +1,147 @@
+//! What every replica does with a model, wherever its memory lies: a training pass, a pass for evaluation, an update.
+//!
+//! This file owns no memory and does not know how numbers come to a device or leave it.
+
+use crate::device::{Device, LossSums, Rows};
+use crate::error::EngineError;
+use crate::model::Model;
+use crate::optimizer::{Buffers, Optimizer};
+use crate::replica::UpdateInfo;
+use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
+use crate::stages::BatchNorm;
+use dtrain_types::{MicroBatch, Seed, Step};
+use std::ops::Range;
+
+/// What a pass reads and where it works: memory of the device.
+pub(crate) struct Room<'a, D: Device> {
+    /// All parameters.
+    pub params: D::Ref<'a>,
+    /// All running statistics.
+    pub stats: D::Ref<'a>,
+    /// What stages keep; full planned length.
+    pub saved: D::Mut<'a>,
+    /// Scratch; full planned length.
+    pub scratch: D::Mut<'a>,
+    /// The outputs; at least as long as those of this pass.
+    pub outputs: D::Mut<'a>,
+}
+
+/// Where the gradients of a training pass go.
+pub(crate) struct Gradients<'a, D: Device> {
+    /// Of the outputs; at least as long as those of this pass.
+    pub outputs: D::Mut<'a>,
+    /// Of the parameters, then the sums of the statistics.
+    pub all: D::Mut<'a>,
+}
+
+fn whole<'a, D: Device>(memory: &'a mut D::Mut<'_>) -> D::Mut<'a> {
+    let len = D::len_mut(memory);
+    D::part_mut(memory, 0..len)
+}
+
+fn shorter<'b, 'a: 'b, D: Device>(memory: D::Ref<'a>) -> D::Ref<'b> {
+    D::part(memory, 0..D::len(memory))
+}
+
+/// Which pass of a replica this is.
+pub(crate) fn pass<'a, D: Device>(
+    device: &'a D,
+    mode: Mode,
+    seed: Seed,
+    place: (Step, MicroBatch),
+    rows: usize,
+) -> Pass<'a, D> {
+    Pass { device, mode, seed, step: place.0, micro_batch: place.1, rows }
+}
+
+/// Forward, loss, backward.
+pub(crate) fn train<D: Device>(
+    model: &Model<D>,
+    pass: &Pass<'_, D>,
+    mut room: Room<'_, D>,
+    x: Input<'_, D>,
+    targets: Input<'_, D>,
+    to: Gradients<'_, D>,
+) -> LossSums {
+    let shape = model.loss_rows(pass.rows);
+    let length = shape.rows * shape.width;
+    let (mut grads, sums) = D::split_mut(to.all, model.layout().parameters);
+    let mut d = to.outputs;
+    forward(model, pass, &mut room, x.shorter(), Some(sums));
+    let gradient = Some(D::part_mut(&mut d, 0..length));
+    let y = D::part(D::read(&room.outputs), 0..length);
+    let sums = model.loss.of(pass.device, shape, y, targets, gradient);
+    let io = Backward {
+        params: shorter::<D>(room.params),
+        x: x.shorter(),
+        y: D::part(D::read(&room.outputs), 0..length),
+        saved: whole::<D>(&mut room.saved),
+        dy: D::part_mut(&mut d, 0..length),
+        dx: None,
+        grads: whole::<D>(&mut grads),
+        scratch: whole::<D>(&mut room.scratch),
+    };
+    model.chain.backward(pass, io);
+    sums
+}
+
+/// Forward alone; the outputs then lie in the room.
+pub(crate) fn forward<D: Device>(
+    model: &Model<D>,
+    pass: &Pass<'_, D>,
+    room: &mut Room<'_, D>,
+    x: Input<'_, D>,
+    stat_sums: Option<D::Mut<'_>>,
+) -> Rows {
+    let shape = model.loss_rows(pass.rows);
+    let mut sums = stat_sums;
+    let io = Forward {
+        params: shorter::<D>(room.params),
+        stats: shorter::<D>(room.stats),
+        stat_sums: sums.as_mut().map(whole::<D>),
+        x: x.shorter(),
+        y: D::part_mut(&mut room.outputs, 0..shape.rows * shape.width),
+        saved: whole::<D>(&mut room.saved),
+        scratch: whole::<D>(&mut room.scratch),
+    };
+    model.chain.forward(pass, io);
+    shape
+}
+
+/// A reduced gradient and what it is divided by.
+pub(crate) struct Reduced<'a, D: Device> {
+    /// Of the parameters, then the sums of the statistics.
+    pub gradient: D::Ref<'a>,
+    /// The reduced normaliser.
+    pub weight: f64,
+    /// Rows of the whole step.
+    pub samples: u64,
+}
+
+/// Applies update number `step`.
+///
+/// *Errors*: [`EngineError::NonFinite`], before anything is changed.
+pub(crate) fn update<D: Device>(
+    device: &D,
+    model: &Model<D>,
+    (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
+    step: Step,
+    reduced: &Reduced<'_, D>,
+    [parameters, stats, first, second]: [D::Mut<'_>; 4],
+) -> Result<UpdateInfo, EngineError> {
+    let parameters_len = model.layout().parameters;
+    let grads = D::part(reduced.gradient, 0..parameters_len);
+    let sums = D::part(reduced.gradient, parameters_len..D::len(reduced.gradient));
+    let mean = if reduced.weight == 0.0 { 0.0 } else { (1.0 / reduced.weight) as f32 };
+    // Settled before anything is touched: one read of the gradient that also gives its norm.
+    let norm = device.sum_of_squares(grads, mean).sqrt();
+    if !norm.is_finite() || !device.all_finite(sums) {
+        return Err(EngineError::NonFinite { step });
+    }
+    let scale = optimizer.scale(reduced.weight, norm);
+    optimizer.apply(device, step, scale, runs, grads, Buffers::<D> { parameters, first, second });
+    if reduced.samples > 0 && D::len_mut(&stats) > 0 {
+        device.blend(BatchNorm::MOMENTUM, (1.0 / reduced.samples as f64) as f32, sums, stats);
+    }
+    Ok(UpdateInfo { lr: optimizer.schedule.lr(step), gradient_norm: norm })
+}
