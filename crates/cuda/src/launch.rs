@@ -8,7 +8,7 @@ use crate::memory::{Element, Slice, SliceMut};
 /// The most blocks of a kernel with a loop over elements: a few for each multiprocessor there is.
 const MOST_BLOCKS: usize = 4096;
 /// The most parameters of a kernel.
-const MOST: usize = 16;
+pub(crate) const MOST: usize = 16;
 
 /// An argument of a kernel. The letters are those of [`crate::kernels`].
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,12 +6,21 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// What device memory may hold: plain numbers.
-pub trait Element: Copy + Send + Sync + 'static {}
+///
+/// # Safety
+/// Any bits are a value, and there is no padding.
+pub unsafe trait Element: Copy + Send + Sync + 'static {}
 
-impl Element for f32 {}
-impl Element for f64 {}
-impl Element for u32 {}
-impl Element for u16 {}
+macro_rules! elements {
+    ($($type:ty)*) => {
+        $(
+            // SAFETY: any bits are a value of this number.
+            unsafe impl Element for $type {}
+        )*
+    };
+}
+
+elements! { f32 f64 u64 u32 u16 u8 }
 
 /// Read-only memory of a device.
 #[derive(Debug)]
@@ -79,6 +88,22 @@ impl<'a, T: Element> Slice<'a, T> {
     pub fn part(self, range: Range<usize>) -> Self {
         let address = part_of::<T>(self.address, self.len, &range);
         Self { address, len: range.len(), life: PhantomData }
+    }
+}
+
+impl<'a> Slice<'a, f32> {
+    /// The same memory as the bits of its floats.
+    #[must_use]
+    pub fn words(self) -> Slice<'a, u32> {
+        Slice { address: self.address, len: self.len, life: PhantomData }
+    }
+}
+
+impl<'a> SliceMut<'a, f32> {
+    /// The same memory as the bits of its floats.
+    #[must_use]
+    pub fn words(self) -> SliceMut<'a, u32> {
+        SliceMut { address: self.address, len: self.len, life: PhantomData }
     }
 }
 

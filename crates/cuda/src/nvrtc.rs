@@ -85,6 +85,21 @@ impl Cubin {
 
 type Program = *mut c_void;
 
+/// How every kernel is compiled: nothing is contracted, rounded or flushed otherwise than the source says.
+#[must_use]
+pub(crate) fn options(architecture: &str) -> [String; 7] {
+    [
+        &format!("--gpu-architecture={architecture}"),
+        "--std=c++17",
+        "--fmad=false",
+        "--ftz=false",
+        "--prec-div=true",
+        "--prec-sqrt=true",
+        "--ptxas-options=-v",
+    ]
+    .map(str::to_owned)
+}
+
 /// The library.
 pub struct Nvrtc {
     library: Library,
@@ -168,16 +183,7 @@ impl Nvrtc {
         program: Program,
         architecture: &str,
     ) -> Result<Cubin, (&'static str, i32, String)> {
-        let options = [
-            &format!("--gpu-architecture={architecture}"),
-            "--std=c++17",
-            "--fmad=false",
-            "--ftz=false",
-            "--prec-div=true",
-            "--prec-sqrt=true",
-            "--ptxas-options=-v",
-        ]
-        .map(|option| CString::new(option).expect("an option has no NUL"));
+        let options = options(architecture).map(|option| CString::new(option).expect("an option has no NUL"));
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: types are those of nvrtc.h; the program is alive, the options live for the call.
         let code = unsafe {

@@ -1,7 +1,7 @@
 //! Builds kernels for the stand-in and runs them: a C++ compiler that is found at run time, a shared library for each file.
 
 use dtrain_cuda::kernels::{FILES, File, Kernel};
-use dtrain_cuda::{Launch, Queue};
+use dtrain_cuda::{CudaDevice, Launch, Queue};
 use libloading::Library;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// One place of a kernel's file that is made wrong.
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +168,8 @@ pub struct StandIn<'m> {
     way: Way,
     /// A kernel that is replaced, by what.
     mutant: Option<(&'static Kernel, &'m Built, String)>,
+    /// A device that launches go to, and that has the memory.
+    device: Option<Arc<CudaDevice>>,
     wrong: RefCell<Vec<String>>,
     bits: RefCell<std::hash::DefaultHasher>,
 }
@@ -176,7 +178,17 @@ impl<'m> StandIn<'m> {
     /// With kernels as they are; `order` 0 is first to last, 1 last to first, others are shuffled.
     pub fn new(order: u32) -> Self {
         let way = Way { order, at_the_edge: false };
-        Self { way, mutant: None, wrong: RefCell::default(), bits: RefCell::default() }
+        Self { way, mutant: None, device: None, wrong: RefCell::default(), bits: RefCell::default() }
+    }
+
+    /// Through the driver: launches go to a device's stream, and memory is the device's.
+    pub fn through(device: &Arc<CudaDevice>) -> Self {
+        Self { device: Some(device.clone()), ..Self::new(0) }
+    }
+
+    /// The device, if launches go through a driver.
+    pub fn device(&self) -> Option<&Arc<CudaDevice>> {
+        self.device.as_ref()
     }
 
     /// The same, with memory up against pages that may not be touched. One at a time: it catches a signal.
@@ -213,9 +225,12 @@ impl<'m> StandIn<'m> {
     }
 }
 
-// SAFETY: a launch has ended when this returns.
+// SAFETY: a launch has ended when this returns, or is on the stream that everything of this stand-in goes through.
 unsafe impl Queue for StandIn<'_> {
     fn launch(&self, launch: &Launch) {
+        if let Some(device) = &self.device {
+            return device.stream().launch(launch);
+        }
         let result = match &self.mutant {
             Some((kernel, built, label)) if kernel.name == launch.kernel.name => {
                 built.run(label, launch, self.way)

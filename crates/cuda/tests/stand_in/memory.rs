@@ -1,13 +1,14 @@
-//! Memory between guard words, or up against pages that may not be touched: outputs hold NaN until they are written,
-//! inputs have to stay as they were.
+//! Memory between guard words, or up against pages that may not be touched, or on a device behind the driver: outputs hold
+//! NaN until they are written, inputs have to stay as they were.
 
 use super::build::StandIn;
 use dtrain_cuda::memory::Element;
-use dtrain_cuda::{Slice, SliceMut};
+use dtrain_cuda::{CudaDevice, Slice, SliceMut, driver};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::Arc;
 
 /// Elements before and after a buffer that nothing may write, and that spoil what reads them.
 const GUARD: usize = 64;
@@ -67,9 +68,11 @@ fn guard_of(name: &str, place: usize) -> u32 {
 }
 
 /// Where elements lie.
-enum Memory<T> {
+enum Memory<T: Number> {
     /// Between guard words.
     Guarded(Vec<T>),
+    /// Between guard words, on a device.
+    OnDevice(Arc<CudaDevice>, driver::Buffer<T>),
     /// Up against a page that may not even be read.
     AtTheEdge(Pages),
 }
@@ -116,7 +119,10 @@ impl<T: Number> Memory<T> {
         if !queue.at_the_edge() {
             let mut all: Vec<T> = (0..x.len() + 2 * GUARD).map(|i| T::guard(guard_of(name, i))).collect();
             all[GUARD..GUARD + x.len()].copy_from_slice(x);
-            return Self::Guarded(all);
+            let Some(device) = queue.device() else { return Self::Guarded(all) };
+            let mut there = driver::Buffer::new(device.gpu().context(), all.len()).expect("memory");
+            device.upload(&all, there.write()).expect("a device that works");
+            return Self::OnDevice(device.clone(), there);
         }
         let pages = Pages::new(size_of_val(x));
         // SAFETY: there is room for the list, aligned, since a page is a multiple of every element.
@@ -128,11 +134,28 @@ impl<T: Number> Memory<T> {
     fn start(&mut self, len: usize) -> *mut T {
         match self {
             Self::Guarded(all) => all[GUARD..].as_mut_ptr(),
+            Self::OnDevice(_, all) => (all.address() as usize + GUARD * size_of::<T>()) as *mut T,
             Self::AtTheEdge(pages) => pages.last(len * size_of::<T>()).cast(),
         }
     }
 
+    /// All there is between and with the guard words, if there are any.
+    fn guarded(&self) -> Option<Vec<T>> {
+        match self {
+            Self::Guarded(all) => Some(all.clone()),
+            Self::OnDevice(device, there) => {
+                let mut all = vec![T::POISON; there.len()];
+                device.download(there.read(), &mut all).expect("a device that works");
+                Some(all)
+            }
+            Self::AtTheEdge(_) => None,
+        }
+    }
+
     fn read(&mut self, len: usize) -> Vec<T> {
+        if let Some(all) = self.guarded() {
+            return all[GUARD..GUARD + len].to_vec();
+        }
         let start = self.start(len);
         // SAFETY: as many elements lie there, and launches are over.
         unsafe { std::slice::from_raw_parts(start, len) }.to_vec()
@@ -214,7 +237,7 @@ impl Buffer<'_, f32> {
 
 impl<T: Number> Drop for Buffer<'_, T> {
     fn drop(&mut self) {
-        if let Memory::Guarded(all) = self.memory.get_mut() {
+        if let Some(all) = self.memory.get_mut().guarded() {
             let len = all.len();
             for i in (0..GUARD).chain(len - GUARD..len) {
                 if all[i].bits() != T::guard(guard_of(self.name, i)).bits() {

@@ -1,0 +1,74 @@
+//! The engine's device on a GPU: one stream, and the little memory that operations need beside their operands.
+//!
+//! An operation returns when its kernels are on the stream. What the host reads (losses, sums, flags, indices) comes through
+//! a small pinned buffer, behind the stream. After a failure nothing is launched any more; the next wait or read panics with
+//! the driver's words, and [`CudaDevice::check`] tells them without a panic.
+//!
+//! It does not know who shares the GPU.
+
+mod operations;
+mod workspace;
+
+use crate::driver::{DriverError, Gpu, Stream};
+use crate::memory::{Element, Slice, SliceMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use workspace::Workspace;
+
+/// A GPU as one rank uses it.
+#[derive(Debug)]
+pub struct CudaDevice {
+    /// First, so that it is freed while its stream is there.
+    workspace: Mutex<Workspace>,
+    stream: Stream,
+}
+
+impl CudaDevice {
+    /// A stream on a GPU, with a workspace that grows with the first pass. *Errors*: of the driver.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
+        let stream = Stream::new(gpu)?;
+        Ok(Self { workspace: Mutex::new(Workspace::new(gpu.context())?), stream })
+    }
+
+    /// The stream that every operation is put on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        self.stream.gpu()
+    }
+
+    /// *Errors*: what the device has failed in, as far as it is known.
+    pub fn check(&self) -> Result<(), DriverError> {
+        self.gpu().context().check()
+    }
+
+    /// *Blocks* until everything that was given is done. *Errors*: what the device failed in.
+    pub fn finish(&self) -> Result<(), DriverError> {
+        self.stream.finish()
+    }
+
+    /// Writes a list of the host into the device's memory. *Blocks* until it is there. *Errors*: of the driver.
+    ///
+    /// *Panics* if the lengths differ.
+    pub fn upload<T: Element>(&self, from: &[T], to: SliceMut<'_, T>) -> Result<(), DriverError> {
+        assert_eq!(from.len(), to.len(), "elements from the host for the device");
+        self.workspace().upload(&self.stream, from, to.address())
+    }
+
+    /// Reads the device's memory into a list of the host, behind everything that was given. *Errors*: of the driver.
+    ///
+    /// *Panics* if the lengths differ.
+    pub fn download<T: Element>(&self, from: Slice<'_, T>, to: &mut [T]) -> Result<(), DriverError> {
+        assert_eq!(from.len(), to.len(), "elements from the device for the host");
+        self.workspace().download(&self.stream, from.address(), to)
+    }
+
+    fn workspace(&self) -> MutexGuard<'_, Workspace> {
+        // Whoever panicked over a failed device leaves nothing half done here.
+        self.workspace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

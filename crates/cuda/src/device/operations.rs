@@ -1,0 +1,396 @@
+//! The engine's operations on a GPU: each is in [`crate::operations`], here it gets its scratch.
+
+use super::CudaDevice;
+use super::workspace::Want;
+use crate::driver::DriverError;
+use crate::memory::{Slice, SliceMut};
+use crate::operations::{self as kernels, LossRows, LossTotals};
+use dtrain_engine::device::{
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
+    Sgd,
+};
+use dtrain_types::Key;
+use std::ops::Range;
+
+type Ref<'a> = Slice<'a, f32>;
+type Mut<'a> = SliceMut<'a, f32>;
+type Ids<'a> = Slice<'a, u32>;
+
+/// *Panics* with the driver's words: the engine's operations have no other way to say that the device has failed.
+fn or_panic<T>(result: Result<T, DriverError>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A loss over rows: what the rows leave, and the sums.
+fn loss_want(rows: usize) -> Want {
+    Want::default().and::<f64>(2).and::<u32>(2).and::<f64>(2 * rows).and::<u32>(rows)
+}
+
+impl CudaDevice {
+    /// Runs a loss with its scratch, and reads the sums.
+    fn loss(&self, rows: usize, run: impl FnOnce(LossRows<'_>, LossTotals<'_>)) -> LossSums {
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(loss_want(rows)));
+        // SAFETY: the workspace is locked until the sums are read.
+        let (sums, counts, values, words) =
+            unsafe { (parts.take::<f64>(2), parts.take::<u32>(2), parts.take(2 * rows), parts.take(rows)) };
+        let (at_sums, at_counts) = (sums.address(), counts.address());
+        run(LossRows { values, counts: words }, LossTotals { sums, counts });
+        let (mut sums, mut counts) = ([0.0f64; 2], [0u32; 2]);
+        or_panic(workspace.download(self.stream(), at_sums, &mut sums));
+        or_panic(workspace.download(self.stream(), at_counts, &mut counts));
+        let [counted, correct] = counts.map(u64::from);
+        LossSums { loss: sums[0], weight: sums[1], counted, correct }
+    }
+}
+
+impl Device for CudaDevice {
+    type Ref<'a> = Ref<'a>;
+    type Mut<'a> = Mut<'a>;
+    type Ids<'a> = Ids<'a>;
+
+    fn len(x: Ref<'_>) -> usize {
+        x.len()
+    }
+
+    fn len_mut(x: &Mut<'_>) -> usize {
+        x.len()
+    }
+
+    fn part<'b, 'a: 'b>(x: Ref<'a>, range: Range<usize>) -> Ref<'b> {
+        x.part(range)
+    }
+
+    fn ids_part<'b, 'a: 'b>(x: Ids<'a>, range: Range<usize>) -> Ids<'b> {
+        x.part(range)
+    }
+
+    fn ids_len(x: Ids<'_>) -> usize {
+        x.len()
+    }
+
+    fn part_mut<'a>(x: &'a mut Mut<'_>, range: Range<usize>) -> Mut<'a> {
+        x.part(range)
+    }
+
+    fn split_mut<'a>(x: Self::Mut<'a>, at: usize) -> (Self::Mut<'a>, Self::Mut<'a>) {
+        x.split(at)
+    }
+
+    fn read<'a>(x: &'a Mut<'_>) -> Ref<'a> {
+        x.read()
+    }
+
+    /// *Panics* if the device has failed; see [`CudaDevice::finish`].
+    fn wait(&self) {
+        or_panic(self.finish());
+    }
+
+    fn fill(&self, y: Mut<'_>, value: f32) {
+        kernels::fill(self.stream(), y, value);
+    }
+
+    fn copy(&self, x: Ref<'_>, y: Mut<'_>) {
+        kernels::copy(self.stream(), x, y);
+    }
+
+    fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
+        kernels::product(self.stream(), shape, a, b, c);
+    }
+
+    fn linear(
+        &self,
+        shape: Rows,
+        inputs: usize,
+        x: Ref<'_>,
+        w: Ref<'_>,
+        bias: Option<Ref<'_>>,
+        activation: Activation,
+        y: Mut<'_>,
+    ) {
+        kernels::linear(self.stream(), shape, inputs, x, w, bias, activation, y);
+    }
+
+    fn column_sums(&self, shape: Rows, x: Ref<'_>, sums: Mut<'_>) {
+        let len = kernels::column_sums_scratch(shape);
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<f32>(len)));
+        // SAFETY: the workspace is locked until the operation is on the stream.
+        let scratch = unsafe { parts.take(len) };
+        kernels::column_sums(self.stream(), shape, x, sums, scratch);
+    }
+
+    fn conv2d(
+        &self,
+        shape: &Conv2d,
+        x: Ref<'_>,
+        w: Ref<'_>,
+        bias: Option<Ref<'_>>,
+        activation: Activation,
+        y: Mut<'_>,
+        _scratch: Mut<'_>,
+    ) {
+        kernels::conv2d(self.stream(), shape, x, w, bias, activation, y);
+    }
+
+    fn conv2d_input_gradient(&self, shape: &Conv2d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
+        kernels::conv2d_input_gradient(self.stream(), shape, w, dy, dx);
+    }
+
+    fn conv2d_weight_gradient(
+        &self,
+        shape: &Conv2d,
+        x: Ref<'_>,
+        dy: Ref<'_>,
+        dw: Mut<'_>,
+        db: Option<Mut<'_>>,
+        scratch: Mut<'_>,
+    ) {
+        kernels::conv2d_weight_gradient(self.stream(), shape, x, dy, dw, db, scratch);
+    }
+
+    fn conv2d_scratch(&self, shape: &Conv2d) -> usize {
+        kernels::conv2d_scratch(shape)
+    }
+
+    fn max_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>, places: Mut<'_>) {
+        kernels::max_pool(self.stream(), shape, x, y, places.words());
+    }
+
+    fn max_pool_gradient(&self, shape: &Pool2d, places: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>) {
+        kernels::max_pool_gradient(self.stream(), shape, places.words(), dy, dx);
+    }
+
+    fn avg_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>) {
+        kernels::avg_pool(self.stream(), shape, x, y);
+    }
+
+    fn avg_pool_gradient(&self, shape: &Pool2d, dy: Ref<'_>, dx: Mut<'_>) {
+        kernels::avg_pool_gradient(self.stream(), shape, dy, dx);
+    }
+
+    fn relu(&self, x: Ref<'_>, y: Mut<'_>) {
+        kernels::relu(self.stream(), x, y);
+    }
+
+    fn relu_gradient(&self, y: Ref<'_>, d: Mut<'_>) {
+        kernels::relu_gradient(self.stream(), y, d);
+    }
+
+    fn gelu(&self, x: Ref<'_>, y: Mut<'_>) {
+        kernels::gelu(self.stream(), x, y);
+    }
+
+    fn gelu_gradient(&self, x: Ref<'_>, d: Mut<'_>) {
+        kernels::gelu_gradient(self.stream(), x, d);
+    }
+
+    fn dropout(&self, key: Key, rate: f32, x: Ref<'_>, y: Mut<'_>) {
+        kernels::dropout(self.stream(), key, rate, x, y);
+    }
+
+    fn add(&self, a: Ref<'_>, b: Ref<'_>, y: Mut<'_>) {
+        kernels::add(self.stream(), a, b, y);
+    }
+
+    fn add_to(&self, x: Ref<'_>, y: Mut<'_>) {
+        kernels::add_to(self.stream(), x, y);
+    }
+
+    fn layer_norm(&self, shape: Rows, x: Ref<'_>, gain: Ref<'_>, bias: Ref<'_>, y: Mut<'_>, saved: Mut<'_>) {
+        kernels::layer_norm(self.stream(), shape, x, gain, bias, y, saved);
+    }
+
+    fn layer_norm_gradient(
+        &self,
+        shape: Rows,
+        x: Ref<'_>,
+        gain: Ref<'_>,
+        saved: Ref<'_>,
+        dy: Ref<'_>,
+        dx: Option<Mut<'_>>,
+        dgain: Mut<'_>,
+        dbias: Mut<'_>,
+        scratch: Mut<'_>,
+    ) {
+        kernels::layer_norm_gradient(self.stream(), shape, x, gain, saved, dy, dx, dgain, dbias, scratch);
+    }
+
+    fn layer_norm_scratch(&self, shape: Rows) -> usize {
+        kernels::layer_norm_scratch(shape)
+    }
+
+    fn batch_norm(
+        &self,
+        shape: ChannelNorm,
+        x: Ref<'_>,
+        gain: Ref<'_>,
+        bias: Ref<'_>,
+        y: Mut<'_>,
+        saved: Mut<'_>,
+        sums: Mut<'_>,
+    ) {
+        let len = kernels::batch_norm_scratch(shape);
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<f64>(len)));
+        // SAFETY: the workspace is locked until the operation is on the stream.
+        let scratch = unsafe { parts.take(len) };
+        kernels::batch_norm(self.stream(), shape, x, gain, bias, y, saved, sums, scratch);
+    }
+
+    fn batch_norm_by(
+        &self,
+        shape: ChannelNorm,
+        x: Ref<'_>,
+        gain: Ref<'_>,
+        bias: Ref<'_>,
+        running: Ref<'_>,
+        y: Mut<'_>,
+    ) {
+        kernels::batch_norm_by(self.stream(), shape, x, gain, bias, running, y);
+    }
+
+    fn batch_norm_gradient(
+        &self,
+        shape: ChannelNorm,
+        x: Ref<'_>,
+        gain: Ref<'_>,
+        saved: Ref<'_>,
+        dy: Ref<'_>,
+        dx: Option<Mut<'_>>,
+        dgain: Mut<'_>,
+        dbias: Mut<'_>,
+    ) {
+        let len = kernels::batch_norm_scratch(shape);
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<f64>(len)));
+        // SAFETY: the workspace is locked until the operation is on the stream.
+        let scratch = unsafe { parts.take(len) };
+        kernels::batch_norm_gradient(self.stream(), shape, x, gain, saved, dy, dx, dgain, dbias, scratch);
+    }
+
+    fn embedding(
+        &self,
+        shape: Rows,
+        ids: Ids<'_>,
+        table: Ref<'_>,
+        places: Option<(Ref<'_>, usize)>,
+        y: Mut<'_>,
+    ) {
+        kernels::embedding(self.stream(), shape, ids, table, places, y);
+    }
+
+    fn embedding_gradient(
+        &self,
+        shape: Rows,
+        ids: Ids<'_>,
+        dy: Ref<'_>,
+        dtable: Mut<'_>,
+        dplaces: Option<(Mut<'_>, usize)>,
+    ) {
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<u32>(shape.rows)));
+        // SAFETY: the workspace is locked until the operation is on the stream.
+        let order = unsafe { parts.take(shape.rows) };
+        kernels::embedding_gradient(self.stream(), shape, ids, dy, dtable, dplaces, order);
+    }
+
+    fn attention(&self, shape: &Attention, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
+        kernels::attention(self.stream(), shape, qkv, y, saved);
+    }
+
+    fn attention_gradient(
+        &self,
+        shape: &Attention,
+        qkv: Ref<'_>,
+        y: Ref<'_>,
+        saved: Ref<'_>,
+        dy: Ref<'_>,
+        dqkv: Mut<'_>,
+        scratch: Mut<'_>,
+    ) {
+        kernels::attention_gradient(self.stream(), shape, qkv, y, saved, dy, dqkv, scratch);
+    }
+
+    fn attention_saved(&self, shape: &Attention) -> usize {
+        kernels::attention_saved(shape)
+    }
+
+    fn attention_scratch(&self, shape: &Attention) -> usize {
+        kernels::attention_scratch(shape)
+    }
+
+    fn cross_entropy(
+        &self,
+        shape: Rows,
+        options: &CrossEntropy<'_>,
+        logits: Ref<'_>,
+        targets: Ids<'_>,
+        d: Option<Mut<'_>>,
+    ) -> LossSums {
+        let weights = options.class_weights;
+        let class_weights = (!weights.is_empty()).then(|| {
+            let address = or_panic(self.workspace().weights(self.stream(), weights));
+            // SAFETY: they lie there, and stay until other weights are asked for, which are written behind this loss.
+            unsafe { Slice::new(address, weights.len()) }
+        });
+        let CrossEntropy { label_smoothing, ignore_index, .. } = *options;
+        let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index };
+        self.loss(shape.rows, |rows, totals| {
+            kernels::cross_entropy(self.stream(), shape, &options, logits, targets, d, rows, totals);
+        })
+    }
+
+    fn arg_max(&self, shape: Rows, logits: Ref<'_>, best: &mut [u32]) {
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<u32>(shape.rows)));
+        // SAFETY: the workspace is locked until the indices are read.
+        let found = unsafe { parts.take::<u32>(shape.rows) };
+        let at = found.address();
+        assert_eq!(best.len(), shape.rows, "a place for each row");
+        kernels::arg_max(self.stream(), shape, logits, found);
+        or_panic(workspace.download(self.stream(), at, best));
+    }
+
+    fn squared_error(&self, shape: Rows, outputs: Ref<'_>, targets: Ref<'_>, d: Option<Mut<'_>>) -> LossSums {
+        self.loss(shape.rows, |rows, totals| {
+            kernels::squared_error(self.stream(), shape, outputs, targets, d, rows, totals);
+        })
+    }
+
+    fn sum_of_squares(&self, g: Ref<'_>, scale: f32) -> f64 {
+        let len = kernels::sum_of_squares_scratch(g.len());
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<f64>(1).and::<f64>(len)));
+        // SAFETY: the workspace is locked until the sum is read.
+        let (sum, scratch) = unsafe { (parts.take::<f64>(1), parts.take(len)) };
+        let (at, mut read) = (sum.address(), [0.0f64]);
+        kernels::sum_of_squares(self.stream(), g, scale, sum, scratch);
+        or_panic(workspace.download(self.stream(), at, &mut read));
+        read[0]
+    }
+
+    fn adamw(&self, o: &AdamW, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>, v: Mut<'_>) {
+        kernels::adamw(self.stream(), o, g, p, m, v);
+    }
+
+    fn sgd(&self, o: &Sgd, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
+        kernels::sgd(self.stream(), o, g, p, m);
+    }
+
+    fn blend(&self, momentum: f32, scale: f32, sums: Ref<'_>, running: Mut<'_>) {
+        kernels::blend(self.stream(), momentum, scale, sums, running);
+    }
+
+    fn all_finite(&self, x: Ref<'_>) -> bool {
+        let len = kernels::all_finite_scratch(x.len());
+        let mut workspace = self.workspace();
+        let mut parts = or_panic(workspace.parts(Want::default().and::<u32>(1).and::<u32>(len)));
+        // SAFETY: the workspace is locked until the flag is read.
+        let (all, scratch) = unsafe { (parts.take::<u32>(1), parts.take(len)) };
+        let (at, mut read) = (all.address(), [0u32]);
+        kernels::all_finite(self.stream(), x, all, scratch);
+        or_panic(workspace.download(self.stream(), at, &mut read));
+        read[0] != 0
+    }
+}

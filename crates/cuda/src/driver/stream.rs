@@ -1,0 +1,185 @@
+//! Streams and events: what is done one after another, and what waits for what.
+
+use super::context::Context;
+use super::error::DriverError;
+use super::gpu::Gpu;
+use crate::launch::{Launch, MOST, Queue};
+use cudarc::driver::sys;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+/// A queue of work on a device, which runs beside other streams.
+#[derive(Debug)]
+pub struct Stream {
+    gpu: Arc<Gpu>,
+    raw: sys::CUstream,
+}
+
+// SAFETY: the driver lets any thread use a stream, and locks what it has to.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+/// A mark that can be put into streams again and again. It keeps no time.
+#[derive(Debug)]
+pub struct Event {
+    context: Arc<Context>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: as for a stream.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// A mark that counts as reached until it is put somewhere.
+    ///
+    /// *Errors*: the driver's.
+    pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
+        let mut raw = ptr::null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the place outlives the call.
+        context.call("cuEventCreate", || unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        Ok(Self { context: context.clone(), raw })
+    }
+
+    /// Whether everything before it is done, where it was put last.
+    ///
+    /// *Errors*: what the device failed in.
+    pub fn has_happened(&self) -> Result<bool, DriverError> {
+        // SAFETY: the event is alive.
+        self.context.ask("cuEventQuery", || unsafe { sys::cuEventQuery(self.raw) })
+    }
+
+    /// *Blocks* until everything before it is done. *Errors*: what the device failed in.
+    pub fn wait(&self) -> Result<(), DriverError> {
+        // SAFETY: the event is alive.
+        self.context.call("cuEventSynchronize", || unsafe { sys::cuEventSynchronize(self.raw) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once; the driver lets streams that wait for it go on.
+        self.context.give_back("cuEventDestroy_v2", || unsafe { sys::cuEventDestroy_v2(self.raw) });
+    }
+}
+
+impl Stream {
+    /// A new stream. *Errors*: the driver's.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
+        let mut raw = ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the place outlives the call.
+        gpu.context().call("cuStreamCreate", || unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
+        Ok(Self { gpu: gpu.clone(), raw })
+    }
+
+    /// Its device.
+    #[must_use]
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// As other libraries take it.
+    #[must_use]
+    pub fn handle(&self) -> *mut c_void {
+        self.raw.cast()
+    }
+
+    fn context(&self) -> &Context {
+        self.gpu.context()
+    }
+
+    /// Puts a copy on the stream, between memory of the device and pinned memory in any direction.
+    ///
+    /// # Safety
+    /// Both are that many bytes of this device's or pinned memory and do not overlap; until the stream has passed this they
+    /// live, and nobody else touches them.
+    ///
+    /// *Errors*: the driver's.
+    pub unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), DriverError> {
+        if bytes == 0 {
+            return self.context().check();
+        }
+        // SAFETY: the caller's promise; the stream is alive.
+        self.context().call("cuMemcpyAsync", || unsafe { sys::cuMemcpyAsync(to, from, bytes, self.raw) })
+    }
+
+    /// Puts on the stream that words become `value`.
+    ///
+    /// # Safety
+    /// They are words of this device's memory, aligned; until the stream has passed this they live, and nobody else touches
+    /// them.
+    ///
+    /// *Errors*: the driver's.
+    pub unsafe fn fill(&self, at: u64, words: usize, value: u32) -> Result<(), DriverError> {
+        if words == 0 {
+            return self.context().check();
+        }
+        // SAFETY: the caller's promise; the stream is alive.
+        self.context()
+            .call("cuMemsetD32Async", || unsafe { sys::cuMemsetD32Async(at, value, words, self.raw) })
+    }
+
+    /// Puts a mark here. *Errors*: the driver's.
+    pub fn record(&self, event: &Event) -> Result<(), DriverError> {
+        // SAFETY: both are alive, and of one context.
+        self.context().call("cuEventRecord", || unsafe { sys::cuEventRecord(event.raw, self.raw) })
+    }
+
+    /// What is given from now on begins when everything before a mark is done, where the mark was put last.
+    ///
+    /// *Errors*: the driver's.
+    pub fn wait_for(&self, event: &Event) -> Result<(), DriverError> {
+        // SAFETY: both are alive.
+        self.context().call("cuStreamWaitEvent", || unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) })
+    }
+
+    /// Whether everything that was given is done. *Errors*: what the device failed in.
+    pub fn is_idle(&self) -> Result<bool, DriverError> {
+        // SAFETY: the stream is alive.
+        self.context().ask("cuStreamQuery", || unsafe { sys::cuStreamQuery(self.raw) })
+    }
+
+    /// *Blocks* until everything that was given is done. *Errors*: what the device failed in, now or before.
+    pub fn finish(&self) -> Result<(), DriverError> {
+        // SAFETY: the stream is alive.
+        self.context().call("cuStreamSynchronize", || unsafe { sys::cuStreamSynchronize(self.raw) })
+    }
+
+    /// Puts a kernel on the stream. *Errors*: the driver's.
+    pub(crate) fn try_launch(&self, launch: &Launch) -> Result<(), DriverError> {
+        let mut values = [ptr::null_mut::<c_void>(); MOST];
+        for (value, argument) in values.iter_mut().zip(launch.arguments()) {
+            *value = argument.value().cast_mut();
+        }
+        let function = self.gpu.function(launch.kernel);
+        let (blocks, threads) = (launch.blocks, launch.kernel.threads);
+        // SAFETY: the function is that of the kernel, whose parameters the launch was compared with; the driver copies the
+        // arguments before it returns. Memory was promised by whoever made the slices.
+        self.context().call("cuLaunchKernel", || unsafe {
+            let none = ptr::null_mut();
+            sys::cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, self.raw, values.as_mut_ptr(), none)
+        })
+    }
+}
+
+// SAFETY: a stream runs what it is given in that order.
+unsafe impl Queue for Stream {
+    /// After a failure nothing is launched any more; who waits is told.
+    fn launch(&self, launch: &Launch) {
+        if let Err(error) = self.try_launch(launch) {
+            self.context().fail(error);
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once. The driver does what was given before, without waiting here.
+        self.context().give_back("cuStreamDestroy_v2", || unsafe { sys::cuStreamDestroy_v2(self.raw) });
+    }
+}

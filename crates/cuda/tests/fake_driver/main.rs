@@ -1,0 +1,16 @@
+//! The driver's side of the device, against a fake driver over host memory: the library `crates/fake-cuda`, which keeps what
+//! a program gets wrong on a real one.
+//!
+//! Needs a C++ compiler, because the fake compiler of kernels does; without one these tests say so and pass.
+
+#[path = "../stand_in/mod.rs"]
+mod stand_in;
+
+mod cached;
+mod errors;
+mod model;
+mod operations;
+mod rig;
+mod streams;
+mod suites;
+mod support;

@@ -1,0 +1,261 @@
+//! Every operation of the engine's device, on a GPU behind the driver, against the CPU.
+
+use crate::rig::{Rig, assert_near};
+use crate::stand_in::{cpu, ids, numbers};
+use crate::support::{Fake, device};
+use dtrain_engine::device::{
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
+    Sgd, Strides, Write,
+};
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+
+/// What was computed, by name.
+type Results = Vec<(&'static str, Vec<f32>)>;
+
+fn sums(of: LossSums) -> Vec<f32> {
+    vec![of.loss as f32, of.weight as f32, of.counted as f32, of.correct as f32]
+}
+
+fn point_wise<R: Rig>(r: &R, to: &mut Results) {
+    let (d, x, z) = (r.device(), r.put(&numbers(1, 1000)), r.put(&numbers(2, 1000)));
+    let mut y = r.empty(1000);
+    d.fill(r.w(&mut y), 2.5);
+    to.push(("fill", r.get(&y)));
+    d.copy(r.r(&x), r.w(&mut y));
+    to.push(("copy", r.get(&y)));
+    d.relu(r.r(&x), r.w(&mut y));
+    to.push(("relu", r.get(&y)));
+    d.gelu(r.r(&x), r.w(&mut y));
+    to.push(("gelu", r.get(&y)));
+    d.relu_gradient(r.r(&x), r.w(&mut y));
+    to.push(("relu_gradient", r.get(&y)));
+    d.gelu_gradient(r.r(&x), r.w(&mut y));
+    to.push(("gelu_gradient", r.get(&y)));
+    d.add(r.r(&x), r.r(&z), r.w(&mut y));
+    to.push(("add", r.get(&y)));
+    d.add_to(r.r(&x), r.w(&mut y));
+    to.push(("add_to", r.get(&y)));
+    let key = Key::new(Seed(5), Step(7), MicroBatch(2), Site(3));
+    d.dropout(key, 0.3, r.r(&x), r.w(&mut y));
+    to.push(("dropout", r.get(&y)));
+    let whole = r.w(&mut y);
+    let (first, mut second) = R::D::split_mut(whole, 300);
+    d.fill(first, 1.0);
+    d.fill(R::D::part_mut(&mut second, 10..20), 2.0);
+    assert_eq!((R::D::len_mut(&second), R::D::len(R::D::read(&second))), (700, 700));
+    d.copy(R::D::part(r.r(&x), 5..705), second);
+    to.push(("parts", r.get(&y)));
+}
+
+fn products<R: Rig>(r: &R, to: &mut Results) {
+    let (d, x, w, b) =
+        (r.device(), r.put(&numbers(1, 9 * 33)), r.put(&numbers(2, 20 * 33)), r.put(&numbers(3, 20)));
+    let (mut y, rows) = (r.empty(180), Rows { rows: 9, width: 20 });
+    d.linear(rows, 33, r.r(&x), r.r(&w), Some(r.r(&b)), Activation::Relu, r.w(&mut y));
+    to.push(("linear", r.get(&y)));
+    let (a, b) = (Strides::rows(33), Strides::transposed(33));
+    let product = Product { m: 9, n: 20, k: 33, a, b, c_row: 20, write: Write::Add };
+    d.product(&product, r.r(&x), r.r(&w), r.w(&mut y));
+    to.push(("product", r.get(&y)));
+    let mut total = r.empty(33);
+    d.column_sums(Rows { rows: 9, width: 33 }, r.r(&x), r.w(&mut total));
+    to.push(("column_sums", r.get(&total)));
+}
+
+fn convolutions<R: Rig>(r: &R, to: &mut Results) {
+    let d = r.device();
+    let shape = Conv2d {
+        images: 2,
+        channels: 3,
+        size: [8, 9],
+        outputs: 4,
+        kernel: [3, 3],
+        stride: [1, 2],
+        padding: [1, 1],
+    };
+    let [height, width] = shape.output_size();
+    let out = 2 * 4 * height * width;
+    let (x, w, b) = (r.put(&numbers(1, 2 * 3 * 72)), r.put(&numbers(2, 4 * 27)), r.put(&numbers(3, 4)));
+    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv2d_scratch(&shape)));
+    let none = Activation::None;
+    d.conv2d(&shape, r.r(&x), r.r(&w), Some(r.r(&b)), none, r.w(&mut y), r.w(&mut scratch));
+    to.push(("conv2d", r.get(&y)));
+    let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(2 * 3 * 72));
+    d.conv2d_input_gradient(&shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
+    to.push(("conv2d_input_gradient", r.get(&dx)));
+    let (mut dw, mut db) = (r.empty(4 * 27), r.empty(4));
+    let bias = Some(r.w(&mut db));
+    d.conv2d_weight_gradient(&shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
+    to.extend([("conv2d_weight_gradient", r.get(&dw)), ("its bias", r.get(&db))]);
+}
+
+fn pooling<R: Rig>(r: &R, to: &mut Results) {
+    let d = r.device();
+    let shape = Pool2d { planes: 3, size: [8, 7], window: [2, 3], stride: [2, 2] };
+    let [height, width] = shape.output_size();
+    let (len, out) = (3 * 56, 3 * height * width);
+    let (x, dy) = (r.put(&numbers(1, len)), r.put(&numbers(2, out)));
+    let (mut y, mut places, mut dx) = (r.empty(out), r.empty(out), r.empty(len));
+    d.max_pool(&shape, r.r(&x), r.w(&mut y), r.w(&mut places));
+    d.max_pool_gradient(&shape, r.r(&places), r.r(&dy), r.w(&mut dx));
+    let at = r.get(&places).iter().map(|place| place.to_bits() as f32).collect();
+    to.extend([("max_pool", r.get(&y)), ("its places", at), ("max_pool_gradient", r.get(&dx))]);
+    d.avg_pool(&shape, r.r(&x), r.w(&mut y));
+    d.avg_pool_gradient(&shape, r.r(&dy), r.w(&mut dx));
+    to.extend([("avg_pool", r.get(&y)), ("avg_pool_gradient", r.get(&dx))]);
+}
+
+fn layer_norm<R: Rig>(r: &R, to: &mut Results) {
+    let (d, shape) = (r.device(), Rows { rows: 70, width: 40 });
+    let (x, dy) = (r.put(&numbers(1, 2800)), r.put(&numbers(2, 2800)));
+    let (gain, bias) = (r.put(&numbers(3, 40)), r.put(&numbers(4, 40)));
+    let (mut y, mut saved, mut dx) = (r.empty(2800), r.empty(140), r.empty(2800));
+    let (mut dgain, mut dbias, mut scratch) =
+        (r.empty(40), r.empty(40), r.empty(d.layer_norm_scratch(shape)));
+    d.layer_norm(shape, r.r(&x), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut saved));
+    let (x, gain, saved_) = (r.r(&x), r.r(&gain), r.r(&saved));
+    let (dgain_, dbias_) = (r.w(&mut dgain), r.w(&mut dbias));
+    d.layer_norm_gradient(
+        shape,
+        x,
+        gain,
+        saved_,
+        r.r(&dy),
+        Some(r.w(&mut dx)),
+        dgain_,
+        dbias_,
+        r.w(&mut scratch),
+    );
+    to.extend([
+        ("layer_norm", r.get(&y)),
+        ("its statistics", r.get(&saved)),
+        ("layer_norm_gradient", r.get(&dx)),
+    ]);
+    to.extend([("of the gain", r.get(&dgain)), ("of the bias", r.get(&dbias))]);
+}
+
+fn batch_norm<R: Rig>(r: &R, to: &mut Results) {
+    let (d, shape) = (r.device(), ChannelNorm { images: 5, channels: 6, area: 49, epsilon: 1e-5 });
+    let len = 5 * 6 * 49;
+    let (x, dy) = (r.put(&numbers(1, len)), r.put(&numbers(2, len)));
+    let (gain, bias) = (r.put(&numbers(3, 6)), r.put(&numbers(4, 6)));
+    let running = r.put(&numbers(5, 12).iter().map(|v| v + 1.5).collect::<Vec<_>>());
+    let (mut y, mut saved, mut sums) = (r.empty(len), r.empty(12), r.empty(12));
+    let (mut dx, mut dgain, mut dbias) = (r.empty(len), r.empty(6), r.empty(6));
+    d.batch_norm(shape, r.r(&x), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut saved), r.w(&mut sums));
+    to.extend([("batch_norm", r.get(&y)), ("its statistics", r.get(&saved)), ("its sums", r.get(&sums))]);
+    d.batch_norm_by(shape, r.r(&x), r.r(&gain), r.r(&bias), r.r(&running), r.w(&mut y));
+    to.push(("batch_norm_by", r.get(&y)));
+    let (dgain_, dbias_) = (r.w(&mut dgain), r.w(&mut dbias));
+    d.batch_norm_gradient(
+        shape,
+        r.r(&x),
+        r.r(&gain),
+        r.r(&saved),
+        r.r(&dy),
+        Some(r.w(&mut dx)),
+        dgain_,
+        dbias_,
+    );
+    to.extend([("batch_norm_gradient", r.get(&dx)), ("gain", r.get(&dgain)), ("bias", r.get(&dbias))]);
+}
+
+fn embeddings_and_attention<R: Rig>(r: &R, to: &mut Results) {
+    let (d, shape) = (r.device(), Rows { rows: 24, width: 10 });
+    let (all, table, places) = (r.ids(&ids(1, 24, 7)), r.put(&numbers(2, 70)), r.put(&numbers(3, 80)));
+    let tokens = R::D::ids_part(r.i(&all), 0..24);
+    assert_eq!(R::D::ids_len(tokens), 24);
+    let (mut y, mut dtable, mut dplaces) = (r.empty(240), r.empty(70), r.empty(80));
+    d.embedding(shape, tokens, r.r(&table), Some((r.r(&places), 8)), r.w(&mut y));
+    d.embedding_gradient(shape, tokens, r.r(&y), r.w(&mut dtable), Some((r.w(&mut dplaces), 8)));
+    to.extend([("embedding", r.get(&y)), ("table", r.get(&dtable)), ("places", r.get(&dplaces))]);
+    let shape = Attention { batch: 2, time: 9, heads: 2, head: 20 };
+    let (qkv, dy) = (r.put(&numbers(4, 2160)), r.put(&numbers(5, 720)));
+    let (mut y, mut dqkv) = (r.empty(720), r.empty(2160));
+    let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));
+    d.attention(&shape, r.r(&qkv), r.w(&mut y), r.w(&mut saved), r.w(&mut scratch));
+    let (dqkv_, scratch_) = (r.w(&mut dqkv), r.w(&mut scratch));
+    d.attention_gradient(&shape, r.r(&qkv), r.r(&y), r.r(&saved), r.r(&dy), dqkv_, scratch_);
+    to.extend([("attention", r.get(&y)), ("attention_gradient", r.get(&dqkv))]);
+}
+
+fn losses<R: Rig>(r: &R, to: &mut Results) {
+    let (d, shape) = (r.device(), Rows { rows: 300, width: 11 });
+    let (x, z, targets) = (r.put(&numbers(1, 3300)), r.put(&numbers(2, 3300)), r.ids(&ids(3, 300, 12)));
+    let mut gradient = r.empty(3300);
+    let other: Vec<f32> = numbers(4, 11).iter().map(|w| w + 1.5).collect();
+    for weights in [&[][..], &other, &[0.5; 11], &other] {
+        let options = CrossEntropy { label_smoothing: 0.1, class_weights: weights, ignore_index: Some(11) };
+        let found = d.cross_entropy(shape, &options, r.r(&x), r.i(&targets), Some(r.w(&mut gradient)));
+        to.extend([("cross_entropy", sums(found)), ("its gradient", r.get(&gradient))]);
+    }
+    let found = d.squared_error(shape, r.r(&x), r.r(&z), Some(r.w(&mut gradient)));
+    to.extend([("squared_error", sums(found)), ("its gradient", r.get(&gradient))]);
+    assert_eq!(found, d.squared_error(shape, r.r(&x), r.r(&z), None));
+    let mut best = vec![0; 300];
+    d.arg_max(shape, r.r(&x), &mut best);
+    to.push(("arg_max", best.iter().map(|at| *at as f32).collect()));
+    to.push(("sum_of_squares", vec![d.sum_of_squares(r.r(&x), 0.5) as f32]));
+    let broken = r.put(&[1.0, f32::NAN]);
+    assert!(d.all_finite(r.r(&x)) && !d.all_finite(r.r(&broken)));
+}
+
+fn updates<R: Rig>(r: &R, to: &mut Results) {
+    let (d, g) = (r.device(), r.put(&numbers(1, 500)));
+    let (mut p, mut m) = (r.put(&numbers(2, 500)), r.put(&numbers(3, 500)));
+    let mut v = r.put(&numbers(4, 500).iter().map(|v| v * v).collect::<Vec<_>>());
+    let adamw = AdamW {
+        scale: 0.5,
+        step_size: 0.01,
+        root_correction: 1.1,
+        decay: 0.99,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+    };
+    d.adamw(&adamw, r.r(&g), r.w(&mut p), r.w(&mut m), r.w(&mut v));
+    to.extend([("adamw", r.get(&p)), ("first moment", r.get(&m)), ("second moment", r.get(&v))]);
+    let sgd = Sgd { scale: 0.5, lr: 0.1, weight_decay: 0.01, momentum: 0.9, nesterov: true, first: false };
+    d.sgd(&sgd, r.r(&g), r.w(&mut p), r.w(&mut m));
+    to.extend([("sgd", r.get(&p)), ("momentum", r.get(&m))]);
+    d.blend(0.1, 0.5, r.r(&g), r.w(&mut p));
+    to.push(("blend", r.get(&p)));
+    d.wait();
+}
+
+fn all<R: Rig>(rig: &R) -> Results {
+    let mut results = Results::new();
+    for part in
+        [point_wise, products, convolutions, pooling, layer_norm, batch_norm, embeddings_and_attention]
+    {
+        part(rig, &mut results);
+    }
+    losses(rig, &mut results);
+    updates(rig, &mut results);
+    results
+}
+
+#[test]
+fn every_operation_does_on_a_gpu_what_it_does_on_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let (wanted, got) = (all(&cpu()), all(&gpu));
+    assert_eq!(got.len(), wanted.len());
+    for ((what, got), (_, wanted)) in got.iter().zip(&wanted) {
+        assert_near(what, got, wanted);
+    }
+    assert_eq!(Fake::new().wrong(), "");
+}
+
+#[test]
+fn no_operation_is_left_out() {
+    let here = include_str!("operations.rs");
+    let engine = include_str!("../../../engine/src/device.rs");
+    let body = engine.split("pub trait Device:").nth(1).and_then(|rest| rest.split("\n}").next());
+    let name = |line: &'static str| line.trim().strip_prefix("fn ")?.split(['(', '<']).next();
+    let names: Vec<&str> = body.expect("the trait").lines().filter_map(name).collect();
+    assert!(names.len() > 40, "only {names:?} were found");
+    for name in names {
+        let called = ["d.", "D::"].iter().any(|of| here.contains(&format!("{of}{name}(")));
+        assert!(called, "{name} is not called");
+    }
+}

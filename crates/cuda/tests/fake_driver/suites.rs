@@ -1,0 +1,55 @@
+//! Every check of the stand-in once more, through the driver: what is launched on a stream does what it does there.
+
+use crate::stand_in::*;
+use crate::support::{Fake, device};
+
+fn hold(checks: &[Check]) {
+    let Some(device) = device() else { return };
+    for check in checks {
+        let queue = StandIn::through(&device);
+        check(&queue, Extent::Small);
+        let (wrong, through) = queue.end();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        let direct = StandIn::new(0);
+        check(&direct, Extent::Small);
+        assert_eq!(through, direct.end().1, "the driver gives other bits");
+    }
+    device.finish().expect("a device that works");
+    assert_eq!(Fake::new().wrong(), "");
+}
+
+#[test]
+fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
+    use elementwise::*;
+    hold(&[
+        fill,
+        copy,
+        add,
+        add_to,
+        relu,
+        relu_gradient,
+        gelu,
+        gelu_gradient,
+        bias_activation,
+        dropout,
+        bf16,
+    ]);
+    hold(&[update::adamw, update::sgd, update::blend]);
+}
+
+#[test]
+fn sums_norms_and_losses_do_the_same_through_the_driver() {
+    hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite]);
+    hold(&[norms::layer_norm, norms::layer_norm_gradient]);
+    hold(&[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient]);
+    hold(&[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max]);
+}
+
+#[test]
+fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
+    hold(&[product::product, product::strided_product, product::linear]);
+    hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
+    hold(&[pooling::max_pool, pooling::avg_pool]);
+    hold(&[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids]);
+    hold(&[attention::forward_32, attention::gradient_32, attention::forward_64, attention::gradient_64]);
+}
