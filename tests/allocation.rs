@@ -121,6 +121,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         run: "allocation".into(),
         resume: None,
         lead: None,
+        cuda: None,
         json: false,
         observer: Box::new(Watcher(Arc::clone(&looks))),
     };

@@ -9,6 +9,8 @@ use crate::config::{
 use crate::error::CliError;
 use dtrain_checkpoint::{InitError, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
+use dtrain_cuda::CudaDevice;
+use dtrain_cuda::driver::Gpu;
 use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
 };
@@ -17,15 +19,17 @@ use dtrain_engine::device::Device;
 use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp};
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State, stage,
+    Decay, DecayGroup, DeviceReplica, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State,
+    stage,
 };
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Step};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Whether this build has a device on which a rank trains on a GPU.
-pub const TRAINS_ON_CUDA: bool = false;
+pub const TRAINS_ON_CUDA: bool = true;
 
 /// The data and the model of a program of one's own: what `data.kind` and `model.kind` `own` mean.
 #[derive(Clone, Copy, Debug)]
@@ -167,6 +171,27 @@ impl Plan {
         let model = self.model(&device, chain)?;
         let replica = ModelReplica::new(device, model, self.optimizer(), config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
+        self.complete(&mut replica)?;
+        Ok(replica)
+    }
+
+    /// A replica with its first parameters on a GPU.
+    ///
+    /// *Errors*: as [`Plan::replica`]; a program's own model; not enough memory.
+    pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<DeviceReplica<CudaDevice>, CliError> {
+        if let Model::Own { .. } = self.config.model {
+            let problem = self.config.problem("devices", "the model of this program is made for the CPU");
+            return Err(problem.hint("devices=cpu").into());
+        }
+        let failed = |error: String| CliError::failed(error);
+        let device = CudaDevice::new(gpu).map_err(|error| failed(error.to_string()))?;
+        let chain = self.chain().map_err(|error| self.misfit(&error))?;
+        let model = self.model(&device, chain)?;
+        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed);
+        let mut replica = replica.map_err(|error| match error {
+            EngineError::Device(what) => failed(what),
+            error => self.misfit(&error).into(),
+        })?;
         self.complete(&mut replica)?;
         Ok(replica)
     }

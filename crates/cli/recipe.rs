@@ -4,13 +4,18 @@
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
 use crate::fabric::HostFabric;
+use crate::gpus::open_gpu;
 use crate::plan::{Own, Plan};
 use crate::welcome::Welcome;
-use dtrain_engine::Replica;
+use dtrain_cuda::CudaDevice;
+use dtrain_engine::cpu::Cpu;
+use dtrain_engine::fingerprint::fingerprint;
+use dtrain_engine::{EngineError, ModelReplica, Replica, device_fingerprint};
 use dtrain_protocol::{Digest, Fingerprint, Profile, Timeouts};
 use dtrain_runtime::{ComputeParts, RankParts, Recipe, host_name};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 
 /// Builds ranks from a configuration file's text.
@@ -28,8 +33,18 @@ impl Recipe for ConfigRecipe {
         }
         let welcome = Welcome::read(config)?;
         let plan = Plan::open(&welcome.config()?, self.own).map_err(|error| error.to_string())?;
-        let replica = plan.replica().map_err(|error| error.to_string())?;
-        let mut profile = profile(&replica);
+        let (replica, mut profile): (Box<dyn Replica>, Profile) = match &welcome.gpus {
+            None => {
+                let replica = plan.replica().map_err(|error| error.to_string())?;
+                let profile = profile(&replica);
+                (Box::new(replica), profile)
+            }
+            Some(list) => {
+                // The members of a host have numbers in a row, wherever it begins.
+                let ranks = plan.config.world.ranks;
+                on_gpu(&plan, list.of_rank(member.0 % ranks, ranks))?
+            }
+        };
         profile.sees_run_folder = welcome.sees_run_folder();
         let mut fabric = self.fabric(member, arena)?;
         if let Some(mesh) = welcome.hosts.and_then(|hosts| hosts.mesh) {
@@ -38,7 +53,7 @@ impl Recipe for ConfigRecipe {
             (fabric, address) = fabric.among_hosts(mesh, detect)?;
             profile.address = Some(address);
         }
-        rank_parts(&plan, Box::new(replica), profile, welcome.run_dir, fabric)
+        rank_parts(&plan, replica, profile, welcome.run_dir, fabric)
     }
 }
 
@@ -75,10 +90,39 @@ pub fn rank_parts(
     Ok(RankParts { compute, profile, timeouts, fabric: Box::new(fabric) })
 }
 
+/// What the fingerprint of a GPU begins with.
+pub const CUDA: &str = "cuda:";
+
+/// A replica on the GPU of this number, and who its rank is.
+///
+/// *Errors*: also what the device fails in, which its operations tell by a panic.
+fn on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), String> {
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number)));
+    made.unwrap_or_else(|panic| match panic.downcast::<String>() {
+        Ok(words) => Err(format!("cuda:{number}: {words}")),
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+fn try_on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), String> {
+    let gpu = open_gpu(number).map_err(|error| format!("cuda:{number}: {error}"))?;
+    let replica = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
+    let about = gpu.context().about();
+    // One word, as those of a CPU.
+    let name = format!("{CUDA}{}:{}", about.architecture(), about.name.replace(' ', "-"));
+    let open = || CudaDevice::new(&gpu).map_err(|error| EngineError::Device(error.to_string()));
+    let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
+    let fingerprint = fingerprint.map_err(|error| error.to_string())?;
+    Ok((Box::new(replica), profile_of(fingerprint, format!("cuda:{number} {}", about.name))))
+}
+
 /// Who a rank on this host's CPU is.
 #[must_use]
-pub fn profile(replica: &dtrain_engine::ModelReplica<dtrain_engine::cpu::Cpu>) -> Profile {
-    let fingerprint = dtrain_engine::fingerprint::fingerprint(replica.device());
+pub fn profile(replica: &ModelReplica<Cpu>) -> Profile {
+    profile_of(fingerprint(replica.device()), "cpu".into())
+}
+
+fn profile_of(fingerprint: dtrain_engine::fingerprint::Fingerprint, device: String) -> Profile {
     Profile {
         fingerprint: Fingerprint {
             isa: fingerprint.isa,
@@ -87,7 +131,7 @@ pub fn profile(replica: &dtrain_engine::ModelReplica<dtrain_engine::cpu::Cpu>) -
         },
         pid: std::process::id(),
         host: host_name(),
-        device: "cpu".into(),
+        device,
         address: None,
         sees_run_folder: true,
     }

@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{Best as BestKey, Isolation as IsolationKey};
+use crate::config::{Best as BestKey, CudaList, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
@@ -51,6 +51,8 @@ pub struct Session {
     pub resume: Option<CheckpointId>,
     /// Where other hosts join, if there may be any.
     pub lead: Option<Lead>,
+    /// The GPUs that the ranks of this host train on, if they do.
+    pub cuda: Option<CudaList>,
     /// Whether programs read standard output.
     pub json: bool,
     /// Who shows the run to people.
@@ -69,7 +71,9 @@ pub struct Launch {
     pub start: Start,
     /// Where other hosts join, if there may be any.
     pub lead: Option<Lead>,
-    /// The GPUs that the ranks of this host train on, if they can be read.
+    /// The GPUs that the ranks of this host train on, if they do.
+    pub cuda: Option<CudaList>,
+    /// The same GPUs, if they can be read.
     pub gpus: Option<Arc<GpuWatch>>,
     /// Who listens.
     pub voice: Voice,
@@ -81,7 +85,7 @@ pub struct Launch {
 ///
 /// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
 pub fn run(launch: Launch) -> Result<(), CliError> {
-    let Launch { plan, replica, run, start, lead, gpus, voice, json } = launch;
+    let Launch { plan, replica, run, start, lead, cuda, gpus, voice, json } = launch;
     let last = plan.last_step();
     let epochs = last.0.div_ceil(plan.batches.steps_per_epoch());
     let resume = match start {
@@ -99,6 +103,7 @@ pub fn run(launch: Launch) -> Result<(), CliError> {
         run: run.name,
         resume,
         lead,
+        cuda,
         json,
         observer,
     };
@@ -346,7 +351,8 @@ impl Session {
     /// What the ranks of this host are welcomed with, and the gate at which other hosts are.
     fn welcomes(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, String), CliError> {
         let run_dir = self.run_dir.clone();
-        let mut welcome = Welcome { run_dir, hosts: None, yaml: self.plan.config.to_yaml() };
+        let (gpus, yaml) = (self.cuda.clone(), self.plan.config.to_yaml());
+        let mut welcome = Welcome { run_dir, hosts: None, gpus, yaml };
         let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, welcome.to_text())) };
         let drawn = (crate::random::u64(), crate::random::u64());
         let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
@@ -355,7 +361,8 @@ impl Session {
             .map_err(|error| refused("write to the folder of the run", &error))?;
         let samples = self.plan.opened.train.len();
         welcome.hosts = Some(Hosts { probe, samples, mesh: None });
-        let gateway = gateway.with_welcome(welcome.to_text());
+        // Other hosts have GPUs of their own, or none.
+        let gateway = gateway.with_welcome(Welcome { gpus: None, ..welcome.clone() }.to_text());
         welcome.hosts.iter_mut().for_each(|hosts| hosts.mesh = Some(mesh));
         Ok((Some(gateway), welcome.to_text()))
     }

@@ -3,7 +3,7 @@
 //! The supervisor sends it to every host; a host sends it on to its ranks, with what is its own put in. It does not know
 //! what the configuration means.
 
-use crate::config::{Config, Machine, Source};
+use crate::config::{Config, CudaList, Devices, Machine, Source};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -33,12 +33,14 @@ pub struct Hosts {
 }
 
 /// A welcome.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// The folder of the run, as its supervisor writes it.
     pub run_dir: PathBuf,
     /// What a run of several hosts needs.
     pub hosts: Option<Hosts>,
+    /// The GPUs that the ranks of the own host train on, if they do; the host itself puts them in.
+    pub gpus: Option<CudaList>,
     /// The configuration as YAML.
     pub yaml: String,
 }
@@ -53,6 +55,9 @@ impl Welcome {
             if let Some(MeshAddress { listen, reached_at }) = mesh {
                 text += &format!("# mesh {listen} {reached_at}\n");
             }
+        }
+        if let Some(gpus) = &self.gpus {
+            text += &format!("# gpus {gpus}\n");
         }
         format!("{text}{END_OF_HEAD}\n{}", self.yaml)
     }
@@ -83,8 +88,13 @@ impl Welcome {
                 Some(Hosts { probe, samples, mesh })
             }
         };
+        let gpus = match value("gpus").map(|text| Devices::parse(&text)) {
+            None => None,
+            Some(Ok(Devices::Cuda(list))) => Some(list),
+            Some(_) => return Err(wrong()),
+        };
         let run_dir = value("run_dir").ok_or_else(wrong)?.into();
-        Ok(Self { run_dir, hosts, yaml: yaml.to_owned() })
+        Ok(Self { run_dir, hosts, gpus, yaml: yaml.to_owned() })
     }
 
     /// The configuration in it.
@@ -135,11 +145,13 @@ mod tests {
     fn a_welcome_survives_its_text() {
         let mesh = MeshAddress { listen: [0, 0, 0, 0].into(), reached_at: "fd00::1".parse().unwrap() };
         let hosts = Hosts { probe: "abc".into(), samples: 1617, mesh: Some(mesh) };
+        let Ok(Devices::Cuda(list)) = Devices::parse("cuda:2,0") else { panic!("two GPUs") };
         for hosts in [None, Some(Hosts { mesh: None, ..hosts.clone() }), Some(hosts)] {
-            let welcome =
-                Welcome { run_dir: "runs/a b".into(), hosts: hosts.clone(), yaml: "seed: 7\n".into() };
-            let read = Welcome::read(&welcome.to_text()).unwrap();
-            assert_eq!((read.run_dir, read.hosts, read.yaml), (welcome.run_dir, hosts, welcome.yaml));
+            for gpus in [None, Some(list.clone())] {
+                let (hosts, yaml) = (hosts.clone(), "seed: 7\n".to_owned());
+                let welcome = Welcome { run_dir: "runs/a b".into(), hosts, gpus, yaml };
+                assert_eq!(Welcome::read(&welcome.to_text()), Ok(welcome));
+            }
         }
         assert!(Welcome::read("seed: 7\n").is_err());
     }
@@ -148,7 +160,8 @@ mod tests {
     fn a_folder_is_seen_where_the_text_of_this_life_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let hosts = |probe: &str| Some(Hosts { probe: probe.into(), samples: 1, mesh: None });
-        let welcome = |hosts| Welcome { run_dir: folder.path().to_owned(), hosts, yaml: String::new() };
+        let welcome =
+            |hosts| Welcome { run_dir: folder.path().to_owned(), hosts, gpus: None, yaml: String::new() };
         assert!(welcome(None).sees_run_folder(), "one host sees its own folder");
         assert!(!welcome(hosts("one")).sees_run_folder());
         write_probe(folder.path(), "one").unwrap();

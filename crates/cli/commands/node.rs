@@ -102,6 +102,7 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
         run.mesh = Some(MeshAddress { listen, reached_at: reached_at(listen, own) });
     }
     welcome.yaml = config.to_yaml();
+    welcome.gpus = chosen.cuda();
     let ranks = config.world.ranks;
     let geometry = Geometry::bound(replica.gradient_len(), plan.batches.micro_batches(), plan.mode());
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");

@@ -6,10 +6,10 @@ use super::print;
 use crate::arguments::Train;
 use crate::config::{Config, Isolation, Machine};
 use crate::error::CliError;
-use crate::gpus::choose_here;
+use crate::gpus::{choose_here, prepare_gpus};
 use crate::hosts::{HostsPlan, Lead};
 use crate::plan::{Own, Plan};
-use crate::recipe::profile;
+use crate::recipe::{CUDA, profile};
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
@@ -38,8 +38,16 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     let chosen = choose_here(&request.config)?;
     let mut plan = Plan::open(&request.config, own)?;
     let mut replica = plan.replica()?;
-    chosen.has_room(&plan.config, replica.memory().total())?;
     let voice = Voice::new(arguments.output.quiet);
+    chosen.has_room(&plan.config, replica.memory().total())?;
+    if let Some(list) = chosen.cuda() {
+        voice.say("  kernels  being compiled where this machine has none yet; that may take a minute, once");
+        prepare_gpus(&list).map_err(|error| {
+            let (message, hint) =
+                error.split_once("\nhint: ").unwrap_or((&error, "devices=cpu trains on the cores"));
+            request.config.problem("devices", message).hint(hint)
+        })?;
+    }
     let lead = match hosts {
         Some(hosts) => Some(lead(hosts, &plan.config)?),
         None => {
@@ -62,7 +70,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     voice.say(&banner(&plan, &replica, Some(&run), (machine, &chosen)));
     let other_bits = match &request.start {
-        Start::Resume(id) => note_of_other_bits(&run, *id, &replica),
+        Start::Resume(id) => note_of_other_bits(&run, *id, &replica, chosen.cuda().is_some()),
         Start::Fresh | Start::Fork { .. } => None,
     };
     for note in request.notes.iter().chain(&other_bits).chain(&chosen.note()) {
@@ -78,6 +86,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         run,
         start: request.start,
         lead,
+        cuda: chosen.cuda(),
         gpus: chosen.watch(),
         voice,
         json: arguments.output.json,
@@ -109,11 +118,21 @@ fn make_folder(place: &Place) -> Result<RunFolder, CliError> {
 }
 
 /// What to say when a run goes on with another arithmetic than its checkpoint was computed with.
-fn note_of_other_bits(run: &RunFolder, id: CheckpointId, replica: &ModelReplica<Cpu>) -> Option<String> {
+fn note_of_other_bits(
+    run: &RunFolder,
+    id: CheckpointId,
+    replica: &ModelReplica<Cpu>,
+    on_gpus: bool,
+) -> Option<String> {
     // A checkpoint that cannot be read is the ranks' to report: they load it.
     let manifest = FileStore::new(&run.path).open(id, Check::Sizes).ok()?.into_manifest();
     let (then, now) = (manifest.fingerprint, profile(replica).fingerprint.to_string());
-    (arithmetic(&then) != arithmetic(&now)).then(|| {
+    // Only a rank can tell which arithmetic its GPU has; that it is not the CPU's is certain.
+    let (differs, now) = match on_gpus {
+        true => (!then.starts_with(CUDA), "a GPU".to_owned()),
+        false => (arithmetic(&then) != arithmetic(&now), now),
+    };
+    differs.then(|| {
         format!(
             "checkpoint {id} was computed by {then}, this is {now}: the bits of the result will differ from \
              those of a run that never stopped"

@@ -166,6 +166,15 @@ fn out_of_range(number: u32, count: usize, inventory: &Inventory) -> Refused {
 }
 
 impl Chosen {
+    /// The GPUs, if it is some.
+    #[must_use]
+    pub fn cuda(&self) -> Option<CudaList> {
+        match self {
+            Self::Cpu { .. } => None,
+            Self::Gpus { list, .. } => Some(list.clone()),
+        }
+    }
+
     /// Begins to read the GPUs that were chosen, if there are some and they can be read.
     #[must_use]
     pub fn watch(&self) -> Option<Arc<GpuWatch>> {

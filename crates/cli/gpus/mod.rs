@@ -5,11 +5,13 @@
 mod bus;
 mod choose;
 mod inventory;
+mod open;
 mod visible;
 
 pub use bus::on_the_bus;
 pub use choose::{Chosen, Host, choose};
 pub use inventory::Inventory;
+pub use open::{open_gpu, prepare_gpus};
 pub use visible::{Visible, visible};
 
 use crate::config::{Config, Problem};

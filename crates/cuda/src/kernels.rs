@@ -33,6 +33,17 @@ pub struct File {
     pub parts: &'static [Part],
 }
 
+/// A number that is another one when a kernel is: the beginning of a digest of all sources.
+#[must_use]
+pub fn revision() -> u32 {
+    let mut hasher = blake3::Hasher::new();
+    FILES.iter().for_each(|file| {
+        hasher.update(file.source().as_bytes());
+    });
+    let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
 /// A kernel.
 #[derive(Debug)]
 pub struct Kernel {

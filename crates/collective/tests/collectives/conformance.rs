@@ -5,6 +5,7 @@
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{Backend, Chunks, Membership, Mode, Op, Sequence};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};
+use std::collections::BTreeSet;
 
 /// Makes a backend for each rank: of these ranges, for steps of these counts, with slots of this length.
 pub type Make<'a> = &'a dyn Fn(&[MicroRange], &[u32], usize, Mode) -> Vec<Box<dyn Backend>>;
@@ -115,7 +116,7 @@ pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], m
                 let mut chunk = Chunks::even(len, world).chunk(owner);
                 assert!(chunk.all(|i| gathered[i] == mark(owner, i)), "{len} floats of {world} ranks");
             }
-            for from in [0, world / 2, world - 1] {
+            for from in BTreeSet::from([0, world / 2, world - 1]) {
                 fill(&mut *backend, rank);
                 run(&mut *backend, 3 + from as u64, Op::Broadcast { from: Rank(from as u32) });
                 assert!(is_of(&mut *backend, from), "rank {rank} of {world} from {from}, {len} floats");

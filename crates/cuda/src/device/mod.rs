@@ -2,11 +2,12 @@
 //!
 //! An operation returns when its kernels are on the stream. What the host reads (losses, sums, flags, indices) comes through
 //! a small pinned buffer, behind the stream. After a failure nothing is launched any more; the next wait or read panics with
-//! the driver's words, and [`CudaDevice::check`] tells them without a panic.
+//! the driver's words (a `String`), and [`CudaDevice::check`] tells them without a panic.
 //!
 //! It does not know who shares the GPU.
 
 mod operations;
+mod own_memory;
 mod workspace;
 
 use crate::driver::{DriverError, Gpu, Stream};

@@ -51,17 +51,27 @@ impl Context {
     ///
     /// *Errors*: there is none of this number, or somebody else has it. *Blocks* while the driver sets it up.
     pub fn open(driver: &Driver, ordinal: usize) -> Result<Arc<Self>, DriverError> {
+        let about = Self::look(driver, ordinal)?;
+        let (mut device, mut raw) = (0, ptr::null_mut());
+        // SAFETY: the driver is initialised; places outlive the calls.
+        told("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
+        // SAFETY: as above.
+        told("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
+        Ok(Arc::new(Self { raw, device, about, failure: OnceLock::new() }))
+    }
+
+    /// What a device is, without taking hold of it.
+    ///
+    /// *Errors*: there is none of this number.
+    pub fn look(driver: &Driver, ordinal: usize) -> Result<About, DriverError> {
         let count = driver.count()?;
         if ordinal >= count {
             return Err(DriverError::NoDevice { ordinal, count });
         }
-        let (mut device, mut raw) = (0, ptr::null_mut());
-        // SAFETY: the driver is initialised; places outlive the calls.
+        let mut device = 0;
+        // SAFETY: the driver is initialised; the place outlives the call.
         told("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
-        let about = about(device, ordinal)?;
-        // SAFETY: as above.
-        told("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
-        Ok(Arc::new(Self { raw, device, about, failure: OnceLock::new() }))
+        about(device, ordinal)
     }
 
     /// What the device is.

@@ -57,6 +57,13 @@ impl Gpu {
         Ok((Arc::new(gpu), loaded))
     }
 
+    /// Compiles the kernels for an architecture that are not in the cache, so that whoever opens such a GPU next need not.
+    ///
+    /// *Errors*: of the compiler. *Blocks*: seconds, the first time.
+    pub fn prepare(nvrtc: &Nvrtc, cache: &KernelCache, architecture: &str) -> Result<Loaded, GpuError> {
+        Ok(images(nvrtc, cache, architecture)?.1)
+    }
+
     /// The device's context.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {

@@ -1,0 +1,70 @@
+//! Opens GPUs: the driver and the compiler of kernels are found, the kernels come from the cache or are compiled.
+
+use super::least;
+use crate::config::CudaList;
+use dtrain_cuda::driver::{Context, Driver, Gpu, KernelCache, Loaded};
+use dtrain_cuda::nvrtc::Nvrtc;
+use dtrain_locate::{Environment, Finder, Library};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What every GPU of a host is opened with.
+struct Tools {
+    driver: Driver,
+    nvrtc: Nvrtc,
+    cache: KernelCache,
+}
+
+impl Tools {
+    fn find() -> Result<Self, String> {
+        let finder = Finder::new(Environment::here());
+        let find = |library: Library| -> Result<PathBuf, String> {
+            let finding = finder.find(library, least(library).as_ref());
+            let sentence = finding.sentence();
+            let hint = "`dtrain doctor` says how to get it; devices=cpu trains on the cores";
+            let missing = || format!("{}: {sentence}\nhint: {hint}", library.name());
+            finding.found.map(|found| found.path).ok_or_else(missing)
+        };
+        let driver = Driver::open(Some(&find(Library::Driver)?)).map_err(|error| error.to_string())?;
+        let nvrtc = Nvrtc::load(&find(Library::Nvrtc)?).map_err(|error| error.to_string())?;
+        Ok(Self { driver, nvrtc, cache: KernelCache::of_user() })
+    }
+}
+
+fn tell(loaded: &Loaded) {
+    tracing::debug!(compiled = loaded.compiled, cached = loaded.cached, "kernels");
+    if let Some(why) = &loaded.not_kept {
+        tracing::warn!(why, "compiled kernels could not be kept for the next start");
+    }
+}
+
+/// Sees to it that GPUs can be opened at once: ranks are waited for, and a compiler may take longer than that. No memory of a
+/// GPU is taken.
+///
+/// *Errors*: a sentence for people, with a hint. *Blocks* while the driver wakes up and, the first time, while kernels are
+/// compiled.
+pub fn prepare_gpus(list: &CudaList) -> Result<(), String> {
+    let tools = Tools::find()?;
+    let mut architectures = BTreeSet::new();
+    for number in list.numbers() {
+        let about = Context::look(&tools.driver, *number as usize);
+        architectures.insert(about.map_err(|error| format!("cuda:{number}: {error}"))?.architecture());
+    }
+    for architecture in architectures {
+        let prepared = Gpu::prepare(&tools.nvrtc, &tools.cache, &architecture);
+        tell(&prepared.map_err(|error| error.to_string())?);
+    }
+    Ok(())
+}
+
+/// The GPU of this number among those that this process sees.
+///
+/// *Errors*: a sentence for people, with a hint. *Blocks* as [`prepare_gpus`].
+pub fn open_gpu(number: u32) -> Result<Arc<Gpu>, String> {
+    let Tools { driver, nvrtc, cache } = Tools::find()?;
+    let opened = Gpu::open(&driver, number as usize, &nvrtc, &cache);
+    let (gpu, loaded) = opened.map_err(|error| error.to_string())?;
+    tell(&loaded);
+    Ok(gpu)
+}

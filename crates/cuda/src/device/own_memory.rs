@@ -1,0 +1,58 @@
+//! This device's memory as the engine's replica wants it.
+
+use super::CudaDevice;
+use crate::driver::{Buffer, DriverError};
+use crate::memory::{Element, Slice, SliceMut};
+use dtrain_engine::{EngineError, OwnMemory};
+
+fn told(error: DriverError) -> EngineError {
+    EngineError::Device(error.to_string())
+}
+
+impl CudaDevice {
+    /// Zeroed memory.
+    fn zeros<T: Element>(&self, len: usize) -> Result<Buffer<T>, EngineError> {
+        let buffer = Buffer::new(self.gpu().context(), len).map_err(told)?;
+        // SAFETY: it is as long, nobody else knows of it yet, and it is freed behind all work.
+        let filled = unsafe { self.stream().fill(buffer.address(), len * size_of::<T>() / 4, 0) };
+        filled.map_err(told)?;
+        Ok(buffer)
+    }
+}
+
+impl OwnMemory for CudaDevice {
+    type Floats = Buffer<f32>;
+    type Words = Buffer<u32>;
+
+    fn floats(&self, len: usize) -> Result<Buffer<f32>, EngineError> {
+        self.zeros(len)
+    }
+
+    fn words(&self, len: usize) -> Result<Buffer<u32>, EngineError> {
+        self.zeros(len)
+    }
+
+    fn look(memory: &Buffer<f32>) -> Slice<'_, f32> {
+        memory.read()
+    }
+
+    fn take(memory: &mut Buffer<f32>) -> SliceMut<'_, f32> {
+        memory.write()
+    }
+
+    fn ids(memory: &Buffer<u32>) -> Slice<'_, u32> {
+        memory.read()
+    }
+
+    fn send(&self, from: &[f32], to: &mut Buffer<f32>) -> Result<(), EngineError> {
+        self.upload(from, to.write().part(0..from.len())).map_err(told)
+    }
+
+    fn send_ids(&self, from: &[u32], to: &mut Buffer<u32>) -> Result<(), EngineError> {
+        self.upload(from, to.write().part(0..from.len())).map_err(told)
+    }
+
+    fn fetch(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), EngineError> {
+        self.download(from.read().part(0..to.len()), to).map_err(told)
+    }
+}

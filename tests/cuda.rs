@@ -1,0 +1,174 @@
+//! Training on GPUs, where there is none: on the driver and the compiler of `crates/fake-cuda`, which this test lays where a
+//! user's libraries would be found. Judged from outside: digests, pids, events, exit codes.
+//!
+//! The kernels run on the CPU, one thread of a block after the other: so the models are small and the runs short.
+
+mod harness;
+
+use harness::{CNN, Finished, GPT, MLP, Running, Signal, dtrain, finish, folder, lives, output, signal};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A folder to run in, and the libraries of a machine with two GPUs.
+struct Machine {
+    folder: TempDir,
+    libraries: TempDir,
+}
+
+impl Machine {
+    /// `None`, and a word, without a C++ compiler: the fake compiler needs one.
+    fn new() -> Option<Self> {
+        let works =
+            |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
+        if !["c++", "g++", "clang++"].iter().any(works) {
+            eprintln!("skipped: there is no C++ compiler");
+            return None;
+        }
+        let libraries = tempfile::tempdir().unwrap();
+        // Cargo builds it as a dependency of these tests, beside them.
+        let fake = std::env::current_exe().unwrap().with_file_name("libfake_cuda.so");
+        for name in ["libcuda.so.1", "libnvrtc.so.13"] {
+            std::os::unix::fs::symlink(&fake, libraries.path().join(name)).unwrap();
+        }
+        Some(Self { folder: folder(), libraries })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn equip(&self, mut command: Command) -> Command {
+        command.env("DTRAIN_LIBRARY_PATH", self.libraries.path()).env("DTRAIN_LIBRARY_ONLY", "1");
+        // Compiled once for all tests and runs, as a user's are.
+        command.env("XDG_CACHE_HOME", PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cuda"));
+        command.env_remove("CUDA_VISIBLE_DEVICES");
+        command
+    }
+
+    fn command(&self, settings: &str) -> Command {
+        self.equip(dtrain(self.path(), &format!("train --json {settings}")))
+    }
+
+    fn train(&self, settings: &str) -> Finished {
+        finish(self.command(settings))
+    }
+
+    /// Trains with a variable of the fake driver.
+    fn hurt(&self, variable: &str, value: &str, settings: &str) -> Finished {
+        let mut command = self.command(settings);
+        command.env(variable, value);
+        finish(command)
+    }
+}
+
+fn devices(run: &Finished) -> BTreeSet<String> {
+    run.events("rank_started").map(|event| event["device"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
+    let Some(machine) = Machine::new() else { return };
+    for model in [MLP, CNN, GPT] {
+        let one = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
+        assert_eq!(devices(&one).len(), 1);
+        for how in [
+            "devices=cuda:0 ranks=2",
+            "devices=cuda:0 ranks=3 isolation=thread",
+            "devices=cuda:0,1",
+            "devices=cuda:1,0 ranks=5",
+        ] {
+            let run = machine.train(&format!("{model} steps=3 {how}"));
+            assert_eq!(run.digest(), one.digest(), "{model} {how}");
+            assert_eq!(run.steps(), [1, 2, 3]);
+            let gpus = if how.contains(',') { 2 } else { 1 };
+            assert_eq!(devices(&run).len(), gpus, "{how}");
+        }
+        let cpu = machine.train(&format!("{model} steps=3 devices=cpu"));
+        assert_eq!(devices(&cpu), BTreeSet::from(["cpu".to_owned()]));
+    }
+}
+
+#[test]
+fn a_rank_on_a_gpu_that_is_killed_costs_no_step_and_no_bit() {
+    let Some(machine) = Machine::new() else { return };
+    let whole = machine.train(&format!("{CNN} steps=12 devices=cuda:0,1 ranks=3"));
+    let mut running = Running::of(machine.command(&format!("{CNN} steps=12 devices=cuda:0,1 ranks=3")));
+    running.wait_for_step(2);
+    let pids = running.rank_pids();
+    signal(Signal::KILL, pids[1]);
+    running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
+    assert!(lives(pids[0]) && lives(pids[2]), "the others go on");
+    let hurt = running.finish();
+    assert_eq!(hurt.steps(), (1..=12).collect::<Vec<_>>());
+    assert_eq!(hurt.digest(), whole.digest());
+}
+
+#[test]
+fn a_checkpoint_of_a_gpu_is_gone_on_with_on_a_gpu_to_the_bit_and_on_a_cpu_with_a_word() {
+    let Some(machine) = Machine::new() else { return };
+    let half = format!("{MLP} checkpoint.every=4~steps devices=cuda:0");
+    let whole = machine.train(&format!("{half} steps=8 name=whole"));
+    machine.train(&format!("{half} steps=8 name=again")).succeeded();
+    let newest = machine.path().join("runs/again/checkpoints");
+    let names = std::fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().path());
+    let last = names.filter(|path| path.to_string_lossy().ends_with("s000008")).next().unwrap();
+    std::fs::remove_dir_all(last).unwrap();
+    let resumed = machine.train(&format!("{half} steps=8 name=again ranks=2 --resume"));
+    assert_eq!(resumed.steps(), [5, 6, 7, 8], "{}", resumed.stderr);
+    assert_eq!(resumed.digest(), whole.digest());
+    assert!(!resumed.stderr.contains("the bits of the result will differ"), "{}", resumed.stderr);
+    let names = std::fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().path());
+    let last = names.filter(|path| path.to_string_lossy().ends_with("s000008")).next().unwrap();
+    std::fs::remove_dir_all(last).unwrap();
+    let elsewhere =
+        machine.train(&format!("{MLP} checkpoint.every=4~steps devices=cpu steps=8 name=again --resume"));
+    elsewhere.succeeded();
+    elsewhere.said("the bits of the result will differ");
+}
+
+#[test]
+fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
+    let Some(machine) = Machine::new() else { return };
+    for (variable, value, words) in [
+        ("FAKE_CUDA_FAIL", "kernel:40:700", ["code 700", "rank "]),
+        ("FAKE_CUDA_FAIL", "cuModuleLoadData:1:209", ["code 209", "hint: "]),
+        ("FAKE_CUDA_MEMORY", "2000000", ["bytes left", "hint: "]),
+        ("FAKE_CUDA_DEVICES", "0", ["no GPU", "hint: "]),
+    ] {
+        let settings = format!("{MLP} steps=3 devices=cuda:0 ranks=2 max_restarts=1 detect=300ms");
+        let failed = machine.hurt(variable, value, &settings);
+        assert!(
+            matches!(failed.code, Some(1..=3)),
+            "{variable}={value}: {:?}\n{}",
+            failed.code,
+            failed.stderr
+        );
+        for words in words {
+            failed.said(words);
+        }
+        assert!(!failed.stderr.contains("RUST_BACKTRACE"), "{}", failed.stderr);
+    }
+    let (old, _) = {
+        let command = machine.equip(dtrain(machine.path(), &format!("train {MLP} steps=3 devices=cuda:0")));
+        let mut command = command;
+        command.env("FAKE_CUDA_VERSION", "11040");
+        (finish(command), ())
+    };
+    old.ended_with(2);
+    old.said("too old");
+}
+
+#[test]
+fn a_program_s_own_model_and_a_machine_without_gpus_stay_on_the_cpu() {
+    let folder = folder();
+    let mut command = dtrain(folder.path(), &format!("train --json {MLP} steps=3 devices=cuda:0"));
+    command.env("DTRAIN_LIBRARY_ONLY", "1").env("DTRAIN_LIBRARY_PATH", folder.path());
+    let refused = finish(command);
+    refused.ended_with(2);
+    refused.said("hint: ");
+    assert!(!folder.path().join("runs").exists(), "nothing is written");
+    let (plan, _) = output(folder.path(), &format!("plan {MLP} devices=auto"));
+    plan.succeeded();
+}
