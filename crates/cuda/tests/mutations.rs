@@ -35,6 +35,8 @@ static CHANGES: &[Change] = &[
     (&FINITE_ALL, "parts[i] != 0", "parts[i] == 0", sums::all_finite),
     (&SQUARE_PARTS, "sum + v * v", "sum - v * v", sums::sum_of_squares),
     (&SUM_IN_ORDER, "total + some[i]", "total - some[i]", sums::sum_of_squares),
+    (&SUM_TREE, "below[depth - 1] + top", "below[depth - 1] - top", tree::sum_tree),
+    (&SUM_TREE, "top + address(leaves", "top - address(leaves", tree::sum_tree),
     (&COLUMN_PARTS, "sum + x[(u64)row", "sum - x[(u64)row", sums::column_sums),
     (&PLANE_PARTS, "sum + x[(i / area", "sum - x[(i / area", conv::conv2d_weight_gradient),
     (&SUM_PARTS, "sum + parts[part", "sum - parts[part", sums::column_sums),
