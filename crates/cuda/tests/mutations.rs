@@ -233,6 +233,7 @@ files! {
     a_wrong_update_is_noticed: "update.cu",
     a_wrong_check_of_finiteness_is_noticed: "finite.cu",
     a_wrong_norm_is_noticed: "squares.cu",
+    a_wrong_sum_in_tree_order_is_noticed: "sum_tree.cu",
     a_wrong_column_sum_is_noticed: "column_sums.cu",
     a_wrong_layer_norm_is_noticed: "layer_norm.cu",
     a_wrong_batch_norm_is_noticed: "batch_norm.cu",
