@@ -1,13 +1,17 @@
 //! Ranks that share one GPU: algorithm x world x length x cut, against the plain tree, as every backend between threads.
 
-use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
+use crate::plain::{
+    before_copy, bits, compute, copies, gradient, is_copied, reference, reference_trailer, trailer, tree,
+};
 use crate::support::{Fake, gpu};
 use dtrain_collective::{
     Aborter, Arena, Backend, Chunks, CollectiveError, Geometry, HostArena, Membership, Mode, Op, Sequence,
 };
 use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend, SameDeviceError};
 use dtrain_cuda::driver::{Gpu, Stream};
-use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
+use dtrain_cuda::{CudaDevice, Slice, SliceMut};
+use dtrain_engine::device::Device;
+use dtrain_types::{Generation, Merger, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::sync::Arc;
 
 const WORLDS: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16];
@@ -422,4 +426,70 @@ fn kernels_reach_a_slot_where_it_lies_and_see_what_was_leased() {
     let (sum, kept) = slots.lease_pair(0, 1);
     assert!(sum.iter().all(|x| *x == 3.5) && kept.iter().all(|x| *x == 2.0));
     assert_eq!(HostArena::new(geometry).on_device(0), None);
+}
+
+/// Computes micro-batches as a step on a GPU does: nothing is leased, and roots are merged by kernels.
+fn compute_there(
+    backend: &mut dyn Backend,
+    device: &CudaDevice,
+    range: MicroRange,
+    count: u32,
+) -> Vec<Trailer> {
+    let geometry = backend.arena().geometry();
+    let mut at = |slot| backend.arena().on_device(slot).expect("it lies on the device");
+    let merge = |left: u64, right: u64| {
+        // SAFETY: two slots of this rank, on whose stream this is put.
+        let (left, right) = unsafe { (SliceMut::new(left, geometry.len), Slice::new(right, geometry.len)) };
+        device.add_to(right, left);
+    };
+    let roots = dtrain_types::roots(range, count);
+    for (index, root) in roots.iter().enumerate() {
+        let mut merger = Merger::default();
+        for m in root.lo..root.hi {
+            let values: Vec<f32> = (0..geometry.len).map(|i| gradient(m, i)).collect();
+            // SAFETY: a slot of this rank.
+            let slot = unsafe { SliceMut::new(at(geometry.slot(index, merger.next_buffer())), geometry.len) };
+            device.upload(&values, slot).expect("a device that works");
+            merger.push(|left, right| merge(at(geometry.slot(index, left)), at(geometry.slot(index, right))));
+        }
+        merger.finish(|left, right| merge(at(geometry.slot(index, left)), at(geometry.slot(index, right))));
+    }
+    roots.iter().map(|root| tree(root.lo, root.hi, &trailer, &|a, b| a.merge(&b))).collect()
+}
+
+#[test]
+fn steps_computed_by_kernels_have_the_bits_of_the_plain_tree() {
+    let Some(gpu) = gpu() else { return };
+    let (counts, len) = ([16, 9, 1], 777);
+    for world in [1, 2, 3, 5] {
+        for ranges in cuts(16, world) {
+            let arena = arena(&gpu, ranges.len(), Geometry::plan(len, &ranges, &counts, Mode::Exact));
+            let fake = Fake::new();
+            let lazy = fake.lazy();
+            let devices: Vec<CudaDevice> =
+                ranges.iter().map(|_| CudaDevice::new(&gpu).expect("a stream")).collect();
+            drop(lazy);
+            let backend = |(rank, device): (usize, &CudaDevice)| {
+                let membership = membership(1, rank, &ranges);
+                SameDeviceBackend::new(&arena, device.stream(), membership, Mode::Exact, &counts)
+                    .expect("it fits")
+            };
+            let made = devices.iter().enumerate().map(backend).collect();
+            on_threads(made, |rank, mut backend| {
+                for (seq, &count) in counts.iter().enumerate() {
+                    let trailers = compute_there(&mut backend, &devices[rank], ranges[rank], count);
+                    let op = Op::AllReduce { micro_batches: count, trailers: &trailers };
+                    backend.start(Sequence(seq as u64), &op).expect("a sound start");
+                    assert_eq!(backend.finish(Sequence(seq as u64)), Ok(reference_trailer(count)));
+                    let address = backend.arena().on_device(0).expect("it lies on the device");
+                    let mut sum = vec![0.0; len];
+                    // SAFETY: a slot of this rank, and no collective runs.
+                    devices[rank]
+                        .download(unsafe { Slice::new(address, len) }, &mut sum)
+                        .expect("a device that works");
+                    assert!(bits(&sum) == reference(len, count), "rank {rank} of {world}, {count}");
+                }
+            });
+        }
+    }
 }
