@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("nccl", &["types", "collective", "nccl-sys"]),
     ("fake-nccl", &["nccl-sys"]),
     ("fake-cuda", &[]),
-    ("cuda", &["types", "collective", "engine"]),
+    ("cuda", &["types", "collective", "engine", "nccl"]),
     ("sim", &["types", "engine", "collective", "protocol", "checkpoint"]),
     (
         "runtime",

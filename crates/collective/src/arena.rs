@@ -16,6 +16,13 @@ pub trait Arena: Send {
 
     /// Lends two slots at once, for a merge. *Panics* if they are the same or there is no such slot.
     fn lease_pair(&mut self, left: usize, right: usize) -> (&mut [f32], &mut [f32]);
+
+    /// Where a slot begins in the memory of a device that the host cannot reach, for kernels on that device; `None` where
+    /// the slot itself is leased. What such an arena leases is a copy of the slot: fetched with the lease, and put back
+    /// when the slot is asked for here or a collective starts. *Panics* if there is no such slot.
+    fn on_device(&mut self, _slot: usize) -> Option<u64> {
+        None
+    }
 }
 
 /// The slots of one rank as a machine sees them in a collective: part by part.

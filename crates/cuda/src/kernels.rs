@@ -144,6 +144,9 @@ kernels! {
         SQUARE_PARTS "square_parts" 256 "fDlr"
         SUM_IN_ORDER "sum_in_order" 256 "dDu"
     }
+    SUM_TREE_CU "sum_tree.cu" [] {
+        SUM_TREE "sum_tree" 256 "iiiuul"
+    }
     COLUMN_SUMS_CU "column_sums.cu" ["sums.cuh"] {
         COLUMN_PARTS "column_parts" 256 "fFuu"
         PLANE_PARTS "plane_parts" 256 "fFuuu"

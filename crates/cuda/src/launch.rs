@@ -182,3 +182,10 @@ pub unsafe trait Queue {
     /// Runs a kernel.
     fn launch(&self, launch: &Launch);
 }
+
+// SAFETY: the queue that it shares keeps the promise.
+unsafe impl<Q: Queue + ?Sized> Queue for std::sync::Arc<Q> {
+    fn launch(&self, launch: &Launch) {
+        (**self).launch(launch);
+    }
+}

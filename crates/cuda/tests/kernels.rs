@@ -24,7 +24,7 @@ const DROPOUT: &[Check] = &[elementwise::dropout];
 const BF16: &[Check] = &[elementwise::bf16];
 const UPDATES: &[Check] = &[update::adamw, update::sgd, update::blend];
 const SUMS: &[Check] =
-    &[sums::column_sums, sums::sum_of_squares, sums::sum_of_many_squares, sums::all_finite];
+    &[sums::column_sums, sums::sum_of_squares, sums::sum_of_many_squares, sums::all_finite, tree::sum_tree];
 const LAYER_NORM: &[Check] = &[norms::layer_norm, norms::layer_norm_gradient];
 const BATCH_NORM: &[Check] = &[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient];
 const LOSSES: &[Check] =

@@ -212,6 +212,7 @@ impl<D: Device> NcclBackend<D> {
             }
         };
         self.progress.begin(intent);
+        self.held.as_mut().expect("only the end takes it").arena.settle()?;
         let generation = self.plans.membership().generation;
         record::write(self.letter(self.map.rank), generation, intent, trailers);
         self.tell()?;

@@ -56,6 +56,11 @@ pub struct DeviceError(pub String);
 pub trait DeviceArena: Arena {
     /// Where a slot begins. *Panics* if there is no such slot.
     fn address(&self, slot: usize) -> Address;
+
+    /// Puts on the stream what the host wrote into leases that are copies of slots; nothing where a lease is the slot.
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }
 
 /// A device with one stream, as far as collectives need it. Work is done in the order in which it was put on the stream.

@@ -20,19 +20,19 @@ use workspace::Workspace;
 pub struct CudaDevice {
     /// First, so that it is freed while its stream is there.
     workspace: Mutex<Workspace>,
-    stream: Stream,
+    stream: Arc<Stream>,
 }
 
 impl CudaDevice {
     /// A stream on a GPU, with a workspace that grows with the first pass. *Errors*: of the driver.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
-        let stream = Stream::new(gpu)?;
+        let stream = Arc::new(Stream::new(gpu)?);
         Ok(Self { workspace: Mutex::new(Workspace::new(gpu.context())?), stream })
     }
 
-    /// The stream that every operation is put on.
+    /// The stream that every operation is put on; a backend may put its collectives there too.
     #[must_use]
-    pub fn stream(&self) -> &Stream {
+    pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
     }
 

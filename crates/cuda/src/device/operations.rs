@@ -28,15 +28,25 @@ fn loss_want(rows: usize) -> Want {
 }
 
 impl CudaDevice {
-    /// Runs a loss with its scratch, and reads the sums.
-    fn loss(&self, rows: usize, run: impl FnOnce(LossRows<'_>, LossTotals<'_>)) -> LossSums {
+    /// Runs a loss with class weights, if there are any, and its scratch, and reads the sums.
+    fn loss(
+        &self,
+        rows: usize,
+        weights: &[f32],
+        run: impl FnOnce(Option<Ref<'_>>, LossRows<'_>, LossTotals<'_>),
+    ) -> LossSums {
         let mut workspace = self.workspace();
+        let weights = (!weights.is_empty()).then(|| {
+            let address = or_panic(workspace.weights(self.stream(), weights));
+            // SAFETY: they lie there, and stay at least as long as the workspace is locked: until the sums are read.
+            unsafe { Slice::new(address, weights.len()) }
+        });
         let mut parts = or_panic(workspace.parts(loss_want(rows)));
         // SAFETY: the workspace is locked until the sums are read.
         let (sums, counts, values, words) =
             unsafe { (parts.take::<f64>(2), parts.take::<u32>(2), parts.take(2 * rows), parts.take(rows)) };
         let (at_sums, at_counts) = (sums.address(), counts.address());
-        run(LossRows { values, counts: words }, LossTotals { sums, counts });
+        run(weights, LossRows { values, counts: words }, LossTotals { sums, counts });
         let (mut sums, mut counts) = ([0.0f64; 2], [0u32; 2]);
         or_panic(workspace.download(self.stream(), at_sums, &mut sums));
         or_panic(workspace.download(self.stream(), at_counts, &mut counts));
@@ -329,15 +339,9 @@ impl Device for CudaDevice {
         targets: Ids<'_>,
         d: Option<Mut<'_>>,
     ) -> LossSums {
-        let weights = options.class_weights;
-        let class_weights = (!weights.is_empty()).then(|| {
-            let address = or_panic(self.workspace().weights(self.stream(), weights));
-            // SAFETY: they lie there, and stay until other weights are asked for, which are written behind this loss.
-            unsafe { Slice::new(address, weights.len()) }
-        });
-        let CrossEntropy { label_smoothing, ignore_index, .. } = *options;
-        let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index };
-        self.loss(shape.rows, |rows, totals| {
+        let CrossEntropy { label_smoothing, ignore_index, class_weights } = *options;
+        self.loss(shape.rows, class_weights, |class_weights, rows, totals| {
+            let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index };
             kernels::cross_entropy(self.stream(), shape, &options, logits, targets, d, rows, totals);
         })
     }
@@ -354,7 +358,7 @@ impl Device for CudaDevice {
     }
 
     fn squared_error(&self, shape: Rows, outputs: Ref<'_>, targets: Ref<'_>, d: Option<Mut<'_>>) -> LossSums {
-        self.loss(shape.rows, |rows, totals| {
+        self.loss(shape.rows, &[], |_, rows, totals| {
             kernels::squared_error(self.stream(), shape, outputs, targets, d, rows, totals);
         })
     }

@@ -15,6 +15,7 @@ mod norms;
 mod pooling;
 mod product;
 mod sums;
+mod tree;
 mod update;
 
 pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
@@ -34,6 +35,7 @@ pub use product::{linear, product};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, sum_of_squares, sum_of_squares_scratch,
 };
+pub use tree::{TreeSum, program, sum_tree, table};
 pub use update::{adamw, blend, sgd};
 
 /// Threads of a block of most kernels.

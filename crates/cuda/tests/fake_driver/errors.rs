@@ -19,11 +19,39 @@ fn no_driver_is_an_error_with_a_hint() {
     assert!(matches!(error, DriverError::NoDriver { .. }), "{error:?}");
 }
 
+#[test]
+fn another_driver_than_the_one_that_is_open_is_refused() {
+    driver();
+    let folder = tempfile::tempdir().expect("a folder");
+    let other = folder.path().join("libcuda.so.1");
+    std::fs::copy(library_path(), &other).expect("a copy");
+    let error = Driver::open(Some(&other)).unwrap_err();
+    assert_eq!(error, DriverError::AnotherDriver { path: other });
+}
+
+#[test]
+fn a_driver_that_lacks_a_function_is_refused_by_its_name() {
+    // A copy in whose table of symbols a function has another name.
+    let mut bytes = std::fs::read(library_path()).expect("the fake driver");
+    let name = b"\0cuMemsetD32Async\0";
+    let places = bytes.windows(name.len()).enumerate().filter(|(_, found)| found == name);
+    let places: Vec<usize> = places.map(|(at, _)| at).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|at| bytes[at + 1] = b'x');
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("libcuda.so.1");
+    std::fs::write(&path, bytes).expect("a temporary file");
+    let path = path.to_str().expect("a plain path");
+    let said = child("errors::open_the_driver", &[("DTRAIN_TEST_DRIVER", path)]);
+    assert!(said.contains("refused: the CUDA driver has no function cuMemsetD32Async hint: "), "{said}");
+}
+
 /// What the children of the next tests do.
 #[test]
 fn open_the_driver() {
     if is_child() {
-        let opened = Driver::open(Some(&library_path())).and_then(|driver| Context::open(&driver, 1));
+        let path = std::env::var_os("DTRAIN_TEST_DRIVER").map_or_else(library_path, Into::into);
+        let opened = Driver::open(Some(&path)).and_then(|driver| Context::open(&driver, 1));
         match opened {
             Ok(context) => println!("\nopened {:?} for {}", context.about(), context.about().architecture()),
             Err(error) => println!("\nrefused: {}", error.to_string().replace('\n', " ")),

@@ -9,8 +9,14 @@ mod stand_in;
 mod cached;
 mod errors;
 mod model;
+mod nccl;
 mod operations;
 mod rig;
+mod same_device;
 mod streams;
 mod suites;
 mod support;
+
+// The same made-up gradients and plain sums that the pure machines are held against.
+#[path = "../../../collective/tests/collectives/plain.rs"]
+mod plain;

@@ -39,7 +39,7 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
 
 #[test]
 fn sums_norms_and_losses_do_the_same_through_the_driver() {
-    hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite]);
+    hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite, tree::sum_tree]);
     hold(&[norms::layer_norm, norms::layer_norm_gradient]);
     hold(&[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient]);
     hold(&[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max]);

@@ -17,6 +17,7 @@ pub mod pooling;
 pub mod product;
 pub mod stacking;
 pub mod sums;
+pub mod tree;
 pub mod update;
 
 pub use build::{Mutation, StandIn};
