@@ -141,6 +141,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         resume: None,
         lead: None,
         json: false,
+        gpus: None,
         observer: Box::new(Watcher(Arc::clone(&looks))),
     };
     let ended = session.run().map_err(|error| error.render()).expect("the run begins");

@@ -1,11 +1,8 @@
 //! The choice of devices on made-up hosts.
 
-#[path = "../../../tests/harness/fake_libraries.rs"]
-#[allow(dead_code)]
-mod fake_libraries;
-
 use super::*;
 use crate::config::Machine;
+use crate::fake_libraries;
 use dtrain_locate::{Finding, Found, Library, Origin, Refused as File, Version};
 use dtrain_telemetry::GpuReadings;
 
