@@ -5,7 +5,9 @@ mod fake_libraries;
 
 use fake_libraries::{Workshop, complete, gives};
 use serde_json::Value;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -69,6 +71,7 @@ fn without_any_library_the_cpu_trains_and_every_absence_has_a_hint() {
         "locked_memory",
         "port",
         "host_name",
+        "clock",
     ] {
         check(&lines, name);
     }
@@ -216,6 +219,44 @@ fn the_way_to_a_first_host_is_looked_at_where_one_is_given() {
     );
     let (lines, ..) = report(dtrain(nothing.path(), &["doctor", "--master", "10.0.0.1:x"]));
     assert_eq!(check(&lines, "master")["verdict"], "missing");
+}
+
+#[test]
+fn who_keeps_the_clock_is_asked_and_one_that_hangs_is_passed_over() {
+    let chrony = |offset: &str, leap: &str| {
+        format!("echo 0A000001,10.0.0.1,3,1.0,{offset},0.0,0.0,-8.1,0.0,0.0,0.0,0.0,64.5,{leap}")
+    };
+    let cannot = "echo 506 Cannot talk to daemon; exit 1".to_owned();
+    let hangs = "exec sleep 1000".to_owned();
+    for (chronyc, timedatectl, verdict, words) in [
+        (chrony("-0.0015", "Normal"), "echo no", "ok", "kept by chrony, 1.5 ms off"),
+        (chrony("90000.0", "Normal"), "echo yes", "warn", "kept by chrony, 90000.0 s off"),
+        (
+            chrony("0.0", "'Not synchronised'"),
+            "echo yes",
+            "warn",
+            "chrony says that it agrees with no server",
+        ),
+        (cannot.clone(), "echo no", "warn", "systemd says that it agrees with no server"),
+        (hangs, "echo yes", "ok", "kept by systemd"),
+        (cannot, "exit 1", "ok", "who keeps it cannot be told: neither chronyc nor timedatectl answers"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, script) in [("chronyc", chronyc.as_str()), ("timedatectl", timedatectl)] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        }
+        let mut command = dtrain(folder.path(), &["doctor"]);
+        command.env("PATH", format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap()));
+        let (lines, ..) = report(command);
+        let line = check(&lines, "clock");
+        assert_eq!(
+            (line["verdict"].as_str(), line["found"].as_str()),
+            (Some(verdict), Some(words)),
+            "{line}"
+        );
+    }
 }
 
 /// One error, a hint that names the doctor or the way out, exit code 2, nothing written.
