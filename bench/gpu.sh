@@ -13,12 +13,12 @@
 #
 #   --limit S        seconds for all of it (460)        --device auto|cuda|cpu   cpu tries the peers without a GPU
 #   --part-limit S   no part may take longer            --peers "..."            more arguments for bench/peers/torch_gpu.py
-#   --python FILE    a Python with PyTorch (python3)
+#   --python FILE    a Python with PyTorch (python3)                --works "mlp gpt"       only these workloads
 set -uo pipefail
 SECONDS=0
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-pack=$root/gpu-pack limit=460 most=3600 device=auto python=${PYTHON:-python3} peers=
+pack=$root/gpu-pack limit=460 most=3600 device=auto python=${PYTHON:-python3} peers= works=(mlp gpt cnn cnn3d gpt2)
 while (($#)); do
     (($# > 1)) || { echo "error: $1 needs a value" >&2; exit 2; }
     case $1 in
@@ -29,6 +29,7 @@ while (($#)); do
         --device) device=$2 ;;
         --python) python=$2 ;;
         --peers) peers=$2 ;;
+        --works) read -ra works <<<"$2" ;;
         *) echo "error: there is no $1; the top of bench/gpu.sh says what there is" >&2; exit 2 ;;
     esac
     shift 2
@@ -171,7 +172,6 @@ else
 fi
 
 # -- the compiler of PyTorch takes a minute a workload the first time: it fills its cache beside what is not timed
-works=(mlp gpt cnn cnn3d gpt2)
 peer=("$python" "$root/bench/peers/torch_gpu.py" --device "${device:-cuda}")
 TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) && export TORCHINDUCTOR_CACHE_DIR
 warming=()

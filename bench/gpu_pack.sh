@@ -3,7 +3,7 @@
 #
 #   bench/gpu.sh --pack gpu-pack      (PROFILE=dev packs a quick build)
 #
-# Beside `dtrain`, what is packed follows from names: of the crates `cuda` and `nccl` and of the binary, a test `gpu_NAME` goes to
+# Beside `dtrain`, what is packed follows from names: of the crates `cuda` and `nccl` and of the binary, a test `on_gpu_NAME` goes to
 # conformance/, an example `digest_NAME` to digests/, an example `train_NAME` to train/; the example `compile_kernels` is `kernels`.
 # A fake library is never packed. The other machine's glibc must be at least the one that is printed.
 set -euo pipefail
@@ -45,7 +45,7 @@ rm -rf "$pack"/{dtrain,kernels,conformance,digests,train,REVISION}
 
 build dtrain -p dtrain --bin dtrain
 build kernels -p dtrain-cuda --example compile_kernels
-for rule in "test gpu_ conformance" "example digest_ digests" "example train_ train"; do
+for rule in "test on_gpu_ conformance" "example digest_ digests" "example train_ train"; do
     read -r kind start folder <<<"$rule"
     while read -r crate name; do
         build "$folder/${name#"$start"}" -p "$crate" "--$kind" "$name"

@@ -198,7 +198,7 @@ fn when_the_time_is_over_the_rest_is_skipped_and_the_table_is_whole() {
     {
         bench.stub(stub, HANGS);
     }
-    let table = bench.run(&["--limit", "9"]);
+    let table = bench.run(&["--limit", "16"]);
     assert!(table["dtrain doctor"][0].starts_with("timed out after "), "{table:#?}");
     row(&table, "conformance: all", "skipped", "no time was left");
     row(&table, "digest: same_device, ranks 1", "skipped", "no time was left");
