@@ -125,12 +125,24 @@ fn a_machine_with_everything_is_told_with_versions_paths_and_readings() {
     assert_eq!(summary["gpus"], 2);
     let gpus: Vec<&Value> = lines.iter().filter(|line| line["check"] == "gpu").collect();
     assert_eq!(gpus.len(), 4);
-    let words = "3: Made-up GPU, 2.5 GiB of 80.0 GiB used, 43 % busy, 53 C, 123 W";
+    let words = "3: Made-up GPU, sm_90, 2.5 GiB of 80.0 GiB used, 43 % busy, 53 C, 123 W";
     assert_eq!((&gpus[3]["found"], &gpus[3]["verdict"]), (&Value::from(words), &Value::from("warn")));
     assert!(gpus[3]["hint"].as_str().unwrap().contains("in use by process 4242"), "{}", gpus[3]);
     assert_eq!(check(&lines, "gpu_links")["found"], "6 pairs by NVLink");
     // What is left is ours to do.
     assert!(summary["gpu_problem"].as_str().unwrap().contains("does not train on GPUs yet"), "{summary}");
+}
+
+#[test]
+fn a_gpu_that_is_older_than_the_kernels_is_told() {
+    let Some(workshop) = Workshop::open() else { return };
+    let mut command = dtrain(&complete(&workshop, "lib"), &["doctor"]);
+    command.env("FAKE_GPUS", "1").env("FAKE_SM", "75");
+    let (lines, ..) = report(command);
+    let line = check(&lines, "gpu");
+    assert_eq!(line["verdict"], "warn", "{line}");
+    assert!(line["found"].as_str().unwrap().starts_with("0: Made-up GPU, sm_75, "), "{line}");
+    assert!(line["hint"].as_str().unwrap().contains("older than Ampere"), "{line}");
 }
 
 #[test]

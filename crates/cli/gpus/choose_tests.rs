@@ -13,6 +13,7 @@ fn gpu(index: u32) -> Gpu {
         index,
         name: Some("Made-up".into()),
         uuid: Some(format!("GPU-{index}")),
+        capability: Some((9, 0)),
         memory: Some(Bytes(1000 * MIB)),
         processes: Some(Vec::new()),
         now: GpuReadings { memory_used: Some(Bytes(100 * MIB)), ..GpuReadings::default() },
