@@ -246,6 +246,55 @@ fn without_a_gpu_nothing_is_run_that_needs_one() {
     assert!(!bench.at("pids").exists(), "something ran");
 }
 
+/// Knows some targets, and says of each that it was built as `true`, which is small and there.
+const CARGO: &str = r#"target() { echo "{\"name\":\"$1\",\"kind\":[\"$2\"]}"; }
+if [ "$1" = metadata ]; then
+    echo "{\"packages\":[
+        {\"name\":\"dtrain\",\"targets\":[$(target gpu_script test),$(target train_step example),$(target own_model example)]},
+        {\"name\":\"dtrain-cuda\",\"targets\":[$(target on_gpu_operations test),$(target on_gpu_x example),$(target digest_nccl example)]},
+        {\"name\":\"dtrain-fake-nccl\",\"targets\":[$(target on_gpu_fake test)]}]}"
+else
+    echo "built $*" >>"$PIDS"
+    echo '{"reason":"compiler-artifact","executable":null}'
+    echo "{\"reason\":\"compiler-artifact\",\"executable\":\"$(type -P true)\"}"
+    echo '{"reason":"build-finished","success":true}'
+fi"#;
+
+#[test]
+fn what_is_packed_follows_from_the_names_of_targets() {
+    for tool in ["python3", "strip"] {
+        if !Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success()) {
+            println!("skipped: there is no {tool}");
+            return;
+        }
+    }
+    let bench = Bench::new();
+    bench.stub("bin/cargo", CARGO);
+    // What an earlier packing left is not for this one.
+    bench.stub("pack/conformance/old", "exit 1");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh");
+    let path = format!("{}:{}", bench.at("bin").display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(script);
+    command.arg("--pack").arg(bench.at("pack")).env("PATH", path).env("PIDS", bench.at("built"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut packed = Vec::new();
+    for folder in ["", "conformance", "digests", "train"] {
+        let entries = fs::read_dir(bench.at("pack").join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        packed.extend(entries.filter(|path| path.is_file()));
+    }
+    let names = packed.iter().map(|path| path.strip_prefix(bench.at("pack")).unwrap().to_str().unwrap());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["REVISION", "conformance/operations", "digests/nccl", "dtrain", "kernels", "train/step"]
+    );
+    let built = fs::read_to_string(bench.at("built")).unwrap();
+    assert!(built.contains("-p dtrain-cuda --test on_gpu_operations\n"), "{built}");
+    assert_eq!(built.matches("--profile release").count(), 5, "{built}");
+}
+
 #[test]
 fn an_argument_that_is_not_there_is_refused() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh");
