@@ -24,7 +24,7 @@ PEER_LINE = re.compile(r"^torch .* samples/s ([0-9.]+) .* rss ([0-9]+) MB$", re.
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtrain", default=os.path.join(ROOT, "target/release/dtrain"), help="the binary")
-    parser.add_argument("--python", default=sys.executable, help="a Python that has torch and numpy")
+    parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--peer", default=os.path.join(ROOT, "bench/peers/torch_train.py"))
     parser.add_argument("--work", nargs="+", default=["mlp", "gpt", "cnn"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])

@@ -45,7 +45,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtrain", default=os.path.join(ROOT, "target/release/dtrain"), help="the binary")
-    parser.add_argument("--python", default=sys.executable, help="a Python that has torch and numpy")
+    parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--script", default=os.path.join(ROOT, "bench/peers/torch_train.py"))
     parser.add_argument("--launcher", choices=["dtrain", "torchrun"], default="dtrain")
     parser.add_argument("--ranks", type=int, default=2)
@@ -165,7 +165,7 @@ def run(args, folder, seed):
 
 def main():
     args = arguments()
-    if subprocess.run([args.python, "-c", "import torch, numpy"], capture_output=True).returncode:
+    if subprocess.run([args.python, "-c", "import torch"], capture_output=True).returncode:
         print(f"skipped: {args.python} has no torch")
         return
     seed = args.seed if args.seed is not None else random.randrange(1 << 32)

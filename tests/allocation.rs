@@ -123,6 +123,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         lead: None,
         cuda: None,
         json: false,
+        gpus: None,
         observer: Box::new(Watcher(Arc::clone(&looks))),
     };
     let ended = session.run().map_err(|error| error.render()).expect("the run begins");

@@ -5,7 +5,7 @@ use dtrain::config::{
     Origin, Resume, Source,
 };
 
-const TWO_CORES: Machine = Machine { cores: 2 };
+const TWO_CORES: Machine = Machine { cores: 2, gpus: || 0 };
 
 fn arguments(arguments: &[&str]) -> Result<Config, ConfigError> {
     Config::parse(None, arguments, TWO_CORES)
@@ -30,6 +30,27 @@ fn without_any_argument_it_is_the_digits_on_two_ranks() {
     assert_eq!((config.batch.global, config.batch.micro, config.length), (64, 16, Length::Epochs(20)));
     assert_eq!((config.base_name(), config.name.as_deref()), ("digits", None));
     assert_eq!(config.batch.sentence(config.world.ranks), "16 x 2 x 2 = 64");
+}
+
+#[test]
+fn a_machine_with_gpus_gets_a_rank_for_each_unless_it_is_told_otherwise() {
+    let four = Machine { cores: 2, gpus: || 4 };
+    let unasked = Machine { cores: 2, gpus: || panic!("the driver was woken for nothing") };
+    for (machine, arguments, ranks) in [
+        (four, &[][..], 4),
+        (four, &["devices=all"], 4),
+        (four, &["devices=auto", "micro_batch=32"], 4),
+        (unasked, &["devices=cpu"], 2),
+        (unasked, &["devices=cuda:0,2,3"], 3),
+        (unasked, &["ranks=3"], 3),
+        (TWO_CORES, &["devices=all"], 2),
+        (TWO_CORES, &["micro_batch=64"], 1),
+    ] {
+        let config = Config::parse(None, arguments, machine).unwrap();
+        assert_eq!(config.world.ranks, ranks, "{arguments:?}");
+    }
+    let derived = Config::parse(None, &["batch_size=16"], four).unwrap();
+    assert_eq!((derived.batch.global, derived.world.ranks), (64, 4));
 }
 
 #[test]

@@ -5,7 +5,9 @@ mod fake_libraries;
 
 use fake_libraries::{Workshop, complete, gives};
 use serde_json::Value;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -69,6 +71,7 @@ fn without_any_library_the_cpu_trains_and_every_absence_has_a_hint() {
         "locked_memory",
         "port",
         "host_name",
+        "clock",
     ] {
         check(&lines, name);
     }
@@ -122,12 +125,24 @@ fn a_machine_with_everything_is_told_with_versions_paths_and_readings() {
     assert_eq!(summary["gpus"], 2);
     let gpus: Vec<&Value> = lines.iter().filter(|line| line["check"] == "gpu").collect();
     assert_eq!(gpus.len(), 4);
-    let words = "3: Made-up GPU, 2.5 GiB of 80.0 GiB used, 43 % busy, 53 C, 123 W";
+    let words = "3: Made-up GPU, sm_90, 2.5 GiB of 80.0 GiB used, 43 % busy, 53 C, 123 W";
     assert_eq!((&gpus[3]["found"], &gpus[3]["verdict"]), (&Value::from(words), &Value::from("warn")));
     assert!(gpus[3]["hint"].as_str().unwrap().contains("in use by process 4242"), "{}", gpus[3]);
     assert_eq!(check(&lines, "gpu_links")["found"], "6 pairs by NVLink");
     // What is left is ours to do.
     assert!(summary["gpu_problem"].as_str().unwrap().contains("does not train on GPUs yet"), "{summary}");
+}
+
+#[test]
+fn a_gpu_that_is_older_than_the_kernels_is_told() {
+    let Some(workshop) = Workshop::open() else { return };
+    let mut command = dtrain(&complete(&workshop, "lib"), &["doctor"]);
+    command.env("FAKE_GPUS", "1").env("FAKE_SM", "75");
+    let (lines, ..) = report(command);
+    let line = check(&lines, "gpu");
+    assert_eq!(line["verdict"], "warn", "{line}");
+    assert!(line["found"].as_str().unwrap().starts_with("0: Made-up GPU, sm_75, "), "{line}");
+    assert!(line["hint"].as_str().unwrap().contains("older than Ampere"), "{line}");
 }
 
 #[test]
@@ -216,6 +231,44 @@ fn the_way_to_a_first_host_is_looked_at_where_one_is_given() {
     );
     let (lines, ..) = report(dtrain(nothing.path(), &["doctor", "--master", "10.0.0.1:x"]));
     assert_eq!(check(&lines, "master")["verdict"], "missing");
+}
+
+#[test]
+fn who_keeps_the_clock_is_asked_and_one_that_hangs_is_passed_over() {
+    let chrony = |offset: &str, leap: &str| {
+        format!("echo 0A000001,10.0.0.1,3,1.0,{offset},0.0,0.0,-8.1,0.0,0.0,0.0,0.0,64.5,{leap}")
+    };
+    let cannot = "echo 506 Cannot talk to daemon; exit 1".to_owned();
+    let hangs = "exec sleep 1000".to_owned();
+    for (chronyc, timedatectl, verdict, words) in [
+        (chrony("-0.0015", "Normal"), "echo no", "ok", "kept by chrony, 1.5 ms off"),
+        (chrony("90000.0", "Normal"), "echo yes", "warn", "kept by chrony, 90000.0 s off"),
+        (
+            chrony("0.0", "'Not synchronised'"),
+            "echo yes",
+            "warn",
+            "chrony says that it agrees with no server",
+        ),
+        (cannot.clone(), "echo no", "warn", "systemd says that it agrees with no server"),
+        (hangs, "echo yes", "ok", "kept by systemd"),
+        (cannot, "exit 1", "ok", "who keeps it cannot be told: neither chronyc nor timedatectl answers"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, script) in [("chronyc", chronyc.as_str()), ("timedatectl", timedatectl)] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        }
+        let mut command = dtrain(folder.path(), &["doctor"]);
+        command.env("PATH", format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap()));
+        let (lines, ..) = report(command);
+        let line = check(&lines, "clock");
+        assert_eq!(
+            (line["verdict"].as_str(), line["found"].as_str()),
+            (Some(verdict), Some(words)),
+            "{line}"
+        );
+    }
 }
 
 /// One error, a hint that names the doctor or the way out, exit code 2, nothing written.

@@ -58,7 +58,8 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 
 fn reads(text: &str) -> Result<Config, String> {
     let source = Source { path: "shown.yaml".into(), text: text.to_owned() };
-    Config::parse::<&str>(Some(source), &[], Machine { cores: 2 }).map_err(|error| error.to_string())
+    Config::parse::<&str>(Some(source), &[], Machine { cores: 2, gpus: || 0 })
+        .map_err(|error| error.to_string())
 }
 
 #[test]

@@ -14,6 +14,10 @@ mod doctor;
 mod drill;
 mod error;
 mod fabric;
+#[cfg(test)]
+#[path = "../../tests/harness/fake_libraries.rs"]
+#[allow(dead_code)]
+mod fake_libraries;
 pub mod gang;
 pub mod gpus;
 mod hosts;

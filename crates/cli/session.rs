@@ -55,6 +55,8 @@ pub struct Session {
     pub cuda: Option<CudaList>,
     /// Whether programs read standard output.
     pub json: bool,
+    /// The GPUs that the ranks of this host train on, if they can be read.
+    pub gpus: Option<Arc<GpuWatch>>,
     /// Who shows the run to people.
     pub observer: Box<dyn Observer>,
 }
@@ -95,7 +97,7 @@ pub fn run(launch: Launch) -> Result<(), CliError> {
     if let Some(id) = resume.filter(|id| id.step >= last) {
         return already_complete(&plan, &run, id, voice, json);
     }
-    let observer = Box::new(Human::new(voice, last, epochs).watching(gpus));
+    let observer = Box::new(Human::new(voice, last, epochs).watching(gpus.clone()));
     let session = Session {
         plan,
         replica: Box::new(replica),
@@ -105,6 +107,7 @@ pub fn run(launch: Launch) -> Result<(), CliError> {
         lead,
         cuda,
         json,
+        gpus,
         observer,
     };
     conclude(session.run()?, voice)
@@ -258,6 +261,7 @@ impl Session {
         let echo = self.json.then(standard_output);
         let observer = std::mem::replace(&mut self.observer, Box::new(Nobody));
         let files = RunFiles::open(self.facts(), lock, ledger, echo).map_err(CliError::failed)?;
+        let files = files.watching(self.gpus.take());
         let many = self.lead.is_some();
         let run_plan = self.run_plan(instance, generation)?;
         let conclusion =
@@ -462,3 +466,7 @@ struct Nobody;
 impl Observer for Nobody {
     fn see(&mut self, _: &dtrain_runtime::Happening<'_>) {}
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
  * FAKE_GPUS     how many GPUs there are (2)
  * FAKE_BUSY     MiB of memory that another process holds on each GPU (none)
  * FAKE_NVML     what nvmlInit_v2 returns (0)
+ * FAKE_SM       the compute capability of each GPU (90 for 9.0)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,13 @@ int nvmlDeviceGetUUID(Gpu *gpu, char *out, unsigned length) {
     char words[64];
     sprintf(words, "GPU-%08d-aaaa-bbbb-cccc-000000000000", gpu->index + 10000000);
     return text(out, length, words);
+}
+
+int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {
+    (void)gpu;
+    *major = number("FAKE_SM", 90) / 10;
+    *minor = number("FAKE_SM", 90) % 10;
+    return 0;
 }
 
 typedef struct { unsigned long long total, free, used; } Memory;

@@ -13,6 +13,9 @@ use dtrain_types::cut_evenly;
 pub struct Machine {
     /// Cores that this process may use.
     pub cores: u32,
+    /// Counts the GPUs that `auto` and `all` come to, 0 where ranks train on the CPU. It is asked only where that matters: it
+    /// may take seconds.
+    pub gpus: fn() -> u32,
 }
 
 impl Machine {
@@ -20,7 +23,7 @@ impl Machine {
     #[must_use]
     pub fn here() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Self { cores: u32::try_from(cores).expect("fewer than 2^32 cores") }
+        Self { cores: u32::try_from(cores).expect("fewer than 2^32 cores"), gpus: crate::gpus::count_here }
     }
 }
 
@@ -69,7 +72,7 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
     let derived = settle_batch(r, machine)?;
     let batch = Batch { global: r.count("global_batch"), micro: r.count("micro_batch"), derived };
     let on_cpu = || machine.cores.min(batch.micro_batches()).max(1);
-    let ranks = r.int("ranks").or_else(|| named_gpus(r)).unwrap_or_else(on_cpu);
+    let ranks = r.int("ranks").or_else(|| gpus(r, machine)).unwrap_or_else(on_cpu);
     r.set("ranks", Value::Int(ranks.into()));
     let threads = r.int("threads").unwrap_or_else(|| (machine.cores / ranks).max(1));
     r.set("threads", Value::Int(threads.into()));
@@ -77,11 +80,12 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
     Ok(derived)
 }
 
-/// How many GPUs `devices` names, if it names some.
-fn named_gpus(r: &Resolved) -> Option<u32> {
+/// How many GPUs `devices` comes to, if it comes to some.
+fn gpus(r: &Resolved, machine: Machine) -> Option<u32> {
     match Devices::parse(r.text("devices")?) {
         Ok(Devices::Cuda(list)) => u32::try_from(list.numbers().len()).ok(),
-        _ => None,
+        Ok(Devices::Auto | Devices::All) => Some((machine.gpus)()).filter(|count| *count > 0),
+        Ok(Devices::Cpu) | Err(_) => None,
     }
 }
 
@@ -109,8 +113,10 @@ fn settle_batch(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigError>
         forget_batch_size(r);
         return Ok(false);
     }
-    let ranks =
-        r.int::<u64>("ranks").or_else(|| named_gpus(r).map(u64::from)).unwrap_or(machine.cores.into());
+    let ranks = r
+        .int::<u64>("ranks")
+        .or_else(|| gpus(r, machine).map(u64::from))
+        .unwrap_or_else(|| machine.cores.into());
     let passes = r.int::<u64>("accumulation_steps").unwrap_or(1);
     let global = per_rank.checked_mul(ranks).and_then(|samples| samples.checked_mul(passes));
     let Some(global) = global.filter(|samples| u32::try_from(*samples).is_ok()) else {

@@ -90,7 +90,7 @@ pub static KEYS: &[Key] = &[
     Key::new("devices", Type::Text, "auto", Free,
         "auto | cpu | cuda:0,1 (these GPUs) | all (every GPU)"),
     Key::new("ranks", Type::Either(&[AUTO, Type::Int(1, 4096)]), "auto", Free,
-        "replicas; auto: one per GPU that devices names; on the CPU one per core, at most one per micro-batch"),
+        "replicas; auto: one per GPU that devices comes to; on the CPU one per core, at most one per micro-batch"),
     Key::new("threads", Type::Either(&[AUTO, Type::Int(1, 1024)]), "auto", Free,
         "compute threads of a rank; auto: cores / ranks"),
     Key::new("isolation", Type::Choice(Isolation::NAMES), "process", Free,

@@ -10,6 +10,9 @@ use serde_json::json;
 use std::thread;
 use std::time::Duration;
 
+/// The oldest generation that the kernels are compiled for in tests: Ampere.
+const OLDEST: (u32, u32) = (8, 0);
+
 /// What was seen of GPUs.
 pub(super) struct Seen {
     pub checks: Vec<Check>,
@@ -177,10 +180,11 @@ fn mixed(gpus: &[Gpu]) -> bool {
     gpus.windows(2).any(|two| two[0].name != two[1].name)
 }
 
-/// A GPU is taken if somebody computes on it, or more of its memory is used than a driver needs.
+/// A GPU is too old if the kernels were never compiled for it, and taken if somebody computes on it, or more of its memory is used than a driver needs.
 fn one(gpu: &Gpu) -> Check {
     let now = &gpu.now;
     let mut found = vec![format!("{}: {}", gpu.index, gpu.name.as_deref().unwrap_or("of unknown model"))];
+    found.extend(gpu.capability.map(|(major, minor)| format!("sm_{major}{minor}")));
     if let (Some(used), Some(all)) = (now.memory_used, gpu.memory) {
         found.push(format!("{} of {} used", bytes(used.0), bytes(all.0)));
     }
@@ -190,6 +194,9 @@ fn one(gpu: &Gpu) -> Check {
     let found = found.join(", ");
     let others = gpu.processes.as_deref().unwrap_or_default();
     let check = match others {
+        _ if gpu.capability.is_some_and(|capability| capability < OLDEST) => Check::warn("GPU", found).hint(
+            "it is older than Ampere (sm_80), the oldest for which dtrain's kernels are compiled and bf16 is in hardware",
+        ),
         [] => Check::ok("GPU", found),
         pids => {
             let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();

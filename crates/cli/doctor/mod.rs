@@ -3,6 +3,7 @@
 //! Foreign libraries are only opened in child processes (`probe`), so that one that crashes or hangs is a line of the
 //! report and not the end of it. Nothing here prints.
 
+mod clock;
 mod gpus;
 mod host;
 mod limits;
@@ -119,6 +120,7 @@ pub fn examine(asked: &Doctor) -> Report {
     let cpu = cpu.map(|check| format!("{}: {}", check.name, check.found));
     checks.extend(limits::checks());
     checks.extend(network::checks(asked.master.as_deref()));
+    checks.push(clock::check());
     checks.extend(seen.checks);
     Report { checks, cpu, gpu: seen.missing, gpus: seen.usable }
 }

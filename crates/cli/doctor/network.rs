@@ -1,7 +1,4 @@
 //! What several hosts need: a free port, a name that others can use, a way to the first host.
-//!
-//! Whether the clocks of two hosts agree is not looked at: nothing answers that before the hosts trust each other, and
-//! a handshake that fails for it says so.
 
 use super::{Check, plural, within};
 use crate::arguments::Node;

@@ -64,23 +64,37 @@ pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
         return Ok(Chosen::Cpu { why: Some(why) });
     }
     let inventory = (host.inventory)();
-    let every = left(&inventory).filter(|numbers| !numbers.is_empty());
-    let all: Vec<String> =
-        every.unwrap_or_default().iter().enumerate().map(|(at, _)| at.to_string()).collect();
     let nothing_here = inventory.on_bus == 0 && inventory.driver.found.is_none();
-    let chosen = match Devices::parse(&format!("cuda:{}", all.join(","))) {
-        Ok(Devices::Cuda(list)) => cuda(&list, true, &inventory),
-        _ if nothing_here => return Ok(Chosen::Cpu { why: Some(format!("{word}: no GPU is here")) }),
-        _ => Err(driver(&inventory).err().unwrap_or_else(|| none_left(&inventory))),
-    };
-    match chosen {
+    match every(&inventory) {
+        Ok(chosen) => Ok(chosen),
+        Err(_) if nothing_here => Ok(Chosen::Cpu { why: Some(format!("{word}: no GPU is here")) }),
         Err(refused) if needed => Err(problem(refused)),
         Err((message, _)) => Ok(Chosen::Cpu { why: Some(format!("{word}: {message}")) }),
-        Ok(chosen) => Ok(chosen),
+    }
+}
+
+/// How many GPUs `auto` and `all` come to; 0 where [`choose`] takes the CPU or refuses.
+pub fn count<C, I: FnOnce() -> Inventory>(host: Host<C, I>) -> u32 {
+    if !host.trains {
+        return 0;
+    }
+    match every(&(host.inventory)()) {
+        Ok(Chosen::Gpus { list, .. }) => list.numbers().len() as u32,
+        Ok(Chosen::Cpu { .. }) | Err(_) => 0,
     }
 }
 
 type Refused = (String, String);
+
+/// All GPUs that may be used.
+fn every(inventory: &Inventory) -> Result<Chosen, Refused> {
+    let numbers = left(inventory).unwrap_or_default();
+    let all: Vec<String> = (0..numbers.len()).map(|number| number.to_string()).collect();
+    match Devices::parse(&format!("cuda:{}", all.join(","))) {
+        Ok(Devices::Cuda(list)) => cuda(&list, true, inventory),
+        _ => Err(driver(inventory).err().unwrap_or_else(|| none_left(inventory))),
+    }
+}
 
 /// The GPUs that may be used, by their numbers on this host; nothing if they cannot be told.
 fn left(inventory: &Inventory) -> Option<Vec<u32>> {

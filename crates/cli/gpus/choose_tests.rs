@@ -1,11 +1,8 @@
 //! The choice of devices on made-up hosts.
 
-#[path = "../../../tests/harness/fake_libraries.rs"]
-#[allow(dead_code)]
-mod fake_libraries;
-
 use super::*;
 use crate::config::Machine;
+use crate::fake_libraries;
 use dtrain_locate::{Finding, Found, Library, Origin, Refused as File, Version};
 use dtrain_telemetry::GpuReadings;
 
@@ -16,6 +13,7 @@ fn gpu(index: u32) -> Gpu {
         index,
         name: Some("Made-up".into()),
         uuid: Some(format!("GPU-{index}")),
+        capability: Some((9, 0)),
         memory: Some(Bytes(1000 * MIB)),
         processes: Some(Vec::new()),
         now: GpuReadings { memory_used: Some(Bytes(100 * MIB)), ..GpuReadings::default() },
@@ -47,7 +45,7 @@ fn bare(on_bus: usize) -> Inventory {
 }
 
 fn config(arguments: &[&str]) -> Config {
-    Config::parse(None, arguments, Machine { cores: 2 }).unwrap()
+    Config::parse(None, arguments, Machine { cores: 2, gpus: || 0 }).unwrap()
 }
 
 fn choice(devices: &str, trains: bool, inventory: Inventory) -> Result<Chosen, Problem> {
@@ -169,4 +167,36 @@ fn gpus_that_were_chosen_are_read_while_a_run_goes_on() {
     let without = Inventory { nvml: Some("/nowhere/libnvidia-ml.so.1".into()), ..healthy(2) };
     assert!(choice("cuda:0", true, without).unwrap().watch().is_none());
     assert!(choice("cpu", true, healthy(2)).unwrap().watch().is_none());
+}
+
+#[test]
+fn auto_and_all_begin_with_a_rank_for_each_gpu_that_they_come_to() {
+    let counted = |trains: bool, inventory: Inventory| {
+        let there = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
+        count(Host { trains, count: || there, inventory: || inventory })
+    };
+    let visible = |list: &str| Inventory { visible: Some(list.into()), ..healthy(4) };
+    let mut old = healthy(4);
+    old.driver.found = None;
+    for (machine, gpus) in [
+        (healthy(4), 4),
+        (visible("2,0"), 2),
+        (visible("GPU-3"), 1),
+        (visible(""), 0),
+        (healthy(0), 0),
+        (bare(0), 0),
+        (bare(2), 0),
+        (old, 0),
+    ] {
+        for devices in ["auto", "all"] {
+            // What is counted is what is chosen.
+            let chosen = choice(devices, true, machine.clone());
+            let on = match &chosen {
+                Ok(Chosen::Gpus { list, .. }) => list.numbers().len() as u32,
+                _ => 0,
+            };
+            assert_eq!((counted(true, machine.clone()), on), (gpus, gpus), "{devices} on {machine:?}");
+        }
+        assert_eq!(counted(false, machine), 0, "a build that does not train on GPUs has none");
+    }
 }

@@ -13,13 +13,14 @@ use dtrain_protocol::{
 };
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
-    ClassCount, ClassCounts, EpochMetrics, Event as LogEvent, EventLog, JsonLines, Metrics, StepMetrics,
-    UnixTime,
+    ClassCount, ClassCounts, EpochMetrics, Event as LogEvent, EventLog, GpuWatch, JsonLines, Metrics,
+    StepMetrics, UnixTime,
 };
 use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What the manifest of every checkpoint of a run says.
 #[derive(Clone, Debug)]
@@ -138,6 +139,15 @@ impl RunFiles {
         let metrics = Metrics::open(dir, UnixTime::now(), resume).map_err(|error| error.to_string())?;
         let best_score = best_so_far(&store, facts.best);
         Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges: Vec::new(), best_score })
+    }
+
+    /// Writes the readings of these GPUs beside the steps, for programs and for TensorBoard.
+    #[must_use]
+    pub fn watching(mut self, gpus: Option<Arc<GpuWatch>>) -> Self {
+        if let Some(gpus) = gpus {
+            self.metrics = self.metrics.watching(gpus);
+        }
+        self
     }
 
     /// What every manifest says.

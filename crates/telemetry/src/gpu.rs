@@ -31,6 +31,8 @@ pub struct Gpu {
     pub name: Option<String>,
     /// Its name among all GPUs (`GPU-...`).
     pub uuid: Option<String>,
+    /// Its compute capability, major and minor: 9 and 0 are `sm_90`.
+    pub capability: Option<(u32, u32)>,
     /// All of its memory.
     pub memory: Option<Bytes>,
     /// The processes that compute on it. In a container other containers' processes are not seen.
@@ -115,6 +117,7 @@ impl Gpus {
             index,
             name: device.name().ok(),
             uuid: device.uuid().ok(),
+            capability: capability(&device),
             memory: device.memory_info().ok().map(|memory| Bytes(memory.total)),
             processes: device
                 .running_compute_processes()
@@ -159,6 +162,11 @@ impl Gpus {
         let failed = |error: NvmlError| GpuError { what: format!("GPU {index}"), why: error.to_string() };
         self.nvml.device_by_index(index).map_err(failed)
     }
+}
+
+fn capability(device: &Device<'_>) -> Option<(u32, u32)> {
+    let told = device.cuda_compute_capability().ok()?;
+    Some((told.major.try_into().ok()?, told.minor.try_into().ok()?))
 }
 
 fn readings(device: &Device<'_>) -> GpuReadings {

@@ -26,6 +26,7 @@ fn every_gpu_is_read_with_all_that_it_tells() {
         (1, Some("Made-up GPU"), Some(Bytes(81_920 * MIB)))
     );
     assert!(gpu.uuid.unwrap().starts_with("GPU-10000001-"));
+    assert_eq!(gpu.capability, Some((9, 0)));
     assert_eq!(gpu.processes, Some(Vec::new()));
     let now = GpuReadings {
         memory_used: Some(Bytes(512 * MIB)),
@@ -51,6 +52,7 @@ fn a_function_that_an_older_driver_lacks_is_a_reading_that_is_not_there() {
     let gpus = Gpus::open(&workshop.build("libnvidia-ml.so.1", source)).unwrap();
     let gpu = gpus.gpu(0).unwrap();
     assert_eq!((gpu.name, gpu.uuid, gpu.memory, gpu.processes), (None, None, None, None));
+    assert_eq!(gpu.capability, None);
     assert_eq!(gpu.now, GpuReadings { temperature: Some(30), ..GpuReadings::default() });
     assert_eq!(gpus.pairs().unwrap(), [Pair { first: 0, second: 1, peers: None, route: None }]);
 }

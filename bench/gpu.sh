@@ -1,0 +1,269 @@
+#!/usr/bin/env bash
+# Everything that only a machine with an NVIDIA GPU can show, in one run of less than 8 minutes and one table.
+#
+#   bench/gpu.sh --pack gpu-pack      here: builds and packs what the other machine needs, which has no Rust and no network
+#   bench/gpu.sh --from gpu-pack      there, in a checkout with that folder: runs it all
+#
+# Each part runs with a limit of its own, and all of them with one deadline: a part that hangs or fails costs only itself, and is
+# named in the table with its last line. The table goes to standard output and, with a log of every part, into $OUT
+# (./gpu-results). Nothing on the machine is changed. The exit code is 0 whenever the table was written.
+#
+# What lies in the packed folder is run by its place; docs/HACKING.md says what each is given and has to print:
+#   dtrain, kernels, conformance/*, digests/*, train/step
+#
+#   --limit S        seconds for all of it (460)        --device auto|cuda|cpu   cpu tries the peers without a GPU
+#   --part-limit S   no part may take longer            --peers "..."            more arguments for bench/peers/torch_gpu.py
+#   --python FILE    a Python with PyTorch (python3)                --works "mlp gpt"       only these workloads
+set -uo pipefail
+SECONDS=0
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+pack=$root/gpu-pack limit=460 most=3600 device=auto python=${PYTHON:-python3} peers= works=(mlp gpt cnn cnn3d gpt2)
+while (($#)); do
+    (($# > 1)) || { echo "error: $1 needs a value" >&2; exit 2; }
+    case $1 in
+        --pack) exec "$root/bench/gpu_pack.sh" "$2" ;;
+        --from) pack=$2 ;;
+        --limit) limit=$2 ;;
+        --part-limit) most=$2 ;;
+        --device) device=$2 ;;
+        --python) python=$2 ;;
+        --peers) peers=$2 ;;
+        --works) read -ra works <<<"$2" ;;
+        *) echo "error: there is no $1; the top of bench/gpu.sh says what there is" >&2; exit 2 ;;
+    esac
+    shift 2
+done
+out=${OUT:-./gpu-results}
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
+rm -f "$out"/*.log "$out/table.md"
+: >"$out/rows"
+
+# What is left after the last part has been killed: the table, and nothing that can hang.
+reserve=5
+# How long a part may take to obey, before it is killed.
+grace=2
+deadline=$((limit - reserve - grace))
+
+# One row: part, state, seconds, dtrain, eager, compiled, last word. No field may break the table.
+row() {
+    local field line=
+    for field in "$@"; do line+="| $(tr -d '\000-\037\177' <<<"${field//|//}" | cut -c 1-160) "; done
+    echo "$line|" >>"$out/rows"
+}
+
+last_line() { grep -av '^[[:space:]]*$' "$1" 2>/dev/null | tail -n 1; }
+
+# part ID LIMIT COMMAND...: runs a command, its output in ID.log; sets `state`, `took` and `said`, and fails as it does.
+part() {
+    local id=$1 mine=$2 left=$((deadline - SECONDS)) begun=$SECONDS code skipped
+    shift 2
+    state="skipped" took=0 said="no time was left"
+    ((left > 0)) || return 1
+    ((mine < most)) || mine=$most
+    ((mine < left)) || mine=$left
+    echo "== $id (${SECONDS}s, at most ${mine}s)" >&2
+    # In the background, so that a signal to this script is not kept waiting by a part that hangs.
+    timeout -k "$grace" "$mine" "$@" </dev/null >"$out/$id.log" 2>&1 &
+    doing=$id
+    wait $!
+    code=$? doing=
+    took=$((SECONDS - begun)) said=$(last_line "$out/$id.log")
+    # What ignores the signal at its limit is killed, and so is `timeout` with it.
+    if ((code == 124)) || ((code == 137 && took >= mine)); then
+        state="timed out after $mine s"
+    elif ((code)); then
+        state="failed (exit code $code)"
+    else
+        state=ok
+        # Tests that find something missing say so and pass.
+        skipped=$(grep -ac 'skipped: ' "$out/$id.log")
+        ((skipped)) && state="ok, $skipped skipped" said=$(grep -ao -m 1 'skipped: .*' "$out/$id.log")
+    fi
+    return "$code"
+}
+
+# told NAME ID LIMIT COMMAND...: a part and its row.
+told() {
+    local name=$1
+    shift
+    part "$@"
+    row "$name" "$state" "$took" "" "" "" "$said"
+}
+
+skip() { row "$1" skipped "" "" "" "" "$2"; }
+
+# The executables of a folder of the pack.
+programs() { find "$pack/$1" -maxdepth 1 -type f -perm -u+x 2>/dev/null | sort; }
+
+# The words of `dtrain doctor` on a library ("2.32.3 at /lib/libnccl.so.2 (origin)"), if there is a usable one.
+library() {
+    grep -as "\"check\":\"$1\"" "$out/doctor-json.log" | grep -av '"verdict":"missing"' |
+        grep -o '"found":"[^"]*"' | head -n 1 | cut -d '"' -f 4
+}
+path_in() { sed -n 's/^.* at \(.*\) (.*$/\1/p' <<<"$1"; }
+
+# rate WORK PRECISION MODE: the number that a part printed, and its unit.
+rate() {
+    cat "$out"/train-*.log 2>/dev/null | awk -v want="rate $1 $2 $3 " 'index($0, want) == 1 { print $5, $6; exit }'
+}
+
+finish() {
+    trap - EXIT INT TERM HUP
+    local left
+    left=$(jobs -rp)
+    # shellcheck disable=SC2086
+    [[ $left ]] && kill $left 2>/dev/null
+    rm -rf "${TORCHINDUCTOR_CACHE_DIR:-}"
+    [[ ${doing:-} ]] && row "$doing" interrupted "" "" "" "" "$(last_line "$out/$doing.log")"
+    {
+        echo "$(date -u '+%Y-%m-%d %H:%M UTC') · ${gpu:-no GPU} · $(cat "$pack/REVISION" 2>/dev/null || echo 'no pack') ·" \
+            "${torch:-no PyTorch} · $SECONDS s"
+        echo
+        echo "| part | state | s | dtrain | PyTorch eager | PyTorch compiled | last word |"
+        echo "|---|---|---|---|---|---|---|"
+        cat "$out/rows"
+    } | tee "$out/table.md"
+    exit 0
+}
+trap finish EXIT INT TERM HUP
+
+# -- the machine
+gpu= torch= here=
+if command -v nvidia-smi >/dev/null; then
+    told "GPUs" gpus 20 nvidia-smi -L
+    [[ $state == ok ]] && here=$(grep -ac '^GPU ' "$out/gpus.log")
+    fields=name,compute_cap,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,memory.used
+    told "clocks before" clocks-before 20 nvidia-smi --query-gpu=$fields --format=csv,noheader
+    gpu=$(head -n 1 "$out/clocks-before.log" 2>/dev/null | cut -d , -f 1)
+else
+    skip "GPUs" "there is no nvidia-smi"
+    skip "clocks before" "there is no nvidia-smi"
+fi
+((${here:-0})) || here=
+[[ $device == auto ]] && device=${here:+cuda}
+# compute_cap 9.0 is sm_90; what only Hopper and Blackwell have is behind the letter.
+arch=$(head -n 1 "$out/clocks-before.log" 2>/dev/null | cut -d , -f 2 | tr -cd 0-9)
+case $arch in 9? | 1??) arch+=a ;; esac
+
+# -- what dtrain says of it
+if [[ -x $pack/dtrain ]]; then
+    told "dtrain doctor" doctor 60 "$pack/dtrain" doctor
+    part doctor-json 60 "$pack/dtrain" doctor --json
+    nvrtc=$(library nvrtc) nccl=$(library nccl)
+else
+    skip "dtrain doctor" "there is no $pack/dtrain: bench/gpu.sh --pack"
+    nvrtc= nccl=
+fi
+if [[ $nccl ]]; then row "NCCL, by dtrain's own search" ok "" "" "" "" "$nccl"; else
+    skip "NCCL, by dtrain's own search" "dtrain doctor found none"
+fi
+DTRAIN_NVRTC=$(path_in "$nvrtc")
+[[ $DTRAIN_NVRTC ]] && export DTRAIN_NVRTC || unset DTRAIN_NVRTC
+
+if [[ ! -x $pack/kernels ]]; then
+    skip "kernels by NVRTC" "there is no $pack/kernels"
+elif [[ ! $here ]]; then
+    skip "kernels by NVRTC" "no GPU"
+elif [[ ! ${DTRAIN_NVRTC:-} ]]; then
+    skip "kernels by NVRTC" "dtrain doctor found no NVRTC"
+else
+    told "kernels by NVRTC for sm_$arch" kernels 90 "$pack/kernels" "$DTRAIN_NVRTC" "sm_$arch"
+fi
+
+# -- the compiler of PyTorch takes a minute a workload the first time: it fills its cache beside what is not timed
+peer=("$python" "$root/bench/peers/torch_gpu.py" --device "${device:-cuda}")
+TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) && export TORCHINDUCTOR_CACHE_DIR
+warming=()
+if [[ ! $device ]]; then
+    skip "PyTorch" "no GPU"
+elif part torch 40 "$python" -c 'import torch; print("PyTorch", torch.__version__)'; then
+    torch=$said
+    warm=$((deadline - SECONDS < 150 ? deadline - SECONDS : 150))
+    ((warm < most)) || warm=$most
+    for work in "${works[@]}"; do
+        ((warm > 0)) || break
+        # shellcheck disable=SC2086
+        timeout -k "$grace" "$warm" "${peer[@]}" --work "$work" --mode compiled --warm $peers \
+            </dev/null >"$out/warm-$work.log" 2>&1 &
+        warming+=($!)
+    done
+else
+    row "PyTorch" "$state" "$took" "" "" "" "$said"
+fi
+
+# -- correctness
+export RUST_TEST_NOCAPTURE=1 RUST_BACKTRACE=1
+mapfile -t found < <(programs conformance)
+((${#found[@]})) || skip "conformance" "there is nothing in $pack/conformance"
+for program in "${found[@]}"; do
+    name=$(basename "$program")
+    if [[ $here ]]; then told "conformance: $name" "conformance-$name" 120 "$program"; else skip "conformance: $name" "no GPU"; fi
+done
+
+digests=
+# digest NAME RANKS COMMAND...: a part that prints `digest HEX`.
+digest() {
+    local name=$1 ranks=$2
+    shift 2
+    part "digest-$name-$ranks" 60 "$@" "$ranks"
+    local hex
+    hex=$(sed -n 's/^digest //p' "$out/digest-$name-$ranks.log" 2>/dev/null | tail -n 1)
+    [[ $state == ok && ! $hex ]] && state="failed (it printed no digest)"
+    digests+="$hex"$'\n'
+    row "digest: $name, ranks $ranks" "$state" "$took" "" "" "" "${hex:-$said}"
+}
+if [[ ! -x $pack/digests/same_device ]]; then skip "digest: same_device" "not yet: there is no $pack/digests/same_device"
+elif [[ ! $here ]]; then skip "digest: same_device" "no GPU"
+else for ranks in 1 2 4; do digest same_device $ranks "$pack/digests/same_device"; done; fi
+several=$(printf '2.30.3\n%s\n' "${nccl%% *}" | sort -V | head -n 1)
+if [[ ! -x $pack/digests/nccl ]]; then skip "digest: nccl" "not yet: there is no $pack/digests/nccl"
+elif [[ ! $here ]]; then skip "digest: nccl" "no GPU"
+elif [[ ! $nccl ]]; then skip "digest: nccl" "no NCCL"
+elif ((here > 1)); then digest nccl 2 "$pack/digests/nccl"
+elif [[ $several != 2.30.3 ]]; then skip "digest: nccl" "two ranks on one GPU need NCCL 2.30.3, this is ${nccl%% *}"
+else digest nccl 2 env NCCL_MULTI_RANK_GPU_ENABLE=1 "$pack/digests/nccl"; fi
+if [[ $digests ]]; then
+    different=$(grep -v '^$' <<<"$digests" | sort -u | wc -l)
+    if ((different == 1)); then row "digests agree" ok "" "" "" "" "$(wc -l <<<"${digests%$'\n'}") runs"; else
+        row "digests agree" "failed ($different digests)" "" "" "" "" ""
+    fi
+fi
+
+# -- speed: ours, PyTorch's eager, PyTorch's compiled; nothing else runs meanwhile
+((${#warming[@]})) && wait "${warming[@]}"
+declare -A states
+precisions() { if [[ $1 == gpt2 ]]; then echo bf16; else echo f32 tf32 bf16; fi; }
+if [[ $here && -x $pack/train/step ]]; then
+    for work in "${works[@]}"; do for precision in $(precisions "$work"); do
+        part "train-$work-$precision-dtrain" 20 "$pack/train/step" --work "$work" --precision "$precision" --seconds 2
+        states[$work-$precision-dtrain]=$state
+        [[ $state == ok ]] || row "dtrain: $work $precision" "$state" "$took" "" "" "" "$said"
+    done; done
+fi
+if [[ $torch ]]; then
+    for mode in eager compiled; do for work in "${works[@]}"; do
+        # shellcheck disable=SC2086
+        part "train-$work-$mode" 75 "${peer[@]}" --work "$work" --mode "$mode" $peers
+        states[$work-$mode]=$state
+        [[ $state == ok ]] || row "PyTorch: $work $mode" "$state" "$took" "" "" "" "$said"
+    done; done
+fi
+for work in "${works[@]}"; do for precision in $(precisions "$work"); do
+    cells=()
+    for mode in dtrain eager compiled; do
+        number=$(rate "$work" "$precision" "$mode")
+        key=$work-$mode
+        [[ $mode == dtrain ]] && key=$work-$precision-dtrain
+        [[ $mode == dtrain && ! -x $pack/train/step ]] && number="not yet"
+        cells+=("${number:-${states[$key]:-skipped}}")
+        [[ $number || ${states[$key]:-} != ok ]] || cells[-1]="printed no rate"
+    done
+    row "train: $work $precision" "" "" "${cells[@]}" ""
+done; done
+
+if command -v nvidia-smi >/dev/null; then
+    told "clocks after" clocks-after 20 nvidia-smi --query-gpu=$fields --format=csv,noheader
+else
+    skip "clocks after" "there is no nvidia-smi"
+fi

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Builds what bench/gpu.sh needs on a machine without Rust, and packs it: at most 64 MiB, stripped.
+#
+#   bench/gpu.sh --pack gpu-pack      (PROFILE=dev packs a quick build)
+#
+# Beside `dtrain`, what is packed follows from names: of the crates `cuda` and `nccl` and of the binary, a test `on_gpu_NAME` goes to
+# conformance/, an example `digest_NAME` to digests/, an example `train_NAME` to train/; the example `compile_kernels` is `kernels`.
+# A fake library is never packed. The other machine's glibc must be at least the one that is printed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+pack=${1:?a folder}
+profile=${PROFILE:-release}
+most=$((64 << 20))
+
+# The targets of a kind ("test", "example") whose names begin so, as `crate name` lines.
+targets() {
+    cargo metadata --format-version 1 --no-deps | python3 -c '
+import json, sys
+kind, start = sys.argv[1:]
+for crate in json.load(sys.stdin)["packages"]:
+    if crate["name"] in ("dtrain", "dtrain-cuda", "dtrain-nccl"):
+        for target in crate["targets"]:
+            if kind in target["kind"] and target["name"].startswith(start):
+                print(crate["name"], target["name"])
+' "$1" "$2"
+}
+
+# build TO ARGUMENTS...: builds one target and packs its executable as TO.
+build() {
+    local to=$1 file
+    shift
+    file=$(cargo build --quiet --profile "$profile" --message-format json-render-diagnostics "$@" | python3 -c '
+import json, sys
+made = [json.loads(line) for line in sys.stdin if line.startswith("{")]
+print([one["executable"] for one in made if one.get("executable")][-1])
+')
+    mkdir -p "$(dirname "$pack/$to")"
+    strip -o "$pack/$to" "$file"
+    echo "packed $to" >&2
+}
+
+# Only what an earlier packing left is removed.
+mkdir -p "$pack"
+rm -rf "$pack"/{dtrain,kernels,conformance,digests,train,REVISION}
+
+build dtrain -p dtrain --bin dtrain
+build kernels -p dtrain-cuda --example compile_kernels
+for rule in "test on_gpu_ conformance" "example digest_ digests" "example train_ train"; do
+    read -r kind start folder <<<"$rule"
+    while read -r crate name; do
+        build "$folder/${name#"$start"}" -p "$crate" "--$kind" "$name"
+    done < <(targets "$kind" "$start")
+done
+"$pack/dtrain" --version >"$pack/REVISION"
+
+size=$(du -sb "$pack" | cut -f 1)
+needs=$(find "$pack" -type f -perm -u+x -exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+echo "$pack: $(cat "$pack/REVISION"), $((size >> 20)) MiB, needs ${needs:-no glibc}" >&2
+if ((size > most)); then
+    echo "error: $size bytes are more than $most" >&2
+    exit 1
+fi

@@ -1,0 +1,175 @@
+"""The models that dtrain is measured beside, in plain PyTorch, each with its one batch. See README.md.
+
+The four workloads begin with numbers that dtrain computes too (`hash01`), so that both sides can be shown to do the same work.
+GPT-2 small begins as PyTorch draws it. Nothing here trains or measures.
+
+Shapes: B samples, T tokens, C width, H heads.
+"""
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def hash01(stream, n):
+    """n numbers in [0, 1), a pure function of (stream, index): splitmix64, top 24 bits."""
+    wrapped = lambda x: x - (1 << 64) if x >> 63 else x  # torch has no unsigned arithmetic; products wrap alike
+    shifted = lambda z, by: (z >> by) & ((1 << (64 - by)) - 1)
+    first = wrapped((stream * 0x9E3779B97F4A7C15 + 0x1234567) % (1 << 64))
+    z = torch.arange(n, dtype=torch.int64) * wrapped(0xD1B54A32D192ED03) + first
+    z = (z ^ shifted(z, 30)) * wrapped(0xBF58476D1CE4E5B9)
+    z = (z ^ shifted(z, 27)) * wrapped(0x94D049BB133111EB)
+    z = z ^ shifted(z, 31)
+    return shifted(z, 40).to(torch.float32) / float(1 << 24)
+
+
+def uniform(stream, n, scale):
+    return (hash01(stream, n) * 2 - 1) * scale
+
+
+def integers(stream, n, upper):
+    return (hash01(stream, n) * float(upper)).to(torch.int64).clamp_(max=upper - 1)
+
+
+class Start:
+    """Parameters as dtrain starts them too: one stream of `hash01` each, in the order in which they are made."""
+
+    def __init__(self):
+        self.streams = iter(range(1, 1000))
+
+    def parameter(self, shape, scale):
+        return nn.Parameter(uniform(next(self.streams), torch.Size(shape).numel(), scale).reshape(shape).clone())
+
+    def scaled(self, shape, fan_in):
+        return self.parameter(shape, 1 / torch.tensor(float(fan_in)).sqrt())
+
+    def linear(self, n_in, n_out, bias=True):
+        layer = nn.Linear(n_in, n_out, bias=bias)
+        layer.weight = self.scaled((n_out, n_in), n_in)
+        if bias:
+            layer.bias = self.scaled((n_out,), n_in)
+        return layer
+
+
+def mlp(start):
+    return nn.Sequential(
+        start.linear(784, 1024), nn.ReLU(), start.linear(1024, 1024), nn.ReLU(), start.linear(1024, 10)
+    )
+
+
+class Block(nn.Module):
+    """A pre-norm block of a GPT."""
+
+    def __init__(self, width, heads, linear, gelu):
+        super().__init__()
+        self.heads, self.gelu = heads, gelu
+        self.norm1, self.qkv, self.proj = nn.LayerNorm(width), linear(width, 3 * width), linear(width, width)
+        self.norm2, self.up, self.down = nn.LayerNorm(width), linear(width, 4 * width), linear(4 * width, width)
+
+    def forward(self, h_BTC):
+        B, T, C = h_BTC.shape
+        qkv = self.qkv(self.norm1(h_BTC)).reshape(B, T, 3, self.heads, C // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, C)
+        h_BTC = h_BTC + self.proj(mixed)
+        return h_BTC + self.down(F.gelu(self.up(self.norm2(h_BTC)), approximate=self.gelu))
+
+
+class Gpt(nn.Module):
+    """256 byte tokens, width 256, 4 blocks of 8 heads, untied head."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.tokens, self.places = start.parameter((256, 256), 0.02), start.parameter((128, 256), 0.02)
+        self.blocks = nn.ModuleList(Block(256, 8, start.linear, "none") for _ in range(4))
+        self.norm, self.head = nn.LayerNorm(256), start.linear(256, 256, False)
+
+    def forward(self, x_BT):
+        h_BTC = F.embedding(x_BT, self.tokens) + self.places
+        for block in self.blocks:
+            h_BTC = block(h_BTC)
+        return self.head(self.norm(h_BTC)).reshape(-1, 256)
+
+
+class Gpt2(nn.Module):
+    """GPT-2 small: 12 blocks of width 768 and 12 heads, head tied to the tokens, no dropout: 124 M parameters.
+
+    Source: Radford et al. 2019. The vocabulary of 50 257 is padded to a multiple of 64, as nanoGPT and llm.c do.
+    """
+
+    VOCABULARY = 50304
+
+    def __init__(self, context):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(self.VOCABULARY, 768), nn.Embedding(context, 768)
+        self.blocks = nn.ModuleList(Block(768, 12, nn.Linear, "tanh") for _ in range(12))
+        self.norm = nn.LayerNorm(768)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                # What ends a branch is scaled by the number of branches.
+                branch = name.endswith(("proj.weight", "down.weight"))
+                nn.init.normal_(parameter, std=0.02 / 24**0.5 if branch else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, x_BT):
+        h_BTC = self.tokens(x_BT) + self.places.weight[: x_BT.shape[1]]
+        for block in self.blocks:
+            h_BTC = block(h_BTC)
+        return F.linear(self.norm(h_BTC), self.tokens.weight).reshape(-1, self.VOCABULARY)
+
+
+class Cnn(nn.Module):
+    def __init__(self, start):
+        super().__init__()
+        self.w1, self.b1 = start.scaled((32, 1, 3, 3), 9), start.scaled((32,), 9)
+        self.w2, self.b2 = start.scaled((64, 32, 3, 3), 288), start.scaled((64,), 288)
+        self.fc1, self.fc2 = start.linear(9216, 128), start.linear(128, 10)
+
+    def forward(self, x):
+        h = F.relu(F.conv2d(F.relu(F.conv2d(x, self.w1, self.b1)), self.w2, self.b2))
+        return self.fc2(F.relu(self.fc1(F.max_pool2d(h, 2).flatten(1))))
+
+
+class Cnn3d(nn.Module):
+    def __init__(self, start):
+        super().__init__()
+        self.w1, self.b1 = start.scaled((16, 1, 3, 3, 3), 27), start.scaled((16,), 27)
+        self.w2, self.b2 = start.scaled((32, 16, 3, 3, 3), 432), start.scaled((32,), 432)
+        self.fc = start.linear(32768, 10)
+
+    def forward(self, x):
+        h = F.relu(F.conv3d(x, self.w1, self.b1, padding=1))
+        return self.fc(F.relu(F.conv3d(h, self.w2, self.b2, stride=2, padding=1)).flatten(1))
+
+
+@dataclass
+class Work:
+    """A model and its one batch, on the CPU. A row of the output is a sample, or a token."""
+
+    model: nn.Module
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+WORKS = ("mlp", "gpt", "cnn", "cnn3d")
+BATCH = dict(mlp=128, gpt=8, cnn=128, cnn3d=16)
+
+
+def work(name):
+    """One of dtrain's four workloads."""
+    start, batch = Start(), BATCH[name]
+    if name == "gpt":
+        x, y = (integers(stream, batch * 128, 256) for stream in (1000, 1001))
+        return Work(Gpt(start), x.reshape(batch, 128), y)
+    make, shape = dict(mlp=(mlp, (784,)), cnn=(Cnn, (1, 28, 28)), cnn3d=(Cnn3d, (1, 8, 32, 32)))[name]
+    x = uniform(1000, batch * torch.Size(shape).numel(), 1.0).reshape(batch, *shape)
+    return Work(make(start), x, integers(1001, batch, 10))
+
+
+def gpt2(batch, context):
+    """GPT-2 small on tokens that mean nothing."""
+    torch.manual_seed(7)
+    x, y = (integers(stream, batch * context, 50257) for stream in (1000, 1001))
+    return Work(Gpt2(context), x.reshape(batch, context), y)

@@ -1,0 +1,307 @@
+//! `bench/gpu.sh` on made-up machines: whatever its parts do, it ends in time with a whole table.
+//!
+//! The parts are stubs, shell scripts in the places of the real programs, and so are `nvidia-smi` and the Python with PyTorch.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Answers as NVIDIA's does on a machine with one GPU of compute capability 9.0.
+const SMI: &str = r#"case $1 in -L) echo "GPU 0: Made-up (UUID: GPU-1)";; *) echo "Made-up GPU, 9.0, 580.65.06, 345 MHz";; esac"#;
+/// What doctor tells, for people and for programs.
+const DTRAIN: &str = r#"case "$*" in
+    "doctor") echo "  ok  things"; echo "training on GPUs works here";;
+    "doctor --json")
+        echo '{"event":"check","check":"nvrtc","verdict":"ok","found":"13.0 at /opt/my cuda/libnvrtc.so.13 (CUDA_HOME)","details":{}}'
+        echo '{"event":"check","check":"nccl","verdict":"ok","found":"2.30.4 at /opt/libnccl.so.2 (Python)","details":{"path":"/no"}}';;
+    *) exit 2;;
+esac"#;
+const KERNELS: &str = r#"echo "compiled $2 with $1""#;
+/// Ignores every signal that it can, and so does its child.
+const HANGS: &str = r#"trap '' TERM INT HUP
+(trap '' TERM INT HUP; echo $BASHPID >>"$PIDS"; while :; do sleep 1000; done) &
+echo $$ >>"$PIDS"
+echo "the last word of it"
+while :; do wait; done"#;
+/// Both sides print a rate a line; PyTorch loses one precision, one whole run, and hangs once in the middle.
+const STEP: &str = r#"[ "$4" = tf32 ] && { echo "error: there is no tf32"; exit 1; }; echo "rate $2 $4 dtrain 4000.5 samples/s""#;
+const PYTHON: &str = r#"[ "$1" = -c ] && { echo "PyTorch 9.9"; exit 0; }
+shift; work= mode= device=
+while [ $# -gt 0 ]; do
+    case $1 in --work) work=$2;; --mode) mode=$2;; --device) device=$2;; --warm) exit 0;; esac
+    shift
+done
+[ "$device" = cuda ] || exit 9
+case $work-$mode in
+    gpt2-*) echo "rate gpt2 bf16 $mode 7 tokens/s batch 64"; exit 0;;
+    mlp-compiled) echo "rate mlp f32 compiled 1000.0 samples/s batch 128"; echo "lost mlp tf32 compiled no | triton"; exit 1;;
+    gpt-eager) echo "RuntimeError: CUDA error" >&2; exit 1;;
+    cnn-compiled) echo "rate cnn f32 compiled 5 samples/s batch 128"; while :; do sleep 1000; done;;
+esac
+for p in f32 tf32 bf16; do echo "rate $work $p $mode 2000.0 samples/s batch 128"; done"#;
+
+/// A folder with a pack, a `nvidia-smi` and a Python.
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+/// The table: the cells of each row by its first one.
+type Table = BTreeMap<String, Vec<String>>;
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        bench.stub("bin/nvidia-smi", SMI);
+        bench.stub("bin/python", PYTHON);
+        bench.stub("pack/dtrain", DTRAIN);
+        bench.stub("pack/kernels", KERNELS);
+        bench
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn stub(&self, path: &str, script: &str) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn script(&self, limits: &[&str]) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh"));
+        command.arg("--from").arg(self.at("pack")).arg("--python").arg(self.at("bin/python")).args(limits);
+        command.env("PATH", format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap()));
+        command.env("OUT", self.at("out")).env("PIDS", self.at("pids"));
+        command
+    }
+
+    /// Runs the script to its end.
+    fn run(&self, limits: &[&str]) -> Table {
+        self.table(&self.script(limits).output().unwrap())
+    }
+
+    /// The table that it printed, which is the one that it wrote.
+    fn table(&self, output: &Output) -> Table {
+        let stdout = String::from_utf8(output.stdout.clone()).unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
+        assert_eq!(fs::read_to_string(self.at("out/table.md")).unwrap(), stdout, "{stderr}");
+        let mut rows = stdout.lines().filter(|line| line.starts_with('|')).map(|line| {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            assert_eq!(cells.len(), 7, "{line}");
+            (cells[0].to_owned(), cells[1..].iter().map(|cell| (*cell).to_owned()).collect())
+        });
+        assert!(rows.next().is_some_and(|(first, _)| first == "part"), "{stdout}\n{stderr}");
+        rows.collect()
+    }
+
+    /// Whether a stub that wrote its number down still runs.
+    fn left_over(&self) -> Vec<String> {
+        let pids = fs::read_to_string(self.at("pids")).unwrap();
+        assert!(pids.lines().count() >= 2, "the stub that hangs was not started");
+        let runs = |pid: &&str| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            // One that was killed may wait for somebody to ask how it ended.
+            status
+                .lines()
+                .any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
+        };
+        pids.lines().filter(runs).map(str::to_owned).collect()
+    }
+}
+
+#[track_caller]
+fn row(table: &Table, name: &str, state: &str, word: &str) {
+    let cells = table.get(name).unwrap_or_else(|| panic!("no row {name}: {table:#?}"));
+    assert_eq!(cells[0], state, "{name}: {cells:?}");
+    assert!(cells[5].contains(word), "{name}: {cells:?}");
+}
+
+/// The rates in a row: ours, PyTorch's eager, PyTorch's compiled.
+#[track_caller]
+fn rates(table: &Table, name: &str, wanted: [&str; 3]) {
+    let cells = table.get(name).unwrap_or_else(|| panic!("no row {name}: {table:#?}"));
+    assert_eq!(cells[2..5], wanted, "{name}");
+}
+
+#[test]
+fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line() {
+    let bench = Bench::new();
+    bench.stub("pack/conformance/1-good", "echo 61 operations agree");
+    bench.stub("pack/conformance/2-hangs", HANGS);
+    bench.stub(
+        "pack/conformance/3-fails",
+        "echo something; echo 'product differs | by 3 ulp' >&2; echo; exit 3",
+    );
+    bench.stub("pack/conformance/4-lacks", r#"echo "skipped: no cuDNN"; echo "nvrtc $DTRAIN_NVRTC""#);
+    bench.stub("pack/digests/same_device", "echo digest abc123");
+    bench.stub("pack/digests/nccl", r#"[ "$NCCL_MULTI_RANK_GPU_ENABLE-$1" = 1-2 ] && echo digest abc123"#);
+    bench.stub("pack/train/step", STEP);
+    fs::write(bench.at("pack/conformance/README"), "no program").unwrap();
+    let table = bench.run(&["--part-limit", "5", "--limit", "300"]);
+
+    row(&table, "GPUs", "ok", "GPU 0: Made-up");
+    row(&table, "clocks before", "ok", "345 MHz");
+    row(&table, "clocks after", "ok", "345 MHz");
+    row(&table, "dtrain doctor", "ok", "training on GPUs works here");
+    row(&table, "NCCL, by dtrain's own search", "ok", "2.30.4 at /opt/libnccl.so.2 (Python)");
+    row(&table, "kernels by NVRTC for sm_90a", "ok", "compiled sm_90a with /opt/my cuda/libnvrtc.so.13");
+    row(&table, "conformance: 1-good", "ok", "61 operations agree");
+    row(&table, "conformance: 2-hangs", "timed out after 5 s", "the last word of it");
+    row(&table, "conformance: 3-fails", "failed (exit code 3)", "product differs / by 3 ulp");
+    row(&table, "conformance: 4-lacks", "ok, 1 skipped", "skipped: no cuDNN");
+    assert_eq!(table.keys().filter(|name| name.starts_with("conformance")).count(), 4);
+    for ranks in [1, 2, 4] {
+        row(&table, &format!("digest: same_device, ranks {ranks}"), "ok", "abc123");
+    }
+    row(&table, "digest: nccl, ranks 2", "ok", "abc123");
+    row(&table, "digests agree", "ok", "4 runs");
+
+    let (ours, theirs) = ("4000.5 samples/s", "2000.0 samples/s");
+    rates(&table, "train: mlp f32", [ours, theirs, "1000.0 samples/s"]);
+    rates(&table, "train: mlp tf32", ["failed (exit code 1)", theirs, "failed (exit code 1)"]);
+    rates(&table, "train: gpt bf16", [ours, "failed (exit code 1)", theirs]);
+    rates(&table, "train: cnn f32", [ours, theirs, "5 samples/s"]);
+    rates(&table, "train: cnn bf16", [ours, theirs, "timed out after 5 s"]);
+    rates(&table, "train: cnn3d f32", [ours, theirs, theirs]);
+    rates(&table, "train: gpt2 bf16", [ours, "7 tokens/s", "7 tokens/s"]);
+    row(&table, "PyTorch: mlp compiled", "failed (exit code 1)", "lost mlp tf32 compiled no / triton");
+    row(&table, "PyTorch: gpt eager", "failed (exit code 1)", "RuntimeError: CUDA error");
+    row(&table, "dtrain: cnn tf32", "failed (exit code 1)", "error: there is no tf32");
+
+    assert_eq!(bench.left_over(), Vec::<String>::new(), "the part that hung was not ended whole");
+    let log = fs::read_to_string(bench.at("out/conformance-3-fails.log")).unwrap();
+    assert!(log.contains("something\n"), "{log}");
+}
+
+#[test]
+fn digests_that_differ_are_a_failure() {
+    let bench = Bench::new();
+    bench.stub("pack/digests/same_device", "echo digest abc$1");
+    let table = bench.run(&["--limit", "300", "--part-limit", "5"]);
+    row(&table, "digest: same_device, ranks 4", "ok", "abc4");
+    row(&table, "digests agree", "failed (3 digests)", "");
+    row(&table, "digest: nccl", "skipped", "not yet");
+    row(&table, "conformance", "skipped", "there is nothing in");
+    rates(&table, "train: gpt2 bf16", ["not yet", "7 tokens/s", "7 tokens/s"]);
+}
+
+#[test]
+fn when_the_time_is_over_the_rest_is_skipped_and_the_table_is_whole() {
+    let bench = Bench::new();
+    for stub in
+        ["bin/python", "pack/dtrain", "pack/kernels", "pack/conformance/all", "pack/digests/same_device"]
+    {
+        bench.stub(stub, HANGS);
+    }
+    let table = bench.run(&["--limit", "16"]);
+    assert!(table["dtrain doctor"][0].starts_with("timed out after "), "{table:#?}");
+    row(&table, "conformance: all", "skipped", "no time was left");
+    row(&table, "digest: same_device, ranks 1", "skipped", "no time was left");
+    row(&table, "PyTorch", "skipped", "no time was left");
+    row(&table, "clocks after", "skipped", "no time was left");
+    assert!(table.contains_key("train: gpt2 bf16"));
+    assert_eq!(bench.left_over(), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_that_is_interrupted_still_tells_what_it_saw() {
+    let bench = Bench::new();
+    let pipe = bench.at("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    bench.stub(
+        "pack/conformance/all",
+        &format!("echo 12 of 61 operations; echo here >{}; exec sleep 1000", pipe.display()),
+    );
+    let script = bench.script(&[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Until the part runs there is nothing to read.
+    assert_eq!(fs::read_to_string(&pipe).unwrap(), "here\n");
+    assert!(Command::new("kill").arg(script.id().to_string()).status().unwrap().success());
+    let table = bench.table(&script.wait_with_output().unwrap());
+    row(&table, "dtrain doctor", "ok", "training on GPUs works here");
+    row(&table, "conformance-all", "interrupted", "12 of 61 operations");
+    assert!(!table.contains_key("train: mlp f32"), "{table:#?}");
+}
+
+#[test]
+fn without_a_gpu_nothing_is_run_that_needs_one() {
+    let bench = Bench::new();
+    bench.stub("bin/nvidia-smi", "echo 'it cannot communicate with the driver'; exit 9");
+    for stub in
+        ["bin/python", "pack/kernels", "pack/conformance/all", "pack/digests/same_device", "pack/train/step"]
+    {
+        bench.stub(stub, "echo ran >>\"$PIDS\"");
+    }
+    let table = bench.run(&[]);
+    row(&table, "GPUs", "failed (exit code 9)", "it cannot communicate with the driver");
+    row(&table, "dtrain doctor", "ok", "training on GPUs works here");
+    for part in ["kernels by NVRTC", "PyTorch", "conformance: all", "digest: same_device"] {
+        row(&table, part, "skipped", "no GPU");
+    }
+    rates(&table, "train: mlp f32", ["skipped", "skipped", "skipped"]);
+    assert!(!bench.at("pids").exists(), "something ran");
+}
+
+/// Knows some targets, and says of each that it was built as `true`, which is small and there.
+const CARGO: &str = r#"target() { echo "{\"name\":\"$1\",\"kind\":[\"$2\"]}"; }
+if [ "$1" = metadata ]; then
+    echo "{\"packages\":[
+        {\"name\":\"dtrain\",\"targets\":[$(target gpu_script test),$(target train_step example),$(target own_model example)]},
+        {\"name\":\"dtrain-cuda\",\"targets\":[$(target on_gpu_operations test),$(target on_gpu_x example),$(target digest_nccl example)]},
+        {\"name\":\"dtrain-fake-nccl\",\"targets\":[$(target on_gpu_fake test)]}]}"
+else
+    echo "built $*" >>"$PIDS"
+    echo '{"reason":"compiler-artifact","executable":null}'
+    echo "{\"reason\":\"compiler-artifact\",\"executable\":\"$(type -P true)\"}"
+    echo '{"reason":"build-finished","success":true}'
+fi"#;
+
+#[test]
+fn what_is_packed_follows_from_the_names_of_targets() {
+    for tool in ["python3", "strip"] {
+        if !Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success()) {
+            println!("skipped: there is no {tool}");
+            return;
+        }
+    }
+    let bench = Bench::new();
+    bench.stub("bin/cargo", CARGO);
+    // What an earlier packing left is not for this one.
+    bench.stub("pack/conformance/old", "exit 1");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh");
+    let path = format!("{}:{}", bench.at("bin").display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(script);
+    command.arg("--pack").arg(bench.at("pack")).env("PATH", path).env("PIDS", bench.at("built"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut packed = Vec::new();
+    for folder in ["", "conformance", "digests", "train"] {
+        let entries = fs::read_dir(bench.at("pack").join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        packed.extend(entries.filter(|path| path.is_file()));
+    }
+    let names = packed.iter().map(|path| path.strip_prefix(bench.at("pack")).unwrap().to_str().unwrap());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["REVISION", "conformance/operations", "digests/nccl", "dtrain", "kernels", "train/step"]
+    );
+    let built = fs::read_to_string(bench.at("built")).unwrap();
+    assert!(built.contains("-p dtrain-cuda --test on_gpu_operations\n"), "{built}");
+    assert_eq!(built.matches("--profile release").count(), 5, "{built}");
+}
+
+#[test]
+fn an_argument_that_is_not_there_is_refused() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh");
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [&["--form", "pack"][..], &["--from"]] {
+        let output = Command::new(&script).args(arguments).env("OUT", folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "), "{output:?}");
+    }
+}
