@@ -11,6 +11,7 @@
 
 pub mod kernels;
 pub mod launch;
+pub mod libraries;
 pub mod memory;
 pub mod nvrtc;
 pub mod operations;
