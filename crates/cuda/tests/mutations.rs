@@ -113,6 +113,23 @@ static CHANGES: &[Change] = &[
     (&ATTENTION_BF16_KEYS_32, "(change - delta)", "(change + delta)", attention_bf16::gradient_32),
     (&ATTENTION_BF16_KEYS_64, "query >= place.row + 8", "query > place.row + 8", attention_bf16::gradient_64),
     (&ATTENTION_BF16_KEYS_128, "scale2, -log2)", "scale2, log2)", attention_bf16::gradient_128),
+    (&PRODUCT_BF16_NT_64, "sum + bias[", "sum - bias[", product_bf16::linear),
+    (&PRODUCT_BF16_NT_64, "columns - column - right", "columns - column", product_bf16::nt),
+    (&PRODUCT_BF16_NN_64, "c32[at] + sum", "c32[at] - sum", product_bf16::nn),
+    (
+        &PRODUCT_BF16_TN_64,
+        "room + (k + lane % 8 + lane / 16 * 8) * pitch",
+        "room + (k + lane % 16) * pitch",
+        product_bf16::tn,
+    ),
+    (&PRODUCT_BF16_NT_128, "stage * EACH, *rights", "(stage ^ 1) * EACH, *rights", product_bf16::large_nt),
+    (
+        &PRODUCT_BF16_NN_128,
+        "warp / 2 * SIDE, right = warp % 2",
+        "warp % 2 * SIDE, right = warp % 2",
+        product_bf16::large_nn,
+    ),
+    (&PRODUCT_BF16_TN_128, "j % 4 / 2 * 8) * SIDE", "j % 4 / 2 * 4) * SIDE", product_bf16::large_tn),
     // What a sweep over all signs and comparisons found that no check noticed, before there were more checks.
     (&DROPOUT, "8 < bar", "8 <= bar", elementwise::dropout),
     (&SUM_IN_ORDER, "start += 256", "start += 512", sums::sum_of_many_squares),
@@ -291,6 +308,7 @@ files! {
     a_wrong_convolution_is_noticed: "conv.cu",
     a_wrong_attention_is_noticed: "attention.cu",
     a_wrong_attention_on_tensor_cores_is_noticed: "attention_bf16.cu",
+    a_wrong_product_on_tensor_cores_is_noticed: "product_bf16.cu",
 }
 
 #[test]

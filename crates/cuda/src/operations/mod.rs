@@ -15,6 +15,7 @@ mod losses;
 mod norms;
 mod pooling;
 mod product;
+mod product_bf16;
 mod sums;
 mod update;
 
@@ -33,6 +34,7 @@ pub use norms::{
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, product};
+pub use product_bf16::{Bf16Result, linear_bf16, product_bf16};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, sum_of_squares, sum_of_squares_scratch,
 };

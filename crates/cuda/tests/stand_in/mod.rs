@@ -16,6 +16,7 @@ pub mod norms;
 pub mod orders;
 pub mod pooling;
 pub mod product;
+pub mod product_bf16;
 pub mod stacking;
 pub mod sums;
 pub mod update;
