@@ -66,9 +66,9 @@ static CHANGES: &[Change] = &[
     (&EMBEDDING_GRADIENT, "sum + dy[(u64)order", "sum - dy[(u64)order", embedding::embedding_gradient),
     (&PLACES_GRADIENT, "sum + dy[row", "sum - dy[row", embedding::embedding_gradient),
     (&PRODUCT, "sum + bias[column", "sum - bias[column", product::linear),
-    (&PRODUCT, "*to + total[i][j]", "*to - total[i][j]", product::product),
+    (&PRODUCT, "*to + sum", "*to - sum", product::product),
     (&PRODUCT, "fmaf(a[r], b[c]", "fmaf(-a[r], b[c]", product::product),
-    (&CONV2D, "total[i][j] + bias[row", "total[i][j] - bias[row", conv::conv2d),
+    (&CONV2D, "sum + bias[", "sum - bias[", conv::conv2d),
     (
         &CONV2D_INPUT_GRADIENT,
         "line.row + shape.padding",
