@@ -4,6 +4,8 @@
 //! compiler over a stand-in for a GPU. [`kernels`] lists them, [`operations`] says which are launched for an operation,
 //! with which grid, and gives them to a [`Queue`].
 //!
+//! [`libraries`] are NVIDIA's own products and convolutions, by algorithms that are written down.
+//!
 //! The bits of an operation depend on its operands and their full shape alone: grids follow from shapes, sums have one
 //! order, and no kernel has an atomic operation ([0025](../../docs/decisions/0025-kernels-as-files.md)).
 //!
