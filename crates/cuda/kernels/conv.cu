@@ -40,15 +40,11 @@ extern "C" __global__ void __launch_bounds__(256) conv2d(
     RowMajor kernels = {w, shape.outputs, shape.terms()};
     Patches patches = {shape, x};
     tile_product(room, kernels, patches, row, column, 0, shape.terms(), total);
-    row += threadIdx.x / 16 * 4;
-    column += threadIdx.x % 16 * 4;
-    for (u32 i = 0; i < 4 && row + i < shape.outputs; i++) {
-        for (u32 j = 0; j < 4 && column + j < cells; j++) {
-            u32 image = (column + j) / shape.out_area(), place = (column + j) % shape.out_area();
-            float sum = bias ? total[i][j] + bias[row + i] : total[i][j];
-            y[(u64)(image * shape.outputs + row + i) * shape.out_area() + place] = activate(sum, activation);
-        }
-    }
+    each_result(total, row, shape.outputs, column, cells, [=](u32 output, u32 cell, float sum) {
+        u32 image = cell / shape.out_area(), place = cell % shape.out_area();
+        sum = bias ? sum + bias[output] : sum;
+        y[(u64)(image * shape.outputs + output) * shape.out_area() + place] = activate(sum, activation);
+    });
 }
 
 // The kernels of one input channel, turned by half a circle.
@@ -103,14 +99,10 @@ extern "C" __global__ void __launch_bounds__(256) conv2d_input_gradient(
     TurnedKernels kernels = {shape, w};
     Users users = {shape, dy};
     tile_product(room, kernels, users, row, column, 0, shape.outputs * shape.window(), total);
-    row += threadIdx.x / 16 * 4;
-    column += threadIdx.x % 16 * 4;
-    for (u32 i = 0; i < 4 && row + i < shape.channels; i++) {
-        for (u32 j = 0; j < 4 && column + j < elements; j++) {
-            u32 image = (column + j) / shape.area(), place = (column + j) % shape.area();
-            dx[(u64)(image * shape.channels + row + i) * shape.area() + place] = total[i][j];
-        }
-    }
+    each_result(total, row, shape.channels, column, elements, [=](u32 channel, u32 element, float sum) {
+        u32 image = element / shape.area(), place = element % shape.area();
+        dx[(u64)(image * shape.channels + channel) * shape.area() + place] = sum;
+    });
 }
 
 // dy of one output channel over the cells of all images.
@@ -165,11 +157,7 @@ extern "C" __global__ void __launch_bounds__(256) conv2d_weight_gradient(
     Met met = {shape, x};
     tile_product(room, outputs, met, row, column, from, to, total);
     parts += (u64)split * shape.outputs * shape.terms();
-    row += threadIdx.x / 16 * 4;
-    column += threadIdx.x % 16 * 4;
-    for (u32 i = 0; i < 4 && row + i < shape.outputs; i++) {
-        for (u32 j = 0; j < 4 && column + j < shape.terms(); j++) {
-            parts[(u64)(row + i) * shape.terms() + column + j] = total[i][j];
-        }
-    }
+    each_result(total, row, shape.outputs, column, shape.terms(), [=](u32 output, u32 term, float sum) {
+        parts[(u64)output * shape.terms() + term] = sum;
+    });
 }

@@ -28,13 +28,9 @@ extern "C" __global__ void __launch_bounds__(256) product(
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
     float total[4][4];
     tile_product(room, Operand(a, m, a_row, a_column), Operand(b, n, b_column, b_row), row, column, 0, k, total);
-    row += threadIdx.x / 16 * 4;
-    column += threadIdx.x % 16 * 4;
-    for (u32 i = 0; i < 4 && row + i < m; i++) {
-        for (u32 j = 0; j < 4 && column + j < n; j++) {
-            float* to = c + (row + i) * c_row + column + j;
-            float sum = adds ? *to + total[i][j] : total[i][j];
-            *to = activate(bias ? sum + bias[column + j] : sum, activation);
-        }
-    }
+    each_result(total, row, m, column, n, [=](u32 row, u32 column, float sum) {
+        float* to = c + row * c_row + column;
+        sum = adds ? *to + sum : sum;
+        *to = activate(bias ? sum + bias[column] : sum, activation);
+    });
 }

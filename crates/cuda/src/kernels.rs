@@ -206,4 +206,23 @@ kernels! {
         ATTENTION_QUERIES_256 "attention_queries_256" 128 "ffffFFuuur"
         ATTENTION_KEYS_256 "attention_keys_256" 128 "ffffFuuur"
     }
+    ATTENTION_BF16_CU "attention_bf16.cu" ["math.cuh", "sums.cuh", "tensor.cuh"] {
+        ATTENTION_BF16_32 "attention_bf16_32" 128 "hHFuuur"
+        ATTENTION_BF16_QUERIES_32 "attention_bf16_queries_32" 128 "hhfhHFuuur"
+        ATTENTION_BF16_KEYS_32 "attention_bf16_keys_32" 128 "hffhHuuur"
+        ATTENTION_BF16_64 "attention_bf16_64" 128 "hHFuuur"
+        ATTENTION_BF16_QUERIES_64 "attention_bf16_queries_64" 128 "hhfhHFuuur"
+        ATTENTION_BF16_KEYS_64 "attention_bf16_keys_64" 128 "hffhHuuur"
+        ATTENTION_BF16_128 "attention_bf16_128" 128 "hHFuuur"
+        ATTENTION_BF16_QUERIES_128 "attention_bf16_queries_128" 128 "hhfhHFuuur"
+        ATTENTION_BF16_KEYS_128 "attention_bf16_keys_128" 128 "hffhHuuur"
+    }
+    PRODUCT_BF16_CU "product_bf16.cu" ["tensor.cuh"] {
+        PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfFHuuullluuu"
+        PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfFHuuullluuu"
+        PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfFHuuullluuu"
+        PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfFHuuullluuu"
+        PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfFHuuullluuu"
+        PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfFHuuullluuu"
+    }
 }

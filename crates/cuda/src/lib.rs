@@ -5,6 +5,8 @@
 //! with which grid, and gives them to a [`Queue`]. A stream of the [`driver`] is such a queue; [`CudaDevice`] is the engine's
 //! device over one. [`collectives`] is how ranks on GPUs add up their gradients.
 //!
+//! [`libraries`] are NVIDIA's own products and convolutions, by algorithms that are written down.
+//!
 //! The bits of an operation depend on its operands and their full shape alone: grids follow from shapes, sums have one
 //! order, and no kernel has an atomic operation ([0025](../../docs/decisions/0025-kernels-as-files.md)).
 //!
@@ -15,6 +17,7 @@ mod device;
 pub mod driver;
 pub mod kernels;
 pub mod launch;
+pub mod libraries;
 pub mod memory;
 pub mod nvrtc;
 pub mod operations;

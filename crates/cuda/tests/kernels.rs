@@ -44,6 +44,20 @@ const ATTENTION: &[Check] = &[
     attention::gradient_256,
 ];
 
+const ATTENTION_BF16: &[Check] = &[
+    attention_bf16::forward_32,
+    attention_bf16::gradient_32,
+    attention_bf16::forward_64,
+    attention_bf16::gradient_64,
+    attention_bf16::forward_128,
+    attention_bf16::gradient_128,
+];
+
+const PRODUCTS_BF16: &[Check] = &[product_bf16::nt, product_bf16::nn, product_bf16::tn, product_bf16::linear];
+/// Tiles of 128 need large products, so these run once.
+const LARGE_PRODUCTS_BF16: &[Check] =
+    &[product_bf16::large_nt, product_bf16::large_nn, product_bf16::large_tn];
+
 /// Runs checks with threads and blocks first to last, last to first, and shuffled, and with three grids where any does.
 fn hold(checks: &[Check]) {
     if build::compiler().is_none() {
@@ -93,6 +107,9 @@ fn no_kernel_reads_beyond_its_memory() {
         PRODUCTS,
         CONVOLUTIONS,
         ATTENTION,
+        ATTENTION_BF16,
+        PRODUCTS_BF16,
+        LARGE_PRODUCTS_BF16,
     ];
     for check in all.concat() {
         let q = StandIn::new(0).on_the_edge();
@@ -165,6 +182,16 @@ fn convolutions_are_right() {
 #[test]
 fn attention_and_its_gradient_are_right_for_heads_of_every_width() {
     hold(ATTENTION);
+}
+
+#[test]
+fn attention_on_tensor_cores_is_right_but_for_the_rounding_of_bf16() {
+    hold(ATTENTION_BF16);
+}
+
+#[test]
+fn products_on_tensor_cores_are_right_but_for_the_rounding_of_bf16() {
+    hold(PRODUCTS_BF16);
 }
 
 #[test]

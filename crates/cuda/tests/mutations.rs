@@ -68,9 +68,9 @@ static CHANGES: &[Change] = &[
     (&EMBEDDING_GRADIENT, "sum + dy[(u64)order", "sum - dy[(u64)order", embedding::embedding_gradient),
     (&PLACES_GRADIENT, "sum + dy[row", "sum - dy[row", embedding::embedding_gradient),
     (&PRODUCT, "sum + bias[column", "sum - bias[column", product::linear),
-    (&PRODUCT, "*to + total[i][j]", "*to - total[i][j]", product::product),
+    (&PRODUCT, "*to + sum", "*to - sum", product::product),
     (&PRODUCT, "fmaf(a[r], b[c]", "fmaf(-a[r], b[c]", product::product),
-    (&CONV2D, "total[i][j] + bias[row", "total[i][j] - bias[row", conv::conv2d),
+    (&CONV2D, "sum + bias[", "sum - bias[", conv::conv2d),
     (
         &CONV2D_INPUT_GRADIENT,
         "line.row + shape.padding",
@@ -95,6 +95,43 @@ static CHANGES: &[Change] = &[
     (&ATTENTION_KEYS_64, "(dp - deltas[", "(dp + deltas[", attention::gradient_64),
     (&ATTENTION_KEYS_128, "(dp - deltas[", "(dp + deltas[", attention::gradient_128),
     (&ATTENTION_KEYS_256, "(dp - deltas[", "(dp + deltas[", attention::gradient_256),
+    (&ATTENTION_BF16_32, "low = -best", "low = best", attention_bf16::forward_32),
+    (&ATTENTION_BF16_32, "(top - best)", "(top + best)", attention_bf16::forward_32),
+    (&ATTENTION_BF16_64, "key > query ||", "key >= query ||", attention_bf16::forward_64),
+    (
+        &ATTENTION_BF16_128,
+        "lane % 8 + lane / 16 * 8) * pitch + k + lane / 8 % 2 * 8",
+        "lane % 16) * pitch + k + lane / 16 * 8",
+        attention_bf16::forward_128,
+    ),
+    (&ATTENTION_BF16_QUERIES_32, "(each - delta[r])", "(each + delta[r])", attention_bf16::gradient_32),
+    (&ATTENTION_BF16_QUERIES_64, "scale2, -log2[r]", "scale2, log2[r]", attention_bf16::gradient_64),
+    (
+        &ATTENTION_BF16_QUERIES_128,
+        "key <= place.row + 8 * r",
+        "key <= place.row",
+        attention_bf16::gradient_128,
+    ),
+    (&ATTENTION_BF16_KEYS_32, "(change - delta)", "(change + delta)", attention_bf16::gradient_32),
+    (&ATTENTION_BF16_KEYS_64, "query >= place.row + 8", "query > place.row + 8", attention_bf16::gradient_64),
+    (&ATTENTION_BF16_KEYS_128, "scale2, -log2)", "scale2, log2)", attention_bf16::gradient_128),
+    (&PRODUCT_BF16_NT_64, "sum + bias[", "sum - bias[", product_bf16::linear),
+    (&PRODUCT_BF16_NT_64, "columns - column - right", "columns - column", product_bf16::nt),
+    (&PRODUCT_BF16_NN_64, "c32[at] + sum", "c32[at] - sum", product_bf16::nn),
+    (
+        &PRODUCT_BF16_TN_64,
+        "room + (k + lane % 8 + lane / 16 * 8) * pitch",
+        "room + (k + lane % 16) * pitch",
+        product_bf16::tn,
+    ),
+    (&PRODUCT_BF16_NT_128, "stage * EACH, *rights", "(stage ^ 1) * EACH, *rights", product_bf16::large_nt),
+    (
+        &PRODUCT_BF16_NN_128,
+        "warp / 2 * SIDE, right = warp % 2",
+        "warp % 2 * SIDE, right = warp % 2",
+        product_bf16::large_nn,
+    ),
+    (&PRODUCT_BF16_TN_128, "j % 4 / 2 * 8) * SIDE", "j % 4 / 2 * 4) * SIDE", product_bf16::large_tn),
     // What a sweep over all signs and comparisons found that no check noticed, before there were more checks.
     (&DROPOUT, "8 < bar", "8 <= bar", elementwise::dropout),
     (&SUM_IN_ORDER, "start += 256", "start += 512", sums::sum_of_many_squares),
@@ -144,6 +181,36 @@ static FAULTS: &[(Change, &str)] = &[
             norms::layer_norm,
         ),
         "waits at shuffle",
+    ),
+    // What is copied behind a thread's back is read before it is waited for.
+    (
+        (
+            &ATTENTION_BF16_32,
+            "end_of_copies();\n    copies_are_done<0>();",
+            "end_of_copies();",
+            attention_bf16::forward_32,
+        ),
+        "is off by None",
+    ),
+    // What others copied is read before they were at a barrier.
+    (
+        (
+            &ATTENTION_BF16_32,
+            "copies_are_done<0>();\n    __syncthreads();",
+            "copies_are_done<0>();",
+            attention_bf16::forward_32,
+        ),
+        "is off by None",
+    ),
+    // The rows of a matrix lie askew.
+    (
+        (
+            &ATTENTION_BF16_32,
+            "pitch + k + lane / 16 * 8",
+            "pitch + k + lane / 16 * 4",
+            attention_bf16::forward_32,
+        ),
+        "not aligned to 16 bytes",
     ),
     // One element too far.
     (
@@ -243,6 +310,8 @@ files! {
     a_wrong_product_is_noticed: "product.cu",
     a_wrong_convolution_is_noticed: "conv.cu",
     a_wrong_attention_is_noticed: "attention.cu",
+    a_wrong_attention_on_tensor_cores_is_noticed: "attention_bf16.cu",
+    a_wrong_product_on_tensor_cores_is_noticed: "product_bf16.cu",
 }
 
 #[test]

@@ -78,3 +78,13 @@ __device__ inline void tile_product(
         }
     }
 }
+
+// What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`.
+template <class Put>
+__device__ inline void each_result(const float (&total)[4][4], u32 row, u32 rows, u32 column, u32 columns, Put put) {
+    row += threadIdx.x / 16 * 4;
+    column += threadIdx.x % 16 * 4;
+    for (u32 i = 0; i < 4 && row + i < rows; i++) {
+        for (u32 j = 0; j < 4 && column + j < columns; j++) put(row + i, column + j, total[i][j]);
+    }
+}

@@ -7,6 +7,7 @@
 //! This module does not know what runs the launches.
 
 mod attention;
+mod attention_bf16;
 mod conv;
 mod elementwise;
 mod embedding;
@@ -14,11 +15,13 @@ mod losses;
 mod norms;
 mod pooling;
 mod product;
+mod product_bf16;
 mod sums;
 mod tree;
 mod update;
 
 pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
+pub use attention_bf16::{attention_bf16, attention_bf16_gradient, attention_bf16_is_there};
 pub use conv::{conv2d, conv2d_input_gradient, conv2d_scratch, conv2d_weight_gradient};
 pub use elementwise::{
     add, add_to, bias_activation, copy, dropout, fill, from_bf16, gelu, gelu_gradient, relu, relu_gradient,
@@ -32,6 +35,7 @@ pub use norms::{
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, product};
+pub use product_bf16::{Bf16Result, linear_bf16, product_bf16};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, sum_of_squares, sum_of_squares_scratch,
 };
@@ -45,6 +49,10 @@ const THREADS: usize = 256;
 pub type Floats<'a> = crate::Slice<'a, f32>;
 /// Memory of f32 that is written.
 pub type FloatsMut<'a> = crate::SliceMut<'a, f32>;
+/// Memory of bf16 that is read.
+pub type Halves<'a> = crate::Slice<'a, u16>;
+/// Memory of bf16 that is written.
+pub type HalvesMut<'a> = crate::SliceMut<'a, u16>;
 /// Memory of ids that is read.
 pub type Ids<'a> = crate::Slice<'a, u32>;
 

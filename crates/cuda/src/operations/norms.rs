@@ -40,6 +40,21 @@ pub fn layer_norm(
     }
 }
 
+/// Asserts the lengths of what a gradient of a norm reads: `x` and `dy`, the gain, and what was saved.
+#[track_caller]
+fn same_operands([x, dy, gain, saved]: [Floats<'_>; 4], [elements, wide, kept]: [usize; 3]) {
+    same("x", x.len(), elements);
+    same("dy", dy.len(), elements);
+    same("gain", gain.len(), wide);
+    same("saved", saved.len(), kept);
+}
+
+/// The gradients of gain and bias where there is not one element.
+fn zeros(queue: &impl Queue, dgain: FloatsMut<'_>, dbias: FloatsMut<'_>) {
+    super::fill(queue, dgain, 0.0);
+    super::fill(queue, dbias, 0.0);
+}
+
 /// Elements that [`layer_norm_gradient`] needs for partial sums.
 #[must_use]
 pub fn layer_norm_scratch(shape: Rows) -> usize {
@@ -61,16 +76,12 @@ pub fn layer_norm_gradient(
     mut scratch: FloatsMut<'_>,
 ) {
     let Rows { rows, width } = shape;
-    same("x", x.len(), rows * width);
-    same("dy", dy.len(), rows * width);
-    same("gain", gain.len(), width);
-    same("saved", saved.len(), rows * 2);
     same("dgain", dgain.len(), width);
     same("dbias", dbias.len(), width);
+    same_operands([x, dy, gain, saved], [rows * width, width, 2 * rows]);
     room("scratch", scratch.len(), layer_norm_scratch(shape));
-    if rows * width == 0 {
-        super::fill(queue, dgain, 0.0);
-        return super::fill(queue, dbias, 0.0);
+    if x.len() == 0 {
+        return zeros(queue, dgain, dbias);
     }
     let [rows_, width_] = [rows, width].map(|n| size(n).into());
     if let Some(mut dx) = dx {
@@ -184,16 +195,12 @@ pub fn batch_norm_gradient(
     mut scratch: SliceMut<'_, f64>,
 ) {
     let channels = shape.channels;
-    same("x", x.len(), shape.images * channels * shape.area);
-    same("dy", dy.len(), x.len());
-    same("gain", gain.len(), channels);
-    same("saved", saved.len(), 2 * channels);
     same("dgain", dgain.len(), channels);
     same("dbias", dbias.len(), channels);
+    same_operands([x, dy, gain, saved], [shape.images * channels * shape.area, channels, 2 * channels]);
     room("scratch", scratch.len(), batch_norm_scratch(shape));
     if x.len() == 0 {
-        super::fill(queue, dgain, 0.0);
-        return super::fill(queue, dbias, 0.0);
+        return zeros(queue, dgain, dbias);
     }
     let [images, channels_, area] = [shape.images, channels, shape.area].map(|n| size(n).into());
     let arguments = [x.into(), saved.into(), dy.into(), (&mut scratch).into(), images, channels_, area];

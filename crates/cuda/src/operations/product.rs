@@ -20,7 +20,7 @@ struct Finish<'a> {
 
 /// Asserts that a matrix lies within its memory.
 #[track_caller]
-fn inside(what: &str, len: usize, rows: usize, columns: usize, strides: Strides) {
+pub(super) fn inside(what: &str, len: usize, rows: usize, columns: usize, strides: Strides) {
     let most =
         if rows * columns == 0 { 0 } else { (rows - 1) * strides.row + (columns - 1) * strides.col + 1 };
     assert!(most <= len, "{what} has {len} elements, its shape reaches to {most}");

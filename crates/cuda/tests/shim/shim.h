@@ -1,15 +1,16 @@
 /* A GPU for tests, in one header: the words that kernels use, and a scheduler that runs their threads one at a time.
  *
  * Each thread of a block is a fiber with a stack of its own. A fiber runs until it waits at a barrier or for its warp at a
- * shuffle, or ends; then the next one runs. When all wait at the same place they go on. Blocks run one after another. The
- * order of blocks and of threads is chosen by a seed: first to last, last to first, or shuffled, so that a kernel that
- * lacks a barrier, or whose blocks depend on each other, gives other bits in another order.
+ * shuffle, or ends; then the next one runs. When all wait at the same place they go on. A warp runs until all of it waits at
+ * a barrier before the next one starts. Blocks run one after another. The order of blocks, of warps and of threads in a
+ * warp is chosen by a seed: first to last, last to first, or shuffled, so that a kernel that lacks a barrier, or whose
+ * blocks depend on each other, gives other bits in another order.
  *
  * What a GPU leaves undefined is an error here: threads of a block at different barriers, a barrier that some threads
  * never reach, a shuffle without all lanes, and, where the caller asks to watch, a touch of pages that may not be
  * touched. Shared memory holds NaN when a block starts.
  *
- * It does not know time, memory models between barriers, tensor cores, or any C++ header.
+ * It does not know time, memory models between barriers, or any C++ header. Tensor cores are in tensor.h.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -62,6 +63,9 @@ static char message[256];
 static unsigned long long shown[2][MOST_THREADS];
 static unsigned turn[MOST_THREADS];
 static int votes;
+
+/* What a thread did that its GPU does not promise to forgive; the block ends there. */
+static const char* misuse;
 
 /* Runs kernels for ever: a fiber is used again and again. */
 static void live() {
@@ -142,29 +146,61 @@ static void arrange(unsigned* order, unsigned count, unsigned seed) {
     }
 }
 
+static void forget_copies(unsigned thread);
+
+/* Runs a warp as far as it comes without the others, so that warps are as far apart as barriers let them. */
+static bool run_warp(const unsigned* order, bool& moved) {
+    bool more = true;
+    while (more) {
+        for (unsigned i = 0; i < WARP; i++) {
+            if (fibers[order[i]].state != READY) continue;
+            resume(order[i]);
+            moved = true;
+            if (misuse || lost) {
+                const char* what = misuse ? misuse : "is outside of its memory";
+                snprintf(message, sizeof message, "thread %u of block %u %s", order[i], blockIdx.x, what);
+                return false;
+            }
+        }
+        unsigned first = order[0] / WARP * WARP;
+        more = release(first, first + WARP, AT_SHUFFLE);
+    }
+    return true;
+}
+
+/* The same order, but the threads of a warp together. */
+static void gather(unsigned* order) {
+    static unsigned all[MOST_THREADS];
+    static bool taken[MOST_THREADS / WARP];
+    unsigned count = 0;
+    memset(taken, 0, sizeof taken);
+    for (unsigned i = 0; i < threads; i++) {
+        unsigned warp = order[i] / WARP;
+        if (taken[warp]) continue;
+        taken[warp] = true;
+        for (unsigned j = i; j < threads; j++) {
+            if (order[j] / WARP == warp) all[count++] = order[j];
+        }
+    }
+    memcpy(order, all, sizeof(unsigned) * threads);
+}
+
 static bool run_block(const unsigned* order) {
     if (__start_shim_shared) memset(__start_shim_shared, 0xff, __stop_shim_shared - __start_shim_shared);
     votes = 1;
     for (unsigned i = 0; i < threads; i++) {
         fibers[i].state = READY;
         turn[i] = 0;
+        forget_copies(i);
     }
     for (;;) {
         bool moved = false;
         unsigned done = 0;
-        for (unsigned i = 0; i < threads; i++) {
-            if (fibers[order[i]].state == READY) {
-                resume(order[i]);
-                moved = true;
-                if (lost) {
-                    snprintf(message, sizeof message, "thread %u of block %u is outside of its memory", order[i], blockIdx.x);
-                    return false;
-                }
-            }
-            done += fibers[order[i]].state == DONE;
+        for (unsigned i = 0; i < threads; i += WARP) {
+            if (!run_warp(order + i, moved)) return false;
+            for (unsigned lane = 0; lane < WARP; lane++) done += fibers[order[i + lane]].state == DONE;
         }
         if (done == threads) return true;
-        for (unsigned warp = 0; warp < threads; warp += WARP) moved |= release(warp, warp + WARP, AT_SHUFFLE);
         moved |= release(0, threads, AT_BARRIER);
         if (!moved) {
             complain();
@@ -202,10 +238,12 @@ static bool launch(void (*call)(void**), void** values, unsigned blocks, unsigne
         sigaction(SIGBUS, &ours, &before[1]);
     }
     lost = false;
+    misuse = 0;
     bool fine = true;
     for (unsigned i = 0; i < blocks && fine; i++) {
         blockIdx = {grid[i], 0, 0};
         arrange(order, threads, seed);
+        gather(order);
         fine = run_block(order);
     }
     if (watch) {
@@ -236,6 +274,8 @@ static int vote(int truth, int line) {
     votes = 1;
     return all;
 }
+
+#include "tensor.h"
 
 /* A kernel's parameters as letters; the table in kernels.rs has the same. */
 template <class T> struct Letter { static const char value = sizeof(T) == 52 ? 'C' : sizeof(T) == 36 ? 'P' : '?'; };
@@ -272,6 +312,16 @@ static const char* letters(void (*)(A...)) {
 #define __syncthreads() shim::wait_at(shim::AT_BARRIER, __LINE__)
 #define __syncthreads_and(truth) shim::vote(truth, __LINE__)
 #define __shfl_xor_sync(mask, value, apart) shim::exchange(value, (threadIdx.x % 32) ^ (apart), __LINE__)
+
+#define STAND_IN
+#define multiply_add(...) shim::multiply_add(__LINE__, __VA_ARGS__)
+#define load_matrices(...) shim::load_four(__LINE__, false, __VA_ARGS__)
+#define load_matrices_turned(...) shim::load_four(__LINE__, true, __VA_ARGS__)
+using shim::as_bf16;
+using shim::copies_are_done;
+using shim::copy_behind;
+using shim::end_of_copies;
+using shim::power_of_two;
 
 /* What the tests look up for each kernel. */
 #define SHIM_KERNEL(label, function)                                                     \

@@ -57,6 +57,16 @@ fn plain(text: &str) -> String {
     text.replace("extern \"C\" __global__", "__global__")
 }
 
+/// The lines that make kernels of several widths by one macro: `NAME(32)`.
+pub fn widths(text: &str) -> Vec<&str> {
+    let call = |line: &&str| {
+        let Some((name, width)) = line.split_once('(') else { return false };
+        name.bytes().all(|c| c.is_ascii_uppercase())
+            && width.strip_suffix(')').is_some_and(|width| width.parse::<u32>().is_ok())
+    };
+    text.lines().filter(call).collect()
+}
+
 impl Built {
     /// Builds a file and, beside its kernels or instead of them, kernels made wrong; those are called `kernel_mN`.
     pub fn new(file: &File, mutations: &[Mutation]) -> Self {
@@ -73,10 +83,13 @@ impl Built {
             assert_eq!(whole.matches(from).count(), 1, "{}: {from:?} has to stand there once", file.name);
             let text = plain(&whole.replacen(from, to, 1));
             // Of kernels of several widths the one in question is enough.
-            let width = kernel.name.trim_start_matches(|c: char| !c.is_ascii_digit());
-            let text = match text.find("\nATTENTION(") {
-                Some(at) => format!("{}\nATTENTION({width})\n#undef ATTENTION\n", &text[..at]),
-                None => text,
+            let text = match (widths(file.text).first(), kernel.name.rsplit('_').next()) {
+                (Some(line), Some(width)) => {
+                    let (before, _) = text.split_once(&format!("\n{line}\n")).expect("it stands there");
+                    let name = line.split('(').next().unwrap_or_default();
+                    format!("{before}\n{name}({width})\n#undef {name}\n")
+                }
+                _ => text,
             };
             let name = kernel.name;
             source

@@ -235,6 +235,52 @@ impl Buffer<'_, f32> {
     }
 }
 
+/// `||now - wanted|| / ||wanted||`; nothing where a number is not finite.
+pub fn distance(now: impl Iterator<Item = f64>, wanted: &[f64]) -> Option<f64> {
+    let (mut error, mut norm) = (0.0f64, 1e-30f64);
+    for (now, wanted) in now.zip(wanted) {
+        error += (now - wanted).powi(2);
+        norm += wanted.powi(2);
+    }
+    let distance = (error / norm).sqrt();
+    distance.is_finite().then_some(distance)
+}
+
+/// A bf16 as a number.
+pub fn from_bf16(bits: u16) -> f64 {
+    f64::from(f32::from_bits(u32::from(bits) << 16))
+}
+
+/// A number that f64 holds.
+pub trait Wide: Number {
+    fn wide(self) -> f64;
+}
+
+impl Wide for f32 {
+    fn wide(self) -> f64 {
+        self.into()
+    }
+}
+
+/// The bits of a bf16.
+impl Wide for u16 {
+    fn wide(self) -> f64 {
+        from_bf16(self)
+    }
+}
+
+impl<T: Wide> Buffer<'_, T> {
+    /// Tells the stand-in unless these are within `tolerance` of `wanted` in the norm, all finite.
+    pub fn is_within(&self, what: &str, wanted: &[f64], tolerance: f64) {
+        let now = self.now();
+        assert_eq!(now.len(), wanted.len(), "{what}: lengths");
+        match distance(now.into_iter().map(T::wide), wanted) {
+            Some(off) if off <= tolerance => {}
+            off => self.queue.wrong(format!("{what}: {} is off by {off:?}, not {tolerance:e}", self.name)),
+        }
+    }
+}
+
 impl<T: Number> Drop for Buffer<'_, T> {
     fn drop(&mut self) {
         if let Some(all) = self.memory.get_mut().guarded() {

@@ -5,6 +5,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod attention;
+pub mod attention_bf16;
 pub mod build;
 pub mod conv;
 pub mod elementwise;
@@ -15,6 +16,7 @@ pub mod norms;
 pub mod orders;
 pub mod pooling;
 pub mod product;
+pub mod product_bf16;
 pub mod stacking;
 pub mod sums;
 pub mod tree;
@@ -52,6 +54,17 @@ pub type Check = fn(&StandIn, Extent);
 pub fn numbers(site: u32, len: usize) -> Vec<f32> {
     let key = Key::new(Seed(1), Step(0), MicroBatch(0), Site(site));
     (0..len as u32).map(|i| key.unit_f32(i) * 2.0 - 1.0).collect()
+}
+
+/// `len` numbers in `[-range, range)` as bf16.
+pub fn halves(site: u32, len: usize, range: f32) -> Vec<u16> {
+    numbers(site, len).iter().map(|v| nearest_bf16(f64::from(v * range))).collect()
+}
+
+/// The nearest bf16, of two the even one. Only for finite numbers.
+pub fn nearest_bf16(v: f64) -> u16 {
+    let bits = (v as f32).to_bits();
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
 /// `len` ids below `bound`.

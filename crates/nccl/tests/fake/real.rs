@@ -1,7 +1,6 @@
 //! The real library, where there is one: it loads, and tells its version, an id and its errors without any GPU.
 //!
-//! It is never downloaded here: `pip download --no-deps nvidia-nccl-cu12`, unpack it anywhere, and name its libnccl.so.2
-//! in `DTRAIN_TEST_NCCL`.
+//! It is never downloaded here: `crates/nccl/fetch-nccl.sh` fetches it and says how to name it in `DTRAIN_TEST_NCCL`.
 
 use dtrain_nccl::{Forming, Function, NcclError, candidates, open};
 use dtrain_types::{Rank, WorldSize};

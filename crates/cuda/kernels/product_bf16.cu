@@ -1,0 +1,169 @@
+// product_bf16_nt_S, _nn_S, _tn_S: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B, of bf16 on tensor cores; C is
+// bf16 or f32, the bias f32. n is an operand whose rows are contiguous, t one whose columns are:
+//   nt: y = x w', a linear layer.   nn: dx = dy w.   tn: dw = dy' x.
+//
+// A block has a tile of S x S results, S = 64 or 128, each of its four warps a quarter of it. 32 of K are in shared memory
+// at once, the next 32 on their way. Operands whose rows (or columns) do not begin at 16 bytes are fetched one by one.
+//
+// Order: each result is one f32 sum over K in steps of 16 from the first, beyond the end zeros; then C, then the bias, then
+// the activation, then it is rounded. The tile does not matter to the bits. Within 16 terms the hardware's order.
+// Launch: ceil(m / S) x ceil(n / S) blocks of 128 threads. Does not know layers, nor f32 operands.
+
+const u32 DEPTH = 32;
+
+struct Shape {
+    u32 m, n, k;
+    u64 a_pitch, b_pitch, c_pitch;
+    u32 adds, activation, aligned;
+};
+
+// `ROWS` rows of `WIDTH` elements as they lie in memory, from (`row`, `column`) on, zeros beyond `rows` and `columns`.
+template <u32 ROWS, u32 WIDTH>
+__device__ inline void fetch(
+    u16* room, const u16* x, u64 pitch, u32 row, u32 rows, u32 column, u32 columns, bool aligned) {
+#pragma unroll
+    for (u32 i = threadIdx.x; i < ROWS * WIDTH / 8; i += 128) {
+        u32 down = i / (WIDTH / 8), right = i % (WIDTH / 8) * 8;
+        bool there = row + down < rows && column + right < columns;
+        u32 left = there ? least(8, columns - column - right) : 0;
+        const u16* from = there ? x + (row + down) * pitch + column + right : x;
+        u16* to = room + down * (WIDTH + 8) + right;
+        if (aligned) {
+            copy_behind(to, from, 2 * left);
+        } else {
+            for (u32 j = 0; j < 8; j++) to[j] = j < left ? from[j] : 0;
+        }
+    }
+}
+
+// An operand's S lines (rows of A, columns of B) by 32 of K, as they lie in memory.
+template <u32 S, bool ALONG_K>
+struct Tile {
+    static constexpr u32 PITCH = ALONG_K ? DEPTH + 8 : S + 8;
+    static constexpr u32 SIZE = (ALONG_K ? S : DEPTH) * PITCH;
+
+    __device__ static void take(u16* room, const u16* x, u64 pitch, u32 line, u32 lines, u32 k, u32 end, bool aligned) {
+        if (ALONG_K) {
+            fetch<S, DEPTH>(room, x, pitch, line, lines, k, end, aligned);
+        } else {
+            fetch<DEPTH, S>(room, x, pitch, k, end, line, lines, aligned);
+        }
+    }
+    __device__ static void left(u32 (&a)[4], const u16* room, u32 row, u32 k) {
+        if (ALONG_K) {
+            load_matrices(a, left_place(room, PITCH, row, k));
+        } else {
+            load_matrices_turned(a, left_place_turned(room, PITCH, row, k));
+        }
+    }
+    __device__ static void right(u32 (&b)[4], const u16* room, u32 column, u32 k) {
+        if (ALONG_K) {
+            load_matrices(b, right_place(room, PITCH, column, k));
+        } else {
+            load_matrices_turned(b, right_place_turned(room, PITCH, column, k));
+        }
+    }
+};
+
+__device__ inline void finish(
+    const Shape& shape, const float* bias, float* c32, u16* c16, u32 row, u32 column, float sum) {
+    if (row >= shape.m || column >= shape.n) return;
+    u64 at = row * shape.c_pitch + column;
+    if (shape.adds) sum = c32[at] + sum;
+    sum = activate(bias ? sum + bias[column] : sum, shape.activation);
+    if (c32) {
+        c32[at] = sum;
+    } else {
+        c16[at] = (u16)as_bf16(sum, 0.0f);
+    }
+}
+
+template <u32 S, bool A_ALONG_K, bool B_ALONG_K>
+__device__ inline void multiply(
+    const Shape& shape, const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u16* room) {
+    typedef Tile<S, A_ALONG_K> Left;
+    typedef Tile<S, B_ALONG_K> Right;
+    const u32 EACH = Left::SIZE + Right::SIZE, SIDE = S / 2;
+    u32 across = parts_of(shape.n, S), warp = threadIdx.x / 32;
+    u32 row = blockIdx.x / across * S, column = blockIdx.x % across * S;
+    u32 down = warp / 2 * SIDE, right = warp % 2 * SIDE;
+    bool a_aligned = (shape.aligned & 1) != 0, b_aligned = (shape.aligned & 2) != 0;
+    float sum[SIDE / 16][SIDE / 8][4];
+#pragma unroll
+    for (u32 i = 0; i < SIDE / 16 * SIDE / 2; i++) sum[i / (SIDE / 2)][i / 4 % (SIDE / 8)][i % 4] = 0.0f;
+    Left::take(room, a, shape.a_pitch, row, shape.m, 0, shape.k, a_aligned);
+    Right::take(room + Left::SIZE, b, shape.b_pitch, column, shape.n, 0, shape.k, b_aligned);
+    end_of_copies();
+    u32 stage = 0;
+    for (u32 start = 0; start < shape.k; start += DEPTH, stage ^= 1) {
+        if (start + DEPTH < shape.k) {
+            u16* next = room + (stage ^ 1) * EACH;
+            Left::take(next, a, shape.a_pitch, row, shape.m, start + DEPTH, shape.k, a_aligned);
+            Right::take(next + Left::SIZE, b, shape.b_pitch, column, shape.n, start + DEPTH, shape.k, b_aligned);
+        }
+        end_of_copies();
+        copies_are_done<1>();
+        __syncthreads();
+        const u16 *lefts = room + stage * EACH, *rights = lefts + Left::SIZE;
+#pragma unroll
+        for (u32 k = 0; k < DEPTH; k += 16) {
+            u32 x[SIDE / 16][4];
+#pragma unroll
+            for (u32 i = 0; i < SIDE / 16; i++) Left::left(x[i], lefts, down + i * 16, k);
+#pragma unroll
+            for (u32 j = 0; j < SIDE / 16; j++) {
+                u32 y[4];
+                Right::right(y, rights, right + j * 16, k);
+#pragma unroll
+                for (u32 i = 0; i < SIDE / 16; i++) {
+                    multiply_add(sum[i][2 * j], x[i], y[0], y[1]);
+                    multiply_add(sum[i][2 * j + 1], x[i], y[2], y[3]);
+                }
+            }
+        }
+        __syncthreads();
+    }
+    // 16 rows of each warp at once, through shared memory, so that neighbours go to neighbours.
+    u32 lane = threadIdx.x % 32;
+    float* out = (float*)room + warp * 16 * SIDE;
+#pragma unroll
+    for (u32 i = 0; i < SIDE / 16; i++) {
+#pragma unroll
+        for (u32 j = 0; j < SIDE / 2; j++) {
+            out[(lane / 4 + j % 4 / 2 * 8) * SIDE + j / 4 * 8 + lane % 4 * 2 + j % 2] = sum[i][j / 4][j % 4];
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (u32 each = lane; each < 16 * SIDE; each += 32) {
+            u32 at = row + down + i * 16 + each / SIDE;
+            finish(shape, bias, c32, c16, at, column + right + each % SIDE, out[each]);
+        }
+        __syncthreads();
+    }
+}
+
+#define PRODUCT(W)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(128) product_bf16_nt_##W(                                               \
+        const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
+        u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
+        alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
+        Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
+        multiply<W, true, true>(shape, a, b, bias, c32, c16, room);                                                      \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128) product_bf16_nn_##W(                                               \
+        const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
+        u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
+        alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, false>::SIZE)];                               \
+        Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
+        multiply<W, true, false>(shape, a, b, bias, c32, c16, room);                                                     \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128) product_bf16_tn_##W(                                               \
+        const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
+        u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
+        alignas(16) __shared__ u16 room[2 * (Tile<W, false>::SIZE + Tile<W, false>::SIZE)];                              \
+        Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
+        multiply<W, false, false>(shape, a, b, bias, c32, c16, room);                                                    \
+    }
+
+PRODUCT(64)
+PRODUCT(128)

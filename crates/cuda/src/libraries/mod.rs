@@ -1,0 +1,81 @@
+//! NVIDIA's libraries as a device may use them: products by cuBLASLt, convolutions by cuDNN, each by an algorithm that is
+//! written down.
+//!
+//! A library picks an algorithm by heuristics, which differ between versions and with what it sees of a machine. So the
+//! choice is data here: one rank makes it, the others are told, a manifest keeps it, and the library is asked whether it
+//! agrees before it is used. Where a library is not there, the kernels of this crate are ([`crate::operations`]).
+//!
+//! cudarc's functions panic where a library is missing, so that is asked first. It looks for bare names: whoever wants one
+//! file among several opens that before (`dtrain-locate` does). Results are enums of Rust there: a status that is newer than
+//! the bindings is one that this crate cannot tell.
+//!
+//! This module does not know who chooses, nor how a choice travels.
+
+pub mod cublaslt;
+pub mod cudnn;
+pub mod layouts;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a library could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// It is not there.
+    #[error(
+        "{library} is not here\nhint: `dtrain doctor` says where it is looked for; without it dtrain's own kernels are used"
+    )]
+    Missing {
+        /// Its name.
+        library: &'static str,
+    },
+    /// A call failed.
+    #[error("{call} returned {status}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// What it returned.
+        status: String,
+    },
+    /// The library has no algorithm for a shape under the rules of this crate.
+    #[error("{library} has no algorithm for {shape} that adds up in one order")]
+    NoAlgorithm {
+        /// Its name.
+        library: &'static str,
+        /// For what.
+        shape: String,
+    },
+    /// A choice that was written down is not one for this machine.
+    #[error(
+        "the algorithm that was pinned for {shape} cannot be used: {why}\nhint: let it be chosen anew; the bits may differ"
+    )]
+    Unfit {
+        /// For what.
+        shape: String,
+        /// The reason.
+        why: String,
+    },
+    /// A shape that the library cannot be told.
+    #[error("{shape} cannot be told to {library}: {why}")]
+    Shape {
+        /// Its name.
+        library: &'static str,
+        /// What was asked for.
+        shape: String,
+        /// The reason.
+        why: &'static str,
+    },
+}
+
+/// What numbers an operation reads and how it multiplies them. Sums are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Numbers {
+    /// f32 throughout.
+    F32,
+    /// f32 in memory, cut to 10 bits of mantissa before they are multiplied. Only where it is asked for.
+    Tf32,
+    /// bf16 in, bf16 out.
+    Bf16,
+    /// bf16 in, f32 out.
+    Bf16ToF32,
+}

@@ -1,0 +1,128 @@
+//! Causal self-attention over bf16, on tensor cores.
+//!
+//! This file does not know the projections around it, nor who asks for bf16.
+
+use super::attention::{attention_saved, attention_scratch};
+use super::{Floats, FloatsMut, Halves, HalvesMut, room, same, size};
+use crate::kernels::{self, Kernel};
+use crate::launch::{Launch, Queue};
+use dtrain_engine::device::Attention;
+
+/// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
+static WIDTHS: [(usize, [&Kernel; 3]); 3] = [
+    (
+        32,
+        [&kernels::ATTENTION_BF16_32, &kernels::ATTENTION_BF16_QUERIES_32, &kernels::ATTENTION_BF16_KEYS_32],
+    ),
+    (
+        64,
+        [&kernels::ATTENTION_BF16_64, &kernels::ATTENTION_BF16_QUERIES_64, &kernels::ATTENTION_BF16_KEYS_64],
+    ),
+    (
+        128,
+        [
+            &kernels::ATTENTION_BF16_128,
+            &kernels::ATTENTION_BF16_QUERIES_128,
+            &kernels::ATTENTION_BF16_KEYS_128,
+        ],
+    ),
+];
+
+/// Queries or keys of a block.
+const ROWS: usize = 64;
+
+/// Whether there are kernels for a shape: heads of up to 128 elements, a multiple of 8.
+#[must_use]
+pub fn attention_bf16_is_there(shape: &Attention) -> bool {
+    shape.head <= 128 && shape.head.is_multiple_of(8)
+}
+
+/// The kernels of a shape and their blocks.
+///
+/// *Panics* where [`attention_bf16_is_there`] says no.
+fn planned(shape: &Attention) -> ([&'static Kernel; 3], usize) {
+    assert!(
+        attention_bf16_is_there(shape),
+        "a head of {} elements: tensor cores take up to 128, a multiple of 8",
+        shape.head
+    );
+    let (_, kernels) = WIDTHS.iter().find(|(width, _)| shape.head <= *width).expect("128 is the last");
+    (*kernels, shape.batch * shape.heads * shape.time.div_ceil(ROWS))
+}
+
+fn scale(shape: &Attention) -> f32 {
+    1.0 / (shape.head as f32).sqrt()
+}
+
+/// Asserts that memory can be read 16 bytes at a time.
+#[track_caller]
+fn aligned(what: &str, address: u64) {
+    assert!(address.is_multiple_of(16), "{what} is at {address:#x}, which is not aligned to 16 bytes");
+}
+
+/// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`. Of the f32 `saved`
+/// there are [`attention_saved`] elements.
+///
+/// *Panics* where [`attention_bf16_is_there`] says no, and on operands that are not aligned to 16 bytes.
+pub fn attention_bf16(
+    queue: &impl Queue,
+    shape: &Attention,
+    qkv: Halves<'_>,
+    mut y: HalvesMut<'_>,
+    mut saved: FloatsMut<'_>,
+) {
+    let out = shape.batch * shape.time * shape.heads * shape.head;
+    same("qkv", qkv.len(), 3 * out);
+    same("y", y.len(), out);
+    same("saved", saved.len(), attention_saved(shape));
+    if out > 0 {
+        aligned("qkv", qkv.address());
+        aligned("y", y.address());
+        let ([kernel, ..], blocks) = planned(shape);
+        let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+        let arguments =
+            [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
+        queue.launch(&Launch::new(kernel, blocks, arguments));
+    }
+}
+
+/// `dqkv` of causal self-attention. Of the f32 `scratch` there are [`attention_scratch`] elements.
+///
+/// *Panics* as [`attention_bf16`].
+#[allow(clippy::too_many_arguments)]
+pub fn attention_bf16_gradient(
+    queue: &impl Queue,
+    shape: &Attention,
+    qkv: Halves<'_>,
+    y: Halves<'_>,
+    saved: Floats<'_>,
+    dy: Halves<'_>,
+    mut dqkv: HalvesMut<'_>,
+    mut scratch: FloatsMut<'_>,
+) {
+    let out = shape.batch * shape.time * shape.heads * shape.head;
+    same("qkv", qkv.len(), 3 * out);
+    same("y", y.len(), out);
+    same("saved", saved.len(), attention_saved(shape));
+    same("dy", dy.len(), out);
+    same("dqkv", dqkv.len(), 3 * out);
+    room("scratch", scratch.len(), attention_scratch(shape));
+    if out == 0 {
+        return;
+    }
+    for (what, address) in
+        [("qkv", qkv.address()), ("y", y.address()), ("dy", dy.address()), ("dqkv", dqkv.address())]
+    {
+        aligned(what, address);
+    }
+    let ([_, queries, keys], blocks) = planned(shape);
+    let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
+    let (qkv, dy, logs) = (qkv.into(), dy.into(), saved.into());
+    let factor = scale(shape).into();
+    let (d, deltas) = ((&mut dqkv).into(), (&mut scratch).into());
+    let arguments = [qkv, y.into(), logs, dy, d, deltas, time, heads, head, factor];
+    queue.launch(&Launch::new(queries, blocks, arguments));
+    let deltas = scratch.read().into();
+    let arguments = [qkv, logs, deltas, dy, d, time, heads, head, factor];
+    queue.launch(&Launch::new(keys, blocks, arguments));
+}

@@ -1,0 +1,152 @@
+//! Matrix products of bf16 on tensor cores, by the kernels that are always there.
+//!
+//! This file does not know libraries of products, nor who asks for bf16.
+
+use super::elementwise::code;
+use super::product::inside;
+use super::{Floats, FloatsMut, Halves, HalvesMut, same, size};
+use crate::kernels::{self, Kernel};
+use crate::launch::{Argument, Launch, Queue};
+use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
+
+/// The kernels of a tile: rows by columns (`x w'`), rows by rows (`dy w`), columns by rows (`dy' x`).
+static TILES: [(usize, [&Kernel; 3]); 2] = [
+    (64, [&kernels::PRODUCT_BF16_NT_64, &kernels::PRODUCT_BF16_NN_64, &kernels::PRODUCT_BF16_TN_64]),
+    (128, [&kernels::PRODUCT_BF16_NT_128, &kernels::PRODUCT_BF16_NN_128, &kernels::PRODUCT_BF16_TN_128]),
+];
+
+/// Tiles of 128 that should be there before they are used: about one for each multiprocessor. With fewer, smaller ones keep
+/// more of a GPU busy. The bits are the same.
+const ENOUGH: usize = 128;
+
+/// Where a result goes.
+#[derive(Debug)]
+pub enum Bf16Result<'a> {
+    /// Rounded to bf16.
+    Bf16(HalvesMut<'a>),
+    /// As it was summed.
+    F32(FloatsMut<'a>),
+}
+
+impl Bf16Result<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bf16(c) => c.len(),
+            Self::F32(c) => c.len(),
+        }
+    }
+}
+
+/// What happens to a sum after it is complete.
+#[derive(Clone, Copy)]
+struct Finish<'a> {
+    bias: Option<Floats<'a>>,
+    activation: Activation,
+}
+
+/// How a matrix lies: from row to row, or from column to column where columns are contiguous.
+fn pitch(strides: Strides) -> Option<(usize, bool)> {
+    match strides {
+        Strides { row, col: 1 } => Some((row, true)),
+        Strides { row: 1, col } => Some((col, false)),
+        _ => None,
+    }
+}
+
+/// The kernel of a shape, its tile, and from line to line of A and of B.
+///
+/// *Panics* on layouts that no gradient of a linear layer has.
+fn planned(shape: &Product) -> (&'static Kernel, usize, usize, usize) {
+    let known = pitch(shape.a).zip(pitch(shape.b));
+    let (which, a_pitch, b_pitch) = match known {
+        Some(((a, true), (b, false))) => (0, a, b),
+        Some(((a, true), (b, true))) => (1, a, b),
+        Some(((a, false), (b, true))) => (2, a, b),
+        _ => panic!("no product of bf16 has these layouts: {shape:?}"),
+    };
+    let tiles = shape.m.div_ceil(128) * shape.n.div_ceil(128);
+    let (tile, kernels) = TILES[usize::from(tiles >= ENOUGH)];
+    (kernels[which], tile, a_pitch, b_pitch)
+}
+
+fn finished(
+    queue: &impl Queue,
+    shape: &Product,
+    a: Halves<'_>,
+    b: Halves<'_>,
+    mut c: Bf16Result<'_>,
+    finish: Finish<'_>,
+) {
+    inside("a", a.len(), shape.m, shape.k, shape.a);
+    inside("b", b.len(), shape.k, shape.n, shape.b);
+    inside("c", c.len(), shape.m, shape.n, Strides::rows(shape.c_row));
+    assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
+    let adds = shape.write == Write::Add;
+    assert!(!adds || matches!(c, Bf16Result::F32(_)), "a sum in bf16 would lose what is added: {shape:?}");
+    if shape.m * shape.n == 0 {
+        return;
+    }
+    let (kernel, tile, a_pitch, b_pitch) = planned(shape);
+    // Lines that begin at 16 bytes come 16 bytes at a time.
+    let fast = |at: u64, pitch: usize| u32::from(at.is_multiple_of(16) && pitch.is_multiple_of(8));
+    let aligned = fast(a.address(), a_pitch) | fast(b.address(), b_pitch) << 1;
+    let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
+    let [a_pitch, b_pitch, c_pitch] = [a_pitch, b_pitch, shape.c_row].map(|n| (n as u64).into());
+    let (floats, halves) = match &mut c {
+        Bf16Result::F32(c) => (c.into(), Argument::none('H')),
+        Bf16Result::Bf16(c) => (Argument::none('F'), c.into()),
+    };
+    let arguments = [
+        a.into(),
+        b.into(),
+        finish.bias.into(),
+        floats,
+        halves,
+        m,
+        n,
+        k,
+        a_pitch,
+        b_pitch,
+        c_pitch,
+        u32::from(adds).into(),
+        code(finish.activation).into(),
+        aligned.into(),
+    ];
+    let blocks = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
+    queue.launch(&Launch::new(kernel, blocks, arguments));
+}
+
+/// `C = A B` or, in f32, `C += A B`. *Order*: K in steps of 16 from the first, then C.
+///
+/// *Panics* unless rows or columns of A and rows or columns of B are contiguous; columns of A by columns of B are not there.
+pub fn product_bf16(queue: &impl Queue, shape: &Product, a: Halves<'_>, b: Halves<'_>, c: Bf16Result<'_>) {
+    finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None });
+}
+
+/// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is f32 and added before the sum is rounded.
+#[allow(clippy::too_many_arguments)]
+pub fn linear_bf16(
+    queue: &impl Queue,
+    shape: Rows,
+    inputs: usize,
+    x: Halves<'_>,
+    w: Halves<'_>,
+    bias: Option<Floats<'_>>,
+    activation: Activation,
+    y: Bf16Result<'_>,
+) {
+    same("x", x.len(), shape.rows * inputs);
+    same("w", w.len(), shape.width * inputs);
+    same("y", y.len(), shape.rows * shape.width);
+    same("bias", bias.map_or(shape.width, |bias| bias.len()), shape.width);
+    let product = Product {
+        m: shape.rows,
+        n: shape.width,
+        k: inputs,
+        a: Strides::rows(inputs),
+        b: Strides::transposed(inputs),
+        c_row: shape.width,
+        write: Write::Set,
+    };
+    finished(queue, &product, x, w, y, Finish { bias, activation });
+}
