@@ -397,6 +397,14 @@ fn the_table_is_well_formed() {
 }
 
 #[test]
+fn what_carries_the_gradients_may_change_where_their_sum_is_exact_and_not_in_a_ring() {
+    let (exact, ring) = (arguments(&[]).unwrap(), arguments(&["reduce=ring"]).unwrap());
+    assert!(exact.changed_bits(&arguments(&["backend=nccl"]).unwrap()).is_empty());
+    assert_eq!(ring.changed_bits(&arguments(&["reduce=ring", "backend=nccl"]).unwrap()), ["backend"]);
+    assert!(ring.changed_bits(&arguments(&["reduce=ring"]).unwrap()).is_empty());
+}
+
+#[test]
 fn a_resumed_run_may_change_its_ranks_and_not_its_bits() {
     let old = arguments(&[]).unwrap();
     let free = arguments(&[
