@@ -116,6 +116,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
     let looks = Arc::new(Mutex::new(Vec::new()));
     let session = Session {
         plan,
+        carrier: dtrain::nccl::Carrier::Host,
         replica: Box::new(replica),
         run_dir: folder.path().to_owned(),
         run: "allocation".into(),

@@ -37,9 +37,11 @@ fn a_machine_with_gpus_gets_a_rank_for_each_unless_it_is_told_otherwise() {
     let four = Machine { cores: 2, gpus: || 4 };
     let unasked = Machine { cores: 2, gpus: || panic!("the driver was woken for nothing") };
     for (machine, arguments, ranks) in [
-        (four, &[][..], 4),
-        (four, &["devices=all"], 4),
-        (four, &["devices=auto", "micro_batch=32"], 4),
+        (four, &["devices=all"][..], 4),
+        (four, &["devices=all", "micro_batch=32"], 4),
+        // They are new: who does not ask for them stays on the CPU.
+        (unasked, &[], 2),
+        (unasked, &["devices=auto"], 2),
         (unasked, &["devices=cpu"], 2),
         (unasked, &["devices=cuda:0,2,3"], 3),
         (unasked, &["ranks=3"], 3),
@@ -49,7 +51,7 @@ fn a_machine_with_gpus_gets_a_rank_for_each_unless_it_is_told_otherwise() {
         let config = Config::parse(None, arguments, machine).unwrap();
         assert_eq!(config.world.ranks, ranks, "{arguments:?}");
     }
-    let derived = Config::parse(None, &["batch_size=16"], four).unwrap();
+    let derived = Config::parse(None, &["batch_size=16", "devices=all"], four).unwrap();
     assert_eq!((derived.batch.global, derived.world.ranks), (64, 4));
 }
 
@@ -415,6 +417,14 @@ fn the_table_is_well_formed() {
     for key in KEYS {
         assert!(Config::reference().contains(&format!("| `{}` |", key.name)));
     }
+}
+
+#[test]
+fn what_carries_the_gradients_may_change_where_their_sum_is_exact_and_not_in_a_ring() {
+    let (exact, ring) = (arguments(&[]).unwrap(), arguments(&["reduce=ring"]).unwrap());
+    assert!(exact.changed_bits(&arguments(&["backend=nccl"]).unwrap()).is_empty());
+    assert_eq!(ring.changed_bits(&arguments(&["reduce=ring", "backend=nccl"]).unwrap()), ["backend"]);
+    assert!(ring.changed_bits(&arguments(&["reduce=ring"]).unwrap()).is_empty());
 }
 
 #[test]

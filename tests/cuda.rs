@@ -5,7 +5,9 @@
 
 mod harness;
 
-use harness::{CNN, Finished, GPT, MLP, Running, Signal, dtrain, finish, folder, lives, output, signal};
+use harness::{
+    CNN, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output, signal,
+};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,19 +113,19 @@ fn a_checkpoint_of_a_gpu_is_gone_on_with_on_a_gpu_to_the_bit_and_on_a_cpu_with_a
     let half = format!("{MLP} checkpoint.every=4~steps devices=cuda:0");
     let whole = machine.train(&format!("{half} steps=8 name=whole"));
     machine.train(&format!("{half} steps=8 name=again")).succeeded();
-    let newest = machine.path().join("runs/again/checkpoints");
-    let names = std::fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().path());
-    let last = names.filter(|path| path.to_string_lossy().ends_with("s000008")).next().unwrap();
-    std::fs::remove_dir_all(last).unwrap();
+    let lose_the_last = || {
+        let mut all = checkpoints(&machine.path().join("runs/again")).into_iter();
+        let last = all.find(|path| path.to_string_lossy().ends_with("s000008")).unwrap();
+        std::fs::remove_dir_all(last).unwrap();
+    };
+    lose_the_last();
     let resumed = machine.train(&format!("{half} steps=8 name=again ranks=2 --resume"));
     assert_eq!(resumed.steps(), [5, 6, 7, 8], "{}", resumed.stderr);
     assert_eq!(resumed.digest(), whole.digest());
     assert!(!resumed.stderr.contains("the bits of the result will differ"), "{}", resumed.stderr);
-    let names = std::fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().path());
-    let last = names.filter(|path| path.to_string_lossy().ends_with("s000008")).next().unwrap();
-    std::fs::remove_dir_all(last).unwrap();
-    let elsewhere =
-        machine.train(&format!("{MLP} checkpoint.every=4~steps devices=cpu steps=8 name=again --resume"));
+    lose_the_last();
+    let elsewhere = format!("{MLP} checkpoint.every=4~steps devices=cpu steps=8 name=again --resume");
+    let elsewhere = machine.train(&elsewhere);
     elsewhere.succeeded();
     elsewhere.said("the bits of the result will differ");
 }
@@ -150,12 +152,7 @@ fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
         }
         assert!(!failed.stderr.contains("RUST_BACKTRACE"), "{}", failed.stderr);
     }
-    let (old, _) = {
-        let command = machine.equip(dtrain(machine.path(), &format!("train {MLP} steps=3 devices=cuda:0")));
-        let mut command = command;
-        command.env("FAKE_CUDA_VERSION", "11040");
-        (finish(command), ())
-    };
+    let old = machine.hurt("FAKE_CUDA_VERSION", "11040", &format!("{MLP} steps=3 devices=cuda:0"));
     old.ended_with(2);
     old.said("too old");
 }

@@ -166,7 +166,7 @@ fn connect_hosts(
                 }
                 MeshError::Superseded { .. } | MeshError::Stale { .. } => Vec::new(),
             };
-            FabricError { what: error.to_string(), unreachable }
+            FabricError::Unreached { what: error.to_string(), unreachable }
         })
     });
     let setup = HierarchicalSetup { membership, topology, mode, counts, segment: SEGMENT };

@@ -22,6 +22,7 @@ pub mod gang;
 pub mod gpus;
 mod hosts;
 pub mod log;
+pub mod nccl;
 pub mod plan;
 mod random;
 mod recipe;

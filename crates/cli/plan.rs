@@ -7,6 +7,7 @@ use crate::config::{
     Shape,
 };
 use crate::error::CliError;
+use crate::gpus::OnGpus;
 use dtrain_checkpoint::{InitError, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
 use dtrain_cuda::CudaDevice;
@@ -28,8 +29,8 @@ use dtrain_types::{BatchPlan, Step};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether this build has a device on which a rank trains on a GPU.
-pub const TRAINS_ON_CUDA: bool = true;
+/// Whom this build trains on GPUs for: their device was tried on a stand-in for a driver alone so far.
+pub const ON_GPUS: OnGpus = OnGpus::WhoAsks;
 
 /// The data and the model of a program of one's own: what `data.kind` and `model.kind` `own` mean.
 #[derive(Clone, Copy, Debug)]

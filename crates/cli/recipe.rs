@@ -5,6 +5,7 @@
 
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
+use crate::nccl::{Carrier, Hosts, NcclFabric};
 use crate::plan::{Own, Plan};
 use crate::welcome::Welcome;
 use dtrain_cuda::CudaDevice;
@@ -12,7 +13,7 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_engine::{EngineError, ModelReplica, Replica, device_fingerprint};
 use dtrain_protocol::{Digest, Fingerprint, Profile, Timeouts};
-use dtrain_runtime::{ComputeParts, RankParts, Recipe, host_name};
+use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe, host_name};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
@@ -46,14 +47,21 @@ impl Recipe for ConfigRecipe {
             }
         };
         profile.sees_run_folder = welcome.sees_run_folder();
+        let hosts = if welcome.hosts.is_some() { Hosts::Several } else { Hosts::One };
+        let detect = plan.config.world.detect;
+        // The library is this host's own, so every rank looks for it where it is.
+        let carrier = Carrier::choose(&plan.config, hosts).map_err(|problem| problem.to_string())?;
+        if let Carrier::Nccl(library) = carrier {
+            let fabric = Box::new(NcclFabric::new(library, detect));
+            return rank_parts(&plan, replica, profile, welcome.run_dir, fabric);
+        }
         let mut fabric = self.fabric(member, arena)?;
         if let Some(mesh) = welcome.hosts.and_then(|hosts| hosts.mesh) {
-            let detect = plan.config.world.detect;
             let address;
             (fabric, address) = fabric.among_hosts(mesh, detect)?;
             profile.address = Some(address);
         }
-        rank_parts(&plan, replica, profile, welcome.run_dir, fabric)
+        rank_parts(&plan, replica, profile, welcome.run_dir, Box::new(fabric))
     }
 }
 
@@ -75,7 +83,7 @@ pub fn rank_parts(
     replica: Box<dyn Replica>,
     profile: Profile,
     run_dir: PathBuf,
-    fabric: HostFabric,
+    fabric: Box<dyn Fabric>,
 ) -> Result<RankParts, String> {
     let timeouts = Timeouts::derive(plan.config.world.detect).map_err(|error| error.to_string())?;
     let compute = ComputeParts {
@@ -87,7 +95,7 @@ pub fn rank_parts(
         mode: plan.mode(),
         run_dir,
     };
-    Ok(RankParts { compute, profile, timeouts, fabric: Box::new(fabric) })
+    Ok(RankParts { compute, profile, timeouts, fabric })
 }
 
 /// What the fingerprint of a GPU begins with.

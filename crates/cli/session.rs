@@ -6,6 +6,7 @@ use crate::config::{Best as BestKey, CudaList, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
+use crate::nccl::Carrier;
 use crate::plan::{Own, Plan};
 use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Voice};
@@ -22,8 +23,8 @@ use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Losses, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
 };
 use dtrain_runtime::{
-    Best, Conclusion, Gateway, Isolation, Journal, Observer, Program, RunFacts, RunFiles, RunPlan, Seat,
-    inherited, serve, specs, supervise,
+    Best, Conclusion, Gateway, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat, inherited,
+    serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::{Event, Flush, GpuWatch, JsonLines, Summary, UnixTime};
@@ -43,6 +44,8 @@ pub struct Session {
     pub plan: Plan,
     /// A replica made of it, to be asked for shapes; ranks make their own.
     pub replica: Box<dyn Replica>,
+    /// What carries the gradients.
+    pub carrier: Carrier,
     /// The folder of the run; it exists and holds `config.yaml`.
     pub run_dir: PathBuf,
     /// The name of the run: its lineage.
@@ -67,6 +70,8 @@ pub struct Launch {
     pub plan: Plan,
     /// A replica made of it.
     pub replica: ModelReplica<Cpu>,
+    /// What carries the gradients.
+    pub carrier: Carrier,
     /// The folder of the run; it holds `config.yaml`.
     pub run: RunFolder,
     /// From which state.
@@ -87,7 +92,7 @@ pub struct Launch {
 ///
 /// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
 pub fn run(launch: Launch) -> Result<(), CliError> {
-    let Launch { plan, replica, run, start, lead, cuda, gpus, voice, json } = launch;
+    let Launch { plan, replica, carrier, run, start, lead, cuda, gpus, voice, json } = launch;
     let last = plan.last_step();
     let epochs = last.0.div_ceil(plan.batches.steps_per_epoch());
     let resume = match start {
@@ -101,6 +106,7 @@ pub fn run(launch: Launch) -> Result<(), CliError> {
     let session = Session {
         plan,
         replica: Box::new(replica),
+        carrier,
         run_dir: run.path,
         run: run.name,
         resume,
@@ -378,22 +384,26 @@ impl Session {
         let memory = |problem: String| {
             CliError::failed(problem).hint("fewer ranks or a smaller model need less memory")
         };
+        let own = self.plan.own;
         match self.plan.config.world.isolation {
+            // They share no memory: each has its slots for itself.
+            IsolationKey::Process if self.is_over_nccl() => {
+                Ok((Isolation::Process(self.carrier.program()), None))
+            }
+            IsolationKey::Thread if self.is_over_nccl() => Ok((in_threads(None, own), None)),
             IsolationKey::Process => {
                 let arena = new_arena(WorldSize(world), geometry).map_err(memory)?;
-                Ok((Isolation::Process(Program::this()), Some(arena)))
+                Ok((Isolation::Process(self.carrier.program()), Some(arena)))
             }
             IsolationKey::Thread => {
                 let shared = HostFabric::between_threads(WorldSize(world), geometry, mode).map_err(memory)?;
-                let recipe = ConfigRecipe { threads: Some(shared), own: self.plan.own };
-                let serve_seat = move |seat: Seat| {
-                    if let Err(error) = serve(seat, &recipe) {
-                        tracing::error!(%error, "a rank could not be served");
-                    }
-                };
-                Ok((Isolation::Thread(Arc::new(serve_seat)), None))
+                Ok((in_threads(Some(shared), own), None))
             }
         }
+    }
+
+    fn is_over_nccl(&self) -> bool {
+        matches!(self.carrier, Carrier::Nccl(_))
     }
 
     fn end(self, mut conclusion: Conclusion) -> Ended {
@@ -428,6 +438,17 @@ impl Session {
         }
         Ended { conclusion, summary }
     }
+}
+
+/// Ranks as threads of this process, which reach each other by what they share, if they share anything.
+fn in_threads(shared: Option<HostFabric>, own: Option<Own>) -> Isolation {
+    let recipe = ConfigRecipe { threads: shared, own };
+    let serve_seat = move |seat: Seat| {
+        if let Err(error) = serve(seat, &recipe) {
+            tracing::error!(%error, "a rank could not be served");
+        }
+    };
+    Isolation::Thread(Arc::new(serve_seat))
 }
 
 /// Makes a run folder ours for a new life of its supervisor.

@@ -16,7 +16,8 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
     let run = RunFolder::create_named(folder.path().join("run")).unwrap();
     run.write_config(&config.to_yaml()).unwrap();
     let (start, voice) = (Start::Fresh, Voice::new(true));
-    super::run(Launch { plan, replica, run, start, lead: None, gpus, voice, json: false }).unwrap();
+    let (lead, cuda, carrier, json) = (None, None, Carrier::Host, false);
+    super::run(Launch { plan, replica, carrier, run, start, lead, cuda, gpus, voice, json }).unwrap();
     let text = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (folder, lines)

@@ -6,7 +6,7 @@
 //! while it happens, and what the mailbox and the system calls of the real actor cost is added.
 
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Decoder, Digest, Fingerprint, Limits, Losses, Member, MemberConfig,
+    BootId, CheckpointEvery, Decoder, Digest, Fingerprint, Left, Limits, Losses, Member, MemberConfig,
     MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile, Reduce, Schedule, StartFrom,
     Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, encode,
 };
@@ -204,7 +204,10 @@ impl World {
         let Some(machine) = self.members.get_mut(&member) else { return };
         match effect {
             MemberEffect::Send(report) => return self.tell_supervisor(now, Message::Report(report)),
-            MemberEffect::Quit { generation } => machine.handle_left(now, generation, None, &mut effects),
+            MemberEffect::Quit { generation, .. } => {
+                let left = Left { generation, applied: None, bootstrap: None };
+                machine.handle_left(now, left, &mut effects);
+            }
             MemberEffect::Build { generation, .. } => machine.handle_built(generation, &mut effects),
             MemberEffect::Load { generation, truth } => {
                 machine.handle_loaded(now, generation, truth.step, Digest([7; 32]), &mut effects);

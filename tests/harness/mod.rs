@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
 
 pub mod hosts;
+pub mod nccl;
 pub mod network;
 
 pub use rustix::process::Signal;

@@ -218,6 +218,9 @@ pub struct Train {
     /// Write the configuration with every default and stop
     #[arg(long)]
     pub print_config: bool,
+    /// Log what a part does on standard error, as PART=LEVEL: nccl=debug shows communicators, and asks NCCL for its words
+    #[arg(long, value_name = "FILTER", value_parser = crate::log::filter)]
+    pub log: Option<String>,
     /// How much is said.
     #[command(flatten)]
     pub output: Output,

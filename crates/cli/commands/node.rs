@@ -7,13 +7,14 @@ use crate::error::{CliError, Kind};
 use crate::fabric::new_arena;
 use crate::gpus::choose_here;
 use crate::hosts::{HostsPlan, reached_at};
+use crate::nccl::{Carrier, Hosts};
 use crate::plan::Plan;
 use crate::report::Voice;
 use crate::welcome::{MeshAddress, Welcome};
 use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
 use dtrain_protocol::{BootId, Goodbye, Timeouts};
-use dtrain_runtime::{Callee, HostEnd, HostNews, HostPlan, Isolation as Lives, Program, Uplink, UplinkError};
+use dtrain_runtime::{Callee, HostEnd, HostNews, HostPlan, Isolation as Lives, Uplink, UplinkError};
 use dtrain_types::{NodeId, WorldSize};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -106,11 +107,15 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     let ranks = config.world.ranks;
     let geometry = Geometry::bound(replica.gradient_len(), plan.batches.micro_batches(), plan.mode());
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
-    let arena = new_arena(WorldSize(ranks), geometry).map_err(memory)?;
+    let carrier = Carrier::choose(&config, Hosts::Several)?;
+    let arena = match &carrier {
+        Carrier::Host => Some(new_arena(WorldSize(ranks), geometry).map_err(memory)?),
+        Carrier::Nccl(_) => None,
+    };
     Ok(HostPlan {
         ranks,
-        isolation: Lives::Process(Program::this()),
-        arena: Some(arena),
+        isolation: Lives::Process(carrier.program()),
+        arena,
         config: welcome.to_text(),
         timeouts,
         join_timeout: config.world.join_timeout,

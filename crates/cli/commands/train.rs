@@ -8,6 +8,7 @@ use crate::config::{Config, Isolation, Machine};
 use crate::error::CliError;
 use crate::gpus::{choose_here, prepare_gpus};
 use crate::hosts::{HostsPlan, Lead};
+use crate::nccl::{Carrier, Hosts};
 use crate::plan::{Own, Plan};
 use crate::recipe::{CUDA, profile};
 use crate::report::{Voice, banner};
@@ -36,6 +37,8 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         return print(&request.config.to_yaml());
     }
     let chosen = choose_here(&request.config)?;
+    let several = if hosts.is_some() { Hosts::Several } else { Hosts::One };
+    let carrier = Carrier::choose(&request.config, several)?;
     let mut plan = Plan::open(&request.config, own)?;
     let mut replica = plan.replica()?;
     let voice = Voice::new(arguments.output.quiet);
@@ -73,7 +76,8 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         Start::Resume(id) => note_of_other_bits(&run, *id, &replica, chosen.cuda().is_some()),
         Start::Fresh | Start::Fork { .. } => None,
     };
-    for note in request.notes.iter().chain(&other_bits).chain(&chosen.note()) {
+    let carried = carrier.notes(several);
+    for note in request.notes.iter().chain(&other_bits).chain(&chosen.note()).chain(&carried) {
         voice.say(&format!("  note: {note}"));
     }
     if let (Some(hosts), Some(lead)) = (hosts, &lead) {
@@ -83,6 +87,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     session::run(Launch {
         plan,
         replica,
+        carrier,
         run,
         start: request.start,
         lead,

@@ -6,6 +6,7 @@ use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
+use crate::gpus::OnGpus;
 use dtrain_types::cut_evenly;
 
 /// What the configuration needs to know about this machine.
@@ -84,8 +85,11 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
 fn gpus(r: &Resolved, machine: Machine) -> Option<u32> {
     match Devices::parse(r.text("devices")?) {
         Ok(Devices::Cuda(list)) => u32::try_from(list.numbers().len()).ok(),
-        Ok(Devices::Auto | Devices::All) => Some((machine.gpus)()).filter(|count| *count > 0),
-        Ok(Devices::Cpu) | Err(_) => None,
+        Ok(Devices::All) => Some((machine.gpus)()).filter(|count| *count > 0),
+        Ok(Devices::Auto) if crate::plan::ON_GPUS == OnGpus::Everybody => {
+            Some((machine.gpus)()).filter(|count| *count > 0)
+        }
+        Ok(Devices::Auto | Devices::Cpu) | Err(_) => None,
     }
 }
 

@@ -63,6 +63,17 @@ choice!(
     }
 );
 choice!(
+    /// What carries the gradients from rank to rank.
+    Backend {
+        /// The host, while ranks compute on the CPU.
+        Auto = "auto",
+        /// Shared memory, and encrypted links between hosts.
+        Host = "host",
+        /// NCCL, or RCCL.
+        Nccl = "nccl",
+    }
+);
+choice!(
     /// The instruction set of the kernels.
     Isa {
         /// The best of this machine.

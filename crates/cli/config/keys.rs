@@ -6,8 +6,8 @@
 //! above it. The table does not know how a value is used.
 
 use super::choice::{
-    Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision, Reduce,
-    ScheduleKind,
+    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
+    Reduce, ScheduleKind,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use Mark::{Bits, Free};
@@ -77,6 +77,7 @@ const DROPOUT: Type = Type::Number(&BELOW_ONE);
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str =
     "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
+const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl | auto: host while ranks compute on the CPU";
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.
@@ -105,6 +106,8 @@ pub static KEYS: &[Key] = &[
     Key::new("precision", Type::Choice(Precision::NAMES), "f32", Bits, "f32; bf16 and f16 are reserved"),
     Key::new("reduce", Type::Choice(Reduce::NAMES), "exact", Bits,
         "exact: the same bits for any number of ranks; ring: bits depend on it"),
+    Key::new("backend", Type::Choice(Backend::NAMES), "auto", Free, BACKEND_HELP).when("reduce", &["exact"]),
+    Key::new("backend", Type::Choice(Backend::NAMES), "auto", Bits, BACKEND_HELP).when("reduce", &["ring"]),
     Key::new("isa", Type::Choice(Isa::NAMES), "auto", Free, "instruction set of the kernels"),
     Key::new("workers", Type::Int(0, 256), "1", Free, "loader threads of a rank; 0 loads between the steps"),
     // Data.
@@ -214,7 +217,7 @@ pub static KEYS: &[Key] = &[
     Key::new("detect", Type::Time, "1s", Free, "a silent rank is given up after this; all other timeouts follow"),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
-    Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts; no effect on one host"),
+    Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),
     Key::new("bucket_bytes", Type::Size, "4MiB", Free, "gradients are reduced in buckets of this size; no effect on CPU ranks of one host: they reduce at once"),
 ];
 

@@ -22,8 +22,8 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::DataFacts;
 pub use choice::{
-    Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision, Reduce,
-    ScheduleKind,
+    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
+    Reduce, ScheduleKind,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use error::{ConfigError, Problem};
@@ -59,6 +59,8 @@ pub struct Config {
     pub precision: Precision,
     /// The order of the gradient sum.
     pub reduce: Reduce,
+    /// What carries the gradients.
+    pub backend: Backend,
     /// The instruction set of the kernels.
     pub isa: Isa,
     /// Loader threads of a rank.
@@ -132,6 +134,7 @@ impl Config {
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
             reduce: parts::choice(r, "reduce", Reduce::from_name),
+            backend: parts::choice(r, "backend", Backend::from_name),
             isa: parts::choice(r, "isa", Isa::from_name),
             workers: r.count("workers"),
             data: parts::data(r),

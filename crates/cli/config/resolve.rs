@@ -214,7 +214,9 @@ impl Resolved {
     #[must_use]
     pub fn changed_bits(&self, new: &Self) -> Vec<&'static str> {
         let value = |resolved: &Self, name| resolved.get(name).cloned();
-        let marked = |name| KEYS.iter().any(|key| key.name == name && key.mark == Mark::Bits);
+        // By the rows that hold: what a key changes may depend on another one.
+        let rows = || self.iter().chain(new.iter());
+        let marked = |name| rows().any(|(key, _)| key.name == name && key.mark == Mark::Bits);
         names().filter(|name| marked(*name) && value(self, name) != value(new, name)).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! A configuration as text: YAML with every key and its meaning, and the page of all keys.
 
-use super::keys::{KEYS, Mark, names};
+use super::keys::{KEYS, Key, Mark, names};
 use super::resolve::Resolved;
 
 /// Comments start here unless the value is longer.
@@ -32,22 +32,13 @@ pub(super) fn reference() -> String {
     for name in names() {
         let rows: Vec<_> = KEYS.iter().filter(|key| key.name == name).collect();
         let first = rows[0];
-        let default =
-            |default: Option<&str>| default.map_or("(needed)".to_owned(), |text| format!("`{text}`"));
-        let defaults = match rows.as_slice() {
-            [one] => default(one.default),
-            several => {
-                let of_kind = |row: &&super::keys::Key| {
-                    let (_, words) = row.when.expect("rows of one name differ in their condition");
-                    format!("{} for {}", default(row.default), words.join(", "))
-                };
-                several.iter().map(of_kind).collect::<Vec<_>>().join("; ")
-            }
+        let default = |row: &Key| row.default.map_or("(needed)".to_owned(), |text| format!("`{text}`"));
+        let defaults = by_condition(&rows, default);
+        let mark = |row: &Key| match row.mark {
+            Mark::Bits => "bits".to_owned(),
+            Mark::Free => "free".to_owned(),
         };
-        let mark = match first.mark {
-            Mark::Bits => "bits",
-            Mark::Free => "free",
-        };
+        let mark = by_condition(&rows, mark);
         let only = match first.when {
             Some((other, words)) if rows.len() == 1 => format!(" ({other}: {})", words.join(", ")),
             _ => String::new(),
@@ -57,4 +48,15 @@ pub(super) fn reference() -> String {
         text.push_str(&format!("| `{name}` | {defaults} | {mark} | {accepts} | {help}{only} |\n"));
     }
     text
+}
+
+/// What the rows of one name say: once where they agree, else with the condition of each.
+fn by_condition(rows: &[&Key], says: impl Fn(&Key) -> String) -> String {
+    let first = says(rows[0]);
+    let agree = rows.iter().all(|row| says(row) == first);
+    let of_kind = |row: &&Key| {
+        let (_, words) = row.when.expect("rows of one name differ in their condition");
+        format!("{} for {}", says(row), words.join(", "))
+    };
+    if agree { first } else { rows.iter().map(of_kind).collect::<Vec<_>>().join("; ") }
 }

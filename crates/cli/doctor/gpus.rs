@@ -1,8 +1,9 @@
 //! What training on GPUs needs: GPUs on the bus, a driver, the libraries, and GPUs that may be used.
 
 use super::{Check, Verdict, plural, probe};
+use crate::gpus::OnGpus;
 use crate::gpus::{Visible, on_the_bus, visible};
-use crate::plan::TRAINS_ON_CUDA;
+use crate::plan::ON_GPUS;
 use crate::report::bytes;
 use dtrain_locate::{Finding, Library, Refusal};
 use dtrain_telemetry::{Gpu, Pair, Route};
@@ -67,7 +68,9 @@ fn missing(checks: &[Check], usable: u32) -> Option<String> {
         |name: &&str| checks.iter().find(|check| check.name == *name && check.verdict == Verdict::Missing);
     let lacking = needed.iter().find_map(lacks).map(|check| format!("{}: {}", check.name, check.found));
     let none = || (usable == 0).then(|| "no GPU may be used here".to_owned());
-    let unable = || (!TRAINS_ON_CUDA).then(|| "this version of dtrain does not train on GPUs yet".to_owned());
+    let unable = || {
+        (ON_GPUS == OnGpus::Nobody).then(|| "this version of dtrain does not train on GPUs yet".to_owned())
+    };
     lacking.or_else(none).or_else(unable)
 }
 

@@ -28,10 +28,21 @@ pub enum Chosen {
     },
 }
 
+/// Whom a build trains on GPUs for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnGpus {
+    /// For nobody.
+    Nobody,
+    /// For those who name GPUs, or `all`: `auto` stays on the CPU.
+    WhoAsks,
+    /// For everybody who has some.
+    Everybody,
+}
+
 /// What the choice depends on.
 pub struct Host<C, I> {
-    /// Whether this build trains on GPUs.
-    pub trains: bool,
+    /// Whom this build trains on GPUs for.
+    pub trains: OnGpus,
     /// A cheap count of the GPUs that may be used.
     pub count: C,
     /// All that can be known of them, which may take seconds.
@@ -55,11 +66,16 @@ pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
         Devices::Auto => ("auto", false),
         Devices::All => ("all", true),
     };
-    if !host.trains {
+    let stays = match (host.trains, needed) {
+        (OnGpus::Nobody, _) => Some("this version does not train on GPUs yet"),
+        (OnGpus::WhoAsks, false) => Some("devices=all trains there; that is new, and not the default yet"),
+        (OnGpus::WhoAsks, true) | (OnGpus::Everybody, _) => None,
+    };
+    if let Some(words) = stays {
         let why = match (host.count)() {
             0 => format!("{word}: no GPU is here"),
-            1 => format!("{word}: one GPU is here, and this version does not train on GPUs yet"),
-            some => format!("{word}: {some} GPUs are here, and this version does not train on GPUs yet"),
+            1 => format!("{word}: one GPU is here, and {words}"),
+            some => format!("{word}: {some} GPUs are here, and {words}"),
         };
         return Ok(Chosen::Cpu { why: Some(why) });
     }
@@ -73,9 +89,9 @@ pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
     }
 }
 
-/// How many GPUs `auto` and `all` come to; 0 where [`choose`] takes the CPU or refuses.
+/// How many GPUs `all` comes to; 0 where [`choose`] takes the CPU or refuses.
 pub fn count<C, I: FnOnce() -> Inventory>(host: Host<C, I>) -> u32 {
-    if !host.trains {
+    if host.trains == OnGpus::Nobody {
         return 0;
     }
     match every(&(host.inventory)()) {
@@ -91,7 +107,7 @@ fn every(inventory: &Inventory) -> Result<Chosen, Refused> {
     let numbers = left(inventory).unwrap_or_default();
     let all: Vec<String> = (0..numbers.len()).map(|number| number.to_string()).collect();
     match Devices::parse(&format!("cuda:{}", all.join(","))) {
-        Ok(Devices::Cuda(list)) => cuda(&list, true, inventory),
+        Ok(Devices::Cuda(list)) => cuda(&list, OnGpus::Everybody, inventory),
         _ => Err(driver(inventory).err().unwrap_or_else(|| none_left(inventory))),
     }
 }
@@ -139,7 +155,7 @@ fn driver(inventory: &Inventory) -> Result<(), Refused> {
     Err((message, WAY_OUT.to_owned()))
 }
 
-fn cuda(list: &CudaList, trains: bool, inventory: &Inventory) -> Result<Chosen, Refused> {
+fn cuda(list: &CudaList, trains: OnGpus, inventory: &Inventory) -> Result<Chosen, Refused> {
     driver(inventory)?;
     let mut chosen = Vec::new();
     // Without NVML the driver will tell later what is not there.
@@ -154,7 +170,7 @@ fn cuda(list: &CudaList, trains: bool, inventory: &Inventory) -> Result<Chosen, 
             chosen.extend(gpus.iter().find(|known| known.index == *gpu).cloned());
         }
     }
-    if !trains {
+    if trains == OnGpus::Nobody {
         let message = format!("{list}: this version of dtrain does not train on GPUs yet");
         let hint = "devices=cpu trains on the cores; `dtrain run` starts a PyTorch script on the GPUs";
         return Err((message, hint.to_owned()));

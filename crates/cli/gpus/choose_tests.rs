@@ -48,14 +48,14 @@ fn config(arguments: &[&str]) -> Config {
     Config::parse(None, arguments, Machine { cores: 2, gpus: || 0 }).unwrap()
 }
 
-fn choice(devices: &str, trains: bool, inventory: Inventory) -> Result<Chosen, Problem> {
+fn choice(devices: &str, trains: OnGpus, inventory: Inventory) -> Result<Chosen, Problem> {
     let count = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
     let host = Host { trains, count: || count, inventory: || inventory };
     choose(&config(&[&format!("devices={devices}")]), host)
 }
 
 #[track_caller]
-fn refused(devices: &str, trains: bool, inventory: Inventory, words: &str) {
+fn refused(devices: &str, trains: OnGpus, inventory: Inventory, words: &str) {
     let problem = choice(devices, trains, inventory).unwrap_err();
     assert!(problem.message.contains(words), "{problem}");
     assert_eq!(problem.key.as_deref(), Some("devices"));
@@ -65,68 +65,97 @@ fn refused(devices: &str, trains: bool, inventory: Inventory, words: &str) {
 }
 
 #[track_caller]
-fn on_cpu(devices: &str, trains: bool, inventory: Inventory, words: Option<&str>) {
+fn on_cpu(devices: &str, trains: OnGpus, inventory: Inventory, words: Option<&str>) {
     let why = words.map(str::to_owned);
     assert_eq!(choice(devices, trains, inventory).unwrap(), Chosen::Cpu { why });
 }
 
 #[test]
 fn gpus_that_are_asked_for_and_cannot_be_used_are_refused_with_the_first_reason() {
-    refused("cuda:0", false, bare(0), "there is no NVIDIA GPU and no NVIDIA driver on this host");
-    refused("cuda:0", true, bare(1), "there is an NVIDIA GPU on this host, and no driver for it");
+    refused("cuda:0", OnGpus::Nobody, bare(0), "there is no NVIDIA GPU and no NVIDIA driver on this host");
+    refused(
+        "cuda:0",
+        OnGpus::Everybody,
+        bare(1),
+        "there is an NVIDIA GPU on this host, and no driver for it",
+    );
     let mut old = bare(2);
     let why = Refusal::TooOld { version: Version::new(&[11, 4]), least: Version::new(&[12, 0]) };
     old.driver.refused.push(File { path: "/lib/libcuda.so.1".into(), why });
     refused(
         "cuda:0",
-        true,
+        OnGpus::Everybody,
         old,
         "the NVIDIA driver is too old: it serves CUDA 11.4, at least 12.0 is needed",
     );
-    refused("cuda:0,2", true, healthy(2), "there is no cuda:2: this host has 2 GPUs");
-    refused("cuda:1", true, healthy(1), "there is no cuda:1: this host has one GPU");
+    refused("cuda:0,2", OnGpus::Everybody, healthy(2), "there is no cuda:2: this host has 2 GPUs");
+    refused("cuda:1", OnGpus::Everybody, healthy(1), "there is no cuda:1: this host has one GPU");
     refused(
         "cuda:1",
-        true,
+        OnGpus::Everybody,
         Inventory { visible: Some("1".into()), ..healthy(4) },
         "CUDA_VISIBLE_DEVICES=1 leaves one GPU",
     );
-    refused("cuda:0", true, Inventory { visible: Some("".into()), ..healthy(4) }, "leaves none of 4 GPUs");
-    refused("cuda:0", true, healthy(0), "the driver knows no GPU");
-    refused("cuda:0", false, healthy(2), "cuda:0: this version of dtrain does not train on GPUs yet");
+    refused(
+        "cuda:0",
+        OnGpus::Everybody,
+        Inventory { visible: Some("".into()), ..healthy(4) },
+        "leaves none of 4 GPUs",
+    );
+    refused("cuda:0", OnGpus::Everybody, healthy(0), "the driver knows no GPU");
+    refused(
+        "cuda:0",
+        OnGpus::Nobody,
+        healthy(2),
+        "cuda:0: this version of dtrain does not train on GPUs yet",
+    );
 }
 
 #[test]
 fn gpus_are_counted_among_those_that_are_visible() {
     let inventory = Inventory { visible: Some("3,GPU-1".into()), ..healthy(4) };
-    let Ok(Chosen::Gpus { list, gpus, .. }) = choice("cuda:1,0", true, inventory) else { panic!("refused") };
+    let Ok(Chosen::Gpus { list, gpus, .. }) = choice("cuda:1,0", OnGpus::Everybody, inventory) else {
+        panic!("refused")
+    };
     assert_eq!(list.numbers(), [1, 0]);
     assert_eq!(gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [1, 3]);
 }
 
 #[test]
 fn what_is_left_to_dtrain_says_what_it_chose() {
-    on_cpu("cpu", true, healthy(2), None);
-    on_cpu("auto", false, bare(0), Some("auto: no GPU is here"));
-    on_cpu("auto", true, bare(0), Some("auto: no GPU is here"));
-    on_cpu("all", true, bare(0), Some("all: no GPU is here"));
+    on_cpu("cpu", OnGpus::Everybody, healthy(2), None);
+    on_cpu("auto", OnGpus::Nobody, bare(0), Some("auto: no GPU is here"));
+    on_cpu("auto", OnGpus::Everybody, bare(0), Some("auto: no GPU is here"));
+    on_cpu("all", OnGpus::Everybody, bare(0), Some("all: no GPU is here"));
     on_cpu(
         "auto",
-        false,
+        OnGpus::Nobody,
         healthy(2),
         Some("auto: 2 GPUs are here, and this version does not train on GPUs yet"),
     );
     on_cpu(
         "all",
-        false,
+        OnGpus::Nobody,
         healthy(1),
         Some("all: one GPU is here, and this version does not train on GPUs yet"),
     );
-    on_cpu("auto", true, bare(2), Some("auto: there are 2 NVIDIA GPUs on this host, and no driver for them"));
-    refused("all", true, bare(2), "there are 2 NVIDIA GPUs on this host, and no driver for them");
+    on_cpu(
+        "auto",
+        OnGpus::Everybody,
+        bare(2),
+        Some("auto: there are 2 NVIDIA GPUs on this host, and no driver for them"),
+    );
+    refused(
+        "all",
+        OnGpus::Everybody,
+        bare(2),
+        "there are 2 NVIDIA GPUs on this host, and no driver for them",
+    );
     for devices in ["auto", "all"] {
         let inventory = Inventory { visible: Some("1,3".into()), ..healthy(4) };
-        let Ok(Chosen::Gpus { list, gpus, .. }) = choice(devices, true, inventory) else { panic!("refused") };
+        let Ok(Chosen::Gpus { list, gpus, .. }) = choice(devices, OnGpus::Everybody, inventory) else {
+            panic!("refused")
+        };
         assert_eq!((list.numbers(), gpus[1].index), (&[0, 1][..], 3), "{devices}");
     }
 }
@@ -137,7 +166,7 @@ fn a_gpu_without_room_is_refused_with_who_uses_it() {
     let gpus = inventory.gpus.as_mut().unwrap();
     gpus[1].now.memory_used = Some(Bytes(800 * MIB));
     gpus[1].processes = Some(vec![4242]);
-    let Ok(chosen) = choice("cuda:0,1", true, inventory) else { panic!("refused") };
+    let Ok(chosen) = choice("cuda:0,1", OnGpus::Everybody, inventory) else { panic!("refused") };
     assert_eq!(chosen.note().as_deref(), Some("others compute on cuda:1 too; `dtrain doctor` shows who"));
     let two = config(&["devices=cuda:0,1"]);
     assert_eq!(two.world.ranks, 2, "one rank a GPU");
@@ -157,7 +186,7 @@ fn gpus_that_were_chosen_are_read_while_a_run_goes_on() {
     let Some(workshop) = fake_libraries::Workshop::open() else { return };
     let nvml = Some(workshop.build("libnvidia-ml.so.1", fake_libraries::FAKE_NVML));
     let inventory = Inventory { nvml, visible: Some("1".into()), ..healthy(2) };
-    let watch = choice("cuda:0", true, inventory).unwrap().watch().expect("NVML starts");
+    let watch = choice("cuda:0", OnGpus::Everybody, inventory).unwrap().watch().expect("NVML starts");
     let sample = watch.after(0);
     assert_eq!(
         sample.gpus.iter().map(|(gpu, now)| (*gpu, now.temperature)).collect::<Vec<_>>(),
@@ -165,13 +194,13 @@ fn gpus_that_were_chosen_are_read_while_a_run_goes_on() {
     );
     // A run goes on without readings.
     let without = Inventory { nvml: Some("/nowhere/libnvidia-ml.so.1".into()), ..healthy(2) };
-    assert!(choice("cuda:0", true, without).unwrap().watch().is_none());
-    assert!(choice("cpu", true, healthy(2)).unwrap().watch().is_none());
+    assert!(choice("cuda:0", OnGpus::Everybody, without).unwrap().watch().is_none());
+    assert!(choice("cpu", OnGpus::Everybody, healthy(2)).unwrap().watch().is_none());
 }
 
 #[test]
 fn auto_and_all_begin_with_a_rank_for_each_gpu_that_they_come_to() {
-    let counted = |trains: bool, inventory: Inventory| {
+    let counted = |trains: OnGpus, inventory: Inventory| {
         let there = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
         count(Host { trains, count: || there, inventory: || inventory })
     };
@@ -190,13 +219,27 @@ fn auto_and_all_begin_with_a_rank_for_each_gpu_that_they_come_to() {
     ] {
         for devices in ["auto", "all"] {
             // What is counted is what is chosen.
-            let chosen = choice(devices, true, machine.clone());
+            let chosen = choice(devices, OnGpus::Everybody, machine.clone());
             let on = match &chosen {
                 Ok(Chosen::Gpus { list, .. }) => list.numbers().len() as u32,
                 _ => 0,
             };
-            assert_eq!((counted(true, machine.clone()), on), (gpus, gpus), "{devices} on {machine:?}");
+            assert_eq!(
+                (counted(OnGpus::Everybody, machine.clone()), on),
+                (gpus, gpus),
+                "{devices} on {machine:?}"
+            );
         }
-        assert_eq!(counted(false, machine), 0, "a build that does not train on GPUs has none");
+        assert_eq!(counted(OnGpus::Nobody, machine), 0, "a build that does not train on GPUs has none");
+    }
+}
+
+#[test]
+fn as_long_as_gpus_are_for_those_who_ask_auto_stays_on_the_cpu_and_says_how_to_ask() {
+    let words = "auto: 2 GPUs are here, and devices=all trains there; that is new, and not the default yet";
+    on_cpu("auto", OnGpus::WhoAsks, healthy(2), Some(words));
+    for asked in ["all", "cuda:0,1"] {
+        let chosen = choice(asked, OnGpus::WhoAsks, healthy(2)).unwrap();
+        assert_eq!(chosen.cuda().map(|list| list.to_string()).as_deref(), Some("cuda:0,1"), "{asked}");
     }
 }

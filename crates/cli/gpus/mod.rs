@@ -9,7 +9,7 @@ mod open;
 mod visible;
 
 pub use bus::on_the_bus;
-pub use choose::{Chosen, Host, choose, count};
+pub use choose::{Chosen, Host, OnGpus, choose, count};
 pub use inventory::Inventory;
 pub use open::{open_gpu, prepare_gpus};
 pub use visible::{Visible, visible};
@@ -38,13 +38,13 @@ pub fn choose_here(config: &Config) -> Result<Chosen, Problem> {
     choose(config, here())
 }
 
-/// How many GPUs of this host `devices: auto` and `devices: all` come to, which is how many ranks they begin with; 0 where
-/// these train on the CPU. *Blocks* while the driver wakes up, where this build trains on GPUs.
+/// How many GPUs of this host `devices: all` comes to, which is how many ranks it begins with; 0 where
+/// they train on the CPU. *Blocks* while the driver wakes up, where this build trains on GPUs.
 #[must_use]
 pub fn count_here() -> u32 {
     count(here())
 }
 
 fn here() -> Host<impl FnOnce() -> u32, impl FnOnce() -> Inventory> {
-    Host { trains: crate::plan::TRAINS_ON_CUDA, count: crate::gang::gpus, inventory: Inventory::here }
+    Host { trains: crate::plan::ON_GPUS, count: crate::gang::gpus, inventory: Inventory::here }
 }

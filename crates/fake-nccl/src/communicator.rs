@@ -6,6 +6,7 @@ use crate::engine::{self, End};
 use crate::last_error::{Failure, note};
 use crate::operation::Operation;
 use crate::segment::{MOST_RANKS, Segment};
+use crate::stand;
 use nccl_sys::{HostStream, ncclComm_t, ncclResult_t, ncclUniqueId};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -69,6 +70,7 @@ struct Job {
     communicator: Arc<Communicator>,
     operations: Vec<Operation>,
     fails: bool,
+    stands: bool,
 }
 
 impl Communicator {
@@ -131,6 +133,10 @@ impl Communicator {
     /// Meets the other ranks. *Blocks* until all are there, or it is stopped, or `given_up` says so.
     pub fn join(&self, id: &ncclUniqueId, given_up: impl Fn() -> bool) -> Result<(), Failure> {
         let result = Segment::open(id, self.world).and_then(|segment| {
+            if knob("FAKE_NCCL_FAIL_JOIN") == Some(self.rank as u64) {
+                let what = "no network interface, because FAKE_NCCL_FAIL_JOIN says so";
+                return Err(Failure::new(ncclResult_t::ncclSystemError, what));
+            }
             segment.join(self.rank)?;
             segment.wait(self.rank, || segment.all_joined() || self.is_stopped() || given_up());
             let _first = self.segment.set(segment);
@@ -236,16 +242,16 @@ impl Communicator {
         stream: *mut HostStream,
     ) -> Result<ncclResult_t, Failure> {
         self.take_up(Busy::Posting)?;
-        let fails = {
+        let (fails, stands) = {
             let mut life = self.life();
             life.queued += 1;
             life.groups += 1;
             if self.blocking {
                 life.busy = None;
             }
-            knob("FAKE_NCCL_FAIL_AT") == Some(life.groups)
+            (knob("FAKE_NCCL_FAIL_AT") == Some(life.groups), stand::is_at(self.rank, life.groups))
         };
-        let job = Job { communicator: self.clone(), operations, fails };
+        let job = Job { communicator: self.clone(), operations, fails, stands };
         if stream.is_null() {
             job.run();
         } else {
@@ -322,7 +328,7 @@ fn live() -> MutexGuard<'static, BTreeMap<usize, Arc<Communicator>>> {
 
 impl Job {
     fn run(self) {
-        let Self { communicator, operations, fails } = self;
+        let Self { communicator, operations, fails, stands } = self;
         let _alone = communicator.engine.lock().unwrap_or_else(PoisonError::into_inner);
         communicator.life().running += 1;
         let result = match communicator.segment() {
@@ -332,6 +338,10 @@ impl Job {
                     ncclResult_t::ncclRemoteError,
                     "a link broke, because FAKE_NCCL_FAIL_AT says so",
                 ));
+                segment.wait(communicator.rank, || communicator.is_stopped());
+                Ok(End::Stopped)
+            }
+            Ok(segment) if stands && stand::takes_its_turn() => {
                 segment.wait(communicator.rank, || communicator.is_stopped());
                 Ok(End::Stopped)
             }

@@ -160,10 +160,14 @@ impl<D: Device> NcclBackend<D> {
         let communicator = self.communicator.take().expect("only the end takes it");
         let communicator = match alive {
             true => Some(communicator),
-            false => {
-                communicator.abort(within)?;
-                None
-            }
+            false => match communicator.abort(within) {
+                Ok(()) => None,
+                Err(stuck) => {
+                    // The library may still work on the memory, so it is left behind, and nobody waits for its stream.
+                    std::mem::forget(self.held.take());
+                    return Err(stuck);
+                }
+            },
         };
         let held = self.held.take().expect("only the end takes it");
         match is_at_rest(&held, within) {

@@ -65,8 +65,10 @@ fn config() -> ncclConfig_t {
     ncclConfig_t { blocking: 0, ..ncclConfig_t::INITIALIZER }
 }
 
+/// Whether communicators can be made here that never block.
+///
 /// *Errors*: [`NcclError::Blocking`] where the environment overrules the configuration.
-fn must_not_block() -> Result<(), NcclError> {
+pub fn must_not_block() -> Result<(), NcclError> {
     match std::env::var_os("NCCL_COMM_BLOCKING").is_some_and(|value| value == "1") {
         true => Err(NcclError::Blocking),
         false => Ok(()),

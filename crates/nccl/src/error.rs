@@ -74,6 +74,12 @@ pub enum NcclError {
         /// How long it was waited for.
         within: Duration,
     },
+    /// The device that is to work with it.
+    #[error("the device: {what}")]
+    Device {
+        /// What it said.
+        what: String,
+    },
     /// The kernel has no thread to give.
     #[error(
         "there is no thread for the abort of a communicator: {what}\nhint: look at the limit of processes"
@@ -106,7 +112,8 @@ impl From<NcclError> for CollectiveError {
     fn from(error: NcclError) -> Self {
         match error {
             NcclError::Aborted { reason } => Self::Aborted { reason },
-            other => Self::Device { what: other.to_string() },
+            // One line: it is told inside other sentences.
+            other => Self::Device { what: other.to_string().replace("\nhint: ", "; hint: ") },
         }
     }
 }

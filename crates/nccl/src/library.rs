@@ -101,6 +101,9 @@ functions! {
     CommGrow "2.29.2" false "ncclCommGrow",
 }
 
+/// What the library of tests exports, and no other.
+const HOST_MEMORY: &str = "fakeNcclTakesHostMemory";
+
 /// An opened library; clones are the same one.
 #[derive(Clone)]
 pub struct Library {
@@ -179,6 +182,13 @@ impl Library {
             Function::CommGetUniqueId => nccl.ncclCommGetUniqueId.is_ok(),
             Function::CommGrow => nccl.ncclCommGrow.is_ok(),
         }
+    }
+
+    /// Whether its buffers are host memory: only the library that tests open says so. The real ones move the memory of
+    /// GPUs.
+    #[must_use]
+    pub fn takes_host_memory(&self) -> bool {
+        self.nccl.has_symbol(HOST_MEMORY)
     }
 
     /// *Errors*: [`NcclError::Missing`] if it lacks the function.

@@ -71,12 +71,16 @@ impl Shared {
     ///
     /// *Errors*: what happened behind our back, and `Aborted`.
     pub fn is_settled(&self) -> Result<bool, NcclError> {
+        self.is_done("work that was begun")
+    }
+
+    fn is_done(&self, what: &'static str) -> Result<bool, NcclError> {
         let mut state = ncclResult_t::ncclSuccess;
         // SAFETY: the handle is alive under the lock; it writes the state.
         self.call("ncclCommGetAsyncError", |nccl, comm| unsafe {
             nccl.ncclCommGetAsyncError(comm, &mut state)
         })?;
-        let state = self.with(|comm| self.library.check("work that was begun", state, comm))?;
+        let state = self.with(|comm| self.library.check(what, state, comm))?;
         Ok(state == ncclResult_t::ncclSuccess)
     }
 
@@ -85,7 +89,7 @@ impl Shared {
     /// *Errors*: as `is_settled`, and [`NcclError::Deadline`] if there is one.
     pub fn settle(&self, what: &'static str, deadline: Option<Deadline>) -> Result<(), NcclError> {
         let mut pause = Pause::default();
-        while !self.is_settled()? {
+        while !self.is_done(what)? {
             if let Some(deadline) = deadline.filter(Deadline::is_over) {
                 return Err(NcclError::Deadline { what, within: deadline.within });
             }

@@ -37,6 +37,9 @@ pub enum Failure {
         /// How long.
         silent: Duration,
     },
+    /// What the process leans on (a library, a device) does not come back: nothing but its end frees it.
+    #[error("stuck: {0}")]
+    Stuck(String),
 }
 
 impl Failure {
@@ -44,13 +47,13 @@ impl Failure {
     /// given. Of the others a restart would make the same again.
     #[must_use]
     pub fn is_accident(&self) -> bool {
-        matches!(self, Self::Panic(_) | Self::SupervisorLost { .. })
+        matches!(self, Self::Panic(_) | Self::SupervisorLost { .. } | Self::Stuck(_))
     }
 
     /// Whether it broke the process itself, and not only the work of one generation.
     #[must_use]
     pub fn is_of_process(&self) -> bool {
-        matches!(self, Self::Data(_) | Self::Engine(_) | Self::Panic(_))
+        matches!(self, Self::Data(_) | Self::Engine(_) | Self::Panic(_) | Self::Stuck(_))
     }
 
     /// The same with its text cut to what a message may hold.
@@ -61,6 +64,7 @@ impl Failure {
             Self::Engine(text) => Self::Engine(cut_text(&text)),
             Self::Setup(text) => Self::Setup(cut_text(&text)),
             Self::Panic(text) => Self::Panic(cut_text(&text)),
+            Self::Stuck(text) => Self::Stuck(cut_text(&text)),
             Self::NonFinite { .. } | Self::SupervisorLost { .. } => self,
         }
     }

@@ -1,5 +1,6 @@
 //! What the machines ask their drivers to do. An effect is data: a driver runs them in the order given.
 
+use crate::bootstrap::Bootstrap;
 use crate::cause::{Cause, Outcome};
 use crate::host::NodeOrder;
 use crate::message::{
@@ -259,12 +260,17 @@ pub enum MemberEffect {
         rank: Rank,
         /// All ranks.
         membership: Membership,
+        /// What its rank 0 made for all to meet, if it made anything.
+        bootstrap: Option<Bootstrap>,
     },
     /// Abort the collectives of every generation below this one and stop computing; then, once no step of them can be
-    /// applied any more and every step that was applied is handed over, call `handle_left`.
+    /// applied any more and every step that was applied is handed over, call `handle_left`. Rank 0 hands over what its
+    /// generation needs to meet, made for this generation and no other, where the data plane needs it.
     Quit {
         /// The generation that is being formed.
         generation: Generation,
+        /// The rank that the member has in it.
+        rank: Rank,
     },
     /// Take this state (load it, copy it into fresh memory, or lend it to those who copy), then call `handle_loaded`.
     Load {

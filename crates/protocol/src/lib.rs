@@ -9,6 +9,7 @@
 //!
 //! This crate does not know sockets, processes, files, clocks, gradients or models.
 
+mod bootstrap;
 mod cause;
 mod codec;
 mod effect;
@@ -22,12 +23,13 @@ mod supervisor;
 mod timeouts;
 pub mod transcript;
 
+pub use bootstrap::{BOOTSTRAP_BYTES, Bootstrap};
 pub use cause::{Cause, Doing, Ending, ExitCause, Failure, Outcome, What};
 pub use codec::{Decoder, encode};
 pub use effect::{Event, Exit, ManifestOrder, MemberEffect, Reason, SupervisorEffect, Validation};
 pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
 pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
-pub use member::{Member, MemberConfig};
+pub use member::{Left, Member, MemberConfig};
 pub use message::{
     Activity, BootId, CheckpointId, Digest, Directive, Fingerprint, Finished, Goodbye, Heartbeat, Hello,
     Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message, Number,

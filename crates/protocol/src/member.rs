@@ -3,6 +3,7 @@
 //! It acts on Directives once per (generation, phase), keeps everything that the supervisor has not acknowledged yet, and
 //! says it all again until it is. It does not know sockets, gradients or files: the driver computes and reports.
 
+use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::effect::{Exit, MemberEffect};
 use crate::message::{
@@ -29,6 +30,17 @@ pub struct MemberConfig {
     pub limits: Limits,
 }
 
+/// What a driver says when everything before a generation is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The generation that is being formed.
+    pub generation: Generation,
+    /// Updates that the state holds; none without a state.
+    pub applied: Option<Step>,
+    /// As rank 0, and where the data plane needs it: what the ranks of the generation need to meet.
+    pub bootstrap: Option<Bootstrap>,
+}
+
 /// One life of one member.
 ///
 /// The driver calls [`Member::start`] once, feeds it every input, runs the effects in order, and calls
@@ -53,6 +65,8 @@ pub struct Member {
     activity: Activity,
     reported_activity: Activity,
     applied: Option<Step>,
+    /// What the driver made for all ranks of `generation` to meet.
+    bootstrap: Option<Bootstrap>,
     verified: Option<(Step, Digest)>,
     /// A committed step had the stop flag set: there is no step after it in this generation.
     stopped: bool,
@@ -93,6 +107,7 @@ impl Member {
             activity: Activity::Idle,
             reported_activity: Activity::Idle,
             applied: None,
+            bootstrap: None,
             verified: None,
             stopped: false,
             asked: StopFlag::default(),
@@ -157,20 +172,17 @@ impl Member {
     ///
     /// *Panics* if that is another number than the steps handed over make, or the generation was entered before: each is
     /// asked for once.
-    pub fn handle_left(
-        &mut self,
-        now: Instant,
-        generation: Generation,
-        applied: Option<Step>,
-        effects: &mut Vec<MemberEffect>,
-    ) {
+    pub fn handle_left(&mut self, now: Instant, left: Left, effects: &mut Vec<MemberEffect>) {
         if self.over {
             return;
         }
+        let Left { generation, applied, bootstrap } = left;
         assert!(generation > self.generation, "generation {generation} is entered in {}", self.generation);
         assert!(applied == self.applied, "the state holds {applied:?} updates, {:?} were told", self.applied);
         self.generation = generation;
         self.rank = self.next_rank;
+        // With the generation, in one step: what was made for one is never said in another (S3).
+        self.bootstrap = bootstrap;
         self.validations.clear();
         self.verified = None;
         (self.stopped, self.asked) = (false, StopFlag::default());
@@ -421,14 +433,15 @@ impl Member {
     fn act(&mut self, now: Instant, directive: &Directive, effects: &mut Vec<MemberEffect>) {
         let (generation, rank) = (directive.generation, directive.membership.rank_of(self.config.member));
         match (directive.phase, &self.stage, rank) {
-            (Phase::Form, stage, Some(_)) if !matches!(stage, Stage::Failed(_)) => {
-                self.next_rank = rank;
-                effects.push(MemberEffect::Quit { generation });
+            (Phase::Form, stage, Some(rank)) if !matches!(stage, Stage::Failed(_)) => {
+                self.next_rank = Some(rank);
+                effects.push(MemberEffect::Quit { generation, rank });
             }
             (Phase::Sync, Stage::Formed, Some(rank)) if generation == self.generation => {
                 self.truth = directive.truth.clone();
                 let membership = directive.membership.clone();
-                effects.push(MemberEffect::Build { generation, rank, membership });
+                let bootstrap = directive.bootstrap;
+                effects.push(MemberEffect::Build { generation, rank, membership, bootstrap });
             }
             (Phase::Run, Stage::Ready { .. }, Some(_)) if generation == self.generation => {
                 self.stage = Stage::Running;
@@ -548,6 +561,7 @@ impl Member {
             stage: self.stage.clone(),
             activity: self.activity,
             applied: self.applied,
+            bootstrap: self.bootstrap.filter(|_| self.stage == Stage::Formed),
             verified: self.verified,
             steps: self.steps.iter().take(limits.steps).copied().collect(),
             validations: self.validations.iter().take(limits.others).cloned().collect(),

@@ -3,6 +3,7 @@
 //!
 //! Nothing here decides anything, and nothing here is bulk: gradients and state never travel in a message.
 
+use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::host::{NodeOrder, NodeReport};
 use dtrain_types::{
@@ -415,6 +416,8 @@ pub struct Report {
     pub activity: Activity,
     /// Updates that its state holds; none without a state.
     pub applied: Option<Step>,
+    /// While it is formed as rank 0: what the ranks of this generation need to meet, where their data plane needs it.
+    pub bootstrap: Option<Bootstrap>,
     /// The newest digest of its state taken for `verify`, and at which step.
     pub verified: Option<(Step, Digest)>,
     /// The oldest of the steps that no Directive has acknowledged, in order.
@@ -468,6 +471,8 @@ pub struct Directive {
     pub membership: Membership,
     /// Which state to go on with, from [`Phase::Sync`] on.
     pub truth: Truth,
+    /// What the ranks of this generation need to meet, in [`Phase::Sync`], where rank 0 gave it.
+    pub bootstrap: Option<Bootstrap>,
     /// What is due again before the next step, in [`Phase::Run`].
     pub owed: Owed,
     /// All steps up to this one are committed and written down: their records need not be sent again.

@@ -1,10 +1,11 @@
 //! The bytes on the control link: pinned by golden headers, and proof against every change on the way.
 
 use dtrain_protocol::{
-    Activity, BootId, CheckpointId, CodecError, Decoder, Digest, Directive, ExitCause, Failure, Fingerprint,
-    Goodbye, HEADER_BYTES, Heartbeat, Hello, LifeOrder, LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership,
-    Message, NodeOrder, NodeReport, Number, Owed, Phase, Profile, Report, Seat, ShardFile, ShardOutcome,
-    ShardReport, Source, Stage, StepRecord, StopFlag, Truth, VERSION, ValidationPart, cut_text, encode,
+    Activity, BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointId, CodecError, Decoder, Digest, Directive,
+    ExitCause, Failure, Fingerprint, Goodbye, HEADER_BYTES, Heartbeat, Hello, LifeOrder, LifeReport,
+    MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number, Owed, Phase, Profile, Report,
+    Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StepRecord, StopFlag, Truth, VERSION,
+    ValidationPart, cut_text, encode,
 };
 use dtrain_types::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank, Step,
@@ -49,6 +50,7 @@ fn report() -> Report {
         stage: Stage::Failed(Failure::NonFinite { step: Step(8), micro_batch: Some(MicroBatch(2)) }),
         activity: Activity::Reducing,
         applied: Some(Step(7)),
+        bootstrap: Some(bootstrap()),
         verified: Some((Step(5), Digest([2; 32]))),
         steps: vec![step],
         validations: vec![ValidationPart {
@@ -63,6 +65,10 @@ fn report() -> Report {
             outcome: ShardOutcome::Durable { file, digest: Digest([6; 32]), state_digest: Digest([4; 32]) },
         }],
     }
+}
+
+fn bootstrap() -> Bootstrap {
+    Bootstrap(std::array::from_fn(|at| at as u8))
 }
 
 fn directive() -> Directive {
@@ -83,6 +89,7 @@ fn directive() -> Directive {
         phase: Phase::Run,
         membership: Membership { seats: vec![seat(0), seat(1)] },
         truth: Truth { step: Step(6), source: Source::Ranks(vec![Rank(0)]) },
+        bootstrap: Some(bootstrap()),
         owed: Owed { validate: Some(Epoch(1)), checkpoint: true, ends: false },
         acknowledged: Step(7),
         validated: Some(Epoch(0)),
@@ -164,16 +171,25 @@ fn the_bytes_of_every_kind_are_pinned() {
 }
 
 const GOLDEN_HEADERS: [&str; 8] = [
-    "4454524e020001005e0200001e96e65c",
-    "4454524e0200020098000000fadc1de0",
-    "4454524e0200030020000000a63dd361",
-    "4454524e0200040015000000545f3a8d",
-    "4454524e02000500130000004bbe4fd8",
-    "4454524e020006004c0000008fa5da47",
-    "4454524e020007002e0000002e284a1f",
-    "4454524e020008000d000000f1f35c72",
+    "4454524e03000100df0200003065895f",
+    "4454524e03000200190100009edb4f9e",
+    "4454524e03000300200000008d2813bc",
+    "4454524e03000400150000007194e17a",
+    "4454524e0300050013000000eb2c7186",
+    "4454524e030006004c000000cc7f985b",
+    "4454524e030007002e000000879ea715",
+    "4454524e030008000d0000001c8e567f",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
+
+#[test]
+fn a_run_that_needs_no_bootstrap_carries_a_byte_for_it_and_one_that_does_carries_it_whole() {
+    let length = |message: Message| framed(&message).len();
+    let without = length(Message::Directive(Box::new(Directive { bootstrap: None, ..directive() })));
+    assert_eq!(length(Message::Directive(Box::new(directive()))), without + BOOTSTRAP_BYTES);
+    let without = length(Message::Report(Box::new(Report { bootstrap: None, ..report() })));
+    assert_eq!(length(Message::Report(Box::new(report()))), without + BOOTSTRAP_BYTES);
+}
 
 #[test]
 fn every_message_comes_back_in_order_from_any_portions() {

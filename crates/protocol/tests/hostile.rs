@@ -4,12 +4,14 @@
 //! `PROPTEST_CASES=1000000` makes it run for longer.
 
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Decoder, Digest, Directive, ExitCause, Fingerprint, HEADER_BYTES, Limits,
-    Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile,
-    Reduce, Report, Schedule, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
-    Timeouts, encode,
+    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, ExitCause, Fingerprint,
+    HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig,
+    NodeEffect, Phase, Profile, Reduce, Report, Schedule, StartFrom, StepRecord, Supervisor,
+    SupervisorConfig, SupervisorEffect, Timeouts, encode,
 };
-use dtrain_types::{Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Step, Trailer};
+use dtrain_types::{
+    Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Step, Trailer,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,8 +26,18 @@ struct World {
     members: BTreeMap<MemberId, Member>,
     /// Everything that was said, to be changed and said again.
     said: Vec<Message>,
+    /// Every data plane that a member was told to build: its generation, who is rank 0 there, and by what they meet.
+    built: Vec<(Generation, MemberId, Option<Bootstrap>)>,
     /// Numbers of generations cannot be reserved.
     deaf_disk: bool,
+}
+
+/// What a member makes as rank 0 of a generation: nobody else makes the same, nor it in another generation.
+fn made(generation: Generation, member: MemberId) -> Bootstrap {
+    let mut bytes = [0; BOOTSTRAP_BYTES];
+    bytes[..8].copy_from_slice(&generation.0.to_le_bytes());
+    bytes[8..12].copy_from_slice(&member.0.to_le_bytes());
+    Bootstrap(bytes)
 }
 
 fn timeouts() -> Timeouts {
@@ -86,6 +98,7 @@ impl World {
             node: Node::new(node),
             members: BTreeMap::new(),
             said: Vec::new(),
+            built: Vec::new(),
             deaf_disk: reserved == Generation(1),
         };
         world.supervisor.start(world.now);
@@ -197,11 +210,15 @@ impl World {
             }
             let Some(machine) = self.members.get_mut(&member) else { return };
             match effect {
-                MemberEffect::Quit { generation } => {
+                MemberEffect::Quit { generation, rank } => {
                     let applied = machine.applied();
-                    machine.handle_left(now, generation, applied, &mut more);
+                    let bootstrap = (rank == Rank(0)).then(|| made(generation, member));
+                    machine.handle_left(now, Left { generation, applied, bootstrap }, &mut more);
                 }
-                MemberEffect::Build { generation, .. } => machine.handle_built(generation, &mut more),
+                MemberEffect::Build { generation, membership, bootstrap, .. } => {
+                    self.built.push((generation, membership.seats[0].member, bootstrap));
+                    machine.handle_built(generation, &mut more);
+                }
                 MemberEffect::Load { generation, truth } => {
                     machine.handle_loaded(now, generation, truth.step, Digest([7; 32]), &mut more);
                 }
@@ -215,6 +232,19 @@ impl World {
         let mut effects = Vec::new();
         self.supervisor.handle_report(self.now, report, &mut effects);
         self.run_supervisor(effects);
+    }
+
+    /// A process ends by a signal. The others go on, and it comes back.
+    fn kill(&mut self, member: MemberId) {
+        let slots = self.said.iter().rev();
+        let order = |word: &Message| match word {
+            Message::NodeOrder(order) => order.members.iter().find(|life| life.member == member).copied(),
+            _ => None,
+        };
+        let Some(life) = slots.filter_map(order).next() else { return };
+        let (now, mut effects) = (self.now, Vec::new());
+        self.node.handle_ended(now, member, life.incarnation, ExitCause::Signal(9), &mut effects);
+        self.run_node(effects);
     }
 
     /// Tells every machine what came, as if it were theirs.
@@ -318,6 +348,25 @@ proptest! {
             }
             prop_assert!(world.said.len() < 100_000, "a word is answered by a flood");
         }
+    }
+
+    #[test]
+    fn a_generation_meets_by_what_its_rank_zero_made_in_it_and_by_nothing_older(
+        turns in prop::collection::vec((0..RANKS, any::<prop::sample::Index>(), 1u64..800), 1..12),
+    ) {
+        let mut world = World::in_run();
+        for (victim, old, pause) in turns {
+            world.kill(MemberId(victim));
+            // A word of any time before comes once more, late.
+            let word = world.said[old.index(world.said.len())].clone();
+            world.hear(word);
+            world.wait(pause);
+        }
+        for (generation, first, bootstrap) in &world.built {
+            prop_assert_eq!(bootstrap, &Some(made(*generation, *first)), "generation {}", generation);
+        }
+        let newest = world.built.iter().map(|(generation, ..)| *generation).max();
+        prop_assert!(newest > Some(Generation(1)), "a member was killed, and nobody built anew");
     }
 }
 

@@ -16,8 +16,8 @@ use dtrain_collective::{Backend, CollectiveError, Geometry, Membership, Op, Sequ
 use dtrain_data::{Loader, Share};
 use dtrain_engine::{Batch, ClassCounts, EngineError, Figures, Inputs, Targets};
 use dtrain_protocol::{
-    Activity, CheckpointId, Digest, Due, Failure, Finished, Owed, Source, StartFrom, StepRecord, StopFlag,
-    Truth, ValidationPart,
+    Activity, Bootstrap, CheckpointId, Digest, Due, Failure, Finished, Left, Owed, Source, StartFrom,
+    StepRecord, StopFlag, Truth, ValidationPart,
 };
 use dtrain_types::{
     BatchPlan, Epoch, Generation, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer, WorldSize,
@@ -56,6 +56,8 @@ pub enum Order {
     Leave {
         /// The one that is formed.
         generation: Generation,
+        /// What this rank made, as rank 0, for all to meet: it is told with the state.
+        bootstrap: Option<Bootstrap>,
     },
 }
 
@@ -140,10 +142,10 @@ impl Compute {
             Order::Build { backend, membership, writers } => self.build(backend, membership, writers),
             Order::Load { generation, truth } => self.load(generation, &truth),
             Order::Run { from_step, owed } => self.train(from_step, owed),
-            Order::Leave { generation } => {
+            Order::Leave { generation, bootstrap } => {
                 self.plane = None;
                 let applied = self.has_state.then(|| self.parts.replica.applied());
-                self.desk.tell(News::Left(generation, applied));
+                self.desk.tell(News::Left(Left { generation, applied, bootstrap }));
                 Ok(())
             }
         }

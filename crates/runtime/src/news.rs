@@ -4,7 +4,7 @@
 //! steps are laid into a tray that the actor empties when it is rung, at most once per pace; everything else is a
 //! message, and before it looks at one the actor empties the tray, so the order of news is kept.
 
-use dtrain_protocol::{Digest, Failure, Finished, ShardReport, StepRecord, Timeouts, ValidationPart};
+use dtrain_protocol::{Digest, Failure, Finished, Left, ShardReport, StepRecord, Timeouts, ValidationPart};
 use dtrain_types::{Generation, MemberId, Rank, Step};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const TRAY: usize = 2 * dtrain_protocol::MAX_UNACKNOWLEDGED;
 #[derive(Debug)]
 pub enum News {
     /// Everything below this generation is left; the state holds so many updates, if there is one.
-    Left(Generation, Option<Step>),
+    Left(Left),
     /// The data plane is built and all peers are reached.
     Built(Generation),
     /// The data plane could not be built, or broke off.

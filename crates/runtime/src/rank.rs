@@ -102,7 +102,7 @@ impl Message<News> for Rank {
         self.take_steps();
         let (member, now, effects) = (&mut self.member, self.clock.now(), &mut self.effects);
         match news {
-            News::Left(generation, applied) => member.handle_left(now, generation, applied, effects),
+            News::Left(left) => member.handle_left(now, left, effects),
             News::Broken { generation, why, unreachable } => {
                 member.handle_broken(now, generation, &why, unreachable, effects);
             }
@@ -163,14 +163,14 @@ impl Rank {
         }
         let Some(hands) = &self.hands else { return };
         match effect {
-            MemberEffect::Quit { generation } => {
+            MemberEffect::Quit { generation, rank } => {
                 hands.controls.leave_below(generation);
-                hands.sync(Leave(generation));
+                hands.sync(Leave { generation, rank });
             }
-            MemberEffect::Build { generation, rank, membership } => {
+            MemberEffect::Build { generation, rank, membership, bootstrap } => {
                 let members = membership;
                 let membership = collective_membership(generation, rank, &members);
-                hands.sync(Connect(Plane { membership, members }));
+                hands.sync(Connect(Plane { membership, members, bootstrap }));
             }
             MemberEffect::Load { generation, truth } => hands.order(Order::Load { generation, truth }),
             MemberEffect::Run { from_step, owed, .. } => {

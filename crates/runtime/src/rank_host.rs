@@ -31,13 +31,23 @@ pub struct Program {
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// What it finds in its environment beside what is in ours.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 impl Program {
     /// This very program, also when its file has been replaced meanwhile.
     #[must_use]
     pub fn this() -> Self {
-        Self { path: PathBuf::from("/proc/self/exe"), arguments: std::env::args_os().skip(1).collect() }
+        let (path, arguments) = (PathBuf::from("/proc/self/exe"), std::env::args_os().skip(1).collect());
+        Self { path, arguments, environment: Vec::new() }
+    }
+
+    /// The same with one more variable in its environment.
+    #[must_use]
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
     }
 }
 
@@ -115,6 +125,7 @@ pub fn start_process(
     seat::offer(&ours, arena.map(AsFd::as_fd))?;
     let mut child = Command::new(&program.path)
         .args(&program.arguments)
+        .envs(program.environment.iter().map(|(name, value)| (name, value)))
         .env(SEAT_VARIABLE, format!("{}:{}:{}", member.0, incarnation.0, std::process::id()))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())

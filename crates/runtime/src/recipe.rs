@@ -6,7 +6,7 @@
 use dtrain_collective::{Backend, Geometry, Membership, Mode};
 use dtrain_data::{Dataset, EvaluationPlan, Feed};
 use dtrain_engine::Replica;
-use dtrain_protocol::{Profile, Schedule, Timeouts};
+use dtrain_protocol::{Bootstrap, Profile, Schedule, Timeouts};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -64,26 +64,42 @@ pub struct Plane {
     pub membership: Membership,
     /// Members, hosts and addresses, by rank.
     pub members: dtrain_protocol::Membership,
+    /// What rank 0 made for all to meet, if it made anything.
+    pub bootstrap: Option<Bootstrap>,
 }
 
 /// Why a data plane cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
-pub struct FabricError {
-    /// A sentence.
-    pub what: String,
-    /// The members that could not be reached.
-    pub unreachable: Vec<MemberId>,
+pub enum FabricError {
+    /// The peers could not be met; another generation may.
+    #[error("{what}")]
+    Unreached {
+        /// A sentence.
+        what: String,
+        /// The members that could not be reached.
+        unreachable: Vec<MemberId>,
+    },
+    /// This process can build none any more; another one in its place can.
+    #[error("{0}")]
+    Stuck(String),
 }
 
 impl From<String> for FabricError {
     fn from(what: String) -> Self {
-        Self { what, unreachable: Vec::new() }
+        Self::Unreached { what, unreachable: Vec::new() }
     }
 }
 
 /// Builds the data plane of one generation after another.
 pub trait Fabric: Send {
+    /// What the ranks of a generation need to meet, made anew at each call. It is asked of rank 0 while the generation is
+    /// formed; none where nothing is needed, or where it could not be made, which `connect` then tells.
+    ///
+    /// *Blocks* on the system for a moment, never for peers.
+    fn bootstrap(&mut self) -> Option<Bootstrap> {
+        None
+    }
+
     /// A backend for this generation, prepared for steps of `counts` micro-batches.
     ///
     /// *Errors*: memory or peers that cannot be reached. *Blocks* at most `detect`.

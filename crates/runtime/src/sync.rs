@@ -8,8 +8,8 @@ use crate::compute::Order;
 use crate::news::{News, NewsDesk};
 use crate::recipe::{Fabric, FabricError, Plane};
 use dtrain_collective::{Aborter, Geometry, Mode};
-use dtrain_protocol::Failure;
-use dtrain_types::Generation;
+use dtrain_protocol::{Bootstrap, Failure};
+use dtrain_types::{Generation, Rank};
 use kameo::prelude::*;
 use std::convert::Infallible;
 use std::sync::mpsc::Sender;
@@ -37,7 +37,12 @@ pub struct Sync {
 pub struct Connect(pub Plane);
 
 /// Everything below this generation is over: end every wait of the data plane in hand, and tell the compute thread.
-pub struct Leave(pub Generation);
+pub struct Leave {
+    /// The generation that is being formed.
+    pub generation: Generation,
+    /// The rank in it: the first one makes what all need to meet.
+    pub rank: Rank,
+}
 
 /// End every wait of the data plane in hand.
 pub struct Abort(pub &'static str);
@@ -55,10 +60,13 @@ impl Message<Connect> for Sync {
     type Reply = ();
 
     async fn handle(&mut self, Connect(plane): Connect, _: &mut Context<Self, ()>) {
-        let Some(mut fabric) = self.fabric.take() else { return };
+        let generation = plane.membership.generation;
+        let Some(mut fabric) = self.fabric.take() else {
+            let failure = Failure::Panic("while a data plane was prepared".into());
+            return self.desk.tell_later(News::Failed(generation, failure));
+        };
         let (len, counts) = (self.gradient.0, self.gradient.1.clone());
         let mode = self.mode;
-        let generation = plane.membership.generation;
         let membership = plane.membership.clone();
         let writers = plane.members.writers().collect();
         // Reaching other hosts takes as long as it takes; the heartbeat of this rank must not wait for it.
@@ -78,7 +86,10 @@ impl Message<Connect> for Sync {
                 // The compute thread is gone only when the rank is ending.
                 let _ = self.orders.send(Order::Build { backend, membership, writers });
             }
-            Err(FabricError { what, unreachable }) => {
+            Err(FabricError::Stuck(what)) => {
+                self.desk.tell_later(News::Failed(generation, Failure::Stuck(what)));
+            }
+            Err(FabricError::Unreached { what, unreachable }) => {
                 let why = format!("cannot reach the peers: {what}");
                 self.desk.tell_later(News::Broken { generation, why, unreachable });
             }
@@ -89,12 +100,29 @@ impl Message<Connect> for Sync {
 impl Message<Leave> for Sync {
     type Reply = ();
 
-    async fn handle(&mut self, Leave(generation): Leave, _: &mut Context<Self, ()>) {
+    async fn handle(&mut self, Leave { generation, rank }: Leave, _: &mut Context<Self, ()>) {
+        // Before anything else: the compute thread may be waiting inside a collective.
         if let Some(aborter) = self.aborter.take() {
             aborter.abort("a new generation is formed");
         }
+        let bootstrap = if rank == Rank(0) { self.bootstrap().await } else { None };
         // Behind every order of the generation that is left.
-        let _ = self.orders.send(Order::Leave { generation });
+        let _ = self.orders.send(Order::Leave { generation, bootstrap });
+    }
+}
+
+impl Sync {
+    /// Has the fabric make what a generation needs to meet. A library may open sockets for it, so not on this thread.
+    async fn bootstrap(&mut self) -> Option<Bootstrap> {
+        let mut fabric = self.fabric.take()?;
+        let made = tokio::task::spawn_blocking(move || {
+            let bootstrap = fabric.bootstrap();
+            (fabric, bootstrap)
+        });
+        // After a panic there is no fabric: the order to build tells of it.
+        let (fabric, bootstrap) = made.await.ok()?;
+        self.fabric = Some(fabric);
+        bootstrap
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::job::Oracle;
 use dtrain_protocol::{
-    BootId, CheckpointId, Digest, ManifestOrder, Membership, Number, Outcome, StartFrom, StepRecord,
-    Validation,
+    BootId, Bootstrap, CheckpointId, Digest, ManifestOrder, Membership, Number, Outcome, StartFrom,
+    StepRecord, Validation,
 };
 use dtrain_types::{Generation, Incarnation, MemberId, NodeId, Step};
 use std::fmt;
@@ -81,6 +81,19 @@ pub enum Fact<'a> {
         generation: Generation,
         /// The updates that its state holds, and the digest.
         state: Option<(Step, Digest)>,
+    },
+    /// As rank 0 of a generation a rank made what all its ranks need to meet.
+    Made(Life, Generation, &'a Bootstrap),
+    /// A rank builds its data plane, to meet the others by this.
+    Meets {
+        /// Which rank's life.
+        life: Life,
+        /// In which generation.
+        generation: Generation,
+        /// The life that is rank 0 there.
+        first: Life,
+        /// What it was told.
+        by: Option<&'a Bootstrap>,
     },
     /// A frame came that no schedule of its generation contains.
     Foreign(Life, &'a str),

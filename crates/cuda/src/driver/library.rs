@@ -128,7 +128,8 @@ fn first_function(path: &Path) -> Result<usize, DriverError> {
     // SAFETY: whoever names a driver trusts it; every program that uses CUDA runs its code.
     let library = unsafe { libloading::Library::new(path) }.map_err(no_driver)?;
     // SAFETY: the symbol is only looked up.
-    let address = unsafe { library.get::<*const c_void>(b"cuInit\0") }.map_err(no_driver)?.addr();
+    let address = unsafe { library.get::<*const c_void>(b"cuInit\0") };
+    let address = address.map_err(|_| DriverError::Lacks { function: "cuInit" })?.addr();
     // It stays open: a driver does not bear being unloaded.
     std::mem::forget(library);
     Ok(address)

@@ -5,6 +5,7 @@ mod aborts;
 mod communicators;
 mod libraries;
 mod matrix;
+mod planes;
 mod processes;
 mod real;
 mod support;

@@ -45,6 +45,7 @@ impl Supervisor {
             stage: Stage::Joining,
             activity: Activity::Idle,
             applied: None,
+            bootstrap: None,
             refused: false,
         }));
         effects.push(SupervisorEffect::Event(Event::Joined { member, incarnation, profile }));
@@ -223,8 +224,7 @@ impl Supervisor {
                 effects.push(SupervisorEffect::Event(Event::Resumed { from: from.step(), lost }));
             }
             self.progress.go_back(self.generation, from.step());
-            self.truth = Truth { step: from.step(), source: Source::Start(from) };
-            return self.enter(now, Phase::Sync, effects);
+            return self.sync(now, Truth { step: from.step(), source: Source::Start(from) }, effects);
         };
         // The lockstep lemma: who was in one generation differs by one step at most (S4).
         if let Some((member, own)) = stands.iter().copied().find(|(_, own)| own.next() < step) {
@@ -237,7 +237,15 @@ impl Supervisor {
         }
         let holds = |life: &Life| life.applied == Some(step);
         let ranks = self.lives().zip(0..).filter(|((_, life), _)| holds(life)).map(|(_, rank)| Rank(rank));
-        self.truth = Truth { step, source: Source::Ranks(ranks.collect()) };
+        let source = Source::Ranks(ranks.collect());
+        self.sync(now, Truth { step, source }, effects);
+    }
+
+    /// Says which state all go on with, and by what they meet: what rank 0 made in this generation, and no other rank.
+    fn sync(&mut self, now: Instant, truth: Truth, effects: &mut Vec<SupervisorEffect>) {
+        self.truth = truth;
+        let bootstrap = self.lives().next().and_then(|(_, first)| first.bootstrap);
+        self.bootstrap = bootstrap;
         self.enter(now, Phase::Sync, effects);
     }
 

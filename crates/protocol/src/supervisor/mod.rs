@@ -15,6 +15,7 @@ mod slots;
 mod validation;
 mod verdict;
 
+use crate::bootstrap::Bootstrap;
 use crate::cause::{Cause, Failure, Outcome};
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::{
@@ -121,6 +122,8 @@ pub struct Supervisor {
     since: Instant,
     membership: Arc<Membership>,
     truth: Truth,
+    /// What rank 0 made for the ranks of this generation to meet.
+    bootstrap: Option<Bootstrap>,
     owed: Owed,
     progress: Progress,
     /// All steps up to this one are written down.
@@ -177,6 +180,7 @@ impl Supervisor {
             since: Instant::ZERO,
             membership: Arc::default(),
             truth: Truth::default(),
+            bootstrap: None,
             owed: Owed::default(),
             progress: Progress::new(start),
             recorded: start,
@@ -471,6 +475,7 @@ impl Supervisor {
             phase,
             membership: (*self.membership).clone(),
             truth: self.truth.clone(),
+            bootstrap: self.bootstrap.filter(|_| phase == Phase::Sync),
             owed: self.owed,
             acknowledged: self.recorded.min(self.progress.committed()).min(self.progress.told()),
             validated: self.validations.done(),
@@ -493,6 +498,7 @@ impl Supervisor {
         life.stage = report.stage.clone();
         life.activity = report.activity;
         life.applied = report.applied;
+        life.bootstrap = report.bootstrap;
         true
     }
 }

@@ -4,6 +4,7 @@
 //! order, so nothing here is retried. This file does not know generations or steps.
 
 use super::{Losses, Supervisor};
+use crate::bootstrap::Bootstrap;
 use crate::cause::{ExitCause, What};
 use crate::effect::{Event, SupervisorEffect};
 use crate::host::{LifeOrder, NodeOrder, NodeReport};
@@ -58,6 +59,8 @@ pub(super) struct Life {
     pub stage: Stage,
     pub activity: Activity,
     pub applied: Option<Step>,
+    /// What it made for its generation to meet.
+    pub bootstrap: Option<Bootstrap>,
     /// It takes no part: its fingerprint does not fit, or its node leaves. It is told to go.
     pub refused: bool,
 }

@@ -2,12 +2,18 @@
 
 use crate::fact::{Fact, Invariant, Life};
 use crate::job::Oracle;
+use dtrain_protocol::Bootstrap;
 use dtrain_types::Generation;
 use std::collections::BTreeMap;
 
-/// What a life has left: it promised to commit nothing more there.
+/// What is fenced by a generation's number.
 #[derive(Default)]
-pub(super) struct Fenced(BTreeMap<Life, Generation>);
+pub(super) struct Fenced {
+    /// What a life has left: it promised to commit nothing more there.
+    left: BTreeMap<Life, Generation>,
+    /// What each rank 0 made for its generation to meet.
+    made: BTreeMap<(Generation, Life), Bootstrap>,
+}
 
 impl Invariant for Fenced {
     fn name(&self) -> &'static str {
@@ -17,7 +23,7 @@ impl Invariant for Fenced {
     fn see(&mut self, fact: &Fact<'_>, _: &Oracle) -> Result<(), String> {
         match fact {
             Fact::Left { life, generation, .. } => {
-                self.0.insert(*life, *generation);
+                self.left.insert(*life, *generation);
             }
             Fact::Updated { life, generation, member_in, step, .. } => {
                 if generation != member_in {
@@ -28,6 +34,17 @@ impl Invariant for Fenced {
                 self.check(life, *generation)?;
             }
             Fact::Swapped { life, generation, .. } => self.check(life, *generation)?,
+            Fact::Made(life, generation, bootstrap) => {
+                self.made.insert((*generation, *life), **bootstrap);
+            }
+            Fact::Meets { life, generation, first, by } => {
+                let made = self.made.get(&(*generation, *first));
+                if by.is_none() || made != *by {
+                    return Err(format!(
+                        "{life} meets the others of generation {generation} by something that {first} did not make there"
+                    ));
+                }
+            }
             Fact::Foreign(life, text) => return Err(format!("{life}: {text}")),
             _ => {}
         }
@@ -37,7 +54,7 @@ impl Invariant for Fenced {
 
 impl Fenced {
     fn check(&self, life: &Life, generation: Generation) -> Result<(), String> {
-        match self.0.get(life) {
+        match self.left.get(life) {
             Some(left) if *left > generation => {
                 Err(format!("{life} changed its state in generation {generation} and had left it for {left}"))
             }
@@ -50,7 +67,7 @@ impl Fenced {
 mod tests {
     use super::super::testing::{first_bad, life, oracle};
     use super::*;
-    use dtrain_protocol::Digest;
+    use dtrain_protocol::{BOOTSTRAP_BYTES, Digest};
     use dtrain_types::Step;
 
     fn updated(generation: u64, member_in: u64) -> Fact<'static> {
@@ -69,6 +86,21 @@ mod tests {
         let left = Fact::Left { life: life(1, 1), generation: Generation(2), state: None };
         let history = [updated(1, 1), left, updated(2, 2), updated(1, 1)];
         assert_eq!(first_bad(Fenced::default(), &oracle(), &history), Some(3));
+    }
+
+    #[test]
+    fn a_meeting_by_what_rank_zero_did_not_make_in_this_generation_is_found() {
+        let (one, two) = (Bootstrap([1; BOOTSTRAP_BYTES]), Bootstrap([2; BOOTSTRAP_BYTES]));
+        let made = |generation, by| Fact::Made(life(0, 1), Generation(generation), by);
+        let meets = |generation, by| {
+            let generation = Generation(generation);
+            Fact::Meets { life: life(1, 1), generation, first: life(0, 1), by }
+        };
+        let older = [made(1, &one), meets(1, Some(&one)), made(2, &two), meets(2, Some(&one))];
+        assert_eq!(first_bad(Fenced::default(), &oracle(), &older), Some(3));
+        assert_eq!(first_bad(Fenced::default(), &oracle(), &[made(1, &one), meets(1, None)]), Some(1));
+        let another = Fact::Made(life(1, 1), Generation(1), &one);
+        assert_eq!(first_bad(Fenced::default(), &oracle(), &[another, meets(1, Some(&one))]), Some(1));
     }
 
     #[test]

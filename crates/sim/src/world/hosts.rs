@@ -181,6 +181,7 @@ impl World {
             slow: 1_000,
             news_at: 0,
             generation: Generation(0),
+            first_in: None,
             place: Place::Nobody,
             exits: None,
         };

@@ -172,6 +172,8 @@ struct Process {
     /// When its last news gets through: news keeps its order.
     news_at: u64,
     generation: Generation,
+    /// The newest generation in which it was told to be rank 0: it makes what that one needs to meet.
+    first_in: Option<Generation>,
     place: Place,
     /// It exits by itself with this code.
     exits: Option<i32>,

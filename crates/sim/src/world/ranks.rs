@@ -6,8 +6,10 @@ use crate::coverage::Place;
 use crate::fact::{Fact, Life, View};
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
-use dtrain_protocol::{Exit, ExitCause, Input, MemberEffect, ShardOutcome, ShardReport, Stage};
-use dtrain_types::{Instant, MemberId, Step};
+use dtrain_protocol::{
+    BOOTSTRAP_BYTES, Bootstrap, Exit, ExitCause, Input, Left, MemberEffect, ShardOutcome, ShardReport, Stage,
+};
+use dtrain_types::{Generation, Instant, MemberId, Rank, Step};
 
 impl World {
     pub(super) fn process(&self, member: MemberId) -> Option<&Process> {
@@ -129,7 +131,12 @@ impl World {
             News::Left { generation, applied } => {
                 let (life, state) = (p.life, p.compute.applied().zip(p.compute.state_digest()));
                 self.fact(&Fact::Left { life, generation, state });
-                p.member.handle_left(now, generation, applied, effects);
+                let first = p.first_in == Some(generation);
+                let bootstrap = first.then(|| bootstrap_of(life, generation));
+                if let Some(bootstrap) = &bootstrap {
+                    self.fact(&Fact::Made(life, generation, bootstrap));
+                }
+                p.member.handle_left(now, Left { generation, applied, bootstrap }, effects);
             }
             News::Step(record) => p.member.handle_step(now, record, effects),
             News::Validation(generation, part) => {
@@ -202,11 +209,16 @@ impl World {
             match effect {
                 MemberEffect::Send(report) => self.send_up(p.host, Event::Told(Input::Report(report))),
                 MemberEffect::Beat(beat) => self.send_up(p.host, Event::Told(Input::Heartbeat(beat))),
-                MemberEffect::Build { generation, rank, membership } => {
+                MemberEffect::Build { generation, rank, membership, bootstrap } => {
                     self.fact(&Fact::Named(generation, &membership));
+                    let seat = &membership.seats[0];
+                    let first = Life { member: seat.member, incarnation: seat.incarnation };
+                    let by = bootstrap.as_ref();
+                    self.fact(&Fact::Meets { life: p.life, generation, first, by });
                     self.compute(p, now, |compute, tools| compute.build(tools, generation, rank, membership));
                 }
-                MemberEffect::Quit { generation } => {
+                MemberEffect::Quit { generation, rank } => {
+                    p.first_in = (rank == Rank(0)).then_some(generation);
                     self.compute(p, now, |compute, tools| compute.quit(tools, generation));
                 }
                 MemberEffect::Load { truth, .. } => {
@@ -297,6 +309,15 @@ impl World {
         };
         self.chance.between(least * MICRO, most * MICRO)
     }
+}
+
+/// What a life makes as rank 0 of a generation: no other makes the same, nor it in another generation.
+fn bootstrap_of(life: Life, generation: Generation) -> Bootstrap {
+    let mut bytes = [0; BOOTSTRAP_BYTES];
+    bytes[..8].copy_from_slice(&generation.0.to_le_bytes());
+    bytes[8..12].copy_from_slice(&life.member.0.to_le_bytes());
+    bytes[12..16].copy_from_slice(&life.incarnation.0.to_le_bytes());
+    Bootstrap(bytes)
 }
 
 /// Where a rank stands.
