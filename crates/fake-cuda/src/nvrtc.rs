@@ -13,7 +13,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-const SHIM: &str = include_str!("../../cuda/tests/shim/shim.h");
+/// The stand-in for a GPU: what kernels are built over.
+const SHIM: [(&str, &str); 2] = [
+    ("shim.h", include_str!("../../cuda/tests/shim/shim.h")),
+    ("tensor.h", include_str!("../../cuda/tests/shim/tensor.h")),
+];
 
 const SUCCESS: c_int = 0;
 const INVALID_INPUT: c_int = 3;
@@ -90,7 +94,7 @@ fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
     let compiler = compiler().ok_or((INTERNAL, "no C++ compiler (c++, g++, clang++, or CXX)".to_owned()))?;
     let [plain, whole, image] = ["plain.cpp", "whole.cpp", "image.so"].map(|name| folder.join(name));
     std::fs::write(&plain, source).map_err(failed)?;
-    let expanded = run(Command::new(&compiler).args(["-std=c++17", "-E", "-w"]).arg(&plain))?;
+    let expanded = run(Command::new(&compiler).args(["-std=c++17", "-E", "-w", "-DSTAND_IN"]).arg(&plain))?;
     let expanded = String::from_utf8_lossy(&expanded).into_owned();
     let mut text =
         format!("#include \"shim.h\"\n{}", expanded.replace("extern \"C\" __global__", "__global__"));
@@ -98,7 +102,7 @@ fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
         text.push_str(&format!("\nSHIM_KERNEL({name}, {name})\n"));
     }
     std::fs::write(&whole, text).map_err(failed)?;
-    std::fs::write(folder.join("shim.h"), SHIM).map_err(failed)?;
+    SHIM.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text)).map_err(failed)?;
     run(Command::new(&compiler)
         .args(["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w"])
         .args(["-shared", "-fPIC", "-o"])
