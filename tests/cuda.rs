@@ -136,7 +136,7 @@ fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
     for (variable, value, words) in [
         ("FAKE_CUDA_FAIL", "kernel:40:700", ["code 700", "rank "]),
         ("FAKE_CUDA_FAIL", "cuModuleLoadData:1:209", ["code 209", "hint: "]),
-        ("FAKE_CUDA_MEMORY", "2000000", ["bytes left", "hint: "]),
+        ("FAKE_CUDA_MEMORY", "60000", ["bytes left", "hint: "]),
         ("FAKE_CUDA_DEVICES", "0", ["no GPU", "hint: "]),
     ] {
         let settings = format!("{MLP} steps=3 devices=cuda:0 ranks=2 max_restarts=1 detect=300ms");

@@ -89,6 +89,8 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     let plan = Plan::open(&config, None)?;
     let replica = plan.replica()?;
     chosen.has_room(&config, replica.memory().total())?;
+    let voice = Voice::new(arguments.train.output.quiet);
+    chosen.prepare(&config, |words| voice.say(words))?;
     let own = uplink.own_address().map_err(|error| foreign(error.to_string()))?;
     let listen = hosts.bind.unwrap_or(own);
     if let Some(run) = &mut welcome.hosts {

@@ -6,7 +6,7 @@ use super::print;
 use crate::arguments::Train;
 use crate::config::{Config, Isolation, Machine};
 use crate::error::CliError;
-use crate::gpus::{choose_here, prepare_gpus};
+use crate::gpus::choose_here;
 use crate::hosts::{HostsPlan, Lead};
 use crate::nccl::{Carrier, Hosts};
 use crate::plan::{Own, Plan};
@@ -43,14 +43,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     let mut replica = plan.replica()?;
     let voice = Voice::new(arguments.output.quiet);
     chosen.has_room(&plan.config, replica.memory().total())?;
-    if let Some(list) = chosen.cuda() {
-        voice.say("  kernels  being compiled where this machine has none yet; that may take a minute, once");
-        prepare_gpus(&list).map_err(|error| {
-            let (message, hint) =
-                error.split_once("\nhint: ").unwrap_or((&error, "devices=cpu trains on the cores"));
-            request.config.problem("devices", message).hint(hint)
-        })?;
-    }
+    chosen.prepare(&plan.config, |words| voice.say(words))?;
     let lead = match hosts {
         Some(hosts) => Some(lead(hosts, &plan.config)?),
         None => {

@@ -11,7 +11,7 @@ mod visible;
 pub use bus::on_the_bus;
 pub use choose::{Chosen, Host, OnGpus, choose, count};
 pub use inventory::Inventory;
-pub use open::{open_gpu, prepare_gpus};
+pub use open::open_gpu;
 pub use visible::{Visible, visible};
 
 use crate::config::{Config, Problem};

@@ -1,7 +1,7 @@
 //! Opens GPUs: the driver and the compiler of kernels are found, the kernels come from the cache or are compiled.
 
-use super::least;
-use crate::config::CudaList;
+use super::{Chosen, least};
+use crate::config::{Config, CudaList, Problem};
 use dtrain_cuda::driver::{Context, Driver, Gpu, KernelCache, Loaded};
 use dtrain_cuda::nvrtc::Nvrtc;
 use dtrain_locate::{Environment, Finder, Library};
@@ -39,12 +39,23 @@ fn tell(loaded: &Loaded) {
     }
 }
 
-/// Sees to it that GPUs can be opened at once: ranks are waited for, and a compiler may take longer than that. No memory of a
-/// GPU is taken.
-///
-/// *Errors*: a sentence for people, with a hint. *Blocks* while the driver wakes up and, the first time, while kernels are
-/// compiled.
-pub fn prepare_gpus(list: &CudaList) -> Result<(), String> {
+impl Chosen {
+    /// Sees to it that the ranks can open their GPUs at once: ranks are waited for, and a compiler may take longer than that.
+    /// No memory of a GPU is taken. `tell_people` hears of an architecture that the compiler has to work for first.
+    ///
+    /// *Errors*: no driver, no compiler, no such GPU. *Blocks* while the driver wakes up and, the first time, while kernels
+    /// are compiled.
+    pub fn prepare(&self, config: &Config, tell_people: impl Fn(&str)) -> Result<(), Problem> {
+        let Some(list) = self.cuda() else { return Ok(()) };
+        prepare(&list, tell_people).map_err(|error| {
+            let (message, hint) =
+                error.split_once("\nhint: ").unwrap_or((&error, "devices=cpu trains on the cores"));
+            config.problem("devices", message).hint(hint)
+        })
+    }
+}
+
+fn prepare(list: &CudaList, tell_people: impl Fn(&str)) -> Result<(), String> {
     let tools = Tools::find()?;
     let mut architectures = BTreeSet::new();
     for number in list.numbers() {
@@ -52,6 +63,9 @@ pub fn prepare_gpus(list: &CudaList) -> Result<(), String> {
         architectures.insert(about.map_err(|error| format!("cuda:{number}: {error}"))?.architecture());
     }
     for architecture in architectures {
+        if Gpu::lacking(&tools.nvrtc, &tools.cache, &architecture) > 0 {
+            tell_people(&format!("compiling the kernels for {architecture}: up to a minute, once"));
+        }
         let prepared = Gpu::prepare(&tools.nvrtc, &tools.cache, &architecture);
         tell(&prepared.map_err(|error| error.to_string())?);
     }
@@ -60,7 +74,7 @@ pub fn prepare_gpus(list: &CudaList) -> Result<(), String> {
 
 /// The GPU of this number among those that this process sees.
 ///
-/// *Errors*: a sentence for people, with a hint. *Blocks* as [`prepare_gpus`].
+/// *Errors*: a sentence for people, with a hint. *Blocks* as [`Chosen::prepare`].
 pub fn open_gpu(number: u32) -> Result<Arc<Gpu>, String> {
     let Tools { driver, nvrtc, cache } = Tools::find()?;
     let opened = Gpu::open(&driver, number as usize, &nvrtc, &cache);

@@ -57,6 +57,13 @@ impl Gpu {
         Ok((Arc::new(gpu), loaded))
     }
 
+    /// How many files of kernels for an architecture are not in the cache.
+    #[must_use]
+    pub fn lacking(nvrtc: &Nvrtc, cache: &KernelCache, architecture: &str) -> usize {
+        let lacks = |file: &&&File| cache.get(&cache.key(nvrtc, &file.source(), architecture)).is_none();
+        FILES.iter().filter(lacks).count()
+    }
+
     /// Compiles the kernels for an architecture that are not in the cache, so that whoever opens such a GPU next need not.
     ///
     /// *Errors*: of the compiler. *Blocks*: seconds, the first time.
