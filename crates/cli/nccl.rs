@@ -1,6 +1,6 @@
 //! What carries the gradients: whether it is NCCL, which library that is, and a rank's way to its peers over it.
 //!
-//! The library is found where `dtrain doctor` finds it. Ranks compute on the CPU, so the only library that serves them is
+//! The library is found where `dtrain doctor` finds it. Gradients lie in the memory of hosts, so the only library that serves them is
 //! the one that tests open: it says by a name that its buffers are host memory. The real one is refused before anything is
 //! written.
 
@@ -44,7 +44,7 @@ impl Carrier {
     /// may be plain. *Blocks* while a library starts.
     pub fn choose(config: &Config, hosts: Hosts) -> Result<Self, Problem> {
         match config.backend {
-            // As long as ranks compute on the CPU, nothing is gained by a way through a GPU's library.
+            // As long as gradients lie in the memory of hosts, nothing is gained by a way through a GPU's library.
             Wish::Auto | Wish::Host => return Ok(Self::Host),
             Wish::Nccl => {}
         }
@@ -60,7 +60,7 @@ impl Carrier {
         let library = find().map_err(problem)?;
         if !library.takes_host_memory() {
             let message = format!(
-                "NCCL {} at {} moves the memory of GPUs, and the ranks of this run compute on the CPU",
+                "NCCL {} at {} moves the memory of GPUs, and the gradients of this run lie in the memory of hosts",
                 library.version(),
                 library.path().display()
             );
