@@ -61,8 +61,6 @@ GUARDS = [
      "record.step <= self.recorded)", "false && record.step <= self.recorded)"),
     ("a step that is made again is acknowledged once it is told", SUPERVISOR + "mod.rs",
      ".min(self.progress.committed()).min(self.progress.told())", ".min(self.progress.committed())"),
-    ("a step that is made again counts once it is told", SUPERVISOR + "progress.rs",
-     "applied.min(self.known()).min(self.told)", "applied.min(self.known())"),
     ("a word of a past life of a node begins no new one", SUPERVISOR + "slots.rs",
      "            Some(_) if self.past_boots.contains(&report.boot) => return,\n", ""),
     ("a new life of a node is told nothing of the one before", SUPERVISOR + "slots.rs",
