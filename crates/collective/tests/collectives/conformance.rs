@@ -3,7 +3,7 @@
 //! The tests of each backend include this file beside `plain.rs`, and give it a way to make a world of theirs.
 
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use dtrain_collective::{Backend, Chunks, Membership, Mode, Op, Sequence};
+use dtrain_collective::{Aborter, Backend, Chunks, Membership, Mode, Op, Sequence};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};
 use std::collections::BTreeSet;
 
@@ -43,6 +43,28 @@ pub fn on_threads<T: Send, R: Send>(each: Vec<T>, work: impl Fn(usize, T) -> R +
     })
 }
 
+/// Ends the others' waits when a rank panics, so that a test fails and does not hang.
+struct AbortOnPanic(Aborter);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort("a rank panicked");
+        }
+    }
+}
+
+/// Runs `work` on a thread for each backend.
+pub fn on_ranks<R: Send>(
+    backends: Vec<Box<dyn Backend>>,
+    work: impl Fn(usize, Box<dyn Backend>) -> R + Sync,
+) -> Vec<R> {
+    on_threads(backends, |rank, backend| {
+        let _ends_the_others = AbortOnPanic(backend.aborter());
+        work(rank, backend)
+    })
+}
+
 /// Steps of these counts; gives the bits and the trailer of each.
 pub fn steps(
     backend: &mut dyn Backend,
@@ -77,7 +99,7 @@ fn of_all(worlds: &[u32], count: u32, mut each: impl FnMut(usize, &[MicroRange])
 pub fn exact_steps_have_the_bits_of_the_plain_tree(worlds: &[u32], make: Make<'_>) {
     of_all(worlds, COUNTS[0], |len, ranges| {
         let want = want(len, &COUNTS);
-        let got = on_threads(make(ranges, &COUNTS, len, Mode::Exact), |rank, mut backend| {
+        let got = on_ranks(make(ranges, &COUNTS, len, Mode::Exact), |rank, mut backend| {
             steps(&mut *backend, ranges[rank], &COUNTS, Mode::Exact)
         });
         for (rank, got) in got.iter().enumerate() {
@@ -106,7 +128,7 @@ pub fn run(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
 pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], make: Make<'_>) {
     of_all(worlds, 4, |len, ranges| {
         let world = ranges.len();
-        on_threads(make(ranges, &[4], len, Mode::Exact), |rank, mut backend| {
+        on_ranks(make(ranges, &[4], len, Mode::Exact), |rank, mut backend| {
             fill(&mut *backend, rank);
             run(&mut *backend, 1, Op::Barrier);
             assert!(is_of(&mut *backend, rank), "a barrier moves nothing");
@@ -129,7 +151,7 @@ pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Ma
     for world in worlds {
         for len in lengths(*world) {
             let lists = copies(*world);
-            on_threads(make(&cut_evenly(4, *world), &[4], len, Mode::Exact), |rank, mut backend| {
+            on_ranks(make(&cut_evenly(4, *world), &[4], len, Mode::Exact), |rank, mut backend| {
                 // One backend copies many windows, one after the other, as the copy of a whole state does.
                 for (seq, [sources, targets]) in lists.iter().enumerate() {
                     before_copy(backend.arena().lease(0), rank, sources);
@@ -145,10 +167,10 @@ pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Ma
 pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mode: Mode, make: Make<'_>) {
     for world in worlds {
         let ranges = cut_evenly(7, *world);
-        let whole = on_threads(make(&ranges, &[7], 1_000, mode), |rank, mut backend| {
+        let whole = on_ranks(make(&ranges, &[7], 1_000, mode), |rank, mut backend| {
             steps(&mut *backend, ranges[rank], &[7], mode).remove(0)
         });
-        on_threads(make(&ranges, &[7], 1_000, mode), |rank, mut backend| {
+        on_ranks(make(&ranges, &[7], 1_000, mode), |rank, mut backend| {
             let trailers = compute(backend.arena(), ranges[rank], 7, mode);
             let op = Op::ReduceScatter { micro_batches: 7, trailers: &trailers };
             backend.start(Sequence(9), &op).expect("a sound start");
@@ -163,7 +185,7 @@ pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mod
 pub fn many_steps_in_a_row_stay_right(world: u32, len: usize, mode: Mode, make: Make<'_>) {
     let ranges = cut_evenly(6, world);
     let counts: Vec<u32> = (0..300).map(|step| [6, 5, 6, 1][step % 4]).collect();
-    let got = on_threads(make(&ranges, &[6, 5, 1], len, mode), |rank, mut backend| {
+    let got = on_ranks(make(&ranges, &[6, 5, 1], len, mode), |rank, mut backend| {
         steps(&mut *backend, ranges[rank], &counts, mode)
     });
     let first = match mode {

@@ -20,3 +20,7 @@ mod support;
 // The same made-up gradients and plain sums that the pure machines are held against.
 #[path = "../../../collective/tests/collectives/plain.rs"]
 mod plain;
+
+// What every backend has to do.
+#[path = "../../../collective/tests/collectives/conformance.rs"]
+mod conformance;

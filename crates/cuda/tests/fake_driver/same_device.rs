@@ -1,29 +1,15 @@
 //! Ranks that share one GPU: algorithm x world x length x cut, against the plain tree, as every backend between threads.
 
-use crate::plain::{
-    before_copy, bits, compute, copies, gradient, is_copied, reference, reference_trailer, trailer, tree,
-};
+use crate::conformance::{self, COUNTS, WORLDS, cuts, membership, on_ranks, on_threads, steps};
+use crate::plain::{bits, compute, gradient, reference, reference_trailer, trailer, tree};
 use crate::support::{Fake, gpu};
-use dtrain_collective::{
-    Aborter, Arena, Backend, Chunks, CollectiveError, Geometry, HostArena, Membership, Mode, Op, Sequence,
-};
+use dtrain_collective::{Arena, Backend, Chunks, CollectiveError, Geometry, HostArena, Mode, Op, Sequence};
 use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend, SameDeviceError};
 use dtrain_cuda::driver::{Gpu, Stream};
 use dtrain_cuda::{CudaDevice, Slice, SliceMut};
 use dtrain_engine::device::Device;
 use dtrain_types::{Generation, Merger, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::sync::Arc;
-
-const WORLDS: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16];
-
-fn lengths(n: u32) -> [usize; 8] {
-    let n = n as usize;
-    [0, 1, n - 1, n, n + 1, 1_000, 16 * n + 1, 5_237]
-}
-
-fn membership(generation: u64, rank: usize, ranges: &[MicroRange]) -> Membership {
-    Membership { generation: Generation(generation), rank: Rank(rank as u32), ranges: ranges.to_vec() }
-}
 
 fn arena(gpu: &Arc<Gpu>, world: usize, geometry: Geometry) -> Arc<GpuArena> {
     let stream = Stream::new(gpu).expect("a stream");
@@ -48,82 +34,19 @@ fn backends(
     (0..ranges.len()).map(backend).collect()
 }
 
-/// Ends the others' waits when a rank panics, so that a test fails and does not hang.
-struct AbortOnPanic(Aborter);
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.abort("a rank panicked");
-        }
+/// The same, whatever they are.
+fn made(gpu: &Arc<Gpu>) -> impl Fn(&[MicroRange], &[u32], usize, Mode) -> Vec<Box<dyn Backend>> {
+    let gpu = Arc::clone(gpu);
+    move |ranges, counts, len, mode| {
+        let all = backends(&gpu, ranges, counts, len, mode).into_iter();
+        all.map(|backend| Box::new(backend) as Box<dyn Backend>).collect()
     }
-}
-
-/// Runs `work` on a thread for each rank.
-fn on_threads<R: Send>(
-    backends: Vec<SameDeviceBackend>,
-    work: impl Fn(usize, SameDeviceBackend) -> R + Sync,
-) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let spawn = |(rank, backend): (usize, SameDeviceBackend)| {
-            scope.spawn(move || {
-                let _ends_the_others = AbortOnPanic(backend.aborter());
-                work(rank, backend)
-            })
-        };
-        let threads: Vec<_> = backends.into_iter().enumerate().map(spawn).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
-    })
-}
-
-/// Steps of these counts; gives the bits and the trailer of each.
-fn steps(
-    backend: &mut dyn Backend,
-    range: MicroRange,
-    counts: &[u32],
-    mode: Mode,
-) -> Vec<(Vec<u32>, Trailer)> {
-    let step = |(seq, count): (usize, &u32)| {
-        let seq = Sequence(seq as u64);
-        let trailers = compute(backend.arena(), range, *count, mode);
-        let op = Op::AllReduce { micro_batches: *count, trailers: &trailers };
-        backend.start(seq, &op).expect("a sound start");
-        let trailer = backend.finish(seq).expect("a sound finish");
-        (bits(backend.arena().lease(0)), trailer)
-    };
-    counts.iter().enumerate().map(step).collect()
-}
-
-fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
-    let third = count / 3;
-    let skewed = (0..world).map(|rank| match rank {
-        0 => MicroRange { lo: 0, hi: third },
-        _ if rank + 1 == world => MicroRange { lo: third, hi: count },
-        _ => MicroRange { lo: third, hi: third },
-    });
-    if world == 1 { vec![cut_evenly(count, 1)] } else { vec![cut_evenly(count, world), skewed.collect()] }
 }
 
 #[test]
 fn exact_steps_have_the_bits_of_the_plain_tree() {
     let Some(gpu) = gpu() else { return };
-    let counts = [16, 9, 1];
-    for world in WORLDS {
-        for ranges in cuts(16, world) {
-            for len in lengths(world) {
-                let want: Vec<_> =
-                    counts.iter().map(|count| (reference(len, *count), reference_trailer(*count))).collect();
-                let made = backends(&gpu, &ranges, &counts, len, Mode::Exact);
-                let got = on_threads(made, |rank, mut backend| {
-                    steps(&mut backend, ranges[rank], &counts, Mode::Exact)
-                });
-                for (rank, got) in got.iter().enumerate() {
-                    assert!(*got == want, "rank {rank} of {world}, {len} floats, {ranges:?}");
-                }
-            }
-        }
-    }
+    conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS, &made(&gpu));
     assert_eq!(Fake::new().wrong(), "");
 }
 
@@ -153,15 +76,13 @@ fn around(ranges: &[MicroRange], count: u32, len: usize) -> Vec<u32> {
 #[test]
 fn ring_steps_have_the_bits_of_the_ring() {
     let Some(gpu) = gpu() else { return };
-    let counts = [16, 9, 1];
     for world in WORLDS {
         for ranges in cuts(16, world) {
             for len in [1, 1_000, 16 * world as usize + 1] {
-                let made = backends(&gpu, &ranges, &counts, len, Mode::Ring);
-                let got = on_threads(made, |rank, mut backend| {
-                    steps(&mut backend, ranges[rank], &counts, Mode::Ring)
+                let got = on_ranks(made(&gpu)(&ranges, &COUNTS, len, Mode::Ring), |rank, mut backend| {
+                    steps(&mut *backend, ranges[rank], &COUNTS, Mode::Ring)
                 });
-                for (step, count) in counts.iter().enumerate() {
+                for (step, count) in COUNTS.iter().enumerate() {
                     let want = around(&ranges, *count, len);
                     assert!(got.iter().all(|got| got[step].0 == want), "{world}, {len} floats, {ranges:?}");
                     assert!(got.iter().all(|one| one[step].1 == got[0][step].1), "trailers differ");
@@ -171,87 +92,29 @@ fn ring_steps_have_the_bits_of_the_ring() {
     }
 }
 
-fn fill(backend: &mut dyn Backend, rank: usize) {
-    backend.arena().lease(0).iter_mut().enumerate().for_each(|(i, x)| *x = mark(rank, i));
-}
-
-fn mark(rank: usize, i: usize) -> f32 {
-    (rank * 10_000 + i) as f32
-}
-
-fn run(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
-    backend.start(Sequence(seq), &op).expect("a sound start");
-    assert_eq!(backend.finish(Sequence(seq)), Ok(Trailer::EMPTY));
-}
-
 #[test]
 fn gather_broadcast_and_barrier_do_what_they_do_everywhere() {
     let Some(gpu) = gpu() else { return };
-    for world in WORLDS {
-        for len in lengths(world) {
-            let from = world as usize / 2;
-            on_threads(backends(&gpu, &cut_evenly(4, world), &[4], len, Mode::Exact), |rank, mut backend| {
-                fill(&mut backend, rank);
-                run(&mut backend, 1, Op::Barrier);
-                run(&mut backend, 2, Op::AllGather);
-                let gathered = backend.arena().lease(0);
-                for owner in 0..world as usize {
-                    let mut chunk = Chunks::even(len, world as usize).chunk(owner);
-                    assert!(chunk.all(|i| gathered[i] == mark(owner, i)), "chunk {owner} of {world}");
-                }
-                fill(&mut backend, rank);
-                run(&mut backend, 3, Op::Broadcast { from: Rank(from as u32) });
-                assert!(backend.arena().lease(0).iter().enumerate().all(|(i, x)| *x == mark(from, i)));
-            });
-        }
-    }
+    conformance::gathers_broadcasts_and_barriers_do_what_their_names_say(&WORLDS, &made(&gpu));
 }
 
 #[test]
 fn a_copy_gives_the_targets_the_bits_of_the_sources() {
     let Some(gpu) = gpu() else { return };
-    for world in 1..=9 {
-        for len in lengths(world) {
-            let lists = copies(world);
-            on_threads(backends(&gpu, &cut_evenly(4, world), &[4], len, Mode::Exact), |rank, mut backend| {
-                for (seq, [sources, targets]) in lists.iter().enumerate() {
-                    before_copy(backend.arena().lease(0), rank, sources);
-                    run(&mut backend, seq as u64, Op::Copy { sources, targets });
-                    let right = is_copied(backend.arena().lease(0), rank, sources, targets);
-                    assert!(right, "rank {rank} of {world}, {len} floats, {sources:?} to {targets:?}");
-                }
-            });
-        }
-    }
+    conformance::a_copy_gives_the_targets_the_bits_of_the_sources(&WORLDS[..9], &made(&gpu));
 }
 
 #[test]
 fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum() {
     let Some(gpu) = gpu() else { return };
-    for world in WORLDS {
-        let ranges = cut_evenly(7, world);
-        let want = reference(1_000, 7);
-        on_threads(backends(&gpu, &ranges, &[7], 1_000, Mode::Exact), |rank, mut backend| {
-            let trailers = compute(backend.arena(), ranges[rank], 7, Mode::Exact);
-            let op = Op::ReduceScatter { micro_batches: 7, trailers: &trailers };
-            backend.start(Sequence(9), &op).expect("a sound start");
-            assert_eq!(backend.finish(Sequence(9)), Ok(reference_trailer(7)));
-            let chunk = Chunks::even(1_000, world as usize).chunk(rank);
-            assert_eq!(bits(&backend.arena().lease(0)[chunk.clone()]), want[chunk]);
-        });
-    }
+    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Mode::Exact, &made(&gpu));
 }
 
 #[test]
 fn many_steps_in_a_row_stay_right_while_ranks_overtake_one_another() {
     let Some(gpu) = gpu() else { return };
-    let ranges = cut_evenly(6, 3);
-    let counts: Vec<u32> = (0..60).map(|step| [6, 5, 6, 1][step % 4]).collect();
-    let got = on_threads(backends(&gpu, &ranges, &[6, 5, 1], 200, Mode::Exact), |rank, mut backend| {
-        steps(&mut backend, ranges[rank], &counts, Mode::Exact)
-    });
-    for (step, count) in counts.iter().enumerate() {
-        assert!(got.iter().all(|got| got[step].0 == reference(200, *count)), "step {step}");
+    for mode in [Mode::Exact, Mode::Ring] {
+        conformance::many_steps_in_a_row_stay_right(3, 200, mode, &made(&gpu));
     }
 }
 

@@ -1,8 +1,8 @@
 //! One plane after the other: what is handed on, and what is not.
 
-use crate::matrix::steps;
+use crate::conformance::{membership, on_threads, steps};
 use crate::plain::{reference, reference_trailer};
-use crate::support::{LONG, child, is_child, library, membership, on_threads};
+use crate::support::{LONG, child, is_child, library};
 use dtrain_collective::{Backend, CollectiveError, Geometry, Mode, Op, Sequence};
 use dtrain_nccl::{
     DeviceArena, HostDevice, HostSlots, NcclError, NcclSetup, Patience, Plane, Planes, UniqueId,
