@@ -16,6 +16,7 @@ mod same_device;
 mod streams;
 mod suites;
 mod support;
+mod training;
 
 // The same made-up gradients and plain sums that the pure machines are held against.
 #[path = "../../../collective/tests/collectives/plain.rs"]
