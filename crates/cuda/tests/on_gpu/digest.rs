@@ -51,8 +51,8 @@ pub fn geometry(replica: &dyn Replica, ranges: &[MicroRange]) -> Geometry {
     Geometry::plan(replica.gradient_len(), ranges, &[COUNT], Mode::Exact)
 }
 
-pub fn membership(rank: u32, ranges: &[MicroRange]) -> Membership {
-    Membership { generation: Generation(1), rank: Rank(rank), ranges: ranges.to_vec() }
+pub fn membership(rank: Rank, ranges: &[MicroRange]) -> Membership {
+    Membership { generation: Generation(1), rank, ranges: ranges.to_vec() }
 }
 
 /// One micro-batch into a slot; gives its trailer.
@@ -147,7 +147,7 @@ pub fn same_device(gpu: &Arc<Gpu>, world: u32) -> String {
     let arena = arena.expect("memory");
     let join = |(rank, replica): (u32, DeviceReplica<CudaDevice>)| {
         let stream = replica.device().stream().clone();
-        let membership = membership(rank, &ranges);
+        let membership = membership(Rank(rank), &ranges);
         let backend = SameDeviceBackend::new(&arena, &stream, membership, Mode::Exact, &[COUNT]);
         (replica, backend.expect("it fits"))
     };
