@@ -16,7 +16,7 @@ fn no_driver_is_an_error_with_a_hint() {
     assert!(said.contains("/nowhere") && said.contains("\nhint: install NVIDIA's driver"), "{said}");
     // A library, but no driver.
     let error = Driver::open(Some(Path::new("libc.so.6"))).unwrap_err();
-    assert!(matches!(error, DriverError::NoDriver { .. }), "{error:?}");
+    assert!(matches!(error, DriverError::Lacks { function: "cuInit" }), "{error:?}");
 }
 
 #[test]

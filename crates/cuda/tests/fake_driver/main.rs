@@ -7,6 +7,7 @@
 mod stand_in;
 
 mod cached;
+mod digest;
 mod errors;
 mod model;
 mod nccl;
@@ -16,6 +17,7 @@ mod same_device;
 mod streams;
 mod suites;
 mod support;
+mod training;
 
 // The same made-up gradients and plain sums that the pure machines are held against.
 #[path = "../../../collective/tests/collectives/plain.rs"]

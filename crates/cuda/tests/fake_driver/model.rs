@@ -1,83 +1,9 @@
 //! A whole model trained through the driver: what stages, losses and updates come to, and what it costs in calls.
 
-use crate::rig::{Rig, assert_near};
-use crate::stand_in::{cpu, ids, numbers};
+use crate::rig::assert_near;
+use crate::stand_in::cpu;
 use crate::support::{Fake, device};
-use dtrain_engine::device::{AdamW, CrossEntropy, Device, Rows};
-use dtrain_engine::models::{CnnOptions, cnn};
-use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
-use dtrain_engine::stages::Chain;
-use dtrain_types::{MicroBatch, Seed, Step};
-
-const ROWS: usize = 4;
-const STEPS: u64 = 3;
-
-/// Trains a small CNN with batch norm and dropout; gives the losses, and the parameters in the end.
-fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>) {
-    let device = rig.device();
-    let options =
-        CnnOptions { channels: vec![4, 6], hidden: vec![16], dropout: 0.2, ..CnnOptions::default() };
-    let mut chain: Chain<R::D> = cnn(&options, 10).expect("the options make sense");
-    let mut space = ArenaPlan::default();
-    let output = chain.plan(device, &Shape::values(ROWS, &[1, 8, 8]), &mut space).expect("it fits");
-    let (len, stats_len) = (Stage::layout(&chain).parameters_len(), Stage::layout(&chain).stats_len());
-    let start: Vec<f32> = numbers(1, len).iter().map(|v| v * 0.2).collect();
-    let (mut params, stats) = (rig.put(&start), rig.put(&vec![0.5; stats_len]));
-    let [mut m, mut v, mut grads] = [0.0, 0.0, f32::NAN].map(|value| rig.put(&vec![value; len]));
-    let (mut sums, mut y, mut dy) = (rig.empty(stats_len), rig.empty(ROWS * 10), rig.empty(ROWS * 10));
-    let (mut saved, mut scratch) = (rig.empty(space.saved), rig.empty(space.scratch));
-    let batches: Vec<_> = (0..STEPS as u32)
-        .map(|step| (rig.put(&numbers(10 + step, ROWS * 64)), rig.ids(&ids(20 + step, ROWS, 10))))
-        .collect();
-    let shape = Rows { rows: ROWS, width: output.per_row() };
-    let loss = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
-    let mut losses = Vec::new();
-    for (step, (images, targets)) in (1..).zip(&batches) {
-        let (seed, step_, micro_batch) = (Seed(3), Step(step), MicroBatch(0));
-        let pass = Pass { device, mode: Mode::Train, seed, step: step_, micro_batch, rows: ROWS };
-        chain.forward(
-            &pass,
-            Forward {
-                params: rig.r(&params),
-                stats: rig.r(&stats),
-                stat_sums: Some(rig.w(&mut sums)),
-                x: Input::Values(rig.r(images)),
-                y: rig.w(&mut y),
-                saved: rig.w(&mut saved),
-                scratch: rig.w(&mut scratch),
-            },
-        );
-        let found = device.cross_entropy(shape, &loss, rig.r(&y), rig.i(targets), Some(rig.w(&mut dy)));
-        losses.push(found.loss);
-        chain.backward(
-            &pass,
-            Backward {
-                params: rig.r(&params),
-                x: Input::Values(rig.r(images)),
-                y: rig.r(&y),
-                saved: rig.w(&mut saved),
-                dy: rig.w(&mut dy),
-                dx: None,
-                grads: rig.w(&mut grads),
-                scratch: rig.w(&mut scratch),
-            },
-        );
-        assert!(device.sum_of_squares(rig.r(&grads), 1.0).is_finite() && device.all_finite(rig.r(&sums)));
-        let adamw = AdamW {
-            scale: 0.25,
-            step_size: 0.01,
-            root_correction: 1.0,
-            decay: 0.999,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-3,
-        };
-        device.adamw(&adamw, rig.r(&grads), rig.w(&mut params), rig.w(&mut m), rig.w(&mut v));
-        after(step);
-    }
-    device.wait();
-    (losses, rig.get(&params))
-}
+use crate::training::train;
 
 #[test]
 fn a_model_learns_on_a_gpu_what_it_learns_on_the_cpu() {

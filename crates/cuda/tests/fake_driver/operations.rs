@@ -10,7 +10,7 @@ use dtrain_engine::device::{
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
 /// What was computed, by name.
-type Results = Vec<(&'static str, Vec<f32>)>;
+pub type Results = Vec<(&'static str, Vec<f32>)>;
 
 fn sums(of: LossSums) -> Vec<f32> {
     vec![of.loss as f32, of.weight as f32, of.counted as f32, of.correct as f32]
@@ -223,7 +223,7 @@ fn updates<R: Rig>(r: &R, to: &mut Results) {
     d.wait();
 }
 
-fn all<R: Rig>(rig: &R) -> Results {
+pub fn all<R: Rig>(rig: &R) -> Results {
     let mut results = Results::new();
     for part in
         [point_wise, products, convolutions, pooling, layer_norm, batch_norm, embeddings_and_attention]

@@ -1,0 +1,67 @@
+//! The run of `digest_same_device` by ranks that reduce over NCCL: the same digest.
+//!
+//! ```text
+//! DTRAIN_NVRTC=/usr/local/cuda/lib64/libnvrtc.so.13 DTRAIN_NCCL=/usr/lib/libnccl.so.2 \
+//!     cargo run -p dtrain-cuda --example digest_nccl -- 2
+//! ```
+//!
+//! A rank is a thread, on the GPU of its number; more ranks than GPUs share them, which NCCL from 2.30.3 on allows with
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1`. NCCL is the one that `DTRAIN_NCCL` names, or that the dynamic linker finds. Without it, or
+//! without a GPU, it says `skipped: WHY`.
+
+#[path = "../tests/on_gpu/digest.rs"]
+mod digest;
+#[path = "../tests/on_gpu/machine.rs"]
+mod machine;
+
+use dtrain_collective::Mode;
+use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
+use dtrain_nccl::{Library, NcclSetup, Patience, Planes, candidates, open};
+use dtrain_types::Rank;
+use machine::Machine;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long ranks wait for one another, and for the library at the end.
+const PATIENCE: Patience = Patience { meeting: Duration::from_secs(30), end: Duration::from_secs(10) };
+
+/// The digest of all ranks. *Panics* with the words of whatever fails.
+fn digest(machine: &Machine, library: &Library, world: u32) -> String {
+    let ranges = digest::ranges(world);
+    let id = library.unique_id().unwrap_or_else(|error| panic!("{error}"));
+    let gpus: Vec<_> = (0..machine.count().min(world as usize)).map(|ordinal| machine.gpu(ordinal)).collect();
+    let connect = |rank: u32| {
+        let gpu = &gpus[rank as usize % gpus.len()];
+        let replica = digest::replica(gpu);
+        let membership = digest::membership(Rank(rank), &ranges);
+        let setup = NcclSetup { membership, mode: Mode::Exact, counts: &[digest::COUNT] };
+        let mut planes = Planes::new(library.clone(), PATIENCE);
+        let plane = planes.connect(&id, setup, digest::geometry(&replica, &ranges), |geometry| {
+            let device = NcclDevice::new(gpu)?;
+            let slots = GpuSlots::new(device.communication(), geometry)?;
+            Ok((device, slots))
+        });
+        (replica, plane.unwrap_or_else(|error| panic!("{error}")))
+    };
+    digest::on_threads((0..world).map(connect).collect(), &ranges)
+}
+
+fn main() -> ExitCode {
+    let world = std::env::args().nth(1).and_then(|world| world.parse().ok());
+    let Some(world @ 1..=digest::COUNT) = world else {
+        eprintln!("error: one argument is needed: the number of ranks, 1 to {}", digest::COUNT);
+        return ExitCode::from(2);
+    };
+    if machine::is_fake() {
+        println!("skipped: NCCL does not work on the fake driver");
+        return ExitCode::SUCCESS;
+    }
+    let Some(machine) = Machine::open() else { return ExitCode::SUCCESS };
+    let named = std::env::var_os("DTRAIN_NCCL").map(PathBuf::from);
+    match open(&candidates(named.as_deref())) {
+        Ok(library) => println!("digest {}", digest(&machine, &library, world)),
+        Err(error) => println!("skipped: {}", error.to_string().lines().next().unwrap_or_default()),
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,35 @@
+//! The run of the example `digest_same_device`, on lazy streams too: one digest, whoever computes what.
+
+use crate::stand_in::build::compiler;
+use crate::support::{Fake, child, gpu, is_child};
+
+#[path = "../on_gpu/digest.rs"]
+mod run;
+
+#[test]
+fn one_two_three_and_four_ranks_on_one_gpu_train_to_one_digest() {
+    if compiler().is_some() {
+        let said = child("digest::train_by_several", &[]);
+        assert!(said.contains("one digest"), "{said}");
+    }
+}
+
+/// What the child of the test above does: alone in its process, because memory that is given back makes lazy streams work, and
+/// other tests wait for theirs not to.
+#[test]
+fn train_by_several() {
+    if is_child()
+        && let Some(gpu) = gpu()
+    {
+        let wanted = run::same_device(&gpu, 1);
+        for world in [2, 3, 4] {
+            assert_eq!(run::same_device(&gpu, world), wanted, "{world} ranks");
+        }
+        let fake = Fake::new();
+        let lazy = fake.lazy();
+        assert_eq!(run::same_device(&gpu, 2), wanted, "on lazy streams");
+        drop(lazy);
+        assert_eq!(fake.wrong(), "");
+        println!("\none digest");
+    }
+}

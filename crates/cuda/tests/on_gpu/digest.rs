@@ -1,0 +1,155 @@
+//! A small run whose digest is the same however many ranks do it: eight micro-batches of a CNN with batch norm and dropout, each
+//! rank its share of them, five steps.
+//!
+//! Gradients are merged on the host, in tree order, as a rank does. This file does not know what adds them up between ranks.
+
+#![allow(dead_code)]
+
+use dtrain_collective::{Aborter, Arena, Backend, Geometry, Membership, Mode, Op, Sequence, rank_roots};
+use dtrain_cuda::CudaDevice;
+use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend};
+use dtrain_cuda::driver::Gpu;
+use dtrain_engine::models::peer::{integers, uniform};
+use dtrain_engine::models::{CnnOptions, cnn};
+use dtrain_engine::stage::Shape;
+use dtrain_engine::{
+    Batch, DecayGroup, DeviceReplica, Inputs, Loss, Model, Optimizer, Replica, Rule, Schedule, Targets,
+};
+use dtrain_types::{
+    Generation, Merger, MicroBatch, MicroRange, Rank, Seed, Step, Trailer, WorldSize, cut_evenly,
+};
+use std::sync::Arc;
+
+/// Micro-batches of a step.
+pub const COUNT: u32 = 8;
+const ROWS: usize = 4;
+const STEPS: u64 = 5;
+const SIDE: usize = 8;
+
+/// A rank's model, as every rank starts it.
+pub fn replica(gpu: &Arc<Gpu>) -> DeviceReplica<CudaDevice> {
+    let device = CudaDevice::new(gpu).expect("a stream and its workspace");
+    let options = CnnOptions { channels: vec![4, 6], hidden: vec![16], ..CnnOptions::default() };
+    let chain = cnn(&options, 10).expect("the options make sense");
+    let model = Model::new(&device, chain, Shape::values(ROWS, &[1, SIDE, SIDE]), Loss::cross_entropy());
+    let optimizer = Optimizer {
+        rule: Rule::adamw(),
+        decays: DecayGroup::All,
+        clip_norm: Some(1.0),
+        schedule: Schedule::constant(1e-2),
+    };
+    DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7)).expect("memory")
+}
+
+/// The micro-batches of each rank.
+pub fn ranges(world: u32) -> Vec<MicroRange> {
+    cut_evenly(COUNT, world)
+}
+
+/// The slots that a rank needs.
+pub fn geometry(replica: &dyn Replica, ranges: &[MicroRange]) -> Geometry {
+    Geometry::plan(replica.gradient_len(), ranges, &[COUNT], Mode::Exact)
+}
+
+pub fn membership(rank: Rank, ranges: &[MicroRange]) -> Membership {
+    Membership { generation: Generation(1), rank, ranges: ranges.to_vec() }
+}
+
+/// One micro-batch into a slot; gives its trailer.
+fn micro_batch(replica: &mut dyn Replica, step: Step, m: u32, slot: &mut [f32]) -> Trailer {
+    let stream = 1000 + step.0 * u64::from(COUNT) + u64::from(m);
+    let (values, classes) = (uniform(stream, ROWS * SIDE * SIDE, 1.0), integers(stream + 500, ROWS, 10));
+    let batch = Batch { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let figures = replica.micro_batch(step, MicroBatch(m), &batch, slot).expect("a device that works");
+    figures.trailer(MicroBatch(m), 0)
+}
+
+/// The micro-batches of a root into its slots, merged like a binary counter.
+fn root(
+    replica: &mut dyn Replica,
+    arena: &mut dyn Arena,
+    step: Step,
+    index: usize,
+    range: MicroRange,
+) -> Trailer {
+    let geometry = arena.geometry();
+    let mut merger = Merger::default();
+    let mut pending = vec![Trailer::EMPTY; Merger::buffers(range.len())];
+    let mut pairs = Vec::new();
+    for m in range.lo..range.hi {
+        let next = merger.next_buffer();
+        pending[next] = micro_batch(replica, step, m, arena.lease(geometry.slot(index, next)));
+        merger.push(|left, right| pairs.push((left, right)));
+        if m + 1 == range.hi {
+            merger.finish(|left, right| pairs.push((left, right)));
+        }
+        for (left, right) in pairs.drain(..) {
+            let (a, b) = arena.lease_pair(geometry.slot(index, left), geometry.slot(index, right));
+            replica.add(b, a);
+            pending[left] = pending[left].merge(&pending[right]);
+        }
+    }
+    pending[0]
+}
+
+/// All steps of one rank; gives the digest of its state in the end.
+pub fn steps(replica: &mut dyn Replica, backend: &mut dyn Backend, range: MicroRange) -> String {
+    for step in (1..=STEPS).map(Step) {
+        let roots = rank_roots(range, COUNT, Mode::Exact).into_iter().enumerate();
+        let trailers: Vec<Trailer> =
+            roots.map(|(index, range)| root(replica, backend.arena(), step, index, range)).collect();
+        let op = Op::AllReduce { micro_batches: COUNT, trailers: &trailers };
+        backend.start(Sequence(step.0), &op).expect("a sound start");
+        let whole = backend.finish(Sequence(step.0)).expect("a sound finish");
+        let gradient = backend.arena().lease(0);
+        replica.update(step, gradient, whole.weight, whole.samples).expect("a device that works");
+    }
+    replica.bring_state().expect("a device that works");
+    replica.state().state_digest().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Ends the others' waits when a rank panics, so that a run fails and does not hang.
+struct AbortOnPanic(Aborter);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort("a rank panicked");
+        }
+    }
+}
+
+/// Runs ranks as threads; gives the digest that all of them have. *Panics* if they differ.
+pub fn on_threads<B: Backend + Send>(
+    ranks: Vec<(DeviceReplica<CudaDevice>, B)>,
+    ranges: &[MicroRange],
+) -> String {
+    let digests: Vec<String> = std::thread::scope(|scope| {
+        let run = |((mut replica, mut backend), range): ((_, B), MicroRange)| {
+            scope.spawn(move || {
+                let _ends_the_others = AbortOnPanic(backend.aborter());
+                steps(&mut replica, &mut backend, range)
+            })
+        };
+        let threads: Vec<_> = ranks.into_iter().zip(ranges.iter().copied()).map(run).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    });
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "ranks differ: {digests:?}");
+    digests[0].clone()
+}
+
+/// The run by `world` ranks that share one GPU.
+pub fn same_device(gpu: &Arc<Gpu>, world: u32) -> String {
+    let ranges = ranges(world);
+    let replicas: Vec<_> = (0..world).map(|_| replica(gpu)).collect();
+    let arena =
+        GpuArena::new(replicas[0].device().stream(), WorldSize(world), geometry(&replicas[0], &ranges));
+    let arena = arena.expect("memory");
+    let join = |(rank, replica): (u32, DeviceReplica<CudaDevice>)| {
+        let stream = replica.device().stream().clone();
+        let membership = membership(Rank(rank), &ranges);
+        let backend = SameDeviceBackend::new(&arena, &stream, membership, Mode::Exact, &[COUNT]);
+        (replica, backend.expect("it fits"))
+    };
+    on_threads((0..world).zip(replicas).map(join).collect(), &ranges)
+}

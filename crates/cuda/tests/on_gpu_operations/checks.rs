@@ -1,0 +1,86 @@
+//! Every check of the stand-in, on the GPU: edges, primes, and sizes that are no multiple of anything, between guard words.
+
+use crate::stand_in::*;
+use crate::support::{Fake, device, extent};
+
+fn hold(checks: &[Check]) {
+    let Some(device) = device() else { return };
+    let mut wrong = Vec::new();
+    for check in checks {
+        let run = || {
+            let queue = StandIn::through(&device);
+            check(&queue, extent());
+            queue.end()
+        };
+        let (told, bits) = run();
+        wrong.extend(told);
+        if run().1 != bits {
+            wrong.push("a second run gives other bits".to_owned());
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    device.finish().expect("a device that works");
+    assert_eq!(Fake::new().wrong(), "");
+}
+
+#[test]
+fn point_wise_operations_hold() {
+    use elementwise::*;
+    hold(&[
+        fill,
+        copy,
+        add,
+        add_to,
+        relu,
+        relu_gradient,
+        gelu,
+        gelu_gradient,
+        bias_activation,
+        dropout,
+        bf16,
+    ]);
+}
+
+#[test]
+fn updates_and_sums_hold() {
+    hold(&[update::adamw, update::sgd, update::blend]);
+    hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite, tree::sum_tree]);
+}
+
+#[test]
+fn norms_hold() {
+    hold(&[norms::layer_norm, norms::layer_norm_gradient]);
+    hold(&[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient]);
+}
+
+#[test]
+fn losses_hold() {
+    hold(&[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max]);
+}
+
+#[test]
+fn products_and_convolutions_hold() {
+    hold(&[product::product, product::strided_product, product::linear]);
+    hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
+}
+
+#[test]
+fn poolings_and_embeddings_hold() {
+    hold(&[pooling::max_pool, pooling::avg_pool]);
+    hold(&[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids]);
+}
+
+#[test]
+fn attention_holds() {
+    use attention::*;
+    hold(&[
+        forward_32,
+        gradient_32,
+        forward_64,
+        gradient_64,
+        forward_128,
+        gradient_128,
+        forward_256,
+        gradient_256,
+    ]);
+}

@@ -1,0 +1,114 @@
+//! The operations that take the time of a step, at the sizes of the compared workloads, against the CPU.
+
+use crate::operations::Results;
+use crate::rig::{Rig, assert_near};
+use crate::stand_in::Extent;
+use crate::stand_in::{cpu, ids, numbers};
+use crate::support::{Fake, device, extent};
+use dtrain_engine::device::{
+    Activation, Attention, Conv2d, CrossEntropy, Device, Pool2d, Product, Rows, Strides, Write,
+};
+
+/// A size of the workloads; on the fake GPU an eighth of it.
+fn size(n: usize) -> usize {
+    if extent() == Extent::Whole { n } else { (n / 8).max(2) }
+}
+
+/// A layer of the MLP: forward, and both gradients as its stage asks for them.
+fn layer<R: Rig>(r: &R, to: &mut Results) {
+    let (d, rows, inputs, width) = (r.device(), size(128), size(1024), size(1024));
+    let (x, w) = (r.put(&numbers(1, rows * inputs)), r.put(&numbers(2, width * inputs)));
+    let (b, mut y) = (r.put(&numbers(3, width)), r.empty(rows * width));
+    let shape = Rows { rows, width };
+    d.linear(shape, inputs, r.r(&x), r.r(&w), Some(r.r(&b)), Activation::Relu, r.w(&mut y));
+    to.push(("a layer", r.get(&y)));
+    let dy = r.put(&numbers(4, rows * width));
+    let (mut dx, mut dw, mut db) = (r.empty(rows * inputs), r.empty(width * inputs), r.empty(width));
+    let (a, b) = (Strides::rows(width), Strides::rows(inputs));
+    let product = Product { m: rows, n: inputs, k: width, a, b, c_row: inputs, write: Write::Set };
+    d.product(&product, r.r(&dy), r.r(&w), r.w(&mut dx));
+    let a = Strides::transposed(width);
+    let product = Product { m: width, n: inputs, k: rows, a, b, c_row: inputs, write: Write::Set };
+    d.product(&product, r.r(&dy), r.r(&x), r.w(&mut dw));
+    d.column_sums(shape, r.r(&dy), r.w(&mut db));
+    to.extend([("its inputs", r.get(&dx)), ("its weights", r.get(&dw)), ("its bias", r.get(&db))]);
+}
+
+/// The second convolution of the CNN and what follows it.
+fn convolution<R: Rig>(r: &R, to: &mut Results) {
+    let (d, images, channels, outputs) = (r.device(), size(128), size(32), size(64));
+    let shape =
+        Conv2d { images, channels, size: [26, 26], outputs, kernel: [3, 3], stride: [1, 1], padding: [0, 0] };
+    let (len, weights, out) = (images * channels * 676, outputs * channels * 9, images * outputs * 576);
+    let (x, w, b) = (r.put(&numbers(1, len)), r.put(&numbers(2, weights)), r.put(&numbers(3, outputs)));
+    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv2d_scratch(&shape)));
+    let relu = Activation::Relu;
+    d.conv2d(&shape, r.r(&x), r.r(&w), Some(r.r(&b)), relu, r.w(&mut y), r.w(&mut scratch));
+    to.push(("a convolution", r.get(&y)));
+    let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(len));
+    d.conv2d_input_gradient(&shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
+    let (mut dw, mut db) = (r.empty(weights), r.empty(outputs));
+    let bias = Some(r.w(&mut db));
+    d.conv2d_weight_gradient(&shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
+    to.extend([("its images", r.get(&dx)), ("its weights", r.get(&dw)), ("its bias", r.get(&db))]);
+    // Of numbers that both devices have alike, so that no near tie is decided twice.
+    let shape = Pool2d { planes: images * outputs, size: [24, 24], window: [2, 2], stride: [2, 2] };
+    let (mut less, mut places, mut whole) = (r.empty(out / 4), r.empty(out / 4), r.empty(out));
+    d.max_pool(&shape, r.r(&dy), r.w(&mut less), r.w(&mut places));
+    d.max_pool_gradient(&shape, r.r(&places), r.r(&less), r.w(&mut whole));
+    to.extend([("a pooling", r.get(&less)), ("its gradient", r.get(&whole))]);
+}
+
+/// What a block of the GPT does beside products.
+fn block<R: Rig>(r: &R, to: &mut Results) {
+    let (d, batch, time, heads) = (r.device(), size(8), size(128), size(8));
+    let shape = Attention { batch, time, heads, head: 32 };
+    let out = batch * time * heads * 32;
+    let (qkv, dy) = (r.put(&numbers(1, 3 * out)), r.put(&numbers(2, out)));
+    let (mut y, mut dqkv) = (r.empty(out), r.empty(3 * out));
+    let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));
+    d.attention(&shape, r.r(&qkv), r.w(&mut y), r.w(&mut saved), r.w(&mut scratch));
+    let (qkv_, saved_, dqkv_) = (r.r(&qkv), r.r(&saved), r.w(&mut dqkv));
+    d.attention_gradient(&shape, qkv_, r.r(&y), saved_, r.r(&dy), dqkv_, r.w(&mut scratch));
+    to.extend([("attention", r.get(&y)), ("its gradient", r.get(&dqkv))]);
+    let (rows, width) = (batch * time, heads * 32);
+    let shape = Rows { rows, width };
+    let (gain, bias) = (r.put(&numbers(3, width)), r.put(&numbers(4, width)));
+    let (mut statistics, mut dx) = (r.empty(2 * rows), r.empty(out));
+    let (mut dgain, mut dbias) = (r.empty(width), r.empty(width));
+    let mut scratch = r.empty(d.layer_norm_scratch(shape));
+    d.layer_norm(shape, r.r(&dy), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut statistics));
+    let (statistics, dgain_, dbias_) = (r.r(&statistics), r.w(&mut dgain), r.w(&mut dbias));
+    let (x, gain, dy, dx_) = (r.r(&dy), r.r(&gain), r.r(&y), Some(r.w(&mut dx)));
+    d.layer_norm_gradient(shape, x, gain, statistics, dy, dx_, dgain_, dbias_, r.w(&mut scratch));
+    to.extend([("layer norm", r.get(&y)), ("its gradient", r.get(&dx))]);
+    to.extend([("its gain", r.get(&dgain)), ("its bias", r.get(&dbias))]);
+    d.gelu(r.r(&dx), r.w(&mut y));
+    let (targets, mut gradient) = (r.ids(&ids(5, rows, width as u32)), r.empty(out));
+    let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
+    let found = d.cross_entropy(shape, &options, r.r(&y), r.i(&targets), Some(r.w(&mut gradient)));
+    to.extend([
+        ("gelu", r.get(&y)),
+        ("the loss", vec![found.loss as f32]),
+        ("its gradient", r.get(&gradient)),
+    ]);
+    to.push(("the norm", vec![d.sum_of_squares(r.r(&gradient), 1.0) as f32]));
+}
+
+pub fn all<R: Rig>(rig: &R) -> Results {
+    let mut results = Results::new();
+    layer(rig, &mut results);
+    convolution(rig, &mut results);
+    block(rig, &mut results);
+    results
+}
+
+#[test]
+fn the_operations_of_real_models_do_on_a_gpu_what_they_do_on_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let (wanted, got) = (all(&cpu()), all(&gpu));
+    for ((what, got), (_, wanted)) in got.iter().zip(&wanted) {
+        assert_near(what, got, wanted);
+    }
+    assert_eq!(Fake::new().wrong(), "");
+}
