@@ -112,8 +112,11 @@ fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
+    // Another stand-in is another compiler: what was built over an older one and kept is not taken for its work.
+    let texts = SHIM.iter().flat_map(|(_, text)| text.bytes());
+    let digest = texts.fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     // SAFETY: as nvrtc.h says.
-    unsafe { (*major, *minor) = (13, 0) };
+    unsafe { (*major, *minor) = (13, (digest % 10_000) as c_int) };
     SUCCESS
 }
 

@@ -1,9 +1,10 @@
 //! Order between streams: what waits for an event sees what was done before it, and what does not wait does not.
 //!
 //! Streams of these tests are lazy: they work only when somebody waits for them. So each test runs twice, with the wait and
-//! without it, and without it the numbers have to be wrong.
+//! without it, and without it the numbers have to be wrong. Each test has a process for itself: a device that frees memory
+//! works off all its streams first, and other tests free memory.
 
-use crate::support::{Fake, gpu};
+use crate::support::{Fake, child, gpu, is_child};
 use dtrain_cuda::driver::{Buffer, Event, Gpu, Pinned, Stream};
 use dtrain_cuda::operations;
 use std::sync::Arc;
@@ -51,6 +52,9 @@ fn hand_on(gpu: &Arc<Gpu>, waits: Waits) -> Vec<f32> {
 
 #[test]
 fn what_waits_for_an_event_sees_what_was_done_before_it() {
+    if !is_child() {
+        return drop(child("streams::what_waits_for_an_event_sees_what_was_done_before_it", &[]));
+    }
     let Some(gpu) = gpu() else { return };
     let wanted: Vec<f32> = (0..LEN).map(|i| 2.0 * i as f32).collect();
     assert_eq!(hand_on(&gpu, Waits::All), wanted);
@@ -80,6 +84,9 @@ fn write_again(gpu: &Arc<Gpu>, waits: Waits) -> f32 {
 
 #[test]
 fn what_is_still_read_elsewhere_is_not_written_before_its_event() {
+    if !is_child() {
+        return drop(child("streams::what_is_still_read_elsewhere_is_not_written_before_its_event", &[]));
+    }
     let Some(gpu) = gpu() else { return };
     assert_eq!(write_again(&gpu, Waits::All), 1.0);
     assert_eq!(write_again(&gpu, Waits::None), 2.0, "the fake driver hides a wait that is missing");
