@@ -5,6 +5,11 @@
 
 mod harness;
 
+use dtrain::Own;
+use dtrain::config::{Config, Machine};
+use dtrain::data::{DigitsOptions, Source};
+use dtrain::engine::stages::{Chain, Linear};
+use dtrain::plan::Plan;
 use harness::{
     CNN, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output, signal,
 };
@@ -14,12 +19,12 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A folder to run in, and the libraries of a machine with two GPUs.
-struct Machine {
+struct Host {
     folder: TempDir,
     libraries: TempDir,
 }
 
-impl Machine {
+impl Host {
     /// `None`, and a word, without a C++ compiler: the fake compiler needs one.
     fn new() -> Option<Self> {
         let works =
@@ -71,7 +76,7 @@ fn devices(run: &Finished) -> BTreeSet<String> {
 
 #[test]
 fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
-    let Some(machine) = Machine::new() else { return };
+    let Some(machine) = Host::new() else { return };
     for model in [MLP, CNN, GPT] {
         let one = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
         assert_eq!(devices(&one).len(), 1);
@@ -94,7 +99,7 @@ fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
 
 #[test]
 fn a_rank_on_a_gpu_that_is_killed_costs_no_step_and_no_bit() {
-    let Some(machine) = Machine::new() else { return };
+    let Some(machine) = Host::new() else { return };
     let whole = machine.train(&format!("{CNN} steps=12 devices=cuda:0,1 ranks=3"));
     let mut running = Running::of(machine.command(&format!("{CNN} steps=12 devices=cuda:0,1 ranks=3")));
     running.wait_for_step(2);
@@ -109,7 +114,7 @@ fn a_rank_on_a_gpu_that_is_killed_costs_no_step_and_no_bit() {
 
 #[test]
 fn a_checkpoint_of_a_gpu_is_gone_on_with_on_a_gpu_to_the_bit_and_on_a_cpu_with_a_word() {
-    let Some(machine) = Machine::new() else { return };
+    let Some(machine) = Host::new() else { return };
     let half = format!("{MLP} checkpoint.every=4~steps devices=cuda:0");
     let whole = machine.train(&format!("{half} steps=8 name=whole"));
     machine.train(&format!("{half} steps=8 name=again")).succeeded();
@@ -132,7 +137,7 @@ fn a_checkpoint_of_a_gpu_is_gone_on_with_on_a_gpu_to_the_bit_and_on_a_cpu_with_a
 
 #[test]
 fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
-    let Some(machine) = Machine::new() else { return };
+    let Some(machine) = Host::new() else { return };
     for (variable, value, words) in [
         ("FAKE_CUDA_FAIL", "kernel:40:700", ["code 700", "rank "]),
         ("FAKE_CUDA_FAIL", "cuModuleLoadData:1:209", ["code 209", "hint: "]),
@@ -158,7 +163,21 @@ fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
 }
 
 #[test]
-fn a_program_s_own_model_and_a_machine_without_gpus_stay_on_the_cpu() {
+fn a_program_s_own_model_is_refused_for_a_gpu_and_the_built_in_ones_are_not() {
+    let own = Own {
+        name: "own",
+        data: || dtrain::data::open(&Source::Digits(DigitsOptions::default())),
+        model: |_| Chain::new().then(Linear::new(10)),
+    };
+    let config = |settings: &[&str]| Config::parse(None, settings, Machine { cores: 2, gpus: || 0 }).unwrap();
+    let mine = config(&["data.kind=own", "model.kind=own"]);
+    let refused = Plan::open(&mine, Some(own)).unwrap().check_device().unwrap_err().to_string();
+    assert!(refused.contains("made for the CPU"), "{refused}");
+    Plan::open(&config(&[]), None).unwrap().check_device().unwrap();
+}
+
+#[test]
+fn a_machine_without_gpus_refuses_them_before_anything_is_written_and_plans_for_its_cores() {
     let folder = folder();
     let mut command = dtrain(folder.path(), &format!("train --json {MLP} steps=3 devices=cuda:0"));
     command.env("DTRAIN_LIBRARY_ONLY", "1").env("DTRAIN_LIBRARY_PATH", folder.path());

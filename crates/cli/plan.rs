@@ -180,10 +180,7 @@ impl Plan {
     ///
     /// *Errors*: as [`Plan::replica`]; a program's own model; not enough memory.
     pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<DeviceReplica<CudaDevice>, CliError> {
-        if let Model::Own { .. } = self.config.model {
-            let problem = self.config.problem("devices", "the model of this program is made for the CPU");
-            return Err(problem.hint("devices=cpu").into());
-        }
+        self.check_device()?;
         let failed = |error: String| CliError::failed(error);
         let device = CudaDevice::new(gpu).map_err(|error| failed(error.to_string()))?;
         let chain = self.chain().map_err(|error| self.misfit(&error))?;
@@ -195,6 +192,19 @@ impl Plan {
         })?;
         self.complete(&mut replica)?;
         Ok(replica)
+    }
+
+    /// Whether the model can be trained on another device than the CPU.
+    ///
+    /// *Errors*: a program's own model, whose stages are the CPU's.
+    pub fn check_device(&self) -> Result<(), Problem> {
+        match self.config.model {
+            Model::Own { .. } => {
+                let message = "the model of this program is made for the CPU";
+                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn model<D: Device>(&self, device: &D, chain: Chain<D>) -> Result<dtrain_engine::Model<D>, CliError> {

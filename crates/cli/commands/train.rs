@@ -42,6 +42,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     let mut plan = Plan::open(&request.config, own)?;
     let mut replica = plan.replica()?;
     let voice = Voice::new(arguments.output.quiet);
+    chosen.cuda().map_or(Ok(()), |_| plan.check_device())?;
     chosen.has_room(&plan.config, replica.memory().total())?;
     chosen.prepare(&plan.config, |words| voice.say(words))?;
     let lead = match hosts {
