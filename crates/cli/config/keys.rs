@@ -77,7 +77,7 @@ const DROPOUT: Type = Type::Number(&BELOW_ONE);
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str =
     "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
-const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl | auto: host while ranks compute on the CPU";
+const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl | auto: host, where gradients lie today";
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.

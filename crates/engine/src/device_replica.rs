@@ -12,10 +12,10 @@ use crate::loss::expect_length;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Gradients, Reduced, Room};
-use crate::replica::{MemoryTable, Replica, UpdateInfo};
+use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo};
 use crate::stage::{Input, Mode};
 use crate::state::{State, StateShape};
-use dtrain_types::{Bytes, MicroBatch, Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step};
 use std::ops::Range;
 
 /// A device with memory of its own, that the host reaches by copies alone.
@@ -101,22 +101,13 @@ pub struct DeviceReplica<D: OwnMemory> {
     optimizer: Optimizer,
     seed: Seed,
     runs: Vec<(Range<usize>, bool)>,
-    lengths: Lengths,
+    lengths: BufferLengths,
     /// The host's copy of the state; its `applied` is that of the device.
     host: State,
     /// Whether the host's copy is that of the device.
     is_home: bool,
     best: Vec<u32>,
     device: D,
-}
-
-/// Elements of the buffers, for people.
-#[derive(Clone, Copy)]
-struct Lengths {
-    state: StateShape,
-    gradient: usize,
-    activations: usize,
-    scratch: usize,
 }
 
 impl<D: OwnMemory> DeviceReplica<D> {
@@ -151,7 +142,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             passes,
             sections: [p?, s?, first?, second?],
             runs: optimizer.runs(layout),
-            lengths: Lengths {
+            lengths: BufferLengths {
                 state,
                 gradient,
                 activations: plan.saved + outputs,
@@ -327,18 +318,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     }
 
     fn memory(&self) -> MemoryTable {
-        let bytes = |elements: usize| Bytes(elements as u64 * 4);
-        let Lengths { state, gradient, activations, scratch } = self.lengths;
-        MemoryTable {
-            rows: vec![
-                ("parameters", bytes(state.parameters)),
-                ("running statistics", bytes(state.stats)),
-                ("optimizer state", bytes(state.parameters * state.moments)),
-                ("one gradient buffer", bytes(gradient)),
-                ("activations", bytes(activations)),
-                ("scratch", bytes(scratch)),
-            ],
-        }
+        MemoryTable::of(&self.lengths)
     }
 }
 

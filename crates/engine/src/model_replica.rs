@@ -12,10 +12,10 @@ use crate::loss::expect_length;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Gradients, Reduced, Room};
-use crate::replica::{MemoryTable, Replica, UpdateInfo};
+use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo};
 use crate::stage::{Input, Mode};
 use crate::state::{State, StateShape};
-use dtrain_types::{Bytes, MicroBatch, Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step};
 use std::ops::Range;
 
 /// A model with its state on one device. See the file's comment.
@@ -205,19 +205,11 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn memory(&self) -> MemoryTable {
-        let bytes = |elements: usize| Bytes(elements as u64 * 4);
-        let section = |section| bytes(self.state.section(section).len());
-        let Bytes(first) = section(Section::First);
-        let Bytes(second) = section(Section::Second);
-        MemoryTable {
-            rows: vec![
-                ("parameters", section(Section::Parameters)),
-                ("running statistics", section(Section::Stats)),
-                ("optimizer state", Bytes(first + second)),
-                ("one gradient buffer", bytes(self.gradient_len())),
-                ("activations", bytes(self.saved.len() + self.outputs.len())),
-                ("scratch", bytes(self.scratch.len() + self.gradient.len())),
-            ],
-        }
+        MemoryTable::of(&BufferLengths {
+            state: self.state_shape(),
+            gradient: self.gradient_len(),
+            activations: self.saved.len() + self.outputs.len(),
+            scratch: self.scratch.len() + self.gradient.len(),
+        })
     }
 }

@@ -26,7 +26,34 @@ pub struct MemoryTable {
     pub rows: Vec<(&'static str, Bytes)>,
 }
 
+/// Elements of the buffers of a replica, whatever memory they are in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BufferLengths {
+    /// The state.
+    pub state: StateShape,
+    /// A gradient buffer.
+    pub gradient: usize,
+    /// What is kept from the forward to the backward pass, and the outputs.
+    pub activations: usize,
+    /// What is free between stages, and the gradient of the outputs.
+    pub scratch: usize,
+}
+
 impl MemoryTable {
+    pub(crate) fn of(lengths: &BufferLengths) -> Self {
+        let bytes = |elements: usize| Bytes(elements as u64 * 4);
+        let [parameters, stats, first, second] = lengths.state.lengths();
+        let rows = vec![
+            ("parameters", bytes(parameters)),
+            ("running statistics", bytes(stats)),
+            ("optimizer state", bytes(first + second)),
+            ("one gradient buffer", bytes(lengths.gradient)),
+            ("activations", bytes(lengths.activations)),
+            ("scratch", bytes(lengths.scratch)),
+        ];
+        Self { rows }
+    }
+
     /// All rows together.
     #[must_use]
     pub fn total(&self) -> Bytes {
