@@ -38,6 +38,8 @@ out=${OUT:-./gpu-results}
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 rm -f "$out"/*.log "$out/table.md"
 : >"$out/rows"
+# Compiled kernels are kept there, and the home folder of another's machine stays as it was.
+export XDG_CACHE_HOME=$out/cache
 
 # What is left after the last part has been killed: the table, and nothing that can hang.
 reserve=5
@@ -160,6 +162,8 @@ if [[ $nccl ]]; then row "NCCL, by dtrain's own search" ok "" "" "" "" "$nccl"; 
 fi
 DTRAIN_NVRTC=$(path_in "$nvrtc")
 [[ $DTRAIN_NVRTC ]] && export DTRAIN_NVRTC || unset DTRAIN_NVRTC
+DTRAIN_NCCL=$(path_in "$nccl")
+[[ $DTRAIN_NCCL ]] && export DTRAIN_NCCL || unset DTRAIN_NCCL
 
 if [[ ! -x $pack/kernels ]]; then
     skip "kernels by NVRTC" "there is no $pack/kernels"

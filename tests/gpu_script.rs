@@ -131,7 +131,7 @@ fn rates(table: &Table, name: &str, wanted: [&str; 3]) {
 #[test]
 fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line() {
     let bench = Bench::new();
-    bench.stub("pack/conformance/1-good", "echo 61 operations agree");
+    bench.stub("pack/conformance/1-good", r#"echo "61 operations agree, kernels in $XDG_CACHE_HOME""#);
     bench.stub("pack/conformance/2-hangs", HANGS);
     bench.stub(
         "pack/conformance/3-fails",
@@ -139,7 +139,10 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     );
     bench.stub("pack/conformance/4-lacks", r#"echo "skipped: no cuDNN"; echo "nvrtc $DTRAIN_NVRTC""#);
     bench.stub("pack/digests/same_device", "echo digest abc123");
-    bench.stub("pack/digests/nccl", r#"[ "$NCCL_MULTI_RANK_GPU_ENABLE-$1" = 1-2 ] && echo digest abc123"#);
+    bench.stub(
+        "pack/digests/nccl",
+        r#"[ "$NCCL_MULTI_RANK_GPU_ENABLE $1 $DTRAIN_NCCL" = "1 2 /opt/libnccl.so.2" ] && echo digest abc123"#,
+    );
     bench.stub("pack/train/step", STEP);
     fs::write(bench.at("pack/conformance/README"), "no program").unwrap();
     let table = bench.run(&["--part-limit", "5", "--limit", "300"]);
@@ -150,7 +153,7 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     row(&table, "dtrain doctor", "ok", "training on GPUs works here");
     row(&table, "NCCL, by dtrain's own search", "ok", "2.30.4 at /opt/libnccl.so.2 (Python)");
     row(&table, "kernels by NVRTC for sm_90a", "ok", "compiled sm_90a with /opt/my cuda/libnvrtc.so.13");
-    row(&table, "conformance: 1-good", "ok", "61 operations agree");
+    row(&table, "conformance: 1-good", "ok", "out/cache");
     row(&table, "conformance: 2-hangs", "timed out after 5 s", "the last word of it");
     row(&table, "conformance: 3-fails", "failed (exit code 3)", "product differs / by 3 ulp");
     row(&table, "conformance: 4-lacks", "ok, 1 skipped", "skipped: no cuDNN");
