@@ -209,6 +209,28 @@ fn no_part_is_called_by_a_name_that_says_nothing() {
 }
 
 #[test]
+fn no_file_of_tests_is_left_out() {
+    let of = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (targets, modules) = (of("Cargo.toml"), of("tests/main.rs"));
+    let mut left_out = BTreeSet::new();
+    for entry in fs::read_dir(root().join("tests")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let (stem, end) = name.split_once('.').unwrap_or((&name, "folder"));
+        let tests = end == "rs" || entry.path().join("mod.rs").exists();
+        let named =
+            targets.contains(&format!("\"tests/{name}\"")) || modules.contains(&format!("\nmod {stem};"));
+        if tests && !named {
+            left_out.insert(name);
+        }
+    }
+    assert_eq!(
+        left_out,
+        BTreeSet::new(),
+        "they are neither modules of tests/main.rs nor targets of Cargo.toml"
+    );
+}
+
+#[test]
 fn unsafe_stands_only_where_it_has_to() {
     // The SIMD kernels and their pool, memory shared between processes, libraries that are opened at run time, the GPU's
     // memory with the stand-in for a GPU in its tests, mapped files, the bindings to NCCL, their safe owner, the fake

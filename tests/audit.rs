@@ -1,10 +1,8 @@
 //! `dtrain audit` is clean after whatever a run went through, and finds every line of the ledger that was deleted,
 //! doubled, moved or edited, by its number.
 
-mod harness;
-
+use crate::harness::{MLP, Running, checkpoint_step, checkpoints, folder, output, train};
 use dtrain_telemetry::ledger::LineHash;
-use harness::{MLP, Running, checkpoint_step, checkpoints, folder, output, train};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

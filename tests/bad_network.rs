@@ -1,11 +1,9 @@
 //! Three hosts in network namespaces, with nothing between them but a relay that delays each packet by 20 ms and drops one
 //! in twenty. Needs root; where namespaces are not allowed the test says so and checks nothing.
 
-mod harness;
-
-use harness::hosts::Hosts;
-use harness::network::{Network, Weather};
-use harness::{MLP, Running, Signal, audit_is_clean, children, folder, seed, signal, train};
+use crate::harness::hosts::Hosts;
+use crate::harness::network::{Network, Weather};
+use crate::harness::{MLP, Running, Signal, audit_is_clean, children, folder, seed, signal, train};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

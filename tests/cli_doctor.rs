@@ -1,9 +1,6 @@
 //! `dtrain doctor` and the key `devices` on made-up machines: one without any NVIDIA library, one with all, and worse ones.
 
-#[path = "harness/fake_libraries.rs"]
-mod fake_libraries;
-
-use fake_libraries::{Workshop, complete, gives};
+use crate::harness::fake_libraries::{Workshop, complete, gives};
 use serde_json::Value;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};

@@ -1,8 +1,6 @@
 //! Drills: a run that is hurt on purpose by the binary itself, and what it tells people and programs of it.
 
-mod harness;
-
-use harness::{
+use crate::harness::{
     Finished, MLP, Running, Signal, children, dtrain, finish, folder, lives, output, signal, wait_until_gone,
 };
 use serde_json::Value;

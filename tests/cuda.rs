@@ -3,16 +3,14 @@
 //!
 //! The kernels run on the CPU, one thread of a block after the other: so the models are small and the runs short.
 
-mod harness;
-
+use crate::harness::{
+    CNN, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output, signal,
+};
 use dtrain::Own;
 use dtrain::config::{Config, Machine};
 use dtrain::data::{DigitsOptions, Source};
 use dtrain::engine::stages::{Chain, Linear};
 use dtrain::plan::Plan;
-use harness::{
-    CNN, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output, signal,
-};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! What the pages say is what the program does: the page of keys, the configurations shown, the links, the list of
 //! outside crates.
 //!
-//! `DTRAIN_RENEW_DOCS=1 cargo test --test docs_current` writes the page of keys anew.
+//! `DTRAIN_RENEW_DOCS=1 cargo test --test all docs_current` writes the page of keys anew.
 
 use dtrain::config::{Config, Machine, Source};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const CONFIG_HEAD: &str = "\
 # Every key of a configuration
 
-Written by `DTRAIN_RENEW_DOCS=1 cargo test --test docs_current`; do not edit. `dtrain train --print-config` writes the same as
+Written by `DTRAIN_RENEW_DOCS=1 cargo test --test all docs_current`; do not edit. `dtrain train --print-config` writes the same as
 YAML, with the values in use.
 
 A key is set on the command line (`optimizer.lr=1e-3`) or in a file (`optimizer: {lr: 1.0e-3}`). A `bits` key changes the
@@ -69,7 +69,7 @@ fn the_page_of_keys_is_the_table_of_keys() {
     if std::env::var_os("DTRAIN_RENEW_DOCS").is_some() {
         fs::write(&path, &wanted).unwrap();
     }
-    let renew = "renew it with DTRAIN_RENEW_DOCS=1 cargo test --test docs_current";
+    let renew = "renew it with DTRAIN_RENEW_DOCS=1 cargo test --test all docs_current";
     assert!(read(&path) == wanted, "docs/CONFIG.md is not what `Config::reference` says: {renew}");
 }
 

@@ -3,10 +3,8 @@
 //! Every disturbed run must end with the digest of an undisturbed one, have one `step` event for every step, in order,
 //! and a ledger that adds up.
 
-mod harness;
-
-use harness::{
-    CNN, Finished, GPT, MLP, Rng, Running, Signal, audit_is_clean, folder, lives, seed, signal, train,
+use crate::harness::{
+    self, CNN, Finished, GPT, MLP, Rng, Running, Signal, audit_is_clean, folder, lives, seed, signal, train,
     wait_until_gone,
 };
 use std::path::Path;

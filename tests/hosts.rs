@@ -2,11 +2,9 @@
 //!
 //! Whatever is killed, the digest is that of one host that nobody disturbed, and no step is lost.
 
-mod harness;
-
-use harness::hosts::{Hosts, free_port};
-use harness::{
-    CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, children, finish, folder, signal, train,
+use crate::harness::hosts::{Hosts, free_port};
+use crate::harness::{
+    self, CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, children, finish, folder, signal, train,
     try_signal_to, wait_until_gone,
 };
 use std::net::UdpSocket;

@@ -1,8 +1,6 @@
 //! What programs may rely on: the lines of `--json`, their keys and types, and the files of a run.
 
-mod harness;
-
-use harness::{CNN, GPT, MLP, Running, Signal, dtrain, finish, folder, output, signal, train};
+use crate::harness::{CNN, GPT, MLP, Running, Signal, dtrain, finish, folder, output, signal, train};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -3,11 +3,9 @@
 //!
 //! The library is that of `crates/fake-nccl`: NCCL's C interface over host memory, between real processes.
 
-mod harness;
-
-use harness::hosts::Hosts;
-use harness::nccl::{Stand, over_nccl, with_fake, with_libraries, without};
-use harness::{
+use crate::harness::hosts::Hosts;
+use crate::harness::nccl::{Stand, over_nccl, with_fake, with_libraries, without};
+use crate::harness::{
     CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, dtrain, finish, folder, signal, train,
 };
 use std::path::Path;

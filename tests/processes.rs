@@ -1,11 +1,9 @@
 //! The life and death of rank processes, seen from outside: who is named, how soon, with which exit code, and that
 //! nobody is left behind.
 
-mod harness;
-
-use harness::{
-    Finished, MLP, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, children, folder, lives,
-    signal, signal_group, train, wait_until_gone,
+use crate::harness::{
+    self, Finished, MLP, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, children, folder,
+    lives, signal, signal_group, train, wait_until_gone,
 };
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::path::Path;

@@ -1,9 +1,7 @@
 //! A run that was killed, stopped or finished goes on where its newest checkpoint stands, on any number of ranks, with
 //! the bits of a run that nothing happened to.
 
-mod harness;
-
-use harness::{
+use crate::harness::{
     CNN, Finished, GPT, MLP, Rng, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, folder,
     seed, signal, train,
 };

@@ -1,9 +1,9 @@
 //! Promise P1: the final parameters are the same bits for every world size, in threads and in processes, for any
 //! number of compute threads and loader workers, for every instruction set, and after a kill and a resume.
 
-mod harness;
-
-use harness::{CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, checkpoints, folder, signal, train};
+use crate::harness::{
+    CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, checkpoints, folder, signal, train,
+};
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,9 +1,7 @@
 //! Nothing but the machine decides: what a real run told its supervisor, told again, has the same effects.
 
-mod harness;
-
+use crate::harness::{MLP, Running, Signal, dtrain, folder, signal};
 use dtrain_protocol::transcript::{read, replay};
-use harness::{MLP, Running, Signal, dtrain, folder, signal};
 
 /// A run with deaths, validations, checkpoints and a drain at the end; its transcript is told again.
 #[test]

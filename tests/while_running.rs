@@ -1,9 +1,7 @@
 //! What can go wrong while a run goes on, and that it costs as little as it may: a full disk, a damaged checkpoint, a
 //! loss that is not finite, a second supervisor, a folder that is taken away.
 
-mod harness;
-
-use harness::{
+use crate::harness::{
     Finished, MLP, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, dtrain, folder, output,
     signal, train,
 };

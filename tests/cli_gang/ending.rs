@@ -1,7 +1,7 @@
 //! Restarts, signals and deaths: who is asked to end, who is killed, and that nothing lives on.
 
-use crate::harness::{Signal, dtrain, lives, signal, signal_group, wait_until_gone};
-use crate::job::{ENDS_WHEN_TOLD, FAMILY, Job};
+use super::job::{ENDS_WHEN_TOLD, FAMILY, Job};
+use crate::harness::{Signal, dtrain, lives, signal, signal_group, stop, wait_until_gone};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Stdio;
@@ -79,7 +79,7 @@ fn a_stopped_rank_is_ended_like_the_others() {
     let mut job = Job::start("--nproc 2", ENDS_WHEN_TOLD);
     let stopped = job.number("pid.0");
     job.number("pid.1");
-    signal(Signal::STOP, stopped);
+    stop(stopped);
     fs::write(job.path("end.1"), "").unwrap();
     let words = job.ends_with(1);
     assert!(job.first_causes()[0].starts_with("rank 1 ") && !words.contains("SIGKILL"), "{words}");
@@ -136,7 +136,7 @@ fn ranks_die_even_when_both_processes_over_them_are_killed_in_one_instant() {
     let family = job.family(2);
     let ranks = [job.number("pid.0"), job.number("pid.1")];
     // One that is stopped sees nothing between the two kills.
-    signal(Signal::STOP, job.supervisor());
+    stop(job.supervisor());
     signal(Signal::KILL, job.guard());
     job.code();
     signal(Signal::KILL, *family.last().unwrap());

@@ -1,7 +1,7 @@
 //! Which rank `dtrain run` names as the first cause, however late it looks.
 
-use crate::harness::{Signal, children, signal, wait_until_gone};
-use crate::job::{ENDS_WHEN_TOLD, Job};
+use super::job::{ENDS_WHEN_TOLD, Job};
+use crate::harness::{Signal, children, signal, stop, wait_until_gone};
 use std::fs;
 
 /// Stops the supervisor, ends ranks one after the other while it cannot look, and lets it go on.
@@ -9,7 +9,7 @@ fn end_unseen(job: &Job, ends: &[(u32, Option<Signal>)]) {
     for (rank, _) in ends {
         job.number(&format!("pid.{rank}"));
     }
-    signal(Signal::STOP, job.supervisor());
+    stop(job.supervisor());
     for (rank, by) in ends {
         let pid = job.number(&format!("pid.{rank}"));
         match by {

@@ -2,9 +2,6 @@
 //! The programs are shell scripts, so that nothing else has to be installed. Each test is a promise of the guide's page on
 //! `dtrain run`.
 
-#[path = "../harness/mod.rs"]
-mod harness;
-
 mod ending;
 mod first_cause;
 mod job;

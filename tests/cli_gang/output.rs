@@ -1,6 +1,6 @@
 //! What the ranks of `dtrain run` print: in files, on the console, to a reader that goes away.
 
-use crate::job::Job;
+use super::job::Job;
 use std::collections::BTreeSet;
 
 #[test]

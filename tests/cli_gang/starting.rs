@@ -1,7 +1,7 @@
 //! What the children of `dtrain run` find: variables, the words of their command line, hosts; and what is refused before any starts.
 
+use super::job::Job;
 use crate::harness::dtrain;
-use crate::job::Job;
 use std::collections::BTreeSet;
 use std::fs;
 

@@ -1,7 +1,6 @@
 //! Runs the real binary and judges it from outside: by exit code, by its `--json` lines, by pids and by files.
 
-#![allow(dead_code, reason = "each test file uses its own part of the harness")]
-
+pub mod fake_libraries;
 pub mod hosts;
 pub mod nccl;
 pub mod network;
@@ -300,6 +299,25 @@ pub fn try_signal_to(signal: Signal, pid: u32) {
 #[track_caller]
 pub fn signal(signal: Signal, pid: u32) {
     try_signal(signal, pid).expect("the process is there");
+}
+
+/// Stops a process and waits until it stands still: on a busy machine its threads run on for a while after SIGSTOP was sent.
+#[track_caller]
+pub fn stop(pid: u32) {
+    signal(Signal::STOP, pid);
+    let begun = Instant::now();
+    let state =
+        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+    let stands =
+        |stat: String| stat.rsplit(") ").next().is_none_or(|rest| !rest.starts_with(['R', 'S', 'D']));
+    let all_stand = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+        tasks.flatten().map(state).all(stands)
+    };
+    while !all_stand() {
+        assert!(begun.elapsed() < PATIENCE, "{pid} does not stand still");
+        std::thread::yield_now();
+    }
 }
 
 /// To every process of the group that `leader` leads, as the terminal does.

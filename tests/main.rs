@@ -1,0 +1,27 @@
+//! Tests of the whole program, all in one binary: it is linked once, and what one test waits for is another's time to compute.
+//!
+//! `cargo test --test all same_bits` runs those of one file. Those that need a process of their own, or nothing of the program, are
+//! binaries apart: `allocation.rs` counts every allocation, `architecture.rs` reads the sources.
+
+mod harness;
+
+mod audit;
+mod bad_network;
+mod cli_command;
+mod cli_config;
+mod cli_doctor;
+mod cli_drill;
+mod cli_gang;
+mod cli_run;
+mod cuda;
+mod docs_current;
+mod elastic;
+mod gpu_script;
+mod hosts;
+mod json_contract;
+mod nccl;
+mod processes;
+mod recovery;
+mod same_bits;
+mod transcript;
+mod while_running;
