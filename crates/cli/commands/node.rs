@@ -39,6 +39,12 @@ fn join(arguments: &Node, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
         )
         .hint("leave them out here: what the run goes on with comes from there"));
     }
+    if train.profile {
+        let problem = CliError::usage("--profile is for the host of rank 0: it tells the others");
+        return Err(
+            problem.hint("leave it out here; docs/GUIDE.md says which ranks of other hosts are in it")
+        );
+    }
     let voice = Voice::new(train.output.quiet);
     let master = &hosts.master;
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
