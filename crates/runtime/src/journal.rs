@@ -5,6 +5,7 @@
 //! people are told once, and the next checkpoint shows whether it is well again.
 
 use crate::observer::{EpochSeen, Happening, Observer, StepSeen};
+use crate::recipe::host_name;
 use crate::run_files::RunFiles;
 use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
 use dtrain_telemetry::profile::Life;
@@ -155,6 +156,7 @@ impl Journal {
             figures: Figures::default(),
             last_lines: BTreeMap::new(),
             pids: BTreeMap::new(),
+            host: host_name(),
             lives: BTreeMap::new(),
             epoch: EpochSums::default(),
             train_losses: BTreeMap::new(),
@@ -214,7 +216,9 @@ struct Writer {
     answer: Arc<Mutex<Option<Answer>>>,
     figures: Figures,
     last_lines: BTreeMap<MemberId, Vec<String>>,
+    /// The ranks of this host.
     pids: BTreeMap<MemberId, u32>,
+    host: String,
     lives: BTreeMap<(MemberId, Incarnation), Life>,
     epoch: EpochSums,
     /// Of epochs that have ended and are not validated yet: a fast model is steps ahead of its validation.
@@ -367,7 +371,10 @@ impl Writer {
     fn event(&mut self, event: &Event) {
         match event {
             Event::RankStarted { member, rank, incarnation, generation, profile } => {
-                self.pids.insert(*member, profile.pid);
+                // A process of another host has a number that means nothing here, or somebody else.
+                if profile.host == self.host {
+                    self.pids.insert(*member, profile.pid);
+                }
                 self.lives.entry((*member, *incarnation)).or_insert_with(|| Life {
                     member: *member,
                     incarnation: *incarnation,
