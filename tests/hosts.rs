@@ -56,6 +56,7 @@ fn hosts_without_a_shared_folder_give_the_digest_of_one() {
             let other = other.finish();
             other.succeeded();
             other.said("the run is finished");
+            other.said("  clock    ");
             assert!(
                 !hosts.folder(rank).join("runs").exists(),
                 "a host that does not see the folder made one"

@@ -82,6 +82,8 @@ const CHECKPOINT: &[(&str, Is)] = &[
 ];
 const CHECKPOINT_FAILED: &[(&str, Is)] =
     &[("generation", Is::Count), ("step", Is::Count), ("cause", Is::Word)];
+const PROFILE: &[(&str, Is)] =
+    &[("step_ms", Is::Number), ("hidden_ms", Is::Number), ("waits_unknown", Is::Count)];
 const SUMMARY: &[(&str, Is)] = &[
     ("digest", Is::Text),
     ("steps", Is::Count),
@@ -128,6 +130,7 @@ fn keeps_the_contract(lines: &[Value]) {
             "straggler" => STRAGGLER,
             "checkpoint" => CHECKPOINT,
             "checkpoint_failed" => CHECKPOINT_FAILED,
+            "profile" => PROFILE,
             "summary" => SUMMARY,
             other => panic!("who said {other}?"),
         };
@@ -232,7 +235,8 @@ fn a_run_without_validation_data_or_without_classes_has_null_where_it_knows_noth
 fn a_run_that_fails_or_is_stopped_keeps_the_contract_too() {
     let folder = folder();
     for name in ["KILL", "TERM"] {
-        let model = format!("{MLP} steps=1000000 threads=1 ranks=3 min_ranks=3 max_restarts=0 name={name}");
+        let model =
+            format!("{MLP} steps=1000000 threads=1 ranks=3 min_ranks=3 max_restarts=0 name={name} --profile");
         let mut running = Running::start(folder.path(), &model);
         running.wait_for_step(40);
         match name {
@@ -246,6 +250,7 @@ fn a_run_that_fails_or_is_stopped_keeps_the_contract_too() {
         assert_eq!(summary["steps"].as_u64(), run.steps().last().copied());
         assert_eq!(Is::Digest.holds(&summary["digest"]), name == "TERM", "{summary}");
         assert_eq!(run.events("fault").count() > 0, name == "KILL");
+        assert_eq!(run.events("profile").count(), 1);
         assert!(summary["peak_rss_mb"].as_f64().unwrap() > 1.0, "{summary}");
         assert_eq!(run.lines, lines_of(&folder.path().join(format!("runs/{name}/events.jsonl"))));
     }

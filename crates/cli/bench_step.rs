@@ -224,6 +224,7 @@ pub fn rank(welcome: &str, arena: Option<OwnedFd>) -> Result<RankParts, String> 
         schedule: measure.schedule(),
         mode: Mode::Exact,
         run_dir: measure.run_dir.clone(),
+        profile: None,
     };
     let fabric = Box::new(HostFabric::from_arena(arena.ok_or("a benchmark's ranks share an arena")?)?);
     Ok(RankParts { compute, profile, timeouts: timeouts(), fabric })

@@ -94,6 +94,8 @@ pub fn rank_parts(
         schedule: plan.schedule(),
         mode: plan.mode(),
         run_dir,
+        // What is written down must find its way to the others' parts.
+        profile: plan.config.profile.filter(|_| profile.sees_run_folder),
     };
     Ok(RankParts { compute, profile, timeouts, fabric })
 }

@@ -23,11 +23,12 @@ use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Losses, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
 };
 use dtrain_runtime::{
-    Best, Conclusion, Gateway, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat, inherited,
-    serve, specs, supervise,
+    Best, Conclusion, Gateway, Happening, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat,
+    inherited, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_telemetry::{Event, Flush, GpuWatch, JsonLines, Summary, UnixTime};
+use dtrain_telemetry::profile::{self, ProfileReport};
+use dtrain_telemetry::{Event, Flush, GpuWatch, JsonLines, Summary, TelemetryError, UnixTime};
 use dtrain_types::{Generation, Instance, Step, WorldSize};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -153,7 +154,10 @@ fn already_complete(
 
 /// Says how a session ended; its error is the exit code.
 fn conclude(ended: Ended, voice: Voice) -> Result<(), CliError> {
-    let Ended { conclusion, summary } = ended;
+    let Ended { conclusion, summary, profile } = ended;
+    if let Some(report) = &profile {
+        voice.say(&report::profile(report));
+    }
     match &conclusion.outcome {
         Outcome::Finished(_) => {
             voice.say(&report::end(&summary));
@@ -253,6 +257,8 @@ pub struct Ended {
     pub conclusion: Conclusion,
     /// The numbers, as the last line of `--json` has them; none when the run came to no end of its own.
     pub summary: Summary,
+    /// Where the time of the steps went, if that was asked for.
+    pub profile: Option<ProfileReport>,
 }
 
 impl Session {
@@ -265,9 +271,12 @@ impl Session {
         let ledger = self.open_ledger()?;
         let generation = next_generation(&self.run_dir, &ledger)?;
         let echo = self.json.then(standard_output);
-        let observer = std::mem::replace(&mut self.observer, Box::new(Nobody));
+        let mut observer = std::mem::replace(&mut self.observer, Box::new(Nobody));
         let files = RunFiles::open(self.facts(), lock, ledger, echo).map_err(CliError::failed)?;
         let files = files.watching(self.gpus.take());
+        if self.plan.config.profile.is_some() {
+            profile::prepare(&self.run_dir).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
+        }
         let many = self.lead.is_some();
         let run_plan = self.run_plan(instance, generation)?;
         let conclusion =
@@ -431,13 +440,31 @@ impl Session {
             peak_rss_mb: figures.peak_rss as f64 / (1024.0 * 1024.0),
             run: self.run_dir.display().to_string(),
         };
+        let profile = self.plan.config.profile.map(|_| self.profile(&mut conclusion));
         let logged = conclusion.files.log(&Event::Summary(summary.clone()));
         if let Err(problem) = logged.and(conclusion.files.flush()) {
             // The journal told of the disk; standard output and the report have the summary.
             tracing::debug!(problem, "the summary could not be logged");
         }
-        Ended { conclusion, summary }
+        Ended { conclusion, summary, profile }
     }
+
+    /// Puts together what the ranks wrote down of their steps. Whatever is wrong with it, the run is what it is.
+    fn profile(&self, conclusion: &mut Conclusion) -> ProfileReport {
+        let (report, written) = profile::collect(&self.run_dir, &conclusion.lives);
+        if let Err(error) = written {
+            tracing::warn!(%error, "there is no trace of this run");
+        }
+        if let Err(problem) = conclusion.files.log(&Event::Profile(report.clone())) {
+            tracing::debug!(problem, "the profile could not be logged");
+        }
+        report
+    }
+}
+
+/// Tells people that nothing will be written down.
+fn no_profile(observer: &mut dyn Observer, error: &TelemetryError) {
+    observer.see(&Happening::Warning(&format!("there will be no profile: {error}")));
 }
 
 /// Ranks as threads of this process, which reach each other by what they share, if they share anything.

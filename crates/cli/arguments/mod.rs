@@ -6,6 +6,7 @@ mod run;
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
 pub use run::{Processes, Run, RunGang, RunRank};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// Version and revision, as `--version` shows them.
@@ -218,6 +219,12 @@ pub struct Train {
     /// Write the configuration with every default and stop
     #[arg(long)]
     pub print_config: bool,
+    /// Show where the time of the steps goes: a table at the end, and RUN/profile/trace.json for ui.perfetto.dev
+    #[arg(long)]
+    pub profile: bool,
+    /// With --profile: of the newest N steps of each rank [default: 1000]
+    #[arg(long, value_name = "N", requires = "profile")]
+    pub profile_steps: Option<NonZeroU32>,
     /// Log what a part does on standard error, as PART=LEVEL: nccl=debug shows communicators, and asks NCCL for its words
     #[arg(long, value_name = "FILTER", value_parser = crate::log::filter)]
     pub log: Option<String>,
@@ -470,7 +477,21 @@ impl OwnArguments {
     }
 }
 
+/// Steps that a profile has when nobody says how many.
+const PROFILED_STEPS: NonZeroU32 = NonZeroU32::new(1_000).expect("it is not zero");
+
 impl Train {
+    /// The same with its flags for keys as settings, which those that were typed win over.
+    #[must_use]
+    pub fn with_flags_as_settings(&self) -> Self {
+        let mut train = self.clone();
+        if self.profile {
+            let steps = self.profile_steps.unwrap_or(PROFILED_STEPS);
+            train.settings.overrides.insert(0, format!("profile={steps}"));
+        }
+        train
+    }
+
     /// `--resume ranks=3` means the newest run with three ranks, not a run called `ranks=3`.
     fn give_back_override(&mut self) {
         if let Some(run) =

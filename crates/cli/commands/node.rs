@@ -13,7 +13,7 @@ use crate::report::Voice;
 use crate::welcome::{MeshAddress, Welcome};
 use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
-use dtrain_protocol::{BootId, Goodbye, Timeouts};
+use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
 use dtrain_runtime::{Callee, HostEnd, HostNews, HostPlan, Isolation as Lives, Uplink, UplinkError};
 use dtrain_types::{NodeId, WorldSize};
 use std::process::ExitCode;
@@ -39,6 +39,12 @@ fn join(arguments: &Node, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
         )
         .hint("leave them out here: what the run goes on with comes from there"));
     }
+    if train.profile {
+        let problem = CliError::usage("--profile is for the host of rank 0: it tells the others");
+        return Err(
+            problem.hint("leave it out here; docs/GUIDE.md says which ranks of other hosts are in it")
+        );
+    }
     let voice = Voice::new(train.output.quiet);
     let master = &hosts.master;
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
@@ -53,6 +59,9 @@ fn join(arguments: &Node, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
         .map_err(|error| CliError::failed(format!("cannot draw a random number: {error}")))?;
     let patience = patience(arguments)?;
     let uplink = Uplink::join(callee, BootId(boot), patience).map_err(|error| not_joined(error, hosts))?;
+    if let Some(offset) = uplink.clock() {
+        voice.say(&clock_line(offset, &hosts.master));
+    }
     let plan = host_plan(arguments, hosts, &uplink)?;
     let join_timeout = plan.join_timeout;
     let mut shown = show(voice, hosts.rank, master.clone());
@@ -122,6 +131,32 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
         timeouts,
         join_timeout: config.world.join_timeout,
     })
+}
+
+/// Above this, what two hosts write down does not fit together by eye.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+
+/// How far this host's clock is from the first one's, and what suffers if that is far.
+fn clock_line(offset: ClockOffset, master: &str) -> String {
+    let side = if offset.nanos > 0 { "behind" } else { "ahead of" };
+    let (apart, within) = (seconds(offset.apart()), seconds(offset.within));
+    if offset.exceeds(CLOCKS_APART) {
+        return format!(
+            "  warning: the clock of this host is {apart} {side} that of {master} (give or take {within}): times of the \
+             two hosts do not fit together, in logs and in traces\n  \
+             hint: let something keep both clocks (`dtrain doctor` says who does); a day apart, they refuse each other"
+        );
+    }
+    format!("  clock    {apart} {side} that of {master}, give or take {within}")
+}
+
+/// A small time with a unit that fits: from microseconds to seconds.
+fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        time if time < 1e-3 => format!("{:.0} us", time * 1e6),
+        time if time < 1.0 => format!("{:.1} ms", time * 1e3),
+        time => format!("{time:.1} s"),
+    }
 }
 
 /// Tells people of this host what happens.
@@ -203,5 +238,20 @@ fn conclude(
             Err(CliError::failed(format!("the supervisor at {master} was started anew"))
                 .hint("start this host again: it joins the run that is there now"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_near_is_a_line_and_one_that_is_far_a_warning_with_a_hint() {
+        let offset = |ms: i64| ClockOffset { nanos: ms * 1_000_000, within: Duration::from_micros(150) };
+        let near = clock_line(offset(-3), "head:29400");
+        assert_eq!(near, "  clock    3.0 ms ahead of that of head:29400, give or take 150 us");
+        let far = clock_line(offset(4_200), "head:29400");
+        assert!(far.contains("warning: the clock of this host is 4.2 s behind that of head:29400"), "{far}");
+        assert!(far.contains("hint:") && far.contains("dtrain doctor"), "{far}");
     }
 }

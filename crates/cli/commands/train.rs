@@ -28,6 +28,7 @@ const INITIAL: &str = "initial.safetensors";
 ///
 /// *Errors*: of the request (kind usage, nothing written), or of the training. *Blocks* for the whole run.
 pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Result<(), CliError> {
+    let arguments = &arguments.with_flags_as_settings();
     let machine = Machine::here();
     if arguments.print_config && arguments.resume.is_none() {
         return print(&settings(&arguments.settings, machine)?.to_yaml());

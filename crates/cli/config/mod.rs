@@ -37,6 +37,7 @@ pub use value::{Length, Value};
 
 use dtrain_types::Seed;
 use resolve::Resolved;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -65,6 +66,8 @@ pub struct Config {
     pub isa: Isa,
     /// Loader threads of a rank.
     pub workers: usize,
+    /// Of how many of its newest steps each rank writes down where the time went.
+    pub profile: Option<NonZeroU32>,
     /// Where the samples come from.
     pub data: Option<dtrain_data::Source>,
     /// The model.
@@ -137,6 +140,7 @@ impl Config {
             backend: parts::choice(r, "backend", Backend::from_name),
             isa: parts::choice(r, "isa", Isa::from_name),
             workers: r.count("workers"),
+            profile: r.int("profile").and_then(NonZeroU32::new),
             data: parts::data(r),
             model: Model::from_resolved(r),
             loss: Loss::from_resolved(r),
@@ -180,6 +184,8 @@ impl Config {
         }
         config.resume = Resume::Never;
         config.resolved.set("resume", Value::Word("never"));
+        config.profile = None;
+        config.resolved.set("profile", Value::Word("none"));
         config
     }
 

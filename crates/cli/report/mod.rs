@@ -6,11 +6,13 @@
 mod banner;
 mod human;
 mod numbers;
+mod profile;
 mod summary;
 
 pub use banner::banner;
 pub use human::Human;
 pub use numbers::{bytes, grouped, loss, percent};
+pub use profile::profile;
 pub use summary::{end, fault_report};
 
 use console::Term;

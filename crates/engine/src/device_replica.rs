@@ -11,7 +11,7 @@ use crate::layout::{Layout, Section};
 use crate::loss::expect_length;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::passes::{self, Gradients, Reduced, Room};
+use crate::passes::{self, Reduced, Room, Training};
 use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo};
 use crate::stage::{Input, Mode};
 use crate::state::{State, StateShape};
@@ -229,8 +229,11 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
             scratch: D::take(&mut passes.scratch),
             outputs: D::take(&mut passes.outputs),
         };
-        let to =
-            Gradients { outputs: D::take(&mut passes.outputs_gradient), all: D::take(&mut passes.gradient) };
+        let to = Training {
+            outputs: D::take(&mut passes.outputs_gradient),
+            all: D::take(&mut passes.gradient),
+            watch: None,
+        };
         let sums = passes::train(model, &pass, room, x, targets, to);
         device.fetch(&passes.gradient, gradient)?;
         Ok(Figures { sums, samples: batch.rows as u64 })

@@ -11,8 +11,8 @@ use crate::layout::{Layout, Section};
 use crate::loss::expect_length;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::passes::{self, Gradients, Reduced, Room};
-use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo};
+use crate::passes::{self, Reduced, Room, Training};
+use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo, Watch};
 use crate::stage::{Input, Mode};
 use crate::state::{State, StateShape};
 use dtrain_types::{MicroBatch, Seed, Step};
@@ -31,6 +31,7 @@ pub struct ModelReplica<D: HostDevice> {
     outputs: Flat,
     gradient: Flat,
     best: Vec<u32>,
+    watch: Option<Box<dyn Watch>>,
 }
 
 impl<D: HostDevice> ModelReplica<D> {
@@ -56,6 +57,7 @@ impl<D: HostDevice> ModelReplica<D> {
             outputs: Flat::zeros(outputs),
             gradient: Flat::zeros(outputs),
             best: vec![0; rows.rows],
+            watch: None,
             device,
             model,
             optimizer,
@@ -133,13 +135,17 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     ) -> Result<Figures, EngineError> {
         self.model.check_batch(batch)?;
         expect_length("gradient", self.gradient_len(), gradient.len())?;
-        let Self { device, model, seed, state, saved, scratch, outputs, gradient: d, .. } = self;
+        let Self { device, model, seed, state, saved, scratch, outputs, gradient: d, watch, .. } = self;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
-        let to = Gradients::<D> { outputs: &mut *d, all: gradient };
+        let to = Training::<D> { outputs: &mut *d, all: gradient, watch: watch.as_deref_mut() };
         let sums = passes::train(model, &pass, room, x, targets, to);
         Ok(Figures { sums, samples: batch.rows as u64 })
+    }
+
+    fn watch(&mut self, watch: Box<dyn Watch>) {
+        self.watch = Some(watch);
     }
 
     fn add(&self, from: &[f32], into: &mut [f32]) {

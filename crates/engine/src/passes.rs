@@ -6,7 +6,7 @@ use crate::device::{Device, LossSums, Rows};
 use crate::error::EngineError;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
-use crate::replica::UpdateInfo;
+use crate::replica::{UpdateInfo, Watch};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
 use crate::stages::BatchNorm;
 use dtrain_types::{MicroBatch, Seed, Step};
@@ -26,12 +26,14 @@ pub(crate) struct Room<'a, D: Device> {
     pub outputs: D::Mut<'a>,
 }
 
-/// Where the gradients of a training pass go.
-pub(crate) struct Gradients<'a, D: Device> {
-    /// Of the outputs; at least as long as those of this pass.
+/// What a training pass has beside an evaluation: where its gradients go, and who watches.
+pub(crate) struct Training<'a, D: Device> {
+    /// Gradients of the outputs; at least as long as those of this pass.
     pub outputs: D::Mut<'a>,
-    /// Of the parameters, then the sums of the statistics.
+    /// Gradients of the parameters, then the sums of the statistics.
     pub all: D::Mut<'a>,
+    /// Is told when the backward pass begins.
+    pub watch: Option<&'a mut (dyn Watch + 'static)>,
 }
 
 fn whole<'a, D: Device>(memory: &'a mut D::Mut<'_>) -> D::Mut<'a> {
@@ -61,7 +63,7 @@ pub(crate) fn train<D: Device>(
     mut room: Room<'_, D>,
     x: Input<'_, D>,
     targets: Input<'_, D>,
-    to: Gradients<'_, D>,
+    to: Training<'_, D>,
 ) -> LossSums {
     let shape = model.loss_rows(pass.rows);
     let length = shape.rows * shape.width;
@@ -71,6 +73,9 @@ pub(crate) fn train<D: Device>(
     let gradient = Some(D::part_mut(&mut d, 0..length));
     let y = D::part(D::read(&room.outputs), 0..length);
     let sums = model.loss.of(pass.device, shape, y, targets, gradient);
+    if let Some(watch) = to.watch {
+        watch.backward_begins();
+    }
     let io = Backward {
         params: shorter::<D>(room.params),
         x: x.shorter(),

@@ -61,6 +61,12 @@ impl MemoryTable {
     }
 }
 
+/// Sees the passes of a replica, where there is something to see (see [`Replica::watch`]).
+pub trait Watch: Send {
+    /// The loss of a micro-batch and the gradient of its outputs are there; what follows is the backward pass.
+    fn backward_begins(&mut self);
+}
+
 /// One rank's copy of the model.
 ///
 /// Life of a step: for each of its micro-batches [`Replica::micro_batch`] fills a buffer of
@@ -90,6 +96,12 @@ pub trait Replica: Send {
         batch: &Batch<'_>,
         gradient: &mut [f32],
     ) -> Result<Figures, EngineError>;
+
+    /// Tells `watch` of every micro-batch from now on. Not called where the device works on its own while the caller goes
+    /// on: the moment would say nothing.
+    fn watch(&mut self, watch: Box<dyn Watch>) {
+        drop(watch);
+    }
 
     /// `into += from`: the addition of the reduction tree.
     fn add(&self, from: &[f32], into: &mut [f32]);

@@ -16,6 +16,7 @@ const HELLO: u16 = 5;
 const NODE_REPORT: u16 = 6;
 const NODE_ORDER: u16 = 7;
 const GOODBYE: u16 = 8;
+const CLOCK: u16 = 9;
 
 fn config() -> impl bincode::config::Config {
     bincode::config::legacy().with_limit::<MAX_PAYLOAD>()
@@ -34,6 +35,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) -> Result<(), CodecError> {
         Message::NodeReport(body) => put(NODE_REPORT, &**body, out),
         Message::NodeOrder(body) => put(NODE_ORDER, &**body, out),
         Message::Goodbye(body) => put(GOODBYE, body, out),
+        Message::Clock(body) => put(CLOCK, body, out),
     }
 }
 
@@ -64,6 +66,7 @@ fn decode(kind: u16, payload: &[u8]) -> Result<Message, CodecError> {
         NODE_REPORT => take(kind, payload).map(|body| Message::NodeReport(Box::new(body))),
         NODE_ORDER => take(kind, payload).map(|body| Message::NodeOrder(Box::new(body))),
         GOODBYE => take(kind, payload).map(Message::Goodbye),
+        CLOCK => take(kind, payload).map(Message::Clock),
         _ => Err(CodecError::Kind(kind)),
     }
 }

@@ -20,6 +20,7 @@ mod message;
 mod node;
 mod schedule;
 mod supervisor;
+mod time_of_day;
 mod timeouts;
 pub mod transcript;
 
@@ -39,5 +40,6 @@ pub use message::{
 pub use node::{Node, NodeConfig, NodeEffect};
 pub use schedule::{CheckpointEvery, Due, Schedule};
 pub use supervisor::{Losses, Reduce, Request, Supervisor, SupervisorConfig};
+pub use time_of_day::{ClockOffset, ClockReading, UnixNanos};
 pub use timeouts::{Timeouts, TimeoutsError};
 pub use transcript::Input;

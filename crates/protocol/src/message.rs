@@ -6,6 +6,7 @@
 use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::host::{NodeOrder, NodeReport};
+use crate::time_of_day::ClockReading;
 use dtrain_types::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroRange, NodeId, Rank, Step, Trailer,
     WorldSize,
@@ -542,6 +543,8 @@ pub enum Message {
     NodeOrder(Box<NodeOrder>),
     /// Supervisor to node, the last word: the run is over, or has no place for this node.
     Goodbye(Goodbye),
+    /// Supervisor to node, before the welcome: what its clock says, for people.
+    Clock(ClockReading),
 }
 
 /// The first [`MAX_TEXT`] bytes of `text`, cut at a character.

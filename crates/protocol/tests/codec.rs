@@ -1,11 +1,11 @@
 //! The bytes on the control link: pinned by golden headers, and proof against every change on the way.
 
 use dtrain_protocol::{
-    Activity, BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointId, CodecError, Decoder, Digest, Directive,
-    ExitCause, Failure, Fingerprint, Goodbye, HEADER_BYTES, Heartbeat, Hello, LifeOrder, LifeReport,
-    MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number, Owed, Phase, Profile, Report,
-    Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StepRecord, StopFlag, Truth, VERSION,
-    ValidationPart, cut_text, encode,
+    Activity, BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointId, ClockReading, CodecError, Decoder, Digest,
+    Directive, ExitCause, Failure, Fingerprint, Goodbye, HEADER_BYTES, Heartbeat, Hello, LifeOrder,
+    LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number, Owed, Phase,
+    Profile, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StepRecord, StopFlag, Truth,
+    UnixNanos, VERSION, ValidationPart, cut_text, encode,
 };
 use dtrain_types::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank, Step,
@@ -136,6 +136,7 @@ fn messages() -> Vec<Message> {
             leave: false,
         })),
         Message::Goodbye(Goodbye { code: 3, why: "over".to_owned() }),
+        Message::Clock(ClockReading { heard: UnixNanos(7), said: UnixNanos(9) }),
     ]
 }
 
@@ -170,15 +171,16 @@ fn the_bytes_of_every_kind_are_pinned() {
     assert_eq!(hex(&framed(&messages()[2])[HEADER_BYTES..]), GOLDEN_HEARTBEAT);
 }
 
-const GOLDEN_HEADERS: [&str; 8] = [
-    "4454524e03000100df0200003065895f",
-    "4454524e03000200190100009edb4f9e",
-    "4454524e03000300200000008d2813bc",
-    "4454524e03000400150000007194e17a",
-    "4454524e0300050013000000eb2c7186",
-    "4454524e030006004c000000cc7f985b",
-    "4454524e030007002e000000879ea715",
-    "4454524e030008000d0000001c8e567f",
+const GOLDEN_HEADERS: [&str; 9] = [
+    "4454524e04000100df020000cfbf2775",
+    "4454524e0400020019010000f342d052",
+    "4454524e0400030020000000beae8ba6",
+    "4454524e040004001500000068083ab6",
+    "4454524e04000500130000007aa72419",
+    "4454524e040006004c0000000578540e",
+    "4454524e040007002e000000d89f2721",
+    "4454524e040008000d0000009fff615c",
+    "4454524e0400090010000000a188f72a",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
 

@@ -1,6 +1,15 @@
-//! The one place where the runtime reads a clock: it turns the system's time into the machines' values.
+//! The one place where actors read a clock: it turns the system's time into the machines' values.
 
+use dtrain_protocol::UnixNanos;
 use dtrain_types::Instant;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What the clock on the wall of this host says.
+pub fn time_of_day() -> UnixNanos {
+    // A clock before 1970 was never set.
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
+}
 
 /// Counts from the moment it was made; all machines of one process share one.
 #[derive(Clone, Copy, Debug)]

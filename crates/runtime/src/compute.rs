@@ -9,6 +9,7 @@
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
 use crate::news::{News, NewsDesk};
+use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
@@ -19,9 +20,10 @@ use dtrain_protocol::{
     Activity, Bootstrap, CheckpointId, Digest, Due, Failure, Finished, Left, Owed, Source, StartFrom,
     StepRecord, StopFlag, Truth, ValidationPart,
 };
+use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
-    BatchPlan, Epoch, Generation, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer, WorldSize,
-    cut_evenly, roots,
+    BatchPlan, Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, MicroRange, Rank, Step,
+    StepPlan, Trailer, WorldSize, cut_evenly, roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -87,6 +89,7 @@ pub struct Compute {
     generation: Generation,
     /// Whether the replica holds a state of the run.
     has_state: bool,
+    profiler: Profiler,
 }
 
 /// The backend of a generation, with what follows from its membership.
@@ -108,12 +111,21 @@ struct DataPlane {
 
 impl Compute {
     /// A compute thread's work, not begun.
-    pub fn new(parts: ComputeParts, controls: Arc<Controls>, desk: NewsDesk) -> Self {
+    pub fn new(
+        mut parts: ComputeParts,
+        life: (MemberId, Incarnation),
+        controls: Arc<Controls>,
+        desk: NewsDesk,
+    ) -> Self {
         let specs: Arc<[TensorSpec]> = crate::state_files::specs(parts.replica.as_ref()).into();
         let saver =
             Saver::start(parts.run_dir.clone(), Arc::clone(&specs), desk.clone(), Arc::clone(&controls));
+        let profiler = Profiler::new(parts.profile, parts.run_dir.clone(), life);
+        if let Some(watch) = profiler.watch() {
+            parts.replica.watch(watch);
+        }
         let (plane, generation) = (None, Generation(0));
-        Self { parts, controls, desk, saver, specs, plane, generation, has_state: false }
+        Self { parts, controls, desk, saver, specs, plane, generation, has_state: false, profiler }
     }
 
     /// Obeys until the orders end. What goes wrong is told, and the next order is awaited.
@@ -134,6 +146,7 @@ impl Compute {
                 }
             }
         }
+        self.profiler.write();
     }
 
     fn carry_out(&mut self, order: Order) -> Result<(), Broke> {
@@ -214,19 +227,23 @@ impl Compute {
         let (schedule, generation) = (self.parts.schedule, self.generation);
         let share = Share { range: plane.membership.range(), from: from_step, until: Some(schedule.last) };
         let mut loader = Loader::start(self.parts.feed.clone(), share, self.parts.workers).map_err(data)?;
+        self.profiler.reserve(share.range.len() as usize);
         let mut work = Work { plane, loader: &mut loader, compute: self };
         let Owed { validate, checkpoint, ends } = owed;
         work.after(Step(from_step.0.saturating_sub(1)), Due { verify: false, validate, checkpoint, ends })?;
         let mut ended = ends;
         let mut step = from_step;
         while !ended && step <= schedule.last {
+            work.compute.profiler.begin(step, &work.plane.membership);
             work.compute.controls.wait_while_paused(generation);
+            work.compute.profiler.lap(Doing::Held);
             let record = work.step(step)?;
             let stop = StopFlag(record.trailer.stop);
             let due = schedule.after(step, stop);
             let urgent = due.ends || due.checkpoint || due.validate.is_some() || stop != StopFlag::default();
             work.compute.desk.step(record, urgent);
             work.after(step, due)?;
+            work.compute.profiler.end();
             ended = due.ends;
             if !ended && stop.has(StopFlag::REFORM) {
                 // All ranks stand here: the next word is the order to leave this generation.
@@ -235,6 +252,8 @@ impl Compute {
             step = step.next();
         }
         self.saver.wait();
+        // Before the last word, so that whoever hears it finds the part.
+        self.profiler.write();
         self.parts.replica.bring_state().map_err(engine)?;
         let state = self.parts.replica.state();
         let finished = Finished {
@@ -262,6 +281,7 @@ impl Work<'_> {
         self.gradients(&plan)?;
         let controls = Arc::clone(&self.compute.controls);
         controls.set_activity(Activity::Reducing);
+        self.compute.profiler.skip();
         let waited = Instant::now();
         let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers: &self.plane.trailers };
         let backend = &mut self.plane.backend;
@@ -270,6 +290,7 @@ impl Work<'_> {
         backend.start(sequence, &op).map_err(off)?;
         let trailer = backend.finish(sequence).map_err(off)?;
         let waited = waited.elapsed();
+        self.compute.profiler.lap(Doing::Communication);
         controls.set_activity(Activity::Computing);
         if trailer.non_finite != Trailer::ALL_FINITE {
             // All ranks read the same trailer, so nobody commits.
@@ -282,6 +303,7 @@ impl Work<'_> {
             Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
             Err(error) => return Err(engine(error).into()),
         };
+        self.compute.profiler.lap(Doing::Optimizer);
         let took = begun.elapsed();
         Ok(StepRecord {
             generation: self.plane.membership.generation,
@@ -298,7 +320,7 @@ impl Work<'_> {
     /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter.
     fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let Self { plane, loader, compute } = self;
-        let (controls, parts) = (&compute.controls, &mut compute.parts);
+        let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
         let roots = &plane.roots.iter().find(|(count, _)| *count == plan.micro_batches);
         let roots = &roots.expect("every step length was prepared").1;
         plane.trailers.clear();
@@ -316,17 +338,27 @@ impl Work<'_> {
                     "loader and loop agree"
                 );
                 controls.set_activity(Activity::Computing);
+                profiler.lap_on(Doing::Data, MicroBatch(m));
                 let slot = plane.geometry.slot(index, merger.next_buffer());
                 let gradient = plane.backend.arena().lease(slot);
                 let figures = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), gradient);
+                profiler.passes(MicroBatch(m));
                 let mut trailer = figures.map_err(engine)?.trailer(MicroBatch(m), batch.check());
                 trailer.stop = controls.stop_flag();
                 plane.pending[merger.next_buffer()] = trailer;
                 let (backend, pending) = (&mut plane.backend, &mut plane.pending);
-                merger.push(|l, r| merge(plane.geometry, backend.as_mut(), pending, parts, index, [l, r]));
+                let mut added = false;
+                merger.push(|l, r| {
+                    added = true;
+                    merge(plane.geometry, backend.as_mut(), pending, parts, index, [l, r]);
+                });
+                if added {
+                    profiler.lap_on(Doing::Add, MicroBatch(m));
+                }
             }
             let (backend, pending) = (&mut plane.backend, &mut plane.pending);
             merger.finish(|l, r| merge(plane.geometry, backend.as_mut(), pending, parts, index, [l, r]));
+            profiler.lap(Doing::Add);
             plane.trailers.push(plane.pending[0]);
         }
         Ok(())
@@ -335,10 +367,12 @@ impl Work<'_> {
     /// What is due after a step. The next one waits until a validation is recorded: were a member lost, the others could
     /// not make it again with a state that has moved on.
     fn after(&mut self, step: Step, due: Due) -> Result<(), Broke> {
+        self.compute.profiler.skip();
         if due.verify {
             self.compute.parts.replica.bring_state().map_err(engine)?;
             let digest = Digest(self.compute.parts.replica.state().state_digest());
             self.compute.desk.tell(News::Verified(self.compute.generation, step, digest));
+            self.compute.profiler.lap(Doing::Verify);
         }
         if let Some(epoch) = due.validate {
             self.compute.controls.set_activity(Activity::Validating);
@@ -349,6 +383,7 @@ impl Work<'_> {
             if self.compute.controls.must_leave(generation) {
                 return Err(told_to_leave());
             }
+            self.compute.profiler.lap(Doing::Validation);
         }
         if due.checkpoint {
             self.compute.controls.set_activity(Activity::Saving);
@@ -360,6 +395,7 @@ impl Work<'_> {
                 let share = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
                 self.compute.saver.save(id, share, self.compute.parts.replica.state());
             }
+            self.compute.profiler.lap(Doing::Checkpoint);
         }
         Ok(())
     }

@@ -3,9 +3,10 @@
 //! Whoever comes through the endpoint has the token; this file only sees to it that each node has one place. It does not
 //! know what the words mean, except the first one, which says who is there.
 
+use crate::clock::time_of_day;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::supervisor::{Heard, NodeIs, NodeLost, Supervisor, Way};
-use dtrain_protocol::{BootId, Goodbye, Message as Word, NodeReport, Outcome, Timeouts};
+use dtrain_protocol::{BootId, ClockReading, Goodbye, Message as Word, NodeReport, Outcome, Timeouts};
 use dtrain_transport::quic::{Connection, Endpoint, Identity, IoThread, Kind, LinkError, Tuning};
 use dtrain_types::NodeId;
 use kameo::prelude::*;
@@ -230,6 +231,7 @@ async fn serve(connection: Connection, desk: Arc<Desk>) {
         Ok(come) => come,
         Err(why) => return tracing::warn!(%from, why, "a link that is no node's"),
     };
+    let heard = time_of_day();
     let node = report.node;
     if let Err(why) = desk.seat(&report, &link, &connection).await {
         tracing::warn!(%from, why, "a node was refused");
@@ -239,6 +241,7 @@ async fn serve(connection: Connection, desk: Arc<Desk>) {
         return connection.close();
     }
     tracing::info!(%node, %from, host = report.host, "a node is linked");
+    link.send(&Word::Clock(ClockReading { heard, said: time_of_day() }));
     link.send(&Word::Welcome { config: desk.welcome.clone() });
     let supervisor = desk.supervisor.clone();
     let _ = supervisor.tell(NodeIs(node, Way::Link(link.clone()))).send().await;

@@ -5,9 +5,11 @@
 //! people are told once, and the next checkpoint shows whether it is well again.
 
 use crate::observer::{EpochSeen, Happening, Observer, StepSeen};
+use crate::recipe::host_name;
 use crate::run_files::RunFiles;
 use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
-use dtrain_types::{Epoch, Generation, MemberId, Step};
+use dtrain_telemetry::profile::Life;
+use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, sync_channel};
@@ -89,6 +91,8 @@ pub struct Conclusion {
     pub figures: Figures,
     /// The last output of every rank that has ended, for the report of a failure.
     pub last_lines: BTreeMap<MemberId, Vec<String>>,
+    /// Every life of a member that began to make steps.
+    pub lives: Vec<Life>,
     /// Files of this run.
     pub files: RunFiles,
 }
@@ -152,6 +156,8 @@ impl Journal {
             figures: Figures::default(),
             last_lines: BTreeMap::new(),
             pids: BTreeMap::new(),
+            host: host_name(),
+            lives: BTreeMap::new(),
             epoch: EpochSums::default(),
             train_losses: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -172,7 +178,8 @@ impl JournalThread {
     #[must_use]
     pub fn finish(self, outcome: Outcome) -> Conclusion {
         let writer = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Conclusion { outcome, figures: writer.figures, last_lines: writer.last_lines, files: writer.files }
+        let Writer { figures, last_lines, lives, files, .. } = writer;
+        Conclusion { outcome, figures, last_lines, lives: lives.into_values().collect(), files }
     }
 }
 
@@ -209,7 +216,10 @@ struct Writer {
     answer: Arc<Mutex<Option<Answer>>>,
     figures: Figures,
     last_lines: BTreeMap<MemberId, Vec<String>>,
+    /// The ranks of this host.
     pids: BTreeMap<MemberId, u32>,
+    host: String,
+    lives: BTreeMap<(MemberId, Incarnation), Life>,
     epoch: EpochSums,
     /// Of epochs that have ended and are not validated yet: a fast model is steps ahead of its validation.
     train_losses: BTreeMap<Epoch, Option<f64>>,
@@ -361,7 +371,17 @@ impl Writer {
     fn event(&mut self, event: &Event) {
         match event {
             Event::RankStarted { member, rank, incarnation, generation, profile } => {
-                self.pids.insert(*member, profile.pid);
+                // A process of another host has a number that means nothing here, or somebody else.
+                if profile.host == self.host {
+                    self.pids.insert(*member, profile.pid);
+                }
+                self.lives.entry((*member, *incarnation)).or_insert_with(|| Life {
+                    member: *member,
+                    incarnation: *incarnation,
+                    rank: *rank,
+                    host: profile.host.clone(),
+                    sees_run_folder: profile.sees_run_folder,
+                });
                 let (member, rank, incarnation, generation) = (*member, *rank, *incarnation, *generation);
                 self.observer.see(&Happening::RankStarted { member, rank, incarnation, generation, profile });
             }

@@ -18,6 +18,7 @@ mod news;
 mod node;
 mod observer;
 mod out_of_memory;
+mod profiler;
 mod rank;
 mod rank_host;
 mod recipe;

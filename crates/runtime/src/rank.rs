@@ -15,7 +15,7 @@ use dtrain_protocol::{
     Digest, Exit, Failure, Fingerprint, Hello, Limits, Member, MemberConfig, MemberEffect, Message as Word,
     Profile, StepRecord, StopFlag, Timeouts,
 };
-use dtrain_types::Generation;
+use dtrain_types::{Generation, Incarnation, MemberId};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::prelude::*;
 use std::convert::Infallible;
@@ -223,7 +223,7 @@ pub fn serve(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
 async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
     ignore_signals()?;
     let (link, mut words, writer) = link::open(seat.link)?;
-    let (member, incarnation) = (seat.member, seat.incarnation);
+    let life @ (member, incarnation) = (seat.member, seat.incarnation);
     let revision = env!("CARGO_PKG_VERSION").to_owned();
     link.send(&Word::Hello(Hello { member, incarnation, revision }));
     let config = welcome(&mut words).await?;
@@ -241,7 +241,7 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
     let desk = desk_of(&rank, tray.clone(), timeouts);
     let (hands, compute, failure) = match made {
         Ok(parts) => {
-            let (hands, compute) = start_hands(parts, &desk)?;
+            let (hands, compute) = start_hands(parts, &desk, life)?;
             (Some(hands), Some(compute), None)
         }
         Err(what) => (None, None, Some(Failure::Setup(what))),
@@ -276,7 +276,11 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
 }
 
 /// Starts the compute thread and the sync actor.
-fn start_hands(parts: RankParts, desk: &NewsDesk) -> std::io::Result<(Hands, std::thread::JoinHandle<()>)> {
+fn start_hands(
+    parts: RankParts,
+    desk: &NewsDesk,
+    life: (MemberId, Incarnation),
+) -> std::io::Result<(Hands, std::thread::JoinHandle<()>)> {
     let controls = Arc::new(Controls::default());
     let (orders, queue) = channel();
     let RankParts { compute: parts, fabric, .. } = parts;
@@ -293,7 +297,7 @@ fn start_hands(parts: RankParts, desk: &NewsDesk) -> std::io::Result<(Hands, std
     let (shared, own_desk) = (Arc::clone(&controls), desk.clone());
     let compute = std::thread::Builder::new()
         .name("compute".into())
-        .spawn(move || Compute::new(parts, shared, own_desk).obey(&queue))?;
+        .spawn(move || Compute::new(parts, life, shared, own_desk).obey(&queue))?;
     Ok((Hands { controls, orders, sync }, compute))
 }
 

@@ -8,6 +8,7 @@ use dtrain_data::{Dataset, EvaluationPlan, Feed};
 use dtrain_engine::Replica;
 use dtrain_protocol::{Bootstrap, Profile, Schedule, Timeouts};
 use dtrain_types::MemberId;
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,6 +56,8 @@ pub struct ComputeParts {
     pub mode: Mode,
     /// The folder of the run.
     pub run_dir: PathBuf,
+    /// Of how many of the newest steps is written down where the time went; none: of none.
+    pub profile: Option<NonZeroU32>,
 }
 
 /// A generation as one rank sees it: what the collectives know of it, and who sits where.

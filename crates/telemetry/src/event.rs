@@ -4,6 +4,7 @@
 //! finite or not known is `null`.
 
 use crate::UnixTime;
+use crate::profile::ProfileReport;
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Rank, Step};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -140,6 +141,8 @@ pub enum Event {
         /// In words.
         text: String,
     },
+    /// Where the time of the steps went, if that was asked for.
+    Profile(ProfileReport),
     /// The run ended; the last line.
     Summary(Summary),
 }
@@ -252,6 +255,10 @@ mod tests {
             ),
             ("checkpoint_failed", Event::CheckpointFailed { generation, step, cause: text() }),
             ("notice", Event::Notice { text: "a \"quoted\"\nline".into() }),
+            (
+                "profile",
+                Event::Profile(ProfileReport { trace: Some(text()), step_ms: 1.5, ..Default::default() }),
+            ),
             ("summary", Event::Summary(Summary { recoveries: vec![0.5], ..Summary::default() })),
         ];
         for (name, event) in events {

@@ -1,4 +1,5 @@
-//! What a run tells about itself: the event log, the ledger, metrics, TensorBoard files, and readings of processes.
+//! What a run tells about itself: the event log, the ledger, metrics, TensorBoard files, profiles, and readings of
+//! processes.
 //!
 //! Everything here is written for somebody to read later, a person or a program; nothing here decides anything. It
 //! does not know actors, messages or configuration, and it prints nothing.
@@ -13,6 +14,7 @@ mod json_lines;
 pub mod ledger;
 mod metrics;
 mod process;
+pub mod profile;
 mod rate;
 mod tensorboard;
 

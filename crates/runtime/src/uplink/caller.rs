@@ -2,10 +2,11 @@
 //!
 //! It does not know what a node does with the link.
 
+use crate::clock::time_of_day;
 use crate::gateway::tuning;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::recipe::host_name;
-use dtrain_protocol::{BootId, Message as Word, NodeReport, Number, Timeouts};
+use dtrain_protocol::{BootId, ClockOffset, Message as Word, NodeReport, Number, Timeouts};
 use dtrain_transport::quic::{Connection, Endpoint, Identity, LinkError, Refusal};
 use dtrain_types::NodeId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -70,6 +71,8 @@ pub(super) struct HostLink {
     pub(super) sender: LinkSender,
     pub(super) words: LinkReceiver,
     pub(super) connection: Connection,
+    /// How far the supervisor's time of day is ahead, as of the first words.
+    pub(super) clock: Option<ClockOffset>,
     endpoint: Endpoint,
 }
 
@@ -146,12 +149,19 @@ impl Caller {
         };
         let (send, recv) = connection.open_control().await.map_err(passing)?;
         let (sender, mut words, _writer) = link::open_host(recv, send);
+        let asked = time_of_day();
         sender.send(&Word::NodeReport(Box::new(self.question())));
         // Another node of this rank may have to be found dead first.
         let patience = tuning.handshake_timeout + self.timeouts.detect;
-        match timeout(patience, words.next()).await {
+        let (mut clock, mut first) = (None, timeout(patience, words.next()).await);
+        if let Ok(Ok(Some(Word::Clock(reading)))) = first {
+            clock = ClockOffset::estimate(asked, reading, time_of_day());
+            tracing::info!(%master, ?clock, "how far the supervisor's clock is ahead");
+            first = timeout(patience, words.next()).await;
+        }
+        match first {
             Ok(Ok(Some(Word::Welcome { config }))) => {
-                Ok((HostLink { sender, words, connection, endpoint }, config))
+                Ok((HostLink { sender, words, connection, clock, endpoint }, config))
             }
             Ok(Ok(Some(Word::Goodbye(goodbye)))) => {
                 connection.close();

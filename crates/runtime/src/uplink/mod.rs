@@ -12,7 +12,7 @@ pub use caller::{Callee, UplinkError};
 
 use crate::node::Isolation;
 use caller::{Caller, HostLink};
-use dtrain_protocol::{BootId, Goodbye, Timeouts};
+use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
 use dtrain_types::Generation;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -128,6 +128,12 @@ impl Uplink {
     pub fn own_address(&self) -> io::Result<IpAddr> {
         let master = self.link.connection.remote_addr();
         Ok(probe::ask_nobody(master, self.caller.callee.from)?.local_addr()?.ip())
+    }
+
+    /// How far the supervisor's time of day is ahead of that of this host; none where a clock was set meanwhile.
+    #[must_use]
+    pub fn clock(&self) -> Option<ClockOffset> {
+        self.link.clock
     }
 
     /// Where the supervisor is.
