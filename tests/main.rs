@@ -21,6 +21,7 @@ mod hosts;
 mod json_contract;
 mod nccl;
 mod processes;
+mod profile;
 mod recovery;
 mod same_bits;
 mod transcript;

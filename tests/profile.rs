@@ -1,9 +1,7 @@
 //! `dtrain train --profile`: the trace and the table of a run, judged from outside; and that the run itself is the same.
 
-mod harness;
-
-use harness::hosts::Hosts;
-use harness::{Finished, GPT, MLP, Running, Signal, dtrain, finish, folder, signal, train};
+use crate::harness::hosts::Hosts;
+use crate::harness::{Finished, GPT, MLP, Running, Signal, dtrain, finish, folder, signal, train};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
