@@ -65,7 +65,8 @@ class Machine:
 
     def __init__(self, args, folder):
         self.args, self.sizes = args, [in_bytes(size) for size in args.sizes.split(",")]
-        self.gloo = bool(args.python) and subprocess.run([args.python, "-c", "import torch"], capture_output=True).returncode == 0
+        found = shutil.which(args.python) if args.python else None
+        self.gloo = bool(found) and subprocess.run([found, "-c", "import torch"], capture_output=True).returncode == 0
         self.mpi = None
         if not args.no_mpi and shutil.which("mpicc"):
             self.mpi = os.path.join(folder, "mpi_allreduce")
