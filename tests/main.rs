@@ -7,6 +7,7 @@ mod harness;
 
 mod audit;
 mod bad_network;
+mod cli_bench;
 mod cli_command;
 mod cli_config;
 mod cli_doctor;

@@ -41,21 +41,48 @@ struct Measure {
     work: Work,
     ranks: u32,
     threads: u32,
+    /// Of all ranks together, in a step.
+    micro_batches: u32,
     steps: u64,
     run_dir: PathBuf,
+}
+
+/// What somebody wants to know the speed of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The workload.
+    pub work: Work,
+    /// Ranks.
+    pub ranks: u32,
+    /// Compute threads of a rank.
+    pub threads: u32,
+    /// Micro-batches of all ranks together, in a step; each is the peers' batch.
+    pub micro_batches: u32,
+    /// How long to measure. *Units*: seconds.
+    pub seconds: u32,
+}
+
+/// How fast it is.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// *Units*: samples a second, of all ranks together.
+    pub rate: f64,
+    /// Share of the time that the rank which reported a step first spent on its own gradients and the update.
+    pub computing: f64,
+    /// Share of the time that it spent in the all-reduce: moving, adding, and waiting for slower ranks.
+    pub reducing: f64,
+    /// What the run counted.
+    pub figures: Figures,
 }
 
 /// Measures and prints. *Blocks* for the time asked for and a little more.
 ///
 /// *Errors*: the run failed.
 pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
-    let work = Work::ALL.into_iter().find(|work| work.name() == arguments.work);
-    let work = work.ok_or_else(|| CliError::usage(format!("there is no workload {}", arguments.work)))?;
-    let scratch = std::env::temp_dir().join(format!("dtrain-bench-{}", std::process::id()));
-    let measured = measure(work, arguments, &scratch);
-    // Nothing in it is of use to anyone; what cannot be removed is in the system's temporary folder.
-    let _ = std::fs::remove_dir_all(&scratch);
-    let (rate, figures) = measured?;
+    let work = work(&arguments.work)?;
+    let BenchStep { ranks, threads, seconds, .. } = *arguments;
+    let answer = ask(&Question { work, ranks, threads, micro_batches: ranks, seconds })?;
+    let Answer { rate, figures, .. } = answer;
     let peak = figures.peak_rss as f64 / (1024.0 * 1024.0);
     if arguments.output.json {
         let line = json!({
@@ -74,22 +101,39 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
     Ok(())
 }
 
-fn measure(work: Work, arguments: &BenchStep, scratch: &Path) -> Result<(f64, Figures), CliError> {
-    let of = |name: &str, steps| Measure {
-        work,
-        ranks: arguments.ranks,
-        threads: arguments.threads,
-        steps,
-        run_dir: scratch.join(name),
+/// The workload of this name.
+///
+/// *Errors*: there is none.
+pub fn work(name: &str) -> Result<Work, CliError> {
+    let found = Work::ALL.into_iter().find(|work| work.name() == name);
+    found.ok_or_else(|| CliError::usage(format!("there is no workload {name}")))
+}
+
+/// Trains for a while and counts. *Blocks* for the time asked for and a little more.
+///
+/// *Errors*: the run failed.
+pub fn ask(question: &Question) -> Result<Answer, CliError> {
+    let scratch = std::env::temp_dir().join(format!("dtrain-bench-{}", std::process::id()));
+    let answer = measure(question, &scratch);
+    // Nothing in it is of use to anyone; what cannot be removed is in the system's temporary folder.
+    let _ = std::fs::remove_dir_all(&scratch);
+    answer
+}
+
+fn measure(question: &Question, scratch: &Path) -> Result<Answer, CliError> {
+    let Question { work, ranks, threads, micro_batches, seconds } = *question;
+    let of = |name: &str, steps| {
+        let run_dir = scratch.join(name);
+        Measure { work, ranks, threads, micro_batches, steps, run_dir }
     };
     // A short run tells how many steps fill the time.
-    let (rate, _) = session(&of("short", 2 * WARM_UP))?;
-    let samples = f64::from(arguments.ranks) * work.batch() as f64;
-    let steps = (f64::from(arguments.seconds) * rate / samples).ceil() as u64 + WARM_UP;
+    let short = session(&of("short", 2 * WARM_UP))?;
+    let samples = f64::from(micro_batches) * work.batch() as f64;
+    let steps = (f64::from(seconds) * short.rate / samples).ceil() as u64 + WARM_UP;
     session(&of("long", steps.max(3 * WARM_UP)))
 }
 
-fn session(measure: &Measure) -> Result<(f64, Figures), CliError> {
+fn session(measure: &Measure) -> Result<Answer, CliError> {
     let failed = |what: String| CliError::failed(what);
     std::fs::create_dir_all(&measure.run_dir).map_err(|e| failed(e.to_string()))?;
     let replica = measure.replica().map_err(failed)?;
@@ -149,8 +193,10 @@ fn session(measure: &Measure) -> Result<(f64, Figures), CliError> {
     let Outcome::Finished(_) = conclusion.outcome else {
         return Err(failed(format!("the benchmark did not finish: {:?}", conclusion.outcome)));
     };
-    let rate = stopwatch.lock().expect("the journal has ended").rate();
-    Ok((rate, conclusion.figures))
+    let stopwatch = stopwatch.lock().expect("the journal has ended");
+    let [rate, computing, reducing] =
+        [stopwatch.samples as f64, stopwatch.busy, stopwatch.reducing].map(|sum| stopwatch.a_second(sum));
+    Ok(Answer { rate, computing, reducing, figures: conclusion.figures })
 }
 
 fn timeouts() -> Timeouts {
@@ -159,22 +205,22 @@ fn timeouts() -> Timeouts {
 
 impl Measure {
     fn welcome(&self) -> String {
-        let Self { work, ranks, threads, steps, run_dir } = self;
-        format!("{MARK}{} {ranks} {threads} {steps} {}", work.name(), run_dir.display())
+        let Self { work, ranks, threads, micro_batches, steps, run_dir } = self;
+        format!("{MARK}{} {ranks} {threads} {micro_batches} {steps} {}", work.name(), run_dir.display())
     }
 
     fn read(welcome: &str) -> Option<Self> {
-        let mut words = welcome.strip_prefix(MARK)?.splitn(5, ' ');
+        let mut words = welcome.strip_prefix(MARK)?.splitn(6, ' ');
         let name = words.next()?;
         let work = Work::ALL.into_iter().find(|work| work.name() == name)?;
         let (ranks, threads) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (steps, run_dir) = (words.next()?.parse().ok()?, words.next()?.into());
-        Some(Self { work, ranks, threads, steps, run_dir })
+        let (micro_batches, steps) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Self { work, ranks, threads, micro_batches, steps, run_dir: words.next()?.into() })
     }
 
     fn plan(&self) -> BatchPlan {
         let micro = self.work.batch() as u32;
-        let global = micro * self.ranks;
+        let global = micro * self.micro_batches;
         BatchPlan::new(SEED, global.into(), global, micro).expect("the peers' batches are not empty")
     }
 
@@ -283,18 +329,20 @@ impl Dataset for OneBatch {
     }
 }
 
-/// When the warm-up ended, when the newest step came, and what was fed between.
+/// When the warm-up ended, when the newest step came, and what was fed and done between.
 #[derive(Default)]
 struct Stopwatch {
     begun: Option<Instant>,
     newest: Option<Instant>,
     samples: u64,
+    busy: f64,
+    reducing: f64,
 }
 
 impl Stopwatch {
-    fn rate(&self) -> f64 {
+    fn a_second(&self, sum: f64) -> f64 {
         let seconds = self.begun.zip(self.newest).map_or(0.0, |(a, b)| (b - a).as_secs_f64());
-        if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 }
+        if seconds > 0.0 { sum / seconds } else { 0.0 }
     }
 }
 
@@ -308,6 +356,8 @@ impl Observer for Timer {
         if watch.begun.is_some() {
             watch.newest = Some(now);
             watch.samples += step.samples;
+            watch.busy += step.busy;
+            watch.reducing += step.seconds - step.busy;
         } else if step.step.0 >= WARM_UP {
             watch.begun = Some(now);
         }

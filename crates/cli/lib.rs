@@ -7,6 +7,8 @@
 compile_error!("dtrain runs on Linux: it needs memfd, pidfd and futexes");
 
 pub mod arguments;
+mod bench_collectives;
+mod bench_scaling;
 mod bench_step;
 pub mod commands;
 pub mod config;

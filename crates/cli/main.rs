@@ -43,6 +43,7 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::DoctorProbe(arguments) => commands::doctor::probe(arguments),
         Command::Bench(arguments) => commands::bench::run(arguments),
+        Command::BenchRank(arguments) => commands::bench::rank(arguments),
         Command::Simulate(arguments) => commands::simulate::run(arguments),
     }
     .map(|()| ExitCode::SUCCESS)

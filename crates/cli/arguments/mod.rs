@@ -2,8 +2,10 @@
 //!
 //! It does not know what a configuration key means; `key=value` arguments pass through as they are.
 
+mod bench;
 mod run;
 
+pub use bench::{Bench, BenchCollectives, BenchRank, BenchScaling, BenchStep};
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
 pub use run::{Processes, Run, RunGang, RunRank};
 use std::num::NonZeroU32;
@@ -121,6 +123,9 @@ pub enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// A rank of `bench collectives`; not for people
+    #[command(hide = true)]
+    BenchRank(BenchRank),
     /// Hurt a run of your configuration on purpose, and see that nothing is lost
     #[command(after_help = DRILL_EXAMPLES)]
     Drill(Drill),
@@ -318,33 +323,6 @@ pub struct Audit {
     /// The run.
     #[command(flatten)]
     pub run: RunArgument,
-}
-
-/// `dtrain bench`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum Bench {
-    /// Measure training steps of a known workload
-    Step(BenchStep),
-}
-
-/// `dtrain bench step`.
-#[derive(Args, Clone, Debug)]
-pub struct BenchStep {
-    /// Which workload
-    #[arg(long, value_parser = ["mlp", "gpt", "cnn"])]
-    pub work: String,
-    /// Ranks
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub ranks: u32,
-    /// Compute threads of a rank
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: u32,
-    /// Seconds to measure
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
-    /// How much is said.
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// `dtrain doctor`.

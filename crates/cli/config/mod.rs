@@ -35,6 +35,9 @@ pub use resume::Resumed;
 pub use tree::{Origin, Source};
 pub use value::{Length, Value};
 
+pub(crate) use nearest::nearest;
+pub(crate) use value::size;
+
 use dtrain_types::Seed;
 use resolve::Resolved;
 use std::num::NonZeroU32;

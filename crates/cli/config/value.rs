@@ -215,7 +215,8 @@ fn time(text: &str) -> Option<Duration> {
     (nanos > 0.0 && nanos < 3e18).then(|| Duration::from_nanos(nanos as u64))
 }
 
-fn size(text: &str) -> Option<u64> {
+/// A size in bytes, with or without its unit.
+pub(crate) fn size(text: &str) -> Option<u64> {
     let (count, unit) = split_unit(text)?;
     let scale: u64 = match unit {
         "" | "B" => 1,

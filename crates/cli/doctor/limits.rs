@@ -19,13 +19,20 @@ pub(super) fn checks() -> Vec<Check> {
     vec![memory(), files(), locked(), shm()]
 }
 
-fn memory() -> Check {
+/// A line of the kernel's table of memory. *Units*: bytes.
+fn of_memory(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
-    };
-    let (total, available) = (field("MemTotal"), field("MemAvailable"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Memory that a program may still take, if the system tells. *Units*: bytes.
+pub(crate) fn free_memory() -> Option<u64> {
+    of_memory("MemAvailable").map(|free| memory_limit().map_or(free, |limit| limit.min(free)))
+}
+
+fn memory() -> Check {
+    let (total, available) = (of_memory("MemTotal"), of_memory("MemAvailable"));
     let limit = memory_limit().filter(|limit| total.is_none_or(|total| *limit < total));
     let details = json!({"total": total, "available": available, "cgroup_limit": limit});
     let (Some(total), Some(available)) = (total, available) else {

@@ -10,6 +10,7 @@ mod limits;
 mod network;
 mod probe;
 
+pub(crate) use limits::free_memory;
 pub use probe::answer;
 
 use crate::arguments::Doctor;

@@ -306,6 +306,7 @@ impl Writer {
             accuracy: self.files.accuracy(trailer.correct, trailer.predictions),
             samples: trailer.samples,
             seconds: record.seconds,
+            busy: record.busy,
         };
         let (begun, first) = *self.begun.get_or_insert_with(|| (Instant::now(), record.seconds));
         self.figures.training_seconds = begun.elapsed().as_secs_f64() + first;

@@ -134,6 +134,8 @@ pub struct StepSeen {
     pub samples: u64,
     /// *Units*: seconds, as the first reporting rank measured them.
     pub seconds: f64,
+    /// Those of them that this rank did not spend in the all-reduce. *Units*: seconds.
+    pub busy: f64,
 }
 
 /// A finished epoch, in numbers.

@@ -15,6 +15,7 @@ use dtrain_types::{Generation, Trailer, WorldSize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The shared-memory backend of one rank in one generation.
 #[derive(Debug)]
@@ -92,6 +93,29 @@ impl ShmBackend {
     pub fn with_cores(mut self, cores: usize) -> Self {
         self.group.set_cores(cores);
         self
+    }
+
+    /// Measures the memory itself: all that an all-reduce of one root a rank moves, and nothing of what it computes.
+    ///
+    /// After a barrier each rank reads and writes its chunk of slot 0 of every rank, buffer by buffer, flipping signs;
+    /// the time ends with the barrier without which no rank could know that its buffer is done. *Blocks* and *Errors* as
+    /// a collective of this number.
+    pub fn time_of_memory(&mut self, seq: Sequence) -> Result<Duration, CollectiveError> {
+        let result = self.touch_all(seq);
+        self.progress.or_die(result)
+    }
+
+    fn touch_all(&mut self, seq: Sequence) -> Result<Duration, CollectiveError> {
+        self.begin(seq, &Op::Barrier)?;
+        self.group.agree(self.progress.running(seq)?)?;
+        let begun = Instant::now();
+        let own = Chunks::even(self.group.geometry().len, self.outs.len()).chunk(self.rank());
+        self.group.touch(&self.outs, own);
+        self.group.meet()?;
+        let took = begun.elapsed();
+        self.group.leave();
+        self.progress.end();
+        Ok(took)
     }
 
     fn world(&self) -> WorldSize {

@@ -10,13 +10,19 @@ use dtrain_types::{Generation, Rank};
 use rustix::thread::futex::{self, Timespec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Bits of a stamp that count barriers: enough for 1 000 000 a second for 12 days, or 10 000 for 3 years.
 const COUNT_BITS: u32 = 40;
 /// The other bits hold the generation, cut off; compared as on a circle.
 const GENERATION_BITS: u32 = 64 - COUNT_BITS;
-/// Polls before the first yield, when every rank has a core: some 20 us, half a futex round trip.
-const SPINS: u32 = 4_000;
+/// How long to poll before the first yield, when every rank has a core: half a futex round trip.
+///
+/// A time and not a count: a polite poll takes 40 cycles on one processor and 140 on another, and while the core of a rank
+/// is somebody else's for a moment, all polling is lost.
+const SPIN: Duration = Duration::from_micros(20);
+/// Polls between two looks at the clock: about a microsecond.
+const POLLS: u32 = 16;
 /// Yields before sleeping: with more ranks than cores this lets the peer that we wait for run.
 const YIELDS: u32 = 64;
 /// The longest sleep before the abort word is read again, in case the wake-up died with its sender.
@@ -30,13 +36,13 @@ pub(super) struct Barrier {
     rank: usize,
     world: usize,
     reached: u64,
-    spins: u32,
+    spins: bool,
     abort: Arc<ShmAbort>,
 }
 
 /// With more ranks than cores the awaited peer may be waiting for this very core.
-fn spins(world: usize, cores: usize) -> u32 {
-    if world <= cores { SPINS } else { 0 }
+fn spins(world: usize, cores: usize) -> bool {
+    world <= cores
 }
 
 /// The cores of this machine. Not those of this thread: a rank that is pinned to one core has peers on the others.
@@ -126,11 +132,8 @@ impl Barrier {
 
     fn wait_for(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {
         let arrived = &self.mapping.control(peer).arrived;
-        for _ in 0..=self.spins {
-            if self.has_arrived(peer, arrived, wanted)? {
-                return Ok(());
-            }
-            std::hint::spin_loop();
+        if self.has_arrived(peer, arrived, wanted)? || self.spins && self.spin(peer, arrived, wanted)? {
+            return Ok(());
         }
         self.check()?;
         for _ in 0..YIELDS {
@@ -140,6 +143,23 @@ impl Barrier {
             }
         }
         self.sleep_until(peer, wanted)
+    }
+
+    /// Polls for a while; tells whether the peer came meanwhile.
+    fn spin(&self, peer: usize, arrived: &AtomicU64, wanted: u64) -> Result<bool, CollectiveError> {
+        // The clock is first read when the peer is known to be later than a few polls.
+        let mut begun = None;
+        loop {
+            for _ in 0..POLLS {
+                std::hint::spin_loop();
+                if self.has_arrived(peer, arrived, wanted)? {
+                    return Ok(true);
+                }
+            }
+            if begun.get_or_insert_with(Instant::now).elapsed() >= SPIN {
+                return Ok(false);
+            }
+        }
     }
 
     fn sleep_until(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {

@@ -5,7 +5,7 @@
 //! collective is made of, nor whether there are other hosts.
 
 use super::barrier::{Barrier, ShmAbort};
-use super::kernel::{Pass, sum_into};
+use super::kernel::{Pass, sum_into, touch};
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{Arena, BLOCK, CollectiveError, Geometry, Intent, Slots, SumOrder};
 use dtrain_types::{Generation, Rank, Trailer};
@@ -175,6 +175,16 @@ impl Group {
         // overlap), and no lease is out: leases borrow the group and end before `announce`. Slots are the same or apart.
         // `isa` was detected.
         unsafe { sum_into(self.isa, order, &pass, &mut self.stack) };
+    }
+
+    /// Flips the sign of the elements of `part` in each of `outs`: the caller's affair, no peer's. *Panics* outside a
+    /// collective.
+    pub fn touch(&mut self, outs: &[usize], part: Range<usize>) {
+        assert!(self.inside && part.end <= self.geometry().len, "{part:?} of {:?}", self.geometry());
+        let pass =
+            Pass { base: self.arena.mapping.base(), leaves: &[], outs, at: part.start, len: part.len() };
+        // SAFETY: as `sum`.
+        unsafe { touch(self.isa, &pass) };
     }
 
     /// Copies part of slot 0 of one rank into slot 0 of another.

@@ -1,14 +1,19 @@
 //! The add kernel for shared memory: sums leaves and stores the sum into every rank's buffer in one pass.
 //!
 //! Works on addresses, because a leaf may also be a destination and the buffers belong to several processes. Every
-//! group of lanes is read whole before it is stored, so a destination that is also a leaf is read first. There is one
-//! body; the compiler makes it into AVX-512, AVX2 and baseline code. Only `f32` additions in a stated order are done,
+//! group of lanes is read whole before it is stored, so a destination that is also a leaf is read first. Sums of up to
+//! six leaves stay in registers (`fused.rs`), others go through blocks that stay in the L1 cache. There is one body;
+//! the compiler makes it into AVX-512, AVX2 and baseline code. Only `f32` additions in a stated order are done,
 //! never reassociated or fused, so all of them give the same bits. It does not know ranks, slots or barriers.
 
+use super::fused;
 use dtrain_collective::{BLOCK, SumOrder, SumStep};
 
-/// Floats that are read before any of them is stored: two AVX-512 registers.
-const LANES: usize = 32;
+/// The bit of a float that holds its sign.
+const SIGN: u32 = 1 << 31;
+/// Floats of a destination that are touched before the next one is: memory is fastest when it is asked for several
+/// streams at once, as a sum does.
+const TOUCHED: usize = 256;
 
 /// The instruction set that the kernel uses. The bits do not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +77,7 @@ pub(super) unsafe fn sum_into(isa: Isa, order: &SumOrder, pass: &Pass<'_>, stack
             Isa::Avx512 => sum_avx512(order, pass, stack),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => sum_avx2(order, pass, stack),
-            _ => sum_body(order, pass, stack),
+            _ => sum_baseline(order, pass, stack),
         }
     }
 }
@@ -83,7 +88,21 @@ pub(super) unsafe fn sum_into(isa: Isa, order: &SumOrder, pass: &Pass<'_>, stack
 #[target_feature(enable = "avx512f")]
 unsafe fn sum_avx512(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
     // SAFETY: passed on.
-    unsafe { sum_body(order, pass, stack) }
+    unsafe {
+        if !fused::sum_in_registers(order.steps(), pass) {
+            blocks_avx512(order, pass, stack);
+        }
+    }
+}
+
+/// # Safety
+/// As [`sum_avx512`]. Apart from it, so that the compiler has one thing at a time to make fast.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline(never)]
+unsafe fn blocks_avx512(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
+    // SAFETY: passed on.
+    unsafe { blocks(order, pass, stack) }
 }
 
 /// # Safety
@@ -92,31 +111,52 @@ unsafe fn sum_avx512(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
 #[target_feature(enable = "avx2")]
 unsafe fn sum_avx2(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
     // SAFETY: passed on.
-    unsafe { sum_body(order, pass, stack) }
+    unsafe {
+        if !fused::sum_in_registers(order.steps(), pass) {
+            blocks_avx2(order, pass, stack);
+        }
+    }
+}
+
+/// # Safety
+/// As [`sum_avx2`], and apart from it as [`blocks_avx512`] is.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline(never)]
+unsafe fn blocks_avx2(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
+    // SAFETY: passed on.
+    unsafe { blocks(order, pass, stack) }
 }
 
 /// # Safety
 /// As [`sum_into`].
+unsafe fn sum_baseline(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
+    // SAFETY: passed on.
+    unsafe {
+        if !fused::sum_in_registers(order.steps(), pass) {
+            blocks(order, pass, stack);
+        }
+    }
+}
+
+/// A sum in any order, block by block.
+///
+/// # Safety
+/// As [`sum_into`].
 #[inline(always)]
-unsafe fn sum_body(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
+unsafe fn blocks(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
     // SAFETY: every address is a leaf or destination of the pass plus less than `len`.
     unsafe {
         let leaf = |i: usize| pass.base.add(pass.leaves[i] + pass.at).cast_const();
         let out = |offset: usize| pass.base.add(offset + pass.at);
-        match (order.steps(), pass.outs) {
-            (&[SumStep::Pair(a, b)], &[x]) => pair(leaf(a), leaf(b), [out(x)], pass.len),
-            (&[SumStep::Pair(a, b)], &[x, y]) => pair(leaf(a), leaf(b), [out(x), out(y)], pass.len),
-            _ => {
-                let mut done = 0;
-                while done < pass.len {
-                    let n = BLOCK.min(pass.len - done);
-                    sum_one_block(order, |i| leaf(i).add(done), stack.as_mut_ptr(), n);
-                    for offset in pass.outs {
-                        std::ptr::copy_nonoverlapping(stack.as_ptr(), out(*offset).add(done), n);
-                    }
-                    done += n;
-                }
+        let mut done = 0;
+        while done < pass.len {
+            let n = BLOCK.min(pass.len - done);
+            sum_one_block(order, |i| leaf(i).add(done), stack.as_mut_ptr(), n);
+            for offset in pass.outs {
+                std::ptr::copy_nonoverlapping(stack.as_ptr(), out(*offset).add(done), n);
             }
+            done += n;
         }
     }
 }
@@ -137,53 +177,104 @@ unsafe fn sum_one_block(order: &SumOrder, leaf: impl Fn(usize) -> *const f32, st
                     top += 1;
                 }
                 SumStep::Pair(left, right) => {
-                    pair(leaf(left), leaf(right), [stack.add(top * BLOCK)], n);
+                    pair(leaf(left), leaf(right), stack.add(top * BLOCK), n);
                     top += 1;
                 }
                 SumStep::AddLeaf(i) => {
                     let level = stack.add((top - 1) * BLOCK);
-                    pair(level.cast_const(), leaf(i), [level], n);
+                    add_to(level, leaf(i), n);
                 }
                 SumStep::Merge => {
                     top -= 1;
                     let level = stack.add((top - 1) * BLOCK);
-                    pair(level.cast_const(), stack.add(top * BLOCK).cast_const(), [level], n);
+                    add_to(level, stack.add(top * BLOCK), n);
                 }
             }
         }
     }
 }
 
-/// Stores `left + right` into each of `outs`, any of which may be `left` or `right` itself.
+/// Stores `left + right` into `out`. Plain loops over slices here and below: of arrays of lanes the compiler makes shuffles.
 ///
 /// # Safety
-/// `n` floats are readable at both sources and writable at each destination; sources and destinations are the same
-/// address or do not overlap.
+/// `n` floats are readable at both sources and writable at the destination, which overlaps neither, and nobody else
+/// touches them.
 #[inline(always)]
-unsafe fn pair<const OUTS: usize>(left: *const f32, right: *const f32, outs: [*mut f32; OUTS], n: usize) {
-    let mut i = 0;
-    while i + LANES <= n {
-        // SAFETY: `i + LANES <= n`; the arrays are values, so both sources are read before anything is stored.
-        unsafe {
-            let a = left.add(i).cast::<[f32; LANES]>().read_unaligned();
-            let b = right.add(i).cast::<[f32; LANES]>().read_unaligned();
-            let mut sum = [0.0f32; LANES];
-            for lane in 0..LANES {
-                sum[lane] = a[lane] + b[lane];
-            }
-            for out in outs {
-                out.add(i).cast::<[f32; LANES]>().write_unaligned(sum);
-            }
-        }
-        i += LANES;
+unsafe fn pair(left: *const f32, right: *const f32, out: *mut f32, n: usize) {
+    // SAFETY: passed on.
+    let (left, right, out) = unsafe {
+        let slice = |start: *const f32| std::slice::from_raw_parts(start, n);
+        (slice(left), slice(right), std::slice::from_raw_parts_mut(out, n))
+    };
+    for ((out, left), right) in out.iter_mut().zip(left).zip(right) {
+        *out = left + right;
     }
-    while i < n {
-        // SAFETY: `i < n`.
-        unsafe {
-            let sum = *left.add(i) + *right.add(i);
-            outs.iter().for_each(|out| *out.add(i) = sum);
+}
+
+/// Adds `right` to what is at `level`.
+///
+/// # Safety
+/// As [`pair`], for two places that do not overlap.
+#[inline(always)]
+unsafe fn add_to(level: *mut f32, right: *const f32, n: usize) {
+    // SAFETY: passed on.
+    let (level, right) =
+        unsafe { (std::slice::from_raw_parts_mut(level, n), std::slice::from_raw_parts(right, n)) };
+    for (level, right) in level.iter_mut().zip(right) {
+        *level += right;
+    }
+}
+
+/// Flips the sign of every element of every destination, a little of each in turn: all that a sum in place moves through
+/// memory, and nothing of what it computes.
+///
+/// # Safety
+/// As [`sum_into`], for the destinations alone.
+pub(super) unsafe fn touch(isa: Isa, pass: &Pass<'_>) {
+    // SAFETY: passed on from the caller, who also vouches for `isa`.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => touch_avx512(pass),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => touch_avx2(pass),
+            _ => touch_body(pass),
         }
-        i += 1;
+    }
+}
+
+/// # Safety
+/// As [`touch`], and the processor has AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn touch_avx512(pass: &Pass<'_>) {
+    // SAFETY: passed on.
+    unsafe { touch_body(pass) }
+}
+
+/// # Safety
+/// As [`touch`], and the processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn touch_avx2(pass: &Pass<'_>) {
+    // SAFETY: passed on.
+    unsafe { touch_body(pass) }
+}
+
+/// # Safety
+/// As [`touch`].
+#[inline(always)]
+unsafe fn touch_body(pass: &Pass<'_>) {
+    for done in (0..pass.len).step_by(TOUCHED) {
+        let n = TOUCHED.min(pass.len - done);
+        for offset in pass.outs {
+            // SAFETY: the part lies in valid memory that nobody else touches; bits of floats are bits of whole numbers.
+            let part = unsafe {
+                let start = pass.base.add(offset + pass.at + done).cast::<u32>();
+                std::slice::from_raw_parts_mut(start, n)
+            };
+            part.iter_mut().for_each(|bits| *bits ^= SIGN);
+        }
     }
 }
 
@@ -200,17 +291,42 @@ mod tests {
             .collect()
     }
 
+    fn parts_of_one(count: u32) -> Vec<MicroRange> {
+        (0..count).map(|lo| MicroRange { lo, hi: lo + 1 }).collect()
+    }
+
+    #[test]
+    fn touching_flips_every_sign_of_the_part_and_nothing_else() {
+        let len = 3 * TOUCHED + 5;
+        let before = buffers(3, len);
+        let mut memory = before.clone();
+        let outs = [0, 2 * len];
+        let pass = Pass { base: memory.as_mut_ptr(), leaves: &[], outs: &outs, at: 2, len: len - 3 };
+        // SAFETY: both parts lie in `memory`, which nobody else holds; `isa` was detected.
+        unsafe { touch(Isa::detect(), &pass) };
+        for (place, (got, was)) in memory.iter().zip(&before).enumerate() {
+            let inside = place / len != 1 && (2..len - 1).contains(&(place % len));
+            assert_eq!(got.to_bits(), if inside { (-was).to_bits() } else { was.to_bits() }, "{place}");
+        }
+    }
+
     #[test]
     fn every_instruction_set_gives_the_bits_of_the_portable_kernel_in_place() {
         let best = Isa::detect();
         let all = [Isa::Baseline, Isa::Avx2, Isa::Avx512];
         let here = all.iter().take_while(|isa| **isa != best).chain([&best]);
         for isa in here {
-            for count in 1..=9u32 {
-                for len in [0usize, 1, 31, 32, 33, 1_000, BLOCK + 5, 3 * BLOCK] {
+            for (count, kind) in (1..=9u32).flat_map(|count| [0, 1, 2].map(|kind| (count, kind))) {
+                for len in [0usize, 1, 15, 16, 31, 32, 33, 1_000, BLOCK + 5, 3 * BLOCK] {
                     let parts: Vec<MicroRange> =
                         cut_evenly(count, 3).into_iter().flat_map(|range| roots(range, count)).collect();
-                    let order = SumOrder::tree(&parts, count);
+                    // One leaf for each of several ranks, along the tree and around a ring, too.
+                    let order = match kind {
+                        0 => SumOrder::tree(&parts, count),
+                        1 => SumOrder::tree(&parts_of_one(count), count),
+                        _ => SumOrder::in_turn((0..count as usize).map(|i| (i + 1) % count as usize)),
+                    };
+                    let parts = if kind == 0 { parts } else { parts_of_one(count) };
                     let mut memory = buffers(parts.len(), len);
                     let mut want = vec![0.0; len];
                     let mut stack = vec![0.0; order.depth() * BLOCK];
@@ -222,7 +338,8 @@ mod tests {
                         want[start..start + n].copy_from_slice(&stack[..n]);
                     }
                     let leaves: Vec<usize> = (0..parts.len()).map(|i| i * len).collect();
-                    let outs = &leaves[..leaves.len().min(2)];
+                    // A reduce-scatter stores into one, an all-reduce into all of them.
+                    let outs = &leaves[..[1, 2, leaves.len()][len % 3].min(leaves.len())];
                     let pass = Pass { base: memory.as_mut_ptr(), leaves: &leaves, outs, at: 0, len };
                     // SAFETY: all offsets lie in `memory`, which nobody else holds; `isa` was detected.
                     unsafe { sum_into(*isa, &order, &pass, &mut stack) };

@@ -11,6 +11,7 @@ mod backend;
 mod barrier;
 mod error;
 mod file;
+mod fused;
 mod group;
 mod kernel;
 mod layout;

@@ -1,0 +1,127 @@
+//! The command line of `dtrain bench`.
+//!
+//! Words that are not clap's own (sizes, operations) pass through as they are: their messages have hints.
+
+use super::Output;
+use clap::{Args, Subcommand};
+
+const COLLECTIVES_EXAMPLES: &str = "\
+Examples:
+  dtrain bench collectives                                    all-reduce of two ranks, 4 KiB to 256 MiB
+  dtrain bench collectives --ranks 4 --limit                  beside what the memory allows
+  dtrain bench collectives --op all --sizes 64KiB,16MiB       every operation
+  dtrain bench collectives --from 1KiB --to 1GiB --factor 2   other steps
+
+A time is that of the slowest rank, from a barrier to its result. Every result is compared, bit for bit, with a plain sum.
+algo is size / time and bus is what nccl-tests calls bus bandwidth: all_reduce x 2(n-1)/n, reduce_scatter and all_gather
+x (n-1)/n, broadcast and copy x 1.
+Exit codes: 0 measured and right, 1 a wrong result or a rank that died, 2 usage.";
+
+/// `dtrain bench`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Bench {
+    /// Measure training steps of a known workload
+    Step(BenchStep),
+    /// Measure how much faster more ranks are, and where the time goes
+    Scaling(BenchScaling),
+    /// Measure collectives between the ranks of this host, as nccl-tests does, and check every result
+    #[command(after_help = COLLECTIVES_EXAMPLES)]
+    Collectives(BenchCollectives),
+}
+
+/// `dtrain bench step`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchStep {
+    /// Which workload
+    #[arg(long, value_parser = ["mlp", "gpt", "cnn"])]
+    pub work: String,
+    /// Ranks
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// Compute threads of a rank
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `dtrain bench collectives`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchCollectives {
+    /// Ranks
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub ranks: u32,
+    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, copy (of state to the last rank), or all
+    #[arg(long, value_name = "OP", default_value = "all_reduce")]
+    pub op: String,
+    /// Sizes of a rank's buffer, with commas between them
+    #[arg(long, value_name = "SIZES", conflicts_with_all = ["from", "to", "factor"])]
+    pub sizes: Option<String>,
+    /// The smallest size
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub from: String,
+    /// The largest size
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub to: String,
+    /// From one size to the next
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub factor: u64,
+    /// The order of sums: exact or ring
+    #[arg(long, default_value = "exact")]
+    pub mode: String,
+    /// A process or a thread for each rank
+    #[arg(long, default_value = "process")]
+    pub isolation: String,
+    /// Measured operations of a size [default: more for small sizes, 9 to 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub samples: Option<u32>,
+    /// Measure the memory itself too: all that an all-reduce moves, without the sums
+    #[arg(long)]
+    pub limit: bool,
+    /// Keep each rank on one core, as mpirun does; training leaves that to the system
+    #[arg(long)]
+    pub pin: bool,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `dtrain bench scaling`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchScaling {
+    /// Which workload
+    #[arg(long, value_parser = ["mlp", "gpt", "cnn"], default_value = "mlp")]
+    pub work: String,
+    /// The most ranks [default: as many as there are cores for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub ranks: Option<u32>,
+    /// Compute threads of a rank
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// What stays the same when ranks are added: the batch of a rank (weak), of a step (strong), or each in turn
+    #[arg(long, default_value = "both", value_parser = ["weak", "strong", "both"])]
+    pub kind: String,
+    /// Seconds to measure each number of ranks
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `dtrain bench-rank`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchRank {
+    /// Which rank.
+    #[arg(long)]
+    pub rank: u32,
+    /// The process that it dies with.
+    #[arg(long)]
+    pub parent: i32,
+    /// What is measured, as JSON.
+    pub case: String,
+}

@@ -1,0 +1,198 @@
+//! `dtrain bench collectives` and `dtrain bench scaling` from outside: every key, the sums of bandwidths, and what cannot be
+//! measured.
+
+use crate::harness::{Finished, children, dtrain, finish, folder, lives, output, try_kill, wait_until_gone};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+fn bench(arguments: &str) -> Finished {
+    let folder = folder();
+    finish(dtrain(folder.path(), &format!("bench {arguments} --json")))
+}
+
+/// The keys of a line, in order.
+fn keys(line: &Value) -> Vec<&str> {
+    line.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+fn number(line: &Value, key: &str) -> f64 {
+    line[key].as_f64().unwrap_or_else(|| panic!("no {key} in {line}"))
+}
+
+const KEYS: [&str; 11] = [
+    "op",
+    "ranks",
+    "backend",
+    "mode",
+    "bytes",
+    "samples",
+    "median_us",
+    "least_us",
+    "most_us",
+    "algo_gb_s",
+    "bus_gb_s",
+];
+
+#[test]
+fn one_two_and_three_ranks_give_a_line_for_each_size_with_every_key() {
+    for (ranks, factor) in [(1, 0.0), (2, 1.0), (3, 4.0 / 3.0)] {
+        let run = bench(&format!("collectives --ranks {ranks} --sizes 4KiB,20B,100004 --samples 3"));
+        run.succeeded();
+        let sizes: Vec<u64> = run.lines.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+        assert_eq!(sizes, [4096, 20, 100_004]);
+        for line in &run.lines {
+            assert_eq!(keys(line), KEYS);
+            assert_eq!((&line["op"], &line["ranks"]), (&"all_reduce".into(), &ranks.into()));
+            assert_eq!((&line["backend"], &line["mode"]), (&"shm".into(), &"exact".into()));
+            assert_eq!(line["samples"], 3);
+            let [least, median, most] = ["least_us", "median_us", "most_us"].map(|key| number(line, key));
+            assert!(0.0 < least && least <= median && median <= most, "{line}");
+            let algo = number(line, "bytes") / median / 1e3;
+            assert!((number(line, "algo_gb_s") - algo).abs() <= 1e-9 * algo, "{line}");
+            assert!((number(line, "bus_gb_s") - algo * factor).abs() <= 1e-9 * algo, "{line}");
+        }
+    }
+}
+
+#[test]
+fn every_operation_is_measured_in_processes_and_in_threads_along_tree_and_ring() {
+    for (how, backend, mode) in [
+        ("", "shm", "exact"),
+        ("--mode ring", "shm", "ring"),
+        ("--isolation thread", "shm", "exact"),
+        ("--isolation thread --mode ring", "queues", "ring"),
+    ] {
+        let run = bench(&format!("collectives --ranks 3 --op all --sizes 12KiB --samples 4 {how}"));
+        run.succeeded();
+        let operations: Vec<&str> = run.lines.iter().map(|line| line["op"].as_str().unwrap()).collect();
+        assert_eq!(
+            operations,
+            ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "copy"]
+        );
+        for line in &run.lines {
+            assert_eq!((&line["backend"], &line["mode"]), (&backend.into(), &mode.into()), "{how}");
+            let barrier = line["op"] == "barrier";
+            assert_eq!((line["bus_gb_s"].is_null(), line["bytes"] == 0), (barrier, barrier), "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_limit_of_the_memory_stands_beside_an_all_reduce() {
+    let run = bench("collectives --op all --sizes 64KiB --samples 5 --limit");
+    run.succeeded();
+    for line in &run.lines {
+        let limited = keys(line).len() == KEYS.len() + 3;
+        assert_eq!(limited, line["op"] == "all_reduce", "{line}");
+        if limited {
+            let share = number(line, "limit_us") / number(line, "median_us");
+            assert!(share > 0.0 && (number(line, "of_limit") - share).abs() < 1e-9, "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_table_for_people_has_units_and_a_row_for_each_size() {
+    let folder = folder();
+    let (run, text) =
+        output(folder.path(), "bench collectives --from 4KiB --to 16KiB --factor 2 --samples 2");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("2 processes on ") && lines[0].contains("shared memory, exact"), "{text}");
+    assert!(["size", "median us", "bus GB/s"].iter().all(|name| lines[1].contains(name)), "{text}");
+    let sizes: Vec<&str> = lines[2..].iter().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    assert_eq!(sizes, ["4KiB", "8KiB", "16KiB"]);
+    assert!(lines[1..].iter().all(|line| line.len() == lines[1].len()), "the columns are aligned:\n{text}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_one_message_with_a_hint_and_exit_code_2() {
+    let folder = folder();
+    for (arguments, words) in [
+        ("collectives --sizes 4kib", "hint: sizes are written as in 4KiB,64KiB,16MiB"),
+        ("collectives --sizes 6", "hint: sizes are written as in"),
+        ("collectives --op all_redcue", "hint: did you mean all_reduce?"),
+        ("collectives --mode rings", "hint: did you mean ring?"),
+        ("collectives --ranks 0", "hint: give a number from 1 to 256"),
+        ("collectives --ranks 200 --sizes 16GiB", "hint: give a smaller --to"),
+        ("collectives --from 1MiB --to 4KiB", "hint: give the smaller size first"),
+    ] {
+        let (run, text) = output(folder.path(), &format!("bench {arguments}"));
+        assert_eq!((run.code, text.as_str()), (Some(2), ""), "{arguments}: {}", run.stderr);
+        assert!(run.stderr.contains(words), "{arguments}: {}", run.stderr);
+        assert_eq!(run.stderr.matches("error: ").count(), 1, "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_measurement_with_exit_code_1_and_its_number() {
+    let folder = folder();
+    let mut command = dtrain(folder.path(), "bench collectives --ranks 3 --sizes 4KiB --samples 100000");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut head = String::new();
+    // Its first lines are written before a rank is started.
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut head).unwrap();
+    let ranks = loop {
+        let ranks = children(child.id());
+        if ranks.len() == 3 {
+            break ranks;
+        }
+        assert!(child.try_wait().unwrap().is_none(), "it ended before anybody was killed");
+        std::thread::yield_now();
+    };
+    try_kill(ranks[1]);
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("was cut short by rank 1") && said.contains("hint: "), "{said}");
+    wait_until_gone(&ranks);
+    assert!(ranks.iter().all(|rank| !lives(*rank)));
+}
+
+#[test]
+fn a_rank_of_a_benchmark_is_not_for_people() {
+    let folder = folder();
+    let (run, _) = output(folder.path(), "bench-rank --rank 0 --parent 1 {}");
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("hint: "), "{}", run.stderr);
+}
+
+#[test]
+fn scaling_trains_on_one_rank_and_on_more_with_the_batch_of_a_rank_or_of_a_step_fixed() {
+    let run = bench("scaling --work mlp --ranks 2 --seconds 1");
+    run.succeeded();
+    let of = |key: &str| -> Vec<String> { run.lines.iter().map(|line| line[key].to_string()).collect() };
+    assert_eq!(of("scaling"), ["\"weak\"", "\"weak\"", "\"strong\"", "\"strong\""]);
+    assert_eq!(of("ranks"), ["1", "2", "1", "2"]);
+    assert_eq!(of("global_batch"), ["128", "256", "256", "256"]);
+    for line in &run.lines {
+        assert_eq!(
+            keys(line),
+            [
+                "scaling",
+                "work",
+                "ranks",
+                "threads",
+                "cores",
+                "micro_batches",
+                "global_batch",
+                "samples_per_second",
+                "speed_up",
+                "efficiency",
+                "computing",
+                "reducing",
+                "other",
+                "steps",
+                "peak_rss_mb",
+            ]
+        );
+        let efficiency = number(line, "speed_up") / number(line, "ranks");
+        assert!((number(line, "efficiency") - efficiency).abs() < 1e-9, "{line}");
+        let shares = ["computing", "reducing", "other"].map(|key| number(line, key));
+        assert!(shares.iter().all(|share| (0.0..=1.5).contains(share)), "{line}");
+        assert!(shares[0] > 0.0 && number(line, "samples_per_second") > 1.0, "{line}");
+    }
+    assert_eq!((number(&run.lines[0], "speed_up"), number(&run.lines[2], "speed_up")), (1.0, 1.0));
+}
