@@ -41,6 +41,8 @@ struct Measure {
     work: Work,
     ranks: u32,
     threads: u32,
+    /// Of each rank.
+    micro_batches: u32,
     steps: u64,
     run_dir: PathBuf,
 }
@@ -51,6 +53,12 @@ struct Measure {
 pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
     let work = Work::ALL.into_iter().find(|work| work.name() == arguments.work);
     let work = work.ok_or_else(|| CliError::usage(format!("there is no workload {}", arguments.work)))?;
+    if !work.batch().is_multiple_of(arguments.micro_batches as usize) {
+        let (batch, wanted) = (work.batch(), arguments.micro_batches);
+        let message =
+            format!("a batch of {batch} samples cannot be cut into {wanted} micro-batches of one size");
+        return Err(CliError::usage(message));
+    }
     let scratch = std::env::temp_dir().join(format!("dtrain-bench-{}", std::process::id()));
     let measured = measure(work, arguments, &scratch);
     // Nothing in it is of use to anyone; what cannot be removed is in the system's temporary folder.
@@ -62,6 +70,7 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
             "work": work.name(),
             "ranks": arguments.ranks,
             "threads": arguments.threads,
+            "micro_batches": arguments.micro_batches,
             "samples_per_second": rate,
             "peak_rss_mb": peak,
             "steps": figures.steps,
@@ -69,7 +78,10 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
         println!("{line}");
     } else {
         let (ranks, threads) = (arguments.ranks, arguments.threads);
-        println!("{} ranks {ranks} threads {threads} samples/s {rate:.1} rss {peak:.0} MiB", work.name());
+        let (name, micro) = (work.name(), arguments.micro_batches);
+        println!(
+            "{name} ranks {ranks} threads {threads} micro-batches {micro} samples/s {rate:.1} rss {peak:.0} MiB"
+        );
     }
     Ok(())
 }
@@ -79,6 +91,7 @@ fn measure(work: Work, arguments: &BenchStep, scratch: &Path) -> Result<(f64, Fi
         work,
         ranks: arguments.ranks,
         threads: arguments.threads,
+        micro_batches: arguments.micro_batches,
         steps,
         run_dir: scratch.join(name),
     };
@@ -159,22 +172,22 @@ fn timeouts() -> Timeouts {
 
 impl Measure {
     fn welcome(&self) -> String {
-        let Self { work, ranks, threads, steps, run_dir } = self;
-        format!("{MARK}{} {ranks} {threads} {steps} {}", work.name(), run_dir.display())
+        let Self { work, ranks, threads, micro_batches, steps, run_dir } = self;
+        format!("{MARK}{} {ranks} {threads} {micro_batches} {steps} {}", work.name(), run_dir.display())
     }
 
     fn read(welcome: &str) -> Option<Self> {
-        let mut words = welcome.strip_prefix(MARK)?.splitn(5, ' ');
+        let mut words = welcome.strip_prefix(MARK)?.splitn(6, ' ');
         let name = words.next()?;
         let work = Work::ALL.into_iter().find(|work| work.name() == name)?;
         let (ranks, threads) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (steps, run_dir) = (words.next()?.parse().ok()?, words.next()?.into());
-        Some(Self { work, ranks, threads, steps, run_dir })
+        let (micro_batches, steps) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Self { work, ranks, threads, micro_batches, steps, run_dir: words.next()?.into() })
     }
 
     fn plan(&self) -> BatchPlan {
-        let micro = self.work.batch() as u32;
-        let global = micro * self.ranks;
+        let micro = self.work.batch() as u32 / self.micro_batches;
+        let global = self.work.batch() as u32 * self.ranks;
         BatchPlan::new(SEED, global.into(), global, micro).expect("the peers' batches are not empty")
     }
 
@@ -191,7 +204,9 @@ impl Measure {
     fn replica(&self) -> Result<ModelReplica<Cpu>, String> {
         let device = Cpu::new(CpuOptions { isa: Isa::best(), threads: self.threads as usize });
         let device = device.map_err(|error| error.to_string())?;
-        let model = self.work.model(&device).map_err(|error| error.to_string())?;
+        let (plan, rows) = (self.plan(), self.plan().micro_batch() as usize);
+        let model = self.work.model_in_groups(&device, rows, plan.micro_batches());
+        let model = model.map_err(|error| error.to_string())?;
         let replica = ModelReplica::new(device, model, self.work.optimizer(), SEED);
         let mut replica = replica.map_err(|error| error.to_string())?;
         let mut state = replica.state().clone();
