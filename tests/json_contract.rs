@@ -379,16 +379,19 @@ fn a_reader_that_closes_its_end_has_seen_enough_and_the_run_goes_on() {
 #[test]
 fn the_benchmark_of_a_step_prints_one_object_with_its_keys() {
     let folder = folder();
-    for (work, ranks) in [("mlp", 2), ("gpt", 1), ("cnn", 1)] {
-        let how = format!("bench step --work {work} --ranks {ranks} --threads 1 --seconds 1 --json");
+    for (work, ranks, micro_batches) in [("mlp", 2, 1), ("gpt", 1, 1), ("cnn", 1, 8)] {
+        let mut how = format!("bench step --work {work} --ranks {ranks} --threads 1 --seconds 1 --json");
+        if micro_batches > 1 {
+            how += &format!(" --micro-batches {micro_batches}");
+        }
         let bench = finish(dtrain(folder.path(), &how));
         bench.succeeded();
         let last = bench.lines.last().expect("a line");
         assert_eq!(bench.lines.len(), 1, "{:?}", bench.lines);
         has(last, &[("samples_per_second", Is::Number), ("peak_rss_mb", Is::Number)]);
         assert_eq!(
-            (&last["work"], &last["ranks"], &last["threads"]),
-            (&work.into(), &ranks.into(), &1.into())
+            (&last["work"], &last["ranks"], &last["threads"], &last["micro_batches"]),
+            (&work.into(), &ranks.into(), &1.into(), &micro_batches.into())
         );
         assert!(
             last["samples_per_second"].as_f64() > Some(1.0) && last["peak_rss_mb"].as_f64() > Some(1.0),

@@ -33,7 +33,7 @@ impl Scaling {
         }
     }
 
-    fn micro_batches(self, ranks: u32, all: &[u32]) -> u32 {
+    fn batches(self, ranks: u32, all: &[u32]) -> u32 {
         match self {
             Self::Weak => ranks,
             Self::Strong => equal_shares(all),
@@ -75,8 +75,8 @@ pub fn run(arguments: &BenchScaling) -> Result<(), CliError> {
     for scaling in scalings {
         let mut alone = None;
         for ranks in &worlds {
-            let micro_batches = scaling.micro_batches(*ranks, &worlds);
-            let question = Question { work, ranks: *ranks, threads, micro_batches, seconds };
+            let batches = scaling.batches(*ranks, &worlds);
+            let question = Question { work, ranks: *ranks, threads, batches, micro_batches: 1, seconds };
             let answer = ask(&question)?;
             let row = Row { scaling, question, alone: *alone.get_or_insert(answer.rate), answer, cores };
             if output.json { print_json(&row.json())? } else { print(&row.text())? }
@@ -98,7 +98,7 @@ struct Row {
 
 impl Row {
     fn global_batch(&self) -> u64 {
-        u64::from(self.question.micro_batches) * self.question.work.batch() as u64
+        u64::from(self.question.batches) * self.question.work.batch() as u64
     }
 
     fn speed_up(&self) -> f64 {
@@ -119,14 +119,14 @@ impl Row {
     }
 
     fn json(&self) -> serde_json::Value {
-        let Question { work, ranks, threads, micro_batches, .. } = self.question;
+        let Question { work, ranks, threads, batches, .. } = self.question;
         json!({
             "scaling": self.scaling.name(),
             "work": work.name(),
             "ranks": ranks,
             "threads": threads,
             "cores": self.cores,
-            "micro_batches": micro_batches,
+            "micro_batches": batches,
             "global_batch": self.global_batch(),
             "samples_per_second": self.answer.rate,
             "speed_up": self.speed_up(),

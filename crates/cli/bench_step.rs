@@ -41,7 +41,9 @@ struct Measure {
     work: Work,
     ranks: u32,
     threads: u32,
-    /// Of all ranks together, in a step.
+    /// The peers' batches in a global batch.
+    batches: u32,
+    /// Micro-batches that each of them is cut into.
     micro_batches: u32,
     steps: u64,
     run_dir: PathBuf,
@@ -56,7 +58,9 @@ pub struct Question {
     pub ranks: u32,
     /// Compute threads of a rank.
     pub threads: u32,
-    /// Micro-batches of all ranks together, in a step; each is the peers' batch.
+    /// The peers' batches in a global batch.
+    pub batches: u32,
+    /// Micro-batches that each of them is cut into.
     pub micro_batches: u32,
     /// How long to measure. *Units*: seconds.
     pub seconds: u32,
@@ -80,8 +84,15 @@ pub struct Answer {
 /// *Errors*: the run failed.
 pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
     let work = work(&arguments.work)?;
-    let BenchStep { ranks, threads, seconds, .. } = *arguments;
-    let answer = ask(&Question { work, ranks, threads, micro_batches: ranks, seconds })?;
+    let BenchStep { ranks, threads, micro_batches, seconds, .. } = *arguments;
+    if !work.batch().is_multiple_of(micro_batches as usize) {
+        let batch = work.batch();
+        let message = format!(
+            "a batch of {batch} samples cannot be cut into {micro_batches} micro-batches of one size"
+        );
+        return Err(CliError::usage(message));
+    }
+    let answer = ask(&Question { work, ranks, threads, batches: ranks, micro_batches, seconds })?;
     let Answer { rate, figures, .. } = answer;
     let peak = figures.peak_rss as f64 / (1024.0 * 1024.0);
     if arguments.output.json {
@@ -89,6 +100,7 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
             "work": work.name(),
             "ranks": arguments.ranks,
             "threads": arguments.threads,
+            "micro_batches": arguments.micro_batches,
             "samples_per_second": rate,
             "peak_rss_mb": peak,
             "steps": figures.steps,
@@ -96,7 +108,10 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
         println!("{line}");
     } else {
         let (ranks, threads) = (arguments.ranks, arguments.threads);
-        println!("{} ranks {ranks} threads {threads} samples/s {rate:.1} rss {peak:.0} MiB", work.name());
+        let (name, micro) = (work.name(), arguments.micro_batches);
+        println!(
+            "{name} ranks {ranks} threads {threads} micro-batches {micro} samples/s {rate:.1} rss {peak:.0} MiB"
+        );
     }
     Ok(())
 }
@@ -121,14 +136,14 @@ pub fn ask(question: &Question) -> Result<Answer, CliError> {
 }
 
 fn measure(question: &Question, scratch: &Path) -> Result<Answer, CliError> {
-    let Question { work, ranks, threads, micro_batches, seconds } = *question;
+    let Question { work, ranks, threads, batches, micro_batches, seconds } = *question;
     let of = |name: &str, steps| {
         let run_dir = scratch.join(name);
-        Measure { work, ranks, threads, micro_batches, steps, run_dir }
+        Measure { work, ranks, threads, batches, micro_batches, steps, run_dir }
     };
     // A short run tells how many steps fill the time.
     let short = session(&of("short", 2 * WARM_UP))?;
-    let samples = f64::from(micro_batches) * work.batch() as f64;
+    let samples = f64::from(batches) * work.batch() as f64;
     let steps = (f64::from(seconds) * short.rate / samples).ceil() as u64 + WARM_UP;
     session(&of("long", steps.max(3 * WARM_UP)))
 }
@@ -205,22 +220,24 @@ fn timeouts() -> Timeouts {
 
 impl Measure {
     fn welcome(&self) -> String {
-        let Self { work, ranks, threads, micro_batches, steps, run_dir } = self;
-        format!("{MARK}{} {ranks} {threads} {micro_batches} {steps} {}", work.name(), run_dir.display())
+        let Self { work, ranks, threads, batches, micro_batches, steps, run_dir } = self;
+        let (name, run_dir) = (work.name(), run_dir.display());
+        format!("{MARK}{name} {ranks} {threads} {batches} {micro_batches} {steps} {run_dir}")
     }
 
     fn read(welcome: &str) -> Option<Self> {
-        let mut words = welcome.strip_prefix(MARK)?.splitn(6, ' ');
+        let mut words = welcome.strip_prefix(MARK)?.splitn(7, ' ');
         let name = words.next()?;
         let work = Work::ALL.into_iter().find(|work| work.name() == name)?;
         let (ranks, threads) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (micro_batches, steps) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        Some(Self { work, ranks, threads, micro_batches, steps, run_dir: words.next()?.into() })
+        let (batches, micro_batches) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (steps, run_dir) = (words.next()?.parse().ok()?, words.next()?.into());
+        Some(Self { work, ranks, threads, batches, micro_batches, steps, run_dir })
     }
 
     fn plan(&self) -> BatchPlan {
-        let micro = self.work.batch() as u32;
-        let global = micro * self.micro_batches;
+        let micro = self.work.batch() as u32 / self.micro_batches;
+        let global = self.work.batch() as u32 * self.batches;
         BatchPlan::new(SEED, global.into(), global, micro).expect("the peers' batches are not empty")
     }
 
@@ -237,7 +254,9 @@ impl Measure {
     fn replica(&self) -> Result<ModelReplica<Cpu>, String> {
         let device = Cpu::new(CpuOptions { isa: Isa::best(), threads: self.threads as usize });
         let device = device.map_err(|error| error.to_string())?;
-        let model = self.work.model(&device).map_err(|error| error.to_string())?;
+        let (plan, rows) = (self.plan(), self.plan().micro_batch() as usize);
+        let model = self.work.model_in_groups(&device, rows, plan.micro_batches());
+        let model = model.map_err(|error| error.to_string())?;
         let replica = ModelReplica::new(device, model, self.work.optimizer(), SEED);
         let mut replica = replica.map_err(|error| error.to_string())?;
         let mut state = replica.state().clone();

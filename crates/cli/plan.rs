@@ -7,7 +7,7 @@ use crate::config::{
     Shape,
 };
 use crate::error::CliError;
-use crate::gpus::OnGpus;
+use crate::gpus::{Chosen, OnGpus};
 use dtrain_checkpoint::{InitError, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
 use dtrain_cuda::CudaDevice;
@@ -155,21 +155,36 @@ impl Plan {
         }
     }
 
-    /// A replica with its first parameters on a device of its own.
+    /// A replica with its first parameters on a CPU of its own, which takes several micro-batches at once.
     ///
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
     /// that does not fit the model.
     pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
+        self.replica_in_groups(self.batches.micro_batches())
+    }
+
+    /// The same, with the memory that a rank on these devices takes: GPUs take one micro-batch at a time.
+    ///
+    /// *Errors*: as [`Plan::replica`].
+    pub fn replica_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
+        match chosen {
+            Chosen::Cpu { .. } => self.replica(),
+            Chosen::Gpus { .. } => self.replica_in_groups(1),
+        }
+    }
+
+    fn replica_in_groups(&self, most: u32) -> Result<ModelReplica<Cpu>, CliError> {
         let config = &self.config;
         let isa = Isa::parse(config.isa.name())
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
         let options = CpuOptions { isa, threads: config.world.threads as usize };
         let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
-        let chain = match (&config.model, self.own) {
-            (Model::Own { .. }, Some(own)) => (own.model)(&self.spec),
-            _ => self.chain().map_err(|error| self.misfit(&error))?,
+        let chain = || match (&config.model, self.own) {
+            (Model::Own { .. }, Some(own)) => Ok((own.model)(&self.spec)),
+            _ => self.chain(),
         };
-        let model = self.model(&device, chain)?;
+        let model = dtrain_engine::Model::in_groups(&device, chain, self.input_shape(), self.loss()?, most);
+        let model = model.map_err(|error| self.misfit(&error))?;
         let replica = ModelReplica::new(device, model, self.optimizer(), config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         self.complete(&mut replica)?;

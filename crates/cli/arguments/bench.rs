@@ -41,6 +41,9 @@ pub struct BenchStep {
     /// Compute threads of a rank
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
+    /// Micro-batches that each rank's batch is cut into
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub micro_batches: u32,
     /// Seconds to measure
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 /// A rank's end of what carries the floats: the backends of training.
 pub enum Way {
-    Shared(ShmBackend),
-    Queues(HostBackend<MemoryTransport>),
+    Shared(Box<ShmBackend>),
+    Queues(Box<HostBackend<MemoryTransport>>),
 }
 
 impl Way {
     pub fn backend(&mut self) -> &mut dyn Backend {
         match self {
-            Self::Shared(backend) => backend,
-            Self::Queues(backend) => backend,
+            Self::Shared(backend) => &mut **backend,
+            Self::Queues(backend) => &mut **backend,
         }
     }
 }

@@ -96,7 +96,7 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     let timeouts = Timeouts::derive(config.world.detect).map_err(|error| foreign(error.to_string()))?;
     let chosen = choose_here(&config)?;
     let plan = Plan::open(&config, None)?;
-    let replica = plan.replica()?;
+    let replica = plan.replica_as_on(&chosen)?;
     chosen.has_room(&config, replica.memory().total())?;
     let voice = Voice::new(arguments.train.output.quiet);
     chosen.prepare(&config, |words| voice.say(words))?;

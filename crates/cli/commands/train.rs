@@ -41,7 +41,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     let several = if hosts.is_some() { Hosts::Several } else { Hosts::One };
     let carrier = Carrier::choose(&request.config, several)?;
     let mut plan = Plan::open(&request.config, own)?;
-    let mut replica = plan.replica()?;
+    let mut replica = plan.replica_as_on(&chosen)?;
     let voice = Voice::new(arguments.output.quiet);
     chosen.cuda().map_or(Ok(()), |_| plan.check_device())?;
     chosen.has_room(&plan.config, replica.memory().total())?;
@@ -55,7 +55,10 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     };
     let run = make_folder(&request.place)?;
     let begun = match &request.start {
-        Start::Fork { from, checkpoint } => fork(&mut plan, &mut replica, &run, (from, *checkpoint)),
+        Start::Fork { from, checkpoint } => fork(&mut plan, &run, (from, *checkpoint)).and_then(|()| {
+            replica = plan.replica_as_on(&chosen)?;
+            Ok(())
+        }),
         Start::Fresh | Start::Resume(_) => Ok(()),
     };
     if let Err(error) = begun.and_then(|()| write_config(&run, &plan, &request.place)) {
@@ -158,12 +161,7 @@ fn write_config(run: &RunFolder, plan: &Plan, place: &Place) -> Result<(), CliEr
 
 /// Begins a new run with the parameters and running statistics of a checkpoint of another one. They become a file of
 /// the new run, named by its configuration: so it stands on its own. Optimizer state and steps begin anew.
-fn fork(
-    plan: &mut Plan,
-    replica: &mut ModelReplica<Cpu>,
-    run: &RunFolder,
-    (from, id): (&RunFolder, CheckpointId),
-) -> Result<(), CliError> {
+fn fork(plan: &mut Plan, run: &RunFolder, (from, id): (&RunFolder, CheckpointId)) -> Result<(), CliError> {
     let shown = format!("checkpoint {id} of {}", from.path.display());
     let fail = |error: &(dyn std::error::Error + 'static)| {
         CliError::failed(format!("cannot fork {shown}")).because(error)
@@ -173,7 +171,6 @@ fn fork(
     let file = folder.join(INITIAL);
     dtrain_checkpoint::export(&checkpoint, &file).map_err(|error| fail(&error))?;
     plan.config = plan.config.starting_from(&file);
-    *replica = plan.replica()?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-/// How many micro-batches may lie ready or be in work for each worker. Two let a worker go on while its last
+/// How many micro-batches may lie ready or be in work for each worker at least. Two let a worker go on while its last
 /// batch waits.
 pub const QUEUE_PER_WORKER: usize = 2;
 
@@ -75,7 +75,16 @@ impl Loader {
     ///
     /// *Errors*: a thread cannot be started. *Panics* if `share.from` is 0, the state before the first step.
     pub fn start(feed: Feed, share: Share, workers: usize) -> Result<Self, DataError> {
-        let depth = (workers * QUEUE_PER_WORKER).max(1);
+        Self::reading_ahead(feed, share, workers, 1)
+    }
+
+    /// The same for a consumer that takes `group` micro-batches at a stretch and then none for a while: so many may lie
+    /// ready, however few the workers are.
+    ///
+    /// *Errors* and *panics*: as [`Loader::start`].
+    pub fn reading_ahead(feed: Feed, share: Share, workers: usize, group: usize) -> Result<Self, DataError> {
+        // Without a worker nothing is read ahead.
+        let depth = if workers == 0 { 1 } else { (workers * QUEUE_PER_WORKER).max(group) };
         // One more than the queue holds, for the batch that the consumer is computing on.
         let free = (0..=depth).map(|_| feed.batch()).collect();
         let state = State {

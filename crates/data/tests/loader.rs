@@ -235,6 +235,23 @@ fn workers_read_ahead_up_to_the_queue_and_no_further() {
     assert_eq!(*reads.0.lock().unwrap(), depth);
 }
 
+#[test]
+fn one_worker_reads_a_whole_group_ahead_and_no_further() {
+    let reads = Arc::new((Mutex::new(0), Condvar::new()));
+    let feed = feed(Counted(Arc::clone(&reads)), 10, 1);
+    let mut loader = Loader::reading_ahead(feed, share((0, 10), 1, 100), 1, 8).unwrap();
+    for (wanted, taken) in [(8, 8), (16, 0)] {
+        let full = reads.1.wait_while(reads.0.lock().unwrap(), |reads| *reads < wanted).unwrap();
+        drop(full);
+        // The group is taken at a stretch, each batch given back at once.
+        for _ in 0..taken {
+            loader.next_batch().unwrap().expect("there are a thousand");
+        }
+    }
+    drop(loader);
+    assert_eq!(*reads.0.lock().unwrap(), 16);
+}
+
 /// Breaks its own promise in one way.
 struct Liar(u8);
 

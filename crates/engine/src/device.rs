@@ -253,6 +253,20 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// `C = A B` or `C += A B`; see [`Product`]. *Order*: K in blocks of 512 from zero, each in order by fused
     /// multiply-add, blocks added in order; so a row's bits do not depend on the number of rows.
     fn product(&self, shape: &Product, a: Self::Ref<'_>, b: Self::Ref<'_>, c: Self::Mut<'_>);
+    /// `C = A B` as a tree of sums: `k` is cut into leaves of `leaf` terms (the last may have fewer), each is summed as
+    /// [`Device::product`] does it, and leaves are added in the order of the reduction tree. The weight gradient of
+    /// several micro-batches. A device that takes one at a time never gets more than one leaf.
+    fn product_of_leaves(
+        &self,
+        shape: &Product,
+        leaf: usize,
+        a: Self::Ref<'_>,
+        b: Self::Ref<'_>,
+        c: Self::Mut<'_>,
+    ) {
+        assert!(leaf >= shape.k, "this device takes one micro-batch at a time");
+        self.product(shape, a, b, c);
+    }
     /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
     #[allow(clippy::too_many_arguments)]
     fn linear(
@@ -267,6 +281,11 @@ pub trait Device: Send + Sync + Sized + 'static {
     );
     /// `sums[width] = sum over rows of x[rows, width]`, in row order within fixed blocks of rows.
     fn column_sums(&self, shape: Rows, x: Self::Ref<'_>, sums: Self::Mut<'_>);
+    /// The same as a tree of sums over leaves of `leaf` rows, see [`Device::product_of_leaves`].
+    fn column_sums_of_leaves(&self, shape: Rows, leaf: usize, x: Self::Ref<'_>, sums: Self::Mut<'_>) {
+        assert!(leaf >= shape.rows, "this device takes one micro-batch at a time");
+        self.column_sums(shape, x, sums);
+    }
 
     /// Convolution with bias and activation. `scratch` has [`Device::conv2d_scratch`] elements.
     #[allow(clippy::too_many_arguments)]

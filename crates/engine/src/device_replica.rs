@@ -116,6 +116,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// *Errors*: options of the optimizer that make no sense; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         optimizer.check()?;
+        assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let layout = model.layout();
         let state = StateShape {
             parameters: layout.parameters,
@@ -234,7 +235,8 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
             all: D::take(&mut passes.gradient),
             watch: None,
         };
-        let sums = passes::train(model, &pass, room, x, targets, to);
+        let mut sums = LossSums::default();
+        passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
         device.fetch(&passes.gradient, gradient)?;
         Ok(Figures { sums, samples: batch.rows as u64 })
     }

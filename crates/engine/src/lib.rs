@@ -22,6 +22,7 @@ pub mod optimizer;
 mod passes;
 pub mod replica;
 pub mod schedule;
+mod stack;
 pub mod stage;
 pub mod stages;
 pub mod state;

@@ -59,6 +59,11 @@ impl Loss {
         }
     }
 
+    /// Whether targets are class ids; otherwise they are values in the shape of the outputs.
+    pub(crate) fn takes_classes(&self) -> bool {
+        matches!(self, Self::CrossEntropy { .. })
+    }
+
     /// Whether targets fit: their kind, their number, and each class id.
     ///
     /// *Errors*: [`EngineError::Kind`], [`EngineError::Length`], [`EngineError::Target`].

@@ -21,11 +21,59 @@ pub struct Model<D: Device> {
     plan: ArenaPlan,
 }
 
+/// The most bytes that the activations of stacked micro-batches may take; a single one may take more.
+const STACKED_BYTES: usize = 128 << 20;
+/// Rows of the loss beyond which products gain nothing from more.
+const STACKED_ROWS: usize = 1024;
+
 impl<D: Device> Model<D> {
     /// Plans `stages` for micro-batches of at most `input.rows()` samples, and checks that the loss fits.
     ///
     /// *Errors*: [`EngineError::Stage`] names the stage that does not fit its input; [`Loss::check`].
-    pub fn new(device: &D, mut stages: Chain<D>, input: Shape, loss: Loss) -> Result<Self, EngineError> {
+    pub fn new(device: &D, stages: Chain<D>, input: Shape, loss: Loss) -> Result<Self, EngineError> {
+        Self::for_passes_over(1, device, stages, input, loss)
+    }
+
+    /// The same, planned for passes over as many as `most` micro-batches at once: over fewer where so many would need
+    /// more memory than 128 MiB, or have more rows than are of use. Bits do not depend on it.
+    ///
+    /// `stages` makes the model's stages: once to see what they need and, if several fit, once for them.
+    ///
+    /// *Order*: how many it comes to is a function of the arguments alone. *Errors*: as [`Model::new`], and those of
+    /// `stages`.
+    pub fn in_groups(
+        device: &D,
+        mut stages: impl FnMut() -> Result<Chain<D>, EngineError>,
+        input: Shape,
+        loss: Loss,
+        most: u32,
+    ) -> Result<Self, EngineError> {
+        let one = Self::new(device, stages()?, input.clone(), loss.clone())?;
+        let group = one.group_that_fits(most as usize);
+        if group == 1 {
+            return Ok(one);
+        }
+        Self::for_passes_over(group, device, stages()?, input, loss)
+    }
+
+    /// A power of two, so that groups are subtrees of every root, or all there are.
+    fn group_that_fits(&self, most: usize) -> usize {
+        let rows = self.loss_rows(self.input.rows());
+        let elements = self.plan.saved
+            + self.plan.scratch
+            + 2 * rows.rows * rows.width
+            + self.input.rows() * self.input.per_row();
+        let fits = (STACKED_BYTES / (4 * elements).max(1)).min(STACKED_ROWS / rows.rows.max(1)).max(1);
+        if fits >= most { most.max(1) } else { 1 << fits.ilog2() }
+    }
+
+    fn for_passes_over(
+        group: usize,
+        device: &D,
+        mut stages: Chain<D>,
+        input: Shape,
+        loss: Loss,
+    ) -> Result<Self, EngineError> {
         if input.rows() == 0 {
             return Err(EngineError::Rows { rows: 0, planned: 0 });
         }
@@ -34,8 +82,10 @@ impl<D: Device> Model<D> {
             return Err(EngineError::Stage { stage: "model".into(), kind: "chain", reason });
         }
         let mut plan = ArenaPlan::default();
+        plan.group = group;
         let output = stages
-            .plan_stages(device, &input, &mut plan)
+            .plan_stages(device, &input.with_rows(input.rows() * group), &mut plan)
+            .map(|output| output.with_rows(input.rows()))
             .map_err(|(stage, kind, reason)| EngineError::Stage { stage, kind, reason })?;
         let width = output.width().map_err(EngineError::Loss)?;
         loss.check(width)?;
@@ -59,6 +109,12 @@ impl<D: Device> Model<D> {
     #[must_use]
     pub fn output(&self) -> &Shape {
         &self.output
+    }
+
+    /// How many micro-batches a pass can go over.
+    #[must_use]
+    pub fn group(&self) -> usize {
+        self.plan.group
     }
 
     /// What a pass needs of memory and of its micro-batch.

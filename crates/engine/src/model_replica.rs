@@ -1,7 +1,7 @@
 //! A replica of a model made of stages, in the host's memory.
 //!
-//! All its memory is taken when it is made: the state, the arena of activations, and two buffers at the loss. A
-//! step allocates nothing.
+//! All its memory is taken when it is made: the state, the arena of activations, two buffers at the loss, and the batches
+//! of a group where it takes several micro-batches at once. A step allocates nothing.
 
 use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
 use crate::device::{HostDevice, LossSums, Rows};
@@ -13,7 +13,8 @@ use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Reduced, Room, Training};
 use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo, Watch};
-use crate::stage::{Input, Mode};
+use crate::stack::{Side, Stack};
+use crate::stage::{Input, Mode, Shape};
 use crate::state::{State, StateShape};
 use dtrain_types::{MicroBatch, Seed, Step};
 use std::ops::Range;
@@ -31,6 +32,9 @@ pub struct ModelReplica<D: HostDevice> {
     outputs: Flat,
     gradient: Flat,
     best: Vec<u32>,
+    /// None where micro-batches are taken one at a time.
+    stack: Option<Stack>,
+    losses: Vec<LossSums>,
     watch: Option<Box<dyn Watch>>,
 }
 
@@ -48,7 +52,7 @@ impl<D: HostDevice> ModelReplica<D> {
         };
         let mut state = State::zeros(shape);
         layout.initialise(seed, &mut state);
-        let rows = model.loss_rows(model.input().rows());
+        let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         Ok(Self {
             runs: optimizer.runs(layout),
@@ -57,6 +61,8 @@ impl<D: HostDevice> ModelReplica<D> {
             outputs: Flat::zeros(outputs),
             gradient: Flat::zeros(outputs),
             best: vec![0; rows.rows],
+            stack: (model.group() > 1).then(|| stack(&model)),
+            losses: vec![LossSums::default(); model.group()],
             watch: None,
             device,
             model,
@@ -87,6 +93,22 @@ impl<D: HostDevice> ModelReplica<D> {
         let mut room = room::<D>(state, saved, scratch, outputs);
         Ok(passes::forward(model, &pass, &mut room, lend(inputs), None))
     }
+}
+
+/// Room for the batches of a group.
+fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
+    let (group, input) = (model.group(), model.input());
+    let rows = group * input.rows();
+    let per_sample = model.loss_rows(1);
+    let inputs = match input {
+        Shape::Values { .. } => Side::values(rows, input.per_row()),
+        Shape::Tokens { .. } => Side::ids(rows, input.per_row()),
+    };
+    let targets = match model.loss.takes_classes() {
+        true => Side::ids(rows, per_sample.rows),
+        false => Side::values(rows, per_sample.rows * per_sample.width),
+    };
+    Stack::new(group, input.rows(), inputs, targets)
 }
 
 fn room<'a, D: HostDevice>(
@@ -140,8 +162,56 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
         let to = Training::<D> { outputs: &mut *d, all: gradient, watch: watch.as_deref_mut() };
-        let sums = passes::train(model, &pass, room, x, targets, to);
+        let mut sums = LossSums::default();
+        passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
         Ok(Figures { sums, samples: batch.rows as u64 })
+    }
+
+    fn group(&self) -> u32 {
+        self.model.group() as u32
+    }
+
+    fn lay(&mut self, place: usize, batch: &Batch<'_>) -> Result<(), EngineError> {
+        self.model.check_batch(batch)?;
+        self.stack.as_mut().expect("only groups of more than one are laid").lay(place, batch);
+        Ok(())
+    }
+
+    fn micro_batches(
+        &mut self,
+        step: Step,
+        first: MicroBatch,
+        gradient: &mut [f32],
+        figures: &mut [Figures],
+    ) -> Result<(), EngineError> {
+        expect_length("gradient", self.gradient_len(), gradient.len())?;
+        let Self {
+            device,
+            model,
+            seed,
+            state,
+            saved,
+            scratch,
+            outputs,
+            gradient: d,
+            stack,
+            losses,
+            watch,
+            ..
+        } = self;
+        let stack = stack.as_ref().expect("only groups of more than one are laid");
+        let batch = stack.batch(figures.len());
+        let mut pass = passes::pass(&*device, Mode::Train, *seed, (step, first), batch.rows);
+        pass.each = stack.rows()[0];
+        let room = room::<D>(state, saved, scratch, outputs);
+        let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
+        let to = Training::<D> { outputs: &mut *d, all: gradient, watch: watch.as_deref_mut() };
+        let losses = &mut losses[..figures.len()];
+        passes::train(model, &pass, room, x, targets, to, losses);
+        for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(stack.rows()) {
+            *figures = Figures { sums: *sums, samples: *rows as u64 };
+        }
+        Ok(())
     }
 
     fn watch(&mut self, watch: Box<dyn Watch>) {
@@ -214,7 +284,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         MemoryTable::of(&BufferLengths {
             state: self.state_shape(),
             gradient: self.gradient_len(),
-            activations: self.saved.len() + self.outputs.len(),
+            activations: self.saved.len() + self.outputs.len() + self.stack.as_ref().map_or(0, Stack::len),
             scratch: self.scratch.len() + self.gradient.len(),
         })
     }

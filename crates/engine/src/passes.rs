@@ -53,10 +53,10 @@ pub(crate) fn pass<'a, D: Device>(
     place: (Step, MicroBatch),
     rows: usize,
 ) -> Pass<'a, D> {
-    Pass { device, mode, seed, step: place.0, micro_batch: place.1, rows }
+    Pass { device, mode, seed, step: place.0, micro_batch: place.1, rows, each: rows }
 }
 
-/// Forward, loss, backward.
+/// Forward, loss, backward: over one micro-batch, or over all that the pass has. `losses` has a place for each.
 pub(crate) fn train<D: Device>(
     model: &Model<D>,
     pass: &Pass<'_, D>,
@@ -64,15 +64,26 @@ pub(crate) fn train<D: Device>(
     x: Input<'_, D>,
     targets: Input<'_, D>,
     to: Training<'_, D>,
-) -> LossSums {
+    losses: &mut [LossSums],
+) {
+    assert!(pass.micro_batches() == losses.len() && losses.len() <= model.group(), "{} losses", losses.len());
     let shape = model.loss_rows(pass.rows);
     let length = shape.rows * shape.width;
     let (mut grads, sums) = D::split_mut(to.all, model.layout().parameters);
     let mut d = to.outputs;
     forward(model, pass, &mut room, x.shorter(), Some(sums));
-    let gradient = Some(D::part_mut(&mut d, 0..length));
-    let y = D::part(D::read(&room.outputs), 0..length);
-    let sums = model.loss.of(pass.device, shape, y, targets, gradient);
+    for (place, sums) in losses.iter_mut().enumerate() {
+        let (_, rows) = pass.alone(place);
+        let (before, own) = (model.loss_rows(rows.start).rows, model.loss_rows(rows.len()));
+        let flat = before * own.width..(before + own.rows) * own.width;
+        let targets = match targets {
+            Input::Ids(_) => targets.part(before..before + own.rows),
+            Input::Values(_) => targets.part(flat.clone()),
+        };
+        let gradient = Some(D::part_mut(&mut d, flat.clone()));
+        let y = D::part(D::read(&room.outputs), flat);
+        *sums = model.loss.of(pass.device, own, y, targets, gradient);
+    }
     if let Some(watch) = to.watch {
         watch.backward_begins();
     }
@@ -87,7 +98,6 @@ pub(crate) fn train<D: Device>(
         scratch: whole::<D>(&mut room.scratch),
     };
     model.chain.backward(pass, io);
-    sums
 }
 
 /// Forward alone; the outputs then lie in the room.

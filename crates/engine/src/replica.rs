@@ -72,6 +72,9 @@ pub trait Watch: Send {
 /// Life of a step: for each of its micro-batches [`Replica::micro_batch`] fills a buffer of
 /// [`Replica::gradient_len`] elements and [`Replica::add`] merges finished ones in tree order; after the reduction
 /// [`Replica::update`] applies the sum. None of these allocates after the first step.
+///
+/// A replica whose [`Replica::group`] is more than 1 takes several micro-batches at once: [`Replica::lay`] for each, then
+/// [`Replica::micro_batches`], which fills one buffer with the sum of all. The bits are those of one after the other.
 pub trait Replica: Send {
     /// Every tensor, and where it lies.
     fn layout(&self) -> &Layout;
@@ -101,6 +104,36 @@ pub trait Replica: Send {
     /// on: the moment would say nothing.
     fn watch(&mut self, watch: Box<dyn Watch>) {
         drop(watch);
+    }
+
+    /// How many micro-batches that follow one another it takes at once, at most: a power of two, or as many as any
+    /// rank can have.
+    fn group(&self) -> u32 {
+        1
+    }
+
+    /// Copies the batch of the micro-batch at `place` of the next group.
+    ///
+    /// *Errors*: a batch that does not fit the model. *Panics* if a group has no such place.
+    fn lay(&mut self, place: usize, batch: &Batch<'_>) -> Result<(), EngineError> {
+        panic!("a batch of {} rows for place {place} of a group of one", batch.rows);
+    }
+
+    /// Computes the group of micro-batches from `first` on whose batches were laid, one for each of `figures`:
+    /// overwrites `gradient` with the sum, along the reduction tree over the group, of what
+    /// [`Replica::micro_batch`] writes for each.
+    ///
+    /// *Order*: the bits are those of computing each alone. *Errors*: a gradient of another length. *Panics* if one of
+    /// them but the last had fewer rows than the model was planned for.
+    fn micro_batches(
+        &mut self,
+        step: Step,
+        first: MicroBatch,
+        gradient: &mut [f32],
+        figures: &mut [Figures],
+    ) -> Result<(), EngineError> {
+        let _ = gradient;
+        panic!("step {step}: {} micro-batches from {first} on in a group of one", figures.len());
     }
 
     /// `into += from`: the addition of the reduction tree.

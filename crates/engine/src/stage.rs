@@ -7,6 +7,7 @@
 
 use crate::device::Device;
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+use std::ops::Range;
 
 /// The shape of what flows between stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,15 @@ impl Shape {
     pub fn rows(&self) -> usize {
         match self {
             Self::Values { rows, .. } | Self::Tokens { rows, .. } => *rows,
+        }
+    }
+
+    /// The same for another number of samples.
+    #[must_use]
+    pub(crate) fn with_rows(&self, rows: usize) -> Self {
+        match self {
+            Self::Values { dims, .. } => Self::Values { rows, dims: dims.clone() },
+            Self::Tokens { time, .. } => Self::Tokens { rows, time: *time },
         }
     }
 
@@ -158,7 +168,7 @@ impl ParamLayout {
 }
 
 /// What a stage needs during a pass, in elements of f32, and of its micro-batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaPlan {
     /// Kept from the forward to the backward pass.
     pub saved: usize,
@@ -166,7 +176,16 @@ pub struct ArenaPlan {
     pub scratch: usize,
     /// The least number of rows that training needs, 0 if it does not matter.
     pub min_rows: usize,
+    /// Micro-batches of the greatest pass.
+    pub(crate) group: usize,
     sites: u32,
+}
+
+impl Default for ArenaPlan {
+    /// An empty plan for passes over one micro-batch.
+    fn default() -> Self {
+        Self { saved: 0, scratch: 0, min_rows: 0, group: 1, sites: 0 }
+    }
 }
 
 impl ArenaPlan {
@@ -182,7 +201,7 @@ impl ArenaPlan {
     /// An empty plan for a stage inside this one; call sites go on.
     #[must_use]
     pub fn inner(&self) -> Self {
-        Self { sites: self.sites, ..Self::default() }
+        Self { sites: self.sites, group: self.group, ..Self::default() }
     }
 
     /// Takes over an inner stage's call sites and its demand on rows.
@@ -201,7 +220,7 @@ pub enum Mode {
     Evaluate,
 }
 
-/// One pass over one micro-batch.
+/// One pass over one micro-batch, or over several that follow one another.
 pub struct Pass<'a, D: Device> {
     /// The hardware.
     pub device: &'a D,
@@ -211,10 +230,13 @@ pub struct Pass<'a, D: Device> {
     pub seed: Seed,
     /// The step, and
     pub step: Step,
-    /// the micro-batch, that key the randomness.
+    /// the micro-batch, that key the randomness; of several the first.
     pub micro_batch: MicroBatch,
-    /// Samples of this micro-batch; at most those planned for.
+    /// Samples of this pass; at most those planned for.
     pub rows: usize,
+    /// Samples of each of its micro-batches; the last may have fewer. Only a stage that [stacks](Stage::stacks) ever
+    /// sees more than one.
+    pub each: usize,
 }
 
 impl<D: Device> Pass<'_, D> {
@@ -222,6 +244,20 @@ impl<D: Device> Pass<'_, D> {
     #[must_use]
     pub fn key(&self, site: Site) -> Key {
         Key::new(self.seed, self.step, self.micro_batch, site)
+    }
+
+    /// How many micro-batches it is over.
+    #[must_use]
+    pub fn micro_batches(&self) -> usize {
+        self.rows.div_ceil(self.each)
+    }
+
+    /// The micro-batch at `place` as a pass of its own, and the rows that are its.
+    pub(crate) fn alone(&self, place: usize) -> (Self, Range<usize>) {
+        let rows = place * self.each..((place + 1) * self.each).min(self.rows);
+        let Self { device, mode, seed, step, each, .. } = *self;
+        let micro_batch = MicroBatch(self.micro_batch.0 + place as u32);
+        (Self { device, mode, seed, step, micro_batch, rows: rows.len(), each }, rows)
     }
 }
 
@@ -267,9 +303,25 @@ impl<'a, D: Device> Input<'a, D> {
     where
         'a: 'b,
     {
+        self.part(0..self.len())
+    }
+
+    /// Elements of it.
+    pub(crate) fn len(&self) -> usize {
+        match *self {
+            Self::Values(x) => D::len(x),
+            Self::Ids(ids) => D::ids_len(ids),
+        }
+    }
+
+    /// Some elements of it.
+    pub(crate) fn part<'b>(self, range: Range<usize>) -> Input<'b, D>
+    where
+        'a: 'b,
+    {
         match self {
-            Self::Values(x) => Input::Values(D::part(x, 0..D::len(x))),
-            Self::Ids(ids) => Input::Ids(D::ids_part(ids, 0..D::ids_len(ids))),
+            Self::Values(x) => Input::Values(D::part(x, range)),
+            Self::Ids(ids) => Input::Ids(D::ids_part(ids, range)),
         }
     }
 }
@@ -356,6 +408,15 @@ pub trait Stage<D: Device>: Send + Sync {
     /// What it relies on.
     fn needs(&self) -> Needs {
         Needs::ANY
+    }
+
+    /// Whether it takes several micro-batches in one pass: what it says of them is then what it would say of each
+    /// alone, one behind the other, and the gradients of its parameters (and its statistics) are sums in the order of
+    /// the reduction tree. Where it does not, the engine hands it one micro-batch after the other and adds up.
+    ///
+    /// *Order*: it must not change a bit.
+    fn stacks(&self) -> bool {
+        false
     }
 
     /// How many token ids it knows, if it takes any: greater ones are refused before the pass.

@@ -5,6 +5,7 @@ mod kernels_support;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::*;
 use dtrain_engine::fingerprint::fingerprint;
+use dtrain_types::Merger;
 use kernels_support::*;
 
 /// The four layouts of a product: `A` and `B` each as they are or transposed.
@@ -107,6 +108,68 @@ fn products_of_1000_terms_have_one_result() {
 #[test]
 fn products_of_9216_terms_have_one_result() {
     products_agree(9216);
+}
+
+/// Leaves one by one, each a product or a column sum of its own, merged as the reduction tree has it.
+fn by_leaves(
+    cpu: &Cpu,
+    k: usize,
+    leaf: usize,
+    len: usize,
+    one: impl Fn(usize, usize, &mut [f32]),
+) -> Vec<f32> {
+    let mut buffers = vec![poison(len); Merger::buffers(k.div_ceil(leaf) as u32)];
+    let mut merger = Merger::default();
+    let add = |buffers: &mut [Vec<f32>], left: usize, right: usize| {
+        let (before, from) = buffers.split_at_mut(right);
+        cpu.add_to(&from[0], &mut before[left]);
+    };
+    for from in (0..k).step_by(leaf) {
+        one(from, leaf.min(k - from), &mut buffers[merger.next_buffer()]);
+        merger.push(|left, right| add(&mut buffers, left, right));
+    }
+    merger.finish(|left, right| add(&mut buffers, left, right));
+    buffers.swap_remove(0)
+}
+
+#[test]
+fn sums_over_leaves_are_those_of_leaves_merged_one_by_one() {
+    let (reference, devices) = (cpu(), devices());
+    let mut next = 0;
+    for [m, n] in [[1, 1], [1, 40], [33, 1], [7, 300], [65, 10], [130, 70], [14, 33]] {
+        for (k, leaf) in
+            [(2, 1), (5, 2), (40, 8), (37, 5), (96, 16), (300, 100), (1100, 512), (1600, 520), (9, 9)]
+        {
+            let (x, y) = (numbers(1, m * k), numbers(2, n * k));
+            for (layout, (a, b)) in layouts(m, n, k).into_iter().enumerate() {
+                let wanted = by_leaves(&reference, k, leaf, m * n, |from, k, c| {
+                    let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
+                    reference.product(&shape, &x[from * a.col..], &y[from * b.row..], c);
+                });
+                for _ in 0..3 {
+                    let cpu = &devices[next % devices.len()];
+                    next += 1;
+                    let mut c = poison(m * n);
+                    let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
+                    cpu.product_of_leaves(&shape, leaf, &x, &y, &mut c);
+                    let (isa, threads) = (cpu.isa(), cpu.threads());
+                    assert!(
+                        bits(&c) == bits(&wanted),
+                        "{m}x{n}x{k} in leaves of {leaf}, layout {layout}, {isa} with {threads} threads"
+                    );
+                }
+            }
+            let (rows, width) = (k, n);
+            let wanted = by_leaves(&reference, k, leaf, n, |from, rows, sums| {
+                reference.column_sums(Rows { rows, width }, &y[from * n..(from + rows) * n], sums);
+            });
+            for cpu in &devices {
+                let mut sums = poison(n);
+                cpu.column_sums_of_leaves(Rows { rows, width }, leaf, &y, &mut sums);
+                assert!(bits(&sums) == bits(&wanted), "{k} rows of {n} in leaves of {leaf}, {}", cpu.isa());
+            }
+        }
+    }
 }
 
 #[test]

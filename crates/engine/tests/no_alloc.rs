@@ -10,8 +10,8 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, mlp, p
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    Batch, ClassCounts, DecayGroup, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
-    Targets,
+    Batch, ClassCounts, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
+    Schedule, Targets,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,13 +29,19 @@ fn device(threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).expect("the best instruction set is there")
 }
 
-/// Allocations of each of so many steps of two micro-batches (the second one short), an addition, an update and an
-/// evaluation.
-fn allocations(stages: Chain<Cpu>, input: Shape, [threads, steps]: [usize; 2], rule: Rule) -> Vec<u64> {
+/// Allocations of each of so many steps of two micro-batches (the second one short), an addition, the same two again as a
+/// group, an update and an evaluation.
+fn allocations(
+    stages: &dyn Fn() -> Chain<Cpu>,
+    input: Shape,
+    [threads, steps]: [usize; 2],
+    rule: Rule,
+) -> Vec<u64> {
     let schedule = Schedule::constant(1e-3);
     let optimizer = Optimizer { rule, decays: DecayGroup::Matrices, clip_norm: Some(1.0), schedule };
     let cpu = device(threads);
-    let model = Model::new(&cpu, stages, input.clone(), Loss::cross_entropy()).expect("the model fits");
+    let model = Model::in_groups(&cpu, || Ok(stages()), input.clone(), Loss::cross_entropy(), 2);
+    let model = model.expect("the model fits");
     let targets = model.loss_rows(ROWS).rows / ROWS;
     let mut replica = ModelReplica::new(cpu, model, optimizer, Seed(1)).expect("the options make sense");
     let values = peer::uniform(1, ROWS * input.per_row(), 1.0);
@@ -49,6 +55,7 @@ fn allocations(stages: Chain<Cpu>, input: Shape, [threads, steps]: [usize; 2], r
         Batch { rows, inputs, targets: Targets::Classes(&classes[..rows * targets]) }
     };
     let mut gradients = [vec![0.0; replica.gradient_len()], vec![0.0; replica.gradient_len()]];
+    let mut figures = [Figures::default(); 2];
     let mut counts = ClassCounts::new(replica.outputs());
     let mut seen = Vec::with_capacity(steps);
     for step in 1..=steps as u64 {
@@ -61,6 +68,11 @@ fn allocations(stages: Chain<Cpu>, input: Shape, [threads, steps]: [usize; 2], r
         }
         let [sum, other] = &mut gradients;
         replica.add(other, sum);
+        for place in 0..2 {
+            replica.lay(place, &batch(ROWS - 2 * place)).expect("the batch fits");
+        }
+        replica.micro_batches(Step(step), MicroBatch(0), other, &mut figures).expect("both fit");
+        assert!(sum == other, "a group is the sum of its micro-batches");
         replica.update(Step(step), sum, weight, 2 * ROWS as u64 - 2).expect("the gradient is finite");
         replica.evaluate(&batch(ROWS), &mut counts).expect("the batch fits");
         seen.push(ALLOCATIONS.load(Ordering::Relaxed) - before);
@@ -73,23 +85,23 @@ fn no_step_after_the_third_allocates_on_any_thread() {
     let sgd = Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1 };
     for [threads, steps] in [[1, 5], [2, 60]] {
         let options = MlpOptions { hidden: vec![300, 200], dropout: 0.1, batch_norm: true };
-        let perceptron = mlp(&options, 10).expect("the options make sense");
-        let image = cnn(&CnnOptions::default(), 10).expect("the options make sense");
-        let plain = cnn(&CnnOptions::benchmark(), 10).expect("the options make sense");
+        let perceptron = move || mlp(&options, 10).expect("the options make sense");
+        let image = || cnn(&CnnOptions::default(), 10).expect("the options make sense");
+        let plain = || cnn(&CnnOptions::benchmark(), 10).expect("the options make sense");
         let options =
             GptOptions { vocabulary: 16, context: 24, layers: 2, width: 64, heads: 4, dropout: 0.1 };
-        let language = gpt(&options).expect("the options make sense");
+        let language = || gpt(&options).expect("the options make sense");
         let runs = [
-            ("mlp", allocations(perceptron, Shape::values(ROWS, &[400]), [threads, steps], sgd)),
-            ("cnn", allocations(image, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw())),
+            ("mlp", allocations(&perceptron, Shape::values(ROWS, &[400]), [threads, steps], sgd)),
+            ("cnn", allocations(&image, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw())),
             (
                 "plain cnn",
-                allocations(plain, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw()),
+                allocations(&plain, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw()),
             ),
             (
                 "gpt",
                 allocations(
-                    language,
+                    &language,
                     Shape::Tokens { rows: ROWS, time: 24 },
                     [threads, steps],
                     Rule::adamw(),

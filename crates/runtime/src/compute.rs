@@ -107,6 +107,9 @@ struct DataPlane {
     trailers: Vec<Trailer>,
     /// Pending trailers of the root being merged.
     pending: Vec<Trailer>,
+    /// Of the micro-batches that are computed together: the ledger's sum of each, and what each says of itself.
+    checks: Vec<u64>,
+    figures: Vec<Figures>,
 }
 
 impl Compute {
@@ -187,6 +190,8 @@ impl Compute {
             roots: counts.iter().map(roots_of).collect(),
             trailers: Vec::with_capacity(geometry.root_slots),
             pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
+            checks: vec![0; self.parts.replica.group() as usize],
+            figures: vec![Figures::default(); self.parts.replica.group() as usize],
             membership,
         });
         self.desk.tell(News::Built(generation));
@@ -226,7 +231,9 @@ impl Compute {
         let Some(plane) = self.plane.take() else { return Err(Broke::Off("the data plane is gone".into())) };
         let (schedule, generation) = (self.parts.schedule, self.generation);
         let share = Share { range: plane.membership.range(), from: from_step, until: Some(schedule.last) };
-        let mut loader = Loader::start(self.parts.feed.clone(), share, self.parts.workers).map_err(data)?;
+        let (feed, workers, group) =
+            (self.parts.feed.clone(), self.parts.workers, self.parts.replica.group().min(share.range.len()));
+        let mut loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
         let mut work = Work { plane, loader: &mut loader, compute: self };
         let Owed { validate, checkpoint, ends } = owed;
@@ -317,51 +324,77 @@ impl Work<'_> {
         })
     }
 
-    /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter.
+    /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
+    /// replica takes.
     fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
-        let Self { plane, loader, compute } = self;
-        let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
-        let roots = &plane.roots.iter().find(|(count, _)| *count == plan.micro_batches);
-        let roots = &roots.expect("every step length was prepared").1;
-        plane.trailers.clear();
-        for (index, root) in roots.iter().enumerate() {
+        let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
+        let known = known.expect("every step length was prepared");
+        self.plane.trailers.clear();
+        for index in 0..self.plane.roots[known].1.len() {
+            let root = self.plane.roots[known].1[index];
             let mut merger = Merger::default();
-            for m in root.lo..root.hi {
-                if controls.must_leave(compute.generation) {
-                    return Err(told_to_leave());
-                }
-                controls.set_activity(Activity::Loading);
-                let batch = loader.next_batch().map_err(data)?.expect("the loader ends with the last step");
-                assert_eq!(
-                    (batch.step(), batch.micro_batch()),
-                    (plan.step, MicroBatch(m)),
-                    "loader and loop agree"
-                );
-                controls.set_activity(Activity::Computing);
-                profiler.lap_on(Doing::Data, MicroBatch(m));
-                let slot = plane.geometry.slot(index, merger.next_buffer());
-                let gradient = plane.backend.arena().lease(slot);
-                let figures = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), gradient);
-                profiler.passes(MicroBatch(m));
-                let mut trailer = figures.map_err(engine)?.trailer(MicroBatch(m), batch.check());
-                trailer.stop = controls.stop_flag();
-                plane.pending[merger.next_buffer()] = trailer;
+            for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.group() as usize) {
+                let hi = (lo + self.compute.parts.replica.group()).min(root.hi);
+                let buffer = merger.next_buffer();
+                let slot = self.plane.geometry.slot(index, buffer);
+                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, slot)?;
+                let Self { plane, compute, .. } = self;
                 let (backend, pending) = (&mut plane.backend, &mut plane.pending);
                 let mut added = false;
-                merger.push(|l, r| {
+                merger.push_subtree(hi - lo, |l, r| {
                     added = true;
-                    merge(plane.geometry, backend.as_mut(), pending, parts, index, [l, r]);
+                    merge(plane.geometry, backend.as_mut(), pending, &compute.parts, index, [l, r]);
                 });
                 if added {
-                    profiler.lap_on(Doing::Add, MicroBatch(m));
+                    compute.profiler.lap_on(Doing::Add, MicroBatch(lo));
                 }
             }
+            let Self { plane, compute, .. } = self;
             let (backend, pending) = (&mut plane.backend, &mut plane.pending);
-            merger.finish(|l, r| merge(plane.geometry, backend.as_mut(), pending, parts, index, [l, r]));
-            profiler.lap(Doing::Add);
+            merger.finish(|l, r| {
+                merge(plane.geometry, backend.as_mut(), pending, &compute.parts, index, [l, r])
+            });
+            compute.profiler.lap(Doing::Add);
             plane.trailers.push(plane.pending[0]);
         }
         Ok(())
+    }
+
+    /// Fills a slot with the sum of some micro-batches; gives the sum of their trailers.
+    fn group(&mut self, plan: &StepPlan, group: MicroRange, slot: usize) -> Result<Trailer, Broke> {
+        let Self { plane, loader, compute } = self;
+        let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
+        let figures = &mut plane.figures[..group.len() as usize];
+        for (place, m) in (group.lo..group.hi).enumerate() {
+            if controls.must_leave(compute.generation) {
+                return Err(told_to_leave());
+            }
+            controls.set_activity(Activity::Loading);
+            let batch = loader.next_batch().map_err(data)?.expect("the loader ends with the last step");
+            assert_eq!(
+                (batch.step(), batch.micro_batch()),
+                (plan.step, MicroBatch(m)),
+                "loader and loop agree"
+            );
+            controls.set_activity(Activity::Computing);
+            profiler.lap_on(Doing::Data, MicroBatch(m));
+            plane.checks[place] = batch.check();
+            if figures.len() > 1 {
+                parts.replica.lay(place, &lend(&batch)).map_err(engine)?;
+                continue;
+            }
+            let gradient = plane.backend.arena().lease(slot);
+            let alone = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), gradient);
+            figures[0] = alone.map_err(engine)?;
+        }
+        if figures.len() > 1 {
+            let gradient = plane.backend.arena().lease(slot);
+            let first = MicroBatch(group.lo);
+            parts.replica.micro_batches(plan.step, first, gradient, figures).map_err(engine)?;
+        }
+        profiler.passes(MicroBatch(group.lo));
+        let stop = controls.stop_flag();
+        Ok(sum_of_trailers(figures, &plane.checks, group.lo, stop))
     }
 
     /// What is due after a step. The next one waits until a validation is recorded: were a member lost, the others could
@@ -458,8 +491,25 @@ impl Work<'_> {
     }
 }
 
+/// Subtrees that wait while the trailers of a group are added: enough for any number of micro-batches.
+const MOST_PENDING: usize = 33;
+
 /// Beyond this many classes F1 is not worth the traffic: counts are left out.
 const MOST_CLASSES: usize = 1_024;
+
+/// The trailers of micro-batches from `first` on, added in tree order.
+fn sum_of_trailers(figures: &[Figures], checks: &[u64], first: u32, stop: u32) -> Trailer {
+    let mut pending = [Trailer::EMPTY; MOST_PENDING];
+    let mut merger = Merger::default();
+    for (m, (figures, check)) in (first..).zip(figures.iter().zip(checks)) {
+        let mut trailer = figures.trailer(MicroBatch(m), *check);
+        trailer.stop = stop;
+        pending[merger.next_buffer()] = trailer;
+        merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
+    }
+    merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
+    pending[0]
+}
 
 fn merge(
     geometry: Geometry,

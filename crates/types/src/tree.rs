@@ -149,8 +149,18 @@ impl Merger {
 
     /// Notes that the next buffer is filled, and merges equal neighbours with `add(left, right)`: buffer `left`
     /// becomes `left + right`.
-    pub fn push(&mut self, mut add: impl FnMut(usize, usize)) {
-        self.pending[self.used] = 1;
+    pub fn push(&mut self, add: impl FnMut(usize, usize)) {
+        self.push_subtree(1, add);
+    }
+
+    /// The same for a buffer that holds the sum of the next `leaves` micro-batches, added up in tree order already.
+    ///
+    /// All of a root but its last have one number of leaves, a power of two; the last may have fewer: whoever cuts so
+    /// cuts off subtrees of the root. *Panics* on anything else.
+    pub fn push_subtree(&mut self, leaves: u32, mut add: impl FnMut(usize, usize)) {
+        let before = self.used.checked_sub(1).map_or(leaves.next_power_of_two(), |last| self.pending[last]);
+        assert!(before.is_power_of_two() && leaves <= before, "{leaves} micro-batches behind {before}");
+        self.pending[self.used] = leaves;
         self.used += 1;
         while self.used >= 2 && self.pending[self.used - 2] == self.pending[self.used - 1] {
             self.merge_last(&mut add);
@@ -278,6 +288,32 @@ mod tests {
                 merger.push(|_, _| ());
             }
         }
+    }
+
+    #[test]
+    fn a_root_summed_in_groups_gives_the_bits_of_the_plain_tree() {
+        for count in 1..=40 {
+            let leaf = leaf(u64::from(count) + 200);
+            for group in [1, 2, 4, 8, 16, 64] {
+                let mut buffers = vec![f32::NAN; Merger::buffers(count)];
+                let mut merger = Merger::default();
+                for lo in (0..count).step_by(group as usize) {
+                    let hi = (lo + group).min(count);
+                    buffers[merger.next_buffer()] = plain(lo, hi, &leaf);
+                    merger.push_subtree(hi - lo, |left, right| buffers[left] += buffers[right]);
+                }
+                merger.finish(|left, right| buffers[left] += buffers[right]);
+                assert_eq!(buffers[0].to_bits(), plain(0, count, &leaf).to_bits(), "{count} in {group}s");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "4 micro-batches behind 3")]
+    fn groups_that_are_no_subtrees_are_a_bug() {
+        let mut merger = Merger::default();
+        merger.push_subtree(3, |_, _| ());
+        merger.push_subtree(4, |_, _| ());
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
     let mut losses = Vec::new();
     for (step, (images, targets)) in (1..).zip(&batches) {
         let (seed, step_, micro_batch) = (Seed(3), Step(step), MicroBatch(0));
-        let pass = Pass { device, mode: Mode::Train, seed, step: step_, micro_batch, rows: ROWS };
+        let pass = Pass { device, mode: Mode::Train, seed, step: step_, micro_batch, rows: ROWS, each: ROWS };
         chain.forward(
             &pass,
             Forward {

@@ -2,9 +2,9 @@
 //!
 //! This file does not know threads: each kernel works on the chunk it is given.
 
-use super::isa::on_every_isa;
+use super::isa::{Have, on_every_isa};
 use super::math::normal;
-use dtrain_types::Key;
+use dtrain_types::{Key, Merger};
 
 on_every_isa! {
     /// `y = max(x, 0)`; NaN stays NaN, so that a broken pass is seen.
@@ -84,7 +84,7 @@ const ROW_BLOCK: usize = 512;
 
 on_every_isa! {
     /// Sums of up to [`STRIP`] columns starting at column `first`.
-    pub(super) fn column_sums(width: usize, first: usize, x: &[f32], sums: &mut [f32]) {
+    fn column_sums(width: usize, first: usize, x: &[f32], sums: &mut [f32]) {
         sums.fill(0.0);
         for (at, block) in x.chunks(ROW_BLOCK * width).enumerate() {
             let mut total = [0.0f32; STRIP];
@@ -105,6 +105,35 @@ on_every_isa! {
             }
         }
     }
+}
+
+/// Buffers for the leaves of [`column_sums_of_leaves`]: enough for 2^14 of them.
+const LEAF_BUFFERS: usize = 16;
+
+/// The same as a tree of sums over leaves of `leaf` rows.
+pub(super) fn column_sums_of_leaves(
+    isa: Have,
+    width: usize,
+    leaf: usize,
+    first: usize,
+    x: &[f32],
+    sums: &mut [f32],
+) {
+    if x.len() <= leaf * width {
+        return column_sums(isa, width, first, x, sums);
+    }
+    let mut buffers = [[0.0f32; STRIP]; LEAF_BUFFERS];
+    let mut merger = Merger::default();
+    let add = |buffers: &mut [[f32; STRIP]; LEAF_BUFFERS], left: usize, right: usize| {
+        let (before, from) = buffers.split_at_mut(right);
+        add_to(isa, &from[0], &mut before[left]);
+    };
+    for leaf in x.chunks(leaf * width) {
+        column_sums(isa, width, first, leaf, &mut buffers[merger.next_buffer()][..sums.len()]);
+        merger.push(|left, right| add(&mut buffers, left, right));
+    }
+    merger.finish(|left, right| add(&mut buffers, left, right));
+    sums.copy_from_slice(&buffers[0][..sums.len()]);
 }
 
 on_every_isa! {

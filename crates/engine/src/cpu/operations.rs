@@ -66,6 +66,10 @@ impl Device for Cpu {
         product::product(self.isa, &self.pool, shape, a, b, c, product::Finish::NONE);
     }
 
+    fn product_of_leaves(&self, shape: &Product, leaf: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
+        product::leaves::product_of_leaves(self.isa, &self.pool, shape, leaf, a, b, c);
+    }
+
     fn linear(
         &self,
         shape: Rows,
@@ -96,11 +100,15 @@ impl Device for Cpu {
     }
 
     fn column_sums(&self, shape: Rows, x: &[f32], sums: &mut [f32]) {
+        self.column_sums_of_leaves(shape, shape.rows, x, sums);
+    }
+
+    fn column_sums_of_leaves(&self, shape: Rows, leaf: usize, x: &[f32], sums: &mut [f32]) {
         same("x", x.len(), shape.rows * shape.width);
         same("sums", sums.len(), shape.width);
         let strip = elementwise::STRIP;
         self.pool.run(x.len(), shape.width.div_ceil(strip), [Cut::new(sums, strip)], |task, [sums], _| {
-            elementwise::column_sums(self.isa, shape.width, task * strip, x, sums);
+            elementwise::column_sums_of_leaves(self.isa, shape.width, leaf, task * strip, x, sums);
         });
     }
 

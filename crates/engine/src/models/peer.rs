@@ -14,6 +14,7 @@ use crate::model::Model;
 use crate::optimizer::{DecayGroup, Optimizer, Rule};
 use crate::schedule::Schedule;
 use crate::stage::{Init, Shape};
+use crate::stages::Chain;
 use crate::state::State;
 use dtrain_types::Step;
 
@@ -55,7 +56,26 @@ impl Work {
     ///
     /// *Errors*: none that is known; those of [`Model::new`].
     pub fn model<D: Device>(self, device: &D) -> Result<Model<D>, EngineError> {
-        let rows = self.batch();
+        let (stages, input) = self.stages(self.batch())?;
+        Model::new(device, stages, input, Loss::cross_entropy())
+    }
+
+    /// The model, planned for passes over as many micro-batches of `rows` samples as are of use, at most `most`.
+    ///
+    /// *Errors*: as [`Work::model`].
+    pub fn model_in_groups<D: Device>(
+        self,
+        device: &D,
+        rows: usize,
+        most: u32,
+    ) -> Result<Model<D>, EngineError> {
+        let (_, input) = self.stages::<D>(rows)?;
+        let stages = || Ok(self.stages(rows)?.0);
+        Model::in_groups(device, stages, input, Loss::cross_entropy(), most)
+    }
+
+    /// Its stages, and its input for micro-batches of `rows` samples.
+    fn stages<D: Device>(self, rows: usize) -> Result<(Chain<D>, Shape), EngineError> {
         let (stages, input) = match self {
             Self::Mlp => {
                 let options = MlpOptions { hidden: vec![1024, 1024], ..MlpOptions::default() };
@@ -67,7 +87,7 @@ impl Work {
             }
             Self::Cnn => (cnn(&CnnOptions::benchmark(), 10)?, Shape::values(rows, &[1, 28, 28])),
         };
-        Model::new(device, stages, input, Loss::cross_entropy())
+        Ok((stages, input))
     }
 
     /// AdamW with learning rate 1e-3 and decay 0.01 on every parameter, as `torch.optim.AdamW` has it.

@@ -30,6 +30,10 @@ impl<D: Device> Stage<D> for Attention {
         Needs { output: true, gradient: GradientUse::Reads, view: false }
     }
 
+    fn stacks(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let dims = input.dims()?;
         let [time, packed] = *dims else {

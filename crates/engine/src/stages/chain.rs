@@ -4,8 +4,12 @@
 //! before, so that a stage reads its input from the left of its output. Gradients between stages go back and forth
 //! between two buffers in scratch.
 //!
+//! In a pass over several micro-batches a stage gets all rows at once where it [stacks](Stage::stacks); another one gets
+//! one micro-batch after the other (`apart.rs`).
+//!
 //! A chain does not know the loss, nor whether it is the whole model.
 
+use super::apart::{Apart, sums_len};
 use crate::device::Device;
 use crate::stage::{
     ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
@@ -61,6 +65,8 @@ pub(crate) struct Child<D: Device> {
     saved: Range<usize>,
     /// Elements per sample of its input and output.
     per_row: [usize; 2],
+    /// How its memory is cut if it takes one micro-batch at a time.
+    apart: Option<Apart>,
     /// Skipped in the forward pass: its output is its input.
     skipped: bool,
 }
@@ -107,6 +113,7 @@ impl<D: Device> Chain<D> {
             y: Place::Output,
             saved: 0..0,
             per_row: [0, 0],
+            apart: None,
             skipped: false,
         });
         self
@@ -139,16 +146,15 @@ impl<D: Device> Chain<D> {
     ) -> Result<Shape, (String, &'static str, String)> {
         let (mut shape, mut place) = (input.clone(), Place::Input);
         let (mut saved, mut scratch) = (space.saved, 0);
+        let group = space.group;
         let last = self.children.len().saturating_sub(1);
         self.layout = ParamLayout::NOTHING;
         for (i, child) in self.children.iter_mut().enumerate() {
             let mut own = space.inner();
             let next = child
-                .stage
                 .plan(device, &shape, &mut own)
                 .map_err(|reason| (child.name.clone(), child.stage.kind(), reason))?;
             space.absorb(&own);
-            child.per_row = [shape.per_row(), next.per_row()];
             let needs = child.stage.needs();
             if needs.view || needs.gradient == GradientUse::InPlace {
                 assert_eq!(child.per_row[0], child.per_row[1], "{} works in place", child.stage.kind());
@@ -164,8 +170,9 @@ impl<D: Device> Chain<D> {
                 child.y = Place::Inside(saved);
                 saved += round_up(next.rows() * next.per_row());
             }
-            child.saved = saved..saved + own.saved;
-            saved += round_up(own.saved);
+            let kept = if child.apart.is_some() { round_up(own.saved) * group } else { own.saved };
+            child.saved = saved..saved + kept;
+            saved += round_up(kept);
             scratch = scratch.max(own.scratch);
             place = child.y;
             append(&mut self.layout, child);
@@ -186,6 +193,42 @@ impl<D: Device> Chain<D> {
             spot = spot.other();
             let buffer = if spot == Spot::Ping { &mut self.ping } else { &mut self.pong };
             *buffer = (*buffer).max(round_up(rows * child.per_row[0]));
+        }
+    }
+}
+
+impl<D: Device> Child<D> {
+    /// Plans the stage, for one micro-batch or for all of a pass.
+    fn plan(&mut self, device: &D, input: &Shape, own: &mut ArenaPlan) -> Result<Shape, String> {
+        let group = own.group;
+        let next = if group == 1 || self.stage.stacks() {
+            self.apart = None;
+            self.stage.plan(device, input, own)?
+        } else {
+            own.group = 1;
+            let next = self.stage.plan(device, &input.with_rows(input.rows() / group), own)?;
+            let layout = self.stage.layout();
+            let sums = sums_len(layout.parameters_len().max(layout.stats_len()), group);
+            let per_row = [input.per_row(), next.per_row()];
+            self.apart = Some(Apart { per_row, saved: round_up(own.saved), sums });
+            own.scratch += sums;
+            next.with_rows(next.rows() * group)
+        };
+        self.per_row = [input.per_row(), next.per_row()];
+        Ok(next)
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+        match &self.apart {
+            None => self.stage.forward(pass, io),
+            Some(apart) => apart.forward(self.stage.as_ref(), pass, io),
+        }
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        match &self.apart {
+            None => self.stage.backward(pass, io),
+            Some(apart) => apart.backward(self.stage.as_ref(), pass, io),
         }
     }
 }
@@ -215,6 +258,10 @@ fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) {
 impl<D: Device> Stage<D> for Chain<D> {
     fn kind(&self) -> &'static str {
         "chain"
+    }
+
+    fn stacks(&self) -> bool {
+        true
     }
 
     fn layout(&self) -> &ParamLayout {
@@ -254,7 +301,7 @@ impl<D: Device> Stage<D> for Chain<D> {
             let begin = if let Place::Inside(offset) = child.y { offset } else { child.saved.start };
             let (before, rest) = D::split_mut(D::part_mut(&mut io.saved, 0..saved_to), begin);
             let (mut inside, mut tail) = D::split_mut(rest, child.saved.start - begin);
-            child.stage.forward(
+            child.forward(
                 pass,
                 Forward {
                     params: D::part(io.params, child.params.clone()),
@@ -295,7 +342,7 @@ impl<D: Device> Stage<D> for Chain<D> {
             let (before, mut own) = D::split_mut(D::part_mut(&mut saved, 0..saved_to), child.saved.start);
             let inside = |at: usize, len: usize| D::part(D::read(&before), at..at + len);
             let (dy, dx) = gradients.lend(to, [x_len, y_len]);
-            child.stage.backward(
+            child.backward(
                 pass,
                 Backward {
                     params: D::part(params, child.params.clone()),

@@ -63,6 +63,10 @@ impl<D: Device> Stage<D> for Linear {
         }
     }
 
+    fn stacks(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
         if self.outputs == 0 {
             return Err("it has no output".into());
@@ -91,6 +95,8 @@ impl<D: Device> Stage<D> for Linear {
         let x_ri = x.values();
         let (inputs, outputs) = (self.inputs, self.outputs);
         let rows = D::len(x_ri) / inputs;
+        // Rows of a micro-batch: samples times leading dimensions.
+        let leaf = pass.each * (rows / pass.rows);
         if self.activation == Activation::Relu {
             let len = D::len_mut(&dy);
             pass.device.relu_gradient(y, D::part_mut(&mut dy, 0..len));
@@ -98,7 +104,7 @@ impl<D: Device> Stage<D> for Linear {
         let dy_ro = D::read(&dy);
         if self.has_bias {
             let sums = D::part_mut(&mut grads, self.weights()..self.weights() + outputs);
-            pass.device.column_sums(Rows { rows, width: outputs }, dy_ro, sums);
+            pass.device.column_sums_of_leaves(Rows { rows, width: outputs }, leaf, dy_ro, sums);
         }
         // dw[O, I] = dy^T x
         let weights = Product {
@@ -110,7 +116,8 @@ impl<D: Device> Stage<D> for Linear {
             c_row: inputs,
             write: Write::Set,
         };
-        pass.device.product(&weights, dy_ro, x_ri, D::part_mut(&mut grads, 0..self.weights()));
+        let dw_oi = D::part_mut(&mut grads, 0..self.weights());
+        pass.device.product_of_leaves(&weights, leaf, dy_ro, x_ri, dw_oi);
         if let Some(dx) = dx {
             // dx[R, I] = dy w
             let (a, b) = (Strides::rows(outputs), Strides::rows(inputs));

@@ -2,6 +2,7 @@
 //!
 //! A stage learns its input's shape when the model is planned, so that `Linear::new(10)` is all there is to say.
 
+mod apart;
 mod attention;
 mod chain;
 mod conv;

@@ -42,6 +42,10 @@ impl<D: Device> Stage<D> for Relu {
         Needs { output: true, gradient: GradientUse::InPlace, view: false }
     }
 
+    fn stacks(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
         input.dims()?;
         Ok(input.clone())
@@ -65,6 +69,10 @@ impl<D: Device> Stage<D> for Gelu {
         Needs { output: false, gradient: GradientUse::InPlace, view: false }
     }
 
+    fn stacks(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
         input.dims()?;
         Ok(input.clone())
@@ -86,6 +94,10 @@ impl<D: Device> Stage<D> for Flatten {
 
     fn needs(&self) -> Needs {
         Needs { output: false, gradient: GradientUse::InPlace, view: true }
+    }
+
+    fn stacks(&self) -> bool {
+        true
     }
 
     fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {

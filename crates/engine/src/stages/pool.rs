@@ -64,6 +64,10 @@ impl<D: Device> Stage<D> for MaxPool {
         Needs::PLAIN
     }
 
+    fn stacks(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let (channels, output) = fit(&mut self.shape, input)?;
         self.channels = channels;
@@ -111,6 +115,10 @@ impl<D: Device> Stage<D> for AvgPool {
 
     fn needs(&self) -> Needs {
         Needs::PLAIN
+    }
+
+    fn stacks(&self) -> bool {
+        true
     }
 
     fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {

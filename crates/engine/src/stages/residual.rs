@@ -39,6 +39,10 @@ impl<D: Device> Stage<D> for Residual<D> {
         Needs::PLAIN
     }
 
+    fn stacks(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         input.dims()?;
         let mut own = space.inner();

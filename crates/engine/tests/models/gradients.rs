@@ -53,7 +53,7 @@ impl Probe {
 
     fn pass(&self) -> Pass<'_, Cpu> {
         let (mode, seed, step, micro_batch) = (Mode::Train, Seed(5), Step(3), MicroBatch(2));
-        Pass { device: &self.device, mode, seed, step, micro_batch, rows: self.rows }
+        Pass { device: &self.device, mode, seed, step, micro_batch, rows: self.rows, each: self.rows }
     }
 
     fn input<'a>(&'a self, values: &'a [f32]) -> Input<'a, Cpu> {

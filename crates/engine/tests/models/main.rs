@@ -3,6 +3,7 @@
 
 mod golden;
 mod gradients;
+mod groups;
 mod peers;
 mod plans;
 mod steps;

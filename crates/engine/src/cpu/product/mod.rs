@@ -9,6 +9,7 @@
 //!
 //! This file does not know layers.
 
+pub(super) mod leaves;
 pub(super) mod pack;
 pub(super) mod tile;
 pub(super) mod transpose;
@@ -78,39 +79,10 @@ pub(super) fn product(
     c: &mut [f32],
     finish: Finish<'_>,
 ) {
-    let Product { m, n, k, .. } = *shape;
-    assert!(k > 0, "a sum without terms: {shape:?}");
-    let c_strides = Strides::rows(shape.c_row);
-    assert!(a.len() >= extent(m, k, shape.a), "A has {} elements: {shape:?}", a.len());
-    assert!(b.len() >= extent(k, n, shape.b), "B has {} elements: {shape:?}", b.len());
-    assert!(c.len() >= extent(m, n, c_strides), "C has {} elements: {shape:?}", c.len());
-    assert!(m < 2 || shape.c_row >= n, "rows of C overlap: {shape:?}");
-    if m == 0 || n == 0 {
-        return;
-    }
-    let target = Target { c: c.as_mut_ptr(), row: shape.c_row, column: 1, write: shape.write };
-    let whole = if swaps(isa, shape) {
-        let turned = |s: Strides| Strides { row: s.col, col: s.row };
-        let target = Target { row: target.column, column: target.row, ..target };
-        Whole {
-            m: n,
-            n: m,
-            k,
-            a: b,
-            a_strides: turned(shape.b),
-            b: a,
-            b_strides: turned(shape.a),
-            target,
-            turned: true,
-        }
-    } else {
-        Whole { m, n, k, a, a_strides: shape.a, b, b_strides: shape.b, target, turned: false }
-    };
-    let cut = Regions::new(isa, pool.threads(), &whole);
-    pool.run(shape.m * shape.n * shape.k / TERMS, cut.count(), [], |task, [], workspace| {
-        let (rows, columns) = cut.region(task);
-        // SAFETY: regions of different tasks do not overlap, and `c` holds them all by the assertion above.
-        unsafe { whole.region(isa, rows.clone(), columns.clone(), finish, workspace) };
+    let Some(whole) = Whole::new(isa, shape, a, b, c) else { return };
+    whole.in_regions(isa, pool, |rows, columns, workspace| {
+        // SAFETY: regions of different tasks do not overlap, and `c` holds them all.
+        unsafe { whole.region(isa, rows, columns, finish, workspace) };
     });
 }
 
@@ -173,6 +145,54 @@ struct Whole<'a> {
     target: Target,
     /// Whether the operands changed places: then the target's columns are the rows of the caller's `C`.
     turned: bool,
+}
+
+impl<'a> Whole<'a> {
+    /// The operands in their places; nothing for a result without elements. `c` is the whole's until it is dropped.
+    fn new(isa: Have, shape: &Product, a: &'a [f32], b: &'a [f32], c: &'a mut [f32]) -> Option<Self> {
+        let Product { m, n, k, .. } = *shape;
+        assert!(k > 0, "a sum without terms: {shape:?}");
+        let c_strides = Strides::rows(shape.c_row);
+        assert!(a.len() >= extent(m, k, shape.a), "A has {} elements: {shape:?}", a.len());
+        assert!(b.len() >= extent(k, n, shape.b), "B has {} elements: {shape:?}", b.len());
+        assert!(c.len() >= extent(m, n, c_strides), "C has {} elements: {shape:?}", c.len());
+        assert!(m < 2 || shape.c_row >= n, "rows of C overlap: {shape:?}");
+        if m == 0 || n == 0 {
+            return None;
+        }
+        let target = Target { c: c.as_mut_ptr(), row: shape.c_row, column: 1, write: shape.write };
+        if !swaps(isa, shape) {
+            return Some(Self {
+                m,
+                n,
+                k,
+                a,
+                a_strides: shape.a,
+                b,
+                b_strides: shape.b,
+                target,
+                turned: false,
+            });
+        }
+        let turned = |s: Strides| Strides { row: s.col, col: s.row };
+        let target = Target { row: target.column, column: target.row, ..target };
+        let (a_strides, b_strides) = (turned(shape.b), turned(shape.a));
+        Some(Self { m: n, n: m, k, a: b, a_strides, b: a, b_strides, target, turned: true })
+    }
+
+    /// Runs `task` for regions that together are the whole, on all threads.
+    fn in_regions(
+        &self,
+        isa: Have,
+        pool: &Pool,
+        task: impl Fn(Range<usize>, Range<usize>, &mut Workspace) + Sync,
+    ) {
+        let cut = Regions::new(isa, pool.threads(), self);
+        pool.run(self.m * self.n * self.k / TERMS, cut.count(), [], |index, [], workspace| {
+            let (rows, columns) = cut.region(index);
+            task(rows, columns, workspace);
+        });
+    }
 }
 
 impl Whole<'_> {
@@ -282,7 +302,15 @@ pub(super) enum Panels<'a> {
     },
 }
 
-impl Panels<'_> {
+impl<'a> Panels<'a> {
+    /// The same, of which the rows from `row` on are meant.
+    fn rows_from(self, row: usize) -> Self {
+        match self {
+            Panels::Packed { data, depth, from } => Panels::Packed { data, depth, from: from + row },
+            Panels::Rows { data, offsets } => Panels::Rows { data, offsets: &offsets[row..] },
+        }
+    }
+
     /// The panel that starts at column `first`, after a check that `k` rows of `width` columns can be read there.
     fn panel(&self, first: usize, width: usize, k: usize) -> tile::Panel {
         match *self {
@@ -338,7 +366,7 @@ impl Strip<'_> {
             // SAFETY: as above; the buffer has room for any tile.
             unsafe { tile(self.k, self.a.as_ptr(), panel, kept.0.as_mut_ptr(), MOST_COLUMNS, Write::Set) };
             // SAFETY: only the caller's rows and columns are touched.
-            unsafe { settle(isa, &kept, self.rows, columns, Target { c, ..target }) };
+            unsafe { settle(isa, &kept.0, self.rows, columns, Target { c, ..target }) };
         }
     }
 }
@@ -386,16 +414,16 @@ const KEPT_ROWS: usize = MOST_ROWS.next_multiple_of(8);
 #[repr(align(64))]
 struct Kept([f32; KEPT_ROWS * MOST_COLUMNS]);
 
-/// Writes a tile at the edge, or one that is turned.
+/// Writes a tile at the edge, one that is turned, or one that was summed elsewhere. Rows of `kept` are [`MOST_COLUMNS`] apart.
 ///
 /// SAFETY: the target's `rows` x `columns` elements are the caller's.
-unsafe fn settle(isa: Have, kept: &Kept, rows: usize, columns: usize, target: Target) {
+unsafe fn settle(isa: Have, kept: &[f32], rows: usize, columns: usize, target: Target) {
     let mut turned = Kept([0.0; KEPT_ROWS * MOST_COLUMNS]);
     // Runs of neighbours: how many, how long, how far apart there and here.
     let (runs, len, apart, step, from) = if target.row == 1 {
         let whole = columns.next_multiple_of(8);
-        transpose::transpose(isa, &kept.0, MOST_COLUMNS, KEPT_ROWS, whole, &mut turned.0, KEPT_ROWS);
-        (columns, rows, target.column, KEPT_ROWS, &turned)
+        transpose::transpose(isa, kept, MOST_COLUMNS, KEPT_ROWS, whole, &mut turned.0, KEPT_ROWS);
+        (columns, rows, target.column, KEPT_ROWS, &turned.0[..])
     } else {
         assert!(target.column == 1, "a result without neighbours");
         (rows, columns, target.row, MOST_COLUMNS, kept)
@@ -403,7 +431,7 @@ unsafe fn settle(isa: Have, kept: &Kept, rows: usize, columns: usize, target: Ta
     for run in 0..runs {
         // SAFETY: a run of the caller's elements.
         let to = unsafe { std::slice::from_raw_parts_mut(target.c.add(run * apart), len) };
-        let from = &from.0[run * step..][..len];
+        let from = &from[run * step..][..len];
         if target.write == Write::Add {
             to.iter_mut().zip(from).for_each(|(to, sum)| *to += sum);
         } else {

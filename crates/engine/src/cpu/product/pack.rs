@@ -75,7 +75,19 @@ pub(super) fn rows(x: &[f32], strides: Strides, m: Range<usize>, k: Range<usize>
         for (i, out) in out.chunks_mut(STRIP_ROW).take(count).enumerate() {
             out[..depth].copy_from_slice(&x[i * strides.row..][..depth]);
         }
-    } else if strides.row == 1 {
+    } else {
+        interleaved_at(x, strides, count, depth, out);
+    }
+}
+
+/// The same as an interleaved block, whatever the strides.
+pub(super) fn interleaved(x: &[f32], strides: Strides, m: Range<usize>, k: Range<usize>, out: &mut [f32]) {
+    let x = &x[m.start * strides.row + k.start * strides.col..];
+    interleaved_at(x, strides, m.len(), k.len(), out);
+}
+
+fn interleaved_at(x: &[f32], strides: Strides, count: usize, depth: usize, out: &mut [f32]) {
+    if strides.row == 1 {
         for (k, out) in out.chunks_exact_mut(count).take(depth).enumerate() {
             for (out, &v) in out.iter_mut().zip(&x[k * strides.col..][..count]) {
                 *out = v;
