@@ -324,7 +324,7 @@ pub enum Bench {
 #[derive(Args, Clone, Debug)]
 pub struct BenchStep {
     /// Which workload
-    #[arg(long, value_parser = ["mlp", "gpt", "cnn"])]
+    #[arg(long, value_parser = ["mlp", "gpt", "cnn", "cnn3d"])]
     pub work: String,
     /// Ranks
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
