@@ -79,8 +79,8 @@ impl Grid {
     #[inline(always)]
     fn at(&self, place: Axes) -> usize {
         let (mut phase, mut cell) = (0, 0);
-        for d in 0..3 {
-            let (p, c) = phase_and_cell(place[d], self.stride[d]);
+        for (d, place) in place.into_iter().enumerate() {
+            let (p, c) = phase_and_cell(place, self.stride[d]);
             phase = phase * self.phases[d] + p;
             cell = cell * self.size[d] + c;
         }
