@@ -26,7 +26,7 @@ def arguments():
     parser.add_argument("--dtrain", default=os.path.join(ROOT, "target/release/dtrain"), help="the binary")
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--peer", default=os.path.join(ROOT, "bench/peers/torch_train.py"))
-    parser.add_argument("--work", nargs="+", default=["mlp", "gpt", "cnn"])
+    parser.add_argument("--work", nargs="+", default=["mlp", "gpt", "cnn", "cnn3d"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--threads", type=int, default=1, help="compute threads of each rank, of both sides")
     parser.add_argument("--pairs", type=int, default=7)

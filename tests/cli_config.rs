@@ -504,6 +504,8 @@ fn a_data_set_is_held_against_the_configuration() {
         (&["loss.class_weights=[1, 2]"][..], digits.clone(), "2 weights for 10 classes"),
         (&[], DataFacts { samples: 0, ..digits.clone() }, "the training set is empty"),
         (&[], DataFacts { input: vec![64], ..digits.clone() }, "cnn needs images"),
+        (&["model=cnn1d"], DataFacts { input: vec![3, 8, 8], ..digits.clone() }, "cnn1d needs sequences"),
+        (&["model=cnn3d"], digits.clone(), "cnn3d needs volumes [channels, depth, height, width]"),
         (&[], DataFacts { classes: None, ..digits.clone() }, "cross_entropy needs classes"),
         (
             &["epochs=2", "schedule.warmup=3 epochs"],
@@ -515,6 +517,33 @@ fn a_data_set_is_held_against_the_configuration() {
         assert!(error.to_string().contains(words), "{given:?}: {error}");
         assert!(!error.hints().is_empty());
     }
+}
+
+#[test]
+fn convolutions_take_samples_of_their_dimensions() {
+    let facts = |input: &[usize]| DataFacts {
+        samples: 1400,
+        val_samples: 300,
+        input: input.to_vec(),
+        classes: Some(10),
+        tokens: false,
+    };
+    for (model, input) in [
+        ("model=cnn", &[3, 8, 8][..]),
+        ("model=cnn1d", &[64]),
+        ("model=cnn1d", &[2, 64]),
+        // An array [samples, 2, 64] in a file is read as images of one channel.
+        ("model=cnn1d", &[1, 2, 64]),
+        ("model=cnn3d", &[1, 8, 8, 8]),
+    ] {
+        arguments(&[model]).unwrap().check_data(&facts(input)).unwrap();
+    }
+    let Model::Cnn { channels, .. } = arguments(&["model=cnn3d"]).unwrap().model else { panic!("not a cnn") };
+    assert_eq!(channels, [16, 32]);
+    let error = arguments(&["model=mlp", "model.kernel=3"]).unwrap_err().to_string();
+    assert!(error.contains("model.kernel"), "{error}");
+    let error = arguments(&["model=cnn"]).unwrap().check_data(&facts(&[2, 8, 8, 8])).unwrap_err();
+    assert_eq!(error.hints(), ["write model.kind=cnn3d, or mlp"]);
 }
 
 #[test]

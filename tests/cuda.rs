@@ -5,6 +5,7 @@
 
 use crate::harness::{
     CNN, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output, signal,
+    write_table,
 };
 use dtrain::Own;
 use dtrain::config::{Config, Machine};
@@ -161,7 +162,7 @@ fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
 }
 
 #[test]
-fn a_program_s_own_model_is_refused_for_a_gpu_and_the_built_in_ones_are_not() {
+fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
     let own = Own {
         name: "own",
         data: || dtrain::data::open(&Source::Digits(DigitsOptions::default())),
@@ -172,6 +173,13 @@ fn a_program_s_own_model_is_refused_for_a_gpu_and_the_built_in_ones_are_not() {
     let refused = Plan::open(&mine, Some(own)).unwrap().check_device().unwrap_err().to_string();
     assert!(refused.contains("made for the CPU"), "{refused}");
     Plan::open(&config(&[]), None).unwrap().check_device().unwrap();
+    let folder = folder();
+    let table = folder.path().join("table.csv");
+    write_table(&table, 50);
+    let path = format!("data.path={}", table.display());
+    let volumes = config(&["data.kind=csv", &path, "data.shape=[1,2,4,4]", "model=cnn3d"]);
+    let refused = Plan::open(&volumes, None).unwrap().check_device().unwrap_err().to_string();
+    assert!(refused.contains("no convolutions over volumes on a GPU"), "{refused}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! number of compute threads and loader workers, for every instruction set, and after a kill and a resume.
 
 use crate::harness::{
-    CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, checkpoints, folder, signal, train,
+    CNN, CNN1D, CNN3D, Finished, GPT, MLP, Running, Signal, audit_is_clean, checkpoints, folder, signal,
+    train, write_table,
 };
 use serde_json::Value;
 use std::path::Path;
@@ -62,6 +63,21 @@ fn a_cnn_with_batch_norm_and_dropout_has_the_same_bits_on_every_world_size() {
 fn a_gpt_has_the_same_bits_on_every_world_size() {
     let (name, model, length) = MODELS[2];
     all_agree(name, &format!("{model} {length}"), every_world_and_place());
+}
+
+#[test]
+fn convolutions_over_sequences_and_volumes_have_the_same_bits_however_they_are_run() {
+    let folder = folder();
+    write_table(&folder.path().join("table.csv"), 200);
+    for (name, model) in [("cnn1d", CNN1D), ("cnn3d", CNN3D)] {
+        let model = format!("{model} steps=12");
+        let one = story(&train(folder.path(), &format!("{model} ranks=1 threads=1")));
+        assert!(one.steps.len() == 12 && !one.epochs.is_empty(), "{name} has something to compare");
+        for how in ["ranks=2 threads=1", "ranks=3 threads=2 isolation=thread", "ranks=2 threads=1 isa=scalar"]
+        {
+            assert_eq!(story(&train(folder.path(), &format!("{model} {how}"))), one, "{name} with {how}");
+        }
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
 use crate::config::{
-    ClassWeights, Config, DataFacts, Length, Loss, LrScaling, Model, Pool, Problem, Reduce, Rule, Schedule,
-    Shape,
+    ClassWeights, Config, DataFacts, Length, Loss, LrScaling, Model, Over, Pool, Problem, Reduce, Rule,
+    Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::gpus::{Chosen, OnGpus};
@@ -17,7 +17,7 @@ use dtrain_data::{
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::Device;
-use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp};
+use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, mlp};
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
     Decay, DecayGroup, DeviceReplica, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State,
@@ -211,11 +211,15 @@ impl Plan {
 
     /// Whether the model can be trained on another device than the CPU.
     ///
-    /// *Errors*: a program's own model, whose stages are the CPU's.
+    /// *Errors*: a program's own model, whose stages are the CPU's; convolutions over volumes, which GPUs lack.
     pub fn check_device(&self) -> Result<(), Problem> {
         match self.config.model {
             Model::Own { .. } => {
                 let message = "the model of this program is made for the CPU";
+                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+            }
+            Model::Cnn { over: Over::Volumes, .. } => {
+                let message = "there are no convolutions over volumes on a GPU yet";
                 Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
             }
             _ => Ok(()),
@@ -238,7 +242,13 @@ impl Plan {
     fn input_shape(&self) -> stage::Shape {
         let rows = self.config.batch.micro as usize;
         match &self.spec.input {
-            InputSpec::Values { shape } => stage::Shape::values(rows, shape),
+            InputSpec::Values { shape } => {
+                let sample = match &self.config.model {
+                    Model::Cnn { over, .. } => over.sample(shape),
+                    _ => None,
+                };
+                stage::Shape::values(rows, sample.as_ref().unwrap_or(shape))
+            }
             InputSpec::Tokens { length, .. } => stage::Shape::Tokens { rows, time: *length },
         }
     }
@@ -257,7 +267,7 @@ impl Plan {
                 let (hidden, dropout) = (hidden.clone(), *dropout as f32);
                 mlp(&MlpOptions { hidden, dropout, batch_norm: *batch_norm }, self.outputs())
             }
-            Model::Cnn { channels, kernel, padding, pool, hidden, batch_norm, dropout, .. } => {
+            Model::Cnn { over, channels, kernel, padding, pool, hidden, batch_norm, dropout, .. } => {
                 let options = CnnOptions {
                     channels: channels.clone(),
                     kernel: *kernel,
@@ -270,7 +280,11 @@ impl Plan {
                     batch_norm: *batch_norm,
                     dropout: *dropout as f32,
                 };
-                cnn(&options, self.outputs())
+                match over {
+                    Over::Sequences => cnn1d(&options, self.outputs()),
+                    Over::Images => cnn(&options, self.outputs()),
+                    Over::Volumes => cnn3d(&options, self.outputs()),
+                }
             }
             Model::Own { .. } => panic!("own data was opened by its program, which has the model"),
             Model::Gpt { layers, width, heads, dropout, .. } => gpt(&GptOptions {

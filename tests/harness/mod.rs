@@ -26,6 +26,12 @@ pub const MLP: &str = "data.kind=digits global_batch=50 micro_batch=7 model.kind
 /// A CNN with batch norm and dropout, and augmented digits.
 pub const CNN: &str = "data.kind=digits data.augment=shift global_batch=50 micro_batch=7 model.kind=cnn model.channels=[4,8] \
                        model.hidden=[16] model.batch_norm=true model.dropout=0.2";
+/// Convolutions over sequences, on a table of [`write_table`].
+pub const CNN1D: &str = "data.kind=csv data.path=table.csv data.shape=[2,16] global_batch=50 micro_batch=7 model.kind=cnn1d \
+                         model.channels=[4,8] model.hidden=[16] model.dropout=0.2";
+/// Convolutions over volumes, on the same table.
+pub const CNN3D: &str = "data.kind=csv data.path=table.csv data.shape=[1,2,4,4] global_batch=50 micro_batch=7 model.kind=cnn3d \
+                         model.channels=[4,8] model.pool=last model.hidden=[16] model.dropout=0.2";
 /// A language model on `text.txt` of [`folder`].
 pub const GPT: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=gpt \
                        model.layers=2 model.width=16 model.heads=2 model.dropout=0.1";
@@ -380,6 +386,25 @@ pub fn checkpoint_step(folder: &Path) -> u64 {
 pub fn audit_is_clean(folder: &Path, run: &str) {
     let (audit, _) = output(folder, &format!("audit {run}"));
     audit.succeeded();
+}
+
+/// Rows of 32 numbers and one of three classes, whose numbers have a mean each.
+pub fn write_table(path: &Path, rows: usize) {
+    let mut state = 98765u64;
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f64 / f64::from(1 << 24)
+    };
+    let mut text = String::new();
+    for row in 0..rows {
+        let class = row * 7 % 3;
+        for column in 0..32 {
+            let mean = if column % 3 == class { 0.5 } else { 0.0 };
+            text.push_str(&format!("{:.4},", number() + mean));
+        }
+        text.push_str(&format!("{class}\n"));
+    }
+    std::fs::write(path, text).expect("the table can be written");
 }
 
 /// A text of pseudo-words, the same each time, for the language model.

@@ -33,7 +33,7 @@ pub enum Bench {
 #[derive(Args, Clone, Debug)]
 pub struct BenchStep {
     /// Which workload
-    #[arg(long, value_parser = ["mlp", "gpt", "cnn"])]
+    #[arg(long, value_parser = ["mlp", "gpt", "cnn", "cnn3d"])]
     pub work: String,
     /// Ranks
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -97,7 +97,7 @@ pub struct BenchCollectives {
 #[derive(Args, Clone, Debug)]
 pub struct BenchScaling {
     /// Which workload
-    #[arg(long, value_parser = ["mlp", "gpt", "cnn"], default_value = "mlp")]
+    #[arg(long, value_parser = ["mlp", "gpt", "cnn", "cnn3d"], default_value = "mlp")]
     pub work: String,
     /// The most ranks [default: as many as there are cores for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]

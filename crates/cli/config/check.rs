@@ -7,7 +7,7 @@ use super::choice::{DataKind, LossKind, Precision};
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::parts::augment_text;
-use super::parts::{ClassWeights, Loss, Model, Rule};
+use super::parts::{ClassWeights, Loss, Model, Over, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_data::Augment;
@@ -197,13 +197,7 @@ impl Config {
             problems.push(problem.hint("check the files, and data.val_split"));
         }
         self.check_classes(data, &mut problems);
-        if let Model::Cnn { .. } = self.model
-            && data.input.len() != 3
-        {
-            let message =
-                format!("cnn needs images [channels, height, width], and an input is {:?}", data.input);
-            problems.push(self.problem("model.kind", message).hint("write model.kind=mlp"));
-        }
+        self.check_images(data, &mut problems);
         let steps_per_epoch = data.samples.div_ceil(u64::from(self.batch.global)).max(1);
         let steps = |length| match length {
             Length::Epochs(epochs) => u64::from(epochs) * steps_per_epoch,
@@ -216,6 +210,30 @@ impl Config {
             problems.push(warmup_too_long(self, warmup, total));
         }
         ConfigError::check(problems)
+    }
+
+    fn check_images(&self, data: &DataFacts, problems: &mut Vec<Problem>) {
+        let Model::Cnn { over, .. } = self.model else { return };
+        if over.sample(&data.input).is_some() {
+            return;
+        }
+        let needed = match over {
+            Over::Sequences => "sequences [channels, length]",
+            Over::Images => "images [channels, height, width]",
+            Over::Volumes => "volumes [channels, depth, height, width]",
+        };
+        let message =
+            format!("{} needs {needed}, and an input is {:?}", self.model.kind().name(), data.input);
+        let hint = match data.input.len() {
+            2 => "write model.kind=cnn1d, or mlp",
+            3 => "write model.kind=cnn, or mlp",
+            4 => "write model.kind=cnn3d, or mlp",
+            _ if self.resolved.word("data.kind") == DataKind::Csv.name() => {
+                "write model.kind=mlp, or say with data.shape what the columns are"
+            }
+            _ => "write model.kind=mlp",
+        };
+        problems.push(self.problem("model.kind", message).hint(hint));
     }
 
     fn check_classes(&self, data: &DataFacts, problems: &mut Vec<Problem>) {

@@ -108,8 +108,12 @@ choice!(
     ModelKind {
         /// Fully connected layers.
         Mlp = "mlp",
-        /// Convolutions, then fully connected layers.
+        /// Convolutions over images, then fully connected layers.
         Cnn = "cnn",
+        /// The same over sequences.
+        Cnn1d = "cnn1d",
+        /// The same over volumes.
+        Cnn3d = "cnn3d",
         /// A causal transformer.
         Gpt = "gpt",
         /// The model of a program of one's own.

@@ -74,6 +74,8 @@ const TEXT_OR_NONE: Type = Type::Either(&[NONE, Type::Text]);
 const COUNT_OR_NONE: Type = Type::Either(&[NONE, COUNT]);
 const LENGTH_OR_NONE: Type = Type::Either(&[NONE, Type::Length]);
 const DROPOUT: Type = Type::Number(&BELOW_ONE);
+/// The models with convolutions.
+const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str =
     "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
@@ -153,20 +155,22 @@ pub static KEYS: &[Key] = &[
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "own", Bits, "which model").when("data.kind", &["own"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128, 64]", Bits, "width of each hidden layer").when("model.kind", &["mlp"]),
     Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each convolution")
-        .when("model.kind", &["cnn"]),
+        .when("model.kind", &["cnn", "cnn1d"]),
+    Key::new("model.channels", Type::List(&COUNT), "[16, 32]", Bits, "channels of each convolution")
+        .when("model.kind", &["cnn3d"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128]", Bits, "width of each layer between the blocks and the output")
-        .when("model.kind", &["cnn"]),
+        .when("model.kind", CNNS),
     Key::new("model.layers", COUNT, "4", Bits, "transformer blocks").when("model.kind", &["gpt"]),
     Key::new("model.width", COUNT, "128", Bits, "width of the residual stream; heads must divide it").when("model.kind", &["gpt"]),
     Key::new("model.heads", COUNT, "4", Bits, "attention heads").when("model.kind", &["gpt"]),
-    Key::new("model.kernel", Type::Int(1, 99), "3", Bits, "side of the square convolutions").when("model.kind", &["cnn"]),
-    Key::new("model.padding", Type::Int(0, 99), "1", Bits, "zeros around each image").when("model.kind", &["cnn"]),
+    Key::new("model.kernel", Type::Int(1, 99), "3", Bits, "side of the convolutions' kernels").when("model.kind", CNNS),
+    Key::new("model.padding", Type::Int(0, 99), "1", Bits, "zeros around each image").when("model.kind", CNNS),
     Key::new("model.pool", Type::Choice(&["each", "last"]), "each", Bits, "halve images after each convolution, or the last")
-        .when("model.kind", &["cnn"]),
+        .when("model.kind", CNNS),
     Key::new("model.batch_norm", Type::Bool, "false", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["mlp"]),
-    Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["cnn"]),
+    Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", CNNS),
     Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt"]),
-    Key::new("model.dropout", DROPOUT, "0.1", Bits, "share of activations dropped while training").when("model.kind", &["cnn"]),
+    Key::new("model.dropout", DROPOUT, "0.1", Bits, "share of activations dropped while training").when("model.kind", CNNS),
     Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters"),
     // Loss.
     Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, "cross_entropy | mse"),

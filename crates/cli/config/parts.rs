@@ -163,6 +163,33 @@ pub(super) fn augment_text(values: &[Value]) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join("+") }
 }
 
+/// What convolutions slide over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// `[channels, length]`.
+    Sequences,
+    /// `[channels, height, width]`.
+    Images,
+    /// `[channels, depth, height, width]`.
+    Volumes,
+}
+
+impl Over {
+    /// A sample of this shape as the convolutions take it, or `None` if it is something else. A sequence of one channel may
+    /// come as plain columns; and an array of sequences in a file cannot be told from one of images of one channel.
+    #[must_use]
+    pub fn sample(self, shape: &[usize]) -> Option<Vec<usize>> {
+        match (self, shape) {
+            (Self::Sequences, [length]) => Some(vec![1, *length]),
+            (Self::Sequences, [1, channels, length]) => Some(vec![*channels, *length]),
+            (Self::Sequences, [_, _]) | (Self::Images, [_, _, _]) | (Self::Volumes, [_, _, _, _]) => {
+                Some(shape.to_vec())
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Where a cnn halves its images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
@@ -188,9 +215,11 @@ pub enum Model {
     },
     /// Convolutions, then fully connected layers.
     Cnn {
+        /// What the convolutions slide over.
+        over: Over,
         /// Channels of each convolution.
         channels: Vec<usize>,
-        /// Side of the square convolutions.
+        /// Side of the kernels.
         kernel: usize,
         /// Zeros around each image.
         padding: usize,
@@ -231,7 +260,9 @@ impl Model {
     pub fn kind(&self) -> ModelKind {
         match self {
             Self::Mlp { .. } => ModelKind::Mlp,
-            Self::Cnn { .. } => ModelKind::Cnn,
+            Self::Cnn { over: Over::Sequences, .. } => ModelKind::Cnn1d,
+            Self::Cnn { over: Over::Images, .. } => ModelKind::Cnn,
+            Self::Cnn { over: Over::Volumes, .. } => ModelKind::Cnn3d,
             Self::Gpt { .. } => ModelKind::Gpt,
             Self::Own { .. } => ModelKind::Own,
         }
@@ -253,20 +284,24 @@ impl Model {
         let dropout = r.get("model.dropout").and_then(|_| r.number("model.dropout")).unwrap_or(0.0);
         let init_from = path(r, "model.init_from");
         let hidden = || counts(r.list("model.hidden"));
+        let cnn = |over| Self::Cnn {
+            over,
+            channels: counts(r.list("model.channels")),
+            kernel: r.count("model.kernel"),
+            padding: r.count("model.padding"),
+            pool: if r.word("model.pool") == "last" { Pool::Last } else { Pool::Each },
+            hidden: hidden(),
+            batch_norm: r.flag("model.batch_norm"),
+            dropout,
+            init_from: init_from.clone(),
+        };
         match choice(r, "model.kind", ModelKind::from_name) {
             ModelKind::Mlp => {
                 Self::Mlp { hidden: hidden(), batch_norm: r.flag("model.batch_norm"), dropout, init_from }
             }
-            ModelKind::Cnn => Self::Cnn {
-                channels: counts(r.list("model.channels")),
-                kernel: r.count("model.kernel"),
-                padding: r.count("model.padding"),
-                pool: if r.word("model.pool") == "last" { Pool::Last } else { Pool::Each },
-                hidden: hidden(),
-                batch_norm: r.flag("model.batch_norm"),
-                dropout,
-                init_from,
-            },
+            ModelKind::Cnn1d => cnn(Over::Sequences),
+            ModelKind::Cnn => cnn(Over::Images),
+            ModelKind::Cnn3d => cnn(Over::Volumes),
             ModelKind::Own => Self::Own { init_from },
             ModelKind::Gpt => Self::Gpt {
                 layers: r.count("model.layers"),

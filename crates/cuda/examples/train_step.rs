@@ -56,10 +56,10 @@ fn asked(arguments: &[String]) -> Result<Asked, String> {
 /// The workload, or what is missing for it.
 fn planned(asked: &Asked) -> Result<Work, String> {
     let work = Work::ALL.into_iter().find(|work| work.name() == asked.work);
-    let work = work.ok_or_else(|| match asked.work.as_str() {
-        "cnn3d" => "there is no convolution of three dimensions".to_owned(),
-        _ => "there is no GPT whose head is tied to its tokens".to_owned(),
-    })?;
+    let work = work.ok_or("there is no GPT whose head is tied to its tokens")?;
+    if work == Work::Cnn3d {
+        return Err("there is no convolution of three dimensions on a GPU".to_owned());
+    }
     match asked.precision.as_str() {
         "f32" => Ok(work),
         precision => Err(format!("stages compute in f32, not in {precision}")),

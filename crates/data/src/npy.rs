@@ -33,7 +33,7 @@ pub enum NpyTarget {
 /// Which arrays, and how they are used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NpyOptions {
-    /// Training inputs. *Shape*: `[n, features]`, `[n, height, width]` or `[n, channels, height, width]`.
+    /// Training inputs. *Shape*: `[n, features]`, `[n, height, width]`, or `[n, channels, ...]` with two or more sides.
     pub inputs: PathBuf,
     /// Training targets. *Shape*: `[n]` for classes; `[n]` or `[n, width]` for values.
     pub targets: PathBuf,

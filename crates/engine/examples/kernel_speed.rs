@@ -5,7 +5,7 @@
 //! `cargo run --release -p dtrain-engine --example kernel_speed [filter]`
 
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::device::{Activation, Attention, Conv2d, Device, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Attention, Conv3d, Device, Product, Rows, Strides, Write};
 
 /// CPU seconds of this thread so far.
 fn now() -> f64 {
@@ -67,31 +67,39 @@ fn products(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
 }
 
 fn convolutions(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
-    for (name, channels, size, outputs, padding) in
-        [("cnn 1", 1, [28, 28], 32, 0), ("cnn 2", 32, [26, 26], 64, 0), ("digits", 16, [8, 8], 32, 1)]
-    {
+    let flat = |images, channels, side, outputs, padding| {
+        let (size, padding) = ([1, side, side], [0, padding, padding]);
+        Conv3d { images, channels, size, outputs, kernel: [1, 3, 3], stride: [1; 3], padding }
+    };
+    let deep = |channels, outputs, stride| {
+        let (size, kernel) = ([8, 32, 32], [3; 3]);
+        Conv3d { images: 16, channels, size, outputs, kernel, stride: [stride; 3], padding: [1; 3] }
+    };
+    for (name, shape) in [
+        ("cnn 1", flat(128, 1, 28, 32, 0)),
+        ("cnn 2", flat(128, 32, 26, 64, 0)),
+        ("digits 1", flat(128, 1, 8, 32, 1)),
+        ("digits 2", flat(128, 32, 4, 64, 1)),
+        ("digits", flat(128, 16, 8, 32, 1)),
+        ("cnn3d 1", deep(1, 16, 1)),
+        ("cnn3d 2", deep(16, 32, 2)),
+    ] {
         if !wanted(name) {
             continue;
         }
-        let shape = Conv2d {
-            images: 128,
-            channels,
-            size,
-            outputs,
-            kernel: [3, 3],
-            stride: [1, 1],
-            padding: [padding; 2],
-        };
-        let [height, width] = shape.output_size();
-        let (x, w) = (vec![0.5; 128 * channels * size[0] * size[1]], vec![0.5; outputs * channels * 9]);
-        let (mut y, mut dx, mut dw) = (vec![0.5; 128 * outputs * height * width], x.clone(), w.clone());
-        let mut scratch = vec![0.0; cpu.conv2d_scratch(&shape)];
-        let flops = 2.0 * (y.len() * channels * 9) as f64;
-        let forward = seconds(|| cpu.conv2d(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch));
+        let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
+        let terms = shape.channels * volume(shape.kernel);
+        let x = vec![0.5; shape.images * shape.channels * volume(shape.size)];
+        let w = vec![0.5; shape.outputs * terms];
+        let mut y = vec![0.5; shape.images * shape.outputs * volume(shape.output_size())];
+        let (mut dx, mut dw) = (x.clone(), w.clone());
+        let mut scratch = vec![0.0; cpu.conv3d_scratch(&shape).expect("the CPU has them")];
+        let flops = 2.0 * (y.len() * terms) as f64;
+        let forward = seconds(|| cpu.conv3d(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch));
         report(&format!("{name} forward"), flops, forward);
-        let inputs = seconds(|| cpu.conv2d_input_gradient(&shape, &w, &y, &mut dx, &mut scratch));
+        let inputs = seconds(|| cpu.conv3d_input_gradient(&shape, &w, &y, &mut dx, &mut scratch));
         report(&format!("{name} inputs"), flops, inputs);
-        let weights = seconds(|| cpu.conv2d_weight_gradient(&shape, &x, &y, &mut dw, None, &mut scratch));
+        let weights = seconds(|| cpu.conv3d_weight_gradient(&shape, &x, &y, &mut dw, None, &mut scratch));
         report(&format!("{name} weights"), flops, weights);
     }
 }

@@ -97,6 +97,50 @@ impl Conv2d {
     }
 }
 
+/// A three-dimensional convolution: `x: [N, C, D, H, W]`, weights `[O, C, KD, KH, KW]`, `y: [N, O, OD, OH, OW]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv3d {
+    /// Images in the batch.
+    pub images: usize,
+    /// Input channels.
+    pub channels: usize,
+    /// Input depth, height and width.
+    pub size: [usize; 3],
+    /// Output channels.
+    pub outputs: usize,
+    /// Kernel depth, height and width.
+    pub kernel: [usize; 3],
+    /// Step between windows.
+    pub stride: [usize; 3],
+    /// Zeros around the image.
+    pub padding: [usize; 3],
+}
+
+impl Conv3d {
+    /// Output depth, height and width.
+    #[must_use]
+    pub fn output_size(&self) -> [usize; 3] {
+        [0, 1, 2].map(|d| (self.size[d] + 2 * self.padding[d] - self.kernel[d]) / self.stride[d] + 1)
+    }
+}
+
+impl From<Conv2d> for Conv3d {
+    /// The same convolution of images that are one element deep.
+    fn from(flat: Conv2d) -> Self {
+        let Conv2d { images, channels, size, outputs, kernel, stride, padding } = flat;
+        let deep = |first: usize, [height, width]: [usize; 2]| [first, height, width];
+        Self {
+            images,
+            channels,
+            size: deep(1, size),
+            outputs,
+            kernel: deep(1, kernel),
+            stride: deep(1, stride),
+            padding: deep(0, padding),
+        }
+    }
+}
+
 /// A pooling window over `x: [planes, H, W]`, no padding, `y: [planes, OH, OW]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool2d {
@@ -320,6 +364,49 @@ pub trait Device: Send + Sync + Sized + 'static {
     );
     /// Elements of scratch that the three operations of this convolution need. A function of the shape alone.
     fn conv2d_scratch(&self, shape: &Conv2d) -> usize;
+
+    /// Elements of scratch that the three operations of this convolution need, a function of the shape alone; `None` on a
+    /// device that has no convolution of three dimensions, for which no model with one can be planned.
+    fn conv3d_scratch(&self, _shape: &Conv3d) -> Option<usize> {
+        None
+    }
+    /// Convolution with bias and activation. `scratch` has [`Device::conv3d_scratch`] elements.
+    #[allow(clippy::too_many_arguments)]
+    fn conv3d(
+        &self,
+        shape: &Conv3d,
+        _x: Self::Ref<'_>,
+        _w: Self::Ref<'_>,
+        _bias: Option<Self::Ref<'_>>,
+        _activation: Activation,
+        _y: Self::Mut<'_>,
+        _scratch: Self::Mut<'_>,
+    ) {
+        panic!("no plan has {shape:?} for this device");
+    }
+    /// `dx` of a convolution.
+    fn conv3d_input_gradient(
+        &self,
+        shape: &Conv3d,
+        _w: Self::Ref<'_>,
+        _dy: Self::Ref<'_>,
+        _dx: Self::Mut<'_>,
+        _scratch: Self::Mut<'_>,
+    ) {
+        panic!("no plan has {shape:?} for this device");
+    }
+    /// `dw` and, if asked, `db` of a convolution.
+    fn conv3d_weight_gradient(
+        &self,
+        shape: &Conv3d,
+        _x: Self::Ref<'_>,
+        _dy: Self::Ref<'_>,
+        _dw: Self::Mut<'_>,
+        _db: Option<Self::Mut<'_>>,
+        _scratch: Self::Mut<'_>,
+    ) {
+        panic!("no plan has {shape:?} for this device");
+    }
 
     /// Max-pooling; `places` keeps the index in its plane of each maximum (the first of equals), as the bits of a u32.
     fn max_pool(&self, shape: &Pool2d, x: Self::Ref<'_>, y: Self::Mut<'_>, places: Self::Mut<'_>);

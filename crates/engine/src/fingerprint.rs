@@ -1,14 +1,14 @@
 //! What a device computes, in a few bytes: two devices with the same fingerprint give the same bits.
 //!
 //! A self-test runs every operation on fixed inputs and hashes the outputs. The shapes are small (it runs at each start of a
-//! rank) but reach each path: several blocks of `k`, both places for an operand, edges of tiles, gathered patches.
+//! rank) but reach each path: several blocks of `k`, both places for an operand, edges of tiles, phases of a stride.
 //!
 //! This file does not know who compares fingerprints.
 
 use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
-    Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
+    Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 use serde::{Deserialize, Serialize};
@@ -115,29 +115,40 @@ impl SelfTest<'_> {
     }
 
     fn convolutions(&mut self) {
-        for (stride, padding) in [([1, 1], [1, 0]), ([2, 1], [0, 1])] {
-            let shape = Conv2d {
-                images: 2,
-                channels: 3,
-                size: [9, 10],
-                outputs: 18,
-                kernel: [3, 3],
-                stride,
-                padding,
-            };
-            let [height, width] = shape.output_size();
-            let (x, w) = (self.numbers(2 * 3 * 90), self.numbers(18 * 27));
-            let (bias, dy) = (self.numbers(18), self.numbers(2 * 18 * height * width));
-            let mut scratch = vec![f32::NAN; self.cpu.conv2d_scratch(&shape)];
-            self.output(dy.len(), |cpu, y| {
-                cpu.conv2d(&shape, &x, &w, Some(&bias), Activation::None, y, &mut scratch);
-            });
-            self.output(x.len(), |cpu, dx| cpu.conv2d_input_gradient(&shape, &w, &dy, dx, &mut scratch));
-            self.output(w.len() + bias.len(), |cpu, d| {
-                let (dw, db) = d.split_at_mut(w.len());
-                cpu.conv2d_weight_gradient(&shape, &x, &dy, dw, Some(db), &mut scratch);
-            });
+        let flat = |stride, padding| {
+            let (size, kernel) = ([9, 10], [3, 3]);
+            Conv2d { images: 2, channels: 3, size, outputs: 18, kernel, stride, padding }.into()
+        };
+        let deep = |channels, size, stride, padding| {
+            let (outputs, kernel) = (20, [3; 3]);
+            Conv3d { images: 1, channels, size, outputs, kernel, stride, padding }
+        };
+        for shape in [
+            flat([1, 1], [1, 0]),
+            flat([2, 1], [0, 1]),
+            deep(2, [3, 5, 4], [1; 3], [1; 3]),
+            // More outputs times places than a block has terms.
+            deep(3, [4, 5, 7], [2; 3], [1, 0, 1]),
+        ] {
+            self.convolution(&shape);
         }
+    }
+
+    fn convolution(&mut self, shape: &Conv3d) {
+        let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
+        let x = self.numbers(shape.images * shape.channels * volume(shape.size));
+        let w = self.numbers(shape.outputs * shape.channels * volume(shape.kernel));
+        let bias = self.numbers(shape.outputs);
+        let dy = self.numbers(shape.images * shape.outputs * volume(shape.output_size()));
+        let mut scratch = vec![f32::NAN; self.cpu.conv3d_scratch(shape).expect("the CPU has them")];
+        self.output(dy.len(), |cpu, y| {
+            cpu.conv3d(shape, &x, &w, Some(&bias), Activation::None, y, &mut scratch);
+        });
+        self.output(x.len(), |cpu, dx| cpu.conv3d_input_gradient(shape, &w, &dy, dx, &mut scratch));
+        self.output(w.len() + bias.len(), |cpu, d| {
+            let (dw, db) = d.split_at_mut(w.len());
+            cpu.conv3d_weight_gradient(shape, &x, &dy, dw, Some(db), &mut scratch);
+        });
     }
 
     fn pools(&mut self) {

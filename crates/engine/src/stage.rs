@@ -85,8 +85,22 @@ impl Shape {
     ///
     /// *Errors*: any other number of dimensions.
     pub fn image(&self) -> Result<[usize; 3], String> {
-        let dims = self.dims()?;
-        dims.try_into().map_err(|_| format!("it takes [channels, height, width], its input is {dims:?}"))
+        let (channels, [_, height, width]) = self.image_of(2)?;
+        Ok([channels, height, width])
+    }
+
+    /// A sample of values as channels and one to three sides behind them: depth, height and width, where what is missing is 1.
+    ///
+    /// *Errors*: any other number of dimensions. *Panics*: more than three sides.
+    pub fn image_of(&self, sides: usize) -> Result<(usize, [usize; 3]), String> {
+        let (dims, names) = (self.dims()?, ["depth", "height", "width"]);
+        if dims.len() != sides + 1 {
+            let names = if sides == 1 { "length".into() } else { names[3 - sides..].join(", ") };
+            return Err(format!("it takes [channels, {names}], its input is {dims:?}"));
+        }
+        let mut size = [1; 3];
+        size[3 - sides..].copy_from_slice(&dims[1..]);
+        Ok((dims[0], size))
     }
 }
 

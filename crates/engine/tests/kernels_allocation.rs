@@ -47,25 +47,21 @@ fn products_convolutions_and_attention_allocate_once() {
     let cpu = cpu();
     assert_eq!(product(&cpu, Strides::rows(700), Strides::transposed(700)), 0);
     assert_eq!(product(&cpu, Strides::transposed(100), Strides::rows(90)), 0);
-    for stride in [1, 2] {
-        let shape = Conv2d {
-            images: 2,
-            channels: 3,
-            size: [20, 20],
-            outputs: 40,
-            kernel: [3, 3],
-            stride: [stride; 2],
-            padding: [1, 1],
-        };
-        let area = shape.output_size()[0] * shape.output_size()[1];
-        let (mut x, mut w, mut y) = (numbers(1, 2400), numbers(2, 40 * 27), numbers(3, 80 * area));
-        let (mut db, mut scratch) = (poison(40), poison(cpu.conv2d_scratch(&shape)));
+    for (stride, kernel) in [([1; 3], [1, 3, 3]), ([1, 2, 2], [1, 3, 3]), ([1; 3], [3; 3]), ([2; 3], [3; 3])]
+    {
+        let (size, padding) = ([kernel[0], 20, 20], [kernel[0] / 2, 1, 1]);
+        let shape = Conv3d { images: 2, channels: 3, size, outputs: 40, kernel, stride, padding };
+        let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
+        let (mut x, mut w) = (numbers(1, 6 * volume(size)), numbers(2, 120 * volume(kernel)));
+        let mut y = numbers(3, 80 * volume(shape.output_size()));
+        let (mut db, scratch) = (poison(40), cpu.conv3d_scratch(&shape).expect("the CPU has them"));
+        let mut scratch = poison(scratch);
         let count = second(|| {
-            cpu.conv2d(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
-            cpu.conv2d_weight_gradient(&shape, &x, &y, &mut w, Some(&mut db), &mut scratch);
-            cpu.conv2d_input_gradient(&shape, &w, &y, &mut x, &mut scratch);
+            cpu.conv3d(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
+            cpu.conv3d_weight_gradient(&shape, &x, &y, &mut w, Some(&mut db), &mut scratch);
+            cpu.conv3d_input_gradient(&shape, &w, &y, &mut x, &mut scratch);
         });
-        assert_eq!(count, 0, "stride {stride}");
+        assert_eq!(count, 0, "stride {stride:?}");
     }
     let shape = Attention { batch: 1, time: 70, heads: 2, head: 24 };
     let (qkv, mut y, mut d) = (numbers(1, 70 * 144), numbers(2, 70 * 48), poison(70 * 144));

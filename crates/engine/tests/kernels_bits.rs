@@ -214,29 +214,44 @@ fn a_fingerprint_of_other_kernels_does_not_agree() {
     assert!(!one.agrees_with(&other));
 }
 
+/// Output and gradients of a convolution.
+fn convolved(cpu: &Cpu, shape: &Conv3d) -> [Vec<u32>; 4] {
+    let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
+    let x = numbers(1, shape.images * shape.channels * volume(shape.size));
+    let w = numbers(2, shape.outputs * shape.channels * volume(shape.kernel));
+    let dy = numbers(3, shape.images * shape.outputs * volume(shape.output_size()));
+    let mut scratch = poison(cpu.conv3d_scratch(shape).expect("the CPU has them"));
+    let (mut y, mut dx) = (poison(dy.len()), poison(x.len()));
+    let (mut dw, mut db) = (poison(w.len()), poison(shape.outputs));
+    cpu.conv3d(shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
+    cpu.conv3d_input_gradient(shape, &w, &dy, &mut dx, &mut scratch);
+    cpu.conv3d_weight_gradient(shape, &x, &dy, &mut dw, Some(&mut db), &mut scratch);
+    [bits(&y), bits(&dx), bits(&dw), bits(&db)]
+}
+
 /// Outputs of operations at sizes where threads share the work, one list a device.
 fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
-    let conv = Conv2d {
-        images: 12,
-        channels: 5,
-        size: [26, 26],
-        outputs: 40,
-        kernel: [3, 3],
-        stride: [1, 1],
-        padding: [1, 1],
+    let (images, channels, outputs) = (12, 5, 40);
+    let (kernel, padding) = ([1, 3, 3], [0, 1, 1]);
+    let conv = Conv3d { images, channels, size: [1, 26, 26], outputs, kernel, stride: [1; 3], padding };
+    all.extend(convolved(cpu, &conv));
+    // Phases, sums of more than a block, and images of three dimensions and of one.
+    let (kernel, padding) = ([3; 3], [1; 3]);
+    let conv =
+        Conv3d { images: 6, channels: 20, size: [5, 9, 13], outputs: 24, kernel, stride: [2; 3], padding };
+    all.extend(convolved(cpu, &conv));
+    let (kernel, stride) = ([1, 1, 5], [1, 1, 3]);
+    let conv = Conv3d {
+        images: 20,
+        channels: 30,
+        size: [1, 1, 800],
+        outputs: 17,
+        kernel,
+        stride,
+        padding: [0, 0, 2],
     };
-    let (x, w, dy) = (numbers(1, 12 * 5 * 676), numbers(2, 40 * 45), numbers(3, 12 * 40 * 676));
-    let mut scratch = poison(cpu.conv2d_scratch(&conv));
-    let mut out = poison(dy.len());
-    cpu.conv2d(&conv, &x, &w, None, Activation::Relu, &mut out, &mut scratch);
-    all.push(bits(&out));
-    let mut out = poison(x.len());
-    cpu.conv2d_input_gradient(&conv, &w, &dy, &mut out, &mut scratch);
-    all.push(bits(&out));
-    let (mut out, mut db) = (poison(w.len()), poison(40));
-    cpu.conv2d_weight_gradient(&conv, &x, &dy, &mut out, Some(&mut db), &mut scratch);
-    all.extend([bits(&out), bits(&db)]);
+    all.extend(convolved(cpu, &conv));
 
     let attention = Attention { batch: 3, time: 100, heads: 4, head: 16 };
     let (qkv, dy) = (numbers(4, 3 * 3 * 100 * 64), numbers(5, 3 * 100 * 64));
@@ -262,6 +277,91 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     all.extend([bits(&y), bits(&dx)]);
     all.push(vec![cpu.sum_of_squares(&x, 0.1).to_bits() as u32]);
     all
+}
+
+/// The element `y` of a convolution by the definition: channels and places of the kernel in order, in blocks of 512.
+#[test]
+fn a_sum_of_a_convolution_is_that_of_its_definition() {
+    let shape = Conv3d {
+        images: 1,
+        channels: 23,
+        size: [3, 4, 5],
+        outputs: 3,
+        kernel: [3; 3],
+        stride: [2, 1, 2],
+        padding: [1; 3],
+    };
+    let (x, w) = (numbers(1, 23 * 60), numbers(2, 3 * 23 * 27));
+    let [depth, height, width] = shape.output_size();
+    for device in devices() {
+        let mut y = poison(3 * depth * height * width);
+        let mut scratch = poison(device.conv3d_scratch(&shape).expect("the CPU has them"));
+        device.conv3d(&shape, &x, &w, None, Activation::None, &mut y, &mut scratch);
+        for (i, y) in y.iter().enumerate() {
+            let (output, cell) = (i / (depth * height * width), i % (depth * height * width));
+            let to = [cell / (height * width), cell / width % height, cell % width];
+            let wanted = by_definition(23 * 27, |term| {
+                let tap = [term / 9 % 3, term / 3 % 3, term % 3];
+                let at = [0, 1, 2].map(|d| (to[d] * shape.stride[d] + tap[d]).wrapping_sub(1));
+                let inside = (0..3).all(|d| at[d] < shape.size[d]);
+                let x = if inside { x[((term / 27 * 3 + at[0]) * 4 + at[1]) * 5 + at[2]] } else { 0.0 };
+                (w[output * 23 * 27 + term], x)
+            });
+            assert_eq!(
+                y.to_bits(),
+                wanted.to_bits(),
+                "{i} on {} with {} threads",
+                device.isa(),
+                device.threads()
+            );
+        }
+    }
+}
+
+/// Gradients of inputs skip taps that meet nothing; what they sum is still blocks of the whole kernel.
+#[test]
+fn an_input_gradient_with_stride_is_that_of_its_definition() {
+    let shape = Conv3d {
+        images: 1,
+        channels: 2,
+        size: [3, 5, 6],
+        outputs: 41,
+        kernel: [3, 3, 3],
+        stride: [2, 2, 3],
+        padding: [1, 0, 1],
+    };
+    let out = shape.output_size();
+    let len = out.iter().product::<usize>();
+    let (w, dy) = (numbers(1, 41 * 2 * 27), numbers(2, 41 * len));
+    for device in devices() {
+        let mut dx = poison(2 * 90);
+        let mut scratch = poison(device.conv3d_scratch(&shape).expect("the CPU has them"));
+        device.conv3d_input_gradient(&shape, &w, &dy, &mut dx, &mut scratch);
+        for (i, dx) in dx.iter().enumerate() {
+            let (channel, from) = (i / 90, [i % 90 / 30, i / 6 % 5, i % 6]);
+            let wanted = by_definition(41 * 27, |term| {
+                let (output, place) = (term / 27, 26 - term % 27);
+                let tap = [place / 9, place / 3 % 3, place % 3];
+                // Where the window starts that meets this element through this tap.
+                let start = [0, 1, 2].map(|d| (from[d] + shape.padding[d]).wrapping_sub(tap[d]));
+                let met = (0..3).all(|d| {
+                    start[d] < 1 << 60
+                        && start[d] % shape.stride[d] == 0
+                        && start[d] / shape.stride[d] < out[d]
+                });
+                let to = [0, 1, 2].map(|d| start[d] / shape.stride[d]);
+                let dy = if met { dy[output * len + (to[0] * out[1] + to[1]) * out[2] + to[2]] } else { 0.0 };
+                (w[(output * 2 + channel) * 27 + place], dy)
+            });
+            assert_eq!(
+                dx.to_bits(),
+                wanted.to_bits(),
+                "{i} on {} with {} threads",
+                device.isa(),
+                device.threads()
+            );
+        }
+    }
 }
 
 #[test]

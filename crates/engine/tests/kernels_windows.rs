@@ -5,9 +5,10 @@ mod kernels_support;
 use dtrain_engine::device::*;
 use kernels_support::*;
 
-/// Convolutions of every kind: strides, padding, kernels of one, images narrower than a tile, one channel.
-fn convolutions() -> Vec<Conv2d> {
-    let conv = |images, channels, size, outputs, kernel, stride, padding| Conv2d {
+/// Convolutions of every kind: strides, padding, kernels of one, images narrower than a tile, one channel; images first, then
+/// sequences, then volumes.
+fn convolutions() -> Vec<Conv3d> {
+    let conv = |images, channels, size, outputs, kernel, stride, padding| Conv3d {
         images,
         channels,
         size,
@@ -16,40 +17,63 @@ fn convolutions() -> Vec<Conv2d> {
         stride,
         padding,
     };
+    let flat = |images, channels, size, outputs, kernel, stride, padding| {
+        Conv3d::from(Conv2d { images, channels, size, outputs, kernel, stride, padding })
+    };
     vec![
-        conv(3, 1, [28, 28], 32, [3, 3], [1, 1], [0, 0]),
-        conv(2, 32, [26, 26], 64, [3, 3], [1, 1], [0, 0]),
-        conv(5, 16, [8, 8], 33, [3, 3], [1, 1], [1, 1]),
-        conv(2, 3, [9, 7], 5, [3, 2], [2, 1], [1, 0]),
-        conv(2, 4, [11, 12], 6, [5, 4], [2, 3], [2, 1]),
-        conv(3, 7, [6, 5], 3, [1, 1], [1, 1], [0, 0]),
-        conv(2, 5, [6, 6], 4, [1, 1], [2, 2], [0, 0]),
-        conv(1, 70, [5, 5], 17, [3, 3], [1, 1], [2, 2]),
-        conv(1, 2, [4, 4], 3, [4, 4], [1, 1], [0, 0]),
-        conv(1, 1, [30, 40], 2, [3, 3], [1, 1], [1, 1]),
+        flat(3, 1, [28, 28], 32, [3, 3], [1, 1], [0, 0]),
+        flat(2, 32, [26, 26], 64, [3, 3], [1, 1], [0, 0]),
+        flat(5, 16, [8, 8], 33, [3, 3], [1, 1], [1, 1]),
+        flat(2, 3, [9, 7], 5, [3, 2], [2, 1], [1, 0]),
+        flat(2, 4, [11, 12], 6, [5, 4], [2, 3], [2, 1]),
+        flat(3, 7, [6, 5], 3, [1, 1], [1, 1], [0, 0]),
+        flat(2, 5, [6, 6], 4, [1, 1], [2, 2], [0, 0]),
+        flat(1, 70, [5, 5], 17, [3, 3], [1, 1], [2, 2]),
+        flat(1, 2, [4, 4], 3, [4, 4], [1, 1], [0, 0]),
+        flat(1, 1, [30, 40], 2, [3, 3], [1, 1], [1, 1]),
+        // Sums of more than a block, by phases; padding as wide as the kernel; a step longer than the image.
+        flat(2, 75, [7, 9], 60, [3, 3], [2, 2], [1, 1]),
+        flat(1, 2, [5, 6], 3, [2, 1], [1, 1], [2, 3]),
+        flat(2, 2, [3, 4], 3, [2, 3], [7, 5], [0, 1]),
+        flat(1, 4, [50, 60], 3, [3, 3], [2, 2], [1, 1]),
+        flat(2, 3, [1, 1500], 5, [1, 5], [1, 1], [0, 2]),
+        flat(3, 4, [1, 37], 6, [1, 4], [1, 3], [0, 1]),
+        conv(2, 1, [8, 32, 32], 16, [3, 3, 3], [1, 1, 1], [1, 1, 1]),
+        conv(2, 16, [8, 16, 16], 32, [3, 3, 3], [2, 2, 2], [1, 1, 1]),
+        conv(2, 3, [5, 6, 7], 4, [2, 3, 1], [1, 2, 3], [0, 1, 2]),
+        conv(1, 2, [4, 5, 3], 3, [1, 1, 1], [2, 1, 2], [0, 0, 0]),
+        conv(1, 40, [3, 3, 3], 5, [3, 3, 3], [1, 1, 1], [1, 0, 2]),
+        conv(1, 1, [9, 4, 5], 2, [5, 4, 2], [3, 1, 1], [2, 2, 1]),
+        conv(3, 2, [2, 2, 2], 2, [2, 2, 2], [2, 2, 2], [1, 0, 1]),
     ]
 }
 
+fn volume(sides: [usize; 3]) -> usize {
+    sides.iter().product()
+}
+
+/// All places in a box, in order.
+fn places([depth, height, width]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
+    (0..depth * height * width).map(move |i| [i / (height * width), i / width % height, i % width])
+}
+
+fn index(sides: [usize; 3], place: [usize; 3]) -> usize {
+    (place[0] * sides[1] + place[1]) * sides[2] + place[2]
+}
+
 /// Calls `f(y index, x index, w index)` for each term of a convolution.
-fn for_each_term(shape: &Conv2d, mut f: impl FnMut(usize, usize, usize)) {
-    let [oh, ow] = shape.output_size();
-    for image in 0..shape.images {
-        for o in 0..shape.outputs {
-            for (oy, ox) in (0..oh).flat_map(|oy| (0..ow).map(move |ox| (oy, ox))) {
-                for c in 0..shape.channels {
-                    for (ky, kx) in
-                        (0..shape.kernel[0]).flat_map(|a| (0..shape.kernel[1]).map(move |b| (a, b)))
-                    {
-                        let y = (oy * shape.stride[0] + ky).wrapping_sub(shape.padding[0]);
-                        let x = (ox * shape.stride[1] + kx).wrapping_sub(shape.padding[1]);
-                        if y < shape.size[0] && x < shape.size[1] {
-                            f(
-                                ((image * shape.outputs + o) * oh + oy) * ow + ox,
-                                ((image * shape.channels + c) * shape.size[0] + y) * shape.size[1] + x,
-                                ((o * shape.channels + c) * shape.kernel[0] + ky) * shape.kernel[1] + kx,
-                            );
-                        }
-                    }
+fn for_each_term(shape: &Conv3d, mut f: impl FnMut(usize, usize, usize)) {
+    let out = shape.output_size();
+    for (image, o) in (0..shape.images).flat_map(|image| (0..shape.outputs).map(move |o| (image, o))) {
+        for to in places(out) {
+            let y = (image * shape.outputs + o) * volume(out) + index(out, to);
+            for (c, tap) in (0..shape.channels).flat_map(|c| places(shape.kernel).map(move |tap| (c, tap))) {
+                let from =
+                    [0, 1, 2].map(|d| (to[d] * shape.stride[d] + tap[d]).wrapping_sub(shape.padding[d]));
+                if (0..3).all(|d| from[d] < shape.size[d]) {
+                    let x = (image * shape.channels + c) * volume(shape.size) + index(shape.size, from);
+                    let w = (o * shape.channels + c) * volume(shape.kernel) + index(shape.kernel, tap);
+                    f(y, x, w);
                 }
             }
         }
@@ -60,34 +84,34 @@ fn for_each_term(shape: &Conv2d, mut f: impl FnMut(usize, usize, usize)) {
 fn a_convolution_and_its_gradients_are_right() {
     let cpu = cpu();
     for shape in convolutions() {
-        let [oh, ow] = shape.output_size();
-        let x = numbers(1, shape.images * shape.channels * shape.size[0] * shape.size[1]);
-        let w = numbers(2, shape.outputs * shape.channels * shape.kernel[0] * shape.kernel[1]);
+        let out = volume(shape.output_size());
+        let x = numbers(1, shape.images * shape.channels * volume(shape.size));
+        let w = numbers(2, shape.outputs * shape.channels * volume(shape.kernel));
         let bias = numbers(3, shape.outputs);
-        let dy = numbers(4, shape.images * shape.outputs * oh * ow);
+        let dy = numbers(4, shape.images * shape.outputs * out);
         let (mut y, mut dx, mut dw, mut db) =
             (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()], vec![0.0; bias.len()]);
         for (i, y) in y.iter_mut().enumerate() {
-            *y = f64::from(bias[i / (oh * ow) % shape.outputs]);
-            db[i / (oh * ow) % shape.outputs] += f64::from(dy[i]);
+            *y = f64::from(bias[i / out % shape.outputs]);
+            db[i / out % shape.outputs] += f64::from(dy[i]);
         }
         for_each_term(&shape, |yi, xi, wi| {
             y[yi] += f64::from(x[xi]) * f64::from(w[wi]);
             dx[xi] += f64::from(dy[yi]) * f64::from(w[wi]);
             dw[wi] += f64::from(dy[yi]) * f64::from(x[xi]);
         });
-        let mut scratch = poison(cpu.conv2d_scratch(&shape));
+        let mut scratch = poison(cpu.conv3d_scratch(&shape).expect("the CPU has them"));
         let mut out = poison(y.len());
-        cpu.conv2d(&shape, &x, &w, Some(&bias), Activation::None, &mut out, &mut scratch);
+        cpu.conv3d(&shape, &x, &w, Some(&bias), Activation::None, &mut out, &mut scratch);
         assert_near(&format!("y of {shape:?}"), &out, &y);
-        cpu.conv2d(&shape, &x, &w, Some(&bias), Activation::Relu, &mut out, &mut scratch);
+        cpu.conv3d(&shape, &x, &w, Some(&bias), Activation::Relu, &mut out, &mut scratch);
         let positive: Vec<f64> = y.iter().map(|v| v.max(0.0)).collect();
         assert_near(&format!("activated y of {shape:?}"), &out, &positive);
         let mut out = poison(x.len());
-        cpu.conv2d_input_gradient(&shape, &w, &dy, &mut out, &mut scratch);
+        cpu.conv3d_input_gradient(&shape, &w, &dy, &mut out, &mut scratch);
         assert_near(&format!("dx of {shape:?}"), &out, &dx);
         let (mut out, mut out_bias) = (poison(w.len()), poison(bias.len()));
-        cpu.conv2d_weight_gradient(&shape, &x, &dy, &mut out, Some(&mut out_bias), &mut scratch);
+        cpu.conv3d_weight_gradient(&shape, &x, &dy, &mut out, Some(&mut out_bias), &mut scratch);
         assert_near(&format!("dw of {shape:?}"), &out, &dw);
         assert_near(&format!("db of {shape:?}"), &out_bias, &db);
     }

@@ -19,7 +19,7 @@ mod pooling;
 mod product;
 mod update;
 
-use crate::device::{ChannelNorm, Conv2d, Pool2d};
+use crate::device::{ChannelNorm, Conv3d, Pool2d};
 pub use isa::{Isa, IsaError};
 use pool::{Cut, Pool};
 use std::ops::Range;
@@ -151,18 +151,18 @@ impl Cpu {
 }
 
 /// Elements of input, weights and output of a convolution.
-fn conv_lengths(shape: &Conv2d) -> [usize; 3] {
-    for d in [0, 1] {
+fn conv_lengths(shape: &Conv3d) -> [usize; 3] {
+    for d in 0..3 {
         let fits = shape.stride[d] > 0
             && shape.kernel[d] > 0
             && shape.size[d] + 2 * shape.padding[d] >= shape.kernel[d];
         assert!(fits, "a kernel larger than the image: {shape:?}");
     }
-    let [out_height, out_width] = shape.output_size();
+    let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
     [
-        shape.images * shape.channels * shape.size[0] * shape.size[1],
-        shape.outputs * shape.channels * shape.kernel[0] * shape.kernel[1],
-        shape.images * shape.outputs * out_height * out_width,
+        shape.images * shape.channels * volume(shape.size),
+        shape.outputs * shape.channels * volume(shape.kernel),
+        shape.images * shape.outputs * volume(shape.output_size()),
     ]
 }
 

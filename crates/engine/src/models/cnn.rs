@@ -1,11 +1,12 @@
-//! A convolutional classifier of images: convolutions with ReLU and max-pooling, then linear layers.
+//! Convolutional classifiers: convolutions with ReLU and max-pooling, then linear layers. One for sequences, one for images,
+//! one for volumes or images in a row.
 
 use super::demand;
 use crate::device::Device;
 use crate::error::EngineError;
-use crate::stages::{BatchNorm, Chain, Conv2d, Dropout, Flatten, Linear, MaxPool, Relu};
+use crate::stages::{BatchNorm, Chain, Conv, Dropout, Flatten, Linear, MaxPoolOver, Relu};
 
-/// Where a [`cnn`] halves its images.
+/// Where a convolutional classifier halves its images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolPlace {
     /// After every convolution.
@@ -15,12 +16,12 @@ pub enum PoolPlace {
     Last,
 }
 
-/// Options of [`cnn`]. The defaults suit images of 8 x 8 as well as of 28 x 28.
+/// Options of [`cnn`], [`cnn1d`] and [`cnn3d`]. The defaults suit images of 8 x 8 as well as of 28 x 28.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CnnOptions {
     /// Output channels of each convolution.
     pub channels: Vec<usize>,
-    /// Side of the square kernels.
+    /// Side of the kernels.
     pub kernel: usize,
     /// Zeros around each image.
     pub padding: usize,
@@ -62,6 +63,27 @@ impl CnnOptions {
 ///
 /// *Errors*: [`EngineError::Option`]; images too small for the poolings are found when the model is planned.
 pub fn cnn<D: Device>(options: &CnnOptions, outputs: usize) -> Result<Chain<D>, EngineError> {
+    classifier::<D, 2>(options, outputs)
+}
+
+/// As [`cnn`], of sequences `[channels, length]`.
+///
+/// *Errors*: as [`cnn`].
+pub fn cnn1d<D: Device>(options: &CnnOptions, outputs: usize) -> Result<Chain<D>, EngineError> {
+    classifier::<D, 1>(options, outputs)
+}
+
+/// As [`cnn`], of volumes or images in a row, `[channels, depth, height, width]`.
+///
+/// *Errors*: as [`cnn`]; not every device has such convolutions, which is found when the model is planned.
+pub fn cnn3d<D: Device>(options: &CnnOptions, outputs: usize) -> Result<Chain<D>, EngineError> {
+    classifier::<D, 3>(options, outputs)
+}
+
+fn classifier<D: Device, const N: usize>(
+    options: &CnnOptions,
+    outputs: usize,
+) -> Result<Chain<D>, EngineError> {
     let CnnOptions { channels, kernel, padding, pool, hidden, batch_norm, dropout } = options;
     demand(outputs > 0, "model", "a cnn needs at least 1 output")?;
     demand(!channels.is_empty(), "model.channels", "a cnn needs at least one convolution")?;
@@ -71,7 +93,7 @@ pub fn cnn<D: Device>(options: &CnnOptions, outputs: usize) -> Result<Chain<D>, 
     demand((0.0..1.0).contains(dropout), "model.dropout", "must be at least 0 and below 1")?;
     let mut chain = Chain::new();
     for (i, n) in channels.iter().enumerate() {
-        let conv = Conv2d::new(*n, *kernel).padding(*padding);
+        let conv = Conv::<N>::new(*n, *kernel).padding(*padding);
         let number = i + 1;
         chain = match batch_norm {
             true => chain
@@ -81,7 +103,7 @@ pub fn cnn<D: Device>(options: &CnnOptions, outputs: usize) -> Result<Chain<D>, 
             false => chain.named(&format!("conv{number}"), conv.relu()),
         };
         if *pool == PoolPlace::Each || number == channels.len() {
-            chain = chain.named(&format!("pool{number}"), MaxPool::new(2));
+            chain = chain.named(&format!("pool{number}"), MaxPoolOver::<N>::new(2));
         }
     }
     chain = chain.named("flatten", Flatten);

@@ -5,7 +5,7 @@ mod gpt;
 mod mlp;
 pub mod peer;
 
-pub use cnn::{CnnOptions, PoolPlace, cnn};
+pub use cnn::{CnnOptions, PoolPlace, cnn, cnn1d, cnn3d};
 pub use gpt::{GptOptions, gpt};
 pub use mlp::{MlpOptions, mlp};
 

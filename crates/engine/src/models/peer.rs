@@ -14,7 +14,7 @@ use crate::model::Model;
 use crate::optimizer::{DecayGroup, Optimizer, Rule};
 use crate::schedule::Schedule;
 use crate::stage::{Init, Shape};
-use crate::stages::Chain;
+use crate::stages::{Chain, Conv3d, Flatten, Linear};
 use crate::state::State;
 use dtrain_types::Step;
 
@@ -27,11 +27,13 @@ pub enum Work {
     Gpt,
     /// Two convolutions, one pooling, two linear layers on 28 x 28 images; batches of 128.
     Cnn,
+    /// Two convolutions over 8 frames of 32 x 32, the second with stride 2, one linear layer; batches of 16.
+    Cnn3d,
 }
 
 impl Work {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Mlp, Self::Gpt, Self::Cnn];
+    pub const ALL: [Self; 4] = [Self::Mlp, Self::Gpt, Self::Cnn, Self::Cnn3d];
 
     /// Its name on the command line.
     #[must_use]
@@ -40,6 +42,7 @@ impl Work {
             Self::Mlp => "mlp",
             Self::Gpt => "gpt",
             Self::Cnn => "cnn",
+            Self::Cnn3d => "cnn3d",
         }
     }
 
@@ -49,6 +52,7 @@ impl Work {
         match self {
             Self::Mlp | Self::Cnn => 128,
             Self::Gpt => 8,
+            Self::Cnn3d => 16,
         }
     }
 
@@ -86,6 +90,7 @@ impl Work {
                 (gpt(&options)?, Shape::Tokens { rows, time: options.context })
             }
             Self::Cnn => (cnn(&CnnOptions::benchmark(), 10)?, Shape::values(rows, &[1, 28, 28])),
+            Self::Cnn3d => (frames(), Shape::values(rows, &[1, 8, 32, 32])),
         };
         Ok((stages, input))
     }
@@ -105,13 +110,15 @@ impl Work {
     #[must_use]
     pub fn data(self) -> PeerData {
         let rows = self.batch();
+        let of_values = |width: usize| PeerData {
+            rows,
+            values: uniform(1000, rows * width, 1.0),
+            tokens: Vec::new(),
+            classes: integers(1001, rows, 10),
+        };
         match self {
-            Self::Mlp | Self::Cnn => PeerData {
-                rows,
-                values: uniform(1000, rows * 784, 1.0),
-                tokens: Vec::new(),
-                classes: integers(1001, rows, 10),
-            },
+            Self::Mlp | Self::Cnn => of_values(784),
+            Self::Cnn3d => of_values(8 * 32 * 32),
             Self::Gpt => PeerData {
                 rows,
                 values: Vec::new(),
@@ -120,6 +127,15 @@ impl Work {
             },
         }
     }
+}
+
+/// The stages of [`Work::Cnn3d`].
+fn frames<D: Device>() -> Chain<D> {
+    Chain::new()
+        .named("conv1", Conv3d::new(16, 3).padding(1).relu())
+        .named("conv2", Conv3d::new(32, 3).padding(1).stride(2).relu())
+        .named("flatten", Flatten)
+        .named("fc", Linear::new(10))
 }
 
 /// A batch that owns its numbers.

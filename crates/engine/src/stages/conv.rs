@@ -1,46 +1,76 @@
-//! A two-dimensional convolution, as PyTorch's: `x: [N, C, H, W]`, weights `[O, C, KH, KW]`.
+//! Convolutions over one, two or three dimensions, as PyTorch's: `x: [N, C, sides...]`, weights `[O, C, kernel...]`.
+//!
+//! This file does not know how a device computes them.
 
-use crate::device::{Activation, Conv2d as ConvShape, Device};
+use super::by;
+use crate::device::{Activation, Conv2d as FlatShape, Conv3d as ConvShape, Device};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
-/// A convolution, with a ReLU fused behind it if asked. See the file's comment.
+/// A convolution over `N` dimensions, with a ReLU fused behind it if asked. See the file's comment.
 #[derive(Clone, Debug)]
-pub struct Conv2d {
+pub struct Conv<const N: usize> {
+    /// With sides of 1 in front of the `N` that there are.
     shape: ConvShape,
     has_bias: bool,
     activation: Activation,
     layout: ParamLayout,
-    scratch: usize,
 }
 
-impl Conv2d {
-    /// A convolution to this many channels with a square kernel, stride 1, no padding and a bias.
+/// A convolution over sequences `[channels, length]`.
+pub type Conv1d = Conv<1>;
+/// A convolution over images `[channels, height, width]`.
+pub type Conv2d = Conv<2>;
+/// A convolution over volumes, or over images in a row, `[channels, depth, height, width]`.
+pub type Conv3d = Conv<3>;
+
+/// The same number along each of the last `N` axes.
+fn sides<const N: usize>(along: usize, missing: usize) -> [usize; 3] {
+    [0, 1, 2].map(|d| if d + N < 3 { missing } else { along })
+}
+
+/// A shape without depth.
+fn flat(shape: &ConvShape) -> FlatShape {
+    let ConvShape { images, channels, size, outputs, kernel, stride, padding } = *shape;
+    let last = |[_, height, width]: [usize; 3]| [height, width];
+    FlatShape {
+        images,
+        channels,
+        size: last(size),
+        outputs,
+        kernel: last(kernel),
+        stride: last(stride),
+        padding: last(padding),
+    }
+}
+
+impl<const N: usize> Conv<N> {
+    /// A convolution to this many channels with a kernel of equal sides, stride 1, no padding and a bias.
     #[must_use]
     pub fn new(outputs: usize, kernel: usize) -> Self {
+        const { assert!(0 < N && N < 4, "images have one to three dimensions") };
         let shape = ConvShape {
             images: 0,
             channels: 0,
-            size: [0, 0],
+            size: [0; 3],
             outputs,
-            kernel: [kernel, kernel],
-            stride: [1, 1],
-            padding: [0, 0],
+            kernel: sides::<N>(kernel, 1),
+            stride: [1; 3],
+            padding: [0; 3],
         };
-        let layout = ParamLayout::NOTHING;
-        Self { shape, has_bias: true, activation: Activation::None, layout, scratch: 0 }
+        Self { shape, has_bias: true, activation: Activation::None, layout: ParamLayout::NOTHING }
     }
 
     /// Puts this many zeros around the image.
     #[must_use]
     pub fn padding(mut self, padding: usize) -> Self {
-        self.shape.padding = [padding, padding];
+        self.shape.padding = sides::<N>(padding, 0);
         self
     }
 
     /// Steps this far between windows.
     #[must_use]
     pub fn stride(mut self, stride: usize) -> Self {
-        self.shape.stride = [stride, stride];
+        self.shape.stride = sides::<N>(stride, 1);
         self
     }
 
@@ -59,17 +89,28 @@ impl Conv2d {
     }
 
     fn weights(&self) -> usize {
-        self.shape.outputs * self.shape.channels * self.shape.kernel[0] * self.shape.kernel[1]
+        self.shape.outputs * self.shape.channels * self.shape.kernel.iter().product::<usize>()
     }
 
     fn of<D: Device>(&self, pass: &Pass<'_, D>) -> ConvShape {
         ConvShape { images: pass.rows, ..self.shape }
     }
+
+    /// Elements of scratch; a device need not have convolutions of three dimensions.
+    fn scratch<D: Device>(device: &D, shape: &ConvShape) -> Option<usize> {
+        if N < 3 { Some(device.conv2d_scratch(&flat(shape))) } else { device.conv3d_scratch(shape) }
+    }
+
+    /// The scratch of a planned convolution.
+    fn room<'a, D: Device>(pass: &Pass<'_, D>, shape: &ConvShape, scratch: &'a mut D::Mut<'_>) -> D::Mut<'a> {
+        let needed = Self::scratch(pass.device, shape).expect("the plan asked the device");
+        D::part_mut(scratch, 0..needed)
+    }
 }
 
-impl<D: Device> Stage<D> for Conv2d {
+impl<D: Device, const N: usize> Stage<D> for Conv<N> {
     fn kind(&self) -> &'static str {
-        "conv2d"
+        ["conv1d", "conv2d", "conv3d"][N - 1]
     }
 
     fn layout(&self) -> &ParamLayout {
@@ -84,52 +125,64 @@ impl<D: Device> Stage<D> for Conv2d {
     }
 
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
-        let [channels, height, width] = input.image()?;
+        let (channels, size) = input.image_of(N)?;
         let ConvShape { outputs, kernel, stride, padding, .. } = self.shape;
         if outputs == 0 || kernel.contains(&0) || stride.contains(&0) {
             return Err("outputs, kernel and stride must be at least 1".into());
         }
-        if (0..2).any(|d| [height, width][d] + 2 * padding[d] < kernel[d]) {
-            return Err(format!("a kernel of {kernel:?} is larger than its input {height} x {width}"));
+        let given = |sides: [usize; 3]| sides[3 - N..].to_vec();
+        if (0..3).any(|d| size[d] + 2 * padding[d] < kernel[d]) {
+            let (kernel, size) = (given(kernel), by(&size[3 - N..]));
+            return Err(format!("a kernel of {kernel:?} is larger than its input {size}"));
         }
-        self.shape = ConvShape { images: input.rows(), channels, size: [height, width], ..self.shape };
-        let fan_in = channels * kernel[0] * kernel[1];
+        self.shape = ConvShape { images: input.rows(), channels, size, ..self.shape };
+        let fan_in = channels * kernel.iter().product::<usize>();
         let init = Init::Uniform(1.0 / (fan_in as f32).sqrt());
-        let weight = [outputs, channels, kernel[0], kernel[1]];
+        let weight = [vec![outputs, channels], given(kernel)].concat();
         self.layout = ParamLayout::NOTHING.with("weight", &weight, init);
         if self.has_bias {
             self.layout = std::mem::take(&mut self.layout).with("bias", &[outputs], init);
         }
         // A short micro-batch never needs more than a full one.
-        self.scratch = device.conv2d_scratch(&self.shape);
-        space.scratch += self.scratch;
-        let [h, w] = self.shape.output_size();
-        Ok(Shape::values(input.rows(), &[outputs, h, w]))
+        space.scratch += Self::scratch(device, &self.shape)
+            .ok_or("this device has no convolution over three dimensions; the CPU has")?;
+        let output = [vec![outputs], given(self.shape.output_size())].concat();
+        Ok(Shape::values(input.rows(), &output))
     }
 
     fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
-        let shape = self.of(pass);
+        let (shape, device) = (self.of(pass), pass.device);
+        let (x, activation) = (io.x.values(), self.activation);
         let w = D::part(io.params, 0..self.weights());
         let bias = self.has_bias.then(|| D::part(io.params, self.weights()..self.weights() + shape.outputs));
-        let scratch = D::part_mut(&mut io.scratch, 0..pass.device.conv2d_scratch(&shape));
-        pass.device.conv2d(&shape, io.x.values(), w, bias, self.activation, io.y, scratch);
+        let scratch = Self::room(pass, &shape, &mut io.scratch);
+        match N {
+            3 => device.conv3d(&shape, x, w, bias, activation, io.y, scratch),
+            _ => device.conv2d(&flat(&shape), x, w, bias, activation, io.y, scratch),
+        }
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         let Backward { params, x, y, mut dy, dx, grads, mut scratch, .. } = io;
         let (shape, device) = (self.of(pass), pass.device);
-        let needed = device.conv2d_scratch(&shape);
         if self.activation == Activation::Relu {
             let len = D::len_mut(&dy);
             device.relu_gradient(y, D::part_mut(&mut dy, 0..len));
         }
-        let dy = D::read(&dy);
+        let (x, dy) = (x.values(), D::read(&dy));
         let (dw, db) = D::split_mut(grads, self.weights());
         let db = self.has_bias.then_some(db);
-        device.conv2d_weight_gradient(&shape, x.values(), dy, dw, db, D::part_mut(&mut scratch, 0..needed));
-        if let Some(dx) = dx {
-            let w = D::part(params, 0..self.weights());
-            device.conv2d_input_gradient(&shape, w, dy, dx, D::part_mut(&mut scratch, 0..needed));
+        let room = Self::room(pass, &shape, &mut scratch);
+        match N {
+            3 => device.conv3d_weight_gradient(&shape, x, dy, dw, db, room),
+            _ => device.conv2d_weight_gradient(&flat(&shape), x, dy, dw, db, room),
+        }
+        let Some(dx) = dx else { return };
+        let w = D::part(params, 0..self.weights());
+        let room = Self::room(pass, &shape, &mut scratch);
+        match N {
+            3 => device.conv3d_input_gradient(&shape, w, dy, dx, room),
+            _ => device.conv2d_input_gradient(&flat(&shape), w, dy, dx, room),
         }
     }
 }

@@ -8,6 +8,7 @@ mod chain;
 mod conv;
 mod embedding;
 mod linear;
+mod max_pool;
 mod norm;
 mod pointwise;
 mod pool;
@@ -16,10 +17,16 @@ mod residual;
 pub use attention::Attention;
 pub use chain::Chain;
 pub(crate) use chain::Child;
-pub use conv::Conv2d;
+pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
 pub use embedding::Embedding;
 pub use linear::Linear;
+pub use max_pool::{MaxPool, MaxPool1d, MaxPool3d, MaxPoolOver};
 pub use norm::{BatchNorm, LayerNorm};
 pub use pointwise::{Dropout, Flatten, Gelu, Relu};
-pub use pool::{AvgPool, MaxPool};
+pub use pool::AvgPool;
 pub use residual::Residual;
+
+/// Sides of an image as people write them: `28 x 28`.
+fn by(sides: &[usize]) -> String {
+    sides.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ")
+}

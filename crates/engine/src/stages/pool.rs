@@ -1,14 +1,7 @@
-//! Pooling over windows of an image: `[N, C, H, W]` to `[N, C, OH, OW]`, no padding.
+//! Pooling over windows of an image: `[N, C, H, W]` to `[N, C, OH, OW]`, no padding. Max-pooling is in a file of its own.
 
 use crate::device::{Device, Pool2d};
 use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
-
-/// Max-pooling; of equal values the first is the greatest.
-#[derive(Clone, Debug)]
-pub struct MaxPool {
-    shape: Pool2d,
-    channels: usize,
-}
 
 /// Average pooling.
 #[derive(Clone, Debug)]
@@ -33,60 +26,6 @@ fn fit(shape: &mut Pool2d, input: &Shape) -> Result<(usize, Shape), String> {
     (shape.planes, shape.size) = (input.rows() * channels, [height, width]);
     let [h, w] = shape.output_size();
     Ok((channels, Shape::values(input.rows(), &[channels, h, w])))
-}
-
-impl MaxPool {
-    /// Square windows side by side.
-    #[must_use]
-    pub fn new(window: usize) -> Self {
-        Self { shape: square(window), channels: 0 }
-    }
-
-    /// Steps this far between windows.
-    #[must_use]
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.shape.stride = [stride, stride];
-        self
-    }
-
-    fn of(&self, rows: usize) -> (Pool2d, usize) {
-        let shape = Pool2d { planes: rows * self.channels, ..self.shape };
-        (shape, shape.planes * shape.output_size().iter().product::<usize>())
-    }
-}
-
-impl<D: Device> Stage<D> for MaxPool {
-    fn kind(&self) -> &'static str {
-        "max_pool"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::PLAIN
-    }
-
-    fn stacks(&self) -> bool {
-        true
-    }
-
-    fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
-        let (channels, output) = fit(&mut self.shape, input)?;
-        self.channels = channels;
-        space.saved += output.rows() * output.per_row();
-        Ok(output)
-    }
-
-    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
-        let (shape, len) = self.of(pass.rows);
-        pass.device.max_pool(&shape, io.x.values(), io.y, D::part_mut(&mut io.saved, 0..len));
-    }
-
-    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let (shape, len) = self.of(pass.rows);
-        if let Some(dx) = io.dx {
-            let places = D::part(D::read(&io.saved), 0..len);
-            pass.device.max_pool_gradient(&shape, places, D::read(&io.dy), dx);
-        }
-    }
 }
 
 impl AvgPool {

@@ -4,7 +4,9 @@
 
 use crate::cpu;
 use dtrain_engine::cpu::Cpu;
-use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp, peer};
+use dtrain_engine::models::{
+    CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, mlp, peer,
+};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{Chain, Gelu, LayerNorm, Linear, Residual};
 use dtrain_engine::{
@@ -206,6 +208,23 @@ fn a_cnn_learns_as_in_pytorch() {
 #[test]
 fn batch_norm_of_images_is_that_of_pytorch_run_by_micro_batches() {
     classifier("cnn with batch norm", small_cnn(1, PoolPlace::Each, true), &[2, 8, 8], 11).check();
+}
+
+#[test]
+fn a_cnn_of_sequences_learns_as_in_pytorch() {
+    let options =
+        CnnOptions { channels: vec![4, 6], hidden: vec![16], dropout: 0.0, ..CnnOptions::default() };
+    let stages = cnn1d(&options, 5).expect("the options make sense");
+    classifier("cnn of sequences, with batch norm", stages, &[2, 17], 11).check();
+}
+
+#[test]
+fn a_cnn_of_volumes_learns_as_in_pytorch() {
+    let options =
+        CnnOptions { channels: vec![4, 6], hidden: vec![16], dropout: 0.0, ..CnnOptions::default() };
+    let options = CnnOptions { batch_norm: false, ..options };
+    let stages = cnn3d(&options, 5).expect("the options make sense");
+    classifier("cnn of volumes", stages, &[2, 4, 5, 8], 10).check();
 }
 
 #[test]

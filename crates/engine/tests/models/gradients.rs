@@ -8,8 +8,8 @@ use crate::cpu;
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
 use dtrain_engine::stages::{
-    Attention, AvgPool, BatchNorm, Chain, Conv2d, Dropout, Embedding, Flatten, Gelu, LayerNorm, Linear,
-    MaxPool, Relu, Residual,
+    Attention, AvgPool, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Gelu,
+    LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Relu, Residual,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
@@ -165,6 +165,9 @@ fn convolution() {
     check("conv", || one(Conv2d::new(3, 3)), &[2, 6, 5]);
     check("conv with padding and stride", || one(Conv2d::new(3, 3).padding(1).stride(2)), &[2, 7, 6]);
     check("conv without bias", || one(Conv2d::new(3, 2).without_bias()), &[2, 4, 4]);
+    check("conv of a sequence", || one(Conv1d::new(3, 3).padding(1).stride(2)), &[2, 11]);
+    check("conv of a volume", || one(Conv3d::new(2, 3).padding(1)), &[2, 3, 4, 5]);
+    check("conv of a volume with stride", || one(Conv3d::new(3, 3).padding(1).stride(2)), &[2, 4, 5, 6]);
 }
 
 #[test]
@@ -201,6 +204,15 @@ fn pooling_away_from_ties() {
         let mut probe = Probe::new(stage, &Shape::values(4, &[2, 5, 6]), 3);
         // All values of an image are at least 0.2 apart, in a shuffled order.
         probe.values.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 77) % 180) as f32 * 0.2 - 15.0);
+        probe.check(name, 1e-3);
+    }
+    for (name, stage, dims) in [
+        ("max pool of a sequence", one(MaxPool1d::new(3).stride(2)), &[3, 20][..]),
+        ("max pool of a volume", one(MaxPool3d::new(2)), &[2, 4, 3, 5]),
+        ("overlapping in a volume", one(MaxPool3d::new(2).stride(1)), &[1, 4, 3, 5]),
+    ] {
+        let mut probe = Probe::new(stage, &Shape::values(4, dims), 3);
+        probe.values.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 77) % 360) as f32 * 0.2 - 30.0);
         probe.check(name, 1e-3);
     }
     check("average pool", || one(AvgPool::new(2)), &[2, 5, 6]);

@@ -48,3 +48,8 @@ fn the_gpt_has_pytorchs_losses() {
 fn the_cnn_has_pytorchs_losses() {
     check(Work::Cnn, 1_199_882, [2.317389, 2.266803, 2.209688, 2.132755]);
 }
+
+#[test]
+fn the_cnn_over_frames_has_pytorchs_losses() {
+    check(Work::Cnn3d, 341_994, [2.280332, 1.256951, 0.665822, 0.233374]);
+}

@@ -5,7 +5,8 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{
-    Attention, BatchNorm, Chain, Conv2d, Dropout, Embedding, Flatten, Linear, MaxPool, Residual,
+    Attention, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Linear, MaxPool,
+    MaxPool3d, Residual,
 };
 use dtrain_engine::{EngineError, Loss, Model, Section};
 
@@ -109,6 +110,18 @@ fn a_model_that_cannot_be_is_refused_in_a_sentence_that_names_the_stage() {
     assert_eq!(
         refused(chain().named("pool", MaxPool::new(4)), image()),
         "stage pool (max_pool): a window of [4, 4] is larger than its input 3 x 3"
+    );
+    assert_eq!(
+        refused(chain().named("conv", Conv3d::new(2, 3).padding(1)), image()),
+        "stage conv (conv3d): it takes [channels, depth, height, width], its input is [1, 3, 3]"
+    );
+    assert_eq!(
+        refused(chain().named("conv", Conv1d::new(2, 3)), image()),
+        "stage conv (conv1d): it takes [channels, length], its input is [1, 3, 3]"
+    );
+    assert_eq!(
+        refused(chain().named("pool", MaxPool3d::new(2)), Shape::values(4, &[1, 1, 4, 4])),
+        "stage pool (max_pool3d): a window of [2, 2, 2] is larger than its input 1 x 4 x 4"
     );
     assert_eq!(
         refused(chain().named("fc", Linear::new(4)), Shape::Tokens { rows: 1, time: 5 }),

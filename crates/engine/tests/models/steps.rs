@@ -3,7 +3,7 @@
 
 use crate::{cpu, cpu_with};
 use dtrain_engine::cpu::Cpu;
-use dtrain_engine::models::{CnnOptions, cnn, peer};
+use dtrain_engine::models::{CnnOptions, cnn, cnn1d, cnn3d, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     Batch, ClassCounts, DecayGroup, EngineError, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
@@ -13,6 +13,9 @@ use dtrain_types::{Fold, Merger, MicroBatch, MicroRange, Seed, Step, cut_evenly,
 
 const ROWS: usize = 4;
 const PIXELS: usize = 64;
+const SEQUENCE: &[usize] = &[2, 32];
+const IMAGE: &[usize] = &[1, 8, 8];
+const VOLUME: &[usize] = &[1, 4, 4, 4];
 
 fn optimizer() -> Optimizer {
     Optimizer {
@@ -23,13 +26,26 @@ fn optimizer() -> Optimizer {
     }
 }
 
-/// A CNN with batch norm and dropout: everything that could depend on where a micro-batch is computed.
-fn replica(threads: usize) -> ModelReplica<Cpu> {
+/// A CNN with batch norm and dropout: everything that could depend on where a micro-batch is computed. Over sequences,
+/// images or volumes, as the sample is; each has as many values.
+fn planned(sample: &[usize]) -> Model<Cpu> {
     let options = CnnOptions { channels: vec![4, 8], hidden: vec![16], ..CnnOptions::default() };
-    let stages = cnn(&options, 10).expect("the options make sense");
-    let input = Shape::values(ROWS, &[1, 8, 8]);
-    let model = Model::new(&cpu(), stages, input, Loss::cross_entropy()).expect("the model fits");
-    ModelReplica::new(cpu_with(threads), model, optimizer(), Seed(3)).expect("the options make sense")
+    let stages = match sample.len() {
+        2 => cnn1d(&options, 10),
+        3 => cnn(&options, 10),
+        _ => cnn3d(&options, 10),
+    };
+    let stages = stages.expect("the options make sense");
+    Model::new(&cpu(), stages, Shape::values(ROWS, sample), Loss::cross_entropy()).expect("the model fits")
+}
+
+fn replica_of(sample: &[usize], threads: usize) -> ModelReplica<Cpu> {
+    ModelReplica::new(cpu_with(threads), planned(sample), optimizer(), Seed(3))
+        .expect("the options make sense")
+}
+
+fn replica(threads: usize) -> ModelReplica<Cpu> {
+    replica_of(IMAGE, threads)
 }
 
 struct Data {
@@ -102,9 +118,9 @@ fn merge(
     weights[left] += weights[right];
 }
 
-fn digest_after_three_steps(world: usize, threads: usize, samples: usize) -> [u8; 32] {
+fn digest_after_three_steps(sample: &[usize], world: usize, threads: usize, samples: usize) -> [u8; 32] {
     let data = Data::new();
-    let mut replicas: Vec<_> = (0..world).map(|_| replica(threads)).collect();
+    let mut replicas: Vec<_> = (0..world).map(|_| replica_of(sample, threads)).collect();
     let ranges = cut_evenly(64u32.div_ceil(ROWS as u32), world as u32);
     for number in 1..=3 {
         step(&mut replicas, &ranges, &data, number, samples);
@@ -119,10 +135,10 @@ fn digest_after_three_steps(world: usize, threads: usize, samples: usize) -> [u8
 #[test]
 fn any_world_size_and_any_number_of_threads_end_in_the_same_state() {
     for samples in [64, 62, 6] {
-        let alone = digest_after_three_steps(1, 1, samples);
+        let alone = digest_after_three_steps(IMAGE, 1, 1, samples);
         for (world, threads) in [(1, 2), (1, 4), (2, 1), (3, 2), (5, 1), (8, 1), (13, 1), (17, 1)] {
             assert_eq!(
-                digest_after_three_steps(world, threads, samples),
+                digest_after_three_steps(IMAGE, world, threads, samples),
                 alone,
                 "{world} ranks of {threads} threads"
             );
@@ -131,11 +147,49 @@ fn any_world_size_and_any_number_of_threads_end_in_the_same_state() {
 }
 
 #[test]
+fn sequences_and_volumes_end_in_the_same_state_too() {
+    for sample in [SEQUENCE, VOLUME] {
+        let alone = digest_after_three_steps(sample, 1, 1, 62);
+        for (world, threads) in [(1, 3), (2, 1), (5, 2), (13, 1)] {
+            let found = digest_after_three_steps(sample, world, threads, 62);
+            assert_eq!(found, alone, "{sample:?} on {world} ranks of {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn convolutions_over_any_number_of_dimensions_learn() {
+    // Each class has a pattern of its own under the noise.
+    let mut data = Data::new();
+    let patterns = peer::uniform(5, 10 * PIXELS, 1.0);
+    for (values, class) in data.values.chunks_exact_mut(PIXELS).zip(&data.classes) {
+        let pattern = &patterns[*class as usize * PIXELS..][..PIXELS];
+        values.iter_mut().zip(pattern).for_each(|(value, pattern)| *value = 0.3 * *value + pattern);
+    }
+    for sample in [SEQUENCE, IMAGE, VOLUME] {
+        let mut replicas = [replica_of(sample, 1)];
+        let loss = |replica: &mut ModelReplica<Cpu>| {
+            let mut counts = ClassCounts::new(10);
+            let mut sums = [0.0; 2];
+            for m in 0..16 {
+                let of = replica.evaluate(&data.batch(m, 64), &mut counts).expect("the batch fits");
+                sums = [sums[0] + of.loss, sums[1] + of.weight];
+            }
+            sums[0] / sums[1]
+        };
+        let before = loss(&mut replicas[0]);
+        (1..=120).for_each(|number| step(&mut replicas, &cut_evenly(16, 1), &data, number, 64));
+        let after = loss(&mut replicas[0]);
+        assert!(before > 2.0 && after < 0.3, "{sample:?}: a loss of {before}, then {after}");
+    }
+}
+
+#[test]
 fn the_seed_is_seen_in_the_start_and_in_what_is_dropped() {
     let data = Data::new();
     let model = |seed| {
         let mut replica = replica(1);
-        replica = ModelReplica::new(cpu(), rebuilt(), optimizer(), Seed(seed)).unwrap_or(replica);
+        replica = ModelReplica::new(cpu(), planned(IMAGE), optimizer(), Seed(seed)).unwrap_or(replica);
         replica
     };
     let (mut a, mut b) = (model(1), model(2));
@@ -155,13 +209,6 @@ fn the_seed_is_seen_in_the_start_and_in_what_is_dropped() {
     assert_ne!(base, gradient(&mut b, 1, 0));
     assert_ne!(base, gradient(&mut a, 2, 0));
     assert_ne!(base, gradient(&mut a, 1, 1));
-}
-
-fn rebuilt() -> Model<Cpu> {
-    let options = CnnOptions { channels: vec![4, 8], hidden: vec![16], ..CnnOptions::default() };
-    let stages = cnn(&options, 10).expect("the options make sense");
-    Model::new(&cpu(), stages, Shape::values(ROWS, &[1, 8, 8]), Loss::cross_entropy())
-        .expect("the model fits")
 }
 
 #[test]

@@ -293,13 +293,28 @@ pub(super) enum Panels<'a> {
         /// The first row meant.
         from: usize,
     },
-    /// Row `k` is contiguous from `offsets[k]`, and so much longer than needed that the last panel can be read whole.
+    /// Each row is contiguous from its start, and so much longer than needed that the last panel can be read whole.
     Rows {
         /// All of them.
         data: &'a [f32],
         /// Where each starts.
-        offsets: &'a [usize],
+        starts: Starts<'a>,
     },
+}
+
+/// Where rows start, in any order.
+#[derive(Clone, Copy)]
+pub(super) struct Starts<'a> {
+    starts: &'a [usize],
+    /// The greatest of them.
+    last: usize,
+}
+
+impl<'a> Starts<'a> {
+    /// These.
+    pub(super) fn new(starts: &'a [usize]) -> Self {
+        Self { starts, last: starts.iter().copied().max().unwrap_or(0) }
+    }
 }
 
 impl<'a> Panels<'a> {
@@ -307,7 +322,9 @@ impl<'a> Panels<'a> {
     fn rows_from(self, row: usize) -> Self {
         match self {
             Panels::Packed { data, depth, from } => Panels::Packed { data, depth, from: from + row },
-            Panels::Rows { data, offsets } => Panels::Rows { data, offsets: &offsets[row..] },
+            Panels::Rows { data, starts } => {
+                Panels::Rows { data, starts: Starts { starts: &starts.starts[row..], ..starts } }
+            }
         }
     }
 
@@ -319,10 +336,10 @@ impl<'a> Panels<'a> {
                 let start = first * depth + from * width;
                 tile::Panel::Packed(data[start..start + k * width].as_ptr())
             }
-            Panels::Rows { data, offsets } => {
-                // The last row starts last: offsets are in order.
-                assert!(k == 0 || offsets[k - 1] + first + width <= data.len(), "a short row of B");
-                tile::Panel::Scattered(data[first..].as_ptr(), offsets.as_ptr())
+            Panels::Rows { data, starts: Starts { starts, last } } => {
+                assert!(k <= starts.len(), "{k} rows of {}", starts.len());
+                assert!(last + first + width <= data.len(), "a short row of B");
+                tile::Panel::Scattered(data[first..].as_ptr(), starts.as_ptr())
             }
         }
     }
