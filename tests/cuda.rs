@@ -4,8 +4,8 @@
 //! The kernels run on the CPU, one thread of a block after the other: so the models are small and the runs short.
 
 use crate::harness::{
-    CNN, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output, signal,
-    write_table,
+    CNN, CNN1D, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output,
+    signal, write_table,
 };
 use dtrain::Own;
 use dtrain::config::{Config, Machine};
@@ -94,6 +94,24 @@ fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
         let cpu = machine.train(&format!("{model} steps=3 devices=cpu"));
         assert_eq!(devices(&cpu), BTreeSet::from(["cpu".to_owned()]));
     }
+}
+
+#[test]
+fn convolutions_over_sequences_are_those_of_the_cpu_on_a_gpu_of_any_number_of_ranks() {
+    let Some(machine) = Host::new() else { return };
+    write_table(&machine.path().join("table.csv"), 100);
+    let model = format!("{CNN1D} steps=3");
+    let one = machine.train(&format!("{model} devices=cuda:0 ranks=1"));
+    let two = machine.train(&format!("{model} devices=cuda:0 ranks=2"));
+    assert_eq!(one.digest(), two.digest());
+    let losses = |run: &Finished| -> Vec<f64> {
+        run.events("step").map(|event| event["loss"].as_f64().expect("a loss")).collect()
+    };
+    let cpu = machine.train(&format!("{model} devices=cpu ranks=1"));
+    for (on_gpu, on_cpu) in losses(&one).iter().zip(losses(&cpu)) {
+        assert!((on_gpu - on_cpu).abs() <= 1e-4 * on_cpu, "{on_gpu} on a GPU, {on_cpu} on the CPU");
+    }
+    assert_eq!(losses(&one).len(), 3);
 }
 
 #[test]

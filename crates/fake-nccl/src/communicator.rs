@@ -32,7 +32,7 @@ pub(crate) enum Busy {
 #[derive(Debug, Default)]
 struct Life {
     busy: Option<Busy>,
-    error: Option<ncclResult_t>,
+    error: Option<Failure>,
     revoked: bool,
     finalized: bool,
     /// Groups that no stream has passed yet.
@@ -167,7 +167,7 @@ impl Communicator {
     /// Keeps the first error of what happens behind the caller's back.
     pub fn fail(&self, failure: &Failure) {
         note(failure);
-        self.life().error.get_or_insert(failure.code);
+        self.life().error.get_or_insert_with(|| failure.clone());
         self.changed.notify_all();
     }
 
@@ -185,8 +185,8 @@ impl Communicator {
     }
 
     fn may_be_called(&self, life: &Life) -> Result<(), Failure> {
-        if let Some(code) = life.error {
-            return Err(Failure::new(code, "the communicator has failed before"));
+        if let Some(Failure { code, text }) = &life.error {
+            return Err(Failure::new(*code, format!("the communicator has failed before: {text}")));
         }
         match life.busy {
             None => Ok(()),
@@ -208,7 +208,7 @@ impl Communicator {
     /// What `ncclCommGetAsyncError` answers.
     pub fn poll(&self) -> ncclResult_t {
         let mut life = self.life();
-        if let Some(code) = life.error {
+        if let Some(Failure { code, .. }) = life.error {
             return code;
         }
         match life.busy {

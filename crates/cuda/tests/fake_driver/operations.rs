@@ -246,6 +246,16 @@ fn every_operation_does_on_a_gpu_what_it_does_on_the_cpu() {
     assert_eq!(Fake::new().wrong(), "");
 }
 
+/// What the trait itself refuses for a device that does not have it; `sources.rs` holds this list against the sources.
+const ON_CPUS_ALONE: [&str; 6] = [
+    "product_of_leaves",
+    "column_sums_of_leaves",
+    "conv3d_scratch",
+    "conv3d",
+    "conv3d_input_gradient",
+    "conv3d_weight_gradient",
+];
+
 #[test]
 fn no_operation_is_left_out() {
     let here = include_str!("operations.rs");
@@ -254,7 +264,7 @@ fn no_operation_is_left_out() {
     let name = |line: &'static str| line.trim().strip_prefix("fn ")?.split(['(', '<']).next();
     let names: Vec<&str> = body.expect("the trait").lines().filter_map(name).collect();
     assert!(names.len() > 40, "only {names:?} were found");
-    for name in names {
+    for name in names.into_iter().filter(|name| !ON_CPUS_ALONE.contains(name)) {
         let called = ["d.", "D::"].iter().any(|of| here.contains(&format!("{of}{name}(")));
         assert!(called, "{name} is not called");
     }
