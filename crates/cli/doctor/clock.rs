@@ -34,7 +34,7 @@ pub(super) fn check() -> Check {
     let keepers: [(&str, &dyn Fn() -> Option<Kept>); 2] = [("chrony", &chrony), ("systemd", &systemd)];
     // A machine with chrony has systemd too, and chrony knows more.
     let told = keepers.into_iter().find_map(|(name, ask)| Some((name, ask()?)));
-    let compare = "for several hosts: `date -u` on each at the same time; a day is too much, less only mixes up their logs";
+    let compare = "a host that joins a run says how far its clock is from the first one's; a day is too much, less only mixes up their logs";
     let Some((name, kept)) = told else {
         return Check::ok("clock", "who keeps it cannot be told: neither chronyc nor timedatectl answers")
             .hint(compare)

@@ -23,8 +23,12 @@ const GENERATION_BITS: u32 = 64 - COUNT_BITS;
 const SPIN: Duration = Duration::from_micros(20);
 /// Polls between two looks at the clock: about a microsecond.
 const POLLS: u32 = 16;
-/// Yields before sleeping: with more ranks than cores this lets the peer that we wait for run.
-const YIELDS: u32 = 64;
+/// Yields between two looks at the clock: with more ranks than cores a yield lets the peer that we wait for run.
+const YIELDS: u32 = 16;
+/// How long to yield before sleeping. Where each rank has a core, a little: whoever is later than [`SPIN`] is late for a reason.
+/// Where ranks share cores, for as long as a peer on this core adds up a large chunk: to be woken costs more than to be asked.
+const YIELDING: Duration = Duration::from_micros(50);
+const YIELDING_WHERE_SHARED: Duration = Duration::from_millis(2);
 /// The longest sleep before the abort word is read again, in case the wake-up died with its sender.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
@@ -136,10 +140,14 @@ impl Barrier {
             return Ok(());
         }
         self.check()?;
-        for _ in 0..YIELDS {
-            rustix::thread::sched_yield();
-            if self.has_arrived(peer, arrived, wanted)? {
-                return Ok(());
+        let begun = Instant::now();
+        let patience = if self.spins { YIELDING } else { YIELDING_WHERE_SHARED };
+        while begun.elapsed() < patience {
+            for _ in 0..YIELDS {
+                rustix::thread::sched_yield();
+                if self.has_arrived(peer, arrived, wanted)? {
+                    return Ok(());
+                }
             }
         }
         self.sleep_until(peer, wanted)
