@@ -64,6 +64,12 @@ struct Cursor {
     part: usize,
 }
 
+/// The contribution that completes a segment, as it arrived.
+struct Fresh<'a> {
+    leaf: usize,
+    floats: &'a [f32],
+}
+
 impl Direct {
     pub fn new(seat: Seat) -> Self {
         Self {
@@ -142,7 +148,7 @@ impl Direct {
         // Only where all other ranks are spares, or there are none, is a segment complete from the start.
         for segment in (0..own_segments).filter(|segment| *segment > 0 || spares == 0) {
             if self.missing[segment] == 0 {
-                self.sum_segment(segment, arena);
+                self.sum_segment(segment, None, arena);
             }
         }
     }
@@ -296,34 +302,35 @@ impl Direct {
         if std::mem::replace(&mut self.contributed[place], true) {
             return Err(foreign(frame, "it came before"));
         }
-        if !spare {
-            let leaf = theirs.start + part;
+        let leaf = (!spare).then_some(theirs.start + part);
+        if let (Some(leaf), Some(trailer)) = (leaf, frame.header.trailer) {
+            self.trailers[leaf] = trailer;
+        }
+        self.missing[segment] -= 1;
+        if self.missing[segment] == 0 {
+            // Nobody waits for the others any more, so this one is added from where it is.
+            self.sum_segment(segment, leaf.map(|leaf| Fresh { leaf, floats: frame.payload }), arena);
+        } else if let Some(leaf) = leaf {
             let chunk = self.parts.of(rank);
             let place = plan.staged(leaf, rank).expect("it is a peer's");
             let at = place * chunk.len() + range.start - chunk.start;
             self.staging[at..][..range.len()].copy_from_slice(frame.payload);
-            if let Some(trailer) = frame.header.trailer {
-                self.trailers[leaf] = trailer;
-            }
-        }
-        self.missing[segment] -= 1;
-        if self.missing[segment] == 0 {
-            self.sum_segment(segment, arena);
         }
         Ok(())
     }
 
-    /// Adds all leaves of one segment of the own chunk into slot 0.
-    fn sum_segment(&mut self, segment: usize, arena: &mut impl Slots) {
+    /// Adds all leaves of one segment of the own chunk into slot 0. The others than `fresh` are in slots or staged.
+    fn sum_segment(&mut self, segment: usize, fresh: Option<Fresh<'_>>, arena: &mut impl Slots) {
         let plan = self.plan.as_ref().expect("only a reduction sums");
         let rank = self.seat.rank;
         let (own, chunk) = (plan.leaves_of(rank), self.parts.of(rank));
         let range = self.parts.segment(rank, segment);
         for start in range.clone().step_by(BLOCK) {
             let n = BLOCK.min(range.end - start);
-            let leaf = |leaf: usize| match plan.staged(leaf, rank) {
-                None => arena.read(leaf - own.start, start..start + n),
-                Some(place) => {
+            let leaf = |leaf: usize| match (plan.staged(leaf, rank), &fresh) {
+                (None, _) => arena.read(leaf - own.start, start..start + n),
+                (_, Some(fresh)) if fresh.leaf == leaf => &fresh.floats[start - range.start..][..n],
+                (Some(place), _) => {
                     let at = place * chunk.len() + start - chunk.start;
                     &self.staging[at..at + n]
                 }

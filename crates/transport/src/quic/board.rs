@@ -5,7 +5,7 @@
 //! what comes in waits in a bounded queue, and when that is full the link's own flow control holds the peer up.
 //! It does not know streams, or what a frame means.
 
-use super::wire::FrameBytes;
+use super::wire::{Floats, FrameBytes};
 use bytes::Bytes;
 use dtrain_collective::{Header, Outgoing};
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ const UNDER_WAY: usize = 32;
 const WAITING: usize = 8;
 
 /// A frame that has arrived.
-pub(super) type Arrived = (Header, Vec<f32>);
+pub(super) type Arrived = (Header, Floats);
 
 /// How a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(super) struct Lane {
 #[derive(Debug, Default)]
 struct Inbound {
     waiting: VecDeque<Arrived>,
-    spare: Vec<Vec<f32>>,
+    spare: Vec<Floats>,
     lost: Option<String>,
 }
 
@@ -74,6 +74,8 @@ struct Outbound {
     ready: VecDeque<FrameBytes>,
     spare: Vec<FrameBytes>,
     made: usize,
+    /// Frames that the peer has acknowledged.
+    acknowledged: u64,
     /// The compute thread found no buffer and wants to hear of the next.
     wants_room: bool,
     ending: Option<Ending>,
@@ -164,11 +166,18 @@ impl Board {
         let wanted = {
             let out = &mut *lock(&self.lane(peer).outbound);
             out.spare.push(buffer);
+            out.acknowledged += 1;
             std::mem::take(&mut out.wants_room)
         };
         if wanted {
             self.notify();
         }
+    }
+
+    /// How many frames are on their way to `peer`, and how many it has acknowledged so far.
+    pub fn under_way(&self, peer: usize) -> (usize, u64) {
+        let out = lock(&self.lane(peer).outbound);
+        (out.made - out.spare.len(), out.acknowledged)
     }
 
     /// Ends the outgoing lane of `peer`.
@@ -196,7 +205,7 @@ impl Board {
     }
 
     /// A used buffer for the next frame of `peer`, or a new one.
-    pub fn spare(&self, peer: usize) -> Vec<f32> {
+    pub fn spare(&self, peer: usize) -> Floats {
         lock(&self.lane(peer).inbound).spare.pop().unwrap_or_default()
     }
 
@@ -227,7 +236,7 @@ impl Board {
     }
 
     /// Gives the buffer of a used frame back.
-    pub fn recycle(&self, peer: usize, buffer: Vec<f32>) {
+    pub fn recycle(&self, peer: usize, buffer: Floats) {
         lock(&self.lane(peer).inbound).spare.push(buffer);
         self.lane(peer).room.notify_one();
     }
@@ -304,11 +313,12 @@ mod tests {
     #[tokio::test]
     async fn a_lost_lane_gives_what_came_before_and_then_its_reason() {
         let board = Board::new(1);
-        board.deliver(0, (header(), vec![3.0])).await;
+        board.deliver(0, (header(), Floats::from(vec![3.0]))).await;
         board.lose_inbound(0, "gone".into());
         board.lose_inbound(0, "gone again".into());
-        assert_eq!(board.take(0), Ok(Some((header(), vec![3.0]))));
-        assert_eq!(board.take(0), Err("gone".into()));
+        let taken = board.take(0).map(|frame| frame.map(|(header, floats)| (header, floats.to_vec())));
+        assert_eq!(taken, Ok(Some((header(), vec![3.0]))));
+        assert_eq!(board.take(0).map(drop), Err("gone".into()));
         board.lose_outbound(0, "stopped".into());
         assert_eq!(send(&board), Err("stopped".into()));
     }
@@ -317,9 +327,9 @@ mod tests {
     async fn a_full_lane_holds_its_reader_up_until_a_frame_was_used() {
         let board = Board::new(1);
         for _ in 0..WAITING {
-            board.deliver(0, (header(), Vec::new())).await;
+            board.deliver(0, (header(), Floats::default())).await;
         }
-        let deliver = board.deliver(0, (header(), Vec::new()));
+        let deliver = board.deliver(0, (header(), Floats::default()));
         tokio::pin!(deliver);
         let ready = std::future::poll_fn(|context| std::task::Poll::Ready(deliver.as_mut().poll(context)));
         assert!(ready.await.is_pending());

@@ -133,6 +133,21 @@ impl Connection {
         self.link.close(code::DONE, b"done");
     }
 
+    /// This end: the address at which the peer reaches it, as far as the link knows it, else that of `bound`.
+    pub(super) fn local_addr(&self, bound: SocketAddr) -> SocketAddr {
+        let ip = self.link.local_ip().unwrap_or(bound.ip());
+        SocketAddr::new(ip.to_canonical(), bound.port())
+    }
+
+    /// Datagrams of any kind that have come so far.
+    pub(super) fn datagrams_received(&self) -> u64 {
+        self.link.stats().udp_rx.datagrams
+    }
+
+    pub(super) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
     /// The round-trip time, as measured. For logs.
     #[must_use]
     pub fn round_trip(&self) -> std::time::Duration {

@@ -2,12 +2,13 @@
 //!
 //! It lives on the tokio runtime on which it was made. It does not know what its links are for.
 
+use super::bursts::Bursts;
 use super::error::{LinkError, Refusal, code};
 use super::gate::{self, Refusals};
 use super::identity::SERVER_NAME;
 use super::{Connection, Identity, Tuning};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{AsyncUdpSocket, TokioRuntime};
+use quinn::{AsyncUdpSocket, Runtime, TokioRuntime};
 use rustix::net::sockopt;
 use std::collections::BTreeMap;
 use std::io;
@@ -58,7 +59,9 @@ impl Endpoint {
         let _cut = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
         let server = Some(tuning.server(server_crypto(identity)));
         let runtime = Arc::new(TokioRuntime);
-        let inner = quinn::Endpoint::new(tuning.endpoint(None), server, socket, runtime).map_err(wrong)?;
+        let socket = Bursts::over(runtime.wrap_udp_socket(socket).map_err(wrong)?);
+        let inner = quinn::Endpoint::new_with_abstract_socket(tuning.endpoint(None), server, socket, runtime)
+            .map_err(wrong)?;
         Self::over(inner, identity, tuning).map_err(wrong)
     }
 

@@ -7,11 +7,12 @@
 use super::board::{Board, Ending, Next};
 use super::error::{code, read_words, write_words};
 use super::io_thread::run_on;
-use super::port::{Caller, Desk, MeshPort, PeerIsPast, Streams, join, refuse};
+use super::path::Path;
+use super::port::{Caller, Desk, Joined, MeshPort, PeerIsPast, join, refuse};
 use super::wire::{Decoder, Hello};
 use dtrain_collective::{CollectiveError, Frame, Outgoing, Transport, Verdict, Waker};
 use dtrain_types::{Generation, Rank};
-use quinn::{RecvStream, SendStream};
+use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -124,13 +125,16 @@ impl QuicMesh {
         })
     }
 
-    fn over(desk: &Desk, plan: &MeshPlan, streams: Vec<Option<Streams>>) -> Self {
+    fn over(desk: &Desk, plan: &MeshPlan, joined: Vec<Option<Joined>>) -> Self {
         let board = Arc::new(Board::new(plan.peers.len()));
         let mut readers = JoinSet::new();
-        for (peer, streams) in streams.into_iter().enumerate() {
-            let Some((send, recv)) = streams else { continue };
-            desk.spawn_writer(write(Arc::clone(&board), peer, send));
-            readers.spawn(read(Arc::clone(&board), peer, recv, plan.generation));
+        for (peer, joined) in joined.into_iter().enumerate() {
+            let Some(Joined { streams: (send, recv), link }) = joined else { continue };
+            let path = Path::new(link, desk.dialler().local_addr());
+            let lane = OneLane { board: Arc::clone(&board), peer, path: Arc::clone(&path) };
+            desk.spawn_writer(write(lane.clone(), send));
+            readers.spawn(read(lane, recv, plan.generation));
+            readers.spawn(path.watch(Arc::clone(&board), peer));
         }
         Self {
             board,
@@ -148,6 +152,8 @@ impl QuicMesh {
         result
     }
 
+    /// Offers the foremost frame of each peer. No more at once, so that what a frame completes is on its way before the
+    /// next one is looked at, while it is still in the cache.
     fn offer(
         &self,
         sink: &mut dyn FnMut(Frame<'_>) -> Result<Verdict, CollectiveError>,
@@ -156,17 +162,13 @@ impl QuicMesh {
         for from in (0..self.world).filter(|from| *from != self.index) {
             let to = Rank(from as u32);
             let lost = |what| CollectiveError::Lost { to, what };
-            while let Some((header, payload)) = self.board.take(from).map_err(lost)? {
-                match sink(Frame { from: to, header, payload: &payload })? {
-                    Verdict::Taken | Verdict::Stale => {
-                        count += 1;
-                        self.board.recycle(from, payload);
-                    }
-                    Verdict::Later => {
-                        self.board.put_back(from, (header, payload));
-                        break;
-                    }
+            let Some((header, payload)) = self.board.take(from).map_err(lost)? else { continue };
+            match sink(Frame { from: to, header, payload: &payload })? {
+                Verdict::Taken | Verdict::Stale => {
+                    count += 1;
+                    self.board.recycle(from, payload);
                 }
+                Verdict::Later => self.board.put_back(from, (header, payload)),
             }
         }
         Ok(count)
@@ -217,27 +219,27 @@ async fn establish(desk: Arc<Desk>, plan: MeshPlan) -> Result<QuicMesh, MeshErro
     let generation = plan.generation;
     let callers =
         desk.enter(generation, plan.peers.len()).map_err(|newest| MeshError::Stale { generation, newest })?;
-    let mut gathering = Gathering { streams: plan.peers.iter().map(|_| None).collect(), plan };
+    let mut gathering = Gathering { joined: plan.peers.iter().map(|_| None).collect(), plan };
     let gathered = gathering.gather(&desk, callers).await;
     desk.settle(generation);
-    let Gathering { plan, streams } = gathering;
+    let Gathering { plan, joined } = gathering;
     if let Err(error) = gathered {
-        streams.into_iter().flatten().for_each(|streams| refuse(streams, code::ABANDONED));
+        joined.into_iter().flatten().for_each(|joined| refuse(joined.streams, code::ABANDONED));
         return Err(error);
     }
-    Ok(QuicMesh::over(&desk, &plan, streams))
+    Ok(QuicMesh::over(&desk, &plan, joined))
 }
 
 /// A mesh that is being made.
 struct Gathering {
     plan: MeshPlan,
     /// By peer; what is there is a peer that has joined.
-    streams: Vec<Option<Streams>>,
+    joined: Vec<Option<Joined>>,
 }
 
 impl Gathering {
     fn missing(&self) -> impl Iterator<Item = usize> {
-        (0..self.streams.len()).filter(|peer| *peer != self.plan.index && self.streams[*peer].is_none())
+        (0..self.joined.len()).filter(|peer| *peer != self.plan.index && self.joined[*peer].is_none())
     }
 
     /// Waits for those with lower indices and calls the others.
@@ -255,7 +257,7 @@ impl Gathering {
                 biased;
                 Some(caller) = callers.recv() => self.admit(desk, caller).await,
                 Some(call) = calls.join_next() => match call.expect("a call does not panic") {
-                    (peer, Ok(streams)) => self.streams[peer] = Some(streams),
+                    (peer, Ok(joined)) => self.joined[peer] = Some(joined),
                     (peer, Err(PeerIsPast)) => return Err(MeshError::Superseded { generation, peer }),
                 },
                 () = sleep_until(deadline) => {
@@ -274,7 +276,7 @@ impl Gathering {
         &self,
         desk: &Arc<Desk>,
         why: &Arc<Mutex<BTreeMap<usize, String>>>,
-    ) -> JoinSet<(usize, Result<Streams, PeerIsPast>)> {
+    ) -> JoinSet<(usize, Result<Joined, PeerIsPast>)> {
         let MeshPlan { generation, index, ref peers, .. } = self.plan;
         let mut calls = JoinSet::new();
         for (peer, addr) in peers.iter().copied().enumerate().skip(index + 1) {
@@ -295,44 +297,58 @@ impl Gathering {
         let Hello { from, to, world, .. } = caller.hello;
         let fits = (from as usize) < self.plan.index
             && to as usize == self.plan.index
-            && world as usize == self.streams.len();
+            && world as usize == self.joined.len();
         if !fits {
             desk.note_strange(&format_args!(
                 "{:?} at index {} of {}",
                 caller.hello,
                 self.plan.index,
-                self.streams.len()
+                self.joined.len()
             ));
-            return refuse(caller.streams, code::UNKNOWN);
+            return refuse(caller.joined.streams, code::UNKNOWN);
         }
-        if join(&mut caller.streams).await.is_ok() {
-            self.streams[from as usize] = Some(caller.streams);
+        if join(&mut caller.joined.streams).await.is_ok() {
+            self.joined[from as usize] = Some(caller.joined);
         }
     }
 }
 
+/// What the tasks of one peer's stream share.
+#[derive(Clone)]
+struct OneLane {
+    board: Arc<Board>,
+    peer: usize,
+    path: Arc<Path>,
+}
+
 /// Sends what is queued for a peer. Lives on after the mesh until everything has arrived, within bounds.
-async fn write(board: Arc<Board>, peer: usize, mut send: SendStream) {
+async fn write(lane: OneLane, mut send: SendStream) {
+    let OneLane { board, peer, .. } = &lane;
     let overdue = async {
-        board.lane(peer).leaving.notified().await;
-        if !board.is_abandoned(peer) {
+        board.lane(*peer).leaving.notified().await;
+        if !board.is_abandoned(*peer) {
             sleep(LINGER).await;
         }
     };
     tokio::select! {
         biased;
-        () = write_all(&board, peer, &mut send) => {}
+        () = write_all(&lane, &mut send) => {}
         // Fails only if the peer has ended the stream already.
         () = overdue => drop(send.reset(code::ABANDONED)),
     }
 }
 
-async fn write_all(board: &Arc<Board>, peer: usize, send: &mut SendStream) {
+async fn write_all(OneLane { board, peer, path }: &OneLane, send: &mut SendStream) {
+    let peer = *peer;
     loop {
         match board.next(peer) {
             Next::Send(bytes) => {
                 if let Err(error) = send.write_chunk(bytes).await {
-                    return board.lose_outbound(peer, write_words(&error));
+                    let what = match &error {
+                        WriteError::ConnectionLost(error) => path.words(error),
+                        other => write_words(other),
+                    };
+                    return board.lose_outbound(peer, what);
                 }
             }
             Next::Wait => board.lane(peer).work.notified().await,
@@ -351,7 +367,8 @@ async fn write_all(board: &Arc<Board>, peer: usize, send: &mut SendStream) {
 }
 
 /// Lays down what comes from a peer.
-async fn read(board: Arc<Board>, peer: usize, mut recv: RecvStream, generation: Generation) {
+async fn read(lane: OneLane, mut recv: RecvStream, generation: Generation) {
+    let OneLane { board, peer, path } = lane;
     let mut decoder = Decoder::new(generation);
     loop {
         let piece = match recv.read_chunk(PIECE, true).await {
@@ -360,6 +377,7 @@ async fn read(board: Arc<Board>, peer: usize, mut recv: RecvStream, generation: 
             // by the supervisor, which knows why it left.
             Ok(None) if decoder.is_between_frames() => return,
             Ok(None) => return board.lose_inbound(peer, "its stream ended inside a frame".into()),
+            Err(ReadError::ConnectionLost(error)) => return board.lose_inbound(peer, path.words(&error)),
             Err(error) => return board.lose_inbound(peer, read_words(&error)),
         };
         let mut input = &piece[..];

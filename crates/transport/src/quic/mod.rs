@@ -7,6 +7,7 @@
 //! It does not know what the control plane says, or what is summed.
 
 mod board;
+mod bursts;
 mod connection;
 mod endpoint;
 mod error;
@@ -15,6 +16,7 @@ mod gate;
 mod identity;
 mod io_thread;
 mod mesh;
+mod path;
 mod port;
 mod token;
 mod tuning;

@@ -38,7 +38,13 @@ pub(super) type Streams = (SendStream, RecvStream);
 /// A peer that said hello.
 pub(super) struct Caller {
     pub hello: Hello,
+    pub joined: Joined,
+}
+
+/// The stream of a pair, and the link that carries it.
+pub(super) struct Joined {
     pub streams: Streams,
+    pub link: Connection,
 }
 
 /// An endpoint for meshes. It takes every link that comes; streams of another kind are refused.
@@ -206,7 +212,7 @@ impl Desk {
                     tell.try_send(caller).expect("there is room for all that were parked")
                 }
                 of if of > generation => state.parked.push_back(caller),
-                _ => refuse(caller.streams, code::STALE),
+                _ => refuse(caller.joined.streams, code::STALE),
             }
         }
         state.waiting = Some(tell);
@@ -238,16 +244,16 @@ impl Desk {
             // The oldest is the one whose generation has most likely passed.
             if state.parked.len() > PARKED {
                 let dropped = state.parked.pop_front().expect("more than none");
-                refuse(dropped.streams, code::CROWDED);
+                refuse(dropped.joined.streams, code::CROWDED);
             }
             return;
         }
         let refused = match &state.waiting {
             Some(waiting) if state.newest == Some(caller.hello.generation) => waiting.try_send(caller).err(),
-            _ => return refuse(caller.streams, code::STALE),
+            _ => return refuse(caller.joined.streams, code::STALE),
         };
         if let Some(error) = refused {
-            refuse(error.into_inner().streams, code::CROWDED);
+            refuse(error.into_inner().joined.streams, code::CROWDED);
         }
     }
 
@@ -258,7 +264,7 @@ impl Desk {
         hello: Hello,
         addr: SocketAddr,
         note: impl Fn(String),
-    ) -> Result<Streams, PeerIsPast> {
+    ) -> Result<Joined, PeerIsPast> {
         let mut kept = self.link_to(addr);
         let mut pause = FIRST_PAUSE;
         loop {
@@ -277,10 +283,10 @@ impl Desk {
                     // A link whose peer was replaced may look alive until it times out.
                     self.forget(&link);
                 }
-                invited
+                invited.map(|streams| Joined { streams, link })
             };
             match attempt.await {
-                Ok(streams) => return Ok(streams),
+                Ok(joined) => return Ok(joined),
                 Err(CallError::Stale) => return Err(PeerIsPast),
                 Err(CallError::Failed(why)) => note(why),
             }
@@ -370,6 +376,7 @@ async fn answer(desk: &Desk, connection: &Connection, (mut send, mut recv): Stre
         return refuse((send, recv), code::STALE);
     }
     if send.write_all(&[SEEN]).await.is_ok() {
-        desk.present(Caller { hello, streams: (send, recv) });
+        let joined = Joined { streams: (send, recv), link: connection.clone() };
+        desk.present(Caller { hello, joined });
     }
 }

@@ -65,10 +65,11 @@ fn decode(bytes: &[u8], piece: usize) -> Result<(Vec<Whole>, bool), WireError> {
     let mut frames = Vec::new();
     for mut input in bytes.chunks(piece) {
         while decoder.feed(&mut input)? {
-            frames.push(decoder.take(Vec::new()));
+            let (header, floats) = decoder.take(Floats::default());
+            frames.push((header, floats.to_vec()));
         }
         assert!(input.is_empty(), "bytes were left over");
-        assert!(decoder.payload.capacity() <= SEGMENT, "memory was given to what no frame may have");
+        assert!(decoder.payload.memory.capacity() <= SEGMENT, "memory was given to what no frame may have");
     }
     Ok((frames, decoder.is_between_frames()))
 }

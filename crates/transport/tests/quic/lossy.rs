@@ -47,6 +47,8 @@ pub struct Network {
 #[derive(Debug, Default)]
 struct State {
     drawn: u32,
+    /// Nothing arrives any more.
+    cut: bool,
     inboxes: BTreeMap<SocketAddr, Inbox>,
     trace: Vec<Sighting>,
 }
@@ -69,6 +71,11 @@ impl Network {
         Arc::new(Socket { addr, network: self.clone() })
     }
 
+    /// From now on every datagram is lost.
+    pub fn cut(&self) {
+        self.state.lock().expect("no panic").cut = true;
+    }
+
     pub fn trace(&self) -> Vec<Sighting> {
         self.state.lock().expect("no panic").trace.clone()
     }
@@ -76,12 +83,13 @@ impl Network {
     fn send(self: &Arc<Self>, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         let delay = {
             let state = &mut *self.state.lock().expect("no panic");
+            let cut = state.cut;
             let mut draw = |below: u32| {
                 state.drawn += 1;
                 self.key.bits(state.drawn) % below
             };
             let (least, most) = self.weather.delay;
-            let lost = draw(1000) < self.weather.loss;
+            let lost = draw(1000) < self.weather.loss || cut;
             let delay = least + draw(most - least + 1);
             let delay = (!lost && bytes.len() <= self.weather.largest).then_some(delay);
             let at = self.begun.elapsed().as_millis() as u64;

@@ -2,6 +2,7 @@
 
 mod capture;
 mod clusters;
+mod cut;
 mod flood;
 mod hostile;
 mod killed;
