@@ -2,7 +2,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dtrain_engine::cpu::{Cpu, CpuOptions};
-use dtrain_engine::device::{Activation, Attention, Conv2d, Device, Product, Strides, Write};
+use dtrain_engine::device::{Activation, Attention, Conv3d, Device, Product, Strides, Write};
 use std::hint::black_box;
 
 fn products(c: &mut Criterion) {
@@ -28,27 +28,27 @@ fn products(c: &mut Criterion) {
 fn convolutions(c: &mut Criterion) {
     let cpu = Cpu::new(CpuOptions::default()).expect("the CPU");
     let mut group = c.benchmark_group("convolution");
-    let shape = Conv2d {
+    let shape = Conv3d {
         images: 32,
         channels: 32,
-        size: [26, 26],
+        size: [1, 26, 26],
         outputs: 64,
-        kernel: [3, 3],
-        stride: [1, 1],
-        padding: [0, 0],
+        kernel: [1, 3, 3],
+        stride: [1; 3],
+        padding: [0; 3],
     };
     let (x, w) = (vec![0.5; 32 * 32 * 676], vec![0.5; 64 * 288]);
     let (mut y, mut dx, mut dw) = (vec![0.5; 32 * 64 * 576], x.clone(), w.clone());
-    let mut scratch = vec![0.0; cpu.conv2d_scratch(&shape)];
+    let mut scratch = vec![0.0; cpu.conv_scratch(&shape).expect("the CPU has them")];
     group.throughput(Throughput::Elements(2 * 32 * 64 * 576 * 288));
     group.bench_function("forward", |bench| {
-        bench.iter(|| cpu.conv2d(&shape, &x, &w, None, Activation::Relu, black_box(&mut y), &mut scratch));
+        bench.iter(|| cpu.conv(&shape, &x, &w, None, Activation::Relu, black_box(&mut y), &mut scratch));
     });
     group.bench_function("inputs", |bench| {
-        bench.iter(|| cpu.conv2d_input_gradient(&shape, &w, &y, black_box(&mut dx), &mut scratch));
+        bench.iter(|| cpu.conv_input_gradient(&shape, &w, &y, black_box(&mut dx), &mut scratch));
     });
     group.bench_function("weights", |bench| {
-        bench.iter(|| cpu.conv2d_weight_gradient(&shape, &x, &y, black_box(&mut dw), None, &mut scratch));
+        bench.iter(|| cpu.conv_weight_gradient(&shape, &x, &y, black_box(&mut dw), None, &mut scratch));
     });
 }
 

@@ -93,13 +93,13 @@ fn convolutions(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
         let w = vec![0.5; shape.outputs * terms];
         let mut y = vec![0.5; shape.images * shape.outputs * volume(shape.output_size())];
         let (mut dx, mut dw) = (x.clone(), w.clone());
-        let mut scratch = vec![0.0; cpu.conv3d_scratch(&shape).expect("the CPU has them")];
+        let mut scratch = vec![0.0; cpu.conv_scratch(&shape).expect("the CPU has them")];
         let flops = 2.0 * (y.len() * terms) as f64;
-        let forward = seconds(|| cpu.conv3d(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch));
+        let forward = seconds(|| cpu.conv(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch));
         report(&format!("{name} forward"), flops, forward);
-        let inputs = seconds(|| cpu.conv3d_input_gradient(&shape, &w, &y, &mut dx, &mut scratch));
+        let inputs = seconds(|| cpu.conv_input_gradient(&shape, &w, &y, &mut dx, &mut scratch));
         report(&format!("{name} inputs"), flops, inputs);
-        let weights = seconds(|| cpu.conv3d_weight_gradient(&shape, &x, &y, &mut dw, None, &mut scratch));
+        let weights = seconds(|| cpu.conv_weight_gradient(&shape, &x, &y, &mut dw, None, &mut scratch));
         report(&format!("{name} weights"), flops, weights);
     }
 }

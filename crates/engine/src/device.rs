@@ -70,57 +70,56 @@ pub enum Activation {
     Relu,
 }
 
-/// A two-dimensional convolution: `x: [N, C, H, W]`, weights `[O, C, KH, KW]`, `y: [N, O, OH, OW]`.
+/// A convolution over `N` dimensions: `x: [N, C, sides...]`, weights `[O, C, kernel...]`, `y: [N, O, sides...]`. Of images the
+/// axes are height and width, of volumes depth, height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conv2d {
+pub struct ConvOver<const N: usize> {
     /// Images in the batch.
     pub images: usize,
     /// Input channels.
     pub channels: usize,
-    /// Input height and width.
-    pub size: [usize; 2],
+    /// Input sides.
+    pub size: [usize; N],
     /// Output channels.
     pub outputs: usize,
-    /// Kernel height and width.
-    pub kernel: [usize; 2],
+    /// Kernel sides.
+    pub kernel: [usize; N],
     /// Step between windows.
-    pub stride: [usize; 2],
+    pub stride: [usize; N],
     /// Zeros around the image.
-    pub padding: [usize; 2],
+    pub padding: [usize; N],
 }
 
-impl Conv2d {
-    /// Output height and width.
+/// A convolution over images.
+pub type Conv2d = ConvOver<2>;
+/// A convolution over volumes, or over images in a row. Fewer dimensions are those with 1 in front.
+pub type Conv3d = ConvOver<3>;
+
+impl<const N: usize> ConvOver<N> {
+    /// Output sides.
     #[must_use]
-    pub fn output_size(&self) -> [usize; 2] {
-        [0, 1].map(|d| (self.size[d] + 2 * self.padding[d] - self.kernel[d]) / self.stride[d] + 1)
+    pub fn output_size(&self) -> [usize; N] {
+        let along = |d| (self.size[d] + 2 * self.padding[d] - self.kernel[d]) / self.stride[d] + 1;
+        std::array::from_fn(along)
     }
 }
 
-/// A three-dimensional convolution: `x: [N, C, D, H, W]`, weights `[O, C, KD, KH, KW]`, `y: [N, O, OD, OH, OW]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conv3d {
-    /// Images in the batch.
-    pub images: usize,
-    /// Input channels.
-    pub channels: usize,
-    /// Input depth, height and width.
-    pub size: [usize; 3],
-    /// Output channels.
-    pub outputs: usize,
-    /// Kernel depth, height and width.
-    pub kernel: [usize; 3],
-    /// Step between windows.
-    pub stride: [usize; 3],
-    /// Zeros around the image.
-    pub padding: [usize; 3],
-}
-
 impl Conv3d {
-    /// Output depth, height and width.
+    /// The same convolution over images; nothing if they are deeper than one element.
     #[must_use]
-    pub fn output_size(&self) -> [usize; 3] {
-        [0, 1, 2].map(|d| (self.size[d] + 2 * self.padding[d] - self.kernel[d]) / self.stride[d] + 1)
+    pub fn flat(&self) -> Option<Conv2d> {
+        let Self { images, channels, size, outputs, kernel, stride, padding } = *self;
+        let last = |[_, height, width]: [usize; 3]| [height, width];
+        let is_flat = [size[0], kernel[0], padding[0]] == [1, 1, 0];
+        is_flat.then_some(Conv2d {
+            images,
+            channels,
+            size: last(size),
+            outputs,
+            kernel: last(kernel),
+            stride: last(stride),
+            padding: last(padding),
+        })
     }
 }
 
@@ -331,11 +330,14 @@ pub trait Device: Send + Sync + Sized + 'static {
         self.column_sums(shape, x, sums);
     }
 
-    /// Convolution with bias and activation. `scratch` has [`Device::conv2d_scratch`] elements.
+    /// Elements of scratch that the three operations of this convolution need, a function of the shape alone; `None` on a
+    /// device that has no such convolution, for which no model with one can be planned.
+    fn conv_scratch(&self, shape: &Conv3d) -> Option<usize>;
+    /// Convolution with bias and activation. `scratch` has [`Device::conv_scratch`] elements.
     #[allow(clippy::too_many_arguments)]
-    fn conv2d(
+    fn conv(
         &self,
-        shape: &Conv2d,
+        shape: &Conv3d,
         x: Self::Ref<'_>,
         w: Self::Ref<'_>,
         bias: Option<Self::Ref<'_>>,
@@ -344,69 +346,24 @@ pub trait Device: Send + Sync + Sized + 'static {
         scratch: Self::Mut<'_>,
     );
     /// `dx` of a convolution.
-    fn conv2d_input_gradient(
+    fn conv_input_gradient(
         &self,
-        shape: &Conv2d,
+        shape: &Conv3d,
         w: Self::Ref<'_>,
         dy: Self::Ref<'_>,
         dx: Self::Mut<'_>,
         scratch: Self::Mut<'_>,
     );
     /// `dw` and, if asked, `db` of a convolution.
-    fn conv2d_weight_gradient(
+    fn conv_weight_gradient(
         &self,
-        shape: &Conv2d,
+        shape: &Conv3d,
         x: Self::Ref<'_>,
         dy: Self::Ref<'_>,
         dw: Self::Mut<'_>,
         db: Option<Self::Mut<'_>>,
         scratch: Self::Mut<'_>,
     );
-    /// Elements of scratch that the three operations of this convolution need. A function of the shape alone.
-    fn conv2d_scratch(&self, shape: &Conv2d) -> usize;
-
-    /// Elements of scratch that the three operations of this convolution need, a function of the shape alone; `None` on a
-    /// device that has no convolution of three dimensions, for which no model with one can be planned.
-    fn conv3d_scratch(&self, _shape: &Conv3d) -> Option<usize> {
-        None
-    }
-    /// Convolution with bias and activation. `scratch` has [`Device::conv3d_scratch`] elements.
-    #[allow(clippy::too_many_arguments)]
-    fn conv3d(
-        &self,
-        shape: &Conv3d,
-        _x: Self::Ref<'_>,
-        _w: Self::Ref<'_>,
-        _bias: Option<Self::Ref<'_>>,
-        _activation: Activation,
-        _y: Self::Mut<'_>,
-        _scratch: Self::Mut<'_>,
-    ) {
-        panic!("no plan has {shape:?} for this device");
-    }
-    /// `dx` of a convolution.
-    fn conv3d_input_gradient(
-        &self,
-        shape: &Conv3d,
-        _w: Self::Ref<'_>,
-        _dy: Self::Ref<'_>,
-        _dx: Self::Mut<'_>,
-        _scratch: Self::Mut<'_>,
-    ) {
-        panic!("no plan has {shape:?} for this device");
-    }
-    /// `dw` and, if asked, `db` of a convolution.
-    fn conv3d_weight_gradient(
-        &self,
-        shape: &Conv3d,
-        _x: Self::Ref<'_>,
-        _dy: Self::Ref<'_>,
-        _dw: Self::Mut<'_>,
-        _db: Option<Self::Mut<'_>>,
-        _scratch: Self::Mut<'_>,
-    ) {
-        panic!("no plan has {shape:?} for this device");
-    }
 
     /// Max-pooling; `places` keeps the index in its plane of each maximum (the first of equals), as the bits of a u32.
     fn max_pool(&self, shape: &Pool2d, x: Self::Ref<'_>, y: Self::Mut<'_>, places: Self::Mut<'_>);

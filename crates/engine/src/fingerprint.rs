@@ -140,14 +140,14 @@ impl SelfTest<'_> {
         let w = self.numbers(shape.outputs * shape.channels * volume(shape.kernel));
         let bias = self.numbers(shape.outputs);
         let dy = self.numbers(shape.images * shape.outputs * volume(shape.output_size()));
-        let mut scratch = vec![f32::NAN; self.cpu.conv3d_scratch(shape).expect("the CPU has them")];
+        let mut scratch = vec![f32::NAN; self.cpu.conv_scratch(shape).expect("the CPU has them")];
         self.output(dy.len(), |cpu, y| {
-            cpu.conv3d(shape, &x, &w, Some(&bias), Activation::None, y, &mut scratch);
+            cpu.conv(shape, &x, &w, Some(&bias), Activation::None, y, &mut scratch);
         });
-        self.output(x.len(), |cpu, dx| cpu.conv3d_input_gradient(shape, &w, &dy, dx, &mut scratch));
+        self.output(x.len(), |cpu, dx| cpu.conv_input_gradient(shape, &w, &dy, dx, &mut scratch));
         self.output(w.len() + bias.len(), |cpu, d| {
             let (dw, db) = d.split_at_mut(w.len());
-            cpu.conv3d_weight_gradient(shape, &x, &dy, dw, Some(db), &mut scratch);
+            cpu.conv_weight_gradient(shape, &x, &dy, dw, Some(db), &mut scratch);
         });
     }
 

@@ -54,12 +54,12 @@ fn products_convolutions_and_attention_allocate_once() {
         let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
         let (mut x, mut w) = (numbers(1, 6 * volume(size)), numbers(2, 120 * volume(kernel)));
         let mut y = numbers(3, 80 * volume(shape.output_size()));
-        let (mut db, scratch) = (poison(40), cpu.conv3d_scratch(&shape).expect("the CPU has them"));
+        let (mut db, scratch) = (poison(40), cpu.conv_scratch(&shape).expect("the CPU has them"));
         let mut scratch = poison(scratch);
         let count = second(|| {
-            cpu.conv3d(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
-            cpu.conv3d_weight_gradient(&shape, &x, &y, &mut w, Some(&mut db), &mut scratch);
-            cpu.conv3d_input_gradient(&shape, &w, &y, &mut x, &mut scratch);
+            cpu.conv(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
+            cpu.conv_weight_gradient(&shape, &x, &y, &mut w, Some(&mut db), &mut scratch);
+            cpu.conv_input_gradient(&shape, &w, &y, &mut x, &mut scratch);
         });
         assert_eq!(count, 0, "stride {stride:?}");
     }

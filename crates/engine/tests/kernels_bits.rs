@@ -220,12 +220,12 @@ fn convolved(cpu: &Cpu, shape: &Conv3d) -> [Vec<u32>; 4] {
     let x = numbers(1, shape.images * shape.channels * volume(shape.size));
     let w = numbers(2, shape.outputs * shape.channels * volume(shape.kernel));
     let dy = numbers(3, shape.images * shape.outputs * volume(shape.output_size()));
-    let mut scratch = poison(cpu.conv3d_scratch(shape).expect("the CPU has them"));
+    let mut scratch = poison(cpu.conv_scratch(shape).expect("the CPU has them"));
     let (mut y, mut dx) = (poison(dy.len()), poison(x.len()));
     let (mut dw, mut db) = (poison(w.len()), poison(shape.outputs));
-    cpu.conv3d(shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
-    cpu.conv3d_input_gradient(shape, &w, &dy, &mut dx, &mut scratch);
-    cpu.conv3d_weight_gradient(shape, &x, &dy, &mut dw, Some(&mut db), &mut scratch);
+    cpu.conv(shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
+    cpu.conv_input_gradient(shape, &w, &dy, &mut dx, &mut scratch);
+    cpu.conv_weight_gradient(shape, &x, &dy, &mut dw, Some(&mut db), &mut scratch);
     [bits(&y), bits(&dx), bits(&dw), bits(&db)]
 }
 
@@ -295,8 +295,8 @@ fn a_sum_of_a_convolution_is_that_of_its_definition() {
     let [depth, height, width] = shape.output_size();
     for device in devices() {
         let mut y = poison(3 * depth * height * width);
-        let mut scratch = poison(device.conv3d_scratch(&shape).expect("the CPU has them"));
-        device.conv3d(&shape, &x, &w, None, Activation::None, &mut y, &mut scratch);
+        let mut scratch = poison(device.conv_scratch(&shape).expect("the CPU has them"));
+        device.conv(&shape, &x, &w, None, Activation::None, &mut y, &mut scratch);
         for (i, y) in y.iter().enumerate() {
             let (output, cell) = (i / (depth * height * width), i % (depth * height * width));
             let to = [cell / (height * width), cell / width % height, cell % width];
@@ -335,8 +335,8 @@ fn an_input_gradient_with_stride_is_that_of_its_definition() {
     let (w, dy) = (numbers(1, 41 * 2 * 27), numbers(2, 41 * len));
     for device in devices() {
         let mut dx = poison(2 * 90);
-        let mut scratch = poison(device.conv3d_scratch(&shape).expect("the CPU has them"));
-        device.conv3d_input_gradient(&shape, &w, &dy, &mut dx, &mut scratch);
+        let mut scratch = poison(device.conv_scratch(&shape).expect("the CPU has them"));
+        device.conv_input_gradient(&shape, &w, &dy, &mut dx, &mut scratch);
         for (i, dx) in dx.iter().enumerate() {
             let (channel, from) = (i / 90, [i % 90 / 30, i / 6 % 5, i % 6]);
             let wanted = by_definition(41 * 27, |term| {

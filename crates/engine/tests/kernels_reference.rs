@@ -570,7 +570,7 @@ fn slices_of_a_wrong_length_are_refused() {
         stride: [1, 1],
         padding: [0, 0],
     };
-    refuses(|cpu| cpu.conv2d(&conv, &x, &[0.0; 81], None, Activation::None, &mut [], &mut []));
+    refuses(|cpu| cpu.conv(&conv.into(), &x, &[0.0; 81], None, Activation::None, &mut [], &mut []));
     let pool = Pool2d { planes: 1, size: [8, 8], window: [2, 2], stride: [2, 2] };
     refuses(|cpu| cpu.max_pool(&pool, &x, &mut [0.0; 15], &mut [0.0; 16]));
 }

@@ -100,18 +100,18 @@ fn a_convolution_and_its_gradients_are_right() {
             dx[xi] += f64::from(dy[yi]) * f64::from(w[wi]);
             dw[wi] += f64::from(dy[yi]) * f64::from(x[xi]);
         });
-        let mut scratch = poison(cpu.conv3d_scratch(&shape).expect("the CPU has them"));
+        let mut scratch = poison(cpu.conv_scratch(&shape).expect("the CPU has them"));
         let mut out = poison(y.len());
-        cpu.conv3d(&shape, &x, &w, Some(&bias), Activation::None, &mut out, &mut scratch);
+        cpu.conv(&shape, &x, &w, Some(&bias), Activation::None, &mut out, &mut scratch);
         assert_near(&format!("y of {shape:?}"), &out, &y);
-        cpu.conv3d(&shape, &x, &w, Some(&bias), Activation::Relu, &mut out, &mut scratch);
+        cpu.conv(&shape, &x, &w, Some(&bias), Activation::Relu, &mut out, &mut scratch);
         let positive: Vec<f64> = y.iter().map(|v| v.max(0.0)).collect();
         assert_near(&format!("activated y of {shape:?}"), &out, &positive);
         let mut out = poison(x.len());
-        cpu.conv3d_input_gradient(&shape, &w, &dy, &mut out, &mut scratch);
+        cpu.conv_input_gradient(&shape, &w, &dy, &mut out, &mut scratch);
         assert_near(&format!("dx of {shape:?}"), &out, &dx);
         let (mut out, mut out_bias) = (poison(w.len()), poison(bias.len()));
-        cpu.conv3d_weight_gradient(&shape, &x, &dy, &mut out, Some(&mut out_bias), &mut scratch);
+        cpu.conv_weight_gradient(&shape, &x, &dy, &mut out, Some(&mut out_bias), &mut scratch);
         assert_near(&format!("dw of {shape:?}"), &out, &dw);
         assert_near(&format!("db of {shape:?}"), &out_bias, &db);
     }

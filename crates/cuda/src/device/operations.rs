@@ -6,8 +6,8 @@ use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, LossRows, LossTotals};
 use dtrain_engine::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
-    Sgd,
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
+    Product, Rows, Sgd,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -53,6 +53,11 @@ impl CudaDevice {
         let [counted, correct] = counts.map(u64::from);
         LossSums { loss: sums[0], weight: sums[1], counted, correct }
     }
+}
+
+/// A convolution over images. *Panics* for one over volumes: no plan has one for this device.
+fn flat(shape: &Conv3d) -> Conv2d {
+    shape.flat().unwrap_or_else(|| panic!("no plan has {shape:?} for this device"))
 }
 
 impl Device for CudaDevice {
@@ -131,9 +136,13 @@ impl Device for CudaDevice {
         kernels::column_sums(self.stream(), shape, x, sums, scratch);
     }
 
-    fn conv2d(
+    fn conv_scratch(&self, shape: &Conv3d) -> Option<usize> {
+        shape.flat().map(|flat| kernels::conv_scratch(&flat))
+    }
+
+    fn conv(
         &self,
-        shape: &Conv2d,
+        shape: &Conv3d,
         x: Ref<'_>,
         w: Ref<'_>,
         bias: Option<Ref<'_>>,
@@ -141,27 +150,23 @@ impl Device for CudaDevice {
         y: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv2d(self.stream(), shape, x, w, bias, activation, y);
+        kernels::conv(self.stream(), &flat(shape), x, w, bias, activation, y);
     }
 
-    fn conv2d_input_gradient(&self, shape: &Conv2d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
-        kernels::conv2d_input_gradient(self.stream(), shape, w, dy, dx);
+    fn conv_input_gradient(&self, shape: &Conv3d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
+        kernels::conv_input_gradient(self.stream(), &flat(shape), w, dy, dx);
     }
 
-    fn conv2d_weight_gradient(
+    fn conv_weight_gradient(
         &self,
-        shape: &Conv2d,
+        shape: &Conv3d,
         x: Ref<'_>,
         dy: Ref<'_>,
         dw: Mut<'_>,
         db: Option<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::conv2d_weight_gradient(self.stream(), shape, x, dy, dw, db, scratch);
-    }
-
-    fn conv2d_scratch(&self, shape: &Conv2d) -> usize {
-        kernels::conv2d_scratch(shape)
+        kernels::conv_weight_gradient(self.stream(), &flat(shape), x, dy, dw, db, scratch);
     }
 
     fn max_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>, places: Mut<'_>) {

@@ -69,7 +69,7 @@ fn tiles(rows: usize, columns: usize) -> usize {
 
 /// Elements of scratch that the weight gradient needs. A function of the shape alone.
 #[must_use]
-pub fn conv2d_scratch(shape: &Conv2d) -> usize {
+pub fn conv_scratch(shape: &Conv2d) -> usize {
     let plan = planned(shape);
     let out = shape.output_size();
     let bias = plane_sums_scratch([shape.images, shape.outputs, out[0] * out[1]]);
@@ -77,7 +77,7 @@ pub fn conv2d_scratch(shape: &Conv2d) -> usize {
 }
 
 /// Convolution with bias and activation.
-pub fn conv2d(
+pub fn conv(
     queue: &impl Queue,
     shape: &Conv2d,
     x: Floats<'_>,
@@ -100,7 +100,7 @@ pub fn conv2d(
 }
 
 /// `dx` of a convolution.
-pub fn conv2d_input_gradient(
+pub fn conv_input_gradient(
     queue: &impl Queue,
     shape: &Conv2d,
     w: Floats<'_>,
@@ -119,9 +119,9 @@ pub fn conv2d_input_gradient(
     }
 }
 
-/// `dw` and, if asked, `db` of a convolution. `scratch` has [`conv2d_scratch`] elements.
+/// `dw` and, if asked, `db` of a convolution. `scratch` has [`conv_scratch`] elements.
 #[allow(clippy::too_many_arguments)]
-pub fn conv2d_weight_gradient(
+pub fn conv_weight_gradient(
     queue: &impl Queue,
     shape: &Conv2d,
     x: Floats<'_>,
@@ -135,7 +135,7 @@ pub fn conv2d_weight_gradient(
     same("x", x.len(), x_len);
     same("dy", dy.len(), y_len);
     same("dw", dw.len(), w_len);
-    room("scratch", scratch.len(), conv2d_scratch(shape));
+    room("scratch", scratch.len(), conv_scratch(shape));
     if w_len > 0 {
         let blocks = tiles(shape.outputs, plan.terms) * plan.splits;
         let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };

@@ -22,7 +22,7 @@ mod update;
 
 pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
 pub use attention_bf16::{attention_bf16, attention_bf16_gradient, attention_bf16_is_there};
-pub use conv::{conv2d, conv2d_input_gradient, conv2d_scratch, conv2d_weight_gradient};
+pub use conv::{conv, conv_input_gradient, conv_scratch, conv_weight_gradient};
 pub use elementwise::{
     add, add_to, bias_activation, copy, dropout, fill, from_bf16, gelu, gelu_gradient, relu, relu_gradient,
     to_bf16,

@@ -6,7 +6,7 @@ use crate::stand_in::Extent;
 use crate::stand_in::{cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
-    Activation, Attention, Conv2d, CrossEntropy, Device, Pool2d, Product, Rows, Strides, Write,
+    Activation, Attention, Conv3d, CrossEntropy, Device, Pool2d, Product, Rows, Strides, Write,
 };
 
 /// A size of the workloads; on the fake GPU an eighth of it.
@@ -37,19 +37,19 @@ fn layer<R: Rig>(r: &R, to: &mut Results) {
 /// The second convolution of the CNN and what follows it.
 fn convolution<R: Rig>(r: &R, to: &mut Results) {
     let (d, images, channels, outputs) = (r.device(), size(128), size(32), size(64));
-    let shape =
-        Conv2d { images, channels, size: [26, 26], outputs, kernel: [3, 3], stride: [1, 1], padding: [0, 0] };
+    let (size, kernel, padding) = ([1, 26, 26], [1, 3, 3], [0; 3]);
+    let shape = Conv3d { images, channels, size, outputs, kernel, stride: [1; 3], padding };
     let (len, weights, out) = (images * channels * 676, outputs * channels * 9, images * outputs * 576);
     let (x, w, b) = (r.put(&numbers(1, len)), r.put(&numbers(2, weights)), r.put(&numbers(3, outputs)));
-    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv2d_scratch(&shape)));
+    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv_scratch(&shape).expect("it is flat")));
     let relu = Activation::Relu;
-    d.conv2d(&shape, r.r(&x), r.r(&w), Some(r.r(&b)), relu, r.w(&mut y), r.w(&mut scratch));
+    d.conv(&shape, r.r(&x), r.r(&w), Some(r.r(&b)), relu, r.w(&mut y), r.w(&mut scratch));
     to.push(("a convolution", r.get(&y)));
     let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(len));
-    d.conv2d_input_gradient(&shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
+    d.conv_input_gradient(&shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
     let (mut dw, mut db) = (r.empty(weights), r.empty(outputs));
     let bias = Some(r.w(&mut db));
-    d.conv2d_weight_gradient(&shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
+    d.conv_weight_gradient(&shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
     to.extend([("its images", r.get(&dx)), ("its weights", r.get(&dw)), ("its bias", r.get(&db))]);
     // Of numbers that both devices have alike, so that no near tie is decided twice.
     let shape = Pool2d { planes: images * outputs, size: [24, 24], window: [2, 2], stride: [2, 2] };

@@ -56,11 +56,11 @@ pub fn conv2d(q: &StandIn, extent: Extent) {
         for (with_bias, activation) in [(false, Activation::None), (true, Activation::Relu)] {
             let y = Buffer::empty(q, "y", y_len);
             let given = with_bias.then(|| bias_.read());
-            operations::conv2d(q, &shape, x_.read(), w_.read(), given, activation, y.write());
+            operations::conv(q, &shape, x_.read(), w_.read(), given, activation, y.write());
             let mut wanted = vec![0.0; y_len];
-            let mut scratch = vec![0.0; cpu().conv2d_scratch(&shape)];
+            let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
             let given = with_bias.then_some(&bias[..]);
-            cpu().conv2d(&shape, &x, &w, given, activation, &mut wanted, &mut scratch);
+            cpu().conv(&shape.into(), &x, &w, given, activation, &mut wanted, &mut scratch);
             same_but_zeros(&y, &format!("{shape:?}"), &wanted);
         }
     }
@@ -71,10 +71,10 @@ pub fn conv2d_input_gradient(q: &StandIn, extent: Extent) {
         let [x_len, w_len, y_len] = lengths(&shape);
         let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
         let (w_, dy_, dx) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dx", x_len));
-        operations::conv2d_input_gradient(q, &shape, w_.read(), dy_.read(), dx.write());
+        operations::conv_input_gradient(q, &shape, w_.read(), dy_.read(), dx.write());
         let mut wanted = vec![0.0; x_len];
-        let mut scratch = vec![0.0; cpu().conv2d_scratch(&shape)];
-        cpu().conv2d_input_gradient(&shape, &w, &dy, &mut wanted, &mut scratch);
+        let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
+        cpu().conv_input_gradient(&shape.into(), &w, &dy, &mut wanted, &mut scratch);
         same_but_zeros(&dx, &format!("dx of {shape:?}"), &wanted);
     }
 }
@@ -85,14 +85,14 @@ pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
         let (x, dy) = (numbers(1, x_len), numbers(4, y_len));
         let (x_, dy_) = (Buffer::of(q, "x", &x), Buffer::of(q, "dy", &dy));
         let (mut wanted, mut wanted_db) = (vec![0.0; w_len], vec![0.0; shape.outputs]);
-        let mut scratch = vec![0.0; cpu().conv2d_scratch(&shape)];
-        cpu().conv2d_weight_gradient(&shape, &x, &dy, &mut wanted, Some(&mut wanted_db), &mut scratch);
+        let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
+        cpu().conv_weight_gradient(&shape.into(), &x, &dy, &mut wanted, Some(&mut wanted_db), &mut scratch);
         let in_order = orders::weight_gradient(&shape, &x, &dy);
         for with_db in [true, false] {
             let (dw, db) = (Buffer::empty(q, "dw", w_len), Buffer::empty(q, "db", shape.outputs));
-            let scratch = Buffer::empty(q, "scratch", operations::conv2d_scratch(&shape));
+            let scratch = Buffer::empty(q, "scratch", operations::conv_scratch(&shape));
             let to = with_db.then(|| db.write());
-            operations::conv2d_weight_gradient(
+            operations::conv_weight_gradient(
                 q,
                 &shape,
                 x_.read(),

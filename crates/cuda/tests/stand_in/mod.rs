@@ -8,6 +8,7 @@ pub mod attention;
 pub mod attention_bf16;
 pub mod build;
 pub mod conv;
+pub mod device_trait;
 pub mod elementwise;
 pub mod embedding;
 pub mod losses;

@@ -75,12 +75,12 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
     let kernels = Buffer::of(q, "w", &w[..135]);
     alone(q, "convolution", 5, &numbers(5, 5 * 189), |images, x| {
         let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * 180));
-        operations::conv2d(q, &conv(images), x.read(), kernels.read(), None, Activation::Relu, y.write());
+        operations::conv(q, &conv(images), x.read(), kernels.read(), None, Activation::Relu, y.write());
         y.now()
     });
     alone(q, "gradient of a convolution's input", 5, &numbers(5, 5 * 180), |images, dy| {
         let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
-        operations::conv2d_input_gradient(q, &conv(images), kernels.read(), dy.read(), dx.write());
+        operations::conv_input_gradient(q, &conv(images), kernels.read(), dy.read(), dx.write());
         dx.now()
     });
     alone(q, "attention and its gradient", 3, &numbers(6, 3 * 3 * 40 * 66), |batch, qkv| {

@@ -8,8 +8,8 @@ use super::{
 };
 use super::{product, same, update};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
-    Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
+    Sgd, Strides, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -112,51 +112,11 @@ impl Device for Cpu {
         });
     }
 
-    fn conv2d(
-        &self,
-        shape: &Conv2d,
-        x: &[f32],
-        w: &[f32],
-        bias: Option<&[f32]>,
-        activation: Activation,
-        y: &mut [f32],
-        scratch: &mut [f32],
-    ) {
-        self.conv3d(&(*shape).into(), x, w, bias, activation, y, scratch);
-    }
-
-    fn conv2d_input_gradient(
-        &self,
-        shape: &Conv2d,
-        w: &[f32],
-        dy: &[f32],
-        dx: &mut [f32],
-        scratch: &mut [f32],
-    ) {
-        self.conv3d_input_gradient(&(*shape).into(), w, dy, dx, scratch);
-    }
-
-    fn conv2d_weight_gradient(
-        &self,
-        shape: &Conv2d,
-        x: &[f32],
-        dy: &[f32],
-        dw: &mut [f32],
-        db: Option<&mut [f32]>,
-        scratch: &mut [f32],
-    ) {
-        self.conv3d_weight_gradient(&(*shape).into(), x, dy, dw, db, scratch);
-    }
-
-    fn conv2d_scratch(&self, shape: &Conv2d) -> usize {
-        conv::scratch(&(*shape).into())
-    }
-
-    fn conv3d_scratch(&self, shape: &Conv3d) -> Option<usize> {
+    fn conv_scratch(&self, shape: &Conv3d) -> Option<usize> {
         Some(conv::scratch(shape))
     }
 
-    fn conv3d(
+    fn conv(
         &self,
         shape: &Conv3d,
         x: &[f32],
@@ -177,7 +137,7 @@ impl Device for Cpu {
         conv::forward(self.isa, &self.pool, shape, x, w, finish, y);
     }
 
-    fn conv3d_input_gradient(
+    fn conv_input_gradient(
         &self,
         shape: &Conv3d,
         w: &[f32],
@@ -192,7 +152,7 @@ impl Device for Cpu {
         conv::input_gradient(self.isa, &self.pool, shape, w, dy, dx, scratch);
     }
 
-    fn conv3d_weight_gradient(
+    fn conv_weight_gradient(
         &self,
         shape: &Conv3d,
         x: &[f32],

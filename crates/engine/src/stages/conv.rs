@@ -3,7 +3,7 @@
 //! This file does not know how a device computes them.
 
 use super::by;
-use crate::device::{Activation, Conv2d as FlatShape, Conv3d as ConvShape, Device};
+use crate::device::{Activation, Conv3d as ConvShape, Device};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// A convolution over `N` dimensions, with a ReLU fused behind it if asked. See the file's comment.
@@ -26,21 +26,6 @@ pub type Conv3d = Conv<3>;
 /// The same number along each of the last `N` axes.
 fn sides<const N: usize>(along: usize, missing: usize) -> [usize; 3] {
     [0, 1, 2].map(|d| if d + N < 3 { missing } else { along })
-}
-
-/// A shape without depth.
-fn flat(shape: &ConvShape) -> FlatShape {
-    let ConvShape { images, channels, size, outputs, kernel, stride, padding } = *shape;
-    let last = |[_, height, width]: [usize; 3]| [height, width];
-    FlatShape {
-        images,
-        channels,
-        size: last(size),
-        outputs,
-        kernel: last(kernel),
-        stride: last(stride),
-        padding: last(padding),
-    }
 }
 
 impl<const N: usize> Conv<N> {
@@ -96,14 +81,9 @@ impl<const N: usize> Conv<N> {
         ConvShape { images: pass.rows, ..self.shape }
     }
 
-    /// Elements of scratch; a device need not have convolutions of three dimensions.
-    fn scratch<D: Device>(device: &D, shape: &ConvShape) -> Option<usize> {
-        if N < 3 { Some(device.conv2d_scratch(&flat(shape))) } else { device.conv3d_scratch(shape) }
-    }
-
     /// The scratch of a planned convolution.
     fn room<'a, D: Device>(pass: &Pass<'_, D>, shape: &ConvShape, scratch: &'a mut D::Mut<'_>) -> D::Mut<'a> {
-        let needed = Self::scratch(pass.device, shape).expect("the plan asked the device");
+        let needed = pass.device.conv_scratch(shape).expect("the plan asked the device");
         D::part_mut(scratch, 0..needed)
     }
 }
@@ -144,7 +124,8 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
             self.layout = std::mem::take(&mut self.layout).with("bias", &[outputs], init);
         }
         // A short micro-batch never needs more than a full one.
-        space.scratch += Self::scratch(device, &self.shape)
+        space.scratch += device
+            .conv_scratch(&self.shape)
             .ok_or("this device has no convolution over three dimensions; the CPU has")?;
         let output = [vec![outputs], given(self.shape.output_size())].concat();
         Ok(Shape::values(input.rows(), &output))
@@ -156,10 +137,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         let w = D::part(io.params, 0..self.weights());
         let bias = self.has_bias.then(|| D::part(io.params, self.weights()..self.weights() + shape.outputs));
         let scratch = Self::room(pass, &shape, &mut io.scratch);
-        match N {
-            3 => device.conv3d(&shape, x, w, bias, activation, io.y, scratch),
-            _ => device.conv2d(&flat(&shape), x, w, bias, activation, io.y, scratch),
-        }
+        device.conv(&shape, x, w, bias, activation, io.y, scratch);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
@@ -173,16 +151,10 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         let (dw, db) = D::split_mut(grads, self.weights());
         let db = self.has_bias.then_some(db);
         let room = Self::room(pass, &shape, &mut scratch);
-        match N {
-            3 => device.conv3d_weight_gradient(&shape, x, dy, dw, db, room),
-            _ => device.conv2d_weight_gradient(&flat(&shape), x, dy, dw, db, room),
-        }
+        device.conv_weight_gradient(&shape, x, dy, dw, db, room);
         let Some(dx) = dx else { return };
         let w = D::part(params, 0..self.weights());
         let room = Self::room(pass, &shape, &mut scratch);
-        match N {
-            3 => device.conv3d_input_gradient(&shape, w, dy, dx, room),
-            _ => device.conv2d_input_gradient(&flat(&shape), w, dy, dx, room),
-        }
+        device.conv_input_gradient(&shape, w, dy, dx, room);
     }
 }
