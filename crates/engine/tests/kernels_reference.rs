@@ -2,7 +2,7 @@
 
 mod kernels_support;
 
-use dtrain_engine::cpu::Cpu;
+use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::device::*;
 use kernels_support::*;
 
@@ -507,6 +507,30 @@ fn optimizer_updates_are_right() {
             .collect();
         cpu.sgd(&o, &g, &mut p2, if momentum == 0.0 { &mut [] } else { &mut m2 });
         assert_near(&format!("{o:?}"), &p2, &wanted);
+    }
+}
+
+/// As it is defined: blocks of 4096, eight lanes each, all in order.
+fn norm_in_order(g: &[f32], scale: f32) -> f64 {
+    let of_block = |block: &[f32]| {
+        let mut lanes = [0.0f64; 8];
+        for (at, g) in block.iter().enumerate() {
+            lanes[at % 8] += f64::from(g * scale) * f64::from(g * scale);
+        }
+        lanes.into_iter().sum::<f64>()
+    };
+    g.chunks(4096).map(of_block).sum()
+}
+
+#[test]
+fn the_norm_is_added_up_in_one_order_on_any_number_of_threads() {
+    let g = numbers(3, 1_100_000);
+    for threads in [1, 2, 3] {
+        let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
+        for len in [1, 4095, 4096, 4097, 4 * 4096, 30_000, 256 * 4096 + 5, g.len()] {
+            let (found, wanted) = (cpu.sum_of_squares(&g[..len], 0.3), norm_in_order(&g[..len], 0.3));
+            assert_eq!(found.to_bits(), wanted.to_bits(), "{len} elements on {threads} threads");
+        }
     }
 }
 

@@ -564,7 +564,7 @@ impl Device for Cpu {
     }
 
     fn sum_of_squares(&self, g: &[f32], scale: f32) -> f64 {
-        g.chunks(update::NORM_BLOCK).map(|block| update::sum_of_squares(self.isa, scale, block)).sum()
+        update::sum_of_squares(self.isa, &self.pool, scale, g)
     }
 
     fn adamw(&self, o: &AdamW, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {

@@ -4,28 +4,65 @@
 //!
 //! This file does not know schedules or which parameters decay.
 
-use super::isa::on_every_isa;
+use super::isa::{Have, on_every_isa};
+use super::pool::Pool;
 use crate::device::{AdamW, Sgd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Elements of a block of [`sum_of_squares`].
-pub(super) const NORM_BLOCK: usize = 4096;
+/// Elements of a block of a [`sum_of_squares`].
+const NORM_BLOCK: usize = 4096;
+/// Blocks that are summed side by side: each is one chain of additions, which alone would mostly wait for itself.
+const ABREAST: usize = 4;
+/// Blocks whose sums wait to be added in order.
+const WAITING: usize = 256;
+
+/// Sum of the squares of `scale * g` in f64: of each block, then of the blocks in order.
+pub(super) fn sum_of_squares(isa: Have, pool: &Pool, scale: f32, g: &[f32]) -> f64 {
+    // Bits of an f64 each.
+    let waiting = [const { AtomicU64::new(0) }; WAITING];
+    let mut sum = 0.0;
+    for g in g.chunks(WAITING * NORM_BLOCK) {
+        pool.run(g.len(), g.len().div_ceil(ABREAST * NORM_BLOCK), [], |task, [], _| {
+            let first = task * ABREAST;
+            let g = &g[first * NORM_BLOCK..];
+            let sums = squares_of_blocks(isa, scale, &g[..g.len().min(ABREAST * NORM_BLOCK)]);
+            for (waiting, sum) in waiting[first..].iter().zip(sums) {
+                waiting.store(sum.to_bits(), Ordering::Relaxed);
+            }
+        });
+        for waiting in &waiting[..g.len().div_ceil(NORM_BLOCK)] {
+            sum += f64::from_bits(waiting.load(Ordering::Relaxed));
+        }
+    }
+    sum
+}
 
 on_every_isa! {
-    /// Sum of squares of one block in f64, eight lanes, then the lanes in order.
-    pub(super) fn sum_of_squares(scale: f32, g: &[f32]) -> f64 {
-        let mut lanes = [0.0f64; 8];
-        let (blocks, rest) = g.as_chunks::<8>();
-        for block in blocks {
-            for i in 0..8 {
-                let v = f64::from(block[i] * scale);
-                lanes[i] += v * v;
+    /// Sum of squares of up to [`ABREAST`] blocks, of which only the last may be short: eight lanes each, then the lanes in order.
+    fn squares_of_blocks(scale: f32, g: &[f32]) -> [f64; ABREAST] {
+        let mut lanes = [[0.0f64; 8]; ABREAST];
+        let (blocks, _) = g.as_chunks::<NORM_BLOCK>();
+        if let [a, b, c, d] = blocks {
+            for at in (0..NORM_BLOCK).step_by(8) {
+                for (lanes, block) in lanes.iter_mut().zip([a, b, c, d]) {
+                    add_squares(lanes, scale, &block[at..at + 8]);
+                }
+            }
+        } else {
+            for (lanes, block) in lanes.iter_mut().zip(g.chunks(NORM_BLOCK)) {
+                block.chunks(8).for_each(|eight| add_squares(lanes, scale, eight));
             }
         }
-        for (lane, &v) in lanes.iter_mut().zip(rest) {
-            let v = f64::from(v * scale);
-            *lane += v * v;
-        }
-        lanes.into_iter().sum()
+        lanes.map(|lanes| lanes.into_iter().sum())
+    }
+}
+
+/// Adds the squares of up to eight elements, each to its lane.
+#[inline(always)]
+fn add_squares(lanes: &mut [f64; 8], scale: f32, g: &[f32]) {
+    for (lane, &g) in lanes.iter_mut().zip(g) {
+        let v = f64::from(g * scale);
+        *lane += v * v;
     }
 }
 

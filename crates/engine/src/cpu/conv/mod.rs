@@ -186,7 +186,13 @@ impl Work<'_> {
                 for (row, out) in rows.clone().zip(strip_room.chunks_mut(STRIP_ROW)) {
                     out[..block.len()].copy_from_slice(&w[row * terms..][block.clone()]);
                 }
-                let strip = Strip { form: Form::Strip, rows: rows.len(), k: block.len(), a: &strip_room[..] };
+                let strip = Strip {
+                    form: Form::Strip,
+                    rows: rows.len(),
+                    k: block.len(),
+                    a: &strip_room[..],
+                    ahead: None,
+                };
                 let panels = Panels::Rows { data: &laid[cells.start..], starts: Starts::new(&starts[block]) };
                 let target = Target { c: kept.as_mut_ptr(), row: columns, column: 1, write };
                 // SAFETY: `kept` has room for as many rows of columns as a strip has.

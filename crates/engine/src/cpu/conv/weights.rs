@@ -114,8 +114,13 @@ impl Patches {
                     for (start, out) in starts.iter().zip(strip_room.chunks_mut(STRIP_ROW)) {
                         self.patches(isa, &room[*start..], part.clone(), &mut out[..part.len()]);
                     }
-                    let strip =
-                        Strip { form: Form::Strip, rows: starts.len(), k: part.len(), a: &strip_room[..] };
+                    let strip = Strip {
+                        form: Form::Strip,
+                        rows: starts.len(),
+                        k: part.len(),
+                        a: &strip_room[..],
+                        ahead: None,
+                    };
                     let c = target.c.wrapping_add(strip_rows.start * target.row + outputs.start);
                     let b = Panels::Packed { data: panel, depth: part.len(), from: 0 };
                     // SAFETY: rows and columns of the caller.

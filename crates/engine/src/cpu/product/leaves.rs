@@ -7,8 +7,8 @@
 //!
 //! This file does not know what a micro-batch is.
 
-use super::tile::{self, Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, Size};
-use super::{Finish, KEPT_ROWS, Panels, Whole, pack, product, settle, strips};
+use super::tile::{self, Ahead, Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, Size};
+use super::{Finish, KEPT, Panels, Whole, pack, product, settle, strips};
 use crate::cpu::elementwise;
 use crate::cpu::isa::Have;
 use crate::cpu::pool::{Pool, Workspace};
@@ -18,8 +18,6 @@ use std::ops::Range;
 
 /// Elements of packed `B` that stay in the second-level cache beside everything else.
 const B_BLOCK: usize = 1 << 17;
-/// Elements of a buffer for a tile.
-const KEPT: usize = KEPT_ROWS * MOST_COLUMNS;
 
 /// `C` = the tree of sums over leaves of `leaf` terms.
 pub(in crate::cpu) fn product_of_leaves(
@@ -146,9 +144,10 @@ impl Operands<'_> {
             let k = K_BLOCK.min(terms.end - from);
             let b = self.b.rows_from(from).panel(self.first, self.width, k);
             let a = &self.a[from * self.rows..][..k * self.rows];
+            let ahead = Ahead::nothing_but(a);
             assert!(kept.len() >= self.rows * MOST_COLUMNS, "a tile of {} rows", self.rows);
             // SAFETY: `a` has the rows in the form of this tile, the panel was checked, `kept` has room for any tile.
-            unsafe { (self.tile)(k, a.as_ptr(), b, kept.as_mut_ptr(), MOST_COLUMNS, write) };
+            unsafe { (self.tile)(k, a.as_ptr(), b, kept.as_mut_ptr(), MOST_COLUMNS, write, ahead) };
             write = Write::Add;
         }
     }

@@ -11,14 +11,17 @@
 
 pub(super) mod leaves;
 pub(super) mod pack;
+mod strip;
 pub(super) mod tile;
 pub(super) mod transpose;
 
-use super::isa::Have;
+use super::isa::{Have, on_every_isa};
 use super::pool::{Pool, Workspace};
 use crate::device::{Activation, Product, Strides, Write};
 use std::ops::Range;
-use tile::{Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
+use strip::{KEPT, settle};
+pub(super) use strip::{Panels, Starts, Strip, strips};
+use tile::{Ahead, K_BLOCK, MOST_ROWS, STRIP_ROW, Size};
 
 /// Elements of packed `B` that stay in the second-level cache beside everything else.
 const B_BLOCK: usize = 1 << 17;
@@ -195,6 +198,12 @@ impl<'a> Whole<'a> {
     }
 }
 
+/// Where a strip is packed, and where its sums wait.
+struct Room<'a> {
+    a: &'a mut [f32],
+    kept: &'a mut [f32],
+}
+
 impl Whole<'_> {
     /// Computes the elements in `rows` x `columns`.
     ///
@@ -209,27 +218,74 @@ impl Whole<'_> {
     ) {
         let width = Size::of(isa).columns;
         let block = (B_BLOCK / self.k.clamp(1, K_BLOCK) / width * width).max(width);
+        let Workspace { a, b, rest, .. } = workspace;
+        let room = &mut Room { a: a.take(MOST_ROWS * STRIP_ROW), kept: rest.take(KEPT * (block / width)) };
         for from in columns.clone().step_by(block) {
             let columns = from..(from + block).min(columns.end);
+            // Few columns leave room for several blocks of `k`.
+            let terms = (B_BLOCK / columns.len().next_multiple_of(width) / K_BLOCK).max(1) * K_BLOCK;
             let mut write = self.target.write;
-            for start in (0..self.k).step_by(K_BLOCK) {
-                let k = start..(start + K_BLOCK).min(self.k);
-                let b = workspace.b.take(pack::panels_len(isa, k.len(), columns.len()));
+            for start in (0..self.k).step_by(terms) {
+                let k = start..(start + terms).min(self.k);
+                let b = b.take(pack::panels_len(isa, k.len(), columns.len()));
                 pack::panels(isa, self.b, self.b_strides, k.clone(), columns.clone(), b);
-                let a = workspace.a.take(MOST_ROWS * STRIP_ROW);
                 for m in strips(isa, rows.clone()) {
-                    pack::rows(self.a, self.a_strides, m.clone(), k.clone(), a);
-                    let target = self.at(m.start, columns.start, write);
-                    let strip = Strip { form: pack::form_of(self.a_strides), rows: m.len(), k: k.len(), a };
-                    let panels = Panels::Packed { data: b, depth: k.len(), from: 0 };
+                    let next = m.end..(m.end + m.len()).min(rows.end);
                     // SAFETY: the strip's rows and columns are inside the region.
-                    unsafe { strip.times(isa, panels, columns.len(), target) };
+                    unsafe { self.strip(isa, [&m, &next, &columns, &k], b, write, room) };
                 }
                 write = Write::Add;
             }
             // SAFETY: as above.
-            unsafe { self.finish(rows.clone(), columns, finish) };
+            unsafe { self.finish(isa, rows.clone(), columns, finish) };
         }
+    }
+
+    /// Computes the elements in some rows of one tile's height, over terms whose rows of `B` are packed.
+    ///
+    /// SAFETY: as for `region`.
+    unsafe fn strip(
+        &self,
+        isa: Have,
+        [rows, next, columns, terms]: [&Range<usize>; 4],
+        b: &[f32],
+        mut write: Write,
+        room: &mut Room<'_>,
+    ) {
+        let tiles = columns.len().div_ceil(Size::of(isa).columns);
+        let ahead = self.ahead(next, terms, tiles);
+        // Sums whose neighbours are apart are put in their places once if nothing is there yet.
+        let gathers = self.turned && write == Write::Set;
+        for from in terms.clone().step_by(K_BLOCK) {
+            let k = from..(from + K_BLOCK).min(terms.end);
+            pack::rows(self.a, self.a_strides, rows.clone(), k.clone(), room.a);
+            let is_last = k.end == terms.end;
+            let ahead = ahead.map(|ahead| ahead.after((from - terms.start) * tiles));
+            let form = pack::form_of(self.a_strides);
+            let strip = Strip { form, rows: rows.len(), k: k.len(), a: room.a, ahead };
+            let panels = Panels::Packed { data: b, depth: terms.len(), from: from - terms.start };
+            let target = self.at(rows.start, columns.start, write);
+            if self.turned {
+                let keep = if gathers { write } else { Write::Set };
+                strip.keep(isa, panels, columns.len(), keep, room.kept);
+                if is_last || !gathers {
+                    let target = if gathers { Target { write: Write::Set, ..target } } else { target };
+                    // SAFETY: the caller's promise.
+                    unsafe { settle(isa, room.kept, rows.len(), columns.len(), target) };
+                }
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { strip.times(isa, panels, columns.len(), target) };
+            }
+            write = Write::Add;
+        }
+    }
+
+    /// The rows of `A` that are packed next, for so many tiles and terms; nothing if they are not one run of memory.
+    fn ahead(&self, rows: &Range<usize>, terms: &Range<usize>, tiles: usize) -> Option<Ahead> {
+        let whole = self.a_strides.col == 1 && self.a_strides.row == terms.len() && !rows.is_empty();
+        let all = || &self.a[rows.start * terms.len()..rows.end * terms.len()];
+        whole.then(|| Ahead::over(all(), tiles * terms.len()))
     }
 
     fn at(&self, row: usize, column: usize, write: Write) -> Target {
@@ -240,7 +296,7 @@ impl Whole<'_> {
     /// Adds bias and activation to whole elements.
     ///
     /// SAFETY: as for `region`.
-    unsafe fn finish(&self, rows: Range<usize>, columns: Range<usize>, finish: Finish<'_>) {
+    unsafe fn finish(&self, isa: Have, rows: Range<usize>, columns: Range<usize>, finish: Finish<'_>) {
         if finish.bias.is_empty() && finish.activation == Activation::None {
             return;
         }
@@ -252,12 +308,16 @@ impl Whole<'_> {
             let c = unsafe {
                 std::slice::from_raw_parts_mut(self.target.c.add(r * stride + inner.start), inner.len())
             };
-            finish_row(
-                c,
-                if finish.bias.is_empty() { &[] } else { &finish.bias[inner.clone()] },
-                finish.activation,
-            );
+            let bias = if finish.bias.is_empty() { &[] } else { &finish.bias[inner.clone()] };
+            finish_neighbours(isa, c, bias, finish.activation);
         }
+    }
+}
+
+on_every_isa! {
+    /// [`finish_row`], compiled for what the CPU has.
+    fn finish_neighbours(c: &mut [f32], bias: &[f32], activation: Activation) {
+        finish_row(c, bias, activation);
     }
 }
 
@@ -270,120 +330,6 @@ pub(super) fn finish_row(c: &mut [f32], bias: &[f32], activation: Activation) {
     if activation == Activation::Relu {
         for c in c {
             *c = if *c <= 0.0 { 0.0 } else { *c };
-        }
-    }
-}
-
-/// Cuts rows into tiles of nearly equal height.
-pub(super) fn strips(isa: Have, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let count = rows.len().div_ceil(Size::of(isa).rows);
-    let at = move |i: usize| rows.start + rows.len() * i / count.max(1);
-    (0..count).map(move |i| at(i)..at(i + 1))
-}
-
-/// Where the panels of a `B` are.
-#[derive(Clone, Copy)]
-pub(super) enum Panels<'a> {
-    /// As [`pack::panels`] leaves them, `depth` rows of `k` each, of which those from `from` are meant.
-    Packed {
-        /// The panels.
-        data: &'a [f32],
-        /// Rows of `k` in a panel.
-        depth: usize,
-        /// The first row meant.
-        from: usize,
-    },
-    /// Each row is contiguous from its start, and so much longer than needed that the last panel can be read whole.
-    Rows {
-        /// All of them.
-        data: &'a [f32],
-        /// Where each starts.
-        starts: Starts<'a>,
-    },
-}
-
-/// Where rows start, in any order.
-#[derive(Clone, Copy)]
-pub(super) struct Starts<'a> {
-    starts: &'a [usize],
-    /// The greatest of them.
-    last: usize,
-}
-
-impl<'a> Starts<'a> {
-    /// These.
-    pub(super) fn new(starts: &'a [usize]) -> Self {
-        Self { starts, last: starts.iter().copied().max().unwrap_or(0) }
-    }
-}
-
-impl<'a> Panels<'a> {
-    /// The same, of which the rows from `row` on are meant.
-    fn rows_from(self, row: usize) -> Self {
-        match self {
-            Panels::Packed { data, depth, from } => Panels::Packed { data, depth, from: from + row },
-            Panels::Rows { data, starts } => {
-                Panels::Rows { data, starts: Starts { starts: &starts.starts[row..], ..starts } }
-            }
-        }
-    }
-
-    /// The panel that starts at column `first`, after a check that `k` rows of `width` columns can be read there.
-    fn panel(&self, first: usize, width: usize, k: usize) -> tile::Panel {
-        match *self {
-            Panels::Packed { data, depth, from } => {
-                assert!(from + k <= depth, "rows {from}+{k} of {depth}");
-                let start = first * depth + from * width;
-                tile::Panel::Packed(data[start..start + k * width].as_ptr())
-            }
-            Panels::Rows { data, starts: Starts { starts, last } } => {
-                assert!(k <= starts.len(), "{k} rows of {}", starts.len());
-                assert!(last + first + width <= data.len(), "a short row of B");
-                tile::Panel::Scattered(data[first..].as_ptr(), starts.as_ptr())
-            }
-        }
-    }
-}
-
-/// Some packed rows of `A` times all panels of a `B`.
-pub(super) struct Strip<'a> {
-    /// How `a` was packed.
-    pub(super) form: Form,
-    /// Its rows.
-    pub(super) rows: usize,
-    /// Terms of a sum.
-    pub(super) k: usize,
-    /// The packed rows.
-    pub(super) a: &'a [f32],
-}
-
-impl Strip<'_> {
-    /// Writes `rows` x `n` elements of the target.
-    ///
-    /// SAFETY: these elements are the caller's.
-    pub(super) unsafe fn times(&self, isa: Have, b: Panels<'_>, n: usize, target: Target) {
-        let width = Size::of(isa).columns;
-        let needed = match self.form {
-            Form::Strip => (self.rows - 1) * STRIP_ROW + self.k,
-            Form::Interleaved => self.rows * self.k,
-        };
-        assert!(self.a.len() >= needed && self.k <= K_BLOCK, "a strip of {} for {needed}", self.a.len());
-        for first in (0..n).step_by(width) {
-            let columns = width.min(n - first);
-            let halves = if columns * 2 <= width { 1 } else { 2 };
-            let tile = tile::tile(isa, self.form, self.rows, halves);
-            let panel = b.panel(first, width, self.k);
-            let c = target.c.wrapping_add(first * target.column);
-            if target.column == 1 && columns == halves * width / 2 {
-                // SAFETY: the operands were checked, and all of the tile's columns are the caller's.
-                unsafe { tile(self.k, self.a.as_ptr(), panel, c, target.row, target.write) };
-                continue;
-            }
-            let mut kept = Kept([0.0; KEPT_ROWS * MOST_COLUMNS]);
-            // SAFETY: as above; the buffer has room for any tile.
-            unsafe { tile(self.k, self.a.as_ptr(), panel, kept.0.as_mut_ptr(), MOST_COLUMNS, Write::Set) };
-            // SAFETY: only the caller's rows and columns are touched.
-            unsafe { settle(isa, &kept.0, self.rows, columns, Target { c, ..target }) };
         }
     }
 }
@@ -408,7 +354,8 @@ pub(super) unsafe fn multiply(
         for from in (0..k).step_by(K_BLOCK) {
             let terms = from..(from + K_BLOCK).min(k);
             pack::rows(a, strides, rows.clone(), terms.clone(), room);
-            let strip = Strip { form: pack::form_of(strides), rows: rows.len(), k: terms.len(), a: room };
+            let form = pack::form_of(strides);
+            let strip = Strip { form, rows: rows.len(), k: terms.len(), a: room, ahead: None };
             let c = target.c.wrapping_add(rows.start * target.row);
             // SAFETY: some rows of the caller's elements.
             unsafe {
@@ -420,39 +367,6 @@ pub(super) unsafe fn multiply(
                 )
             };
             write = Write::Add;
-        }
-    }
-}
-
-/// Rows of [`Kept`]: those of any tile, rounded up to whole blocks of a transposition.
-const KEPT_ROWS: usize = MOST_ROWS.next_multiple_of(8);
-
-/// A tile on its way to where its elements are not neighbours, or not all wanted.
-#[repr(align(64))]
-struct Kept([f32; KEPT_ROWS * MOST_COLUMNS]);
-
-/// Writes a tile at the edge, one that is turned, or one that was summed elsewhere. Rows of `kept` are [`MOST_COLUMNS`] apart.
-///
-/// SAFETY: the target's `rows` x `columns` elements are the caller's.
-unsafe fn settle(isa: Have, kept: &[f32], rows: usize, columns: usize, target: Target) {
-    let mut turned = Kept([0.0; KEPT_ROWS * MOST_COLUMNS]);
-    // Runs of neighbours: how many, how long, how far apart there and here.
-    let (runs, len, apart, step, from) = if target.row == 1 {
-        let whole = columns.next_multiple_of(8);
-        transpose::transpose(isa, kept, MOST_COLUMNS, KEPT_ROWS, whole, &mut turned.0, KEPT_ROWS);
-        (columns, rows, target.column, KEPT_ROWS, &turned.0[..])
-    } else {
-        assert!(target.column == 1, "a result without neighbours");
-        (rows, columns, target.row, MOST_COLUMNS, kept)
-    };
-    for run in 0..runs {
-        // SAFETY: a run of the caller's elements.
-        let to = unsafe { std::slice::from_raw_parts_mut(target.c.add(run * apart), len) };
-        let from = &from[run * step..][..len];
-        if target.write == Write::Add {
-            to.iter_mut().zip(from).for_each(|(to, sum)| *to += sum);
-        } else {
-            to.copy_from_slice(from);
         }
     }
 }

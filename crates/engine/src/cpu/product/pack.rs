@@ -5,7 +5,7 @@
 //!
 //! This file does not know the loops around it.
 
-use super::tile::{Form, STRIP_ROW, Size};
+use super::tile::{Form, MOST_COLUMNS, STRIP_ROW, Size, fetch};
 use crate::cpu::isa::Have;
 use crate::device::Strides;
 use std::ops::Range;
@@ -26,23 +26,53 @@ pub(in crate::cpu) fn panels(
 ) {
     let width = Size::of(isa).columns;
     let depth = k.len();
-    for (panel, out) in out[..panels_len(isa, depth, n.len())].chunks_exact_mut(width * depth).enumerate() {
+    let out = &mut out[..panels_len(isa, depth, n.len())];
+    if strides.col == 1 {
+        let x = &x[k.start * strides.row + n.start..];
+        return match width {
+            16 => rows_into_panels::<16>(isa, x, strides.row, n.len(), depth, out),
+            _ => rows_into_panels::<MOST_COLUMNS>(isa, x, strides.row, n.len(), depth, out),
+        };
+    }
+    for (panel, out) in out.chunks_exact_mut(width * depth).enumerate() {
         let first = n.start + panel * width;
         let columns = width.min(n.end - first);
         let x = &x[k.start * strides.row + first * strides.col..];
-        if strides.col == 1 {
-            rows_into_panel(x, strides.row, columns, width, out);
-        } else {
-            columns_into_panel(isa, x, strides, columns, width, out);
-        }
+        columns_into_panel(isa, x, strides, columns, width, out);
     }
 }
 
-/// A panel whose rows are contiguous in the source.
-fn rows_into_panel(x: &[f32], row: usize, columns: usize, width: usize, out: &mut [f32]) {
-    for (k, out) in out.chunks_exact_mut(width).enumerate() {
-        out[..columns].copy_from_slice(&x[k * row..][..columns]);
-        out[columns..].fill(0.0);
+/// Rows of the source that are asked for before they are read. Each is in another page, so nobody else foresees them.
+const ROWS_AHEAD: usize = 8;
+/// Panels that are filled side by side: their rows may lie a power of two apart, and a set of the cache holds eight lines.
+const PANELS_AT_ONCE: usize = 8;
+
+/// Panels whose rows are contiguous in the source: row after row of all of them, as the source lies.
+fn rows_into_panels<const WIDTH: usize>(
+    isa: Have,
+    x: &[f32],
+    row: usize,
+    columns: usize,
+    depth: usize,
+    out: &mut [f32],
+) {
+    assert_eq!(Size::of(isa).columns, WIDTH, "a panel's width");
+    let at_once = PANELS_AT_ONCE * WIDTH;
+    for (first, out) in (0..columns).step_by(at_once).zip(out.chunks_mut(at_once * depth)) {
+        let columns = at_once.min(columns - first);
+        for k in 0..depth {
+            let from = &x[first + k * row..][..columns];
+            fetch(from.as_ptr().wrapping_add(ROWS_AHEAD * row), columns);
+            let (whole, rest) = from.as_chunks::<WIDTH>();
+            let mut to = out[k * WIDTH..].chunks_mut(depth * WIDTH);
+            for (from, to) in whole.iter().zip(&mut to) {
+                to[..WIDTH].copy_from_slice(from);
+            }
+            if let (false, Some(to)) = (rest.is_empty(), to.next()) {
+                to[..rest.len()].copy_from_slice(rest);
+                to[rest.len()..WIDTH].fill(0.0);
+            }
+        }
     }
 }
 

@@ -36,11 +36,73 @@ pub(in crate::cpu) enum Panel {
     Scattered(*const f32, *const usize),
 }
 
-/// `tile(k, a, b, c, c_row, write)`.
+/// So many steps take longer than the memory needs to bring the lines that the sums go to.
+const MANY: usize = 64;
+/// Elements of a line of the cache.
+const LINE: usize = 16;
+
+/// Asks the caches for `len` elements. Any address will do: nothing is read.
+#[inline(always)]
+pub(super) fn fetch(from: *const f32, len: usize) {
+    for line in (0..len).step_by(LINE) {
+        fetch_line::<SOON>(from.wrapping_add(line));
+    }
+}
+
+/// Into the first-level cache.
+const SOON: i32 = 3;
+/// Into the second-level cache.
+const LATER: i32 = 2;
+
+/// Asks the caches for a line.
+#[inline(always)]
+fn fetch_line<const WHEN: i32>(from: *const f32) {
+    // SAFETY: every x86-64 CPU has the instruction, which does nothing that a program could see.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<WHEN>(from.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = from;
+}
+
+/// What is packed next, if that is one run of memory. While a tile computes, it asks the caches for some of it in each step
+/// of `k`: it arrives while there is something else to do.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Ahead {
+    from: *const u8,
+    /// Bytes of a step.
+    each: usize,
+}
+
+impl Ahead {
+    /// Nothing that is not there: what a tile reads anyhow. An address in no page would be looked for in each step.
+    pub(super) fn nothing_but(a: &[f32]) -> Self {
+        Self { from: a.as_ptr().cast(), each: 0 }
+    }
+
+    /// All of `x`, in so many steps.
+    pub(super) fn over(x: &[f32], steps: usize) -> Self {
+        Self { from: x.as_ptr().cast(), each: size_of_val(x).div_ceil(steps) }
+    }
+
+    /// What is left after so many steps.
+    pub(super) fn after(self, steps: usize) -> Self {
+        Self { from: self.from.wrapping_add(steps * self.each), ..self }
+    }
+
+    /// Asks for what belongs to a step.
+    #[inline(always)]
+    fn fetch(&self, step: usize) {
+        fetch_line::<LATER>(self.from.wrapping_add(step * self.each).cast());
+    }
+}
+
+/// `tile(k, a, b, c, c_row, write, ahead)`.
 ///
 /// SAFETY of a call: the CPU has the instruction set; `a` has the rows in the form that the tile is for, `b` has
 /// `k` rows of the panel's full width, and `c` as many rows and columns as the tile.
-pub(super) type Tile = unsafe fn(usize, *const f32, Panel, *mut f32, usize, Write);
+pub(super) type Tile = unsafe fn(usize, *const f32, Panel, *mut f32, usize, Write, Ahead);
 
 /// The size of a full tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +148,7 @@ macro_rules! tiles {
         $store:ident, $splat:ident, $fma:ident, $add:ident, [$($rows:literal)*]
     ) => {
         mod $module {
-            use super::{Panel, STRIP_ROW, Tile};
+            use super::{Ahead, MANY, Panel, STRIP_ROW, Tile};
             use crate::device::Write;
             $($use)*
 
@@ -131,14 +193,23 @@ macro_rules! tiles {
                 c: *mut f32,
                 c_row: usize,
                 write: Write,
+                ahead: Ahead,
             ) {
                 let mut sums: [[$vector; HALVES]; ROWS] = [[$zero; HALVES]; ROWS];
+                if k >= MANY {
+                    for row in 0..ROWS {
+                        super::fetch(c.wrapping_add(row * c_row), HALVES * LANES);
+                    }
+                }
                 // SAFETY: the steps below `k` of the operands that the caller vouches for.
                 unsafe {
                     match b {
                         Panel::Packed(b) => {
                             for step in 0..k {
                                 term::<ROWS, HALVES, A_ROW>(&mut sums, a.add(step * A_STEP), b.add(step * 2 * LANES));
+                                if A_STEP == 1 {
+                                    ahead.fetch(step);
+                                }
                             }
                         }
                         Panel::Scattered(b, offsets) => {
