@@ -31,10 +31,11 @@ dtrain=target/release/dtrain
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
 # A part is a function; the line above it is its section in docs/BENCHMARKS.md.
-parts="steps collectives scaling results start kills overhead simulation programs kernels"
+parts="steps threads together micro collectives scaling results start kills overhead simulation programs kernels"
 section() {
     case $1 in
-        steps) echo "Training steps against PyTorch" ;;
+        steps|threads|together) echo "Training steps against PyTorch" ;;
+        micro) echo "What small micro-batches cost" ;;
         collectives) echo "Collectives between processes" ;;
         scaling) echo "More ranks" ;;
         results) echo "Training to a result" ;;
@@ -50,6 +51,12 @@ torch() { "$python" -c 'import torch' 2>/dev/null || { echo "missing: PyTorch (-
 fashion() { [ -e "$data/train-images-idx3-ubyte.gz" ] || { echo "missing: Fashion-MNIST in $data (--data)"; return 1; }; }
 
 steps() { torch && bench/against_pytorch.py --dtrain $dtrain --python "$python" --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"; }
+threads() {
+    torch || return 1
+    bench/against_pytorch.py --dtrain $dtrain --python "$python" --ranks 1 --threads 2 --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"
+}
+together() { bench/together.py --dtrain $dtrain --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"; }
+micro() { torch && bench/micro_batches.py --dtrain $dtrain --python "$python" --pairs "$(pick 3 1)" --seconds "$(pick 3 1)"; }
 collectives() {
     bench/collectives.py --dtrain $dtrain --python "$python" --ranks 2 4 --pairs "$(pick 7 1)" --samples "$(pick 0 3)"
 }

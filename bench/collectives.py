@@ -11,19 +11,19 @@ them. A ratio is the peer's time over dtrain's in the same round; above 1 dtrain
 and writing the same bytes without adding them, measured in the same run, over dtrain's.
 """
 import argparse
-import datetime
 import json
 import os
 import re
-import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PEERS = os.path.join(ROOT, "bench/peers")
+import measure
+from measure import run, spread
+
+PEERS = os.path.join(measure.ROOT, "bench/peers")
 PEER_LINE = re.compile(r"^(?:gloo|mpi) ranks \d+ bytes (\d+) median_us ([0-9.]+)$", re.M)
 RULES = "--mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_allreduce_algorithm "
 # Its own choice; recursive doubling, ring, Rabenseifner; and without copies by the kernel.
@@ -34,7 +34,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtrain", default=os.path.join(ROOT, "target/release/dtrain"), help="the binary")
+    parser.add_argument("--dtrain", default=measure.DTRAIN, help="the binary")
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch; none: no gloo", nargs="?", const="")
     parser.add_argument("--ranks", nargs="+", type=int, default=[2])
     parser.add_argument("--sizes", default=SIZES)
@@ -42,14 +42,6 @@ def arguments():
     parser.add_argument("--samples", type=int, default=0, help="operations of each size and run [default: by size]")
     parser.add_argument("--no-mpi", action="store_true", help="leave Open MPI out")
     return parser.parse_args()
-
-
-def run(words):
-    words = [str(word) for word in words]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{shlex.join(words)}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout
 
 
 def in_bytes(size):
@@ -84,7 +76,7 @@ class Machine:
         sizes = ",".join(map(str, self.sizes))
         found = {int(size): float(time) for size, time in PEER_LINE.findall(run([*words, sizes, self.args.samples]))}
         if set(found) != set(self.sizes):
-            sys.exit(f"{shlex.join(map(str, words))} gave no time for some size")
+            sys.exit(f"{' '.join(map(str, words))} gave no time for some size")
         return found
 
     def gloo_times(self, ranks):
@@ -96,7 +88,7 @@ class Machine:
         return self.peer(["mpirun", *root, "--oversubscribe", *bind, "-n", ranks, *way.split(), self.mpi])
 
 
-def measure(machine, ranks):
+def rounds_of(machine, ranks):
     """The rounds of one number of ranks; each is a table from size to times."""
     ways = {}
     if machine.mpi:
@@ -123,13 +115,6 @@ def measure(machine, ranks):
     return rounds
 
 
-def spread(values, form):
-    values = list(values)
-    if None in values:
-        return "-"
-    return f"{form(statistics.median(values))} [{form(min(values))}-{form(max(values))}]"
-
-
 def time(us):
     return f"{us / 1000:.1f} ms" if us >= 9995 else f"{us:.0f}" if us >= 100 else f"{us:.1f}"
 
@@ -145,13 +130,7 @@ def row(ranks, size, rounds):
     cells += [spread(of("of_limit"), lambda x: f"{100 * x:.0f} %"), spread(of("mpi"), time), spread(over("mpi"), ratio)]
     cells += [spread(of("gloo"), time), spread(over("gloo"), ratio)]
     cells += [spread([1 / ring for ring in over("ring")], lambda x: f"{x:.2f}")]
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def cpu():
-    with open("/proc/cpuinfo") as lines:
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else os.uname().machine}, {len(names) or os.cpu_count()} cores"
+    return measure.row(cells)
 
 
 def main():
@@ -159,10 +138,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(args, folder)
         before = os.getloadavg()[0]
-        rows = [row(ranks, size, rounds) for ranks in args.ranks for rounds in [measure(machine, ranks)] for size in machine.sizes]
+        rows = [row(ranks, size, rounds) for ranks in args.ranks for rounds in [rounds_of(machine, ranks)] for size in machine.sizes]
         mpi = run(["mpirun", "--version"]).splitlines()[0] if machine.mpi else "no MPI"
-        torch = run([args.python, "-c", "import torch; print('PyTorch', torch.__version__)"]).strip() if machine.gloo else "no gloo"
-    print(f"{datetime.date.today()} · {cpu()} · {run([args.dtrain, '--version']).strip()} · {mpi} · {torch}")
+        args.python = args.python if machine.gloo else None
+    print(measure.versions(args, mpi))
     print(f"{args.pairs} rounds; load average {before:.1f} before, {os.getloadavg()[0]:.1f} after; median [least-most]\n")
     print("| ranks | size | dtrain us | bus GB/s | of memory | Open MPI us | x | gloo us | x | ring: speed of exact |")
     print("|---|---|---|---|---|---|---|---|---|---|")

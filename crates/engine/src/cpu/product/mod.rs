@@ -118,8 +118,8 @@ impl Regions {
         let Whole { m, n, k, .. } = *whole;
         let size = Size::of(isa);
         let parts = if m * n * k / TERMS < super::pool::FORK { 1 } else { threads };
-        // A cut across the columns packs nothing twice but A, which is cheap.
-        let by_rows = parts > 1 && n < size.columns * parts;
+        // A cut across the columns packs A for each part, one across the rows B, which costs twice as much an element.
+        let by_rows = parts > 1 && (n < size.columns * parts || m > 2 * n);
         let (whole, unit) = if by_rows { (m, size.rows) } else { (n, size.columns) };
         let step = if parts == 1 { whole } else { whole.div_ceil(parts).next_multiple_of(unit) };
         Self { m, n, step, by_rows }
