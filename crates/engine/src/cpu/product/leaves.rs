@@ -124,7 +124,7 @@ impl Operands<'_> {
         for left in (0..k.div_ceil(terms)).step_by(2) {
             let buffer = merger.next_buffer();
             self.one(of(left), Write::Set, &mut kept[buffer * KEPT..][..KEPT]);
-            elementwise::round(isa, wire, &mut kept[buffer * KEPT..][..used]);
+            round(isa, wire, &mut kept[buffer * KEPT..][..used]);
             let right = of(left + 1);
             if right.is_empty() {
                 merger.push_subtree(1, |l, r| add(isa, wire, kept, used, [l, r]));
@@ -134,7 +134,7 @@ impl Operands<'_> {
                 self.one(right, Write::Add, &mut kept[buffer * KEPT..][..KEPT]);
             } else {
                 self.one(right, Write::Set, &mut kept[(buffer + 1) * KEPT..][..KEPT]);
-                elementwise::round(isa, wire, &mut kept[(buffer + 1) * KEPT..][..used]);
+                round(isa, wire, &mut kept[(buffer + 1) * KEPT..][..used]);
                 add(isa, wire, kept, used, [buffer, buffer + 1]);
             }
             merger.push_subtree(2, |l, r| add(isa, wire, kept, used, [l, r]));
@@ -162,5 +162,13 @@ fn add(isa: Have, wire: Wire, kept: &mut [f32], used: usize, [left, right]: [usi
     let (before, from) = kept.split_at_mut(right * KEPT);
     let sum = &mut before[left * KEPT..][..used];
     elementwise::add_to(isa, &from[..used], sum);
-    elementwise::round(isa, wire, sum);
+    round(isa, wire, sum);
+}
+
+/// Rounds what is whole. In f32 that is no call at all.
+#[inline]
+fn round(isa: Have, wire: Wire, kept: &mut [f32]) {
+    if wire != Wire::F32 {
+        elementwise::round(isa, wire, kept);
+    }
 }
