@@ -20,11 +20,12 @@ fn number(line: &Value, key: &str) -> f64 {
     line[key].as_f64().unwrap_or_else(|| panic!("no {key} in {line}"))
 }
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "op",
     "ranks",
     "backend",
     "mode",
+    "wire",
     "bytes",
     "samples",
     "median_us",
@@ -57,11 +58,13 @@ fn one_two_and_three_ranks_give_a_line_for_each_size_with_every_key() {
 
 #[test]
 fn every_operation_is_measured_in_processes_and_in_threads_along_tree_and_ring() {
-    for (how, backend, mode) in [
-        ("", "shm", "exact"),
-        ("--mode ring", "shm", "ring"),
-        ("--isolation thread", "shm", "exact"),
-        ("--isolation thread --mode ring", "queues", "ring"),
+    for (how, backend, mode, wire) in [
+        ("", "shm", "exact", "f32"),
+        ("--mode ring", "shm", "ring", "f32"),
+        ("--isolation thread", "shm", "exact", "f32"),
+        ("--isolation thread --mode ring", "queues", "ring", "f32"),
+        ("--wire bf16", "shm", "exact", "bf16"),
+        ("--isolation thread --mode ring --wire bf16", "queues", "ring", "bf16"),
     ] {
         let run = bench(&format!("collectives --ranks 3 --op all --sizes 12KiB --samples 4 {how}"));
         run.succeeded();
@@ -72,6 +75,7 @@ fn every_operation_is_measured_in_processes_and_in_threads_along_tree_and_ring()
         );
         for line in &run.lines {
             assert_eq!((&line["backend"], &line["mode"]), (&backend.into(), &mode.into()), "{how}");
+            assert_eq!(line["wire"], wire, "{how}");
             let barrier = line["op"] == "barrier";
             assert_eq!((line["bus_gb_s"].is_null(), line["bytes"] == 0), (barrier, barrier), "{line}");
         }
@@ -114,6 +118,7 @@ fn what_cannot_be_measured_is_one_message_with_a_hint_and_exit_code_2() {
         ("collectives --sizes 6", "hint: sizes are written as in"),
         ("collectives --op all_redcue", "hint: did you mean all_reduce?"),
         ("collectives --mode rings", "hint: did you mean ring?"),
+        ("collectives --wire half", "hint: there are f32, bf16"),
         ("collectives --ranks 0", "hint: give a number from 1 to 256"),
         ("collectives --ranks 200 --sizes 16GiB", "hint: give a smaller --to"),
         ("collectives --from 1MiB --to 4KiB", "hint: give the smaller size first"),

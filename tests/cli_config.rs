@@ -69,6 +69,7 @@ micro_batch: 16
 epochs: 20
 precision: f32
 reduce: exact
+wire: f32
 isa: auto
 resume: never
 workers: 1
@@ -176,6 +177,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("model.dropout=1", "expected a number from 0 to below 1"),
         ("schedule.min_factor=-0.1", "expected a number from 0 to 1"),
         ("reduce=tree", "reduce: expected exact | ring, got \"tree\""),
+        ("wire=f16", "wire: expected f32 | bf16, got \"f16\""),
         ("detect=5", "detect: expected a time with its unit, such as 500ms or 2s, got \"5\""),
         ("bucket_bytes=4mb", "bucket_bytes: expected a size, such as 4MiB"),
         ("schedule.warmup=soon", "schedule.warmup: expected none, or a length"),
@@ -406,6 +408,7 @@ fn the_table_is_well_formed() {
         (false, "global_batch"),
         (false, "micro_batch"),
         (false, "reduce"),
+        (false, "wire"),
         (false, "precision"),
         (false, "data.kind"),
         (false, "model.kind"),
@@ -428,6 +431,14 @@ fn what_carries_the_gradients_may_change_where_their_sum_is_exact_and_not_in_a_r
 }
 
 #[test]
+fn sums_in_bf16_over_nccl_are_refused_with_what_to_write_instead() {
+    let (message, hints) = mistake(arguments(&["backend=nccl", "wire=bf16"]));
+    assert!(message.ends_with("wire: NCCL's sums are not rounded to bf16 yet"), "{message}");
+    assert_eq!(hints, "write wire=f32, or backend=host");
+    assert!(arguments(&["wire=bf16"]).is_ok());
+}
+
+#[test]
 fn a_resumed_run_may_change_its_ranks_and_not_its_bits() {
     let old = arguments(&[]).unwrap();
     let free = arguments(&[
@@ -445,6 +456,7 @@ fn a_resumed_run_may_change_its_ranks_and_not_its_bits() {
         ("global_batch=32", "global_batch"),
         ("micro_batch=8", "micro_batch"),
         ("reduce=ring", "reduce"),
+        ("wire=bf16", "wire"),
         ("model.dropout=0.2", "model.dropout"),
         ("optimizer.lr=1", "optimizer.lr"),
         ("data.augment=none", "data.augment"),

@@ -66,6 +66,18 @@ fn hosts_without_a_shared_folder_give_the_digest_of_one() {
 }
 
 #[test]
+fn hosts_whose_sums_travel_in_bf16_give_the_digest_of_one_rank_that_rounds_as_they_do() {
+    for (model, steps, ranks) in [(MLP, 60, [2, 1]), (CNN, 12, [1, 2])] {
+        let model = format!("{model} steps={steps} threads=1 wire=bf16");
+        let hosts = Hosts::on_loopback("2");
+        let second = hosts.start(1, &format!("ranks={}", ranks[1]));
+        let run = hosts.start(0, &format!("{model} ranks={} name=hosts", ranks[0])).finish();
+        is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), steps);
+        second.finish().succeeded();
+    }
+}
+
+#[test]
 fn a_run_whose_hosts_do_not_all_come_begins_without_them_and_says_so() {
     let model = format!("{MLP} steps=200 threads=1");
     let hosts = Hosts::on_loopback("2");

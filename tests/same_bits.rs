@@ -243,3 +243,58 @@ fn a_ring_reaches_the_same_loss_and_says_that_its_bits_depend_on_the_world_size(
         }
     }
 }
+
+#[test]
+fn sums_rounded_to_bf16_have_the_same_bits_on_every_world_size_and_in_every_group() {
+    // Of the MLP more than an epoch, so that its short last step is among them. Micro-batches of so many rows are taken one by
+    // one, so that ranks merge them outside of a group.
+    let large = format!("{MLP} global_batch=1437 micro_batch=520");
+    for (name, model, steps) in [("mlp", MLP, 32), ("large", &large, 11), ("cnn", CNN, 11), ("gpt", GPT, 11)]
+    {
+        let model = format!("{model} schedule.warmup=3~steps steps={steps} wire=bf16");
+        let worlds = [2, 3, 5].map(|ranks| format!("ranks={ranks} threads=1"));
+        let others =
+            ["ranks=3 threads=1 isolation=thread", "ranks=1 threads=3", "ranks=2 threads=1 isa=scalar"];
+        all_agree(name, &model, worlds.into_iter().chain(others.map(String::from)));
+    }
+}
+
+#[test]
+fn sums_rounded_to_bf16_have_other_bits_than_those_that_are_not_and_manifests_say_so() {
+    let folder = folder();
+    let digest = |wire: &str| {
+        let run = train(folder.path(), &format!("{MLP} steps=40 ranks=2 threads=1 wire={wire} name={wire}"));
+        let manifest = manifest(&folder.path().join("runs").join(wire));
+        assert_eq!((&manifest["bits"]["wire"], &manifest["reduce"]), (&wire.into(), &"exact".into()));
+        assert_eq!(run.stderr.contains("half the bytes between hosts"), wire == "bf16", "{}", run.stderr);
+        run.digest()
+    };
+    assert_ne!(digest("f32"), digest("bf16"));
+}
+
+#[test]
+fn a_ring_in_bf16_reaches_the_same_loss() {
+    let (folder, model) = (folder(), format!("{MLP} steps=60 threads=1 wire=bf16"));
+    let exact = train(folder.path(), &format!("{model} ranks=1"));
+    for ranks in [2, 3, 5] {
+        let ring = |place: &str| {
+            let how = format!("reduce=ring ranks={ranks} isolation={place}");
+            let ring = train(folder.path(), &format!("{model} {how}"));
+            for key in ["train_loss", "val_loss"] {
+                let [a, b] = [&exact, &ring].map(|run| number(&run.summary()[key]));
+                assert!((a - b).abs() < 2e-2, "{how}: {key} {b}, exact {a}");
+            }
+            ring.digest()
+        };
+        assert_eq!(ring("process"), ring("thread"), "{ranks} ranks give the same bits each time");
+    }
+}
+
+#[test]
+fn digits_are_learned_with_sums_in_bf16_as_well_as_in_f32() {
+    let folder = folder();
+    // What users get: the CNN, 20 epochs. The bits are the same everywhere, so the accuracy is one number.
+    let run = train(folder.path(), "ranks=2 threads=1 wire=bf16");
+    let accuracy = number(&run.summary()["val_accuracy"]);
+    assert!(accuracy >= 0.97, "{accuracy}");
+}

@@ -21,7 +21,7 @@ use dtrain_runtime::{
     RunPlan, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_types::{BatchPlan, Generation, Instance, Seed, Step, WorldSize, cut_evenly};
+use dtrain_types::{BatchPlan, Generation, Instance, Seed, Step, Wire, WorldSize, cut_evenly};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -288,6 +288,7 @@ pub fn rank(welcome: &str, arena: Option<OwnedFd>) -> Result<RankParts, String> 
         workers: 0,
         schedule: measure.schedule(),
         mode: Mode::Exact,
+        wire: Wire::F32,
         run_dir: measure.run_dir.clone(),
         profile: None,
     };

@@ -16,7 +16,7 @@ use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, ShmBackend, Topology,
     memory_mesh,
 };
-use dtrain_types::{MemberId, Rank, WorldSize};
+use dtrain_types::{MemberId, Rank, Wire, WorldSize};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
@@ -143,6 +143,7 @@ fn connect_hosts(
     (mapping, mesh): (&Arc<Mapping>, &Mesh),
     plane: &Plane,
     mode: Mode,
+    wire: Wire,
     counts: &[u32],
 ) -> Result<Box<dyn Backend>, FabricError> {
     let membership = plane.membership.clone();
@@ -171,7 +172,7 @@ fn connect_hosts(
     });
     let setup = HierarchicalSetup { membership, topology, mode, counts, segment: SEGMENT };
     let backend = HierarchicalBackend::new(Arc::clone(mapping), transport.transpose()?, setup);
-    Ok(Box::new(backend.map_err(|error| error.to_string())?))
+    Ok(Box::new(backend.map_err(|error| error.to_string())?.with_wire(wire)))
 }
 
 /// The memory that the ranks of a host share.
@@ -187,20 +188,21 @@ impl Fabric for HostFabric {
         plane: &Plane,
         geometry: Geometry,
         mode: Mode,
+        wire: Wire,
         counts: &[u32],
     ) -> Result<Box<dyn Backend>, FabricError> {
         let membership = &plane.membership;
         match &self.way {
             Way::Shared(mapping) => {
                 let backend = ShmBackend::new(Arc::clone(mapping), membership.clone(), mode, counts);
-                Ok(Box::new(backend.map_err(|error| error.to_string())?))
+                Ok(Box::new(backend.map_err(|error| error.to_string())?.with_wire(wire)))
             }
-            Way::Hosts { mapping, mesh } => connect_hosts((mapping, mesh), plane, mode, counts),
+            Way::Hosts { mapping, mesh } => connect_hosts((mapping, mesh), plane, mode, wire, counts),
             Way::Queues { ends, member } => {
                 let end = ends.lock().expect("no holder panics")[*member].take();
                 let end = end.ok_or_else(|| "the queues of this process serve one generation".to_owned())?;
                 let backend = HostBackend::new(end, membership.clone(), mode, geometry, counts);
-                Ok(Box::new(backend.map_err(|error: CollectiveError| error.to_string())?))
+                Ok(Box::new(backend.map_err(|error: CollectiveError| error.to_string())?.with_wire(wire)))
             }
         }
     }

@@ -14,6 +14,7 @@ use dtrain_nccl::{
 };
 use dtrain_protocol::Bootstrap;
 use dtrain_runtime::{Fabric, FabricError, Plane, Program};
+use dtrain_types::Wire;
 use std::time::Duration;
 
 /// By this variable the library is told how much to say.
@@ -144,8 +145,10 @@ impl Fabric for NcclFabric {
         plane: &Plane,
         geometry: Geometry,
         mode: Mode,
+        wire: Wire,
         counts: &[u32],
     ) -> Result<Box<dyn Backend>, FabricError> {
+        assert_eq!(wire, Wire::F32, "the configuration was checked");
         let Some(Bootstrap(id)) = plane.bootstrap else {
             let why = self.refused.take().map_or("rank 0 made no id".to_owned(), |error| error.to_string());
             return Err(FabricError::from(why));

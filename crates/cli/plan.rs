@@ -4,7 +4,7 @@
 
 use crate::config::{
     ClassWeights, Config, DataFacts, Length, Loss, LrScaling, Model, Over, Pool, Problem, Reduce, Rule,
-    Schedule, Shape,
+    Schedule, Shape, Wire,
 };
 use crate::error::CliError;
 use crate::gpus::{Chosen, OnGpus};
@@ -152,6 +152,15 @@ impl Plan {
         match self.config.reduce {
             Reduce::Exact => Mode::Exact,
             Reduce::Ring => Mode::Ring,
+        }
+    }
+
+    /// What every node of a sum is rounded to.
+    #[must_use]
+    pub fn wire(&self) -> dtrain_types::Wire {
+        match self.config.wire {
+            Wire::F32 => dtrain_types::Wire::F32,
+            Wire::Bf16 => dtrain_types::Wire::Bf16,
         }
     }
 

@@ -93,6 +93,7 @@ pub fn rank_parts(
         workers: plan.config.workers,
         schedule: plan.schedule(),
         mode: plan.mode(),
+        wire: plan.wire(),
         run_dir,
         // What is written down must find its way to the others' parts.
         profile: plan.config.profile.filter(|_| profile.sees_run_folder),

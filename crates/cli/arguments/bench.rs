@@ -76,6 +76,9 @@ pub struct BenchCollectives {
     /// The order of sums: exact or ring
     #[arg(long, default_value = "exact")]
     pub mode: String,
+    /// What values and sums are rounded to: f32 or bf16
+    #[arg(long, default_value = "f32")]
+    pub wire: String,
     /// A process or a thread for each rank
     #[arg(long, default_value = "process")]
     pub isolation: String,

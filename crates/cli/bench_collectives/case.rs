@@ -1,7 +1,7 @@
 //! One operation at one size: what is measured, and what nccl-tests would call its bandwidth.
 
 use dtrain_collective::{Mode, Op};
-use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
+use dtrain_types::{MicroRange, Rank, Trailer, Wire, cut_evenly};
 use serde::{Deserialize, Serialize};
 
 /// What the ranks do together.
@@ -53,6 +53,8 @@ pub struct Case {
     pub ranks: u32,
     /// Sums along a ring, not along the tree.
     pub ring: bool,
+    /// Values and sums are rounded to bf16.
+    pub bf16: bool,
     pub samples: u32,
     /// Whether the memory itself is measured too.
     pub limit: bool,
@@ -66,6 +68,10 @@ const WARM_UP: u32 = 3;
 impl Case {
     pub fn mode(&self) -> Mode {
         if self.ring { Mode::Ring } else { Mode::Exact }
+    }
+
+    pub fn wire(&self) -> Wire {
+        if self.bf16 { Wire::Bf16 } else { Wire::F32 }
     }
 
     /// Floats in a slot; a barrier has one that nobody uses.
@@ -108,7 +114,16 @@ impl Case {
 
 #[cfg(test)]
 pub fn example(operation: Operation, ranks: u32, floats: u64) -> Case {
-    Case { operation, bytes: 4 * floats, ranks, ring: false, samples: 2, limit: true, pin: false }
+    Case {
+        operation,
+        bytes: 4 * floats,
+        ranks,
+        ring: false,
+        bf16: false,
+        samples: 2,
+        limit: true,
+        pin: false,
+    }
 }
 
 #[cfg(test)]

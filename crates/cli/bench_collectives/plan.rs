@@ -29,6 +29,7 @@ pub struct Plan {
     /// *Units*: bytes.
     pub sizes: Vec<u64>,
     pub ring: bool,
+    pub bf16: bool,
     pub isolation: Isolation,
     pub samples: Option<u32>,
     pub limit: bool,
@@ -45,6 +46,7 @@ impl Plan {
         }
         let operations = operations(&arguments.op)?;
         let ring = word("--mode", &arguments.mode, &[("exact", false), ("ring", true)])?;
+        let bf16 = word("--wire", &arguments.wire, &[("f32", false), ("bf16", true)])?;
         let kinds = [("process", Isolation::Process), ("thread", Isolation::Thread)];
         let isolation = word("--isolation", &arguments.isolation, &kinds)?;
         let sizes = match &arguments.sizes {
@@ -64,7 +66,7 @@ impl Plan {
             let error = CliError::usage("--limit: ranks that send frames through queues share no memory");
             return Err(error.hint("leave --limit out, or take --isolation process"));
         }
-        Ok(Self { ranks, operations, sizes, ring, isolation, samples, limit, pin })
+        Ok(Self { ranks, operations, sizes, ring, bf16, isolation, samples, limit, pin })
     }
 
     /// Every measurement, in order: operation by operation, from the first size to the last.
@@ -76,11 +78,11 @@ impl Plan {
     }
 
     fn case(&self, operation: Operation, bytes: u64) -> Case {
-        let Self { ranks, ring, limit, pin, .. } = *self;
+        let Self { ranks, ring, bf16, limit, pin, .. } = *self;
         let usual = (MOVED / bytes.max(1)).clamp(9, 200) as u32;
         let samples = self.samples.unwrap_or(usual);
         let limit = limit && operation == Operation::AllReduce;
-        Case { operation, bytes, ranks, ring, samples, limit, pin }
+        Case { operation, bytes, ranks, ring, bf16, samples, limit, pin }
     }
 }
 
@@ -182,6 +184,7 @@ mod tests {
             ("--op all_redcue", "did you mean all_reduce?"),
             ("--op x", "there are all_reduce, reduce_scatter"),
             ("--mode rings", "did you mean ring?"),
+            ("--wire bf61", "did you mean bf16?"),
             ("--isolation host", "there are process, thread"),
             ("--sizes 4kib", "`4kib` is no size"),
             ("--sizes 4KiB,", "`` is no size"),

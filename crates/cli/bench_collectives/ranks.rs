@@ -128,6 +128,7 @@ pub fn be_a_rank(arguments: &BenchRank) -> Result<(), CliError> {
     let mapping = ArenaFile::from_fd(arena).and_then(|file| file.map()).map_err(failed)?;
     let member = membership(&case, arguments.rank);
     let backend = ShmBackend::new(mapping, member, case.mode(), &[case.ranks]).map_err(failed)?;
+    let backend = backend.with_wire(case.wire());
     let said = measure(&case, arguments.rank as usize, Way::Shared(Box::new(backend)));
     print(&serde_json::to_string(&said).expect("times are plain data"))
 }
@@ -139,7 +140,7 @@ fn ways(case: &Case) -> Result<Vec<Way>, CliError> {
         let ends = memory_mesh(case.ranks as usize).into_iter().zip(0..);
         let way = |(end, rank)| {
             HostBackend::new(end, membership(case, rank), case.mode(), geometry(case), &counts)
-                .map(|backend| Way::Queues(Box::new(backend)))
+                .map(|backend| Way::Queues(Box::new(backend.with_wire(case.wire()))))
                 .map_err(failed)
         };
         return ends.map(way).collect();
@@ -147,7 +148,7 @@ fn ways(case: &Case) -> Result<Vec<Way>, CliError> {
     let mapping = new_arena(case)?.map().map_err(failed)?;
     let way = |rank| {
         ShmBackend::new(mapping.clone(), membership(case, rank), case.mode(), &counts)
-            .map(|backend| Way::Shared(Box::new(backend)))
+            .map(|backend| Way::Shared(Box::new(backend.with_wire(case.wire()))))
             .map_err(failed)
     };
     (0..case.ranks).map(way).collect()

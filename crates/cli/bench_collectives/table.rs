@@ -71,6 +71,7 @@ impl Row {
             "ranks": ranks,
             "backend": backend(&self.case, self.isolation),
             "mode": mode(self.case.ring),
+            "wire": self.case.wire().name(),
             "bytes": bytes,
             "samples": samples,
             "median_us": self.median,
@@ -139,9 +140,10 @@ pub fn head(plan: &Plan) -> String {
     let way = if queues { "queues" } else { "shared memory" };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+    let wire = if plan.bf16 { "bf16" } else { "f32" };
     let pinned = if plan.pin { ", pinned" } else { "" };
     let mut text =
-        format!("{ranks} on {cores}{pinned}, {way}, {}, f32; every result is checked\n", mode(plan.ring));
+        format!("{ranks} on {cores}{pinned}, {way}, {}, {wire}; every result is checked\n", mode(plan.ring));
     let names = format!(
         "{:<WIDTH$}{:>9}{:>11}{:>11}{:>11}{:>10}{:>10}",
         "op", "size", "median us", "least us", "most us", "algo GB/s", "bus GB/s"
@@ -193,6 +195,7 @@ mod tests {
             operations: vec![Operation::AllReduce],
             sizes: vec![4000],
             ring: false,
+            bf16: false,
             isolation: Isolation::Process,
             samples: None,
             limit: true,

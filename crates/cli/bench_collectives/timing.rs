@@ -121,7 +121,7 @@ impl Runner<'_> {
     }
 
     fn operation(&mut self, op: &Op<'_>, round: u32) -> Result<(u64, u64), CollectiveError> {
-        fill(self.way.backend().arena().lease(0), self.rank, round, 0);
+        fill(self.way.backend().arena().lease(0), self.case.wire(), self.rank, round, 0);
         self.collective(&Op::Barrier)?;
         let begun = now();
         self.collective(op)?;
@@ -133,7 +133,7 @@ impl Runner<'_> {
         self.sequence += 1;
         match &mut self.way {
             Way::Shared(backend) if self.case.limit => {
-                fill(backend.arena().lease(0), self.rank, round, 0);
+                fill(backend.arena().lease(0), self.case.wire(), self.rank, round, 0);
                 let took = backend.time_of_memory(Sequence(self.sequence))?;
                 Ok(Some(took.as_nanos() as u64))
             }

@@ -3,7 +3,7 @@
 
 use super::case::{Case, Operation};
 use dtrain_collective::{BLOCK, Chunks, CountPlan, Membership, sum_block};
-use dtrain_types::{Generation, Rank};
+use dtrain_types::{Generation, Rank, Wire};
 use std::ops::Range;
 
 /// Element `element` of what `rank` has in `round`: from -0.5 up to 0.5, in steps of 2^-24.
@@ -15,11 +15,12 @@ fn value(rank: usize, round: u32, element: usize) -> f32 {
     ((bits >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 24) as f32)
 }
 
-/// Writes what `rank` has in `round` from `first` on.
-pub fn fill(out: &mut [f32], rank: usize, round: u32, first: usize) {
+/// Writes what `rank` has in `round` from `first` on, rounded as the sums are.
+pub fn fill(out: &mut [f32], wire: Wire, rank: usize, round: u32, first: usize) {
     for (place, out) in out.iter_mut().enumerate() {
         *out = value(rank, round, first + place);
     }
+    wire.round(out);
 }
 
 /// Knows the result of every operation, by plain sums of one block after the other.
@@ -81,10 +82,10 @@ impl Reference {
         for start in part.clone().step_by(BLOCK) {
             let n = BLOCK.min(part.end - start);
             for (rank, leaf) in self.leaves.iter_mut().enumerate() {
-                fill(&mut leaf[..n], rank, round, start);
+                fill(&mut leaf[..n], self.case.wire(), rank, round, start);
             }
-            let Self { orders, leaves, stack, .. } = self;
-            sum_block(orders[owner].data_order(), n, stack, |leaf| &leaves[leaf]);
+            let Self { case, orders, leaves, stack, .. } = self;
+            sum_block(orders[owner].data_order(), case.wire(), n, stack, |leaf| &leaves[leaf]);
             same(&got[start..start + n], &stack[..n], start)?;
         }
         Ok(())
@@ -101,7 +102,7 @@ impl Reference {
         for start in part.clone().step_by(BLOCK) {
             let n = BLOCK.min(part.end - start);
             let want = &mut self.stack[..n];
-            fill(want, rank, round, start);
+            fill(want, self.case.wire(), rank, round, start);
             if flipped {
                 want.iter_mut().for_each(|value| *value = -*value);
             }
@@ -126,17 +127,19 @@ fn same(got: &[f32], want: &[f32], first: usize) -> Result<(), String> {
 mod tests {
     use super::super::case::example;
     use super::*;
+    use dtrain_types::to_bf16;
 
     /// What each rank would have after a right operation, found element by element.
     fn right(case: &Case, rank: usize, round: u32) -> Vec<f32> {
         let (ranks, floats) = (case.ranks as usize, case.floats());
         let element = |at: usize| {
-            let values: Vec<f32> = (0..ranks).map(|rank| value(rank, round, at)).collect();
+            let rounded = |x| if case.bf16 { to_bf16(x) } else { x };
+            let values: Vec<f32> = (0..ranks).map(|rank| rounded(value(rank, round, at))).collect();
             let owner = (0..ranks).find(|owner| Chunks::even(floats, ranks).chunk(*owner).contains(&at));
             match case.operation {
                 // Three ranks: the tree is the sum from left to right.
                 Operation::AllReduce | Operation::ReduceScatter => {
-                    values.iter().copied().reduce(|a, b| a + b)
+                    values.iter().copied().reduce(|a, b| rounded(a + b))
                 }
                 Operation::AllGather => owner.map(|owner| values[owner]),
                 Operation::Broadcast => Some(values[0]),
@@ -154,8 +157,10 @@ mod tests {
     #[test]
     fn a_right_result_passes_and_one_wrong_bit_anywhere_does_not() {
         let floats = BLOCK + 37;
-        for operation in Operation::ALL {
-            let case = example(operation, 3, floats as u64);
+        for (operation, bf16) in
+            Operation::ALL.into_iter().flat_map(|it| [false, true].map(|bf16| (it, bf16)))
+        {
+            let case = Case { bf16, ..example(operation, 3, floats as u64) };
             for rank in 0..3 {
                 let mut reference = Reference::new(&case, rank);
                 let mut got = right(&case, rank, 5);
@@ -186,6 +191,15 @@ mod tests {
             (0..1000).map(at).collect()
         };
         assert_ne!(sum([0, 1, 2, 3]), sum([3, 2, 1, 0]));
+    }
+
+    #[test]
+    fn sums_that_were_not_rounded_are_wrong_where_they_should_have_been_and_the_other_way_round() {
+        let case = |bf16| Case { bf16, ..example(Operation::AllReduce, 3, 100) };
+        for bf16 in [false, true] {
+            let said = Reference::new(&case(bf16), 0).check(&right(&case(!bf16), 0, 0), 0);
+            assert!(said.is_err());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
 
 use super::Config;
-use super::choice::{DataKind, LossKind, Precision};
+use super::choice::{Backend, DataKind, LossKind, Precision, Wire};
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::parts::augment_text;
@@ -82,6 +82,10 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
         let message = format!("micro_batch {} is larger than global_batch {}", batch.micro, batch.global);
         let hint = format!("write micro_batch={} or less, or a larger global_batch", batch.global);
         problems.push(config.problem("micro_batch", message).hint(hint));
+    }
+    if config.wire == Wire::Bf16 && config.backend == Backend::Nccl {
+        let problem = config.problem("wire", "NCCL's sums are not rounded to bf16 yet");
+        problems.push(problem.hint("write wire=f32, or backend=host"));
     }
     if let Err(error) = Timeouts::derive(config.world.detect) {
         let hint = "heartbeats and all other timeouts follow from it; 1s suits most machines";

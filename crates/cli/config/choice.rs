@@ -63,6 +63,15 @@ choice!(
     }
 );
 choice!(
+    /// What every node of the sum of gradients is rounded to.
+    Wire {
+        /// 32-bit floats: nothing more than the additions do.
+        F32 = "f32",
+        /// 16-bit floats with the exponent of f32: half the bytes between hosts.
+        Bf16 = "bf16",
+    }
+);
+choice!(
     /// What carries the gradients from rank to rank.
     Backend {
         /// The host, while ranks compute on the CPU.

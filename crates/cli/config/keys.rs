@@ -7,7 +7,7 @@
 
 use super::choice::{
     Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
-    Reduce, ScheduleKind,
+    Reduce, ScheduleKind, Wire,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use Mark::{Bits, Free};
@@ -108,6 +108,8 @@ pub static KEYS: &[Key] = &[
     Key::new("precision", Type::Choice(Precision::NAMES), "f32", Bits, "f32; bf16 and f16 are reserved"),
     Key::new("reduce", Type::Choice(Reduce::NAMES), "exact", Bits,
         "exact: the same bits for any number of ranks; ring: bits depend on it"),
+    Key::new("wire", Type::Choice(Wire::NAMES), "f32", Bits,
+        "what gradients and their sums are rounded to; bf16: half the bytes between hosts"),
     Key::new("backend", Type::Choice(Backend::NAMES), "auto", Free, BACKEND_HELP).when("reduce", &["exact"]),
     Key::new("backend", Type::Choice(Backend::NAMES), "auto", Bits, BACKEND_HELP).when("reduce", &["ring"]),
     Key::new("isa", Type::Choice(Isa::NAMES), "auto", Free, "instruction set of the kernels"),

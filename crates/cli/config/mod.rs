@@ -23,7 +23,7 @@ pub use batch::{Batch, Machine};
 pub use check::DataFacts;
 pub use choice::{
     Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
-    Reduce, ScheduleKind,
+    Reduce, ScheduleKind, Wire,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use error::{ConfigError, Problem};
@@ -63,6 +63,8 @@ pub struct Config {
     pub precision: Precision,
     /// The order of the gradient sum.
     pub reduce: Reduce,
+    /// What gradients and their sums are rounded to.
+    pub wire: Wire,
     /// What carries the gradients.
     pub backend: Backend,
     /// The instruction set of the kernels.
@@ -140,6 +142,7 @@ impl Config {
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
             reduce: parts::choice(r, "reduce", Reduce::from_name),
+            wire: parts::choice(r, "wire", Wire::from_name),
             backend: parts::choice(r, "backend", Backend::from_name),
             isa: parts::choice(r, "isa", Isa::from_name),
             workers: r.count("workers"),

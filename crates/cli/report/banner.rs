@@ -1,7 +1,7 @@
 //! The lines before the first step: what is trained on what, how a step is cut, and what is left unused.
 
 use super::numbers::{bytes, duration, grouped};
-use crate::config::{Isolation, Length, Machine, Reduce};
+use crate::config::{Isolation, Length, Machine, Reduce, Wire};
 use crate::gpus::Chosen;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
@@ -46,6 +46,9 @@ pub fn banner(
     }
     if plan.config.reduce == Reduce::Ring {
         line("reduce", format!("ring: the bits depend on the number of ranks ({})", world.ranks));
+    }
+    if plan.config.wire == Wire::Bf16 {
+        line("wire", "bf16: gradients and their sums are rounded; half the bytes between hosts".into());
     }
     if let Ok(timeouts) = Timeouts::derive(world.detect) {
         let shown = [("heartbeat", timeouts.heartbeat), ("progress", timeouts.progress)];

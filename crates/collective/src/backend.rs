@@ -173,6 +173,9 @@ fn hash_of(sources: &[Rank], targets: &[Rank]) -> u32 {
 
 /// Runs the collectives of one rank in one generation.
 ///
+/// One that rounds sums (`Wire`) rounds those of a reduction, each where it is made, and expects roots whose every node was
+/// rounded as well, a root of one micro-batch too. What only moves keeps its bits.
+///
 /// Use it in this order: `prepare` once; then, for each collective, fill leased slots, `start`, `finish`, read leased
 /// slots. After any error it is dead.
 pub trait Backend: Send {

@@ -12,7 +12,7 @@ use crate::{
     BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, Op, Outgoing, Plans, Slots, Tag,
     Verdict, sum_block,
 };
-use dtrain_types::{Rank, Trailer};
+use dtrain_types::{Rank, Trailer, Wire};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -123,6 +123,16 @@ impl Direct {
         self.ready.reserve(most_segments);
     }
 
+    /// Rounds every sum of later collectives.
+    pub fn set_wire(&mut self, wire: Wire) {
+        self.seat.wire = wire;
+    }
+
+    /// What the floats of this collective are rounded to: what only moves stays as it is.
+    pub fn wire(&self) -> Wire {
+        if self.plan.is_some() { self.seat.wire } else { Wire::F32 }
+    }
+
     /// Takes up a reduction; only an all-reduce has a second round.
     pub fn begin_sum(&mut self, op: &Op<'_>, plan: Arc<CountPlan>, arena: &mut impl Slots) {
         let (rank, world, len) = (self.seat.rank, self.seat.world, arena.geometry().len);
@@ -215,7 +225,7 @@ impl Direct {
             let tag = Tag { round: GATHER, part: 0, segment: segment as u32, ..tag };
             let payload = arena.read(0, self.parts.segment(rank, segment));
             let to = Rank(self.audience[self.ready_step] as u32);
-            return Some(Outgoing { to, header: Header { tag, trailer: None }, payload });
+            return Some(Outgoing { to, header: Header { tag, wire: self.wire(), trailer: None }, payload });
         }
         let Cursor { segment, step, part } = self.cursor;
         let plan = self.plan.as_ref().filter(|_| segment < self.longest)?;
@@ -227,7 +237,7 @@ impl Direct {
             true => &[],
             false => arena.read(part, self.parts.segment(owner, segment)),
         };
-        Some(Outgoing { to: Rank(owner as u32), header: Header { tag, trailer }, payload })
+        Some(Outgoing { to: Rank(owner as u32), header: Header { tag, wire: self.wire(), trailer }, payload })
     }
 
     /// Notes that the frame of the last `poll_send` is on its way.
@@ -335,7 +345,7 @@ impl Direct {
                     &self.staging[at..at + n]
                 }
             };
-            sum_block(plan.data_order(), n, &mut self.stack, leaf);
+            sum_block(plan.data_order(), self.seat.wire, n, &mut self.stack, leaf);
             arena.write(0, start..start + n).copy_from_slice(&self.stack[..n]);
         }
         self.unsummed -= 1;

@@ -4,7 +4,7 @@
 //! This file does not know bytes on a wire; a transport turns a header and its floats into those.
 
 use crate::{CollectiveError, OpKind, Sequence};
-use dtrain_types::{Generation, Rank, Trailer};
+use dtrain_types::{Generation, Rank, Trailer, Wire};
 use std::sync::Arc;
 
 /// The place of a frame in the schedules.
@@ -26,11 +26,13 @@ pub struct Tag {
     pub segment: u32,
 }
 
-/// A tag and the small record beside the floats.
+/// A tag, what its floats are, and the small record beside them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Header {
     /// Its place.
     pub tag: Tag,
+    /// What the floats are rounded to, so that a transport may leave out what is zero.
+    pub wire: Wire,
     /// The trailer of one root, on the frames that carry one.
     pub trailer: Option<Trailer>,
 }

@@ -7,7 +7,7 @@ use crate::{
     Abort, AbortFlag, Aborter, Arena, Backend, CollectiveError, Geometry, Membership, Mode, Op, RankMachine,
     SEGMENT, Sequence, Transport, Waker,
 };
-use dtrain_types::Trailer;
+use dtrain_types::{Trailer, Wire};
 use std::sync::Arc;
 
 /// Collectives in host memory over a [`Transport`].
@@ -54,6 +54,13 @@ impl<T: Transport> HostBackend<T> {
         Self { machine, transport, abort, dead: false }
     }
 
+    /// Rounds every sum, as the owner of the slots rounds the roots; the same on all ranks. *Panics* in a collective.
+    #[must_use]
+    pub fn with_wire(mut self, wire: Wire) -> Self {
+        self.machine.set_wire(wire);
+        self
+    }
+
     fn alive(&self) -> Result<(), CollectiveError> {
         self.abort.flag.check()?;
         if self.dead { Err(CollectiveError::Dead) } else { Ok(()) }
@@ -97,8 +104,7 @@ impl<T: Transport> Backend for HostBackend<T> {
 
     fn describe(&self) -> String {
         let Membership { rank, .. } = self.machine.membership();
-        let (mode, world) = (self.machine.mode(), self.machine.membership().world());
-        let mode = if mode == Mode::Exact { "exact" } else { "ring" };
+        let (mode, world) = (self.machine.describe_sums(), self.machine.membership().world());
         format!("{}, {mode}, rank {rank} of {world}", self.transport.describe())
     }
 }

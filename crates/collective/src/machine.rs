@@ -10,7 +10,7 @@ use crate::{
     CollectiveError, Frame, Geometry, HostArena, Membership, Mode, Moves, Op, OpKind, Outgoing, Plans,
     SEGMENT, Sequence, Slots, Tag, Verdict,
 };
-use dtrain_types::{Generation, Trailer};
+use dtrain_types::{Generation, Trailer, Wire};
 use std::cmp::Ordering;
 
 /// What an algorithm must know of its rank.
@@ -20,6 +20,8 @@ pub(crate) struct Seat {
     pub world: usize,
     /// Floats in a segment.
     pub segment: usize,
+    /// What every sum is rounded to.
+    pub wire: Wire,
 }
 
 /// The error for a frame that no schedule contains.
@@ -34,6 +36,8 @@ pub struct RankMachine<A = HostArena> {
     arena: A,
     direct: Direct,
     ring: Ring,
+    /// What every sum is rounded to.
+    wire: Wire,
     /// The collective in progress: its tag with round, part and segment 0.
     current: Option<Tag>,
     last: Option<Sequence>,
@@ -67,18 +71,43 @@ impl<A: Slots> RankMachine<A> {
         segment: usize,
     ) -> Result<Self, CollectiveError> {
         membership.check()?;
-        let seat = Seat { rank: membership.rank.index(), world: membership.ranges.len(), segment };
+        let (rank, world) = (membership.rank.index(), membership.ranges.len());
+        let seat = Seat { rank, world, segment, wire: Wire::F32 };
         let plans = Plans::new(membership, mode);
         let mut machine = Self {
             arena,
             direct: Direct::new(seat),
             ring: Ring::new(seat),
             plans,
+            wire: Wire::F32,
             current: None,
             last: None,
         };
         machine.prepare(&[]);
         Ok(machine)
+    }
+
+    /// Rounds every sum, as the owner of the slots has rounded the roots; the same on all ranks. *Panics* in a collective.
+    #[must_use]
+    pub fn with_wire(mut self, wire: Wire) -> Self {
+        self.set_wire(wire);
+        self
+    }
+
+    /// As [`RankMachine::with_wire`], for one that is in its place already.
+    pub fn set_wire(&mut self, wire: Wire) {
+        assert_eq!(self.current, None, "a collective is in progress");
+        self.wire = wire;
+        self.direct.set_wire(wire);
+        self.ring.set_wire(wire);
+    }
+
+    /// What the floats of a collective are rounded to: those of one that adds nothing stay as they are.
+    fn wire_of(&self, kind: OpKind) -> Wire {
+        match kind {
+            OpKind::AllReduce | OpKind::ReduceScatter => self.wire,
+            OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy => Wire::F32,
+        }
     }
 
     /// Plans steps of these counts. *Panics* if a count is not covered by the ranges, if a rank has more roots than the
@@ -110,6 +139,12 @@ impl<A: Slots> RankMachine<A> {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.plans.mode()
+    }
+
+    /// How its sums are made, for the log.
+    #[must_use]
+    pub fn describe_sums(&self) -> &'static str {
+        self.mode().describe(self.wire)
     }
 
     fn generation(&self) -> Generation {
@@ -188,6 +223,9 @@ impl<A: Slots> RankMachine<A> {
                 theirs: words(tag),
                 ours: words(current),
             });
+        }
+        if frame.header.wire != self.wire_of(current.op) {
+            return Err(foreign(frame, "its floats are rounded in another way"));
         }
         match self.runs_ring(current.op) {
             true => self.ring.handle_frame(frame, &mut self.arena),

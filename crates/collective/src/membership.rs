@@ -4,7 +4,7 @@
 //! generation. This file does not know how a membership was agreed on.
 
 use crate::CollectiveError;
-use dtrain_types::{Generation, MicroRange, Rank, WorldSize};
+use dtrain_types::{Generation, MicroRange, Rank, Wire, WorldSize};
 
 /// One rank's view of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,19 @@ pub enum Mode {
     Exact,
     /// Around the ring: the bits depend on the world size.
     Ring,
+}
+
+impl Mode {
+    /// How sums are made, for the log.
+    #[must_use]
+    pub fn describe(self, wire: Wire) -> &'static str {
+        match (self, wire) {
+            (Self::Exact, Wire::F32) => "exact",
+            (Self::Exact, Wire::Bf16) => "exact in bf16",
+            (Self::Ring, Wire::F32) => "ring",
+            (Self::Ring, Wire::Bf16) => "ring in bf16",
+        }
+    }
 }
 
 impl Membership {

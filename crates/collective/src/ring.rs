@@ -2,14 +2,14 @@
 //! follow one another around the ring.
 //!
 //! In hop `s` a rank sends chunk `rank - 1 - s` to its right neighbour. So chunk `c` starts at rank `c + 1`, is summed on
-//! its way as `((x[c+1] + x[c+2]) + ...) + x[c]`, ends complete at rank `c`, and goes round once more. A rank without a
-//! micro-batch passes on what it gets. The trailers travel beside segment 0 of the first `n - 1` hops, and every rank adds
-//! all of them by rank. Pure data: it does not know how frames travel.
+//! its way as `((x[c+1] + x[c+2]) + ...) + x[c]`, each sum rounded where it is made, ends complete at rank `c`, and goes round
+//! once more. A rank without a micro-batch passes on what it gets. The trailers travel beside segment 0 of the first `n - 1`
+//! hops, and every rank adds all of them by rank. Pure data: it does not know how frames travel.
 
 use crate::add::add_to;
 use crate::machine::{Seat, foreign};
 use crate::{Chunks, CollectiveError, CountPlan, Frame, Header, Outgoing, Plans, Slots, Tag, Verdict};
-use dtrain_types::{Rank, Trailer};
+use dtrain_types::{Rank, Trailer, Wire};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -60,6 +60,11 @@ impl Ring {
         self.seen.resize(self.hops() * self.longest, false);
         self.queue.clear();
         self.queue.reserve(self.hops() * self.longest);
+    }
+
+    /// Rounds every sum of later collectives.
+    pub fn set_wire(&mut self, wire: Wire) {
+        self.seat.wire = wire;
     }
 
     /// Takes up an all-reduce.
@@ -136,7 +141,7 @@ impl Ring {
         let trailer = due.map(|origin| self.trailers[plan.leaves_of(origin).start]);
         let tag = Tag { round: hop as u32, part: 0, segment: segment as u32, ..tag };
         let to = Rank(((rank + 1) % self.seat.world) as u32);
-        Some(Outgoing { to, header: Header { tag, trailer }, payload })
+        Some(Outgoing { to, header: Header { tag, wire: self.seat.wire, trailer }, payload })
     }
 
     /// Notes that the frame of the last `poll_send` is on its way.
@@ -177,7 +182,7 @@ impl Ring {
         }
         let slot = arena.write(0, range);
         match (floats, self.is_summing(hop) && self.contributes(rank)) {
-            (true, true) => add_to(slot, frame.payload),
+            (true, true) => add_to(self.seat.wire, slot, frame.payload),
             (true, false) => slot.copy_from_slice(frame.payload),
             (false, _) => {}
         }

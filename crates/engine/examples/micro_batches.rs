@@ -9,7 +9,7 @@
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::models::peer::{PeerData, Work};
 use dtrain_engine::{Batch, Figures, Inputs, ModelReplica, Replica, Targets};
-use dtrain_types::{Merger, MicroBatch, Seed};
+use dtrain_types::{Merger, MicroBatch, Seed, Wire};
 
 /// CPU seconds of this thread so far.
 fn now() -> f64 {
@@ -55,7 +55,9 @@ impl Subject {
                 for place in 0..count {
                     replica.lay(place as usize, &part(data, first + place, *micro_batches)).expect("it fits");
                 }
-                replica.micro_batches(step, MicroBatch(first), gradient, figures).expect("it fits");
+                replica
+                    .micro_batches(step, MicroBatch(first), Wire::F32, gradient, figures)
+                    .expect("it fits");
             }
             weight += figures.iter().map(|figures| figures.sums.weight).sum::<f64>();
             merger.push_subtree(count, |left, right| add(replica, buffers, left, right));

@@ -7,7 +7,7 @@
 //!
 //! This file does not know what a layer or a model is.
 
-use dtrain_types::Key;
+use dtrain_types::{Key, Wire};
 use std::ops::Range;
 
 /// A matrix in a flat buffer, from its first element: element `(r, c)` lies at `r * row + c * col`.
@@ -31,6 +31,15 @@ impl Strides {
     pub fn transposed(width: usize) -> Self {
         Self { row: 1, col: width }
     }
+}
+
+/// The leaves of a sum: what one micro-batch adds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Terms of each; the last may have fewer.
+    pub terms: usize,
+    /// What leaves and sums of leaves are rounded to.
+    pub wire: Wire,
 }
 
 /// The full shape of a product `C[m, n] = A[m, k] B[k, n]`.
@@ -296,18 +305,19 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// `C = A B` or `C += A B`; see [`Product`]. *Order*: K in blocks of 512 from zero, each in order by fused
     /// multiply-add, blocks added in order; so a row's bits do not depend on the number of rows.
     fn product(&self, shape: &Product, a: Self::Ref<'_>, b: Self::Ref<'_>, c: Self::Mut<'_>);
-    /// `C = A B` as a tree of sums: `k` is cut into leaves of `leaf` terms (the last may have fewer), each is summed as
-    /// [`Device::product`] does it, and leaves are added in the order of the reduction tree. The weight gradient of
-    /// several micro-batches. A device that takes one at a time never gets more than one leaf.
+    /// `C = A B` as a tree of sums: `k` is cut into leaves of `leaf.terms` (the last may have fewer), each is summed as
+    /// [`Device::product`] does it, and leaves are added in the order of the reduction tree; of more than one leaf each, and
+    /// each sum, is rounded. The weight gradient of several micro-batches. A device that takes one at a time never gets
+    /// more than one leaf.
     fn product_of_leaves(
         &self,
         shape: &Product,
-        leaf: usize,
+        leaf: Leaf,
         a: Self::Ref<'_>,
         b: Self::Ref<'_>,
         c: Self::Mut<'_>,
     ) {
-        assert!(leaf >= shape.k, "this device takes one micro-batch at a time");
+        assert!(leaf.terms >= shape.k, "this device takes one micro-batch at a time");
         self.product(shape, a, b, c);
     }
     /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
@@ -324,9 +334,9 @@ pub trait Device: Send + Sync + Sized + 'static {
     );
     /// `sums[width] = sum over rows of x[rows, width]`, in row order within fixed blocks of rows.
     fn column_sums(&self, shape: Rows, x: Self::Ref<'_>, sums: Self::Mut<'_>);
-    /// The same as a tree of sums over leaves of `leaf` rows, see [`Device::product_of_leaves`].
-    fn column_sums_of_leaves(&self, shape: Rows, leaf: usize, x: Self::Ref<'_>, sums: Self::Mut<'_>) {
-        assert!(leaf >= shape.rows, "this device takes one micro-batch at a time");
+    /// The same as a tree of sums over leaves of so many rows, see [`Device::product_of_leaves`].
+    fn column_sums_of_leaves(&self, shape: Rows, leaf: Leaf, x: Self::Ref<'_>, sums: Self::Mut<'_>) {
+        assert!(leaf.terms >= shape.rows, "this device takes one micro-batch at a time");
         self.column_sums(shape, x, sums);
     }
 
@@ -388,6 +398,11 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn add(&self, a: Self::Ref<'_>, b: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `y += x`: the addition of the reduction tree, and of residual gradients.
     fn add_to(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// Rounds every element. A device that takes one micro-batch at a time leaves it to the host.
+    fn round(&self, wire: Wire, y: Self::Mut<'_>) {
+        let len = Self::len_mut(&y);
+        assert!(wire == Wire::F32, "this device does not round {len} elements");
+    }
 
     /// Layer norm over the width (eps 1e-5); `saved: [rows, 2]` keeps mean and reciprocal deviation.
     fn layer_norm(

@@ -16,7 +16,7 @@ use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo, Watch};
 use crate::stack::{Side, Stack};
 use crate::stage::{Input, Mode, Shape};
 use crate::state::{State, StateShape};
-use dtrain_types::{MicroBatch, Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
 
 /// A model with its state on one device. See the file's comment.
@@ -181,6 +181,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         &mut self,
         step: Step,
         first: MicroBatch,
+        wire: Wire,
         gradient: &mut [f32],
         figures: &mut [Figures],
     ) -> Result<(), EngineError> {
@@ -203,11 +204,16 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let batch = stack.batch(figures.len());
         let mut pass = passes::pass(&*device, Mode::Train, *seed, (step, first), batch.rows);
         pass.each = stack.rows()[0];
+        pass.wire = wire;
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
-        let to = Training::<D> { outputs: &mut *d, all: gradient, watch: watch.as_deref_mut() };
+        let to = Training::<D> { outputs: &mut *d, all: &mut *gradient, watch: watch.as_deref_mut() };
         let losses = &mut losses[..figures.len()];
         passes::train(model, &pass, room, x, targets, to, losses);
+        // Stages round where they add up several; one alone is whole only now.
+        if losses.len() == 1 {
+            device.round(wire, gradient);
+        }
         for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(stack.rows()) {
             *figures = Figures { sums: *sums, samples: *rows as u64 };
         }
@@ -220,6 +226,12 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 
     fn add(&self, from: &[f32], into: &mut [f32]) {
         self.device.add_to(from, into);
+    }
+
+    fn round(&self, wire: Wire, gradient: &mut [f32]) {
+        if wire != Wire::F32 {
+            self.device.round(wire, gradient);
+        }
     }
 
     fn update(

@@ -9,7 +9,7 @@ use crate::optimizer::{Buffers, Optimizer};
 use crate::replica::{UpdateInfo, Watch};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
 use crate::stages::BatchNorm;
-use dtrain_types::{MicroBatch, Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
 
 /// What a pass reads and where it works: memory of the device.
@@ -53,7 +53,7 @@ pub(crate) fn pass<'a, D: Device>(
     place: (Step, MicroBatch),
     rows: usize,
 ) -> Pass<'a, D> {
-    Pass { device, mode, seed, step: place.0, micro_batch: place.1, rows, each: rows }
+    Pass { device, mode, seed, step: place.0, micro_batch: place.1, rows, each: rows, wire: Wire::F32 }
 }
 
 /// Forward, loss, backward: over one micro-batch, or over all that the pass has. `losses` has a place for each.

@@ -8,7 +8,7 @@ use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::layout::Layout;
 use crate::state::{State, StateShape};
-use dtrain_types::{Bytes, MicroBatch, Step};
+use dtrain_types::{Bytes, MicroBatch, Step, Wire};
 
 /// What an update says of itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,23 +121,29 @@ pub trait Replica: Send {
 
     /// Computes the group of micro-batches from `first` on whose batches were laid, one for each of `figures`:
     /// overwrites `gradient` with the sum, along the reduction tree over the group, of what
-    /// [`Replica::micro_batch`] writes for each.
+    /// [`Replica::micro_batch`] writes for each, every node of the tree rounded as `wire` says.
     ///
-    /// *Order*: the bits are those of computing each alone. *Errors*: a gradient of another length. *Panics* if one of
+    /// *Order*: the bits are those of computing each alone and rounding it. *Errors*: a gradient of another length. *Panics* if one of
     /// them but the last had fewer rows than the model was planned for.
     fn micro_batches(
         &mut self,
         step: Step,
         first: MicroBatch,
+        wire: Wire,
         gradient: &mut [f32],
         figures: &mut [Figures],
     ) -> Result<(), EngineError> {
-        let _ = gradient;
+        let _ = (gradient, wire);
         panic!("step {step}: {} micro-batches from {first} on in a group of one", figures.len());
     }
 
-    /// `into += from`: the addition of the reduction tree.
+    /// `into += from`: the addition of the reduction tree, before its sum is rounded.
     fn add(&self, from: &[f32], into: &mut [f32]);
+
+    /// Rounds a node of the reduction tree: what [`Replica::micro_batch`] wrote, or a sum.
+    fn round(&self, wire: Wire, gradient: &mut [f32]) {
+        wire.round(gradient);
+    }
 
     /// Applies the reduced gradient as update number `step`. `weight` is the reduced normaliser, `samples` the rows
     /// of the whole step. Zero weight counts as a zero gradient.

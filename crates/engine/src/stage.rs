@@ -6,7 +6,7 @@
 //! A stage does not know the optimizer, the rank, the reduction or the files.
 
 use crate::device::Device;
-use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 use std::ops::Range;
 
 /// The shape of what flows between stages.
@@ -251,6 +251,9 @@ pub struct Pass<'a, D: Device> {
     /// Samples of each of its micro-batches; the last may have fewer. Only a stage that [stacks](Stage::stacks) ever
     /// sees more than one.
     pub each: usize,
+    /// What each micro-batch's gradient and each sum of them is rounded to, where it has more than one. Of one alone nobody
+    /// here rounds anything.
+    pub wire: Wire,
 }
 
 impl<D: Device> Pass<'_, D> {
@@ -271,7 +274,7 @@ impl<D: Device> Pass<'_, D> {
         let rows = place * self.each..((place + 1) * self.each).min(self.rows);
         let Self { device, mode, seed, step, each, .. } = *self;
         let micro_batch = MicroBatch(self.micro_batch.0 + place as u32);
-        (Self { device, mode, seed, step, micro_batch, rows: rows.len(), each }, rows)
+        (Self { device, mode, seed, step, micro_batch, rows: rows.len(), each, wire: Wire::F32 }, rows)
     }
 }
 

@@ -5,7 +5,7 @@ mod kernels_support;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::*;
 use dtrain_engine::fingerprint::fingerprint;
-use dtrain_types::Merger;
+use dtrain_types::{Merger, Wire, to_bf16};
 use kernels_support::*;
 
 /// The four layouts of a product: `A` and `B` each as they are or transposed.
@@ -110,22 +110,31 @@ fn products_of_9216_terms_have_one_result() {
     products_agree(9216);
 }
 
-/// Leaves one by one, each a product or a column sum of its own, merged as the reduction tree has it.
+/// Leaves one by one, each a product or a column sum of its own, merged as the reduction tree has it; of several each, and
+/// each sum, is rounded.
 fn by_leaves(
     cpu: &Cpu,
     k: usize,
-    leaf: usize,
+    Leaf { terms: leaf, wire }: Leaf,
     len: usize,
     one: impl Fn(usize, usize, &mut [f32]),
 ) -> Vec<f32> {
     let mut buffers = vec![poison(len); Merger::buffers(k.div_ceil(leaf) as u32)];
     let mut merger = Merger::default();
+    let round = |x: &mut [f32]| {
+        if wire == Wire::Bf16 && leaf < k {
+            x.iter_mut().for_each(|x| *x = to_bf16(*x));
+        }
+    };
     let add = |buffers: &mut [Vec<f32>], left: usize, right: usize| {
         let (before, from) = buffers.split_at_mut(right);
         cpu.add_to(&from[0], &mut before[left]);
+        round(&mut before[left]);
     };
     for from in (0..k).step_by(leaf) {
-        one(from, leaf.min(k - from), &mut buffers[merger.next_buffer()]);
+        let buffer = &mut buffers[merger.next_buffer()];
+        one(from, leaf.min(k - from), buffer);
+        round(buffer);
         merger.push(|left, right| add(&mut buffers, left, right));
     }
     merger.finish(|left, right| add(&mut buffers, left, right));
@@ -137,9 +146,11 @@ fn sums_over_leaves_are_those_of_leaves_merged_one_by_one() {
     let (reference, devices) = (cpu(), devices());
     let mut next = 0;
     for [m, n] in [[1, 1], [1, 40], [33, 1], [7, 300], [65, 10], [130, 70], [14, 33]] {
-        for (k, leaf) in
-            [(2, 1), (5, 2), (40, 8), (37, 5), (96, 16), (300, 100), (1100, 512), (1600, 520), (9, 9)]
+        let cuts = [(2, 1), (5, 2), (40, 8), (37, 5), (96, 16), (300, 100), (1100, 512), (1600, 520), (9, 9)];
+        for ((k, leaf), wire) in
+            cuts.into_iter().flat_map(|cut| [Wire::F32, Wire::Bf16].map(|wire| (cut, wire)))
         {
+            let leaf = Leaf { terms: leaf, wire };
             let (x, y) = (numbers(1, m * k), numbers(2, n * k));
             for (layout, (a, b)) in layouts(m, n, k).into_iter().enumerate() {
                 let wanted = by_leaves(&reference, k, leaf, m * n, |from, k, c| {
@@ -155,7 +166,7 @@ fn sums_over_leaves_are_those_of_leaves_merged_one_by_one() {
                     let (isa, threads) = (cpu.isa(), cpu.threads());
                     assert!(
                         bits(&c) == bits(&wanted),
-                        "{m}x{n}x{k} in leaves of {leaf}, layout {layout}, {isa} with {threads} threads"
+                        "{m}x{n}x{k} in {leaf:?}, layout {layout}, {isa} with {threads} threads"
                     );
                 }
             }
@@ -166,7 +177,7 @@ fn sums_over_leaves_are_those_of_leaves_merged_one_by_one() {
             for cpu in &devices {
                 let mut sums = poison(n);
                 cpu.column_sums_of_leaves(Rows { rows, width }, leaf, &y, &mut sums);
-                assert!(bits(&sums) == bits(&wanted), "{k} rows of {n} in leaves of {leaf}, {}", cpu.isa());
+                assert!(bits(&sums) == bits(&wanted), "{k} rows of {n} in {leaf:?}, {}", cpu.isa());
             }
         }
     }

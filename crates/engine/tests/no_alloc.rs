@@ -13,7 +13,7 @@ use dtrain_engine::{
     Batch, ClassCounts, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
     Schedule, Targets,
 };
-use dtrain_types::{MicroBatch, Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -71,7 +71,7 @@ fn allocations(
         for place in 0..2 {
             replica.lay(place, &batch(ROWS - 2 * place)).expect("the batch fits");
         }
-        replica.micro_batches(Step(step), MicroBatch(0), other, &mut figures).expect("both fit");
+        replica.micro_batches(Step(step), MicroBatch(0), Wire::F32, other, &mut figures).expect("both fit");
         assert!(sum == other, "a group is the sum of its micro-batches");
         replica.update(Step(step), sum, weight, 2 * ROWS as u64 - 2).expect("the gradient is finite");
         replica.evaluate(&batch(ROWS), &mut counts).expect("the batch fits");

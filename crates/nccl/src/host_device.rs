@@ -5,6 +5,7 @@
 
 use crate::device::{Address, Device, DeviceArena, DeviceError, Place, Stream};
 use dtrain_collective::{Arena, BLOCK, Geometry, SumOrder, sum_block};
+use dtrain_types::Wire;
 use nccl_sys::HostStream;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
@@ -206,7 +207,7 @@ impl PlannedSum {
             let leaf = |leaf: usize| unsafe {
                 std::slice::from_raw_parts(self.leaves[leaf].float(start).0.cast::<f32>(), n)
             };
-            sum_block(&self.order, n, &mut stack, leaf);
+            sum_block(&self.order, Wire::F32, n, &mut stack, leaf);
             // SAFETY: the caller vouches for the target.
             unsafe {
                 std::ptr::copy_nonoverlapping(stack.as_ptr(), self.out.float(start).0.cast::<f32>(), n);

@@ -325,7 +325,7 @@ impl Work<'_> {
     }
 
     /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
-    /// replica takes.
+    /// replica takes. Every node is rounded where it is made.
     fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
         let known = known.expect("every step length was prepared");
@@ -386,11 +386,12 @@ impl Work<'_> {
             let gradient = plane.backend.arena().lease(slot);
             let alone = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), gradient);
             figures[0] = alone.map_err(engine)?;
+            parts.replica.round(parts.wire, plane.backend.arena().lease(slot));
         }
         if figures.len() > 1 {
             let gradient = plane.backend.arena().lease(slot);
             let first = MicroBatch(group.lo);
-            parts.replica.micro_batches(plan.step, first, gradient, figures).map_err(engine)?;
+            parts.replica.micro_batches(plan.step, first, parts.wire, gradient, figures).map_err(engine)?;
         }
         profiler.passes(MicroBatch(group.lo));
         let stop = controls.stop_flag();
@@ -521,6 +522,7 @@ fn merge(
 ) {
     let (into, from) = backend.arena().lease_pair(geometry.slot(root, left), geometry.slot(root, right));
     parts.replica.add(from, into);
+    parts.replica.round(parts.wire, into);
     pending[left] = pending[left].merge(&pending[right]);
 }
 

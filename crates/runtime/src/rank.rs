@@ -291,6 +291,7 @@ fn start_hands(
         desk: desk.clone(),
         gradient,
         mode: parts.mode,
+        wire: parts.wire,
         aborter: None,
     };
     let sync = Sync::spawn_with_mailbox(sync, kameo::mailbox::bounded(SYNC_MAILBOX));

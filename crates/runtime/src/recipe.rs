@@ -7,7 +7,7 @@ use dtrain_collective::{Backend, Geometry, Membership, Mode};
 use dtrain_data::{Dataset, EvaluationPlan, Feed};
 use dtrain_engine::Replica;
 use dtrain_protocol::{Bootstrap, Profile, Schedule, Timeouts};
-use dtrain_types::MemberId;
+use dtrain_types::{MemberId, Wire};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -52,8 +52,10 @@ pub struct ComputeParts {
     pub workers: usize,
     /// What is due after which step.
     pub schedule: Schedule,
-    /// How gradients are summed.
+    /// How gradients are summed, and
     pub mode: Mode,
+    /// what every node of the sum is rounded to.
+    pub wire: Wire,
     /// The folder of the run.
     pub run_dir: PathBuf,
     /// Of how many of the newest steps is written down where the time went; none: of none.
@@ -103,7 +105,7 @@ pub trait Fabric: Send {
         None
     }
 
-    /// A backend for this generation, prepared for steps of `counts` micro-batches.
+    /// A backend for this generation, prepared for steps of `counts` micro-batches, that rounds every sum as `wire` says.
     ///
     /// *Errors*: memory or peers that cannot be reached. *Blocks* at most `detect`.
     fn connect(
@@ -111,6 +113,7 @@ pub trait Fabric: Send {
         plane: &Plane,
         geometry: Geometry,
         mode: Mode,
+        wire: Wire,
         counts: &[u32],
     ) -> Result<Box<dyn Backend>, FabricError>;
 }

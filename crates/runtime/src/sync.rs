@@ -9,7 +9,7 @@ use crate::news::{News, NewsDesk};
 use crate::recipe::{Fabric, FabricError, Plane};
 use dtrain_collective::{Aborter, Geometry, Mode};
 use dtrain_protocol::{Bootstrap, Failure};
-use dtrain_types::{Generation, Rank};
+use dtrain_types::{Generation, Rank, Wire};
 use kameo::prelude::*;
 use std::convert::Infallible;
 use std::sync::mpsc::Sender;
@@ -27,8 +27,10 @@ pub struct Sync {
     pub desk: NewsDesk,
     /// Length of a gradient buffer, and the numbers of micro-batches that a step can have.
     pub gradient: (usize, Vec<u32>),
-    /// How gradients are summed.
+    /// How gradients are summed, and
     pub mode: Mode,
+    /// what every node of the sum is rounded to.
+    pub wire: Wire,
     /// Stops the backend of the generation in hand.
     pub aborter: Option<Aborter>,
 }
@@ -66,13 +68,13 @@ impl Message<Connect> for Sync {
             return self.desk.tell_later(News::Failed(generation, failure));
         };
         let (len, counts) = (self.gradient.0, self.gradient.1.clone());
-        let mode = self.mode;
+        let (mode, wire) = (self.mode, self.wire);
         let membership = plane.membership.clone();
         let writers = plane.members.writers().collect();
         // Reaching other hosts takes as long as it takes; the heartbeat of this rank must not wait for it.
         let built = tokio::task::spawn_blocking(move || {
             let geometry = Geometry::plan(len, &plane.membership.ranges, &counts, mode);
-            let backend = fabric.connect(&plane, geometry, mode, &counts);
+            let backend = fabric.connect(&plane, geometry, mode, wire, &counts);
             (fabric, backend)
         });
         let Ok((fabric, backend)) = built.await else {

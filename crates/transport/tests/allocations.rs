@@ -13,7 +13,7 @@ use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, ShmBackend, Topology,
     memory_mesh,
 };
-use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly, roots};
+use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize, cut_evenly, roots};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -72,8 +72,11 @@ fn warm_mesh(world: usize) -> Vec<MemoryTransport> {
         let (low, high) = ends.split_at_mut(from.max(to));
         let (a, b) = (&mut low[from.min(to)], &mut high[0]);
         let (sender, receiver) = if from < to { (a, b) } else { (b, a) };
-        let frame =
-            Outgoing { to: Rank(to as u32), header: Header { tag, trailer: None }, payload: &payload };
+        let frame = Outgoing {
+            to: Rank(to as u32),
+            header: Header { tag, wire: Wire::F32, trailer: None },
+            payload: &payload,
+        };
         while sender.try_send(&frame).expect("the receiver is there") {}
         let mut held = |_: dtrain_collective::Frame<'_>| {
             // While it is looked at, its place in the queue is free: one more buffer comes into use.

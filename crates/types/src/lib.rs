@@ -1,5 +1,5 @@
 //! Words that every part of dtrain shares: ids and counts as types of their own, the batch plan,
-//! the reduction tree, counter-based randomness, and time as a value.
+//! the reduction tree and what its nodes are rounded to, counter-based randomness, and time as a value.
 //!
 //! Pure data and pure functions. This crate does not know what a gradient, a message or a file is.
 
@@ -10,6 +10,7 @@ mod ranges;
 mod time;
 mod trailer;
 mod tree;
+mod wire;
 
 pub use ids::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,
@@ -21,3 +22,4 @@ pub use ranges::{MicroRange, cut_evenly, cut_in_proportion};
 pub use time::Instant;
 pub use trailer::Trailer;
 pub use tree::{Fold, FoldStep, Merger, roots};
+pub use wire::{Wire, to_bf16};

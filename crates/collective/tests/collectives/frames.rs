@@ -3,7 +3,7 @@
 use crate::network::{Flying, Network};
 use crate::plain::{bits, compute};
 use dtrain_collective::{CollectiveError, Frame, Mode, Op, RankMachine, Sequence, Verdict};
-use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
+use dtrain_types::{Generation, Rank, Trailer, Wire, cut_evenly};
 
 /// Three ranks in an all-reduce, and a frame from rank 1 to rank 2 that has not arrived yet.
 fn mid_step(mode: Mode) -> (Network, Flying) {
@@ -90,7 +90,7 @@ fn expected(mode: Mode) -> Vec<u32> {
 #[test]
 fn a_frame_that_no_schedule_contains_is_an_error() {
     type Spoil = fn(&mut Flying);
-    let spoilers: [(&str, Spoil); 9] = [
+    let spoilers: [(&str, Spoil); 10] = [
         ("round", |f| f.header.tag.round = 77),
         ("part", |f| f.header.tag.part = 9),
         ("segment", |f| f.header.tag.segment = 999),
@@ -99,6 +99,7 @@ fn a_frame_that_no_schedule_contains_is_an_error() {
         ("too short", |f| f.payload.truncate(f.payload.len() - 1)),
         ("no such rank", |f| f.from = Rank(3)),
         ("own rank", |f| f.from = Rank(2)),
+        ("rounded", |f| f.header.wire = Wire::Bf16),
         ("trailer", |f| f.header.trailer = f.header.trailer.xor(Some(Trailer::EMPTY))),
     ];
     for mode in [Mode::Exact, Mode::Ring] {
@@ -121,11 +122,10 @@ fn a_sum_that_arrives_before_this_rank_put_in_its_part_is_an_error() {
     let trailers = compute(network.machines[2].arena(), cut_evenly(6, 3)[2], 6, Mode::Exact);
     network.machines[2].start(Sequence(1), &Op::AllReduce { micro_batches: 6, trailers: &trailers });
     // Rank 2 has sent nothing yet: a sum from rank 0 would overwrite what rank 2 still has to send.
-    let mut tag = network.machines[2].poll_send().expect("it has something to send").header.tag;
-    tag.round = 1;
+    let mut header = network.machines[2].poll_send().expect("it has something to send").header;
+    (header.tag.round, header.trailer) = (1, None);
     let payload = vec![0.0; 64];
-    let frame =
-        Frame { from: Rank(0), header: dtrain_collective::Header { tag, trailer: None }, payload: &payload };
+    let frame = Frame { from: Rank(0), header, payload: &payload };
     assert!(matches!(network.machines[2].handle_frame(&frame), Err(CollectiveError::Foreign { .. })));
 }
 

@@ -1,6 +1,8 @@
 //! The collectives as pure machines, over a network of the test's own.
 
 mod frames;
+mod halves;
 mod matrix;
 mod network;
 mod plain;
+mod rounding;

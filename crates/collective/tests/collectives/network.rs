@@ -1,10 +1,11 @@
 //! A network in one thread: frames between all ranks lie in one heap, from which a seed picks the next to arrive.
 
-use crate::plain::compute;
+use crate::halves::rounded;
+use crate::plain::compute_rounded;
 use dtrain_collective::{
     CollectiveError, Frame, Geometry, Header, Membership, Mode, Op, RankMachine, Sequence, Verdict,
 };
-use dtrain_types::{Generation, Key, MicroBatch, MicroRange, Rank, Seed, Site, Step};
+use dtrain_types::{Generation, Key, MicroBatch, MicroRange, Rank, Seed, Site, Step, Wire};
 
 pub const GENERATION: Generation = Generation(5);
 
@@ -22,6 +23,8 @@ pub struct Network {
     pub flying: Vec<Flying>,
     key: Key,
     draws: u32,
+    /// What the leaves and sums of a rank are rounded to.
+    round: fn(f32) -> f32,
 }
 
 impl Network {
@@ -36,13 +39,21 @@ impl Network {
             machine
         };
         let key = Key::new(Seed(len as u64), Step(ranges.len() as u64), MicroBatch(0), Site(1));
-        Self { machines: (0..ranges.len()).map(machine).collect(), flying: Vec::new(), key, draws: 0 }
+        let machines = (0..ranges.len()).map(machine).collect();
+        Self { machines, flying: Vec::new(), key, draws: 0, round: |x| x }
+    }
+
+    /// The same with every leaf and sum rounded to bf16.
+    pub fn rounded(mut self) -> Self {
+        self.machines.iter_mut().for_each(|machine| machine.set_wire(Wire::Bf16));
+        self.round = rounded;
+        self
     }
 
     /// Computes a step on one rank and starts its all-reduce.
     pub fn start_step(&mut self, rank: usize, seq: Sequence, count: u32) {
         let (range, mode) = (self.machines[rank].membership().range(), self.machines[rank].mode());
-        let trailers = compute(self.machines[rank].arena(), range, count, mode);
+        let trailers = compute_rounded(self.machines[rank].arena(), range, count, mode, self.round);
         self.machines[rank].start(seq, &Op::AllReduce { micro_batches: count, trailers: &trailers });
         self.send(rank);
     }

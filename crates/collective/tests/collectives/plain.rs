@@ -47,6 +47,17 @@ pub fn bits(floats: &[f32]) -> Vec<u32> {
 
 /// Computes the micro-batches of `range` into an arena as a rank does, and gives the trailers of its roots.
 pub fn compute(arena: &mut dyn Arena, range: MicroRange, count: u32, mode: Mode) -> Vec<Trailer> {
+    compute_rounded(arena, range, count, mode, |x| x)
+}
+
+/// The same, with every leaf and every sum rounded.
+pub fn compute_rounded(
+    arena: &mut dyn Arena,
+    range: MicroRange,
+    count: u32,
+    mode: Mode,
+    round: impl Fn(f32) -> f32,
+) -> Vec<Trailer> {
     let geometry = arena.geometry();
     // What was left in a slot must not matter.
     (0..geometry.slots()).for_each(|slot| arena.lease(slot).fill(f32::NAN));
@@ -57,20 +68,25 @@ pub fn compute(arena: &mut dyn Arena, range: MicroRange, count: u32, mode: Mode)
         for m in root.lo..root.hi {
             let next = merger.next_buffer();
             let slot = arena.lease(geometry.slot(index, next));
-            slot.iter_mut().enumerate().for_each(|(i, x)| *x = gradient(m, i));
+            slot.iter_mut().enumerate().for_each(|(i, x)| *x = round(gradient(m, i)));
             pending[next] = trailer(m);
-            merger.push(|left, right| merge(arena, index, left, right, &mut pending));
+            merger.push(|left, right| merge(arena, [index, left, right], &mut pending, &round));
         }
-        merger.finish(|left, right| merge(arena, index, left, right, &mut pending));
+        merger.finish(|left, right| merge(arena, [index, left, right], &mut pending, &round));
         trailers.push(pending[0]);
     }
     trailers
 }
 
-fn merge(arena: &mut dyn Arena, root: usize, left: usize, right: usize, pending: &mut [Trailer]) {
+fn merge(
+    arena: &mut dyn Arena,
+    [root, left, right]: [usize; 3],
+    pending: &mut [Trailer],
+    round: &impl Fn(f32) -> f32,
+) {
     let geometry = arena.geometry();
     let (a, b) = arena.lease_pair(geometry.slot(root, left), geometry.slot(root, right));
-    a.iter_mut().zip(b).for_each(|(a, b)| *a += *b);
+    a.iter_mut().zip(b).for_each(|(a, b)| *a = round(*a + *b));
     pending[left] = pending[left].merge(&pending[right]);
 }
 

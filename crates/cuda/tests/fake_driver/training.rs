@@ -6,7 +6,7 @@ use dtrain_engine::device::{AdamW, CrossEntropy, Device, Rows};
 use dtrain_engine::models::{CnnOptions, cnn};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
 use dtrain_engine::stages::Chain;
-use dtrain_types::{MicroBatch, Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step, Wire};
 
 const ROWS: usize = 4;
 const STEPS: u64 = 3;
@@ -33,7 +33,16 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
     let mut losses = Vec::new();
     for (step, (images, targets)) in (1..).zip(&batches) {
         let (seed, step_, micro_batch) = (Seed(3), Step(step), MicroBatch(0));
-        let pass = Pass { device, mode: Mode::Train, seed, step: step_, micro_batch, rows: ROWS, each: ROWS };
+        let pass = Pass {
+            device,
+            mode: Mode::Train,
+            seed,
+            step: step_,
+            micro_batch,
+            rows: ROWS,
+            each: ROWS,
+            wire: Wire::F32,
+        };
         chain.forward(
             &pass,
             Forward {

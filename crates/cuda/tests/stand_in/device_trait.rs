@@ -1,7 +1,7 @@
 //! What the engine asks of a device, read from its source: so that an operation that is new there is missed here.
 
 /// What a device that takes one micro-batch at a time never gets, and leaves to the trait.
-const OF_SEVERAL_MICRO_BATCHES: [&str; 2] = ["product_of_leaves", "column_sums_of_leaves"];
+const OF_SEVERAL_MICRO_BATCHES: [&str; 3] = ["product_of_leaves", "column_sums_of_leaves", "round"];
 
 /// The functions that a GPU must have.
 pub fn functions() -> Vec<&'static str> {

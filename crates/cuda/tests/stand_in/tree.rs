@@ -3,7 +3,7 @@
 use super::{Buffer, Extent, StandIn, numbers};
 use dtrain_collective::{BLOCK, SumOrder, sum_block};
 use dtrain_cuda::operations::{self, TreeSum, program, table};
-use dtrain_types::{MicroRange, cut_evenly, roots};
+use dtrain_types::{MicroRange, Wire, cut_evenly, roots};
 
 /// Leaves of this step, cut between so many ranks: more than two values are on the stack at once.
 const STEP: u32 = 13;
@@ -40,7 +40,7 @@ fn plain(order: &SumOrder, lists: &[Vec<f32>], len: usize) -> Vec<f32> {
     let (mut all, mut stack) = (Vec::new(), vec![0.0; order.depth() * BLOCK]);
     for start in (0..len).step_by(BLOCK) {
         let n = BLOCK.min(len - start);
-        sum_block(order, n, &mut stack, |leaf| &lists[leaf][start..start + n]);
+        sum_block(order, Wire::F32, n, &mut stack, |leaf| &lists[leaf][start..start + n]);
         all.extend_from_slice(&stack[..n]);
     }
     all

@@ -4,7 +4,8 @@
 
 use super::isa::{Have, on_every_isa};
 use super::math::normal;
-use dtrain_types::{Key, Merger};
+use crate::device::Leaf;
+use dtrain_types::{Key, Merger, Wire};
 
 on_every_isa! {
     /// `y = max(x, 0)`; NaN stays NaN, so that a broken pass is seen.
@@ -77,6 +78,13 @@ on_every_isa! {
     }
 }
 
+on_every_isa! {
+    /// Rounds every number.
+    pub(super) fn round(wire: Wire, y: &mut [f32]) {
+        wire.round(y);
+    }
+}
+
 /// Columns that one task of [`column_sums`] adds up.
 pub(super) const STRIP: usize = 64;
 /// Rows that are summed from zero before they are added to the rows above.
@@ -110,16 +118,16 @@ on_every_isa! {
 /// Buffers for the leaves of [`column_sums_of_leaves`]: enough for 2^14 of them.
 const LEAF_BUFFERS: usize = 16;
 
-/// The same as a tree of sums over leaves of `leaf` rows.
+/// The same as a tree of sums over leaves of so many rows.
 pub(super) fn column_sums_of_leaves(
     isa: Have,
     width: usize,
-    leaf: usize,
+    leaf: Leaf,
     first: usize,
     x: &[f32],
     sums: &mut [f32],
 ) {
-    if x.len() <= leaf * width {
+    if x.len() <= leaf.terms * width {
         return column_sums(isa, width, first, x, sums);
     }
     let mut buffers = [[0.0f32; STRIP]; LEAF_BUFFERS];
@@ -127,9 +135,12 @@ pub(super) fn column_sums_of_leaves(
     let add = |buffers: &mut [[f32; STRIP]; LEAF_BUFFERS], left: usize, right: usize| {
         let (before, from) = buffers.split_at_mut(right);
         add_to(isa, &from[0], &mut before[left]);
+        round(isa, leaf.wire, &mut before[left]);
     };
-    for leaf in x.chunks(leaf * width) {
-        column_sums(isa, width, first, leaf, &mut buffers[merger.next_buffer()][..sums.len()]);
+    for rows in x.chunks(leaf.terms * width) {
+        let buffer = &mut buffers[merger.next_buffer()];
+        column_sums(isa, width, first, rows, &mut buffer[..sums.len()]);
+        round(isa, leaf.wire, buffer);
         merger.push(|left, right| add(&mut buffers, left, right));
     }
     merger.finish(|left, right| add(&mut buffers, left, right));

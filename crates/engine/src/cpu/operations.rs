@@ -8,10 +8,10 @@ use super::{
 };
 use super::{product, same, update};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
-    Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Leaf, LossSums, Pool2d, Product,
+    Rows, Sgd, Strides, Write,
 };
-use dtrain_types::Key;
+use dtrain_types::{Key, Wire};
 use std::ops::Range;
 
 impl Device for Cpu {
@@ -66,7 +66,7 @@ impl Device for Cpu {
         product::product(self.isa, &self.pool, shape, a, b, c, product::Finish::NONE);
     }
 
-    fn product_of_leaves(&self, shape: &Product, leaf: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
+    fn product_of_leaves(&self, shape: &Product, leaf: Leaf, a: &[f32], b: &[f32], c: &mut [f32]) {
         product::leaves::product_of_leaves(self.isa, &self.pool, shape, leaf, a, b, c);
     }
 
@@ -100,10 +100,10 @@ impl Device for Cpu {
     }
 
     fn column_sums(&self, shape: Rows, x: &[f32], sums: &mut [f32]) {
-        self.column_sums_of_leaves(shape, shape.rows, x, sums);
+        self.column_sums_of_leaves(shape, Leaf { terms: shape.rows, wire: Wire::F32 }, x, sums);
     }
 
-    fn column_sums_of_leaves(&self, shape: Rows, leaf: usize, x: &[f32], sums: &mut [f32]) {
+    fn column_sums_of_leaves(&self, shape: Rows, leaf: Leaf, x: &[f32], sums: &mut [f32]) {
         same("x", x.len(), shape.rows * shape.width);
         same("sums", sums.len(), shape.width);
         let strip = elementwise::STRIP;
@@ -269,6 +269,10 @@ impl Device for Cpu {
     fn add_to(&self, x: &[f32], y: &mut [f32]) {
         same("y", y.len(), x.len());
         self.each(y, |at, y| elementwise::add_to(self.isa, &x[at], y));
+    }
+
+    fn round(&self, wire: Wire, y: &mut [f32]) {
+        self.each(y, |_, y| elementwise::round(self.isa, wire, y));
     }
 
     fn layer_norm(

@@ -1,13 +1,13 @@
 //! A stage that takes one micro-batch at a time, inside a pass over several: its rows are cut, its sums added up.
 //!
-//! Gradients of parameters and sums of statistics go into buffers that are merged like a binary counter; the first of
-//! them is where the sum belongs.
+//! Gradients of parameters and sums of statistics go into buffers that are merged like a binary counter, each rounded where it
+//! is whole; the first of them is where the sum belongs.
 //!
 //! This file does not know where anything lies, nor what a stage does.
 
 use crate::device::Device;
 use crate::stage::{Backward, Forward, Pass, Stage};
-use dtrain_types::Merger;
+use dtrain_types::{Merger, Wire};
 use std::ops::Range;
 
 /// How the memory of a stage is cut.
@@ -31,6 +31,7 @@ struct Sums<'a, D: Device> {
     first: D::Mut<'a>,
     others: D::Mut<'a>,
     len: usize,
+    wire: Wire,
 }
 
 impl<D: Device> Sums<'_, D> {
@@ -42,12 +43,24 @@ impl<D: Device> Sums<'_, D> {
         }
     }
 
-    /// Adds buffer `right` to buffer `left`, the one before it.
+    /// Rounds a buffer that is whole.
+    fn round(&mut self, device: &D, index: usize) {
+        if self.wire != Wire::F32 {
+            device.round(self.wire, self.buffer(index));
+        }
+    }
+
+    /// Adds buffer `right` to buffer `left`, the one before it, and rounds the sum.
+    fn merge(&mut self, device: &D, left: usize, right: usize) {
+        self.add(device, left, right);
+        self.round(device, left);
+    }
+
     fn add(&mut self, device: &D, left: usize, right: usize) {
         if self.len == 0 {
             return;
         }
-        let Self { first, others, len } = self;
+        let Self { first, others, len, .. } = self;
         let from = (right - 1) * *len;
         let (mut before, mut rest) = D::split_mut(D::part_mut(others, 0..from + *len), from);
         let right = D::part_mut(&mut rest, 0..*len);
@@ -70,7 +83,8 @@ impl Apart {
         let Forward { params, stats, stat_sums, x, mut y, mut saved, scratch } = io;
         let (others, mut scratch) = D::split_mut(scratch, self.sums);
         let scratch_len = D::len_mut(&scratch);
-        let mut sums = stat_sums.map(|first| Sums::<D> { first, others, len: D::len(stats) });
+        let mut sums =
+            stat_sums.map(|first| Sums::<D> { first, others, len: D::len(stats), wire: pass.wire });
         let mut merger = Merger::default();
         for place in 0..pass.micro_batches() {
             let (one, rows) = pass.alone(place);
@@ -86,6 +100,9 @@ impl Apart {
                     scratch: D::part_mut(&mut scratch, 0..scratch_len),
                 },
             );
+            if let Some(sums) = &mut sums {
+                sums.round(pass.device, merger.next_buffer());
+            }
             merger.push(|left, right| add(pass.device, &mut sums, left, right));
         }
         merger.finish(|left, right| add(pass.device, &mut sums, left, right));
@@ -96,7 +113,7 @@ impl Apart {
         let Backward { params, x, y, mut saved, mut dy, mut dx, grads, scratch } = io;
         let (others, mut scratch) = D::split_mut(scratch, self.sums);
         let scratch_len = D::len_mut(&scratch);
-        let mut sums = Sums::<D> { len: D::len_mut(&grads), first: grads, others };
+        let mut sums = Sums::<D> { len: D::len_mut(&grads), first: grads, others, wire: pass.wire };
         let reads_output = stage.needs().output;
         let mut merger = Merger::default();
         for place in 0..pass.micro_batches() {
@@ -116,14 +133,15 @@ impl Apart {
                     scratch: D::part_mut(&mut scratch, 0..scratch_len),
                 },
             );
-            merger.push(|left, right| sums.add(pass.device, left, right));
+            sums.round(pass.device, merger.next_buffer());
+            merger.push(|left, right| sums.merge(pass.device, left, right));
         }
-        merger.finish(|left, right| sums.add(pass.device, left, right));
+        merger.finish(|left, right| sums.merge(pass.device, left, right));
     }
 }
 
 fn add<D: Device>(device: &D, sums: &mut Option<Sums<'_, D>>, left: usize, right: usize) {
     if let Some(sums) = sums {
-        sums.add(device, left, right);
+        sums.merge(device, left, right);
     }
 }

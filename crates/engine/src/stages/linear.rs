@@ -2,7 +2,7 @@
 //!
 //! Shapes: R rows (samples times leading dimensions), I inputs, O outputs.
 
-use crate::device::{Activation, Device, Product, Rows, Strides, Write};
+use crate::device::{Activation, Device, Leaf, Product, Rows, Strides, Write};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// A linear layer, with a ReLU fused behind it if asked. See the file's comment.
@@ -96,7 +96,7 @@ impl<D: Device> Stage<D> for Linear {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let rows = D::len(x_ri) / inputs;
         // Rows of a micro-batch: samples times leading dimensions.
-        let leaf = pass.each * (rows / pass.rows);
+        let leaf = Leaf { terms: pass.each * (rows / pass.rows), wire: pass.wire };
         if self.activation == Activation::Relu {
             let len = D::len_mut(&dy);
             pass.device.relu_gradient(y, D::part_mut(&mut dy, 0..len));

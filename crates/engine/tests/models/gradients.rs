@@ -11,7 +11,7 @@ use dtrain_engine::stages::{
     Attention, AvgPool, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Gelu,
     LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Relu, Residual,
 };
-use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
 const STEP: f32 = 1.0 / 64.0;
 
@@ -53,7 +53,16 @@ impl Probe {
 
     fn pass(&self) -> Pass<'_, Cpu> {
         let (mode, seed, step, micro_batch) = (Mode::Train, Seed(5), Step(3), MicroBatch(2));
-        Pass { device: &self.device, mode, seed, step, micro_batch, rows: self.rows, each: self.rows }
+        Pass {
+            device: &self.device,
+            mode,
+            seed,
+            step,
+            micro_batch,
+            rows: self.rows,
+            each: self.rows,
+            wire: Wire::F32,
+        }
     }
 
     fn input<'a>(&'a self, values: &'a [f32]) -> Input<'a, Cpu> {

@@ -9,7 +9,7 @@ use dtrain_engine::{
     Batch, DecayGroup, EngineError, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
     Schedule, Targets,
 };
-use dtrain_types::{Merger, MicroBatch, Seed, Step};
+use dtrain_types::{Merger, MicroBatch, Seed, Step, Wire, to_bf16};
 
 const ROWS: usize = 5;
 const MOST: u32 = 8;
@@ -158,6 +158,7 @@ fn root(
     data: &Data,
     [lo, hi]: [u32; 2],
     samples: usize,
+    wire: Wire,
 ) -> (Vec<f32>, Vec<Figures>) {
     let mut buffers = vec![vec![f32::NAN; replica.gradient_len()]; Merger::buffers(hi - lo)];
     let mut all = vec![Figures::default(); (hi - lo) as usize];
@@ -169,22 +170,31 @@ fn root(
         if replica.group() == 1 {
             let batch = data.batch(case, first, samples);
             figures[0] = replica.micro_batch(Step(1), MicroBatch(first), &batch, gradient).expect("it fits");
+            rounded(wire, gradient);
         } else {
             for place in 0..count {
                 let batch = data.batch(case, first + place, samples);
                 replica.lay(place as usize, &batch).expect("it fits");
             }
-            replica.micro_batches(Step(1), MicroBatch(first), gradient, figures).expect("it fits");
+            replica.micro_batches(Step(1), MicroBatch(first), wire, gradient, figures).expect("it fits");
         }
-        merger.push_subtree(count, |l, r| add(replica, &mut buffers, l, r));
+        merger.push_subtree(count, |l, r| add(replica, &mut buffers, [l, r], wire));
     }
-    merger.finish(|l, r| add(replica, &mut buffers, l, r));
+    merger.finish(|l, r| add(replica, &mut buffers, [l, r], wire));
     (buffers.swap_remove(0), all)
 }
 
-fn add(replica: &ModelReplica<Cpu>, buffers: &mut [Vec<f32>], left: usize, right: usize) {
+fn add(replica: &ModelReplica<Cpu>, buffers: &mut [Vec<f32>], [left, right]: [usize; 2], wire: Wire) {
     let (before, from) = buffers.split_at_mut(right);
     replica.add(&from[0], &mut before[left]);
+    rounded(wire, &mut before[left]);
+}
+
+/// One number after the other.
+fn rounded(wire: Wire, gradient: &mut [f32]) {
+    if wire == Wire::Bf16 {
+        gradient.iter_mut().for_each(|x| *x = to_bf16(*x));
+    }
 }
 
 fn bits(x: &[f32]) -> Vec<u32> {
@@ -203,12 +213,15 @@ fn micro_batches_in_groups_have_the_bits_of_one_after_the_other() {
             for len in 1..=11 {
                 // Once with a short micro-batch at the end, of fewer rows but enough for batch norm.
                 for (lo, samples) in [(0, len as usize * ROWS), (3, (3 + len) as usize * ROWS - 2)] {
-                    let wanted = root(&mut alone, &case, &data, [lo, lo + len], samples);
-                    let got = root(&mut grouped, &case, &data, [lo, lo + len], samples);
-                    let what =
-                        format!("{}, {len} from {lo} on, groups of {most}, {threads} threads", case.name);
-                    assert_eq!(got.1, wanted.1, "{what}");
-                    assert!(bits(&got.0) == bits(&wanted.0), "{what}");
+                    let [plain, halves] = [Wire::F32, Wire::Bf16].map(|wire| {
+                        let wanted = root(&mut alone, &case, &data, [lo, lo + len], samples, wire);
+                        let got = root(&mut grouped, &case, &data, [lo, lo + len], samples, wire);
+                        let what = format!("{}, {len} from {lo} on, groups of {most}, {wire:?}", case.name);
+                        assert_eq!(got.1, wanted.1, "{what}");
+                        assert!(bits(&got.0) == bits(&wanted.0), "{what}, {threads} threads");
+                        bits(&got.0)
+                    });
+                    assert!(halves.iter().all(|bits| bits & 0xffff == 0) && halves != plain);
                 }
             }
         }

@@ -11,7 +11,7 @@ use dtrain_collective::{
     Abort, Aborter, Arena, Backend, Chunks, CollectiveError, Geometry, Intent, Membership, Mode, Moves, Op,
     OpKind, Progress, RankMachine, Sequence, Transport, rank_roots,
 };
-use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize};
+use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -131,6 +131,16 @@ impl<T: Transport> HierarchicalBackend<T> {
     #[must_use]
     pub fn with_cores(mut self, cores: usize) -> Self {
         self.group.set_cores(cores);
+        self
+    }
+
+    /// Rounds every sum, on the host and between hosts, as the owner of the slots rounds the roots; the same on all ranks.
+    #[must_use]
+    pub fn with_wire(mut self, wire: Wire) -> Self {
+        self.group.set_wire(wire);
+        if let Some(link) = &mut self.link {
+            link.set_wire(wire);
+        }
         self
     }
 
@@ -393,7 +403,7 @@ impl<T: Transport> Backend for HierarchicalBackend<T> {
     }
 
     fn describe(&self) -> String {
-        let mode = if self.mode == Mode::Exact { "exact" } else { "ring" };
+        let mode = self.mode.describe(self.group.wire());
         let between = self.link.as_ref().map_or(String::new(), |link| format!(" and {}", link.describe()));
         let (host, hosts) = (self.host, self.topology.hosts());
         format!(

@@ -6,7 +6,7 @@
 
 use crate::shm::{AbortWatch, SharedSlots, ShmAbort};
 use dtrain_collective::{CollectiveError, Moves, Op, OpKind, RankMachine, Sequence, Transport, drive};
-use dtrain_types::Trailer;
+use dtrain_types::{Trailer, Wire};
 use std::sync::Arc;
 
 /// What a leader has to reach the other hosts.
@@ -31,6 +31,11 @@ impl<T: Transport> Link<T> {
     /// Plans steps of these counts.
     pub fn prepare(&mut self, counts: &[u32]) {
         self.machine.prepare(counts);
+    }
+
+    /// Rounds every sum between hosts.
+    pub fn set_wire(&mut self, wire: Wire) {
+        self.machine.set_wire(wire);
     }
 
     /// Sums what all hosts have; the sum appears in the leader's slot 0.

@@ -265,13 +265,13 @@ impl Drop for Lent {
 mod tests {
     use super::*;
     use dtrain_collective::{OpKind, Sequence, Tag};
-    use dtrain_types::{Generation, Rank};
+    use dtrain_types::{Generation, Rank, Wire};
 
     fn header() -> Header {
         let (generation, sequence) = (Generation(1), Sequence(1));
         let tag =
             Tag { generation, sequence, op: OpKind::Barrier, operand: 0, round: 0, part: 0, segment: 0 };
-        Header { tag, trailer: None }
+        Header { tag, wire: Wire::F32, trailer: None }
     }
 
     fn send(board: &Board) -> Result<bool, String> {

@@ -5,14 +5,14 @@
 //!        magic    version  zero  from  to   world  generation
 //!
 //! frame  0           8         16  17     18    20       24     28    32       36      40
-//!        generation  sequence  op  flags  zero  operand  round  part  segment  floats  [trailer: 56]  floats as f32
+//!        generation  sequence  op  flags  zero  operand  round  part  segment  floats  [trailer: 56]  floats as f32 or bf16
 //! ```
 //! All numbers are little-endian. There is no checksum: the link authenticates every packet. A peer that holds the token can
 //! still be broken or hostile, so every field is checked, and no length is believed before it is found to be within bounds.
 //! This file does not know streams.
 
 use dtrain_collective::{Header, OpKind, SEGMENT, Sequence, Tag};
-use dtrain_types::{Generation, Trailer};
+use dtrain_types::{Generation, Trailer, Wire};
 use std::ops::Deref;
 
 /// The first bytes on a stream of a mesh.
@@ -26,6 +26,8 @@ const HEADER_BYTES: usize = 40;
 const TRAILER_BYTES: usize = 56;
 /// The flag of a frame that carries a trailer.
 const HAS_TRAILER: u8 = 1;
+/// The flag of a frame whose floats are rounded to bf16: their lower halves, which are zero, are left out.
+const HALVES: u8 = 2;
 /// By their numbers on the wire.
 const OPS: [OpKind; 6] = [
     OpKind::AllReduce,
@@ -146,7 +148,7 @@ impl FrameBytes {
     pub fn fill(&mut self, header: &Header, payload: &[f32]) {
         assert!(payload.len() <= SEGMENT, "a frame of {} floats", payload.len());
         let trailer_bytes = if header.trailer.is_some() { TRAILER_BYTES } else { 0 };
-        self.used = HEADER_BYTES + trailer_bytes + size_of_val(payload);
+        self.used = HEADER_BYTES + trailer_bytes + payload.len() * header.wire.bytes();
         if self.memory.len() < self.used {
             // Twice at most: small frames alone stay small, and the first full segment makes room for all.
             let largest = HEADER_BYTES + TRAILER_BYTES + SEGMENT * size_of::<f32>();
@@ -158,7 +160,10 @@ impl FrameBytes {
         if let Some(given) = &header.trailer {
             write_trailer(trailer, given);
         }
-        to_bytes(rest.as_chunks_mut::<4>().0, payload);
+        match header.wire {
+            Wire::F32 => to_bytes(rest.as_chunks_mut::<4>().0, payload),
+            Wire::Bf16 => to_halves(rest.as_chunks_mut::<2>().0, payload),
+        }
     }
 }
 
@@ -168,6 +173,23 @@ impl FrameBytes {
 fn to_bytes(out: &mut [[u8; 4]], floats: &[f32]) {
     for (bytes, float) in out.iter_mut().zip(floats) {
         *bytes = float.to_le_bytes();
+    }
+}
+
+/// Lays down the upper halves of floats whose lower ones are zero.
+#[inline(never)]
+fn to_halves(out: &mut [[u8; 2]], floats: &[f32]) {
+    debug_assert!(floats.iter().all(|float| float.to_bits() & 0xffff == 0), "a float that was not rounded");
+    for (bytes, float) in out.iter_mut().zip(floats) {
+        *bytes = ((float.to_bits() >> 16) as u16).to_le_bytes();
+    }
+}
+
+/// Takes floats up from their upper halves.
+#[inline(never)]
+fn from_halves(out: &mut [f32], bytes: &[[u8; 2]]) {
+    for (float, bytes) in out.iter_mut().zip(bytes) {
+        *float = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
     }
 }
 
@@ -190,7 +212,9 @@ fn write_header(out: &mut [u8], header: &Header, floats: usize) {
     let op = OPS.iter().position(|op| *op == tag.op).expect("every collective has a number on the wire");
     out[..8].copy_from_slice(&tag.generation.0.to_le_bytes());
     out[8..16].copy_from_slice(&tag.sequence.0.to_le_bytes());
-    out[16..20].copy_from_slice(&[op as u8, if header.trailer.is_some() { HAS_TRAILER } else { 0 }, 0, 0]);
+    let trailer = if header.trailer.is_some() { HAS_TRAILER } else { 0 };
+    let halves = if header.wire == Wire::Bf16 { HALVES } else { 0 };
+    out[16..20].copy_from_slice(&[op as u8, trailer | halves, 0, 0]);
     let numbers = [tag.operand, tag.round, tag.part, tag.segment, floats as u32];
     for (bytes, number) in out[20..].as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
         *bytes = number.to_le_bytes();
@@ -317,7 +341,7 @@ impl Decoder {
         }
         let [op, flags, zero @ ..] = from.take::<4>();
         let op = *OPS.get(usize::from(op)).ok_or(WireError::Op(op))?;
-        if flags & !HAS_TRAILER != 0 || zero != [0, 0] {
+        if flags & !(HAS_TRAILER | HALVES) != 0 || zero != [0, 0] {
             return Err(WireError::Flags(u32::from_le_bytes([flags, zero[0], zero[1], 0])));
         }
         let (operand, round, part, segment, floats) =
@@ -336,28 +360,29 @@ impl Decoder {
             non_finite: from.u32(),
         });
         let tag = Tag { generation, sequence, op, operand, round, part, segment };
-        Ok((Header { tag, trailer }, floats as usize))
+        let wire = if flags & HALVES != 0 { Wire::Bf16 } else { Wire::F32 };
+        Ok((Header { tag, wire, trailer }, floats as usize))
     }
 
     fn feed_floats(&mut self, input: &mut &[u8]) -> bool {
-        let (_, floats) = self.open.expect("a frame is open");
+        let (header, floats) = self.open.expect("a frame is open");
+        let width = header.wire.bytes();
         if self.cut_len > 0 {
-            let count = input.len().min(4 - self.cut_len);
+            let count = input.len().min(width - self.cut_len);
             let (now, later) = input.split_at(count);
             self.cut[self.cut_len..][..count].copy_from_slice(now);
             *input = later;
             self.cut_len += count;
-            if self.cut_len < 4 {
+            if self.cut_len < width {
                 return false;
             }
-            self.payload.memory[self.filled] = f32::from_le_bytes(self.cut);
-            self.filled += 1;
+            let cut = self.cut;
+            self.take_up(header.wire, &cut[..width]);
             self.cut_len = 0;
         }
-        let count = (input.len() / 4).min(floats - self.filled);
-        let (now, later) = input.split_at(count * 4);
-        from_bytes(&mut self.payload.memory[self.filled..][..count], now.as_chunks::<4>().0);
-        self.filled += count;
+        let count = (input.len() / width).min(floats - self.filled);
+        let (now, later) = input.split_at(count * width);
+        self.take_up(header.wire, now);
         *input = later;
         if self.filled == floats {
             return true;
@@ -366,6 +391,17 @@ impl Decoder {
         self.cut[..self.cut_len].copy_from_slice(input);
         *input = &[];
         false
+    }
+
+    /// Takes up whole floats behind those that are there.
+    fn take_up(&mut self, wire: Wire, bytes: &[u8]) {
+        let count = bytes.len() / wire.bytes();
+        let out = &mut self.payload.memory[self.filled..][..count];
+        match wire {
+            Wire::F32 => from_bytes(out, bytes.as_chunks::<4>().0),
+            Wire::Bf16 => from_halves(out, bytes.as_chunks::<2>().0),
+        }
+        self.filled += count;
     }
 
     /// The frame that is whole; the next one's floats go into `spare`. *Panics* if none is whole.

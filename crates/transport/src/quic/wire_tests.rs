@@ -30,23 +30,30 @@ fn frame() -> impl Strategy<Value = Whole> {
         })
     });
     let numbers = (any::<u64>(), 0..OPS.len(), any::<[u32; 4]>());
-    (numbers, proptest::option::of(trailer()), payload).prop_map(
-        |((sequence, op, [operand, round, part, segment]), trailer, payload)| {
+    let wire = prop_oneof![Just(Wire::F32), Just(Wire::Bf16)];
+    (numbers, wire, proptest::option::of(trailer()), payload).prop_map(
+        |((sequence, op, [operand, round, part, segment]), wire, trailer, mut payload): (
+            _,
+            Wire,
+            _,
+            Vec<f32>,
+        )| {
+            wire.round(&mut payload);
             let (generation, sequence) = (GENERATION, Sequence(sequence));
             let tag = Tag { generation, sequence, op: OPS[op], operand, round, part, segment };
-            (Header { tag, trailer }, payload)
+            (Header { tag, wire, trailer }, payload)
         },
     )
 }
 
 /// Comparable even where a float is not a number.
-fn shown((header, payload): &Whole) -> (Tag, Option<Vec<u8>>, Vec<u32>) {
+fn shown((header, payload): &Whole) -> (Tag, Wire, Option<Vec<u8>>, Vec<u32>) {
     let trailer = header.trailer.map(|trailer| {
         let mut bytes = vec![0; TRAILER_BYTES];
         write_trailer(&mut bytes, &trailer);
         bytes
     });
-    (header.tag, trailer, payload.iter().map(|float| float.to_bits()).collect())
+    (header.tag, header.wire, trailer, payload.iter().map(|float| float.to_bits()).collect())
 }
 
 fn encode(frames: &[Whole]) -> Vec<u8> {
@@ -138,7 +145,7 @@ fn a_frame_of_four_gigabytes_is_refused_by_its_header_alone() {
         part: 0,
         segment: 0,
     };
-    let good = encode(&[(Header { tag, trailer: None }, Vec::new())]);
+    let good = encode(&[(Header { tag, wire: Wire::F32, trailer: None }, Vec::new())]);
     let with = |at: usize, new: &[u8]| {
         let mut bytes = good.clone();
         bytes[at..at + new.len()].copy_from_slice(new);
@@ -151,10 +158,30 @@ fn a_frame_of_four_gigabytes_is_refused_by_its_header_alone() {
     assert_eq!(with(36, &most.to_le_bytes()), Ok(0), "a full segment is announced and has not come");
     assert_eq!(with(36, &(most + 1).to_le_bytes()), Err(WireError::TooLong { floats: most + 1 }));
     assert_eq!(with(16, &[6]), Err(WireError::Op(6)));
-    assert_eq!(with(17, &[2]), Err(WireError::Flags(2)));
+    assert_eq!(with(17, &[2]), Ok(1), "no floats in halves");
+    assert_eq!(with(17, &[4]), Err(WireError::Flags(4)));
     assert_eq!(with(18, &[0, 1]), Err(WireError::Flags(1 << 16)));
     let other = WireError::Generation { got: Generation(8), want: GENERATION };
     assert_eq!(with(0, &[8]), Err(other));
+}
+
+#[test]
+fn rounded_floats_have_two_bytes_each() {
+    let tag = Tag {
+        generation: GENERATION,
+        sequence: Sequence(1),
+        op: OpKind::AllReduce,
+        operand: 1,
+        round: 0,
+        part: 0,
+        segment: 0,
+    };
+    let mut floats: Vec<f32> = (0..1_000).map(|i| (i as f32 - 500.0) * 0.37).collect();
+    Wire::Bf16.round(&mut floats);
+    for trailer in [None, Some(Trailer::EMPTY)] {
+        let length = |wire| encode(&[(Header { tag, wire, trailer }, floats.clone())]).len();
+        assert_eq!(length(Wire::F32) - length(Wire::Bf16), 2 * floats.len());
+    }
 }
 
 #[test]

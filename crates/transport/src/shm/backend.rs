@@ -11,7 +11,7 @@ use dtrain_collective::{
     Aborter, Arena, Backend, Chunks, CollectiveError, CountPlan, Geometry, Intent, Membership, Mode, Op,
     OpKind, Plans, Progress, Sequence,
 };
-use dtrain_types::{Generation, Trailer, WorldSize};
+use dtrain_types::{Generation, Trailer, Wire, WorldSize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,6 +92,13 @@ impl ShmBackend {
     #[must_use]
     pub fn with_cores(mut self, cores: usize) -> Self {
         self.group.set_cores(cores);
+        self
+    }
+
+    /// Rounds every sum, as the owner of the slots rounds the roots; the same on all ranks.
+    #[must_use]
+    pub fn with_wire(mut self, wire: Wire) -> Self {
+        self.group.set_wire(wire);
         self
     }
 
@@ -247,10 +254,7 @@ impl Backend for ShmBackend {
     }
 
     fn describe(&self) -> String {
-        let mode = match self.plans.mode() {
-            Mode::Exact => "exact",
-            Mode::Ring => "ring",
-        };
+        let mode = self.plans.mode().describe(self.group.wire());
         format!("shared memory, {mode}, rank {} of {}, {:?}", self.rank(), self.world(), self.group.isa())
     }
 }

@@ -8,7 +8,7 @@ use super::barrier::{Barrier, ShmAbort};
 use super::kernel::{Pass, sum_into, touch};
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{Arena, BLOCK, CollectiveError, Geometry, Intent, Slots, SumOrder};
-use dtrain_types::{Generation, Rank, Trailer};
+use dtrain_types::{Generation, Rank, Trailer, Wire};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +27,8 @@ pub(crate) struct Group {
     world: usize,
     barrier: Barrier,
     isa: Isa,
+    /// What every sum is rounded to.
+    wire: Wire,
     stack: Vec<f32>,
     /// Between `announce` and `leave` the slots are not this rank's alone.
     inside: bool,
@@ -49,6 +51,7 @@ impl Group {
             world,
             barrier,
             isa: Isa::detect(),
+            wire: Wire::F32,
             stack: Vec::new(),
             inside: false,
         })
@@ -68,6 +71,15 @@ impl Group {
             "this processor has {best:?}, not {isa:?}"
         );
         self.isa = isa;
+    }
+
+    /// Rounds every sum, as all ranks of the generation do.
+    pub fn set_wire(&mut self, wire: Wire) {
+        self.wire = wire;
+    }
+
+    pub fn wire(&self) -> Wire {
+        self.wire
     }
 
     pub fn isa(&self) -> Isa {
@@ -163,13 +175,13 @@ impl Group {
         self.inside = false;
     }
 
-    /// Adds `leaves` into each of `outs`, in `order`, for the elements of `part`: the caller's affair, no peer's.
+    /// Adds `leaves` into each of `outs`, in `order`, each sum rounded, for the elements of `part`: the caller's affair, no peer's.
     ///
     /// Leaves and outs are starts of slots, from [`Group::slot`]. *Panics* outside a collective.
     pub fn sum(&mut self, order: &SumOrder, leaves: &[usize], outs: &[usize], part: Range<usize>) {
         assert!(self.inside && part.end <= self.geometry().len, "{part:?} of {:?}", self.geometry());
         let base = self.arena.mapping.base();
-        let pass = Pass { base, leaves, outs, at: part.start, len: part.len() };
+        let pass = Pass { base, leaves, outs, at: part.start, len: part.len(), wire: self.wire };
         // SAFETY: all leaves and destinations are slots of `len` floats and the part lies inside. Between the barriers
         // the elements of this part are touched by this rank alone, in all buffers (the parts of other ranks do not
         // overlap), and no lease is out: leases borrow the group and end before `announce`. Slots are the same or apart.
@@ -181,8 +193,8 @@ impl Group {
     /// collective.
     pub fn touch(&mut self, outs: &[usize], part: Range<usize>) {
         assert!(self.inside && part.end <= self.geometry().len, "{part:?} of {:?}", self.geometry());
-        let pass =
-            Pass { base: self.arena.mapping.base(), leaves: &[], outs, at: part.start, len: part.len() };
+        let base = self.arena.mapping.base();
+        let pass = Pass { base, leaves: &[], outs, at: part.start, len: part.len(), wire: self.wire };
         // SAFETY: as `sum`.
         unsafe { touch(self.isa, &pass) };
     }

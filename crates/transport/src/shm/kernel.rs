@@ -2,12 +2,13 @@
 //!
 //! Works on addresses, because a leaf may also be a destination and the buffers belong to several processes. Every
 //! group of lanes is read whole before it is stored, so a destination that is also a leaf is read first. Sums of up to
-//! six leaves stay in registers (`fused.rs`), others go through blocks that stay in the L1 cache. There is one body;
-//! the compiler makes it into AVX-512, AVX2 and baseline code. Only `f32` additions in a stated order are done,
-//! never reassociated or fused, so all of them give the same bits. It does not know ranks, slots or barriers.
+//! six leaves stay in registers (`fused.rs`), others, and all whose sums are rounded, go through blocks that stay in the L1
+//! cache. There is one body; the compiler makes it into AVX-512, AVX2 and baseline code. Only `f32` additions in a stated
+//! order are done, never reassociated or fused, so all of them give the same bits. It does not know ranks, slots or barriers.
 
 use super::fused;
 use dtrain_collective::{BLOCK, SumOrder, SumStep};
+use dtrain_types::{Wire, to_bf16};
 
 /// The bit of a float that holds its sign.
 const SIGN: u32 = 1 << 31;
@@ -56,6 +57,15 @@ pub(super) struct Pass<'a> {
     pub at: usize,
     /// How many elements.
     pub len: usize,
+    /// What every sum is rounded to.
+    pub wire: Wire,
+}
+
+impl Pass<'_> {
+    /// Whether sums may stay in registers. Rounded ones save bytes between hosts; in memory there is nothing to win.
+    fn is_plain(&self) -> bool {
+        self.wire == Wire::F32
+    }
 }
 
 /// Adds the leaves in `order` and stores the sum into every destination.
@@ -89,7 +99,7 @@ pub(super) unsafe fn sum_into(isa: Isa, order: &SumOrder, pass: &Pass<'_>, stack
 unsafe fn sum_avx512(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
     // SAFETY: passed on.
     unsafe {
-        if !fused::sum_in_registers(order.steps(), pass) {
+        if !(pass.is_plain() && fused::sum_in_registers(order.steps(), pass)) {
             blocks_avx512(order, pass, stack);
         }
     }
@@ -112,7 +122,7 @@ unsafe fn blocks_avx512(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
 unsafe fn sum_avx2(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
     // SAFETY: passed on.
     unsafe {
-        if !fused::sum_in_registers(order.steps(), pass) {
+        if !(pass.is_plain() && fused::sum_in_registers(order.steps(), pass)) {
             blocks_avx2(order, pass, stack);
         }
     }
@@ -133,7 +143,7 @@ unsafe fn blocks_avx2(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
 unsafe fn sum_baseline(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
     // SAFETY: passed on.
     unsafe {
-        if !fused::sum_in_registers(order.steps(), pass) {
+        if !(pass.is_plain() && fused::sum_in_registers(order.steps(), pass)) {
             blocks(order, pass, stack);
         }
     }
@@ -152,7 +162,7 @@ unsafe fn blocks(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
         let mut done = 0;
         while done < pass.len {
             let n = BLOCK.min(pass.len - done);
-            sum_one_block(order, |i| leaf(i).add(done), stack.as_mut_ptr(), n);
+            sum_one_block(order, pass.wire, |i| leaf(i).add(done), stack.as_mut_ptr(), n);
             for offset in pass.outs {
                 std::ptr::copy_nonoverlapping(stack.as_ptr(), out(*offset).add(done), n);
             }
@@ -166,7 +176,13 @@ unsafe fn blocks(order: &SumOrder, pass: &Pass<'_>, stack: &mut [f32]) {
 /// # Safety
 /// Leaves are readable for `n <= BLOCK` floats; `stack` has room for the order's depth in blocks, apart from them.
 #[inline(always)]
-unsafe fn sum_one_block(order: &SumOrder, leaf: impl Fn(usize) -> *const f32, stack: *mut f32, n: usize) {
+unsafe fn sum_one_block(
+    order: &SumOrder,
+    wire: Wire,
+    leaf: impl Fn(usize) -> *const f32,
+    stack: *mut f32,
+    n: usize,
+) {
     let mut top = 0;
     for step in order.steps() {
         // SAFETY: `top` stays below the order's depth, so every level lies in the stack.
@@ -177,51 +193,55 @@ unsafe fn sum_one_block(order: &SumOrder, leaf: impl Fn(usize) -> *const f32, st
                     top += 1;
                 }
                 SumStep::Pair(left, right) => {
-                    pair(leaf(left), leaf(right), stack.add(top * BLOCK), n);
+                    pair(wire, leaf(left), leaf(right), stack.add(top * BLOCK), n);
                     top += 1;
                 }
                 SumStep::AddLeaf(i) => {
                     let level = stack.add((top - 1) * BLOCK);
-                    add_to(level, leaf(i), n);
+                    add_to(wire, level, leaf(i), n);
                 }
                 SumStep::Merge => {
                     top -= 1;
                     let level = stack.add((top - 1) * BLOCK);
-                    add_to(level, stack.add(top * BLOCK), n);
+                    add_to(wire, level, stack.add(top * BLOCK), n);
                 }
             }
         }
     }
 }
 
-/// Stores `left + right` into `out`. Plain loops over slices here and below: of arrays of lanes the compiler makes shuffles.
+/// Stores `left + right`, rounded, into `out`. Plain loops over slices here and below: of arrays of lanes the compiler makes shuffles.
 ///
 /// # Safety
 /// `n` floats are readable at both sources and writable at the destination, which overlaps neither, and nobody else
 /// touches them.
 #[inline(always)]
-unsafe fn pair(left: *const f32, right: *const f32, out: *mut f32, n: usize) {
+unsafe fn pair(wire: Wire, left: *const f32, right: *const f32, out: *mut f32, n: usize) {
     // SAFETY: passed on.
     let (left, right, out) = unsafe {
         let slice = |start: *const f32| std::slice::from_raw_parts(start, n);
         (slice(left), slice(right), std::slice::from_raw_parts_mut(out, n))
     };
-    for ((out, left), right) in out.iter_mut().zip(left).zip(right) {
-        *out = left + right;
+    let pairs = out.iter_mut().zip(left).zip(right);
+    match wire {
+        Wire::F32 => pairs.for_each(|((out, left), right)| *out = left + right),
+        Wire::Bf16 => pairs.for_each(|((out, left), right)| *out = to_bf16(left + right)),
     }
 }
 
-/// Adds `right` to what is at `level`.
+/// Adds `right` to what is at `level`, and rounds the sum.
 ///
 /// # Safety
 /// As [`pair`], for two places that do not overlap.
 #[inline(always)]
-unsafe fn add_to(level: *mut f32, right: *const f32, n: usize) {
+unsafe fn add_to(wire: Wire, level: *mut f32, right: *const f32, n: usize) {
     // SAFETY: passed on.
     let (level, right) =
         unsafe { (std::slice::from_raw_parts_mut(level, n), std::slice::from_raw_parts(right, n)) };
-    for (level, right) in level.iter_mut().zip(right) {
-        *level += right;
+    let pairs = level.iter_mut().zip(right);
+    match wire {
+        Wire::F32 => pairs.for_each(|(level, right)| *level += right),
+        Wire::Bf16 => pairs.for_each(|(level, right)| *level = to_bf16(*level + right)),
     }
 }
 
@@ -301,7 +321,14 @@ mod tests {
         let before = buffers(3, len);
         let mut memory = before.clone();
         let outs = [0, 2 * len];
-        let pass = Pass { base: memory.as_mut_ptr(), leaves: &[], outs: &outs, at: 2, len: len - 3 };
+        let pass = Pass {
+            base: memory.as_mut_ptr(),
+            leaves: &[],
+            outs: &outs,
+            at: 2,
+            len: len - 3,
+            wire: Wire::F32,
+        };
         // SAFETY: both parts lie in `memory`, which nobody else holds; `isa` was detected.
         unsafe { touch(Isa::detect(), &pass) };
         for (place, (got, was)) in memory.iter().zip(&before).enumerate() {
@@ -316,7 +343,9 @@ mod tests {
         let all = [Isa::Baseline, Isa::Avx2, Isa::Avx512];
         let here = all.iter().take_while(|isa| **isa != best).chain([&best]);
         for isa in here {
-            for (count, kind) in (1..=9u32).flat_map(|count| [0, 1, 2].map(|kind| (count, kind))) {
+            let wires = |kind| [Wire::F32, Wire::Bf16].map(|wire| (kind, wire));
+            let kinds = || (0..3).flat_map(wires);
+            for (count, (kind, wire)) in (1..=9u32).flat_map(|count| kinds().map(move |kind| (count, kind))) {
                 for len in [0usize, 1, 15, 16, 31, 32, 33, 1_000, BLOCK + 5, 3 * BLOCK] {
                     let parts: Vec<MicroRange> =
                         cut_evenly(count, 3).into_iter().flat_map(|range| roots(range, count)).collect();
@@ -328,11 +357,12 @@ mod tests {
                     };
                     let parts = if kind == 0 { parts } else { parts_of_one(count) };
                     let mut memory = buffers(parts.len(), len);
+                    wire.round(&mut memory);
                     let mut want = vec![0.0; len];
                     let mut stack = vec![0.0; order.depth() * BLOCK];
                     for start in (0..len).step_by(BLOCK) {
                         let n = BLOCK.min(len - start);
-                        dtrain_collective::sum_block(&order, n, &mut stack, |i| {
+                        dtrain_collective::sum_block(&order, wire, n, &mut stack, |i| {
                             &memory[i * len + start..][..n]
                         });
                         want[start..start + n].copy_from_slice(&stack[..n]);
@@ -340,14 +370,14 @@ mod tests {
                     let leaves: Vec<usize> = (0..parts.len()).map(|i| i * len).collect();
                     // A reduce-scatter stores into one, an all-reduce into all of them.
                     let outs = &leaves[..[1, 2, leaves.len()][len % 3].min(leaves.len())];
-                    let pass = Pass { base: memory.as_mut_ptr(), leaves: &leaves, outs, at: 0, len };
+                    let pass = Pass { base: memory.as_mut_ptr(), leaves: &leaves, outs, at: 0, len, wire };
                     // SAFETY: all offsets lie in `memory`, which nobody else holds; `isa` was detected.
                     unsafe { sum_into(*isa, &order, &pass, &mut stack) };
                     for out in outs {
                         let got = &memory[*out..][..len];
                         assert!(
                             got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()),
-                            "{isa:?} {count} {len}"
+                            "{isa:?} {count} {len} {wire:?}"
                         );
                     }
                 }

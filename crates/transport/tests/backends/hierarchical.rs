@@ -12,7 +12,7 @@ use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalError, HierarchicalSetup, Mapping, MemoryTransport, ShmError,
     Topology, memory_mesh,
 };
-use dtrain_types::{Generation, MicroRange, Rank, WorldSize, cut_evenly};
+use dtrain_types::{Generation, MicroRange, Rank, Wire, WorldSize, cut_evenly};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -64,6 +64,18 @@ fn hierarchical(
     len: usize,
     mode: Mode,
 ) -> (Vec<Box<dyn Backend>>, Hosts) {
+    hierarchical_in(Wire::F32, hosts, ranges, counts, len, mode)
+}
+
+/// The same, whose sums are rounded.
+pub fn hierarchical_in(
+    wire: Wire,
+    hosts: &[u32],
+    ranges: &[MicroRange],
+    counts: &[u32],
+    len: usize,
+    mode: Mode,
+) -> (Vec<Box<dyn Backend>>, Hosts) {
     let topology = Topology::new(hosts).expect("hosts");
     let full = ranges.last().map_or(1, |range| range.hi);
     let arenas: Hosts = hosts.iter().map(|ranks| arena(*ranks, len, full, mode)).collect();
@@ -76,7 +88,8 @@ fn hierarchical(
         let (membership, topology) = (membership(1, rank, ranges), topology.clone());
         // Short segments, so that queues get full.
         let setup = HierarchicalSetup { membership, topology, mode, counts, segment: 64 };
-        let backend = join(&arenas, transport, setup).expect("a good place").with_isa(isas[rank % 2]);
+        let backend =
+            join(&arenas, transport, setup).expect("a good place").with_isa(isas[rank % 2]).with_wire(wire);
         Box::new(backend) as Box<dyn Backend>
     };
     ((0..ranges.len()).map(backend).collect(), arenas)

@@ -4,10 +4,21 @@ use crate::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_thr
 use dtrain_collective::{Arena, Backend, Geometry, HostArena, HostBackend, Mode, Op, RankMachine, Sequence};
 use dtrain_transport::shm::Isa;
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
-use dtrain_types::{MicroRange, WorldSize, cut_evenly};
+use dtrain_types::{MicroRange, Wire, WorldSize, cut_evenly};
 
 /// One backend for each rank, in shared memory that all of them map once.
 pub fn shm(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+    shm_in(Wire::F32, ranges, counts, len, mode)
+}
+
+/// The same, whose sums are rounded.
+pub fn shm_in(
+    wire: Wire,
+    ranges: &[MicroRange],
+    counts: &[u32],
+    len: usize,
+    mode: Mode,
+) -> Vec<Box<dyn Backend>> {
     let geometry = Geometry::plan(len, ranges, counts, mode);
     let file = ArenaFile::create(WorldSize(ranges.len() as u32), geometry).expect("a memfd");
     let mapping = file.map().expect("a mapping");
@@ -15,18 +26,29 @@ pub fn shm(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec
     let backend = |rank: usize| {
         let backend = ShmBackend::new(mapping.clone(), membership(1, rank, ranges), mode, counts);
         // Ranks with different instruction sets must agree on the bits.
-        Box::new(backend.expect("a good arena").with_isa(isas[rank % 2])) as Box<dyn Backend>
+        Box::new(backend.expect("a good arena").with_isa(isas[rank % 2]).with_wire(wire)) as Box<dyn Backend>
     };
     (0..ranges.len()).map(backend).collect()
 }
 
 /// One backend for each rank, over queues, with short segments so that they get full.
 pub fn host(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+    host_in(Wire::F32, ranges, counts, len, mode)
+}
+
+/// The same, whose sums are rounded.
+pub fn host_in(
+    wire: Wire,
+    ranges: &[MicroRange],
+    counts: &[u32],
+    len: usize,
+    mode: Mode,
+) -> Vec<Box<dyn Backend>> {
     let geometry = Geometry::plan(len, ranges, counts, mode);
     let backend = |(rank, transport)| {
         let machine =
             RankMachine::with_segment(membership(1, rank, ranges), mode, geometry, 64).expect("good");
-        let mut backend = HostBackend::from_machine(transport, machine);
+        let mut backend = HostBackend::from_machine(transport, machine).with_wire(wire);
         backend.prepare(counts);
         Box::new(backend) as Box<dyn Backend>
     };

@@ -4,21 +4,21 @@ use crate::links::{endpoint, loopback};
 use crate::meshes::{Host, addrs, plan};
 use dtrain_collective::{Header, OpKind, Outgoing, Sequence, Tag, Transport, Verdict};
 use dtrain_transport::quic::{IoThread, QuicMesh, Token, Tuning};
-use dtrain_types::{Generation, Rank};
+use dtrain_types::{Generation, Rank, Wire};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::UdpSocket;
 
 /// Passes datagrams between one client and one server, and keeps a copy of each.
-struct Relay {
-    addr: SocketAddr,
+pub struct Relay {
+    pub addr: SocketAddr,
     /// From the client and from the server.
     kept: Arc<Mutex<[Vec<Vec<u8>>; 2]>>,
     _io: IoThread,
 }
 
 impl Relay {
-    fn to(server: SocketAddr) -> Self {
+    pub fn to(server: SocketAddr) -> Self {
         let io = IoThread::start("relay").expect("a thread");
         let kept: Arc<Mutex<[Vec<Vec<u8>>; 2]>> = Arc::default();
         let bind = || {
@@ -38,6 +38,11 @@ impl Relay {
 
     fn kept(&self) -> [Vec<Vec<u8>>; 2] {
         self.kept.lock().expect("no panic").clone()
+    }
+
+    /// Bytes so far from the client and from the server.
+    pub fn carried(&self) -> [usize; 2] {
+        self.kept.lock().expect("no panic").each_ref().map(|way| way.iter().map(Vec::len).sum())
     }
 
     fn shows(&self, pattern: &[u8]) -> bool {
@@ -97,7 +102,7 @@ fn captured_traffic_does_not_show_a_parameter_and_the_same_capture_of_plain_traf
     });
     let (generation, sequence) = (Generation(1), Sequence(1));
     let tag = Tag { generation, sequence, op: OpKind::Broadcast, operand: 0, round: 1, part: 0, segment: 0 };
-    let header = Header { tag, trailer: None };
+    let header = Header { tag, wire: Wire::F32, trailer: None };
     let sent = ends[0].try_send(&Outgoing { to: Rank(1), header, payload: &payload });
     assert_eq!(sent, Ok(true));
     let mut came = false;
@@ -112,7 +117,7 @@ fn captured_traffic_does_not_show_a_parameter_and_the_same_capture_of_plain_traf
     }
     let secret = bytes_of(&pattern());
     assert_eq!(secret.len(), 64);
-    let carried: usize = relay.kept()[0].iter().map(Vec::len).sum();
+    let [carried, _] = relay.carried();
     assert!(carried > 64_000, "only {carried} bytes went through the relay");
     assert!(!relay.shows(&secret), "the capture shows the parameters");
     // The positive control: the same bytes through the same relay without encryption.

@@ -9,9 +9,14 @@ mod killed;
 mod links;
 mod lossy;
 mod meshes;
+mod rounding;
 mod strangers;
 mod virtual_time;
 
 // The same made-up gradients and plain sums that the pure machines are held against.
 #[path = "../../../collective/tests/collectives/plain.rs"]
 mod plain;
+
+// The same sums with every node rounded.
+#[path = "../../../collective/tests/collectives/halves.rs"]
+mod halves;

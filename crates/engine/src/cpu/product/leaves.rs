@@ -12,27 +12,27 @@ use super::{Finish, KEPT, Panels, Whole, pack, product, settle, strips};
 use crate::cpu::elementwise;
 use crate::cpu::isa::Have;
 use crate::cpu::pool::{Pool, Workspace};
-use crate::device::{Product, Write};
-use dtrain_types::Merger;
+use crate::device::{Leaf, Product, Write};
+use dtrain_types::{Merger, Wire};
 use std::ops::Range;
 
 /// Elements of packed `B` that stay in the second-level cache beside everything else.
 const B_BLOCK: usize = 1 << 17;
 
-/// `C` = the tree of sums over leaves of `leaf` terms.
+/// `C` = the tree of sums over leaves of so many terms.
 pub(in crate::cpu) fn product_of_leaves(
     isa: Have,
     pool: &Pool,
     shape: &Product,
-    leaf: usize,
+    leaf: Leaf,
     a: &[f32],
     b: &[f32],
     c: &mut [f32],
 ) {
-    if leaf >= shape.k {
+    if leaf.terms >= shape.k {
         return product(isa, pool, shape, a, b, c, Finish::NONE);
     }
-    assert!(leaf > 0 && shape.write == Write::Set, "leaves of {leaf}: {shape:?}");
+    assert!(leaf.terms > 0 && shape.write == Write::Set, "{leaf:?}: {shape:?}");
     let Some(whole) = Whole::new(isa, shape, a, b, c) else { return };
     whole.in_regions(isa, pool, |rows, columns, workspace| {
         // SAFETY: regions of different tasks do not overlap, and `c` holds them all.
@@ -58,7 +58,7 @@ impl Whole<'_> {
     unsafe fn leaves(
         &self,
         isa: Have,
-        leaf: usize,
+        leaf: Leaf,
         rows: Range<usize>,
         columns: Range<usize>,
         workspace: &mut Workspace,
@@ -67,7 +67,7 @@ impl Whole<'_> {
         let chunk = chunk(self.k, leaf);
         let block = (B_BLOCK / chunk / width * width).max(width);
         let Workspace { a, b, rest, .. } = workspace;
-        let kept = rest.take(KEPT * Merger::buffers(chunk.div_ceil(leaf) as u32));
+        let kept = rest.take(KEPT * Merger::buffers(chunk.div_ceil(leaf.terms) as u32));
         for from in columns.clone().step_by(block) {
             let columns = from..(from + block).min(columns.end);
             let mut write = Write::Set;
@@ -102,39 +102,42 @@ impl Whole<'_> {
 }
 
 /// Terms that are packed together: all of them, or so many whole leaves, a power of two, as fit into a block of `k`, where
-/// the result is the sum of up to three such chunks in order.
-fn chunk(k: usize, leaf: usize) -> usize {
-    match (K_BLOCK / leaf).checked_ilog2() {
+/// the result is the sum of up to three such chunks in order. Rounded sums are packed whole: chunks are added where they end.
+fn chunk(k: usize, leaf: Leaf) -> usize {
+    match (K_BLOCK / leaf.terms).checked_ilog2() {
         // Chunks of `2^i` leaves are added in order by the tree itself while there are no more than three.
-        Some(log) if k <= (3 * leaf) << log => leaf << log,
+        Some(log) if leaf.wire == Wire::F32 && k <= (3 * leaf.terms) << log => leaf.terms << log,
         _ => k,
     }
 }
 
 impl Operands<'_> {
     /// Leaves the sum of all leaves in the first buffer. Leaves go in pairs, so that most right ones are added as they
-    /// leave the registers.
-    fn sum(&self, isa: Have, leaf: usize, k: usize, kept: &mut [f32]) {
-        let of = |index: usize| (index * leaf).min(k)..((index + 1) * leaf).min(k);
+    /// leave the registers; not if they are to be rounded first.
+    fn sum(&self, isa: Have, leaf: Leaf, k: usize, kept: &mut [f32]) {
+        let Leaf { terms, wire } = leaf;
+        let of = |index: usize| (index * terms).min(k)..((index + 1) * terms).min(k);
         let used = self.rows * MOST_COLUMNS;
         let mut merger = Merger::default();
-        for left in (0..k.div_ceil(leaf)).step_by(2) {
+        for left in (0..k.div_ceil(terms)).step_by(2) {
             let buffer = merger.next_buffer();
             self.one(of(left), Write::Set, &mut kept[buffer * KEPT..][..KEPT]);
+            round(isa, wire, &mut kept[buffer * KEPT..][..used]);
             let right = of(left + 1);
             if right.is_empty() {
-                merger.push_subtree(1, |l, r| add(isa, kept, used, l, r));
+                merger.push_subtree(1, |l, r| add(isa, wire, kept, used, [l, r]));
                 continue;
             }
-            if right.len() <= K_BLOCK {
+            if right.len() <= K_BLOCK && wire == Wire::F32 {
                 self.one(right, Write::Add, &mut kept[buffer * KEPT..][..KEPT]);
             } else {
                 self.one(right, Write::Set, &mut kept[(buffer + 1) * KEPT..][..KEPT]);
-                add(isa, kept, used, buffer, buffer + 1);
+                round(isa, wire, &mut kept[(buffer + 1) * KEPT..][..used]);
+                add(isa, wire, kept, used, [buffer, buffer + 1]);
             }
-            merger.push_subtree(2, |l, r| add(isa, kept, used, l, r));
+            merger.push_subtree(2, |l, r| add(isa, wire, kept, used, [l, r]));
         }
-        merger.finish(|l, r| add(isa, kept, used, l, r));
+        merger.finish(|l, r| add(isa, wire, kept, used, [l, r]));
     }
 
     /// One leaf, or what of it is one chain: blocks of terms in order.
@@ -153,8 +156,18 @@ impl Operands<'_> {
     }
 }
 
-/// Adds buffer `right` to buffer `left`.
-fn add(isa: Have, kept: &mut [f32], used: usize, left: usize, right: usize) {
+/// Adds buffer `right` to buffer `left`, and rounds the sum.
+fn add(isa: Have, wire: Wire, kept: &mut [f32], used: usize, [left, right]: [usize; 2]) {
     let (before, from) = kept.split_at_mut(right * KEPT);
-    elementwise::add_to(isa, &from[..used], &mut before[left * KEPT..][..used]);
+    let sum = &mut before[left * KEPT..][..used];
+    elementwise::add_to(isa, &from[..used], sum);
+    round(isa, wire, sum);
+}
+
+/// Rounds what is whole. In f32 that is no call at all.
+#[inline]
+fn round(isa: Have, wire: Wire, kept: &mut [f32]) {
+    if wire != Wire::F32 {
+        elementwise::round(isa, wire, kept);
+    }
 }
