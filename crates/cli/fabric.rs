@@ -6,11 +6,11 @@
 
 use crate::hosts::identity;
 use crate::welcome::MeshAddress;
-use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Mode, SEGMENT};
+use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Mode};
 use dtrain_protocol::Seat;
 use dtrain_runtime::{Fabric, FabricError, Plane};
 use dtrain_transport::quic::{
-    Endpoint, IoThread, LinkError, MeshError, MeshPlan, MeshPort, QuicMesh, Tuning,
+    Endpoint, IoThread, LinkError, MESH_SEGMENT, MeshError, MeshPlan, MeshPort, QuicMesh, Tuning,
 };
 use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, ShmBackend, Topology,
@@ -54,8 +54,10 @@ impl Mesh {
         let listen = SocketAddr::new(address.listen, 0);
         let (tell, told) = mpsc::channel();
         // Not by the thread's own way of waiting, which is not for asynchronous tasks: a rank is made in one.
+        let lender = io.lender();
         io.handle().spawn(async move {
-            let _ = tell.send(Endpoint::bind(listen, &identity, tuning).map(MeshPort::new));
+            let bound = Endpoint::bind(listen, &identity, tuning);
+            let _ = tell.send(bound.map(|endpoint| MeshPort::lent_by(endpoint, lender)));
         });
         let port = told.recv().unwrap_or(Err(LinkError::Closed)).map_err(|error| error.to_string())?;
         let reached_at = SocketAddr::new(address.reached_at, port.local_addr().port());
@@ -170,7 +172,7 @@ fn connect_hosts(
             FabricError::Unreached { what: error.to_string(), unreachable }
         })
     });
-    let setup = HierarchicalSetup { membership, topology, mode, counts, segment: SEGMENT };
+    let setup = HierarchicalSetup { membership, topology, mode, counts, segment: MESH_SEGMENT };
     let backend = HierarchicalBackend::new(Arc::clone(mapping), transport.transpose()?, setup);
     Ok(Box::new(backend.map_err(|error| error.to_string())?.with_wire(wire)))
 }

@@ -33,6 +33,16 @@ pub fn drive<A: Slots, T: Transport>(
     transport: &mut T,
     may_go_on: impl Fn() -> Result<(), CollectiveError>,
 ) -> Result<(), CollectiveError> {
+    let done = exchange(machine, transport, may_go_on);
+    transport.rest();
+    done
+}
+
+fn exchange<A: Slots, T: Transport>(
+    machine: &mut RankMachine<A>,
+    transport: &mut T,
+    may_go_on: impl Fn() -> Result<(), CollectiveError>,
+) -> Result<(), CollectiveError> {
     // Before anything is read: who finds its peer in another collective must have told it so itself.
     flush(machine, transport)?;
     while !machine.is_done() {

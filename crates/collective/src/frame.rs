@@ -94,6 +94,10 @@ pub trait Transport: Send {
     /// waker was called. It may return for no reason.
     fn wait(&mut self) -> Result<(), CollectiveError>;
 
+    /// Notes that nobody will wait for a while. Whoever waits must call it before turning to something else: a transport may
+    /// have the waiting thread do its work.
+    fn rest(&mut self) {}
+
     /// Ends a wait from another thread.
     fn waker(&self) -> Waker;
 
@@ -116,6 +120,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn wait(&mut self) -> Result<(), CollectiveError> {
         (**self).wait()
+    }
+
+    fn rest(&mut self) {
+        (**self).rest();
     }
 
     fn waker(&self) -> Waker {

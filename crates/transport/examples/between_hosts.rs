@@ -10,10 +10,10 @@
 //! is 64 bytes there and back instead, which is the round trip.
 
 use bytes::Bytes;
-use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, Sequence};
+use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, RankMachine, Sequence};
 use dtrain_transport::quic::{
-    Connection, Endpoint, Identity, IoThread, MeshPlan, MeshPort, QuicMesh, RecvStream, SendStream, Token,
-    Tuning, ValidityWindow,
+    Connection, Endpoint, Identity, IoThread, MESH_SEGMENT, MeshPlan, MeshPort, QuicMesh, RecvStream,
+    SendStream, Token, Tuning, ValidityWindow,
 };
 use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
 use std::net::{IpAddr, SocketAddr};
@@ -181,7 +181,9 @@ impl Ours {
         let (ranges, counts) = (cut_evenly(2, 2), [2]);
         let geometry = Geometry::plan(bytes / 4, &ranges, &counts, mode);
         let membership = Membership { generation, rank: Rank(seat.index as u32), ranges };
-        let backend = HostBackend::new(mesh, membership, mode, geometry, &counts).expect("a good plan");
+        let machine = RankMachine::with_segment(membership, mode, geometry, MESH_SEGMENT);
+        let mut backend = HostBackend::from_machine(mesh, machine.expect("a good plan"));
+        backend.prepare(&counts);
         Self { backend, sequence: 0, bytes }
     }
 
@@ -257,7 +259,10 @@ fn main() {
         || Identity::from_token(&token, ValidityWindow::around(SystemTime::now())).expect("an identity");
     let io = IoThread::start("links").expect("a thread");
     let (own, first) = (seat.both(PORT)[seat.index], identity());
-    let made = async move { Endpoint::bind(own, &first, Tuning::default()).map(MeshPort::new) };
+    let lender = io.lender();
+    let made = async move {
+        Endpoint::bind(own, &first, Tuning::default()).map(|endpoint| MeshPort::lent_by(endpoint, lender))
+    };
     let port = io.run(made).expect("a free port");
     let mut bare = Bare::open(&seat, identity());
     for (place, &bytes) in seat.sizes.iter().enumerate() {

@@ -1,22 +1,25 @@
 //! Where the compute thread and the tasks of the links meet: a lane each way for every peer.
 //!
 //! The compute thread never touches a link, and the tasks never wait for the compute thread but for room. Frames go out in
-//! buffers that come back when the peer has acknowledged them, so the number of buffers is the bound on what is under way;
+//! buffers that come back when the peer has acknowledged them; [`Pace`] says how many bytes may be under way;
 //! what comes in waits in a bounded queue, and when that is full the link's own flow control holds the peer up.
 //! It does not know streams, or what a frame means.
 
+use super::pace::Pace;
 use super::wire::{Floats, FrameBytes};
 use bytes::Bytes;
 use dtrain_collective::{Header, Outgoing};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-/// Frames that may be on their way to one peer: queued, or sent and not acknowledged. With full segments 8 MiB, which
-/// fills a path of 1 GB/s with a round trip of 8 ms.
-const UNDER_WAY: usize = 32;
+/// Frames that may be on their way to one peer: queued, or sent and not acknowledged. It bounds small frames; of large
+/// ones there are fewer, by [`Pace`].
+const UNDER_WAY: usize = 128;
 /// Frames of one peer that may wait here to be used.
-const WAITING: usize = 8;
+const WAITING: usize = 32;
 
 /// A frame that has arrived.
 pub(super) type Arrived = (Header, Floats);
@@ -47,6 +50,8 @@ pub(super) struct Board {
     /// Counts whatever the compute thread may be waiting for.
     changes: Mutex<u64>,
     changed: Condvar,
+    /// The same for a compute thread that runs the tasks meanwhile.
+    told: Notify,
 }
 
 /// One peer's lanes.
@@ -69,17 +74,72 @@ struct Inbound {
     lost: Option<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outbound {
     ready: VecDeque<FrameBytes>,
     spare: Vec<FrameBytes>,
     made: usize,
+    /// Of the frames that are queued, or sent and not acknowledged.
+    bytes: usize,
+    pace: Pace,
     /// Frames that the peer has acknowledged.
     acknowledged: u64,
     /// The compute thread found no buffer and wants to hear of the next.
     wants_room: bool,
     ending: Option<Ending>,
     lost: Option<String>,
+}
+
+impl Default for Outbound {
+    fn default() -> Self {
+        Self {
+            ready: VecDeque::with_capacity(UNDER_WAY),
+            spare: Vec::with_capacity(UNDER_WAY),
+            made: 0,
+            bytes: 0,
+            pace: Pace::new(Instant::now()),
+            acknowledged: 0,
+            wants_room: false,
+            ending: None,
+            lost: None,
+        }
+    }
+}
+
+impl Outbound {
+    /// A buffer for a frame, if one more may be under way.
+    fn buffer(&mut self) -> Option<FrameBytes> {
+        let room = self.bytes < self.pace.limit();
+        let buffer = match room.then(|| self.spare.pop()) {
+            Some(Some(buffer)) => Some(buffer),
+            Some(None) if self.made < UNDER_WAY => {
+                self.made += 1;
+                Some(FrameBytes::default())
+            }
+            _ => None,
+        };
+        self.wants_room |= buffer.is_none();
+        buffer
+    }
+
+    /// Queues a frame.
+    fn queue(&mut self, buffer: FrameBytes) {
+        if self.bytes == 0 {
+            self.pace.begin(Instant::now());
+        }
+        self.bytes += buffer.as_ref().len();
+        self.ready.push_back(buffer);
+    }
+
+    /// Takes back what the peer has acknowledged; whether somebody waits for that.
+    fn give_back(&mut self, buffer: FrameBytes) -> bool {
+        let bytes = buffer.as_ref().len();
+        self.bytes -= bytes;
+        self.pace.acknowledged(Instant::now(), bytes);
+        self.spare.push(buffer);
+        self.acknowledged += 1;
+        std::mem::take(&mut self.wants_room)
+    }
 }
 
 /// A thread that panicked holding one of these locks left nothing half done: each critical section is one queue operation.
@@ -92,14 +152,12 @@ impl Board {
         let mut lanes: Vec<Lane> = (0..world).map(|_| Lane::default()).collect();
         for lane in &mut lanes {
             // Room for all there can be, so that the compute thread never makes a queue longer.
-            let out = lane.outbound.get_mut().unwrap_or_else(PoisonError::into_inner);
-            (out.ready, out.spare) = (VecDeque::with_capacity(UNDER_WAY), Vec::with_capacity(UNDER_WAY));
             let inbound = lane.inbound.get_mut().unwrap_or_else(PoisonError::into_inner);
             // One more is in the hands of the compute thread, and one with the task of the stream.
             inbound.waiting.reserve(WAITING + 1);
             inbound.spare.reserve(WAITING + 2);
         }
-        Self { lanes, changes: Mutex::new(0), changed: Condvar::new() }
+        Self { lanes, changes: Mutex::new(0), changed: Condvar::new(), told: Notify::new() }
     }
 
     pub fn lane(&self, peer: usize) -> &Lane {
@@ -114,6 +172,14 @@ impl Board {
     pub fn notify(&self) {
         *lock(&self.changes) += 1;
         self.changed.notify_one();
+        self.told.notify_one();
+    }
+
+    /// As `wait`, for a thread that runs the tasks meanwhile.
+    pub async fn change(&self, looked: u64) {
+        while self.changes() == looked {
+            self.told.notified().await;
+        }
     }
 
     /// *Blocks* until the count of changes is another than `looked`.
@@ -122,7 +188,8 @@ impl Board {
         drop(self.changed.wait_while(changes, |now| *now == looked).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Queues a copy of a frame; false if as much is under way as may be. *Errors*: how the lane was lost.
+    /// Queues a copy of a frame; false if as much is under way as may be. The task of the stream hears of it by
+    /// [`Board::tell`]. *Errors*: how the lane was lost.
     pub fn send(&self, frame: &Outgoing<'_>) -> Result<bool, String> {
         let lane = self.lane(frame.to.index());
         let mut buffer = {
@@ -130,23 +197,20 @@ impl Board {
             if let Some(what) = &out.lost {
                 return Err(what.clone());
             }
-            match out.spare.pop() {
+            match out.buffer() {
                 Some(buffer) => buffer,
-                None if out.made < UNDER_WAY => {
-                    out.made += 1;
-                    FrameBytes::default()
-                }
-                None => {
-                    out.wants_room = true;
-                    return Ok(false);
-                }
+                None => return Ok(false),
             }
         };
         // Copied outside the lock, because the task of the stream takes it for each frame.
         buffer.fill(&frame.header, frame.payload);
-        lock(&lane.outbound).ready.push_back(buffer);
-        lane.work.notify_one();
+        lock(&lane.outbound).queue(buffer);
         Ok(true)
+    }
+
+    /// Tells the task of the stream to `peer` that something is queued.
+    pub fn tell(&self, peer: usize) {
+        self.lane(peer).work.notify_one();
     }
 
     /// What the task of the stream to `peer` does next.
@@ -163,15 +227,15 @@ impl Board {
     }
 
     fn give_back(&self, peer: usize, buffer: FrameBytes) {
-        let wanted = {
-            let out = &mut *lock(&self.lane(peer).outbound);
-            out.spare.push(buffer);
-            out.acknowledged += 1;
-            std::mem::take(&mut out.wants_room)
-        };
+        let wanted = lock(&self.lane(peer).outbound).give_back(buffer);
         if wanted {
             self.notify();
         }
+    }
+
+    /// Notes the shortest round trip to `peer`.
+    pub fn path(&self, peer: usize, round_trip: Duration) {
+        lock(&self.lane(peer).outbound).pace.path(round_trip);
     }
 
     /// How many frames are on their way to `peer`, and how many it has acknowledged so far.
@@ -296,6 +360,19 @@ mod tests {
         assert_eq!(send(&board), Ok(true));
         let Next::Send(bytes) = board.next(0) else { panic!("one was queued") };
         assert_eq!(bytes.as_ptr(), at, "the same memory goes round");
+    }
+
+    #[test]
+    fn large_frames_are_held_up_long_before_the_number_of_buffers_is() {
+        let board = Arc::new(Board::new(1));
+        let payload = vec![1.0; 16 << 10];
+        let frame = Outgoing { to: Rank(0), header: header(), payload: &payload };
+        let sent = (0..UNDER_WAY).take_while(|_| board.send(&frame) == Ok(true)).count();
+        assert_eq!(sent, (512 << 10) / (64 << 10), "the least that may be under way, in frames of 64 KiB");
+        assert_eq!(board.under_way(0), (sent, 0));
+        let Next::Send(bytes) = board.next(0) else { panic!("one was queued") };
+        drop(bytes);
+        assert_eq!(board.send(&frame), Ok(true), "what was acknowledged makes room");
     }
 
     #[test]

@@ -148,6 +148,11 @@ impl Connection {
         &self.tuning
     }
 
+    /// The shortest round trip that the path had so far.
+    pub(super) fn least_round_trip(&self) -> std::time::Duration {
+        self.link.stats().path.min_rtt
+    }
+
     /// The round-trip time, as measured. For logs.
     #[must_use]
     pub fn round_trip(&self) -> std::time::Duration {

@@ -6,7 +6,7 @@
 
 use super::board::{Board, Ending, Next};
 use super::error::{code, read_words, write_words};
-use super::io_thread::run_on;
+use super::io_thread::{Borrowed, Lender, run_on};
 use super::path::Path;
 use super::port::{Caller, Desk, Joined, MeshPort, PeerIsPast, join, refuse};
 use super::wire::{Decoder, Hello};
@@ -18,10 +18,14 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+/// The most floats in a frame between hosts, for whoever makes the machine that sends them: 64 KiB, so that several frames
+/// under way stay in the cache.
+pub const MESH_SEGMENT: usize = 16 << 10;
 /// The most bytes that are taken from a stream at once.
 const PIECE: usize = 256 << 10;
 /// How long a dropped mesh goes on sending what was queued. A peer that needs it is in its last collective.
@@ -96,6 +100,11 @@ pub struct QuicMesh {
     looked: u64,
     /// Something went wrong here: peers that wait for more shall hear of it.
     failed: bool,
+    lender: Option<Lender>,
+    /// The tasks of the links, while this thread runs them.
+    borrowed: Option<Borrowed>,
+    /// By peer: something is queued of which the task of the stream was not told.
+    untold: Vec<bool>,
     /// End with the mesh.
     _readers: JoinSet<()>,
 }
@@ -143,6 +152,9 @@ impl QuicMesh {
             generation: plan.generation,
             looked: 0,
             failed: false,
+            lender: desk.lender(),
+            borrowed: None,
+            untold: vec![false; plan.peers.len()],
             _readers: readers,
         }
     }
@@ -180,6 +192,13 @@ impl Transport for QuicMesh {
         let to = frame.to;
         assert!(to.index() < self.world && to.index() != self.index, "a frame to {to} of {}", self.world);
         let sent = self.board.send(frame).map_err(|what| CollectiveError::Lost { to, what });
+        if sent == Ok(true) {
+            match self.borrowed {
+                None => self.board.tell(to.index()),
+                // Nobody else runs the tasks, so they hear of all of them at once.
+                Some(_) => self.untold[to.index()] = true,
+            }
+        }
         self.or_fail(sent)
     }
 
@@ -193,8 +212,24 @@ impl Transport for QuicMesh {
     }
 
     fn wait(&mut self) -> Result<(), CollectiveError> {
-        self.board.wait(self.looked);
+        // A thread that belongs to a runtime must not run another one.
+        if self.borrowed.is_none() && Handle::try_current().is_err() {
+            self.borrowed = self.lender.as_ref().and_then(Lender::borrow);
+        }
+        let Self { board, untold, looked, .. } = self;
+        match &self.borrowed {
+            None => board.wait(*looked),
+            Some(borrowed) => borrowed.run_until(async {
+                tell_all(board, untold);
+                board.change(*looked).await;
+            }),
+        }
         Ok(())
+    }
+
+    fn rest(&mut self) {
+        tell_all(&self.board, &mut self.untold);
+        self.borrowed = None;
     }
 
     fn waker(&self) -> Waker {
@@ -207,8 +242,17 @@ impl Transport for QuicMesh {
     }
 }
 
+/// Tells the tasks of the streams what was queued for them.
+fn tell_all(board: &Board, untold: &mut [bool]) {
+    for (peer, untold) in untold.iter_mut().enumerate().filter(|(_, untold)| **untold) {
+        board.tell(peer);
+        *untold = false;
+    }
+}
+
 impl Drop for QuicMesh {
     fn drop(&mut self) {
+        self.rest();
         let ending = if self.failed { Ending::Abandon } else { Ending::Finish };
         (0..self.world).for_each(|peer| self.board.end(peer, ending));
     }

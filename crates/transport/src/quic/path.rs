@@ -46,6 +46,7 @@ impl Path {
         let keep_alive = self.link.tuning().keep_alive;
         let mut watch = Watch::new(keep_alive, Instant::now());
         while !self.link.is_closed() {
+            board.path(peer, self.link.least_round_trip());
             sleep(keep_alive / 4).await;
             let (under_way, acknowledged) = board.under_way(peer);
             let seen = Seen { datagrams: self.link.datagrams_received(), under_way, acknowledged };

@@ -9,7 +9,7 @@
 
 use super::error::{LinkError, Refusal, code, read_words, write_words};
 use super::wire::{HELLO_BYTES, Hello};
-use super::{Connection, Dialler, Endpoint, Kind};
+use super::{Connection, Dialler, Endpoint, Kind, Lender};
 use dtrain_types::Generation;
 use quinn::{ReadError, ReadExactError, RecvStream, SendStream};
 use std::collections::{BTreeMap, VecDeque};
@@ -59,10 +59,21 @@ impl MeshPort {
     /// Takes an endpoint over. *Panics* outside a tokio runtime.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
+        Self::over(endpoint, None)
+    }
+
+    /// As `new`, on the thread of `lender`: whoever waits for a mesh runs the tasks of the thread meanwhile.
+    #[must_use]
+    pub fn lent_by(endpoint: Endpoint, lender: Lender) -> Self {
+        Self::over(endpoint, Some(lender))
+    }
+
+    fn over(endpoint: Endpoint, lender: Option<Lender>) -> Self {
         let dialler = endpoint.dialler();
         let local = endpoint.local_addr();
         let refusals = endpoint.refusals_handle();
-        let desk = Arc::new(Desk { dialler, refusals, strange: AtomicU64::new(0), state: Mutex::default() });
+        let strange = AtomicU64::new(0);
+        let desk = Arc::new(Desk { dialler, lender, refusals, strange, state: Mutex::default() });
         let accepting = tokio::spawn(accept(endpoint, Arc::clone(&desk)));
         Self { desk, local, accepting }
     }
@@ -119,6 +130,8 @@ async fn accept(mut endpoint: Endpoint, desk: Arc<Desk>) {
 #[derive(Debug)]
 pub(super) struct Desk {
     dialler: Dialler,
+    /// Of the thread on which the links live, if it lends its tasks.
+    lender: Option<Lender>,
     refusals: Arc<super::gate::Refusals>,
     /// Streams of token holders that were of no use.
     strange: AtomicU64,
@@ -159,6 +172,10 @@ impl Desk {
 
     pub fn dialler(&self) -> &Dialler {
         &self.dialler
+    }
+
+    pub fn lender(&self) -> Option<Lender> {
+        self.lender.clone()
     }
 
     /// Counts a stream that was of no use, and tells of the first: a broken peer must not fill the log.

@@ -28,7 +28,11 @@ impl Host {
     pub fn at(addr: SocketAddr, token: &Token, tuning: Tuning) -> Self {
         let io = IoThread::start("links").expect("a thread");
         let identity = identity(token);
-        let made = async move { Endpoint::bind(addr, &identity, tuning).map(MeshPort::new) };
+        let lender = io.lender();
+        let made = async move {
+            let bound = Endpoint::bind(addr, &identity, tuning);
+            bound.map(|endpoint| MeshPort::lent_by(endpoint, lender))
+        };
         Self { port: io.run(made).expect("a free port"), io }
     }
 }
