@@ -23,12 +23,12 @@ const PIECE_BITS: u32 = 16;
 const NUMBER_BITS: u32 = 24;
 
 /// The word of no piece, in the shared work of this number.
-fn none_of(generation: Generation, number: u64) -> u64 {
+pub(super) fn none_of(generation: Generation, number: u64) -> u64 {
     stamp(generation, (number & ((1 << NUMBER_BITS) - 1)) << PIECE_BITS)
 }
 
 /// How many pieces a word counts in the shared work whose empty word is `none`. `None`: it is of a later generation.
-fn counted(seen: u64, none: u64) -> Option<u16> {
+pub(super) fn counted(seen: u64, none: u64) -> Option<u16> {
     match look(seen, none) {
         Peer::Gone => None,
         _ if seen >> PIECE_BITS == none >> PIECE_BITS => Some(seen as u16),

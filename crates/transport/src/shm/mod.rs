@@ -18,6 +18,8 @@ mod group;
 mod kernel;
 mod layout;
 mod mapping;
+#[cfg(test)]
+mod model;
 mod pieces;
 mod wait;
 mod watch;
