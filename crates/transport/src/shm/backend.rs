@@ -178,8 +178,6 @@ impl ShmBackend {
         self.group.agree(intent)?;
         let reduced = self.reduce_trailers(intent.kind, intent.operand);
         match intent.kind {
-            // All are here. The next collective has other words to announce itself, so nobody waits for a rank to leave.
-            OpKind::Barrier => {}
             OpKind::AllReduce | OpKind::ReduceScatter if self.group.shares() => {
                 self.share(intent.kind, intent.operand)?;
             }
