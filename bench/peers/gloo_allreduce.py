@@ -3,7 +3,8 @@
     python gloo_allreduce.py RANKS SIZE[,SIZE...] [SAMPLES]
 
 Sizes are in bytes. Each rank rewrites its buffer before each operation, as a backward pass does, and only the operation is
-timed: a barrier stands before the clock, and the slowest rank counts. Every element of every result is checked.
+timed: a barrier stands before the clock and one behind it, so that where ranks share a core nobody's filling or checking is
+taken for the time of another one, and the slowest rank counts. Every element of every result is checked.
 """
 import os
 import sys
@@ -29,6 +30,7 @@ def worker(rank, world, port, sizes, samples):
             start = time.perf_counter()
             dist.all_reduce(x)
             times.append(time.perf_counter() - start)
+            dist.barrier()
             assert bool((x == world * (world - 1) // 2 + world * repeat).all()), f"wrong sum of {size} bytes"
         slowest = torch.tensor(times[warm_up:], dtype=torch.float64)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)

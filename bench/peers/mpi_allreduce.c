@@ -4,8 +4,9 @@
  *     mpirun -n RANKS ./mpi_allreduce SIZE[,SIZE...] [SAMPLES]
  *
  * Sizes are in bytes. Each rank rewrites its buffer before each operation, as a backward pass does, and only the operation
- * is timed: a barrier stands before the clock, and the slowest rank counts. Every element of every result is checked. The
- * buffer is made once and touched before the first operation, so that no page fault is timed.
+ * is timed: a barrier stands before the clock and one behind it, so that where ranks share a core nobody's filling or checking
+ * is taken for the time of another one, and the slowest rank counts. Every element of every result is checked. The buffer is
+ * made once and touched before the first operation, so that no page fault is timed.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -45,6 +46,7 @@ static void measure(long bytes, int samples, int rank, int world) {
         double start = MPI_Wtime();
         MPI_Allreduce(MPI_IN_PLACE, x, (int)n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         times[r] = MPI_Wtime() - start;
+        MPI_Barrier(MPI_COMM_WORLD);
         check(x, n, (float)(world * (world - 1) / 2 + world * r));
     }
     MPI_Allreduce(times + WARM_UP, slowest, repeats, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);

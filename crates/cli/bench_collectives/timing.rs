@@ -125,7 +125,9 @@ impl Runner<'_> {
         self.collective(&Op::Barrier)?;
         let begun = now();
         self.collective(op)?;
-        Ok((begun, now()))
+        let ended = now();
+        self.await_all()?;
+        Ok((begun, ended))
     }
 
     /// The memory alone, straight after the operation that it is held against.
@@ -135,10 +137,17 @@ impl Runner<'_> {
             Way::Shared(backend) if self.case.limit => {
                 fill(backend.arena().lease(0), self.case.wire(), self.rank, round, 0);
                 let took = backend.time_of_memory(Sequence(self.sequence))?;
+                self.await_all()?;
                 Ok(Some(took.as_nanos() as u64))
             }
             _ => Ok(None),
         }
+    }
+
+    /// Nobody compares results before all have read the clock: a peer on the same core would hold the comparison for its own
+    /// time, and that takes many times as long as a small operation.
+    fn await_all(&mut self) -> Result<(), CollectiveError> {
+        self.collective(&Op::Barrier)
     }
 
     fn collective(&mut self, op: &Op<'_>) -> Result<(), CollectiveError> {

@@ -2,16 +2,20 @@
 //!
 //! A collective is two barriers with one pass between them. Before the first, every rank owns its slots; between them,
 //! a rank reads its chunk of all roots and writes its chunk of every slot 0, and nothing else; after the second, every
-//! rank owns its slots again. It does not know how the generation came about, nor what the floats mean.
+//! rank owns its slots again. Where ranks share cores the sums are cut into pieces instead, each is added up by whoever
+//! claims it, and that all are done is the second barrier: so a core need not go from rank to rank in between. The order of
+//! a sum is fixed by its place and not by who adds it up. It does not know how the generation came about, nor what the
+//! floats mean.
 
 use super::barrier::ShmAbort;
 use super::group::Group;
+use super::pieces::Pieces;
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{
     Aborter, Arena, Backend, Chunks, CollectiveError, CountPlan, Geometry, Intent, Membership, Mode, Op,
-    OpKind, Plans, Progress, Sequence,
+    OpKind, Plans, Progress, Sequence, SumOrder,
 };
-use dtrain_types::{Generation, Trailer, Wire, WorldSize};
+use dtrain_types::{Generation, Rank, Trailer, Wire, WorldSize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,6 +28,8 @@ pub struct ShmBackend {
     plans: Plans,
     /// Where each leaf starts in the arena, by count of micro-batches.
     leaves: BTreeMap<u32, Vec<usize>>,
+    /// How each rank's chunk is added up, by count of micro-batches; one order if all are alike. Shared work needs them all.
+    orders: BTreeMap<u32, Vec<SumOrder>>,
     /// Where slot 0 of each rank starts.
     outs: Vec<usize>,
     /// In a collective that moves floats: what each rank gives of its slot 0 to this one.
@@ -64,6 +70,7 @@ impl ShmBackend {
             group,
             plans: Plans::new(membership, mode),
             leaves: BTreeMap::new(),
+            orders: BTreeMap::new(),
             outs,
             taken: Vec::with_capacity(world.0 as usize),
             trailers: Vec::new(),
@@ -88,7 +95,7 @@ impl ShmBackend {
     }
 
     /// Says how many cores the ranks of this host may use, where that is fewer than the machine has (a container).
-    /// With fewer cores than ranks a waiting rank does not spin.
+    /// With fewer cores than ranks a waiting rank does not spin, and if one rank says so, all share the work of sums.
     #[must_use]
     pub fn with_cores(mut self, cores: usize) -> Self {
         self.group.set_cores(cores);
@@ -104,9 +111,9 @@ impl ShmBackend {
 
     /// Measures the memory itself: all that an all-reduce of one root a rank moves, and nothing of what it computes.
     ///
-    /// After a barrier each rank reads and writes its chunk of slot 0 of every rank, buffer by buffer, flipping signs;
-    /// the time ends with the barrier without which no rank could know that its buffer is done. *Blocks* and *Errors* as
-    /// a collective of this number.
+    /// After a barrier each rank reads and writes its chunk of slot 0 of every rank, or the pieces that it claims, buffer by
+    /// buffer, flipping signs; the time ends with the barrier without which no rank could know that its buffer is done.
+    /// *Blocks* and *Errors* as a collective of this number.
     pub fn time_of_memory(&mut self, seq: Sequence) -> Result<Duration, CollectiveError> {
         let result = self.touch_all(seq);
         self.progress.or_die(result)
@@ -116,9 +123,15 @@ impl ShmBackend {
         self.begin(seq, &Op::Barrier)?;
         self.group.agree(self.progress.running(seq)?)?;
         let begun = Instant::now();
-        let own = Chunks::even(self.group.geometry().len, self.outs.len()).chunk(self.rank());
-        self.group.touch(&self.outs, own);
-        self.group.meet()?;
+        if self.group.shares() {
+            let pieces = self.pieces();
+            let Self { group, outs, .. } = self;
+            group.share(pieces.count(), |group, piece| group.touch(outs, pieces.piece(piece).1))?;
+        } else {
+            let own = Chunks::even(self.group.geometry().len, self.outs.len()).chunk(self.rank());
+            self.group.touch(&self.outs, own);
+            self.group.meet()?;
+        }
         let took = begun.elapsed();
         self.group.leave();
         self.progress.end();
@@ -170,15 +183,38 @@ impl ShmBackend {
         self.group.check()?;
         let intent = self.progress.running(seq)?;
         self.group.agree(intent)?;
-        // A rank alone has its sum where it should be: its only root is the whole tree.
-        if self.outs.len() > 1 {
-            self.run(intent.kind, intent.operand);
-        }
         let reduced = self.reduce_trailers(intent.kind, intent.operand);
-        self.group.meet()?;
+        match intent.kind {
+            OpKind::AllReduce | OpKind::ReduceScatter if self.group.shares() => {
+                self.share(intent.kind, intent.operand)?;
+            }
+            _ => {
+                // A rank alone has its sum where it should be: its only root is the whole tree.
+                if self.outs.len() > 1 {
+                    self.run(intent.kind, intent.operand);
+                }
+                self.group.meet()?;
+            }
+        }
         self.group.leave();
         self.progress.end();
         Ok(reduced)
+    }
+
+    /// A sum whose pieces are whoever's who has a core, until all are done.
+    fn share(&mut self, kind: OpKind, operand: u32) -> Result<(), CollectiveError> {
+        let pieces = self.pieces();
+        let Self { group, orders, leaves, outs, .. } = self;
+        let (orders, leaves) = (&orders[&operand], &leaves[&operand]);
+        group.share(pieces.count(), |group, piece| {
+            let (owner, part) = pieces.piece(piece);
+            let to = if kind == OpKind::ReduceScatter { owner..owner + 1 } else { 0..outs.len() };
+            group.sum(&orders[owner % orders.len()], leaves, &outs[to], part);
+        })
+    }
+
+    fn pieces(&self) -> Pieces {
+        Pieces::new(self.group.geometry().len, self.outs.len())
     }
 
     /// The pass between the barriers: this rank's part of the work, for everybody.
@@ -213,6 +249,19 @@ impl ShmBackend {
     }
 }
 
+/// How each rank's chunk is added up in a step of `count` micro-batches: along one tree, or each around the ring to its owner.
+fn orders_of_chunks(plans: &Plans, count: u32) -> Vec<SumOrder> {
+    if plans.mode() == Mode::Exact {
+        return vec![plans.get(count).data_order().clone()];
+    }
+    let mut membership = plans.membership().clone();
+    let order = |rank| {
+        membership.rank = Rank(rank);
+        CountPlan::new(&membership, Mode::Ring, count).data_order().clone()
+    };
+    (0..plans.membership().world().0).map(order).collect()
+}
+
 impl Backend for ShmBackend {
     fn prepare(&mut self, counts: &[u32]) {
         self.plans.prepare(counts);
@@ -230,7 +279,9 @@ impl Backend for ShmBackend {
             let room = plan.leaf_count();
             self.trailers.reserve(room);
             self.trailer_stack.reserve(room);
-            self.group.prepare(plan.data_order());
+            let orders = orders_of_chunks(&self.plans, count);
+            orders.iter().for_each(|order| self.group.prepare(order));
+            self.orders.insert(count, orders);
         }
     }
 

@@ -1,36 +1,20 @@
-//! Waiting for the other ranks of a generation: spin, then sleep, and never stay behind a dead peer.
+//! Waiting for the other ranks of a generation, without ever staying behind a dead peer.
 //!
 //! Each rank has a counter of barriers reached, stamped with its generation; a barrier is passed when every rank's
 //! counter is there. Counters of an older generation count as not yet there, so nothing is ever reset and a new
 //! generation may use the arena of the old one. It does not know what the ranks do between barriers.
 
 use super::Mapping;
+use super::wait::{ring, wait_until};
 use dtrain_collective::{Abort, AbortFlag, CollectiveError};
 use dtrain_types::{Generation, Rank};
-use rustix::thread::futex::{self, Timespec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of a stamp that count barriers: enough for 1 000 000 a second for 12 days, or 10 000 for 3 years.
 const COUNT_BITS: u32 = 40;
 /// The other bits hold the generation, cut off; compared as on a circle.
 const GENERATION_BITS: u32 = 64 - COUNT_BITS;
-/// How long to poll before the first yield, when every rank has a core: half a futex round trip.
-///
-/// A time and not a count: a polite poll takes 40 cycles on one processor and 140 on another, and while the core of a rank
-/// is somebody else's for a moment, all polling is lost.
-const SPIN: Duration = Duration::from_micros(20);
-/// Polls between two looks at the clock: about a microsecond.
-const POLLS: u32 = 16;
-/// Yields between two looks at the clock: with more ranks than cores a yield lets the peer that we wait for run.
-const YIELDS: u32 = 16;
-/// How long to yield before sleeping. Where each rank has a core, a little: whoever is later than [`SPIN`] is late for a reason.
-/// Where ranks share cores, for as long as a peer on this core adds up a large chunk: to be woken costs more than to be asked.
-const YIELDING: Duration = Duration::from_micros(50);
-const YIELDING_WHERE_SHARED: Duration = Duration::from_millis(2);
-/// The longest sleep before the abort word is read again, in case the wake-up died with its sender.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// A rank's side of the barriers of one generation.
 #[derive(Debug)]
@@ -67,19 +51,19 @@ fn count_cores(list: &str) -> Option<usize> {
 
 /// Where a peer is, seen from a barrier.
 #[derive(Debug, PartialEq, Eq)]
-enum Peer {
+pub(super) enum Peer {
     Here,
     Behind,
     Gone,
 }
 
-fn stamp(generation: Generation, reached: u64) -> u64 {
+pub(super) fn stamp(generation: Generation, reached: u64) -> u64 {
     assert!(reached < 1 << COUNT_BITS, "a generation has fewer than 2^{COUNT_BITS} barriers");
     generation.0 << COUNT_BITS | reached
 }
 
 /// Compares a peer's stamp with the one that is waited for.
-fn look(seen: u64, wanted: u64) -> Peer {
+pub(super) fn look(seen: u64, wanted: u64) -> Peer {
     let ahead = (seen >> COUNT_BITS).wrapping_sub(wanted >> COUNT_BITS) & ((1 << GENERATION_BITS) - 1);
     match ahead {
         0 if seen >= wanted => Peer::Here,
@@ -94,6 +78,11 @@ impl Barrier {
         let abort = ShmAbort::new(mapping.clone(), generation);
         let (rank, spins) = (rank.index(), spins(world, online_cores()));
         Self { mapping, generation, rank, world, reached: 0, spins, abort: Arc::new(abort) }
+    }
+
+    /// Whether each rank has a core of its own, as far as this rank knows.
+    pub fn spins(&self) -> bool {
+        self.spins
     }
 
     /// Says how many cores the ranks of this host really have.
@@ -115,16 +104,7 @@ impl Barrier {
         self.reached += 1;
         let control = self.mapping.control(self.rank);
         control.arrived.store(stamp(self.generation, self.reached), Ordering::SeqCst);
-        // The race with a peer that falls asleep on this counter:
-        // 1. we store `arrived`, then read `sleepers`; it stores `sleepers`, then reads `arrived` again; all four in one
-        //    total order, so at least one of us sees the other;
-        // 2. if it sees us, it does not sleep;
-        // 3. if we see it, we clear `sleepers`, move `bell` and wake: either it read `bell` before, and the kernel
-        //    refuses the sleep or ends it, or after, and then its second look at `arrived` came later still.
-        if control.sleepers.load(Ordering::SeqCst) != 0 {
-            control.sleepers.store(0, Ordering::SeqCst);
-            ring(&control.bell);
-        }
+        control.bell.answer();
     }
 
     /// *Blocks* until all ranks have arrived where this rank has. *Errors*: `Aborted`, `Superseded`.
@@ -135,53 +115,10 @@ impl Barrier {
     }
 
     fn wait_for(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {
-        let arrived = &self.mapping.control(peer).arrived;
-        if self.has_arrived(peer, arrived, wanted)? || self.spins && self.spin(peer, arrived, wanted)? {
-            return Ok(());
-        }
-        self.check()?;
-        let begun = Instant::now();
-        let patience = if self.spins { YIELDING } else { YIELDING_WHERE_SHARED };
-        while begun.elapsed() < patience {
-            for _ in 0..YIELDS {
-                rustix::thread::sched_yield();
-                if self.has_arrived(peer, arrived, wanted)? {
-                    return Ok(());
-                }
-            }
-        }
-        self.sleep_until(peer, wanted)
-    }
-
-    /// Polls for a while; tells whether the peer came meanwhile.
-    fn spin(&self, peer: usize, arrived: &AtomicU64, wanted: u64) -> Result<bool, CollectiveError> {
-        // The clock is first read when the peer is known to be later than a few polls.
-        let mut begun = None;
-        loop {
-            for _ in 0..POLLS {
-                std::hint::spin_loop();
-                if self.has_arrived(peer, arrived, wanted)? {
-                    return Ok(true);
-                }
-            }
-            if begun.get_or_insert_with(Instant::now).elapsed() >= SPIN {
-                return Ok(false);
-            }
-        }
-    }
-
-    fn sleep_until(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {
         let control = self.mapping.control(peer);
-        loop {
-            control.sleepers.store(1, Ordering::SeqCst);
-            let bell = control.bell.load(Ordering::SeqCst);
-            if self.has_arrived(peer, &control.arrived, wanted)? {
-                return Ok(());
-            }
-            self.check()?;
-            // Any answer, a signal or a timeout too, means: look again.
-            let _woken = futex::wait(&control.bell, futex::Flags::empty(), bell, Some(&NAP));
-        }
+        wait_until(self.spins, &self.abort, &control.bell, || {
+            self.has_arrived(peer, &control.arrived, wanted)
+        })
     }
 
     fn has_arrived(&self, peer: usize, arrived: &AtomicU64, wanted: u64) -> Result<bool, CollectiveError> {
@@ -193,13 +130,6 @@ impl Barrier {
             }
         }
     }
-}
-
-/// Moves a futex word and wakes all who sleep on it, in every process.
-pub(super) fn ring(bell: &AtomicU32) {
-    bell.fetch_add(1, Ordering::SeqCst);
-    // Shared between processes, so not a private futex. It can only fail for a bad address, which this is not.
-    let _woken = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
 }
 
 /// Ends the waits of one generation, here and in every process that maps the arena.
@@ -236,7 +166,8 @@ impl Abort for ShmAbort {
         self.flag.set(reason);
         // The word keeps the greatest generation, so an aborter that comes late cannot harm a newer one.
         self.mapping.aborted().fetch_max(self.generation.0, Ordering::SeqCst);
-        (0..self.mapping.world().0 as usize).for_each(|rank| ring(&self.mapping.control(rank).bell));
+        (0..self.mapping.world().0 as usize).for_each(|rank| self.mapping.control(rank).bell.ring());
+        self.mapping.work().done.bell.ring();
         ring(self.mapping.abort_bell());
     }
 }

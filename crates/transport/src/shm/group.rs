@@ -1,17 +1,22 @@
 //! The ranks of one host in one generation: their barrier, their slots, and what is done to slots between two barriers.
 //!
 //! Whoever uses it keeps this order: `announce`, `pass`, then sums and copies of parts that are this rank's affair,
-//! `meet` as often as needed, and `leave` after the last one. A rank is its index in the arena. It does not know what a
+//! `meet` as often as needed or `share` once, and `leave` after the last one. A rank is its index in the arena. It does not know what a
 //! collective is made of, nor whether there are other hosts.
 
 use super::barrier::{Barrier, ShmAbort};
+use super::claims::Claims;
 use super::kernel::{Pass, sum_into, touch};
+use super::wait::wait_until;
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{Arena, BLOCK, CollectiveError, Geometry, Intent, Slots, SumOrder};
 use dtrain_types::{Generation, Rank, Trailer, Wire};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// The bit of an announced intent that says that, as far as its rank knows, not every rank has a core.
+const CROWDED: u64 = 1 << 63;
 
 /// In one word: kind, low bits of the sequence, operand.
 fn packed(intent: Intent) -> u64 {
@@ -26,12 +31,17 @@ pub(crate) struct Group {
     rank: usize,
     world: usize,
     barrier: Barrier,
+    claims: Claims,
     isa: Isa,
     /// What every sum is rounded to.
     wire: Wire,
     stack: Vec<f32>,
     /// Between `announce` and `leave` the slots are not this rank's alone.
     inside: bool,
+    /// Which of two places for trailers and intents is this collective's; see `layout::TURNS`.
+    turn: usize,
+    /// Whether the ranks share the work of this collective: one of them at least knows of too few cores.
+    shares: bool,
 }
 
 impl Group {
@@ -44,16 +54,20 @@ impl Group {
     ) -> Result<Self, ShmError> {
         mapping.claim(rank, generation)?;
         let barrier = Barrier::new(mapping.clone(), generation, rank, world);
+        let claims = Claims::new(mapping.clone(), generation);
         let arena = ShmArena { mapping, rank };
         Ok(Self {
             arena,
             rank: rank.index(),
             world,
             barrier,
+            claims,
             isa: Isa::detect(),
             wire: Wire::F32,
             stack: Vec::new(),
             inside: false,
+            turn: 0,
+            shares: false,
         })
     }
 
@@ -133,28 +147,34 @@ impl Group {
 
     /// Lays out a trailer for the peers; the next barrier makes it seen.
     pub fn put_trailer(&self, root: usize, trailer: &Trailer) {
-        self.arena.mapping.put_trailer(self.rank, root, trailer);
+        self.arena.mapping.put_trailer(self.turn, self.rank, root, trailer);
     }
 
     /// Reads a trailer that a barrier made seen.
     pub fn get_trailer(&self, rank: usize, root: usize) -> Trailer {
-        self.arena.mapping.get_trailer(rank, root)
+        self.arena.mapping.get_trailer(self.turn, rank, root)
     }
 
     /// Begins a collective: tells the peers which, and that this rank's slots are theirs to read.
     pub fn announce(&mut self, intent: Intent) {
         self.inside = true;
-        self.arena.mapping.intent(self.rank).store(packed(intent), Ordering::Relaxed);
+        let crowded = if self.world > 1 && !self.barrier.spins() { CROWDED } else { 0 };
+        let word = packed(intent) | crowded;
+        self.arena.mapping.intent(self.turn, self.rank).store(word, Ordering::Relaxed);
         self.barrier.arrive();
     }
 
     /// *Blocks* until all ranks have announced, and all the same. A peer that is in another collective reads and writes
     /// other memory. *Errors*: `Aborted`, `Superseded`, `Mismatch`.
-    pub fn agree(&self, intent: Intent) -> Result<(), CollectiveError> {
+    pub fn agree(&mut self, intent: Intent) -> Result<(), CollectiveError> {
         self.barrier.pass()?;
         let ours = packed(intent);
+        self.shares = false;
         for peer in 0..self.world {
-            let theirs = self.arena.mapping.intent(peer).load(Ordering::Relaxed);
+            let announced = self.arena.mapping.intent(self.turn, peer).load(Ordering::Relaxed);
+            // Seen by all alike, so all share the work or none does, even if they count cores differently.
+            self.shares |= announced & CROWDED != 0;
+            let theirs = announced & !CROWDED;
             if theirs != ours {
                 let (theirs, ours) = (format!("{theirs:#018x}"), format!("{ours:#018x}"));
                 let (from, sequence) = (Rank(peer as u32), intent.sequence);
@@ -170,9 +190,36 @@ impl Group {
         self.barrier.pass()
     }
 
+    /// Whether the ranks share the work of the collective that they have agreed on, instead of owning a part each.
+    pub fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// Does pieces of work until none is left, and *blocks* until those that others do are done: in place of `meet`.
+    ///
+    /// `work` is given a piece that is this rank's affair alone. A rank that is late finds nothing left to do. *Errors*:
+    /// `Aborted`, `Superseded`.
+    pub fn share(
+        &mut self,
+        pieces: u16,
+        mut work: impl FnMut(&mut Self, u16),
+    ) -> Result<(), CollectiveError> {
+        assert!(self.inside && self.shares, "work is shared in a collective in which all agreed to it");
+        self.claims.begin();
+        let mut done = 0;
+        while let Some(piece) = self.claims.claim(pieces)? {
+            work(self, piece);
+            done += 1;
+        }
+        self.claims.finish(done, pieces)?;
+        let (abort, bell) = (self.abort_handle(), &self.arena.mapping.work().done.bell);
+        wait_until(self.barrier.spins(), &abort, bell, || self.claims.are_done(pieces))
+    }
+
     /// Ends a collective: the slots are this rank's own again.
     pub fn leave(&mut self) {
         self.inside = false;
+        self.turn += 1;
     }
 
     /// Adds `leaves` into each of `outs`, in `order`, each sum rounded, for the elements of `part`: the caller's affair, no peer's.
@@ -184,8 +231,8 @@ impl Group {
         let pass = Pass { base, leaves, outs, at: part.start, len: part.len(), wire: self.wire };
         // SAFETY: all leaves and destinations are slots of `len` floats and the part lies inside. Between the barriers
         // the elements of this part are touched by this rank alone, in all buffers (the parts of other ranks do not
-        // overlap), and no lease is out: leases borrow the group and end before `announce`. Slots are the same or apart.
-        // `isa` was detected.
+        // overlap, and a claimed piece is nobody else's), and no lease is out: leases borrow the group and end before
+        // `announce`. Slots are the same or apart. `isa` was detected.
         unsafe { sum_into(self.isa, order, &pass, &mut self.stack) };
     }
 
@@ -286,5 +333,76 @@ impl Arena for ShmArena {
         assert_ne!(left, right, "a pair is two slots");
         // SAFETY: as `lease`; two different slots do not overlap.
         unsafe { (&mut *self.slice(left), &mut *self.slice(right)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ArenaFile;
+    use super::*;
+    use dtrain_collective::{Abort, OpKind, Sequence};
+    use dtrain_types::WorldSize;
+
+    const INTENT: Intent = Intent { sequence: Sequence(1), kind: OpKind::AllReduce, operand: 1 };
+
+    /// Three ranks that have agreed on a collective whose work they share.
+    fn agreed() -> [Group; 3] {
+        let geometry = Geometry { len: 8, root_slots: 1, scratch_slots: 0 };
+        let mapping =
+            ArenaFile::create(WorldSize(3), geometry).and_then(|file| file.map()).expect("an arena");
+        let mut ranks = [0, 1, 2].map(|rank| {
+            let mut group = Group::join(mapping.clone(), Generation(1), Rank(rank), 3).expect("free");
+            group.set_cores(1);
+            group
+        });
+        ranks.iter_mut().for_each(|rank| rank.announce(INTENT));
+        ranks.iter_mut().for_each(|rank| rank.agree(INTENT).expect("all are here"));
+        assert!(ranks.iter().all(Group::shares));
+        ranks
+    }
+
+    #[test]
+    fn one_rank_can_do_all_of_the_work_and_leave_and_the_late_ones_still_read_what_was_announced() {
+        let [mut first, mut late, mut last] = agreed();
+        let mut seen = Vec::new();
+        first.share(4, |_, piece| seen.push(piece)).expect("it waits for nobody");
+        assert_eq!(seen, [0, 1, 2, 3]);
+        first.leave();
+        // It announces the next collective, with another trailer, while the others are in this one.
+        let loss = |loss| Trailer { loss, ..Trailer::EMPTY };
+        first.put_trailer(0, &loss(2.0));
+        first.announce(Intent { sequence: Sequence(2), ..INTENT });
+        for rank in [&mut late, &mut last] {
+            rank.agree(INTENT).expect("they still see what all announced here");
+            assert_eq!(rank.get_trailer(0, 0).loss.to_bits(), 0, "of this collective and not of the next");
+            rank.share(4, |_, piece| panic!("piece {piece} was done")).expect("nothing is left to wait for");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_dies_with_a_piece_holds_the_others_until_the_generation_is_aborted() {
+        let [dead, mut left, mut right] = agreed();
+        // It takes a piece, as the first thing that `share` does, and is never heard of again.
+        let mut claims = Claims::new(dead.arena.mapping.clone(), Generation(1));
+        claims.begin();
+        assert_eq!(claims.claim(4), Ok(Some(0)));
+        let done = std::sync::atomic::AtomicU32::new(0);
+        let count = |_: &mut Group, _: u16| {
+            done.fetch_add(1, Ordering::SeqCst);
+        };
+        let wait = |rank: &mut Group| rank.share(4, count);
+        std::thread::scope(|scope| {
+            let waiting = [&mut left, &mut right].map(|rank| scope.spawn(|| wait(rank)));
+            // Nothing but the abort ends this, whether it comes before or after they have fallen asleep.
+            while done.load(Ordering::SeqCst) < 3 {
+                std::thread::yield_now();
+            }
+            assert!(waiting.iter().all(|thread| !thread.is_finished()));
+            dead.abort_handle().abort("a rank was killed");
+            for thread in waiting {
+                let result = thread.join().expect("no panic");
+                assert!(matches!(result, Err(CollectiveError::Aborted { .. })), "{result:?}");
+            }
+        });
     }
 }

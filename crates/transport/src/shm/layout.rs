@@ -1,9 +1,10 @@
 //! Where things lie in an arena, as offsets; the same arithmetic in every process that maps it.
 //!
 //! ```text
-//! 0                 header: magic, version, world, geometry, abort word; at 128 the bell of aborts
+//! 0                 header: magic, version, world, geometry, abort word; at 128 the bell of aborts; at 256 the words of
+//!                   shared work
 //! 4096              one control block per rank, 128 bytes each
-//! ...               one trailer area per rank, 64 bytes for each root slot
+//! ...               trailers of even collectives: for each rank 64 bytes for each root slot; then those of odd ones
 //! page boundary     slots: rank 0 slot 0, rank 0 slot 1, ..., rank 1 slot 0, ...
 //! ```
 
@@ -14,17 +15,24 @@ use dtrain_types::WorldSize;
 /// "dtrainar", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"dtrainar");
 /// Rises with every change of this layout or of the meaning of a control block.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 /// Words of the header, in order: magic, version, world, len, root slots, scratch slots, aborted generation.
 pub(super) const HEADER_WORDS: usize = 7;
 /// The word that holds the greatest aborted generation.
 pub(super) const ABORT_WORD: usize = 6;
 /// Where the futex word of aborts is, in bytes: the second cache line pair.
 pub(super) const ABORT_BELL: usize = 128;
+/// Where the words of shared work are, in bytes, and how many: a pair of cache lines for what is claimed, one for what is done.
+pub(super) const WORK: usize = 256;
+pub(super) const WORK_BYTES: usize = 256;
 /// Bytes of a control block: two cache lines, because processors fetch lines in pairs.
 pub(super) const CONTROL: usize = 128;
 /// Bytes of a trailer: one cache line.
 pub(super) const TRAILER: usize = 64;
+/// Trailers and intents are laid out by turns: whoever is done with a collective may announce the next one while a peer
+/// still reads those of the last. Two are enough, because nobody passes the first barrier of a collective before all have
+/// left the one before.
+pub(super) const TURNS: usize = 2;
 
 const PAGE: usize = 4096;
 /// Slots of equal length would all start in the same cache set; this moves each a few lines on.
@@ -48,7 +56,7 @@ impl Layout {
             let ranks = world.0 as usize;
             let slots_of_a_rank = geometry.root_slots.checked_add(geometry.scratch_slots)?;
             let trailers = PAGE.checked_add(CONTROL.checked_mul(ranks)?)?;
-            let trailer_bytes = TRAILER.checked_mul(geometry.root_slots)?.checked_mul(ranks)?;
+            let trailer_bytes = TRAILER.checked_mul(geometry.root_slots)?.checked_mul(TURNS * ranks)?;
             let slots = trailers.checked_add(trailer_bytes)?.checked_next_multiple_of(PAGE)?;
             let stride = geometry.len.checked_mul(4)?.checked_next_multiple_of(PAGE)?.checked_add(SKEW)?;
             let bytes = slots.checked_add(stride.checked_mul(slots_of_a_rank.checked_mul(ranks)?)?)?;
@@ -66,9 +74,10 @@ impl Layout {
         PAGE + rank * CONTROL
     }
 
-    pub fn trailer(&self, rank: usize, root: usize) -> usize {
+    pub fn trailer(&self, turn: usize, rank: usize, root: usize) -> usize {
         assert!(rank < self.world && root < self.geometry.root_slots, "root {root} of rank {rank}");
-        self.trailers + (rank * self.geometry.root_slots + root) * TRAILER
+        let area = turn % TURNS * self.world + rank;
+        self.trailers + (area * self.geometry.root_slots + root) * TRAILER
     }
 
     pub fn slot(&self, rank: usize, slot: usize) -> usize {
@@ -85,10 +94,11 @@ mod tests {
     fn nothing_overlaps_and_slots_start_on_cache_lines() {
         let geometry = Geometry { len: 1_001, root_slots: 3, scratch_slots: 2 };
         let layout = Layout::new(WorldSize(5), geometry).expect("small");
-        let mut spans = vec![(0, HEADER_WORDS * 8), (ABORT_BELL, 4)];
+        let mut spans = vec![(0, HEADER_WORDS * 8), (ABORT_BELL, 4), (WORK, WORK_BYTES)];
         for rank in 0..5 {
             spans.push((layout.control(rank), CONTROL));
-            spans.extend((0..3).map(|root| (layout.trailer(rank, root), TRAILER)));
+            let trailer = |turn, root| (layout.trailer(turn, rank, root), TRAILER);
+            spans.extend((0..TURNS).flat_map(|turn| (0..3).map(move |root| trailer(turn, root))));
             spans.extend((0..5).map(|slot| (layout.slot(rank, slot), 1_001 * 4)));
         }
         spans.sort_unstable();

@@ -4,7 +4,8 @@
 //! given out as addresses; who may read or write them when is the barrier's affair.
 
 use super::ShmError;
-use super::layout::{ABORT_BELL, ABORT_WORD, CONTROL, Layout};
+use super::layout::{ABORT_BELL, ABORT_WORD, CONTROL, Layout, WORK, WORK_BYTES};
+use super::wait::Bell;
 use dtrain_collective::Geometry;
 use dtrain_types::{Bytes, Generation, Rank, Trailer, WorldSize};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -21,10 +22,29 @@ pub(super) struct Control {
     pub arrived: AtomicU64,
     /// The greatest generation in which this rank was taken by a backend.
     pub claimed: AtomicU64,
-    /// Futex word: rises when somebody who sleeps here must look again.
-    pub bell: AtomicU32,
-    /// Not 0 when somebody may be asleep on `bell`.
-    pub sleepers: AtomicU32,
+    /// For those who wait for `arrived`.
+    pub bell: Bell,
+}
+
+/// The words by which ranks share the work of one collective; one block in an arena.
+#[repr(C)]
+pub(super) struct Work {
+    pub claims: Claimed,
+    pub done: Done,
+}
+
+/// How many pieces are claimed; its own pair of cache lines, because those who wait poll the other.
+#[repr(C, align(128))]
+pub(super) struct Claimed {
+    pub pieces: AtomicU64,
+}
+
+/// How many pieces are done.
+#[repr(C, align(128))]
+pub(super) struct Done {
+    pub pieces: AtomicU64,
+    /// For those who wait for the last of them.
+    pub bell: Bell,
 }
 
 /// Floats from which huge pages are asked for: below, a page fault more or less does not matter.
@@ -95,30 +115,37 @@ impl Mapping {
         unsafe { self.base.add(ABORT_BELL).cast::<AtomicU32>().as_ref() }
     }
 
-    fn trailer(&self, rank: usize, root: usize) -> &[AtomicU64; 8] {
+    /// The words of shared work.
+    pub(super) fn work(&self) -> &Work {
+        const { assert!(size_of::<Work>() == WORK_BYTES && WORK.is_multiple_of(align_of::<Work>())) };
+        // SAFETY: as `aborted`; the words stand in cache lines of their own, still in the first page.
+        unsafe { self.base.add(WORK).cast::<Work>().as_ref() }
+    }
+
+    fn trailer(&self, turn: usize, rank: usize, root: usize) -> &[AtomicU64; 8] {
         // SAFETY: the layout keeps the trailer inside the mapping and on a multiple of 64 bytes; atomics as above.
-        unsafe { self.base.add(self.layout.trailer(rank, root)).cast::<[AtomicU64; 8]>().as_ref() }
+        unsafe { self.base.add(self.layout.trailer(turn, rank, root)).cast::<[AtomicU64; 8]>().as_ref() }
     }
 
     /// What a rank is doing, packed, so that a peer that does something else is found out. It shares the cache line of
     /// the first trailer, because both are written before a barrier and read after it: polling never touches them.
-    pub(super) fn intent(&self, rank: usize) -> &AtomicU64 {
-        &self.trailer(rank, 0)[7]
+    pub(super) fn intent(&self, turn: usize, rank: usize) -> &AtomicU64 {
+        &self.trailer(turn, rank, 0)[7]
     }
 
     /// Lays out a trailer for the peers; a barrier makes it seen.
-    pub(super) fn put_trailer(&self, rank: usize, root: usize, trailer: &Trailer) {
+    pub(super) fn put_trailer(&self, turn: usize, rank: usize, root: usize, trailer: &Trailer) {
         let flags = u64::from(trailer.stop) << 32 | u64::from(trailer.non_finite);
         let Trailer { loss, weight, samples, predictions, correct, check, .. } = *trailer;
         let words = [loss.to_bits(), weight.to_bits(), samples, predictions, correct, check, flags];
-        for (cell, word) in self.trailer(rank, root).iter().zip(words) {
+        for (cell, word) in self.trailer(turn, rank, root).iter().zip(words) {
             cell.store(word, Ordering::Relaxed);
         }
     }
 
     /// Reads a trailer that a barrier made seen.
-    pub(super) fn get_trailer(&self, rank: usize, root: usize) -> Trailer {
-        let word = |i: usize| self.trailer(rank, root)[i].load(Ordering::Relaxed);
+    pub(super) fn get_trailer(&self, turn: usize, rank: usize, root: usize) -> Trailer {
+        let word = |i: usize| self.trailer(turn, rank, root)[i].load(Ordering::Relaxed);
         Trailer {
             loss: f64::from_bits(word(0)),
             weight: f64::from_bits(word(1)),

@@ -1,14 +1,16 @@
 //! All-reduce between the processes (and threads) of one host, through memory that all of them map.
 //!
 //! The gradient buffers of all ranks lie in one memfd, the *arena*. A collective is: barrier, each rank sums its chunk
-//! of everyone's roots and stores the sum into everyone's slot 0, barrier. One pass, no staging copy. Between two
-//! collectives a rank's slots are its own, and only then are they lent as slices; inside one they are touched through
+//! of everyone's roots and stores the sum into everyone's slot 0, barrier. One pass, no staging copy. Where ranks share
+//! cores nobody owns a chunk: whoever runs takes the next piece, and the second barrier is the count of pieces done. Between
+//! two collectives a rank's slots are its own, and only then are they lent as slices; inside one they are touched through
 //! raw pointers only, because another process may be writing there.
 //!
 //! It does not know who maps the arena, or how its descriptor got there.
 
 mod backend;
 mod barrier;
+mod claims;
 mod error;
 mod file;
 mod fused;
@@ -16,6 +18,10 @@ mod group;
 mod kernel;
 mod layout;
 mod mapping;
+#[cfg(test)]
+mod model;
+mod pieces;
+mod wait;
 mod watch;
 
 pub use backend::ShmBackend;

@@ -30,11 +30,12 @@ pub enum Halt {
     Nowhere,
     /// With its gradients half written, before the first barrier.
     Computing,
-    /// At the first barrier of a step: the others count on its chunk.
+    /// At the first barrier of a step. Where each rank has a core the others count on its chunk; where they share cores its
+    /// part is theirs already, and they need it no more before the next step.
     Started,
 }
 
-/// A generation as one line: number, rank, world, steps, halt.
+/// A generation as one line: number, rank, world, steps, halt, cores.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     generation: u64,
@@ -42,19 +43,20 @@ struct Form {
     world: u32,
     steps: u64,
     halt: Halt,
+    cores: usize,
 }
 
 impl Form {
     fn line(self) -> String {
-        let Self { generation, rank, world, steps, halt } = self;
-        format!("{generation} {rank} {world} {steps} {}", halt as u64)
+        let Self { generation, rank, world, steps, halt, cores } = self;
+        format!("{generation} {rank} {world} {steps} {} {cores}", halt as u64)
     }
 
     fn parse(line: &str) -> Self {
         let words: Vec<u64> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
         let halt = [Halt::Nowhere, Halt::Computing, Halt::Started][words[4] as usize];
         let (rank, world) = (words[1] as usize, words[2] as u32);
-        Self { generation: words[0], rank, world, steps: words[3], halt }
+        Self { generation: words[0], rank, world, steps: words[3], halt, cores: words[5] as usize }
     }
 }
 
@@ -147,7 +149,7 @@ fn be_a_member() {
         let ranges = cut_evenly(COUNTS[0], form.world);
         let member = membership(form.generation, form.rank, &ranges);
         let backend = ShmBackend::new(mapping.clone(), member, Mode::Exact, &COUNTS);
-        let mut backend = backend.expect("a place in the arena");
+        let mut backend = backend.expect("a place in the arena").with_cores(form.cores);
         report(live(&mut backend, ranges[form.rank], form.steps, form.halt, &want));
     }
 }
@@ -203,10 +205,14 @@ impl Drop for Member {
 }
 
 /// Has every member form a generation, in the order of the list.
-fn form_all(members: &mut [Member], generation: u64, steps: u64, halt: impl Fn(usize) -> Halt) {
+fn form_all(
+    members: &mut [Member],
+    (generation, steps, cores): (u64, u64, usize),
+    halt: impl Fn(usize) -> Halt,
+) {
     let world = members.len() as u32;
     for (rank, member) in members.iter_mut().enumerate() {
-        member.tell(&Form { generation, rank, world, steps, halt: halt(rank) }.line());
+        member.tell(&Form { generation, rank, world, steps, halt: halt(rank), cores }.line());
     }
 }
 
@@ -222,14 +228,12 @@ fn survivors_of_a_kill_at_any_moment_form_the_next_generation_in_the_same_arena(
         let draw = |what: u32| key.bits(round as u32 * 8 + what);
         let victim = draw(0) as usize % members.len();
         let moment = [Halt::Nowhere, Halt::Started, Halt::Nowhere, Halt::Computing][round as usize % 4];
-        form_all(
-            &mut members,
-            generation,
-            u64::MAX,
-            |rank| {
-                if rank == victim { moment } else { Halt::Nowhere }
-            },
-        );
+        // Generations that share cores and such that do not follow one another in one arena, in every order.
+        let shares = draw(4) % 2 == 1;
+        let cores = |shares| if shares { 1 } else { WORLD as usize };
+        form_all(&mut members, (generation, u64::MAX, cores(shares)), |rank| {
+            if rank == victim { moment } else { Halt::Nowhere }
+        });
         for member in &mut members {
             member.hear("under way");
         }
@@ -246,12 +250,16 @@ fn survivors_of_a_kill_at_any_moment_form_the_next_generation_in_the_same_arena(
             members.iter_mut().map(|member| member.hear("aborted").expect("a count")).collect();
         let (least, most) = (applied.iter().min(), applied.iter().max());
         assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "lockstep: {applied:?}");
-        if moment != Halt::Nowhere {
-            assert_eq!(applied, [3, 3, 3], "round {round}: the victim never put in its part of step 3");
+        match moment {
+            Halt::Nowhere => {}
+            Halt::Started if shares => {
+                assert_eq!(applied, [4, 4, 4], "round {round}: the victim put in its part of step 3")
+            }
+            _ => assert_eq!(applied, [3, 3, 3], "round {round}: the victim never put in its part of step 3"),
         }
         // The survivors get other ranks than before, and the aborter of the generation before comes once more, late.
         members.rotate_left(draw(2) as usize % 3);
-        form_all(&mut members, generation + 1, 20, |_| Halt::Nowhere);
+        form_all(&mut members, (generation + 1, 20, cores(draw(5) % 2 == 1)), |_| Halt::Nowhere);
         watcher.abort("late");
         for member in &mut members {
             assert_eq!(member.hear("done"), Some(20), "round {round}");

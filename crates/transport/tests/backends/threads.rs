@@ -6,7 +6,26 @@ use dtrain_transport::shm::Isa;
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{MicroRange, Wire, WorldSize, cut_evenly};
 
-/// One backend for each rank, in shared memory that all of them map once.
+/// One backend for each rank, in shared memory that all of them map once; `cores` says what each knows of the machine.
+fn shm_on(
+    cores: impl Fn(usize) -> usize,
+    wire: Wire,
+    (ranges, counts, len, mode): (&[MicroRange], &[u32], usize, Mode),
+) -> Vec<Box<dyn Backend>> {
+    let geometry = Geometry::plan(len, ranges, counts, mode);
+    let file = ArenaFile::create(WorldSize(ranges.len() as u32), geometry).expect("a memfd");
+    let mapping = file.map().expect("a mapping");
+    let isas = [Isa::Baseline, Isa::detect()];
+    let backend = |rank: usize| {
+        let backend = ShmBackend::new(mapping.clone(), membership(1, rank, ranges), mode, counts);
+        // Ranks with different instruction sets must agree on the bits.
+        let backend = backend.expect("a good arena").with_isa(isas[rank % 2]);
+        Box::new(backend.with_cores(cores(rank)).with_wire(wire)) as Box<dyn Backend>
+    };
+    (0..ranges.len()).map(backend).collect()
+}
+
+/// Ranks that share cores, and so the work of sums.
 pub fn shm(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
     shm_in(Wire::F32, ranges, counts, len, mode)
 }
@@ -19,16 +38,18 @@ pub fn shm_in(
     len: usize,
     mode: Mode,
 ) -> Vec<Box<dyn Backend>> {
-    let geometry = Geometry::plan(len, ranges, counts, mode);
-    let file = ArenaFile::create(WorldSize(ranges.len() as u32), geometry).expect("a memfd");
-    let mapping = file.map().expect("a mapping");
-    let isas = [Isa::Baseline, Isa::detect()];
-    let backend = |rank: usize| {
-        let backend = ShmBackend::new(mapping.clone(), membership(1, rank, ranges), mode, counts);
-        // Ranks with different instruction sets must agree on the bits.
-        Box::new(backend.expect("a good arena").with_isa(isas[rank % 2]).with_wire(wire)) as Box<dyn Backend>
-    };
-    (0..ranges.len()).map(backend).collect()
+    shm_on(|_| 1, wire, (ranges, counts, len, mode))
+}
+
+/// Ranks with a core each, as they believe: each adds up its own chunk.
+fn roomy(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+    shm_on(|_| ranges.len(), Wire::F32, (ranges, counts, len, mode))
+}
+
+/// Ranks that count cores differently: one of them finds too few, and all share the work.
+fn at_odds(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+    let cores = |rank| if rank + 1 == ranges.len() { 1 } else { ranges.len() };
+    shm_on(cores, Wire::F32, (ranges, counts, len, mode))
 }
 
 /// One backend for each rank, over queues, with short segments so that they get full.
@@ -58,6 +79,8 @@ pub fn host_in(
 #[test]
 fn exact_steps_have_the_bits_of_the_plain_tree_on_every_backend() {
     conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS, &shm);
+    conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS[..5], &roomy);
+    conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS[..5], &at_odds);
     conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS, &host);
 }
 
@@ -74,6 +97,11 @@ fn ring_steps_have_the_same_bits_in_shared_memory_and_over_frames() {
                 let over_frames = run(host(&ranges, &COUNTS, len, Mode::Ring));
                 let shared = run(shm(&ranges, &COUNTS, len, Mode::Ring));
                 assert!(over_frames == shared, "world {world}, {len} floats, {ranges:?}");
+                // Ranks that believe to have a core each are slow where they have not: not the large worlds.
+                if world <= 5 {
+                    let owned = run(roomy(&ranges, &COUNTS, len, Mode::Ring));
+                    assert!(owned == shared, "world {world}, {len} floats, {ranges:?}, a core for each");
+                }
                 assert!(shared.iter().all(|rank| *rank == shared[0]), "ranks differ");
             }
         }
@@ -97,12 +125,16 @@ fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum() {
     conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Mode::Exact, &shm);
     conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Mode::Exact, &host);
     conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Mode::Ring, &shm);
+    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS[..5], Mode::Exact, &roomy);
 }
 
 #[test]
 fn many_steps_in_a_row_stay_right_while_ranks_overtake_one_another() {
     for mode in [Mode::Exact, Mode::Ring] {
         conformance::many_steps_in_a_row_stay_right(3, 200, mode, &shm);
+        conformance::many_steps_in_a_row_stay_right(3, 200, mode, &roomy);
+        // More pieces than ranks.
+        conformance::many_steps_in_a_row_stay_right(3, 100_003, mode, &shm);
         conformance::many_steps_in_a_row_stay_right(3, 200, mode, &host);
     }
 }
