@@ -103,8 +103,10 @@ pub fn live(
             Ok(trailer) => assert_eq!(trailer, reference_trailer(COUNTS[which]), "step {step}, {range:?}"),
         }
         assert!(bits(backend.arena().lease(0)) == want[which], "step {step} has other bits, {range:?}");
-        if step == 2 {
-            say("under way");
+        match step {
+            2 => say("under way"),
+            3 => say("beyond the halt"),
+            _ => {}
         }
     }
     (steps, Ok(()))
@@ -244,6 +246,10 @@ fn survivors_of_a_kill_at_any_moment_form_the_next_generation_in_the_same_arena(
         }
         members[victim].kill();
         members.remove(victim);
+        if shares && moment == Halt::Started {
+            // Its part is all they need of it, so they end the step without it.
+            members.iter_mut().for_each(|member| assert_eq!(member.hear("beyond the halt"), None));
+        }
         let watcher = ShmBackend::watcher(mapping.clone(), Generation(generation));
         watcher.abort("a rank was killed");
         let applied: Vec<u64> =
