@@ -27,6 +27,8 @@ pub(crate) struct Direct {
     parts: Parts,
     /// What is added, in a reduction.
     plan: Option<Arc<CountPlan>>,
+    /// What the floats of this collective are rounded to: what only moves stays as it is.
+    wire: Wire,
     /// Whether this rank takes the parts of the others in round 1.
     takes: bool,
     /// To whom this rank sends its part in round 1, beginning with its right neighbour.
@@ -76,6 +78,7 @@ impl Direct {
             seat,
             parts: Parts::new(seat.world, seat.segment),
             plan: None,
+            wire: Wire::F32,
             takes: false,
             audience: Vec::new(),
             staging: Vec::new(),
@@ -123,18 +126,8 @@ impl Direct {
         self.ready.reserve(most_segments);
     }
 
-    /// Rounds every sum of later collectives.
-    pub fn set_wire(&mut self, wire: Wire) {
-        self.seat.wire = wire;
-    }
-
-    /// What the floats of this collective are rounded to: what only moves stays as it is.
-    pub fn wire(&self) -> Wire {
-        if self.plan.is_some() { self.seat.wire } else { Wire::F32 }
-    }
-
-    /// Takes up a reduction; only an all-reduce has a second round.
-    pub fn begin_sum(&mut self, op: &Op<'_>, plan: Arc<CountPlan>, arena: &mut impl Slots) {
+    /// Takes up a reduction, whose sums are rounded; only an all-reduce has a second round.
+    pub fn begin_sum(&mut self, op: &Op<'_>, wire: Wire, plan: Arc<CountPlan>, arena: &mut impl Slots) {
         let (rank, world, len) = (self.seat.rank, self.seat.world, arena.geometry().len);
         let gathers = matches!(op, Op::AllReduce { .. });
         let chunks = Chunks::even(len, world);
@@ -153,7 +146,7 @@ impl Direct {
         self.missing.resize(own_segments, plan.leaf_count() - own.len());
         self.missing[0] += spares;
         self.unsummed = own_segments;
-        self.plan = Some(plan);
+        (self.plan, self.wire) = (Some(plan), wire);
         self.settle();
         // Only where all other ranks are spares, or there are none, is a segment complete from the start.
         for segment in (0..own_segments).filter(|segment| *segment > 0 || spares == 0) {
@@ -165,7 +158,7 @@ impl Direct {
 
     /// Takes up a collective that moves floats: what each rank gives of slot 0, and who takes it.
     pub fn begin_moves(&mut self, moves: impl Fn(usize) -> Moves) {
-        self.plan = None;
+        (self.plan, self.wire) = (None, Wire::F32);
         self.assign(moves);
         self.cursor = Cursor { segment: self.longest, step: 1, part: 0 };
         self.unsummed = 0;
@@ -225,7 +218,7 @@ impl Direct {
             let tag = Tag { round: GATHER, part: 0, segment: segment as u32, ..tag };
             let payload = arena.read(0, self.parts.segment(rank, segment));
             let to = Rank(self.audience[self.ready_step] as u32);
-            return Some(Outgoing { to, header: Header { tag, wire: self.wire(), trailer: None }, payload });
+            return Some(Outgoing { to, header: Header { tag, wire: self.wire, trailer: None }, payload });
         }
         let Cursor { segment, step, part } = self.cursor;
         let plan = self.plan.as_ref().filter(|_| segment < self.longest)?;
@@ -237,7 +230,7 @@ impl Direct {
             true => &[],
             false => arena.read(part, self.parts.segment(owner, segment)),
         };
-        Some(Outgoing { to: Rank(owner as u32), header: Header { tag, wire: self.wire(), trailer }, payload })
+        Some(Outgoing { to: Rank(owner as u32), header: Header { tag, wire: self.wire, trailer }, payload })
     }
 
     /// Notes that the frame of the last `poll_send` is on its way.
@@ -345,7 +338,7 @@ impl Direct {
                     &self.staging[at..at + n]
                 }
             };
-            sum_block(plan.data_order(), self.seat.wire, n, &mut self.stack, leaf);
+            sum_block(plan.data_order(), self.wire, n, &mut self.stack, leaf);
             arena.write(0, start..start + n).copy_from_slice(&self.stack[..n]);
         }
         self.unsummed -= 1;

@@ -20,8 +20,6 @@ pub(crate) struct Seat {
     pub world: usize,
     /// Floats in a segment.
     pub segment: usize,
-    /// What every sum is rounded to.
-    pub wire: Wire,
 }
 
 /// The error for a frame that no schedule contains.
@@ -72,7 +70,7 @@ impl<A: Slots> RankMachine<A> {
     ) -> Result<Self, CollectiveError> {
         membership.check()?;
         let (rank, world) = (membership.rank.index(), membership.ranges.len());
-        let seat = Seat { rank, world, segment, wire: Wire::F32 };
+        let seat = Seat { rank, world, segment };
         let plans = Plans::new(membership, mode);
         let mut machine = Self {
             arena,
@@ -98,8 +96,6 @@ impl<A: Slots> RankMachine<A> {
     pub fn set_wire(&mut self, wire: Wire) {
         assert_eq!(self.current, None, "a collective is in progress");
         self.wire = wire;
-        self.direct.set_wire(wire);
-        self.ring.set_wire(wire);
     }
 
     /// What the floats of a collective are rounded to: those of one that adds nothing stay as they are.
@@ -169,8 +165,8 @@ impl<A: Slots> RankMachine<A> {
         let own = plan.leaves_of(self.plans.membership().rank.index()).len();
         assert_eq!(trailers.len(), own, "a step of {count} micro-batches needs a trailer for each own root");
         match self.runs_ring(op.kind()) {
-            true => self.ring.begin(trailers, plan),
-            false => self.direct.begin_sum(op, plan, &mut self.arena),
+            true => self.ring.begin(trailers, self.wire, plan),
+            false => self.direct.begin_sum(op, self.wire, plan, &mut self.arena),
         }
     }
 

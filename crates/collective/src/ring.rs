@@ -19,6 +19,8 @@ pub(crate) struct Ring {
     seat: Seat,
     chunks: Chunks,
     plan: Option<Arc<CountPlan>>,
+    /// What the sums of this collective are rounded to.
+    wire: Wire,
     /// By leaf.
     trailers: Vec<Trailer>,
     trailer_stack: Vec<Trailer>,
@@ -36,6 +38,7 @@ impl Ring {
             seat,
             chunks: Chunks::even(0, seat.world),
             plan: None,
+            wire: Wire::F32,
             trailers: Vec::new(),
             trailer_stack: Vec::new(),
             seen: Vec::new(),
@@ -62,13 +65,9 @@ impl Ring {
         self.queue.reserve(self.hops() * self.longest);
     }
 
-    /// Rounds every sum of later collectives.
-    pub fn set_wire(&mut self, wire: Wire) {
-        self.seat.wire = wire;
-    }
-
-    /// Takes up an all-reduce.
-    pub fn begin(&mut self, trailers: &[Trailer], plan: Arc<CountPlan>) {
+    /// Takes up an all-reduce, whose sums are rounded.
+    pub fn begin(&mut self, trailers: &[Trailer], wire: Wire, plan: Arc<CountPlan>) {
+        self.wire = wire;
         self.trailers.clear();
         self.trailers.resize(plan.leaf_count(), Trailer::EMPTY);
         self.trailers[plan.leaves_of(self.seat.rank)].copy_from_slice(trailers);
@@ -141,7 +140,7 @@ impl Ring {
         let trailer = due.map(|origin| self.trailers[plan.leaves_of(origin).start]);
         let tag = Tag { round: hop as u32, part: 0, segment: segment as u32, ..tag };
         let to = Rank(((rank + 1) % self.seat.world) as u32);
-        Some(Outgoing { to, header: Header { tag, wire: self.seat.wire, trailer }, payload })
+        Some(Outgoing { to, header: Header { tag, wire: self.wire, trailer }, payload })
     }
 
     /// Notes that the frame of the last `poll_send` is on its way.
@@ -182,7 +181,7 @@ impl Ring {
         }
         let slot = arena.write(0, range);
         match (floats, self.is_summing(hop) && self.contributes(rank)) {
-            (true, true) => add_to(self.seat.wire, slot, frame.payload),
+            (true, true) => add_to(self.wire, slot, frame.payload),
             (true, false) => slot.copy_from_slice(frame.payload),
             (false, _) => {}
         }

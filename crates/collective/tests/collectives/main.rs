@@ -5,4 +5,5 @@ mod halves;
 mod matrix;
 mod network;
 mod plain;
+mod ring_sum;
 mod rounding;

@@ -2,6 +2,7 @@
 
 use crate::network::Network;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
+use crate::ring_sum::around_the_ring;
 use dtrain_collective::{Arena, Chunks, Mode, Op, OpKind, RankMachine, Sequence};
 use dtrain_types::{MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::collections::BTreeSet;
@@ -54,19 +55,6 @@ fn an_exact_all_reduce_gives_every_rank_the_bits_of_the_plain_tree() {
     }
 }
 
-/// The sum around the ring, written as its definition, from what each rank had in slot 0.
-fn around_the_ring(own: &[Option<Vec<f32>>], len: usize) -> Vec<u32> {
-    let world = own.len();
-    let mut sum = vec![0u32; len];
-    for owner in 0..world {
-        for i in Chunks::even(len, world).chunk(owner) {
-            let path = (1..=world).filter_map(|step| own[(owner + step) % world].as_ref().map(|own| own[i]));
-            sum[i] = path.reduce(|a, b| a + b).expect("somebody contributes").to_bits();
-        }
-    }
-    sum
-}
-
 #[test]
 fn a_ring_all_reduce_gives_every_rank_the_bits_of_the_ring_order() {
     for world in WORLDS {
@@ -84,7 +72,7 @@ fn a_ring_all_reduce_gives_every_rank_the_bits_of_the_ring_order() {
                             own.push((!mine.is_empty()).then(|| machine.arena().slot(0).to_vec()));
                             trailers.extend_from_slice(&mine);
                         }
-                        let want = around_the_ring(&own, len);
+                        let want = around_the_ring(&own, len, |a, b| a + b);
                         let trailer =
                             trailers.iter().copied().reduce(|a, b| a.merge(&b)).expect("not all are spares");
                         (0..world as usize).for_each(|rank| network.start_step(rank, seq, count));

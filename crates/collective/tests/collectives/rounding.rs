@@ -4,7 +4,8 @@
 use crate::halves::{node, reference, rounded};
 use crate::network::Network;
 use crate::plain::{bits, compute_rounded, reference as unrounded, reference_trailer, tree};
-use dtrain_collective::{Arena, Chunks, CollectiveError, Mode, Op, OpKind, RankMachine, Sequence};
+use crate::ring_sum::around_the_ring;
+use dtrain_collective::{Arena, CollectiveError, Mode, Op, OpKind, RankMachine, Sequence};
 use dtrain_types::{MicroRange, Wire, cut_evenly};
 use proptest::prelude::*;
 
@@ -98,19 +99,6 @@ fn a_rank_that_does_not_round_its_own_nodes_gives_other_bits() {
     }
 }
 
-/// The rounded sum around the ring, written as its definition, from what each rank had in slot 0.
-fn around_the_ring(own: &[Option<Vec<f32>>], len: usize) -> Vec<u32> {
-    let world = own.len();
-    let mut sum = vec![0u32; len];
-    for owner in 0..world {
-        for i in Chunks::even(len, world).chunk(owner) {
-            let path = (1..=world).filter_map(|step| own[(owner + step) % world].as_ref().map(|own| own[i]));
-            sum[i] = path.reduce(|a, b| rounded(a + b)).expect("somebody contributes").to_bits();
-        }
-    }
-    sum
-}
-
 #[test]
 fn around_the_ring_every_partial_sum_is_rounded() {
     for world in [1, 2, 3, 5, 9] {
@@ -123,7 +111,7 @@ fn around_the_ring_every_partial_sum_is_rounded() {
                 let mine = compute_rounded(machine.arena(), range, count, Mode::Ring, rounded);
                 own.push((!mine.is_empty()).then(|| machine.arena().slot(0).to_vec()));
             }
-            let want = around_the_ring(&own, len);
+            let want = around_the_ring(&own, len, |a, b| rounded(a + b));
             (0..world as usize).for_each(|rank| network.start_step(rank, Sequence(1), count));
             network.settle().expect("a sound run");
             for machine in &mut network.machines {
