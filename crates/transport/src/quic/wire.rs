@@ -18,7 +18,7 @@ use std::ops::Deref;
 /// The first bytes on a stream of a mesh.
 const MAGIC: [u8; 8] = *b"DTRNMESH";
 /// The version of hellos and frames.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes of a hello.
 pub(super) const HELLO_BYTES: usize = 32;
 /// Bytes before the trailer or the floats.

@@ -134,18 +134,20 @@ proptest! {
     }
 }
 
+/// Of a first frame.
+const FIRST: Tag = Tag {
+    generation: GENERATION,
+    sequence: Sequence(1),
+    op: OpKind::AllReduce,
+    operand: 1,
+    round: 0,
+    part: 0,
+    segment: 0,
+};
+
 #[test]
 fn a_frame_of_four_gigabytes_is_refused_by_its_header_alone() {
-    let tag = Tag {
-        generation: GENERATION,
-        sequence: Sequence(1),
-        op: OpKind::AllReduce,
-        operand: 1,
-        round: 0,
-        part: 0,
-        segment: 0,
-    };
-    let good = encode(&[(Header { tag, wire: Wire::F32, trailer: None }, Vec::new())]);
+    let good = encode(&[(Header { tag: FIRST, wire: Wire::F32, trailer: None }, Vec::new())]);
     let with = |at: usize, new: &[u8]| {
         let mut bytes = good.clone();
         bytes[at..at + new.len()].copy_from_slice(new);
@@ -167,19 +169,10 @@ fn a_frame_of_four_gigabytes_is_refused_by_its_header_alone() {
 
 #[test]
 fn rounded_floats_have_two_bytes_each() {
-    let tag = Tag {
-        generation: GENERATION,
-        sequence: Sequence(1),
-        op: OpKind::AllReduce,
-        operand: 1,
-        round: 0,
-        part: 0,
-        segment: 0,
-    };
     let mut floats: Vec<f32> = (0..1_000).map(|i| (i as f32 - 500.0) * 0.37).collect();
     Wire::Bf16.round(&mut floats);
     for trailer in [None, Some(Trailer::EMPTY)] {
-        let length = |wire| encode(&[(Header { tag, wire, trailer }, floats.clone())]).len();
+        let length = |wire| encode(&[(Header { tag: FIRST, wire, trailer }, floats.clone())]).len();
         assert_eq!(length(Wire::F32) - length(Wire::Bf16), 2 * floats.len());
     }
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// A hello as its layout is written down, from index 0 to index 1 of two.
 fn hello(generation: u64) -> Vec<u8> {
     let mut bytes = b"DTRNMESH".to_vec();
-    bytes.extend([1, 0, 0, 0]);
+    // Version 2, and two bytes that nothing uses.
+    bytes.extend([2, 0, 0, 0]);
     bytes.extend([0u32, 1, 2].into_iter().flat_map(u32::to_le_bytes));
     bytes.extend(generation.to_le_bytes());
     bytes
