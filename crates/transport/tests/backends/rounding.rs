@@ -37,8 +37,8 @@ fn rounded_sums_have_the_bits_of_the_rounded_tree_in_shared_memory_over_queues_a
                 let want: Vec<_> =
                     COUNTS.map(|count| (reference(len, count), reference_trailer(count))).to_vec();
                 let mut all = vec![
-                    shm_in(Wire::Bf16, &ranges, &COUNTS, len, Mode::Exact),
-                    host_in(Wire::Bf16, &ranges, &COUNTS, len, Mode::Exact),
+                    shm_in(Wire::Bf16, (&ranges, &COUNTS, len, Mode::Exact)),
+                    host_in(Wire::Bf16, (&ranges, &COUNTS, len, Mode::Exact)),
                 ];
                 let (one, others) = (world / 2, world - world / 2);
                 let hosts = if one == 0 { vec![others] } else { vec![one, others] };
@@ -62,9 +62,9 @@ fn rounded_rings_have_the_same_bits_in_shared_memory_and_over_frames() {
         for ranges in cuts(COUNTS[0], world) {
             for len in LENGTHS {
                 let shared =
-                    all_steps(shm_in(Wire::Bf16, &ranges, &COUNTS, len, Mode::Ring), &ranges, Mode::Ring);
+                    all_steps(shm_in(Wire::Bf16, (&ranges, &COUNTS, len, Mode::Ring)), &ranges, Mode::Ring);
                 let frames =
-                    all_steps(host_in(Wire::Bf16, &ranges, &COUNTS, len, Mode::Ring), &ranges, Mode::Ring);
+                    all_steps(host_in(Wire::Bf16, (&ranges, &COUNTS, len, Mode::Ring)), &ranges, Mode::Ring);
                 assert!(shared == frames && shared.iter().all(|rank| *rank == shared[0]), "{world} {len}");
             }
         }
@@ -77,7 +77,7 @@ fn sums_that_nobody_rounds_have_other_bits_than_the_rounded_tree() {
     let want = reference(1_000, COUNTS[0]);
     for (wire, right) in [(Wire::Bf16, true), (Wire::F32, false)] {
         // The roots are rounded either way; what one of the two lacks is the rounding of the last node alone.
-        let backends = shm_in(wire, &ranges, &COUNTS, 1_000, Mode::Exact);
+        let backends = shm_in(wire, (&ranges, &COUNTS, 1_000, Mode::Exact));
         for got in all_steps(backends, &ranges, Mode::Exact) {
             assert_eq!(got[0].0 == want, right, "{wire:?}");
         }

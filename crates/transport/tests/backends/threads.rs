@@ -6,11 +6,14 @@ use dtrain_transport::shm::Isa;
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{MicroRange, Wire, WorldSize, cut_evenly};
 
+/// Ranges of the ranks, counts of micro-batches, floats, mode.
+type Case<'a> = (&'a [MicroRange], &'a [u32], usize, Mode);
+
 /// One backend for each rank, in shared memory that all of them map once; `cores` says what each knows of the machine.
 fn shm_on(
     cores: impl Fn(usize) -> usize,
     wire: Wire,
-    (ranges, counts, len, mode): (&[MicroRange], &[u32], usize, Mode),
+    (ranges, counts, len, mode): Case<'_>,
 ) -> Vec<Box<dyn Backend>> {
     let geometry = Geometry::plan(len, ranges, counts, mode);
     let file = ArenaFile::create(WorldSize(ranges.len() as u32), geometry).expect("a memfd");
@@ -27,17 +30,11 @@ fn shm_on(
 
 /// Ranks that share cores, and so the work of sums.
 pub fn shm(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
-    shm_in(Wire::F32, ranges, counts, len, mode)
+    shm_in(Wire::F32, (ranges, counts, len, mode))
 }
 
 /// The same, whose sums are rounded.
-pub fn shm_in(
-    wire: Wire,
-    ranges: &[MicroRange],
-    counts: &[u32],
-    len: usize,
-    mode: Mode,
-) -> Vec<Box<dyn Backend>> {
+pub fn shm_in(wire: Wire, (ranges, counts, len, mode): Case<'_>) -> Vec<Box<dyn Backend>> {
     shm_on(|_| 1, wire, (ranges, counts, len, mode))
 }
 
@@ -54,17 +51,11 @@ fn at_odds(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec
 
 /// One backend for each rank, over queues, with short segments so that they get full.
 pub fn host(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
-    host_in(Wire::F32, ranges, counts, len, mode)
+    host_in(Wire::F32, (ranges, counts, len, mode))
 }
 
 /// The same, whose sums are rounded.
-pub fn host_in(
-    wire: Wire,
-    ranges: &[MicroRange],
-    counts: &[u32],
-    len: usize,
-    mode: Mode,
-) -> Vec<Box<dyn Backend>> {
+pub fn host_in(wire: Wire, (ranges, counts, len, mode): Case<'_>) -> Vec<Box<dyn Backend>> {
     let geometry = Geometry::plan(len, ranges, counts, mode);
     let backend = |(rank, transport)| {
         let machine =
