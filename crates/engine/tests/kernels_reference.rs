@@ -2,7 +2,7 @@
 
 mod kernels_support;
 
-use dtrain_engine::cpu::{Cpu, CpuOptions};
+use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::*;
 use kernels_support::*;
 
@@ -525,11 +525,10 @@ fn norm_in_order(g: &[f32], scale: f32) -> f64 {
 #[test]
 fn the_norm_is_added_up_in_one_order_on_any_number_of_threads() {
     let g = numbers(3, 1_100_000);
-    for threads in [1, 2, 3] {
-        let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
+    for (device, cpu) in devices().into_iter().enumerate() {
         for len in [1, 4095, 4096, 4097, 4 * 4096, 30_000, 256 * 4096 + 5, g.len()] {
             let (found, wanted) = (cpu.sum_of_squares(&g[..len], 0.3), norm_in_order(&g[..len], 0.3));
-            assert_eq!(found.to_bits(), wanted.to_bits(), "{len} elements on {threads} threads");
+            assert_eq!(found.to_bits(), wanted.to_bits(), "{len} elements on device {device}");
         }
     }
 }

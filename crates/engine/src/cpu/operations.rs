@@ -4,7 +4,7 @@
 
 use super::pool::Cut;
 use super::{
-    CHUNK, Cpu, attention, conv, conv_lengths, elementwise, embedding, group, loss, norm, pool_areas, pooling,
+    Cpu, attention, conv, conv_lengths, elementwise, embedding, group, loss, norm, pool_areas, pooling,
 };
 use super::{product, same, update};
 use crate::device::{
@@ -575,10 +575,7 @@ impl Device for Cpu {
         for (what, len) in [("p", p.len()), ("m", m.len()), ("v", v.len())] {
             same(what, len, g.len());
         }
-        let cuts = [Cut::new(p, CHUNK), Cut::new(m, CHUNK), Cut::new(v, CHUNK)];
-        self.pool.run(g.len(), g.len().div_ceil(CHUNK), cuts, |task, [p, m, v], _| {
-            update::adamw(self.isa, o, &g[task * CHUNK..][..p.len()], p, m, v);
-        });
+        update::adamw(self.isa, &self.pool, o, g, [p, m, v]);
     }
 
     fn sgd(&self, o: &Sgd, g: &[f32], p: &mut [f32], m: &mut [f32]) {
@@ -587,10 +584,7 @@ impl Device for Cpu {
             return self.each(p, |at, p| update::plain(self.isa, o, &g[at], p));
         }
         same("m", m.len(), g.len());
-        let cuts = [Cut::new(p, CHUNK), Cut::new(m, CHUNK)];
-        self.pool.run(g.len(), g.len().div_ceil(CHUNK), cuts, |task, [p, m], _| {
-            update::momentum(self.isa, o, &g[task * CHUNK..][..p.len()], p, m);
-        });
+        update::momentum(self.isa, &self.pool, o, g, [p, m]);
     }
 
     fn blend(&self, momentum: f32, scale: f32, sums: &[f32], running: &mut [f32]) {

@@ -4,8 +4,9 @@
 //!
 //! This file does not know schedules or which parameters decay.
 
+use super::CHUNK;
 use super::isa::{Have, on_every_isa};
-use super::pool::Pool;
+use super::pool::{Cut, Pool};
 use crate::device::{AdamW, Sgd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,9 +67,20 @@ fn add_squares(lanes: &mut [f64; 8], scale: f32, g: &[f32]) {
     }
 }
 
+/// One AdamW update of parameters, first and second moments, on all threads.
+pub(super) fn adamw(isa: Have, pool: &Pool, o: &AdamW, g: &[f32], state: [&mut [f32]; 3]) {
+    pool.run(
+        g.len(),
+        g.len().div_ceil(CHUNK),
+        state.map(|all| Cut::new(all, CHUNK)),
+        |task, [p, m, v], _| {
+            adamw_of_part(isa, o, &g[task * CHUNK..][..p.len()], p, m, v);
+        },
+    );
+}
+
 on_every_isa! {
-    /// One AdamW update.
-    pub(super) fn adamw(o: &AdamW, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
+    fn adamw_of_part(o: &AdamW, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
         let (rest1, rest2) = (1.0 - o.beta1, 1.0 - o.beta2);
         for (((p, m), v), &g) in p.iter_mut().zip(m).zip(v).zip(g) {
             let g = g * o.scale;
@@ -80,9 +92,15 @@ on_every_isa! {
     }
 }
 
+/// One SGD update of parameters and momentum, on all threads.
+pub(super) fn momentum(isa: Have, pool: &Pool, o: &Sgd, g: &[f32], state: [&mut [f32]; 2]) {
+    pool.run(g.len(), g.len().div_ceil(CHUNK), state.map(|all| Cut::new(all, CHUNK)), |task, [p, m], _| {
+        momentum_of_part(isa, o, &g[task * CHUNK..][..p.len()], p, m);
+    });
+}
+
 on_every_isa! {
-    /// One SGD update with momentum.
-    pub(super) fn momentum(o: &Sgd, g: &[f32], p: &mut [f32], m: &mut [f32]) {
+    fn momentum_of_part(o: &Sgd, g: &[f32], p: &mut [f32], m: &mut [f32]) {
         let kept = if o.first { 0.0 } else { o.momentum };
         for ((p, m), &g) in p.iter_mut().zip(m).zip(g) {
             let g = g * o.scale + o.weight_decay * *p;

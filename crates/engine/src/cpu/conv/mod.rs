@@ -16,7 +16,7 @@ mod weights;
 use super::isa::{Have, on_every_isa};
 use super::math::sum;
 use super::pool::{Cut, Pool, Workspace};
-use super::product::tile::{Form, MOST_ROWS, STRIP_ROW, Size};
+use super::product::tile::{MOST_ROWS, STRIP_ROW, Size};
 use super::product::{Panels, Starts, Strip, TERMS, Target, finish_row, strips};
 use crate::device::{Activation, Conv3d, Write};
 use grid::{Axes, Lines, Sweep, volume};
@@ -186,13 +186,7 @@ impl Work<'_> {
                 for (row, out) in rows.clone().zip(strip_room.chunks_mut(STRIP_ROW)) {
                     out[..block.len()].copy_from_slice(&w[row * terms..][block.clone()]);
                 }
-                let strip = Strip {
-                    form: Form::Strip,
-                    rows: rows.len(),
-                    k: block.len(),
-                    a: &strip_room[..],
-                    ahead: None,
-                };
+                let strip = Strip::of_rows(rows.len(), block.len(), strip_room);
                 let panels = Panels::Rows { data: &laid[cells.start..], starts: Starts::new(&starts[block]) };
                 let target = Target { c: kept.as_mut_ptr(), row: columns, column: 1, write };
                 // SAFETY: `kept` has room for as many rows of columns as a strip has.

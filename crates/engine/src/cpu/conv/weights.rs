@@ -10,7 +10,7 @@
 use super::grid::{Grid, Lines, Sweep, copy_run, volume};
 use crate::cpu::isa::{Have, on_every_isa};
 use crate::cpu::pool::{Pool, Workspace};
-use crate::cpu::product::tile::{Form, K_BLOCK, MOST_ROWS, STRIP_ROW, Size};
+use crate::cpu::product::tile::{K_BLOCK, MOST_ROWS, STRIP_ROW, Size};
 use crate::cpu::product::{Panels, Strip, TERMS, Target, strips, transpose::transpose};
 use crate::device::{Conv3d, Write};
 use std::ops::Range;
@@ -114,13 +114,7 @@ impl Patches {
                     for (start, out) in starts.iter().zip(strip_room.chunks_mut(STRIP_ROW)) {
                         self.patches(isa, &room[*start..], part.clone(), &mut out[..part.len()]);
                     }
-                    let strip = Strip {
-                        form: Form::Strip,
-                        rows: starts.len(),
-                        k: part.len(),
-                        a: &strip_room[..],
-                        ahead: None,
-                    };
+                    let strip = Strip::of_rows(starts.len(), part.len(), strip_room);
                     let c = target.c.wrapping_add(strip_rows.start * target.row + outputs.start);
                     let b = Panels::Packed { data: panel, depth: part.len(), from: 0 };
                     // SAFETY: rows and columns of the caller.

@@ -96,7 +96,12 @@ pub(in crate::cpu) struct Strip<'a> {
     pub(in crate::cpu) ahead: Option<Ahead>,
 }
 
-impl Strip<'_> {
+impl<'a> Strip<'a> {
+    /// Rows that lie [`STRIP_ROW`] apart, and nothing to fetch meanwhile.
+    pub(in crate::cpu) fn of_rows(rows: usize, k: usize, a: &'a [f32]) -> Self {
+        Self { form: Form::Strip, rows, k, a, ahead: None }
+    }
+
     /// Writes `rows` x `n` elements of a target whose columns are neighbours.
     ///
     /// SAFETY: these elements are the caller's.
