@@ -52,9 +52,9 @@ pub struct ComputeParts {
     pub workers: usize,
     /// What is due after which step.
     pub schedule: Schedule,
-    /// How gradients are summed, and
+    /// How gradients are summed.
     pub mode: Mode,
-    /// what every node of the sum is rounded to.
+    /// What every node of the sum is rounded to.
     pub wire: Wire,
     /// The folder of the run.
     pub run_dir: PathBuf,

@@ -27,9 +27,9 @@ pub struct Sync {
     pub desk: NewsDesk,
     /// Length of a gradient buffer, and the numbers of micro-batches that a step can have.
     pub gradient: (usize, Vec<u32>),
-    /// How gradients are summed, and
+    /// How gradients are summed.
     pub mode: Mode,
-    /// what every node of the sum is rounded to.
+    /// What every node of the sum is rounded to.
     pub wire: Wire,
     /// Stops the backend of the generation in hand.
     pub aborter: Option<Aborter>,
