@@ -58,9 +58,8 @@ def main():
     rows = [line(work, ranks, pairs_of(args, work, ranks)) for ranks in args.ranks for work in args.work]
     print(measure.versions(args))
     print(f"{args.pairs} pairs of {args.seconds} s, {args.threads} thread(s) a rank; median [least-most]\n")
-    print("| work | ranks | dtrain samples/s | PyTorch samples/s | ratio of a pair | dtrain MiB | PyTorch MiB | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
-    print("\n".join(rows))
+    names = "work, ranks, dtrain samples/s, PyTorch samples/s, ratio of a pair, dtrain MiB, PyTorch MiB, ratio"
+    measure.table(names.split(", "), rows)
 
 
 if __name__ == "__main__":

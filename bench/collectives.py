@@ -143,9 +143,8 @@ def main():
         args.python = args.python if machine.gloo else None
     print(measure.versions(args, mpi))
     print(f"{args.pairs} rounds; load average {before:.1f} before, {os.getloadavg()[0]:.1f} after; median [least-most]\n")
-    print("| ranks | size | dtrain us | bus GB/s | of memory | Open MPI us | x | gloo us | x | ring: speed of exact |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    print("\n".join(rows))
+    names = "ranks, size, dtrain us, bus GB/s, of memory, Open MPI us, x, gloo us, x, ring: speed of exact"
+    measure.table(names.split(", "), rows)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,13 @@ def row(cells):
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
+def table(head, rows):
+    """Prints a Markdown table; its head is a row of names."""
+    print(row(head))
+    print("|" + "---|" * len(head))
+    print("\n".join(rows))
+
+
 def cpu():
     with open("/proc/cpuinfo") as lines:
         names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -56,9 +56,8 @@ def main():
                 rows.append(row([*cells, spread((ours / theirs for ours, theirs in zip(of(0), of(1))), hundredths)]))
     print(measure.versions(args))
     print(f"{args.pairs} rounds of {args.seconds} s, one thread a rank; median [least-most]\n")
-    print("| work | ranks | M | dtrain samples/s | of M = 1 | PyTorch samples/s | of M = 1 | dtrain to PyTorch |")
-    print("|---|---|---|---|---|---|---|---|")
-    print("\n".join(rows))
+    names = "work, ranks, M, dtrain samples/s, of M = 1, PyTorch samples/s, of M = 1, dtrain to PyTorch"
+    measure.table(names.split(", "), rows)
 
 
 if __name__ == "__main__":

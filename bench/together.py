@@ -43,9 +43,8 @@ def main():
         rows.append(row([work, *shown, spread((together / alone for together, alone in pairs), hundredths)]))
     print(measure.versions(args))
     print(f"{args.pairs} pairs of {args.seconds} s; median [least-most]\n")
-    print(f"| work | {args.ranks} ranks, samples/s | {args.ranks} runs of one rank, sum | ratio of a pair |")
-    print("|---|---|---|---|")
-    print("\n".join(rows))
+    names = ["work", f"{args.ranks} ranks, samples/s", f"{args.ranks} runs of one rank, sum", "ratio of a pair"]
+    measure.table(names, rows)
 
 
 if __name__ == "__main__":
