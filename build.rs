@@ -4,6 +4,10 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=.git/HEAD");
     println!("cargo:rerun-if-changed=.git/logs/HEAD");
+    // A clean revision must not outlive the first edit, nor a dirty one the last.
+    for place in ["build.rs", "Cargo.toml", "Cargo.lock", "crates", "nccl-sys", "simulations"] {
+        println!("cargo:rerun-if-changed={place}");
+    }
     let revision = Command::new("git")
         .args(["describe", "--always", "--dirty", "--abbrev=12"])
         .output()
