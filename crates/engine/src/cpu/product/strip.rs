@@ -5,8 +5,9 @@
 //!
 //! This file does not know the loops around a strip.
 
+use super::Target;
 use super::tile::{self, Ahead, Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
-use super::{Target, transpose};
+use super::transpose::{Source, turn};
 use crate::cpu::isa::Have;
 use crate::device::Write;
 use std::ops::Range;
@@ -170,10 +171,8 @@ impl<'a> Strip<'a> {
     }
 }
 
-/// Rows of a buffer for sums: those of any tile, rounded up to whole blocks of a transposition.
-const KEPT_ROWS: usize = MOST_ROWS.next_multiple_of(8);
 /// Elements of a buffer for the sums of a tile, whose rows are [`MOST_COLUMNS`] apart.
-pub(super) const KEPT: usize = KEPT_ROWS * MOST_COLUMNS;
+pub(super) const KEPT: usize = MOST_ROWS * MOST_COLUMNS;
 
 /// Such a buffer on the stack.
 #[repr(align(64))]
@@ -184,7 +183,6 @@ struct Sums([f32; KEPT]);
 /// SAFETY: these elements are the caller's.
 pub(super) unsafe fn settle(isa: Have, kept: &[f32], rows: usize, columns: usize, target: Target) {
     let width = Size::of(isa).columns;
-    let mut turned = Sums([0.0; KEPT]);
     for (first, kept) in (0..columns).step_by(width).zip(kept.chunks_exact(KEPT)) {
         let columns = width.min(columns - first);
         let c = target.c.wrapping_add(first * target.column);
@@ -193,11 +191,10 @@ pub(super) unsafe fn settle(isa: Have, kept: &[f32], rows: usize, columns: usize
             unsafe { settle_runs(kept, MOST_COLUMNS, [rows, columns], c, target.row, target.write) };
             continue;
         }
-        assert!(target.row == 1, "a result without neighbours");
-        let whole = columns.next_multiple_of(8);
-        transpose::transpose(isa, kept, MOST_COLUMNS, KEPT_ROWS, whole, &mut turned.0, KEPT_ROWS);
-        // SAFETY: as above.
-        unsafe { settle_runs(&turned.0, KEPT_ROWS, [columns, rows], c, target.column, target.write) };
+        assert!(target.row == 1 && rows <= MOST_ROWS, "{rows} rows that lie {} apart", target.row);
+        let sums = Source { x: kept.as_ptr(), row: MOST_COLUMNS, rows, columns };
+        // SAFETY: as above; `kept` has all rows of a tile.
+        unsafe { turn(isa, sums, c, target.column, target.write) };
     }
 }
 

@@ -1,10 +1,25 @@
-//! Transposing: eight rows of eight at a time, in registers where the CPU can.
+//! Transposing: sixteen rows of sixteen at a time, or eight of eight, in registers where the CPU can.
+//!
+//! Rows of a source often lie a power of two apart, so that few of them fit into a set of the cache at once: a block as wide as a
+//! line reads each line once.
 //!
 //! This file does not know what is transposed.
 
-use crate::cpu::isa::Have;
-#[cfg(target_arch = "x86_64")]
-use crate::cpu::isa::Isa;
+use crate::cpu::isa::{Have, Isa};
+use crate::device::Write;
+
+/// A matrix to transpose: element `(r, c)` at `r * row + c`.
+#[derive(Clone, Copy)]
+pub(super) struct Source {
+    /// The first element.
+    pub(super) x: *const f32,
+    /// Elements from one row to the next.
+    pub(super) row: usize,
+    /// Rows.
+    pub(super) rows: usize,
+    /// Columns.
+    pub(super) columns: usize,
+}
 
 /// `out[c * out_row + r] = x[r * x_row + c]` for `r` below `rows` and `c` below `columns`.
 pub(in crate::cpu) fn transpose(
@@ -21,71 +36,205 @@ pub(in crate::cpu) fn transpose(
     }
     assert!((rows - 1) * x_row + columns <= x.len(), "{rows} rows {x_row} apart in {}", x.len());
     assert!((columns - 1) * out_row + rows <= out.len(), "{columns} rows {out_row} apart in {}", out.len());
-    // What is left goes element by element.
-    #[cfg(target_arch = "x86_64")]
-    let (whole_rows, whole_columns) = blocks(isa, x, x_row, [rows, columns], out, out_row);
-    #[cfg(not(target_arch = "x86_64"))]
-    let (whole_rows, whole_columns) = {
-        let _ = isa;
-        (0, 0)
-    };
-    for c in 0..columns {
-        let first = if c < whole_columns { whole_rows } else { 0 };
-        for r in first..rows {
-            out[c * out_row + r] = x[r * x_row + c];
-        }
-    }
+    let source = Source { x: x.as_ptr(), row: x_row, rows, columns };
+    // SAFETY: both matrices lie inside their slices.
+    unsafe { turn(isa, source, out.as_mut_ptr(), out_row, Write::Set) };
 }
 
-/// Transposes all whole blocks of eight by eight, and says how many rows and columns they cover.
-#[cfg(target_arch = "x86_64")]
-fn blocks(
-    isa: Have,
-    x: &[f32],
-    x_row: usize,
-    [rows, columns]: [usize; 2],
-    out: &mut [f32],
-    out_row: usize,
-) -> (usize, usize) {
-    if isa.isa() == Isa::Scalar {
-        return (0, 0);
-    }
-    let (rows, columns) = (rows / 8 * 8, columns / 8 * 8);
-    for c in (0..columns).step_by(8) {
-        for r in (0..rows).step_by(8) {
-            // SAFETY: the caller asserted that the matrices lie inside both slices, and the CPU has AVX2 since the
-            // instruction set is not scalar.
-            unsafe {
-                block(x.as_ptr().add(r * x_row + c), x_row, out.as_mut_ptr().add(c * out_row + r), out_row)
-            };
-        }
-    }
-    (rows, columns)
-}
-
-/// Transposes eight rows of eight.
+/// Sets what is at `out[c * out_row + r]` to element `(r, c)` of the source, or adds that to it.
 ///
-/// SAFETY: both blocks can be accessed, and the CPU has AVX2.
+/// SAFETY: the source can be read, and its elements' places behind `out` are the caller's.
+pub(super) unsafe fn turn(isa: Have, source: Source, out: *mut f32, out_row: usize, write: Write) {
+    let (side, block): (usize, Block) = match isa.isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => (16, wide::block),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => (8, narrow::block),
+        _ => (8, plain),
+    };
+    for c in (0..source.columns).step_by(side) {
+        for r in (0..source.rows).step_by(side) {
+            let part = Source {
+                x: source.x.wrapping_add(r * source.row + c),
+                rows: side.min(source.rows - r),
+                columns: side.min(source.columns - c),
+                ..source
+            };
+            // SAFETY: a part of the caller's matrices, and the CPU has been seen to have the instructions.
+            unsafe { block(part, out.wrapping_add(c * out_row + r), out_row, write) };
+        }
+    }
+}
+
+/// Transposes no more rows and columns than the block has.
+///
+/// SAFETY of a call: as for [`turn`], and the CPU has the instruction set.
+type Block = unsafe fn(Source, *mut f32, usize, Write);
+
+/// Element by element.
+///
+/// SAFETY: see [`Block`].
+unsafe fn plain(Source { x, row, rows, columns }: Source, out: *mut f32, out_row: usize, write: Write) {
+    for c in 0..columns {
+        for r in 0..rows {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let (x, to) = (*x.add(r * row + c), out.add(c * out_row + r));
+                *to = if write == Write::Add { *to + x } else { x };
+            }
+        }
+    }
+}
+
+/// Sixteen of sixteen.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn block(x: *const f32, x_row: usize, out: *mut f32, out_row: usize) {
+mod wide {
+    use super::{Source, Write};
     use std::arch::x86_64::*;
-    // SAFETY: the caller's promise.
-    unsafe {
-        // Rows r and r + 4 in the halves of one register, so that only shuffles inside halves are left.
-        let half = |r: usize, c: usize| -> __m256 {
-            let low = _mm256_castps128_ps256(_mm_loadu_ps(x.add(r * x_row + c)));
-            _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(x.add((r + 4) * x_row + c)))
-        };
-        for c in [0, 4] {
-            let (r0, r1, r2, r3) = (half(0, c), half(1, c), half(2, c), half(3, c));
-            let (a, b) = (_mm256_unpacklo_ps(r0, r1), _mm256_unpackhi_ps(r0, r1));
-            let (d, e) = (_mm256_unpacklo_ps(r2, r3), _mm256_unpackhi_ps(r2, r3));
-            let out = out.add(c * out_row);
-            _mm256_storeu_ps(out, _mm256_shuffle_ps::<0x44>(a, d));
-            _mm256_storeu_ps(out.add(out_row), _mm256_shuffle_ps::<0xee>(a, d));
-            _mm256_storeu_ps(out.add(2 * out_row), _mm256_shuffle_ps::<0x44>(b, e));
-            _mm256_storeu_ps(out.add(3 * out_row), _mm256_shuffle_ps::<0xee>(b, e));
+
+    /// SAFETY: see [`super::Block`].
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn block(source: Source, out: *mut f32, out_row: usize, write: Write) {
+        let Source { x, row, rows, columns } = source;
+        let first = |n: usize| -> __mmask16 { u16::MAX >> (16 - n) };
+        let mut lines = [_mm512_setzero_ps(); 16];
+        for (r, line) in lines.iter_mut().enumerate().take(rows) {
+            // SAFETY: the row's elements below `columns` alone are read.
+            *line = unsafe { _mm512_maskz_loadu_ps(first(columns), x.add(r * row)) };
+        }
+        for (c, line) in turned(lines).into_iter().enumerate().take(columns) {
+            let (to, mask) = (out.wrapping_add(c * out_row), first(rows));
+            // SAFETY: the column's elements below `rows` alone are touched.
+            unsafe {
+                let line = match write {
+                    Write::Set => line,
+                    Write::Add => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), line),
+                };
+                _mm512_mask_storeu_ps(to, mask, line);
+            }
+        }
+    }
+
+    /// Rows become columns.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn turned(x: [__m512; 16]) -> [__m512; 16] {
+        let zero = _mm512_setzero_ps();
+        // Pairs of rows, then rows four by four: quarter q of `fours[4 * i + j]` is column `4 * q + j` of rows `4 * i ..`.
+        let mut fours = [zero; 16];
+        for i in (0..16).step_by(4) {
+            let low = |a, b| _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+            let high = |a, b| _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+            let (a, b) = (low(x[i], x[i + 1]), low(x[i + 2], x[i + 3]));
+            let (c, d) = (high(x[i], x[i + 1]), high(x[i + 2], x[i + 3]));
+            fours[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            fours[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+            fours[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+            fours[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+        }
+        // Even and odd quarters of two, twice.
+        let mut out = [zero; 16];
+        for j in 0..4 {
+            let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
+            let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+            let (later_even, later_odd) =
+                (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+            out[j] = _mm512_shuffle_f32x4::<0x88>(even, later_even);
+            out[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, later_odd);
+            out[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, later_even);
+            out[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, later_odd);
+        }
+        out
+    }
+}
+
+/// Eight of eight.
+#[cfg(target_arch = "x86_64")]
+mod narrow {
+    use super::{Source, Write};
+    use std::arch::x86_64::*;
+
+    /// SAFETY: see [`super::Block`].
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn block(source: Source, out: *mut f32, out_row: usize, write: Write) {
+        let Source { x, row, rows, columns } = source;
+        let mut lines = [_mm256_setzero_ps(); 8];
+        for (r, line) in lines.iter_mut().enumerate().take(rows) {
+            // SAFETY: the row's elements below `columns` alone are read.
+            *line = unsafe { _mm256_maskload_ps(x.add(r * row), first(columns)) };
+        }
+        for (c, line) in turned(lines).into_iter().enumerate().take(columns) {
+            let (to, mask) = (out.wrapping_add(c * out_row), first(rows));
+            // SAFETY: the column's elements below `rows` alone are touched.
+            unsafe {
+                let line = match write {
+                    Write::Set => line,
+                    Write::Add => _mm256_add_ps(_mm256_maskload_ps(to, mask), line),
+                };
+                _mm256_maskstore_ps(to, mask, line);
+            }
+        }
+    }
+
+    /// The mask of the first `n` of eight.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn first(n: usize) -> __m256i {
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+    }
+
+    /// Rows become columns.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn turned(x: [__m256; 8]) -> [__m256; 8] {
+        let zero = _mm256_setzero_ps();
+        // Half h of `fours[4 * i + j]` is column `4 * h + j` of rows `4 * i ..`.
+        let mut fours = [zero; 8];
+        for i in [0, 4] {
+            let (a, b) = (_mm256_unpacklo_ps(x[i], x[i + 1]), _mm256_unpackhi_ps(x[i], x[i + 1]));
+            let (c, d) = (_mm256_unpacklo_ps(x[i + 2], x[i + 3]), _mm256_unpackhi_ps(x[i + 2], x[i + 3]));
+            fours[i] = _mm256_shuffle_ps::<0x44>(a, c);
+            fours[i + 1] = _mm256_shuffle_ps::<0xee>(a, c);
+            fours[i + 2] = _mm256_shuffle_ps::<0x44>(b, d);
+            fours[i + 3] = _mm256_shuffle_ps::<0xee>(b, d);
+        }
+        let mut out = [zero; 8];
+        for j in 0..4 {
+            out[j] = _mm256_permute2f128_ps::<0x20>(fours[j], fours[4 + j]);
+            out[4 + j] = _mm256_permute2f128_ps::<0x31>(fours[j], fours[4 + j]);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_turns_or_adds_each_element_and_touches_nothing_else() {
+        for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512].into_iter().filter_map(|isa| isa.check().ok()) {
+            for (rows, columns) in [(1, 1), (14, 32), (8, 7), (16, 16), (33, 17), (3, 50)] {
+                let (row, out_row) = (columns + 3, rows + 5);
+                let x: Vec<f32> = (0..(rows - 1) * row + columns).map(|i| i as f32).collect();
+                for write in [Write::Set, Write::Add] {
+                    let mut out = vec![0.5; columns * out_row];
+                    let source = Source { x: x.as_ptr(), row, rows, columns };
+                    // SAFETY: both matrices lie in their vectors.
+                    unsafe { turn(isa, source, out.as_mut_ptr(), out_row, write) };
+                    for (at, got) in out.iter().enumerate() {
+                        let (c, r) = (at / out_row, at % out_row);
+                        let new = if r < rows { x[r * row + c] } else { 0.5 };
+                        let kept = if r < rows && write == Write::Add { 0.5 } else { 0.0 };
+                        assert_eq!(
+                            *got,
+                            new + kept,
+                            "{:?} {write:?} {rows} x {columns}: ({r}, {c})",
+                            isa.isa()
+                        );
+                    }
+                }
+            }
         }
     }
 }
