@@ -318,7 +318,7 @@ impl Work<'_> {
             epoch: plan.epoch,
             trailer,
             seconds: took.as_secs_f64(),
-            busy: (took - waited).as_secs_f64(),
+            busy: (took - waited).as_secs_f64() * self.plane.membership.range().enlarging(plan.micro_batches),
             lr: info.lr,
             gradient_norm: info.gradient_norm,
         })

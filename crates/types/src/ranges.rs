@@ -23,6 +23,16 @@ impl MicroRange {
     pub fn is_empty(self) -> bool {
         self.lo == self.hi
     }
+
+    /// By what the work in a step of `count` micro-batches is multiplied to make that of a step which has them all: 0 where it
+    /// has none of them.
+    #[must_use]
+    pub fn enlarging(self, count: u32) -> f64 {
+        match self.hi.min(count).saturating_sub(self.lo) {
+            0 => 0.0,
+            own => f64::from(self.len()) / f64::from(own),
+        }
+    }
 }
 
 /// Cuts `0..count` into one contiguous range per rank, as even as whole micro-batches allow.
@@ -119,5 +129,11 @@ mod tests {
     fn a_faster_rank_gets_more() {
         let ranges = cut_in_proportion(12, &[1.0, 2.0]);
         assert_eq!(ranges, [MicroRange { lo: 0, hi: 4 }, MicroRange { lo: 4, hi: 12 }]);
+    }
+
+    #[test]
+    fn the_work_of_a_short_step_is_enlarged_to_that_of_a_whole_one_if_there_was_any() {
+        let range = MicroRange { lo: 2, hi: 5 };
+        assert_eq!([0, 2, 3, 5, 9].map(|count| range.enlarging(count)), [0.0, 0.0, 3.0, 1.0, 1.0]);
     }
 }
