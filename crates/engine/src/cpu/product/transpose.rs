@@ -86,33 +86,49 @@ unsafe fn plain(Source { x, row, rows, columns }: Source, out: *mut f32, out_row
     }
 }
 
+/// The block of an instruction set whose module has `load`, `first` (a mask of so many lanes) and `turned`.
+#[cfg(target_arch = "x86_64")]
+macro_rules! block {
+    ($feature:literal, $side:literal, $zero:ident, $add:ident, $store:ident) => {
+        /// SAFETY: see [`super::Block`].
+        #[target_feature(enable = $feature)]
+        pub(super) unsafe fn block(source: Source, out: *mut f32, out_row: usize, write: Write) {
+            let Source { x, row, rows, columns } = source;
+            let mut lines = [$zero(); $side];
+            for (r, line) in lines.iter_mut().enumerate().take(rows) {
+                // SAFETY: the row's elements below `columns` alone are read.
+                *line = unsafe { load(x.add(r * row), first(columns)) };
+            }
+            for (c, line) in turned(lines).into_iter().enumerate().take(columns) {
+                let (to, mask) = (out.wrapping_add(c * out_row), first(rows));
+                // SAFETY: the column's elements below `rows` alone are touched.
+                unsafe {
+                    $store(to, mask, if write == Write::Add { $add(load(to, mask), line) } else { line })
+                };
+            }
+        }
+    };
+}
+
 /// Sixteen of sixteen.
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use super::{Source, Write};
     use std::arch::x86_64::*;
 
-    /// SAFETY: see [`super::Block`].
+    block!("avx512f", 16, _mm512_setzero_ps, _mm512_add_ps, _mm512_mask_storeu_ps);
+
+    /// SAFETY: the elements under the mask can be read.
+    #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn block(source: Source, out: *mut f32, out_row: usize, write: Write) {
-        let Source { x, row, rows, columns } = source;
-        let first = |n: usize| -> __mmask16 { u16::MAX >> (16 - n) };
-        let mut lines = [_mm512_setzero_ps(); 16];
-        for (r, line) in lines.iter_mut().enumerate().take(rows) {
-            // SAFETY: the row's elements below `columns` alone are read.
-            *line = unsafe { _mm512_maskz_loadu_ps(first(columns), x.add(r * row)) };
-        }
-        for (c, line) in turned(lines).into_iter().enumerate().take(columns) {
-            let (to, mask) = (out.wrapping_add(c * out_row), first(rows));
-            // SAFETY: the column's elements below `rows` alone are touched.
-            unsafe {
-                let line = match write {
-                    Write::Set => line,
-                    Write::Add => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), line),
-                };
-                _mm512_mask_storeu_ps(to, mask, line);
-            }
-        }
+    unsafe fn load(from: *const f32, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_maskz_loadu_ps(mask, from) }
+    }
+
+    /// The mask of the first `n` of sixteen; `n` is at least 1.
+    fn first(n: usize) -> __mmask16 {
+        u16::MAX >> (16 - n)
     }
 
     /// Rows become columns.
@@ -154,26 +170,14 @@ mod narrow {
     use super::{Source, Write};
     use std::arch::x86_64::*;
 
-    /// SAFETY: see [`super::Block`].
+    block!("avx2", 8, _mm256_setzero_ps, _mm256_add_ps, _mm256_maskstore_ps);
+
+    /// SAFETY: the elements under the mask can be read.
+    #[inline]
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn block(source: Source, out: *mut f32, out_row: usize, write: Write) {
-        let Source { x, row, rows, columns } = source;
-        let mut lines = [_mm256_setzero_ps(); 8];
-        for (r, line) in lines.iter_mut().enumerate().take(rows) {
-            // SAFETY: the row's elements below `columns` alone are read.
-            *line = unsafe { _mm256_maskload_ps(x.add(r * row), first(columns)) };
-        }
-        for (c, line) in turned(lines).into_iter().enumerate().take(columns) {
-            let (to, mask) = (out.wrapping_add(c * out_row), first(rows));
-            // SAFETY: the column's elements below `rows` alone are touched.
-            unsafe {
-                let line = match write {
-                    Write::Set => line,
-                    Write::Add => _mm256_add_ps(_mm256_maskload_ps(to, mask), line),
-                };
-                _mm256_maskstore_ps(to, mask, line);
-            }
-        }
+    unsafe fn load(from: *const f32, mask: __m256i) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_maskload_ps(from, mask) }
     }
 
     /// The mask of the first `n` of eight.
