@@ -190,7 +190,7 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
             losses: Losses::EndTheRun,
             reduce: Reduce::Exact,
             balance: false,
-            micro_batches: plan.micro_batches(),
+            batches: plan,
             schedule,
             start: StartFrom::Fresh,
             first_generation: Generation(1),

@@ -357,7 +357,7 @@ impl Session {
                 Mode::Exact => Reduce::Exact,
                 Mode::Ring => Reduce::Ring,
             },
-            micro_batches: self.plan.batches.micro_batches(),
+            batches: self.plan.batches,
             schedule: self.plan.schedule(),
             start: self.resume.map_or(StartFrom::Fresh, |id| StartFrom::Checkpoint(protocol_id(id))),
             first_generation,

@@ -10,7 +10,7 @@ use dtrain_protocol::{
     MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile, Reduce, Schedule, StartFrom,
     Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, encode,
 };
-use dtrain_types::{Generation, Instance, Instant, MemberId, NodeId, Step};
+use dtrain_types::{BatchPlan, Generation, Instance, Instant, MemberId, NodeId, Seed, Step};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl World {
             losses: Losses::AreReplaced { max_restarts: 10 },
             reduce: Reduce::Exact,
             balance: false,
-            micro_batches: 4 * RANKS,
+            batches: BatchPlan::new(Seed(1), u64::from(40 * RANKS), 4 * RANKS, 1).expect("ten steps"),
             schedule,
             start: StartFrom::Fresh,
             first_generation: Generation(1),

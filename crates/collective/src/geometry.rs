@@ -107,7 +107,7 @@ pub fn rank_roots(range: MicroRange, count: u32, mode: Mode) -> Vec<MicroRange> 
     match mode {
         Mode::Exact => roots(range, count),
         Mode::Ring => {
-            let whole = MicroRange { lo: range.lo.min(count), hi: range.hi.min(count) };
+            let whole = range.within(count);
             if whole.is_empty() { Vec::new() } else { vec![whole] }
         }
     }

@@ -272,8 +272,7 @@ pub struct StepRecord {
     pub trailer: Trailer,
     /// How long it took on this rank. *Units*: seconds.
     pub seconds: f64,
-    /// How long of that this rank computed, and did not wait for others; for a short step what a whole one would have taken, and
-    /// 0 where it had nothing to do. *Units*: seconds.
+    /// How long of that this rank computed, and did not wait for others. *Units*: seconds.
     pub busy: f64,
     /// The learning rate of its update.
     pub lr: f64,

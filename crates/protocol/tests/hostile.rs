@@ -10,7 +10,7 @@ use dtrain_protocol::{
     SupervisorConfig, SupervisorEffect, Timeouts, encode,
 };
 use dtrain_types::{
-    Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Step, Trailer,
+    BatchPlan, Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Seed, Step, Trailer,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl World {
             losses: Losses::AreReplaced { max_restarts: 10 },
             reduce: Reduce::Exact,
             balance: true,
-            micro_batches: 8,
+            batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
             schedule,
             start: StartFrom::Fresh,
             first_generation: Generation(1),

@@ -318,7 +318,7 @@ impl Work<'_> {
             epoch: plan.epoch,
             trailer,
             seconds: took.as_secs_f64(),
-            busy: (took - waited).as_secs_f64() * self.plane.membership.range().enlarging(plan.micro_batches),
+            busy: (took - waited).as_secs_f64(),
             lr: info.lr,
             gradient_norm: info.gradient_norm,
         })
@@ -469,11 +469,11 @@ impl Work<'_> {
     /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.
     fn name_the_fault(&mut self, plan: &StepPlan) -> Failure {
         let step = plan.step;
-        let range = self.plane.membership.range();
+        let range = self.plane.membership.range().within(plan.micro_batches);
         let parts = &mut self.compute.parts;
         let mut batch = parts.feed.batch();
         let mut found = None;
-        for m in range.lo..range.hi.min(plan.micro_batches) {
+        for m in range.lo..range.hi {
             let gradient = self.plane.backend.arena().lease(0);
             let again =
                 parts.feed.read_micro_batch(step, MicroBatch(m), &mut batch).map_err(data).and_then(|()| {

@@ -4,10 +4,11 @@
 //! arguments. No padding, no dropped tail: the last step of an epoch is shorter.
 
 use crate::{Epoch, Key, MicroBatch, Permutation, Seed, Site, Step};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// How the training samples are cut into steps and micro-batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchPlan {
     seed: Seed,
     samples: u64,

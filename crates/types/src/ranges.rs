@@ -24,14 +24,10 @@ impl MicroRange {
         self.lo == self.hi
     }
 
-    /// By what the work in a step of `count` micro-batches is multiplied to make that of a step which has them all: 0 where it
-    /// has none of them.
+    /// Those that a step of `count` micro-batches has.
     #[must_use]
-    pub fn enlarging(self, count: u32) -> f64 {
-        match self.hi.min(count).saturating_sub(self.lo) {
-            0 => 0.0,
-            own => f64::from(self.len()) / f64::from(own),
-        }
+    pub fn within(self, count: u32) -> Self {
+        Self { lo: self.lo.min(count), hi: self.hi.min(count) }
     }
 }
 
@@ -132,8 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn the_work_of_a_short_step_is_enlarged_to_that_of_a_whole_one_if_there_was_any() {
+    fn a_short_step_has_some_of_a_range_or_nothing_of_it() {
         let range = MicroRange { lo: 2, hi: 5 };
-        assert_eq!([0, 2, 3, 5, 9].map(|count| range.enlarging(count)), [0.0, 0.0, 3.0, 1.0, 1.0]);
+        assert_eq!([0, 2, 3, 5, 9].map(|count| range.within(count).len()), [0, 0, 1, 3, 3]);
+        assert_eq!(range.within(9), range);
     }
 }

@@ -25,7 +25,7 @@ use crate::message::{
 use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
-use dtrain_types::{Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Step};
+use dtrain_types::{BatchPlan, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Step};
 use pace::Paces;
 use progress::Progress;
 use recovery::Trouble;
@@ -90,8 +90,8 @@ pub struct SupervisorConfig {
     pub reduce: Reduce,
     /// Whether ranges follow the speed that is measured.
     pub balance: bool,
-    /// `M`: micro-batches in a full step.
-    pub micro_batches: u32,
+    /// The micro-batches of each step.
+    pub batches: BatchPlan,
     /// What is due when.
     pub schedule: Schedule,
     /// Where the state comes from.

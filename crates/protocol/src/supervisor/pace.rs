@@ -66,10 +66,12 @@ impl Supervisor {
     pub(super) fn pace(&mut self, rank: Rank, record: &StepRecord, effects: &mut Vec<SupervisorEffect>) {
         let seat = &self.membership.seats[rank.index()];
         let (member, share) = (seat.member, seat.range.len());
-        // A peer may report any number.
+        // A peer may report any number. A step in which the rank has less to do than in others says nothing of its speed.
         if share == 0
             || record.generation != self.generation
             || !(record.busy > 0.0 && record.busy.is_finite())
+            || !(Step(1)..=self.config.schedule.last).contains(&record.step)
+            || seat.range.within(self.config.batches.step(record.step).micro_batches) != seat.range
         {
             return;
         }
@@ -103,7 +105,7 @@ impl Supervisor {
 
     /// The ranges of a generation of these members.
     pub(super) fn cut(&self, members: &[MemberId]) -> Vec<MicroRange> {
-        let count = self.config.micro_batches;
+        let count = self.config.batches.micro_batches();
         let paces: Option<Vec<f64>> = members.iter().map(|member| self.paces.known(*member)).collect();
         match paces.filter(|_| self.config.balance) {
             Some(paces) => cut_in_proportion(count, &paces.iter().map(|pace| 1.0 / pace).collect::<Vec<_>>()),
@@ -126,5 +128,104 @@ impl Supervisor {
         let now = longest(&mut self.membership.seats.iter().map(|seat| seat.range));
         let then = longest(&mut self.cut(&members).into_iter());
         then < now * WORTH_IT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Losses, Reduce, StartFrom, SupervisorConfig};
+    use super::*;
+    use crate::message::{Membership, Seat};
+    use crate::schedule::{CheckpointEvery, Schedule};
+    use crate::timeouts::Timeouts;
+    use dtrain_types::{BatchPlan, Epoch, Generation, Incarnation, Instance, NodeId, Seed, Trailer};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    const STEPS_PER_EPOCH: u64 = 3;
+
+    /// Two ranks of two micro-batches each in a full step; the last step of an epoch has two, which are rank 0's.
+    fn supervisor() -> Supervisor {
+        let samples = (STEPS_PER_EPOCH - 1) * 4 + 2;
+        let mut supervisor = Supervisor::new(SupervisorConfig {
+            instance: Instance(1),
+            wanted_nodes: 1,
+            most_nodes: 1,
+            most_ranks: 2,
+            min_ranks: 1,
+            join_timeout: Duration::from_secs(1),
+            timeouts: Timeouts::derive(Duration::from_secs(1)).expect("in range"),
+            losses: Losses::EndTheRun,
+            reduce: Reduce::Exact,
+            balance: false,
+            batches: BatchPlan::new(Seed(1), samples, 4, 1).expect("sizes that fit"),
+            schedule: Schedule {
+                last: Step(1_000),
+                steps_per_epoch: STEPS_PER_EPOCH,
+                checkpoint: CheckpointEvery::Never,
+                validation_micro_batches: 0,
+                verify: 0,
+            },
+            start: StartFrom::Fresh,
+            first_generation: Generation(1),
+            reserved: Generation(1),
+        });
+        let seats = (0..).zip(cut_evenly(4, 2)).map(|(rank, range)| Seat {
+            member: MemberId(rank),
+            incarnation: Incarnation(1),
+            node: NodeId(0),
+            address: None,
+            sees_run_folder: true,
+            range,
+        });
+        supervisor.membership = Arc::new(Membership { seats: seats.collect() });
+        supervisor
+    }
+
+    /// The ranks that are called slow when rank 0 reports these steps and rank 1 those, with what it was busy.
+    fn slow(
+        of_first: impl Iterator<Item = u64>,
+        of_second: impl Iterator<Item = u64>,
+        busy: f64,
+    ) -> Vec<Rank> {
+        let mut supervisor = supervisor();
+        let mut effects = Vec::new();
+        for (first, second) in of_first.zip(of_second) {
+            for (rank, step, busy) in [(Rank(0), first, 0.004), (Rank(1), second, busy)] {
+                let record = StepRecord {
+                    generation: supervisor.generation,
+                    step: Step(step),
+                    epoch: Epoch(0),
+                    trailer: Trailer::EMPTY,
+                    seconds: 0.005,
+                    busy,
+                    lr: 0.1,
+                    gradient_norm: 1.0,
+                };
+                supervisor.pace(rank, &record, &mut effects);
+            }
+        }
+        let slow = |effect| match effect {
+            SupervisorEffect::Event(Event::Straggler { rank, slow: true, .. }) => Some(rank),
+            _ => None,
+        };
+        effects.into_iter().filter_map(slow).collect()
+    }
+
+    #[test]
+    fn a_rank_that_is_slower_in_steps_that_are_alike_is_a_straggler() {
+        assert_eq!(slow((1..).step_by(3), (1..301).step_by(3), 0.001), [Rank(0)]);
+        assert_eq!(slow((1..).step_by(3), (1..301).step_by(3), 0.016), [Rank(1)]);
+        assert_eq!(slow((1..).step_by(3), (1..301).step_by(3), 0.003), []);
+    }
+
+    #[test]
+    fn a_step_in_which_a_rank_has_nothing_to_do_makes_nobody_slow() {
+        assert_eq!(slow((1..).step_by(3), (3..303).step_by(3), 0.0001), []);
+    }
+
+    #[test]
+    fn steps_that_the_run_does_not_have_say_nothing() {
+        assert_eq!(slow((1..).step_by(3), [0, 1_001, u64::MAX].into_iter().cycle().take(300), 0.016), []);
     }
 }

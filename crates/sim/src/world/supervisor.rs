@@ -3,7 +3,7 @@
 use super::{Asleep, Event, MICRO, MILLI, Settings, World};
 use crate::coverage::Place;
 use crate::fact::{Fact, Life, View};
-use crate::job::{Job, MICRO_BATCHES};
+use crate::job::Job;
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
 use dtrain_protocol::{
@@ -28,7 +28,7 @@ pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> Supe
         losses: Losses::AreReplaced { max_restarts: 100 },
         reduce: Reduce::Exact,
         balance: true,
-        micro_batches: MICRO_BATCHES,
+        batches: job.plan,
         schedule: job.schedule,
         start: StartFrom::Fresh,
         first_generation: Generation(1),
