@@ -17,6 +17,17 @@ pub trait Arena: Send {
     /// Lends two slots at once, for a merge. *Panics* if they are the same or there is no such slot.
     fn lease_pair(&mut self, left: usize, right: usize) -> (&mut [f32], &mut [f32]);
 
+    /// Lends part of one slot: all that may be leased while the rest is offered. *Panics* if there is no such part.
+    fn lease_part(&mut self, slot: usize, part: Range<usize>) -> &mut [f32] {
+        &mut self.lease(slot)[part]
+    }
+
+    /// Lends a part of two slots at once. *Panics* as [`Arena::lease_pair`], and if there is no such part.
+    fn lease_pair_part(&mut self, left: usize, right: usize, part: Range<usize>) -> (&mut [f32], &mut [f32]) {
+        let (left, right) = self.lease_pair(left, right);
+        (&mut left[part.clone()], &mut right[part])
+    }
+
     /// Where a slot begins in the memory of a device that the host cannot reach, for kernels on that device; `None` where
     /// the slot itself is leased. What such an arena leases is a copy of the slot: fetched with the lease, and put back
     /// when the slot is asked for here or a collective starts. *Panics* if there is no such slot.

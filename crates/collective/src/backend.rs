@@ -182,8 +182,25 @@ pub trait Backend: Send {
     /// Plans steps of these counts, so that no step allocates. *Panics* if a count is 0 or not covered by the ranges.
     fn prepare(&mut self, counts: &[u32]);
 
-    /// The gradient buffers. *Panics* between `start` and `finish` and on a dead backend: peers may be writing there.
+    /// The gradient buffers; what was offered of them must not be touched. *Panics* between `start` and `finish` and on a
+    /// dead backend: peers may be writing there.
     fn arena(&mut self) -> &mut dyn Arena;
+
+    /// Whether it does anything with what it is offered. The same on all ranks.
+    fn takes_offers(&self) -> bool {
+        false
+    }
+
+    /// Puts in a part of the next all-reduce ahead of its start: the roots of this rank are final from element `from` on, so
+    /// that part may be sent while the rest is computed. It belongs to the collective from now on; the part before it is
+    /// still to be leased. Later calls offer more; `start` gives the rest. A rank need not offer what others do.
+    ///
+    /// *Order*: none of the sums depends on it. *Errors*: as `finish`. *Panics* if another sum was begun, if `seq` does not rise, or if
+    /// the count was not prepared.
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) -> Result<(), CollectiveError> {
+        let _ = (seq, micro_batches, from);
+        Ok(())
+    }
 
     /// Begins a collective; the slots belong to it until `finish`.
     ///

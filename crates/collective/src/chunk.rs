@@ -78,41 +78,92 @@ impl Chunks {
     }
 }
 
-/// Which part of a buffer each rank owns, in segments: parts of any size, and ranks that own none.
+/// Which part of a buffer each rank owns, in segments: one piece each, of any size or none, or stripes.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     owned: Vec<Option<Range<usize>>>,
+    /// Overrides `owned`.
+    stripes: Option<Stripes>,
     segment: usize,
+}
+
+/// A buffer of `len` floats in `rows` rows of a stripe for each rank, so that wherever a part of it becomes final, every rank
+/// soon owns some of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stripes {
+    len: usize,
+    rows: usize,
+    /// Cuts fall on multiples of this many floats.
+    unit: usize,
+}
+
+impl Stripes {
+    fn new(len: usize, world: usize, segment: usize) -> Self {
+        let unit = if segment < LINE { 1 } else { LINE };
+        Self { len, rows: len.div_ceil(unit).div_ceil(world * (segment / unit)).max(1), unit }
+    }
+
+    /// The stripe with this number, of `count`.
+    fn stripe(&self, number: usize, count: usize) -> Range<usize> {
+        let units = self.len.div_ceil(self.unit);
+        let cut = |i: usize| (units * i / count * self.unit).min(self.len);
+        cut(number)..cut(number + 1)
+    }
 }
 
 impl Parts {
     /// Nobody owns anything yet.
     pub fn new(world: usize, segment: usize) -> Self {
         assert!(segment > 0, "a segment holds at least one float");
-        Self { owned: vec![None; world], segment }
+        Self { owned: vec![None; world], stripes: None, segment }
     }
 
-    /// Gives each rank its part.
+    /// Gives each rank its piece.
     pub fn assign(&mut self, part: impl Fn(usize) -> Option<Range<usize>>) {
+        self.stripes = None;
         self.owned.iter_mut().enumerate().for_each(|(rank, owned)| *owned = part(rank));
     }
 
-    /// The elements that a rank owns.
-    pub fn of(&self, rank: usize) -> Range<usize> {
-        self.owned[rank].clone().unwrap_or(0..0)
+    /// Gives each rank the same share of a buffer, a stripe of every row.
+    pub fn stripe(&mut self, len: usize) {
+        self.stripes = Some(Stripes::new(len, self.owned.len(), self.segment));
     }
 
-    /// How many segments a rank's part has: at least one, even of an empty part; none if it has no part.
+    /// How many segments a rank has: at least one, even of an empty part; none if it has no part.
     pub fn segments(&self, rank: usize) -> usize {
-        self.owned[rank].as_ref().map_or(0, |part| part.len().div_ceil(self.segment).max(1))
+        match (self.stripes, &self.owned[rank]) {
+            (Some(stripes), _) => stripes.rows,
+            (None, Some(piece)) => piece.len().div_ceil(self.segment).max(1),
+            (None, None) => 0,
+        }
+    }
+
+    /// The most floats that a segment of a rank has.
+    pub fn longest(&self, rank: usize) -> usize {
+        match (self.stripes, &self.owned[rank]) {
+            (Some(Stripes { len, rows, unit }), _) => {
+                len.min(len.div_ceil(unit).div_ceil(rows * self.owned.len()) * unit)
+            }
+            (None, Some(piece)) => piece.len().min(self.segment),
+            (None, None) => 0,
+        }
+    }
+
+    /// Where a segment starts in copy number `copy` of a rank's part, in memory that has one copy behind the other.
+    pub fn copy(&self, rank: usize, copy: usize, segment: usize) -> usize {
+        (copy * self.segments(rank) + segment) * self.longest(rank)
     }
 
     /// The elements of one segment. *Panics* if there is no such segment.
     pub fn segment(&self, rank: usize, segment: usize) -> Range<usize> {
         assert!(segment < self.segments(rank), "segment {segment} of rank {rank} does not exist");
-        let part = self.of(rank);
-        let start = part.start + segment * self.segment;
-        start..(start + self.segment).min(part.end)
+        if let Some(stripes) = self.stripes {
+            let world = self.owned.len();
+            return stripes.stripe(segment * world + rank, stripes.rows * world);
+        }
+        let piece = self.owned[rank].clone().unwrap_or(0..0);
+        let start = piece.start + segment * self.segment;
+        start..(start + self.segment).min(piece.end)
     }
 }
 
@@ -136,6 +187,27 @@ mod tests {
                         }
                     }
                     assert_eq!(next, len);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn stripes_cover_every_element_once_in_short_segments_and_go_round_the_ranks() {
+        for world in 1..=17 {
+            for len in [0, 1, 15, 16, 17, 31, 100, 1_000, 4_099] {
+                for segment in [1, 7, 16, 48, 50] {
+                    let mut parts = Parts::new(world, segment);
+                    parts.stripe(len);
+                    let mut next = 0;
+                    for row in 0..parts.segments(0) {
+                        for rank in 0..world {
+                            let range = parts.segment(rank, row);
+                            assert!(range.start == next && range.len() <= parts.longest(rank).min(segment));
+                            next = range.end;
+                        }
+                    }
+                    assert_eq!((next, parts.segments(world - 1)), (len, parts.segments(0)));
                 }
             }
         }

@@ -1,15 +1,17 @@
 //! The direct algorithm: every rank sends each owner its part, the owner adds, and sends the sum to everyone.
 //!
-//! Two rounds, whatever the world size. Round 0 contributes: for each of its roots a rank sends every owner the part of
-//! that owner's chunk, or a frame without floats if it has no root (lockstep lemma: an owner finishes only when it has
-//! heard everyone). Round 1 gathers: each owner sends its chunk to everyone. A reduce-scatter is round 0 alone; a gather
+//! Two rounds, whatever the world size. Round 0 contributes: for each of its roots a rank sends every owner its part of that, or
+//! a frame without floats if it has no root (lockstep lemma: an owner finishes only when it has heard everyone). Round 1
+//! gathers: each owner sends its part to everyone. An all-reduce is cut into stripes, and goes from the end of the buffer to
+//! its start, where gradients become final last: a rank can put in what is final before it has the rest, and both rounds of
+//! that go on meanwhile. A reduce-scatter is round 0 alone, over one chunk each; a gather
 //! is round 1 alone; a broadcast is a gather in which one rank owns everything; a barrier one in which nobody owns
 //! anything; a copy one in which only the sources own a part and only the targets hear of it. Pure data: it does not know how frames travel.
 
 use crate::chunk::Parts;
 use crate::machine::{Seat, foreign};
 use crate::{
-    BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, Op, Outgoing, Plans, Slots, Tag,
+    BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, OpKind, Outgoing, Plans, Slots, Tag,
     Verdict, sum_block,
 };
 use dtrain_types::{Rank, Trailer, Wire};
@@ -33,35 +35,41 @@ pub(crate) struct Direct {
     takes: bool,
     /// To whom this rank sends its part in round 1, beginning with its right neighbour.
     audience: Vec<usize>,
-    /// Contributions of the peers to this rank's chunk, leaf after leaf.
+    /// Contributions of the peers to this rank's part, leaf after leaf, each segment as long as the longest.
     staging: Vec<f32>,
     stack: Vec<f32>,
     /// By leaf.
     trailers: Vec<Trailer>,
     trailer_stack: Vec<Trailer>,
-    /// Contributions that arrived: leaf by segment of the own chunk, then one for each rank without a leaf.
+    /// Contributions that arrived: leaf by segment of the own part, then one for each rank without a leaf.
     contributed: Vec<bool>,
-    /// Contributions that each segment of the own chunk still waits for.
+    /// Contributions that each segment of the own part still waits for; this rank's own roots count as one.
     missing: Vec<usize>,
-    /// Segments of the own chunk that are not summed yet.
+    /// Segments of the own part that are not summed yet.
     unsummed: usize,
+    /// Where the final part of this rank's roots begins.
+    given: usize,
+    /// Own segments that lie in it: the last ones.
+    own_given: usize,
+    /// Whether the trailers of this rank's roots are there. They travel with the first segments, which are sent last.
+    told: bool,
     /// Where the segments of each rank begin in `gathered`.
     gather_base: Vec<usize>,
     gathered: Vec<bool>,
     ungathered: usize,
-    /// The next contribution to send, and how many segments the longest chunk has.
+    /// The next contribution to send.
     cursor: Cursor,
-    longest: usize,
     /// Own segments that are to go out, and the place in the audience that is next.
     ready: VecDeque<usize>,
     ready_step: usize,
 }
 
-/// A place in the order of contributions: segment by segment, so that the owners can begin early; then the peers,
-/// beginning with the right neighbour, so that not everyone sends to rank 0 first; then the own roots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A place in the order of contributions: segment by segment from the last to the first, so that the owners can begin early;
+/// then the peers, beginning with the right neighbour, so that not everyone sends to rank 0 first; then the own roots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
-    segment: usize,
+    /// Segments that are left, this one included; 0 behind the last contribution.
+    left: usize,
     step: usize,
     part: usize,
 }
@@ -88,11 +96,13 @@ impl Direct {
             contributed: Vec::new(),
             missing: Vec::new(),
             unsummed: 0,
+            given: 0,
+            own_given: 0,
+            told: false,
             gather_base: Vec::new(),
             gathered: Vec::new(),
             ungathered: 0,
-            cursor: Cursor { segment: 0, step: 1, part: 0 },
-            longest: 0,
+            cursor: Cursor { left: 0, step: 1, part: 0 },
             ready: VecDeque::new(),
             ready_step: 0,
         }
@@ -101,55 +111,83 @@ impl Direct {
     /// Makes room for every collective over buffers of `len` floats, so that none allocates.
     pub fn prepare(&mut self, plans: &Plans, len: usize) {
         let (rank, world) = (self.seat.rank, self.seat.world);
-        let even = Chunks::even(len, world).with_segment(self.seat.segment);
-        let whole = Chunks::whole(len, rank).with_segment(self.seat.segment);
-        let own_segments = even.segments(rank);
+        let (mut own, mut all, mut staged) = (0, 0, 0);
+        for kind in [OpKind::AllReduce, OpKind::ReduceScatter] {
+            self.cut(kind, len);
+            own = own.max(self.parts.segments(rank));
+            all = all.max((0..world).map(|owner| self.parts.segments(owner)).sum());
+            staged = staged.max(self.parts.copy(rank, 1, 0));
+        }
+        all = all.max(Chunks::whole(len, rank).with_segment(self.seat.segment).segments(rank));
         let mut leaves = 0;
         for plan in plans.iter() {
             leaves = leaves.max(plan.leaf_count());
             let peers = plan.leaf_count() - plan.leaves_of(rank).len();
-            let staging = self.staging.len().max(peers * even.chunk(rank).len());
+            let staging = self.staging.len().max(peers * staged);
             self.staging.resize(staging, 0.0);
             let stack = self.stack.len().max(plan.data_order().depth() * BLOCK);
             self.stack.resize(stack, 0.0);
         }
         reserve(&mut self.trailers, leaves);
         reserve(&mut self.trailer_stack, leaves);
-        reserve(&mut self.contributed, leaves * own_segments + world);
-        let most_segments =
-            whole.segments(rank) + (0..world).map(|owner| even.segments(owner)).sum::<usize>();
-        reserve(&mut self.missing, most_segments);
+        reserve(&mut self.contributed, leaves * own + world);
+        reserve(&mut self.missing, own);
         reserve(&mut self.gather_base, world);
         reserve(&mut self.audience, world);
-        reserve(&mut self.gathered, most_segments + world);
+        reserve(&mut self.gathered, all + world);
         self.ready.clear();
-        self.ready.reserve(most_segments);
+        self.ready.reserve(all);
     }
 
-    /// Takes up a reduction, whose sums are rounded; only an all-reduce has a second round.
-    pub fn begin_sum(&mut self, op: &Op<'_>, wire: Wire, plan: Arc<CountPlan>, arena: &mut impl Slots) {
-        let (rank, world, len) = (self.seat.rank, self.seat.world, arena.geometry().len);
-        let gathers = matches!(op, Op::AllReduce { .. });
-        let chunks = Chunks::even(len, world);
-        self.assign(|owner| Moves { gives: Some(chunks.chunk(owner)), takes: gathers });
-        self.cursor = Cursor { segment: 0, step: 1, part: 0 };
+    /// Cuts a buffer for a reduction.
+    fn cut(&mut self, kind: OpKind, len: usize) {
+        let world = self.seat.world;
+        match kind {
+            OpKind::AllReduce => self.parts.stripe(len),
+            _ => self.parts.assign(|owner| Some(Chunks::even(len, world).chunk(owner))),
+        }
+    }
+
+    /// Takes up a reduction, whose sums are rounded; only an all-reduce has a second round. Nothing is final yet.
+    pub fn begin_sum(&mut self, kind: OpKind, wire: Wire, plan: Arc<CountPlan>, len: usize) {
+        let (rank, world) = (self.seat.rank, self.seat.world);
+        self.cut(kind, len);
+        self.expect(|_| kind == OpKind::AllReduce);
+        let longest = (0..world).map(|owner| self.parts.segments(owner)).max().unwrap_or(0);
+        self.cursor = Cursor { left: longest, step: 1, part: 0 };
         let own_segments = self.parts.segments(rank);
-        let own = plan.leaves_of(rank);
         self.trailers.clear();
         self.trailers.resize(plan.leaf_count(), Trailer::EMPTY);
-        let (_, given) = op.reduction().expect("a plan belongs to a reduction");
-        self.trailers[own.clone()].copy_from_slice(given);
         self.contributed.clear();
         self.contributed.resize(plan.leaf_count() * own_segments + world, false);
         let spares = (0..world).filter(|peer| *peer != rank && plan.leaves_of(*peer).is_empty()).count();
         self.missing.clear();
-        self.missing.resize(own_segments, plan.leaf_count() - own.len());
+        self.missing.resize(own_segments, plan.leaf_count() - plan.leaves_of(rank).len() + 1);
         self.missing[0] += spares;
         self.unsummed = own_segments;
         (self.plan, self.wire) = (Some(plan), wire);
+        (self.given, self.own_given, self.told) = (len, 0, false);
         self.settle();
-        // Only where all other ranks are spares, or there are none, is a segment complete from the start.
-        for segment in (0..own_segments).filter(|segment| *segment > 0 || spares == 0) {
+    }
+
+    /// Notes the trailers of this rank's roots. *Panics* unless there is one for each.
+    pub fn tell(&mut self, trailers: &[Trailer]) {
+        let plan = self.plan.as_ref().expect("only a reduction has trailers");
+        self.trailers[plan.leaves_of(self.seat.rank)].copy_from_slice(trailers);
+        self.told = true;
+    }
+
+    /// Notes that this rank's roots are final from element `from` on.
+    pub fn give(&mut self, from: usize, arena: &mut impl Slots) {
+        self.given = self.given.min(from);
+        let segments = self.parts.segments(self.seat.rank);
+        while self.own_given < segments {
+            let segment = segments - 1 - self.own_given;
+            if self.parts.segment(self.seat.rank, segment).start < self.given {
+                break;
+            }
+            self.own_given += 1;
+            self.missing[segment] -= 1;
             if self.missing[segment] == 0 {
                 self.sum_segment(segment, None, arena);
             }
@@ -158,21 +196,20 @@ impl Direct {
 
     /// Takes up a collective that moves floats: what each rank gives of slot 0, and who takes it.
     pub fn begin_moves(&mut self, moves: impl Fn(usize) -> Moves) {
-        (self.plan, self.wire) = (None, Wire::F32);
-        self.assign(moves);
-        self.cursor = Cursor { segment: self.longest, step: 1, part: 0 };
+        (self.plan, self.wire, self.told) = (None, Wire::F32, true);
+        self.parts.assign(|owner| moves(owner).gives);
+        self.expect(|rank| moves(rank).takes);
+        self.cursor = Cursor { left: 0, step: 1, part: 0 };
         self.unsummed = 0;
         self.ready.extend(0..self.parts.segments(self.seat.rank));
     }
 
-    /// Notes who gives and takes what in round 1.
-    fn assign(&mut self, moves: impl Fn(usize) -> Moves) {
+    /// Notes who takes what its owner sends in round 1.
+    fn expect(&mut self, takes: impl Fn(usize) -> bool) {
         let (rank, world) = (self.seat.rank, self.seat.world);
-        self.parts.assign(|owner| moves(owner).gives);
-        self.longest = (0..world).map(|owner| self.parts.segments(owner)).max().unwrap_or(0);
-        self.takes = moves(rank).takes;
+        self.takes = takes(rank);
         self.audience.clear();
-        self.audience.extend((1..world).map(|step| (rank + step) % world).filter(|peer| moves(*peer).takes));
+        self.audience.extend((1..world).map(|step| (rank + step) % world).filter(|peer| takes(*peer)));
         self.ready.clear();
         self.ready_step = 0;
         self.expect_gathers(world);
@@ -192,7 +229,8 @@ impl Direct {
 
     /// Whether this rank has sent and received everything.
     pub fn is_done(&self) -> bool {
-        self.cursor.segment >= self.longest
+        self.told
+            && self.cursor.left == 0
             && self.nothing_ready()
             && self.unsummed == 0
             && self.ungathered == 0
@@ -220,15 +258,19 @@ impl Direct {
             let to = Rank(self.audience[self.ready_step] as u32);
             return Some(Outgoing { to, header: Header { tag, wire: self.wire, trailer: None }, payload });
         }
-        let Cursor { segment, step, part } = self.cursor;
-        let plan = self.plan.as_ref().filter(|_| segment < self.longest)?;
+        let Cursor { left, step, part } = self.cursor;
+        let (plan, segment) = (self.plan.as_ref()?, left.checked_sub(1)?);
         let owner = (rank + step) % world;
+        let range = self.parts.segment(owner, segment);
+        if range.start < self.given || (segment == 0 && !self.told) {
+            return None;
+        }
         let own = plan.leaves_of(rank);
         let tag = Tag { round: CONTRIBUTE, part: part as u32, segment: segment as u32, ..tag };
         let trailer = (segment == 0 && !own.is_empty()).then(|| self.trailers[own.start + part]);
         let payload = match own.is_empty() {
             true => &[],
-            false => arena.read(part, self.parts.segment(owner, segment)),
+            false => arena.read(part, range),
         };
         Some(Outgoing { to: Rank(owner as u32), header: Header { tag, wire: self.wire, trailer }, payload })
     }
@@ -249,10 +291,10 @@ impl Direct {
     /// Moves the cursor on to a contribution that exists, or to the end.
     fn settle(&mut self) {
         let own = self.plan.as_ref().map_or(0, |plan| plan.leaves_of(self.seat.rank).len());
-        while self.cursor.segment < self.longest {
-            let Cursor { segment, step, part } = self.cursor;
+        while let Cursor { left: left @ 1.., step, part } = self.cursor {
+            let segment = left - 1;
             if step >= self.seat.world {
-                self.cursor = Cursor { segment: segment + 1, step: 1, part: 0 };
+                self.cursor = Cursor { left: segment, step: 1, part: 0 };
                 continue;
             }
             // A rank without a root sends each owner one frame without floats.
@@ -260,7 +302,7 @@ impl Direct {
             if part < parts && segment < self.parts.segments((self.seat.rank + step) % self.seat.world) {
                 return;
             }
-            self.cursor = Cursor { segment, step: step + 1, part: 0 };
+            self.cursor = Cursor { left, step: step + 1, part: 0 };
         }
     }
 
@@ -314,19 +356,18 @@ impl Direct {
             // Nobody waits for the others any more, so this one is added from where it is.
             self.sum_segment(segment, leaf.map(|leaf| Fresh { leaf, floats: frame.payload }), arena);
         } else if let Some(leaf) = leaf {
-            let chunk = self.parts.of(rank);
             let place = plan.staged(leaf, rank).expect("it is a peer's");
-            let at = place * chunk.len() + range.start - chunk.start;
+            let at = self.parts.copy(rank, place, segment);
             self.staging[at..][..range.len()].copy_from_slice(frame.payload);
         }
         Ok(())
     }
 
-    /// Adds all leaves of one segment of the own chunk into slot 0. The others than `fresh` are in slots or staged.
+    /// Adds all leaves of one segment of the own part into slot 0. The others than `fresh` are in slots or staged.
     fn sum_segment(&mut self, segment: usize, fresh: Option<Fresh<'_>>, arena: &mut impl Slots) {
         let plan = self.plan.as_ref().expect("only a reduction sums");
         let rank = self.seat.rank;
-        let (own, chunk) = (plan.leaves_of(rank), self.parts.of(rank));
+        let own = plan.leaves_of(rank);
         let range = self.parts.segment(rank, segment);
         for start in range.clone().step_by(BLOCK) {
             let n = BLOCK.min(range.end - start);
@@ -334,7 +375,7 @@ impl Direct {
                 (None, _) => arena.read(leaf - own.start, start..start + n),
                 (_, Some(fresh)) if fresh.leaf == leaf => &fresh.floats[start - range.start..][..n],
                 (Some(place), _) => {
-                    let at = place * chunk.len() + start - chunk.start;
+                    let at = self.parts.copy(rank, place, segment) + start - range.start;
                     &self.staging[at..at + n]
                 }
             };
@@ -373,7 +414,8 @@ impl Direct {
         let (rank, world) = (self.seat.rank, self.seat.world);
         let gives = self.plan.as_ref().is_some_and(|plan| !plan.leaves_of(rank).is_empty());
         let step = (owner + world - rank) % world;
-        gives && (self.cursor.segment, self.cursor.step) <= (segment, step)
+        let Cursor { left, step: next, .. } = self.cursor;
+        gives && (segment + 1 < left || (segment + 1 == left && next <= step))
     }
 }
 

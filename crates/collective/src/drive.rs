@@ -24,6 +24,24 @@ pub(crate) fn flush<A: Slots, T: Transport>(
     Ok(sent)
 }
 
+/// Sends and receives what can be without waiting, for a machine whose owner has more to do before it needs the result.
+///
+/// *Errors*: those of the transport and the machine.
+pub fn pump<A: Slots, T: Transport>(
+    machine: &mut RankMachine<A>,
+    transport: &mut T,
+) -> Result<(), CollectiveError> {
+    // Also before anything is read, as in `drive`.
+    let mut moved = flush(machine, transport)?;
+    loop {
+        moved += transport.receive(&mut |frame| machine.handle_frame(&frame))?;
+        moved += flush(machine, transport)?;
+        if std::mem::take(&mut moved) == 0 {
+            return Ok(());
+        }
+    }
+}
+
 /// Sends and receives until the machine's collective is done. It never waits while it can send or receive, so bounded
 /// queues cannot bring the ranks to a standstill: whoever is behind always drains what the others send.
 ///

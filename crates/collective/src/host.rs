@@ -2,7 +2,7 @@
 //!
 //! It does not know what carries the frames.
 
-use crate::drive::{drive, flush};
+use crate::drive::{drive, flush, pump};
 use crate::{
     Abort, AbortFlag, Aborter, Arena, Backend, CollectiveError, Geometry, Membership, Mode, Op, RankMachine,
     SEGMENT, Sequence, Transport, Waker,
@@ -80,6 +80,21 @@ impl<T: Transport> Backend for HostBackend<T> {
     fn arena(&mut self) -> &mut dyn Arena {
         assert!(!self.dead, "slots are lent by a living backend only");
         self.machine.arena()
+    }
+
+    fn takes_offers(&self) -> bool {
+        self.machine.takes_offers()
+    }
+
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) -> Result<(), CollectiveError> {
+        if !self.takes_offers() {
+            return Ok(());
+        }
+        let result = self.alive().and_then(|()| {
+            self.machine.offer(seq, micro_batches, from);
+            pump(&mut self.machine, &mut self.transport)
+        });
+        self.or_die(result)
     }
 
     fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {

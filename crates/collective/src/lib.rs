@@ -28,7 +28,7 @@ pub use add::{BLOCK, sum_block};
 pub use arena::{Arena, HostArena, Slots};
 pub use backend::{Abort, AbortFlag, Aborter, Backend, Moves, Op, OpKind, Sequence};
 pub use chunk::{Chunks, SEGMENT};
-pub use drive::drive;
+pub use drive::{drive, pump};
 pub use error::CollectiveError;
 pub use frame::{Frame, Header, Outgoing, Tag, Transport, Verdict, Waker};
 pub use geometry::{Geometry, rank_roots};

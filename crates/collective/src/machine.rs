@@ -1,6 +1,6 @@
 //! One rank's collectives as a pure machine: frames in, frames out.
 //!
-//! The driver's contract: `start`; then, in any order, `handle_frame` for what arrives and `poll_send` followed by `sent`
+//! The driver's contract: `start`, which `offer` may precede; then, in any order, `handle_frame` for what arrives and `poll_send` followed by `sent`
 //! for what can leave; when `is_done`, `finish`. Frames may come in any order between ranks. [`crate::HostBackend`] drives
 //! it over a [`crate::Transport`], a simulator over its own network. It reads no clock and does no I/O.
 
@@ -38,6 +38,8 @@ pub struct RankMachine<A = HostArena> {
     wire: Wire,
     /// The collective in progress: its tag with round, part and segment 0.
     current: Option<Tag>,
+    /// Part of it was offered, and it is not started.
+    offered: bool,
     last: Option<Sequence>,
 }
 
@@ -79,6 +81,7 @@ impl<A: Slots> RankMachine<A> {
             plans,
             wire: Wire::F32,
             current: None,
+            offered: false,
             last: None,
         };
         machine.prepare(&[]);
@@ -119,9 +122,9 @@ impl<A: Slots> RankMachine<A> {
         self.ring.prepare(&self.plans, geometry.len);
     }
 
-    /// The gradient buffers. *Panics* in a collective.
+    /// The gradient buffers; while part of a sum is offered, for what lies before that part. *Panics* in a collective.
     pub fn arena(&mut self) -> &mut A {
-        assert_eq!(self.current, None, "slots are lent between collectives only");
+        assert!(self.current.is_none() || self.offered, "slots are lent between collectives only");
         &mut self.arena
     }
 
@@ -151,6 +154,35 @@ impl<A: Slots> RankMachine<A> {
         self.plans.mode() == Mode::Ring && kind == OpKind::AllReduce
     }
 
+    /// Whether [`RankMachine::offer`] is of use: a ring takes a gradient as a whole, and alone there is nobody to send to.
+    #[must_use]
+    pub fn takes_offers(&self) -> bool {
+        !self.runs_ring(OpKind::AllReduce) && self.membership().world().0 > 1
+    }
+
+    /// Takes up an all-reduce whose trailers are not known yet, and says that the roots of this rank are final from element
+    /// `from` on: that part may be sent and is overwritten with sums. Later calls give more; `start` gives the rest.
+    ///
+    /// *Panics* as [`crate::Backend::offer`], and in a ring.
+    pub fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {
+        assert!(!self.runs_ring(OpKind::AllReduce), "a ring takes a gradient as a whole");
+        self.open(seq, OpKind::AllReduce, micro_batches);
+        self.offered = true;
+        self.direct.give(from, &mut self.arena);
+    }
+
+    /// Takes up a direct sum, unless part of it was offered.
+    fn open(&mut self, seq: Sequence, kind: OpKind, micro_batches: u32) {
+        if self.offered {
+            let offered = self.current.map(|tag| (tag.sequence, tag.op, tag.operand));
+            assert_eq!(offered, Some((seq, kind, micro_batches)), "part of another sum was offered");
+            return;
+        }
+        self.take_up(seq, kind, micro_batches);
+        let plan = self.plans.get(micro_batches).clone();
+        self.direct.begin_sum(kind, self.wire, plan, self.arena.geometry().len);
+    }
+
     /// Takes up a collective. *Panics* as [`crate::Backend::start`].
     pub fn start(&mut self, seq: Sequence, op: &Op<'_>) {
         let world = self.plans.membership().world();
@@ -160,14 +192,18 @@ impl<A: Slots> RankMachine<A> {
             let moves = |rank| op.moves(rank, world.0 as usize, len).expect("it is no reduction");
             return self.start_moves(seq, (op.kind(), op.operand()), moves);
         };
-        self.take_up(seq, op.kind(), op.operand());
-        let plan = self.plans.get(count).clone();
-        let own = plan.leaves_of(self.plans.membership().rank.index()).len();
+        let rank = self.plans.membership().rank.index();
+        let own = self.plans.get(count).leaves_of(rank).len();
         assert_eq!(trailers.len(), own, "a step of {count} micro-batches needs a trailer for each own root");
-        match self.runs_ring(op.kind()) {
-            true => self.ring.begin(trailers, self.wire, plan),
-            false => self.direct.begin_sum(op, self.wire, plan, &mut self.arena),
+        if self.runs_ring(op.kind()) {
+            self.take_up(seq, op.kind(), count);
+            let plan = self.plans.get(count).clone();
+            return self.ring.begin(trailers, self.wire, plan);
         }
+        self.open(seq, op.kind(), count);
+        self.offered = false;
+        self.direct.tell(trailers);
+        self.direct.give(0, &mut self.arena);
     }
 
     /// Takes up a collective that moves floats, where what each rank gives and takes is told by the caller: for ranks

@@ -4,6 +4,7 @@ mod frames;
 mod halves;
 mod matrix;
 mod network;
+mod offers;
 mod plain;
 mod ring_sum;
 mod rounding;
