@@ -4,8 +4,8 @@
 
 use crate::harness::hosts::{Hosts, free_port};
 use crate::harness::{
-    self, CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, children, finish, folder, signal, train,
-    try_signal_to, wait_until_gone,
+    self, CNN, Finished, GPT, MLP, Running, Signal, WIDE, audit_is_clean, children, finish, folder, signal,
+    train, try_signal_to, wait_until_gone,
 };
 use std::net::UdpSocket;
 use std::path::Path;
@@ -75,6 +75,40 @@ fn hosts_whose_sums_travel_in_bf16_give_the_digest_of_one_rank_that_rounds_as_th
         is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), steps);
         second.finish().succeeded();
     }
+}
+
+#[test]
+fn what_hosts_send_while_they_compute_makes_the_digest_of_one_host() {
+    for (wire, ranks) in [("f32", [1, 1]), ("f32", [2, 2]), ("bf16", [1, 3])] {
+        let model = format!("{WIDE} steps=60 threads=1 wire={wire}");
+        let hosts = Hosts::on_loopback("2");
+        let second = hosts.start(1, &format!("ranks={}", ranks[1]));
+        let run = hosts.start(0, &format!("{model} ranks={} name=hosts --profile", ranks[0])).finish();
+        is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 60);
+        let profile = run.events("profile").next().expect("a profile");
+        assert!(profile["hidden_ms"].as_f64().expect("a number") > 0.0, "{ranks:?}: {profile}");
+        second.finish().succeeded();
+    }
+}
+
+#[test]
+fn a_rank_killed_while_part_of_its_sum_is_on_its_way_costs_no_step_and_no_bit() {
+    let model = format!("{WIDE} steps=300 threads=1 checkpoint.every=50~steps");
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
+    first.wait_for_step(10);
+    for kill in 0..4 {
+        let of = if kill % 2 == 0 { second.pid() } else { first.pid() };
+        signal(Signal::KILL, children(of)[kill / 2]);
+        assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
+        wait_for_world(&mut first, 4);
+        first.wait_for_step(first.last_step() + 10);
+    }
+    let run = first.finish();
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 300);
+    assert_eq!(run.events("fault").count(), 4, "{}", run.stderr);
+    second.finish().succeeded();
 }
 
 #[test]

@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// An MLP on the digits whose steps take well under a millisecond: 8 micro-batches of 7, the last one short, and a short
 /// last step of 29 an epoch.
 pub const MLP: &str = "data.kind=digits global_batch=50 micro_batch=7 model.kind=mlp model.hidden=[24]";
+/// A wider one, whose gradients are long enough to be sent between hosts in many pieces while they are computed.
+pub const WIDE: &str = "data.kind=digits global_batch=50 micro_batch=7 model.kind=mlp model.hidden=[512,512] \
+                        bucket_bytes=64KiB";
 /// A CNN with batch norm and dropout, and augmented digits.
 pub const CNN: &str = "data.kind=digits data.augment=shift global_batch=50 micro_batch=7 model.kind=cnn model.channels=[4,8] \
                        model.hidden=[16] model.batch_norm=true model.dropout=0.2";

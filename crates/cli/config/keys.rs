@@ -225,7 +225,7 @@ pub static KEYS: &[Key] = &[
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),
     Key::new("profile", COUNT_OR_NONE, "none", Free, "each rank writes down where the time of its newest N steps goes, see --profile; not kept for a resume"),
-    Key::new("bucket_bytes", Type::Size, "4MiB", Free, "gradients are reduced in buckets of this size; no effect on CPU ranks of one host: they reduce at once"),
+    Key::new("bucket_bytes", Type::Size, "4MiB", Free, "how much of a gradient is sent to other hosts at once while the rest is computed; 0: all of it when it is computed; no effect on CPU ranks of one host, nor with reduce=ring"),
 ];
 
 /// Every name once, in the order of the table.

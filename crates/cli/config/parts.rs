@@ -546,7 +546,7 @@ pub struct World {
     pub balance: bool,
     /// Whether plain traffic between hosts is allowed.
     pub trusted_network: bool,
-    /// *Units*: bytes of one reduction.
+    /// How much of a gradient is sent at once while the rest is computed. *Units*: bytes.
     pub bucket_bytes: u64,
 }
 

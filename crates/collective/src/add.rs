@@ -53,8 +53,8 @@ fn add_pair(wire: Wire, out: &mut [f32], left: &[f32], right: &[f32]) {
     }
 }
 
-/// `out = out + right`, element by element, rounded.
-pub(crate) fn add_to(wire: Wire, out: &mut [f32], right: &[f32]) {
+/// `out = out + right`, element by element, each sum rounded as `wire` says.
+pub fn add_to(wire: Wire, out: &mut [f32], right: &[f32]) {
     let pairs = out.iter_mut().zip(right);
     match wire {
         Wire::F32 => pairs.for_each(|(out, right)| *out += right),

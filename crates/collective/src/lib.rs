@@ -24,7 +24,7 @@ mod plan;
 mod progress;
 mod ring;
 
-pub use add::{BLOCK, sum_block};
+pub use add::{BLOCK, add_to, sum_block};
 pub use arena::{Arena, HostArena, Slots};
 pub use backend::{Abort, AbortFlag, Aborter, Backend, Moves, Op, OpKind, Sequence};
 pub use chunk::{Chunks, SEGMENT};

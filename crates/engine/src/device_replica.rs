@@ -12,8 +12,9 @@ use crate::loss::expect_length;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Reduced, Room, Training};
-use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo};
+use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo};
 use crate::stage::{Input, Mode};
+use crate::stages::Inside;
 use crate::state::{State, StateShape};
 use dtrain_types::{MicroBatch, Seed, Step};
 use std::ops::Range;
@@ -215,11 +216,11 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         step: Step,
         micro_batch: MicroBatch,
         batch: &Batch<'_>,
-        gradient: &mut [f32],
+        gradient: &mut dyn Gradient,
     ) -> Result<Figures, EngineError> {
         self.model.check_batch(batch)?;
-        expect_length("gradient", self.lengths.gradient, gradient.len())?;
-        let Self { device, model, seed, passes, sections, .. } = self;
+        expect_length("gradient", self.lengths.gradient, gradient.elements())?;
+        let Self { device, model, seed, passes, sections, lengths, .. } = self;
         let x = passes.inputs.inputs(device, batch.inputs)?;
         let targets = passes.targets.targets(device, &batch.targets)?;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
@@ -230,14 +231,15 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
             scratch: D::take(&mut passes.scratch),
             outputs: D::take(&mut passes.outputs),
         };
-        let to = Training {
-            outputs: D::take(&mut passes.outputs_gradient),
-            all: D::take(&mut passes.gradient),
-            watch: None,
-        };
         let mut sums = LossSums::default();
-        passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
-        device.fetch(&passes.gradient, gradient)?;
+        let outputs = D::take(&mut passes.outputs_gradient);
+        {
+            let all = &mut Inside::<D>(D::take(&mut passes.gradient));
+            let to = Training { outputs, all, watch: None };
+            passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
+        }
+        device.fetch(&passes.gradient, gradient.part(0..lengths.gradient))?;
+        gradient.settle(0);
         Ok(Figures { sums, samples: batch.rows as u64 })
     }
 

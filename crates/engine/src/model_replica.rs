@@ -12,9 +12,10 @@ use crate::loss::expect_length;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Reduced, Room, Training};
-use crate::replica::{BufferLengths, MemoryTable, Replica, UpdateInfo, Watch};
+use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo, Watch};
 use crate::stack::{Side, Stack};
 use crate::stage::{Input, Mode, Shape};
+use crate::stages::Gradients;
 use crate::state::{State, StateShape};
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
@@ -95,6 +96,29 @@ impl<D: HostDevice> ModelReplica<D> {
     }
 }
 
+/// A gradient that the caller holds, each part rounded when it is final.
+struct InHost<'a, D> {
+    gradient: &'a mut dyn Gradient,
+    device: &'a D,
+    wire: Wire,
+    /// Where the part begins that is settled.
+    open: usize,
+}
+
+impl<D: HostDevice> Gradients<D> for InHost<'_, D> {
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        self.gradient.part(part)
+    }
+
+    fn settle(&mut self, from: usize) {
+        if self.wire != Wire::F32 {
+            self.device.round(self.wire, self.gradient.part(from..self.open));
+        }
+        self.open = from;
+        self.gradient.settle(from);
+    }
+}
+
 /// Room for the batches of a group.
 fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
     let (group, input) = (model.group(), model.input());
@@ -153,15 +177,16 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         step: Step,
         micro_batch: MicroBatch,
         batch: &Batch<'_>,
-        gradient: &mut [f32],
+        gradient: &mut dyn Gradient,
     ) -> Result<Figures, EngineError> {
         self.model.check_batch(batch)?;
-        expect_length("gradient", self.gradient_len(), gradient.len())?;
+        expect_length("gradient", self.gradient_len(), gradient.elements())?;
         let Self { device, model, seed, state, saved, scratch, outputs, gradient: d, watch, .. } = self;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
-        let to = Training::<D> { outputs: &mut *d, all: gradient, watch: watch.as_deref_mut() };
+        let all = &mut InHost { open: gradient.elements(), gradient, device, wire: Wire::F32 };
+        let to = Training::<D> { outputs: &mut *d, all, watch: watch.as_deref_mut() };
         let mut sums = LossSums::default();
         passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
         Ok(Figures { sums, samples: batch.rows as u64 })
@@ -182,10 +207,10 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         step: Step,
         first: MicroBatch,
         wire: Wire,
-        gradient: &mut [f32],
+        gradient: &mut dyn Gradient,
         figures: &mut [Figures],
     ) -> Result<(), EngineError> {
-        expect_length("gradient", self.gradient_len(), gradient.len())?;
+        expect_length("gradient", self.gradient_len(), gradient.elements())?;
         let Self {
             device,
             model,
@@ -207,13 +232,12 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         pass.wire = wire;
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
-        let to = Training::<D> { outputs: &mut *d, all: &mut *gradient, watch: watch.as_deref_mut() };
+        // Stages round where they add up several.
+        let left = if figures.len() == 1 { wire } else { Wire::F32 };
+        let all = &mut InHost { open: gradient.elements(), gradient, device, wire: left };
+        let to = Training::<D> { outputs: &mut *d, all, watch: watch.as_deref_mut() };
         let losses = &mut losses[..figures.len()];
         passes::train(model, &pass, room, x, targets, to, losses);
-        // Stages round where they add up several; one alone is whole only now.
-        if losses.len() == 1 {
-            device.round(wire, gradient);
-        }
         for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(stack.rows()) {
             *figures = Figures { sums: *sums, samples: *rows as u64 };
         }

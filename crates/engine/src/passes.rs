@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::replica::{UpdateInfo, Watch};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
-use crate::stages::BatchNorm;
+use crate::stages::{BatchNorm, Gradients};
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
 
@@ -27,13 +27,13 @@ pub(crate) struct Room<'a, D: Device> {
 }
 
 /// What a training pass has beside an evaluation: where its gradients go, and who watches.
-pub(crate) struct Training<'a, D: Device> {
+pub(crate) struct Training<'a, 'b, D: Device> {
     /// Gradients of the outputs; at least as long as those of this pass.
     pub outputs: D::Mut<'a>,
     /// Gradients of the parameters, then the sums of the statistics.
-    pub all: D::Mut<'a>,
+    pub all: &'b mut dyn Gradients<D>,
     /// Is told when the backward pass begins.
-    pub watch: Option<&'a mut (dyn Watch + 'static)>,
+    pub watch: Option<&'b mut (dyn Watch + 'static)>,
 }
 
 fn whole<'a, D: Device>(memory: &'a mut D::Mut<'_>) -> D::Mut<'a> {
@@ -63,15 +63,16 @@ pub(crate) fn train<D: Device>(
     mut room: Room<'_, D>,
     x: Input<'_, D>,
     targets: Input<'_, D>,
-    to: Training<'_, D>,
+    to: Training<'_, '_, D>,
     losses: &mut [LossSums],
 ) {
     assert!(pass.micro_batches() == losses.len() && losses.len() <= model.group(), "{} losses", losses.len());
     let shape = model.loss_rows(pass.rows);
     let length = shape.rows * shape.width;
-    let (mut grads, sums) = D::split_mut(to.all, model.layout().parameters);
-    let mut d = to.outputs;
-    forward(model, pass, &mut room, x.shorter(), Some(sums));
+    let (mut d, all) = (to.outputs, to.all);
+    let layout = model.layout();
+    forward(model, pass, &mut room, x.shorter(), Some(all.part(layout.parameters..layout.gradient_len())));
+    all.settle(layout.parameters);
     for (place, sums) in losses.iter_mut().enumerate() {
         let (_, rows) = pass.alone(place);
         let (before, own) = (model.loss_rows(rows.start).rows, model.loss_rows(rows.len()));
@@ -94,10 +95,10 @@ pub(crate) fn train<D: Device>(
         saved: whole::<D>(&mut room.saved),
         dy: D::part_mut(&mut d, 0..length),
         dx: None,
-        grads: whole::<D>(&mut grads),
+        grads: all,
         scratch: whole::<D>(&mut room.scratch),
     };
-    model.chain.backward(pass, io);
+    model.chain.walk_back(pass, io);
 }
 
 /// Forward alone; the outputs then lie in the room.

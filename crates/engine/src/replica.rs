@@ -9,6 +9,7 @@ use crate::error::EngineError;
 use crate::layout::Layout;
 use crate::state::{State, StateShape};
 use dtrain_types::{Bytes, MicroBatch, Step, Wire};
+use std::ops::Range;
 
 /// What an update says of itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,6 +68,32 @@ pub trait Watch: Send {
     fn backward_begins(&mut self);
 }
 
+/// Where a replica lays a gradient: elements that may be lent part by part, and given away as soon as they are final.
+pub trait Gradient {
+    /// Elements.
+    fn elements(&self) -> usize;
+
+    /// A part of it, to write: none of what was settled. *Panics* if there is no such part.
+    fn part(&mut self, part: Range<usize>) -> &mut [f32];
+
+    /// Notes that everything from element `from` on is final. It is told so from the end to the start, as the backward pass
+    /// goes, and in any number of pieces.
+    fn settle(&mut self, from: usize) {
+        let _ = from;
+    }
+}
+
+/// Memory of the caller's own waits for the whole.
+impl<T: AsRef<[f32]> + AsMut<[f32]>> Gradient for T {
+    fn elements(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        &mut self.as_mut()[part]
+    }
+}
+
 /// One rank's copy of the model.
 ///
 /// Life of a step: for each of its micro-batches [`Replica::micro_batch`] fills a buffer of
@@ -97,7 +124,7 @@ pub trait Replica: Send {
         step: Step,
         micro_batch: MicroBatch,
         batch: &Batch<'_>,
-        gradient: &mut [f32],
+        gradient: &mut dyn Gradient,
     ) -> Result<Figures, EngineError>;
 
     /// Tells `watch` of every micro-batch from now on. Not called where the device works on its own while the caller goes
@@ -130,7 +157,7 @@ pub trait Replica: Send {
         step: Step,
         first: MicroBatch,
         wire: Wire,
-        gradient: &mut [f32],
+        gradient: &mut dyn Gradient,
         figures: &mut [Figures],
     ) -> Result<(), EngineError> {
         let _ = (gradient, wire);
@@ -184,7 +211,7 @@ pub trait Replica: Send {
         batch: &Batch<'_>,
         gradient: &mut [f32],
     ) -> Result<bool, EngineError> {
-        let figures = self.micro_batch(step, micro_batch, batch, gradient)?;
+        let figures = self.micro_batch(step, micro_batch, batch, &mut &mut *gradient)?;
         Ok(!figures.sums.loss.is_finite() || !self.is_finite(gradient))
     }
 

@@ -362,7 +362,7 @@ pub struct Forward<'a, D: Device> {
 }
 
 /// What a stage reads and writes in the backward pass.
-pub struct Backward<'a, D: Device> {
+pub struct Backward<'a, D: Device, G = <D as Device>::Mut<'a>> {
     /// Its parameters.
     pub params: D::Ref<'a>,
     /// Its input in the forward pass.
@@ -376,7 +376,7 @@ pub struct Backward<'a, D: Device> {
     /// The gradient of its input, overwritten; none for the first stage, and for [`GradientUse::InPlace`].
     pub dx: Option<D::Mut<'a>>,
     /// The gradient of its parameters, overwritten.
-    pub grads: D::Mut<'a>,
+    pub grads: G,
     /// Scratch; full planned length.
     pub scratch: D::Mut<'a>,
 }

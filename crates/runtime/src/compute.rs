@@ -8,6 +8,7 @@
 
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
+use crate::gradient_slot::{GradientSlot, Offers};
 use crate::news::{News, NewsDesk};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
@@ -23,7 +24,7 @@ use dtrain_protocol::{
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
     BatchPlan, Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, MicroRange, Rank, Step,
-    StepPlan, Trailer, WorldSize, cut_evenly, roots,
+    StepPlan, Trailer, Wire, WorldSize, cut_evenly, roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -107,9 +108,33 @@ struct DataPlane {
     trailers: Vec<Trailer>,
     /// Pending trailers of the root being merged.
     pending: Vec<Trailer>,
+    /// The additions that the last pass of a step leaves, as slots.
+    merges: Vec<[usize; 2]>,
     /// Of the micro-batches that are computed together: the ledger's sum of each, and what each says of itself.
     checks: Vec<u64>,
     figures: Vec<Figures>,
+}
+
+impl DataPlane {
+    /// Notes the additions that follow when a subtree of so many micro-batches is pushed as the last one of a root.
+    fn note_merges(&mut self, root: usize, mut merger: Merger, leaves: u32) {
+        self.merges.clear();
+        let Self { merges, geometry, .. } = self;
+        let mut note = |left, right| merges.push([left, right].map(|pending| geometry.slot(root, pending)));
+        merger.push_subtree(leaves, &mut note);
+        merger.finish(note);
+    }
+
+    /// Adds two pending subtrees of a root: their trailers, and their sums unless the last pass has.
+    fn merge(&mut self, parts: &ComputeParts, root: usize, [left, right]: [usize; 2], is_summed: bool) {
+        if !is_summed {
+            let slots = [left, right].map(|pending| self.geometry.slot(root, pending));
+            let (into, from) = self.backend.arena().lease_pair(slots[0], slots[1]);
+            parts.replica.add(from, into);
+            parts.replica.round(parts.wire, into);
+        }
+        self.pending[left] = self.pending[left].merge(&self.pending[right]);
+    }
 }
 
 impl Compute {
@@ -190,6 +215,7 @@ impl Compute {
             roots: counts.iter().map(roots_of).collect(),
             trailers: Vec::with_capacity(geometry.root_slots),
             pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
+            merges: Vec::with_capacity(geometry.scratch_slots),
             checks: vec![0; self.parts.replica.group() as usize],
             figures: vec![Figures::default(); self.parts.replica.group() as usize],
             membership,
@@ -285,6 +311,7 @@ impl Work<'_> {
     fn step(&mut self, step: Step) -> Result<StepRecord, Broke> {
         let begun = Instant::now();
         let plan = self.compute.parts.feed.plan().step(step);
+        self.plane.sequence.0 += 1;
         self.gradients(&plan)?;
         let controls = Arc::clone(&self.compute.controls);
         controls.set_activity(Activity::Reducing);
@@ -292,7 +319,6 @@ impl Work<'_> {
         let waited = Instant::now();
         let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers: &self.plane.trailers };
         let backend = &mut self.plane.backend;
-        self.plane.sequence.0 += 1;
         let sequence = self.plane.sequence;
         backend.start(sequence, &op).map_err(off)?;
         let trailer = backend.finish(sequence).map_err(off)?;
@@ -325,35 +351,39 @@ impl Work<'_> {
     }
 
     /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
-    /// replica takes. Every node is rounded where it is made.
+    /// replica takes. Every node is rounded where it is made. Where the backend takes offers, the last pass hands on its part
+    /// of the sum while it goes.
     fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
         let known = known.expect("every step length was prepared");
+        let offers = self.compute.parts.bucket_bytes > 0 && self.plane.backend.takes_offers();
         self.plane.trailers.clear();
-        for index in 0..self.plane.roots[known].1.len() {
+        let count = self.plane.roots[known].1.len();
+        for index in 0..count {
             let root = self.plane.roots[known].1[index];
             let mut merger = Merger::default();
+            let mut hands_on = false;
             for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.group() as usize) {
                 let hi = (lo + self.compute.parts.replica.group()).min(root.hi);
                 let buffer = merger.next_buffer();
+                hands_on = offers && hi == root.hi && index + 1 == count;
+                if hands_on {
+                    self.plane.note_merges(index, merger.clone(), hi - lo);
+                }
                 let slot = self.plane.geometry.slot(index, buffer);
-                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, slot)?;
+                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, slot, hands_on)?;
                 let Self { plane, compute, .. } = self;
-                let (backend, pending) = (&mut plane.backend, &mut plane.pending);
                 let mut added = false;
                 merger.push_subtree(hi - lo, |l, r| {
                     added = true;
-                    merge(plane.geometry, backend.as_mut(), pending, &compute.parts, index, [l, r]);
+                    plane.merge(&compute.parts, index, [l, r], hands_on);
                 });
                 if added {
                     compute.profiler.lap_on(Doing::Add, MicroBatch(lo));
                 }
             }
             let Self { plane, compute, .. } = self;
-            let (backend, pending) = (&mut plane.backend, &mut plane.pending);
-            merger.finish(|l, r| {
-                merge(plane.geometry, backend.as_mut(), pending, &compute.parts, index, [l, r])
-            });
+            merger.finish(|l, r| plane.merge(&compute.parts, index, [l, r], hands_on));
             compute.profiler.lap(Doing::Add);
             plane.trailers.push(plane.pending[0]);
         }
@@ -361,10 +391,19 @@ impl Work<'_> {
     }
 
     /// Fills a slot with the sum of some micro-batches; gives the sum of their trailers.
-    fn group(&mut self, plan: &StepPlan, group: MicroRange, slot: usize) -> Result<Trailer, Broke> {
+    fn group(
+        &mut self,
+        plan: &StepPlan,
+        group: MicroRange,
+        slot: usize,
+        hands_on: bool,
+    ) -> Result<Trailer, Broke> {
         let Self { plane, loader, compute } = self;
         let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
         let figures = &mut plane.figures[..group.len() as usize];
+        let (micro_batches, sequence, merges) = (plan.micro_batches, plane.sequence, &plane.merges[..]);
+        let (bucket_bytes, wire) = (parts.bucket_bytes, parts.wire);
+        let offers = hands_on.then_some(Offers { sequence, micro_batches, bucket_bytes, merges, wire });
         for (place, m) in (group.lo..group.hi).enumerate() {
             if controls.must_leave(compute.generation) {
                 return Err(told_to_leave());
@@ -383,15 +422,17 @@ impl Work<'_> {
                 parts.replica.lay(place, &lend(&batch)).map_err(engine)?;
                 continue;
             }
-            let gradient = plane.backend.arena().lease(slot);
-            let alone = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), gradient);
+            let mut to = GradientSlot::new(plane.backend.as_mut(), slot, wire, offers, profiler);
+            let alone = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), &mut to);
             figures[0] = alone.map_err(engine)?;
-            parts.replica.round(parts.wire, plane.backend.arena().lease(slot));
+            to.finish().map_err(off)?;
         }
         if figures.len() > 1 {
-            let gradient = plane.backend.arena().lease(slot);
+            // The replica rounds what it adds up.
+            let mut to = GradientSlot::new(plane.backend.as_mut(), slot, Wire::F32, offers, profiler);
             let first = MicroBatch(group.lo);
-            parts.replica.micro_batches(plan.step, first, parts.wire, gradient, figures).map_err(engine)?;
+            parts.replica.micro_batches(plan.step, first, wire, &mut to, figures).map_err(engine)?;
+            to.finish().map_err(off)?;
         }
         profiler.passes(MicroBatch(group.lo));
         let stop = controls.stop_flag();
@@ -510,20 +551,6 @@ fn sum_of_trailers(figures: &[Figures], checks: &[u64], first: u32, stop: u32) -
     }
     merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
     pending[0]
-}
-
-fn merge(
-    geometry: Geometry,
-    backend: &mut dyn Backend,
-    pending: &mut [Trailer],
-    parts: &ComputeParts,
-    root: usize,
-    [left, right]: [usize; 2],
-) {
-    let (into, from) = backend.arena().lease_pair(geometry.slot(root, left), geometry.slot(root, right));
-    parts.replica.add(from, into);
-    parts.replica.round(parts.wire, into);
-    pending[left] = pending[left].merge(&pending[right]);
 }
 
 /// The numbers of micro-batches that a step of this run can have.

@@ -12,6 +12,7 @@ mod compute;
 mod controls;
 mod copy_state;
 mod gateway;
+mod gradient_slot;
 mod journal;
 mod link;
 mod news;

@@ -116,6 +116,13 @@ impl Profiler {
         }
     }
 
+    /// Part of the gradient is on its way.
+    pub fn offered(&mut self) {
+        if let Some(open) = self.0.as_mut().and_then(|recording| recording.open.as_mut()) {
+            open.offered.get_or_insert_with(monotonic);
+        }
+    }
+
     /// The time since the last call has no name.
     pub fn skip(&mut self) {
         if let Some(recording) = &mut self.0 {
@@ -163,6 +170,7 @@ impl Recording {
         let slot = self.open.take().or_else(|| self.spare.pop()).or_else(|| self.kept.pop_front());
         let Some(mut slot) = slot else { return };
         slot.spans.clear();
+        slot.offered = None;
         (slot.step, slot.generation) = (step, membership.generation);
         (slot.rank, slot.world) = (membership.rank, membership.world());
         slot.begun = monotonic();

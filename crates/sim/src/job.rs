@@ -131,8 +131,10 @@ impl Engine {
         self.read(&samples);
         self.swap(state);
         let batch = batch(samples.len(), &self.inputs, &self.targets);
-        let figures =
-            self.replica.micro_batch(step.step, micro, &batch, gradient).expect("a batch that fits");
+        let figures = self
+            .replica
+            .micro_batch(step.step, micro, &batch, &mut &mut *gradient)
+            .expect("a batch that fits");
         self.swap(state);
         figures.trailer(micro, check)
     }

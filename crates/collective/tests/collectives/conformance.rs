@@ -83,7 +83,7 @@ pub fn steps(
     counts.iter().enumerate().map(step).collect()
 }
 
-fn want(len: usize, counts: &[u32]) -> Vec<(Vec<u32>, Trailer)> {
+pub fn want(len: usize, counts: &[u32]) -> Vec<(Vec<u32>, Trailer)> {
     counts.iter().map(|count| (reference(len, *count), reference_trailer(*count))).collect()
 }
 

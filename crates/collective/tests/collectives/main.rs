@@ -5,6 +5,7 @@ mod halves;
 mod matrix;
 mod network;
 mod offers;
+mod piecewise;
 mod plain;
 mod ring_sum;
 mod rounding;

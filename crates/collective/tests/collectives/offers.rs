@@ -1,36 +1,15 @@
 //! Sums that are put in piece by piece, from the end of the buffer to its start, while the rest is not computed yet.
 
 use crate::network::Network;
-use crate::plain::{bits, compute, reference, reference_trailer};
-use dtrain_collective::{Arena, Mode, Op, Sequence};
+use crate::piecewise::Piecewise;
+use crate::plain::{bits, reference, reference_trailer};
+use dtrain_collective::{Mode, Op, Sequence};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use proptest::prelude::*;
 
-/// A rank's step that is not whole yet: what it will have computed, and from where on that is in its slots.
-struct Pending {
-    roots: Vec<Vec<f32>>,
-    trailers: Vec<Trailer>,
-    from: usize,
-}
-
-/// Computes a step elsewhere: the slots hold what must never be sent.
-fn begin(network: &mut Network, rank: usize, count: u32, len: usize) -> Pending {
-    let machine = &mut network.machines[rank];
-    let range = machine.membership().range();
-    let trailers = compute(machine.arena(), range, count, Mode::Exact);
-    let roots = (0..trailers.len()).map(|root| machine.arena().slot(root).to_vec()).collect();
-    (0..machine.arena().geometry().slots()).for_each(|slot| machine.arena().lease(slot).fill(f32::NAN));
-    Pending { roots, trailers, from: len }
-}
-
-/// Goes on to element `from` on one rank.
-fn compute_to(network: &mut Network, rank: usize, pending: &mut Pending, from: usize) {
-    let fresh = from.min(pending.from)..pending.from;
-    for (root, floats) in pending.roots.iter().enumerate() {
-        let arena = network.machines[rank].arena();
-        arena.lease_part(root, fresh.clone()).copy_from_slice(&floats[fresh.clone()]);
-    }
-    pending.from = fresh.start;
+fn begin(network: &mut Network, rank: usize, count: u32) -> Piecewise {
+    let range = network.machines[rank].membership().range();
+    Piecewise::new(network.machines[rank].arena(), range, count)
 }
 
 fn ranges(world: u32, count: u32, skewed: bool) -> Vec<MicroRange> {
@@ -59,12 +38,12 @@ proptest! {
         let mut network = Network::new(&ranges(world, full, skewed), &counts, len, Mode::Exact, segment);
         for (step, count) in counts.into_iter().enumerate() {
             let seq = Sequence(step as u64);
-            let mut pending: Vec<Pending> =
-                (0..world as usize).map(|rank| begin(&mut network, rank, count, len)).collect();
+            let mut pending: Vec<Piecewise> =
+                (0..world as usize).map(|rank| begin(&mut network, rank, count)).collect();
             for &(rank, part, frames) in turns.iter().filter(|(rank, ..)| *rank < world as usize) {
-                if !pending[rank].roots.is_empty() {
+                if !pending[rank].is_spare() {
                     let from = (part * pending[rank].from as f64) as usize;
-                    compute_to(&mut network, rank, &mut pending[rank], from);
+                    pending[rank].compute_to(network.machines[rank].arena(), from);
                     network.machines[rank].offer(seq, count, from);
                     network.send(rank);
                 }
@@ -73,7 +52,7 @@ proptest! {
                 }
             }
             for (rank, pending) in pending.iter_mut().enumerate() {
-                compute_to(&mut network, rank, pending, 0);
+                pending.compute_to(network.machines[rank].arena(), 0);
                 let op = Op::AllReduce { micro_batches: count, trailers: &pending.trailers };
                 network.machines[rank].start(seq, &op);
                 network.send(rank);
@@ -92,9 +71,9 @@ proptest! {
 fn what_everybody_has_offered_is_summed_everywhere_before_anybody_starts() {
     let len = 1_000;
     let mut network = Network::new(&cut_evenly(4, 2), &[4], len, Mode::Exact, 48);
-    let mut pending = [0, 1].map(|rank| begin(&mut network, rank, 4, len));
+    let mut pending = [0, 1].map(|rank| begin(&mut network, rank, 4));
     for (rank, pending) in pending.iter_mut().enumerate() {
-        compute_to(&mut network, rank, pending, 300);
+        pending.compute_to(network.machines[rank].arena(), 300);
         network.machines[rank].offer(Sequence(1), 4, 300);
         network.send(rank);
     }
@@ -103,7 +82,8 @@ fn what_everybody_has_offered_is_summed_everywhere_before_anybody_starts() {
     for machine in &mut network.machines {
         assert!(!machine.is_done());
         // Stripes that lie across the edge wait.
-        let summed = bits(machine.arena().slot(0)).iter().zip(&want).rev().take_while(|(a, b)| a == b).count();
+        let summed =
+            bits(machine.arena().slot(0)).iter().zip(&want).rev().take_while(|(a, b)| a == b).count();
         assert!((600..=700).contains(&summed), "{summed} of the 700 that are final");
     }
 }

@@ -60,7 +60,8 @@ fn micro_batch(replica: &mut dyn Replica, step: Step, m: u32, slot: &mut [f32]) 
     let stream = 1000 + step.0 * u64::from(COUNT) + u64::from(m);
     let (values, classes) = (uniform(stream, ROWS * SIDE * SIDE, 1.0), integers(stream + 500, ROWS, 10));
     let batch = Batch { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
-    let figures = replica.micro_batch(step, MicroBatch(m), &batch, slot).expect("a device that works");
+    let figures =
+        replica.micro_batch(step, MicroBatch(m), &batch, &mut &mut *slot).expect("a device that works");
     figures.trailer(MicroBatch(m), 0)
 }
 

@@ -323,11 +323,40 @@ impl<D: Device> Stage<D> for Chain<D> {
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y, mut saved, dy, dx, mut grads, scratch } = io;
+        let Backward { params, x, y, saved, dy, dx, grads, scratch } = io;
+        let grads = &mut Inside::<D>(grads);
+        self.walk_back(pass, Backward { params, x, y, saved, dy, dx, grads, scratch });
+    }
+}
+
+/// Where the gradients of a chain's stages go.
+pub(crate) trait Gradients<D: Device> {
+    /// Those of one stage, to write.
+    fn part(&mut self, part: Range<usize>) -> D::Mut<'_>;
+
+    /// All from element `from` on are final.
+    fn settle(&mut self, from: usize);
+}
+
+/// Those of a chain that is waited for as a whole.
+pub(crate) struct Inside<'a, D: Device>(pub(crate) D::Mut<'a>);
+
+impl<D: Device> Gradients<D> for Inside<'_, D> {
+    fn part(&mut self, part: Range<usize>) -> D::Mut<'_> {
+        D::part_mut(&mut self.0, part)
+    }
+
+    fn settle(&mut self, _from: usize) {}
+}
+
+impl<D: Device> Chain<D> {
+    /// The backward pass, which tells after each stage what is final.
+    pub(crate) fn walk_back(&self, pass: &Pass<'_, D>, io: Backward<'_, D, &mut dyn Gradients<D>>) {
+        let Backward { params, x, y, mut saved, dy, dx, grads, scratch } = io;
         let (ping, scratch) = D::split_mut(scratch, self.ping);
         let (pong, mut scratch) = D::split_mut(scratch, self.pong);
         let wanted = dx.is_some();
-        let mut gradients = Gradients::<D> { outer: dy, ping, pong, goal: dx, at: Spot::Outer };
+        let mut gradients = Buffers::<D> { outer: dy, ping, pong, goal: dx, at: Spot::Outer };
         let (saved_to, scratch_to) = (D::len_mut(&saved), D::len_mut(&scratch));
         for (i, child) in self.children.iter().enumerate().rev() {
             let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
@@ -359,11 +388,12 @@ impl<D: Device> Stage<D> for Chain<D> {
                     saved: D::part_mut(&mut own, 0..child.saved.len()),
                     dy,
                     dx,
-                    grads: D::part_mut(&mut grads, child.params.clone()),
+                    grads: grads.part(child.params.clone()),
                     scratch: D::part_mut(&mut scratch, 0..scratch_to),
                 },
             );
             gradients.at = to.unwrap_or(gradients.at);
+            grads.settle(child.params.start);
         }
         if let (Spot::Outer, Some(dx)) = (gradients.at, gradients.goal) {
             // Every stage worked in place.
@@ -373,7 +403,7 @@ impl<D: Device> Stage<D> for Chain<D> {
 }
 
 /// The buffers that gradients go through in a backward pass, and the one that holds the newest.
-struct Gradients<'a, D: Device> {
+struct Buffers<'a, D: Device> {
     outer: D::Mut<'a>,
     ping: D::Mut<'a>,
     pong: D::Mut<'a>,
@@ -381,7 +411,7 @@ struct Gradients<'a, D: Device> {
     at: Spot,
 }
 
-impl<D: Device> Gradients<'_, D> {
+impl<D: Device> Buffers<'_, D> {
     /// The gradient of a stage's output, and where that of its input goes: nowhere for a stage that works in place,
     /// and for the first if nobody wants it.
     fn lend(&mut self, to: Option<Spot>, [x_len, y_len]: [usize; 2]) -> (D::Mut<'_>, Option<D::Mut<'_>>) {

@@ -16,7 +16,7 @@ mod residual;
 
 pub use attention::Attention;
 pub use chain::Chain;
-pub(crate) use chain::Child;
+pub(crate) use chain::{Child, Gradients, Inside};
 pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
 pub use embedding::Embedding;
 pub use linear::Linear;

@@ -6,10 +6,11 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, 
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{AvgPool, BatchNorm, Chain, Flatten, Gelu, LayerNorm, Linear, Relu, Residual};
 use dtrain_engine::{
-    Batch, DecayGroup, EngineError, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule, Targets,
+    Batch, DecayGroup, EngineError, Figures, Gradient, Inputs, Loss, Model, ModelReplica, Optimizer, Replica,
+    Rule, Schedule, Targets,
 };
 use dtrain_types::{Merger, MicroBatch, Seed, Step, Wire, to_bf16};
+use std::ops::Range;
 
 const ROWS: usize = 5;
 const MOST: u32 = 8;
@@ -225,6 +226,70 @@ fn micro_batches_in_groups_have_the_bits_of_one_after_the_other() {
                 }
             }
         }
+    }
+}
+
+/// Keeps what is settled as it is at that moment.
+struct Settling {
+    slot: Vec<f32>,
+    settled: Vec<f32>,
+    open: usize,
+    calls: usize,
+}
+
+impl Settling {
+    fn new(len: usize) -> Self {
+        Self { slot: vec![f32::NAN; len], settled: vec![f32::NAN; len], open: len, calls: 0 }
+    }
+}
+
+impl Gradient for Settling {
+    fn elements(&self) -> usize {
+        self.slot.len()
+    }
+
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        assert!(part.end <= self.open, "{part:?} is touched after {} is final", self.open);
+        &mut self.slot[part]
+    }
+
+    fn settle(&mut self, from: usize) {
+        self.settled[from..self.open].copy_from_slice(&self.slot[from..self.open]);
+        // Whoever reads it later finds that it is gone.
+        self.slot[from..self.open].fill(f32::NAN);
+        (self.open, self.calls) = (from, self.calls + 1);
+    }
+}
+
+#[test]
+fn each_part_of_a_gradient_is_whole_when_it_is_settled_and_not_touched_again() {
+    for case in cases() {
+        let data = Data::new(&case);
+        let (mut alone, mut grouped) = (case.replica(1, 1), case.replica(1, MOST));
+        let stages = alone.layout().stages.len();
+        let check = |got: &Settling, wanted: &[f32], what: &str| {
+            assert!(bits(&got.settled) == bits(wanted), "{}, {what}", case.name);
+            assert_eq!(got.open, 0, "{}, {what}", case.name);
+            assert!(got.calls >= stages.min(2), "{}, {what}: {} pieces", case.name, got.calls);
+        };
+        for wire in [Wire::F32, Wire::Bf16] {
+            for count in [1, 3] {
+                let samples = count as usize * ROWS;
+                let (wanted, _) = root(&mut alone, &case, &data, [0, count], samples, wire);
+                let mut got = Settling::new(wanted.len());
+                let mut figures = vec![Figures::default(); count as usize];
+                for place in 0..count {
+                    grouped.lay(place as usize, &data.batch(&case, place, samples)).expect("it fits");
+                }
+                let passes = grouped.micro_batches(Step(1), MicroBatch(0), wire, &mut got, &mut figures);
+                passes.expect("it fits");
+                check(&got, &wanted, &format!("{count} at once, {wire:?}"));
+            }
+        }
+        let (wanted, _) = root(&mut alone, &case, &data, [0, 1], ROWS, Wire::F32);
+        let mut got = Settling::new(wanted.len());
+        alone.micro_batch(Step(1), MicroBatch(0), &data.batch(&case, 0, ROWS), &mut got).expect("it fits");
+        check(&got, &wanted, "one");
     }
 }
 

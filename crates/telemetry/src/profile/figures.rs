@@ -150,9 +150,8 @@ impl RankTimes {
 
 /// How long a rank communicated and worked at once in a step.
 fn hidden(step: &StepTimes) -> u64 {
-    let of = |is: fn(Doing) -> bool| step.spans.iter().filter(move |span| is(span.doing));
-    let sent = of(|doing| doing == Doing::Communication);
-    sent.flat_map(|sent| of(Doing::is_work).map(|work| sent.overlap(work))).sum()
+    let work = || step.spans.iter().filter(|span| span.doing.is_work());
+    step.ahead().map_or(0, |sent| work().map(|work| sent.overlap(work)).sum())
 }
 
 fn mean(ranks: &[RankTimes], of: impl Fn(&RankTimes) -> f64) -> f64 {
@@ -166,6 +165,10 @@ mod tests {
     use dtrain_types::{Generation, Step, WorldSize};
 
     fn part(rank: u32, spans: &[(Doing, u64, u64)], ended: u64) -> Part {
+        part_that_offers(None, rank, spans, ended)
+    }
+
+    fn part_that_offers(offered: Option<u64>, rank: u32, spans: &[(Doing, u64, u64)], ended: u64) -> Part {
         let spans = spans.iter().map(|(doing, begun, ended)| Span {
             doing: *doing,
             begun: begun * 1_000_000,
@@ -179,6 +182,7 @@ mod tests {
             world: WorldSize(2),
             begun: 0,
             ended: ended * 1_000_000,
+            offered: offered.map(|millis| millis * 1_000_000),
             spans: spans.collect(),
         };
         Part {
@@ -214,11 +218,13 @@ mod tests {
 
     #[test]
     fn communication_is_hidden_while_its_rank_computes_and_not_else() {
-        use Doing::{Backward, Communication};
+        use Doing::{Backward, Communication, Wait};
         let after = ProfileReport::of(&[part(0, &[(Backward, 0, 5), (Communication, 5, 8)], 8)]);
         assert_eq!(after.hidden_ms, 0.0);
-        let meanwhile = ProfileReport::of(&[part(0, &[(Backward, 0, 5), (Communication, 3, 8)], 8)]);
+        let spans = [(Backward, 0, 5), (Wait, 5, 6), (Communication, 6, 8)];
+        let meanwhile = ProfileReport::of(&[part_that_offers(Some(3), 0, &spans, 8)]);
         assert_eq!(meanwhile.hidden_ms, 2.0);
+        assert_eq!(meanwhile.parts.iter().map(|row| row.ms).sum::<f64>(), 8.0);
     }
 
     #[test]

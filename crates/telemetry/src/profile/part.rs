@@ -120,6 +120,9 @@ pub struct StepTimes {
     pub begun: u64,
     /// *Units*: nanoseconds of the rank's clock.
     pub ended: u64,
+    /// When the first part of its gradient was on its way, if that was before the all-reduce. *Units*: nanoseconds of the
+    /// rank's clock.
+    pub offered: Option<u64>,
     /// What it was made of, in order; none overlaps another.
     pub spans: Vec<Span>,
 }
@@ -129,6 +132,14 @@ impl StepTimes {
     #[must_use]
     pub fn nanos(&self) -> u64 {
         self.ended.saturating_sub(self.begun)
+    }
+
+    /// From when part of its gradient was on its way until it had nothing else to do than to wait for the rest.
+    #[must_use]
+    pub fn ahead(&self) -> Option<Span> {
+        let waits = |span: &&Span| matches!(span.doing, Doing::Wait | Doing::Communication);
+        let ended = self.spans.iter().find(waits)?.begun;
+        self.offered.map(|begun| Span { doing: Doing::Communication, begun, ended, micro_batch: None })
     }
 }
 

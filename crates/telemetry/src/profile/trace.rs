@@ -73,6 +73,9 @@ impl<'a> Zero<'a> {
     }
 }
 
+/// Threads from here on show what was on its way while the thread that many before computed.
+const AHEAD: u32 = 1 << 16;
+
 /// Writes the trace of these parts.
 ///
 /// *Errors*: of the writer. *Order*: parts as they are given, steps and spans by time.
@@ -106,11 +109,20 @@ impl<W: Write> Trace<'_, W> {
         let life = format!("compute, life {}, pid {}", part.incarnation, part.pid);
         self.meta(part, "process_name", Named { name: process })?;
         self.meta(part, "process_sort_index", Sorted { sort_index: part.member.0 })?;
-        self.meta(part, "thread_name", Named { name: life })
+        self.meta(part, "thread_name", Named { name: life })?;
+        if part.steps.iter().any(|step| step.ahead().is_some()) {
+            let name = format!("communication meanwhile, life {}", part.incarnation);
+            self.meta_of(part, AHEAD, "thread_name", Named { name })?;
+        }
+        Ok(())
     }
 
     fn meta<A: Serialize>(&mut self, part: &Part, name: &str, args: A) -> io::Result<()> {
-        let (pid, tid) = (part.member.0, part.incarnation.0);
+        self.meta_of(part, 0, name, args)
+    }
+
+    fn meta_of<A: Serialize>(&mut self, part: &Part, on: u32, name: &str, args: A) -> io::Result<()> {
+        let (pid, tid) = (part.member.0, part.incarnation.0 + on);
         self.event(&Event { name, cat: "__metadata", ph: "M", ts: None, dur: None, pid, tid, args })
     }
 
@@ -121,8 +133,9 @@ impl<W: Write> Trace<'_, W> {
             StepArgs { step: number, generation: step.generation.0, rank: step.rank.0, world: step.world.0 };
         let (ts, dur) = self.times(part, step.begun, step.nanos());
         self.event(&Event { name: "step", cat: "step", ph: "X", ts, dur, pid, tid, args })?;
-        for span in &step.spans {
-            let Span { doing, begun, micro_batch, .. } = *span;
+        let spans = step.spans.iter().map(|span| (*span, tid));
+        for (span, tid) in spans.chain(step.ahead().map(|ahead| (ahead, tid + AHEAD))) {
+            let Span { doing, begun, micro_batch, .. } = span;
             let args = SpanArgs { step: number, micro_batch: micro_batch.map(|m| m.0) };
             let (ts, dur) = self.times(part, begun, span.nanos());
             self.event(&Event { name: doing.name(), cat: "part", ph: "X", ts, dur, pid, tid, args })?;
@@ -155,6 +168,7 @@ mod tests {
             world: WorldSize(2),
             begun,
             ended: begun + 2_000,
+            offered: None,
             spans: vec![span],
         };
         Part {
@@ -191,6 +205,18 @@ mod tests {
             (forward["args"]["step"].as_u64(), forward["args"]["micro_batch"].as_u64()),
             (Some(9), Some(3))
         );
+    }
+
+    #[test]
+    fn what_was_on_its_way_while_a_rank_computed_has_a_line_of_its_own() {
+        let mut part = part(1, "one", 0, 500);
+        let wait = Span { doing: Doing::Wait, begun: 2_100, ended: 2_400, micro_batch: None };
+        (part.steps[0].offered, part.steps[0].spans) = (Some(1_500), vec![part.steps[0].spans[0], wait]);
+        let events = events(&[part]);
+        let ahead = events.last().unwrap();
+        assert_eq!((events.len(), ahead["name"].as_str()), (4, Some("communication")));
+        assert_eq!((ahead["ts"].as_f64(), ahead["dur"].as_f64()), (Some(1.0), Some(0.6)));
+        assert_eq!(ahead["tid"].as_u64(), Some(u64::from(AHEAD) + 6));
     }
 
     #[test]

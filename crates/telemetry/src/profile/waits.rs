@@ -81,6 +81,7 @@ mod tests {
                 world: WorldSize(2),
                 begun: 0,
                 ended: 250,
+                offered: None,
                 spans: vec![span],
             };
             Part {

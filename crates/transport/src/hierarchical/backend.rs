@@ -6,7 +6,7 @@
 use super::link::Link;
 use super::plan::{HostPlan, host_range};
 use super::{HierarchicalError, Topology};
-use crate::shm::{Group, Isa, Mapping, ShmAbort, ShmError};
+use crate::shm::{Group, Isa, Mapping, ShmAbort, ShmError, Strips};
 use dtrain_collective::{
     Abort, Aborter, Arena, Backend, Chunks, CollectiveError, Geometry, Intent, Membership, Mode, Moves, Op,
     OpKind, Progress, RankMachine, Sequence, Transport, rank_roots,
@@ -53,6 +53,9 @@ pub struct HierarchicalBackend<T> {
     given: Range<usize>,
     takers: Vec<bool>,
     host_moves: Vec<Moves>,
+    strips: Strips,
+    /// Of how many strips this rank has added up its share for the next sum.
+    folded: usize,
     progress: Progress,
 }
 
@@ -88,6 +91,7 @@ impl<T: Transport> HierarchicalBackend<T> {
             return Err(HierarchicalError::Link { rank, what });
         }
         let group = Group::join(mapping, generation, local, ranges.len())?;
+        let strips = Strips::new(group.geometry().len);
         let hosts = topology.hosts();
         let link = transport.map(|transport| {
             let by_host = |host| host_range(&membership.ranges[topology.ranks(host)]);
@@ -114,6 +118,8 @@ impl<T: Transport> HierarchicalBackend<T> {
             root_trailers: Vec::new(),
             trailer_stack: Vec::new(),
             given: 0..0,
+            strips,
+            folded: 0,
             progress: Progress::default(),
         };
         backend.prepare(counts);
@@ -157,6 +163,29 @@ impl<T: Transport> HierarchicalBackend<T> {
 
     fn plan(&self, count: u32) -> &HostPlan {
         self.plans.get(&count).unwrap_or_else(|| panic!("steps of {count} micro-batches were not prepared"))
+    }
+
+    /// Adds up what all ranks of the host have given, and on the leader sends what they have all added up.
+    fn go_ahead(&mut self, seq: Sequence, count: u32, from: usize) -> Result<(), CollectiveError> {
+        self.group.check()?;
+        self.progress.may_begin(seq)?;
+        let (local, ranks) = (self.group.rank(), 0..self.group.world());
+        self.group.open_from(from);
+        self.group.words().give(local, seq, self.strips.behind(from));
+        // A rank without a root has nothing to give. The leader's slots take the sums, so they have to be given in any case.
+        let gives = |rank: &usize| *rank == 0 || self.plan(count).roots_of(*rank) > 0;
+        let givers = ranks.clone().filter(gives);
+        let given = givers.map(|rank| self.group.words().given(rank, seq)).min().unwrap_or(0);
+        self.fold(count, given);
+        self.group.words().fold(local, seq, given);
+        let folded = ranks.map(|rank| self.group.words().folded(rank, seq)).min().unwrap_or(0);
+        match &mut self.link {
+            Some(link) if folded > 0 => {
+                let offered = link.offer(seq, count, self.strips.start(folded));
+                self.or_abort(offered)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn begin(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {
@@ -207,7 +236,7 @@ impl<T: Transport> HierarchicalBackend<T> {
         let reduces = matches!(intent.kind, OpKind::AllReduce | OpKind::ReduceScatter);
         self.on_host(|group| group.agree(intent))?;
         match reduces {
-            true => self.fold(intent.operand),
+            true => self.fold(intent.operand, self.strips.count()),
             false => self.stage(),
         }
         self.on_host(Group::meet)?;
@@ -217,6 +246,7 @@ impl<T: Transport> HierarchicalBackend<T> {
         let reduced = if reduces { self.group.get_trailer(0, 0) } else { Trailer::EMPTY };
         self.on_host(Group::meet)?;
         self.group.leave();
+        self.folded = 0;
         self.progress.end();
         Ok(reduced)
     }
@@ -230,14 +260,19 @@ impl<T: Transport> HierarchicalBackend<T> {
         work(&mut self.group).map_err(|error| with_ranks(error, |local| Rank(first + local.0)))
     }
 
-    /// Adds this rank's chunk of all roots of the host into the leader's slots.
-    fn fold(&mut self, count: u32) {
-        let part = self.local_chunks().chunk(self.group.rank());
+    /// Adds this rank's share of the last `strips` strips of all roots of the host into the leader's slots, unless it has.
+    fn fold(&mut self, count: u32, strips: usize) {
         let plan = self.plans.get(&count).expect("looked up at the start");
-        // In this order: see `plan.rs`.
-        for fold in plan.folds.iter().filter(|fold| !fold.is_in_place()) {
-            self.group.sum(&fold.order, &fold.starts, &[fold.out], part.clone());
+        for strip in self.folded..strips {
+            let strip = self.strips.strip(strip);
+            let share = Chunks::even(strip.len(), self.group.world()).chunk(self.group.rank());
+            let part = strip.start + share.start..strip.start + share.end;
+            // In this order: see `plan.rs`.
+            for fold in plan.folds.iter().filter(|fold| !fold.is_in_place()) {
+                self.group.sum(&fold.order, &fold.starts, &[fold.out], part.clone());
+            }
         }
+        self.folded = self.folded.max(strips);
     }
 
     /// Lays what this rank gives into the leader's slot 0. Parts of different ranks do not overlap.
@@ -260,6 +295,11 @@ impl<T: Transport> HierarchicalBackend<T> {
                 None => Ok(()),
             },
         };
+        self.or_abort(result)
+    }
+
+    /// Tells an error between hosts to the peers too.
+    fn or_abort(&self, result: Result<(), CollectiveError>) -> Result<(), CollectiveError> {
         let result = result.map_err(|error| with_hosts(error, &self.topology));
         if let Err(error) = &result {
             self.group.abort_handle().abort(&error.to_string());
@@ -386,6 +426,18 @@ impl<T: Transport> Backend for HierarchicalBackend<T> {
     fn arena(&mut self) -> &mut dyn Arena {
         self.progress.assert_idle();
         self.group.arena()
+    }
+
+    fn takes_offers(&self) -> bool {
+        self.mode == Mode::Exact && self.topology.hosts() > 1
+    }
+
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) -> Result<(), CollectiveError> {
+        if !self.takes_offers() {
+            return Ok(());
+        }
+        let result = self.go_ahead(seq, micro_batches, from);
+        self.progress.or_die(result)
     }
 
     fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {

@@ -5,7 +5,7 @@
 //! that they are aborted it hears through the arena.
 
 use crate::shm::{AbortWatch, SharedSlots, ShmAbort};
-use dtrain_collective::{CollectiveError, Moves, Op, OpKind, RankMachine, Sequence, Transport, drive};
+use dtrain_collective::{CollectiveError, Moves, Op, OpKind, RankMachine, Sequence, Transport, drive, pump};
 use dtrain_types::{Trailer, Wire};
 use std::sync::Arc;
 
@@ -36,6 +36,17 @@ impl<T: Transport> Link<T> {
     /// Rounds every sum between hosts.
     pub fn set_wire(&mut self, wire: Wire) {
         self.machine.set_wire(wire);
+    }
+
+    /// Sends what the host has of its next sum from element `from` on, and takes what has come. *Errors*: as `sum`.
+    pub fn offer(
+        &mut self,
+        sequence: Sequence,
+        micro_batches: u32,
+        from: usize,
+    ) -> Result<(), CollectiveError> {
+        self.machine.offer(sequence, micro_batches, from);
+        pump(&mut self.machine, &mut self.transport)
     }
 
     /// Sums what all hosts have; the sum appears in the leader's slot 0.

@@ -7,6 +7,9 @@
 //! chunk. Ranks of a host are neighbours, so its range is contiguous and every addition is one of the tree: the bits are
 //! those of the flat collectives, whatever the topology.
 //!
+//! What ranks offer ahead of an all-reduce goes through the first two stages without a barrier: whoever finds that all ranks of
+//! its host have given a strip adds up its share of it, and the leader sends what all have added up.
+//!
 //! In ring mode the sums of the hosts, added by rank, go around a ring of the leaders: the bits depend on the topology.
 //!
 //! It does not know what carries the frames, nor how the hosts were found.

@@ -4,6 +4,7 @@
 //! `meet` as often as needed or `share` once, and `leave` after the last one. A rank is its index in the arena. It does not know what a
 //! collective is made of, nor whether there are other hosts.
 
+use super::ahead::Words;
 use super::barrier::{Barrier, ShmAbort};
 use super::claims::Claims;
 use super::kernel::{Pass, sum_into, touch};
@@ -32,6 +33,7 @@ pub(crate) struct Group {
     world: usize,
     barrier: Barrier,
     claims: Claims,
+    words: Words,
     isa: Isa,
     /// What every sum is rounded to.
     wire: Wire,
@@ -55,13 +57,15 @@ impl Group {
         mapping.claim(rank, generation)?;
         let barrier = Barrier::new(mapping.clone(), generation, rank, world);
         let claims = Claims::new(mapping.clone(), generation);
-        let arena = ShmArena { mapping, rank };
+        let words = Words::new(mapping.clone(), generation);
+        let arena = ShmArena { open: mapping.geometry().len, mapping, rank };
         Ok(Self {
             arena,
             rank: rank.index(),
             world,
             barrier,
             claims,
+            words,
             isa: Isa::detect(),
             wire: Wire::F32,
             stack: Vec::new(),
@@ -131,7 +135,7 @@ impl Group {
     }
 
     /// This rank's slots as a machine sees them, for one that runs while this rank alone touches them: between two
-    /// barriers of a collective in which the peers keep off them.
+    /// barriers of a collective in which the peers keep off them, or ahead of it in what they have all added up.
     pub fn slots(&self) -> SharedSlots {
         SharedSlots { mapping: self.arena.mapping.clone(), rank: self.rank }
     }
@@ -153,6 +157,18 @@ impl Group {
     /// Reads a trailer that a barrier made seen.
     pub fn get_trailer(&self, rank: usize, root: usize) -> Trailer {
         self.arena.mapping.get_trailer(self.turn, rank, root)
+    }
+
+    /// Gives the peers this rank's slots from element `from` on, ahead of the collective: only what lies before is leased from
+    /// now on. They hear of it by the words.
+    pub fn open_from(&mut self, from: usize) {
+        assert!(!self.inside, "a collective has all of the slots");
+        self.arena.open = self.arena.open.min(from);
+    }
+
+    /// How far the ranks are ahead of their next sum.
+    pub fn words(&self) -> &Words {
+        &self.words
     }
 
     /// Begins a collective: tells the peers which, and that this rank's slots are theirs to read.
@@ -219,20 +235,24 @@ impl Group {
     /// Ends a collective: the slots are this rank's own again.
     pub fn leave(&mut self) {
         self.inside = false;
+        self.arena.open = self.geometry().len;
         self.turn += 1;
     }
 
     /// Adds `leaves` into each of `outs`, in `order`, each sum rounded, for the elements of `part`: the caller's affair, no peer's.
     ///
-    /// Leaves and outs are starts of slots, from [`Group::slot`]. *Panics* outside a collective.
+    /// Leaves and outs are starts of slots, from [`Group::slot`]. *Panics* outside a collective, unless this rank has given the
+    /// part ahead of it.
     pub fn sum(&mut self, order: &SumOrder, leaves: &[usize], outs: &[usize], part: Range<usize>) {
-        assert!(self.inside && part.end <= self.geometry().len, "{part:?} of {:?}", self.geometry());
+        let ours = self.inside || self.arena.open <= part.start;
+        assert!(ours && part.end <= self.geometry().len, "{part:?} of {:?}", self.geometry());
         let base = self.arena.mapping.base();
         let pass = Pass { base, leaves, outs, at: part.start, len: part.len(), wire: self.wire };
         // SAFETY: all leaves and destinations are slots of `len` floats and the part lies inside. Between the barriers
         // the elements of this part are touched by this rank alone, in all buffers (the parts of other ranks do not
         // overlap, and a claimed piece is nobody else's), and no lease is out: leases borrow the group and end before
-        // `announce`. Slots are the same or apart. `isa` was detected.
+        // `announce`. Ahead of a collective that holds for parts that all ranks have given, which the caller saw in their words:
+        // leases end before what was given. Slots are the same or apart. `isa` was detected.
         unsafe { sum_into(self.isa, order, &pass, &mut self.stack) };
     }
 
@@ -307,13 +327,15 @@ impl Slots for SharedSlots {
 struct ShmArena {
     mapping: Arc<Mapping>,
     rank: Rank,
+    /// Up to where slots may be leased: what lies behind was given to the peers.
+    open: usize,
 }
 
 impl ShmArena {
-    fn slice(&mut self, slot: usize) -> *mut [f32] {
-        let geometry = self.mapping.geometry();
+    fn slice(&mut self, slot: usize, part: Range<usize>) -> *mut [f32] {
+        assert!(part.start <= part.end && part.end <= self.open, "{part:?} of {} floats", self.open);
         let start = self.mapping.base().wrapping_add(self.mapping.slot(self.rank.index(), slot));
-        std::ptr::slice_from_raw_parts_mut(start, geometry.len)
+        std::ptr::slice_from_raw_parts_mut(start.wrapping_add(part.start), part.len())
     }
 }
 
@@ -323,16 +345,24 @@ impl Arena for ShmArena {
     }
 
     fn lease(&mut self, slot: usize) -> &mut [f32] {
-        // SAFETY: the slot lies in the mapping, aligned. Outside a collective it belongs to this rank alone: the rank is
-        // claimed by one backend in all processes, peers touch it only between two barriers that this rank takes part in,
-        // and the lease borrows the backend, which it needs for that.
-        unsafe { &mut *self.slice(slot) }
+        self.lease_part(slot, 0..self.mapping.geometry().len)
     }
 
     fn lease_pair(&mut self, left: usize, right: usize) -> (&mut [f32], &mut [f32]) {
+        self.lease_pair_part(left, right, 0..self.mapping.geometry().len)
+    }
+
+    fn lease_part(&mut self, slot: usize, part: Range<usize>) -> &mut [f32] {
+        // SAFETY: the part lies in the mapping, aligned. Outside a collective it belongs to this rank alone: the rank is
+        // claimed by one backend in all processes, peers touch it only between two barriers that this rank takes part in or
+        // behind `open`, and the lease borrows the backend, which it needs for either.
+        unsafe { &mut *self.slice(slot, part) }
+    }
+
+    fn lease_pair_part(&mut self, left: usize, right: usize, part: Range<usize>) -> (&mut [f32], &mut [f32]) {
         assert_ne!(left, right, "a pair is two slots");
-        // SAFETY: as `lease`; two different slots do not overlap.
-        unsafe { (&mut *self.slice(left), &mut *self.slice(right)) }
+        // SAFETY: as `lease_part`; two different slots do not overlap.
+        unsafe { (&mut *self.slice(left, part.clone()), &mut *self.slice(right, part)) }
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! 0                 header: magic, version, world, geometry, abort word; at 128 the bell of aborts; at 256 the words of
 //!                   shared work
-//! 4096              one control block per rank, 128 bytes each
+//! 4096              one control block per rank, 256 bytes each
 //! ...               trailers of even collectives: for each rank 64 bytes for each root slot; then those of odd ones
 //! page boundary     slots: rank 0 slot 0, rank 0 slot 1, ..., rank 1 slot 0, ...
 //! ```
@@ -15,7 +15,7 @@ use dtrain_types::WorldSize;
 /// "dtrainar", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"dtrainar");
 /// Rises with every change of this layout or of the meaning of a control block.
-pub(super) const VERSION: u64 = 3;
+pub(super) const VERSION: u64 = 4;
 /// Words of the header, in order: magic, version, world, len, root slots, scratch slots, aborted generation.
 pub(super) const HEADER_WORDS: usize = 7;
 /// The word that holds the greatest aborted generation.
@@ -25,8 +25,8 @@ pub(super) const ABORT_BELL: usize = 128;
 /// Where the words of shared work are, in bytes, and how many: a pair of cache lines for what is claimed, one for what is done.
 pub(super) const WORK: usize = 256;
 pub(super) const WORK_BYTES: usize = 256;
-/// Bytes of a control block: two cache lines, because processors fetch lines in pairs.
-pub(super) const CONTROL: usize = 128;
+/// Bytes of a control block: two pairs of cache lines, because processors fetch lines in pairs.
+pub(super) const CONTROL: usize = 256;
 /// Bytes of a trailer: one cache line.
 pub(super) const TRAILER: usize = 64;
 /// Trailers and intents are laid out by turns: whoever is done with a collective may announce the next one while a peer

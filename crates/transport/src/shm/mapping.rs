@@ -24,6 +24,17 @@ pub(super) struct Control {
     pub claimed: AtomicU64,
     /// For those who wait for `arrived`.
     pub bell: Bell,
+    pub ahead: Ahead,
+}
+
+/// What a rank has done for the next sum before its barrier; its own pair of cache lines, because those who wait poll the
+/// other. See `ahead.rs`.
+#[repr(C, align(128))]
+pub(super) struct Ahead {
+    /// How much of its own roots is final.
+    pub given: AtomicU64,
+    /// How much of its share it has added up.
+    pub folded: AtomicU64,
 }
 
 /// The words by which ranks share the work of one collective; one block in an arena.

@@ -3,11 +3,12 @@
 //! The gradient buffers of all ranks lie in one memfd, the *arena*. A collective is: barrier, each rank sums its chunk
 //! of everyone's roots and stores the sum into everyone's slot 0, barrier. One pass, no staging copy. Where ranks share
 //! cores nobody owns a chunk: whoever runs takes the next piece, and the second barrier is the count of pieces done. Between
-//! two collectives a rank's slots are its own, and only then are they lent as slices; inside one they are touched through
-//! raw pointers only, because another process may be writing there.
+//! two collectives a rank's slots are its own, but for what it has given ahead of the next one, and only then are they lent as
+//! slices; inside one they are touched through raw pointers only, because another process may be writing there.
 //!
 //! It does not know who maps the arena, or how its descriptor got there.
 
+mod ahead;
 mod backend;
 mod barrier;
 mod claims;
@@ -30,6 +31,7 @@ pub use file::ArenaFile;
 pub use kernel::Isa;
 pub use mapping::Mapping;
 
+pub(crate) use ahead::Strips;
 pub(crate) use barrier::ShmAbort;
 pub(crate) use group::{Group, SharedSlots};
 pub(crate) use watch::AbortWatch;

@@ -1,6 +1,9 @@
 //! A world on several hosts, played by threads: an arena per host, queues between the leaders.
 
-use crate::conformance::{self, Make, cuts, lengths, membership, on_threads, run, steps};
+use crate::conformance::{
+    self, COUNTS, Make, cuts, lengths, membership, on_ranks, on_threads, run, steps, want,
+};
+use crate::offered::offered_steps;
 use crate::plain::{before_copy, compute, is_copied, reference, reference_trailer};
 use crate::threads::shm;
 use dtrain_collective::{
@@ -105,6 +108,34 @@ fn on_every_topology(each: impl Fn(&[u32], Make<'_>)) {
 #[test]
 fn exact_steps_have_the_bits_of_the_plain_tree_on_every_topology() {
     on_every_topology(conformance::exact_steps_have_the_bits_of_the_plain_tree);
+}
+
+/// Offers of every kind make the sums that they should.
+fn offers_make_the_sum_of(hosts: &[u32], len: usize, ranges: &[MicroRange]) {
+    let (backends, _arenas) = hierarchical(hosts, ranges, &COUNTS, len, Mode::Exact);
+    assert_eq!(backends[0].takes_offers(), hosts.len() > 1);
+    let got =
+        on_ranks(backends, |rank, mut backend| offered_steps(&mut *backend, rank, ranges[rank], &COUNTS));
+    let want = want(len, &COUNTS);
+    for (rank, got) in got.iter().enumerate() {
+        assert!(*got == want, "rank {rank} of {hosts:?}, {len} floats, {ranges:?}");
+    }
+}
+
+#[test]
+fn what_ranks_offer_ahead_of_a_sum_does_not_change_it_on_any_topology() {
+    for hosts in TOPOLOGIES {
+        for ranges in cuts(COUNTS[0], world(hosts)) {
+            [1, 1_237].into_iter().for_each(|len| offers_make_the_sum_of(hosts, len, &ranges));
+        }
+    }
+}
+
+#[test]
+fn ranks_of_a_host_add_up_what_all_of_them_have_given_while_the_rest_is_computed() {
+    for hosts in [&[1, 1][..], &[2, 1], &[3, 2]] {
+        offers_make_the_sum_of(hosts, 300_000, &cut_evenly(16, world(hosts)));
+    }
 }
 
 #[test]

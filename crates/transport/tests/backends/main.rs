@@ -13,6 +13,12 @@ mod threads;
 #[path = "../../../collective/tests/collectives/plain.rs"]
 mod plain;
 
+// Steps that are offered before they are computed to the end.
+#[path = "../../../collective/tests/collectives/offered.rs"]
+mod offered;
+#[path = "../../../collective/tests/collectives/piecewise.rs"]
+mod piecewise;
+
 // The same sums with every node rounded.
 #[path = "../../../collective/tests/collectives/halves.rs"]
 mod halves;

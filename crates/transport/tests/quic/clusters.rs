@@ -1,6 +1,7 @@
 //! Whole clusters: shared memory inside each host, encrypted links between their leaders.
 
 use crate::meshes::{hosts, meshes, on_threads};
+use crate::offered::offered_steps;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{Backend, Geometry, Membership, Mode, Op, SEGMENT, Sequence, Transport};
 use dtrain_transport::{ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, Topology, memory_mesh};
@@ -48,6 +49,12 @@ impl<'a> Cluster<'a> {
         (0..self.topology.world().0).map(join).collect()
     }
 
+    fn offered<T: Transport>(&self, generation: u64, ends: Vec<T>) -> Vec<Vec<(Vec<u32>, Trailer)>> {
+        on_threads(self.join(generation, ends), |rank, mut backend| {
+            offered_steps(&mut backend, rank, self.ranges[rank], &COUNTS)
+        })
+    }
+
     fn steps<T: Transport>(&self, generation: u64, ends: Vec<T>) -> Vec<Vec<(Vec<u32>, Trailer)>> {
         on_threads(self.join(generation, ends), |rank, mut backend| {
             let step = |(seq, count): (usize, &u32)| {
@@ -71,7 +78,7 @@ fn clusters_have_the_bits_of_the_plain_tree_and_of_the_queues_generation_after_g
         for (len, segment) in [(0, 64), (1, 64), (1_003, 64), (2 * SEGMENT + 9, SEGMENT)] {
             for mode in [Mode::Exact, Mode::Ring] {
                 let cluster = Cluster::new(&topology, len, mode, segment);
-                generation += 2;
+                generation += 3;
                 let got = cluster.steps(generation, meshes(&hosts, generation));
                 let want = match mode {
                     Mode::Exact => {
@@ -81,6 +88,10 @@ fn clusters_have_the_bits_of_the_plain_tree_and_of_the_queues_generation_after_g
                     Mode::Ring => cluster.steps(generation + 1, memory_mesh(topology.hosts())),
                 };
                 assert!(got == want, "{ranks:?}, {len} floats, {mode:?}");
+                if mode == Mode::Exact {
+                    let got = cluster.offered(generation + 2, meshes(&hosts, generation + 2));
+                    assert!(got == want, "{ranks:?}, {len} floats, offered");
+                }
             }
         }
     }

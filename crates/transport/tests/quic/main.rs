@@ -17,6 +17,12 @@ mod virtual_time;
 #[path = "../../../collective/tests/collectives/plain.rs"]
 mod plain;
 
+// Steps that are offered before they are computed to the end.
+#[path = "../../../collective/tests/collectives/offered.rs"]
+mod offered;
+#[path = "../../../collective/tests/collectives/piecewise.rs"]
+mod piecewise;
+
 // The same sums with every node rounded.
 #[path = "../../../collective/tests/collectives/halves.rs"]
 mod halves;
