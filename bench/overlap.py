@@ -80,7 +80,7 @@ def exposed(profile):
 
 
 def rows(args, rate, work):
-    found, digests = {0: [], args.bucket: []}, set()
+    found, digests = {"none": [], args.bucket: []}, set()
     with Path(rate) as path:
         for turn in range(args.pairs):
             for bucket, into in found.items():

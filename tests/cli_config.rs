@@ -309,7 +309,7 @@ fn lists_and_units_are_read() {
     assert_eq!((class_weights, ignore_index), (&ClassWeights::Given(vec![1.0, 0.5, 2.0]), &Some(-100)));
     assert_eq!(config.checkpoint.every, Some(Length::Steps(200)));
     assert_eq!(config.schedule.warmup, None);
-    assert_eq!((config.world.bucket_bytes, config.world.detect.as_millis()), (512 << 10, 250));
+    assert_eq!((config.world.bucket_bytes, config.world.detect.as_millis()), (Some(512 << 10), 250));
     assert_eq!(config.resume, Resume::Run("runs/a".into()));
 }
 

@@ -289,7 +289,7 @@ pub fn rank(welcome: &str, arena: Option<OwnedFd>) -> Result<RankParts, String> 
         schedule: measure.schedule(),
         mode: Mode::Exact,
         wire: Wire::F32,
-        bucket_bytes: 0,
+        bucket_bytes: None,
         run_dir: measure.run_dir.clone(),
         profile: None,
     };

@@ -94,7 +94,7 @@ pub fn rank_parts(
         schedule: plan.schedule(),
         mode: plan.mode(),
         wire: plan.wire(),
-        bucket_bytes: plan.config.world.bucket_bytes as usize,
+        bucket_bytes: plan.config.world.bucket_bytes.map(|bytes| bytes as usize),
         run_dir,
         // What is written down must find its way to the others' parts.
         profile: plan.config.profile.filter(|_| profile.sees_run_folder),

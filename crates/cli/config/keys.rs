@@ -72,6 +72,7 @@ const NONE: Type = Type::Choice(&["none"]);
 const AUTO: Type = Type::Choice(&["auto"]);
 const TEXT_OR_NONE: Type = Type::Either(&[NONE, Type::Text]);
 const COUNT_OR_NONE: Type = Type::Either(&[NONE, COUNT]);
+const SIZE_OR_NONE: Type = Type::Either(&[NONE, Type::Size]);
 const LENGTH_OR_NONE: Type = Type::Either(&[NONE, Type::Length]);
 const DROPOUT: Type = Type::Number(&BELOW_ONE);
 /// The models with convolutions.
@@ -225,7 +226,7 @@ pub static KEYS: &[Key] = &[
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),
     Key::new("profile", COUNT_OR_NONE, "none", Free, "each rank writes down where the time of its newest N steps goes, see --profile; not kept for a resume"),
-    Key::new("bucket_bytes", Type::Size, "4MiB", Free, "how much of a gradient is sent to other hosts at once while the rest is computed; 0: all of it when it is computed; no effect on CPU ranks of one host, nor with reduce=ring"),
+    Key::new("bucket_bytes", SIZE_OR_NONE, "4MiB", Free, "how much of a gradient is sent to other hosts at once while the rest is computed; none: all of it when it is computed; no effect on CPU ranks of one host, nor with reduce=ring"),
 ];
 
 /// Every name once, in the order of the table.

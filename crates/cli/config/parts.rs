@@ -546,8 +546,8 @@ pub struct World {
     pub balance: bool,
     /// Whether plain traffic between hosts is allowed.
     pub trusted_network: bool,
-    /// How much of a gradient is sent at once while the rest is computed. *Units*: bytes.
-    pub bucket_bytes: u64,
+    /// How much of a gradient is sent at once while the rest is computed, if it is. *Units*: bytes.
+    pub bucket_bytes: Option<u64>,
 }
 
 impl World {

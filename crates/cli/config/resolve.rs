@@ -366,11 +366,12 @@ impl Resolved {
         }
     }
 
-    /// A size in bytes.
+    /// A size in bytes, or `None` for `none`.
     #[must_use]
-    pub fn size(&self, name: &str) -> u64 {
+    pub fn size(&self, name: &str) -> Option<u64> {
         match self.expect(name) {
-            Value::Size(size) => *size,
+            Value::Size(size) => Some(*size),
+            Value::Word("none") => None,
             other => panic!("{name} is no size: {other:?}"),
         }
     }

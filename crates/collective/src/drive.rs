@@ -4,7 +4,7 @@
 //! the way to be stopped.
 
 use crate::machine::RankMachine;
-use crate::{CollectiveError, Slots, Transport};
+use crate::{CollectiveError, Outgoing, Slots, Transport};
 
 /// Sends whatever can leave without waiting; counts the frames.
 ///
@@ -13,9 +13,17 @@ pub(crate) fn flush<A: Slots, T: Transport>(
     machine: &mut RankMachine<A>,
     transport: &mut T,
 ) -> Result<usize, CollectiveError> {
+    flush_by(machine, transport, T::try_send)
+}
+
+fn flush_by<A: Slots, T: Transport>(
+    machine: &mut RankMachine<A>,
+    transport: &mut T,
+    send: impl Fn(&mut T, &Outgoing<'_>) -> Result<bool, CollectiveError>,
+) -> Result<usize, CollectiveError> {
     let mut sent = 0;
     while let Some(frame) = machine.poll_send() {
-        if !transport.try_send(&frame)? {
+        if !send(transport, &frame)? {
             break;
         }
         machine.sent();
@@ -32,10 +40,10 @@ pub fn pump<A: Slots, T: Transport>(
     transport: &mut T,
 ) -> Result<(), CollectiveError> {
     // Also before anything is read, as in `drive`.
-    let mut moved = flush(machine, transport)?;
+    let mut moved = flush_by(machine, transport, T::try_send_ahead)?;
     loop {
         moved += transport.receive(&mut |frame| machine.handle_frame(&frame))?;
-        moved += flush(machine, transport)?;
+        moved += flush_by(machine, transport, T::try_send_ahead)?;
         if std::mem::take(&mut moved) == 0 {
             return Ok(());
         }

@@ -82,6 +82,11 @@ pub trait Transport: Send {
     /// *Errors*: [`CollectiveError::Lost`] when the peer cannot be reached any more.
     fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError>;
 
+    /// As `try_send`, for a sender that comes back late: the queue may get longer than is best for one that waits.
+    fn try_send_ahead(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
+        self.try_send(frame)
+    }
+
     /// Offers what has arrived, per sender in order, and counts what was used or dropped.
     ///
     /// A sender whose foremost frame is `Later` is passed over. *Errors*: those of `sink`, and `Lost`.
@@ -109,6 +114,10 @@ pub trait Transport: Send {
 impl<T: Transport + ?Sized> Transport for Box<T> {
     fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
         (**self).try_send(frame)
+    }
+
+    fn try_send_ahead(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
+        (**self).try_send_ahead(frame)
     }
 
     fn receive(

@@ -356,54 +356,56 @@ impl Work<'_> {
     fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
         let known = known.expect("every step length was prepared");
-        let offers = self.compute.parts.bucket_bytes > 0 && self.plane.backend.takes_offers();
+        let offers = self.compute.parts.bucket_bytes.filter(|_| self.plane.backend.takes_offers());
         self.plane.trailers.clear();
         let count = self.plane.roots[known].1.len();
         for index in 0..count {
             let root = self.plane.roots[known].1[index];
             let mut merger = Merger::default();
-            let mut hands_on = false;
+            let mut bucket = None;
             for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.group() as usize) {
                 let hi = (lo + self.compute.parts.replica.group()).min(root.hi);
                 let buffer = merger.next_buffer();
-                hands_on = offers && hi == root.hi && index + 1 == count;
-                if hands_on {
+                bucket = offers.filter(|_| hi == root.hi && index + 1 == count);
+                if bucket.is_some() {
                     self.plane.note_merges(index, merger.clone(), hi - lo);
                 }
                 let slot = self.plane.geometry.slot(index, buffer);
-                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, slot, hands_on)?;
+                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, slot, bucket)?;
                 let Self { plane, compute, .. } = self;
                 let mut added = false;
                 merger.push_subtree(hi - lo, |l, r| {
                     added = true;
-                    plane.merge(&compute.parts, index, [l, r], hands_on);
+                    plane.merge(&compute.parts, index, [l, r], bucket.is_some());
                 });
                 if added {
                     compute.profiler.lap_on(Doing::Add, MicroBatch(lo));
                 }
             }
             let Self { plane, compute, .. } = self;
-            merger.finish(|l, r| plane.merge(&compute.parts, index, [l, r], hands_on));
+            merger.finish(|l, r| plane.merge(&compute.parts, index, [l, r], bucket.is_some()));
             compute.profiler.lap(Doing::Add);
             plane.trailers.push(plane.pending[0]);
         }
         Ok(())
     }
 
-    /// Fills a slot with the sum of some micro-batches; gives the sum of their trailers.
+    /// Fills a slot with the sum of some micro-batches, and hands it on in buckets of so many bytes if they are the last; gives
+    /// the sum of their trailers.
     fn group(
         &mut self,
         plan: &StepPlan,
         group: MicroRange,
         slot: usize,
-        hands_on: bool,
+        bucket: Option<usize>,
     ) -> Result<Trailer, Broke> {
         let Self { plane, loader, compute } = self;
         let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
         let figures = &mut plane.figures[..group.len() as usize];
         let (micro_batches, sequence, merges) = (plan.micro_batches, plane.sequence, &plane.merges[..]);
-        let (bucket_bytes, wire) = (parts.bucket_bytes, parts.wire);
-        let offers = hands_on.then_some(Offers { sequence, micro_batches, bucket_bytes, merges, wire });
+        let wire = parts.wire;
+        let offers = |bucket_bytes| Offers { sequence, micro_batches, bucket_bytes, merges, wire };
+        let offers = bucket.map(offers);
         for (place, m) in (group.lo..group.hi).enumerate() {
             if controls.must_leave(compute.generation) {
                 return Err(told_to_leave());

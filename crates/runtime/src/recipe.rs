@@ -56,9 +56,9 @@ pub struct ComputeParts {
     pub mode: Mode,
     /// What every node of the sum is rounded to.
     pub wire: Wire,
-    /// How much of a gradient is on its way at once while the rest is computed, at least, where there is a way that is worth it;
-    /// 0: everything waits for the all-reduce. *Units*: bytes.
-    pub bucket_bytes: usize,
+    /// How much of a gradient is sent at once while the rest is computed, at least, where there is a way that is worth it; none:
+    /// everything waits for the all-reduce. *Units*: bytes.
+    pub bucket_bytes: Option<usize>,
     /// The folder of the run.
     pub run_dir: PathBuf,
     /// Of how many of the newest steps is written down where the time went; none: of none.

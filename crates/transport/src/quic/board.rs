@@ -15,11 +15,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Frames that may be on their way to one peer: queued, or sent and not acknowledged. It bounds small frames; of large
-/// ones there are fewer, by [`Pace`].
-const UNDER_WAY: usize = 128;
+/// Frames that may be on their way to one peer: queued, or sent and not acknowledged. It bounds small frames, and large ones
+/// that are sent ahead; of others there are fewer, by [`Pace`].
+const UNDER_WAY: usize = 256;
 /// Frames of one peer that may wait here to be used.
-const WAITING: usize = 32;
+const WAITING: usize = 128;
 
 /// A frame that has arrived.
 pub(super) type Arrived = (Header, Floats);
@@ -108,8 +108,8 @@ impl Default for Outbound {
 
 impl Outbound {
     /// A buffer for a frame, if one more may be under way.
-    fn buffer(&mut self) -> Option<FrameBytes> {
-        let room = self.bytes < self.pace.limit();
+    fn buffer(&mut self, is_ahead: bool) -> Option<FrameBytes> {
+        let room = is_ahead || self.bytes < self.pace.limit();
         let buffer = match room.then(|| self.spare.pop()) {
             Some(Some(buffer)) => Some(buffer),
             Some(None) if self.made < UNDER_WAY => {
@@ -188,16 +188,16 @@ impl Board {
         drop(self.changed.wait_while(changes, |now| *now == looked).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Queues a copy of a frame; false if as much is under way as may be. The task of the stream hears of it by
+    /// Queues a copy of a frame; false if as much is under way as may be, which is more for one that is sent ahead. The task of the stream hears of it by
     /// [`Board::tell`]. *Errors*: how the lane was lost.
-    pub fn send(&self, frame: &Outgoing<'_>) -> Result<bool, String> {
+    pub fn send(&self, frame: &Outgoing<'_>, is_ahead: bool) -> Result<bool, String> {
         let lane = self.lane(frame.to.index());
         let mut buffer = {
             let out = &mut *lock(&lane.outbound);
             if let Some(what) = &out.lost {
                 return Err(what.clone());
             }
-            match out.buffer() {
+            match out.buffer(is_ahead) {
                 Some(buffer) => buffer,
                 None => return Ok(false),
             }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     fn send(board: &Board) -> Result<bool, String> {
-        board.send(&Outgoing { to: Rank(0), header: header(), payload: &[1.0, 2.0] })
+        board.send(&Outgoing { to: Rank(0), header: header(), payload: &[1.0, 2.0] }, false)
     }
 
     #[test]
@@ -367,12 +367,14 @@ mod tests {
         let board = Arc::new(Board::new(1));
         let payload = vec![1.0; 16 << 10];
         let frame = Outgoing { to: Rank(0), header: header(), payload: &payload };
-        let sent = (0..UNDER_WAY).take_while(|_| board.send(&frame) == Ok(true)).count();
+        let sent = (0..UNDER_WAY).take_while(|_| board.send(&frame, false) == Ok(true)).count();
         assert_eq!(sent, (512 << 10) / (64 << 10), "the least that may be under way, in frames of 64 KiB");
         assert_eq!(board.under_way(0), (sent, 0));
         let Next::Send(bytes) = board.next(0) else { panic!("one was queued") };
         drop(bytes);
-        assert_eq!(board.send(&frame), Ok(true), "what was acknowledged makes room");
+        assert_eq!(board.send(&frame, false), Ok(true), "what was acknowledged makes room");
+        let ahead = (0..).take_while(|_| board.send(&frame, true) == Ok(true)).count();
+        assert_eq!(sent + ahead, UNDER_WAY, "who comes back late may fill all buffers");
     }
 
     #[test]

@@ -164,6 +164,20 @@ impl QuicMesh {
         result
     }
 
+    fn queue(&mut self, frame: &Outgoing<'_>, is_ahead: bool) -> Result<bool, CollectiveError> {
+        let to = frame.to;
+        assert!(to.index() < self.world && to.index() != self.index, "a frame to {to} of {}", self.world);
+        let sent = self.board.send(frame, is_ahead).map_err(|what| CollectiveError::Lost { to, what });
+        if sent == Ok(true) {
+            match self.borrowed {
+                None => self.board.tell(to.index()),
+                // Nobody else runs the tasks, so they hear of all of them at once.
+                Some(_) => self.untold[to.index()] = true,
+            }
+        }
+        self.or_fail(sent)
+    }
+
     /// Offers the foremost frame of each peer. No more at once, so that what a frame completes is on its way before the
     /// next one is looked at, while it is still in the cache.
     fn offer(
@@ -189,17 +203,11 @@ impl QuicMesh {
 
 impl Transport for QuicMesh {
     fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
-        let to = frame.to;
-        assert!(to.index() < self.world && to.index() != self.index, "a frame to {to} of {}", self.world);
-        let sent = self.board.send(frame).map_err(|what| CollectiveError::Lost { to, what });
-        if sent == Ok(true) {
-            match self.borrowed {
-                None => self.board.tell(to.index()),
-                // Nobody else runs the tasks, so they hear of all of them at once.
-                Some(_) => self.untold[to.index()] = true,
-            }
-        }
-        self.or_fail(sent)
+        self.queue(frame, false)
+    }
+
+    fn try_send_ahead(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
+        self.queue(frame, true)
     }
 
     fn receive(
