@@ -42,7 +42,7 @@ fn without_faults_there_is_one_generation_and_every_world_ends_with_the_same_dig
 
 #[test]
 fn a_rank_that_is_killed_costs_no_step_and_comes_back() {
-    for place in [Place::Compute, Place::Round1, Place::Round2, Place::Update] {
+    for place in [Place::Compute, Place::Offer, Place::Round1, Place::Round2, Place::Update] {
         for seed in SEEDS {
             let report = given(seed, &[when(Kind::Crash, place, 60, 0)]);
             assert_eq!(says(finishes(&report), "Resumed"), 0);
@@ -230,7 +230,7 @@ fn a_rank_that_stopped_and_was_not_heard_says_so_again() {
 fn a_connection_that_breaks_at_the_step_of_a_checkpoint_holds_up_none_after_it() {
     // Given a checkpoint every 5 steps; when a connection breaks in one of those; then the next checkpoint is written.
     for nth in 34..44 {
-        for place in [Place::Round1, Place::Round2] {
+        for place in [Place::Offer, Place::Round1, Place::Round2] {
             finishes(&given(1, &[when(Kind::Reset, place, nth, 0)]));
         }
     }

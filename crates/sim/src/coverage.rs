@@ -24,6 +24,8 @@ pub enum Place {
     Ready,
     /// Forward and backward.
     Compute,
+    /// Part of the gradient is on its way, and the backward pass goes on.
+    Offer,
     /// Contributions are on their way.
     Round1,
     /// Sums are on their way.
@@ -52,7 +54,7 @@ pub enum Place {
 
 impl Place {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Start,
         Self::Form,
         Self::Build,
@@ -61,6 +63,7 @@ impl Place {
         Self::CopyTarget,
         Self::Ready,
         Self::Compute,
+        Self::Offer,
         Self::Round1,
         Self::Round2,
         Self::Update,
@@ -87,6 +90,7 @@ impl Place {
             Self::CopyTarget => "copy>",
             Self::Ready => "ready",
             Self::Compute => "compute",
+            Self::Offer => "offer",
             Self::Round1 => "round1",
             Self::Round2 => "round2",
             Self::Update => "update",

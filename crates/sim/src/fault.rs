@@ -216,7 +216,7 @@ impl Faults {
 /// How many times a rank, or the world, comes to a place in a run, about; a fault waits for one of them.
 fn visits(place: Place) -> u64 {
     match place {
-        Place::Compute | Place::Round1 | Place::Round2 | Place::Update => 150,
+        Place::Compute | Place::Offer | Place::Round1 | Place::Round2 | Place::Update => 150,
         Place::Validate => 16,
         Place::Form | Place::Build | Place::Load | Place::Ready | Place::Start | Place::CopySource => 8,
         Place::Finished | Place::Save => 6,

@@ -24,6 +24,10 @@ pub use words::{Ask, At, News, Parcel, ShardJob, Work};
 
 /// Steps are collectives of these numbers and above; what comes before them builds and copies.
 const FIRST_STEP: u64 = 1_000;
+/// Pieces of a gradient that are given away before the rest of it is there.
+const OFFERS: usize = 2;
+/// Short, so that small worlds have several segments.
+const SEGMENT: usize = 16;
 /// Floats that carry a digest, two bytes in each.
 const DIGEST_FLOATS: usize = 16;
 
@@ -46,6 +50,8 @@ enum Task {
     Load(StartFrom),
     Copy(Copy),
     Micro(Box<Micro>),
+    /// How many pieces were given away before the one that is on its way.
+    Offer(Box<Micro>, usize),
     Reduce(StepPlan),
     Update(StepPlan, Trailer),
     Evaluate(Epoch, Step),
@@ -194,7 +200,7 @@ impl Compute {
                 _ => Activity::Idle,
             },
             Task::Meet | Task::Load(_) | Task::Copy(_) => Activity::Preparing,
-            Task::Micro(_) | Task::Update(..) => Activity::Computing,
+            Task::Micro(_) | Task::Offer(..) | Task::Update(..) => Activity::Computing,
             Task::Reduce(_) => Activity::Reducing,
             Task::Evaluate(..) => Activity::Validating,
         }
@@ -216,6 +222,7 @@ impl Compute {
             Task::Copy(copy) if rank.is_some_and(|rank| copy.sources.contains(&rank)) => At::CopySource,
             Task::Copy(_) => At::CopyTarget,
             Task::Micro(_) => At::Compute,
+            Task::Offer(..) => At::Offer,
             Task::Reduce(_) if gathering => At::Round2,
             Task::Reduce(_) => At::Round1,
             Task::Update(..) => At::Update,
@@ -236,8 +243,8 @@ impl Compute {
         let membership = Membership { generation, rank, ranges };
         let micro_batches = tools.engine.job().plan.micro_batches();
         let geometry = Geometry::bound(tools.engine.gradient_len(), micro_batches, Mode::Exact);
-        let mut machine =
-            RankMachine::new(membership, Mode::Exact, geometry).expect("the supervisor cuts ranges in order");
+        let mut machine = RankMachine::with_segment(membership, Mode::Exact, geometry, SEGMENT)
+            .expect("the supervisor cuts ranges in order");
         machine.prepare(&tools.engine.job().counts());
         machine.start(Sequence(0), &Op::Barrier);
         self.broke_early.retain(|(of, _)| *of >= generation);
@@ -370,6 +377,7 @@ impl Compute {
             Task::Update(plan, trailer) => self.update(tools, &plan, trailer),
             _ if leaves => {}
             Task::Micro(micro) => self.micro_batch(tools, micro),
+            Task::Offer(micro, pieces) => self.offer(tools, micro, pieces + 1),
             Task::Evaluate(epoch, step) => self.evaluate(tools, epoch, step),
             Task::Load(from) => self.take_from(tools, from),
             Task::Copy(copy) => {

@@ -1,6 +1,6 @@
 //! Steps: micro-batches, the reduction, the update, and what is due after one.
 
-use super::{Ask, Compute, FIRST_STEP, Micro, News, ShardJob, Task, Todo, Tools, Work};
+use super::{Ask, Compute, FIRST_STEP, Micro, News, OFFERS, ShardJob, Task, Todo, Tools, Work};
 use crate::disk::share;
 use crate::job::{VALIDATION, flat, flatten, no_counts};
 use crate::sabotage::Sabotage;
@@ -105,8 +105,7 @@ impl Compute {
             micro.trailers.push(micro.pending[0]);
             micro.root += 1;
             if micro.root == micro.roots.len() {
-                self.busy = tools.now.since(self.begun).as_secs_f64();
-                return self.reduce(tools, &micro);
+                return self.offer(tools, micro, 0);
             }
             micro.next = micro.roots[micro.root].lo;
         }
@@ -114,11 +113,29 @@ impl Compute {
         self.work(tools, Work::MicroBatch);
     }
 
+    /// Gives away one piece after the other of what was computed, as a backward pass does, and then starts the reduction.
+    pub(super) fn offer(&mut self, tools: &mut Tools<'_>, micro: Box<Micro>, pieces: usize) {
+        let Some(plane) = &mut self.plane else { return };
+        if pieces == OFFERS || !plane.machine.takes_offers() {
+            self.busy = tools.now.since(self.begun).as_secs_f64();
+            return self.reduce(tools, &micro);
+        }
+        let from = tools.engine.gradient_len() * (OFFERS - pieces) / (OFFERS + 1);
+        plane.gathering &= pieces > 0;
+        plane.sequence = FIRST_STEP + micro.plan.step.0;
+        plane.machine.offer(Sequence(plane.sequence), micro.plan.micro_batches, from);
+        self.task = Task::Offer(micro, pieces);
+        self.work(tools, Work::Backward);
+        self.pump(tools);
+    }
+
     pub(super) fn reduce(&mut self, tools: &mut Tools<'_>, micro: &Micro) {
         let Some(plane) = &mut self.plane else { return };
         let (micro_batches, trailers) = (micro.plan.micro_batches, &micro.trailers[..]);
-        plane.sequence = FIRST_STEP + micro.plan.step.0;
-        plane.gathering = false;
+        let sequence = FIRST_STEP + micro.plan.step.0;
+        // Where part of it was offered, sums may be on their way.
+        plane.gathering &= plane.sequence == sequence;
+        plane.sequence = sequence;
         plane.machine.start(Sequence(plane.sequence), &Op::AllReduce { micro_batches, trailers });
         self.task = Task::Reduce(micro.plan);
         self.began(tools);

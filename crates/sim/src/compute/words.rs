@@ -51,6 +51,8 @@ pub enum News {
 pub enum Work {
     /// Forward and backward of one micro-batch.
     MicroBatch,
+    /// What is left of the backward pass while part of its gradient is on its way.
+    Backward,
     /// The optimizer.
     Update,
     /// A share of a validation.
@@ -148,6 +150,8 @@ pub enum At {
     CopyTarget,
     /// Forward and backward.
     Compute,
+    /// It has given part of its gradient away and computes the rest.
+    Offer,
     /// Contributions are on their way.
     Round1,
     /// Sums are on their way.

@@ -302,6 +302,7 @@ impl World {
     fn length_of(&mut self, work: Work) -> u64 {
         let (least, most) = match work {
             Work::MicroBatch => (2_000, 3_500),
+            Work::Backward => (300, 900),
             Work::Update => (100, 400),
             Work::Evaluate => (2_000, 4_000),
             Work::Load => (1_000, 8_000),
@@ -331,6 +332,7 @@ pub(super) fn place_of(process: &Process) -> Place {
         (_, At::CopySource) => Place::CopySource,
         (_, At::CopyTarget) => Place::CopyTarget,
         (_, At::Compute) => Place::Compute,
+        (_, At::Offer) => Place::Offer,
         (_, At::Round1) => Place::Round1,
         (_, At::Round2) => Place::Round2,
         (_, At::Update) => Place::Update,
