@@ -28,11 +28,13 @@ pub enum Sabotage {
     UnawaitedValidation,
     /// The order of a rank's news is lost.
     ShuffledNews,
+    /// Part of a gradient is given away before its last micro-batch is added.
+    UnfinishedOffer,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -44,5 +46,6 @@ impl Sabotage {
         Self::FalseAcknowledgement,
         Self::UnawaitedValidation,
         Self::ShuffledNews,
+        Self::UnfinishedOffer,
     ];
 }

@@ -84,10 +84,17 @@ impl Compute {
 
     /// One micro-batch is computed: the next one, the next root, or the reduction.
     pub(super) fn micro_batch(&mut self, tools: &mut Tools<'_>, mut micro: Box<Micro>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (root, index) = (micro.roots[micro.root], micro.root);
+        let is_last = index + 1 == micro.roots.len() && micro.next + 1 == root.hi;
+        if is_last && self.sabotage == Some(Sabotage::UnfinishedOffer) && plane.machine.takes_offers() {
+            let sequence = Sequence(FIRST_STEP + micro.plan.step.0);
+            plane.machine.offer(sequence, micro.plan.micro_batches, tools.engine.gradient_len() / 2);
+            self.pump(tools);
+        }
         let (Some(plane), Some(state)) = (&mut self.plane, &mut self.state) else { return };
         let arena = plane.machine.arena();
         let geometry = arena.geometry();
-        let (root, index) = (micro.roots[micro.root], micro.root);
         let Micro { plan, next, merger, pending, .. } = &mut *micro;
         let slot = geometry.slot(index, merger.next_buffer());
         let mut trailer = tools.engine.micro_batch(state, plan, MicroBatch(*next), arena.lease(slot));
