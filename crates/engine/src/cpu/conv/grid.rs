@@ -14,6 +14,9 @@ use crate::cpu::product::tile::{K_BLOCK, MOST_COLUMNS};
 use crate::device::Conv3d;
 use std::ops::Range;
 
+/// The most elements of a result whose image counts as small: a group of images must stay in the second-level cache.
+const SMALL: usize = 256;
+
 /// Depth, height and width.
 pub(super) type Axes = [usize; 3];
 
@@ -47,8 +50,10 @@ fn parts(n: usize, of: usize) -> usize {
 /// An image with zeros around it. See the file's comment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
+    /// Images that lie between each other: a cell has an element of each.
+    lanes: usize,
     channels: usize,
-    /// Sides of the image.
+    /// Sides of an image.
     source: Axes,
     /// Zeros in front of it.
     lead: Axes,
@@ -61,9 +66,14 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Elements of the image.
+    /// Images that lie between each other.
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Elements of the images.
     pub(super) fn source_len(&self) -> usize {
-        self.channels * volume(self.source)
+        self.lanes * self.channels * volume(self.source)
     }
 
     /// Elements of the grid, with room for a tile that reads past its end.
@@ -72,7 +82,7 @@ impl Grid {
     }
 
     fn channel_len(&self) -> usize {
-        volume(self.phases) * volume(self.size)
+        self.lanes * volume(self.phases) * volume(self.size)
     }
 
     /// Where the cell at this place of a channel lies.
@@ -84,7 +94,14 @@ impl Grid {
             phase = phase * self.phases[d] + p;
             cell = cell * self.size[d] + c;
         }
-        phase * volume(self.size) + cell
+        (phase * volume(self.size) + cell) * self.lanes
+    }
+
+    /// How a box of cells of one phase lies.
+    #[inline(always)]
+    fn lines(&self, [depth, height, width]: Axes) -> Lines {
+        let [_, rows, row] = self.size.map(|side| side * self.lanes);
+        Lines { depth, height, width: width * self.lanes, row, slice: rows * self.size[2] }
     }
 
     /// Whether a window meets this place of an axis.
@@ -94,10 +111,14 @@ impl Grid {
         phase < self.phases[d] && cell < self.size[d]
     }
 
+    /// Whether it is of one phase that has room for all of the image.
+    fn is_whole(&self) -> bool {
+        self.stride == [1; 3] && (0..3).all(|d| self.lead[d] + self.source[d] <= self.size[d])
+    }
+
     /// Copies an image into its grid, whose other cells are zero already.
     pub(super) fn lay(&self, isa: Have, image: &[f32], grid: &mut [f32]) {
-        let fits = (0..3).all(|d| self.lead[d] + self.source[d] <= self.size[d]);
-        match self.stride == [1; 3] && fits {
+        match self.is_whole() {
             true if self.source == self.size => grid[..image.len()].copy_from_slice(image),
             true => lay_whole_rows(isa, self, image, grid),
             false => lay_rows(isa, self, image, grid),
@@ -106,16 +127,14 @@ impl Grid {
 }
 
 on_every_isa! {
-    /// Copies an image into a grid of one phase that has room for all of it.
+    /// Copies an image into a whole grid.
     fn lay_whole_rows(grid: &Grid, image: &[f32], to: &mut [f32]) {
-        let [depth, height, width] = grid.source;
-        let [_, rows, row] = grid.size;
-        let lines = Lines { depth, height, width, row, slice: rows * row };
+        let lines = grid.lines(grid.source);
         let first = grid.at(grid.lead);
         let channels = to.chunks_exact_mut(grid.channel_len());
-        for (to, image) in channels.zip(image.chunks_exact(volume(grid.source))) {
-            for (start, line) in lines.starts(0..lines.count()).zip(image.chunks_exact(width)) {
-                copy_run(line, &mut to[first + start..][..width]);
+        for (to, image) in channels.zip(image.chunks_exact(grid.lanes * volume(grid.source))) {
+            for (start, line) in lines.starts(0..lines.count()).zip(image.chunks_exact(lines.width)) {
+                copy_run(line, &mut to[first + start..][..lines.width]);
             }
         }
     }
@@ -309,6 +328,7 @@ impl Sweep {
         let Conv3d { kernel, stride, .. } = *shape;
         let size = shape.output_size();
         let grid = Grid {
+            lanes: 1,
             channels: shape.channels,
             source: shape.size,
             lead: shape.padding,
@@ -332,6 +352,7 @@ impl Sweep {
             })
         });
         let grid = Grid {
+            lanes: 1,
             channels: shape.outputs,
             source: shape.output_size(),
             lead,
@@ -342,6 +363,24 @@ impl Sweep {
             }),
         };
         Self { grid, size, apart: stride, kernel, way: Way::Backward(padding) }
+    }
+
+    /// The same for so many images at once, which lie between each other.
+    pub(super) fn of_images(self, lanes: usize) -> Self {
+        Self { grid: Grid { lanes, ..self.grid }, ..self }
+    }
+
+    /// Whether so little of what is computed at the pitch of its grid means something that several images should be taken
+    /// at once.
+    pub(super) fn is_small(&self) -> bool {
+        let (lines, useful) = (self.on_grid([0; 3]), volume(self.size));
+        let columns = lines.cells(0..lines.count()).len().next_multiple_of(MOST_COLUMNS / 2);
+        self.grid.is_whole() && self.apart == [1; 3] && useful <= SMALL && useful * 20 < columns * 17
+    }
+
+    /// Elements of the result of one output.
+    pub(super) fn result_len(&self) -> usize {
+        self.grid.lanes * volume(self.size)
     }
 
     /// Elements of the result in this phase.
@@ -373,15 +412,14 @@ impl Sweep {
     pub(super) fn in_result(&self, phase: Axes) -> (Lines, usize) {
         let [depth, height, _] = self.cells(phase);
         let [_, rows, width] = self.size;
+        let width = width * self.grid.lanes;
         let (slice, row) = (self.apart[0] * rows * width, self.apart[1] * width);
         (Lines { depth, height, width, row, slice }, (phase[0] * rows + phase[1]) * width)
     }
 
     /// How the results of a phase lie on the grid.
     pub(super) fn on_grid(&self, phase: Axes) -> Lines {
-        let [depth, height, width] = self.cells(phase);
-        let [_, rows, row] = self.grid.size;
-        Lines { depth, height, width, row, slice: rows * row }
+        self.grid.lines(self.cells(phase))
     }
 }
 
