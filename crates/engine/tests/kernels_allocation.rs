@@ -55,9 +55,9 @@ fn products_convolutions_and_attention_allocate_once() {
         (4, [1; 3], [1, 3, 3]),
     ] {
         let (size, padding) = ([kernel[0], side, side], [kernel[0] / 2, 1, 1]);
-        let shape = Conv3d { images: 6, channels: 3, size, outputs: 40, kernel, stride, padding };
+        let shape = Conv3d { images: 6, channels: 16, size, outputs: 40, kernel, stride, padding };
         let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
-        let (mut x, mut w) = (numbers(1, 18 * volume(size)), numbers(2, 120 * volume(kernel)));
+        let (mut x, mut w) = (numbers(1, 96 * volume(size)), numbers(2, 640 * volume(kernel)));
         let mut y = numbers(3, 240 * volume(shape.output_size()));
         let (mut db, scratch) = (poison(40), cpu.conv_scratch(&shape).expect("the CPU has them"));
         let mut scratch = poison(scratch);

@@ -378,6 +378,11 @@ impl Sweep {
         self.grid.is_whole() && self.apart == [1; 3] && useful <= SMALL && useful * 20 < columns * 17
     }
 
+    /// The same with the channels of an image between each other instead.
+    pub(super) fn of_cells(self) -> Self {
+        Self { grid: Grid { lanes: self.grid.channels, channels: 1, ..self.grid }, ..self }
+    }
+
     /// Elements of the result of one output.
     pub(super) fn result_len(&self) -> usize {
         self.grid.lanes * volume(self.size)
