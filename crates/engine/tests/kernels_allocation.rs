@@ -47,13 +47,18 @@ fn products_convolutions_and_attention_allocate_once() {
     let cpu = cpu();
     assert_eq!(product(&cpu, Strides::rows(700), Strides::transposed(700)), 0);
     assert_eq!(product(&cpu, Strides::transposed(100), Strides::rows(90)), 0);
-    for (stride, kernel) in [([1; 3], [1, 3, 3]), ([1, 2, 2], [1, 3, 3]), ([1; 3], [3; 3]), ([2; 3], [3; 3])]
-    {
-        let (size, padding) = ([kernel[0], 20, 20], [kernel[0] / 2, 1, 1]);
-        let shape = Conv3d { images: 2, channels: 3, size, outputs: 40, kernel, stride, padding };
+    for (side, stride, kernel) in [
+        (20, [1; 3], [1, 3, 3]),
+        (20, [1, 2, 2], [1, 3, 3]),
+        (20, [1; 3], [3; 3]),
+        (20, [2; 3], [3; 3]),
+        (4, [1; 3], [1, 3, 3]),
+    ] {
+        let (size, padding) = ([kernel[0], side, side], [kernel[0] / 2, 1, 1]);
+        let shape = Conv3d { images: 6, channels: 16, size, outputs: 40, kernel, stride, padding };
         let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
-        let (mut x, mut w) = (numbers(1, 6 * volume(size)), numbers(2, 120 * volume(kernel)));
-        let mut y = numbers(3, 80 * volume(shape.output_size()));
+        let (mut x, mut w) = (numbers(1, 96 * volume(size)), numbers(2, 640 * volume(kernel)));
+        let mut y = numbers(3, 240 * volume(shape.output_size()));
         let (mut db, scratch) = (poison(40), cpu.conv_scratch(&shape).expect("the CPU has them"));
         let mut scratch = poison(scratch);
         let count = second(|| {
@@ -61,7 +66,7 @@ fn products_convolutions_and_attention_allocate_once() {
             cpu.conv_weight_gradient(&shape, &x, &y, &mut w, Some(&mut db), &mut scratch);
             cpu.conv_input_gradient(&shape, &w, &y, &mut x, &mut scratch);
         });
-        assert_eq!(count, 0, "stride {stride:?}");
+        assert_eq!(count, 0, "stride {stride:?}, side {side}");
     }
     let shape = Attention { batch: 1, time: 70, heads: 2, head: 24 };
     let (qkv, mut y, mut d) = (numbers(1, 70 * 144), numbers(2, 70 * 48), poison(70 * 144));

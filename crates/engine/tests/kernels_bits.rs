@@ -247,6 +247,8 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     let (kernel, padding) = ([1, 3, 3], [0, 1, 1]);
     let conv = Conv3d { images, channels, size: [1, 26, 26], outputs, kernel, stride: [1; 3], padding };
     all.extend(convolved(cpu, &conv));
+    let conv = Conv3d { images: 77, channels: 60, size: [1, 5, 5], outputs, kernel, stride: [1; 3], padding };
+    all.extend(convolved(cpu, &conv));
     // Phases, sums of more than a block, and images of three dimensions and of one.
     let (kernel, padding) = ([3; 3], [1; 3]);
     let conv =
@@ -288,6 +290,30 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     all.extend([bits(&y), bits(&dx)]);
     all.push(vec![cpu.sum_of_squares(&x, 0.1).to_bits() as u32]);
     all
+}
+
+#[test]
+fn small_images_have_the_same_bits_in_any_batch() {
+    let (size, kernel, padding) = ([1, 4, 4], [1, 3, 3], [0, 1, 1]);
+    let shape = Conv3d { images: 30, channels: 6, size, outputs: 7, kernel, stride: [1; 3], padding };
+    let (x, w) = (numbers(1, 30 * 6 * 16), numbers(2, 7 * 6 * 9));
+    for cpu in devices() {
+        let passes = |images: usize, x: &[f32]| {
+            let shape = Conv3d { images, ..shape };
+            let mut scratch = poison(cpu.conv_scratch(&shape).expect("the CPU has them"));
+            let (mut y, mut dx) = (poison(images * 7 * 16), poison(x.len()));
+            cpu.conv(&shape, x, &w, None, Activation::None, &mut y, &mut scratch);
+            cpu.conv_input_gradient(&shape, &w, &y, &mut dx, &mut scratch);
+            [bits(&y), bits(&dx)]
+        };
+        let alone = x.chunks(6 * 16).map(|image| passes(1, image));
+        let [mut y, mut dx] = [vec![], vec![]];
+        alone.for_each(|[y_alone, dx_alone]| {
+            y.extend(y_alone);
+            dx.extend(dx_alone);
+        });
+        assert!(passes(30, &x) == [y, dx], "{} with {} threads", cpu.isa(), cpu.threads());
+    }
 }
 
 /// The element `y` of a convolution by the definition: channels and places of the kernel in order, in blocks of 512.

@@ -13,6 +13,16 @@ pub(super) const LANES: usize = 16;
 /// *Source*: S. Moshier's Cephes, `expf`: `x = n ln 2 + r`, a polynomial in `r`, and `n` added to the exponent.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
+    let low = if x < LEAST { 0.0 } else { exp_in_range(x) };
+    if x > 88.7 { f32::INFINITY } else { low }
+}
+
+/// Below it `e^x` is 0.
+const LEAST: f32 = -87.3;
+
+/// [`exp`] from [`LEAST`] to 88.7.
+#[inline(always)]
+fn exp_in_range(x: f32) -> f32 {
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let t = x.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -26,9 +36,7 @@ pub(super) fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let y = (p * r).mul_add(r, r) + 1.0;
-    let scaled = f32::from_bits(y.to_bits().wrapping_add(t.to_bits() << 23));
-    let low = if x < -87.3 { 0.0 } else { scaled };
-    if x > 88.7 { f32::INFINITY } else { low }
+    f32::from_bits(y.to_bits().wrapping_add(t.to_bits() << 23))
 }
 
 /// `ln x` of a positive finite number in f64, within 1e-14 relative or so.
@@ -62,18 +70,19 @@ pub(super) fn normal(x: f32) -> (f32, f32) {
     let h = -0.5 * x;
     let square = h * x;
     let lost = h.mul_add(x, -square);
-    let e = exp(square);
-    let e = if e > 0.0 { lost.mul_add(e, e) } else { e };
+    let e = exp_in_range(square);
+    let e = if square < LEAST { 0.0 } else { lost.mul_add(e, e) };
     let t = 1.0 / z.mul_add(0.327_591_1, 1.0);
-    let p = -0.144_343_67f32;
-    let p = p.mul_add(t, 0.510_381_7);
-    let p = p.mul_add(t, -0.430_159_9);
-    let p = p.mul_add(t, 0.476_360_7);
-    let p = p.mul_add(t, 0.012_647_813);
-    let p = p.mul_add(t, 0.209_981_92);
-    let p = p.mul_add(t, 0.180_028_99);
-    let p = p.mul_add(t, 0.185_102_4);
-    let tail = 0.5 * (p * t) * e;
+    // P / 2: halves are exact, so these are its bits with another exponent.
+    let p = 0.5 * -0.144_343_67f32;
+    let p = p.mul_add(t, 0.5 * 0.510_381_7);
+    let p = p.mul_add(t, 0.5 * -0.430_159_9);
+    let p = p.mul_add(t, 0.5 * 0.476_360_7);
+    let p = p.mul_add(t, 0.5 * 0.012_647_813);
+    let p = p.mul_add(t, 0.5 * 0.209_981_92);
+    let p = p.mul_add(t, 0.5 * 0.180_028_99);
+    let p = p.mul_add(t, 0.5 * 0.185_102_4);
+    let tail = p * t * e;
     (if x < 0.0 { tail } else { 1.0 - tail }, e * 0.398_942_3)
 }
 

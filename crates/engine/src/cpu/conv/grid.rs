@@ -14,6 +14,9 @@ use crate::cpu::product::tile::{K_BLOCK, MOST_COLUMNS};
 use crate::device::Conv3d;
 use std::ops::Range;
 
+/// The most elements of a result whose image counts as small: a group of images must stay in the second-level cache.
+const SMALL: usize = 256;
+
 /// Depth, height and width.
 pub(super) type Axes = [usize; 3];
 
@@ -47,8 +50,10 @@ fn parts(n: usize, of: usize) -> usize {
 /// An image with zeros around it. See the file's comment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
+    /// Images that lie between each other: a cell has an element of each.
+    lanes: usize,
     channels: usize,
-    /// Sides of the image.
+    /// Sides of an image.
     source: Axes,
     /// Zeros in front of it.
     lead: Axes,
@@ -61,9 +66,14 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Elements of the image.
+    /// Images that lie between each other.
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Elements of the images.
     pub(super) fn source_len(&self) -> usize {
-        self.channels * volume(self.source)
+        self.lanes * self.channels * volume(self.source)
     }
 
     /// Elements of the grid, with room for a tile that reads past its end.
@@ -72,7 +82,7 @@ impl Grid {
     }
 
     fn channel_len(&self) -> usize {
-        volume(self.phases) * volume(self.size)
+        self.lanes * volume(self.phases) * volume(self.size)
     }
 
     /// Where the cell at this place of a channel lies.
@@ -84,20 +94,34 @@ impl Grid {
             phase = phase * self.phases[d] + p;
             cell = cell * self.size[d] + c;
         }
-        phase * volume(self.size) + cell
+        (phase * volume(self.size) + cell) * self.lanes
     }
 
-    /// Whether a window meets this place of an axis.
+    /// How a box of cells of one phase lies.
     #[inline(always)]
-    fn is_met(&self, d: usize, place: usize) -> bool {
-        let (phase, cell) = phase_and_cell(place, self.stride[d]);
-        phase < self.phases[d] && cell < self.size[d]
+    fn lines(&self, [depth, height, width]: Axes) -> Lines {
+        let [_, rows, row] = self.size.map(|side| side * self.lanes);
+        Lines { depth, height, width: width * self.lanes, row, slice: rows * self.size[2] }
+    }
+
+    /// The elements of the image in a phase of an axis.
+    #[inline(always)]
+    fn run(&self, d: usize, phase: usize) -> Run {
+        let (lead, stride) = (self.lead[d], self.stride[d]);
+        let cell = parts(lead.saturating_sub(phase), stride);
+        let first = cell * stride + phase - lead;
+        let count = parts(self.source[d].saturating_sub(first), stride);
+        Run { first, cell, count: count.min(self.size[d].saturating_sub(cell)) }
+    }
+
+    /// Whether it is of one phase that has room for all of the image.
+    fn is_whole(&self) -> bool {
+        self.stride == [1; 3] && (0..3).all(|d| self.lead[d] + self.source[d] <= self.size[d])
     }
 
     /// Copies an image into its grid, whose other cells are zero already.
     pub(super) fn lay(&self, isa: Have, image: &[f32], grid: &mut [f32]) {
-        let fits = (0..3).all(|d| self.lead[d] + self.source[d] <= self.size[d]);
-        match self.stride == [1; 3] && fits {
+        match self.is_whole() {
             true if self.source == self.size => grid[..image.len()].copy_from_slice(image),
             true => lay_whole_rows(isa, self, image, grid),
             false => lay_rows(isa, self, image, grid),
@@ -106,60 +130,55 @@ impl Grid {
 }
 
 on_every_isa! {
-    /// Copies an image into a grid of one phase that has room for all of it.
+    /// Copies an image into a whole grid.
     fn lay_whole_rows(grid: &Grid, image: &[f32], to: &mut [f32]) {
-        let [depth, height, width] = grid.source;
-        let [_, rows, row] = grid.size;
-        let lines = Lines { depth, height, width, row, slice: rows * row };
+        let lines = grid.lines(grid.source);
         let first = grid.at(grid.lead);
         let channels = to.chunks_exact_mut(grid.channel_len());
-        for (to, image) in channels.zip(image.chunks_exact(volume(grid.source))) {
-            for (start, line) in lines.starts(0..lines.count()).zip(image.chunks_exact(width)) {
-                copy_run(line, &mut to[first + start..][..width]);
+        for (to, image) in channels.zip(image.chunks_exact(grid.lanes * volume(grid.source))) {
+            for (start, line) in lines.starts(0..lines.count()).zip(image.chunks_exact(lines.width)) {
+                copy_run(line, &mut to[first + start..][..lines.width]);
             }
         }
     }
 }
 
 on_every_isa! {
-    /// Copies an image row by row.
+    /// Copies an image slice by slice, the rows of each phase by phase.
     fn lay_rows(grid: &Grid, image: &[f32], to: &mut [f32]) {
-        let [depth, height, width] = grid.source;
-        let (lead, stride) = (grid.lead, grid.stride);
-        let mut rows = image.chunks_exact(width);
-        for to in to.chunks_exact_mut(grid.channel_len()).take(grid.channels) {
-            for z in lead[0]..lead[0] + depth {
-                for y in lead[1]..lead[1] + height {
-                    let Some(row) = rows.next() else { return };
-                    if !grid.is_met(0, z) || !grid.is_met(1, y) {
-                        continue;
-                    }
-                    let (rest, cells) = phase_and_cell(lead[2], stride[2]);
-                    let start = grid.at([z, y, 0]);
-                    if stride[2] == 2 && grid.phases[2] == 2 {
-                        let (even, odd) = to[start..].split_at_mut(volume(grid.size));
-                        let (even, odd) = (&mut even[..grid.size[2]], &mut odd[..grid.size[2]]);
-                        match rest {
-                            0 => pairs(row, &mut even[cells..], &mut odd[cells..]),
-                            _ => {
-                                if let Some(odd) = odd.get_mut(cells) {
-                                    *odd = row[0];
-                                }
-                                let cell = (cells + 1).min(even.len());
-                                pairs(&row[1..], &mut even[cell..], &mut odd[cell..]);
+        let [_, height, width] = grid.source;
+        let [slices, lines, row] = grid.size;
+        let [deep, down, across] = grid.stride;
+        let (rest, first) = phase_and_cell(grid.lead[2], across);
+        let phase_len = volume(grid.size);
+        let channels = to.chunks_exact_mut(grid.channel_len());
+        for (to, image) in channels.zip(image.chunks_exact(volume(grid.source))) {
+            for (z, slice) in (grid.lead[0]..).zip(image.chunks_exact(height * width)) {
+                let (phase, cell) = phase_and_cell(z, deep);
+                if phase >= grid.phases[0] || cell >= slices {
+                    continue;
+                }
+                for i in 0..grid.phases[1] {
+                    let y = grid.run(1, i);
+                    let rows = slice.chunks_exact(width).skip(y.first).step_by(down).take(y.count);
+                    let start = (phase * grid.phases[1] + i) * grid.phases[2] * phase_len;
+                    let to = &mut to[start + (cell * lines + y.cell) * row..];
+                    if across == 2 && grid.phases[2] == 2 {
+                        for (line, from) in rows.enumerate() {
+                            let (even, odd) = to[line * row..].split_at_mut(phase_len);
+                            // A window of two places or more meets the first element.
+                            match rest {
+                                0 => deal(from, &mut even[first..row], &mut odd[first..row]),
+                                _ => deal(from, &mut odd[first..row], &mut even[first + 1..row]),
                             }
                         }
                         continue;
                     }
-                    for phase in 0..grid.phases[2] {
-                        // The first element of this phase, and its cell.
-                        let (first, cell) = match phase >= rest {
-                            true => (phase - rest, cells),
-                            false => (phase + stride[2] - rest, cells + 1),
-                        };
-                        if cell < grid.size[2] && first < width {
-                            let start = start + phase * volume(grid.size);
-                            every(stride[2], &row[first..], &mut to[start + cell..start + grid.size[2]]);
+                    for i in 0..grid.phases[2] {
+                        let x = grid.run(2, i);
+                        for (line, from) in rows.clone().enumerate().filter(|_| x.count > 0) {
+                            let start = i * phase_len + line * row + x.cell;
+                            every(across, &from[x.first..], &mut to[start..][..x.count]);
                         }
                     }
                 }
@@ -168,16 +187,39 @@ on_every_isa! {
     }
 }
 
+/// Elements along an axis that are neighbours in a phase.
+struct Run {
+    /// The first of them, and its cell.
+    first: usize,
+    cell: usize,
+    count: usize,
+}
+
 /// Deals elements out in turn, as far as both lists go.
 #[inline(always)]
-fn pairs(from: &[f32], even: &mut [f32], odd: &mut [f32]) {
-    let (whole, last) = from.as_chunks::<2>();
-    let len = whole.len().min(even.len());
-    for ((pair, even), odd) in whole.iter().zip(&mut even[..]).zip(odd) {
-        (*even, *odd) = (pair[0], pair[1]);
+fn deal(from: &[f32], first: &mut [f32], second: &mut [f32]) {
+    #[inline(always)]
+    fn some<const LEN: usize>(from: &[[f32; 2]], first: &mut [f32], second: &mut [f32]) {
+        let (from, mut dealt) = (&from[..LEN], [[0.0; LEN]; 2]);
+        for i in 0..LEN {
+            (dealt[0][i], dealt[1][i]) = (from[i][0], from[i][1]);
+        }
+        first[..LEN].copy_from_slice(&dealt[0]);
+        second[..LEN].copy_from_slice(&dealt[1]);
     }
-    if let ([last], Some(even)) = (last, even.get_mut(len)) {
-        *even = *last;
+    // Whole vectors go through an array: of slices alone nobody knows that they do not overlap, and to ask costs as much as a
+    // short row.
+    let pairs = from.as_chunks::<2>().0;
+    let len = pairs.len().min(second.len());
+    let whole = len / 16 * 16;
+    for i in (0..whole).step_by(16) {
+        some::<16>(&pairs[i..], &mut first[i..], &mut second[i..]);
+    }
+    for i in whole..len {
+        some::<1>(&pairs[i..], &mut first[i..], &mut second[i..]);
+    }
+    if let (Some(from), Some(to)) = (from.get(2 * len), first.get_mut(len)) {
+        *to = *from;
     }
 }
 
@@ -309,6 +351,7 @@ impl Sweep {
         let Conv3d { kernel, stride, .. } = *shape;
         let size = shape.output_size();
         let grid = Grid {
+            lanes: 1,
             channels: shape.channels,
             source: shape.size,
             lead: shape.padding,
@@ -332,6 +375,7 @@ impl Sweep {
             })
         });
         let grid = Grid {
+            lanes: 1,
             channels: shape.outputs,
             source: shape.output_size(),
             lead,
@@ -342,6 +386,29 @@ impl Sweep {
             }),
         };
         Self { grid, size, apart: stride, kernel, way: Way::Backward(padding) }
+    }
+
+    /// The same for so many images at once, which lie between each other.
+    pub(super) fn of_images(self, lanes: usize) -> Self {
+        Self { grid: Grid { lanes, ..self.grid }, ..self }
+    }
+
+    /// Whether so little of what is computed at the pitch of its grid means something that several images should be taken
+    /// at once.
+    pub(super) fn is_small(&self) -> bool {
+        let (lines, useful) = (self.on_grid([0; 3]), volume(self.size));
+        let columns = lines.cells(0..lines.count()).len().next_multiple_of(MOST_COLUMNS / 2);
+        self.grid.is_whole() && self.apart == [1; 3] && useful <= SMALL && useful * 20 < columns * 17
+    }
+
+    /// The same with the channels of an image between each other instead.
+    pub(super) fn of_cells(self) -> Self {
+        Self { grid: Grid { lanes: self.grid.channels, channels: 1, ..self.grid }, ..self }
+    }
+
+    /// Elements of the result of one output.
+    pub(super) fn result_len(&self) -> usize {
+        self.grid.lanes * volume(self.size)
     }
 
     /// Elements of the result in this phase.
@@ -373,15 +440,14 @@ impl Sweep {
     pub(super) fn in_result(&self, phase: Axes) -> (Lines, usize) {
         let [depth, height, _] = self.cells(phase);
         let [_, rows, width] = self.size;
+        let width = width * self.grid.lanes;
         let (slice, row) = (self.apart[0] * rows * width, self.apart[1] * width);
         (Lines { depth, height, width, row, slice }, (phase[0] * rows + phase[1]) * width)
     }
 
     /// How the results of a phase lie on the grid.
     pub(super) fn on_grid(&self, phase: Axes) -> Lines {
-        let [depth, height, width] = self.cells(phase);
-        let [_, rows, row] = self.grid.size;
-        Lines { depth, height, width, row, slice: rows * row }
+        self.grid.lines(self.cells(phase))
     }
 }
 

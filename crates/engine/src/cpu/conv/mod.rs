@@ -5,6 +5,9 @@
 //! grid, a few columns of which mean nothing. The gradient of the input is the convolution of the padded gradient of the
 //! output with the turned kernel, each phase of the stride for itself. The gradient of the weights is in `weights`.
 //!
+//! Of small images those few columns would be half of all. Several are therefore turned so that a cell has an element of
+//! each: then a row of results alone is whole tiles, and nothing between the rows is computed.
+//!
 //! *Order*: `y` and `dx`: channel, then the places of the kernel in order, in blocks of 512. `db`: a sum for each image, in
 //! order.
 //!
@@ -15,8 +18,9 @@ mod weights;
 
 use super::isa::{Have, on_every_isa};
 use super::math::sum;
-use super::pool::{Cut, Pool, Workspace};
+use super::pool::{Buffer, Cut, Pool, Workspace};
 use super::product::tile::{MOST_ROWS, STRIP_ROW, Size};
+use super::product::transpose::transpose;
 use super::product::{Panels, Starts, Strip, TERMS, Target, finish_row, strips};
 use crate::device::{Activation, Conv3d, Write};
 use grid::{Axes, Lines, Sweep, volume};
@@ -25,6 +29,9 @@ pub(super) use weights::weight_gradient;
 
 /// Columns of the patch matrix whose sums are kept at once, in the first-level cache.
 const CELLS: usize = 1024;
+
+/// How many small images are computed at once, as far as there are so many.
+const GROUPS: &[usize] = &[16, 8, 4, 1];
 
 /// What becomes of the sums of a convolution.
 #[derive(Clone, Copy)]
@@ -52,7 +59,7 @@ pub(super) fn forward(
 ) {
     let sweep = Sweep::forward(shape);
     let work = Work { sweep, channels: shape.channels, outputs: shape.outputs, w, finish };
-    work.run(isa, pool, shape, x, y);
+    work.batch(isa, pool, shape, x, y);
 }
 
 /// `dx`.
@@ -70,7 +77,7 @@ pub(super) fn input_gradient(
     turn(shape, &sweep, w, turned);
     let finish = Finish { bias: &[], activation: Activation::None };
     let work = Work { sweep, channels: shape.outputs, outputs: shape.channels, w: turned, finish };
-    work.run(isa, pool, shape, dy, dx);
+    work.batch(isa, pool, shape, dy, dx);
 }
 
 /// The kernels as the sweeps of a backward pass take them: a matrix `[channels, outputs x taps]` for each phase.
@@ -107,35 +114,80 @@ struct Work<'a> {
     finish: Finish<'a>,
 }
 
+/// What a task works in.
+struct Room<'a> {
+    /// An image or a group of them.
+    grid: &'a mut [f32],
+    /// Where the rows of the patch matrix start, phase after phase.
+    starts: &'a [usize],
+    /// Kernels that are used now.
+    strip: &'a mut [f32],
+    /// Sums that are not in their places yet.
+    kept: &'a mut Buffer,
+}
+
 impl Work<'_> {
-    /// Some images a task.
+    /// All images: small ones in groups, then what is left.
+    fn batch(&self, isa: Have, pool: &Pool, shape: &Conv3d, mut x: &[f32], mut y: &mut [f32]) {
+        let sizes = if self.sweep.is_small() { GROUPS } else { &[1] };
+        let [taken, made] = self.lens();
+        for &lanes in sizes {
+            let images = y.len() / made / lanes * lanes;
+            let (group, rest) = y.split_at_mut(images * made);
+            let work = Work { sweep: self.sweep.of_images(lanes), ..*self };
+            work.run(isa, pool, shape, &x[..images * taken], group);
+            (x, y) = (&x[images * taken..], rest);
+        }
+    }
+
+    /// Elements that one image or group has and gives.
+    fn lens(&self) -> [usize; 2] {
+        [self.sweep.grid.source_len(), self.outputs * self.sweep.result_len()]
+    }
+
+    /// Some images or groups a task.
     fn run(&self, isa: Have, pool: &Pool, shape: &Conv3d, x: &[f32], y: &mut [f32]) {
         let grid = &self.sweep.grid;
-        let (taken, made) = (grid.source_len(), self.outputs * volume(self.sweep.size));
+        let [taken, made] = self.lens();
+        let groups = y.len() / made;
         let share = match pool.threads() {
-            1 => shape.images,
-            threads => shape.images.div_ceil(4 * threads),
+            1 => groups.max(1),
+            threads => groups.div_ceil(4 * threads).max(1),
         };
         // As many as in the forward pass, whichever pass this is.
-        let terms = shape.images * volume(shape.output_size()) * self.w.len();
-        let cut = [Cut::new(y, made * share.max(1))];
-        pool.run(terms / TERMS, shape.images.div_ceil(share.max(1)), cut, |task, [y], workspace| {
-            // The zeros around all images stay.
-            workspace.image.take(grid.len()).fill(0.0);
-            workspace.offsets.clear();
+        let terms = groups * grid.lanes() * volume(shape.output_size()) * self.w.len();
+        let cut = [Cut::new(y, made * share)];
+        pool.run(terms / TERMS, groups.div_ceil(share), cut, |task, [y], workspace| {
+            let Workspace { a, b, image, rest, offsets } = workspace;
+            offsets.clear();
             for phase in phases(self.sweep.apart) {
-                self.sweep.taps(phase).starts(grid, &mut workspace.offsets);
+                self.sweep.taps(phase).starts(grid, offsets);
             }
+            let (strip, room) = (a.take(MOST_ROWS * STRIP_ROW), image.take(grid.len()));
+            let mut room = Room { grid: room, starts: offsets, strip, kept: rest };
+            // The zeros around all images stay.
+            room.grid.fill(0.0);
             for (i, y) in y.chunks_exact_mut(made).enumerate() {
-                let image = &x[(task * share + i) * taken..][..taken];
-                grid.lay(isa, image, workspace.image.take(grid.len()));
-                self.image(isa, y, workspace);
+                let x = &x[(task * share + i) * taken..][..taken];
+                match grid.lanes() {
+                    1 => {
+                        grid.lay(isa, x, room.grid);
+                        self.image(isa, y, &mut room);
+                    }
+                    lanes => {
+                        let between = b.take(taken.max(made));
+                        transpose(isa, x, taken / lanes, lanes, taken / lanes, between, lanes);
+                        grid.lay(isa, &between[..taken], room.grid);
+                        self.image(isa, &mut between[..made], &mut room);
+                        transpose(isa, between, lanes, made / lanes, lanes, y, made / lanes);
+                    }
+                }
             }
         });
     }
 
-    /// One image, which lies in the workspace.
-    fn image(&self, isa: Have, y: &mut [f32], workspace: &mut Workspace) {
+    /// One image or group, which lies in the room.
+    fn image(&self, isa: Have, y: &mut [f32], room: &mut Room<'_>) {
         let [depth, height, width] = self.sweep.apart;
         for rows in strips(isa, 0..self.outputs) {
             let mut before = 0;
@@ -145,7 +197,7 @@ impl Work<'_> {
                 let parts = lines.count().div_ceil(most);
                 for part in 0..parts {
                     let part = lines.count() * part / parts..lines.count() * (part + 1) / parts;
-                    self.part(isa, rows.clone(), [z, place, 0], before, part, y, workspace);
+                    self.part(isa, rows.clone(), [z, place, 0], before, part, y, room);
                 }
                 let terms = |x| self.channels * self.sweep.taps([z, place, x]).len();
                 before += (0..width).map(terms).sum::<usize>();
@@ -164,33 +216,38 @@ impl Work<'_> {
         mut before: usize,
         part: Range<usize>,
         y: &mut [f32],
-        workspace: &mut Workspace,
+        room: &mut Room<'_>,
     ) {
-        let Workspace { a, image, rest, offsets, .. } = workspace;
-        let (laid, strip_room) = (image.take(self.sweep.grid.len()), a.take(MOST_ROWS * STRIP_ROW));
         let lines = self.sweep.on_grid(phase);
         let cells = lines.cells(part.clone());
         // Whole tiles: what they compute too much is never read.
         let columns = cells.len().next_multiple_of(Size::of(isa).columns / 2);
         let between = self.sweep.apart[2];
-        let kept = rest.take(between * MOST_ROWS * columns);
+        let kept = room.kept.take(between * MOST_ROWS * columns);
         for (x, kept) in kept.chunks_exact_mut(MOST_ROWS * columns).enumerate() {
             phase[2] = x;
             let taps = self.sweep.taps(phase);
             let terms = self.channels * taps.len();
             let w = &self.w[self.outputs * before..][..self.outputs * terms];
-            let starts = &offsets[before..before + terms];
+            let starts = &room.starts[before..before + terms];
             before += terms;
             let mut write = Write::Set;
             for block in taps.blocks(self.channels) {
-                for (row, out) in rows.clone().zip(strip_room.chunks_mut(STRIP_ROW)) {
+                for (row, out) in rows.clone().zip(room.strip.chunks_mut(STRIP_ROW)) {
                     out[..block.len()].copy_from_slice(&w[row * terms..][block.clone()]);
                 }
-                let strip = Strip::of_rows(rows.len(), block.len(), strip_room);
-                let panels = Panels::Rows { data: &laid[cells.start..], starts: Starts::new(&starts[block]) };
+                let strip = Strip::of_rows(rows.len(), block.len(), room.strip);
+                let starts = Starts::new(&starts[block]);
                 let target = Target { c: kept.as_mut_ptr(), row: columns, column: 1, write };
-                // SAFETY: `kept` has room for as many rows of columns as a strip has.
-                unsafe { strip.times(isa, panels, columns, target) };
+                let run = |first: usize, len: usize| {
+                    let panels = Panels::Rows { data: &room.grid[first..], starts };
+                    // SAFETY: `kept` has room for as many rows of columns as a strip has.
+                    unsafe { strip.times(isa, panels, len, target.shifted(first - cells.start)) };
+                };
+                match self.sweep.grid.lanes() {
+                    1 => run(cells.start, columns),
+                    _ => lines.starts(part.clone()).for_each(|start| run(start, lines.width)),
+                }
                 write = Write::Add;
             }
             if write == Write::Set {
@@ -201,7 +258,7 @@ impl Work<'_> {
         let placing = Placing { sweep: &self.sweep, lines, part, phase, apart: MOST_ROWS * columns };
         for (i, row) in rows.enumerate() {
             let bias = self.finish.bias.get(row).copied().unwrap_or(-0.0);
-            let size = volume(self.sweep.size);
+            let size = self.sweep.result_len();
             let (kept, y) = (&kept[i * columns..], &mut y[row * size..][..size]);
             match self.finish.activation {
                 Activation::None => settle::<false>(isa, &placing, kept, bias, y),

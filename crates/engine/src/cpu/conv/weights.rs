@@ -1,7 +1,8 @@
 //! The gradient of a convolution's weights: a product of patches and output gradients over the cells of all images.
 //!
 //! Where windows step by one, cells are taken at the pitch of the grid, so that a row of patches is copied at once; cells
-//! between the rows of the output meet a gradient of zero. For other strides cells are those of the output.
+//! between the rows of the output meet a gradient of zero. For other strides cells are those of the output. Of a small image
+//! with many channels nothing is copied: its channels lie together, and a row of the kernel meets one run of them.
 //!
 //! *Order*: images in order, each its cells in blocks of at most 512; a cell without meaning adds a product with zero.
 //!
@@ -9,11 +10,14 @@
 
 use super::grid::{Grid, Lines, Sweep, copy_run, volume};
 use crate::cpu::isa::{Have, on_every_isa};
-use crate::cpu::pool::{Pool, Workspace};
-use crate::cpu::product::tile::{K_BLOCK, MOST_ROWS, STRIP_ROW, Size};
-use crate::cpu::product::{Panels, Strip, TERMS, Target, strips, transpose::transpose};
+use crate::cpu::pool::{Cut, Pool, Workspace};
+use crate::cpu::product::tile::{K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
+use crate::cpu::product::{Panels, Starts, Strip, TERMS, Target, strips, transpose::transpose};
 use crate::device::{Conv3d, Write};
 use std::ops::Range;
+
+/// Sums that each image in turn is added to: they stay in the second-level cache beside everything else.
+const SUMS: usize = 1 << 17;
 
 /// `dw`. `sums` is room for as many elements.
 pub(in crate::cpu) fn weight_gradient(
@@ -26,6 +30,9 @@ pub(in crate::cpu) fn weight_gradient(
     sums: &mut [f32],
 ) {
     let patches = Patches::new(shape);
+    if patches.sweep.is_small() && patches.len() <= K_BLOCK && shape.channels >= MOST_COLUMNS / 2 {
+        return of_small_images(isa, pool, shape, patches.sweep.of_cells(), x, dy, [dw, sums]);
+    }
     let (terms, outputs) = (shape.channels * volume(shape.kernel), shape.outputs);
     let size = Size::of(isa);
     // A task has a panel of outputs and some rows of the patch matrix, over all images.
@@ -43,6 +50,65 @@ pub(in crate::cpu) fn weight_gradient(
         unsafe { patches.sum_of_images(isa, x, dy, &slice, workspace) };
     });
     transpose(isa, sums, outputs, terms, outputs, dw, terms);
+}
+
+/// The same for small images of many channels, which lie together in a cell: the patch of a cell is one run for each row of
+/// the kernel, and is taken from where it is.
+fn of_small_images(
+    isa: Have,
+    pool: &Pool,
+    shape: &Conv3d,
+    sweep: Sweep,
+    x: &[f32],
+    dy: &[f32],
+    [dw, sums]: [&mut [f32]; 2],
+) {
+    let (grid, taps, lines) = (&sweep.grid, sweep.taps([0; 3]), sweep.on_grid([0; 3]));
+    let (channels, source, cells) = (shape.channels, volume(shape.size), volume(sweep.size));
+    let terms = channels * taps.len();
+    let run = shape.kernel[2] * channels;
+    // A task has some outputs, over all images.
+    let tasks = pool.threads().max((shape.outputs * terms).div_ceil(SUMS));
+    let share = shape.outputs.div_ceil(tasks);
+    let cuts = [Cut::new(dw, share * terms), Cut::new(sums, share * terms)];
+    pool.run(dy.len() * terms / TERMS, shape.outputs.div_ceil(share), cuts, |task, [dw, sums], workspace| {
+        let Workspace { a, b, image: room, offsets, .. } = workspace;
+        let (strip_room, turned) = (a.take(MOST_ROWS * STRIP_ROW), b.take(grid.source_len()));
+        // The zeros around all images stay.
+        let room = room.take(grid.len());
+        room.fill(0.0);
+        offsets.clear();
+        taps.starts(grid, offsets);
+        lines
+            .starts(0..lines.count())
+            .for_each(|line| offsets.extend((line..line + lines.width).step_by(channels)));
+        let (taps, places) = offsets.split_at(taps.len());
+        let starts = Starts::new(places);
+        let outputs = task * share..(task * share + share).min(shape.outputs);
+        let mut write = Write::Set;
+        for (x, dy) in x.chunks_exact(grid.source_len()).zip(dy.chunks_exact(shape.outputs * cells)) {
+            transpose(isa, x, source, channels, source, turned, channels);
+            grid.lay(isa, turned, room);
+            for rows in strips(isa, outputs.clone()) {
+                let gradients = dy[rows.start * cells..].chunks_exact(cells).take(rows.len());
+                for (from, to) in gradients.zip(strip_room.chunks_mut(STRIP_ROW)) {
+                    to[..cells].copy_from_slice(from);
+                }
+                let strip = Strip::of_rows(rows.len(), cells, strip_room);
+                let sums = &mut sums[(rows.start - outputs.start) * terms..][..rows.len() * terms];
+                for (i, start) in taps.iter().step_by(shape.kernel[2]).enumerate() {
+                    let b = Panels::Rows { data: &room[*start..], starts };
+                    let c = sums[i * run..].as_mut_ptr();
+                    // SAFETY: a run of each row of `sums`.
+                    unsafe { strip.times(isa, b, run, Target { c, row: terms, column: 1, write }) };
+                }
+            }
+            write = Write::Add;
+        }
+        for (sums, dw) in sums.chunks_exact(terms).zip(dw.chunks_exact_mut(terms)) {
+            transpose(isa, sums, channels, taps.len(), channels, dw, taps.len());
+        }
+    });
 }
 
 /// What one task computes.
@@ -74,6 +140,11 @@ impl Patches {
         Self { sweep, outputs: shape.outputs, cells, on_grid, at_pitch }
     }
 
+    /// Cells of an image.
+    fn len(&self) -> usize {
+        self.cells.cells(0..self.cells.count()).end
+    }
+
     fn grid(&self) -> &Grid {
         &self.sweep.grid
     }
@@ -92,7 +163,7 @@ impl Patches {
         let Slice { rows, outputs, target } = slice;
         let Workspace { a, b, image: room, offsets, .. } = workspace;
         let area = volume(self.sweep.size);
-        let cells = self.cells.cells(0..self.cells.count()).end;
+        let cells = self.len();
         let blocks = cells.div_ceil(K_BLOCK);
         let strip_room = a.take(MOST_ROWS * STRIP_ROW);
         // The zeros around all images stay, and those behind the last output.
