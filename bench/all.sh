@@ -12,13 +12,14 @@
 set -u
 cd "$(dirname "$0")/.."
 
-python=python3 out=bench-results only="" quick=0 data=/usr/share/datasets/fashion-mnist list=0
+python=python3 out=bench-results only="" quick=0 data=/usr/share/datasets/fashion-mnist text=input.txt list=0
 while [ $# -gt 0 ]; do
     case $1 in
         --python) python=$2; shift 2 ;;
         --out) out=$2; shift 2 ;;
         --only) only=,$2,; shift 2 ;;
         --data) data=$2; shift 2 ;;
+        --text) text=$2; shift 2 ;;
         --quick) quick=1; shift ;;
         --list) list=1; shift ;;
         -h|--help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -31,7 +32,7 @@ dtrain=target/release/dtrain
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
 # A part is a function; the line above it is its section in docs/BENCHMARKS.md.
-parts="steps threads together micro collectives scaling results start kills overhead simulation programs kernels"
+parts="steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels"
 section() {
     case $1 in
         steps|threads|together) echo "Training steps against PyTorch" ;;
@@ -43,6 +44,8 @@ section() {
         kills|overhead) echo "When ranks die" ;;
         simulation) echo "A simulated cluster" ;;
         programs) echo "Programs under dtrain run" ;;
+        hosts) echo "All-reduce between hosts" ;;
+        overlap) echo "Training over a slow path" ;;
         kernels) echo "Parts" ;;
     esac
 }
@@ -100,6 +103,16 @@ programs() {
     for launcher in dtrain torchrun; do
         bench/kill_ddp.py --dtrain $dtrain --python "$python" --launcher $launcher --kills "$(pick 20 1)"
     done
+}
+root() { [ "$(id -u)" = 0 ] || { echo "missing: root, for network namespaces"; return 1; }; }
+hosts() {
+    root && torch && cargo build -q --release -p dtrain-transport --example between_hosts &&
+        bench/between_hosts.py --python "$python" --runs "$(pick 4 1)" --pairs "$(pick 6 2)"
+}
+overlap() {
+    root || return 1
+    [ -e "$text" ] || { echo "missing: a text to train on in $text (--text)"; return 1; }
+    bench/overlap.py --dtrain $dtrain --text "$text" --pairs "$(pick 5 1)" --steps "$(pick 40 10)"
 }
 kernels() { cargo bench -p dtrain-engine && cargo bench -p dtrain-transport; }
 

@@ -179,7 +179,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("reduce=tree", "reduce: expected exact | ring, got \"tree\""),
         ("wire=f16", "wire: expected f32 | bf16, got \"f16\""),
         ("detect=5", "detect: expected a time with its unit, such as 500ms or 2s, got \"5\""),
-        ("bucket_bytes=4mb", "bucket_bytes: expected a size, such as 4MiB"),
+        ("bucket_bytes=4mb", "bucket_bytes: expected none, or a size, such as 4MiB"),
         ("schedule.warmup=soon", "schedule.warmup: expected none, or a length"),
         (
             "model.channels=[16, x]",

@@ -60,11 +60,10 @@ fn hidden(hidden_ms: f64, communication_ms: f64) -> String {
         return "no communication".to_owned();
     }
     if hidden_ms == 0.0 {
-        return "communication hidden behind computing: none; there is one all-reduce a step, after the last backward pass"
-            .to_owned();
+        return "communication hidden behind computing: none; the all-reduce began after the last backward pass".to_owned();
     }
-    let share = hidden_ms / communication_ms * 100.0;
-    format!("communication hidden behind computing: {hidden_ms:.3} ms a step, {share:.1} % of it")
+    let share = hidden_ms / (hidden_ms + communication_ms) * 100.0;
+    format!("communication hidden behind computing: {hidden_ms:.3} ms a step, {share:.1} % of all")
 }
 
 #[cfg(test)]
@@ -109,7 +108,7 @@ mod tests {
         assert!(text.contains("step                4.000  100.0 %"), "{text}");
         assert!(text.contains("hidden behind computing: none;"), "{text}");
         let text = plain(&ProfileReport { hidden_ms: 0.25, ..report() });
-        assert!(text.contains("hidden behind computing: 0.250 ms a step, 25.0 % of it"), "{text}");
+        assert!(text.contains("hidden behind computing: 0.250 ms a step, 20.0 % of all"), "{text}");
     }
 
     #[test]

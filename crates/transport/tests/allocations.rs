@@ -121,11 +121,12 @@ fn hierarchical() -> Vec<Box<dyn Backend>> {
     (0..4).map(join).map(|backend| Box::new(backend) as Box<dyn Backend>).collect()
 }
 
-/// One step of each count, and one of every other collective.
+/// One step of each count, the second in three pieces, and one of every other collective.
 fn round(backend: &mut dyn Backend, next: &mut u64, trailers: &[Vec<Trailer>; 2]) {
     let sources = [Rank(0), Rank(2)];
     let ops = [
         Op::AllReduce { micro_batches: COUNTS[0], trailers: &trailers[0] },
+        Op::AllReduce { micro_batches: COUNTS[1], trailers: &trailers[1] },
         Op::Barrier,
         Op::ReduceScatter { micro_batches: COUNTS[1], trailers: &trailers[1] },
         Op::AllGather,
@@ -137,6 +138,13 @@ fn round(backend: &mut dyn Backend, next: &mut u64, trailers: &[Vec<Trailer>; 2]
             backend.arena().lease(slot).fill(1.5);
         }
         *next += 1;
+        if let Op::AllReduce { micro_batches: count, trailers: [_, ..] } = op
+            && count == COUNTS[1]
+        {
+            for from in [2 * LEN / 3, LEN / 3] {
+                backend.offer(Sequence(*next), count, from).expect("a sound offer");
+            }
+        }
         backend.start(Sequence(*next), &op).expect("a sound start");
         backend.finish(Sequence(*next)).expect("a sound finish");
     }

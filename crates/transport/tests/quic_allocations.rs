@@ -34,7 +34,7 @@ static ALLOCATOR: Counting = Counting(count);
 const HOSTS: usize = 2;
 const STEPS: u64 = 400;
 /// Frames that may be under way to the one peer, each a buffer that grows at most twice: small, then full.
-const BUFFERS: u64 = 128 * 3;
+const BUFFERS: u64 = 256 * 3;
 
 fn host(token: &Token, lends: bool) -> (MeshPort, IoThread) {
     let io = IoThread::start("links").expect("a thread");
@@ -55,6 +55,10 @@ struct WaitsApart(QuicMesh);
 impl Transport for WaitsApart {
     fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
         self.0.try_send(frame)
+    }
+
+    fn try_send_ahead(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
+        self.0.try_send_ahead(frame)
     }
 
     fn receive(
@@ -87,6 +91,9 @@ impl Transport for WaitsApart {
 fn step(backend: &mut dyn Backend, seq: u64) {
     backend.arena().lease(0).fill(1.0);
     let op = Op::AllReduce { micro_batches: HOSTS as u32, trailers: &[Trailer::EMPTY] };
+    if seq % 2 == 1 {
+        backend.offer(Sequence(seq), HOSTS as u32, SEGMENT).expect("a sound offer");
+    }
     backend.start(Sequence(seq), &op).expect("a sound start");
     backend.finish(Sequence(seq)).expect("a sound finish");
 }

@@ -17,8 +17,8 @@ use std::ops::Deref;
 
 /// The first bytes on a stream of a mesh.
 const MAGIC: [u8; 8] = *b"DTRNMESH";
-/// The version of hellos and frames.
-const VERSION: u16 = 2;
+/// The version of hellos and frames, and of how a sum is cut into them.
+const VERSION: u16 = 3;
 /// Bytes of a hello.
 pub(super) const HELLO_BYTES: usize = 32;
 /// Bytes before the trailer or the floats.

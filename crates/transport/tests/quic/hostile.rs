@@ -13,7 +13,7 @@ use std::time::Duration;
 fn hello(generation: u64) -> Vec<u8> {
     let mut bytes = b"DTRNMESH".to_vec();
     // Version 2, and two bytes that nothing uses.
-    bytes.extend([2, 0, 0, 0]);
+    bytes.extend([3, 0, 0, 0]);
     bytes.extend([0u32, 1, 2].into_iter().flat_map(u32::to_le_bytes));
     bytes.extend(generation.to_le_bytes());
     bytes
