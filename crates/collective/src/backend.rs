@@ -195,11 +195,12 @@ pub trait Backend: Send {
     /// that part may be sent while the rest is computed. It belongs to the collective from now on; the part before it is
     /// still to be leased. Later calls offer more; `start` gives the rest. A rank need not offer what others do.
     ///
-    /// *Order*: none of the sums depends on it. *Errors*: as `finish`. *Panics* if another sum was begun, if `seq` does not rise, or if
-    /// the count was not prepared.
-    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) -> Result<(), CollectiveError> {
+    /// What goes wrong is told by `start`: until then the part before `from` can still be leased, by a pass that is not over.
+    ///
+    /// *Order*: none of the sums depends on it. *Panics* if another sum was begun, if `seq` does not rise, or if the count was not
+    /// prepared.
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {
         let _ = (seq, micro_batches, from);
-        Ok(())
     }
 
     /// Begins a collective; the slots belong to it until `finish`.

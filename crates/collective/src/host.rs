@@ -16,6 +16,8 @@ pub struct HostBackend<T> {
     transport: T,
     abort: Arc<HostAbort>,
     dead: bool,
+    /// How the offers for the next sum went.
+    offered: Result<(), CollectiveError>,
 }
 
 struct HostAbort {
@@ -51,7 +53,7 @@ impl<T: Transport> HostBackend<T> {
     #[must_use]
     pub fn from_machine(transport: T, machine: RankMachine) -> Self {
         let abort = Arc::new(HostAbort { flag: AbortFlag::default(), wake: transport.waker() });
-        Self { machine, transport, abort, dead: false }
+        Self { machine, transport, abort, dead: false, offered: Ok(()) }
     }
 
     /// Rounds every sum, as the owner of the slots rounds the roots; the same on all ranks. *Panics* in a collective.
@@ -86,19 +88,18 @@ impl<T: Transport> Backend for HostBackend<T> {
         self.machine.takes_offers()
     }
 
-    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) -> Result<(), CollectiveError> {
-        if !self.takes_offers() {
-            return Ok(());
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {
+        if self.takes_offers() && self.offered.is_ok() {
+            self.offered = self.alive().and_then(|()| {
+                self.machine.offer(seq, micro_batches, from);
+                pump(&mut self.machine, &mut self.transport)
+            });
         }
-        let result = self.alive().and_then(|()| {
-            self.machine.offer(seq, micro_batches, from);
-            pump(&mut self.machine, &mut self.transport)
-        });
-        self.or_die(result)
     }
 
     fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {
-        let result = self.alive().and_then(|()| {
+        let offered = std::mem::replace(&mut self.offered, Ok(()));
+        let result = self.alive().and(offered).and_then(|()| {
             self.machine.start(seq, op);
             flush(&mut self.machine, &mut self.transport).map(drop)
         });

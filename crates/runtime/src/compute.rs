@@ -8,7 +8,7 @@
 
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
-use crate::gradient_slot::{GradientSlot, Offers};
+use crate::gradient_slot::{GradientSlot, Offers, Rests};
 use crate::news::{News, NewsDesk};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
@@ -110,6 +110,8 @@ struct DataPlane {
     pending: Vec<Trailer>,
     /// The additions that the last pass of a step leaves, as slots.
     merges: Vec<[usize; 2]>,
+    /// How long what is left of that pass takes.
+    rests: Rests,
     /// Of the micro-batches that are computed together: the ledger's sum of each, and what each says of itself.
     checks: Vec<u64>,
     figures: Vec<Figures>,
@@ -216,6 +218,7 @@ impl Compute {
             trailers: Vec::with_capacity(geometry.root_slots),
             pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
             merges: Vec::with_capacity(geometry.scratch_slots),
+            rests: Rests::default(),
             checks: vec![0; self.parts.replica.group() as usize],
             figures: vec![Figures::default(); self.parts.replica.group() as usize],
             membership,
@@ -402,10 +405,15 @@ impl Work<'_> {
         let Self { plane, loader, compute } = self;
         let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
         let figures = &mut plane.figures[..group.len() as usize];
-        let (micro_batches, sequence, merges) = (plan.micro_batches, plane.sequence, &plane.merges[..]);
         let wire = parts.wire;
-        let offers = |bucket_bytes| Offers { sequence, micro_batches, bucket_bytes, merges, wire };
-        let offers = bucket.map(offers);
+        let mut offers = bucket.map(|bucket_bytes| Offers {
+            sequence: plane.sequence,
+            micro_batches: plan.micro_batches,
+            bucket_bytes,
+            merges: &plane.merges,
+            wire,
+            rests: &mut plane.rests,
+        });
         for (place, m) in (group.lo..group.hi).enumerate() {
             if controls.must_leave(compute.generation) {
                 return Err(told_to_leave());
@@ -424,17 +432,17 @@ impl Work<'_> {
                 parts.replica.lay(place, &lend(&batch)).map_err(engine)?;
                 continue;
             }
-            let mut to = GradientSlot::new(plane.backend.as_mut(), slot, wire, offers, profiler);
+            let mut to = GradientSlot::new(plane.backend.as_mut(), slot, wire, offers.take(), profiler);
             let alone = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), &mut to);
             figures[0] = alone.map_err(engine)?;
-            to.finish().map_err(off)?;
+            to.finish();
         }
         if figures.len() > 1 {
             // The replica rounds what it adds up.
             let mut to = GradientSlot::new(plane.backend.as_mut(), slot, Wire::F32, offers, profiler);
             let first = MicroBatch(group.lo);
             parts.replica.micro_batches(plan.step, first, wire, &mut to, figures).map_err(engine)?;
-            to.finish().map_err(off)?;
+            to.finish();
         }
         profiler.passes(MicroBatch(group.lo));
         let stop = controls.stop_flag();

@@ -1,17 +1,42 @@
 //! The slot of the arena that a gradient is laid into, and what is done with each part of it as soon as that is final.
 //!
 //! A part is rounded. In the last pass of a step, where the backend takes offers, it is also added to what the passes before
-//! have left, bucket by bucket, and offered to the peers while the rest is computed. Additions are those of the reduction
-//! tree in either case, so the bits are the same. It does not know what is computed, nor how the backend sends it.
+//! have left, bucket by bucket, and offered to the peers while the rest is computed, if that takes long enough. Additions are
+//! those of the reduction tree in either case, so the bits are the same. It does not know what is computed, nor how the
+//! backend sends it.
 
 use crate::profiler::Profiler;
-use dtrain_collective::{Backend, CollectiveError, Sequence, add_to};
+use dtrain_collective::{Backend, Sequence, add_to};
 use dtrain_engine::Gradient;
 use dtrain_types::Wire;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// The first bucket is no larger than this, so that the link has something to do early. *Units*: bytes.
 const FIRST_BUCKET: usize = 1 << 20;
+/// Where the rest of a pass takes less than a bucket takes at this speed, sending it early hides nothing and costs the cores
+/// that compute the rest. *Units*: bytes a second.
+const FAST_LINK: f64 = 1e9;
+
+/// How long the rest of the last pass of a step takes from each of its stages on, as the step before had it.
+#[derive(Debug, Default)]
+pub struct Rests {
+    known: Vec<Duration>,
+    settled: Vec<Instant>,
+}
+
+impl Rests {
+    /// Whether what is left behind the newest stage takes this long; yes where no step was made yet.
+    fn is_at_least(&self, wanted: Duration) -> bool {
+        self.known.get(self.settled.len().saturating_sub(1)).is_none_or(|rest| *rest >= wanted)
+    }
+
+    /// The pass was over at `end`.
+    fn learn(&mut self, end: Instant) {
+        self.known.clear();
+        self.known.extend(self.settled.drain(..).map(|at| end - at));
+    }
+}
 
 /// A slot of the arena, part by part. See the file's comment.
 pub struct GradientSlot<'a> {
@@ -28,11 +53,9 @@ pub struct GradientSlot<'a> {
     open: usize,
     /// Everything from here on is added up, and offered.
     offered: usize,
-    result: Result<(), CollectiveError>,
 }
 
 /// What becomes of the parts of the last pass of a step.
-#[derive(Clone, Copy)]
 pub struct Offers<'a> {
     /// The all-reduce that they are for.
     pub sequence: Sequence,
@@ -44,6 +67,8 @@ pub struct Offers<'a> {
     pub merges: &'a [[usize; 2]],
     /// What each sum is rounded to.
     pub wire: Wire,
+    /// How long what is left takes.
+    pub rests: &'a mut Rests,
 }
 
 impl<'a> GradientSlot<'a> {
@@ -56,21 +81,26 @@ impl<'a> GradientSlot<'a> {
         profiler: &'a mut Profiler,
     ) -> Self {
         let len = backend.arena().geometry().len;
-        Self { backend, slot, wire, offers, profiler, len, open: len, offered: len, result: Ok(()) }
+        Self { backend, slot, wire, offers, profiler, len, open: len, offered: len }
     }
 
-    /// *Errors*: those of the offers.
-    pub fn finish(self) -> Result<(), CollectiveError> {
-        self.result
+    /// The pass is over.
+    pub fn finish(self) {
+        if let Some(offers) = self.offers {
+            offers.rests.learn(Instant::now());
+        }
     }
 
     /// Adds up and offers what is final, if it makes a bucket. What is final last goes with the start of the all-reduce.
     fn hand_on(&mut self) {
         let Some(offers) = &mut self.offers else { return };
+        offers.rests.settled.push(Instant::now());
         let (from, fresh) = (self.open, self.open..self.offered);
         let is_first = self.offered == self.len;
         let bucket = if is_first { FIRST_BUCKET.min(offers.bucket_bytes) } else { offers.bucket_bytes };
-        if from > 0 && size_of::<f32>() * fresh.len() < bucket {
+        let at_best = Duration::from_secs_f64(bucket as f64 / FAST_LINK);
+        let is_ripe = size_of::<f32>() * fresh.len() >= bucket && offers.rests.is_at_least(at_best);
+        if from > 0 && !is_ripe {
             return;
         }
         for [into, other] in offers.merges {
@@ -78,8 +108,8 @@ impl<'a> GradientSlot<'a> {
             add_to(offers.wire, into, other);
         }
         self.offered = from;
-        if from > 0 && self.result.is_ok() {
-            self.result = self.backend.offer(offers.sequence, offers.micro_batches, from);
+        if from > 0 {
+            self.backend.offer(offers.sequence, offers.micro_batches, from);
             self.profiler.offered();
         }
     }
@@ -102,5 +132,26 @@ impl Gradient for GradientSlot<'_> {
         }
         self.open = from;
         self.hand_on();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_taken_for_long_until_a_step_has_shown_it() {
+        let (mut rests, begun) = (Rests::default(), Instant::now());
+        let seconds = |seconds| begun + Duration::from_secs(seconds);
+        for at in [0, 2] {
+            rests.settled.push(seconds(at));
+            assert!(rests.is_at_least(Duration::MAX));
+        }
+        rests.learn(seconds(3));
+        let wanted = Duration::from_secs(2);
+        rests.settled.push(seconds(10));
+        assert!(rests.is_at_least(wanted), "three seconds were left behind the first stage");
+        rests.settled.push(seconds(11));
+        assert!(!rests.is_at_least(wanted), "and one behind the second");
     }
 }

@@ -56,6 +56,8 @@ pub struct HierarchicalBackend<T> {
     strips: Strips,
     /// Of how many strips this rank has added up its share for the next sum.
     folded: usize,
+    /// How the offers for the next sum went.
+    offered: Result<(), CollectiveError>,
     progress: Progress,
 }
 
@@ -120,6 +122,7 @@ impl<T: Transport> HierarchicalBackend<T> {
             given: 0..0,
             strips,
             folded: 0,
+            offered: Ok(()),
             progress: Progress::default(),
         };
         backend.prepare(counts);
@@ -189,6 +192,7 @@ impl<T: Transport> HierarchicalBackend<T> {
     }
 
     fn begin(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {
+        std::mem::replace(&mut self.offered, Ok(()))?;
         self.group.check()?;
         self.progress.may_begin(seq)?;
         op.assert_fits(self.world());
@@ -432,12 +436,10 @@ impl<T: Transport> Backend for HierarchicalBackend<T> {
         self.mode == Mode::Exact && self.topology.hosts() > 1
     }
 
-    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) -> Result<(), CollectiveError> {
-        if !self.takes_offers() {
-            return Ok(());
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {
+        if self.takes_offers() && self.offered.is_ok() {
+            self.offered = self.go_ahead(seq, micro_batches, from);
         }
-        let result = self.go_ahead(seq, micro_batches, from);
-        self.progress.or_die(result)
     }
 
     fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {

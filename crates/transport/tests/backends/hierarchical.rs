@@ -5,7 +5,7 @@ use crate::conformance::{
 };
 use crate::offered::offered_steps;
 use crate::plain::{before_copy, compute, is_copied, reference, reference_trailer};
-use crate::threads::shm;
+use crate::threads::{host, shm};
 use dtrain_collective::{
     Backend, CollectiveError, Frame, Geometry, Mode, Op, Outgoing, Sequence, Transport, Verdict, Waker,
     rank_roots,
@@ -15,7 +15,7 @@ use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalError, HierarchicalSetup, Mapping, MemoryTransport, ShmError,
     Topology, memory_mesh,
 };
-use dtrain_types::{Generation, MicroRange, Rank, Wire, WorldSize, cut_evenly};
+use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize, cut_evenly};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -135,6 +135,27 @@ fn what_ranks_offer_ahead_of_a_sum_does_not_change_it_on_any_topology() {
 fn ranks_of_a_host_add_up_what_all_of_them_have_given_while_the_rest_is_computed() {
     for hosts in [&[1, 1][..], &[2, 1], &[3, 2]] {
         offers_make_the_sum_of(hosts, 300_000, &cut_evenly(16, world(hosts)));
+    }
+}
+
+#[test]
+fn an_offer_that_comes_to_nothing_leaves_the_rest_of_the_slots_and_the_start_tells_of_it() {
+    let ranges = cut_evenly(2, 2);
+    let (hosts, _arenas) = hierarchical(&[1, 1], &ranges, &[2], 100, Mode::Exact);
+    for mut backends in [hosts, host(&ranges, &[2], 100, Mode::Exact)] {
+        let backend = &mut backends[0];
+        assert!(backend.takes_offers());
+        backend.aborter().abort("a peer is gone");
+        for from in [60, 30] {
+            backend.arena().lease_part(0, from..from + 30).fill(1.0);
+            backend.offer(Sequence(1), 2, from);
+        }
+        // A pass that is not over still writes.
+        backend.arena().lease_part(0, 0..30).fill(1.0);
+        let op = Op::AllReduce { micro_batches: 2, trailers: &[Trailer::EMPTY] };
+        let started = backend.start(Sequence(1), &op);
+        assert!(matches!(started, Err(CollectiveError::Aborted { .. })), "{started:?}");
+        assert!(backend.start(Sequence(2), &Op::Barrier).is_err());
     }
 }
 
