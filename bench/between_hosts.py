@@ -28,10 +28,11 @@ def ip(arguments):
 
 
 class Hosts:
-    """Two namespaces and the path between them, for as long as the `with` lasts."""
+    """Two namespaces and the path between them, held to a rate (as tc has it) if there is one, for as long as the `with` lasts."""
 
-    def __init__(self, mtu):
+    def __init__(self, mtu, rate=None):
         self.mtu = mtu
+        self.rate = rate
         self.names = [f"dtrain-hosts-{os.getpid()}-{index}" for index in range(2)]
 
     def __enter__(self):
@@ -44,6 +45,9 @@ class Hosts:
                 ip(f"-n {name} link set {DEVICE} mtu {self.mtu}")
                 ip(f"-n {name} address add {address}/24 dev {DEVICE}")
                 ip(f"-n {name} link set {DEVICE} up")
+                if self.rate:
+                    limit = f"tbf rate {self.rate} burst 256kb latency 20ms"
+                    subprocess.run(["tc", "-n", name, *f"qdisc add dev {DEVICE} root {limit}".split()], check=True)
             return self
         except BaseException:
             self.__exit__()

@@ -28,22 +28,7 @@ WORKS = {
 }
 
 
-class Path(Hosts):
-    """Two hosts whose path is held to a rate."""
-
-    def __init__(self, rate):
-        super().__init__(1500)
-        self.rate = rate
-
-    def __enter__(self):
-        super().__enter__()
-        limit = ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "20ms"]
-        for name in self.names:
-            subprocess.run(["tc", "-n", name, *limit], check=True)
-        return self
-
-
-def run(args, path, work, bucket):
+def run(args, hosts, work, bucket):
     """The profile of a run of two hosts."""
     with tempfile.TemporaryDirectory() as folder:
         token = os.path.join(folder, "token")
@@ -52,7 +37,7 @@ def run(args, path, work, bucket):
         if work == "gpt":
             words.append(f"data.path={os.path.abspath(args.text)}")
         processes = []
-        for index, name in enumerate(path.names):
+        for index, name in enumerate(hosts.names):
             os.mkdir(os.path.join(folder, name))
             own = [*words, "--profile"] if index == 0 else [word for word in words if word.startswith(("ranks", "threads"))]
             command = [
@@ -81,10 +66,10 @@ def exposed(profile):
 
 def rows(args, rate, work):
     found, digests = {"none": [], args.bucket: []}, set()
-    with Path(rate) as path:
+    with Hosts(1500, rate) as hosts:
         for turn in range(args.pairs):
             for bucket, into in found.items():
-                profile, digest = run(args, path, work, bucket)
+                profile, digest = run(args, hosts, work, bucket)
                 into.append(profile)
                 digests.add(digest)
             print(f"{work}, {rate}: pair {turn + 1} of {args.pairs}", file=sys.stderr)
@@ -103,7 +88,7 @@ def rows(args, rate, work):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtrain", default=measure.DTRAIN)
-    parser.add_argument("--rates", nargs="+", default=["200mbit", "1gbit", "10gbit"], help="as tc has them")
+    parser.add_argument("--rates", nargs="+", default=["200mbit", "1gbit"], help="as tc has them")
     parser.add_argument("--works", nargs="+", default=list(WORKS), choices=WORKS)
     parser.add_argument("--text", help="a text file to train gpt on")
     parser.add_argument("--bucket", default="1MiB", help="bucket_bytes of the runs that send ahead")
