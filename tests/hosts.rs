@@ -39,6 +39,15 @@ fn wait_for_world(first: &mut Running, ranks: usize) {
     assert!(whole.is_some(), "the run ended\n{}", first.story());
 }
 
+/// Kills a rank, and waits until all `ranks` work again and have made a few more steps.
+#[track_caller]
+fn lose_a_rank(first: &mut Running, victim: u32, ranks: usize) {
+    signal(Signal::KILL, victim);
+    assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
+    wait_for_world(first, ranks);
+    first.wait_for_step(first.last_step() + 20);
+}
+
 #[test]
 fn hosts_without_a_shared_folder_give_the_digest_of_one() {
     for (model, steps, ranks) in
@@ -100,10 +109,7 @@ fn a_rank_killed_while_part_of_its_sum_is_on_its_way_costs_no_step_and_no_bit() 
     first.wait_for_step(10);
     for kill in 0..4 {
         let of = if kill % 2 == 0 { second.pid() } else { first.pid() };
-        signal(Signal::KILL, children(of)[kill / 2]);
-        assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
-        wait_for_world(&mut first, 4);
-        first.wait_for_step(first.last_step() + 10);
+        lose_a_rank(&mut first, children(of)[kill / 2], 4);
     }
     let run = first.finish();
     is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 300);
@@ -128,10 +134,7 @@ fn a_rank_killed_on_each_host_costs_no_step_and_no_bit() {
     let mut first = hosts.start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
     first.wait_for_step(20);
     for victim in [children(others[1].pid())[0], children(others[0].pid())[1], children(first.pid())[0]] {
-        signal(Signal::KILL, victim);
-        assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
-        wait_for_world(&mut first, 6);
-        first.wait_for_step(first.last_step() + 20);
+        lose_a_rank(&mut first, victim, 6);
     }
     let run = first.finish();
     is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 1500);
