@@ -8,13 +8,14 @@
 
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
-use crate::gradient_slot::{GradientSlot, Offers, Rests};
+use crate::data_plane::{DataPlane, step_counts};
+use crate::gradient_slot::{GradientSlot, Offers};
 use crate::news::{News, NewsDesk};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
-use dtrain_collective::{Backend, CollectiveError, Geometry, Membership, Op, Sequence, rank_roots};
+use dtrain_collective::{Backend, CollectiveError, Membership, Op, Sequence};
 use dtrain_data::{Loader, Share};
 use dtrain_engine::{Batch, ClassCounts, EngineError, Figures, Inputs, Targets};
 use dtrain_protocol::{
@@ -23,8 +24,8 @@ use dtrain_protocol::{
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
-    BatchPlan, Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, MicroRange, Rank, Step,
-    StepPlan, Trailer, Wire, WorldSize, cut_evenly, roots,
+    Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer,
+    Wire, WorldSize, cut_evenly, roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -91,52 +92,6 @@ pub struct Compute {
     /// Whether the replica holds a state of the run.
     has_state: bool,
     profiler: Profiler,
-}
-
-/// The backend of a generation, with what follows from its membership.
-struct DataPlane {
-    backend: Box<dyn Backend>,
-    /// The last collective: all ranks count the same ones.
-    sequence: Sequence,
-    /// The ranks that see the run folder.
-    writers: Vec<Rank>,
-    membership: Membership,
-    geometry: Geometry,
-    /// The roots of this rank for each number of micro-batches that a step can have.
-    roots: Vec<(u32, Vec<MicroRange>)>,
-    /// One per root.
-    trailers: Vec<Trailer>,
-    /// Pending trailers of the root being merged.
-    pending: Vec<Trailer>,
-    /// The additions that the last pass of a step leaves, as slots.
-    merges: Vec<[usize; 2]>,
-    /// How long what is left of that pass takes.
-    rests: Rests,
-    /// Of the micro-batches that are computed together: the ledger's sum of each, and what each says of itself.
-    checks: Vec<u64>,
-    figures: Vec<Figures>,
-}
-
-impl DataPlane {
-    /// Notes the additions that follow when a subtree of so many micro-batches is pushed as the last one of a root.
-    fn note_merges(&mut self, root: usize, mut merger: Merger, leaves: u32) {
-        self.merges.clear();
-        let Self { merges, geometry, .. } = self;
-        let mut note = |left, right| merges.push([left, right].map(|pending| geometry.slot(root, pending)));
-        merger.push_subtree(leaves, &mut note);
-        merger.finish(note);
-    }
-
-    /// Adds two pending subtrees of a root: their trailers, and their sums unless the last pass has.
-    fn merge(&mut self, parts: &ComputeParts, root: usize, [left, right]: [usize; 2], is_summed: bool) {
-        if !is_summed {
-            let slots = [left, right].map(|pending| self.geometry.slot(root, pending));
-            let (into, from) = self.backend.arena().lease_pair(slots[0], slots[1]);
-            parts.replica.add(from, into);
-            parts.replica.round(parts.wire, into);
-        }
-        self.pending[left] = self.pending[left].merge(&self.pending[right]);
-    }
 }
 
 impl Compute {
@@ -206,24 +161,10 @@ impl Compute {
         backend.prepare(&counts);
         backend.start(Sequence(0), &Op::Barrier).and_then(|()| backend.finish(Sequence(0))).map_err(off)?;
         tracing::debug!(backend = backend.describe(), "reached all peers");
-        let generation = membership.generation;
-        let roots_of = |count: &u32| (*count, rank_roots(membership.range(), *count, self.parts.mode));
-        let geometry = backend.arena().geometry();
-        self.plane = Some(DataPlane {
-            backend,
-            sequence: Sequence(0),
-            writers,
-            geometry,
-            roots: counts.iter().map(roots_of).collect(),
-            trailers: Vec::with_capacity(geometry.root_slots),
-            pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
-            merges: Vec::with_capacity(geometry.scratch_slots),
-            rests: Rests::default(),
-            checks: vec![0; self.parts.replica.group() as usize],
-            figures: vec![Figures::default(); self.parts.replica.group() as usize],
-            membership,
-        });
-        self.desk.tell(News::Built(generation));
+        let group = self.parts.replica.group() as usize;
+        let plane = DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group);
+        self.plane = Some(plane);
+        self.desk.tell(News::Built(self.generation));
         Ok(())
     }
 
@@ -563,15 +504,6 @@ fn sum_of_trailers(figures: &[Figures], checks: &[u64], first: u32, stop: u32) -
     pending[0]
 }
 
-/// The numbers of micro-batches that a step of this run can have.
-#[must_use]
-pub fn step_counts(plan: &BatchPlan) -> Vec<u32> {
-    let last = plan.step(Step(plan.steps_per_epoch())).micro_batches;
-    let mut counts = vec![plan.step(Step(1)).micro_batches, last];
-    counts.dedup();
-    counts
-}
-
 fn lend(batch: &dtrain_data::Batch) -> Batch<'_> {
     use dtrain_data::Elements;
     Batch {
@@ -614,13 +546,4 @@ fn engine(error: EngineError) -> Failure {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
-}
-
-/// A rank's collective membership from the protocol's.
-pub fn collective_membership(
-    generation: Generation,
-    rank: Rank,
-    membership: &dtrain_protocol::Membership,
-) -> Membership {
-    Membership { generation, rank, ranges: membership.seats.iter().map(|seat| seat.range).collect() }
 }

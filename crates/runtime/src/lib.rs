@@ -11,6 +11,7 @@ mod clock;
 mod compute;
 mod controls;
 mod copy_state;
+mod data_plane;
 mod gateway;
 mod gradient_slot;
 mod journal;
@@ -34,7 +35,7 @@ mod sync;
 mod uplink;
 
 pub use clock::Clock;
-pub use compute::{collective_membership, step_counts};
+pub use data_plane::{collective_membership, step_counts};
 pub use gateway::Gateway;
 pub use journal::{Conclusion, Figures, Journal};
 pub use node::Isolation;

@@ -4,8 +4,9 @@
 //! compute thread and the sync actor do the work; the control link carries the words.
 
 use crate::clock::Clock;
-use crate::compute::{Compute, Order, collective_membership, step_counts};
+use crate::compute::{Compute, Order};
 use crate::controls::Controls;
+use crate::data_plane::{collective_membership, step_counts};
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::news::{News, NewsDesk, Tray};
 use crate::recipe::{Plane, RankParts, Recipe};

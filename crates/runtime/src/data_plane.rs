@@ -1,0 +1,104 @@
+//! The data plane of a generation as a rank's compute thread has it: the backend, and all that follows from the membership.
+//!
+//! Made once a generation, so that a step looks it up and allocates nothing. It does not know what is computed, nor when.
+
+use crate::gradient_slot::Rests;
+use crate::recipe::ComputeParts;
+use dtrain_collective::{Backend, Geometry, Membership, Mode, Sequence, rank_roots};
+use dtrain_engine::Figures;
+use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
+
+/// The backend of a generation, with what follows from its membership.
+pub struct DataPlane {
+    /// Runs the collectives.
+    pub backend: Box<dyn Backend>,
+    /// The last collective: all ranks count the same ones.
+    pub sequence: Sequence,
+    /// The ranks that see the run folder.
+    pub writers: Vec<Rank>,
+    /// Who takes part.
+    pub membership: Membership,
+    /// The slots of this rank.
+    pub geometry: Geometry,
+    /// The roots of this rank for each number of micro-batches that a step can have.
+    pub roots: Vec<(u32, Vec<MicroRange>)>,
+    /// One per root.
+    pub trailers: Vec<Trailer>,
+    /// Pending trailers of the root being merged.
+    pub pending: Vec<Trailer>,
+    /// The additions that the last pass of a step leaves, as slots.
+    pub merges: Vec<[usize; 2]>,
+    /// How long what is left of that pass takes.
+    pub rests: Rests,
+    /// The ledger's sum of each of the micro-batches that are computed together.
+    pub checks: Vec<u64>,
+    /// What each of them says of itself.
+    pub figures: Vec<Figures>,
+}
+
+impl DataPlane {
+    /// A plane whose ranks have met, for steps of `counts` micro-batches of which a rank computes up to `group` at once.
+    pub fn new(
+        mut backend: Box<dyn Backend>,
+        membership: Membership,
+        writers: Vec<Rank>,
+        counts: &[u32],
+        mode: Mode,
+        group: usize,
+    ) -> Self {
+        let roots_of = |count: &u32| (*count, rank_roots(membership.range(), *count, mode));
+        let geometry = backend.arena().geometry();
+        Self {
+            backend,
+            sequence: Sequence(0),
+            writers,
+            geometry,
+            roots: counts.iter().map(roots_of).collect(),
+            trailers: Vec::with_capacity(geometry.root_slots),
+            pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
+            merges: Vec::with_capacity(geometry.scratch_slots),
+            rests: Rests::default(),
+            checks: vec![0; group],
+            figures: vec![Figures::default(); group],
+            membership,
+        }
+    }
+
+    /// Notes the additions that follow when a subtree of so many micro-batches is pushed as the last one of a root.
+    pub fn note_merges(&mut self, root: usize, mut merger: Merger, leaves: u32) {
+        self.merges.clear();
+        let Self { merges, geometry, .. } = self;
+        let mut note = |left, right| merges.push([left, right].map(|pending| geometry.slot(root, pending)));
+        merger.push_subtree(leaves, &mut note);
+        merger.finish(note);
+    }
+
+    /// Adds two pending subtrees of a root: their trailers, and their sums unless the last pass has.
+    pub fn merge(&mut self, parts: &ComputeParts, root: usize, [left, right]: [usize; 2], is_summed: bool) {
+        if !is_summed {
+            let slots = [left, right].map(|pending| self.geometry.slot(root, pending));
+            let (into, from) = self.backend.arena().lease_pair(slots[0], slots[1]);
+            parts.replica.add(from, into);
+            parts.replica.round(parts.wire, into);
+        }
+        self.pending[left] = self.pending[left].merge(&self.pending[right]);
+    }
+}
+
+/// The numbers of micro-batches that a step of this run can have.
+#[must_use]
+pub fn step_counts(plan: &BatchPlan) -> Vec<u32> {
+    let last = plan.step(Step(plan.steps_per_epoch())).micro_batches;
+    let mut counts = vec![plan.step(Step(1)).micro_batches, last];
+    counts.dedup();
+    counts
+}
+
+/// A rank's collective membership from the protocol's.
+pub fn collective_membership(
+    generation: Generation,
+    rank: Rank,
+    membership: &dtrain_protocol::Membership,
+) -> Membership {
+    Membership { generation, rank, ranges: membership.seats.iter().map(|seat| seat.range).collect() }
+}
