@@ -1,8 +1,9 @@
 //! One rank's collectives as a pure machine: frames in, frames out.
 //!
-//! The driver's contract: `start`, which `offer` may precede; then, in any order, `handle_frame` for what arrives and `poll_send` followed by `sent`
-//! for what can leave; when `is_done`, `finish`. Frames may come in any order between ranks. [`crate::HostBackend`] drives
-//! it over a [`crate::Transport`], a simulator over its own network. It reads no clock and does no I/O.
+//! The driver's contract: `start`, which `offer` may precede; then, in any order, `handle_frame` for what arrives and
+//! `poll_send` followed by `sent` for what can leave; when `is_done`, `finish`. Frames may come in any order between ranks.
+//! [`crate::HostBackend`] drives it over a [`crate::Transport`], a simulator over its own network. It reads no clock and does
+//! no I/O.
 
 use crate::direct::Direct;
 use crate::ring::Ring;
