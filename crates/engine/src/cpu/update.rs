@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Elements of a block of a [`sum_of_squares`].
 const NORM_BLOCK: usize = 4096;
-/// Blocks that are summed side by side: each is one chain of additions, which alone would mostly wait for itself.
-const ABREAST: usize = 4;
+/// Blocks of a task.
+const BLOCKS: usize = 4;
 /// Blocks whose sums wait to be added in order.
 const WAITING: usize = 256;
 
@@ -23,10 +23,10 @@ pub(super) fn sum_of_squares(isa: Have, pool: &Pool, scale: f32, g: &[f32]) -> f
     let waiting = [const { AtomicU64::new(0) }; WAITING];
     let mut sum = 0.0;
     for g in g.chunks(WAITING * NORM_BLOCK) {
-        pool.run(g.len(), g.len().div_ceil(ABREAST * NORM_BLOCK), [], |task, [], _| {
-            let first = task * ABREAST;
+        pool.run(g.len(), g.len().div_ceil(BLOCKS * NORM_BLOCK), [], |task, [], _| {
+            let first = task * BLOCKS;
             let g = &g[first * NORM_BLOCK..];
-            let sums = squares_of_blocks(isa, scale, &g[..g.len().min(ABREAST * NORM_BLOCK)]);
+            let sums = squares_of_blocks(isa, scale, &g[..g.len().min(BLOCKS * NORM_BLOCK)]);
             for (waiting, sum) in waiting[first..].iter().zip(sums) {
                 waiting.store(sum.to_bits(), Ordering::Relaxed);
             }
@@ -39,22 +39,19 @@ pub(super) fn sum_of_squares(isa: Have, pool: &Pool, scale: f32, g: &[f32]) -> f
 }
 
 on_every_isa! {
-    /// Sum of squares of up to [`ABREAST`] blocks, of which only the last may be short: eight lanes each, then the lanes in order.
-    fn squares_of_blocks(scale: f32, g: &[f32]) -> [f64; ABREAST] {
-        let mut lanes = [[0.0f64; 8]; ABREAST];
-        let (blocks, _) = g.as_chunks::<NORM_BLOCK>();
-        if let [a, b, c, d] = blocks {
-            for at in (0..NORM_BLOCK).step_by(8) {
-                for (lanes, block) in lanes.iter_mut().zip([a, b, c, d]) {
-                    add_squares(lanes, scale, &block[at..at + 8]);
-                }
-            }
-        } else {
-            for (lanes, block) in lanes.iter_mut().zip(g.chunks(NORM_BLOCK)) {
-                block.chunks(8).for_each(|eight| add_squares(lanes, scale, eight));
-            }
+    /// Sums of squares of up to [`BLOCKS`] blocks, of which only the last may be short: eight lanes each, then the lanes in
+    /// order.
+    // One block after the other: of blocks side by side the compiler makes code that takes twice as long.
+    fn squares_of_blocks(scale: f32, g: &[f32]) -> [f64; BLOCKS] {
+        let mut sums = [0.0; BLOCKS];
+        for (sum, block) in sums.iter_mut().zip(g.chunks(NORM_BLOCK)) {
+            let mut lanes = [0.0f64; 8];
+            let (eights, rest) = block.as_chunks::<8>();
+            eights.iter().for_each(|eight| add_squares(&mut lanes, scale, eight));
+            add_squares(&mut lanes, scale, rest);
+            *sum = lanes.into_iter().sum();
         }
-        lanes.map(|lanes| lanes.into_iter().sum())
+        sums
     }
 }
 
