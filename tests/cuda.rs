@@ -4,8 +4,8 @@
 //! The kernels run on the CPU, one thread of a block after the other: so the models are small and the runs short.
 
 use crate::harness::{
-    CNN, CNN1D, Finished, GPT, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives, output,
-    signal, write_table,
+    CNN, CNN1D, Finished, GPT, GPT2, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives,
+    output, signal, write_table,
 };
 use dtrain::Own;
 use dtrain::config::{Config, Machine};
@@ -76,7 +76,7 @@ fn devices(run: &Finished) -> BTreeSet<String> {
 #[test]
 fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
     let Some(machine) = Host::new() else { return };
-    for model in [MLP, CNN, GPT] {
+    for model in [MLP, CNN, GPT, GPT2] {
         let one = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
         assert_eq!(devices(&one).len(), 1);
         for how in [

@@ -4,8 +4,8 @@
 
 use crate::harness::hosts::{Hosts, free_port};
 use crate::harness::{
-    self, CNN, Finished, GPT, MLP, Running, Signal, WIDE, audit_is_clean, children, finish, folder, signal,
-    train, try_signal_to, wait_until_gone,
+    self, CNN, Finished, GPT, GPT2, MLP, Running, Signal, WIDE, audit_is_clean, children, finish, folder,
+    signal, train, try_signal_to, wait_until_gone,
 };
 use std::net::UdpSocket;
 use std::path::Path;
@@ -50,9 +50,13 @@ fn lose_a_rank(first: &mut Running, victim: u32, ranks: usize) {
 
 #[test]
 fn hosts_without_a_shared_folder_give_the_digest_of_one() {
-    for (model, steps, ranks) in
-        [(MLP, 120, &[2, 2][..]), (CNN, 20, &[1, 3][..]), (GPT, 30, &[1, 2, 1][..]), (MLP, 60, &[3, 1, 9])]
-    {
+    for (model, steps, ranks) in [
+        (MLP, 120, &[2, 2][..]),
+        (CNN, 20, &[1, 3][..]),
+        (GPT, 30, &[1, 2, 1][..]),
+        (GPT2, 30, &[1, 1][..]),
+        (MLP, 60, &[3, 1, 9]),
+    ] {
         let model = format!("{model} steps={steps} threads=1 checkpoint.every=10~steps");
         let hosts = Hosts::on_loopback(&ranks.len().to_string());
         let others: Vec<Running> = (1..ranks.len() as u32)

@@ -17,6 +17,7 @@ mod cli_run;
 mod cuda;
 mod docs_current;
 mod elastic;
+mod gpt2;
 mod gpu_script;
 mod hosts;
 mod json_contract;

@@ -21,6 +21,7 @@ mod fabric;
 #[allow(dead_code)]
 mod fake_libraries;
 pub mod gang;
+mod gpt2_names;
 pub mod gpus;
 mod hosts;
 pub mod log;

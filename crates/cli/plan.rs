@@ -3,12 +3,13 @@
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
 use crate::config::{
-    ClassWeights, Config, DataFacts, Length, Loss, LrScaling, Model, Over, Pool, Problem, Reduce, Rule,
-    Schedule, Shape, Wire,
+    ClassWeights, Config, DataFacts, Gpt, Length, Loss, LrScaling, Model, ModelKind, Over, Pool, Problem,
+    Reduce, Rule, Schedule, Shape, Wire,
 };
 use crate::error::CliError;
+use crate::gpt2_names::Gpt2Names;
 use crate::gpus::{Chosen, OnGpus};
-use dtrain_checkpoint::{InitError, PARAMETERS, STATS, SectionMut, TensorSpec};
+use dtrain_checkpoint::{InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
 use dtrain_cuda::CudaDevice;
 use dtrain_cuda::driver::Gpu;
@@ -17,7 +18,9 @@ use dtrain_data::{
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::Device;
-use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, mlp};
+use dtrain_engine::models::{
+    CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, gpt2, mlp,
+};
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
     Decay, DecayGroup, DeviceReplica, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State,
@@ -296,17 +299,23 @@ impl Plan {
                 }
             }
             Model::Own { .. } => panic!("own data was opened by its program, which has the model"),
-            Model::Gpt { layers, width, heads, dropout, .. } => gpt(&GptOptions {
-                vocabulary: match self.spec.input {
-                    InputSpec::Tokens { vocabulary, .. } => vocabulary as usize,
-                    InputSpec::Values { .. } => 0,
-                },
-                context: self.spec.input_width(),
-                layers: *layers,
-                width: *width,
-                heads: *heads,
-                dropout: *dropout as f32,
-            }),
+            Model::Gpt { like, layers, width, heads, dropout, .. } => {
+                let options = GptOptions {
+                    vocabulary: match self.spec.input {
+                        InputSpec::Tokens { vocabulary, .. } => vocabulary as usize,
+                        InputSpec::Values { .. } => 0,
+                    },
+                    context: self.spec.input_width(),
+                    layers: *layers,
+                    width: *width,
+                    heads: *heads,
+                    dropout: *dropout as f32,
+                };
+                match like {
+                    Gpt::Small => gpt(&options),
+                    Gpt::Gpt2 => gpt2(&options),
+                }
+            }
         }
     }
 
@@ -414,16 +423,21 @@ impl Plan {
         // Files that dtrain exported name tensors as its checkpoints do.
         let exported = tensor_specs(replica, "model.", "stats.");
         let mut state = State::zeros(replica.state_shape());
-        let mut fill = |specs: &[TensorSpec]| {
+        let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
             let [parameters, stats, ..] = state.sections_mut();
             let mut sections =
                 [SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
-            dtrain_checkpoint::init_from(file, specs, &mut sections)
+            dtrain_checkpoint::init_from(file, names, specs, &mut sections)
         };
-        let filled = match fill(&plain) {
-            Err(error @ InitError::Misfit { .. }) => fill(&exported).map_err(|_| error),
-            filled => filled,
-        };
+        let mut filled = fill(&OwnNames, &plain);
+        if matches!(filled, Err(InitError::Misfit { .. })) {
+            filled = fill(&OwnNames, &exported).or(filled);
+        }
+        if self.config.model.kind() == ModelKind::Gpt2 {
+            for names in Gpt2Names::ALL {
+                filled = filled.or_else(|error| fill(&names, &plain).map_err(|other| nearer(error, other)));
+            }
+        }
         filled.map_err(|error| {
             let hint = "a safetensors file with the names and shapes that `dtrain plan` lists";
             self.config.problem("model.init_from", error.to_string()).hint(hint)
@@ -445,6 +459,18 @@ impl Plan {
                 .problem("model.kind", text)
                 .hint("a smaller model, other data, or another model.kind"),
         }
+    }
+}
+
+/// Of two ways in which a file does not fit, the one in which it nearly does.
+fn nearer(one: InitError, other: InitError) -> InitError {
+    match (&one, &other) {
+        (InitError::Misfit { problems, .. }, InitError::Misfit { problems: fewer, .. })
+            if fewer.len() < problems.len() =>
+        {
+            other
+        }
+        _ => one,
     }
 }
 

@@ -39,6 +39,10 @@ pub const CNN3D: &str = "data.kind=csv data.path=table.csv data.shape=[1,2,4,4] 
 pub const GPT: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=gpt \
                        model.layers=2 model.width=16 model.heads=2 model.dropout=0.1";
 
+/// The same with its table of tokens as its head.
+pub const GPT2: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=gpt2 \
+                        model.layers=2 model.width=16 model.heads=2 model.dropout=0.1";
+
 /// An empty folder to run in, with a text for the language model.
 pub fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");

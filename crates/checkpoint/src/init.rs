@@ -2,9 +2,9 @@
 //!
 //! Only what a model is made of is taken: the sections that the caller hands in. Half-precision values are widened,
 //! which is exact. Nothing is guessed: a missing, unexpected or misshapen tensor is an error, and all of them are
-//! told at once.
+//! told at once. Who wrote the file may have called and turned its tensors otherwise: that the caller says.
 
-use crate::tensor_file::{TensorFile, values_from};
+use crate::tensor_file::TensorFile;
 use crate::{Fault, TensorSpec};
 use safetensors::Dtype;
 use std::collections::BTreeSet;
@@ -52,7 +52,49 @@ fn told(problems: &[String]) -> String {
     text
 }
 
-/// Fills `sections` from the file at `path`; gives how many tensors were read.
+/// How a tensor lies in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// As in the model.
+    Same,
+    /// A matrix with rows for columns.
+    Turned,
+    /// With more rows behind those of the model.
+    Longer,
+}
+
+/// A tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Its name there.
+    pub name: String,
+    /// How it lies there.
+    pub lies: Lies,
+}
+
+/// What a file calls the model's tensors.
+pub trait Names {
+    /// The tensor of the file that the one of this name is read from.
+    fn of(&self, tensor: &str) -> Given;
+
+    /// Whether a tensor of the file is no parameter.
+    fn is_no_parameter(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+}
+
+/// The names of the model.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnNames;
+
+impl Names for OwnNames {
+    fn of(&self, tensor: &str) -> Given {
+        Given { name: tensor.to_owned(), lies: Lies::Same }
+    }
+}
+
+/// Fills `sections` from the file at `path`, which has these names; gives how many tensors were read.
 ///
 /// Every tensor that `specs` places in one of `sections` must be there. A tensor of the file that `specs` does not
 /// name is an error; one that it places in another section (an optimizer's) is passed over.
@@ -61,6 +103,7 @@ fn told(problems: &[String]) -> String {
 /// `specs` says.
 pub fn init_from(
     path: &Path,
+    names: &dyn Names,
     specs: &[TensorSpec],
     sections: &mut [SectionMut<'_>],
 ) -> Result<usize, InitError> {
@@ -73,52 +116,85 @@ pub fn init_from(
     let mut file = TensorFile::open(Box::new(input), metadata.len()).map_err(fail)?;
     let filled = |spec: &&TensorSpec| sections.iter().any(|section| section.name == spec.section);
     let wanted: Vec<&TensorSpec> = specs.iter().filter(filled).collect();
-    let problems = misfits(&file, specs, &wanted);
+    let problems = misfits(&file, names, specs, &wanted);
     if !problems.is_empty() {
         return Err(InitError::Misfit { path: path.to_owned(), problems });
     }
     for spec in &wanted {
         let section = sections.iter_mut().find(|section| section.name == spec.section);
         let place = &mut section.expect("a wanted section").data[spec.offset..spec.end()];
-        let kind = file.info(&spec.name).expect("a tensor found before").dtype;
-        let mut at = 0;
-        file.stream(&spec.name, |bytes| at += widen(kind, bytes, &mut place[at..])).map_err(fail)?;
+        let given = names.of(&spec.name);
+        let kind = file.info(&given.name).expect("a tensor found before").dtype;
+        // The sides of a matrix that is turned.
+        let [columns, rows] = match spec.shape[..] {
+            [outputs, inputs] => [outputs, inputs],
+            _ => [1; 2],
+        };
+        let goes_to = |i: usize| match given.lies {
+            Lies::Same | Lies::Longer => i,
+            Lies::Turned => i % columns * rows + i / columns,
+        };
+        let mut read = 0;
+        let taken = file.stream(&given.name, |bytes| {
+            let before = read;
+            read += widen(kind, bytes, |i, value| {
+                // There is no place for what is longer.
+                if let Some(place) = place.get_mut(goes_to(before + i)) {
+                    *place = value;
+                }
+            });
+        });
+        taken.map_err(fail)?;
     }
     Ok(wanted.len())
 }
 
-fn misfits(file: &TensorFile, specs: &[TensorSpec], wanted: &[&TensorSpec]) -> Vec<String> {
+fn misfits(
+    file: &TensorFile,
+    names: &dyn Names,
+    specs: &[TensorSpec],
+    wanted: &[&TensorSpec],
+) -> Vec<String> {
     let mut problems = Vec::new();
     for spec in wanted {
-        match file.info(&spec.name) {
-            None => problems.push(format!("tensor `{}` is missing", spec.name)),
-            Some(info) if info.shape != spec.shape => problems.push(format!(
-                "tensor `{}` has shape {:?}, the model needs {:?}",
-                spec.name, info.shape, spec.shape
-            )),
-            Some(info) if !matches!(info.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) => problems.push(
-                format!("tensor `{}` is {}, which is not one of F32, BF16, F16", spec.name, info.dtype),
-            ),
+        let Given { name, lies } = names.of(&spec.name);
+        let mut needed = spec.shape.clone();
+        if lies == Lies::Turned {
+            needed.reverse();
+        }
+        let fits = |shape: &[usize]| match lies {
+            Lies::Longer => shape.len() == needed.len() && shape[0] >= needed[0] && shape[1..] == needed[1..],
+            Lies::Same | Lies::Turned => shape == needed,
+        };
+        match file.info(&name) {
+            None => problems.push(format!("tensor `{name}` is missing")),
+            Some(info) if !fits(&info.shape) => problems
+                .push(format!("tensor `{name}` has shape {:?}, the model needs {needed:?}", info.shape)),
+            Some(info) if !matches!(info.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) => problems
+                .push(format!("tensor `{name}` is {}, which is not one of F32, BF16, F16", info.dtype)),
             Some(_) => {}
         }
     }
-    let known: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-    let unexpected = file.names().into_iter().filter(|name| !known.contains(name.as_str()));
+    let known: BTreeSet<String> = specs.iter().map(|spec| names.of(&spec.name).name).collect();
+    let unexpected =
+        file.names().into_iter().filter(|name| !known.contains(name) && !names.is_no_parameter(name));
     problems.extend(unexpected.map(|name| format!("tensor `{name}` is not one of the model's")));
     problems
 }
 
-/// Turns bytes of one kind into `f32` values; gives how many. Pieces hold whole elements.
-fn widen(kind: Dtype, bytes: &[u8], out: &mut [f32]) -> usize {
+/// Hands on bytes of one kind as `f32` values with their numbers; gives how many. Pieces hold whole elements.
+fn widen(kind: Dtype, bytes: &[u8], mut to: impl FnMut(usize, f32)) -> usize {
     if kind == Dtype::F32 {
-        values_from(bytes, &mut out[..bytes.len() / 4]);
-        return bytes.len() / 4;
+        let (values, _) = bytes.as_chunks::<4>();
+        values.iter().enumerate().for_each(|(i, value)| to(i, f32::from_le_bytes(*value)));
+        return values.len();
     }
-    for (value, bytes) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-        let bits = u16::from_le_bytes([bytes[0], bytes[1]]);
-        *value = if kind == Dtype::BF16 { f32::from_bits(u32::from(bits) << 16) } else { from_f16(bits) };
+    let (values, _) = bytes.as_chunks::<2>();
+    for (i, value) in values.iter().enumerate() {
+        let bits = u16::from_le_bytes(*value);
+        to(i, if kind == Dtype::BF16 { f32::from_bits(u32::from(bits) << 16) } else { from_f16(bits) });
     }
-    bytes.len() / 2
+    values.len()
 }
 
 /// The value of an IEEE 754 half-precision number, exactly.

@@ -36,7 +36,7 @@ pub use export::export;
 pub use file_store::FileStore;
 pub use generations::reserve_generations;
 pub use id::{CheckpointId, IdError};
-pub use init::{InitError, SectionMut, init_from};
+pub use init::{Given, InitError, Lies, Names, OwnNames, SectionMut, init_from};
 pub use lock::{Holder, LockError, Owner, RunLock};
 pub use manifest::{MANIFEST_VERSION, Manifest, ManifestError, PARAMETERS, STATS, ShardInfo, TensorSpec};
 pub use shard::{TensorData, shard_name};

@@ -3,8 +3,8 @@
 mod support;
 
 use dtrain_checkpoint::{
-    Change, Check, Damage, Fault, FileStore, InitError, PARAMETERS, STATS, SectionMut, Store, StoreError,
-    TensorData, TensorSpec, diff, export, init_from,
+    Change, Check, Damage, Fault, FileStore, Given, InitError, Lies, Names, OwnNames, PARAMETERS, STATS,
+    SectionMut, Store, StoreError, TensorData, TensorSpec, diff, export, init_from,
 };
 use dtrain_types::Rank;
 use safetensors::SafeTensors;
@@ -222,12 +222,12 @@ fn a_model_starts_from_an_export() {
         SectionMut { name: PARAMETERS, data: &mut parameters },
         SectionMut { name: STATS, data: &mut stats },
     ];
-    assert_eq!(init_from(&out, &state.specs, &mut sections).unwrap(), 10);
+    assert_eq!(init_from(&out, &OwnNames, &state.specs, &mut sections).unwrap(), 10);
     assert_eq!([parameters, stats], state.buffers[..2]);
     // Statistics that the caller does not ask for are passed over, as is any optimizer section.
     let mut parameters = vec![0.0; 101];
     let mut sections = [SectionMut { name: PARAMETERS, data: &mut parameters }];
-    assert_eq!(init_from(&out, &state.specs, &mut sections).unwrap(), 5);
+    assert_eq!(init_from(&out, &OwnNames, &state.specs, &mut sections).unwrap(), 5);
 }
 
 fn half_file(path: &Path, kind: &str, bits: &[u16]) {
@@ -248,12 +248,48 @@ fn half_precision_is_widened_and_other_kinds_are_refused() {
     let load = |kind: &str, bits: [u16; 3]| {
         half_file(&path, kind, &bits);
         let mut data = [9.0f32; 4];
-        init_from(&path, &specs, &mut [SectionMut { name: PARAMETERS, data: &mut data }]).map(|_| data)
+        init_from(&path, &OwnNames, &specs, &mut [SectionMut { name: PARAMETERS, data: &mut data }])
+            .map(|_| data)
     };
     assert_eq!(load("F16", [0x3c00, 0xc000, 0x0001]).unwrap(), [9.0, 1.0, -2.0, 2f32.powi(-24)]);
     assert_eq!(load("BF16", [0x3f80, 0xc000, 0x4049]).unwrap(), [9.0, 1.0, -2.0, 3.140625]);
     let error = load("I16", [0, 0, 0]).unwrap_err().to_string();
     assert!(error.ends_with("tensor `w` is I16, which is not one of F32, BF16, F16"), "{error}");
+}
+
+/// Names of somebody whose matrices are turned and longer.
+struct Others;
+
+impl Names for Others {
+    fn of(&self, tensor: &str) -> Given {
+        let lies = if tensor == "turned" { Lies::Turned } else { Lies::Longer };
+        Given { name: "w".to_owned(), lies }
+    }
+}
+
+#[test]
+fn what_others_have_turned_is_turned_back_and_what_is_longer_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("half.safetensors");
+    let header = r#"{"w":{"dtype":"BF16","shape":[3,2],"data_offsets":[0,12]}}"#;
+    let data: Vec<u8> =
+        [0x3f80u16, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()).unwrap();
+    let load = |name: &str, shape: &[usize]| {
+        let mut values = [9.0f32; 6];
+        let specs = [TensorSpec::new(name, shape, PARAMETERS, 0)];
+        init_from(&path, &Others, &specs, &mut [SectionMut { name: PARAMETERS, data: &mut values }])
+            .map(|_| values)
+    };
+    assert_eq!(load("turned", &[2, 3]).unwrap(), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+    assert_eq!(load("longer", &[2, 2]).unwrap(), [1.0, 2.0, 3.0, 4.0, 9.0, 9.0]);
+    for (name, shape, needed) in [("turned", [3, 2], "[2, 3]"), ("longer", [4, 2], "[4, 2]")] {
+        let error = load(name, &shape).unwrap_err().to_string();
+        assert!(
+            error.ends_with(&format!("tensor `w` has shape [3, 2], the model needs {needed}")),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -264,14 +300,14 @@ fn everything_that_does_not_fit_is_told_at_once() {
     let specs = [TensorSpec::new("w", &[4], PARAMETERS, 0), TensorSpec::new("b", &[1], PARAMETERS, 4)];
     let mut data = [9.0f32; 5];
     let mut load = |specs: &[TensorSpec]| {
-        init_from(&path, specs, &mut [SectionMut { name: PARAMETERS, data: &mut data }])
+        init_from(&path, &OwnNames, specs, &mut [SectionMut { name: PARAMETERS, data: &mut data }])
     };
     let Err(InitError::Misfit { problems, .. }) = load(&specs) else { panic!("it does not fit") };
     assert_eq!(problems, ["tensor `w` has shape [3], the model needs [4]", "tensor `b` is missing"]);
     let Err(InitError::Misfit { problems, .. }) = load(&specs[1..]) else { panic!("it does not fit") };
     assert_eq!(problems, ["tensor `b` is missing", "tensor `w` is not one of the model's"]);
     assert_eq!(data, [9.0; 5], "nothing was written");
-    let missing = init_from(&folder.path().join("none"), &specs, &mut []);
+    let missing = init_from(&folder.path().join("none"), &OwnNames, &specs, &mut []);
     assert!(matches!(missing, Err(InitError::File { fault: Fault::Missing, .. })));
 }
 

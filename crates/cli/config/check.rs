@@ -131,7 +131,7 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
                 );
             }
             if !token_data {
-                let message = format!("gpt needs tokens, and data.kind is {}", data);
+                let message = format!("{} needs tokens, and data.kind is {data}", config.model.kind().name());
                 problems
                     .push(config.problem("model.kind", message).hint("data.kind=text, or model.kind=mlp"));
             }

@@ -125,6 +125,8 @@ choice!(
         Cnn3d = "cnn3d",
         /// A causal transformer.
         Gpt = "gpt",
+        /// The same as OpenAI's GPT-2.
+        Gpt2 = "gpt2",
         /// The model of a program of one's own.
         Own = "own",
     }

@@ -164,17 +164,20 @@ pub static KEYS: &[Key] = &[
     Key::new("model.hidden", Type::List(&COUNT), "[128]", Bits, "width of each layer between the blocks and the output")
         .when("model.kind", CNNS),
     Key::new("model.layers", COUNT, "4", Bits, "transformer blocks").when("model.kind", &["gpt"]),
+    Key::new("model.layers", COUNT, "12", Bits, "transformer blocks; medium has 24, large 36, xl 48").when("model.kind", &["gpt2"]),
     Key::new("model.width", COUNT, "128", Bits, "width of the residual stream; heads must divide it").when("model.kind", &["gpt"]),
+    Key::new("model.width", COUNT, "768", Bits, "width of the residual stream; medium has 1024, large 1280, xl 1600").when("model.kind", &["gpt2"]),
     Key::new("model.heads", COUNT, "4", Bits, "attention heads").when("model.kind", &["gpt"]),
+    Key::new("model.heads", COUNT, "12", Bits, "attention heads; medium has 16, large 20, xl 25").when("model.kind", &["gpt2"]),
     Key::new("model.kernel", Type::Int(1, 99), "3", Bits, "side of the convolutions' kernels").when("model.kind", CNNS),
     Key::new("model.padding", Type::Int(0, 99), "1", Bits, "zeros around each image").when("model.kind", CNNS),
     Key::new("model.pool", Type::Choice(&["each", "last"]), "each", Bits, "halve images after each convolution, or the last")
         .when("model.kind", CNNS),
     Key::new("model.batch_norm", Type::Bool, "false", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["mlp"]),
     Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", CNNS),
-    Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt"]),
+    Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt", "gpt2"]),
     Key::new("model.dropout", DROPOUT, "0.1", Bits, "share of activations dropped while training").when("model.kind", CNNS),
-    Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters"),
+    Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters; for gpt2 also with the names that GPT-2 has elsewhere"),
     // Loss.
     Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, "cross_entropy | mse"),
     Key::new("loss.label_smoothing", Type::Number(&BELOW_ONE), "0", Bits, "share of a target spread over all classes")

@@ -29,7 +29,7 @@ pub use devices::{CudaList, Devices, WrongDevices};
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
 pub use parts::{
-    Checkpoint, ClassWeights, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule, Shape, World,
+    Checkpoint, ClassWeights, Gpt, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule, Shape, World,
 };
 pub use resume::Resumed;
 pub use tree::{Origin, Source};

@@ -199,6 +199,15 @@ pub enum Pool {
     Last,
 }
 
+/// Which causal transformer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gpt {
+    /// One of any size.
+    Small,
+    /// OpenAI's GPT-2: its head is the table of tokens.
+    Gpt2,
+}
+
 /// What is trained.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
@@ -236,6 +245,8 @@ pub enum Model {
     },
     /// A causal transformer.
     Gpt {
+        /// Which of its kind.
+        like: Gpt,
         /// Blocks.
         layers: usize,
         /// Width of the residual stream.
@@ -263,7 +274,8 @@ impl Model {
             Self::Cnn { over: Over::Sequences, .. } => ModelKind::Cnn1d,
             Self::Cnn { over: Over::Images, .. } => ModelKind::Cnn,
             Self::Cnn { over: Over::Volumes, .. } => ModelKind::Cnn3d,
-            Self::Gpt { .. } => ModelKind::Gpt,
+            Self::Gpt { like: Gpt::Small, .. } => ModelKind::Gpt,
+            Self::Gpt { like: Gpt::Gpt2, .. } => ModelKind::Gpt2,
             Self::Own { .. } => ModelKind::Own,
         }
     }
@@ -295,6 +307,14 @@ impl Model {
             dropout,
             init_from: init_from.clone(),
         };
+        let gpt = |like| Self::Gpt {
+            like,
+            layers: r.count("model.layers"),
+            width: r.count("model.width"),
+            heads: r.count("model.heads"),
+            dropout,
+            init_from: init_from.clone(),
+        };
         match choice(r, "model.kind", ModelKind::from_name) {
             ModelKind::Mlp => {
                 Self::Mlp { hidden: hidden(), batch_norm: r.flag("model.batch_norm"), dropout, init_from }
@@ -303,13 +323,8 @@ impl Model {
             ModelKind::Cnn => cnn(Over::Images),
             ModelKind::Cnn3d => cnn(Over::Volumes),
             ModelKind::Own => Self::Own { init_from },
-            ModelKind::Gpt => Self::Gpt {
-                layers: r.count("model.layers"),
-                width: r.count("model.width"),
-                heads: r.count("model.heads"),
-                dropout,
-                init_from,
-            },
+            ModelKind::Gpt => gpt(Gpt::Small),
+            ModelKind::Gpt2 => gpt(Gpt::Gpt2),
         }
     }
 }

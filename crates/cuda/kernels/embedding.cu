@@ -1,12 +1,13 @@
 // embedding: y[i] = table[ids[i]] + places[i % time]; places may be null.
 // embedding_order: the rows sorted by id, equal ids in the order of rows.
-// embedding_gradient: rows of dtable that an id names, over sorted rows; the others are not touched (fill them first).
+// embedding_gradient: adds to the rows of dtable that an id names, over sorted rows; the others are not touched. To
+// overwrite, fill all with zero first.
 // places_gradient: dplaces.
 //
 // No atomics: a row of dtable belongs to one block. embedding_order counts for each row how many come before it, which is
 // rows^2 comparisons; at 16 384 rows that is less than reading the gradient.
 //
-// Order: rows of one id, and of one place, are added in their order from zero: the CPU's bits.
+// Order: rows of one id are added in their order to what is there, those of one place from zero: the CPU's bits.
 // Launch: embedding any grid of 256 threads; embedding_order one thread a row in blocks of 256; embedding_gradient a block
 // of 256 threads a row; places_gradient any grid of 256 threads, a loop over elements of dplaces. An id beyond the table
 // gives NaN in embedding and is left out of the gradient: the host checks ids, a kernel cannot refuse.
@@ -50,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) embedding_gradient(
     __syncthreads();
     u32 end = found;
     for (u32 column = threadIdx.x; column < width; column += 256) {
-        float sum = 0.0f;
+        float sum = dtable[(u64)id * width + column];
 #pragma unroll 8
         for (u32 i = start; i < end; i++) sum = sum + dy[(u64)order[i] * width + column];
         dtable[(u64)id * width + column] = sum;

@@ -1,4 +1,5 @@
 // gelu: y = x Phi(x).   gelu_gradient: d = d (Phi(x) + x phi(x)), in place.
+// gelu_tanh: y = x s, s = (1 + tanh u) / 2.   gelu_tanh_gradient: d = d (s + x s (1 - s) 2 u'), in place.
 //
 // Launch: any grid, 256 threads; a loop over elements. Order: none, every element stands alone, with the CPU's bits.
 // Does not know layers.
@@ -15,5 +16,22 @@ extern "C" __global__ void __launch_bounds__(256) gelu_gradient(const float* x, 
         float density;
         float distribution = normal(x[i], density);
         d[i] = d[i] * fmaf(x[i], density, distribution);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) gelu_tanh(const float* x, float* y, u64 len) {
+    for (u64 i = first_element(); i < len; i += next_element()) {
+        float rest, twice_slope;
+        y[i] = x[i] * half_of_tanh(x[i], rest, twice_slope);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) gelu_tanh_gradient(const float* x, float* d, u64 len) {
+    for (u64 i = first_element(); i < len; i += next_element()) {
+        float rest, twice_slope;
+        float s = half_of_tanh(x[i], rest, twice_slope);
+        float bend = s * rest;
+        // Where it is flat, its slope may be beyond the range.
+        d[i] = d[i] * (bend == 0.0f ? s : fmaf(x[i] * bend, twice_slope, s));
     }
 }

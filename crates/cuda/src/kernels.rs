@@ -119,6 +119,8 @@ kernels! {
     GELU_CU "gelu.cu" ["math.cuh"] {
         GELU "gelu" 256 "fFl"
         GELU_GRADIENT "gelu_gradient" 256 "fFl"
+        GELU_TANH "gelu_tanh" 256 "fFl"
+        GELU_TANH_GRADIENT "gelu_tanh_gradient" 256 "fFl"
     }
     BIAS_ACTIVATION_CU "bias_activation.cu" [] {
         BIAS_ACTIVATION "bias_activation" 256 "fFluuu"

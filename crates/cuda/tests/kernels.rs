@@ -18,6 +18,8 @@ const POINT_WISE: &[Check] = &[
     elementwise::relu_gradient,
     elementwise::gelu,
     elementwise::gelu_gradient,
+    elementwise::gelu_tanh,
+    elementwise::gelu_tanh_gradient,
     elementwise::bias_activation,
 ];
 const DROPOUT: &[Check] = &[elementwise::dropout];

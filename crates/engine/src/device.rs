@@ -392,6 +392,10 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn gelu(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `d = d * gelu'(x)`, in place.
     fn gelu_gradient(&self, x: Self::Ref<'_>, d: Self::Mut<'_>);
+    /// `y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, which models of the GPT-2 family have for GELU.
+    fn gelu_tanh(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// Its gradient, as [`Device::gelu_gradient`].
+    fn gelu_tanh_gradient(&self, x: Self::Ref<'_>, d: Self::Mut<'_>);
     /// `y = x * keep / (1 - rate)`, element `i` dropped when number `i` of `key` is below `rate`. Its gradient is itself.
     fn dropout(&self, key: Key, rate: f32, x: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `y = a + b`.
@@ -477,12 +481,14 @@ pub trait Device: Send + Sync + Sized + 'static {
         places: Option<(Self::Ref<'_>, usize)>,
         y: Self::Mut<'_>,
     );
-    /// Gradients of an embedding, rows added in order; both tables are overwritten (zero where nothing came).
+    /// Gradients of an embedding, rows added in order: that of the table overwritten (zero where nothing came) or added to
+    /// what is there, that of places overwritten.
     fn embedding_gradient(
         &self,
         shape: Rows,
         ids: Self::Ids<'_>,
         dy: Self::Ref<'_>,
+        write: Write,
         dtable: Self::Mut<'_>,
         dplaces: Option<(Self::Mut<'_>, usize)>,
     );

@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 use crate::loss::Loss;
 use crate::model::Model;
-use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp, peer};
+use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, gpt2, mlp, peer};
 use crate::optimizer::{DecayGroup, Optimizer, Rule};
 use crate::replica::Replica;
 use crate::schedule::Schedule;
@@ -30,7 +30,7 @@ struct Trial<D: OwnMemory> {
     rule: Rule,
 }
 
-fn trials<D: OwnMemory>() -> Result<[Trial<D>; 3], EngineError> {
+fn trials<D: OwnMemory>() -> Result<[Trial<D>; 4], EngineError> {
     let cross_entropy =
         Loss::CrossEntropy { label_smoothing: 0.1, class_weights: Vec::new(), ignore_index: None };
     let images = CnnOptions {
@@ -59,6 +59,12 @@ fn trials<D: OwnMemory>() -> Result<[Trial<D>; 3], EngineError> {
         },
         Trial {
             stages: gpt(&text)?,
+            input: Shape::Tokens { rows: ROWS, time: TIME },
+            loss: cross_entropy.clone(),
+            rule: Rule::adamw(),
+        },
+        Trial {
+            stages: gpt2(&text)?,
             input: Shape::Tokens { rows: ROWS, time: TIME },
             loss: cross_entropy,
             rule: Rule::adamw(),

@@ -170,12 +170,14 @@ impl SelfTest<'_> {
         let key = Key::new(Seed(3), Step(1), MicroBatch(4), Site(1));
         self.output(5000, |cpu, y| cpu.relu(&a, y));
         self.output(5000, |cpu, y| cpu.gelu(&a, y));
+        self.output(5000, |cpu, y| cpu.gelu_tanh(&a, y));
         self.output(5000, |cpu, y| cpu.dropout(key, 0.3, &a, y));
         self.output(5000, |cpu, y| cpu.add(&a, &b, y));
         self.output(5000, |cpu, d| {
             d.copy_from_slice(&b);
             cpu.relu_gradient(&a, d);
             cpu.gelu_gradient(&a, d);
+            cpu.gelu_tanh_gradient(&a, d);
             cpu.add_to(&a, d);
             cpu.blend(0.1, 0.5, &b, d);
         });
@@ -216,7 +218,8 @@ impl SelfTest<'_> {
         self.output(dy.len(), |cpu, y| cpu.embedding(shape, &ids, &table, Some((&places, 5)), y));
         self.output(table.len() + places.len(), |cpu, d| {
             let (dtable, dplaces) = d.split_at_mut(table.len());
-            cpu.embedding_gradient(shape, &ids, &dy, dtable, Some((dplaces, 5)));
+            cpu.embedding_gradient(shape, &ids, &dy, Write::Set, dtable, Some((dplaces, 5)));
+            cpu.embedding_gradient(shape, &ids, &dy, Write::Add, dtable, None);
         });
 
         let shape = Attention { batch: 1, time: 70, heads: 2, head: 20 };

@@ -58,6 +58,9 @@ impl<D: Device> Model<D> {
 
     /// A power of two, so that groups are subtrees of every root, or all there are.
     fn group_that_fits(&self, most: usize) -> usize {
+        if self.chain.has_ties() {
+            return 1;
+        }
         let rows = self.loss_rows(self.input.rows());
         let elements = self.plan.saved
             + self.plan.scratch
@@ -81,6 +84,10 @@ impl<D: Device> Model<D> {
             let reason = "it has no stage".into();
             return Err(EngineError::Stage { stage: "model".into(), kind: "chain", reason });
         }
+        assert!(
+            group == 1 || !stages.has_ties(),
+            "what two stages share is added up one micro-batch at a time"
+        );
         let mut plan = ArenaPlan::default();
         plan.group = group;
         let output = stages

@@ -436,6 +436,12 @@ pub trait Stage<D: Device>: Send + Sync {
         false
     }
 
+    /// The parameter that a stage behind it may use too, if there is one: the gradient of this one is added to what is
+    /// there, because the other one wrote first. See [`Chain::tied`](crate::stages::Chain::tied).
+    fn shares(&self) -> Option<&str> {
+        None
+    }
+
     /// How many token ids it knows, if it takes any: greater ones are refused before the pass.
     fn vocabulary(&self) -> Option<usize> {
         None

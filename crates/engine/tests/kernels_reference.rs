@@ -135,6 +135,19 @@ fn point_wise_operations_are_right() {
     cpu.gelu_gradient(&a, &mut d);
     let slope = wide(&a).into_iter().map(|x| phi(x) + x * density(x));
     assert_near("gradient of gelu", &d, &slope.zip(&b).map(|(s, &b)| s * f64::from(b)).collect::<Vec<_>>());
+    let u = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+    let share = |x: f64| 0.5 * (1.0 + u(x).tanh());
+    let slope = |x: f64| {
+        let u_slope = (2.0 / std::f64::consts::PI).sqrt() * (1.0 + 3.0 * 0.044_715 * x * x);
+        share(x) + 0.5 * x * (1.0 - u(x).tanh().powi(2)) * u_slope
+    };
+    y.fill(f32::NAN);
+    cpu.gelu_tanh(&a, &mut y);
+    assert_near("gelu by tanh", &y, &wide(&a).iter().map(|&x| x * share(x)).collect::<Vec<_>>());
+    let mut d = b.clone();
+    cpu.gelu_tanh_gradient(&a, &mut d);
+    let slopes = wide(&a).into_iter().map(slope).zip(&b);
+    assert_near("gradient of gelu by tanh", &d, &slopes.map(|(s, &b)| s * f64::from(b)).collect::<Vec<_>>());
     y.fill(f32::NAN);
     cpu.add(&a, &b, &mut y);
     let both: Vec<f64> = wide(&a).iter().zip(wide(&b)).map(|(a, b)| a + b).collect();
@@ -309,8 +322,11 @@ fn an_embedding_and_its_gradients_are_right() {
         assert_near("embedding", &out, &y);
         let (mut out, mut out_places) = (poison(table.len()), poison(places.len()));
         let given = with_places.then_some((&mut out_places[..], time));
-        cpu.embedding_gradient(shape, &tokens, &dy, &mut out, given);
+        cpu.embedding_gradient(shape, &tokens, &dy, Write::Set, &mut out, given);
         assert_near("gradient of the table", &out, &dtable);
+        cpu.embedding_gradient(shape, &tokens, &dy, Write::Add, &mut out, None);
+        let twice: Vec<f64> = dtable.iter().map(|d| 2.0 * d).collect();
+        assert_near("gradient of the table, added", &out, &twice);
         if with_places {
             assert_near("gradient of the places", &out_places, &dplaces);
         }

@@ -1,4 +1,4 @@
-// Exponential, logarithm and normal distribution, term by term as the CPU device has them (crates/engine/src/cpu/math.rs),
+// Exponential, logarithm, hyperbolic tangent and normal distribution, term by term as the CPU device has them (crates/engine/src/cpu/math.rs),
 // from operations that IEEE 754 rounds exactly. So they give the same bits on every GPU and on the CPU.
 
 // e^x, within 1 ulp or so; 0 below -87.3 and infinity above 88.7; NaN stays NaN. Source: Cephes, expf.
@@ -35,6 +35,20 @@ __device__ inline double logarithm(double x) {
     double series = 0.0;
     for (int i = 10; i >= 0; i--) series = series * s2 + 1.0 / (double)(2 * i + 1);
     return 2.0 * s * series + (double)exponent * 0.693147180559945309417;
+}
+
+// s = (1 + tanh u) / 2 for u = sqrt(2 / pi) (x + 0.044715 x^3), with 1 - s and 2 u'.
+__device__ inline float half_of_tanh(float x, float& rest, float& twice_slope) {
+    const float CUBIC = 0.044715f;
+    const float TWICE = 1.5957691f;
+    float square = x * x;
+    float twice_u = TWICE * x * fmaf(square, CUBIC, 1.0f);
+    float e = exponential(twice_u > 0.0f ? -twice_u : twice_u);
+    float greater = 1.0f / (1.0f + e);
+    float less = e * greater;
+    twice_slope = TWICE * fmaf(square, 3.0f * CUBIC, 1.0f);
+    rest = twice_u < 0.0f ? greater : less;
+    return twice_u < 0.0f ? less : greater;
 }
 
 // The normal distribution and its density; see `normal` of the CPU device for the fit. Source: Abramowitz and Stegun

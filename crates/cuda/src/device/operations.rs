@@ -7,7 +7,7 @@ use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, LossRows, LossTotals};
 use dtrain_engine::device::{
     Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
-    Product, Rows, Sgd,
+    Product, Rows, Sgd, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -201,6 +201,14 @@ impl Device for CudaDevice {
         kernels::gelu_gradient(self.stream(), x, d);
     }
 
+    fn gelu_tanh(&self, x: Ref<'_>, y: Mut<'_>) {
+        kernels::gelu_tanh(self.stream(), x, y);
+    }
+
+    fn gelu_tanh_gradient(&self, x: Ref<'_>, d: Mut<'_>) {
+        kernels::gelu_tanh_gradient(self.stream(), x, d);
+    }
+
     fn dropout(&self, key: Key, rate: f32, x: Ref<'_>, y: Mut<'_>) {
         kernels::dropout(self.stream(), key, rate, x, y);
     }
@@ -301,6 +309,7 @@ impl Device for CudaDevice {
         shape: Rows,
         ids: Ids<'_>,
         dy: Ref<'_>,
+        write: Write,
         dtable: Mut<'_>,
         dplaces: Option<(Mut<'_>, usize)>,
     ) {
@@ -308,7 +317,7 @@ impl Device for CudaDevice {
         let mut parts = or_panic(workspace.parts(Want::default().and::<u32>(shape.rows)));
         // SAFETY: the workspace is locked until the operation is on the stream.
         let order = unsafe { parts.take(shape.rows) };
-        kernels::embedding_gradient(self.stream(), shape, ids, dy, dtable, dplaces, order);
+        kernels::embedding_gradient(self.stream(), shape, ids, dy, write, dtable, dplaces, order);
     }
 
     fn attention(&self, shape: &Attention, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {

@@ -55,6 +55,16 @@ pub fn gelu_gradient(queue: &impl Queue, x: Floats<'_>, d: FloatsMut<'_>) {
     one_to_one(queue, &kernels::GELU_GRADIENT, x, d);
 }
 
+/// `y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
+pub fn gelu_tanh(queue: &impl Queue, x: Floats<'_>, y: FloatsMut<'_>) {
+    one_to_one(queue, &kernels::GELU_TANH, x, y);
+}
+
+/// `d = d * gelu_tanh'(x)`, in place.
+pub fn gelu_tanh_gradient(queue: &impl Queue, x: Floats<'_>, d: FloatsMut<'_>) {
+    one_to_one(queue, &kernels::GELU_TANH_GRADIENT, x, d);
+}
+
 /// `y += x`.
 pub fn add_to(queue: &impl Queue, x: Floats<'_>, y: FloatsMut<'_>) {
     one_to_one(queue, &kernels::ADD_TO, x, y);

@@ -6,7 +6,7 @@ use super::{Floats, FloatsMut, Ids, THREADS, room, same, size};
 use crate::kernels;
 use crate::launch::{Launch, Queue};
 use crate::memory::SliceMut;
-use dtrain_engine::device::Rows;
+use dtrain_engine::device::{Rows, Write};
 
 fn entries(len: usize, width: usize) -> u32 {
     assert!(width > 0 && len.is_multiple_of(width), "a table of {len} elements in rows of {width}");
@@ -38,14 +38,15 @@ pub fn embedding(
     }
 }
 
-/// Gradients of an embedding, rows added in order; both tables are overwritten (zero where nothing came). `order` is
-/// memory for one word a row.
+/// Gradients of an embedding, rows added in order: that of the table overwritten (zero where nothing came) or added to what is
+/// there, that of places overwritten. `order` is memory for one word a row.
 #[allow(clippy::too_many_arguments)]
 pub fn embedding_gradient(
     queue: &impl Queue,
     shape: Rows,
     ids: Ids<'_>,
     dy: Floats<'_>,
+    write: Write,
     mut dtable: FloatsMut<'_>,
     dplaces: Option<(FloatsMut<'_>, usize)>,
     mut order: SliceMut<'_, u32>,
@@ -56,7 +57,9 @@ pub fn embedding_gradient(
     room("order", order.len(), rows);
     let entries = entries(dtable.len(), width);
     let all = 0..dtable.len();
-    super::fill(queue, dtable.part(all), 0.0);
+    if write == Write::Set {
+        super::fill(queue, dtable.part(all), 0.0);
+    }
     if rows > 0 {
         let arguments = [ids.into(), (&mut order).into(), size(rows).into()];
         queue.launch(&Launch::new(&kernels::EMBEDDING_ORDER, rows.div_ceil(THREADS), arguments));

@@ -31,6 +31,10 @@ fn point_wise<R: Rig>(r: &R, to: &mut Results) {
     to.push(("relu_gradient", r.get(&y)));
     d.gelu_gradient(r.r(&x), r.w(&mut y));
     to.push(("gelu_gradient", r.get(&y)));
+    d.gelu_tanh(r.r(&x), r.w(&mut y));
+    to.push(("gelu_tanh", r.get(&y)));
+    d.gelu_tanh_gradient(r.r(&x), r.w(&mut y));
+    to.push(("gelu_tanh_gradient", r.get(&y)));
     d.add(r.r(&x), r.r(&z), r.w(&mut y));
     to.push(("add", r.get(&y)));
     d.add_to(r.r(&x), r.w(&mut y));
@@ -167,7 +171,8 @@ fn embeddings_and_attention<R: Rig>(r: &R, to: &mut Results) {
     assert_eq!(R::D::ids_len(tokens), 24);
     let (mut y, mut dtable, mut dplaces) = (r.empty(240), r.empty(70), r.empty(80));
     d.embedding(shape, tokens, r.r(&table), Some((r.r(&places), 8)), r.w(&mut y));
-    d.embedding_gradient(shape, tokens, r.r(&y), r.w(&mut dtable), Some((r.w(&mut dplaces), 8)));
+    d.embedding_gradient(shape, tokens, r.r(&y), Write::Set, r.w(&mut dtable), Some((r.w(&mut dplaces), 8)));
+    d.embedding_gradient(shape, tokens, r.r(&y), Write::Add, r.w(&mut dtable), None);
     to.extend([("embedding", r.get(&y)), ("table", r.get(&dtable)), ("places", r.get(&dplaces))]);
     let shape = Attention { batch: 2, time: 9, heads: 2, head: 20 };
     let (qkv, dy) = (r.put(&numbers(4, 2160)), r.put(&numbers(5, 720)));

@@ -30,6 +30,8 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
         relu_gradient,
         gelu,
         gelu_gradient,
+        gelu_tanh,
+        gelu_tanh_gradient,
         bias_activation,
         dropout,
         bf16,

@@ -35,6 +35,8 @@ fn point_wise_operations_hold() {
         relu_gradient,
         gelu,
         gelu_gradient,
+        gelu_tanh,
+        gelu_tanh_gradient,
         bias_activation,
         dropout,
         bf16,

@@ -95,6 +95,20 @@ pub fn gelu_gradient(q: &StandIn, extent: Extent) {
     );
 }
 
+pub fn gelu_tanh(q: &StandIn, extent: Extent) {
+    one(q, extent, "gelu_tanh", |x, y| operations::gelu_tanh(q, x, y), |x, y| cpu().gelu_tanh(x, y));
+}
+
+pub fn gelu_tanh_gradient(q: &StandIn, extent: Extent) {
+    one(
+        q,
+        extent,
+        "gelu_tanh_gradient",
+        |x, d| operations::gelu_tanh_gradient(q, x, d),
+        |x, d| cpu().gelu_tanh_gradient(x, d),
+    );
+}
+
 pub fn bias_activation(q: &StandIn, extent: Extent) {
     for &(repeats, channels, area) in extent.of(1, &[(1, 1, 1), (5, 7, 1), (1, 300, 1), (2, 3, 25)]) {
         for activation in [Activation::None, Activation::Relu] {

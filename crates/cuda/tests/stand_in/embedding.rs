@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, ids, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Device, Rows};
+use dtrain_engine::device::{Device, Rows, Write};
 
 /// Rows, width, entries, time.
 const SHAPES: [(usize, usize, usize, usize); 5] =
@@ -42,14 +42,28 @@ pub fn embedding_gradient(q: &StandIn, extent: Extent) {
                 shape,
                 tokens_.read(),
                 dy_.read(),
+                Write::Set,
                 table.write(),
                 given,
                 order.write(),
             );
             let (mut dtable, mut dplaces) = (vec![0.0; entries * width], vec![0.0; (time + 2) * width]);
             let given = with_places.then_some((&mut dplaces[..], time));
-            cpu().embedding_gradient(shape, &tokens, &dy, &mut dtable, given);
+            cpu().embedding_gradient(shape, &tokens, &dy, Write::Set, &mut dtable, given);
             table.has_bits(&format!("embedding_gradient of {shape:?}"), &dtable);
+            // Once more, on top of what is there.
+            operations::embedding_gradient(
+                q,
+                shape,
+                tokens_.read(),
+                dy_.read(),
+                Write::Add,
+                table.write(),
+                None,
+                order.write(),
+            );
+            cpu().embedding_gradient(shape, &tokens, &dy, Write::Add, &mut dtable, None);
+            table.has_bits(&format!("embedding_gradient of {shape:?}, added"), &dtable);
             let mut sorted: Vec<u32> = (0..rows as u32).collect();
             sorted.sort_by_key(|&row| tokens[row as usize]);
             order.has_bits("rows sorted by id", &sorted);
@@ -72,7 +86,16 @@ pub fn wrong_ids(q: &StandIn, _: Extent) {
     if y.now()[..3] != table[9..] || !y.now()[3..].iter().all(|v| v.is_nan()) {
         q.wrong(format!("wrong ids gave {:?}", y.now()));
     }
-    operations::embedding_gradient(q, shape, ids_.read(), dy_.read(), dtable.write(), None, order.write());
+    operations::embedding_gradient(
+        q,
+        shape,
+        ids_.read(),
+        dy_.read(),
+        Write::Set,
+        dtable.write(),
+        None,
+        order.write(),
+    );
     let wanted: Vec<f32> = [0.0; 9].into_iter().chain(dy[..3].iter().copied()).collect();
     dtable.has_bits("gradients of wrong ids", &wanted);
 }

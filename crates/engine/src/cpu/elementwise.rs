@@ -3,7 +3,7 @@
 //! This file does not know threads: each kernel works on the chunk it is given.
 
 use super::isa::{Have, on_every_isa};
-use super::math::normal;
+use super::math::{half_of_tanh, normal};
 use crate::device::Leaf;
 use dtrain_types::{Key, Merger, Wire};
 
@@ -40,6 +40,27 @@ on_every_isa! {
         for (d, &x) in d.iter_mut().zip(x) {
             let (distribution, density) = normal(x);
             *d *= x.mul_add(density, distribution);
+        }
+    }
+}
+
+on_every_isa! {
+    /// `y = x s`, `s = (1 + tanh u) / 2` of [`half_of_tanh`].
+    pub(super) fn gelu_tanh(x: &[f32], y: &mut [f32]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = x * half_of_tanh(x)[0];
+        }
+    }
+}
+
+on_every_isa! {
+    /// `d = d (s + x s (1 - s) 2 u')`.
+    pub(super) fn gelu_tanh_gradient(x: &[f32], d: &mut [f32]) {
+        for (d, &x) in d.iter_mut().zip(x) {
+            let [s, rest, twice_slope] = half_of_tanh(x);
+            let bend = s * rest;
+            // Where it is flat, its slope may be beyond the range.
+            *d *= if bend == 0.0 { s } else { (x * bend).mul_add(twice_slope, s) };
         }
     }
 }

@@ -30,7 +30,7 @@ on_every_isa! {
 }
 
 on_every_isa! {
-    /// Gradients of an embedding, rows added in order.
+    /// Gradients of an embedding, rows added in order: to what the table has, and from zero for places.
     pub(super) fn embedding_gradient(
         width: usize,
         ids: &[u32],
@@ -39,7 +39,6 @@ on_every_isa! {
         dplaces: &mut [f32],
         time: usize,
     ) {
-        dtable.fill(0.0);
         dplaces.fill(0.0);
         for (row, (dy, &id)) in dy.chunks_exact(width).zip(ids).enumerate() {
             for (d, &v) in dtable[id as usize * width..][..width].iter_mut().zip(dy) {

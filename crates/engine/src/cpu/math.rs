@@ -86,6 +86,21 @@ pub(super) fn normal(x: f32) -> (f32, f32) {
     (if x < 0.0 { tail } else { 1.0 - tail }, e * 0.398_942_3)
 }
 
+/// `s = (1 + tanh u) / 2`, `1 - s` and `2 u'`, for `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+#[inline(always)]
+pub(super) fn half_of_tanh(x: f32) -> [f32; 3] {
+    const CUBIC: f32 = 0.044_715;
+    const TWICE: f32 = 1.595_769_1;
+    let square = x * x;
+    let twice_u = TWICE * x * square.mul_add(CUBIC, 1.0);
+    // Of the two shares that e^(2u) and 1 have in their sum, by the one of e^-|2u|, which is never great. A NaN keeps its sign.
+    let e = exp(if twice_u > 0.0 { -twice_u } else { twice_u });
+    let greater = 1.0 / (1.0 + e);
+    let less = e * greater;
+    let twice_slope = TWICE * square.mul_add(3.0 * CUBIC, 1.0);
+    if twice_u < 0.0 { [less, greater, twice_slope] } else { [greater, less, twice_slope] }
+}
+
 /// The sum of sixteen lanes, as a tree.
 #[inline(always)]
 pub(super) fn across(lanes: [f32; LANES]) -> f32 {

@@ -254,6 +254,16 @@ impl Device for Cpu {
         self.each(d, |at, d| elementwise::gelu_gradient(self.isa, &x[at], d));
     }
 
+    fn gelu_tanh(&self, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        self.each(y, |at, y| elementwise::gelu_tanh(self.isa, &x[at], y));
+    }
+
+    fn gelu_tanh_gradient(&self, x: &[f32], d: &mut [f32]) {
+        same("d", d.len(), x.len());
+        self.each(d, |at, d| elementwise::gelu_tanh_gradient(self.isa, &x[at], d));
+    }
+
     fn dropout(&self, key: Key, rate: f32, x: &[f32], y: &mut [f32]) {
         same("y", y.len(), x.len());
         assert!((0.0..1.0).contains(&rate), "a dropout rate of {rate}");
@@ -464,6 +474,7 @@ impl Device for Cpu {
         shape: Rows,
         ids: &[u32],
         dy: &[f32],
+        write: Write,
         dtable: &mut [f32],
         dplaces: Option<(&mut [f32], usize)>,
     ) {
@@ -475,6 +486,9 @@ impl Device for Cpu {
             "{} for {time} places",
             dplaces.len()
         );
+        if write == Write::Set {
+            dtable.fill(0.0);
+        }
         embedding::embedding_gradient(self.isa, shape.width, ids, dy, dtable, dplaces, time);
     }
 

@@ -1,13 +1,14 @@
-//! A decoder-only transformer with learned positions and norms in front of each branch.
+//! Decoder-only transformers with learned positions and norms in front of each branch: one as small as you like, and GPT-2.
 //!
 //! *Source*: Radford et al., "Language models are unsupervised multitask learners", 2019; nanoGPT.
 
 use super::demand;
 use crate::device::Device;
 use crate::error::EngineError;
-use crate::stages::{Attention, Chain, Dropout, Embedding, Gelu, LayerNorm, Linear, Residual};
+use crate::stage::Init;
+use crate::stages::{Attention, Chain, Dropout, Embedding, Gelu, GeluTanh, LayerNorm, Linear, Residual};
 
-/// Options of [`gpt`]. The defaults are the model that the benchmarks run in PyTorch too.
+/// Options of [`gpt`] and [`gpt2`]. The defaults are the model that the benchmarks run in PyTorch too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GptOptions {
     /// Tokens it knows; 256 for bytes.
@@ -30,6 +31,34 @@ impl Default for GptOptions {
     }
 }
 
+impl GptOptions {
+    /// GPT-2 small, 124 M parameters; without dropout, of which there is none inside of attention here.
+    #[must_use]
+    pub fn gpt2() -> Self {
+        Self { vocabulary: 50_257, context: 1024, layers: 12, width: 768, heads: 12, dropout: 0.0 }
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        let Self { vocabulary, context, layers, width, heads, dropout } = *self;
+        demand(vocabulary > 1, "model.vocabulary", "must be at least 2")?;
+        demand(context > 0, "model.context", "must be at least 1")?;
+        demand(layers > 0, "model.layers", "must be at least 1")?;
+        demand(heads > 0, "model.heads", "must be at least 1")?;
+        demand(width > 0 && width.is_multiple_of(heads), "model.width", "must be a multiple of model.heads")?;
+        demand((0.0..1.0).contains(&dropout), "model.dropout", "must be at least 0 and below 1")
+    }
+}
+
+/// What is the same in all blocks of a model.
+#[derive(Clone, Copy)]
+struct Style {
+    options: GptOptions,
+    /// How weights start inside of a branch, and those at its end; none: as PyTorch's linear layers do.
+    starts: Option<[Init; 2]>,
+    /// Whether GELU is by way of tanh.
+    by_tanh: bool,
+}
+
 /// Token ids `[context]` to logits `[context, vocabulary]`; the head is its own matrix, without a bias.
 ///
 /// Tensors: `tokens`, `places`, then per block `blocks.0.norm1.weight`, `blocks.0.qkv.weight`, `blocks.0.proj`,
@@ -37,39 +66,74 @@ impl Default for GptOptions {
 ///
 /// *Errors*: [`EngineError::Option`].
 pub fn gpt<D: Device>(options: &GptOptions) -> Result<Chain<D>, EngineError> {
-    let GptOptions { vocabulary, context, layers, width, heads, dropout } = *options;
-    demand(vocabulary > 1, "model.vocabulary", "must be at least 2")?;
-    demand(context > 0, "model.context", "must be at least 1")?;
-    demand(layers > 0, "model.layers", "must be at least 1")?;
-    demand(heads > 0, "model.heads", "must be at least 1")?;
-    demand(width > 0 && width.is_multiple_of(heads), "model.width", "must be a multiple of model.heads")?;
-    demand((0.0..1.0).contains(&dropout), "model.dropout", "must be at least 0 and below 1")?;
-    let mut chain = Chain::new().named("", Embedding::new(vocabulary, width));
-    if dropout > 0.0 {
-        chain = chain.named("dropout", Dropout::new(dropout));
-    }
-    for i in 0..layers {
-        chain = chain.named(&format!("blocks.{i}"), block(options));
-    }
-    Ok(chain.named("norm", LayerNorm::new()).named("head", Linear::new(vocabulary).without_bias()))
+    options.check()?;
+    let GptOptions { vocabulary, width, .. } = *options;
+    let style = Style { options: *options, starts: None, by_tanh: false };
+    let chain = style.body(Embedding::new(vocabulary, width));
+    Ok(chain.named("head", Linear::new(vocabulary).without_bias()))
 }
 
-/// One block: `h + proj(attention(qkv(norm1(h))))`, then `h + down(gelu(up(norm2(h))))`.
-fn block<D: Device>(options: &GptOptions) -> Chain<D> {
-    let GptOptions { width, heads, dropout, .. } = *options;
-    let drop = |chain: Chain<D>| match dropout > 0.0 {
-        true => chain.named("dropout", Dropout::new(dropout)),
-        false => chain,
-    };
-    let attention = Chain::new()
-        .named("norm1", LayerNorm::new())
-        .named("qkv", Linear::new(3 * width))
-        .named("attention", Attention::new(heads))
-        .named("proj", Linear::new(width));
-    let feed_forward = Chain::new()
-        .named("norm2", LayerNorm::new())
-        .named("up", Linear::new(4 * width))
-        .named("gelu", Gelu)
-        .named("down", Linear::new(width));
-    Chain::new().named("", Residual::new(drop(attention))).named("", Residual::new(drop(feed_forward)))
+/// The same as OpenAI's GPT-2: the head is the table of tokens, GELU is by way of tanh, weights start with deviation 0.02, less
+/// at the end of a branch, and biases at zero.
+///
+/// Tensors: those of [`gpt`] but for `head.weight`.
+///
+/// *Errors*: [`EngineError::Option`].
+pub fn gpt2<D: Device>(options: &GptOptions) -> Result<Chain<D>, EngineError> {
+    options.check()?;
+    let GptOptions { vocabulary, width, layers, .. } = *options;
+    // So that the sum of all branches does not grow with their number.
+    let last = Init::Normal(DEVIATION / ((2 * layers) as f32).sqrt());
+    let style = Style { options: *options, starts: Some([Init::Normal(DEVIATION), last]), by_tanh: true };
+    let chain = style.body(Embedding::new(vocabulary, width).shared());
+    Ok(chain.tied("head", Linear::new(vocabulary).without_bias(), "tokens"))
+}
+
+/// The deviation of GPT-2's first weights.
+const DEVIATION: f32 = 0.02;
+
+impl Style {
+    /// Everything but the head.
+    fn body<D: Device>(&self, embedding: Embedding) -> Chain<D> {
+        let mut chain = self.drop(Chain::new().named("", embedding));
+        for i in 0..self.options.layers {
+            chain = chain.named(&format!("blocks.{i}"), self.block());
+        }
+        chain.named("norm", LayerNorm::new())
+    }
+
+    /// One block: `h + proj(attention(qkv(norm1(h))))`, then `h + down(gelu(up(norm2(h))))`.
+    fn block<D: Device>(&self) -> Chain<D> {
+        let GptOptions { width, heads, .. } = self.options;
+        let attention = Chain::new()
+            .named("norm1", LayerNorm::new())
+            .named("qkv", self.linear(3 * width, 0))
+            .named("attention", Attention::new(heads))
+            .named("proj", self.linear(width, 1));
+        let up = Chain::new().named("norm2", LayerNorm::new()).named("up", self.linear(4 * width, 0));
+        let bent = match self.by_tanh {
+            true => up.named("gelu", GeluTanh),
+            false => up.named("gelu", Gelu),
+        };
+        let feed_forward = bent.named("down", self.linear(width, 1));
+        Chain::new()
+            .named("", Residual::new(self.drop(attention)))
+            .named("", Residual::new(self.drop(feed_forward)))
+    }
+
+    /// A layer that starts as those inside of a branch do, or as that at its end.
+    fn linear(&self, outputs: usize, place: usize) -> Linear {
+        let layer = Linear::new(outputs);
+        match self.starts {
+            Some(starts) => layer.starting(starts[place], Init::Constant(0.0)),
+            None => layer,
+        }
+    }
+
+    fn drop<D: Device>(&self, chain: Chain<D>) -> Chain<D> {
+        match self.options.dropout > 0.0 {
+            true => chain.named("dropout", Dropout::new(self.options.dropout)),
+            false => chain,
+        }
+    }
 }

@@ -6,7 +6,7 @@ mod mlp;
 pub mod peer;
 
 pub use cnn::{CnnOptions, PoolPlace, cnn, cnn1d, cnn3d};
-pub use gpt::{GptOptions, gpt};
+pub use gpt::{GptOptions, gpt, gpt2};
 pub use mlp::{MlpOptions, mlp};
 
 use crate::error::EngineError;

@@ -55,8 +55,10 @@ pub(crate) struct Child<D: Device> {
     /// Its name; empty to show its parameters under the chain's own name.
     pub(crate) name: String,
     pub(crate) stage: Box<dyn Stage<D>>,
-    /// Its slice of the chain's parameters.
+    /// Its slice of the chain's parameters; empty for one that is tied.
     pub(crate) params: Range<usize>,
+    /// The parameter that it uses in place of its own.
+    tied: Option<Tie>,
     /// Its slice of the chain's statistics.
     pub(crate) stats: Range<usize>,
     x: Place,
@@ -69,6 +71,14 @@ pub(crate) struct Child<D: Device> {
     apart: Option<Apart>,
     /// Skipped in the forward pass: its output is its input.
     skipped: bool,
+}
+
+/// A parameter of an earlier stage that a stage uses in place of its own.
+struct Tie {
+    /// Its name in the chain.
+    name: String,
+    /// Where it lies among the chain's parameters.
+    params: Range<usize>,
 }
 
 /// Stages one after another. See the file's comment.
@@ -108,6 +118,7 @@ impl<D: Device> Chain<D> {
             name: name.into(),
             stage: Box::new(stage),
             params: 0..0,
+            tied: None,
             stats: 0..0,
             x: Place::Input,
             y: Place::Output,
@@ -117,6 +128,22 @@ impl<D: Device> Chain<D> {
             skipped: false,
         });
         self
+    }
+
+    /// Adds a stage whose one parameter is that of an earlier stage which [shares](Stage::shares) it, by its name in the
+    /// chain: `head` of a language model, which reads the table of tokens. The gradient of the parameter is the sum of what both
+    /// say of it: the stage behind writes, the one in front adds. A chain that has one takes one micro-batch at a time.
+    #[must_use]
+    pub fn tied(mut self, name: &str, stage: impl Stage<D> + 'static, to: &str) -> Self {
+        self = self.named(name, stage);
+        let child = self.children.last_mut().expect("it was just added");
+        child.tied = Some(Tie { name: to.into(), params: 0..0 });
+        self
+    }
+
+    /// Whether a parameter of it belongs to two stages.
+    pub(crate) fn has_ties(&self) -> bool {
+        self.children.iter().any(|child| child.tied.is_some())
     }
 
     /// How many stages it has.
@@ -175,13 +202,44 @@ impl<D: Device> Chain<D> {
             saved += round_up(kept);
             scratch = scratch.max(own.scratch);
             place = child.y;
-            append(&mut self.layout, child);
+            append(&mut self.layout, child)
+                .map_err(|reason| (child.name.clone(), child.stage.kind(), reason))?;
             shape = next;
         }
+        self.check_ties()?;
         self.plan_gradients(input.rows());
         space.saved = saved;
         space.scratch += self.ping + self.pong + scratch;
         Ok(shape)
+    }
+
+    /// Whether each parameter that a stage adds to is written by one behind it, and each that is written twice is added to.
+    fn check_ties(&self) -> Result<(), (String, &'static str, String)> {
+        let full = |child: &Child<D>, name: &str| match child.name.is_empty() {
+            true => name.to_owned(),
+            false => format!("{}.{name}", child.name),
+        };
+        for (i, child) in self.children.iter().enumerate() {
+            let users = |name: &str| {
+                let tied = self.children[i + 1..].iter().filter_map(|child| child.tied.as_ref());
+                tied.filter(|tie| tie.name == name).count()
+            };
+            if let Some(shared) = child.stage.shares().map(|name| full(child, name))
+                && users(&shared) != 1
+            {
+                let reason = format!("one stage behind it must be tied to {shared}, {} are", users(&shared));
+                return Err((child.name.clone(), child.stage.kind(), reason));
+            }
+            if let Some(tie) = &child.tied {
+                let shares =
+                    |other: &Child<D>| other.stage.shares().is_some_and(|name| full(other, name) == tie.name);
+                if !self.children[..i].iter().any(shares) {
+                    let reason = format!("no stage before it shares {}", tie.name);
+                    return Err((child.name.clone(), child.stage.kind(), reason));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Walks back as [`Chain::backward`] does, and notes how long the two buffers must be.
@@ -218,6 +276,11 @@ impl<D: Device> Child<D> {
         Ok(next)
     }
 
+    /// The parameters that it reads, and whose gradients it writes.
+    fn used(&self) -> Range<usize> {
+        self.tied.as_ref().map_or(&self.params, |tie| &tie.params).clone()
+    }
+
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
         match &self.apart {
             None => self.stage.forward(pass, io),
@@ -238,9 +301,23 @@ fn round_up(len: usize) -> usize {
 }
 
 /// Puts a stage's tensors behind those of the chain, under its name.
-fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) {
-    let from = child.stage.layout().clone();
+///
+/// *Errors*: a parameter to tie to that is not there, or is another one than its own would be.
+fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) -> Result<(), String> {
+    let mut from = child.stage.layout().clone();
     let (params, stats) = (into.parameters_len(), into.stats_len());
+    if let Some(tie) = &mut child.tied {
+        let own = std::mem::take(&mut from.parameters);
+        let to = into.parameters.iter().find(|p| p.name == tie.name);
+        let to = to.ok_or_else(|| format!("there is no {} before it to be tied to", tie.name))?;
+        match &own[..] {
+            [own] if own.shape == to.shape => tie.params = to.offset..to.offset + to.elements(),
+            _ => {
+                let own: Vec<_> = own.iter().map(|own| &own.shape).collect();
+                return Err(format!("its parameters {own:?} cannot be {} {:?}", tie.name, to.shape));
+            }
+        }
+    }
     let moved = |list: Vec<crate::stage::Parameter>, by: usize, name: &str| {
         let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
         list.into_iter().map(move |mut p| {
@@ -253,6 +330,7 @@ fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) {
     child.stats = stats..stats + from.stats_len();
     into.parameters.extend(moved(from.parameters, params, &child.name));
     into.stats.extend(moved(from.stats, stats, &child.name));
+    Ok(())
 }
 
 impl<D: Device> Stage<D> for Chain<D> {
@@ -261,7 +339,8 @@ impl<D: Device> Stage<D> for Chain<D> {
     }
 
     fn stacks(&self) -> bool {
-        true
+        // What two stages share is added up one micro-batch at a time.
+        !self.has_ties()
     }
 
     fn layout(&self) -> &ParamLayout {
@@ -304,7 +383,7 @@ impl<D: Device> Stage<D> for Chain<D> {
             child.forward(
                 pass,
                 Forward {
-                    params: D::part(io.params, child.params.clone()),
+                    params: D::part(io.params, child.used()),
                     stats: D::part(io.stats, child.stats.clone()),
                     stat_sums: io.stat_sums.as_mut().map(|sums| D::part_mut(sums, child.stats.clone())),
                     x: match child.x {
@@ -374,7 +453,7 @@ impl<D: Device> Chain<D> {
             child.backward(
                 pass,
                 Backward {
-                    params: D::part(params, child.params.clone()),
+                    params: D::part(params, child.used()),
                     x: match child.x {
                         Place::Inside(at) => Input::Values(inside(at, x_len)),
                         _ => x.shorter(),
@@ -388,7 +467,7 @@ impl<D: Device> Chain<D> {
                     saved: D::part_mut(&mut own, 0..child.saved.len()),
                     dy,
                     dx,
-                    grads: grads.part(child.params.clone()),
+                    grads: grads.part(child.used()),
                     scratch: D::part_mut(&mut scratch, 0..scratch_to),
                 },
             );

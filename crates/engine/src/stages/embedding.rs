@@ -1,6 +1,6 @@
 //! Token ids to vectors: a learned table of tokens and one of positions, added.
 
-use crate::device::{Device, Rows};
+use crate::device::{Device, Rows, Write};
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// `y[b, t] = tokens[id[b, t]] + places[t]`: `[B, T]` ids to `[B, T, width]`.
@@ -9,6 +9,8 @@ pub struct Embedding {
     vocabulary: usize,
     width: usize,
     time: usize,
+    /// Whether another stage writes the gradient of its tokens first.
+    shares: bool,
     layout: ParamLayout,
 }
 
@@ -16,7 +18,14 @@ impl Embedding {
     /// Tables for this many tokens, and for as many positions as the input has.
     #[must_use]
     pub fn new(vocabulary: usize, width: usize) -> Self {
-        Self { vocabulary, width, time: 0, layout: ParamLayout::NOTHING }
+        Self { vocabulary, width, time: 0, shares: false, layout: ParamLayout::NOTHING }
+    }
+
+    /// Shares its table of tokens with a stage behind it that is [tied](super::Chain::tied) to `tokens`.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shares = true;
+        self
     }
 }
 
@@ -31,6 +40,10 @@ impl<D: Device> Stage<D> for Embedding {
 
     fn needs(&self) -> Needs {
         Needs::PLAIN
+    }
+
+    fn shares(&self) -> Option<&str> {
+        self.shares.then_some("tokens")
     }
 
     fn vocabulary(&self) -> Option<usize> {
@@ -63,6 +76,7 @@ impl<D: Device> Stage<D> for Embedding {
         let shape = Rows { rows: pass.rows * self.time, width: self.width };
         let (dtable, dplaces) = D::split_mut(io.grads, self.vocabulary * self.width);
         let dy = D::read(&io.dy);
-        pass.device.embedding_gradient(shape, io.x.ids(), dy, dtable, Some((dplaces, self.time)));
+        let write = if self.shares { Write::Add } else { Write::Set };
+        pass.device.embedding_gradient(shape, io.x.ids(), dy, write, dtable, Some((dplaces, self.time)));
     }
 }

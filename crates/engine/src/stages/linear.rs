@@ -12,6 +12,8 @@ pub struct Linear {
     inputs: usize,
     has_bias: bool,
     activation: Activation,
+    /// How weights and bias start, if not as in PyTorch.
+    starts: Option<[Init; 2]>,
     layout: ParamLayout,
 }
 
@@ -24,6 +26,7 @@ impl Linear {
             inputs: 0,
             has_bias: true,
             activation: Activation::None,
+            starts: None,
             layout: ParamLayout::NOTHING,
         }
     }
@@ -39,6 +42,13 @@ impl Linear {
     #[must_use]
     pub fn relu(mut self) -> Self {
         self.activation = Activation::Relu;
+        self
+    }
+
+    /// Starts weights and bias in another way than PyTorch's uniform one.
+    #[must_use]
+    pub fn starting(mut self, weights: Init, bias: Init) -> Self {
+        self.starts = Some([weights, bias]);
         self
     }
 
@@ -73,9 +83,10 @@ impl<D: Device> Stage<D> for Linear {
         }
         self.inputs = input.width()?;
         let init = Init::Uniform(1.0 / (self.inputs as f32).sqrt());
-        self.layout = ParamLayout::NOTHING.with("weight", &[self.outputs, self.inputs], init);
+        let [weights, bias] = self.starts.unwrap_or([init; 2]);
+        self.layout = ParamLayout::NOTHING.with("weight", &[self.outputs, self.inputs], weights);
         if self.has_bias {
-            self.layout = std::mem::take(&mut self.layout).with("bias", &[self.outputs], init);
+            self.layout = std::mem::take(&mut self.layout).with("bias", &[self.outputs], bias);
         }
         let mut dims = input.dims()?.to_vec();
         *dims.last_mut().expect("a width was found") = self.outputs;

@@ -22,7 +22,7 @@ pub use embedding::Embedding;
 pub use linear::Linear;
 pub use max_pool::{MaxPool, MaxPool1d, MaxPool3d, MaxPoolOver};
 pub use norm::{BatchNorm, LayerNorm};
-pub use pointwise::{Dropout, Flatten, Gelu, Relu};
+pub use pointwise::{Dropout, Flatten, Gelu, GeluTanh, Relu};
 pub use pool::AvgPool;
 pub use residual::Residual;
 

@@ -1,4 +1,4 @@
-//! Stages without parameters that treat each element alone: ReLU, GELU, dropout; and flatten, which treats none.
+//! Stages without parameters that treat each element alone: ReLU, GELU in two ways, dropout; and flatten, which treats none.
 
 use crate::device::Device;
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Mode, Needs, Pass, Shape, Stage};
@@ -11,6 +11,10 @@ pub struct Relu;
 /// `x Phi(x)`, Phi the exact normal distribution.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gelu;
+
+/// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`: what GPT-2 has for [`Gelu`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GeluTanh;
 
 /// The dimensions of a sample as one. It costs nothing between two stages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,6 +88,33 @@ impl<D: Device> Stage<D> for Gelu {
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         pass.device.gelu_gradient(io.x.values(), io.dy);
+    }
+}
+
+impl<D: Device> Stage<D> for GeluTanh {
+    fn kind(&self) -> &'static str {
+        "gelu_tanh"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { output: false, gradient: GradientUse::InPlace, view: false }
+    }
+
+    fn stacks(&self) -> bool {
+        true
+    }
+
+    fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+        input.dims()?;
+        Ok(input.clone())
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+        pass.device.gelu_tanh(io.x.values(), io.y);
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        pass.device.gelu_tanh_gradient(io.x.values(), io.dy);
     }
 }
 

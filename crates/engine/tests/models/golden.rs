@@ -5,7 +5,7 @@
 use crate::cpu;
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{
-    CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, mlp, peer,
+    CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, gpt2, mlp, peer,
 };
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{Chain, Gelu, LayerNorm, Linear, Residual};
@@ -225,6 +225,26 @@ fn a_cnn_of_volumes_learns_as_in_pytorch() {
     let options = CnnOptions { batch_norm: false, ..options };
     let stages = cnn3d(&options, 5).expect("the options make sense");
     classifier("cnn of volumes", stages, &[2, 4, 5, 8], 10).check();
+}
+
+#[test]
+fn gpt2_learns_as_in_pytorch() {
+    let options = GptOptions { vocabulary: 32, context: 12, layers: 2, width: 24, heads: 4, dropout: 0.0 };
+    let (rows, time) = (5, 12);
+    Case {
+        name: "gpt2",
+        stages: gpt2(&options).expect("the options make sense"),
+        input: Shape::Tokens { rows: 2, time },
+        loss: Loss::cross_entropy(),
+        optimizer: adamw(),
+        data: Data::Tokens {
+            tokens: peer::integers(1000, STEPS * rows * time, 32),
+            classes: peer::integers(1001, STEPS * rows * time, 32),
+        },
+        rows,
+        micro: 2,
+    }
+    .check();
 }
 
 #[test]

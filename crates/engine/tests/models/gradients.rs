@@ -9,7 +9,7 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
 use dtrain_engine::stages::{
     Attention, AvgPool, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Gelu,
-    LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Relu, Residual,
+    GeluTanh, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Relu, Residual,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
@@ -202,6 +202,7 @@ fn relu_and_its_kin() {
     probe.values.iter_mut().for_each(|x| *x += x.signum());
     probe.check("relu", 1e-3);
     check("gelu", || one(Gelu), &[9]);
+    check("gelu by tanh", || one(GeluTanh), &[9]);
     check("flatten", || one(Flatten), &[3, 2, 2]);
     check("dropout", || one(Dropout::new(0.4)), &[30]);
 }
@@ -315,6 +316,8 @@ fn a_whole_transformer_block() {
     for rows in [3, 2] {
         let chain = dtrain_engine::models::gpt(&options).expect("the options make sense");
         Probe::new(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt", 3e-3);
+        let chain = dtrain_engine::models::gpt2(&options).expect("the options make sense");
+        Probe::new(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt2", 3e-3);
     }
 }
 

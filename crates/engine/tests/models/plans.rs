@@ -2,7 +2,7 @@
 
 use crate::cpu;
 use dtrain_engine::cpu::Cpu;
-use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, mlp};
+use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, gpt2, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{
     Attention, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Linear, MaxPool,
@@ -171,6 +171,43 @@ fn a_single_value_per_channel_is_refused_when_planned_and_when_run() {
     let model = plan(Chain::new().then(BatchNorm::new()).then(Flatten), Shape::values(1, &[2, 3, 3]))
         .expect("it fits");
     assert_eq!(model.plan().min_rows, 0);
+}
+
+#[test]
+fn a_tied_head_has_no_parameters_of_its_own_and_must_fit() {
+    let options = GptOptions { layers: 1, dropout: 0.0, ..GptOptions::default() };
+    let tokens = Shape::Tokens { rows: 2, time: 128 };
+    let model = plan(gpt2(&options).expect("fine"), tokens.clone()).expect("it fits");
+    let got = names(&model, Section::Parameters);
+    assert_eq!((got.len(), got.last().map(String::as_str)), (2 + 12 + 2, Some("norm.bias [256]")));
+    // The gradient of what is shared cannot be added up for several micro-batches at once.
+    let stages = || gpt2(&options);
+    let model = Model::in_groups(&cpu(), stages, tokens.clone(), Loss::cross_entropy(), 8).expect("it fits");
+    assert_eq!(model.group(), 1);
+
+    let refused = |chain| refused(chain, tokens.clone());
+    let head = || Linear::new(9).without_bias();
+    let embedding = || Chain::new().named("in", Embedding::new(9, 6).shared());
+    assert_eq!(
+        refused(embedding().tied("head", Linear::new(8).without_bias(), "in.tokens")),
+        "stage head (linear): its parameters [[8, 6]] cannot be in.tokens [9, 6]"
+    );
+    assert_eq!(
+        refused(embedding().tied("head", Linear::new(9), "in.tokens")),
+        "stage head (linear): its parameters [[9, 6], [9]] cannot be in.tokens [9, 6]"
+    );
+    assert_eq!(
+        refused(embedding().tied("head", head(), "tokens")),
+        "stage head (linear): there is no tokens before it to be tied to"
+    );
+    assert_eq!(
+        refused(Chain::new().named("in", Embedding::new(9, 6)).tied("head", head(), "in.tokens")),
+        "stage head (linear): no stage before it shares in.tokens"
+    );
+    assert_eq!(
+        refused(embedding().named("head", head())),
+        "stage in (embedding): one stage behind it must be tied to in.tokens, 0 are"
+    );
 }
 
 #[test]
