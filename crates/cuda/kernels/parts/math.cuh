@@ -40,7 +40,7 @@ __device__ inline double logarithm(double x) {
 // s = (1 + tanh u) / 2 for u = sqrt(2 / pi) (x + 0.044715 x^3), with 1 - s and 2 u'.
 __device__ inline float half_of_tanh(float x, float& rest, float& twice_slope) {
     const float CUBIC = 0.044715f;
-    const float TWICE = 1.5957691f;
+    const float TWICE = 1.5957692f;
     float square = x * x;
     float twice_u = TWICE * x * fmaf(square, CUBIC, 1.0f);
     float e = exponential(twice_u > 0.0f ? -twice_u : twice_u);

@@ -90,7 +90,7 @@ pub(super) fn normal(x: f32) -> (f32, f32) {
 #[inline(always)]
 pub(super) fn half_of_tanh(x: f32) -> [f32; 3] {
     const CUBIC: f32 = 0.044_715;
-    const TWICE: f32 = 1.595_769_1;
+    const TWICE: f32 = 1.595_769_2;
     let square = x * x;
     let twice_u = TWICE * x * square.mul_add(CUBIC, 1.0);
     // Of the two shares that e^(2u) and 1 have in their sum, by the one of e^-|2u|, which is never great. A NaN keeps its sign.
