@@ -160,16 +160,18 @@ pub enum DataError {
         /// The file.
         file: PathBuf,
     },
-    /// A text that is shorter than one window.
-    #[error("the {part} part of {} has {bytes} bytes, fewer than context + 1 = {needed}", file.display())]
-    TextTooShort {
+    /// A part of a file of tokens that is shorter than one window.
+    #[error("the {part} part of {} has {got} {unit}, fewer than context + 1 = {needed}", file.display())]
+    TooShort {
         /// The file.
         file: PathBuf,
         /// Training or validation.
         part: &'static str,
-        /// Its bytes.
-        bytes: u64,
-        /// Bytes that one sample needs.
+        /// Its tokens.
+        got: u64,
+        /// What its tokens are, such as bytes.
+        unit: &'static str,
+        /// Tokens that one sample needs.
         needed: u64,
     },
     /// A share held out for validation that leaves one side empty.
@@ -312,7 +314,7 @@ impl DataError {
                 "number the classes from 0 without gaps, or use `target: value` for real numbers".into()
             }
             Self::Empty { .. } => "at least one sample is needed".into(),
-            Self::TextTooShort { .. } => "use a smaller `context`, a larger `val_split`, or more text".into(),
+            Self::TooShort { .. } => "use a smaller `context`, a larger `val_split`, or more text".into(),
             Self::Split { .. } => "choose a val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
                 "flip, shift and crop need images [channels, height, width] larger than the shift or crop"

@@ -24,6 +24,7 @@ mod rows;
 mod source;
 mod split;
 mod text;
+mod windows;
 
 pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
