@@ -132,7 +132,11 @@ fn data_that_is_missing_or_damaged_is_refused_before_anything_is_written() {
         .write("ragged.csv", "1,2,0\n3,1\n")
         .write("labels.csv", "1,2,0\n3,4,7\n")
         .write("nothing.csv", "")
-        .write("short.txt", "too short");
+        .write("short.txt", "too short")
+        .write("odd.bin", "odd bytes")
+        .write("short.bin", "ten bytes!")
+        .write("wide.bin", [255; 100])
+        .write("ids.bin.gz", [0x1f, 0x8b, 8, 0]);
     let pair = |images, labels| [format!("data.images={images}"), format!("data.labels={labels}")];
     for (images, labels, words) in [
         ("absent", "labels", "absent does not exist"),
@@ -158,7 +162,19 @@ fn data_that_is_missing_or_damaged_is_refused_before_anything_is_written() {
     let few = ["train", "data.kind=csv", "data.path=labels.csv", "data.classes=3", "data.val_split=0"];
     shell.refuses(&few, &["label 7 is out of range for 3 classes"]);
     shell.refuses(&["train", "data.kind=text", "data.path=short.txt"], &["fewer than context + 1"]);
-    shell.refuses(&["train", "data.kind=text"], &["data.path: needed for data.kind: csv | text"]);
+    shell.refuses(&["train", "data.kind=text"], &["data.path: needed for data.kind: csv | text | tokens"]);
+    for (path, words) in [
+        ("absent.bin", "absent.bin does not exist"),
+        (".", "./train.bin does not exist"),
+        ("odd.bin", "odd.bin holds 9 bytes, an odd number"),
+        ("short.bin", "short.bin has 5 tokens, fewer than context + 1 = 9"),
+        ("wide.bin", "wide.bin position 0: token id 65535 is out of range for a vocabulary of 50257"),
+        ("ids.bin.gz", "ids.bin.gz is compressed"),
+    ] {
+        let path = format!("data.path={path}");
+        let all = ["train", "data.kind=tokens", "data.context=8", "data.val_split=0", &path];
+        shell.refuses(&all, &[words]);
+    }
 }
 
 #[test]

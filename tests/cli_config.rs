@@ -186,8 +186,12 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
             "model.channels: expected a list, each a whole number of at least 1, got \"x\"",
         ),
         ("model.batch_norm=maybe", "expected true or false"),
+        ("data={kind: tokens, path: x, vocabulary: 70000}", "expected a whole number from 2 to 65536"),
         ("trusted_network=[true]", "got a list of 1"),
-        ("data={kind: [a]}", "data.kind: expected digits | idx | csv | npy | text | own, got a list of 1"),
+        (
+            "data={kind: [a]}",
+            "data.kind: expected digits | idx | csv | npy | text | tokens | own, got a list of 1",
+        ),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));
         assert!(message.contains(words), "{argument}: {message}");
@@ -219,6 +223,8 @@ fn values_that_do_not_fit_together_are_refused() {
         (&["data.kind=text", "data.path=x", "model.heads=3"], "3 heads do not divide the width 128"),
         (&["model=gpt"], "gpt needs tokens, and data.kind is digits"),
         (&["data.kind=text", "data.path=x", "model.kind=mlp"], "mlp cannot read tokens"),
+        (&["data.kind=tokens", "data.path=x", "model.kind=cnn"], "cnn cannot read tokens"),
+        (&["data.kind=tokens", "data.path=x", "loss=mse"], "mse needs numbers as targets, and tokens has"),
         (&["model.channels=[]"], "a cnn needs at least one block"),
         (&["loss.class_weights=[0, 0]"], "no class has a weight above 0"),
         (&["loss=mse"], "mse needs numbers as targets, and digits has classes"),
@@ -325,7 +331,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 7] = [
+const KINDS: [&[&str]; 8] = [
     &[],
     &[
         "data.kind=idx",
@@ -354,6 +360,7 @@ const KINDS: [&[&str]; 7] = [
         "steps=9",
     ],
     &["data.kind=text", "data.path=a.txt", "schedule.kind=constant", "name=none-of-it"],
+    &["data.kind=tokens", "data.path=ids", "data.val_path=val.bin", "data.vocabulary=65"],
     &["data.kind=own", "data.name=ring"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];

@@ -2,8 +2,8 @@
 //! number of compute threads and loader workers, for every instruction set, and after a kill and a resume.
 
 use crate::harness::{
-    CNN, CNN1D, CNN3D, Finished, GPT, MLP, Running, Signal, audit_is_clean, checkpoints, folder, signal,
-    train, write_table,
+    CNN, CNN1D, CNN3D, Finished, GPT, MLP, Running, Signal, TOKENS, audit_is_clean, checkpoints, folder,
+    signal, train, write_table, write_tokens,
 };
 use serde_json::Value;
 use std::path::Path;
@@ -78,6 +78,31 @@ fn convolutions_over_sequences_and_volumes_have_the_same_bits_however_they_are_r
             assert_eq!(story(&train(folder.path(), &format!("{model} {how}"))), one, "{name} with {how}");
         }
     }
+}
+
+#[test]
+fn token_files_have_the_same_bits_however_they_are_run_and_every_sample_once() {
+    let folder = folder();
+    write_tokens(&folder.path().join("ids"), 2_000);
+    let model = format!("{TOKENS} steps=14");
+    let one = story(&train(folder.path(), &format!("{model} ranks=1 threads=1 name=one")));
+    assert!(one.steps.len() == 14 && !one.epochs.is_empty(), "there is something to compare");
+    for how in ["ranks=2 threads=1 name=two", "ranks=2 threads=1 isolation=thread workers=0"] {
+        assert_eq!(story(&train(folder.path(), &format!("{model} {how}"))), one, "with {how}");
+    }
+    audit_is_clean(folder.path(), "two");
+}
+
+#[test]
+fn an_id_beyond_the_vocabulary_in_the_middle_of_a_run_is_named() {
+    let folder = folder();
+    write_tokens(&folder.path().join("ids"), 2_000);
+    // The first sample has smaller ids, so the run begins.
+    let run = train(folder.path(), &format!("{TOKENS} data.vocabulary=200 ranks=2 threads=1 steps=14"));
+    run.ended_with(1);
+    run.said("ids/train.bin position ");
+    run.said("is out of range for a vocabulary of 200 (set `vocabulary`");
+    run.said("hint: repair what it names");
 }
 
 #[test]

@@ -38,6 +38,9 @@ pub const CNN3D: &str = "data.kind=csv data.path=table.csv data.shape=[1,2,4,4] 
 /// A language model on `text.txt` of [`folder`].
 pub const GPT: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=gpt \
                        model.layers=2 model.width=16 model.heads=2 model.dropout=0.1";
+/// The same on the token ids of [`write_tokens`].
+pub const TOKENS: &str = "data.kind=tokens data.path=ids data.vocabulary=300 data.context=8 global_batch=22 micro_batch=3 \
+                          model.kind=gpt model.layers=2 model.width=16 model.heads=2 model.dropout=0.1";
 
 /// The same with its table of tokens as its head.
 pub const GPT2: &str = "data.kind=text data.path=text.txt data.context=8 global_batch=22 micro_batch=3 model.kind=gpt2 \
@@ -426,6 +429,16 @@ pub fn write_text(path: &Path, bytes: usize) {
     }
     text.truncate(bytes);
     std::fs::write(path, text).expect("the text can be written");
+}
+
+/// A folder of token ids below 300, the same each time, for the language model: so many to train on, a tenth to validate.
+pub fn write_tokens(folder: &Path, count: usize) {
+    std::fs::create_dir(folder).expect("the folder can be made");
+    let ids =
+        |count: usize| (0..count as u16).flat_map(|place| (place.wrapping_mul(place) % 300).to_le_bytes());
+    for (name, count) in [("train.bin", count), ("val.bin", count / 10)] {
+        std::fs::write(folder.join(name), ids(count).collect::<Vec<u8>>()).expect("ids can be written");
+    }
 }
 
 /// A number that differs each time the tests run; print it where it decides what is done.

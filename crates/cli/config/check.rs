@@ -121,7 +121,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
 
 fn model(config: &Config, problems: &mut Vec<Problem>) {
     let data = config.resolved.word("data.kind");
-    let token_data = data == DataKind::Text.name();
+    let token_data = [DataKind::Text, DataKind::Tokens].iter().any(|kind| kind.name() == data);
     match &config.model {
         Model::Gpt { width, heads, .. } => {
             if width % heads != 0 {
@@ -132,8 +132,9 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
             }
             if !token_data {
                 let message = format!("{} needs tokens, and data.kind is {data}", config.model.kind().name());
-                problems
-                    .push(config.problem("model.kind", message).hint("data.kind=text, or model.kind=mlp"));
+                problems.push(
+                    config.problem("model.kind", message).hint("data.kind=text or tokens, or model.kind=mlp"),
+                );
             }
         }
         Model::Mlp { .. } | Model::Cnn { .. } if token_data => {
@@ -169,7 +170,8 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
             );
         }
         let data = config.resolved.word("data.kind");
-        if [DataKind::Text, DataKind::Digits, DataKind::Idx].iter().any(|kind| kind.name() == data) {
+        let of_classes = [DataKind::Text, DataKind::Tokens, DataKind::Digits, DataKind::Idx];
+        if of_classes.iter().any(|kind| kind.name() == data) {
             let message = format!("mse needs numbers as targets, and {} has classes", data);
             problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));
         }

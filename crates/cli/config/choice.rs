@@ -108,6 +108,8 @@ choice!(
         Npy = "npy",
         /// The bytes of a file.
         Text = "text",
+        /// The token ids of a file.
+        Tokens = "tokens",
         /// The data of a program of one's own.
         Own = "own",
     }

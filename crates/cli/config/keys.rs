@@ -127,8 +127,10 @@ pub static KEYS: &[Key] = &[
     Key::new("data.val_inputs", TEXT_OR_NONE, "none", Bits, ".npy file of held-out inputs; none: val_split")
         .when("data.kind", &["npy"]),
     Key::new("data.val_targets", TEXT_OR_NONE, "none", Bits, ".npy file of their targets").when("data.kind", &["npy"]),
-    Key::new("data.path", Type::Text, "", Bits, "the file, plain or .gz").required().when("data.kind", &["csv", "text"]),
-    Key::new("data.val_path", TEXT_OR_NONE, "none", Bits, "a second table for validation; none: val_split").when("data.kind", &["csv"]),
+    Key::new("data.path", Type::Text, "", Bits, "the file, plain or .gz; tokens: plain, or a folder with train.bin and val.bin")
+        .required().when("data.kind", &["csv", "text", "tokens"]),
+    Key::new("data.val_path", TEXT_OR_NONE, "none", Bits, "a second file for validation; none: val_split (tokens: val.bin of the folder, if there)")
+        .when("data.kind", &["csv", "tokens"]),
     Key::new("data.label", Type::Either(&[Type::Choice(&["last"]), WHOLE, Type::Text]), "last", Bits,
         "label column: its name in the header, its number from 0, or last")
         .when("data.kind", &["csv"]),
@@ -140,9 +142,11 @@ pub static KEYS: &[Key] = &[
     Key::new("data.shape", Type::Either(&[NONE, Type::List(&COUNT)]), "none", Bits, "shape of a row, such as [1, 28, 28]; none: one dimension")
         .when("data.kind", &["csv"]),
     Key::new("data.classes", COUNT_OR_NONE, "none", Bits, "number of classes; none: what the labels say").when("data.kind", &["idx", "csv", "npy"]),
-    Key::new("data.context", COUNT, "128", Bits, "bytes a sample sees").when("data.kind", &["text"]),
+    Key::new("data.context", COUNT, "128", Bits, "tokens a sample sees; text: bytes").when("data.kind", &["text", "tokens"]),
+    Key::new("data.vocabulary", Type::Int(2, 65_536), "50257", Bits, "how many token ids there are; 50257: those of GPT-2")
+        .when("data.kind", &["tokens"]),
     Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
-        .when("data.kind", &["idx", "csv", "npy", "text"]),
+        .when("data.kind", &["idx", "csv", "npy", "text", "tokens"]),
     Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, "which samples val_split holds out")
         .when("data.kind", &["idx", "csv", "npy"]),
     Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "standard", Bits,
@@ -154,7 +158,7 @@ pub static KEYS: &[Key] = &[
     // Model.
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, "which model").when("data.kind", &["digits", "idx"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, "which model").when("data.kind", &["csv", "npy"]),
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, "which model").when("data.kind", &["text"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, "which model").when("data.kind", &["text", "tokens"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "own", Bits, "which model").when("data.kind", &["own"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128, 64]", Bits, "width of each hidden layer").when("model.kind", &["mlp"]),
     Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each convolution")

@@ -9,7 +9,7 @@ use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_data::{
     Augment, Column, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Normalise, NpyOptions,
-    NpyTarget, Source, TextOptions, ValSplit,
+    NpyTarget, Source, TextOptions, TokensOptions, ValSplit,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -96,7 +96,14 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
         DataKind::Text => Source::Text(TextOptions {
             path: needed_path(r, "data.path"),
             context: r.count("data.context"),
-            val_split: r.number("data.val_split").expect("a split is a number"),
+            val_split: fraction(r),
+        }),
+        DataKind::Tokens => Source::Tokens(TokensOptions {
+            path: needed_path(r, "data.path"),
+            val_path: path(r, "data.val_path"),
+            context: r.count("data.context"),
+            vocabulary: r.count("data.vocabulary"),
+            val_split: fraction(r),
         }),
     })
 }
@@ -135,7 +142,11 @@ fn csv(r: &Resolved) -> CsvOptions {
 
 fn val_split(r: &Resolved) -> ValSplit {
     let held_out = if r.word("data.held_out") == "last" { HeldOut::Last } else { HeldOut::Scattered };
-    ValSplit { fraction: r.number("data.val_split").expect("a split is a number"), held_out }
+    ValSplit { fraction: fraction(r), held_out }
+}
+
+fn fraction(r: &Resolved) -> f64 {
+    r.number("data.val_split").expect("a split is a number")
 }
 
 fn normalise(r: &Resolved) -> Normalise {

@@ -160,17 +160,49 @@ pub enum DataError {
         /// The file.
         file: PathBuf,
     },
-    /// A text that is shorter than one window.
-    #[error("the {part} part of {} has {bytes} bytes, fewer than context + 1 = {needed}", file.display())]
-    TextTooShort {
+    /// A part of a file of tokens that is shorter than one window.
+    #[error("the {part} part of {} has {got} {unit}, fewer than context + 1 = {needed}", file.display())]
+    TooShort {
         /// The file.
         file: PathBuf,
         /// Training or validation.
         part: &'static str,
+        /// Its tokens.
+        got: u64,
+        /// What its tokens are: bytes of a text, or token ids.
+        unit: &'static str,
+        /// Tokens that one sample needs.
+        needed: u64,
+    },
+    /// A file that cannot be one of token ids.
+    #[error("{} is {found}, expected a file of u16 token ids", file.display())]
+    NotTokens {
+        /// The file.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What to do with it.
+        instead: &'static str,
+    },
+    /// A file of token ids that ends inside one.
+    #[error("{} holds {bytes} bytes, an odd number, and a u16 token id has two", file.display())]
+    HalfToken {
+        /// The file.
+        file: PathBuf,
         /// Its bytes.
         bytes: u64,
-        /// Bytes that one sample needs.
-        needed: u64,
+    },
+    /// A token id beyond the vocabulary.
+    #[error("{} position {position}: token id {id} is out of range for a vocabulary of {vocabulary}", file.display())]
+    IdOutOfRange {
+        /// The file.
+        file: PathBuf,
+        /// Position of the token in the file, from 0 as numpy counts.
+        position: u64,
+        /// The id.
+        id: u32,
+        /// How many ids there are.
+        vocabulary: u32,
     },
     /// A share held out for validation that leaves one side empty.
     #[error("val_split {fraction} of {rows} rows leaves no row for {lacking}")]
@@ -312,7 +344,15 @@ impl DataError {
                 "number the classes from 0 without gaps, or use `target: value` for real numbers".into()
             }
             Self::Empty { .. } => "at least one sample is needed".into(),
-            Self::TextTooShort { .. } => "use a smaller `context`, a larger `val_split`, or more text".into(),
+            Self::TooShort { .. } => "use a smaller `context`, a larger `val_split`, or more text".into(),
+            Self::NotTokens { instead, .. } => (*instead).into(),
+            Self::HalfToken { .. } => {
+                "the file is cut off, or of another kind: bytes of a text are `kind: text`".into()
+            }
+            Self::IdOutOfRange { .. } => {
+                "set `vocabulary` to that of the tokenizer; ids are little-endian u16, without a header before them"
+                    .into()
+            }
             Self::Split { .. } => "choose a val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
                 "flip, shift and crop need images [channels, height, width] larger than the shift or crop"

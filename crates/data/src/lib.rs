@@ -24,6 +24,8 @@ mod rows;
 mod source;
 mod split;
 mod text;
+mod tokens;
+mod windows;
 
 pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
@@ -41,3 +43,4 @@ pub use npy::{NpyOptions, NpyTarget};
 pub use source::{Opened, Source, open};
 pub use split::{HeldOut, ValSplit};
 pub use text::TextOptions;
+pub use tokens::TokensOptions;

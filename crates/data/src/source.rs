@@ -1,7 +1,9 @@
 //! The kinds of data that can be named in a configuration, and the one way to open them.
 
-use crate::{CsvOptions, DataError, Dataset, DigitsOptions, IdxOptions, NpyOptions, TextOptions};
-use crate::{csv, digits, idx, npy, text};
+use crate::{
+    CsvOptions, DataError, Dataset, DigitsOptions, IdxOptions, NpyOptions, TextOptions, TokensOptions,
+};
+use crate::{csv, digits, idx, npy, text, tokens};
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +20,8 @@ pub enum Source {
     Npy(NpyOptions),
     /// A text, byte by byte.
     Text(TextOptions),
+    /// Token ids that a tokenizer wrote.
+    Tokens(TokensOptions),
 }
 
 /// A data set ready for use.
@@ -26,7 +30,7 @@ pub struct Opened {
     pub train: Arc<dyn Dataset>,
     /// The validation part, if there is one.
     pub val: Option<Arc<dyn Dataset>>,
-    /// A name per class; empty if no class is predicted, or if the classes are bytes of a text.
+    /// A name per class; empty if no class is predicted, or if the classes are tokens.
     pub class_names: Vec<String>,
     /// Whom to thank, if the data ship with dtrain.
     pub attribution: Option<&'static str>,
@@ -64,7 +68,8 @@ impl fmt::Debug for Opened {
 
 /// Opens a data set.
 ///
-/// *Errors*: see [`DataError`]; whatever is wrong with the files is found here, not in the middle of a run.
+/// *Errors*: see [`DataError`]; whatever is wrong with the files is found here, not in the middle of a run,
+/// except token ids beyond the vocabulary, which are found where they are read.
 /// *Order*: splits and statistics depend on the files and options alone.
 pub fn open(source: &Source) -> Result<Opened, DataError> {
     let opened = match source {
@@ -73,6 +78,7 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),
         Source::Text(options) => text::open(options),
+        Source::Tokens(options) => tokens::open(options),
     }?;
     tracing::debug!(
         train = opened.train.len(),

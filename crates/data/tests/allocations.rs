@@ -7,7 +7,8 @@ mod counting;
 
 use counting::Counting;
 use dtrain_data::{
-    DataError, Dataset, DigitsOptions, Feed, Loader, SampleSlot, SampleSpec, Share, Source, open,
+    DataError, Dataset, DigitsOptions, Feed, Loader, SampleSlot, SampleSpec, Share, Source, TokensOptions,
+    open,
 };
 use dtrain_types::{BatchPlan, Key, MicroRange, Seed, Step};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -46,7 +47,15 @@ impl Dataset for Gathered {
 #[test]
 fn a_loader_in_steady_state_allocates_nothing() {
     let options = DigitsOptions { augment: "flip+shift".parse().unwrap(), ..DigitsOptions::default() };
-    let train = open(&Source::Digits(options)).unwrap().train;
+    nothing_is_allocated_for(&Source::Digits(options));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.bin");
+    std::fs::write(&path, [7; 20_000]).unwrap();
+    nothing_is_allocated_for(&Source::Tokens(TokensOptions { context: 8, ..TokensOptions::new(path) }));
+}
+
+fn nothing_is_allocated_for(source: &Source) {
+    let train = open(source).unwrap().train;
     let plan = BatchPlan::new(Seed(3), train.len(), 128, 16).unwrap();
     for workers in [0, 1, 3] {
         let (inner, all_here) = (Arc::clone(&train), Barrier::new(workers));
@@ -62,6 +71,6 @@ fn a_loader_in_steady_state_allocates_nothing() {
         for _ in 0..500 {
             drop(loader.next_batch().unwrap());
         }
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{workers} workers");
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{source:?}, {workers} workers");
     }
 }

@@ -3,11 +3,12 @@
 mod support;
 
 use dtrain_data::{
-    Augment, Column, CsvOptions, CsvTarget, IdxOptions, Normalise, NpyOptions, NpyTarget, Source,
-    TextOptions, ValSplit,
+    Augment, Column, CsvOptions, CsvTarget, EvaluationPlan, IdxOptions, Normalise, NpyOptions, NpyTarget,
+    Source, TextOptions, TokensOptions, ValSplit,
 };
+use dtrain_types::MicroBatch;
 use std::path::{Path, PathBuf};
-use support::{file, gzip, idx, little, npy, refused};
+use support::{all, file, gzip, idx, little, npy, refused};
 
 /// Asserts that every part is in the message.
 fn says(message: &str, parts: &[&str]) {
@@ -28,6 +29,7 @@ fn a_missing_file_is_named_with_what_the_kind_needs() {
         Source::Csv(CsvOptions::new(&nowhere)),
         Source::Npy(NpyOptions::new(&nowhere, &nowhere)),
         Source::Text(TextOptions::new(&nowhere)),
+        Source::Tokens(TokensOptions::new(&nowhere)),
     ];
     for source in sources {
         let hint = dtrain_data::open(&source).unwrap_err().hint();
@@ -166,4 +168,74 @@ fn a_text_must_be_longer_than_a_window() {
     says(&refused(options(4, 1.5)), &["val_split 1.5"]);
     let empty = TextOptions::new(file(folder.path(), "e.txt", ""));
     says(&refused(Source::Text(empty)), &["e.txt holds no sample"]);
+}
+
+/// The bytes of token ids from 0 on.
+fn ids(count: u16) -> Vec<u8> {
+    little(&(0..count).collect::<Vec<u16>>(), u16::to_le_bytes)
+}
+
+#[test]
+fn a_file_that_is_not_one_of_token_ids_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str, bytes: Vec<u8>| file(folder.path(), name, bytes);
+    let opened =
+        |path: PathBuf| refused(Source::Tokens(TokensOptions { context: 4, ..TokensOptions::new(path) }));
+    says(&opened(folder.path().to_owned()), &["/train.bin does not exist"]);
+    says(&opened(PathBuf::from("/dev/null")), &["/dev/null is no plain file"]);
+    says(&opened(at("empty.bin", Vec::new())), &["empty.bin holds no sample"]);
+    says(&opened(at("odd.bin", vec![0; 101])), &["odd.bin holds 101 bytes, an odd number"]);
+    says(&opened(at("ids.bin.gz", gzip(&ids(100)))), &["ids.bin.gz is compressed"]);
+    says(&opened(at("ids.npy", npy("<u2", &[100], &ids(100)))), &["ids.npy is an array saved by numpy.save"]);
+    // What begins as a gzip file does is not one for that: 35 615 is an id of GPT-2.
+    let mut like_gzip = ids(100);
+    like_gzip[..2].copy_from_slice(&[0x1f, 0x8b]);
+    let options = TokensOptions { context: 4, ..TokensOptions::new(at("like.bin", like_gzip)) };
+    assert_eq!(
+        all(&*dtrain_data::open(&Source::Tokens(options)).unwrap().train).inputs().u32()[..2],
+        [35_615, 1]
+    );
+}
+
+#[test]
+fn token_ids_must_be_enough_for_a_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "train.bin", ids(20));
+    let good = TokensOptions { context: 4, ..TokensOptions::new(&path) };
+    let part = |part, words: &str, options| {
+        says(&refused(Source::Tokens(options)), &[part, words]);
+    };
+    let long = TokensOptions { context: 20, val_split: 0.0, ..good.clone() };
+    part("training part", "train.bin has 20 tokens, fewer than context + 1 = 21", long);
+    part("validation part", "train.bin has 2 tokens, fewer than context + 1 = 5", good.clone());
+    part("context is 0", "at least 1", TokensOptions { context: 0, ..good.clone() });
+    part("val_split 1.5", "20 rows", TokensOptions { val_split: 1.5, ..good.clone() });
+    file(folder.path(), "val.bin", ids(4));
+    let beside = TokensOptions { path: folder.path().to_owned(), ..good.clone() };
+    part("validation part", "val.bin has 4 tokens", beside);
+    let val_path = Some(folder.path().join("none.bin"));
+    part("none.bin", "does not exist", TokensOptions { val_path, ..good });
+}
+
+#[test]
+fn an_id_beyond_the_vocabulary_is_named_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "train.bin", ids(40));
+    let options =
+        |vocabulary| TokensOptions { context: 4, vocabulary, val_split: 0.5, ..TokensOptions::new(&path) };
+    let refused_at = |vocabulary| refused(Source::Tokens(options(vocabulary)));
+    // The first sample of each part is looked at when the file is opened: ids 0 to 4, and 20 to 24.
+    says(&refused_at(4), &["train.bin position 4: token id 4 is out of range for a vocabulary of 4"]);
+    says(&refused_at(22), &["train.bin position 22: token id 22 is out of range"]);
+    // Others when they are read, of which the last id is only predicted.
+    let opened = dtrain_data::open(&Source::Tokens(options(36))).unwrap();
+    let val = opened.val.unwrap();
+    let plan = EvaluationPlan::new(val.len(), 1);
+    let mut batch = plan.batch(&*val);
+    for sample in 0..3 {
+        plan.read(&*val, MicroBatch(sample), &mut batch).unwrap();
+    }
+    let error = plan.read(&*val, MicroBatch(3), &mut batch).unwrap_err();
+    says(&error.to_string(), &["train.bin position 36: token id 36", "vocabulary of 36"]);
+    says(&error.hint(), &["`vocabulary`", "u16"]);
 }

@@ -4,8 +4,8 @@
 mod support;
 
 use dtrain_data::{
-    CsvOptions, DataError, EvaluationPlan, IdxOptions, NpyOptions, Opened, Source, TextOptions, ValSplit,
-    open,
+    CsvOptions, DataError, EvaluationPlan, IdxOptions, NpyOptions, Opened, Source, TextOptions,
+    TokensOptions, ValSplit, open,
 };
 use dtrain_types::MicroBatch;
 use proptest::prelude::*;
@@ -19,7 +19,8 @@ fn good(kind: usize) -> (Vec<u8>, Vec<u8>) {
         1 => (gzip(&idx(&[3, 2, 2], &[7; 12])), gzip(&idx(&[3], &[0, 1, 2]))),
         2 => (npy("<f4", &[3, 1], &[0; 12]), npy("<i4", &[3], &little(&[0, 1, 2], i32::to_le_bytes))),
         3 => (b"a,b,c\n1,2,0\n3,4,1\n5,6,1\n".to_vec(), Vec::new()),
-        _ => (b"some text, long enough for a few windows".to_vec(), Vec::new()),
+        4 => (b"some text, long enough for a few windows".to_vec(), Vec::new()),
+        _ => (little(&(0..40).collect::<Vec<u16>>(), u16::to_le_bytes), Vec::new()),
     }
 }
 
@@ -29,7 +30,8 @@ fn source(kind: usize, first: &Path, second: &Path) -> Source {
         0 | 1 => Source::Idx(IdxOptions { val_split, ..IdxOptions::new(first, second) }),
         2 => Source::Npy(NpyOptions { val_split, ..NpyOptions::new(first, second) }),
         3 => Source::Csv(CsvOptions { val_split, ..CsvOptions::new(first) }),
-        _ => Source::Text(TextOptions { context: 4, val_split: 0.3, ..TextOptions::new(first) }),
+        4 => Source::Text(TextOptions { context: 4, val_split: 0.3, ..TextOptions::new(first) }),
+        _ => Source::Tokens(TokensOptions { context: 4, val_split: 0.3, ..TokensOptions::new(first) }),
     }
 }
 
@@ -55,7 +57,7 @@ fn survives(kind: usize, first: &[u8], second: &[u8]) -> Result<u64, DataError> 
 
 #[test]
 fn the_files_to_be_spoilt_are_good() {
-    for kind in 0..5 {
+    for kind in 0..6 {
         let (first, second) = good(kind);
         assert!(survives(kind, &first, &second).unwrap() >= 3, "kind {kind}");
     }
@@ -64,7 +66,7 @@ fn the_files_to_be_spoilt_are_good() {
 proptest! {
     #[test]
     fn a_spoilt_file_gives_an_error_or_a_data_set(
-        kind in 0usize..5, in_second: bool, cut in 0.0f64..1.2, places in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        kind in 0usize..6, in_second: bool, cut in 0.0f64..1.2, places in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
     ) {
         let (mut first, mut second) = good(kind);
         let spoilt = if in_second && !second.is_empty() { &mut second } else { &mut first };
@@ -79,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_give_an_error_or_a_data_set(kind in 0usize..5, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_give_an_error_or_a_data_set(kind in 0usize..6, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let (first, second) = good(kind);
         let _ = survives(kind, &bytes, &second);
         let _ = survives(kind, &first, &bytes);

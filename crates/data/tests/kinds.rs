@@ -4,7 +4,7 @@ mod support;
 
 use dtrain_data::{
     Augment, Column, CsvOptions, CsvTarget, DIGITS_ATTRIBUTION, DigitsOptions, HeldOut, IdxOptions,
-    InputSpec, Normalise, NpyOptions, NpyTarget, Source, TargetSpec, TextOptions, ValSplit,
+    InputSpec, Normalise, NpyOptions, NpyTarget, Source, TargetSpec, TextOptions, TokensOptions, ValSplit,
     class_distribution, open,
 };
 use support::{all, file, gzip, idx, little, npy, values_and_classes};
@@ -224,6 +224,51 @@ fn a_text_is_cut_into_windows_that_predict_the_next_byte() {
     assert_eq!(text(train.targets().u32()), "bcdefghijklm");
     assert_eq!((text(val.inputs().u32()), text(val.targets().u32())), ("pqr".into(), "qrs".into()));
     assert_eq!(class_distribution(&*opened.train).unwrap().unwrap().total(), 12);
+}
+
+#[test]
+fn token_ids_are_cut_into_windows_that_predict_the_next_id() {
+    let folder = tempfile::tempdir().unwrap();
+    // Ids of one byte and of two, so that a wrong order of bytes or a wrong step would be seen.
+    let ids: Vec<u16> = (0..20).map(|place| place * 2_500 + 1).collect();
+    let path = file(folder.path(), "ids.bin", little(&ids, u16::to_le_bytes));
+    let options = TokensOptions { context: 3, val_split: 0.25, ..TokensOptions::new(path) };
+    let opened = open(&Source::Tokens(options)).unwrap();
+    assert_eq!(opened.train.spec().input, InputSpec::Tokens { length: 3, vocabulary: 50_257 });
+    assert_eq!(opened.train.spec().target, TargetSpec::ClassPerToken { classes: 50_257 });
+    let (train, val) = (all(&*opened.train), all(&*opened.val.unwrap()));
+    let wide = |range: std::ops::Range<usize>| ids[range].iter().map(|id| u32::from(*id)).collect::<Vec<_>>();
+    // As for a text of 20 bytes: 15 are for training, and the last of a part is only predicted.
+    assert_eq!((train.inputs().u32(), train.targets().u32()), (&wide(0..12)[..], &wide(1..13)[..]));
+    assert_eq!((val.inputs().u32(), val.targets().u32()), (&wide(15..18)[..], &wide(16..19)[..]));
+}
+
+#[test]
+fn the_tokens_of_a_folder_are_train_bin_and_val_bin() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str, first: u16| {
+        let ids: Vec<u16> = (first..first + 9).collect();
+        file(folder.path(), name, little(&ids, u16::to_le_bytes))
+    };
+    let options = TokensOptions { context: 2, val_split: 0.4, ..TokensOptions::new(folder.path()) };
+    let first_ids = |options: &TokensOptions| {
+        let opened = open(&Source::Tokens(options.clone())).unwrap();
+        let val = opened.val.map(|val| (val.len(), all(&*val).inputs().u32()[0]));
+        (opened.train.len(), all(&*opened.train).inputs().u32()[0], val)
+    };
+    at("train.bin", 100);
+    assert_eq!(first_ids(&options), (2, 100, Some((1, 105))), "without val.bin a share is held out");
+    assert_eq!(first_ids(&TokensOptions { val_split: 0.0, ..options.clone() }), (4, 100, None));
+    at("val.bin", 200);
+    assert_eq!(first_ids(&options), (4, 100, Some((4, 200))), "nothing is held out beside val.bin");
+    let val_path = Some(at("other.bin", 300));
+    assert_eq!(first_ids(&TokensOptions { val_path: val_path.clone(), ..options.clone() }).2, Some((4, 300)));
+    let path = folder.path().join("train.bin");
+    assert_eq!(
+        first_ids(&TokensOptions { path: path.clone(), val_path, ..options.clone() }).2,
+        Some((4, 300))
+    );
+    assert_eq!(first_ids(&TokensOptions { path, ..options }).2, Some((1, 105)), "a file has no val.bin");
 }
 
 #[test]

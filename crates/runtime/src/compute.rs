@@ -536,7 +536,7 @@ fn told_to_leave() -> Broke {
 }
 
 fn data(error: dtrain_data::DataError) -> Failure {
-    Failure::Data(error.to_string())
+    Failure::Data(format!("{error} ({})", error.hint()))
 }
 
 fn engine(error: EngineError) -> Failure {
