@@ -212,3 +212,29 @@ fn a_machine_without_gpus_refuses_them_before_anything_is_written_and_plans_for_
     let (plan, _) = output(folder.path(), &format!("plan {MLP} devices=auto"));
     plan.succeeded();
 }
+
+#[test]
+fn a_model_that_has_no_room_is_computed_in_less_and_then_told_what_has_room() {
+    let Some(machine) = Host::new() else { return };
+    let model = "data.kind=text data.path=text.txt data.context=32 global_batch=16 micro_batch=8 model.kind=gpt model.layers=6 \
+                 model.width=16 model.heads=2 model.dropout=0.1 steps=2 ranks=1 devices=cuda:0";
+    let roomy = machine.train(model);
+    let hurt = |bytes: usize, more: &str| {
+        machine.hurt("FAKE_CUDA_MEMORY", &bytes.to_string(), &format!("{model} max_restarts=0 {more}"))
+    };
+    let on = |run: &Finished| devices(run).into_iter().next().expect("one rank");
+    assert!(!on(&roomy).contains("twice"), "{}", on(&roomy));
+    // Of the 5.2 MiB that `dtrain plan` names, computed once; with blocks that are computed twice it names 2.5.
+    const SHORT: usize = 2_500_000;
+    let short = hurt(SHORT, "");
+    short.succeeded();
+    assert!(on(&short).contains("blocks computed twice"), "{}", on(&short));
+    assert_eq!(short.digest(), roomy.digest(), "less memory changes no bit");
+    let always = machine.train(&format!("{model} recompute=on"));
+    assert!(on(&always).contains("blocks computed twice"), "{}", on(&always));
+    assert_eq!(always.digest(), roomy.digest());
+    let never = hurt(SHORT, "recompute=off");
+    assert!(matches!(never.code, Some(1..=3)), "{:?}\n{}", never.code, never.stderr);
+    never.said("hint: there is room for micro_batch=4");
+    hurt(SHORT, "recompute=off micro_batch=4").succeeded();
+}

@@ -4,7 +4,7 @@
 
 use crate::config::{
     ClassWeights, Config, DataFacts, Gpt, Length, Loss, LrScaling, Model, ModelKind, Over, Pool, Problem,
-    Reduce, Rule, Schedule, Shape, Wire,
+    Recompute, Reduce, Rule, Schedule, Shape, Wire,
 };
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
@@ -12,7 +12,7 @@ use crate::gpus::{Chosen, OnGpus};
 use dtrain_checkpoint::{InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
 use dtrain_cuda::CudaDevice;
-use dtrain_cuda::driver::Gpu;
+use dtrain_cuda::driver::{DriverError, Gpu};
 use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
 };
@@ -60,6 +60,24 @@ pub struct Plan {
     pub classes: Option<ClassDistribution>,
     /// What the program brings, if it is not the binary.
     pub own: Option<Own>,
+}
+
+/// How the blocks of a model are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Once: what the backward pass needs is kept.
+    Once,
+    /// Once more in the backward pass: only their outputs are kept.
+    Twice,
+}
+
+impl Blocks {
+    fn of<D: Device>(self, chain: Chain<D>) -> Chain<D> {
+        match self {
+            Self::Once => chain,
+            Self::Twice => chain.recomputed(),
+        }
+    }
 }
 
 impl Plan {
@@ -172,30 +190,49 @@ impl Plan {
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
     /// that does not fit the model.
     pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
-        self.replica_in_groups(self.batches.micro_batches())
+        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0])
     }
 
-    /// The same, with the memory that a rank on these devices takes: GPUs take one micro-batch at a time.
+    /// The same, with the memory that a rank on these devices takes: GPUs take one micro-batch at a time, and may have room only
+    /// for one whose blocks are computed twice.
     ///
-    /// *Errors*: as [`Plan::replica`].
+    /// *Errors*: as [`Plan::replica`]; not enough memory.
     pub fn replica_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
-        match chosen {
-            Chosen::Cpu { .. } => self.replica(),
-            Chosen::Gpus { .. } => self.replica_in_groups(1),
+        if let Chosen::Cpu { .. } = chosen {
+            return self.replica();
+        }
+        let mut made = Err(CliError::failed("a model is built in one way at least"));
+        for blocks in self.blocks() {
+            let replica = self.replica_in_groups(1, *blocks)?;
+            made = match chosen.has_room(&self.config, replica.memory().total()) {
+                Ok(()) => return Ok(replica),
+                Err(problem) => Err(problem.into()),
+            };
+        }
+        made
+    }
+
+    /// The ways in which the blocks of the model may be computed, from the one that is tried first.
+    fn blocks(&self) -> &'static [Blocks] {
+        match self.config.recompute {
+            Recompute::Auto => &[Blocks::Once, Blocks::Twice],
+            Recompute::On => &[Blocks::Twice],
+            Recompute::Off => &[Blocks::Once],
         }
     }
 
-    fn replica_in_groups(&self, most: u32) -> Result<ModelReplica<Cpu>, CliError> {
+    fn replica_in_groups(&self, most: u32, blocks: Blocks) -> Result<ModelReplica<Cpu>, CliError> {
         let config = &self.config;
         let isa = Isa::parse(config.isa.name())
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
         let options = CpuOptions { isa, threads: config.world.threads as usize };
         let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
         let chain = || match (&config.model, self.own) {
-            (Model::Own { .. }, Some(own)) => Ok((own.model)(&self.spec)),
-            _ => self.chain(),
+            (Model::Own { .. }, Some(own)) => Ok(blocks.of((own.model)(&self.spec))),
+            _ => self.chain(blocks),
         };
-        let model = dtrain_engine::Model::in_groups(&device, chain, self.input_shape(), self.loss()?, most);
+        let input = self.input_shape(config.batch.micro);
+        let model = dtrain_engine::Model::in_groups(&device, chain, input, self.loss()?, most);
         let model = model.map_err(|error| self.misfit(&error))?;
         let replica = ModelReplica::new(device, model, self.optimizer(), config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
@@ -203,22 +240,50 @@ impl Plan {
         Ok(replica)
     }
 
-    /// A replica with its first parameters on a GPU.
+    /// A replica with its first parameters on a GPU, and how its blocks are computed.
     ///
-    /// *Errors*: as [`Plan::replica`]; a program's own model; not enough memory.
-    pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<DeviceReplica<CudaDevice>, CliError> {
+    /// *Errors*: as [`Plan::replica`]; a program's own model; not enough memory, with the micro-batch that there is room for.
+    pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<(DeviceReplica<CudaDevice>, Blocks), CliError> {
         self.check_device()?;
-        let failed = |error: String| CliError::failed(error);
-        let device = CudaDevice::new(gpu).map_err(|error| failed(error.to_string()))?;
-        let chain = self.chain().map_err(|error| self.misfit(&error))?;
-        let model = self.model(&device, chain)?;
-        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed);
-        let mut replica = replica.map_err(|error| match error {
-            EngineError::Device(what) => failed(what),
-            error => self.misfit(&error).into(),
+        let loss = self.loss()?;
+        let most = self.config.batch.micro;
+        let mut full = String::new();
+        for blocks in self.blocks() {
+            match self.try_cuda_replica(gpu, most, *blocks, &loss) {
+                Ok(mut replica) => {
+                    self.complete(&mut replica)?;
+                    return Ok((replica, *blocks));
+                }
+                Err(EngineError::NoRoom(words)) => full = words,
+                Err(EngineError::Device(words)) => return Err(CliError::failed(words)),
+                Err(error) => return Err(self.misfit(&error).into()),
+            }
+        }
+        let least = self.blocks().last().copied().unwrap_or(Blocks::Twice);
+        let mut fewer =
+            std::iter::successors(Some(most / 2), |rows| Some(rows / 2)).take_while(|rows| *rows > 0);
+        let fits = fewer.find(|rows| self.try_cuda_replica(gpu, *rows, least, &loss).is_ok());
+        let words = match (full.split_once("\nhint: "), fits) {
+            (Some((words, _)), Some(rows)) => format!("{words}\nhint: there is room for micro_batch={rows}"),
+            _ => full,
+        };
+        Err(CliError::failed(words))
+    }
+
+    fn try_cuda_replica(
+        &self,
+        gpu: &Arc<Gpu>,
+        rows: u32,
+        blocks: Blocks,
+        loss: &dtrain_engine::Loss,
+    ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
+        let device = CudaDevice::new(gpu).map_err(|error| match error {
+            DriverError::OutOfMemory { .. } => EngineError::NoRoom(error.to_string()),
+            error => EngineError::Device(error.to_string()),
         })?;
-        self.complete(&mut replica)?;
-        Ok(replica)
+        let model =
+            dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
+        DeviceReplica::new(device, model, self.optimizer(), self.config.seed)
     }
 
     /// Whether the model can be trained on another device than the CPU.
@@ -238,11 +303,6 @@ impl Plan {
         }
     }
 
-    fn model<D: Device>(&self, device: &D, chain: Chain<D>) -> Result<dtrain_engine::Model<D>, CliError> {
-        let model = dtrain_engine::Model::new(device, chain, self.input_shape(), self.loss()?);
-        Ok(model.map_err(|error| self.misfit(&error))?)
-    }
-
     /// Gives a replica the parameters that it is to start from, and holds it against the batches.
     fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
         if let Some(file) = self.config.model.init_from() {
@@ -251,8 +311,8 @@ impl Plan {
         self.check_rows(replica)
     }
 
-    fn input_shape(&self) -> stage::Shape {
-        let rows = self.config.batch.micro as usize;
+    fn input_shape(&self, rows: u32) -> stage::Shape {
+        let rows = rows as usize;
         match &self.spec.input {
             InputSpec::Values { shape } => {
                 let sample = match &self.config.model {
@@ -272,9 +332,9 @@ impl Plan {
         }
     }
 
-    /// The stages of a built-in model. *Panics* for a program's own.
-    fn chain<D: Device>(&self) -> Result<Chain<D>, EngineError> {
-        match &self.config.model {
+    /// The stages of a built-in model, with its blocks computed in this way. *Panics* for a program's own.
+    fn chain<D: Device>(&self, blocks: Blocks) -> Result<Chain<D>, EngineError> {
+        let chain = match &self.config.model {
             Model::Mlp { hidden, batch_norm, dropout, .. } => {
                 let (hidden, dropout) = (hidden.clone(), *dropout as f32);
                 mlp(&MlpOptions { hidden, dropout, batch_norm: *batch_norm }, self.outputs())
@@ -316,7 +376,8 @@ impl Plan {
                     Gpt::Gpt2 => gpt2(&options),
                 }
             }
-        }
+        };
+        Ok(blocks.of(chain?))
     }
 
     fn loss(&self) -> Result<dtrain_engine::Loss, CliError> {

@@ -6,7 +6,7 @@
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
 use crate::nccl::{Carrier, Hosts, NcclFabric};
-use crate::plan::{Own, Plan};
+use crate::plan::{Blocks, Own, Plan};
 use crate::welcome::Welcome;
 use dtrain_cuda::CudaDevice;
 use dtrain_engine::cpu::Cpu;
@@ -118,14 +118,15 @@ fn on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), Strin
 
 fn try_on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), String> {
     let gpu = open_gpu(number).map_err(|error| format!("cuda:{number}: {error}"))?;
-    let replica = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
+    let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
     let about = gpu.context().about();
     // One word, as those of a CPU.
     let name = format!("{CUDA}{}:{}", about.architecture(), about.name.replace(' ', "-"));
     let open = || CudaDevice::new(&gpu).map_err(|error| EngineError::Device(error.to_string()));
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
-    Ok((Box::new(replica), profile_of(fingerprint, format!("cuda:{number} {}", about.name))))
+    let note = if blocks == Blocks::Twice { ", blocks computed twice" } else { "" };
+    Ok((Box::new(replica), profile_of(fingerprint, format!("cuda:{number} {}{note}", about.name))))
 }
 
 /// Who a rank on this host's CPU is.

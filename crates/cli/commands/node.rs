@@ -97,7 +97,6 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     let chosen = choose_here(&config)?;
     let plan = Plan::open(&config, None)?;
     let replica = plan.replica_as_on(&chosen)?;
-    chosen.has_room(&config, replica.memory().total())?;
     let voice = Voice::new(arguments.train.output.quiet);
     chosen.prepare(&config, |words| voice.say(words))?;
     let own = uplink.own_address().map_err(|error| foreign(error.to_string()))?;

@@ -23,7 +23,6 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let chosen = choose_here(&config)?;
     let plan = Plan::open(&config, None)?;
     let replica = plan.replica_as_on(&chosen)?;
-    chosen.has_room(&config, replica.memory().total())?;
     if arguments.output.json {
         return print_json(&as_json(&plan, &replica));
     }

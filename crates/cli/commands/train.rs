@@ -16,8 +16,8 @@ use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::session::{self, Launch};
 use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
+use dtrain_engine::ModelReplica;
 use dtrain_engine::cpu::Cpu;
-use dtrain_engine::{ModelReplica, Replica};
 use dtrain_protocol::Timeouts;
 
 /// The parameters that a fork begins with.
@@ -44,7 +44,6 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     let mut replica = plan.replica_as_on(&chosen)?;
     let voice = Voice::new(arguments.output.quiet);
     chosen.cuda().map_or(Ok(()), |_| plan.check_device())?;
-    chosen.has_room(&plan.config, replica.memory().total())?;
     chosen.prepare(&plan.config, |words| voice.say(words))?;
     let lead = match hosts {
         Some(hosts) => Some(lead(hosts, &plan.config)?),

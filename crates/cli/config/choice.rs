@@ -134,6 +134,17 @@ choice!(
     }
 );
 choice!(
+    /// Whether blocks of a model make their forward pass again, in place of keeping what the backward pass needs.
+    Recompute {
+        /// Where a GPU has no room otherwise.
+        Auto = "auto",
+        /// Always.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+);
+choice!(
     /// Which loss.
     LossKind {
         /// Softmax and negative log likelihood.

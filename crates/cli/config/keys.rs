@@ -7,7 +7,7 @@
 
 use super::choice::{
     Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
-    Reduce, ScheduleKind, Wire,
+    Recompute, Reduce, ScheduleKind, Wire,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use Mark::{Bits, Free};
@@ -107,6 +107,8 @@ pub static KEYS: &[Key] = &[
     Key::new("epochs", COUNT_OR_NONE, "20", Bits, "passes over the training data; or give steps"),
     Key::new("steps", COUNT_OR_NONE, "none", Bits, "optimizer steps in all, instead of epochs"),
     Key::new("precision", Type::Choice(Precision::NAMES), "f32", Bits, "f32; bf16 and f16 are reserved"),
+    Key::new("recompute", Type::Choice(Recompute::NAMES), "auto", Free,
+        "blocks of gpt and gpt2 keep nothing for the backward pass but compute it again, for less memory and the same bits; auto: where a GPU has no room otherwise"),
     Key::new("reduce", Type::Choice(Reduce::NAMES), "exact", Bits,
         "exact: the same bits for any number of ranks; ring: bits depend on it"),
     Key::new("wire", Type::Choice(Wire::NAMES), "f32", Bits,

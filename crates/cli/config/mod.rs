@@ -23,7 +23,7 @@ pub use batch::{Batch, Machine};
 pub use check::DataFacts;
 pub use choice::{
     Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
-    Reduce, ScheduleKind, Wire,
+    Recompute, Reduce, ScheduleKind, Wire,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use error::{ConfigError, Problem};
@@ -61,6 +61,8 @@ pub struct Config {
     pub length: Length,
     /// The type of activations and gradients.
     pub precision: Precision,
+    /// Whether blocks of the model are computed twice to save memory.
+    pub recompute: Recompute,
     /// The order of the gradient sum.
     pub reduce: Reduce,
     /// What gradients and their sums are rounded to.
@@ -141,6 +143,7 @@ impl Config {
             batch: Batch { global: r.count("global_batch"), micro: r.count("micro_batch"), derived },
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
+            recompute: parts::choice(r, "recompute", Recompute::from_name),
             reduce: parts::choice(r, "reduce", Reduce::from_name),
             wire: parts::choice(r, "wire", Wire::from_name),
             backend: parts::choice(r, "backend", Backend::from_name),

@@ -91,6 +91,9 @@ pub enum EngineError {
     /// The device failed: it lost its memory, or its work ended in an error.
     #[error("the device failed: {0}")]
     Device(String),
+    /// The device has not so much memory left.
+    #[error("{0}")]
+    NoRoom(String),
     /// A tensor to start from has a name that the model does not know.
     #[error("the model has no tensor {name}; the nearest is {nearest}")]
     UnknownTensor {

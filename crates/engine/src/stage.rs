@@ -436,6 +436,12 @@ pub trait Stage<D: Device>: Send + Sync {
         false
     }
 
+    /// Whether it is a block of stages, which may be computed again to save memory: see
+    /// [`Chain::recomputed`](crate::stages::Chain::recomputed).
+    fn is_block(&self) -> bool {
+        false
+    }
+
     /// The parameter that a stage behind it may use too, if there is one: the gradient of this one is added to what is
     /// there, because the other one wrote first. See [`Chain::tied`](crate::stages::Chain::tied).
     fn shares(&self) -> Option<&str> {

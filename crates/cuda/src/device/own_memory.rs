@@ -6,7 +6,10 @@ use crate::memory::{Element, Slice, SliceMut};
 use dtrain_engine::{EngineError, OwnMemory};
 
 fn told(error: DriverError) -> EngineError {
-    EngineError::Device(error.to_string())
+    match error {
+        DriverError::OutOfMemory { .. } => EngineError::NoRoom(error.to_string()),
+        error => EngineError::Device(error.to_string()),
+    }
 }
 
 impl CudaDevice {

@@ -10,6 +10,7 @@
 //! A chain does not know the loss, nor whether it is the whole model.
 
 use super::apart::{Apart, sums_len};
+use super::recomputed::Recomputed;
 use crate::device::Device;
 use crate::stage::{
     ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
@@ -138,6 +139,17 @@ impl<D: Device> Chain<D> {
         self = self.named(name, stage);
         let child = self.children.last_mut().expect("it was just added");
         child.tied = Some(Tie { name: to.into(), params: 0..0 });
+        self
+    }
+
+    /// The same, with blocks (stages that are chains themselves) that keep nothing for the backward pass but make their forward
+    /// pass again. Blocks with running statistics stay as they are. The bits are the same.
+    #[must_use]
+    pub fn recomputed(mut self) -> Self {
+        for child in self.children.iter_mut().filter(|child| child.stage.is_block()) {
+            let inner = std::mem::replace(&mut child.stage, Box::new(Self::new()));
+            child.stage = Box::new(Recomputed::new(inner));
+        }
         self
     }
 
@@ -336,6 +348,10 @@ fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) -> Result<(),
 impl<D: Device> Stage<D> for Chain<D> {
     fn kind(&self) -> &'static str {
         "chain"
+    }
+
+    fn is_block(&self) -> bool {
+        true
     }
 
     fn stacks(&self) -> bool {

@@ -12,6 +12,7 @@ mod max_pool;
 mod norm;
 mod pointwise;
 mod pool;
+mod recomputed;
 mod residual;
 
 pub use attention::Attention;

@@ -6,6 +6,7 @@ mod gradients;
 mod groups;
 mod peers;
 mod plans;
+mod recomputed;
 mod steps;
 
 use dtrain_engine::cpu::{Cpu, CpuOptions};
