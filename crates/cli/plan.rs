@@ -3,8 +3,8 @@
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
 use crate::config::{
-    ClassWeights, Config, DataFacts, Length, Loss, LrScaling, Model, Over, Pool, Problem, Reduce, Rule,
-    Schedule, Shape, Wire,
+    ClassWeights, Config, DataFacts, Length, Loss, LrScaling, Model, Over, Pool, Precision, Problem, Reduce,
+    Rule, Schedule, Shape, Wire,
 };
 use crate::error::CliError;
 use crate::gpus::{Chosen, OnGpus};
@@ -164,6 +164,16 @@ impl Plan {
         }
     }
 
+    /// What products and attention on GPUs make of their operands.
+    #[must_use]
+    pub fn precision(&self) -> dtrain_cuda::Precision {
+        match self.config.precision {
+            Precision::F32 => dtrain_cuda::Precision::F32,
+            Precision::Bf16 => dtrain_cuda::Precision::Bf16,
+            Precision::F16 => unreachable!("it was refused when the configuration was read"),
+        }
+    }
+
     /// A replica with its first parameters on a CPU of its own, which takes several micro-batches at once.
     ///
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
@@ -206,7 +216,7 @@ impl Plan {
     pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<DeviceReplica<CudaDevice>, CliError> {
         self.check_device()?;
         let failed = |error: String| CliError::failed(error);
-        let device = CudaDevice::new(gpu).map_err(|error| failed(error.to_string()))?;
+        let device = CudaDevice::new(gpu, self.precision()).map_err(|error| failed(error.to_string()))?;
         let chain = self.chain().map_err(|error| self.misfit(&error))?;
         let model = self.model(&device, chain)?;
         let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed);

@@ -22,6 +22,6 @@ pub mod memory;
 pub mod nvrtc;
 pub mod operations;
 
-pub use device::CudaDevice;
+pub use device::{CudaDevice, Precision};
 pub use launch::{Argument, Launch, Queue};
 pub use memory::{Slice, SliceMut};

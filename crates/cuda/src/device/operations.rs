@@ -1,7 +1,7 @@
 //! The engine's operations on a GPU: each is in [`crate::operations`], here it gets its scratch.
 
-use super::CudaDevice;
 use super::workspace::Want;
+use super::{CudaDevice, Precision};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, LossRows, LossTotals};
@@ -52,6 +52,20 @@ impl CudaDevice {
         or_panic(workspace.download(self.stream(), at_counts, &mut counts));
         let [counted, correct] = counts.map(u64::from);
         LossSums { loss: sums[0], weight: sums[1], counted, correct }
+    }
+
+    /// Whether an operation is to be done in bf16, where there is a kernel for its shape.
+    fn in_bf16(&self, is_there: bool) -> bool {
+        self.precision == Precision::Bf16 && is_there
+    }
+
+    /// Runs an operation that rounds, with parts of the scratch for what is rounded.
+    fn rounding<const N: usize>(&self, lengths: [usize; N], run: impl FnOnce([SliceMut<'_, u16>; N])) {
+        let mut workspace = self.workspace();
+        let want = lengths.iter().fold(Want::default(), |want, len| want.and::<u16>(*len));
+        let mut parts = or_panic(workspace.parts(want));
+        // SAFETY: the workspace is locked until the operation is on the stream.
+        run(lengths.map(|len| unsafe { parts.take(len) }));
     }
 }
 
@@ -111,7 +125,12 @@ impl Device for CudaDevice {
     }
 
     fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
-        kernels::product(self.stream(), shape, a, b, c);
+        if !self.in_bf16(kernels::product_bf16_is_there(shape)) {
+            return kernels::product(self.stream(), shape, a, b, c);
+        }
+        self.rounding(kernels::product_rounded_scratch(shape), |scratch| {
+            kernels::product_rounded(self.stream(), shape, a, b, c, scratch);
+        });
     }
 
     fn linear(
@@ -124,7 +143,12 @@ impl Device for CudaDevice {
         activation: Activation,
         y: Mut<'_>,
     ) {
-        kernels::linear(self.stream(), shape, inputs, x, w, bias, activation, y);
+        if !self.in_bf16(true) {
+            return kernels::linear(self.stream(), shape, inputs, x, w, bias, activation, y);
+        }
+        self.rounding(kernels::linear_rounded_scratch(shape, inputs), |scratch| {
+            kernels::linear_rounded(self.stream(), shape, inputs, x, w, bias, activation, y, scratch);
+        });
     }
 
     fn column_sums(&self, shape: Rows, x: Ref<'_>, sums: Mut<'_>) {
@@ -312,7 +336,12 @@ impl Device for CudaDevice {
     }
 
     fn attention(&self, shape: &Attention, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
-        kernels::attention(self.stream(), shape, qkv, y, saved);
+        if !self.in_bf16(kernels::attention_bf16_is_there(shape)) {
+            return kernels::attention(self.stream(), shape, qkv, y, saved);
+        }
+        self.rounding(kernels::attention_rounded_scratch(shape), |halves| {
+            kernels::attention_rounded(self.stream(), shape, qkv, y, saved, halves);
+        });
     }
 
     fn attention_gradient(
@@ -325,7 +354,22 @@ impl Device for CudaDevice {
         dqkv: Mut<'_>,
         scratch: Mut<'_>,
     ) {
-        kernels::attention_gradient(self.stream(), shape, qkv, y, saved, dy, dqkv, scratch);
+        if !self.in_bf16(kernels::attention_bf16_is_there(shape)) {
+            return kernels::attention_gradient(self.stream(), shape, qkv, y, saved, dy, dqkv, scratch);
+        }
+        self.rounding(kernels::attention_rounded_gradient_scratch(shape), |halves| {
+            kernels::attention_rounded_gradient(
+                self.stream(),
+                shape,
+                qkv,
+                y,
+                saved,
+                dy,
+                dqkv,
+                scratch,
+                halves,
+            );
+        });
     }
 
     fn attention_saved(&self, shape: &Attention) -> usize {

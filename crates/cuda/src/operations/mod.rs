@@ -16,6 +16,7 @@ mod norms;
 mod pooling;
 mod product;
 mod product_bf16;
+mod rounded;
 mod sums;
 mod tree;
 mod update;
@@ -35,7 +36,12 @@ pub use norms::{
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, product};
-pub use product_bf16::{Bf16Result, linear_bf16, product_bf16};
+pub use product_bf16::{Bf16Result, linear_bf16, product_bf16, product_bf16_is_there};
+pub use rounded::{
+    attention_rounded, attention_rounded_gradient, attention_rounded_gradient_scratch,
+    attention_rounded_scratch, linear_rounded, linear_rounded_scratch, product_rounded,
+    product_rounded_scratch,
+};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, sum_of_squares, sum_of_squares_scratch,
 };
