@@ -133,7 +133,7 @@ fn a_rank_on_a_gpu_that_is_killed_costs_no_step_and_no_bit() {
 #[test]
 fn bf16_has_the_same_bits_in_every_world_and_others_than_f32() {
     let Some(machine) = Host::new() else { return };
-    for model in [MLP, GPT] {
+    for model in [MLP, CNN, GPT] {
         let in_bf16 = |how: &str| machine.train(&format!("{model} steps=3 precision=bf16 {how}"));
         let one = in_bf16("devices=cuda:0 ranks=1");
         one.said("precision bf16");
@@ -152,14 +152,14 @@ fn bf16_has_the_same_bits_in_every_world_and_others_than_f32() {
 #[test]
 fn a_rank_in_bf16_that_is_killed_costs_no_step_and_no_bit() {
     let Some(machine) = Host::new() else { return };
-    let settings = format!("{GPT} steps=6 precision=bf16 devices=cuda:0,1 ranks=2");
+    let settings = format!("{CNN} steps=12 precision=bf16 devices=cuda:0,1 ranks=2");
     let whole = machine.train(&settings);
     let mut running = Running::of(machine.command(&settings));
     running.wait_for_step(2);
     signal(Signal::KILL, running.rank_pids()[1]);
     running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
     let hurt = running.finish();
-    assert_eq!(hurt.steps(), (1..=6).collect::<Vec<_>>());
+    assert_eq!(hurt.steps(), (1..=12).collect::<Vec<_>>());
     assert_eq!(hurt.digest(), whole.digest());
 }
 

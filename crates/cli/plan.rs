@@ -164,7 +164,7 @@ impl Plan {
         }
     }
 
-    /// What products and attention on GPUs make of their operands.
+    /// What products, convolutions and attention on GPUs make of their operands.
     #[must_use]
     pub fn precision(&self) -> dtrain_cuda::Precision {
         match self.config.precision {

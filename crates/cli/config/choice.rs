@@ -43,7 +43,7 @@ choice!(
     }
 );
 choice!(
-    /// What products and attention make of their operands.
+    /// What products, convolutions and attention round their operands to.
     Precision {
         /// 32-bit floats: nothing.
         F32 = "f32",

@@ -107,7 +107,7 @@ pub static KEYS: &[Key] = &[
     Key::new("epochs", COUNT_OR_NONE, "20", Bits, "passes over the training data; or give steps"),
     Key::new("steps", COUNT_OR_NONE, "none", Bits, "optimizer steps in all, instead of epochs"),
     Key::new("precision", Type::Choice(Precision::NAMES), "f32", Bits,
-        "what matrix products and attention round their operands to; bf16: on GPUs; f16 is reserved"),
+        "what products, convolutions and attention round their operands to; bf16: on GPUs; f16 is reserved"),
     Key::new("reduce", Type::Choice(Reduce::NAMES), "exact", Bits,
         "exact: the same bits for any number of ranks; ring: bits depend on it"),
     Key::new("wire", Type::Choice(Wire::NAMES), "f32", Bits,

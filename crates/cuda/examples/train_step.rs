@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A step is one pass forward and backward and one update by the replica that training uses, with its copies of gradients to
-//! the host and back. Model, start and batch are PyTorch's (bench/peers/models.py). In bf16 products and attention round their
-//! operands; convolutions are those of f32. What dtrain cannot do yet it calls `skipped: not yet: WHY`.
+//! the host and back. Model, start and batch are PyTorch's (bench/peers/models.py). In bf16 operands are rounded on their way to
+//! the tensor cores, all that is kept is f32. What dtrain cannot do yet it calls `skipped: not yet: WHY`.
 
 #[path = "../tests/on_gpu/machine.rs"]
 mod machine;

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod nvrtc;
 pub mod operations;
 
-pub use device::{CudaDevice, Precision};
+pub use device::CudaDevice;
 pub use launch::{Argument, Launch, Queue};
 pub use memory::{Slice, SliceMut};
+pub use operations::Precision;

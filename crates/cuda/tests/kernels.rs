@@ -54,7 +54,14 @@ const ATTENTION_BF16: &[Check] = &[
 ];
 
 const PRODUCTS_BF16: &[Check] = &[product_bf16::nt, product_bf16::nn, product_bf16::tn, product_bf16::linear];
-const ROUNDED: &[Check] = &[rounded::product, rounded::linear, rounded::attention];
+const ROUNDED: &[Check] = &[
+    rounded::product,
+    rounded::linear,
+    rounded::attention,
+    rounded::conv2d,
+    rounded::conv2d_input_gradient,
+    rounded::conv2d_weight_gradient,
+];
 /// Tiles of 128 need large products, so these run once.
 const LARGE_PRODUCTS_BF16: &[Check] =
     &[product_bf16::large_nt, product_bf16::large_nn, product_bf16::large_tn];

@@ -6,7 +6,7 @@
 //!
 //! In which [`Precision`] it multiplies is said when it is made. Where tensor cores have no kernel for a shape, the operation is
 //! that of f32: for a product of columns by columns, or with strides in both directions; for attention with heads of more than
-//! 128 elements or of no multiple of 8; for convolutions. Which it is depends on the shape alone.
+//! 128 elements or of no multiple of 8. Which it is depends on the shape alone.
 //!
 //! It does not know who shares the GPU.
 
@@ -16,18 +16,9 @@ mod workspace;
 
 use crate::driver::{DriverError, Gpu, Stream};
 use crate::memory::{Element, Slice, SliceMut};
+use crate::operations::Precision;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
-
-/// What products and attention make of their operands. Parameters, activations and gradients are f32 in memory either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// They are multiplied as they are, and added up in the CPU's order.
-    F32,
-    /// They are rounded to bf16, multiplied on tensor cores and added up in f32. *Order*: K in steps of 16; within 16 terms
-    /// the hardware's, so the bits are those of one model of GPU.
-    Bf16,
-}
 
 /// A GPU as one rank uses it.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! The engine's operations on a GPU: each is in [`crate::operations`], here it gets its scratch.
 
+use super::CudaDevice;
 use super::workspace::Want;
-use super::{CudaDevice, Precision};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
-use crate::operations::{self as kernels, LossRows, LossTotals};
+use crate::operations::{self as kernels, LossRows, LossTotals, Precision};
 use dtrain_engine::device::{
     Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
     Product, Rows, Sgd,
@@ -174,11 +174,11 @@ impl Device for CudaDevice {
         y: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv(self.stream(), &flat(shape), x, w, bias, activation, y);
+        kernels::conv(self.stream(), self.precision, &flat(shape), x, w, bias, activation, y);
     }
 
     fn conv_input_gradient(&self, shape: &Conv3d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
-        kernels::conv_input_gradient(self.stream(), &flat(shape), w, dy, dx);
+        kernels::conv_input_gradient(self.stream(), self.precision, &flat(shape), w, dy, dx);
     }
 
     fn conv_weight_gradient(
@@ -190,7 +190,7 @@ impl Device for CudaDevice {
         db: Option<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::conv_weight_gradient(self.stream(), &flat(shape), x, dy, dw, db, scratch);
+        kernels::conv_weight_gradient(self.stream(), self.precision, &flat(shape), x, dy, dw, db, scratch);
     }
 
     fn max_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>, places: Mut<'_>) {

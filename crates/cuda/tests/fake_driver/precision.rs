@@ -37,6 +37,11 @@ fn count_launches() {
         // Two layers and three steps; each layer's inputs have a gradient, because convolutions are before them.
         assert_eq!(products.map(|name| fake.calls(name)), [6, 6, 6, 0]);
         assert_eq!(fake.calls("to_bf16"), 2 * 18);
+        let convolutions = ["conv2d_bf16", "conv2d_bf16_input_gradient", "conv2d_bf16_weight_gradient"];
+        // Nobody wants the gradient of the images.
+        assert_eq!(convolutions.map(|name| fake.calls(name)), [6, 3, 6]);
+        let plain = ["conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"];
+        assert_eq!(plain.map(|name| fake.calls(name)), [0; 3]);
         attend(&gpu, 16);
         let attention =
             ["attention_bf16_32", "attention_bf16_queries_32", "attention_bf16_keys_32", "attention_32"];

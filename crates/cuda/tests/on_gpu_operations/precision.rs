@@ -37,8 +37,9 @@ fn compare(run: impl Fn(&Arc<CudaDevice>, &mut Results), rounded: &[&str]) {
 
 /// Attention among them has heads of 20 elements, for which there is no kernel of bf16.
 #[test]
-fn of_all_operations_on_awkward_sizes_only_products_are_rounded() {
-    compare(|gpu, to| to.extend(operations::all(gpu)), &["linear", "product"]);
+fn of_all_operations_on_awkward_sizes_only_products_and_convolutions_are_rounded() {
+    let rounded = ["linear", "product", "conv", "conv_input_gradient", "conv_weight_gradient"];
+    compare(|gpu, to| to.extend(operations::all(gpu)), &rounded);
 }
 
 #[test]
@@ -47,8 +48,8 @@ fn a_layer_of_a_real_model_is_rounded_but_for_its_bias() {
 }
 
 #[test]
-fn a_convolution_is_not_rounded_yet() {
-    compare(real_sizes::convolution, &[]);
+fn a_convolution_of_a_real_model_is_rounded_but_for_its_bias() {
+    compare(real_sizes::convolution, &["a convolution", "its images", "its weights"]);
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Checks of products and attention that round f32 operands on their way: near f64 on what they were given, and the very bits of
-//! the same operation on what the host has rounded.
+//! Checks of operations that round f32 operands on their way: near f64 on what they were given, and what the same operation makes
+//! of operands that the host has rounded. Convolutions are held against the CPU's, whose own tests compare them with f64.
 
 use super::memory::{Wide, from_bf16};
-use super::{Buffer, Extent, StandIn, attention_bf16, nearest_bf16, numbers, product_bf16};
+use super::{Buffer, Extent, StandIn, attention_bf16, conv, cpu, nearest_bf16, numbers, product_bf16};
+use dtrain_cuda::Precision;
 use dtrain_cuda::operations::{self, Bf16Result, HalvesMut};
-use dtrain_engine::device::{Activation, Attention, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Attention, Conv2d, Device, Product, Rows, Strides, Write};
 
 /// What rounding operands to eight significant bits may cost.
 const NEAR: f64 = 1e-2;
@@ -130,5 +131,72 @@ pub fn attention(q: &StandIn, extent: Extent) {
             deltas.write(),
         );
         d.has_bits(&format!("dqkv of {shape:?}, rounded"), &wide(d16.now()));
+    }
+}
+
+/// Near what the CPU makes of these operands, and nearer what it makes of them when they are rounded.
+fn is_near_the_cpus(
+    of: &Buffer<'_, f32>,
+    what: &str,
+    x: [&[f32]; 2],
+    cpus: impl Fn([&[f32]; 2]) -> Vec<f32>,
+) {
+    let wanted: Vec<f64> = cpus(x).into_iter().map(f64::from).collect();
+    of.is_within(what, &wanted, NEAR);
+    let rounded = x.map(|x| wide(rounded(x)));
+    of.is_near(&format!("{what}, rounded"), &cpus(rounded.each_ref().map(Vec::as_slice)));
+}
+
+fn cpus_scratch(shape: &Conv2d) -> Vec<f32> {
+    vec![0.0; cpu().conv_scratch(&(*shape).into()).expect("the CPU has them")]
+}
+
+pub fn conv2d(q: &StandIn, extent: Extent) {
+    for shape in conv::shapes(extent) {
+        let [x_len, w_len, y_len] = conv::lengths(&shape);
+        let (x, w, bias) = (numbers(1, x_len), numbers(2, w_len), numbers(3, shape.outputs));
+        let [x_, w_, bias_] = [("x", &x), ("w", &w), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
+        for (with_bias, activation) in [(false, Activation::None), (true, Activation::Relu)] {
+            let y = Buffer::empty(q, "y", y_len);
+            let given = with_bias.then(|| bias_.read());
+            let (to, precision) = (y.write(), Precision::Bf16);
+            operations::conv(q, precision, &shape, x_.read(), w_.read(), given, activation, to);
+            is_near_the_cpus(&y, &format!("{shape:?}"), [&x, &w], |[x, w]| {
+                let (mut y, mut scratch) = (vec![0.0; y_len], cpus_scratch(&shape));
+                let given = with_bias.then_some(&bias[..]);
+                cpu().conv(&shape.into(), x, w, given, activation, &mut y, &mut scratch);
+                y
+            });
+        }
+    }
+}
+
+pub fn conv2d_input_gradient(q: &StandIn, extent: Extent) {
+    for shape in conv::shapes(extent) {
+        let [x_len, w_len, y_len] = conv::lengths(&shape);
+        let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
+        let (w_, dy_, dx) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dx", x_len));
+        operations::conv_input_gradient(q, Precision::Bf16, &shape, w_.read(), dy_.read(), dx.write());
+        is_near_the_cpus(&dx, &format!("dx of {shape:?}"), [&w, &dy], |[w, dy]| {
+            let (mut dx, mut scratch) = (vec![0.0; x_len], cpus_scratch(&shape));
+            cpu().conv_input_gradient(&shape.into(), w, dy, &mut dx, &mut scratch);
+            dx
+        });
+    }
+}
+
+pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
+    for shape in conv::shapes(extent) {
+        let [x_len, w_len, y_len] = conv::lengths(&shape);
+        let (x, dy) = (numbers(1, x_len), numbers(4, y_len));
+        let (x_, dy_, dw) = (Buffer::of(q, "x", &x), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dw", w_len));
+        let room = Buffer::empty(q, "scratch", operations::conv_scratch(&shape));
+        let (to, room, precision) = (dw.write(), room.write(), Precision::Bf16);
+        operations::conv_weight_gradient(q, precision, &shape, x_.read(), dy_.read(), to, None, room);
+        is_near_the_cpus(&dw, &format!("dw of {shape:?}"), [&x, &dy], |[x, dy]| {
+            let (mut dw, mut scratch) = (vec![0.0; w_len], cpus_scratch(&shape));
+            cpu().conv_weight_gradient(&shape.into(), x, dy, &mut dw, None, &mut scratch);
+            dw
+        });
     }
 }
