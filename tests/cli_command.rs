@@ -83,7 +83,11 @@ fn mistakes_in_settings_are_answered_with_the_place_and_a_hint() {
         (&["train", "optimizer.lr=fast"], &["optimizer.lr: expected a number above 0, got \"fast\""]),
         (&["train", "ranks=0"], &["ranks: expected auto, or a whole number from 1 to 4096, got \"0\""]),
         (&["train", "micro_batch=128"], &["micro_batch 128 is larger than global_batch 64"]),
-        (&["train", "precision=bf16"], &["bf16 is not supported yet"]),
+        (
+            &["train", "precision=bf16", "devices=cpu"],
+            &["precision: bf16 is for GPUs, and this host trains on its CPU", "devices=all", "precision=f32"],
+        ),
+        (&["train", "precision=f16"], &["f16 is not supported yet", "precision=bf16"]),
         (
             &["train", "devices=cuda"],
             &["devices: expected auto | cpu | cuda:0,1 | all, got \"cuda\"", "devices=all"],

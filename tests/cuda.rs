@@ -73,6 +73,10 @@ fn devices(run: &Finished) -> BTreeSet<String> {
     run.events("rank_started").map(|event| event["device"].as_str().unwrap().to_owned()).collect()
 }
 
+fn losses(run: &Finished) -> Vec<f64> {
+    run.events("step").map(|event| event["loss"].as_f64().expect("a loss")).collect()
+}
+
 #[test]
 fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
     let Some(machine) = Host::new() else { return };
@@ -104,9 +108,6 @@ fn convolutions_over_sequences_are_those_of_the_cpu_on_a_gpu_of_any_number_of_ra
     let one = machine.train(&format!("{model} devices=cuda:0 ranks=1"));
     let two = machine.train(&format!("{model} devices=cuda:0 ranks=2"));
     assert_eq!(one.digest(), two.digest());
-    let losses = |run: &Finished| -> Vec<f64> {
-        run.events("step").map(|event| event["loss"].as_f64().expect("a loss")).collect()
-    };
     let cpu = machine.train(&format!("{model} devices=cpu ranks=1"));
     for (on_gpu, on_cpu) in losses(&one).iter().zip(losses(&cpu)) {
         assert!((on_gpu - on_cpu).abs() <= 1e-4 * on_cpu, "{on_gpu} on a GPU, {on_cpu} on the CPU");
@@ -127,6 +128,55 @@ fn a_rank_on_a_gpu_that_is_killed_costs_no_step_and_no_bit() {
     let hurt = running.finish();
     assert_eq!(hurt.steps(), (1..=12).collect::<Vec<_>>());
     assert_eq!(hurt.digest(), whole.digest());
+}
+
+#[test]
+fn bf16_has_the_same_bits_in_every_world_and_others_than_f32() {
+    let Some(machine) = Host::new() else { return };
+    for model in [MLP, CNN, GPT] {
+        let in_bf16 = |how: &str| machine.train(&format!("{model} steps=3 precision=bf16 {how}"));
+        let one = in_bf16("devices=cuda:0 ranks=1");
+        one.said("precision bf16");
+        for how in ["devices=cuda:0 ranks=2", "devices=cuda:0,1 ranks=3 isolation=thread"] {
+            assert_eq!(in_bf16(how).digest(), one.digest(), "{model} {how}");
+        }
+        let plain = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
+        plain.said("precision f32");
+        assert_ne!(plain.digest(), one.digest(), "{model}");
+        for (rounded, plain) in losses(&one).iter().zip(losses(&plain)) {
+            assert!((rounded - plain).abs() <= 1e-2 * plain, "{rounded} in bf16, {plain} in f32");
+        }
+    }
+}
+
+#[test]
+fn a_rank_in_bf16_that_is_killed_costs_no_step_and_no_bit() {
+    let Some(machine) = Host::new() else { return };
+    let settings = format!("{CNN} steps=12 precision=bf16 devices=cuda:0,1 ranks=2");
+    let whole = machine.train(&settings);
+    let mut running = Running::of(machine.command(&settings));
+    running.wait_for_step(2);
+    signal(Signal::KILL, running.rank_pids()[1]);
+    running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
+    let hurt = running.finish();
+    assert_eq!(hurt.steps(), (1..=12).collect::<Vec<_>>());
+    assert_eq!(hurt.digest(), whole.digest());
+}
+
+#[test]
+fn bf16_is_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_written() {
+    let Some(machine) = Host::new() else { return };
+    let plan = dtrain(machine.path(), &format!("plan --json {MLP} precision=bf16 devices=cuda:0"));
+    let planned = finish(machine.equip(plan));
+    planned.succeeded();
+    assert_eq!(planned.lines[0]["precision"], "bf16");
+    for devices in ["cpu", "auto"] {
+        let refused = machine.train(&format!("{MLP} steps=3 precision=bf16 devices={devices}"));
+        refused.ended_with(2);
+        refused.said("precision: bf16 is for GPUs, and this host trains on its CPU");
+        refused.said("hint: devices=cuda:0 or devices=all trains on GPUs");
+    }
+    assert!(!machine.path().join("runs").exists(), "nothing is written");
 }
 
 #[test]

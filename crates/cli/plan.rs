@@ -3,8 +3,8 @@
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
 use crate::config::{
-    ClassWeights, Config, DataFacts, Gpt, Length, Loss, LrScaling, Model, ModelKind, Over, Pool, Problem,
-    Recompute, Reduce, Rule, Schedule, Shape, Wire,
+    ClassWeights, Config, DataFacts, Gpt, Length, Loss, LrScaling, Model, ModelKind, Over, Pool, Precision,
+    Problem, Recompute, Reduce, Rule, Schedule, Shape, Wire,
 };
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
@@ -185,6 +185,16 @@ impl Plan {
         }
     }
 
+    /// What products, convolutions and attention on GPUs make of their operands.
+    #[must_use]
+    pub fn precision(&self) -> dtrain_cuda::Precision {
+        match self.config.precision {
+            Precision::F32 => dtrain_cuda::Precision::F32,
+            Precision::Bf16 => dtrain_cuda::Precision::Bf16,
+            Precision::F16 => unreachable!("it was refused when the configuration was read"),
+        }
+    }
+
     /// A replica with its first parameters on a CPU of its own, which takes several micro-batches at once.
     ///
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
@@ -277,7 +287,7 @@ impl Plan {
         blocks: Blocks,
         loss: &dtrain_engine::Loss,
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
-        let device = CudaDevice::new(gpu).map_err(|error| match error {
+        let device = CudaDevice::new(gpu, self.precision()).map_err(|error| match error {
             DriverError::OutOfMemory { .. } => EngineError::NoRoom(error.to_string()),
             error => EngineError::Device(error.to_string()),
         })?;

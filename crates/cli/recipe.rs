@@ -8,7 +8,7 @@ use crate::gpus::open_gpu;
 use crate::nccl::{Carrier, Hosts, NcclFabric};
 use crate::plan::{Blocks, Own, Plan};
 use crate::welcome::Welcome;
-use dtrain_cuda::CudaDevice;
+use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_engine::{EngineError, ModelReplica, Replica, device_fingerprint};
@@ -121,8 +121,13 @@ fn try_on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), S
     let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
     let about = gpu.context().about();
     // One word, as those of a CPU.
-    let name = format!("{CUDA}{}:{}", about.architecture(), about.name.replace(' ', "-"));
-    let open = || CudaDevice::new(&gpu).map_err(|error| EngineError::Device(error.to_string()));
+    let rounds = match plan.precision() {
+        Precision::F32 => "",
+        Precision::Bf16 => ":bf16",
+    };
+    let name = format!("{CUDA}{}:{}{rounds}", about.architecture(), about.name.replace(' ', "-"));
+    let open =
+        || CudaDevice::new(&gpu, plan.precision()).map_err(|error| EngineError::Device(error.to_string()));
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
     let note = if blocks == Blocks::Twice { ", blocks computed twice" } else { "" };

@@ -82,6 +82,7 @@ fn as_json(plan: &Plan, replica: &dyn Replica) -> serde_json::Value {
         "micro_batches": batch.micro_batches(),
         "ranks": world.ranks,
         "threads": world.threads,
+        "precision": plan.config.precision.name(),
         "ranges": ranges(plan).iter().map(|range| [range.lo, range.hi]).collect::<Vec<_>>(),
         "parameters": layout.parameters,
         "memory_bytes": memory,

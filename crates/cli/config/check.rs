@@ -48,9 +48,9 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     if let Err(wrong) = Devices::parse(r.text("devices").unwrap_or_default()) {
         problems.push(r.problem("devices", wrong.message).hint(wrong.hint));
     }
-    if r.word("precision") != Precision::F32.name() {
-        let message = format!("{} is not supported yet", r.word("precision"));
-        problems.push(r.problem("precision", message).hint("write precision=f32"));
+    if r.word("precision") == Precision::F16.name() {
+        let problem = r.problem("precision", "f16 is not supported yet");
+        problems.push(problem.hint("write precision=bf16, which is for GPUs, or f32"));
     }
     for (x, y) in [("data.val_images", "data.val_labels"), ("data.val_inputs", "data.val_targets")] {
         let given = |name| matches!(r.get(name), Some(Value::Text(_)));

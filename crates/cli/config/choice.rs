@@ -43,11 +43,11 @@ choice!(
     }
 );
 choice!(
-    /// The type of activations and gradients while computing.
+    /// What products, convolutions and attention round their operands to.
     Precision {
-        /// 32-bit floats.
+        /// 32-bit floats: nothing.
         F32 = "f32",
-        /// 16-bit floats with the exponent of f32.
+        /// 16-bit floats with the exponent of f32, on GPUs.
         Bf16 = "bf16",
         /// IEEE half precision with loss scaling.
         F16 = "f16",

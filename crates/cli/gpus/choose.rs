@@ -1,7 +1,7 @@
 //! From the key `devices` and what the host has to what its ranks train on, or to why they cannot.
 
 use super::{Inventory, visible};
-use crate::config::{Config, CudaList, Devices, Problem};
+use crate::config::{Config, CudaList, Devices, Precision, Problem};
 use crate::report::bytes;
 use dtrain_locate::Refusal;
 use dtrain_telemetry::{GPU_INTERVAL, Gpu, GpuWatch, Gpus};
@@ -54,8 +54,22 @@ const WAY_OUT: &str =
 
 /// Chooses. Nothing is asked of the driver unless it matters.
 ///
-/// *Errors*: GPUs that were asked for and cannot be used; the key is named, with a hint.
+/// *Errors*: GPUs that were asked for and cannot be used, a precision that only GPUs have; the key is named, with a hint.
 pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
+    config: &Config,
+    host: Host<C, I>,
+) -> Result<Chosen, Problem> {
+    let chosen = choose_devices(config, host)?;
+    match (&chosen, config.precision) {
+        (Chosen::Cpu { .. }, Precision::Bf16) => {
+            let problem = config.problem("precision", "bf16 is for GPUs, and this host trains on its CPU");
+            Err(problem.hint("devices=cuda:0 or devices=all trains on GPUs; precision=f32 is what a CPU has"))
+        }
+        _ => Ok(chosen),
+    }
+}
+
+fn choose_devices<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
     config: &Config,
     host: Host<C, I>,
 ) -> Result<Chosen, Problem> {

@@ -243,3 +243,24 @@ fn as_long_as_gpus_are_for_those_who_ask_auto_stays_on_the_cpu_and_says_how_to_a
         assert_eq!(chosen.cuda().map(|list| list.to_string()).as_deref(), Some("cuda:0,1"), "{asked}");
     }
 }
+
+#[test]
+fn bf16_is_refused_wherever_a_host_comes_to_its_cpu() {
+    let asked = |devices: &str, inventory: Inventory| {
+        let count = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
+        let host = Host { trains: OnGpus::WhoAsks, count: || count, inventory: || inventory };
+        choose(&config(&[&format!("devices={devices}"), "precision=bf16"]), host)
+    };
+    for (devices, inventory) in
+        [("cpu", healthy(1)), ("auto", healthy(1)), ("auto", bare(0)), ("all", bare(0))]
+    {
+        let problem = asked(devices, inventory).unwrap_err();
+        assert_eq!(problem.key.as_deref(), Some("precision"), "{devices}: {problem}");
+        assert!(problem.hint.is_some_and(|hint| hint.contains("devices=all") && hint.contains("f32")));
+    }
+    for devices in ["cuda:0", "all"] {
+        assert!(asked(devices, healthy(1)).unwrap().cuda().is_some(), "{devices}");
+    }
+    // What keeps a GPU from being used is said first.
+    assert_eq!(asked("cuda:0", bare(0)).unwrap_err().key.as_deref(), Some("devices"));
+}

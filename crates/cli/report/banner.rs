@@ -130,7 +130,9 @@ fn devices(plan: &Plan, chosen: &Chosen) -> String {
     };
     let ranks = plural(world.ranks, "rank");
     match chosen {
-        Chosen::Gpus { list, .. } => format!("{ranks} on {list}, {place}"),
+        Chosen::Gpus { list, .. } => {
+            format!("{ranks} on {list}, {place}, precision {}", plan.config.precision.name())
+        }
         Chosen::Cpu { why } => {
             let (threads, isa) = (plural(world.threads, "compute thread"), plan.isa_in_use());
             let why = why.as_ref().map_or(String::new(), |why| format!("\n{:11}{why}", ""));

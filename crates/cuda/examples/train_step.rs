@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A step is one pass forward and backward and one update by the replica that training uses, with its copies of gradients to
-//! the host and back. Model, start and batch are PyTorch's (bench/peers/models.py). What dtrain cannot do yet it calls
-//! `skipped: not yet: WHY`.
+//! the host and back. Model, start and batch are PyTorch's (bench/peers/models.py). In bf16 operands are rounded on their way to
+//! the tensor cores, all that is kept is f32. What dtrain cannot do yet it calls `skipped: not yet: WHY`.
 
 #[path = "../tests/on_gpu/machine.rs"]
 mod machine;
 
-use dtrain_cuda::CudaDevice;
+use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::models::peer::{PeerData, Work, initialise};
 use dtrain_engine::{DeviceReplica, Replica};
 use dtrain_types::{MicroBatch, Seed, Step};
@@ -53,16 +53,17 @@ fn asked(arguments: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// The workload, or what is missing for it.
-fn planned(asked: &Asked) -> Result<Work, String> {
+/// The workload and its precision, or what is missing for it.
+fn planned(asked: &Asked) -> Result<(Work, Precision), String> {
     let work = Work::ALL.into_iter().find(|work| work.name() == asked.work);
     let work = work.ok_or("there is no GPT whose head is tied to its tokens")?;
     if work == Work::Cnn3d {
         return Err("there is no convolution of three dimensions on a GPU".to_owned());
     }
     match asked.precision.as_str() {
-        "f32" => Ok(work),
-        precision => Err(format!("stages compute in f32, not in {precision}")),
+        "f32" => Ok((work, Precision::F32)),
+        "bf16" => Ok((work, Precision::Bf16)),
+        precision => Err(format!("there are no products in {precision}")),
     }
 }
 
@@ -111,15 +112,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let work = match planned(&asked) {
-        Ok(work) => work,
+    let (work, precision) = match planned(&asked) {
+        Ok(planned) => planned,
         Err(what) => {
             println!("skipped: not yet: {what}");
             return ExitCode::SUCCESS;
         }
     };
     let Some(machine) = machine::Machine::open() else { return ExitCode::SUCCESS };
-    let (mut replica, data) = start(work, machine::device_on(&machine.gpu(0)));
+    let (mut replica, data) = start(work, machine::device_on(&machine.gpu(0), precision));
     let rate = rate(&mut replica, &data, asked.time);
     println!("rate {} {} dtrain {rate:.1} samples/s", asked.work, asked.precision);
     ExitCode::SUCCESS

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) product(
     __shared__ TileRoom room;
     u32 across = parts_of(n, TILE);
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
-    float total[4][4];
+    TileSums total;
     tile_product(room, Operand(a, m, a_row, a_column), Operand(b, n, b_column, b_row), row, column, 0, k, total);
     each_result(total, row, m, column, n, [=](u32 row, u32 column, float sum) {
         float* to = c + row * c_row + column;

@@ -194,6 +194,11 @@ kernels! {
         CONV2D_INPUT_GRADIENT "conv2d_input_gradient" 256 "ffFC"
         CONV2D_WEIGHT_GRADIENT "conv2d_weight_gradient" 256 "ffFCu"
     }
+    CONV_BF16_CU "conv_bf16.cu" ["tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
+        CONV2D_BF16 "conv2d_bf16" 128 "fffFCu"
+        CONV2D_BF16_INPUT_GRADIENT "conv2d_bf16_input_gradient" 128 "ffFC"
+        CONV2D_BF16_WEIGHT_GRADIENT "conv2d_bf16_weight_gradient" 128 "ffFCu"
+    }
     ATTENTION_CU "attention.cu" ["math.cuh", "sums.cuh"] {
         ATTENTION_32 "attention_32" 128 "fFFuuur"
         ATTENTION_QUERIES_32 "attention_queries_32" 128 "ffffFFuuur"

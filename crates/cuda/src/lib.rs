@@ -25,3 +25,4 @@ pub mod operations;
 pub use device::CudaDevice;
 pub use launch::{Argument, Launch, Queue};
 pub use memory::{Slice, SliceMut};
+pub use operations::Precision;

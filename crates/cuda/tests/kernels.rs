@@ -56,6 +56,14 @@ const ATTENTION_BF16: &[Check] = &[
 ];
 
 const PRODUCTS_BF16: &[Check] = &[product_bf16::nt, product_bf16::nn, product_bf16::tn, product_bf16::linear];
+const ROUNDED: &[Check] = &[
+    rounded::product,
+    rounded::linear,
+    rounded::attention,
+    rounded::conv2d,
+    rounded::conv2d_input_gradient,
+    rounded::conv2d_weight_gradient,
+];
 /// Tiles of 128 need large products, so these run once.
 const LARGE_PRODUCTS_BF16: &[Check] =
     &[product_bf16::large_nt, product_bf16::large_nn, product_bf16::large_tn];
@@ -111,6 +119,7 @@ fn no_kernel_reads_beyond_its_memory() {
         ATTENTION,
         ATTENTION_BF16,
         PRODUCTS_BF16,
+        ROUNDED,
         LARGE_PRODUCTS_BF16,
     ];
     for check in all.concat() {
@@ -194,6 +203,11 @@ fn attention_on_tensor_cores_is_right_but_for_the_rounding_of_bf16() {
 #[test]
 fn products_on_tensor_cores_are_right_but_for_the_rounding_of_bf16() {
     hold(PRODUCTS_BF16);
+}
+
+#[test]
+fn operations_that_round_their_operands_are_within_a_hundredth_of_f64() {
+    hold(ROUNDED);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::world::{EVENTS, MODULES, STREAMS, complaints, devices};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::Ordering;
 
-/// How often a function was called.
+/// How often a function was called, or a kernel run: `kernel` are all of them, a name one.
 ///
 /// # Safety
 /// `function` is a text that ends with NUL.

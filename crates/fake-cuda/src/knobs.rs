@@ -7,7 +7,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// One failure that was asked for.
 struct Failure {
-    /// Of which function, or `kernel`.
+    /// Of which function, or `kernel`, or which kernel.
     of: String,
     /// At which call, from 1.
     at: u64,

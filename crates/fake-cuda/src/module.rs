@@ -119,11 +119,12 @@ impl Launch {
 
     /// Runs it, block by block.
     pub fn run(self, device: &Device) -> Code {
-        let asked = count("kernel");
-        if asked != SUCCESS {
-            return asked;
-        }
         let Function { module, run, letters, name } = &*self.function;
+        for asked in [count("kernel"), count(name)] {
+            if asked != SUCCESS {
+                return asked;
+            }
+        }
         for (letter, value) in letters.chars().zip(&self.values) {
             let address = value[0] as usize;
             let is_pointer = !"ulrCP".contains(letter);

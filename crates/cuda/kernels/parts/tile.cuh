@@ -18,6 +18,9 @@ struct alignas(16) TileRoom {
     float b[DEPTH][TILE_PITCH];
 };
 
+// What a thread has of a tile.
+typedef float TileSums[4][4];
+
 // Which of the tile's lines and K a thread fetches in turn `i` of four: neighbours in memory go to neighbours in a warp.
 struct Fetch {
     u32 line, k;
@@ -40,7 +43,7 @@ __device__ inline void tile_step(const TileRoom& room, u32 k, float (&block)[4][
 // The sums over `from <= k < to` of the tile at (`row`, `column`): thread t has rows t / 16 * 4 and columns t % 16 * 4.
 template <class A, class B>
 __device__ inline void tile_product(
-    TileRoom& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, float (&total)[4][4]) {
+    TileRoom& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, TileSums& total) {
     typename A::Line rows[4];
     typename B::Line columns[4];
     float block[4][4];
@@ -81,7 +84,7 @@ __device__ inline void tile_product(
 
 // What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`.
 template <class Put>
-__device__ inline void each_result(const float (&total)[4][4], u32 row, u32 rows, u32 column, u32 columns, Put put) {
+__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Put put) {
     row += threadIdx.x / 16 * 4;
     column += threadIdx.x % 16 * 4;
     for (u32 i = 0; i < 4 && row + i < rows; i++) {

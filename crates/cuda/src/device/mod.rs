@@ -4,6 +4,10 @@
 //! a small pinned buffer, behind the stream. After a failure nothing is launched any more; the next wait or read panics with
 //! the driver's words (a `String`), and [`CudaDevice::check`] tells them without a panic.
 //!
+//! In which [`Precision`] it multiplies is said when it is made. Where tensor cores have no kernel for a shape, the operation is
+//! that of f32: for a product of columns by columns, or with strides in both directions; for attention with heads of more than
+//! 128 elements or of no multiple of 8. Which it is depends on the shape alone.
+//!
 //! It does not know who shares the GPU.
 
 mod operations;
@@ -12,6 +16,7 @@ mod workspace;
 
 use crate::driver::{DriverError, Gpu, Stream};
 use crate::memory::{Element, Slice, SliceMut};
+use crate::operations::Precision;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
@@ -21,13 +26,14 @@ pub struct CudaDevice {
     /// First, so that it is freed while its stream is there.
     workspace: Mutex<Workspace>,
     stream: Arc<Stream>,
+    precision: Precision,
 }
 
 impl CudaDevice {
     /// A stream on a GPU, with a workspace that grows with the first pass. *Errors*: of the driver.
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
+    pub fn new(gpu: &Arc<Gpu>, precision: Precision) -> Result<Self, DriverError> {
         let stream = Arc::new(Stream::new(gpu)?);
-        Ok(Self { workspace: Mutex::new(Workspace::new(gpu.context())?), stream })
+        Ok(Self { workspace: Mutex::new(Workspace::new(gpu.context())?), stream, precision })
     }
 
     /// The stream that every operation is put on; a backend may put its collectives there too.

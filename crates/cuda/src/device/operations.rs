@@ -4,7 +4,7 @@ use super::CudaDevice;
 use super::workspace::Want;
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
-use crate::operations::{self as kernels, LossRows, LossTotals};
+use crate::operations::{self as kernels, LossRows, LossTotals, Precision};
 use dtrain_engine::device::{
     Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
     Product, Rows, Sgd, Write,
@@ -52,6 +52,20 @@ impl CudaDevice {
         or_panic(workspace.download(self.stream(), at_counts, &mut counts));
         let [counted, correct] = counts.map(u64::from);
         LossSums { loss: sums[0], weight: sums[1], counted, correct }
+    }
+
+    /// Whether an operation is to be done in bf16, where there is a kernel for its shape.
+    fn in_bf16(&self, is_there: bool) -> bool {
+        self.precision == Precision::Bf16 && is_there
+    }
+
+    /// Runs an operation that rounds, with parts of the scratch for what is rounded.
+    fn rounding<const N: usize>(&self, lengths: [usize; N], run: impl FnOnce([SliceMut<'_, u16>; N])) {
+        let mut workspace = self.workspace();
+        let want = lengths.iter().fold(Want::default(), |want, len| want.and::<u16>(*len));
+        let mut parts = or_panic(workspace.parts(want));
+        // SAFETY: the workspace is locked until the operation is on the stream.
+        run(lengths.map(|len| unsafe { parts.take(len) }));
     }
 }
 
@@ -111,7 +125,12 @@ impl Device for CudaDevice {
     }
 
     fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
-        kernels::product(self.stream(), shape, a, b, c);
+        if !self.in_bf16(kernels::product_bf16_is_there(shape)) {
+            return kernels::product(self.stream(), shape, a, b, c);
+        }
+        self.rounding(kernels::product_rounded_scratch(shape), |scratch| {
+            kernels::product_rounded(self.stream(), shape, a, b, c, scratch);
+        });
     }
 
     fn linear(
@@ -124,7 +143,12 @@ impl Device for CudaDevice {
         activation: Activation,
         y: Mut<'_>,
     ) {
-        kernels::linear(self.stream(), shape, inputs, x, w, bias, activation, y);
+        if !self.in_bf16(true) {
+            return kernels::linear(self.stream(), shape, inputs, x, w, bias, activation, y);
+        }
+        self.rounding(kernels::linear_rounded_scratch(shape, inputs), |scratch| {
+            kernels::linear_rounded(self.stream(), shape, inputs, x, w, bias, activation, y, scratch);
+        });
     }
 
     fn column_sums(&self, shape: Rows, x: Ref<'_>, sums: Mut<'_>) {
@@ -150,11 +174,11 @@ impl Device for CudaDevice {
         y: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv(self.stream(), &flat(shape), x, w, bias, activation, y);
+        kernels::conv(self.stream(), self.precision, &flat(shape), x, w, bias, activation, y);
     }
 
     fn conv_input_gradient(&self, shape: &Conv3d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
-        kernels::conv_input_gradient(self.stream(), &flat(shape), w, dy, dx);
+        kernels::conv_input_gradient(self.stream(), self.precision, &flat(shape), w, dy, dx);
     }
 
     fn conv_weight_gradient(
@@ -166,7 +190,7 @@ impl Device for CudaDevice {
         db: Option<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::conv_weight_gradient(self.stream(), &flat(shape), x, dy, dw, db, scratch);
+        kernels::conv_weight_gradient(self.stream(), self.precision, &flat(shape), x, dy, dw, db, scratch);
     }
 
     fn max_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>, places: Mut<'_>) {
@@ -321,7 +345,12 @@ impl Device for CudaDevice {
     }
 
     fn attention(&self, shape: &Attention, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
-        kernels::attention(self.stream(), shape, qkv, y, saved);
+        if !self.in_bf16(kernels::attention_bf16_is_there(shape)) {
+            return kernels::attention(self.stream(), shape, qkv, y, saved);
+        }
+        self.rounding(kernels::attention_rounded_scratch(shape), |halves| {
+            kernels::attention_rounded(self.stream(), shape, qkv, y, saved, halves);
+        });
     }
 
     fn attention_gradient(
@@ -334,7 +363,22 @@ impl Device for CudaDevice {
         dqkv: Mut<'_>,
         scratch: Mut<'_>,
     ) {
-        kernels::attention_gradient(self.stream(), shape, qkv, y, saved, dy, dqkv, scratch);
+        if !self.in_bf16(kernels::attention_bf16_is_there(shape)) {
+            return kernels::attention_gradient(self.stream(), shape, qkv, y, saved, dy, dqkv, scratch);
+        }
+        self.rounding(kernels::attention_rounded_gradient_scratch(shape), |halves| {
+            kernels::attention_rounded_gradient(
+                self.stream(),
+                shape,
+                qkv,
+                y,
+                saved,
+                dy,
+                dqkv,
+                scratch,
+                halves,
+            );
+        });
     }
 
     fn attention_saved(&self, shape: &Attention) -> usize {

@@ -1,17 +1,31 @@
-//! Convolutions.
+//! Convolutions. Their kernels round what they fetch, so operands and results are f32 in either precision.
 //!
 //! This file does not know batch norm or pooling.
 
 use super::elementwise::code;
 use super::product::TILE;
 use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
-use super::{Floats, FloatsMut, room, same, size};
-use crate::kernels;
+use super::{Floats, FloatsMut, Precision, room, same, size};
+use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, Launch, Queue};
 use dtrain_engine::device::{Activation, Conv2d};
 
 /// Cells that one range of a weight gradient has at least, and the most ranges.
 const SPLIT: (usize, usize) = (2048, 64);
+
+/// Forward, the gradient of the input, that of the weights.
+fn kernels_of(precision: Precision) -> [&'static Kernel; 3] {
+    match precision {
+        Precision::F32 => {
+            [&kernels::CONV2D, &kernels::CONV2D_INPUT_GRADIENT, &kernels::CONV2D_WEIGHT_GRADIENT]
+        }
+        Precision::Bf16 => [
+            &kernels::CONV2D_BF16,
+            &kernels::CONV2D_BF16_INPUT_GRADIENT,
+            &kernels::CONV2D_BF16_WEIGHT_GRADIENT,
+        ],
+    }
+}
 
 /// A convolution as its kernels see it.
 struct Plan {
@@ -77,8 +91,10 @@ pub fn conv_scratch(shape: &Conv2d) -> usize {
 }
 
 /// Convolution with bias and activation.
+#[allow(clippy::too_many_arguments)]
 pub fn conv(
     queue: &impl Queue,
+    precision: Precision,
     shape: &Conv2d,
     x: Floats<'_>,
     w: Floats<'_>,
@@ -95,13 +111,15 @@ pub fn conv(
     if y_len > 0 {
         let arguments =
             [x.into(), w.into(), bias.into(), (&mut y).into(), plan.argument, code(activation).into()];
-        queue.launch(&Launch::new(&kernels::CONV2D, tiles(shape.outputs, plan.cells), arguments));
+        let [kernel, ..] = kernels_of(precision);
+        queue.launch(&Launch::new(kernel, tiles(shape.outputs, plan.cells), arguments));
     }
 }
 
 /// `dx` of a convolution.
 pub fn conv_input_gradient(
     queue: &impl Queue,
+    precision: Precision,
     shape: &Conv2d,
     w: Floats<'_>,
     dy: Floats<'_>,
@@ -115,7 +133,8 @@ pub fn conv_input_gradient(
     if x_len > 0 {
         let blocks = tiles(shape.channels, x_len / shape.channels);
         let arguments = [w.into(), dy.into(), (&mut dx).into(), plan.argument];
-        queue.launch(&Launch::new(&kernels::CONV2D_INPUT_GRADIENT, blocks, arguments));
+        let [_, kernel, _] = kernels_of(precision);
+        queue.launch(&Launch::new(kernel, blocks, arguments));
     }
 }
 
@@ -123,6 +142,7 @@ pub fn conv_input_gradient(
 #[allow(clippy::too_many_arguments)]
 pub fn conv_weight_gradient(
     queue: &impl Queue,
+    precision: Precision,
     shape: &Conv2d,
     x: Floats<'_>,
     dy: Floats<'_>,
@@ -140,7 +160,8 @@ pub fn conv_weight_gradient(
         let blocks = tiles(shape.outputs, plan.terms) * plan.splits;
         let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };
         let arguments = [x.into(), dy.into(), to, plan.argument, size(plan.splits).into()];
-        queue.launch(&Launch::new(&kernels::CONV2D_WEIGHT_GRADIENT, blocks, arguments));
+        let [.., kernel] = kernels_of(precision);
+        queue.launch(&Launch::new(kernel, blocks, arguments));
         if plan.splits > 1 {
             let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
             sum_parts(queue, &parts, scratch.read(), dw);

@@ -16,6 +16,7 @@ mod norms;
 mod pooling;
 mod product;
 mod product_bf16;
+mod rounded;
 mod sums;
 mod tree;
 mod update;
@@ -35,12 +36,28 @@ pub use norms::{
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, product};
-pub use product_bf16::{Bf16Result, linear_bf16, product_bf16};
+pub use product_bf16::{Bf16Result, linear_bf16, product_bf16, product_bf16_is_there};
+pub use rounded::{
+    attention_rounded, attention_rounded_gradient, attention_rounded_gradient_scratch,
+    attention_rounded_scratch, linear_rounded, linear_rounded_scratch, product_rounded,
+    product_rounded_scratch,
+};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, sum_of_squares, sum_of_squares_scratch,
 };
 pub use tree::{TreeSum, program, sum_tree, table};
 pub use update::{adamw, blend, sgd};
+
+/// What products, convolutions and attention make of their operands. Parameters, activations and gradients are f32 in memory
+/// either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// They are multiplied as they are, and added up in the CPU's order.
+    F32,
+    /// They are rounded to bf16, multiplied on tensor cores and added up in f32. *Order*: K in steps of 16; within 16 terms
+    /// the hardware's, so the bits are those of one model of GPU.
+    Bf16,
+}
 
 /// Threads of a block of most kernels.
 const THREADS: usize = 256;

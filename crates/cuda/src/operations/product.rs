@@ -18,11 +18,15 @@ struct Finish<'a> {
     activation: Activation,
 }
 
+/// Elements from the first of a matrix to its last.
+pub(super) fn reach(rows: usize, columns: usize, strides: Strides) -> usize {
+    if rows * columns == 0 { 0 } else { (rows - 1) * strides.row + (columns - 1) * strides.col + 1 }
+}
+
 /// Asserts that a matrix lies within its memory.
 #[track_caller]
 pub(super) fn inside(what: &str, len: usize, rows: usize, columns: usize, strides: Strides) {
-    let most =
-        if rows * columns == 0 { 0 } else { (rows - 1) * strides.row + (columns - 1) * strides.col + 1 };
+    let most = reach(rows, columns, strides);
     assert!(most <= len, "{what} has {len} elements, its shape reaches to {most}");
 }
 

@@ -53,17 +53,31 @@ fn pitch(strides: Strides) -> Option<(usize, bool)> {
     }
 }
 
+/// Which of a tile's kernels a shape has, and from line to line of A and of B; nothing on layouts that no gradient of a linear
+/// layer has.
+fn layouts(shape: &Product) -> Option<(usize, usize, usize)> {
+    match (pitch(shape.a)?, pitch(shape.b)?) {
+        ((a, true), (b, false)) => Some((0, a, b)),
+        ((a, true), (b, true)) => Some((1, a, b)),
+        ((a, false), (b, true)) => Some((2, a, b)),
+        ((_, false), (_, false)) => None,
+    }
+}
+
+/// Whether there are kernels for a shape: rows or columns of A and rows or columns of B are contiguous, but not columns of A by
+/// columns of B.
+#[must_use]
+pub fn product_bf16_is_there(shape: &Product) -> bool {
+    layouts(shape).is_some()
+}
+
 /// The kernel of a shape, its tile, and from line to line of A and of B.
 ///
-/// *Panics* on layouts that no gradient of a linear layer has.
+/// *Panics* where [`product_bf16_is_there`] says no.
 fn planned(shape: &Product) -> (&'static Kernel, usize, usize, usize) {
-    let known = pitch(shape.a).zip(pitch(shape.b));
-    let (which, a_pitch, b_pitch) = match known {
-        Some(((a, true), (b, false))) => (0, a, b),
-        Some(((a, true), (b, true))) => (1, a, b),
-        Some(((a, false), (b, true))) => (2, a, b),
-        _ => panic!("no product of bf16 has these layouts: {shape:?}"),
-    };
+    let found = layouts(shape);
+    let (which, a_pitch, b_pitch) =
+        found.unwrap_or_else(|| panic!("no product of bf16 has these layouts: {shape:?}"));
     let tiles = shape.m.div_ceil(128) * shape.n.div_ceil(128);
     let (tile, kernels) = TILES[usize::from(tiles >= ENOUGH)];
     (kernels[which], tile, a_pitch, b_pitch)
@@ -118,7 +132,7 @@ fn finished(
 
 /// `C = A B` or, in f32, `C += A B`. *Order*: K in steps of 16 from the first, then C.
 ///
-/// *Panics* unless rows or columns of A and rows or columns of B are contiguous; columns of A by columns of B are not there.
+/// *Panics* where [`product_bf16_is_there`] says no.
 pub fn product_bf16(queue: &impl Queue, shape: &Product, a: Halves<'_>, b: Halves<'_>, c: Bf16Result<'_>) {
     finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None });
 }

@@ -2,9 +2,9 @@
 
 use crate::stand_in::build::compiler;
 use crate::support::{Fake, cache, child, device, driver, is_child, library_path, nvrtc};
-use dtrain_cuda::CudaDevice;
 use dtrain_cuda::driver::{Buffer, Context, Driver, DriverError, Event, Gpu, Pinned, Stream};
 use dtrain_cuda::operations;
+use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::device::Device;
 use std::path::Path;
 
@@ -183,7 +183,7 @@ fn leave_nothing_behind() {
     if is_child() && compiler().is_some() {
         let fake = Fake::new();
         let (gpu, _) = Gpu::open(&driver(), 0, &nvrtc(), &cache()).expect("a device");
-        let device = CudaDevice::new(&gpu).expect("a stream");
+        let device = CudaDevice::new(&gpu, Precision::F32).expect("a stream");
         let mut x = Buffer::<f32>::new(gpu.context(), 1000).expect("memory");
         device.fill(x.write(), 1.0);
         assert_eq!(device.sum_of_squares(x.read(), 1.0), 1000.0);

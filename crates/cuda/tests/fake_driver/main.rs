@@ -12,6 +12,7 @@ mod errors;
 mod model;
 mod nccl;
 mod operations;
+mod precision;
 mod rig;
 mod same_device;
 mod streams;

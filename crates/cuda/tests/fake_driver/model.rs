@@ -2,8 +2,9 @@
 
 use crate::rig::assert_near;
 use crate::stand_in::cpu;
-use crate::support::{Fake, device};
+use crate::support::{Fake, device, device_in};
 use crate::training::train;
+use dtrain_cuda::Precision;
 
 #[test]
 fn a_model_learns_on_a_gpu_what_it_learns_on_the_cpu() {
@@ -20,11 +21,13 @@ fn a_model_learns_on_a_gpu_what_it_learns_on_the_cpu() {
 #[test]
 fn lazy_streams_change_nothing() {
     let fake = Fake::new();
-    let Some(wanted) = device().map(|gpu| train(&gpu, |_| ())) else { return };
-    let lazy = fake.lazy();
-    let gpu = device().expect("as above");
-    drop(lazy);
-    assert_eq!(train(&gpu, |_| ()), wanted);
+    for precision in [Precision::F32, Precision::Bf16] {
+        let Some(wanted) = device_in(precision).map(|gpu| train(&gpu, |_| ())) else { return };
+        let lazy = fake.lazy();
+        let gpu = device_in(precision).expect("as above");
+        drop(lazy);
+        assert_eq!(train(&gpu, |_| ()), wanted, "{precision:?}");
+    }
     assert_eq!(fake.wrong(), "");
 }
 

@@ -6,7 +6,7 @@ use crate::support::{Fake, gpu};
 use dtrain_collective::{Arena, Backend, Chunks, CollectiveError, Geometry, HostArena, Mode, Op, Sequence};
 use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend, SameDeviceError};
 use dtrain_cuda::driver::{Gpu, Stream};
-use dtrain_cuda::{CudaDevice, Slice, SliceMut};
+use dtrain_cuda::{CudaDevice, Precision, Slice, SliceMut};
 use dtrain_engine::device::Device;
 use dtrain_types::{Generation, Merger, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::sync::Arc;
@@ -329,8 +329,8 @@ fn steps_computed_by_kernels_have_the_bits_of_the_plain_tree() {
             let arena = arena(&gpu, ranges.len(), Geometry::plan(len, &ranges, &counts, Mode::Exact));
             let fake = Fake::new();
             let lazy = fake.lazy();
-            let devices: Vec<CudaDevice> =
-                ranges.iter().map(|_| CudaDevice::new(&gpu).expect("a stream")).collect();
+            let device = |_| CudaDevice::new(&gpu, Precision::F32).expect("a stream");
+            let devices: Vec<CudaDevice> = ranges.iter().map(device).collect();
             drop(lazy);
             let backend = |(rank, device): (usize, &CudaDevice)| {
                 let membership = membership(1, rank, &ranges);

@@ -55,3 +55,9 @@ fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
     hold(&[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids]);
     hold(&[attention::forward_32, attention::gradient_32, attention::forward_64, attention::gradient_64]);
 }
+
+#[test]
+fn operations_that_round_their_operands_do_the_same_through_the_driver() {
+    use rounded::*;
+    hold(&[product, linear, attention, conv2d, conv2d_input_gradient, conv2d_weight_gradient]);
+}

@@ -1,9 +1,9 @@
 //! The fake driver, a device on it, and this binary again as a child.
 
 use crate::stand_in::build::compiler;
-use dtrain_cuda::CudaDevice;
 use dtrain_cuda::driver::{Driver, Gpu, KernelCache};
 use dtrain_cuda::nvrtc::Nvrtc;
+use dtrain_cuda::{CudaDevice, Precision};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,11 @@ pub fn gpu() -> Option<Arc<Gpu>> {
 }
 
 pub fn device() -> Option<Arc<CudaDevice>> {
-    gpu().map(|gpu| Arc::new(CudaDevice::new(&gpu).expect("a stream and its workspace")))
+    device_in(Precision::F32)
+}
+
+pub fn device_in(precision: Precision) -> Option<Arc<CudaDevice>> {
+    gpu().map(|gpu| Arc::new(CudaDevice::new(&gpu, precision).expect("a stream and its workspace")))
 }
 
 /// The fake's own functions.

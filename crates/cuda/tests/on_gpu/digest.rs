@@ -6,9 +6,9 @@
 #![allow(dead_code)]
 
 use dtrain_collective::{Aborter, Arena, Backend, Geometry, Membership, Mode, Op, Sequence, rank_roots};
-use dtrain_cuda::CudaDevice;
 use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend};
 use dtrain_cuda::driver::Gpu;
+use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::models::peer::{integers, uniform};
 use dtrain_engine::models::{CnnOptions, cnn};
 use dtrain_engine::stage::Shape;
@@ -28,7 +28,7 @@ const SIDE: usize = 8;
 
 /// A rank's model, as every rank starts it.
 pub fn replica(gpu: &Arc<Gpu>) -> DeviceReplica<CudaDevice> {
-    let device = CudaDevice::new(gpu).expect("a stream and its workspace");
+    let device = CudaDevice::new(gpu, Precision::F32).expect("a stream and its workspace");
     let options = CnnOptions { channels: vec![4, 6], hidden: vec![16], ..CnnOptions::default() };
     let chain = cnn(&options, 10).expect("the options make sense");
     let model = Model::new(&device, chain, Shape::values(ROWS, &[1, SIDE, SIDE]), Loss::cross_entropy());

@@ -6,9 +6,9 @@
 // Each program uses its part.
 #![allow(dead_code)]
 
-use dtrain_cuda::CudaDevice;
 use dtrain_cuda::driver::{Driver, DriverError, Gpu, KernelCache};
 use dtrain_cuda::nvrtc::Nvrtc;
+use dtrain_cuda::{CudaDevice, Precision};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ impl Machine {
 }
 
 /// A stream on a GPU.
-pub fn device_on(gpu: &Arc<Gpu>) -> CudaDevice {
-    CudaDevice::new(gpu).expect("a stream and its workspace")
+pub fn device_on(gpu: &Arc<Gpu>, precision: Precision) -> CudaDevice {
+    CudaDevice::new(gpu, precision).expect("a stream and its workspace")
 }
 
 fn first_line(text: &str) -> String {

@@ -5,8 +5,8 @@
 use crate::machine::{Machine, device_on, fake_library, is_fake};
 use crate::stand_in::Extent;
 use crate::stand_in::build::compiler;
-use dtrain_cuda::CudaDevice;
 use dtrain_cuda::driver::Gpu;
+use dtrain_cuda::{CudaDevice, Precision};
 use libloading::Library;
 use std::ffi::{CStr, c_char};
 use std::process::Command;
@@ -19,7 +19,11 @@ pub fn gpu() -> Option<Arc<Gpu>> {
 }
 
 pub fn device() -> Option<Arc<CudaDevice>> {
-    gpu().map(|gpu| Arc::new(device_on(&gpu)))
+    device_in(Precision::F32)
+}
+
+pub fn device_in(precision: Precision) -> Option<Arc<CudaDevice>> {
+    gpu().map(|gpu| Arc::new(device_on(&gpu, precision)))
 }
 
 /// How much of a check there is time for: a fake GPU is slow.

@@ -67,6 +67,12 @@ fn products_and_convolutions_hold() {
 }
 
 #[test]
+fn operations_that_round_their_operands_hold() {
+    use rounded::*;
+    hold(&[product, linear, attention, conv2d, conv2d_input_gradient, conv2d_weight_gradient]);
+}
+
+#[test]
 fn poolings_and_embeddings_hold() {
     hold(&[pooling::max_pool, pooling::avg_pool]);
     hold(&[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids]);

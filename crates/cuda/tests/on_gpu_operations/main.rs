@@ -20,6 +20,7 @@ mod training;
 mod again;
 mod checks;
 mod models;
+mod precision;
 mod real_sizes;
 
 #[test]

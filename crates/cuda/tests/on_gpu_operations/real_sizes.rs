@@ -15,7 +15,7 @@ fn size(n: usize) -> usize {
 }
 
 /// A layer of the MLP: forward, and both gradients as its stage asks for them.
-fn layer<R: Rig>(r: &R, to: &mut Results) {
+pub fn layer<R: Rig>(r: &R, to: &mut Results) {
     let (d, rows, inputs, width) = (r.device(), size(128), size(1024), size(1024));
     let (x, w) = (r.put(&numbers(1, rows * inputs)), r.put(&numbers(2, width * inputs)));
     let (b, mut y) = (r.put(&numbers(3, width)), r.empty(rows * width));
@@ -35,7 +35,7 @@ fn layer<R: Rig>(r: &R, to: &mut Results) {
 }
 
 /// The second convolution of the CNN and what follows it.
-fn convolution<R: Rig>(r: &R, to: &mut Results) {
+pub fn convolution<R: Rig>(r: &R, to: &mut Results) {
     let (d, images, channels, outputs) = (r.device(), size(128), size(32), size(64));
     let (size, kernel, padding) = ([1, 26, 26], [1, 3, 3], [0; 3]);
     let shape = Conv3d { images, channels, size, outputs, kernel, stride: [1; 3], padding };
@@ -59,9 +59,14 @@ fn convolution<R: Rig>(r: &R, to: &mut Results) {
     to.extend([("a pooling", r.get(&less)), ("its gradient", r.get(&whole))]);
 }
 
-/// What a block of the GPT does beside products.
-fn block<R: Rig>(r: &R, to: &mut Results) {
-    let (d, batch, time, heads) = (r.device(), size(8), size(128), size(8));
+/// Sequences, positions and heads of 32 elements of the GPT.
+fn block() -> [usize; 3] {
+    [size(8), size(128), size(8)]
+}
+
+/// Attention in a block of the GPT.
+pub fn attention<R: Rig>(r: &R, to: &mut Results) {
+    let (d, [batch, time, heads]) = (r.device(), block());
     let shape = Attention { batch, time, heads, head: 32 };
     let out = batch * time * heads * 32;
     let (qkv, dy) = (r.put(&numbers(1, 3 * out)), r.put(&numbers(2, out)));
@@ -71,8 +76,14 @@ fn block<R: Rig>(r: &R, to: &mut Results) {
     let (qkv_, saved_, dqkv_) = (r.r(&qkv), r.r(&saved), r.w(&mut dqkv));
     d.attention_gradient(&shape, qkv_, r.r(&y), saved_, r.r(&dy), dqkv_, r.w(&mut scratch));
     to.extend([("attention", r.get(&y)), ("its gradient", r.get(&dqkv))]);
+}
+
+/// What else a block does beside products.
+pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
+    let (d, [batch, time, heads]) = (r.device(), block());
     let (rows, width) = (batch * time, heads * 32);
-    let shape = Rows { rows, width };
+    let (shape, out) = (Rows { rows, width }, rows * width);
+    let (dy, mut y) = (r.put(&numbers(2, out)), r.empty(out));
     let (gain, bias) = (r.put(&numbers(3, width)), r.put(&numbers(4, width)));
     let (mut statistics, mut dx) = (r.empty(2 * rows), r.empty(out));
     let (mut dgain, mut dbias) = (r.empty(width), r.empty(width));
@@ -99,7 +110,8 @@ pub fn all<R: Rig>(rig: &R) -> Results {
     let mut results = Results::new();
     layer(rig, &mut results);
     convolution(rig, &mut results);
-    block(rig, &mut results);
+    attention(rig, &mut results);
+    beside_attention(rig, &mut results);
     results
 }
 

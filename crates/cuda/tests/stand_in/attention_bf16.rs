@@ -3,7 +3,7 @@
 //! One rounding to bf16 is off by at most 2^-9 of a number. An output has two in a row: of the probabilities and of itself. A
 //! gradient has, beside its own, those of the probabilities' gradients, and those of `y` in the sums of `y dy`.
 
-use super::memory::from_bf16;
+use super::memory::{Wide, from_bf16};
 use super::{Buffer, Extent, StandIn, halves, nearest_bf16};
 use dtrain_cuda::operations;
 use dtrain_engine::device::Attention;
@@ -64,17 +64,15 @@ fn reference(time: usize, head: usize, [q, k, v]: [&[f64]; 3], dy: &[f64]) -> Re
 }
 
 /// The same of all heads and sequences, packed as the kernels have it: `y`, `logs`, `dqkv`.
-fn whole(shape: &Attention, qkv: &[u16], dy: &[u16]) -> [Vec<f64>; 3] {
+pub fn whole<T: Wide>(shape: &Attention, qkv: &[T], dy: &[T]) -> [Vec<f64>; 3] {
     let Attention { batch, time, heads, head } = *shape;
     let out = batch * time * heads * head;
     let [mut y, mut logs, mut dqkv] = [vec![0.0; out], Vec::new(), vec![0.0; 3 * out]];
     for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
         let packed = |t: usize, which: usize| (((b * time + t) * 3 + which) * heads + h) * head;
         let plain = |t: usize| ((b * time + t) * heads + h) * head;
-        let rows = |x: &[u16], at: &dyn Fn(usize) -> usize| -> Vec<f64> {
-            (0..time)
-                .flat_map(|t| x[at(t)..][..head].iter().map(|v| from_bf16(*v)).collect::<Vec<_>>())
-                .collect()
+        let rows = |x: &[T], at: &dyn Fn(usize) -> usize| -> Vec<f64> {
+            (0..time).flat_map(|t| x[at(t)..][..head].iter().map(|v| v.wide()).collect::<Vec<_>>()).collect()
         };
         let [q, k, v] = [0, 1, 2].map(|which| rows(qkv, &|t| packed(t, which)));
         let one = reference(time, head, [&q, &k, &v], &rows(dy, &plain));
@@ -103,7 +101,7 @@ fn forward(q: &StandIn, extent: Extent, width: usize) {
             let at = (shape.time - 1) * 3 * wide + wide;
             sequence[at..at + wide].iter_mut().for_each(|v| *v = nearest_bf16(from_bf16(*v) * 400.0));
         }
-        let [y2, logs2, _] = whole(&shape, &qkv, &vec![0; out]);
+        let [y2, logs2, _] = whole(&shape, &qkv, &vec![0u16; out]);
         let (qkv, y) = (Buffer::of(q, "qkv", &qkv), Buffer::empty(q, "y", out));
         let saved = Buffer::empty(q, "saved", operations::attention_saved(&shape));
         operations::attention_bf16(q, &shape, qkv.read(), y.write(), saved.write());

@@ -1,10 +1,11 @@
 //! Checks of convolutions: the CPU's bits for outputs and gradients of inputs.
 
 use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
+use dtrain_cuda::Precision;
 use dtrain_cuda::operations;
 use dtrain_engine::device::{Activation, Conv2d, Device};
 
-fn shapes(extent: Extent) -> Vec<Conv2d> {
+pub fn shapes(extent: Extent) -> Vec<Conv2d> {
     // Images, channels, size, outputs, kernel, stride, padding.
     let all = [
         (1, 1, [1, 1], 1, [1, 1], [1, 1], [0, 0]),
@@ -28,7 +29,7 @@ fn shapes(extent: Extent) -> Vec<Conv2d> {
     extent.of(2, &all).iter().map(shape).collect()
 }
 
-fn lengths(shape: &Conv2d) -> [usize; 3] {
+pub fn lengths(shape: &Conv2d) -> [usize; 3] {
     let [height, width] = shape.output_size();
     [
         shape.images * shape.channels * shape.size[0] * shape.size[1],
@@ -56,7 +57,7 @@ pub fn conv2d(q: &StandIn, extent: Extent) {
         for (with_bias, activation) in [(false, Activation::None), (true, Activation::Relu)] {
             let y = Buffer::empty(q, "y", y_len);
             let given = with_bias.then(|| bias_.read());
-            operations::conv(q, &shape, x_.read(), w_.read(), given, activation, y.write());
+            operations::conv(q, Precision::F32, &shape, x_.read(), w_.read(), given, activation, y.write());
             let mut wanted = vec![0.0; y_len];
             let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
             let given = with_bias.then_some(&bias[..]);
@@ -71,7 +72,7 @@ pub fn conv2d_input_gradient(q: &StandIn, extent: Extent) {
         let [x_len, w_len, y_len] = lengths(&shape);
         let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
         let (w_, dy_, dx) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dx", x_len));
-        operations::conv_input_gradient(q, &shape, w_.read(), dy_.read(), dx.write());
+        operations::conv_input_gradient(q, Precision::F32, &shape, w_.read(), dy_.read(), dx.write());
         let mut wanted = vec![0.0; x_len];
         let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
         cpu().conv_input_gradient(&shape.into(), &w, &dy, &mut wanted, &mut scratch);
@@ -94,6 +95,7 @@ pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
             let to = with_db.then(|| db.write());
             operations::conv_weight_gradient(
                 q,
+                Precision::F32,
                 &shape,
                 x_.read(),
                 dy_.read(),

@@ -18,6 +18,7 @@ pub mod orders;
 pub mod pooling;
 pub mod product;
 pub mod product_bf16;
+pub mod rounded;
 pub mod stacking;
 pub mod sums;
 pub mod tree;

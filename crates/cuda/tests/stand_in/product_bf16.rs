@@ -2,7 +2,7 @@
 //!
 //! A sum in f32 of K terms is off by at most K 2^-24 of the sum of its terms' sizes; one rounding to bf16 by 2^-9 of a result.
 
-use super::memory::{Wide, from_bf16};
+use super::memory::Wide;
 use super::{Buffer, Extent, StandIn, halves, numbers};
 use dtrain_cuda::operations::{self, Bf16Result};
 use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
@@ -16,9 +16,9 @@ const SMALL: [[usize; 3]; 6] =
 /// Enough tiles of 128, most of them not whole.
 const LARGE: [[usize; 3]; 1] = [[1410, 1410, 17]];
 
-fn wanted(shape: &Product, a: &[u16], b: &[u16], c: &[f32]) -> Vec<f64> {
+pub fn wanted<T: Wide>(shape: &Product, a: &[T], b: &[T], c: &[f32]) -> Vec<f64> {
     let Product { m, n, k, .. } = *shape;
-    let [a, b] = [a, b].map(|x| x.iter().map(|v| from_bf16(*v)).collect::<Vec<_>>());
+    let [a, b] = [a, b].map(|x| x.iter().map(|v| v.wide()).collect::<Vec<_>>());
     let mut out: Vec<f64> = c.iter().map(|v| v.wide()).collect();
     for i in 0..m {
         for j in 0..n {

@@ -2,6 +2,7 @@
 
 use super::memory::Number;
 use super::{Buffer, StandIn, numbers};
+use dtrain_cuda::Precision;
 use dtrain_cuda::operations;
 use dtrain_engine::device::{Activation, Attention, Conv2d, Rows};
 
@@ -73,16 +74,20 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         padding: [1, 1],
     };
     let kernels = Buffer::of(q, "w", &w[..135]);
-    alone(q, "convolution", 5, &numbers(5, 5 * 189), |images, x| {
-        let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * 180));
-        operations::conv(q, &conv(images), x.read(), kernels.read(), None, Activation::Relu, y.write());
-        y.now()
-    });
-    alone(q, "gradient of a convolution's input", 5, &numbers(5, 5 * 180), |images, dy| {
-        let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
-        operations::conv_input_gradient(q, &conv(images), kernels.read(), dy.read(), dx.write());
-        dx.now()
-    });
+    for precision in [Precision::F32, Precision::Bf16] {
+        alone(q, "convolution", 5, &numbers(5, 5 * 189), |images, x| {
+            let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * 180));
+            let (shape, relu) = (conv(images), Activation::Relu);
+            operations::conv(q, precision, &shape, x.read(), kernels.read(), None, relu, y.write());
+            y.now()
+        });
+        alone(q, "gradient of a convolution's input", 5, &numbers(5, 5 * 180), |images, dy| {
+            let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
+            let shape = conv(images);
+            operations::conv_input_gradient(q, precision, &shape, kernels.read(), dy.read(), dx.write());
+            dx.now()
+        });
+    }
     alone(q, "attention and its gradient", 3, &numbers(6, 3 * 3 * 40 * 66), |batch, qkv| {
         let shape = Attention { batch, time: 40, heads: 2, head: 33 };
         let qkv = Buffer::of(q, "qkv", qkv);

@@ -1,0 +1,93 @@
+// The tile of `tile` on tensor cores: 64 x 64 results by a block of 128 threads, of f32 operands that are rounded to bf16
+// as they are fetched. It has the same words, so that what is built over one tile can be built over the other.
+//
+// Order: each result is one f32 sum over K in steps of 16 from the start of the range, beyond its end zeros. Within 16 terms
+// the hardware's order.
+//
+// An operand is a type as `tile` wants it. This file does not know what the operands are.
+
+const u32 TILE = 64;
+const u32 DEPTH = 32;
+const u32 TILE_PITCH = DEPTH + 8;
+
+// Lines of K.
+struct alignas(16) TileRoom {
+    u16 a[TILE * TILE_PITCH];
+    u16 b[TILE * TILE_PITCH];
+};
+
+// What a thread has of a tile: of each product of 16 x 8 in its warp's quarter two rows and two columns.
+typedef float TileSums[2][4][4];
+
+// Which of the tile's lines and pairs of K a thread fetches in turn `i` of eight: neighbours in memory go to neighbours in
+// a warp.
+struct Fetch {
+    u32 line, k;
+    __device__ Fetch(bool along_k, u32 i) {
+        line = along_k ? threadIdx.x / 16 + 8 * i : threadIdx.x % TILE;
+        k = 2 * (along_k ? threadIdx.x % 16 : threadIdx.x / TILE + 2 * i);
+    }
+};
+
+template <class Operand>
+__device__ inline void fetch_rounded(
+    u16* room, const Operand& x, const typename Operand::Line (&lines)[8], u32 start, u32 depth) {
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        Fetch place(x.along_k, i);
+        float low = place.k < depth ? x.at(lines[i], start + place.k) : 0.0f;
+        float high = place.k + 1 < depth ? x.at(lines[i], start + place.k + 1) : 0.0f;
+        *(u32*)(room + place.line * TILE_PITCH + place.k) = as_bf16(low, high);
+    }
+}
+
+// The sums over `from <= k < to` of the tile at (`row`, `column`).
+template <class A, class B>
+__device__ inline void tile_product(
+    TileRoom& room, const A& a, const B& b, u32 row, u32 column, u32 from, u32 to, TileSums& total) {
+    typename A::Line rows[8];
+    typename B::Line columns[8];
+    u32 down = threadIdx.x / 64 * 32, right = threadIdx.x / 32 % 2 * 32;
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        rows[i] = a.line(row + Fetch(a.along_k, i).line);
+        columns[i] = b.line(column + Fetch(b.along_k, i).line);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) total[i / 4][i % 4][j] = 0.0f;
+    }
+    for (u32 start = from; start < to; start += DEPTH) {
+        u32 depth = least(DEPTH, to - start);
+        fetch_rounded(room.a, a, rows, start, depth);
+        fetch_rounded(room.b, b, columns, start, depth);
+        __syncthreads();
+#pragma unroll
+        for (u32 k = 0; k < DEPTH; k += 16) {
+            u32 x[2][4];
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) load_matrices(x[i], left_place(room.a, TILE_PITCH, down + i * 16, k));
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                u32 y[4];
+                load_matrices(y, right_place(room.b, TILE_PITCH, right + j * 16, k));
+#pragma unroll
+                for (u32 i = 0; i < 2; i++) {
+                    multiply_add(total[i][2 * j], x[i], y[0], y[1]);
+                    multiply_add(total[i][2 * j + 1], x[i], y[2], y[3]);
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
+// What this thread has of the tile at (`row`, `column`), one result after another: those within `rows` and `columns`.
+template <class Put>
+__device__ inline void each_result(const TileSums& total, u32 row, u32 rows, u32 column, u32 columns, Put put) {
+    row += threadIdx.x / 64 * 32 + threadIdx.x % 32 / 4;
+    column += threadIdx.x / 32 % 2 * 32 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (u32 i = 0; i < 32; i++) {
+        u32 down = row + i / 16 * 16 + i % 4 / 2 * 8, right = column + i / 4 % 4 * 8 + i % 2;
+        if (down < rows && right < columns) put(down, right, total[i / 16][i / 4 % 4][i % 4]);
+    }
+}
