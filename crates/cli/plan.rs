@@ -29,6 +29,7 @@ use dtrain_engine::{
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Step};
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -293,7 +294,16 @@ impl Plan {
         })?;
         let model =
             dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
-        DeviceReplica::new(device, model, self.optimizer(), self.config.seed)
+        let mut replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
+        // What operations want beside the operands they take in their first pass: a step is not the place to find it missing.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| replica.rehearse())) {
+            Ok(made) => made.map(|()| replica),
+            Err(panic) => match panic.downcast::<String>() {
+                Ok(words) if replica.device().is_short_of_memory() => Err(EngineError::NoRoom(*words)),
+                Ok(words) => Err(EngineError::Device(*words)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            },
+        }
     }
 
     /// Whether the model can be trained on another device than the CPU.

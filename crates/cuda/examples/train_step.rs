@@ -5,8 +5,8 @@
 //!     --work gpt --precision f32 --seconds 2
 //! ```
 //!
-//! A step is one pass forward and backward and one update by the replica that training uses, with its copies of gradients to
-//! the host and back. Model, start and batch are PyTorch's (bench/peers/models.py). In bf16 operands are rounded on their way to
+//! A step is one pass forward and backward and one update by the replica that training uses, as in a run of one rank: the
+//! gradient stays on the GPU. Model, start and batch are PyTorch's (bench/peers/models.py). In bf16 operands are rounded on their way to
 //! the tensor cores, all that is kept is f32. What dtrain cannot do yet it calls `skipped: not yet: WHY`.
 
 #[path = "../tests/on_gpu/machine.rs"]
@@ -14,7 +14,7 @@ mod machine;
 
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::models::peer::{PeerData, Work, initialise};
-use dtrain_engine::{DeviceReplica, Replica};
+use dtrain_engine::{DeviceReplica, Kept, Replica};
 use dtrain_types::{MicroBatch, Seed, Step};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -80,13 +80,15 @@ fn start(work: Work, device: CudaDevice) -> (DeviceReplica<CudaDevice>, PeerData
 
 /// Samples a second.
 fn rate(replica: &mut DeviceReplica<CudaDevice>, data: &PeerData, time: Duration) -> f64 {
-    let (batch, mut gradient) = (data.batch(), vec![0.0; replica.gradient_len()]);
+    let (batch, elements) = (data.batch(), replica.gradient_len());
+    assert!(replica.keep(1), "one gradient is always there");
     let mut step = |number: u64| {
         let step = Step(number);
-        let figures = replica.micro_batch(step, MicroBatch(0), &batch, &mut gradient);
+        let gradient = &mut Kept { number: 0, elements };
+        let figures = replica.micro_batch(step, MicroBatch(0), &batch, gradient);
         let figures = figures.unwrap_or_else(|error| panic!("{error}"));
         assert!(figures.sums.loss.is_finite(), "the loss of step {number} is {}", figures.sums.loss);
-        let info = replica.update(step, &gradient, figures.sums.weight, figures.samples);
+        let info = replica.update_kept(step, figures.sums.weight, figures.samples);
         info.unwrap_or_else(|error| panic!("{error}"));
         // The next pass would wait for the update anyway; the last step has nobody else to wait for it.
         replica.device().finish().unwrap_or_else(|error| panic!("{error}"));

@@ -8,12 +8,12 @@ use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
 use crate::device::{Device, LossSums, Rows};
 use crate::error::EngineError;
 use crate::layout::{Layout, Section};
-use crate::loss::expect_length;
+use crate::loss::{Loss, expect_length};
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Reduced, Room, Training};
 use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo};
-use crate::stage::{Input, Mode};
+use crate::stage::{Input, Mode, Shape};
 use crate::stages::Inside;
 use crate::state::{State, StateShape};
 use dtrain_types::{MicroBatch, Seed, Step};
@@ -90,7 +90,8 @@ struct Passes<D: OwnMemory> {
     scratch: D::Floats,
     outputs: D::Floats,
     outputs_gradient: D::Floats,
-    gradient: D::Floats,
+    /// One, and those that are kept beside it.
+    gradients: Vec<D::Floats>,
 }
 
 /// A model with its state on a device of its own. See the file's comment.
@@ -136,7 +137,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             scratch: device.floats(plan.scratch)?,
             outputs: device.floats(outputs)?,
             outputs_gradient: device.floats(outputs)?,
-            gradient: device.floats(gradient)?,
+            gradients: vec![device.floats(gradient)?],
         };
         let floats = |section| device.floats(host.section(section).len());
         let [p, s, first, second] = Section::ALL.map(floats);
@@ -172,6 +173,40 @@ impl<D: OwnMemory> DeviceReplica<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
+    }
+
+    /// Makes the greatest pass there can be, over zeros, so that every operation has taken the memory that it wants and every
+    /// kernel is there. Nothing of the state changes.
+    ///
+    /// *Blocks* until it is done. *Errors*: of the device; what its operations fail in, they tell by a panic.
+    pub fn rehearse(&mut self) -> Result<(), EngineError> {
+        let Self { device, model, seed, passes, sections, .. } = self;
+        let (rows, shape) = (model.input().rows(), model.loss_rows(model.input().rows()));
+        let x = match model.input() {
+            Shape::Values { .. } => Input::Values(D::look(&passes.inputs.values)),
+            Shape::Tokens { .. } => Input::Ids(D::ids(&passes.inputs.ids)),
+        };
+        let x = x.part(0..rows * model.input().per_row());
+        let targets = match model.loss {
+            Loss::MeanSquaredError => {
+                Input::Values(D::look(&passes.targets.values)).part(0..shape.rows * shape.width)
+            }
+            Loss::CrossEntropy { .. } => Input::Ids(D::ids(&passes.targets.ids)).part(0..shape.rows),
+        };
+        let pass = passes::pass(&*device, Mode::Train, *seed, (Step(0), MicroBatch(0)), rows);
+        let room = Room {
+            params: D::look(&sections[0]),
+            stats: D::look(&sections[1]),
+            saved: D::take(&mut passes.saved),
+            scratch: D::take(&mut passes.scratch),
+            outputs: D::take(&mut passes.outputs),
+        };
+        {
+            let all = &mut Inside::<D>(D::take(&mut passes.gradients[0]));
+            let to = Training { outputs: D::take(&mut passes.outputs_gradient), all, watch: None };
+            passes::train(model, &pass, room, x, targets, to, &mut [LossSums::default()]);
+        }
+        device.fetch(&passes.gradients[0], &mut [0.0])
     }
 
     fn send_state(&mut self) -> Result<(), EngineError> {
@@ -233,13 +268,16 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         };
         let mut sums = LossSums::default();
         let outputs = D::take(&mut passes.outputs_gradient);
+        let laid = &mut passes.gradients[gradient.kept().unwrap_or(0)];
         {
-            let all = &mut Inside::<D>(D::take(&mut passes.gradient));
+            let all = &mut Inside::<D>(D::take(laid));
             let to = Training { outputs, all, watch: None };
             passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
         }
-        device.fetch(&passes.gradient, gradient.part(0..lengths.gradient))?;
-        gradient.settle(0);
+        if gradient.kept().is_none() {
+            device.fetch(laid, gradient.part(0..lengths.gradient))?;
+            gradient.settle(0);
+        }
         Ok(Figures { sums, samples: batch.rows as u64 })
     }
 
@@ -255,11 +293,38 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         weight: f64,
         samples: u64,
     ) -> Result<UpdateInfo, EngineError> {
-        assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         assert_eq!(gradient.len(), self.lengths.gradient, "a reduced gradient has the layout's length");
+        self.device.send(gradient, &mut self.passes.gradients[0])?;
+        self.update_kept(step, weight, samples)
+    }
+
+    fn keep(&mut self, gradients: usize) -> bool {
+        while self.passes.gradients.len() < gradients {
+            let Ok(more) = self.device.floats(self.lengths.gradient) else {
+                // Some of them are of no use.
+                self.passes.gradients.truncate(1);
+                return false;
+            };
+            self.passes.gradients.push(more);
+        }
+        true
+    }
+
+    fn add_kept(&mut self, from: usize, into: usize) {
+        assert_ne!(from, into, "a gradient is not added to itself");
+        let [from, into] = self.passes.gradients.get_disjoint_mut([from, into]).expect("two that are kept");
+        self.device.add_to(D::look(from), D::take(into));
+    }
+
+    fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError> {
+        expect_length("gradient", self.lengths.gradient, to.len())?;
+        self.device.fetch(&self.passes.gradients[kept], to)
+    }
+
+    fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError> {
+        assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         let Self { device, model, passes, sections, .. } = self;
-        device.send(gradient, &mut passes.gradient)?;
-        let reduced = Reduced::<D> { gradient: D::look(&passes.gradient), weight, samples };
+        let reduced = Reduced::<D> { gradient: D::look(&passes.gradients[0]), weight, samples };
         let how = (&self.optimizer, &self.runs[..]);
         let state = sections.each_mut().map(|section| D::take(section));
         let info = passes::update(device, model, how, step, &reduced, state)?;
@@ -338,9 +403,10 @@ mod tests {
     use crate::model_replica::ModelReplica;
     use crate::models::{CnnOptions, GptOptions, cnn, gpt, peer};
     use crate::optimizer::{DecayGroup, Rule};
+    use crate::replica::Kept;
     use crate::schedule::Schedule;
-    use crate::stage::Shape;
     use crate::stages::Chain;
+    use std::cell::Cell;
 
     /// The CPU, as if its memory were out of the host's reach.
     impl OwnMemory for Cpu {
@@ -371,9 +437,15 @@ mod tests {
             Ok(())
         }
         fn fetch(&self, from: &Flat, to: &mut [f32]) -> Result<(), EngineError> {
+            FETCHED.with(|fetched| fetched.set(fetched.get() + to.len()));
             to.copy_from_slice(&from[..to.len()]);
             Ok(())
         }
+    }
+
+    thread_local! {
+        /// Elements that came to the host.
+        static FETCHED: Cell<usize> = const { Cell::new(0) };
     }
 
     const ROWS: usize = 4;
@@ -460,6 +532,48 @@ mod tests {
             far.predict(ROWS, inputs, &mut outputs[0]).expect("it fits");
             host.predict(ROWS, inputs, &mut outputs[1]).expect("it fits");
             assert_eq!(outputs[0], outputs[1]);
+        }
+    }
+
+    #[test]
+    fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
+        for (chain, input, targets) in models() {
+            let (mut host, mut far) = pair(chain, &input);
+            let started = far.state().state_digest();
+            far.rehearse().expect("the host's memory");
+            far.is_home = false;
+            far.bring_state().expect("the host's memory");
+            assert_eq!(far.state().state_digest(), started, "a rehearsal changes nothing");
+            assert!(!host.keep(2) && far.keep(2));
+            let values = peer::uniform(1, ROWS * 64, 1.0);
+            let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
+            let inputs = match input {
+                Shape::Values { .. } => Inputs::Values(&values),
+                Shape::Tokens { .. } => Inputs::Tokens(&tokens),
+            };
+            let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+            let elements = host.gradient_len();
+            let mut sums = [vec![f32::NAN; elements], vec![f32::NAN; elements]];
+            for step in [1, 2, 3].map(Step) {
+                let before = FETCHED.get();
+                for m in 0..2 {
+                    let (kept, micro) = (&mut Kept { number: m, elements }, MicroBatch(m as u32));
+                    let figures = far.micro_batch(step, micro, &batch, kept).expect("it fits");
+                    assert_eq!(host.micro_batch(step, micro, &batch, &mut sums[m]), Ok(figures));
+                }
+                let [sum, second] = &mut sums;
+                host.add(second, sum);
+                far.add_kept(1, 0);
+                assert_eq!(FETCHED.get(), before, "nothing came to the host");
+                let mut brought = vec![f32::NAN; elements];
+                far.bring(0, &mut brought).expect("the host's memory");
+                assert!(brought.iter().zip(&*sum).all(|(a, b)| a.to_bits() == b.to_bits()));
+                let weight = 2.0 * targets as f64;
+                let info = host.update(step, sum, weight, 8).expect("it is finite");
+                assert_eq!(far.update_kept(step, weight, 8), Ok(info));
+            }
+            far.bring_state().expect("the host's memory");
+            assert_eq!(far.state().state_digest(), host.state().state_digest());
         }
     }
 

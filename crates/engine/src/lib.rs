@@ -37,6 +37,6 @@ pub use loss::Loss;
 pub use model::Model;
 pub use model_replica::ModelReplica;
 pub use optimizer::{DecayGroup, Optimizer, Rule};
-pub use replica::{Gradient, MemoryTable, Replica, UpdateInfo, Watch};
+pub use replica::{Gradient, Kept, MemoryTable, Replica, UpdateInfo, Watch};
 pub use schedule::{Decay, LrScaling, Schedule, Span};
 pub use state::{State, StateShape};

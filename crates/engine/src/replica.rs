@@ -81,6 +81,34 @@ pub trait Gradient {
     fn settle(&mut self, from: usize) {
         let _ = from;
     }
+
+    /// Its number, if it is one that the replica keeps ([`Replica::keep`]): nobody asks for parts of it then.
+    fn kept(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// A gradient that stays in the replica's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its number.
+    pub number: usize,
+    /// Elements.
+    pub elements: usize,
+}
+
+impl Gradient for Kept {
+    fn elements(&self) -> usize {
+        self.elements
+    }
+
+    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        panic!("elements {part:?} of gradient {} lie in the replica's own memory", self.number)
+    }
+
+    fn kept(&self) -> Option<usize> {
+        Some(self.number)
+    }
 }
 
 /// Memory of the caller's own waits for the whole.
@@ -170,6 +198,30 @@ pub trait Replica: Send {
     /// Rounds a node of the reduction tree: what [`Replica::micro_batch`] wrote, or a sum.
     fn round(&self, wire: Wire, gradient: &mut [f32]) {
         wire.round(gradient);
+    }
+
+    /// Takes memory for so many gradients that [`Replica::micro_batch`] may leave there ([`Kept`]), and tells whether it has it.
+    /// Not where the memory of the replica is the caller's own: there is nothing to save.
+    fn keep(&mut self, gradients: usize) -> bool {
+        let _ = gradients;
+        false
+    }
+
+    /// `into += from`, of two gradients that are kept: the same addition as [`Replica::add`].
+    ///
+    /// *Panics* if there are no such gradients, as all that follow.
+    fn add_kept(&mut self, from: usize, into: usize) {
+        panic!("gradients {from} and {into} of a replica that keeps none");
+    }
+
+    /// Copies a gradient that is kept. *Blocks* until it is there. *Errors*: of the device.
+    fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError> {
+        panic!("gradient {kept} of {} elements, of a replica that keeps none", to.len());
+    }
+
+    /// [`Replica::update`] with gradient 0 of those that are kept.
+    fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError> {
+        panic!("step {step} of {samples} samples with weight {weight}, of a replica that keeps no gradient");
     }
 
     /// Applies the reduced gradient as update number `step`. `weight` is the reduced normaliser, `samples` the rows

@@ -8,7 +8,7 @@
 
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
-use crate::data_plane::{DataPlane, step_counts};
+use crate::data_plane::{DataPlane, Sums, step_counts};
 use crate::gradient_slot::{GradientSlot, Offers};
 use crate::news::{News, NewsDesk};
 use crate::profiler::Profiler;
@@ -17,7 +17,7 @@ use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Backend, CollectiveError, Membership, Op, Sequence};
 use dtrain_data::{Loader, Share};
-use dtrain_engine::{Batch, ClassCounts, EngineError, Figures, Inputs, Targets};
+use dtrain_engine::{Batch, ClassCounts, EngineError, Figures, Inputs, Kept, Targets};
 use dtrain_protocol::{
     Activity, Bootstrap, CheckpointId, Digest, Due, Failure, Finished, Left, Owed, Source, StartFrom,
     StepRecord, StopFlag, Truth, ValidationPart,
@@ -162,7 +162,10 @@ impl Compute {
         backend.start(Sequence(0), &Op::Barrier).and_then(|()| backend.finish(Sequence(0))).map_err(off)?;
         tracing::debug!(backend = backend.describe(), "reached all peers");
         let group = self.parts.replica.group() as usize;
-        let plane = DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group);
+        let mut plane = DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group);
+        // Nobody else rounds what a replica adds up for itself.
+        plane.keeps =
+            self.parts.wire == Wire::F32 && group == 1 && self.parts.replica.keep(plane.most_pending());
         self.plane = Some(plane);
         self.desk.tell(News::Built(self.generation));
         Ok(())
@@ -243,6 +246,15 @@ impl Compute {
     }
 }
 
+/// Where the gradient of a pass goes.
+#[derive(Clone, Copy)]
+enum Place {
+    /// A slot of the arena.
+    Slot(usize),
+    /// The replica's own memory, under this number.
+    Kept(usize),
+}
+
 /// A compute thread that is making steps.
 struct Work<'a> {
     plane: DataPlane,
@@ -261,11 +273,11 @@ impl Work<'_> {
         controls.set_activity(Activity::Reducing);
         self.compute.profiler.skip();
         let waited = Instant::now();
-        let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers: &self.plane.trailers };
-        let backend = &mut self.plane.backend;
-        let sequence = self.plane.sequence;
-        backend.start(sequence, &op).map_err(off)?;
-        let trailer = backend.finish(sequence).map_err(off)?;
+        let alone = self.plane.trailer_at_home();
+        let trailer = match alone {
+            Some(trailer) => trailer,
+            None => self.all_reduce(&plan)?,
+        };
         let waited = waited.elapsed();
         self.compute.profiler.lap(Doing::Communication);
         controls.set_activity(Activity::Computing);
@@ -274,8 +286,12 @@ impl Work<'_> {
             let micro_batch = Some(MicroBatch(trailer.non_finite));
             return Err(Failure::NonFinite { step, micro_batch }.into());
         }
-        let gradient = backend.arena().lease(0);
-        let info = match self.compute.parts.replica.update(step, gradient, trailer.weight, trailer.samples) {
+        let (replica, Trailer { weight, samples, .. }) = (&mut self.compute.parts.replica, trailer);
+        let updated = match alone {
+            Some(_) => replica.update_kept(step, weight, samples),
+            None => replica.update(step, self.plane.backend.arena().lease(0), weight, samples),
+        };
+        let info = match updated {
             Ok(info) => info,
             Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
             Err(error) => return Err(engine(error).into()),
@@ -294,53 +310,75 @@ impl Work<'_> {
         })
     }
 
+    /// The sum of all ranks' slots, in each rank's first one.
+    fn all_reduce(&mut self, plan: &StepPlan) -> Result<Trailer, Broke> {
+        let DataPlane { backend, trailers, sequence, .. } = &mut self.plane;
+        let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers };
+        backend.start(*sequence, &op).map_err(off)?;
+        backend.finish(*sequence).map_err(off)
+    }
+
     /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
     /// replica takes. Every node is rounded where it is made. Where the backend takes offers, the last pass hands on its part
-    /// of the sum while it goes.
+    /// of the sum while it goes. A replica that keeps gradients adds them up for itself, and only the sum of a root comes to its
+    /// slot, if there is anybody to add it to.
     fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
         let known = known.expect("every step length was prepared");
-        let offers = self.compute.parts.bucket_bytes.filter(|_| self.plane.backend.takes_offers());
+        let takes = !self.plane.keeps && self.plane.backend.takes_offers();
+        let offers = self.compute.parts.bucket_bytes.filter(|_| takes);
         self.plane.trailers.clear();
         let count = self.plane.roots[known].1.len();
         for index in 0..count {
             let root = self.plane.roots[known].1[index];
             let mut merger = Merger::default();
-            let mut bucket = None;
+            let mut sums = Sums::InSlots;
             for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.group() as usize) {
                 let hi = (lo + self.compute.parts.replica.group()).min(root.hi);
                 let buffer = merger.next_buffer();
-                bucket = offers.filter(|_| hi == root.hi && index + 1 == count);
+                let bucket = offers.filter(|_| hi == root.hi && index + 1 == count);
                 if bucket.is_some() {
                     self.plane.note_merges(index, merger.clone(), hi - lo);
                 }
-                let slot = self.plane.geometry.slot(index, buffer);
-                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, slot, bucket)?;
+                let place = match self.plane.keeps {
+                    true => Place::Kept(buffer),
+                    false => Place::Slot(self.plane.geometry.slot(index, buffer)),
+                };
+                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, place, bucket)?;
                 let Self { plane, compute, .. } = self;
+                sums = match bucket {
+                    _ if plane.keeps => Sums::Kept,
+                    Some(_) => Sums::Offered,
+                    None => Sums::InSlots,
+                };
                 let mut added = false;
                 merger.push_subtree(hi - lo, |l, r| {
                     added = true;
-                    plane.merge(&compute.parts, index, [l, r], bucket.is_some());
+                    plane.merge(&mut compute.parts, index, [l, r], sums);
                 });
                 if added {
                     compute.profiler.lap_on(Doing::Add, MicroBatch(lo));
                 }
             }
             let Self { plane, compute, .. } = self;
-            merger.finish(|l, r| plane.merge(&compute.parts, index, [l, r], bucket.is_some()));
+            merger.finish(|l, r| plane.merge(&mut compute.parts, index, [l, r], sums));
             compute.profiler.lap(Doing::Add);
             plane.trailers.push(plane.pending[0]);
+            if plane.keeps && !plane.stays_at_home(count) {
+                let slot = plane.geometry.slot(index, 0);
+                compute.parts.replica.bring(0, plane.backend.arena().lease(slot)).map_err(engine)?;
+            }
         }
         Ok(())
     }
 
-    /// Fills a slot with the sum of some micro-batches, and hands it on in buckets of so many bytes if they are the last; gives
+    /// Fills a place with the sum of some micro-batches, and hands it on in buckets of so many bytes if they are the last; gives
     /// the sum of their trailers.
     fn group(
         &mut self,
         plan: &StepPlan,
         group: MicroRange,
-        slot: usize,
+        place: Place,
         bucket: Option<usize>,
     ) -> Result<Trailer, Broke> {
         let Self { plane, loader, compute } = self;
@@ -355,7 +393,7 @@ impl Work<'_> {
             wire,
             rests: &mut plane.rests,
         });
-        for (place, m) in (group.lo..group.hi).enumerate() {
+        for (at, m) in (group.lo..group.hi).enumerate() {
             if controls.must_leave(compute.generation) {
                 return Err(told_to_leave());
             }
@@ -368,17 +406,28 @@ impl Work<'_> {
             );
             controls.set_activity(Activity::Computing);
             profiler.lap_on(Doing::Data, MicroBatch(m));
-            plane.checks[place] = batch.check();
+            plane.checks[at] = batch.check();
             if figures.len() > 1 {
-                parts.replica.lay(place, &lend(&batch)).map_err(engine)?;
+                parts.replica.lay(at, &lend(&batch)).map_err(engine)?;
                 continue;
             }
-            let mut to = GradientSlot::new(plane.backend.as_mut(), slot, wire, offers.take(), profiler);
-            let alone = parts.replica.micro_batch(plan.step, MicroBatch(m), &lend(&batch), &mut to);
+            let (step, m, batch) = (plan.step, MicroBatch(m), lend(&batch));
+            let alone = match place {
+                Place::Slot(slot) => {
+                    let (backend, offers) = (plane.backend.as_mut(), offers.take());
+                    let mut to = GradientSlot::new(backend, slot, wire, offers, profiler);
+                    let alone = parts.replica.micro_batch(step, m, &batch, &mut to);
+                    to.finish();
+                    alone
+                }
+                Place::Kept(number) => {
+                    let mut to = Kept { number, elements: parts.replica.gradient_len() };
+                    parts.replica.micro_batch(step, m, &batch, &mut to)
+                }
+            };
             figures[0] = alone.map_err(engine)?;
-            to.finish();
         }
-        if figures.len() > 1 {
+        if let (Place::Slot(slot), true) = (place, figures.len() > 1) {
             // The replica rounds what it adds up.
             let mut to = GradientSlot::new(plane.backend.as_mut(), slot, Wire::F32, offers, profiler);
             let first = MicroBatch(group.lo);

@@ -34,6 +34,19 @@ pub struct DataPlane {
     pub checks: Vec<u64>,
     /// What each of them says of itself.
     pub figures: Vec<Figures>,
+    /// Whether the replica keeps the gradients of a root until they are added up.
+    pub keeps: bool,
+}
+
+/// Where the gradients of a root are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// In the slots of the arena.
+    InSlots,
+    /// There too, but the pass that computes the last of them does it.
+    Offered,
+    /// In the replica's own memory, where they were computed.
+    Kept,
 }
 
 impl DataPlane {
@@ -60,6 +73,7 @@ impl DataPlane {
             rests: Rests::default(),
             checks: vec![0; group],
             figures: vec![Figures::default(); group],
+            keeps: false,
             membership,
         }
     }
@@ -73,15 +87,35 @@ impl DataPlane {
         merger.finish(note);
     }
 
-    /// Adds two pending subtrees of a root: their trailers, and their sums unless the last pass has.
-    pub fn merge(&mut self, parts: &ComputeParts, root: usize, [left, right]: [usize; 2], is_summed: bool) {
-        if !is_summed {
-            let slots = [left, right].map(|pending| self.geometry.slot(root, pending));
-            let (into, from) = self.backend.arena().lease_pair(slots[0], slots[1]);
-            parts.replica.add(from, into);
-            parts.replica.round(parts.wire, into);
+    /// Adds two pending subtrees of a root: their trailers, and their sums where they lie.
+    pub fn merge(&mut self, parts: &mut ComputeParts, root: usize, [left, right]: [usize; 2], sums: Sums) {
+        match sums {
+            Sums::InSlots => {
+                let slots = [left, right].map(|pending| self.geometry.slot(root, pending));
+                let (into, from) = self.backend.arena().lease_pair(slots[0], slots[1]);
+                parts.replica.add(from, into);
+                parts.replica.round(parts.wire, into);
+            }
+            Sums::Kept => parts.replica.add_kept(right, left),
+            Sums::Offered => {}
         }
         self.pending[left] = self.pending[left].merge(&self.pending[right]);
+    }
+
+    /// Whether the gradient of a step of so many roots need not leave the replica: this rank alone made it.
+    pub fn stays_at_home(&self, roots: usize) -> bool {
+        self.keeps && roots == 1 && self.membership.world().0 == 1
+    }
+
+    /// The trailer of the step that was made, if its gradient stayed at home.
+    pub fn trailer_at_home(&self) -> Option<Trailer> {
+        self.trailers.first().copied().filter(|_| self.stays_at_home(self.trailers.len()))
+    }
+
+    /// How many subtrees of a root wait at once, at most.
+    pub fn most_pending(&self) -> usize {
+        let roots = self.roots.iter().flat_map(|(_, roots)| roots);
+        roots.map(|root| Merger::buffers(root.len())).max().unwrap_or(0)
     }
 }
 

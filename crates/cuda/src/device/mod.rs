@@ -53,6 +53,12 @@ impl CudaDevice {
         self.gpu().context().check()
     }
 
+    /// Whether an operation has panicked because there was no memory for its partial results.
+    #[must_use]
+    pub fn is_short_of_memory(&self) -> bool {
+        self.workspace().is_short()
+    }
+
     /// *Blocks* until everything that was given is done. *Errors*: what the device failed in.
     pub fn finish(&self) -> Result<(), DriverError> {
         self.stream.finish()

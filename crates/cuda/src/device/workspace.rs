@@ -16,6 +16,8 @@ pub(super) struct Workspace {
     context: Arc<Context>,
     /// For partial results; as large as the largest that was asked for.
     scratch: Buffer<u32>,
+    /// Whether there was no room for so much.
+    is_short: bool,
     /// On the way between host and device.
     way: Pinned<u8>,
     /// The class weights that are on the device, and where.
@@ -64,7 +66,7 @@ impl Parts {
 impl Workspace {
     pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
         let (scratch, way) = (Buffer::new(context, 0)?, Pinned::new(context, PIECE)?);
-        Ok(Self { context: context.clone(), scratch, way, weights: None })
+        Ok(Self { context: context.clone(), scratch, is_short: false, way, weights: None })
     }
 
     /// Scratch for an operation. *Blocks* if it has to grow: the driver frees memory behind all work.
@@ -73,10 +75,17 @@ impl Workspace {
         if words > self.scratch.len() {
             // What is there goes first: the larger one may need its place.
             self.scratch = Buffer::new(&self.context, 0)?;
-            self.scratch = Buffer::new(&self.context, words)?;
+            let larger = Buffer::new(&self.context, words);
+            self.is_short |= matches!(larger, Err(DriverError::OutOfMemory { .. }));
+            self.scratch = larger?;
         }
         let at = self.scratch.address();
         Ok(Parts { at, end: at + want.bytes as u64 })
+    }
+
+    /// Whether an operation has failed for want of memory.
+    pub fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// *Blocks* until the list is on the device.
