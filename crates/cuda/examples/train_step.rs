@@ -13,9 +13,12 @@
 mod machine;
 
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::models::peer::{PeerData, Work, initialise};
-use dtrain_engine::{DeviceReplica, Kept, Replica};
+use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, gpt2_options, initialise};
+use dtrain_engine::models::{GptOptions, gpt2};
+use dtrain_engine::stage::Shape;
+use dtrain_engine::{DeviceReplica, EngineError, Kept, Loss, Model, Replica};
 use dtrain_types::{MicroBatch, Seed, Step};
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -27,10 +30,17 @@ struct Asked {
     work: String,
     precision: String,
     time: Duration,
+    /// GPT-2, or a small one of its kind.
+    gpt2: GptOptions,
 }
 
 fn asked(arguments: &[String]) -> Result<Asked, String> {
-    let mut asked = Asked { work: String::new(), precision: "f32".to_owned(), time: Duration::from_secs(2) };
+    let mut asked = Asked {
+        work: String::new(),
+        precision: "f32".to_owned(),
+        time: Duration::from_secs(2),
+        gpt2: gpt2_options(),
+    };
     for pair in arguments.chunks(2) {
         let [name, value] = pair else { return Err(format!("{} needs a value", pair[0])) };
         match name.as_str() {
@@ -41,7 +51,13 @@ fn asked(arguments: &[String]) -> Result<Asked, String> {
                 asked.time =
                     Duration::from_secs_f64(seconds.ok_or(format!("{value} is no time in seconds"))?);
             }
-            _ => return Err(format!("there is no {name}: --work, --precision, --seconds")),
+            // To try this program on a stand-in for a GPU.
+            "--width" => {
+                let width = value.parse().ok().filter(|width: &usize| (1..=64).contains(width));
+                let width = 12 * width.ok_or(format!("{value} is no twelfth of a small width"))?;
+                asked.gpt2 = GptOptions { vocabulary: 128, context: 16, layers: 2, width, ..asked.gpt2 };
+            }
+            _ => return Err(format!("there is no {name}: --work, --precision, --seconds, --width")),
         }
     }
     let known = |value: &str, of: &[&str]| match of.contains(&value) {
@@ -53,33 +69,66 @@ fn asked(arguments: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// The workload and its precision, or what is missing for it.
-fn planned(asked: &Asked) -> Result<(Work, Precision), String> {
-    let work = Work::ALL.into_iter().find(|work| work.name() == asked.work);
-    let work = work.ok_or("there is no GPT whose head is tied to its tokens")?;
-    if work == Work::Cnn3d {
+/// The precision, or what is missing for what is asked.
+fn planned(asked: &Asked) -> Result<Precision, String> {
+    if asked.work == Work::Cnn3d.name() {
         return Err("there is no convolution of three dimensions on a GPU".to_owned());
     }
     match asked.precision.as_str() {
-        "f32" => Ok((work, Precision::F32)),
-        "bf16" => Ok((work, Precision::Bf16)),
+        "f32" => Ok(Precision::F32),
+        "bf16" => Ok(Precision::Bf16),
         precision => Err(format!("there are no products in {precision}")),
     }
 }
 
-/// The workload on a GPU, and its batch.
-fn start(work: Work, device: CudaDevice) -> (DeviceReplica<CudaDevice>, PeerData) {
-    let model = work.model(&device).expect("the workloads fit");
-    let replica = DeviceReplica::new(device, model, work.optimizer(), Seed(7));
-    let mut replica = replica.unwrap_or_else(|error| panic!("{error}"));
+/// A workload on a GPU, with its batch.
+struct Started {
+    replica: DeviceReplica<CudaDevice>,
+    data: PeerData,
+    /// What is counted, and how many of them a row has.
+    unit: &'static str,
+    each: usize,
+}
+
+/// A workload that has a batch of its own.
+fn start(work: Work, device: CudaDevice) -> Result<Started, EngineError> {
+    let model = work.model(&device)?;
+    let replica = DeviceReplica::new(device, model, work.optimizer(), Seed(7))?;
+    Ok(Started { replica, data: work.data(), unit: "samples/s", each: 1 })
+}
+
+/// GPT-2 small, with the largest of PyTorch's batches that there is room for.
+fn start_gpt2(open: impl Fn() -> CudaDevice, options: &GptOptions) -> Result<Started, EngineError> {
+    let started = |rows| {
+        let input = Shape::Tokens { rows, time: options.context };
+        let device = open();
+        let model = Model::new(&device, gpt2(options)?, input, Loss::cross_entropy())?;
+        let mut replica = DeviceReplica::new(device, model, Work::Gpt.optimizer(), Seed(7))?;
+        match std::panic::catch_unwind(AssertUnwindSafe(|| replica.rehearse())) {
+            Ok(made) => made?,
+            Err(_) if replica.device().is_short_of_memory() => {
+                return Err(EngineError::NoRoom(format!("no room for the operations of {rows} rows")));
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        let data = gpt2_data(options, rows);
+        Ok(Started { replica, data, unit: "tokens/s", each: options.context })
+    };
+    let mut tried = started(64);
+    for rows in [32, 16, 8] {
+        if matches!(tried, Err(EngineError::NoRoom(_))) {
+            tried = started(rows);
+        }
+    }
+    tried
+}
+
+/// Samples or tokens a second.
+fn rate(started: &mut Started, time: Duration) -> f64 {
+    let Started { replica, data, each, .. } = started;
     let mut state = replica.state().clone();
     initialise(replica.layout(), &mut state);
     replica.swap_state(&mut state).unwrap_or_else(|error| panic!("{error}"));
-    (replica, work.data())
-}
-
-/// Samples a second.
-fn rate(replica: &mut DeviceReplica<CudaDevice>, data: &PeerData, time: Duration) -> f64 {
     let (batch, elements) = (data.batch(), replica.gradient_len());
     assert!(replica.keep(1), "one gradient is always there");
     let mut step = |number: u64| {
@@ -100,7 +149,7 @@ fn rate(replica: &mut DeviceReplica<CudaDevice>, data: &PeerData, time: Duration
         step(WARM_UP + steps);
         let gone = begun.elapsed();
         if gone >= time {
-            return (steps * batch.rows as u64) as f64 / gone.as_secs_f64();
+            return (steps * (batch.rows * *each) as u64) as f64 / gone.as_secs_f64();
         }
     }
 }
@@ -114,16 +163,22 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let (work, precision) = match planned(&asked) {
-        Ok(planned) => planned,
+    let precision = match planned(&asked) {
+        Ok(precision) => precision,
         Err(what) => {
             println!("skipped: not yet: {what}");
             return ExitCode::SUCCESS;
         }
     };
     let Some(machine) = machine::Machine::open() else { return ExitCode::SUCCESS };
-    let (mut replica, data) = start(work, machine::device_on(&machine.gpu(0), precision));
-    let rate = rate(&mut replica, &data, asked.time);
-    println!("rate {} {} dtrain {rate:.1} samples/s", asked.work, asked.precision);
+    let open = || machine::device_on(&machine.gpu(0), precision);
+    let started = match Work::ALL.into_iter().find(|work| work.name() == asked.work) {
+        Some(work) => start(work, open()),
+        None => start_gpt2(open, &asked.gpt2),
+    };
+    let mut started = started.unwrap_or_else(|error| panic!("{error}"));
+    eprintln!("{} rows", started.data.batch().rows);
+    let rate = rate(&mut started, asked.time);
+    println!("rate {} {} dtrain {rate:.1} {}", asked.work, asked.precision, started.unit);
     ExitCode::SUCCESS
 }

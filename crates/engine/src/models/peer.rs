@@ -129,6 +129,19 @@ impl Work {
     }
 }
 
+/// GPT-2 as the peers have it on GPUs: vocabulary of 50 257 padded to a multiple of 64.
+#[must_use]
+pub fn gpt2_options() -> GptOptions {
+    GptOptions { vocabulary: 50_304, ..GptOptions::gpt2() }
+}
+
+/// A batch of so many rows for a model of the GPT-2 family: tokens that mean nothing.
+#[must_use]
+pub fn gpt2_data(options: &GptOptions, rows: usize) -> PeerData {
+    let tokens = |stream| integers(stream, rows * options.context, (options.vocabulary - 47) as u32);
+    PeerData { rows, values: Vec::new(), tokens: tokens(1000), classes: tokens(1001) }
+}
+
 /// The stages of [`Work::Cnn3d`].
 fn frames<D: Device>() -> Chain<D> {
     Chain::new()
