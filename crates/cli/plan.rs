@@ -28,7 +28,7 @@ use dtrain_engine::{
 };
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
-use dtrain_types::{BatchPlan, Step};
+use dtrain_types::{BatchPlan, Seed, Step};
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
@@ -62,6 +62,10 @@ pub struct Plan {
     /// What the program brings, if it is not the binary.
     pub own: Option<Own>,
 }
+
+/// With first parameters or without.
+type MakeReplica =
+    fn(Cpu, dtrain_engine::Model<Cpu>, Optimizer, Seed) -> Result<ModelReplica<Cpu>, EngineError>;
 
 /// How the blocks of a model are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,20 +205,24 @@ impl Plan {
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
     /// that does not fit the model.
     pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
-        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0])
+        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], ModelReplica::new)
     }
 
-    /// The same, with the memory that a rank on these devices takes: GPUs take one micro-batch at a time, and may have room only
-    /// for one whose blocks are computed twice.
+    /// The same to be asked for shapes, without its first parameters, and with the memory that a rank on these devices takes: GPUs
+    /// take one micro-batch at a time, and may have room only for one whose blocks are computed twice.
     ///
     /// *Errors*: as [`Plan::replica`]; not enough memory.
     pub fn replica_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
         if let Chosen::Cpu { .. } = chosen {
-            return self.replica();
+            return self.replica_in_groups(
+                self.batches.micro_batches(),
+                self.blocks()[0],
+                ModelReplica::blank,
+            );
         }
         let mut made = Err(CliError::failed("a model is built in one way at least"));
         for blocks in self.blocks() {
-            let replica = self.replica_in_groups(1, *blocks)?;
+            let replica = self.replica_in_groups(1, *blocks, ModelReplica::blank)?;
             made = match chosen.has_room(&self.config, replica.memory().total()) {
                 Ok(()) => return Ok(replica),
                 Err(problem) => Err(problem.into()),
@@ -232,7 +240,12 @@ impl Plan {
         }
     }
 
-    fn replica_in_groups(&self, most: u32, blocks: Blocks) -> Result<ModelReplica<Cpu>, CliError> {
+    fn replica_in_groups(
+        &self,
+        most: u32,
+        blocks: Blocks,
+        make: MakeReplica,
+    ) -> Result<ModelReplica<Cpu>, CliError> {
         let config = &self.config;
         let isa = Isa::parse(config.isa.name())
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
@@ -245,7 +258,7 @@ impl Plan {
         let input = self.input_shape(config.batch.micro);
         let model = dtrain_engine::Model::in_groups(&device, chain, input, self.loss()?, most);
         let model = model.map_err(|error| self.misfit(&error))?;
-        let replica = ModelReplica::new(device, model, self.optimizer(), config.seed);
+        let replica = make(device, model, self.optimizer(), config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         self.complete(&mut replica)?;
         Ok(replica)

@@ -90,13 +90,13 @@ impl Setup {
     pub fn new(arguments: &Drill, folder: &Path, stop: Stop) -> Result<Self, CliError> {
         let config = settings(&arguments.settings, Machine::here())?;
         refuse(arguments, &config)?;
-        choose_here(&config)?;
+        let chosen = choose_here(&config)?;
         let cut = match arguments.kind {
             DrillKind::Partition => cut_length(arguments, &config)?,
             _ => Duration::ZERO,
         };
         let plan = Plan::open(&config, None)?;
-        let layout = plan.replica()?.layout().clone();
+        let layout = plan.replica_as_on(&chosen)?.layout().clone();
         let steps_per_epoch = plan.batches.steps_per_epoch();
         let given = |key: &str| is_given(&arguments.settings.overrides, key);
         let mut words = Vec::new();

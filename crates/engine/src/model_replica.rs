@@ -44,6 +44,16 @@ impl<D: HostDevice> ModelReplica<D> {
     ///
     /// *Errors*: options of the optimizer that make no sense.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
+        let mut replica = Self::blank(device, model, optimizer, seed)?;
+        replica.model.layout().initialise(seed, &mut replica.state);
+        Ok(replica)
+    }
+
+    /// The same, all of whose parameters are zero: for whoever only asks for shapes, and does not wait for as many random numbers,
+    /// nor use memory that nobody looks at.
+    ///
+    /// *Errors*: as [`ModelReplica::new`].
+    pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         optimizer.check()?;
         let layout = model.layout();
         let shape = StateShape {
@@ -51,8 +61,7 @@ impl<D: HostDevice> ModelReplica<D> {
             stats: layout.stats,
             moments: optimizer.rule.moments(),
         };
-        let mut state = State::zeros(shape);
-        layout.initialise(seed, &mut state);
+        let state = State::zeros(shape);
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         Ok(Self {
