@@ -120,8 +120,9 @@ fn may_mount() -> bool {
 
 #[test]
 fn a_full_disk_is_told_and_costs_nothing_or_the_machine_is_said_not_to_allow_it() {
+    // So many steps that the run does not end while what the first full disk left is verified.
     let folder = folder();
-    let run = drill(folder.path(), &format!("disk-full {MLP} ranks=2 threads=1 steps=2500 --times 2"));
+    let run = drill(folder.path(), &format!("disk-full {MLP} ranks=2 threads=1 steps=6000 --times 2"));
     if !may_mount() {
         run.ended_with(1);
         run.said("this machine does not allow one");
