@@ -3,9 +3,9 @@
 //!
 //! Nothing is started here. What the user wrote on the command line is never changed, except the place of the run.
 
-use super::Disturbed;
 use super::partition::{cut_length, shares};
 use super::run::{Stop, this_program};
+use super::{Disturbed, Hurt};
 use crate::arguments::{Drill, DrillKind};
 use crate::config::{Config, Isolation, Length, Machine, Reduce};
 use crate::error::CliError;
@@ -193,15 +193,18 @@ impl Setup {
     #[must_use]
     pub fn was_too_short(&self, disturbed: &Disturbed, expected: &str) -> bool {
         let Disturbed { hurts, ended, lost_steps, .. } = disturbed;
-        let was_chosen = self.kind == DrillKind::Partition && !self.given_length;
-        let is_whole = hurts.len() as u64 == self.times && hurts.iter().all(|hurt| hurt.returned.is_some());
+        let is_back = |hurt: &Hurt| match self.kind {
+            DrillKind::Partition => hurt.returned.is_some(),
+            _ => hurt.recovery.is_some(),
+        };
+        let is_whole = hurts.len() as u64 == self.times && hurts.iter().all(is_back);
         let same = ended.seen.ending.as_ref().is_some_and(|ending| ending.digest == expected);
         let is_well = ended.code == Some(0)
             && ended.seen.disorder.is_none()
             && *lost_steps == 0
             && hurts.iter().all(|hurt| hurt.not_kept.is_empty())
             && (same || !self.exact);
-        was_chosen && !is_whole && is_well
+        !self.given_length && !is_whole && is_well
     }
 
     /// Makes the run longer, for another try.
