@@ -11,8 +11,8 @@ use crate::gpt2_names::Gpt2Names;
 use crate::gpus::{Chosen, OnGpus};
 use dtrain_checkpoint::{InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
-use dtrain_cuda::CudaDevice;
-use dtrain_cuda::driver::{DriverError, Gpu};
+use dtrain_cuda::driver::Gpu;
+use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
 };
@@ -29,7 +29,6 @@ use dtrain_engine::{
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Seed, Step};
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -301,22 +300,10 @@ impl Plan {
         blocks: Blocks,
         loss: &dtrain_engine::Loss,
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
-        let device = CudaDevice::new(gpu, self.precision()).map_err(|error| match error {
-            DriverError::OutOfMemory { .. } => EngineError::NoRoom(error.to_string()),
-            error => EngineError::Device(error.to_string()),
-        })?;
+        let device = CudaDevice::new(gpu, self.precision())?;
         let model =
             dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
-        let mut replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
-        // What operations want beside the operands they take in their first pass: a step is not the place to find it missing.
-        match std::panic::catch_unwind(AssertUnwindSafe(|| replica.rehearse())) {
-            Ok(made) => made.map(|()| replica),
-            Err(panic) => match panic.downcast::<String>() {
-                Ok(words) if replica.device().is_short_of_memory() => Err(EngineError::NoRoom(*words)),
-                Ok(words) => Err(EngineError::Device(*words)),
-                Err(panic) => std::panic::resume_unwind(panic),
-            },
-        }
+        rehearsed(DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?)
     }
 
     /// Whether the model can be trained on another device than the CPU.

@@ -12,13 +12,12 @@
 #[path = "../tests/on_gpu/machine.rs"]
 mod machine;
 
-use dtrain_cuda::{CudaDevice, Precision};
+use dtrain_cuda::{CudaDevice, Precision, rehearsed};
 use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, gpt2_options, initialise};
 use dtrain_engine::models::{GptOptions, gpt2};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{DeviceReplica, EngineError, Kept, Loss, Model, Replica};
 use dtrain_types::{MicroBatch, Seed, Step};
-use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -103,14 +102,7 @@ fn start_gpt2(open: impl Fn() -> CudaDevice, options: &GptOptions) -> Result<Sta
         let input = Shape::Tokens { rows, time: options.context };
         let device = open();
         let model = Model::new(&device, gpt2(options)?, input, Loss::cross_entropy())?;
-        let mut replica = DeviceReplica::new(device, model, Work::Gpt.optimizer(), Seed(7))?;
-        match std::panic::catch_unwind(AssertUnwindSafe(|| replica.rehearse())) {
-            Ok(made) => made?,
-            Err(_) if replica.device().is_short_of_memory() => {
-                return Err(EngineError::NoRoom(format!("no room for the operations of {rows} rows")));
-            }
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        let replica = rehearsed(DeviceReplica::new(device, model, Work::Gpt.optimizer(), Seed(7))?)?;
         let data = gpt2_data(options, rows);
         Ok(Started { replica, data, unit: "tokens/s", each: options.context })
     };

@@ -12,7 +12,7 @@ use crate::loss::{Loss, expect_length};
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Reduced, Room, Training};
-use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo};
+use crate::replica::{BufferLengths, Gradient, Kept, MemoryTable, Replica, UpdateInfo};
 use crate::stage::{Input, Mode, Shape};
 use crate::stages::Inside;
 use crate::state::{State, StateShape};
@@ -180,33 +180,22 @@ impl<D: OwnMemory> DeviceReplica<D> {
     ///
     /// *Blocks* until it is done. *Errors*: of the device; what its operations fail in, they tell by a panic.
     pub fn rehearse(&mut self) -> Result<(), EngineError> {
-        let Self { device, model, seed, passes, sections, .. } = self;
-        let (rows, shape) = (model.input().rows(), model.loss_rows(model.input().rows()));
-        let x = match model.input() {
-            Shape::Values { .. } => Input::Values(D::look(&passes.inputs.values)),
-            Shape::Tokens { .. } => Input::Ids(D::ids(&passes.inputs.ids)),
+        let (input, elements) = (self.model.input(), self.lengths.gradient);
+        let (rows, len) = (input.rows(), input.rows() * input.per_row());
+        let shape = self.model.loss_rows(rows);
+        let longest = len.max(shape.rows * shape.width);
+        let (values, ids) = (vec![0.0; longest], vec![0; longest]);
+        let inputs = match input {
+            Shape::Values { .. } => Inputs::Values(&values[..len]),
+            Shape::Tokens { .. } => Inputs::Tokens(&ids[..len]),
         };
-        let x = x.part(0..rows * model.input().per_row());
-        let targets = match model.loss {
-            Loss::MeanSquaredError => {
-                Input::Values(D::look(&passes.targets.values)).part(0..shape.rows * shape.width)
-            }
-            Loss::CrossEntropy { .. } => Input::Ids(D::ids(&passes.targets.ids)).part(0..shape.rows),
+        let targets = match self.model.loss {
+            Loss::MeanSquaredError => Targets::Values(&values[..shape.rows * shape.width]),
+            Loss::CrossEntropy { .. } => Targets::Classes(&ids[..shape.rows]),
         };
-        let pass = passes::pass(&*device, Mode::Train, *seed, (Step(0), MicroBatch(0)), rows);
-        let room = Room {
-            params: D::look(&sections[0]),
-            stats: D::look(&sections[1]),
-            saved: D::take(&mut passes.saved),
-            scratch: D::take(&mut passes.scratch),
-            outputs: D::take(&mut passes.outputs),
-        };
-        {
-            let all = &mut Inside::<D>(D::take(&mut passes.gradients[0]));
-            let to = Training { outputs: D::take(&mut passes.outputs_gradient), all, watch: None };
-            passes::train(model, &pass, room, x, targets, to, &mut [LossSums::default()]);
-        }
-        device.fetch(&passes.gradients[0], &mut [0.0])
+        let batch = Batch { rows, inputs, targets };
+        self.micro_batch(Step(0), MicroBatch(0), &batch, &mut Kept { number: 0, elements })?;
+        self.device.fetch(&self.passes.gradients[0], &mut [0.0])
     }
 
     fn send_state(&mut self) -> Result<(), EngineError> {

@@ -12,11 +12,13 @@
 
 mod operations;
 mod own_memory;
+mod rehearsal;
 mod workspace;
 
 use crate::driver::{DriverError, Gpu, Stream};
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
+pub use rehearsal::rehearsed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
@@ -51,12 +53,6 @@ impl CudaDevice {
     /// *Errors*: what the device has failed in, as far as it is known.
     pub fn check(&self) -> Result<(), DriverError> {
         self.gpu().context().check()
-    }
-
-    /// Whether an operation has panicked because there was no memory for its partial results.
-    #[must_use]
-    pub fn is_short_of_memory(&self) -> bool {
-        self.workspace().is_short()
     }
 
     /// *Blocks* until everything that was given is done. *Errors*: what the device failed in.

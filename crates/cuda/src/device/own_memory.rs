@@ -5,20 +5,22 @@ use crate::driver::{Buffer, DriverError};
 use crate::memory::{Element, Slice, SliceMut};
 use dtrain_engine::{EngineError, OwnMemory};
 
-fn told(error: DriverError) -> EngineError {
-    match error {
-        DriverError::OutOfMemory { .. } => EngineError::NoRoom(error.to_string()),
-        error => EngineError::Device(error.to_string()),
+impl From<DriverError> for EngineError {
+    fn from(error: DriverError) -> Self {
+        match error {
+            DriverError::OutOfMemory { .. } => Self::NoRoom(error.to_string()),
+            error => Self::Device(error.to_string()),
+        }
     }
 }
 
 impl CudaDevice {
     /// Zeroed memory.
     fn zeros<T: Element>(&self, len: usize) -> Result<Buffer<T>, EngineError> {
-        let buffer = Buffer::new(self.gpu().context(), len).map_err(told)?;
+        let buffer = Buffer::new(self.gpu().context(), len)?;
         // SAFETY: it is as long, nobody else knows of it yet, and it is freed behind all work.
         let filled = unsafe { self.stream().fill(buffer.address(), len * size_of::<T>() / 4, 0) };
-        filled.map_err(told)?;
+        filled?;
         Ok(buffer)
     }
 }
@@ -48,14 +50,14 @@ impl OwnMemory for CudaDevice {
     }
 
     fn send(&self, from: &[f32], to: &mut Buffer<f32>) -> Result<(), EngineError> {
-        self.upload(from, to.write().part(0..from.len())).map_err(told)
+        self.upload(from, to.write().part(0..from.len())).map_err(EngineError::from)
     }
 
     fn send_ids(&self, from: &[u32], to: &mut Buffer<u32>) -> Result<(), EngineError> {
-        self.upload(from, to.write().part(0..from.len())).map_err(told)
+        self.upload(from, to.write().part(0..from.len())).map_err(EngineError::from)
     }
 
     fn fetch(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), EngineError> {
-        self.download(from.read().part(0..to.len()), to).map_err(told)
+        self.download(from.read().part(0..to.len()), to).map_err(EngineError::from)
     }
 }
