@@ -5,7 +5,7 @@
 //! `cargo run --release -p dtrain-engine --example kernel_speed [filter]`
 
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::device::{Activation, Attention, Conv3d, Device, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Attention, Conv3d, Device, Gelu, Product, Rows, Strides, Write};
 
 /// CPU seconds of this thread so far.
 fn now() -> f64 {
@@ -115,8 +115,8 @@ fn others(cpu: &Cpu) {
     report("attention gradient", 2.5 * flops, gradient);
     let (x, mut z) = (vec![0.3; 1 << 20], vec![0.3; 1 << 20]);
     let million = (1 << 20) as f64;
-    report("gelu (an element)", million, seconds(|| cpu.gelu(&x, &mut z)));
-    report("gelu gradient (an element)", million, seconds(|| cpu.gelu_gradient(&x, &mut z)));
+    report("gelu (an element)", million, seconds(|| cpu.gelu(Gelu::Exact, &x, &mut z)));
+    report("gelu gradient (an element)", million, seconds(|| cpu.gelu_gradient(Gelu::Exact, &x, &mut z)));
     let rows = Rows { rows: 1024, width: 1024 };
     let mut sums = vec![0.0; 1024];
     report("column sums (an element)", million, seconds(|| cpu.column_sums(rows, &x, &mut sums)));

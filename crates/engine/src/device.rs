@@ -79,6 +79,15 @@ pub enum Activation {
     Relu,
 }
 
+/// A form of GELU, which is a stage too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// `x Phi(x)`, Phi the exact normal distribution (f32 accuracy).
+    Exact,
+    /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, which models of the GPT-2 family have for it.
+    Tanh,
+}
+
 /// A convolution over `N` dimensions: `x: [N, C, sides...]`, weights `[O, C, kernel...]`, `y: [N, O, sides...]`. Of images the
 /// axes are height and width, of volumes depth, height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -388,14 +397,10 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn relu(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `d = y > 0 ? d : 0`, in place.
     fn relu_gradient(&self, y: Self::Ref<'_>, d: Self::Mut<'_>);
-    /// `y = x Phi(x)`, Phi the exact normal distribution (f32 accuracy).
-    fn gelu(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
+    /// `y = gelu(x)` of this form.
+    fn gelu(&self, form: Gelu, x: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `d = d * gelu'(x)`, in place.
-    fn gelu_gradient(&self, x: Self::Ref<'_>, d: Self::Mut<'_>);
-    /// `y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, which models of the GPT-2 family have for GELU.
-    fn gelu_tanh(&self, x: Self::Ref<'_>, y: Self::Mut<'_>);
-    /// Its gradient, as [`Device::gelu_gradient`].
-    fn gelu_tanh_gradient(&self, x: Self::Ref<'_>, d: Self::Mut<'_>);
+    fn gelu_gradient(&self, form: Gelu, x: Self::Ref<'_>, d: Self::Mut<'_>);
     /// `y = x * keep / (1 - rate)`, element `i` dropped when number `i` of `key` is below `rate`. Its gradient is itself.
     fn dropout(&self, key: Key, rate: f32, x: Self::Ref<'_>, y: Self::Mut<'_>);
     /// `y = a + b`.

@@ -7,7 +7,7 @@
 
 use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, Gelu, LossSums, Pool2d,
     Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
@@ -169,15 +169,15 @@ impl SelfTest<'_> {
         let (a, b) = (self.numbers(5000), self.numbers(5000));
         let key = Key::new(Seed(3), Step(1), MicroBatch(4), Site(1));
         self.output(5000, |cpu, y| cpu.relu(&a, y));
-        self.output(5000, |cpu, y| cpu.gelu(&a, y));
-        self.output(5000, |cpu, y| cpu.gelu_tanh(&a, y));
+        self.output(5000, |cpu, y| cpu.gelu(Gelu::Exact, &a, y));
+        self.output(5000, |cpu, y| cpu.gelu(Gelu::Tanh, &a, y));
         self.output(5000, |cpu, y| cpu.dropout(key, 0.3, &a, y));
         self.output(5000, |cpu, y| cpu.add(&a, &b, y));
         self.output(5000, |cpu, d| {
             d.copy_from_slice(&b);
             cpu.relu_gradient(&a, d);
-            cpu.gelu_gradient(&a, d);
-            cpu.gelu_tanh_gradient(&a, d);
+            cpu.gelu_gradient(Gelu::Exact, &a, d);
+            cpu.gelu_gradient(Gelu::Tanh, &a, d);
             cpu.add_to(&a, d);
             cpu.blend(0.1, 0.5, &b, d);
         });

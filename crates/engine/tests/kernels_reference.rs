@@ -1,4 +1,4 @@
-//! Every operation of the CPU device against a plain float64 reference, outputs poisoned with NaN first.
+//! Every operation of the CPU device, but for losses and updates, against a plain float64 reference, outputs poisoned with NaN first.
 
 mod kernels_support;
 
@@ -113,6 +113,20 @@ fn erf(x: f64) -> f64 {
     total * 2.0 / std::f64::consts::PI.sqrt()
 }
 
+/// GELU and its slope.
+fn gelu_exact(x: f64) -> [f64; 2] {
+    let phi = 0.5 * (1.0 + erf(x / 2f64.sqrt()));
+    [x * phi, phi + x * (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt()]
+}
+
+/// The same by way of tanh.
+fn gelu_tanh(x: f64) -> [f64; 2] {
+    let root = (2.0 / std::f64::consts::PI).sqrt();
+    let tanh = (root * (x + 0.044_715 * x.powi(3))).tanh();
+    let slope = root * (1.0 + 3.0 * 0.044_715 * x * x);
+    [0.5 * x * (1.0 + tanh), 0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope]
+}
+
 #[test]
 fn point_wise_operations_are_right() {
     let cpu = cpu();
@@ -126,28 +140,19 @@ fn point_wise_operations_are_right() {
     let wanted: Vec<f64> =
         a.iter().zip(&b).map(|(&a, &b)| if a > 0.0 { f64::from(b) } else { 0.0 }).collect();
     assert_near("gradient of relu", &d, &wanted);
-    let phi = |x: f64| 0.5 * (1.0 + erf(x / 2f64.sqrt()));
-    let density = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
-    y.fill(f32::NAN);
-    cpu.gelu(&a, &mut y);
-    assert_near("gelu", &y, &wide(&a).iter().map(|&x| x * phi(x)).collect::<Vec<_>>());
-    let mut d = b.clone();
-    cpu.gelu_gradient(&a, &mut d);
-    let slope = wide(&a).into_iter().map(|x| phi(x) + x * density(x));
-    assert_near("gradient of gelu", &d, &slope.zip(&b).map(|(s, &b)| s * f64::from(b)).collect::<Vec<_>>());
-    let u = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
-    let share = |x: f64| 0.5 * (1.0 + u(x).tanh());
-    let slope = |x: f64| {
-        let u_slope = (2.0 / std::f64::consts::PI).sqrt() * (1.0 + 3.0 * 0.044_715 * x * x);
-        share(x) + 0.5 * x * (1.0 - u(x).tanh().powi(2)) * u_slope
-    };
-    y.fill(f32::NAN);
-    cpu.gelu_tanh(&a, &mut y);
-    assert_near("gelu by tanh", &y, &wide(&a).iter().map(|&x| x * share(x)).collect::<Vec<_>>());
-    let mut d = b.clone();
-    cpu.gelu_tanh_gradient(&a, &mut d);
-    let slopes = wide(&a).into_iter().map(slope).zip(&b);
-    assert_near("gradient of gelu by tanh", &d, &slopes.map(|(s, &b)| s * f64::from(b)).collect::<Vec<_>>());
+    for (form, wanted) in [(Gelu::Exact, gelu_exact as fn(f64) -> [f64; 2]), (Gelu::Tanh, gelu_tanh)] {
+        let [values, slopes] = [0, 1].map(|i| wide(&a).into_iter().map(move |x| wanted(x)[i]));
+        y.fill(f32::NAN);
+        cpu.gelu(form, &a, &mut y);
+        assert_near("gelu", &y, &values.collect::<Vec<_>>());
+        let mut d = b.clone();
+        cpu.gelu_gradient(form, &a, &mut d);
+        assert_near(
+            "gradient of gelu",
+            &d,
+            &slopes.zip(&b).map(|(s, &b)| s * f64::from(b)).collect::<Vec<_>>(),
+        );
+    }
     y.fill(f32::NAN);
     cpu.add(&a, &b, &mut y);
     let both: Vec<f64> = wide(&a).iter().zip(wide(&b)).map(|(a, b)| a + b).collect();
@@ -383,194 +388,6 @@ fn attention_and_its_gradient_are_right() {
         cpu.attention_gradient(&shape, &qkv, &out_y, &saved, &dy, &mut out_d, &mut scratch);
         assert_near(&format!("dqkv of {shape:?}"), &out_d, &d);
     }
-}
-
-/// Loss sums and gradient of cross entropy in f64, from the definition in PyTorch's documentation.
-fn reference_cross_entropy(
-    o: &CrossEntropy<'_>,
-    width: usize,
-    x: &[f32],
-    targets: &[u32],
-) -> (LossSums, Vec<f64>) {
-    let (mut sums, mut d) = (LossSums::default(), vec![0.0; x.len()]);
-    let weight = |c: usize| o.class_weights.get(c).map_or(1.0, |&w| f64::from(w));
-    let smoothing = f64::from(o.label_smoothing);
-    for (row, &target) in targets.iter().enumerate().filter(|(_, target)| Some(**target) != o.ignore_index) {
-        let x = wide(&x[row * width..][..width]);
-        let total: f64 = x.iter().map(|v| v.exp()).sum();
-        let log_p = |c: usize| x[c] - total.ln();
-        let goal: Vec<f64> = (0..width)
-            .map(|c| {
-                weight(c)
-                    * (smoothing / width as f64 + if c == target as usize { 1.0 - smoothing } else { 0.0 })
-            })
-            .collect();
-        sums.loss -= (0..width).map(|c| goal[c] * log_p(c)).sum::<f64>();
-        sums.weight += weight(target as usize);
-        sums.counted += 1;
-        let best = (0..width).rev().max_by(|&a, &b| x[a].total_cmp(&x[b])).unwrap();
-        sums.correct += u64::from(best == target as usize);
-        let mass: f64 = goal.iter().sum();
-        for c in 0..width {
-            d[row * width + c] = x[c].exp() / total * mass - goal[c];
-        }
-    }
-    (sums, d)
-}
-
-#[test]
-fn cross_entropy_and_its_gradient_are_right_with_every_option() {
-    let cpu = cpu();
-    for (rows, width) in [(1, 2), (40, 10), (33, 257), (7, 16)] {
-        let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v * 8.0).collect();
-        let targets = ids(2, rows, width as u32);
-        let weights: Vec<f32> = numbers(3, width).iter().map(|v| v + 1.5).collect();
-        for (label_smoothing, class_weights) in [(0.0, &[][..]), (0.1, &[]), (0.0, &weights), (0.3, &weights)]
-        {
-            for ignore_index in [None, Some(targets[0])] {
-                let o = CrossEntropy { label_smoothing, class_weights, ignore_index };
-                let (wanted, wanted_d) = reference_cross_entropy(&o, width, &x, &targets);
-                let mut d = poison(rows * width);
-                let shape = Rows { rows, width };
-                let sums = cpu.cross_entropy(shape, &o, &x, &targets, Some(&mut d));
-                assert_near("gradient of cross entropy", &d, &wanted_d);
-                assert!(
-                    (sums.loss - wanted.loss).abs() <= 1e-6 * wanted.loss.abs(),
-                    "{sums:?} for {wanted:?}"
-                );
-                assert!((sums.weight - wanted.weight).abs() <= 1e-6 * wanted.weight);
-                assert_eq!((sums.counted, sums.correct), (wanted.counted, wanted.correct));
-                assert_eq!(cpu.cross_entropy(shape, &o, &x, &targets, None), sums, "without a gradient");
-            }
-        }
-    }
-}
-
-#[test]
-fn a_loss_of_broken_outputs_is_not_a_number() {
-    let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
-    for bad in [f32::NAN, f32::INFINITY] {
-        let mut x = numbers(1, 20);
-        x[13] = bad;
-        let sums = cpu().cross_entropy(Rows { rows: 2, width: 10 }, &options, &x, &[1, 2], None);
-        assert!(!sums.loss.is_finite(), "{sums:?}");
-    }
-}
-
-#[test]
-fn the_first_of_the_greatest_is_found() {
-    let x = [1.0, 3.0, 3.0, 2.0, -5.0, -7.0, -5.0, -9.0];
-    let mut best = [9; 2];
-    cpu().arg_max(Rows { rows: 2, width: 4 }, &x, &mut best);
-    assert_eq!(best, [1, 0]);
-}
-
-#[test]
-fn squared_error_and_its_gradient_are_right() {
-    for (rows, width) in [(3, 1), (40, 17)] {
-        let (x, t) = (numbers(1, rows * width), numbers(2, rows * width));
-        let mut d = poison(rows * width);
-        let sums = cpu().squared_error(Rows { rows, width }, &x, &t, Some(&mut d));
-        let difference: Vec<f64> = wide(&x).iter().zip(wide(&t)).map(|(x, t)| x - t).collect();
-        let loss = difference.iter().map(|d| d * d).sum::<f64>() / width as f64;
-        assert!((sums.loss - loss).abs() <= 1e-6 * loss);
-        assert_eq!((sums.weight, sums.counted, sums.correct), (rows as f64, rows as u64, 0));
-        assert_near("gradient", &d, &difference.iter().map(|d| 2.0 * d / width as f64).collect::<Vec<_>>());
-    }
-}
-
-#[test]
-fn optimizer_updates_are_right() {
-    let (cpu, len) = (cpu(), 40_003);
-    let (g, p, m) = (numbers(1, len), numbers(2, len), numbers(3, len));
-    let v: Vec<f32> = numbers(4, len).iter().map(|v| v.abs()).collect();
-    let o = AdamW {
-        scale: 0.25,
-        step_size: 0.01,
-        root_correction: 1.5,
-        decay: 0.999,
-        beta1: 0.9,
-        beta2: 0.999,
-        epsilon: 1e-8,
-    };
-    let (mut p2, mut m2, mut v2) = (p.clone(), m.clone(), v.clone());
-    cpu.adamw(&o, &g, &mut p2, &mut m2, &mut v2);
-    let wide_g: Vec<f64> = g.iter().map(|&g| f64::from(g) * 0.25).collect();
-    let blend =
-        |beta: f32, old: f32, new: f64| f64::from(beta) * f64::from(old) + (1.0 - f64::from(beta)) * new;
-    let wanted_m: Vec<f64> = (0..len).map(|i| blend(o.beta1, m[i], wide_g[i])).collect();
-    let wanted_v: Vec<f64> = (0..len).map(|i| blend(o.beta2, v[i], wide_g[i].powi(2))).collect();
-    let wanted_p: Vec<f64> = (0..len)
-        .map(|i| {
-            f64::from(p[i]) * f64::from(o.decay) - 0.01 * wanted_m[i] / (wanted_v[i].sqrt() * 1.5 + 1e-8)
-        })
-        .collect();
-    assert_near("first moment", &m2, &wanted_m);
-    assert_near("second moment", &v2, &wanted_v);
-    assert_near("parameters", &p2, &wanted_p);
-
-    for (momentum, nesterov, first) in
-        [(0.0, false, false), (0.9, false, true), (0.9, false, false), (0.9, true, false)]
-    {
-        let o = Sgd { scale: 0.5, lr: 0.1, weight_decay: 0.01, momentum, nesterov, first };
-        let (mut p2, mut m2) = (p.clone(), if first { poison(len) } else { m.clone() });
-        let wanted: Vec<f64> = (0..len)
-            .map(|i| {
-                let g = f64::from(g[i]) * 0.5 + 0.01 * f64::from(p[i]);
-                let kept = if first { g } else { f64::from(momentum) * f64::from(m[i]) + g };
-                f64::from(p[i]) - 0.1 * if nesterov { g + f64::from(momentum) * kept } else { kept }
-            })
-            .collect();
-        cpu.sgd(&o, &g, &mut p2, if momentum == 0.0 { &mut [] } else { &mut m2 });
-        assert_near(&format!("{o:?}"), &p2, &wanted);
-    }
-}
-
-/// As it is defined: blocks of 4096, eight lanes each, all in order.
-fn norm_in_order(g: &[f32], scale: f32) -> f64 {
-    let of_block = |block: &[f32]| {
-        let mut lanes = [0.0f64; 8];
-        for (at, g) in block.iter().enumerate() {
-            lanes[at % 8] += f64::from(g * scale) * f64::from(g * scale);
-        }
-        lanes.into_iter().sum::<f64>()
-    };
-    g.chunks(4096).map(of_block).sum()
-}
-
-#[test]
-fn the_norm_is_added_up_in_one_order_on_any_number_of_threads() {
-    let g = numbers(3, 1_100_000);
-    for (device, cpu) in devices().into_iter().enumerate() {
-        for len in [1, 4095, 4096, 4097, 4 * 4096, 30_000, 256 * 4096 + 5, g.len()] {
-            let (found, wanted) = (cpu.sum_of_squares(&g[..len], 0.3), norm_in_order(&g[..len], 0.3));
-            assert_eq!(found.to_bits(), wanted.to_bits(), "{len} elements on device {device}");
-        }
-    }
-}
-
-#[test]
-fn the_norm_the_blend_and_the_check_are_right() {
-    let cpu = cpu();
-    for len in [0, 1, 4096, 4097, 30_000] {
-        let g = numbers(1, len);
-        let wanted: f64 = g.iter().map(|&g| f64::from(g * 0.3).powi(2)).sum();
-        assert!((cpu.sum_of_squares(&g, 0.3) - wanted).abs() <= 1e-12 * wanted);
-        assert!(cpu.all_finite(&g));
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
-            if len > 0 {
-                let mut g = g.clone();
-                g[len / 2] = bad;
-                assert!(!cpu.all_finite(&g) && !cpu.sum_of_squares(&g, 1.0).is_finite());
-            }
-        }
-    }
-    let (sums, old) = (numbers(1, 100), numbers(2, 100));
-    let mut running = old.clone();
-    cpu.blend(0.1, 0.25, &sums, &mut running);
-    let wanted: Vec<f64> =
-        wide(&old).iter().zip(wide(&sums)).map(|(old, sum)| 0.9 * old + 0.1 * sum * 0.25).collect();
-    assert_near("running statistics", &running, &wanted);
 }
 
 /// Asserts that an operation panics.

@@ -6,7 +6,7 @@ use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, LossRows, LossTotals, Precision};
 use dtrain_engine::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, LossSums, Pool2d,
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, Gelu, LossSums, Pool2d,
     Product, Rows, Sgd, Write,
 };
 use dtrain_types::Key;
@@ -217,20 +217,12 @@ impl Device for CudaDevice {
         kernels::relu_gradient(self.stream(), y, d);
     }
 
-    fn gelu(&self, x: Ref<'_>, y: Mut<'_>) {
-        kernels::gelu(self.stream(), x, y);
+    fn gelu(&self, form: Gelu, x: Ref<'_>, y: Mut<'_>) {
+        kernels::gelu(self.stream(), form, x, y);
     }
 
-    fn gelu_gradient(&self, x: Ref<'_>, d: Mut<'_>) {
-        kernels::gelu_gradient(self.stream(), x, d);
-    }
-
-    fn gelu_tanh(&self, x: Ref<'_>, y: Mut<'_>) {
-        kernels::gelu_tanh(self.stream(), x, y);
-    }
-
-    fn gelu_tanh_gradient(&self, x: Ref<'_>, d: Mut<'_>) {
-        kernels::gelu_tanh_gradient(self.stream(), x, d);
+    fn gelu_gradient(&self, form: Gelu, x: Ref<'_>, d: Mut<'_>) {
+        kernels::gelu_gradient(self.stream(), form, x, d);
     }
 
     fn dropout(&self, key: Key, rate: f32, x: Ref<'_>, y: Mut<'_>) {

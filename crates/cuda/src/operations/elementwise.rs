@@ -6,7 +6,7 @@ use super::{Floats, FloatsMut, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Launch, Queue};
 use crate::memory::{Slice, SliceMut};
-use dtrain_engine::device::Activation;
+use dtrain_engine::device::{Activation, Gelu};
 use dtrain_types::Key;
 
 /// `y = value`.
@@ -45,24 +45,22 @@ pub fn relu_gradient(queue: &impl Queue, y: Floats<'_>, d: FloatsMut<'_>) {
     one_to_one(queue, &kernels::RELU_GRADIENT, y, d);
 }
 
-/// `y = x Phi(x)`.
-pub fn gelu(queue: &impl Queue, x: Floats<'_>, y: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::GELU, x, y);
+/// `y = gelu(x)` of this form.
+pub fn gelu(queue: &impl Queue, form: Gelu, x: Floats<'_>, y: FloatsMut<'_>) {
+    let kernel = match form {
+        Gelu::Exact => &kernels::GELU,
+        Gelu::Tanh => &kernels::GELU_TANH,
+    };
+    one_to_one(queue, kernel, x, y);
 }
 
 /// `d = d * gelu'(x)`, in place.
-pub fn gelu_gradient(queue: &impl Queue, x: Floats<'_>, d: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::GELU_GRADIENT, x, d);
-}
-
-/// `y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
-pub fn gelu_tanh(queue: &impl Queue, x: Floats<'_>, y: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::GELU_TANH, x, y);
-}
-
-/// `d = d * gelu_tanh'(x)`, in place.
-pub fn gelu_tanh_gradient(queue: &impl Queue, x: Floats<'_>, d: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::GELU_TANH_GRADIENT, x, d);
+pub fn gelu_gradient(queue: &impl Queue, form: Gelu, x: Floats<'_>, d: FloatsMut<'_>) {
+    let kernel = match form {
+        Gelu::Exact => &kernels::GELU_GRADIENT,
+        Gelu::Tanh => &kernels::GELU_TANH_GRADIENT,
+    };
+    one_to_one(queue, kernel, x, d);
 }
 
 /// `y += x`.

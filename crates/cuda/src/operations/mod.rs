@@ -25,8 +25,8 @@ pub use attention::{attention, attention_gradient, attention_saved, attention_sc
 pub use attention_bf16::{attention_bf16, attention_bf16_gradient, attention_bf16_is_there};
 pub use conv::{conv, conv_input_gradient, conv_scratch, conv_weight_gradient};
 pub use elementwise::{
-    add, add_to, bias_activation, copy, dropout, fill, from_bf16, gelu, gelu_gradient, gelu_tanh,
-    gelu_tanh_gradient, relu, relu_gradient, to_bf16,
+    add, add_to, bias_activation, copy, dropout, fill, from_bf16, gelu, gelu_gradient, relu, relu_gradient,
+    to_bf16,
 };
 pub use embedding::{embedding, embedding_gradient};
 pub use losses::{CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, squared_error};

@@ -4,8 +4,8 @@ use crate::rig::{Rig, assert_near};
 use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, LossSums, Pool2d, Product, Rows,
-    Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, LossSums, Pool2d, Product,
+    Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
@@ -25,15 +25,15 @@ fn point_wise<R: Rig>(r: &R, to: &mut Results) {
     to.push(("copy", r.get(&y)));
     d.relu(r.r(&x), r.w(&mut y));
     to.push(("relu", r.get(&y)));
-    d.gelu(r.r(&x), r.w(&mut y));
+    d.gelu(Gelu::Exact, r.r(&x), r.w(&mut y));
     to.push(("gelu", r.get(&y)));
     d.relu_gradient(r.r(&x), r.w(&mut y));
     to.push(("relu_gradient", r.get(&y)));
-    d.gelu_gradient(r.r(&x), r.w(&mut y));
+    d.gelu_gradient(Gelu::Exact, r.r(&x), r.w(&mut y));
     to.push(("gelu_gradient", r.get(&y)));
-    d.gelu_tanh(r.r(&x), r.w(&mut y));
+    d.gelu(Gelu::Tanh, r.r(&x), r.w(&mut y));
     to.push(("gelu_tanh", r.get(&y)));
-    d.gelu_tanh_gradient(r.r(&x), r.w(&mut y));
+    d.gelu_gradient(Gelu::Tanh, r.r(&x), r.w(&mut y));
     to.push(("gelu_tanh_gradient", r.get(&y)));
     d.add(r.r(&x), r.r(&z), r.w(&mut y));
     to.push(("add", r.get(&y)));

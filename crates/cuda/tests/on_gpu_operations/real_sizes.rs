@@ -6,7 +6,7 @@ use crate::stand_in::Extent;
 use crate::stand_in::{cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
-    Activation, Attention, Conv3d, CrossEntropy, Device, Pool2d, Product, Rows, Strides, Write,
+    Activation, Attention, Conv3d, CrossEntropy, Device, Gelu, Pool2d, Product, Rows, Strides, Write,
 };
 
 /// A size of the workloads; on the fake GPU an eighth of it.
@@ -94,7 +94,7 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     d.layer_norm_gradient(shape, x, gain, statistics, dy, dx_, dgain_, dbias_, r.w(&mut scratch));
     to.extend([("layer norm", r.get(&y)), ("its gradient", r.get(&dx))]);
     to.extend([("its gain", r.get(&dgain)), ("its bias", r.get(&dbias))]);
-    d.gelu(r.r(&dx), r.w(&mut y));
+    d.gelu(Gelu::Exact, r.r(&dx), r.w(&mut y));
     let (targets, mut gradient) = (r.ids(&ids(5, rows, width as u32)), r.empty(out));
     let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
     let found = d.cross_entropy(shape, &options, r.r(&y), r.i(&targets), Some(r.w(&mut gradient)));

@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Activation, Device};
+use dtrain_engine::device::{Activation, Device, Gelu};
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
 const LENGTHS: [usize; 6] = [0, 1, 3, 256, 257, 2017];
@@ -82,30 +82,32 @@ pub fn relu_gradient(q: &StandIn, extent: Extent) {
 }
 
 pub fn gelu(q: &StandIn, extent: Extent) {
-    one(q, extent, "gelu", |x, y| operations::gelu(q, x, y), |x, y| cpu().gelu(x, y));
-}
-
-pub fn gelu_gradient(q: &StandIn, extent: Extent) {
-    one(
-        q,
-        extent,
-        "gelu_gradient",
-        |x, d| operations::gelu_gradient(q, x, d),
-        |x, d| cpu().gelu_gradient(x, d),
-    );
+    gelu_of(q, extent, "gelu", Gelu::Exact);
 }
 
 pub fn gelu_tanh(q: &StandIn, extent: Extent) {
-    one(q, extent, "gelu_tanh", |x, y| operations::gelu_tanh(q, x, y), |x, y| cpu().gelu_tanh(x, y));
+    gelu_of(q, extent, "gelu_tanh", Gelu::Tanh);
+}
+
+fn gelu_of(q: &StandIn, extent: Extent, what: &'static str, form: Gelu) {
+    one(q, extent, what, |x, y| operations::gelu(q, form, x, y), |x, y| cpu().gelu(form, x, y));
+}
+
+pub fn gelu_gradient(q: &StandIn, extent: Extent) {
+    gelu_gradient_of(q, extent, "gelu_gradient", Gelu::Exact);
 }
 
 pub fn gelu_tanh_gradient(q: &StandIn, extent: Extent) {
+    gelu_gradient_of(q, extent, "gelu_tanh_gradient", Gelu::Tanh);
+}
+
+fn gelu_gradient_of(q: &StandIn, extent: Extent, what: &'static str, form: Gelu) {
     one(
         q,
         extent,
-        "gelu_tanh_gradient",
-        |x, d| operations::gelu_tanh_gradient(q, x, d),
-        |x, d| cpu().gelu_tanh_gradient(x, d),
+        what,
+        |x, d| operations::gelu_gradient(q, form, x, d),
+        |x, d| cpu().gelu_gradient(form, x, d),
     );
 }
 

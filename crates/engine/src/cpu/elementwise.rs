@@ -4,7 +4,7 @@
 
 use super::isa::{Have, on_every_isa};
 use super::math::{half_of_tanh, normal};
-use crate::device::Leaf;
+use crate::device::{Gelu, Leaf};
 use dtrain_types::{Key, Merger, Wire};
 
 on_every_isa! {
@@ -25,9 +25,25 @@ on_every_isa! {
     }
 }
 
+/// `y = gelu(x)`.
+pub(super) fn gelu(isa: Have, form: Gelu, x: &[f32], y: &mut [f32]) {
+    match form {
+        Gelu::Exact => gelu_exact(isa, x, y),
+        Gelu::Tanh => gelu_tanh(isa, x, y),
+    }
+}
+
+/// `d = d gelu'(x)`.
+pub(super) fn gelu_gradient(isa: Have, form: Gelu, x: &[f32], d: &mut [f32]) {
+    match form {
+        Gelu::Exact => gelu_exact_gradient(isa, x, d),
+        Gelu::Tanh => gelu_tanh_gradient(isa, x, d),
+    }
+}
+
 on_every_isa! {
     /// `y = x Phi(x)`.
-    pub(super) fn gelu(x: &[f32], y: &mut [f32]) {
+    fn gelu_exact(x: &[f32], y: &mut [f32]) {
         for (y, &x) in y.iter_mut().zip(x) {
             *y = x * normal(x).0;
         }
@@ -36,7 +52,7 @@ on_every_isa! {
 
 on_every_isa! {
     /// `d = d (Phi(x) + x phi(x))`.
-    pub(super) fn gelu_gradient(x: &[f32], d: &mut [f32]) {
+    fn gelu_exact_gradient(x: &[f32], d: &mut [f32]) {
         for (d, &x) in d.iter_mut().zip(x) {
             let (distribution, density) = normal(x);
             *d *= x.mul_add(density, distribution);
@@ -46,7 +62,7 @@ on_every_isa! {
 
 on_every_isa! {
     /// `y = x s`, `s = (1 + tanh u) / 2` of [`half_of_tanh`].
-    pub(super) fn gelu_tanh(x: &[f32], y: &mut [f32]) {
+    fn gelu_tanh(x: &[f32], y: &mut [f32]) {
         for (y, &x) in y.iter_mut().zip(x) {
             *y = x * half_of_tanh(x)[0];
         }
@@ -55,7 +71,7 @@ on_every_isa! {
 
 on_every_isa! {
     /// `d = d (s + x s (1 - s) 2 u')`.
-    pub(super) fn gelu_tanh_gradient(x: &[f32], d: &mut [f32]) {
+    fn gelu_tanh_gradient(x: &[f32], d: &mut [f32]) {
         for (d, &x) in d.iter_mut().zip(x) {
             let [s, rest, twice_slope] = half_of_tanh(x);
             let bend = s * rest;

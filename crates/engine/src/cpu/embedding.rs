@@ -3,6 +3,7 @@
 //! This file does not know what an id stands for.
 
 use super::isa::on_every_isa;
+use crate::device::Write;
 
 on_every_isa! {
     /// Some rows of an embedding; `first` is the index of the first, `places` is empty or a table of `time` rows.
@@ -30,15 +31,19 @@ on_every_isa! {
 }
 
 on_every_isa! {
-    /// Gradients of an embedding, rows added in order: to what the table has, and from zero for places.
+    /// Gradients of an embedding, rows added in order; for places always from zero.
     pub(super) fn embedding_gradient(
         width: usize,
         ids: &[u32],
         dy: &[f32],
+        write: Write,
         dtable: &mut [f32],
         dplaces: &mut [f32],
         time: usize,
     ) {
+        if write == Write::Set {
+            dtable.fill(0.0);
+        }
         dplaces.fill(0.0);
         for (row, (dy, &id)) in dy.chunks_exact(width).zip(ids).enumerate() {
             for (d, &v) in dtable[id as usize * width..][..width].iter_mut().zip(dy) {

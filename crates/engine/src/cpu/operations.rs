@@ -8,8 +8,8 @@ use super::{
 };
 use super::{product, same, update};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Leaf, LossSums, Pool2d, Product,
-    Rows, Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, Leaf, LossSums, Pool2d,
+    Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -244,24 +244,14 @@ impl Device for Cpu {
         self.each(d, |at, d| elementwise::relu_gradient(self.isa, &y[at], d));
     }
 
-    fn gelu(&self, x: &[f32], y: &mut [f32]) {
+    fn gelu(&self, form: Gelu, x: &[f32], y: &mut [f32]) {
         same("y", y.len(), x.len());
-        self.each(y, |at, y| elementwise::gelu(self.isa, &x[at], y));
+        self.each(y, |at, y| elementwise::gelu(self.isa, form, &x[at], y));
     }
 
-    fn gelu_gradient(&self, x: &[f32], d: &mut [f32]) {
+    fn gelu_gradient(&self, form: Gelu, x: &[f32], d: &mut [f32]) {
         same("d", d.len(), x.len());
-        self.each(d, |at, d| elementwise::gelu_gradient(self.isa, &x[at], d));
-    }
-
-    fn gelu_tanh(&self, x: &[f32], y: &mut [f32]) {
-        same("y", y.len(), x.len());
-        self.each(y, |at, y| elementwise::gelu_tanh(self.isa, &x[at], y));
-    }
-
-    fn gelu_tanh_gradient(&self, x: &[f32], d: &mut [f32]) {
-        same("d", d.len(), x.len());
-        self.each(d, |at, d| elementwise::gelu_tanh_gradient(self.isa, &x[at], d));
+        self.each(d, |at, d| elementwise::gelu_gradient(self.isa, form, &x[at], d));
     }
 
     fn dropout(&self, key: Key, rate: f32, x: &[f32], y: &mut [f32]) {
@@ -486,10 +476,7 @@ impl Device for Cpu {
             "{} for {time} places",
             dplaces.len()
         );
-        if write == Write::Set {
-            dtable.fill(0.0);
-        }
-        embedding::embedding_gradient(self.isa, shape.width, ids, dy, dtable, dplaces, time);
+        embedding::embedding_gradient(self.isa, shape.width, ids, dy, write, dtable, dplaces, time);
     }
 
     fn attention(

@@ -6,7 +6,7 @@ use super::demand;
 use crate::device::Device;
 use crate::error::EngineError;
 use crate::stage::Init;
-use crate::stages::{Attention, Chain, Dropout, Embedding, Gelu, GeluTanh, LayerNorm, Linear, Residual};
+use crate::stages::{Attention, Chain, Dropout, Embedding, Gelu, LayerNorm, Linear, Residual};
 
 /// Options of [`gpt`] and [`gpt2`]. The defaults are the model that the benchmarks run in PyTorch too.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,8 +55,7 @@ struct Style {
     options: GptOptions,
     /// How weights start inside of a branch, and those at its end; none: as PyTorch's linear layers do.
     starts: Option<[Init; 2]>,
-    /// Whether GELU is by way of tanh.
-    by_tanh: bool,
+    gelu: Gelu,
 }
 
 /// Token ids `[context]` to logits `[context, vocabulary]`; the head is its own matrix, without a bias.
@@ -68,7 +67,7 @@ struct Style {
 pub fn gpt<D: Device>(options: &GptOptions) -> Result<Chain<D>, EngineError> {
     options.check()?;
     let GptOptions { vocabulary, width, .. } = *options;
-    let style = Style { options: *options, starts: None, by_tanh: false };
+    let style = Style { options: *options, starts: None, gelu: Gelu::Exact };
     let chain = style.body(Embedding::new(vocabulary, width));
     Ok(chain.named("head", Linear::new(vocabulary).without_bias()))
 }
@@ -84,7 +83,7 @@ pub fn gpt2<D: Device>(options: &GptOptions) -> Result<Chain<D>, EngineError> {
     let GptOptions { vocabulary, width, layers, .. } = *options;
     // So that the sum of all branches does not grow with their number.
     let last = Init::Normal(DEVIATION / ((2 * layers) as f32).sqrt());
-    let style = Style { options: *options, starts: Some([Init::Normal(DEVIATION), last]), by_tanh: true };
+    let style = Style { options: *options, starts: Some([Init::Normal(DEVIATION), last]), gelu: Gelu::Tanh };
     let chain = style.body(Embedding::new(vocabulary, width).shared());
     Ok(chain.tied("head", Linear::new(vocabulary).without_bias(), "tokens"))
 }
@@ -111,11 +110,7 @@ impl Style {
             .named("attention", Attention::new(heads))
             .named("proj", self.linear(width, 1));
         let up = Chain::new().named("norm2", LayerNorm::new()).named("up", self.linear(4 * width, 0));
-        let bent = match self.by_tanh {
-            true => up.named("gelu", GeluTanh),
-            false => up.named("gelu", Gelu),
-        };
-        let feed_forward = bent.named("down", self.linear(width, 1));
+        let feed_forward = up.named("gelu", self.gelu).named("down", self.linear(width, 1));
         Chain::new()
             .named("", Residual::new(self.drop(attention)))
             .named("", Residual::new(self.drop(feed_forward)))

@@ -15,6 +15,7 @@ mod pool;
 mod recomputed;
 mod residual;
 
+pub use crate::device::Gelu;
 pub use attention::Attention;
 pub use chain::Chain;
 pub(crate) use chain::{Child, Gradients, Inside};
@@ -23,7 +24,7 @@ pub use embedding::Embedding;
 pub use linear::Linear;
 pub use max_pool::{MaxPool, MaxPool1d, MaxPool3d, MaxPoolOver};
 pub use norm::{BatchNorm, LayerNorm};
-pub use pointwise::{Dropout, Flatten, Gelu, GeluTanh, Relu};
+pub use pointwise::{Dropout, Flatten, Relu};
 pub use pool::AvgPool;
 pub use residual::Residual;
 

@@ -1,20 +1,12 @@
-//! Stages without parameters that treat each element alone: ReLU, GELU in two ways, dropout; and flatten, which treats none.
+//! Stages without parameters that treat each element alone: ReLU, GELU, dropout; and flatten, which treats none.
 
-use crate::device::Device;
+use crate::device::{Device, Gelu};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Mode, Needs, Pass, Shape, Stage};
 use dtrain_types::Site;
 
 /// `max(x, 0)`. Behind a linear layer or a convolution their own `relu()` is faster.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Relu;
-
-/// `x Phi(x)`, Phi the exact normal distribution.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Gelu;
-
-/// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`: what GPT-2 has for [`Gelu`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct GeluTanh;
 
 /// The dimensions of a sample as one. It costs nothing between two stages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,7 +58,10 @@ impl<D: Device> Stage<D> for Relu {
 
 impl<D: Device> Stage<D> for Gelu {
     fn kind(&self) -> &'static str {
-        "gelu"
+        match self {
+            Self::Exact => "gelu",
+            Self::Tanh => "gelu_tanh",
+        }
     }
 
     fn needs(&self) -> Needs {
@@ -83,38 +78,11 @@ impl<D: Device> Stage<D> for Gelu {
     }
 
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        pass.device.gelu(io.x.values(), io.y);
+        pass.device.gelu(*self, io.x.values(), io.y);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        pass.device.gelu_gradient(io.x.values(), io.dy);
-    }
-}
-
-impl<D: Device> Stage<D> for GeluTanh {
-    fn kind(&self) -> &'static str {
-        "gelu_tanh"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { output: false, gradient: GradientUse::InPlace, view: false }
-    }
-
-    fn stacks(&self) -> bool {
-        true
-    }
-
-    fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
-        input.dims()?;
-        Ok(input.clone())
-    }
-
-    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        pass.device.gelu_tanh(io.x.values(), io.y);
-    }
-
-    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        pass.device.gelu_tanh_gradient(io.x.values(), io.dy);
+        pass.device.gelu_gradient(*self, io.x.values(), io.dy);
     }
 }
 

@@ -9,7 +9,7 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
 use dtrain_engine::stages::{
     Attention, AvgPool, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Gelu,
-    GeluTanh, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Relu, Residual,
+    LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Relu, Residual,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
@@ -201,8 +201,8 @@ fn relu_and_its_kin() {
     let mut probe = Probe::new(one(Relu), &Shape::values(4, &[9]), 3);
     probe.values.iter_mut().for_each(|x| *x += x.signum());
     probe.check("relu", 1e-3);
-    check("gelu", || one(Gelu), &[9]);
-    check("gelu by tanh", || one(GeluTanh), &[9]);
+    check("gelu", || one(Gelu::Exact), &[9]);
+    check("gelu by tanh", || one(Gelu::Tanh), &[9]);
     check("flatten", || one(Flatten), &[3, 2, 2]);
     check("dropout", || one(Dropout::new(0.4)), &[30]);
 }
@@ -258,11 +258,15 @@ fn attention() {
 fn residual_around_stages_that_spoil_work_in_place_or_need_their_output() {
     let residual = |inner: Chain<Cpu>| one(Residual::new(inner));
     check("around a linear layer", || residual(one(Linear::new(7))), &[7]);
-    check("around gelu alone", || residual(one(Gelu)), &[7]);
+    check("around gelu alone", || residual(one(Gelu::Exact)), &[7]);
     check("around attention", || residual(one(Linear::new(24)).then(Attention::new(2))), &[5, 8]);
-    check("gelu last", || residual(one(Linear::new(7)).then(Gelu)), &[7]);
-    check("gelu first", || residual(one(Gelu).then(Linear::new(7))), &[7]);
-    check("nested", || residual(one(Residual::new(one(Gelu).then(Linear::new(7)))).then(Gelu)), &[7]);
+    check("gelu last", || residual(one(Linear::new(7)).then(Gelu::Exact)), &[7]);
+    check("gelu first", || residual(one(Gelu::Exact).then(Linear::new(7))), &[7]);
+    check(
+        "nested",
+        || residual(one(Residual::new(one(Gelu::Exact).then(Linear::new(7)))).then(Gelu::Exact)),
+        &[7],
+    );
     let mut probe = Probe::new(residual(one(Linear::new(7).relu())), &Shape::values(4, &[7]), 4);
     probe.params[49..].iter_mut().enumerate().for_each(|(i, b)| *b = if i % 2 == 0 { 20.0 } else { -20.0 });
     probe.check("a fused relu last", 1e-3);
@@ -272,18 +276,22 @@ fn residual_around_stages_that_spoil_work_in_place_or_need_their_output() {
 fn chains_with_views_and_in_place_stages_everywhere() {
     let chain = || Chain::<Cpu>::new();
     check("views at both ends", || chain().then(Flatten).then(Linear::new(6)).then(Flatten), &[2, 3]);
-    check("only in place", || chain().then(Gelu).then(Flatten).then(Gelu), &[2, 3]);
+    check("only in place", || chain().then(Gelu::Exact).then(Flatten).then(Gelu::Exact), &[2, 3]);
     check("only views", || chain().then(Flatten).then(Flatten), &[2, 3]);
-    check("in place first", || chain().then(Gelu).then(Flatten).then(Linear::new(4)).then(Gelu), &[2, 3]);
+    check(
+        "in place first",
+        || chain().then(Gelu::Exact).then(Flatten).then(Linear::new(4)).then(Gelu::Exact),
+        &[2, 3],
+    );
     check(
         "a long one",
         || {
             chain()
                 .then(Linear::new(9))
-                .then(Gelu)
+                .then(Gelu::Exact)
                 .then(Dropout::new(0.3))
                 .then(LayerNorm::new())
-                .then(Residual::new(chain().then(Linear::new(4)).then(Gelu).then(Linear::new(9))))
+                .then(Residual::new(chain().then(Linear::new(4)).then(Gelu::Exact).then(Linear::new(9))))
                 .then(Linear::new(2))
         },
         &[5],
@@ -294,7 +302,7 @@ fn chains_with_views_and_in_place_stages_everywhere() {
             chain()
                 .then(Conv2d::new(3, 3).padding(1))
                 .then(BatchNorm::new())
-                .then(Gelu)
+                .then(Gelu::Exact)
                 .then(AvgPool::new(2))
                 .then(Flatten)
                 .then(Linear::new(4))

@@ -86,7 +86,7 @@ fn cases() -> Vec<Case> {
             // Stages in place at the ends, views, statistics inside residuals, and nothing to learn in front.
             name: "everything else",
             stages: || {
-                let inner = Chain::new().then(Linear::new(12)).then(BatchNorm::new()).then(Gelu);
+                let inner = Chain::new().then(Linear::new(12)).then(BatchNorm::new()).then(Gelu::Exact);
                 let spoils = Chain::new().then(LayerNorm::new()).then(Linear::new(12).relu());
                 Ok(Chain::new()
                     .then(Relu)
@@ -96,7 +96,7 @@ fn cases() -> Vec<Case> {
                     .then(Residual::new(inner))
                     .then(Residual::new(Chain::new().then(Residual::new(spoils)).then(Relu)))
                     .then(Linear::new(7))
-                    .then(Gelu))
+                    .then(Gelu::Exact))
             },
             input: image,
             loss: cross_entropy,
