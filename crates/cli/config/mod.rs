@@ -59,7 +59,7 @@ pub struct Config {
     pub batch: Batch,
     /// How long to train.
     pub length: Length,
-    /// The type of activations and gradients.
+    /// To what operands are rounded before they are multiplied; what is kept is f32.
     pub precision: Precision,
     /// Whether blocks of the model are computed twice to save memory.
     pub recompute: Recompute,
