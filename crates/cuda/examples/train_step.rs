@@ -115,35 +115,37 @@ fn start_gpt2(open: impl Fn() -> CudaDevice, options: &GptOptions) -> Result<Sta
     tried
 }
 
+/// One step, as far as the GPU has been told of it.
+fn step(started: &mut Started, number: u64) {
+    let Started { replica, data, .. } = started;
+    let (step, elements) = (Step(number), replica.gradient_len());
+    let gradient = &mut Kept { number: 0, elements };
+    let figures = replica.micro_batch(step, MicroBatch(0), &data.batch(), gradient);
+    let figures = figures.unwrap_or_else(|error| panic!("{error}"));
+    assert!(figures.sums.loss.is_finite(), "the loss of step {number} is {}", figures.sums.loss);
+    let info = replica.update_kept(step, figures.sums.weight, figures.samples);
+    info.unwrap_or_else(|error| panic!("{error}"));
+}
+
 /// Samples or tokens a second.
 fn rate(started: &mut Started, time: Duration) -> f64 {
-    let Started { replica, data, each, .. } = started;
+    let replica = &mut started.replica;
     let mut state = replica.state().clone();
     initialise(replica.layout(), &mut state);
     replica.swap_state(&mut state).unwrap_or_else(|error| panic!("{error}"));
-    let (batch, elements) = (data.batch(), replica.gradient_len());
     assert!(replica.keep(1), "one gradient is always there");
-    let mut step = |number: u64| {
-        let step = Step(number);
-        let gradient = &mut Kept { number: 0, elements };
-        let figures = replica.micro_batch(step, MicroBatch(0), &batch, gradient);
-        let figures = figures.unwrap_or_else(|error| panic!("{error}"));
-        assert!(figures.sums.loss.is_finite(), "the loss of step {number} is {}", figures.sums.loss);
-        let info = replica.update_kept(step, figures.sums.weight, figures.samples);
-        info.unwrap_or_else(|error| panic!("{error}"));
-        // The next pass would wait for the update anyway; the last step has nobody else to wait for it.
-        replica.device().finish().unwrap_or_else(|error| panic!("{error}"));
-    };
-    (1..=WARM_UP).for_each(&mut step);
+    (1..=WARM_UP).for_each(|number| step(started, number));
+    let finish =
+        |started: &Started| started.replica.device().finish().unwrap_or_else(|error| panic!("{error}"));
+    finish(started);
     let (begun, mut steps) = (Instant::now(), 0);
-    loop {
+    while begun.elapsed() < time || steps == 0 {
         steps += 1;
-        step(WARM_UP + steps);
-        let gone = begun.elapsed();
-        if gone >= time {
-            return (steps * (batch.rows * *each) as u64) as f64 / gone.as_secs_f64();
-        }
+        step(started, WARM_UP + steps);
     }
+    // As in PyTorch's loop, nobody waits for a step but the last one.
+    finish(started);
+    (steps * (started.data.batch().rows * started.each) as u64) as f64 / begun.elapsed().as_secs_f64()
 }
 
 fn main() -> ExitCode {
@@ -172,5 +174,14 @@ fn main() -> ExitCode {
     eprintln!("{} rows", started.data.batch().rows);
     let rate = rate(&mut started, asked.time);
     println!("rate {} {} dtrain {rate:.1} {}", asked.work, asked.precision, started.unit);
+    // What graphs are good for, where kernels are short; for people who look into the log.
+    if let Some(work) = Work::ALL.into_iter().find(|work| work.name() == asked.work) {
+        drop(started);
+        let device =
+            CudaDevice::one_by_one(&machine.gpu(0), precision).unwrap_or_else(|error| panic!("{error}"));
+        let mut started = start(work, device).unwrap_or_else(|error| panic!("{error}"));
+        let slower = self::rate(&mut started, asked.time / 2);
+        eprintln!("with every kernel launched by itself: {slower:.1} {}", started.unit);
+    }
     ExitCode::SUCCESS
 }

@@ -51,6 +51,14 @@ impl Argument {
         }
     }
 
+    /// Whether the bits are the same: `0.0` and `-0.0` are not.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::F32(a), Self::F32(b)) => a.to_bits() == b.to_bits(),
+            (a, b) => a == b,
+        }
+    }
+
     /// No memory, of the type that a letter stands for.
     pub(crate) fn none(letter: char) -> Self {
         Self::Pointer(0, letter)
@@ -164,6 +172,14 @@ impl Launch {
     ) -> Self {
         let blocks = len.div_ceil(kernel.threads as usize).min(MOST_BLOCKS);
         Self { any_grid: true, ..Self::new(kernel, blocks, arguments) }
+    }
+
+    /// Whether the other one does the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.kernel, other.kernel)
+            && self.blocks == other.blocks
+            && self.arguments().len() == other.arguments().len()
+            && self.arguments().iter().zip(other.arguments()).all(|(a, b)| a.is_same(b))
     }
 
     /// What the kernel is given.

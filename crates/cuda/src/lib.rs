@@ -22,7 +22,7 @@ pub mod memory;
 pub mod nvrtc;
 pub mod operations;
 
-pub use device::{CudaDevice, rehearsed};
+pub use device::{CudaDevice, PendingSums, rehearsed};
 pub use launch::{Argument, Launch, Queue};
 pub use memory::{Slice, SliceMut};
 pub use operations::Precision;

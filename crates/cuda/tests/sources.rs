@@ -135,8 +135,19 @@ fn every_file_says_what_it_does_how_it_is_launched_in_which_order_it_sums_and_wh
 }
 
 /// What a device does that is no work for a kernel.
-const NO_KERNELS: [&str; 9] =
-    ["len", "len_mut", "part", "ids_part", "ids_len", "part_mut", "split_mut", "read", "wait"];
+const NO_KERNELS: [&str; 11] = [
+    "len",
+    "len_mut",
+    "part",
+    "ids_part",
+    "ids_len",
+    "part_mut",
+    "split_mut",
+    "read",
+    "wait",
+    "submit",
+    "sums",
+];
 
 #[test]
 fn every_operation_of_a_device_is_there() {

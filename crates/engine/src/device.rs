@@ -286,6 +286,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     type Mut<'a>: Send;
     /// Read-only u32 memory of the device.
     type Ids<'a>: Copy + Send + Sync;
+    /// What a loss comes to, before the host knows it.
+    type Sums;
 
     /// Elements of a slice.
     fn len(x: Self::Ref<'_>) -> usize;
@@ -306,6 +308,8 @@ pub trait Device: Send + Sync + Sized + 'static {
 
     /// Waits for all work given so far.
     fn wait(&self);
+    /// Lets all work given so far begin. A device may keep it back until somebody waits, or reads, or it is much.
+    fn submit(&self) {}
     /// `y = value`.
     fn fill(&self, y: Self::Mut<'_>, value: f32);
     /// `y = x`.
@@ -533,7 +537,7 @@ pub trait Device: Send + Sync + Sized + 'static {
         logits: Self::Ref<'_>,
         targets: Self::Ids<'_>,
         d: Option<Self::Mut<'_>>,
-    ) -> LossSums;
+    ) -> Self::Sums;
     /// The index of the greatest of each row's logits (the first of equals), for confusion counts.
     fn arg_max(&self, shape: Rows, logits: Self::Ref<'_>, best: &mut [u32]);
     /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1).
@@ -543,7 +547,10 @@ pub trait Device: Send + Sync + Sized + 'static {
         outputs: Self::Ref<'_>,
         targets: Self::Ref<'_>,
         d: Option<Self::Mut<'_>>,
-    ) -> LossSums;
+    ) -> Self::Sums;
+
+    /// What a loss came to. It is asked for once, before the next loss. *Blocks* until it is known.
+    fn sums(&self, of: Self::Sums) -> LossSums;
 
     /// Sum of squares in f64 over fixed blocks of 4 096 elements, in block order, of `g * scale` rounded to f32. Not
     /// finite if any element is not.

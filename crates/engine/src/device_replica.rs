@@ -317,6 +317,8 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let how = (&self.optimizer, &self.runs[..]);
         let state = sections.each_mut().map(|section| D::take(section));
         let info = passes::update(device, model, how, step, &reduced, state)?;
+        // The next step's batch may take its time.
+        device.submit();
         (self.host.applied, self.is_home) = (step, false);
         Ok(info)
     }
@@ -328,7 +330,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let Self { device, model, passes, .. } = self;
         let targets = passes.targets.targets(device, &batch.targets)?;
         let outputs = D::part(D::look(&passes.outputs), 0..shape.rows * shape.width);
-        let sums = model.loss.of(&*device, shape, outputs, targets, None);
+        let sums = device.sums(model.loss.of(&*device, shape, outputs, targets, None));
         if let Targets::Classes(classes) = batch.targets {
             let best = &mut self.best[..shape.rows];
             device.arg_max(shape, outputs, best);

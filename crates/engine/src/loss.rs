@@ -4,7 +4,7 @@
 //! division happens after the reduction, when the whole step's normaliser is known.
 
 use crate::batch::Targets;
-use crate::device::{CrossEntropy, Device, LossSums, Rows};
+use crate::device::{CrossEntropy, Device, Rows};
 use crate::error::EngineError;
 use crate::stage::Input;
 
@@ -89,7 +89,7 @@ impl Loss {
         }
     }
 
-    /// The sums of a micro-batch and, if asked, the gradient of the sum of losses with respect to the outputs.
+    /// The sums of a micro-batch, for [`Device::sums`], and, if asked, the gradient of the sum of losses with respect to the outputs.
     ///
     /// *Panics* on targets of another kind than [`Loss::check_targets`] lets through.
     pub fn of<D: Device>(
@@ -99,7 +99,7 @@ impl Loss {
         outputs: D::Ref<'_>,
         targets: Input<'_, D>,
         gradient: Option<D::Mut<'_>>,
-    ) -> LossSums {
+    ) -> D::Sums {
         match (self, targets) {
             (Self::CrossEntropy { label_smoothing, class_weights, ignore_index }, Input::Ids(classes)) => {
                 let options = CrossEntropy {

@@ -289,6 +289,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let shape = self.infer(batch.rows, batch.inputs)?;
         let outputs = &self.outputs[..shape.rows * shape.width];
         let sums = self.model.loss.of(&self.device, shape, outputs, lend_targets(&batch.targets), None);
+        let sums = self.device.sums(sums);
         if let Targets::Classes(classes) = batch.targets {
             let best = &mut self.best[..shape.rows];
             self.device.arg_max(shape, outputs, best);

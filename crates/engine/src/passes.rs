@@ -73,6 +73,7 @@ pub(crate) fn train<D: Device>(
     let layout = model.layout();
     forward(model, pass, &mut room, x.shorter(), Some(all.part(layout.parameters..layout.gradient_len())));
     all.settle(layout.parameters);
+    let (mut last, places) = (None, losses.len());
     for (place, sums) in losses.iter_mut().enumerate() {
         let (_, rows) = pass.alone(place);
         let (before, own) = (model.loss_rows(rows.start).rows, model.loss_rows(rows.len()));
@@ -83,7 +84,12 @@ pub(crate) fn train<D: Device>(
         };
         let gradient = Some(D::part_mut(&mut d, flat.clone()));
         let y = D::part(D::read(&room.outputs), flat);
-        *sums = model.loss.of(pass.device, own, y, targets, gradient);
+        let found = model.loss.of(pass.device, own, y, targets, gradient);
+        // A device that works for itself goes on with the backward pass, and is not asked before.
+        match place + 1 == places {
+            true => last = Some(found),
+            false => *sums = pass.device.sums(found),
+        }
     }
     if let Some(watch) = to.watch {
         watch.backward_begins();
@@ -99,6 +105,9 @@ pub(crate) fn train<D: Device>(
         scratch: whole::<D>(&mut room.scratch),
     };
     model.chain.walk_back(pass, io);
+    if let (Some(found), Some(sums)) = (last, losses.last_mut()) {
+        *sums = pass.device.sums(found);
+    }
 }
 
 /// Forward alone; the outputs then lie in the room.

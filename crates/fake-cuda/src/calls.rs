@@ -11,17 +11,18 @@ use crate::codes::{
     NOT_FOUND, NOT_INITIALIZED, NOT_READY, OUT_OF_MEMORY, SUCCESS, words,
 };
 use crate::event::Event;
+use crate::graph::{Graph, Node, Parameters, Ready};
 use crate::knobs::{count, knobs, lazy};
 use crate::memory::Kind;
 use crate::module::{Launch, Module};
 use crate::stream::Stream;
 use crate::world::{
-    Device, EVENTS, FUNCTIONS, INITIALISED, MODULES, STREAMS, complain, current, current_context, devices,
-    set_current,
+    Device, EVENTS, FUNCTIONS, GRAPHS, INITIALISED, MODULES, NODES, READY, STREAMS, complain, current,
+    current_context, devices, set_current,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 type Answer = Result<(), Code>;
 
@@ -331,6 +332,107 @@ driver! {
     }
 }
 
+driver! {
+    cuGraphCreate(to: *mut usize, flags: c_uint) {
+        here("cuGraphCreate")?;
+        ok_if(flags == 0, INVALID_VALUE)?;
+        *to = GRAPHS.add(Arc::new(Graph { parts: Mutex::default() }));
+        Ok(())
+    }
+
+    cuGraphAddKernelNode_v2(
+        to: *mut usize,
+        graph: usize,
+        before: *const usize,
+        count: usize,
+        parameters: *const Parameters
+    ) {
+        here("cuGraphAddKernelNode_v2")?;
+        let handle = graph;
+        let graph = GRAPHS.get(handle).ok_or(INVALID_HANDLE)?;
+        let mut parts = graph.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (nodes, launches) = &mut *parts;
+        // Whoever wants another shape has to teach it to this library.
+        let follows = (0..count).map(|i| *before.add(i)).eq(nodes.last().copied());
+        ok_if(follows, INVALID_VALUE)?;
+        launches.push(Arc::new(of_node(&*parameters)?));
+        nodes.push(NODES.add(Arc::new(Node { graph: handle, place: nodes.len() })));
+        *to = nodes[nodes.len() - 1];
+        Ok(())
+    }
+
+    cuGraphInstantiateWithFlags(to: *mut usize, graph: usize, flags: u64) {
+        here("cuGraphInstantiateWithFlags")?;
+        ok_if(flags == 0, INVALID_VALUE)?;
+        let launches = GRAPHS.get(graph).ok_or(INVALID_HANDLE)?.launches();
+        *to = READY.add(Arc::new(Ready { graph, launches: Mutex::new(launches) }));
+        Ok(())
+    }
+
+    cuGraphExecKernelNodeSetParams_v2(ready: usize, node: usize, parameters: *const Parameters) {
+        here("cuGraphExecKernelNodeSetParams_v2")?;
+        let (ready, node) = (READY.get(ready).ok_or(INVALID_HANDLE)?, NODES.get(node).ok_or(INVALID_HANDLE)?);
+        ok_if(node.graph == ready.graph, INVALID_VALUE)?;
+        let launch = of_node(&*parameters)?;
+        let mut launches = ready.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        // The real one lets some kernels take the place of others, and not all.
+        ok_if(Arc::ptr_eq(&launches[node.place].function, &launch.function), INVALID_VALUE)?;
+        launches[node.place] = Arc::new(launch);
+        Ok(())
+    }
+
+    cuGraphLaunch(ready: usize, handle: usize) {
+        let device = here("cuGraphLaunch")?;
+        let stream = stream(device, handle)?;
+        stream.give(READY.get(ready).ok_or(INVALID_HANDLE)?.work(device));
+        Ok(())
+    }
+
+    cuGraphExecDestroy(ready: usize) {
+        here("cuGraphExecDestroy")?;
+        READY.remove(ready).map(drop).ok_or(INVALID_HANDLE)
+    }
+
+    cuGraphDestroy(graph: usize) {
+        here("cuGraphDestroy")?;
+        let gone = GRAPHS.remove(graph).ok_or(INVALID_HANDLE)?;
+        for node in &gone.parts.lock().unwrap_or_else(PoisonError::into_inner).0 {
+            NODES.remove(*node).ok_or(INVALID_HANDLE)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a node does, in one dimension and without dynamic shared memory.
+///
+/// # Safety
+/// As cuda.h says of `kernelParams`.
+unsafe fn of_node(parameters: &Parameters) -> Result<Launch, Code> {
+    let Parameters { function, blocks, threads, shared, arguments, extra, kernel, context } = *parameters;
+    let ours = extra.is_null() && kernel == 0 && context == 0;
+    ok_if(ours, INVALID_VALUE)?;
+    // SAFETY: the caller's promise.
+    unsafe { launch(function, blocks, threads, shared, arguments) }
+}
+
+/// A launch, looked at.
+///
+/// # Safety
+/// As cuda.h says of `kernelParams`.
+unsafe fn launch(
+    function: usize,
+    [blocks, blocks_y, blocks_z]: [c_uint; 3],
+    [threads, threads_y, threads_z]: [c_uint; 3],
+    shared: c_uint,
+    arguments: *const *const c_void,
+) -> Result<Launch, Code> {
+    let function = FUNCTIONS.get(function).ok_or(INVALID_HANDLE)?;
+    let flat = [blocks_y, blocks_z, threads_y, threads_z] == [1; 4] && shared == 0;
+    ok_if(flat && blocks > 0 && (1..=1024).contains(&threads), INVALID_VALUE)?;
+    // SAFETY: the caller's promise.
+    unsafe { Launch::new(function, [blocks, threads], arguments) }.ok_or(INVALID_VALUE)
+}
+
 /// Of a launch, in one dimension and without dynamic shared memory.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
@@ -347,16 +449,15 @@ pub unsafe extern "C" fn cuLaunchKernel(
     arguments: *const *const c_void,
     extra: *const *const c_void,
 ) -> Code {
-    let launch = || -> Answer {
+    let work = || -> Answer {
         let device = here("cuLaunchKernel")?;
         let stream = stream(device, handle)?;
-        let function = FUNCTIONS.get(function).ok_or(INVALID_HANDLE)?;
-        let flat = [blocks_y, blocks_z, threads_y, threads_z] == [1; 4] && shared == 0 && extra.is_null();
-        ok_if(flat && blocks > 0 && (1..=1024).contains(&threads), INVALID_VALUE)?;
+        ok_if(extra.is_null(), INVALID_VALUE)?;
+        let (blocks, threads) = ([blocks, blocks_y, blocks_z], [threads, threads_y, threads_z]);
         // SAFETY: as cuda.h says of `kernelParams`.
-        let launch = unsafe { Launch::new(function, [blocks, threads], arguments) }.ok_or(INVALID_VALUE)?;
+        let launch = unsafe { launch(function, blocks, threads, shared, arguments) }?;
         stream.give(Box::new(move || launch.run(device)));
         Ok(())
     };
-    code(launch())
+    code(work())
 }

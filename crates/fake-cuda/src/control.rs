@@ -1,7 +1,7 @@
 //! What a test asks this library for, beside what a driver has.
 
 use crate::knobs::{calls, set_lazy};
-use crate::world::{EVENTS, MODULES, STREAMS, complaints, devices};
+use crate::world::{EVENTS, GRAPHS, MODULES, READY, STREAMS, complaints, devices};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::Ordering;
 
@@ -21,12 +21,13 @@ pub extern "C" fn fakeCudaLazy(lazy: c_int) {
     set_lazy(lazy != 0);
 }
 
-/// How much was handed out and not given back: blocks of memory, streams, events, modules, contexts.
+/// How much was handed out and not given back: blocks of memory, streams, events, modules, graphs, contexts.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakeCudaAlive() -> u64 {
     let of_devices: usize =
         devices().iter().map(|device| device.memory.look() + device.retained.load(Ordering::Acquire)).sum();
-    (of_devices + STREAMS.all().len() + EVENTS.all().len() + MODULES.all().len()) as u64
+    let graphs = GRAPHS.all().len() + READY.all().len();
+    (of_devices + STREAMS.all().len() + EVENTS.all().len() + MODULES.all().len() + graphs) as u64
 }
 
 /// What was done that a driver would not have noticed, a line each. The text is never freed.

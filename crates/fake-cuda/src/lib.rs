@@ -12,7 +12,7 @@
 //! - The compiler gives an image, the driver takes one. Here it is a shared object: the kernels built by a C++ compiler
 //!   over `crates/cuda/tests/shim/shim.h`. Blocks run one after another.
 //!
-//! What it does not do: graphs, textures, peers, managed memory, copies from memory that is not pinned (an error here),
+//! What it does not do: graphs of anything but kernels in a row, textures, peers, managed memory, copies from memory that is not pinned (an error here),
 //! priorities, the null stream, more than one dimension of a grid. It says nothing about speed.
 //!
 //! For tests that hurt, variables that are read once:
@@ -36,6 +36,7 @@ mod calls;
 mod codes;
 mod control;
 mod event;
+mod graph;
 mod handles;
 mod knobs;
 mod memory;

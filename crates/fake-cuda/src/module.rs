@@ -118,7 +118,7 @@ impl Launch {
     }
 
     /// Runs it, block by block.
-    pub fn run(self, device: &Device) -> Code {
+    pub fn run(&self, device: &Device) -> Code {
         let Function { module, run, letters, name } = &*self.function;
         for asked in [count("kernel"), count(name)] {
             if asked != SUCCESS {

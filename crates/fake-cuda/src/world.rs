@@ -2,6 +2,7 @@
 
 use crate::codes::{Code, SUCCESS};
 use crate::event::Event;
+use crate::graph::{Graph, Node, Ready};
 use crate::handles::Handles;
 use crate::knobs::knobs;
 use crate::memory::Memory;
@@ -25,6 +26,10 @@ pub(crate) static INITIALISED: AtomicBool = AtomicBool::new(false);
 pub(crate) static STREAMS: Handles<Stream> = Handles::new(0x5712_0000);
 pub(crate) static EVENTS: Handles<Event> = Handles::new(0x0e7e_0000);
 pub(crate) static MODULES: Handles<Module> = Handles::new(0x40d0_0000);
+pub(crate) static GRAPHS: Handles<Graph> = Handles::new(0x06a9_0000);
+pub(crate) static READY: Handles<Ready> = Handles::new(0x0eec_0000);
+/// They go with their graph.
+pub(crate) static NODES: Handles<Node> = Handles::new(0x70de_0000);
 /// Never given back: the driver has no call for that.
 pub(crate) static FUNCTIONS: Handles<Function> = Handles::new(0x0f2c_0000);
 

@@ -1,6 +1,6 @@
 //! The engine's device on a GPU: one stream, and the little memory that operations need beside their operands.
 //!
-//! An operation returns when its kernels are on the stream. What the host reads (losses, sums, flags, indices) comes through
+//! An operation returns when its kernels are on the stream, or held back to be given together (see [`Stream::gathering`]). What the host reads (losses, sums, flags, indices) comes through
 //! a small pinned buffer, behind the stream. After a failure nothing is launched any more; the next wait or read panics with
 //! the driver's words (a `String`), and [`CudaDevice::check`] tells them without a panic.
 //!
@@ -20,6 +20,7 @@ use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
 pub use rehearsal::rehearsed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use workspace::PendingSums;
 use workspace::Workspace;
 
 /// A GPU as one rank uses it.
@@ -34,8 +35,18 @@ pub struct CudaDevice {
 impl CudaDevice {
     /// A stream on a GPU, with a workspace that grows with the first pass. *Errors*: of the driver.
     pub fn new(gpu: &Arc<Gpu>, precision: Precision) -> Result<Self, DriverError> {
-        let stream = Arc::new(Stream::new(gpu)?);
-        Ok(Self { workspace: Mutex::new(Workspace::new(gpu.context())?), stream, precision })
+        Self::on(Stream::gathering(gpu)?, precision)
+    }
+
+    /// The same, but every kernel is given to the driver by itself: for looking, and for measuring what that costs.
+    /// *Errors*: of the driver.
+    pub fn one_by_one(gpu: &Arc<Gpu>, precision: Precision) -> Result<Self, DriverError> {
+        Self::on(Stream::new(gpu)?, precision)
+    }
+
+    fn on(stream: Stream, precision: Precision) -> Result<Self, DriverError> {
+        let stream = Arc::new(stream);
+        Ok(Self { workspace: Mutex::new(Workspace::new(stream.gpu().context())?), stream, precision })
     }
 
     /// The stream that every operation is put on; a backend may put its collectives there too.
@@ -65,7 +76,8 @@ impl CudaDevice {
     /// *Panics* if the lengths differ.
     pub fn upload<T: Element>(&self, from: &[T], to: SliceMut<'_, T>) -> Result<(), DriverError> {
         assert_eq!(from.len(), to.len(), "elements from the host for the device");
-        self.workspace().upload(&self.stream, from, to.address())
+        self.workspace().upload(&self.stream, from, to.address())?;
+        self.finish()
     }
 
     /// Reads the device's memory into a list of the host, behind everything that was given. *Errors*: of the driver.

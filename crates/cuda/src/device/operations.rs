@@ -1,7 +1,7 @@
 //! The engine's operations on a GPU: each is in [`crate::operations`], here it gets its scratch.
 
 use super::CudaDevice;
-use super::workspace::Want;
+use super::workspace::{PendingSums, Want};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, LossRows, LossTotals, Precision};
@@ -22,36 +22,26 @@ fn or_panic<T>(result: Result<T, DriverError>) -> T {
     result.unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error.to_string())))
 }
 
-/// A loss over rows: what the rows leave, and the sums.
-fn loss_want(rows: usize) -> Want {
-    Want::default().and::<f64>(2).and::<u32>(2).and::<f64>(2 * rows).and::<u32>(rows)
-}
-
 impl CudaDevice {
-    /// Runs a loss with class weights, if there are any, and its scratch, and reads the sums.
+    /// Runs a loss with class weights, if there are any, and its scratch.
     fn loss(
         &self,
         rows: usize,
         weights: &[f32],
         run: impl FnOnce(Option<Ref<'_>>, LossRows<'_>, LossTotals<'_>),
-    ) -> LossSums {
+    ) -> PendingSums {
         let mut workspace = self.workspace();
         let weights = (!weights.is_empty()).then(|| {
             let address = or_panic(workspace.weights(self.stream(), weights));
-            // SAFETY: they lie there, and stay at least as long as the workspace is locked: until the sums are read.
+            // SAFETY: they lie there, and stay at least as long as the workspace is locked: until the loss is on the stream.
             unsafe { Slice::new(address, weights.len()) }
         });
-        let mut parts = or_panic(workspace.parts(loss_want(rows)));
-        // SAFETY: the workspace is locked until the sums are read.
-        let (sums, counts, values, words) =
-            unsafe { (parts.take::<f64>(2), parts.take::<u32>(2), parts.take(2 * rows), parts.take(rows)) };
-        let (at_sums, at_counts) = (sums.address(), counts.address());
-        run(weights, LossRows { values, counts: words }, LossTotals { sums, counts });
-        let (mut sums, mut counts) = ([0.0f64; 2], [0u32; 2]);
-        or_panic(workspace.download(self.stream(), at_sums, &mut sums));
-        or_panic(workspace.download(self.stream(), at_counts, &mut counts));
-        let [counted, correct] = counts.map(u64::from);
-        LossSums { loss: sums[0], weight: sums[1], counted, correct }
+        let mut parts = or_panic(workspace.parts(Want::default().and::<f64>(2 * rows).and::<u32>(rows)));
+        // SAFETY: the workspace is locked until the loss is on the stream.
+        let (values, words) = unsafe { (parts.take(2 * rows), parts.take(rows)) };
+        let (pending, totals) = workspace.next_loss();
+        run(weights, LossRows { values, counts: words }, totals);
+        pending
     }
 
     /// Whether an operation is to be done in bf16, where there is a kernel for its shape.
@@ -78,6 +68,7 @@ impl Device for CudaDevice {
     type Ref<'a> = Ref<'a>;
     type Mut<'a> = Mut<'a>;
     type Ids<'a> = Ids<'a>;
+    type Sums = PendingSums;
 
     fn len(x: Ref<'_>) -> usize {
         x.len()
@@ -114,6 +105,11 @@ impl Device for CudaDevice {
     /// *Panics* if the device has failed; see [`CudaDevice::finish`].
     fn wait(&self) {
         or_panic(self.finish());
+    }
+
+    /// *Panics* if the device has failed.
+    fn submit(&self) {
+        or_panic(self.stream().submit());
     }
 
     fn fill(&self, y: Mut<'_>, value: f32) {
@@ -388,7 +384,7 @@ impl Device for CudaDevice {
         logits: Ref<'_>,
         targets: Ids<'_>,
         d: Option<Mut<'_>>,
-    ) -> LossSums {
+    ) -> PendingSums {
         let CrossEntropy { label_smoothing, ignore_index, class_weights } = *options;
         self.loss(shape.rows, class_weights, |class_weights, rows, totals| {
             let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index };
@@ -407,10 +403,20 @@ impl Device for CudaDevice {
         or_panic(workspace.download(self.stream(), at, best));
     }
 
-    fn squared_error(&self, shape: Rows, outputs: Ref<'_>, targets: Ref<'_>, d: Option<Mut<'_>>) -> LossSums {
+    fn squared_error(
+        &self,
+        shape: Rows,
+        outputs: Ref<'_>,
+        targets: Ref<'_>,
+        d: Option<Mut<'_>>,
+    ) -> PendingSums {
         self.loss(shape.rows, &[], |_, rows, totals| {
             kernels::squared_error(self.stream(), shape, outputs, targets, d, rows, totals);
         })
+    }
+
+    fn sums(&self, of: PendingSums) -> LossSums {
+        or_panic(self.workspace().sums(self.stream(), of))
     }
 
     fn sum_of_squares(&self, g: Ref<'_>, scale: f32) -> f64 {

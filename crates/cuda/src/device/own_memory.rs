@@ -23,6 +23,11 @@ impl CudaDevice {
         filled?;
         Ok(buffer)
     }
+
+    /// Puts a list on its way, behind everything that was given; nobody waits for it.
+    fn put<T: Element>(&self, from: &[T], to: SliceMut<'_, T>) -> Result<(), EngineError> {
+        Ok(self.workspace().upload(self.stream(), from, to.address())?)
+    }
 }
 
 impl OwnMemory for CudaDevice {
@@ -50,11 +55,11 @@ impl OwnMemory for CudaDevice {
     }
 
     fn send(&self, from: &[f32], to: &mut Buffer<f32>) -> Result<(), EngineError> {
-        self.upload(from, to.write().part(0..from.len())).map_err(EngineError::from)
+        self.put(from, to.write().part(0..from.len()))
     }
 
     fn send_ids(&self, from: &[u32], to: &mut Buffer<u32>) -> Result<(), EngineError> {
-        self.upload(from, to.write().part(0..from.len())).map_err(EngineError::from)
+        self.put(from, to.write().part(0..from.len()))
     }
 
     fn fetch(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), EngineError> {

@@ -2,12 +2,16 @@
 //!
 //! Operations of one stream run one after another, so they share it. It does not know which operation wants what.
 
-use crate::driver::{Buffer, Context, DriverError, Pinned, Stream};
+use crate::driver::{Buffer, Context, DriverError, Event, Pinned, Stream};
 use crate::memory::{Element, SliceMut};
+use crate::operations::LossTotals;
+use dtrain_engine::device::LossSums;
 use std::sync::Arc;
 
 /// Bytes of a piece on the way between host and device.
 const PIECE: usize = 1 << 20;
+/// Words of what a loss comes to.
+const TOTALS: usize = 6;
 /// What a part of the scratch starts on a multiple of. *Units*: bytes.
 const ALIGNED: usize = 256;
 
@@ -18,10 +22,44 @@ pub(super) struct Workspace {
     scratch: Buffer<u32>,
     /// Whether there was no room for so much.
     is_short: bool,
-    /// On the way between host and device.
-    way: Pinned<u8>,
+    /// On the way to the device, in turn.
+    up: [Up; 2],
+    /// On the way to the host.
+    down: Pinned<u8>,
+    /// What the newest loss came to: two `f64`, two `u32`.
+    totals: Buffer<u32>,
+    /// How many losses there were.
+    losses: u64,
     /// The class weights that are on the device, and where.
     weights: Option<(Vec<f32>, Buffer<f32>)>,
+}
+
+/// A piece on the way to the device.
+#[derive(Debug)]
+struct Up {
+    piece: Pinned<u8>,
+    /// The copy from it is done.
+    free: Event,
+}
+
+impl Up {
+    fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
+        Ok(Self { piece: Pinned::new(context, PIECE)?, free: Event::new(context)? })
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // An error means that the device has failed: then its memory is not given back.
+        let _ = self.free.wait();
+    }
+}
+
+/// What a loss comes to, as long as it is on the device.
+#[derive(Debug)]
+pub struct PendingSums {
+    /// Which loss it was.
+    number: u64,
 }
 
 /// Parts of the scratch, one after another.
@@ -65,8 +103,16 @@ impl Parts {
 
 impl Workspace {
     pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
-        let (scratch, way) = (Buffer::new(context, 0)?, Pinned::new(context, PIECE)?);
-        Ok(Self { context: context.clone(), scratch, is_short: false, way, weights: None })
+        Ok(Self {
+            context: context.clone(),
+            scratch: Buffer::new(context, 0)?,
+            is_short: false,
+            up: [Up::new(context)?, Up::new(context)?],
+            down: Pinned::new(context, PIECE)?,
+            totals: Buffer::new(context, TOTALS)?,
+            losses: 0,
+            weights: None,
+        })
     }
 
     /// Scratch for an operation. *Blocks* if it has to grow: the driver frees memory behind all work.
@@ -88,17 +134,23 @@ impl Workspace {
         self.is_short
     }
 
-    /// *Blocks* until the list is on the device.
+    /// Puts a list on its way to the device, behind everything that was given. The list may be changed afterwards.
+    ///
+    /// *Blocks* while more than two pieces are on their way.
     pub fn upload<T: Element>(&mut self, stream: &Stream, from: &[T], to: u64) -> Result<(), DriverError> {
         let mut at = to;
         for piece in from.chunks(PIECE / size_of::<T>()) {
             let bytes = size_of_val(piece);
             // SAFETY: elements are plain numbers without padding.
             let plain = unsafe { std::slice::from_raw_parts(piece.as_ptr().cast::<u8>(), bytes) };
-            self.way.write()[..bytes].copy_from_slice(plain);
-            // SAFETY: the device's memory was lent to this call, the way is our own; the stream is waited for.
-            unsafe { stream.copy(self.way.address(), at, bytes)? };
-            stream.finish()?;
+            let up = &mut self.up[0];
+            up.free.wait()?;
+            up.piece.write()[..bytes].copy_from_slice(plain);
+            // SAFETY: the device's memory was lent to this call; it is freed behind all work. The piece is our own, and is not
+            // touched before its mark is reached.
+            unsafe { stream.copy(up.piece.address(), at, bytes)? };
+            stream.record(&up.free)?;
+            self.up.swap(0, 1);
             at += bytes as u64;
         }
         Ok(())
@@ -114,15 +166,37 @@ impl Workspace {
         let mut at = from;
         for piece in to.chunks_mut(PIECE / size_of::<T>()) {
             let bytes = size_of_val(piece);
-            // SAFETY: as `upload`.
-            unsafe { stream.copy(at, self.way.address(), bytes)? };
+            // SAFETY: the device's memory was lent to this call, the piece is our own; the stream is waited for.
+            unsafe { stream.copy(at, self.down.address(), bytes)? };
             stream.finish()?;
             // SAFETY: elements are plain numbers, for which all bits are a value.
             let plain = unsafe { std::slice::from_raw_parts_mut(piece.as_mut_ptr().cast::<u8>(), bytes) };
-            plain.copy_from_slice(&self.way.read()[..bytes]);
+            plain.copy_from_slice(&self.down.read()[..bytes]);
             at += bytes as u64;
         }
         Ok(())
+    }
+
+    /// Where the next loss puts its sums.
+    pub fn next_loss<'a>(&mut self) -> (PendingSums, LossTotals<'a>) {
+        self.losses += 1;
+        let at = self.totals.address();
+        // SAFETY: they lie there, aligned, as long as the workspace lives, which is freed behind all work. Losses are on one
+        // stream, one behind the other.
+        let (sums, counts) = unsafe { (SliceMut::new(at, 2), SliceMut::new(at + 16, 2)) };
+        (PendingSums { number: self.losses }, LossTotals { sums, counts })
+    }
+
+    /// What a loss came to. *Blocks* until everything that was given is done.
+    ///
+    /// *Panics* if there was another loss since.
+    pub fn sums(&mut self, stream: &Stream, of: PendingSums) -> Result<LossSums, DriverError> {
+        assert_eq!(of.number, self.losses, "the sums of a loss are read before the next loss");
+        let mut words = [0u32; TOTALS];
+        self.download(stream, self.totals.address(), &mut words)?;
+        let [l0, l1, w0, w1, counted, correct] = words.map(u64::from);
+        let float = |low: u64, high: u64| f64::from_bits(high << 32 | low);
+        Ok(LossSums { loss: float(l0, l1), weight: float(w0, w1), counted, correct })
     }
 
     /// Class weights on the device. They are written there when they change: in the first step.

@@ -2,10 +2,11 @@
 
 use super::error::{DriverError, sticks};
 use super::library::{Driver, told};
+use super::repeats::Repeats;
 use cudarc::driver::sys;
 use std::ffi::CStr;
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// What is known of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Context {
     device: sys::CUdevice,
     about: About,
     failure: OnceLock<DriverError>,
+    /// In front of streams that hold launches back.
+    holders: Mutex<Vec<Weak<Repeats>>>,
 }
 
 // SAFETY: a context may be used by any thread that makes it current, which every call here does first.
@@ -57,7 +60,7 @@ impl Context {
         told("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
         // SAFETY: as above.
         told("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
-        Ok(Arc::new(Self { raw, device, about, failure: OnceLock::new() }))
+        Ok(Arc::new(Self { raw, device, about, failure: OnceLock::new(), holders: Mutex::default() }))
     }
 
     /// What a device is, without taking hold of it.
@@ -94,6 +97,23 @@ impl Context {
     /// Keeps a failure of work whose result nobody was waiting for. The first one stays.
     pub(crate) fn fail(&self, error: DriverError) {
         let _first_stays = self.failure.set(error);
+    }
+
+    /// Remembers who holds launches back, for as long as it lives.
+    pub(super) fn submits(&self, holder: &Arc<Repeats>) {
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.retain(|known| known.strong_count() > 0);
+        holders.push(Arc::downgrade(holder));
+    }
+
+    /// Lets the device begin with everything that was given to any stream: memory that it needs is about to be freed.
+    pub(super) fn submit_all(&self) {
+        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for holder in holders.iter().filter_map(Weak::upgrade) {
+            if let Err(error) = holder.submit() {
+                self.fail(error);
+            }
+        }
     }
 
     /// Calls the driver with this context, unless it has failed.

@@ -81,6 +81,7 @@ fn out_of_memory(context: &Context, wanted: usize, error: DriverError) -> Driver
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
+        self.context.submit_all();
         // SAFETY: it came from `cuMemAlloc_v2`, and is given back once.
         self.context.give_back("cuMemFree_v2", || unsafe { sys::cuMemFree_v2(self.address) });
     }
@@ -143,6 +144,7 @@ impl<T: Element> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
+        self.context.submit_all();
         let start = self.start.as_ptr().cast();
         // SAFETY: it came from `cuMemHostAlloc`, and is given back once.
         self.context.give_back("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(start) });

@@ -13,8 +13,10 @@ mod cache;
 mod context;
 mod error;
 mod gpu;
+mod graph;
 mod library;
 mod memory;
+mod repeats;
 mod stream;
 
 pub use cache::KernelCache;

@@ -3,17 +3,22 @@
 use super::context::Context;
 use super::error::DriverError;
 use super::gpu::Gpu;
-use crate::launch::{Launch, MOST, Queue};
+use super::repeats::Repeats;
+use crate::launch::{Launch, Queue};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
 /// A queue of work on a device, which runs beside other streams.
+///
+/// One that gathers may keep launches for a while, to give them to the driver together: until anything else is asked of it, until
+/// there are many, or until [`Stream::submit`].
 #[derive(Debug)]
 pub struct Stream {
     gpu: Arc<Gpu>,
     raw: sys::CUstream,
+    repeats: Arc<Repeats>,
 }
 
 // SAFETY: the driver lets any thread use a stream, and locks what it has to.
@@ -68,13 +73,27 @@ impl Drop for Event {
 }
 
 impl Stream {
-    /// A new stream. *Errors*: the driver's.
+    /// A new stream, which gives every launch to the driver at once. *Errors*: the driver's.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
+        Self::open(gpu, false)
+    }
+
+    /// A new stream that gathers launches, and gives those that come again and again as one. *Errors*: the driver's.
+    pub fn gathering(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
+        Self::open(gpu, true)
+    }
+
+    fn open(gpu: &Arc<Gpu>, gathers: bool) -> Result<Self, DriverError> {
         let mut raw = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the place outlives the call.
         gpu.context().call("cuStreamCreate", || unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
-        Ok(Self { gpu: gpu.clone(), raw })
+        // SAFETY: the stream is destroyed behind `close`.
+        let repeats = Arc::new(unsafe { Repeats::new(gpu, raw, gathers) });
+        if gathers {
+            gpu.context().submits(&repeats);
+        }
+        Ok(Self { gpu: gpu.clone(), raw, repeats })
     }
 
     /// Its device.
@@ -83,10 +102,18 @@ impl Stream {
         &self.gpu
     }
 
-    /// As other libraries take it.
+    /// As other libraries take it, behind everything that was given. Whoever keeps it for longer launches nothing here meanwhile.
     #[must_use]
     pub fn handle(&self) -> *mut c_void {
+        if let Err(error) = self.submit() {
+            self.context().fail(error);
+        }
         self.raw.cast()
+    }
+
+    /// Lets the device begin with everything that was given. *Errors*: the driver's.
+    pub fn submit(&self) -> Result<(), DriverError> {
+        self.repeats.submit()
     }
 
     fn context(&self) -> &Context {
@@ -104,6 +131,7 @@ impl Stream {
         if bytes == 0 {
             return self.context().check();
         }
+        self.submit()?;
         // SAFETY: the caller's promise; the stream is alive.
         self.context().call("cuMemcpyAsync", || unsafe { sys::cuMemcpyAsync(to, from, bytes, self.raw) })
     }
@@ -119,6 +147,7 @@ impl Stream {
         if words == 0 {
             return self.context().check();
         }
+        self.submit()?;
         // SAFETY: the caller's promise; the stream is alive.
         self.context()
             .call("cuMemsetD32Async", || unsafe { sys::cuMemsetD32Async(at, value, words, self.raw) })
@@ -126,6 +155,7 @@ impl Stream {
 
     /// Puts a mark here. *Errors*: the driver's.
     pub fn record(&self, event: &Event) -> Result<(), DriverError> {
+        self.submit()?;
         // SAFETY: both are alive, and of one context.
         self.context().call("cuEventRecord", || unsafe { sys::cuEventRecord(event.raw, self.raw) })
     }
@@ -134,36 +164,23 @@ impl Stream {
     ///
     /// *Errors*: the driver's.
     pub fn wait_for(&self, event: &Event) -> Result<(), DriverError> {
+        self.submit()?;
         // SAFETY: both are alive.
         self.context().call("cuStreamWaitEvent", || unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) })
     }
 
     /// Whether everything that was given is done. *Errors*: what the device failed in.
     pub fn is_idle(&self) -> Result<bool, DriverError> {
+        self.submit()?;
         // SAFETY: the stream is alive.
         self.context().ask("cuStreamQuery", || unsafe { sys::cuStreamQuery(self.raw) })
     }
 
     /// *Blocks* until everything that was given is done. *Errors*: what the device failed in, now or before.
     pub fn finish(&self) -> Result<(), DriverError> {
+        self.submit()?;
         // SAFETY: the stream is alive.
         self.context().call("cuStreamSynchronize", || unsafe { sys::cuStreamSynchronize(self.raw) })
-    }
-
-    /// Puts a kernel on the stream. *Errors*: the driver's.
-    pub(crate) fn try_launch(&self, launch: &Launch) -> Result<(), DriverError> {
-        let mut values = [ptr::null_mut::<c_void>(); MOST];
-        for (value, argument) in values.iter_mut().zip(launch.arguments()) {
-            *value = argument.value().cast_mut();
-        }
-        let function = self.gpu.function(launch.kernel);
-        let (blocks, threads) = (launch.blocks, launch.kernel.threads);
-        // SAFETY: the function is that of the kernel, whose parameters the launch was compared with; the driver copies the
-        // arguments before it returns. Memory was promised by whoever made the slices.
-        self.context().call("cuLaunchKernel", || unsafe {
-            let none = ptr::null_mut();
-            sys::cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, self.raw, values.as_mut_ptr(), none)
-        })
     }
 }
 
@@ -171,7 +188,7 @@ impl Stream {
 unsafe impl Queue for Stream {
     /// After a failure nothing is launched any more; who waits is told.
     fn launch(&self, launch: &Launch) {
-        if let Err(error) = self.try_launch(launch) {
+        if let Err(error) = self.repeats.launch(launch) {
             self.context().fail(error);
         }
     }
@@ -179,6 +196,7 @@ unsafe impl Queue for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.repeats.close();
         // SAFETY: created once, destroyed once. The driver does what was given before, without waiting here.
         self.context().give_back("cuStreamDestroy_v2", || unsafe { sys::cuStreamDestroy_v2(self.raw) });
     }

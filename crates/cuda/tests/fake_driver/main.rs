@@ -13,6 +13,7 @@ mod model;
 mod nccl;
 mod operations;
 mod precision;
+mod repeats;
 mod rig;
 mod same_device;
 mod streams;

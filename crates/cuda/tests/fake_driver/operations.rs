@@ -191,12 +191,13 @@ fn losses<R: Rig>(r: &R, to: &mut Results) {
     let other: Vec<f32> = numbers(4, 11).iter().map(|w| w + 1.5).collect();
     for weights in [&[][..], &other, &[0.5; 11], &other] {
         let options = CrossEntropy { label_smoothing: 0.1, class_weights: weights, ignore_index: Some(11) };
-        let found = d.cross_entropy(shape, &options, r.r(&x), r.i(&targets), Some(r.w(&mut gradient)));
+        let found =
+            d.sums(d.cross_entropy(shape, &options, r.r(&x), r.i(&targets), Some(r.w(&mut gradient))));
         to.extend([("cross_entropy", sums(found)), ("its gradient", r.get(&gradient))]);
     }
-    let found = d.squared_error(shape, r.r(&x), r.r(&z), Some(r.w(&mut gradient)));
+    let found = d.sums(d.squared_error(shape, r.r(&x), r.r(&z), Some(r.w(&mut gradient))));
     to.extend([("squared_error", sums(found)), ("its gradient", r.get(&gradient))]);
-    assert_eq!(found, d.squared_error(shape, r.r(&x), r.r(&z), None));
+    assert_eq!(found, d.sums(d.squared_error(shape, r.r(&x), r.r(&z), None)));
     let mut best = vec![0; 300];
     d.arg_max(shape, r.r(&x), &mut best);
     to.push(("arg_max", best.iter().map(|at| *at as f32).collect()));
@@ -225,6 +226,7 @@ fn updates<R: Rig>(r: &R, to: &mut Results) {
     to.extend([("sgd", r.get(&p)), ("momentum", r.get(&m))]);
     d.blend(0.1, 0.5, r.r(&g), r.w(&mut p));
     to.push(("blend", r.get(&p)));
+    d.submit();
     d.wait();
 }
 

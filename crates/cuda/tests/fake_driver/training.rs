@@ -55,7 +55,8 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
                 scratch: rig.w(&mut scratch),
             },
         );
-        let found = device.cross_entropy(shape, &loss, rig.r(&y), rig.i(targets), Some(rig.w(&mut dy)));
+        let found =
+            device.sums(device.cross_entropy(shape, &loss, rig.r(&y), rig.i(targets), Some(rig.w(&mut dy))));
         losses.push(found.loss);
         chain.backward(
             &pass,

@@ -97,7 +97,7 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     d.gelu(Gelu::Exact, r.r(&dx), r.w(&mut y));
     let (targets, mut gradient) = (r.ids(&ids(5, rows, width as u32)), r.empty(out));
     let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
-    let found = d.cross_entropy(shape, &options, r.r(&y), r.i(&targets), Some(r.w(&mut gradient)));
+    let found = d.sums(d.cross_entropy(shape, &options, r.r(&y), r.i(&targets), Some(r.w(&mut gradient))));
     to.extend([
         ("gelu", r.get(&y)),
         ("the loss", vec![found.loss as f32]),

@@ -18,6 +18,7 @@ impl Device for Cpu {
     type Ref<'a> = &'a [f32];
     type Mut<'a> = &'a mut [f32];
     type Ids<'a> = &'a [u32];
+    type Sums = LossSums;
 
     fn len(x: &[f32]) -> usize {
         x.len()
@@ -547,6 +548,10 @@ impl Device for Cpu {
         same("logits", logits.len(), shape.rows * shape.width);
         same("best", best.len(), shape.rows);
         loss::arg_max(self.isa, shape.width, logits, best);
+    }
+
+    fn sums(&self, of: LossSums) -> LossSums {
+        of
     }
 
     fn squared_error(

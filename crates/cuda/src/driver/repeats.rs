@@ -1,0 +1,226 @@
+//! Launches on their way to a stream: gathered, and given to the driver as a graph where they come again and again.
+//!
+//! A training step launches the same kernels as the one before it, with few other arguments. Launches are therefore held back
+//! until something else is done with the stream, or there are many. What was gathered is compared, launch by launch, with the
+//! graphs that are known: where kernels are the same, arguments that differ are changed in the graph, and it runs with one call.
+//! Nothing is assumed about what comes again, so no graph can be out of date.
+//!
+//! Whoever frees memory submits what is held back first: see [`Context::submit_all`](super::Context::submit_all).
+
+use super::error::DriverError;
+use super::gpu::Gpu;
+use super::graph::{Graph, values};
+use crate::launch::Launch;
+use cudarc::driver::sys;
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// So many launches are held back: the device should begin before the host has found all that it has to do.
+const MOST_HELD: usize = 1024;
+/// Fewer launches are given one by one.
+const FEWEST: usize = 4;
+/// Graphs for the same kernels, which differ in most of their arguments: passes into several gradients take turns.
+const MOST_ALIKE: usize = 4;
+/// Graphs in all. One that was not used for longest makes room.
+const MOST_GRAPHS: usize = 32;
+/// Of rows of kernels that came once so many are remembered.
+const MOST_SEEN: usize = 64;
+
+/// What lies between a stream and those who launch.
+#[derive(Debug)]
+pub(crate) struct Repeats {
+    gpu: Arc<Gpu>,
+    raw: sys::CUstream,
+    /// Whether launches are held back at all.
+    gathers: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Vec<Launch>,
+    /// The last used one is the last.
+    graphs: Vec<Graph>,
+    /// Kernels that came once, oldest first.
+    seen: VecDeque<u64>,
+    /// The driver would not make a graph, for want of memory.
+    without: bool,
+    /// The stream is gone.
+    closed: bool,
+}
+
+// SAFETY: the driver lets any thread use a stream, and locks what it has to; graphs are behind the lock.
+unsafe impl Send for Repeats {}
+// SAFETY: as above.
+unsafe impl Sync for Repeats {}
+
+/// How what was gathered is given to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    OneByOne,
+    /// With a new graph.
+    New,
+    /// With this one.
+    Known(usize),
+}
+
+impl Repeats {
+    /// In front of a stream of this device.
+    ///
+    /// # Safety
+    /// The stream lives until [`Repeats::close`] has returned.
+    pub unsafe fn new(gpu: &Arc<Gpu>, raw: sys::CUstream, gathers: bool) -> Self {
+        Self { gpu: gpu.clone(), raw, gathers, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What is held back is whole after every line.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more launch. *Errors*: those of launches that were held back until now.
+    pub fn launch(&self, launch: &Launch) -> Result<(), DriverError> {
+        if !self.gathers {
+            return self.give(launch);
+        }
+        self.gpu.context().check()?;
+        let mut state = self.state();
+        state.held.push(*launch);
+        if state.held.len() == MOST_HELD { self.submit_held(&mut state) } else { Ok(()) }
+    }
+
+    /// Puts on the stream what is held back. *Errors*: the driver's.
+    pub fn submit(&self) -> Result<(), DriverError> {
+        self.submit_held(&mut self.state())
+    }
+
+    /// The same for the last time; then graphs go. *Blocks* until none of them runs.
+    pub fn close(&self) {
+        let mut state = self.state();
+        if let Err(error) = self.submit_held(&mut state) {
+            self.gpu.context().fail(error);
+        }
+        state.closed = true;
+        if !state.graphs.is_empty() {
+            let finish = || {
+                // SAFETY: the stream is alive.
+                unsafe { sys::cuStreamSynchronize(self.raw) }
+            };
+            self.gpu.context().give_back("cuStreamSynchronize", finish);
+            state.graphs.clear();
+        }
+    }
+
+    fn submit_held(&self, state: &mut State) -> Result<(), DriverError> {
+        if state.held.is_empty() || state.closed {
+            return Ok(());
+        }
+        let held = std::mem::take(&mut state.held);
+        let given = self.submit_all(state, &held);
+        // Its room is used again.
+        state.held = held;
+        state.held.clear();
+        given
+    }
+
+    fn submit_all(&self, state: &mut State, launches: &[Launch]) -> Result<(), DriverError> {
+        let graph = match state.way(launches) {
+            Way::OneByOne => None,
+            Way::Known(at) => Some(state.graphs.remove(at)),
+            Way::New => match self.make(state, launches) {
+                Ok(graph) => Some(graph),
+                Err(error) if self.gpu.context().failure().is_some() => return Err(error),
+                Err(_) => {
+                    // One by one works as well, and wants no memory.
+                    state.without = true;
+                    None
+                }
+            },
+        };
+        let Some(mut graph) = graph else {
+            return launches.iter().try_for_each(|launch| self.give(launch));
+        };
+        let changed = (0..launches.len()).filter(|i| !graph.launches()[*i].is_same(&launches[*i]));
+        let changed = changed.collect::<Vec<_>>();
+        let given = changed.into_iter().try_for_each(|i| graph.change(i, &launches[i]));
+        // SAFETY: the stream is alive until it is closed; memory was promised by whoever launched, and is freed only after
+        // what was held back was submitted.
+        let given = given.and_then(|()| unsafe { graph.run(self.raw) });
+        state.graphs.push(graph);
+        given
+    }
+
+    /// A new graph, for which the oldest one may have to go.
+    fn make(&self, state: &mut State, launches: &[Launch]) -> Result<Graph, DriverError> {
+        if state.graphs.len() == MOST_GRAPHS {
+            let finish = || {
+                // SAFETY: the stream is alive until it is closed.
+                unsafe { sys::cuStreamSynchronize(self.raw) }
+            };
+            self.gpu.context().call("cuStreamSynchronize", finish)?;
+            state.graphs.remove(0);
+        }
+        Graph::new(&self.gpu, launches)
+    }
+
+    /// Puts one launch on the stream.
+    fn give(&self, launch: &Launch) -> Result<(), DriverError> {
+        let mut values = values(launch);
+        let function = self.gpu.function(launch.kernel);
+        let (blocks, threads) = (launch.blocks, launch.kernel.threads);
+        // SAFETY: the function is that of the kernel, whose parameters the launch was compared with; the driver copies the
+        // arguments before it returns. Memory was promised by whoever made the slices.
+        self.gpu.context().call("cuLaunchKernel", || unsafe {
+            let none = ptr::null_mut();
+            sys::cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, self.raw, values.as_mut_ptr(), none)
+        })
+    }
+}
+
+impl State {
+    /// What is best for these launches.
+    fn way(&mut self, launches: &[Launch]) -> Way {
+        if self.without || launches.len() < FEWEST {
+            return Way::OneByOne;
+        }
+        let graphs = self.graphs.iter().enumerate();
+        let alike: Vec<(usize, usize)> =
+            graphs.filter_map(|(i, graph)| Some((differences(graph.launches(), launches)?, i))).collect();
+        match alike.iter().min() {
+            // A change costs a part of what a launch does.
+            Some(&(differ, at)) if differ <= launches.len() / 8 => Way::Known(at),
+            Some(_) if alike.len() < MOST_ALIKE => Way::New,
+            Some(&(differ, at)) if differ <= launches.len() / 2 => Way::Known(at),
+            Some(_) => Way::OneByOne,
+            None if self.was_seen(launches) => Way::New,
+            None => Way::OneByOne,
+        }
+    }
+
+    /// Whether these kernels came before, in this order. From now on they did.
+    fn was_seen(&mut self, launches: &[Launch]) -> bool {
+        let mut hasher = DefaultHasher::new();
+        launches.iter().for_each(|launch| ptr::from_ref(launch.kernel).hash(&mut hasher));
+        let row = hasher.finish();
+        if self.seen.contains(&row) {
+            return true;
+        }
+        if self.seen.len() == MOST_SEEN {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(row);
+        false
+    }
+}
+
+/// How many launches are not the same; none if the kernels are others.
+fn differences(known: &[Launch], launches: &[Launch]) -> Option<usize> {
+    if known.len() != launches.len() {
+        return None;
+    }
+    known.iter().zip(launches).try_fold(0, |differ, (known, launch)| {
+        ptr::eq(known.kernel, launch.kernel).then(|| differ + usize::from(!known.is_same(launch)))
+    })
+}
