@@ -11,7 +11,7 @@ use crate::welcome::Welcome;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::fingerprint::fingerprint;
-use dtrain_engine::{EngineError, ModelReplica, Replica, device_fingerprint};
+use dtrain_engine::{ModelReplica, Replica, device_fingerprint};
 use dtrain_protocol::{Digest, Fingerprint, Profile, Timeouts};
 use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe, host_name};
 use dtrain_types::MemberId;
@@ -118,7 +118,6 @@ fn on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), Strin
 
 fn try_on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), String> {
     let gpu = open_gpu(number).map_err(|error| format!("cuda:{number}: {error}"))?;
-    let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
     let about = gpu.context().about();
     // One word, as those of a CPU.
     let rounds = match plan.precision() {
@@ -126,10 +125,11 @@ fn try_on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), S
         Precision::Bf16 => ":bf16",
     };
     let name = format!("{CUDA}{}:{}{rounds}", about.architecture(), about.name.replace(' ', "-"));
-    let open =
-        || CudaDevice::new(&gpu, plan.precision()).map_err(|error| EngineError::Device(error.to_string()));
+    let open = || Ok(CudaDevice::new(&gpu, plan.precision())?);
+    // Its models are gone before the replica takes what memory there is.
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
+    let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
     let note = if blocks == Blocks::Twice { ", blocks computed twice" } else { "" };
     Ok((Box::new(replica), profile_of(fingerprint, format!("cuda:{number} {}{note}", about.name))))
 }
