@@ -263,24 +263,67 @@ fn a_machine_without_gpus_refuses_them_before_anything_is_written_and_plans_for_
     plan.succeeded();
 }
 
+/// Many blocks, which keep most of what a pass needs.
+const DEEP: &str = "data.kind=text data.path=text.txt data.context=32 global_batch=16 micro_batch=8 model.kind=gpt model.layers=6 \
+                    model.width=16 model.heads=2 model.dropout=0.1 steps=2 ranks=1 devices=cuda:0";
+/// Of the 5.2 MiB that `dtrain plan` names, computed once; with blocks that are computed twice it names 2.5.
+const SHORT: usize = 2_500_000;
+
+#[test]
+fn a_micro_batch_without_room_is_made_smaller_where_that_was_asked_for() {
+    let Some(machine) = Host::new() else { return };
+    let hurt = |bytes: usize, more: &str| {
+        machine.hurt(
+            "FAKE_CUDA_MEMORY",
+            &bytes.to_string(),
+            &format!("{DEEP} max_restarts=0 oom=shrink {more}"),
+        )
+    };
+    let has = |run: &Finished, note: &str| run.stderr.matches(note).count();
+    let asked = machine.train(&format!("{DEEP} name=asked"));
+    // Enough with blocks that are computed twice: nothing is changed.
+    let run = hurt(SHORT, "");
+    run.succeeded();
+    assert_eq!((run.digest(), has(&run, "oom: shrink")), (asked.digest(), 0), "{}", run.stderr);
+    let run = hurt(SHORT, "recompute=off name=smaller");
+    run.succeeded();
+    let note =
+        "oom: shrink: cuda:0 has no room for micro_batch=8; it is 4 now, with other bits than those of 8";
+    assert_eq!(has(&run, note), 1, "{}", run.stderr);
+    let four = machine.train(&format!("{DEEP} micro_batch=4"));
+    assert!(run.digest() == four.digest() && run.digest() != asked.digest());
+    let stored = std::fs::read_to_string(machine.path().join("runs/smaller/config.yaml")).unwrap();
+    assert!(stored.contains("micro_batch: 4") && stored.contains("oom: shrink"), "{stored}");
+    // Two ranks on a GPU need twice as much.
+    let run = hurt(SHORT, "recompute=off ranks=2");
+    run.succeeded();
+    run.said("it is 2 now");
+    // A run that has begun keeps its bits.
+    let resumed = machine.hurt("FAKE_CUDA_MEMORY", "1200000", "--resume runs/asked oom=shrink");
+    resumed.ended_with(2);
+    resumed.said("cuda:0 has room for 2, and this run has begun with 8");
+    resumed.said("hint: its bits would change: --fork micro_batch=2");
+    let none = hurt(400_000, "");
+    none.ended_with(2);
+    none.said("cuda:0 has no room for a single sample");
+    // What the CPU has is not asked.
+    machine.train(&DEEP.replace("devices=cuda:0", "devices=cpu oom=shrink")).succeeded();
+}
+
 #[test]
 fn a_model_that_has_no_room_is_computed_in_less_and_then_told_what_has_room() {
     let Some(machine) = Host::new() else { return };
-    let model = "data.kind=text data.path=text.txt data.context=32 global_batch=16 micro_batch=8 model.kind=gpt model.layers=6 \
-                 model.width=16 model.heads=2 model.dropout=0.1 steps=2 ranks=1 devices=cuda:0";
-    let roomy = machine.train(model);
+    let roomy = machine.train(DEEP);
     let hurt = |bytes: usize, more: &str| {
-        machine.hurt("FAKE_CUDA_MEMORY", &bytes.to_string(), &format!("{model} max_restarts=0 {more}"))
+        machine.hurt("FAKE_CUDA_MEMORY", &bytes.to_string(), &format!("{DEEP} max_restarts=0 {more}"))
     };
     let on = |run: &Finished| devices(run).into_iter().next().expect("one rank");
     assert!(!on(&roomy).contains("twice"), "{}", on(&roomy));
-    // Of the 5.2 MiB that `dtrain plan` names, computed once; with blocks that are computed twice it names 2.5.
-    const SHORT: usize = 2_500_000;
     let short = hurt(SHORT, "");
     short.succeeded();
     assert!(on(&short).contains("blocks computed twice"), "{}", on(&short));
     assert_eq!(short.digest(), roomy.digest(), "less memory changes no bit");
-    let always = machine.train(&format!("{model} recompute=on"));
+    let always = machine.train(&format!("{DEEP} recompute=on"));
     assert!(on(&always).contains("blocks computed twice"), "{}", on(&always));
     assert_eq!(always.digest(), roomy.digest());
     let never = hurt(SHORT, "recompute=off");

@@ -3,7 +3,7 @@
 //! A rank is this program again: it finds its seat before the command line is read, and never gets here again.
 
 use dtrain::arguments::{Arguments, Command};
-use dtrain::{CliError, commands, session};
+use dtrain::{CliError, commands, gpus, session};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -42,6 +42,7 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Drill(arguments) => return commands::drill::run(arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::DoctorProbe(arguments) => commands::doctor::probe(arguments),
+        Command::RoomProbe(arguments) => gpus::answer_room(arguments),
         Command::Bench(arguments) => commands::bench::run(arguments),
         Command::BenchRank(arguments) => commands::bench::rank(arguments),
         Command::Simulate(arguments) => commands::simulate::run(arguments),

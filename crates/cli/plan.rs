@@ -2,17 +2,17 @@
 //!
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
+mod on_gpu;
+
 use crate::config::{
-    ClassWeights, Config, DataFacts, Gpt, Length, Loss, LrScaling, Model, ModelKind, Over, Pool, Precision,
-    Problem, Recompute, Reduce, Rule, Schedule, Shape, Wire,
+    ClassWeights, Config, DataFacts, Gpt, Length, Loss, LrScaling, Model, ModelKind, Oom, Over, Pool,
+    Precision, Problem, Recompute, Reduce, Rule, Schedule, Shape, Wire,
 };
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
 use crate::gpus::{Chosen, OnGpus};
 use dtrain_checkpoint::{InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
-use dtrain_cuda::driver::Gpu;
-use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
 };
@@ -23,14 +23,12 @@ use dtrain_engine::models::{
 };
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    Decay, DecayGroup, DeviceReplica, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State,
-    stage,
+    Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State, stage,
 };
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Seed, Step};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Whom this build trains on GPUs for: their device was tried on a stand-in for a driver alone so far.
 pub const ON_GPUS: OnGpus = OnGpus::WhoAsks;
@@ -224,6 +222,8 @@ impl Plan {
             let replica = self.replica_in_groups(1, *blocks, ModelReplica::blank)?;
             made = match chosen.has_room(&self.config, replica.memory().total()) {
                 Ok(()) => return Ok(replica),
+                // It will be tried on the GPUs themselves, with less.
+                Err(_) if self.config.oom == Oom::Shrink => Ok(replica),
                 Err(problem) => Err(problem.into()),
             };
         }
@@ -261,66 +261,6 @@ impl Plan {
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         self.complete(&mut replica)?;
         Ok(replica)
-    }
-
-    /// A replica with its first parameters on a GPU, and how its blocks are computed.
-    ///
-    /// *Errors*: as [`Plan::replica`]; a program's own model; not enough memory, with the micro-batch that there is room for.
-    pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<(DeviceReplica<CudaDevice>, Blocks), CliError> {
-        self.check_device()?;
-        let loss = self.loss()?;
-        let most = self.config.batch.micro;
-        let mut full = String::new();
-        for blocks in self.blocks() {
-            match self.try_cuda_replica(gpu, most, *blocks, &loss) {
-                Ok(mut replica) => {
-                    self.complete(&mut replica)?;
-                    return Ok((replica, *blocks));
-                }
-                Err(EngineError::NoRoom(words)) => full = words,
-                Err(EngineError::Device(words)) => return Err(CliError::failed(words)),
-                Err(error) => return Err(self.misfit(&error).into()),
-            }
-        }
-        let least = self.blocks().last().copied().unwrap_or(Blocks::Twice);
-        let mut fewer =
-            std::iter::successors(Some(most / 2), |rows| Some(rows / 2)).take_while(|rows| *rows > 0);
-        let fits = fewer.find(|rows| self.try_cuda_replica(gpu, *rows, least, &loss).is_ok());
-        let words = match (full.split_once("\nhint: "), fits) {
-            (Some((words, _)), Some(rows)) => format!("{words}\nhint: there is room for micro_batch={rows}"),
-            _ => full,
-        };
-        Err(CliError::failed(words))
-    }
-
-    fn try_cuda_replica(
-        &self,
-        gpu: &Arc<Gpu>,
-        rows: u32,
-        blocks: Blocks,
-        loss: &dtrain_engine::Loss,
-    ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
-        let device = CudaDevice::new(gpu, self.precision())?;
-        let model =
-            dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
-        rehearsed(DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?)
-    }
-
-    /// Whether the model can be trained on another device than the CPU.
-    ///
-    /// *Errors*: a program's own model, whose stages are the CPU's; convolutions over volumes, which GPUs lack.
-    pub fn check_device(&self) -> Result<(), Problem> {
-        match self.config.model {
-            Model::Own { .. } => {
-                let message = "the model of this program is made for the CPU";
-                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
-            }
-            Model::Cnn { over: Over::Volumes, .. } => {
-                let message = "there are no convolutions over volumes on a GPU yet";
-                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Gives a replica the parameters that it is to start from, and holds it against the batches.

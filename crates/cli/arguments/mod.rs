@@ -120,6 +120,9 @@ pub enum Command {
     /// A child of `doctor` that opens one library; not for people
     #[command(hide = true)]
     DoctorProbe(DoctorProbe),
+    /// A child of `train` that builds replicas on a GPU; not for people
+    #[command(hide = true)]
+    RoomProbe(RoomProbe),
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
@@ -355,6 +358,17 @@ pub struct DoctorProbe {
     /// The NVML to read GPUs through.
     #[arg(long, conflicts_with = "library")]
     pub gpus: Option<PathBuf>,
+}
+
+/// `dtrain room-probe`.
+#[derive(Args, Clone, Debug)]
+pub struct RoomProbe {
+    /// The GPU.
+    #[arg(long)]
+    pub gpu: u32,
+    /// How many ranks are to share it.
+    #[arg(long)]
+    pub replicas: u32,
 }
 
 /// What a drill does to a run.

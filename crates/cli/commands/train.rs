@@ -4,9 +4,9 @@
 
 use super::print;
 use crate::arguments::Train;
-use crate::config::{Config, Isolation, Machine};
+use crate::config::{Config, CudaList, Isolation, Machine, Oom};
 use crate::error::CliError;
-use crate::gpus::choose_here;
+use crate::gpus::{choose_here, most_rows};
 use crate::hosts::{HostsPlan, Lead};
 use crate::nccl::{Carrier, Hosts};
 use crate::plan::{Own, Plan};
@@ -45,6 +45,14 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     let voice = Voice::new(arguments.output.quiet);
     chosen.cuda().map_or(Ok(()), |_| plan.check_device())?;
     chosen.prepare(&plan.config, |words| voice.say(words))?;
+    let shrunk = match (&chosen.cuda(), plan.config.oom) {
+        (Some(list), Oom::Shrink) => shrink(&plan.config, list, &request.start)?,
+        _ => None,
+    };
+    if let Some((config, _)) = &shrunk {
+        plan = Plan::open(config, own)?;
+        replica = plan.replica_as_on(&chosen)?;
+    }
     let lead = match hosts {
         Some(hosts) => Some(lead(hosts, &plan.config)?),
         None => {
@@ -74,7 +82,8 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         Start::Fresh | Start::Fork { .. } => None,
     };
     let carried = carrier.notes(several);
-    for note in request.notes.iter().chain(&other_bits).chain(&chosen.note()).chain(&carried) {
+    let shrunk = shrunk.map(|(_, note)| note);
+    for note in request.notes.iter().chain(&shrunk).chain(&other_bits).chain(&chosen.note()).chain(&carried) {
         voice.say(&format!("  note: {note}"));
     }
     if let (Some(hosts), Some(lead)) = (hosts, &lead) {
@@ -93,6 +102,33 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         voice,
         json: arguments.output.json,
     })
+}
+
+/// The configuration with a micro-batch that the GPUs have room for, and what to say of it; nothing if they have room for the one
+/// that is asked for.
+///
+/// *Errors*: they have room for none; a run that has begun with a larger one.
+fn shrink(config: &Config, list: &CudaList, start: &Start) -> Result<Option<(Config, String)>, CliError> {
+    let asked = config.batch.micro;
+    let Some((rows, gpu)) = most_rows(config, list)? else {
+        let problem = config.problem("micro_batch", format!("{list} has no room for a single sample"));
+        return Err(problem
+            .hint("a smaller model needs less; nvidia-smi shows who else uses these GPUs")
+            .into());
+    };
+    if rows == asked {
+        return Ok(None);
+    }
+    if let Start::Resume(_) = start {
+        let message = format!("cuda:{gpu} has room for {rows}, and this run has begun with {asked}");
+        let hint =
+            format!("its bits would change: --fork micro_batch={rows} begins another run from its state");
+        return Err(config.problem("micro_batch", message).hint(hint).into());
+    }
+    let note = format!(
+        "oom: shrink: cuda:{gpu} has no room for micro_batch={asked}; it is {rows} now, with other bits than those of {asked}"
+    );
+    Ok(Some((config.with_micro_batch(rows), note)))
 }
 
 /// Opens the port for the other hosts, once it is clear that the configuration can be one of several hosts.

@@ -145,6 +145,15 @@ choice!(
     }
 );
 choice!(
+    /// What is done about a micro-batch that a GPU has no room for.
+    Oom {
+        /// The run ends before its first step, and names one that there is room for.
+        Stop = "stop",
+        /// That one is taken.
+        Shrink = "shrink",
+    }
+);
+choice!(
     /// Which loss.
     LossKind {
         /// Softmax and negative log likelihood.

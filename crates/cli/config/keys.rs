@@ -6,7 +6,7 @@
 //! above it. The table does not know how a value is used.
 
 use super::choice::{
-    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
+    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, Oom, OptimizerKind, Precision,
     Recompute, Reduce, ScheduleKind, Wire,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
@@ -110,6 +110,8 @@ pub static KEYS: &[Key] = &[
         "what products, convolutions and attention round their operands to; bf16: on GPUs; f16 is reserved"),
     Key::new("recompute", Type::Choice(Recompute::NAMES), "auto", Free,
         "blocks of gpt and gpt2 keep nothing for the backward pass but compute it again, for less memory and the same bits; auto: where a GPU has no room otherwise"),
+    Key::new("oom", Type::Choice(Oom::NAMES), "stop", Free,
+        "a micro_batch that a GPU has no room for; stop: an error that names one with room; shrink: that one is taken, which changes the bits"),
     Key::new("reduce", Type::Choice(Reduce::NAMES), "exact", Bits,
         "exact: the same bits for any number of ranks; ring: bits depend on it"),
     Key::new("wire", Type::Choice(Wire::NAMES), "f32", Bits,

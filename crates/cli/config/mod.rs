@@ -22,7 +22,7 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::DataFacts;
 pub use choice::{
-    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, Precision,
+    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, Oom, OptimizerKind, Precision,
     Recompute, Reduce, ScheduleKind, Wire,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
@@ -63,6 +63,8 @@ pub struct Config {
     pub precision: Precision,
     /// Whether blocks of the model are computed twice to save memory.
     pub recompute: Recompute,
+    /// What is done about a micro-batch that a GPU has no room for.
+    pub oom: Oom,
     /// The order of the gradient sum.
     pub reduce: Reduce,
     /// What gradients and their sums are rounded to.
@@ -144,6 +146,7 @@ impl Config {
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
             recompute: parts::choice(r, "recompute", Recompute::from_name),
+            oom: parts::choice(r, "oom", Oom::from_name),
             reduce: parts::choice(r, "reduce", Reduce::from_name),
             wire: parts::choice(r, "wire", Wire::from_name),
             backend: parts::choice(r, "backend", Backend::from_name),
@@ -204,6 +207,15 @@ impl Config {
         let mut config = self.clone();
         config.resolved.set("model.init_from", Value::Text(file.to_string_lossy().into_owned()));
         config.model = Model::from_resolved(&config.resolved);
+        config
+    }
+
+    /// This configuration with another micro-batch.
+    #[must_use]
+    pub fn with_micro_batch(&self, rows: u32) -> Self {
+        let mut config = self.clone();
+        config.resolved.set("micro_batch", Value::Int(rows.into()));
+        config.batch.micro = rows;
         config
     }
 

@@ -6,12 +6,14 @@ mod bus;
 mod choose;
 mod inventory;
 mod open;
+mod room;
 mod visible;
 
 pub use bus::on_the_bus;
 pub use choose::{Chosen, Host, OnGpus, choose, count};
 pub use inventory::Inventory;
 pub use open::open_gpu;
+pub use room::{answer as answer_room, most_rows};
 pub use visible::{Visible, visible};
 
 use crate::config::{Config, Problem};

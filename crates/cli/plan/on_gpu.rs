@@ -1,0 +1,81 @@
+//! Replicas on GPUs: which models can be trained there, and how much of one there is room for.
+
+use super::{Blocks, Plan};
+use crate::config::{Model, Over, Problem};
+use crate::error::CliError;
+use dtrain_cuda::driver::Gpu;
+use dtrain_cuda::{CudaDevice, rehearsed};
+use dtrain_engine::{DeviceReplica, EngineError};
+use std::sync::Arc;
+
+impl Plan {
+    /// A replica with its first parameters on a GPU, and how its blocks are computed.
+    ///
+    /// *Errors*: as [`Plan::replica`]; a program's own model; not enough memory, with the micro-batch that there is room for.
+    pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<(DeviceReplica<CudaDevice>, Blocks), CliError> {
+        self.check_device()?;
+        let loss = self.loss()?;
+        let most = self.config.batch.micro;
+        let mut full = String::new();
+        for blocks in self.blocks() {
+            match self.try_cuda_replica(gpu, most, *blocks, &loss) {
+                Ok(mut replica) => {
+                    self.complete(&mut replica)?;
+                    return Ok((replica, *blocks));
+                }
+                Err(EngineError::NoRoom(words)) => full = words,
+                Err(EngineError::Device(words)) => return Err(CliError::failed(words)),
+                Err(error) => return Err(self.misfit(&error).into()),
+            }
+        }
+        let words = match (full.split_once("\nhint: "), self.most_rows_on(gpu, most / 2, 1)) {
+            (Some((words, _)), Some(rows)) => format!("{words}\nhint: there is room for micro_batch={rows}"),
+            _ => full,
+        };
+        Err(CliError::failed(words))
+    }
+
+    /// The largest micro-batch that so many replicas have room for on a GPU: this one, half of it, half of that, and so on.
+    pub fn most_rows_on(&self, gpu: &Arc<Gpu>, largest: u32, replicas: u32) -> Option<u32> {
+        let loss = self.loss().ok()?;
+        let sizes = std::iter::successors(Some(largest), |rows| Some(rows / 2));
+        let ways = || self.blocks().iter().copied();
+        let fits = |rows: u32| {
+            ways().any(|blocks| {
+                let one = |_| self.try_cuda_replica(gpu, rows, blocks, &loss);
+                (0..replicas).map(one).collect::<Result<Vec<_>, _>>().is_ok()
+            })
+        };
+        sizes.take_while(|rows| *rows > 0).find(|rows| fits(*rows))
+    }
+
+    fn try_cuda_replica(
+        &self,
+        gpu: &Arc<Gpu>,
+        rows: u32,
+        blocks: Blocks,
+        loss: &dtrain_engine::Loss,
+    ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
+        let device = CudaDevice::new(gpu, self.precision())?;
+        let model =
+            dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
+        rehearsed(DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?)
+    }
+
+    /// Whether the model can be trained on another device than the CPU.
+    ///
+    /// *Errors*: a program's own model, whose stages are the CPU's; convolutions over volumes, which GPUs lack.
+    pub fn check_device(&self) -> Result<(), Problem> {
+        match self.config.model {
+            Model::Own { .. } => {
+                let message = "the model of this program is made for the CPU";
+                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+            }
+            Model::Cnn { over: Over::Volumes, .. } => {
+                let message = "there are no convolutions over volumes on a GPU yet";
+                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
