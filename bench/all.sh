@@ -58,7 +58,10 @@ threads() {
     torch || return 1
     bench/against_pytorch.py --dtrain $dtrain --python "$python" --ranks 1 --threads 2 --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"
 }
-together() { bench/together.py --dtrain $dtrain --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"; }
+together() {
+    cargo build --release --quiet -p dtrain-engine --example lockstep || return 1
+    bench/together.py --dtrain $dtrain --limit target/release/examples/lockstep --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"
+}
 micro() { torch && bench/micro_batches.py --dtrain $dtrain --python "$python" --pairs "$(pick 3 1)" --seconds "$(pick 3 1)"; }
 collectives() {
     bench/collectives.py --dtrain $dtrain --python "$python" --ranks 2 4 --pairs "$(pick 7 1)" --samples "$(pick 0 3)"

@@ -5,7 +5,7 @@
 //! This file does not know schedules or which parameters decay.
 
 use super::CHUNK;
-use super::isa::{Have, on_every_isa};
+use super::isa::{Have, Isa, on_every_isa};
 use super::pool::{Cut, Pool};
 use crate::device::{AdamW, Sgd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(super) fn sum_of_squares(isa: Have, pool: &Pool, scale: f32, g: &[f32]) -> f
         pool.run(g.len(), g.len().div_ceil(BLOCKS * NORM_BLOCK), [], |task, [], _| {
             let first = task * BLOCKS;
             let g = &g[first * NORM_BLOCK..];
-            let sums = squares_of_blocks(isa, scale, &g[..g.len().min(BLOCKS * NORM_BLOCK)]);
+            let sums = squares_of_task(isa, scale, &g[..g.len().min(BLOCKS * NORM_BLOCK)]);
             for (waiting, sum) in waiting[first..].iter().zip(sums) {
                 waiting.store(sum.to_bits(), Ordering::Relaxed);
             }
@@ -36,6 +36,41 @@ pub(super) fn sum_of_squares(isa: Have, pool: &Pool, scale: f32, g: &[f32]) -> f
         }
     }
     sum
+}
+
+/// Sums of squares of up to [`BLOCKS`] blocks, of which only the last may be short.
+fn squares_of_task(isa: Have, scale: f32, g: &[f32]) -> [f64; BLOCKS] {
+    match (isa.isa(), <&[f32; BLOCKS * NORM_BLOCK]>::try_from(g)) {
+        // SAFETY: a `Have` of this set exists only where the CPU was seen to have its features.
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, Ok(whole)) => unsafe { squares_side_by_side(scale, whole) },
+        _ => squares_of_blocks(isa, scale, g),
+    }
+}
+
+/// The same as [`squares_of_blocks`], of blocks side by side: one waits for its sums while the others go on, and the memory of
+/// all of them is on its way.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx2")]
+fn squares_side_by_side(scale: f32, g: &[f32; BLOCKS * NORM_BLOCK]) -> [f64; BLOCKS] {
+    use std::arch::x86_64::*;
+    let (blocks, _) = g.as_chunks::<NORM_BLOCK>();
+    let scale = _mm256_set1_ps(scale);
+    let mut lanes = [_mm512_setzero_pd(); BLOCKS];
+    for at in (0..NORM_BLOCK).step_by(8) {
+        for (lanes, block) in lanes.iter_mut().zip(blocks) {
+            // SAFETY: a block has eight elements there.
+            let eight = unsafe { _mm256_loadu_ps(block.as_ptr().add(at)) };
+            let v = _mm512_cvtps_pd(_mm256_mul_ps(eight, scale));
+            *lanes = _mm512_add_pd(*lanes, _mm512_mul_pd(v, v));
+        }
+    }
+    lanes.map(|lanes| {
+        let mut eight = [0.0f64; 8];
+        // SAFETY: there are eight places.
+        unsafe { _mm512_storeu_pd(eight.as_mut_ptr(), lanes) };
+        eight.into_iter().sum()
+    })
 }
 
 on_every_isa! {
