@@ -14,11 +14,16 @@ use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::device::{Device, Product, Strides, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-/// How long a pair measures each way, at least, and how many steps.
-const MEASURED: Duration = Duration::from_millis(500);
-const STEPS: u32 = 10;
+/// How long a pair measures each way, at least, and how many steps. *Units*: seconds, steps.
+const MEASURED: f64 = 0.5;
+const STEPS: f64 = 10.0;
+
+/// Seconds since some moment.
+fn now() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
 
 /// One thread's products: the second layer of the compared MLP.
 struct Share {
@@ -63,11 +68,11 @@ impl Meeting {
 }
 
 /// Steps a second of all threads, added up.
-fn rate(shares: &mut [Share], products: u32, time: Duration, in_step: bool) -> f64 {
+fn rate(shares: &mut [Share], products: u32, time: f64, in_step: bool) -> f64 {
     let (meeting, threads) = (Meeting::default(), shares.len() as u64);
     let measure = |share: &mut Share| {
-        let (begun, mut steps) = (Instant::now(), 0u64);
-        while begun.elapsed() < time {
+        let (begun, mut steps) = (now(), 0u64);
+        while now() - begun < time {
             share.products(products);
             steps += 1;
             if in_step && !meeting.wait(threads, steps) {
@@ -76,7 +81,7 @@ fn rate(shares: &mut [Share], products: u32, time: Duration, in_step: bool) -> f
         }
         // Nobody waits for one that has stopped.
         meeting.over.store(true, Ordering::Release);
-        steps as f64 / begun.elapsed().as_secs_f64()
+        steps as f64 / (now() - begun)
     };
     std::thread::scope(|scope| {
         let all: Vec<_> = shares.iter_mut().map(|share| scope.spawn(|| measure(share))).collect();
@@ -95,10 +100,10 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut shares: Vec<Share> = (0..threads).map(|_| Share::new()).collect();
-    let begun = Instant::now();
+    let begun = now();
     shares[0].products(20);
-    let products = (f64::from(milliseconds) * 0.02 / begun.elapsed().as_secs_f64()).ceil() as u32;
-    let time = MEASURED.max(Duration::from_millis(milliseconds.into()) * STEPS);
+    let products = (f64::from(milliseconds) * 0.02 / (now() - begun)).ceil() as u32;
+    let time = MEASURED.max(f64::from(milliseconds) / 1000.0 * STEPS);
     let mut ratios: Vec<f64> = (0..pairs)
         .map(|_| {
             let [together, apart] = [true, false].map(|in_step| rate(&mut shares, products, time, in_step));
