@@ -160,7 +160,7 @@ pub(crate) fn update<D: Device>(
     let mean = if reduced.weight == 0.0 { 0.0 } else { (1.0 / reduced.weight) as f32 };
     // Settled before anything is touched: one read of the gradient that also gives its norm.
     let norm = device.sum_of_squares(grads, mean).sqrt();
-    if !norm.is_finite() || !device.all_finite(sums) {
+    if !norm.is_finite() || !(D::len(sums) == 0 || device.all_finite(sums)) {
         return Err(EngineError::NonFinite { step });
     }
     let scale = optimizer.scale(reduced.weight, norm);

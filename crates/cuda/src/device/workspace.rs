@@ -22,10 +22,8 @@ pub(super) struct Workspace {
     scratch: Buffer<u32>,
     /// Whether there was no room for so much.
     is_short: bool,
-    /// On the way to the device, in turn.
-    up: [Up; 2],
-    /// On the way to the host.
-    down: Pinned<u8>,
+    /// On the way between host and device, in turn; the newest is the last.
+    way: [Way; 2],
     /// What the newest loss came to: two `f64`, two `u32`.
     totals: Buffer<u32>,
     /// How many losses there were.
@@ -34,21 +32,31 @@ pub(super) struct Workspace {
     weights: Option<(Vec<f32>, Buffer<f32>)>,
 }
 
-/// A piece on the way to the device.
+/// A piece on the way.
 #[derive(Debug)]
-struct Up {
+struct Way {
     piece: Pinned<u8>,
-    /// The copy from it is done.
+    /// The copy from it or to it is done.
     free: Event,
 }
 
-impl Up {
+impl Way {
     fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
         Ok(Self { piece: Pinned::new(context, PIECE)?, free: Event::new(context)? })
     }
+
+    /// *Blocks* until what it holds has come, and hands it on.
+    fn take_out<T: Element>(&self, to: &mut [T]) -> Result<(), DriverError> {
+        self.free.wait()?;
+        let bytes = size_of_val(to);
+        // SAFETY: elements are plain numbers, for which all bits are a value.
+        let plain = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), bytes) };
+        plain.copy_from_slice(&self.piece.read()[..bytes]);
+        Ok(())
+    }
 }
 
-impl Drop for Up {
+impl Drop for Way {
     fn drop(&mut self) {
         // An error means that the device has failed: then its memory is not given back.
         let _ = self.free.wait();
@@ -107,8 +115,7 @@ impl Workspace {
             context: context.clone(),
             scratch: Buffer::new(context, 0)?,
             is_short: false,
-            up: [Up::new(context)?, Up::new(context)?],
-            down: Pinned::new(context, PIECE)?,
+            way: [Way::new(context)?, Way::new(context)?],
             totals: Buffer::new(context, TOTALS)?,
             losses: 0,
             weights: None,
@@ -143,38 +150,43 @@ impl Workspace {
             let bytes = size_of_val(piece);
             // SAFETY: elements are plain numbers without padding.
             let plain = unsafe { std::slice::from_raw_parts(piece.as_ptr().cast::<u8>(), bytes) };
-            let up = &mut self.up[0];
-            up.free.wait()?;
-            up.piece.write()[..bytes].copy_from_slice(plain);
+            let way = &mut self.way[0];
+            way.free.wait()?;
+            way.piece.write()[..bytes].copy_from_slice(plain);
             // SAFETY: the device's memory was lent to this call; it is freed behind all work. The piece is our own, and is not
             // touched before its mark is reached.
-            unsafe { stream.copy(up.piece.address(), at, bytes)? };
-            stream.record(&up.free)?;
-            self.up.swap(0, 1);
+            unsafe { stream.copy(way.piece.address(), at, bytes)? };
+            stream.record(&way.free)?;
+            self.way.swap(0, 1);
             at += bytes as u64;
         }
         Ok(())
     }
 
-    /// *Blocks* until the list is on the host, behind everything that was given.
+    /// *Blocks* until the list is on the host, behind everything that was given. A piece is on its way while the one before it is
+    /// taken out.
     pub fn download<T: Element>(
         &mut self,
         stream: &Stream,
         from: u64,
         to: &mut [T],
     ) -> Result<(), DriverError> {
-        let mut at = from;
+        let (mut at, mut before) = (from, None);
         for piece in to.chunks_mut(PIECE / size_of::<T>()) {
             let bytes = size_of_val(piece);
-            // SAFETY: the device's memory was lent to this call, the piece is our own; the stream is waited for.
-            unsafe { stream.copy(at, self.down.address(), bytes)? };
-            stream.finish()?;
-            // SAFETY: elements are plain numbers, for which all bits are a value.
-            let plain = unsafe { std::slice::from_raw_parts_mut(piece.as_mut_ptr().cast::<u8>(), bytes) };
-            plain.copy_from_slice(&self.down.read()[..bytes]);
+            let [way, other] = &mut self.way;
+            way.free.wait()?;
+            // SAFETY: the device's memory was lent to this call; the piece is our own, and is not touched before its mark is
+            // reached.
+            unsafe { stream.copy(at, way.piece.address(), bytes)? };
+            stream.record(&way.free)?;
+            if let Some(piece) = before.replace(piece) {
+                other.take_out(piece)?;
+            }
+            self.way.swap(0, 1);
             at += bytes as u64;
         }
-        Ok(())
+        before.map_or(Ok(()), |piece| self.way[1].take_out(piece))
     }
 
     /// Where the next loss puts its sums.

@@ -7,6 +7,7 @@
 mod stand_in;
 
 mod cached;
+mod copies;
 mod digest;
 mod errors;
 mod model;
