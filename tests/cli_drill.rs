@@ -47,7 +47,7 @@ fn killed_ranks_cost_nothing_and_the_folder_of_the_user_is_as_it_was() {
     let yaml = "name: mine\ndata: {kind: csv, path: table.csv}\nmodel: {kind: mlp, hidden: [16]}\nglobal_batch: 16\n\
                 micro_batch: 2\nthreads: 1\nmax_restarts: 0\n";
     fs::write(folder.path().join("run.yaml"), yaml).unwrap();
-    let run = drill(folder.path(), "kill -c run.yaml ranks=3 steps=4000 --times 3");
+    let run = drill(folder.path(), "kill -c run.yaml ranks=3 steps=8000 --times 3");
     all_held(&run);
     let hurts: Vec<&Value> = run.events("drill").collect();
     assert_eq!(hurts.len(), 3, "{}", run.stderr);
@@ -66,7 +66,7 @@ fn killed_ranks_cost_nothing_and_the_folder_of_the_user_is_as_it_was() {
     }
     assert_eq!(
         (&run.summary()["steps"], &run.summary()["lost_steps"]),
-        (&Value::from(4000), &Value::from(0))
+        (&Value::from(8000), &Value::from(0))
     );
     let mut names: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -100,13 +100,13 @@ fn ranks_that_hang_are_named_and_replaced_in_time() {
 #[test]
 fn a_run_that_is_asked_to_stop_goes_on_where_it_was() {
     let folder = folder();
-    let run = drill(folder.path(), &format!("sigterm {MLP} ranks=2 threads=1 steps=2500 --times 2"));
+    let run = drill(folder.path(), &format!("sigterm {MLP} ranks=2 threads=1 steps=5000 --times 2"));
     all_held(&run);
     assert_eq!(run.events("drill").count(), 2);
     for hurt in run.events("drill") {
         assert!(hurt["cause"].as_str().unwrap().starts_with("exit code 130 after step"), "{hurt}");
     }
-    assert_eq!(run.summary()["steps"], 2500);
+    assert_eq!(run.summary()["steps"], 5000);
 }
 
 /// Whether this process may mount a file system of its own, as root or in a namespace of its own.
@@ -140,7 +140,7 @@ fn a_full_disk_is_told_and_costs_nothing_or_the_machine_is_said_not_to_allow_it(
 #[test]
 fn with_one_rank_there_are_no_survivors_and_the_drill_says_so() {
     let folder = folder();
-    let run = drill(folder.path(), &format!("kill {MLP} ranks=1 threads=1 steps=2000 --times 1"));
+    let run = drill(folder.path(), &format!("kill {MLP} ranks=1 threads=1 steps=4000 --times 1"));
     all_held(&run);
     assert_eq!(run.events("drill").next().expect("one")["survivors"], Value::Array(vec![]));
     assert_eq!(promise(&run, "survivors")["detail"], "with one rank there are none");
@@ -153,7 +153,7 @@ fn with_one_rank_there_are_no_survivors_and_the_drill_says_so() {
 fn a_promise_that_does_not_hold_is_named_and_the_exit_code_is_1() {
     let folder = folder();
     let how = format!(
-        "kill {MLP} ranks=2 min_ranks=2 max_restarts=0 join_timeout=1s threads=1 steps=2000 --times 1"
+        "kill {MLP} ranks=2 min_ranks=2 max_restarts=0 join_timeout=1s threads=1 steps=4000 --times 1"
     );
     let run = drill(folder.path(), &how);
     run.ended_with(1);

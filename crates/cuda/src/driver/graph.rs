@@ -56,10 +56,13 @@ impl Graph {
         &self.launches
     }
 
-    /// Gives the launch at a place other arguments or another number of blocks. The kernel is the same.
+    /// Gives the launch at a place the arguments and the number of blocks of another one of its kernel, if they differ.
     ///
     /// What was begun before keeps its own. *Errors*: the driver's; then it is as it was, or has failed for good.
-    pub fn change(&mut self, at: usize, launch: &Launch) -> Result<(), DriverError> {
+    pub fn set_launch(&mut self, at: usize, launch: &Launch) -> Result<(), DriverError> {
+        if self.launches[at].is_same(launch) {
+            return Ok(());
+        }
         let (ready, node) = (self.ready, self.plan.nodes[at]);
         let changed = with_parameters(&self.gpu, launch, |parameters| {
             let call = || {

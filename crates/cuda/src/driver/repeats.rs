@@ -118,14 +118,14 @@ impl Repeats {
             return Ok(());
         }
         let held = std::mem::take(&mut state.held);
-        let given = self.submit_all(state, &held);
+        let given = self.give_all(state, &held);
         // Its room is used again.
         state.held = held;
         state.held.clear();
         given
     }
 
-    fn submit_all(&self, state: &mut State, launches: &[Launch]) -> Result<(), DriverError> {
+    fn give_all(&self, state: &mut State, launches: &[Launch]) -> Result<(), DriverError> {
         let graph = match state.way(launches) {
             Way::OneByOne => None,
             Way::Known(at) => Some(state.graphs.remove(at)),
@@ -142,9 +142,7 @@ impl Repeats {
         let Some(mut graph) = graph else {
             return launches.iter().try_for_each(|launch| self.give(launch));
         };
-        let changed = (0..launches.len()).filter(|i| !graph.launches()[*i].is_same(&launches[*i]));
-        let changed = changed.collect::<Vec<_>>();
-        let given = changed.into_iter().try_for_each(|i| graph.change(i, &launches[i]));
+        let given = launches.iter().enumerate().try_for_each(|(at, launch)| graph.set_launch(at, launch));
         // SAFETY: the stream is alive until it is closed; memory was promised by whoever launched, and is freed only after
         // what was held back was submitted.
         let given = given.and_then(|()| unsafe { graph.run(self.raw) });
@@ -185,14 +183,17 @@ impl State {
         if self.without || launches.len() < FEWEST {
             return Way::OneByOne;
         }
-        let graphs = self.graphs.iter().enumerate();
-        let alike: Vec<(usize, usize)> =
-            graphs.filter_map(|(i, graph)| Some((differences(graph.launches(), launches)?, i))).collect();
-        match alike.iter().min() {
+        let (mut best, mut alike) = (None, 0);
+        for (at, graph) in self.graphs.iter().enumerate() {
+            let Some(differ) = differences(graph.launches(), launches) else { continue };
+            alike += 1;
+            best = Some(best.map_or((differ, at), |best: (usize, usize)| best.min((differ, at))));
+        }
+        match best {
             // A change costs a part of what a launch does.
-            Some(&(differ, at)) if differ <= launches.len() / 8 => Way::Known(at),
-            Some(_) if alike.len() < MOST_ALIKE => Way::New,
-            Some(&(differ, at)) if differ <= launches.len() / 2 => Way::Known(at),
+            Some((differ, at)) if differ <= launches.len() / 8 => Way::Known(at),
+            Some(_) if alike < MOST_ALIKE => Way::New,
+            Some((differ, at)) if differ <= launches.len() / 2 => Way::Known(at),
             Some(_) => Way::OneByOne,
             None if self.was_seen(launches) => Way::New,
             None => Way::OneByOne,
