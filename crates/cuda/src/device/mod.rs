@@ -1,8 +1,9 @@
 //! The engine's device on a GPU: one stream, and the little memory that operations need beside their operands.
 //!
-//! An operation returns when its kernels are on the stream, or held back to be given together (see [`Stream::gathering`]). What the host reads (losses, sums, flags, indices) comes through
-//! a small pinned buffer, behind the stream. After a failure nothing is launched any more; the next wait or read panics with
-//! the driver's words (a `String`), and [`CudaDevice::check`] tells them without a panic.
+//! An operation returns when its kernels are on the stream, or held back to be given together (see [`Stream::gathering`]). What
+//! the host reads (losses, sums, flags, indices) comes through small pinned buffers, behind the stream. After a failure nothing is
+//! launched any more; the next wait or read panics with the driver's words (a `String`), and [`CudaDevice::check`] tells them
+//! without a panic.
 //!
 //! In which [`Precision`] it multiplies is said when it is made. Where tensor cores have no kernel for a shape, the operation is
 //! that of f32: for a product of columns by columns, or with strides in both directions; for attention with heads of more than
@@ -18,10 +19,11 @@ mod workspace;
 use crate::driver::{DriverError, Gpu, Stream};
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
-pub use rehearsal::rehearsed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-pub use workspace::PendingSums;
 use workspace::Workspace;
+
+pub use rehearsal::rehearsed;
+pub use workspace::PendingSums;
 
 /// A GPU as one rank uses it.
 #[derive(Debug)]
