@@ -104,7 +104,7 @@ fn what_hosts_send_while_they_compute_makes_the_digest_of_one_host() {
     }
 }
 
-/// Where faults are counted, nobody is given up for being silent while a busy machine lets others go first.
+/// Where faults of ranks are counted, nobody is given up for being silent while a busy machine lets others go first.
 const PATIENT: &str = "detect=10s";
 
 #[test]
@@ -240,7 +240,7 @@ fn a_run_of_two_hosts_goes_on_from_its_checkpoint_when_it_is_started_again() {
 
 #[test]
 fn whoever_lacks_the_token_is_refused_and_training_is_undisturbed() {
-    let model = format!("{MLP} {PATIENT} steps=3000 threads=1");
+    let model = format!("{MLP} steps=3000 threads=1");
     let hosts = Hosts::on_loopback("1..3");
     let mut first = hosts.start(0, &format!("{model} ranks=2 name=hosts"));
     first.wait_for_step(20);
