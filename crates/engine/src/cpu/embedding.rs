@@ -41,6 +41,8 @@ on_every_isa! {
         dplaces: &mut [f32],
         time: usize,
     ) {
+        let places = dplaces.len();
+        assert!(places == 0 || places >= time * width, "{places} for {time} places");
         if write == Write::Set {
             dtable.fill(0.0);
         }
