@@ -292,7 +292,8 @@ fn a_micro_batch_without_room_is_made_smaller_where_that_was_asked_for() {
     assert_eq!(has(&run, note), 1, "{}", run.stderr);
     let four = machine.train(&format!("{DEEP} micro_batch=4"));
     assert!(run.digest() == four.digest() && run.digest() != asked.digest());
-    let stored = std::fs::read_to_string(machine.path().join("runs/smaller/config.yaml")).unwrap();
+    let stored =
+        std::fs::read_to_string(machine.path().join("runs/smaller/config.yaml")).expect("its config");
     assert!(stored.contains("micro_batch: 4") && stored.contains("oom: shrink"), "{stored}");
     // Two ranks on a GPU need twice as much.
     let run = hurt(SHORT, "recompute=off ranks=2");

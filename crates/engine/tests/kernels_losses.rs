@@ -28,7 +28,7 @@ fn reference_cross_entropy(
         sums.loss -= (0..width).map(|c| goal[c] * log_p(c)).sum::<f64>();
         sums.weight += weight(target as usize);
         sums.counted += 1;
-        let best = (0..width).rev().max_by(|&a, &b| x[a].total_cmp(&x[b])).unwrap();
+        let best = (0..width).rev().max_by(|&a, &b| x[a].total_cmp(&x[b])).expect("a row has an element");
         sums.correct += u64::from(best == target as usize);
         let mass: f64 = goal.iter().sum();
         for c in 0..width {
