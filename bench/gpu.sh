@@ -13,12 +13,14 @@
 #
 #   --limit S        seconds for all of it (460)        --device auto|cuda|cpu   cpu tries the peers without a GPU
 #   --part-limit S   no part may take longer            --peers "..."            more arguments for bench/peers/torch_gpu.py
-#   --python FILE    a Python with PyTorch (python3)                --works "mlp gpt"       only these workloads
+#   --python FILE    a Python with PyTorch (python3)                --works "mlp gpt"       only these workloads, or none: ""
+#   --sanitize "memcheck racecheck initcheck"   operations under these tools of compute-sanitizer too, which takes minutes: a run
+#                    of its own, with --works ""
 set -uo pipefail
 SECONDS=0
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-pack=$root/gpu-pack limit=460 most=3600 device=auto python=${PYTHON:-python3} peers= works=(mlp gpt cnn cnn3d gpt2)
+pack=$root/gpu-pack limit=460 most=3600 device=auto python=${PYTHON:-python3} peers= works=(mlp gpt cnn cnn3d gpt2) tools=()
 while (($#)); do
     (($# > 1)) || { echo "error: $1 needs a value" >&2; exit 2; }
     case $1 in
@@ -30,6 +32,7 @@ while (($#)); do
         --python) python=$2 ;;
         --peers) peers=$2 ;;
         --works) read -ra works <<<"$2" ;;
+        --sanitize) read -ra tools <<<"$2" ;;
         *) echo "error: there is no $1; the top of bench/gpu.sh says what there is" >&2; exit 2 ;;
     esac
     shift 2
@@ -203,6 +206,19 @@ mapfile -t found < <(programs conformance)
 for program in "${found[@]}"; do
     name=$(basename "$program")
     if [[ $here ]]; then told "conformance: $name" "conformance-$name" 120 "$program"; else skip "conformance: $name" "no GPU"; fi
+done
+
+# Under the tools every access costs a hundredfold: operations alone, no real sizes and no training.
+sanitizer=$(command -v compute-sanitizer || command -v "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
+for tool in ${tools[@]+"${tools[@]}"}; do
+    [[ $here && ! $sanitizer ]] && skip "$tool" "there is no compute-sanitizer"
+    [[ $here ]] || skip "$tool" "no GPU"
+    [[ $here && $sanitizer ]] || continue
+    for program in "${found[@]}"; do
+        name=$(basename "$program")
+        told "$tool: $name" "$tool-$name" 180 "$sanitizer" --tool "$tool" --error-exitcode 9 --target-processes all \
+            "$program" --skip real_sizes --skip models --test-threads 1
+    done
 done
 
 digests=

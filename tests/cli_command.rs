@@ -87,7 +87,10 @@ fn mistakes_in_settings_are_answered_with_the_place_and_a_hint() {
             &["train", "precision=bf16", "devices=cpu"],
             &["precision: bf16 is for GPUs, and this host trains on its CPU", "devices=all", "precision=f32"],
         ),
-        (&["train", "precision=f16"], &["f16 is not supported yet", "precision=bf16"]),
+        (
+            &["train", "precision=f16", "devices=cpu"],
+            &["precision: f16 is for GPUs, and this host trains on its CPU", "devices=all", "precision=f32"],
+        ),
         (
             &["train", "devices=cuda"],
             &["devices: expected auto | cpu | cuda:0,1 | all, got \"cuda\"", "devices=all"],

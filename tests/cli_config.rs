@@ -253,7 +253,6 @@ fn on_one_host_there_are_no_more_ranks_than_its_own() {
 #[test]
 fn what_this_build_cannot_do_is_an_error_and_never_ignored() {
     for (argument, words) in [
-        ("precision=f16", "f16 is not supported yet"),
         ("devices=cuda", "expected auto | cpu | cuda:0,1 | all, got \"cuda\""),
         ("devices=cuda:1,1", "GPU 1 is named twice"),
         ("devices=tpu", "expected auto | cpu | cuda:0,1 | all, got \"tpu\""),

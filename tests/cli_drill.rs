@@ -153,7 +153,7 @@ fn with_one_rank_there_are_no_survivors_and_the_drill_says_so() {
 fn a_promise_that_does_not_hold_is_named_and_the_exit_code_is_1() {
     let folder = folder();
     let how = format!(
-        "kill {MLP} ranks=2 min_ranks=2 max_restarts=0 join_timeout=1s threads=1 steps=4000 --times 1"
+        "kill {MLP} ranks=2 min_ranks=2 max_restarts=0 join_timeout=5s threads=1 steps=4000 --times 1"
     );
     let run = drill(folder.path(), &how);
     run.ended_with(1);

@@ -3,8 +3,9 @@
 //!
 //! The kernels run on the CPU, one thread of a block after the other: so the models are small and the runs short.
 
+use crate::harness::gpus::Host;
 use crate::harness::{
-    CNN, CNN1D, Finished, GPT, GPT2, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives,
+    CNN, CNN1D, CNN3D, Finished, GPT, GPT2, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives,
     output, signal, write_table,
 };
 use dtrain::Own;
@@ -13,61 +14,6 @@ use dtrain::data::{DigitsOptions, Source};
 use dtrain::engine::stages::{Chain, Linear};
 use dtrain::plan::Plan;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use tempfile::TempDir;
-
-/// A folder to run in, and the libraries of a machine with two GPUs.
-struct Host {
-    folder: TempDir,
-    libraries: TempDir,
-}
-
-impl Host {
-    /// `None`, and a word, without a C++ compiler: the fake compiler needs one.
-    fn new() -> Option<Self> {
-        let works =
-            |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
-        if !["c++", "g++", "clang++"].iter().any(works) {
-            eprintln!("skipped: there is no C++ compiler");
-            return None;
-        }
-        let libraries = tempfile::tempdir().unwrap();
-        // Cargo builds it as a dependency of these tests, beside them.
-        let fake = std::env::current_exe().unwrap().with_file_name("libfake_cuda.so");
-        for name in ["libcuda.so.1", "libnvrtc.so.13"] {
-            std::os::unix::fs::symlink(&fake, libraries.path().join(name)).unwrap();
-        }
-        Some(Self { folder: folder(), libraries })
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn equip(&self, mut command: Command) -> Command {
-        command.env("DTRAIN_LIBRARY_PATH", self.libraries.path()).env("DTRAIN_LIBRARY_ONLY", "1");
-        // Compiled once for all tests and runs, as a user's are.
-        command.env("XDG_CACHE_HOME", PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cuda"));
-        command.env_remove("CUDA_VISIBLE_DEVICES");
-        command
-    }
-
-    fn command(&self, settings: &str) -> Command {
-        self.equip(dtrain(self.path(), &format!("train --json {settings}")))
-    }
-
-    fn train(&self, settings: &str) -> Finished {
-        finish(self.command(settings))
-    }
-
-    /// Trains with a variable of the fake driver.
-    fn hurt(&self, variable: &str, value: &str, settings: &str) -> Finished {
-        let mut command = self.command(settings);
-        command.env(variable, value);
-        finish(command)
-    }
-}
 
 fn devices(run: &Finished) -> BTreeSet<String> {
     run.events("rank_started").map(|event| event["device"].as_str().unwrap().to_owned()).collect()
@@ -80,7 +26,7 @@ fn losses(run: &Finished) -> Vec<f64> {
 #[test]
 fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
     let Some(machine) = Host::new() else { return };
-    for model in [MLP, CNN, GPT, GPT2] {
+    for model in [MLP, CNN, GPT2] {
         let one = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
         assert_eq!(devices(&one).len(), 1);
         for how in [
@@ -101,18 +47,21 @@ fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
 }
 
 #[test]
-fn convolutions_over_sequences_are_those_of_the_cpu_on_a_gpu_of_any_number_of_ranks() {
+fn convolutions_over_sequences_and_volumes_are_those_of_the_cpu_on_a_gpu_of_any_number_of_ranks() {
     let Some(machine) = Host::new() else { return };
     write_table(&machine.path().join("table.csv"), 100);
-    let model = format!("{CNN1D} steps=3");
-    let one = machine.train(&format!("{model} devices=cuda:0 ranks=1"));
-    let two = machine.train(&format!("{model} devices=cuda:0 ranks=2"));
-    assert_eq!(one.digest(), two.digest());
-    let cpu = machine.train(&format!("{model} devices=cpu ranks=1"));
-    for (on_gpu, on_cpu) in losses(&one).iter().zip(losses(&cpu)) {
-        assert!((on_gpu - on_cpu).abs() <= 1e-4 * on_cpu, "{on_gpu} on a GPU, {on_cpu} on the CPU");
+    for model in [CNN1D, CNN3D] {
+        let model = format!("{model} steps=3");
+        let one = machine.train(&format!("{model} devices=cuda:0 ranks=1"));
+        let two = machine.train(&format!("{model} devices=cuda:0 ranks=2"));
+        assert_eq!(one.digest(), two.digest(), "{model}");
+        let cpu = machine.train(&format!("{model} devices=cpu ranks=1"));
+        for (on_gpu, on_cpu) in losses(&one).iter().zip(losses(&cpu)) {
+            let off = (on_gpu - on_cpu).abs();
+            assert!(off <= 1e-4 * on_cpu, "{model}: {on_gpu} on a GPU, {on_cpu} on the CPU");
+        }
+        assert_eq!(losses(&one).len(), 3);
     }
-    assert_eq!(losses(&one).len(), 3);
 }
 
 #[test]
@@ -130,53 +79,90 @@ fn a_rank_on_a_gpu_that_is_killed_costs_no_step_and_no_bit() {
     assert_eq!(hurt.digest(), whole.digest());
 }
 
+/// Three steps in halves of one kind have one digest whatever the ranks, and another than f32's; gives it, and how many steps
+/// were skipped.
+fn has_the_same_bits_in_every_world(machine: &Host, model: &str, halves: &str) -> (String, usize) {
+    let run = |how: &str| machine.train(&format!("{model} steps=3 precision={halves} {how}"));
+    let one = run("devices=cuda:0 ranks=1 --log dtrain_runtime=info");
+    let skipped = one.stderr.matches("the step is skipped").count();
+    one.said(&format!("precision {halves}"));
+    let several = run("devices=cuda:0,1 ranks=3 isolation=thread");
+    assert_eq!(several.digest(), one.digest(), "{model} in {halves}");
+    let plain = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
+    plain.said("precision f32");
+    assert_ne!(plain.digest(), one.digest(), "{model} in {halves}");
+    // In f16 the scale of the loss has to be found, which may cost steps.
+    let compared = if halves == "f16" { 1 } else { 3 };
+    for (rounded, plain) in losses(&one).iter().zip(losses(&plain)).take(compared) {
+        assert!((rounded - plain).abs() <= 1e-2 * plain, "{rounded} in {halves}, {plain} in f32");
+    }
+    (one.digest(), skipped)
+}
+
 #[test]
-fn bf16_has_the_same_bits_in_every_world_and_others_than_f32() {
+fn halves_have_the_same_bits_in_every_world_and_others_than_f32() {
     let Some(machine) = Host::new() else { return };
-    for model in [MLP, CNN, GPT] {
-        let in_bf16 = |how: &str| machine.train(&format!("{model} steps=3 precision=bf16 {how}"));
-        let one = in_bf16("devices=cuda:0 ranks=1");
-        one.said("precision bf16");
-        for how in ["devices=cuda:0 ranks=2", "devices=cuda:0,1 ranks=3 isolation=thread"] {
-            assert_eq!(in_bf16(how).digest(), one.digest(), "{model} {how}");
-        }
-        let plain = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
-        plain.said("precision f32");
-        assert_ne!(plain.digest(), one.digest(), "{model}");
-        for (rounded, plain) in losses(&one).iter().zip(losses(&plain)) {
-            assert!((rounded - plain).abs() <= 1e-2 * plain, "{rounded} in bf16, {plain} in f32");
-        }
+    for model in [MLP, GPT] {
+        let [(bf16, none), (f16, skipped)] =
+            ["bf16", "f16"].map(|halves| has_the_same_bits_in_every_world(&machine, model, halves));
+        assert_ne!(bf16, f16, "{model}");
+        // The gradients of the GPT are too large for the first scale.
+        assert!(none == 0 && skipped < 3 && (skipped > 0 || model != GPT), "{model}: {skipped} of 3 steps");
     }
 }
 
 #[test]
-fn a_rank_in_bf16_that_is_killed_costs_no_step_and_no_bit() {
+fn a_rank_in_halves_that_is_killed_costs_no_step_and_no_bit() {
     let Some(machine) = Host::new() else { return };
-    let settings = format!("{CNN} steps=12 precision=bf16 devices=cuda:0,1 ranks=2");
-    let whole = machine.train(&settings);
-    let mut running = Running::of(machine.command(&settings));
-    running.wait_for_step(2);
-    signal(Signal::KILL, running.rank_pids()[1]);
-    running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
-    let hurt = running.finish();
-    assert_eq!(hurt.steps(), (1..=12).collect::<Vec<_>>());
-    assert_eq!(hurt.digest(), whole.digest());
+    for (model, halves) in [(CNN, "bf16"), (MLP, "f16")] {
+        let settings = format!("{model} steps=12 precision={halves} devices=cuda:0,1 ranks=2");
+        let whole = machine.train(&settings);
+        let mut running = Running::of(machine.command(&settings));
+        running.wait_for_step(2);
+        signal(Signal::KILL, running.rank_pids()[1]);
+        running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
+        let hurt = running.finish();
+        assert_eq!(hurt.steps(), (1..=12).collect::<Vec<_>>(), "{halves}");
+        assert_eq!(hurt.digest(), whole.digest(), "{halves}");
+    }
 }
 
 #[test]
-fn bf16_is_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_written() {
+fn halves_are_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_written() {
     let Some(machine) = Host::new() else { return };
-    let plan = dtrain(machine.path(), &format!("plan --json {MLP} precision=bf16 devices=cuda:0"));
-    let planned = finish(machine.equip(plan));
-    planned.succeeded();
-    assert_eq!(planned.lines[0]["precision"], "bf16");
-    for devices in ["cpu", "auto"] {
-        let refused = machine.train(&format!("{MLP} steps=3 precision=bf16 devices={devices}"));
-        refused.ended_with(2);
-        refused.said("precision: bf16 is for GPUs, and this host trains on its CPU");
-        refused.said("hint: devices=cuda:0 or devices=all trains on GPUs");
+    for halves in ["bf16", "f16"] {
+        let plan = dtrain(machine.path(), &format!("plan --json {MLP} precision={halves} devices=cuda:0"));
+        let planned = finish(machine.equip(plan));
+        planned.succeeded();
+        assert_eq!(planned.lines[0]["precision"], halves);
+        for devices in ["cpu", "auto"] {
+            let refused = machine.train(&format!("{MLP} steps=3 precision={halves} devices={devices}"));
+            refused.ended_with(2);
+            refused.said(&format!("precision: {halves} is for GPUs, and this host trains on its CPU"));
+            refused.said("hint: devices=cuda:0 or devices=all trains on GPUs");
+        }
     }
     assert!(!machine.path().join("runs").exists(), "nothing is written");
+}
+
+#[test]
+fn the_scale_of_a_loss_is_in_checkpoints_and_stays_behind_where_a_run_is_forked() {
+    let Some(machine) = Host::new() else { return };
+    let settings = format!("{MLP} checkpoint.every=4~steps devices=cuda:0 steps=8 precision=f16");
+    let whole = machine.train(&format!("{settings} name=half"));
+    let mut all = checkpoints(&machine.path().join("runs/half")).into_iter();
+    let last = all.find(|path| path.to_string_lossy().ends_with("s000008"));
+    std::fs::remove_dir_all(last.expect("the checkpoint of the end")).expect("a folder of ours");
+    let resumed = machine.train("--resume runs/half");
+    assert_eq!(resumed.steps(), [5, 6, 7, 8], "{}", resumed.stderr);
+    assert_eq!(resumed.digest(), whole.digest());
+    for (from, to, precision) in
+        [("half", "plain", "f32"), ("half", "again", "f16"), ("plain", "back", "f16")]
+    {
+        let forked = format!("--resume runs/{from} --fork precision={precision} steps=2 name={to}");
+        let forked = machine.train(&forked);
+        assert_eq!(forked.steps(), [1, 2], "from {from} to {precision}: {}", forked.stderr);
+    }
 }
 
 #[test]
@@ -246,8 +232,8 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
     write_table(&table, 50);
     let path = format!("data.path={}", table.display());
     let volumes = config(&["data.kind=csv", &path, "data.shape=[1,2,4,4]", "model=cnn3d"]);
-    let refused = Plan::open(&volumes, None).unwrap().check_device().unwrap_err().to_string();
-    assert!(refused.contains("no convolutions over volumes on a GPU"), "{refused}");
+    let volumes = Plan::open(&volumes, None).expect("a table that is there");
+    volumes.check_device().expect("convolutions over volumes");
 }
 
 #[test]
@@ -266,7 +252,8 @@ fn a_machine_without_gpus_refuses_them_before_anything_is_written_and_plans_for_
 /// Many blocks, which keep most of what a pass needs.
 const DEEP: &str = "data.kind=text data.path=text.txt data.context=32 global_batch=16 micro_batch=8 model.kind=gpt model.layers=6 \
                     model.width=16 model.heads=2 model.dropout=0.1 steps=2 ranks=1 devices=cuda:0";
-/// Of the 5.2 MiB that `dtrain plan` names, computed once; with blocks that are computed twice it names 2.5.
+/// `dtrain plan` names 2.6 MiB with blocks that are computed once, and 1.2 with those that are computed twice; a rank takes some more
+/// beside, for batches and for what operations want.
 const SHORT: usize = 2_500_000;
 
 #[test]
@@ -300,7 +287,7 @@ fn a_micro_batch_without_room_is_made_smaller_where_that_was_asked_for() {
     run.succeeded();
     run.said("it is 2 now");
     // A run that has begun keeps its bits.
-    let resumed = machine.hurt("FAKE_CUDA_MEMORY", "1200000", "--resume runs/asked oom=shrink");
+    let resumed = machine.hurt("FAKE_CUDA_MEMORY", "750000", "--resume runs/asked oom=shrink");
     resumed.ended_with(2);
     resumed.said("cuda:0 has room for 2, and this run has begun with 8");
     resumed.said("hint: its bits would change: --fork micro_batch=2");

@@ -231,6 +231,24 @@ fn a_run_that_is_interrupted_still_tells_what_it_saw() {
 }
 
 #[test]
+fn tools_that_watch_memory_are_given_the_operations_alone() {
+    let bench = Bench::new();
+    bench.stub("pack/conformance/operations", "echo wrong");
+    bench.stub("pack/train/step", STEP);
+    let tool =
+        r#"tool=$2; shift 6; echo "$tool of $(basename "$1") ${*:2}"; [ $tool != racecheck ] || exit 9"#;
+    bench.stub("bin/compute-sanitizer", tool);
+    let asked = ["--works", "", "--sanitize", "memcheck racecheck"];
+    let table = bench.run(&asked);
+    let arguments = "of operations --skip real_sizes --skip models --test-threads 1";
+    row(&table, "memcheck: operations", "ok", &format!("memcheck {arguments}"));
+    row(&table, "racecheck: operations", "failed (exit code 9)", &format!("racecheck {arguments}"));
+    assert!(!table.keys().any(|name| name.starts_with("train: ")), "no workload was asked for");
+    fs::remove_file(bench.at("bin/compute-sanitizer")).expect("the stub");
+    row(&bench.run(&asked), "racecheck", "skipped", "there is no compute-sanitizer");
+}
+
+#[test]
 fn without_a_gpu_nothing_is_run_that_needs_one() {
     let bench = Bench::new();
     bench.stub("bin/nvidia-smi", "echo 'it cannot communicate with the driver'; exit 9");

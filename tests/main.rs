@@ -22,6 +22,7 @@ mod gpu_script;
 mod hosts;
 mod json_contract;
 mod nccl;
+mod nccl_on_gpus;
 mod processes;
 mod profile;
 mod recovery;

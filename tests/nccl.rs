@@ -209,11 +209,7 @@ fn a_library_that_cannot_serve_is_one_clear_error_before_anything_is_written() {
     is_refused(path, &finish(blocking), &["NCCL_COMM_BLOCKING=1 makes every call of NCCL block", "unset it"]);
     // Without the name by which the fake is told from it, it is the real one as far as anybody can see.
     let real = with_libraries(asked(), &without("fakeNcclTakesHostMemory", path));
-    is_refused(
-        path,
-        &finish(real),
-        &["moves the memory of GPUs", "lie in the memory of hosts", "backend=host"],
-    );
+    is_refused(path, &finish(real), &["moves the memory of GPUs", "trains on its CPU", "backend=host"]);
 }
 
 #[test]

@@ -1,24 +1,30 @@
 //! What carries the gradients: whether it is NCCL, which library that is, and a rank's way to its peers over it.
 //!
-//! The library is found where `dtrain doctor` finds it. Gradients lie in the memory of hosts, so the only library that serves them is
-//! the one that tests open: it says by a name that its buffers are host memory. The real one is refused before anything is
-//! written.
+//! The library is found where `dtrain doctor` finds it. It moves the memory of GPUs: ranks that train there compute their gradients
+//! in slots on their GPU, from which it takes them. Those of a CPU are served by no library but the one that tests open, which says
+//! by a name that its buffers are host memory; the real one is refused before anything is written.
 
-use crate::config::{Backend as Wish, Config, Problem};
+use crate::config::{Backend as Wish, Config, CudaList, Problem};
 use crate::gpus::least;
 use dtrain_collective::{Backend, Geometry, Mode};
+use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
+use dtrain_cuda::driver::Stream;
 use dtrain_locate::{Environment, Finder, Library as Wanted};
 use dtrain_nccl::{
-    HostDevice, HostSlots, LOG, Library, NcclError, NcclSetup, Patience, Planes, UniqueId, must_not_block,
-    open,
+    Device, DeviceError, HostDevice, HostSlots, LOG, Library, NcclError, NcclSetup, Patience, Planes,
+    UniqueId, must_not_block, open,
 };
 use dtrain_protocol::Bootstrap;
 use dtrain_runtime::{Fabric, FabricError, Plane, Program};
 use dtrain_types::Wire;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// By this variable the library is told how much to say.
 const NCCL_DEBUG: &str = "NCCL_DEBUG";
+/// By this variable it is told to take several ranks on one GPU (2.30.3 and later).
+const MULTI_RANK: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// What carries the gradients of a run.
 #[derive(Clone, Debug)]
@@ -39,13 +45,13 @@ pub enum Hosts {
 }
 
 impl Carrier {
-    /// What a configuration asks for, on this host. Writes nothing.
+    /// What a configuration asks for, on this host, whose ranks train on these GPUs or on the CPU. Writes nothing.
     ///
-    /// *Errors*: no library, one that is too old, one that cannot serve ranks on the CPU, or hosts between which nothing
-    /// may be plain. *Blocks* while a library starts.
-    pub fn choose(config: &Config, hosts: Hosts) -> Result<Self, Problem> {
+    /// *Errors*: no library, one that is too old, one that cannot serve ranks on the CPU or several on one GPU, or hosts between
+    /// which nothing may be plain. *Blocks* while a library starts.
+    pub fn choose(config: &Config, hosts: Hosts, gpus: Option<&CudaList>) -> Result<Self, Problem> {
         match config.backend {
-            // As long as gradients lie in the memory of hosts, nothing is gained by a way through a GPU's library.
+            // No GPU has shown the other way yet.
             Wish::Auto | Wish::Host => return Ok(Self::Host),
             Wish::Nccl => {}
         }
@@ -59,15 +65,25 @@ impl Carrier {
         }
         must_not_block().map_err(|error| problem((first_line(&error), "unset it")))?;
         let library = find().map_err(problem)?;
-        if !library.takes_host_memory() {
-            let message = format!(
-                "NCCL {} at {} moves the memory of GPUs, and the gradients of this run lie in the memory of hosts",
-                library.version(),
-                library.path().display()
-            );
-            return Err(problem((message, "leave it out, or write backend=host")));
+        let ranks = config.world.ranks;
+        match gpus.map(|list| gpus_of(list, ranks)) {
+            None if !library.takes_host_memory() => {
+                let message = format!(
+                    "NCCL {} at {} moves the memory of GPUs, and this host trains on its CPU",
+                    library.version(),
+                    library.path().display()
+                );
+                let hint = "devices=all trains on GPUs; on the CPU leave it out, or write backend=host";
+                Err(problem((message, hint)))
+            }
+            Some(gpus) if gpus < ranks && std::env::var_os(MULTI_RANK).is_none_or(|value| value != "1") => {
+                let message = format!("NCCL takes one rank on a GPU, and there are {ranks} for {gpus}");
+                Err(config
+                    .problem("backend", message)
+                    .hint(format!("write ranks={gpus}, or backend=host, which takes several")))
+            }
+            _ => Ok(Self::Nccl(library)),
         }
-        Ok(Self::Nccl(library))
     }
 
     /// The program of a rank process. Where the log shows NCCL's part, the library is asked for its own words too, unless
@@ -87,16 +103,19 @@ impl Carrier {
     #[must_use]
     pub fn notes(&self, hosts: Hosts) -> Vec<String> {
         let Self::Nccl(library) = self else { return Vec::new() };
-        let mut notes = vec![format!(
-            "gradients go over NCCL {} at {}, a library of tests",
-            library.version(),
-            library.path().display()
-        )];
+        let kind = if library.takes_host_memory() { ", a library of tests" } else { "" };
+        let (version, path) = (library.version(), library.path().display());
+        let mut notes = vec![format!("gradients go over NCCL {version} at {path}{kind}")];
         if hosts == Hosts::Several {
             notes.push("what NCCL sends between hosts is plain, as trusted_network=true allows".to_owned());
         }
         notes
     }
+}
+
+/// How many GPUs so many ranks come to.
+fn gpus_of(list: &CudaList, ranks: u32) -> u32 {
+    (0..ranks).map(|place| list.of_rank(place, ranks)).collect::<BTreeSet<_>>().len() as u32
 }
 
 /// The library of this host, opened.
@@ -115,25 +134,63 @@ fn first_line(error: &NcclError) -> String {
     text.split("\nhint:").next().unwrap_or(&text).replace('\n', " ")
 }
 
+/// Makes the device of a rank, with slots of this shape.
+type Make<D> = Box<dyn FnMut(Geometry) -> Result<(D, <D as Device>::Arena), DeviceError> + Send>;
+
 /// A rank's way to its peers over NCCL.
-pub struct NcclFabric {
-    planes: Planes<HostDevice>,
+pub struct NcclFabric<D: Device> {
+    planes: Planes<D>,
+    make: Make<D>,
+    /// The slots that were made: they grow with what a generation needs, and are never cut down.
+    slots: Geometry,
     /// Why the last bootstrap could not be made.
     refused: Option<NcclError>,
 }
 
-impl NcclFabric {
-    /// For a rank that has met nobody yet. `detect` is the one knob of the run's timeouts.
+impl NcclFabric<HostDevice> {
+    /// For a rank on the CPU that has met nobody yet. `detect` is the one knob of the run's timeouts.
     #[must_use]
-    pub fn new(library: Library, detect: Duration) -> Self {
-        // A lost peer is found by the supervisor, which ends the meeting; this bound is for a library that hangs. The end
-        // of a communicator lies within what forming a generation may take: ten times `detect`.
-        let patience = Patience { meeting: detect * 60, end: detect * 2 };
-        Self { planes: Planes::new(library, patience), refused: None }
+    pub fn on_host(library: Library, detect: Duration) -> Self {
+        let make = |slots| Ok((HostDevice::new()?, HostSlots::new(slots)));
+        Self {
+            planes: Planes::new(library, patience(detect)),
+            make: Box::new(make),
+            slots: Geometry { len: 0, root_slots: 1, scratch_slots: 0 },
+            refused: None,
+        }
     }
 }
 
-impl Fabric for NcclFabric {
+impl NcclFabric<NcclDevice> {
+    /// For a rank whose replica works on this stream of a GPU, with these slots there.
+    ///
+    /// *Errors*: there is no room for them.
+    pub fn on_gpu(
+        library: Library,
+        detect: Duration,
+        computes: &Arc<Stream>,
+        slots: Geometry,
+    ) -> Result<Self, DeviceError> {
+        let computes = computes.clone();
+        let make = move |slots| {
+            // A stream of its own: what is reduced does not wait for what is computed behind it.
+            let device = NcclDevice::new(computes.gpu())?;
+            let slots = GpuSlots::new(device.communication(), slots)?.filled_on(&computes)?;
+            Ok((device, slots))
+        };
+        let (device, arena) = make(slots)?;
+        let planes = Planes::new(library, patience(detect)).with(device, arena);
+        Ok(Self { planes, make: Box::new(make), slots, refused: None })
+    }
+}
+
+/// A lost peer is found by the supervisor, which ends the meeting; this bound is for a library that hangs. The end of a
+/// communicator lies within what forming a generation may take: ten times `detect`.
+fn patience(detect: Duration) -> Patience {
+    Patience { meeting: detect * 60, end: detect * 2 }
+}
+
+impl<D: Device + 'static> Fabric for NcclFabric<D> {
     fn bootstrap(&mut self) -> Option<Bootstrap> {
         let made = self.planes.library().unique_id();
         self.refused = made.as_ref().err().cloned();
@@ -153,14 +210,18 @@ impl Fabric for NcclFabric {
             let why = self.refused.take().map_or("rank 0 made no id".to_owned(), |error| error.to_string());
             return Err(FabricError::from(why));
         };
-        // Room for every cut: the next generation has another one, and takes the slots over.
-        let most = counts.iter().copied().max().unwrap_or(1);
-        let room = Geometry::bound(geometry.len, most, mode);
+        self.slots = Geometry {
+            len: geometry.len,
+            root_slots: self.slots.root_slots.max(geometry.root_slots),
+            scratch_slots: self.slots.scratch_slots.max(geometry.scratch_slots),
+        };
         let setup = NcclSetup { membership: plane.membership.clone(), mode, counts };
-        let make = |room| Ok((HostDevice::new()?, HostSlots::new(room)));
-        match self.planes.connect(&UniqueId(id), setup, room, make) {
+        match self.planes.connect(&UniqueId(id), setup, self.slots, &mut self.make) {
             Ok(plane) => Ok(Box::new(plane)),
-            Err(error @ NcclError::Stuck { .. }) => Err(FabricError::Stuck(error.to_string())),
+            // A device that has failed, or has no room for more slots, serves no other generation either.
+            Err(error @ (NcclError::Stuck { .. } | NcclError::Device { .. })) => {
+                Err(FabricError::Stuck(error.to_string()))
+            }
             Err(error) => Err(FabricError::from(error.to_string())),
         }
     }

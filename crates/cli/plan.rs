@@ -11,7 +11,7 @@ use crate::config::{
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
 use crate::gpus::{Chosen, OnGpus};
-use dtrain_checkpoint::{InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
+use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_collective::Mode;
 use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
@@ -23,7 +23,8 @@ use dtrain_engine::models::{
 };
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Section, Span, State, stage,
+    Decay, DecayGroup, EngineError, LossScale, LossScaling, ModelReplica, Optimizer, Replica, Section, Span,
+    State, stage,
 };
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
@@ -193,7 +194,15 @@ impl Plan {
         match self.config.precision {
             Precision::F32 => dtrain_cuda::Precision::F32,
             Precision::Bf16 => dtrain_cuda::Precision::Bf16,
-            Precision::F16 => unreachable!("it was refused when the configuration was read"),
+            Precision::F16 => dtrain_cuda::Precision::F16,
+        }
+    }
+
+    /// The model, whose loss is scaled where small gradients would be lost otherwise.
+    fn scaled<D: Device>(&self, model: dtrain_engine::Model<D>) -> dtrain_engine::Model<D> {
+        match self.config.precision {
+            Precision::F16 => model.scaling_loss(LossScaling::default()),
+            Precision::F32 | Precision::Bf16 => model,
         }
     }
 
@@ -220,7 +229,7 @@ impl Plan {
         let mut made = Err(CliError::failed("a model is built in one way at least"));
         for blocks in self.blocks() {
             let replica = self.replica_in_groups(1, *blocks, ModelReplica::blank)?;
-            made = match chosen.has_room(&self.config, replica.memory().total()) {
+            made = match chosen.has_room(&self.config, self.memory(&replica, chosen).total()) {
                 Ok(()) => return Ok(replica),
                 // It will be tried on the GPUs themselves, with less.
                 Err(_) if self.config.oom == Oom::Shrink => Ok(replica),
@@ -256,7 +265,7 @@ impl Plan {
         };
         let input = self.input_shape(config.batch.micro);
         let model = dtrain_engine::Model::in_groups(&device, chain, input, self.loss()?, most);
-        let model = model.map_err(|error| self.misfit(&error))?;
+        let model = self.scaled(model.map_err(|error| self.misfit(&error))?);
         let replica = make(device, model, self.optimizer(), config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         self.complete(&mut replica)?;
@@ -442,17 +451,19 @@ impl Plan {
     fn initialise(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
         let plain = tensor_specs(replica, "", "");
         // Files that dtrain exported name tensors as its checkpoints do.
-        let exported = tensor_specs(replica, "model.", "stats.");
+        let exported = tensor_specs(replica, "model.", EXPORTED_STATS);
         let mut state = State::zeros(replica.state_shape());
+        // What is no part of a model, no file has.
+        state.section_mut(Section::Stats).copy_from_slice(replica.state().section(Section::Stats));
         let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
             let [parameters, stats, ..] = state.sections_mut();
             let mut sections =
                 [SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
             dtrain_checkpoint::init_from(file, names, specs, &mut sections)
         };
-        let mut filled = fill(&OwnNames, &plain);
+        let mut filled = fill(&ModelNames, &plain);
         if matches!(filled, Err(InitError::Misfit { .. })) {
-            filled = fill(&OwnNames, &exported).or(filled);
+            filled = fill(&ModelNames, &exported).or(filled);
         }
         if self.config.model.kind() == ModelKind::Gpt2 {
             for names in Gpt2Names::ALL {
@@ -495,6 +506,22 @@ fn nearer(one: InitError, other: InitError) -> InitError {
     }
 }
 
+/// What the prefix of running statistics is where dtrain exported them.
+const EXPORTED_STATS: &str = "stats.";
+
+/// The names of a model. The scale of a loss is nothing that another run begins with.
+struct ModelNames;
+
+impl Names for ModelNames {
+    fn of(&self, tensor: &str) -> Given {
+        OwnNames.of(tensor)
+    }
+
+    fn is_no_parameter(&self, name: &str) -> bool {
+        name.strip_prefix(EXPORTED_STATS).unwrap_or(name) == LossScale::NAME
+    }
+}
+
 /// The model's tensors by the names in a file.
 fn tensor_specs(replica: &dyn Replica, parameters: &str, stats: &str) -> Vec<TensorSpec> {
     let named = |tensor: &dtrain_engine::Tensor| {
@@ -502,7 +529,8 @@ fn tensor_specs(replica: &dyn Replica, parameters: &str, stats: &str) -> Vec<Ten
         let name = format!("{prefix}{}", tensor.name);
         TensorSpec::new(name, &tensor.shape, tensor.section.name(), tensor.offset)
     };
-    replica.layout().tensors.iter().map(named).collect()
+    let tensors = replica.layout().tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
+    tensors.map(named).collect()
 }
 
 fn facts(opened: &Opened, spec: &SampleSpec) -> DataFacts {

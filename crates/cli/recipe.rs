@@ -34,25 +34,21 @@ impl Recipe for ConfigRecipe {
         }
         let welcome = Welcome::read(config)?;
         let plan = Plan::open(&welcome.config()?, self.own).map_err(|error| error.to_string())?;
-        let (replica, mut profile): (Box<dyn Replica>, Profile) = match &welcome.gpus {
-            None => {
-                let replica = plan.replica().map_err(|error| error.to_string())?;
-                let profile = profile(&replica);
-                (Box::new(replica), profile)
-            }
-            Some(list) => {
-                // The members of a host have numbers in a row, wherever it begins.
-                let ranks = plan.config.world.ranks;
-                on_gpu(&plan, list.of_rank(member.0 % ranks, ranks))?
-            }
-        };
-        profile.sees_run_folder = welcome.sees_run_folder();
         let hosts = if welcome.hosts.is_some() { Hosts::Several } else { Hosts::One };
         let detect = plan.config.world.detect;
         // The library is this host's own, so every rank looks for it where it is.
-        let carrier = Carrier::choose(&plan.config, hosts).map_err(|problem| problem.to_string())?;
-        if let Carrier::Nccl(library) = carrier {
-            let fabric = Box::new(NcclFabric::new(library, detect));
+        let carrier = Carrier::choose(&plan.config, hosts, welcome.gpus.as_ref());
+        let carrier = carrier.map_err(|problem| problem.to_string())?;
+        let Seated { replica, mut profile, over_nccl } = match &welcome.gpus {
+            None => on_cpu(&plan, carrier)?,
+            Some(list) => {
+                // The members of a host have numbers in a row, wherever it begins.
+                let ranks = plan.config.world.ranks;
+                on_gpu(&plan, list.of_rank(member.0 % ranks, ranks), carrier)?
+            }
+        };
+        profile.sees_run_folder = welcome.sees_run_folder();
+        if let Some(fabric) = over_nccl {
             return rank_parts(&plan, replica, profile, welcome.run_dir, fabric);
         }
         let mut fabric = self.fabric(member, arena)?;
@@ -105,24 +101,42 @@ pub fn rank_parts(
 /// What the fingerprint of a GPU begins with.
 pub const CUDA: &str = "cuda:";
 
-/// A replica on the GPU of this number, and who its rank is.
+/// A replica on its device, who its rank is, and its way to its peers if that is NCCL.
+struct Seated {
+    replica: Box<dyn Replica>,
+    profile: Profile,
+    over_nccl: Option<Box<dyn Fabric>>,
+}
+
+fn on_cpu(plan: &Plan, carrier: Carrier) -> Result<Seated, String> {
+    let replica = plan.replica().map_err(|error| error.to_string())?;
+    let over_nccl: Option<Box<dyn Fabric>> = match carrier {
+        Carrier::Host => None,
+        Carrier::Nccl(library) => Some(Box::new(NcclFabric::on_host(library, plan.config.world.detect))),
+    };
+    Ok(Seated { profile: profile(&replica), replica: Box::new(replica), over_nccl })
+}
+
+/// The same on the GPU of this number.
 ///
 /// *Errors*: also what the device fails in, which its operations tell by a panic.
-fn on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), String> {
-    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number)));
+fn on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, String> {
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, carrier)));
     made.unwrap_or_else(|panic| match panic.downcast::<String>() {
         Ok(words) => Err(format!("cuda:{number}: {words}")),
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
 
-fn try_on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), String> {
-    let gpu = open_gpu(number).map_err(|error| format!("cuda:{number}: {error}"))?;
+fn try_on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, String> {
+    let fail = |error: String| format!("cuda:{number}: {error}");
+    let gpu = open_gpu(number).map_err(fail)?;
     let about = gpu.context().about();
     // One word, as those of a CPU.
     let rounds = match plan.precision() {
         Precision::F32 => "",
         Precision::Bf16 => ":bf16",
+        Precision::F16 => ":f16",
     };
     let name = format!("{CUDA}{}:{}{rounds}", about.architecture(), about.name.replace(' ', "-"));
     let open = || Ok(CudaDevice::new(&gpu, plan.precision())?);
@@ -130,8 +144,17 @@ fn try_on_gpu(plan: &Plan, number: u32) -> Result<(Box<dyn Replica>, Profile), S
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
     let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
+    let over_nccl: Option<Box<dyn Fabric>> = match carrier {
+        Carrier::Host => None,
+        Carrier::Nccl(library) => {
+            let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
+            let fabric = NcclFabric::on_gpu(library, detect, computes, plan.slots(replica.gradient_len()));
+            Some(Box::new(fabric.map_err(|error| fail(error.to_string()))?))
+        }
+    };
     let note = if blocks == Blocks::Twice { ", blocks computed twice" } else { "" };
-    Ok((Box::new(replica), profile_of(fingerprint, format!("cuda:{number} {}{note}", about.name))))
+    let profile = profile_of(fingerprint, format!("cuda:{number} {}{note}", about.name));
+    Ok(Seated { replica: Box::new(replica), profile, over_nccl })
 }
 
 /// Who a rank on this host's CPU is.

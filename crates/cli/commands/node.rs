@@ -117,7 +117,7 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     let ranks = config.world.ranks;
     let geometry = Geometry::bound(replica.gradient_len(), plan.batches.micro_batches(), plan.mode());
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
-    let carrier = Carrier::choose(&config, Hosts::Several)?;
+    let carrier = Carrier::choose(&config, Hosts::Several, chosen.cuda().as_ref())?;
     let arena = match &carrier {
         Carrier::Host => Some(new_arena(WorldSize(ranks), geometry).map_err(memory)?),
         Carrier::Nccl(_) => None,

@@ -4,7 +4,7 @@ use super::{print, print_json};
 use crate::arguments::Plan as Arguments;
 use crate::config::Machine;
 use crate::error::CliError;
-use crate::gpus::choose_here;
+use crate::gpus::{Chosen, choose_here};
 use crate::plan::Plan;
 use crate::report::{Voice, banner, bytes, grouped};
 use crate::request::settings;
@@ -24,17 +24,17 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let plan = Plan::open(&config, None)?;
     let replica = plan.replica_as_on(&chosen)?;
     if arguments.output.json {
-        return print_json(&as_json(&plan, &replica));
+        return print_json(&as_json(&plan, &replica, &chosen));
     }
     Voice::new(arguments.output.quiet).say(&banner(&plan, &replica, None, (machine, &chosen)));
-    print(&tables(&plan, &replica))
+    print(&tables(&plan, &replica, &chosen))
 }
 
 fn ranges(plan: &Plan) -> Vec<MicroRange> {
     cut_evenly(plan.config.batch.micro_batches(), plan.config.world.ranks)
 }
 
-fn tables(plan: &Plan, replica: &dyn Replica) -> String {
+fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let layout = replica.layout();
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -43,7 +43,7 @@ fn tables(plan: &Plan, replica: &dyn Replica) -> String {
         let (shape, elements) = (format!("{:?}", tensor.shape), grouped(tensor.elements() as u64));
         let _ = writeln!(text, "{:<28} {shape:<20} {elements:>10}  {}", tensor.name, tensor.section.name());
     }
-    let memory = replica.memory();
+    let memory = plan.memory(replica, chosen);
     let parameters = (layout.parameters as u64).max(1);
     let _ = writeln!(text, "\n{:<28} {:>12} {:>20}", "memory of a rank", "size", "bytes a parameter");
     for (what, size) in &memory.rows {
@@ -63,15 +63,19 @@ fn tables(plan: &Plan, replica: &dyn Replica) -> String {
     text
 }
 
-fn as_json(plan: &Plan, replica: &dyn Replica) -> serde_json::Value {
+fn as_json(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> serde_json::Value {
     let layout = replica.layout();
     let tensors: Vec<_> = layout
         .tensors
         .iter()
         .map(|t| json!({"name": t.name, "shape": t.shape, "section": t.section.name(), "offset": t.offset}))
         .collect();
-    let memory: serde_json::Map<_, _> =
-        replica.memory().rows.iter().map(|(what, size)| ((*what).to_owned(), size.0.into())).collect();
+    let memory: serde_json::Map<_, _> = plan
+        .memory(replica, chosen)
+        .rows
+        .iter()
+        .map(|(what, size)| ((*what).to_owned(), size.0.into()))
+        .collect();
     let (batch, world) = (plan.config.batch, &plan.config.world);
     json!({
         "samples": plan.batches.samples(),

@@ -39,7 +39,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     }
     let chosen = choose_here(&request.config)?;
     let several = if hosts.is_some() { Hosts::Several } else { Hosts::One };
-    let carrier = Carrier::choose(&request.config, several)?;
+    let carrier = Carrier::choose(&request.config, several, chosen.cuda().as_ref())?;
     let mut plan = Plan::open(&request.config, own)?;
     let mut replica = plan.replica_as_on(&chosen)?;
     let voice = Voice::new(arguments.output.quiet);

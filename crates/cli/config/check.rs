@@ -3,7 +3,7 @@
 //! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
 
 use super::Config;
-use super::choice::{Backend, DataKind, LossKind, Precision, Wire};
+use super::choice::{Backend, DataKind, LossKind, Wire};
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::parts::augment_text;
@@ -47,10 +47,6 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     let mut problems = Vec::new();
     if let Err(wrong) = Devices::parse(r.text("devices").unwrap_or_default()) {
         problems.push(r.problem("devices", wrong.message).hint(wrong.hint));
-    }
-    if r.word("precision") == Precision::F16.name() {
-        let problem = r.problem("precision", "f16 is not supported yet");
-        problems.push(problem.hint("write precision=bf16, which is for GPUs, or f32"));
     }
     for (x, y) in [("data.val_images", "data.val_labels"), ("data.val_inputs", "data.val_targets")] {
         let given = |name| matches!(r.get(name), Some(Value::Text(_)));

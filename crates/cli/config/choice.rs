@@ -49,7 +49,7 @@ choice!(
         F32 = "f32",
         /// 16-bit floats with the exponent of f32, on GPUs.
         Bf16 = "bf16",
-        /// IEEE half precision with loss scaling.
+        /// 16-bit floats of IEEE, on GPUs, with a loss that is scaled.
         F16 = "f16",
     }
 );

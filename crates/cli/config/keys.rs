@@ -80,7 +80,7 @@ const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str =
     "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
-const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl | auto: host, where gradients lie today";
+const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.
@@ -107,7 +107,7 @@ pub static KEYS: &[Key] = &[
     Key::new("epochs", COUNT_OR_NONE, "20", Bits, "passes over the training data; or give steps"),
     Key::new("steps", COUNT_OR_NONE, "none", Bits, "optimizer steps in all, instead of epochs"),
     Key::new("precision", Type::Choice(Precision::NAMES), "f32", Bits,
-        "what products, convolutions and attention round their operands to; bf16: on GPUs; f16 is reserved"),
+        "what products, convolutions and attention round their operands to; bf16, f16: on GPUs"),
     Key::new("recompute", Type::Choice(Recompute::NAMES), "auto", Free,
         "blocks of gpt and gpt2 keep nothing for the backward pass but compute it again, for less memory and the same bits; auto: where a GPU has no room otherwise"),
     Key::new("oom", Type::Choice(Oom::NAMES), "stop", Free,
@@ -238,7 +238,7 @@ pub static KEYS: &[Key] = &[
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),
     Key::new("profile", COUNT_OR_NONE, "none", Free, "each rank writes down where the time of its newest N steps goes, see --profile; not kept for a resume"),
-    Key::new("bucket_bytes", SIZE_OR_NONE, "4MiB", Free, "how much of a gradient is sent to other hosts at once while the rest is computed; none: all of it when it is computed; no effect on CPU ranks of one host, nor with reduce=ring"),
+    Key::new("bucket_bytes", SIZE_OR_NONE, "4MiB", Free, "how much of a gradient is sent to other hosts, or over NCCL, at once while the rest is computed; none: all of it when it is computed; no effect on CPU ranks of one host, nor with reduce=ring"),
 ];
 
 /// Every name once, in the order of the table.

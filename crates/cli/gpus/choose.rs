@@ -61,8 +61,9 @@ pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
 ) -> Result<Chosen, Problem> {
     let chosen = choose_devices(config, host)?;
     match (&chosen, config.precision) {
-        (Chosen::Cpu { .. }, Precision::Bf16) => {
-            let problem = config.problem("precision", "bf16 is for GPUs, and this host trains on its CPU");
+        (Chosen::Cpu { .. }, halves @ (Precision::Bf16 | Precision::F16)) => {
+            let words = format!("{} is for GPUs, and this host trains on its CPU", halves.name());
+            let problem = config.problem("precision", words);
             Err(problem.hint("devices=cuda:0 or devices=all trains on GPUs; precision=f32 is what a CPU has"))
         }
         _ => Ok(chosen),

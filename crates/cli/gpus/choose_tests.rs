@@ -245,17 +245,22 @@ fn as_long_as_gpus_are_for_those_who_ask_auto_stays_on_the_cpu_and_says_how_to_a
 }
 
 #[test]
-fn bf16_is_refused_wherever_a_host_comes_to_its_cpu() {
+fn halves_are_refused_wherever_a_host_comes_to_its_cpu() {
+    ["bf16", "f16"].into_iter().for_each(refused_on_a_cpu);
+}
+
+fn refused_on_a_cpu(precision: &str) {
     let asked = |devices: &str, inventory: Inventory| {
         let count = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
         let host = Host { trains: OnGpus::WhoAsks, count: || count, inventory: || inventory };
-        choose(&config(&[&format!("devices={devices}"), "precision=bf16"]), host)
+        choose(&config(&[&format!("devices={devices}"), &format!("precision={precision}")]), host)
     };
     for (devices, inventory) in
         [("cpu", healthy(1)), ("auto", healthy(1)), ("auto", bare(0)), ("all", bare(0))]
     {
         let problem = asked(devices, inventory).unwrap_err();
         assert_eq!(problem.key.as_deref(), Some("precision"), "{devices}: {problem}");
+        assert!(problem.to_string().contains(precision), "{problem}");
         assert!(problem.hint.is_some_and(|hint| hint.contains("devices=all") && hint.contains("f32")));
     }
     for devices in ["cuda:0", "all"] {

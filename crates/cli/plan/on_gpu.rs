@@ -1,11 +1,15 @@
 //! Replicas on GPUs: which models can be trained there, and how much of one there is room for.
 
 use super::{Blocks, Plan};
-use crate::config::{Model, Over, Problem};
+use crate::config::{Backend, Model, Problem};
 use crate::error::CliError;
+use crate::gpus::Chosen;
+use dtrain_collective::Geometry;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, rehearsed};
-use dtrain_engine::{DeviceReplica, EngineError};
+use dtrain_engine::{DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
+use dtrain_runtime::step_counts;
+use dtrain_types::{Bytes, cut_evenly};
 use std::sync::Arc;
 
 impl Plan {
@@ -59,20 +63,51 @@ impl Plan {
         let device = CudaDevice::new(gpu, self.precision())?;
         let model =
             dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
-        rehearsed(DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?)
+        let replica = DeviceReplica::new(device, self.scaled(model), self.optimizer(), self.config.seed)?;
+        // Held while the replica takes what it needs, and free again for the slots.
+        let _room_for_slots = replica.device().floats(self.floats_beside(replica.gradient_len()))?;
+        rehearsed(replica)
+    }
+
+    /// The slots that a rank needs for gradients of so many elements, as long as all ranks are there.
+    #[must_use]
+    pub fn slots(&self, gradient: usize) -> Geometry {
+        let counts = step_counts(&self.batches);
+        let ranges = cut_evenly(self.batches.micro_batches(), self.config.world.ranks);
+        Geometry::plan(gradient, &ranges, &counts, self.mode())
+    }
+
+    /// Where the memory of a rank on these devices goes.
+    #[must_use]
+    pub fn memory(&self, replica: &dyn Replica, chosen: &Chosen) -> MemoryTable {
+        let mut table = replica.memory();
+        let beside = self.floats_beside(replica.gradient_len());
+        if matches!(chosen, Chosen::Gpus { .. }) && beside > 0 {
+            table.rows.push(("gradients for NCCL", Bytes(4 * beside as u64)));
+        }
+        table
+    }
+
+    /// How many floats a rank has on its GPU beside its replica: where NCCL carries the gradients, the slots in which they are
+    /// computed, and as much for the roots of its peers as for its own.
+    #[must_use]
+    pub fn floats_beside(&self, gradient: usize) -> usize {
+        match self.config.backend {
+            Backend::Nccl => {
+                let slots = self.slots(gradient);
+                gradient * (slots.slots() + slots.root_slots)
+            }
+            Backend::Auto | Backend::Host => 0,
+        }
     }
 
     /// Whether the model can be trained on another device than the CPU.
     ///
-    /// *Errors*: a program's own model, whose stages are the CPU's; convolutions over volumes, which GPUs lack.
+    /// *Errors*: a program's own model, whose stages are the CPU's.
     pub fn check_device(&self) -> Result<(), Problem> {
         match self.config.model {
             Model::Own { .. } => {
                 let message = "the model of this program is made for the CPU";
-                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
-            }
-            Model::Cnn { over: Over::Volumes, .. } => {
-                let message = "there are no convolutions over volumes on a GPU yet";
                 Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
             }
             _ => Ok(()),

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::run_folder::RunFolder;
 use console::style;
 use dtrain_data::{InputSpec, TargetSpec};
-use dtrain_engine::{MemoryTable, Replica};
+use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
 use std::fmt::Write;
 
@@ -33,7 +33,7 @@ pub fn banner(
     {
         line("classes", wrapped(&classes.to_string()));
     }
-    line("model", model(plan, replica));
+    line("model", model(plan, replica, chosen));
     let world = &plan.config.world;
     line(
         "batch",
@@ -99,9 +99,9 @@ fn data(plan: &Plan) -> String {
     text
 }
 
-fn model(plan: &Plan, replica: &dyn Replica) -> String {
+fn model(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let layout = replica.layout();
-    let memory: MemoryTable = replica.memory();
+    let memory = plan.memory(replica, chosen);
     let parameters = grouped(layout.parameters as u64);
     format!(
         "{}: {parameters} parameters, {} a rank",

@@ -4,6 +4,7 @@
 //! same memory. This file does not know what is written into a slot.
 
 use crate::Geometry;
+use dtrain_types::DeviceMemory;
 use std::ops::Range;
 
 /// Numbered gradient buffers; see [`Geometry`] for which is which.
@@ -28,10 +29,10 @@ pub trait Arena: Send {
         (&mut left[part.clone()], &mut right[part])
     }
 
-    /// Where a slot begins in the memory of a device that the host cannot reach, for kernels on that device; `None` where
-    /// the slot itself is leased. What such an arena leases is a copy of the slot: fetched with the lease, and put back
-    /// when the slot is asked for here or a collective starts. *Panics* if there is no such slot.
-    fn on_device(&mut self, _slot: usize) -> Option<u64> {
+    /// A slot in the memory of a device that the host cannot reach, for who works on that device; `None` where the slot
+    /// itself is leased. What such an arena leases is a copy of the slot: fetched with the lease, and put back when the slot
+    /// is asked for here or a collective starts. *Panics* if there is no such slot.
+    fn on_device(&mut self, _slot: usize) -> Option<DeviceMemory> {
         None
     }
 }

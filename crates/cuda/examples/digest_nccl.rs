@@ -40,6 +40,7 @@ fn digest(machine: &Machine, library: &Library, world: u32) -> String {
         let plane = planes.connect(&id, setup, digest::geometry(&replica, &ranges), |geometry| {
             let device = NcclDevice::new(gpu)?;
             let slots = GpuSlots::new(device.communication(), geometry)?;
+            let slots = slots.filled_on(replica.device().stream())?;
             Ok((device, slots))
         });
         (replica, plane.unwrap_or_else(|error| panic!("{error}")))

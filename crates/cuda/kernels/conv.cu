@@ -1,7 +1,9 @@
-// conv2d, conv2d_input_gradient, conv2d_weight_gradient: convolutions as products whose operand is the image itself.
+// conv2d, conv3d and the gradients of their inputs and weights: convolutions as products whose operand is the image itself,
+// or the volume.
 //
-//   y:  rows are output channels, columns are cells of all images, K is channel, kernel row, kernel column.
-//   dx: rows are input channels, columns are elements of all images, K is output channel, turned kernel row and column.
+//   y:  rows are output channels, columns are cells of all images, K is channel, then kernel depth, row and column.
+//   dx: rows are input channels, columns are elements of all images, K is output channel, then the turned kernel's depth,
+//       row and column.
 //   dw: rows are output channels, columns are places in a kernel, K is cells of all images, cut into `splits` equal ranges
 //       (a multiple of 16 cells each), a matrix of sums for each; `sum_parts` of column_sums adds them.
 //
@@ -22,6 +24,24 @@ extern "C" __global__ void __launch_bounds__(256) conv2d_input_gradient(
 
 extern "C" __global__ void __launch_bounds__(256) conv2d_weight_gradient(
     const float* x, const float* dy, float* parts, Conv2d shape, u32 splits) {
+    __shared__ TileRoom room;
+    weight_gradient(room, x, dy, parts, shape, splits);
+}
+
+extern "C" __global__ void __launch_bounds__(256) conv3d(
+    const float* x, const float* w, const float* bias, float* y, Conv3d shape, u32 activation) {
+    __shared__ TileRoom room;
+    convolve(room, x, w, bias, y, shape, activation);
+}
+
+extern "C" __global__ void __launch_bounds__(256) conv3d_input_gradient(
+    const float* w, const float* dy, float* dx, Conv3d shape) {
+    __shared__ TileRoom room;
+    input_gradient(room, w, dy, dx, shape);
+}
+
+extern "C" __global__ void __launch_bounds__(256) conv3d_weight_gradient(
+    const float* x, const float* dy, float* parts, Conv3d shape, u32 splits) {
     __shared__ TileRoom room;
     weight_gradient(room, x, dy, parts, shape, splits);
 }

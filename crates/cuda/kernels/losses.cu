@@ -1,4 +1,6 @@
-// cross_entropy, squared_error: the loss of each row, and its gradient where `d` is not null.
+// cross_entropy, squared_error: the loss of each row. Where `d` is not null it is the outputs' own memory, and the gradient,
+// times `scale`, takes their place: a thread writes the elements that it alone reads, and what all read is read before a
+// barrier.
 // loss_sums: the sums over rows.   arg_max: the place of each row's greatest element, the first of equals.
 //
 // Rows leave loss and weight in `values` [rows, 2] and a word in `counts` (1 counted, 2 right as well). A row whose target
@@ -8,28 +10,34 @@
 // f64. Launch: a block of 256 threads a row; loss_sums one block of 256 threads.
 // Does not know batches or means: it gives sums and the gradient of the sum.
 
-// The greatest element of a row, minus infinity of none. NaN is passed over.
-__device__ inline float greatest(const float* x, u32 width, float* room) {
-    float best = -infinity();
-    for (u32 i = threadIdx.x; i < width; i += 256) best = Greater()(best, x[i]);
-    return across_block(best, room, Greater());
-}
+// The greatest element of a row and its first place. NaN is passed over; of nothing else they are minus infinity and 0.
+struct Greatest {
+    float value;
+    u32 place;
+};
 
-// The first place of `best` in a row; 0 if it is nowhere (all are NaN).
-__device__ inline u32 first_place(const float* x, u32 width, float best, u32* room) {
+// Reads the row once: each thread's greatest has its first place with it.
+__device__ inline Greatest greatest(const float* x, u32 width, float* room, u32* places) {
+    float best = -infinity();
     u32 place = width;
     for (u32 i = threadIdx.x; i < width; i += 256) {
-        if (x[i] == best) place = least(place, i);
+        float v = x[i];
+        // Minus infinity is not greater than what there is before the first element, but it has a place.
+        if (v > best || (v == best && place == width)) {
+            best = v;
+            place = i;
+        }
     }
-    place = across_block(place, room, Smaller());
-    return place < width ? place : 0;
+    float top = across_block(best, room, Greater());
+    place = across_block(best == top ? place : width, places, Smaller());
+    return {top, place < width ? place : 0};
 }
 
 // As PyTorch has it with reduction="sum". With smoothing s, class weights w (null: ones) and lse the logarithm of the sum
 // of exponentials, a row costs (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c]).
 extern "C" __global__ void __launch_bounds__(256) cross_entropy(
     const float* logits, const u32* targets, const float* class_weights, float* d, double* values, u32* counts, u32 width,
-    float smoothing, u32 ignores, u32 ignored) {
+    float smoothing, u32 ignores, u32 ignored, float scale) {
     __shared__ float room[8];
     __shared__ u32 places[8];
     u64 row = blockIdx.x;
@@ -46,25 +54,26 @@ extern "C" __global__ void __launch_bounds__(256) cross_entropy(
         }
         return;
     }
-    float weight = class_weights ? class_weights[target] : 1.0f;
-    float top = greatest(x, width, room);
-    u32 best = first_place(x, width, top, places);
-    float total = 0.0f;
-    for (u32 i = threadIdx.x; i < width; i += 256) total += exponential(x[i] - top);
+    float weight = class_weights ? class_weights[target] : 1.0f, goal = x[target];
+    float main = 1.0f - smoothing, spread = smoothing / (float)width;
+    Greatest best = greatest(x, width, room, places);
+    float top = best.value, total = 0.0f, weights = 0.0f, logits_of_all = 0.0f;
+    for (u32 i = threadIdx.x; i < width; i += 256) {
+        float v = x[i];
+        total += exponential(v - top);
+        if (spread > 0.0f) {
+            float w = class_weights ? class_weights[i] : 1.0f;
+            weights += w;
+            logits_of_all += w * v;
+        }
+    }
     total = across_block(total, room, Plus());
     // A NaN or an infinite logit must show in the loss; `logarithm` asks for a finite number.
     double lse = is_finite(total) ? logarithm((double)total) + (double)top : (double)not_a_number();
-    float main = 1.0f - smoothing, spread = smoothing / (float)width;
-    double loss = (double)(main * weight) * (lse - (double)x[target]);
+    double loss = (double)(main * weight) * (lse - (double)goal);
     // What the gradient of lse is multiplied by: the sum of all that multiplies lse in the loss.
     float mass = main * weight;
     if (spread > 0.0f) {
-        float weights = 0.0f, logits_of_all = 0.0f;
-        for (u32 i = threadIdx.x; i < width; i += 256) {
-            float w = class_weights ? class_weights[i] : 1.0f;
-            weights += w;
-            logits_of_all += w * x[i];
-        }
         weights = across_block(weights, room, Plus());
         logits_of_all = across_block(logits_of_all, room, Plus());
         loss += (double)spread * ((double)weights * lse - (double)logits_of_all);
@@ -75,22 +84,22 @@ extern "C" __global__ void __launch_bounds__(256) cross_entropy(
         for (u32 i = threadIdx.x; i < width; i += 256) {
             float w = class_weights ? class_weights[i] : 1.0f;
             float v = exponential(x[i] - top) * share - spread * w;
-            d[i] = i == target ? v - main * weight : v;
+            d[i] = (i == target ? v - main * weight : v) * scale;
         }
     }
     if (threadIdx.x == 0) {
         values[2 * row] = loss;
         values[2 * row + 1] = (double)weight;
-        counts[row] = best == target ? 3 : 1;
+        counts[row] = best.place == target ? 3 : 1;
     }
 }
 
 // Squared error, averaged over a row.
 extern "C" __global__ void __launch_bounds__(256) squared_error(
-    const float* outputs, const float* targets, float* d, double* values, u32* counts, u32 width) {
+    const float* outputs, const float* targets, float* d, double* values, u32* counts, u32 width, float scale) {
     __shared__ float room[8];
     u64 row = blockIdx.x;
-    float share = 2.0f / (float)width;
+    float share = 2.0f / (float)width * scale;
     float sum = 0.0f;
     for (u32 i = threadIdx.x; i < width; i += 256) {
         float away = outputs[row * width + i] - targets[row * width + i];
@@ -134,7 +143,6 @@ extern "C" __global__ void __launch_bounds__(256) arg_max(const float* x, u32* b
     __shared__ float room[8];
     __shared__ u32 places[8];
     u64 row = blockIdx.x;
-    float top = greatest(x + row * width, width, room);
-    u32 place = first_place(x + row * width, width, top, places);
-    if (threadIdx.x == 0) best[row] = place;
+    Greatest found = greatest(x + row * width, width, room, places);
+    if (threadIdx.x == 0) best[row] = found.place;
 }

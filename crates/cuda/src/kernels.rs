@@ -6,10 +6,11 @@
 //! |---|---|---|---|
 //! | `f` `F` | `float` | `u` | `u32` |
 //! | `i` `I` | `u32` | `l` | `u64` |
-//! | `h` `H` | `u16`, the bits of a bf16 | `r` | `float` |
-//! | `d` `D` | `double` | `C` `P` | the shape of a convolution, of a pooling |
+//! | `h` `H` | `u16`, the bits of a half | `r` | `float` |
+//! | `d` `D` | `double` | `C` `V` `P` | the shape of a convolution over images, over volumes, of a pooling |
 //!
-//! The tests compare this table with the sources.
+//! The tests compare this table with the sources. A file of kernels over halves is there twice, behind `bf16.cuh` and behind
+//! `f16.cuh`: they say what is different, and put the kind into the names of the kernels.
 //!
 //! This file does not know what a kernel is for, or which grid it wants.
 
@@ -25,7 +26,7 @@ pub struct Part {
 /// A file of kernels: one idea.
 #[derive(Debug)]
 pub struct File {
-    /// Its name in `kernels`.
+    /// Its name in `kernels`. Where it is there for two kinds of halves, they share it.
     pub name: &'static str,
     /// Its text.
     pub text: &'static str,
@@ -72,7 +73,7 @@ impl File {
 
     /// Its kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> {
-        KERNELS.iter().copied().filter(move |kernel| kernel.file.name == self.name)
+        KERNELS.iter().copied().filter(move |kernel| std::ptr::eq(kernel.file, self))
     }
 }
 
@@ -128,9 +129,13 @@ kernels! {
     DROPOUT_CU "dropout.cu" [] {
         DROPOUT "dropout" 256 "fFluuuuuur"
     }
-    BF16_CU "bf16.cu" [] {
+    BF16_CU "half.cu" ["bf16.cuh"] {
         TO_BF16 "to_bf16" 256 "fHl"
         FROM_BF16 "from_bf16" 256 "hFl"
+    }
+    F16_CU "half.cu" ["f16.cuh"] {
+        TO_F16 "to_f16" 256 "fHl"
+        FROM_F16 "from_f16" 256 "hFl"
     }
     UPDATE_CU "update.cu" [] {
         ADAMW "adamw" 256 "fFFFlrrrrrrr"
@@ -169,8 +174,8 @@ kernels! {
         BATCH_NORM_GRADIENT "batch_norm_gradient" 256 "ffffffFuuu"
     }
     LOSSES_CU "losses.cu" ["math.cuh", "sums.cuh"] {
-        CROSS_ENTROPY "cross_entropy" 256 "fifFDIuruu"
-        SQUARED_ERROR "squared_error" 256 "ffFDIu"
+        CROSS_ENTROPY "cross_entropy" 256 "fifFDIuruur"
+        SQUARED_ERROR "squared_error" 256 "ffFDIur"
         LOSS_SUMS "loss_sums" 256 "diDIu"
         ARG_MAX "arg_max" 256 "fIu"
     }
@@ -193,11 +198,25 @@ kernels! {
         CONV2D "conv2d" 256 "fffFCu"
         CONV2D_INPUT_GRADIENT "conv2d_input_gradient" 256 "ffFC"
         CONV2D_WEIGHT_GRADIENT "conv2d_weight_gradient" 256 "ffFCu"
+        CONV3D "conv3d" 256 "fffFVu"
+        CONV3D_INPUT_GRADIENT "conv3d_input_gradient" 256 "ffFV"
+        CONV3D_WEIGHT_GRADIENT "conv3d_weight_gradient" 256 "ffFVu"
     }
-    CONV_BF16_CU "conv_bf16.cu" ["tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
+    CONV_BF16_CU "conv_half.cu" ["bf16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
         CONV2D_BF16 "conv2d_bf16" 128 "fffFCu"
         CONV2D_BF16_INPUT_GRADIENT "conv2d_bf16_input_gradient" 128 "ffFC"
         CONV2D_BF16_WEIGHT_GRADIENT "conv2d_bf16_weight_gradient" 128 "ffFCu"
+        CONV3D_BF16 "conv3d_bf16" 128 "fffFVu"
+        CONV3D_BF16_INPUT_GRADIENT "conv3d_bf16_input_gradient" 128 "ffFV"
+        CONV3D_BF16_WEIGHT_GRADIENT "conv3d_bf16_weight_gradient" 128 "ffFVu"
+    }
+    CONV_F16_CU "conv_half.cu" ["f16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
+        CONV2D_F16 "conv2d_f16" 128 "fffFCu"
+        CONV2D_F16_INPUT_GRADIENT "conv2d_f16_input_gradient" 128 "ffFC"
+        CONV2D_F16_WEIGHT_GRADIENT "conv2d_f16_weight_gradient" 128 "ffFCu"
+        CONV3D_F16 "conv3d_f16" 128 "fffFVu"
+        CONV3D_F16_INPUT_GRADIENT "conv3d_f16_input_gradient" 128 "ffFV"
+        CONV3D_F16_WEIGHT_GRADIENT "conv3d_f16_weight_gradient" 128 "ffFVu"
     }
     ATTENTION_CU "attention.cu" ["math.cuh", "sums.cuh"] {
         ATTENTION_32 "attention_32" 128 "fFFuuur"
@@ -213,7 +232,7 @@ kernels! {
         ATTENTION_QUERIES_256 "attention_queries_256" 128 "ffffFFuuur"
         ATTENTION_KEYS_256 "attention_keys_256" 128 "ffffFuuur"
     }
-    ATTENTION_BF16_CU "attention_bf16.cu" ["math.cuh", "sums.cuh", "tensor.cuh"] {
+    ATTENTION_BF16_CU "attention_half.cu" ["math.cuh", "sums.cuh", "bf16.cuh", "tensor.cuh"] {
         ATTENTION_BF16_32 "attention_bf16_32" 128 "hHFuuur"
         ATTENTION_BF16_QUERIES_32 "attention_bf16_queries_32" 128 "hhfhHFuuur"
         ATTENTION_BF16_KEYS_32 "attention_bf16_keys_32" 128 "hffhHuuur"
@@ -224,12 +243,31 @@ kernels! {
         ATTENTION_BF16_QUERIES_128 "attention_bf16_queries_128" 128 "hhfhHFuuur"
         ATTENTION_BF16_KEYS_128 "attention_bf16_keys_128" 128 "hffhHuuur"
     }
-    PRODUCT_BF16_CU "product_bf16.cu" ["tensor.cuh"] {
+    ATTENTION_F16_CU "attention_half.cu" ["math.cuh", "sums.cuh", "f16.cuh", "tensor.cuh"] {
+        ATTENTION_F16_32 "attention_f16_32" 128 "hHFuuur"
+        ATTENTION_F16_QUERIES_32 "attention_f16_queries_32" 128 "hhfhHFuuur"
+        ATTENTION_F16_KEYS_32 "attention_f16_keys_32" 128 "hffhHuuur"
+        ATTENTION_F16_64 "attention_f16_64" 128 "hHFuuur"
+        ATTENTION_F16_QUERIES_64 "attention_f16_queries_64" 128 "hhfhHFuuur"
+        ATTENTION_F16_KEYS_64 "attention_f16_keys_64" 128 "hffhHuuur"
+        ATTENTION_F16_128 "attention_f16_128" 128 "hHFuuur"
+        ATTENTION_F16_QUERIES_128 "attention_f16_queries_128" 128 "hhfhHFuuur"
+        ATTENTION_F16_KEYS_128 "attention_f16_keys_128" 128 "hffhHuuur"
+    }
+    PRODUCT_BF16_CU "product_half.cu" ["bf16.cuh", "tensor.cuh"] {
         PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfFHuuullluuu"
+    }
+    PRODUCT_F16_CU "product_half.cu" ["f16.cuh", "tensor.cuh"] {
+        PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfFHuuullluuu"
+        PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfFHuuullluuu"
+        PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfFHuuullluuu"
+        PRODUCT_F16_NT_128 "product_f16_nt_128" 128 "hhfFHuuullluuu"
+        PRODUCT_F16_NN_128 "product_f16_nn_128" 128 "hhfFHuuullluuu"
+        PRODUCT_F16_TN_128 "product_f16_tn_128" 128 "hhfFHuuullluuu"
     }
 }

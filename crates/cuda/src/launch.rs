@@ -23,6 +23,8 @@ pub enum Argument {
     F32(f32),
     /// `C`: the fields of `Conv2d` in `kernels/parts/conv.cuh`.
     Conv2d([u32; 13]),
+    /// `V`: those of `Conv3d` there.
+    Conv3d([u32; 18]),
     /// `P`: the fields of `Pool2d` in `kernels/pooling.cu`.
     Pool2d([u32; 9]),
 }
@@ -35,6 +37,7 @@ impl Argument {
             Self::U64(_) => 'l',
             Self::F32(_) => 'r',
             Self::Conv2d(_) => 'C',
+            Self::Conv3d(_) => 'V',
             Self::Pool2d(_) => 'P',
         }
     }
@@ -47,6 +50,7 @@ impl Argument {
             Self::U32(value) => std::ptr::from_ref(value).cast(),
             Self::F32(value) => std::ptr::from_ref(value).cast(),
             Self::Conv2d(value) => std::ptr::from_ref(value).cast(),
+            Self::Conv3d(value) => std::ptr::from_ref(value).cast(),
             Self::Pool2d(value) => std::ptr::from_ref(value).cast(),
         }
     }

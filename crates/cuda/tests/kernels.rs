@@ -23,18 +23,25 @@ const POINT_WISE: &[Check] = &[
     elementwise::bias_activation,
 ];
 const DROPOUT: &[Check] = &[elementwise::dropout];
-const BF16: &[Check] = &[elementwise::bf16];
+const HALVES: &[Check] = &[elementwise::halves::<Bf16>, elementwise::halves::<F16>];
 const UPDATES: &[Check] = &[update::adamw, update::sgd, update::blend];
 const SUMS: &[Check] =
     &[sums::column_sums, sums::sum_of_squares, sums::sum_of_many_squares, sums::all_finite, tree::sum_tree];
 const LAYER_NORM: &[Check] = &[norms::layer_norm, norms::layer_norm_gradient];
 const BATCH_NORM: &[Check] = &[norms::batch_norm, norms::batch_norm_by, norms::batch_norm_gradient];
 const LOSSES: &[Check] =
-    &[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::arg_max];
+    &[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::same_bits, losses::arg_max];
 const POOLING: &[Check] = &[pooling::max_pool, pooling::avg_pool];
 const EMBEDDINGS: &[Check] = &[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids];
 const PRODUCTS: &[Check] = &[product::product, product::strided_product, product::linear];
-const CONVOLUTIONS: &[Check] = &[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient];
+const CONVOLUTIONS: &[Check] = &[
+    conv::conv2d,
+    conv::conv2d_input_gradient,
+    conv::conv2d_weight_gradient,
+    conv::conv3d,
+    conv::conv3d_input_gradient,
+    conv::conv3d_weight_gradient,
+];
 const ATTENTION: &[Check] = &[
     attention::forward_32,
     attention::gradient_32,
@@ -47,26 +54,60 @@ const ATTENTION: &[Check] = &[
 ];
 
 const ATTENTION_BF16: &[Check] = &[
-    attention_bf16::forward_32,
-    attention_bf16::gradient_32,
-    attention_bf16::forward_64,
-    attention_bf16::gradient_64,
-    attention_bf16::forward_128,
-    attention_bf16::gradient_128,
+    attention_half::forward_32::<Bf16>,
+    attention_half::gradient_32::<Bf16>,
+    attention_half::forward_64::<Bf16>,
+    attention_half::gradient_64::<Bf16>,
+    attention_half::forward_128::<Bf16>,
+    attention_half::gradient_128::<Bf16>,
 ];
-
-const PRODUCTS_BF16: &[Check] = &[product_bf16::nt, product_bf16::nn, product_bf16::tn, product_bf16::linear];
-const ROUNDED: &[Check] = &[
-    rounded::product,
-    rounded::linear,
-    rounded::attention,
-    rounded::conv2d,
-    rounded::conv2d_input_gradient,
-    rounded::conv2d_weight_gradient,
+const PRODUCTS_BF16: &[Check] = &[
+    product_half::nt::<Bf16>,
+    product_half::nn::<Bf16>,
+    product_half::tn::<Bf16>,
+    product_half::linear::<Bf16>,
+];
+const ROUNDED_BF16: &[Check] = &[
+    rounded::product::<Bf16>,
+    rounded::linear::<Bf16>,
+    rounded::attention::<Bf16>,
+    rounded::conv2d::<Bf16>,
+    rounded::conv2d_input_gradient::<Bf16>,
+    rounded::conv2d_weight_gradient::<Bf16>,
+    rounded::conv3d::<Bf16>,
+    rounded::conv3d_input_gradient::<Bf16>,
+    rounded::conv3d_weight_gradient::<Bf16>,
+];
+const ATTENTION_F16: &[Check] = &[
+    attention_half::forward_32::<F16>,
+    attention_half::gradient_32::<F16>,
+    attention_half::forward_64::<F16>,
+    attention_half::gradient_64::<F16>,
+    attention_half::forward_128::<F16>,
+    attention_half::gradient_128::<F16>,
+];
+const PRODUCTS_F16: &[Check] =
+    &[product_half::nt::<F16>, product_half::nn::<F16>, product_half::tn::<F16>, product_half::linear::<F16>];
+const ROUNDED_F16: &[Check] = &[
+    rounded::product::<F16>,
+    rounded::linear::<F16>,
+    rounded::attention::<F16>,
+    rounded::conv2d::<F16>,
+    rounded::conv2d_input_gradient::<F16>,
+    rounded::conv2d_weight_gradient::<F16>,
+    rounded::conv3d::<F16>,
+    rounded::conv3d_input_gradient::<F16>,
+    rounded::conv3d_weight_gradient::<F16>,
 ];
 /// Tiles of 128 need large products, so these run once.
-const LARGE_PRODUCTS_BF16: &[Check] =
-    &[product_bf16::large_nt, product_bf16::large_nn, product_bf16::large_tn];
+const LARGE_PRODUCTS: &[Check] = &[
+    product_half::large_nt::<Bf16>,
+    product_half::large_nn::<Bf16>,
+    product_half::large_tn::<Bf16>,
+    product_half::large_nt::<F16>,
+    product_half::large_nn::<F16>,
+    product_half::large_tn::<F16>,
+];
 
 /// Runs checks with threads and blocks first to last, last to first, and shuffled, and with three grids where any does.
 fn hold(checks: &[Check]) {
@@ -106,7 +147,7 @@ fn no_kernel_reads_beyond_its_memory() {
     let all = [
         POINT_WISE,
         DROPOUT,
-        BF16,
+        HALVES,
         UPDATES,
         SUMS,
         LAYER_NORM,
@@ -118,9 +159,12 @@ fn no_kernel_reads_beyond_its_memory() {
         CONVOLUTIONS,
         ATTENTION,
         ATTENTION_BF16,
+        ATTENTION_F16,
         PRODUCTS_BF16,
-        ROUNDED,
-        LARGE_PRODUCTS_BF16,
+        PRODUCTS_F16,
+        ROUNDED_BF16,
+        ROUNDED_F16,
+        LARGE_PRODUCTS,
     ];
     for check in all.concat() {
         let q = StandIn::new(0).on_the_edge();
@@ -141,8 +185,8 @@ fn dropout_drops_what_the_cpu_drops() {
 }
 
 #[test]
-fn bf16_is_the_nearest_and_of_two_the_even_one() {
-    hold(BF16);
+fn a_half_is_the_nearest_and_of_two_the_even_one() {
+    hold(HALVES);
 }
 
 #[test]
@@ -201,13 +245,28 @@ fn attention_on_tensor_cores_is_right_but_for_the_rounding_of_bf16() {
 }
 
 #[test]
+fn attention_on_tensor_cores_is_right_but_for_the_rounding_of_f16() {
+    hold(ATTENTION_F16);
+}
+
+#[test]
 fn products_on_tensor_cores_are_right_but_for_the_rounding_of_bf16() {
     hold(PRODUCTS_BF16);
 }
 
 #[test]
-fn operations_that_round_their_operands_are_within_a_hundredth_of_f64() {
-    hold(ROUNDED);
+fn products_on_tensor_cores_are_right_but_for_the_rounding_of_f16() {
+    hold(PRODUCTS_F16);
+}
+
+#[test]
+fn operations_that_round_their_operands_to_bf16_are_within_a_hundredth_of_f64() {
+    hold(ROUNDED_BF16);
+}
+
+#[test]
+fn operations_that_round_their_operands_to_f16_are_within_a_hundredth_of_f64() {
+    hold(ROUNDED_F16);
 }
 
 #[test]

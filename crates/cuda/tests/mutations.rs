@@ -8,11 +8,13 @@ mod stand_in;
 use dtrain_cuda::kernels::*;
 use stand_in::build::{Built, compiler};
 use stand_in::*;
+use std::collections::BTreeSet;
 
 /// A kernel, what is changed in its file, and the check that has to fail.
 type Change = (&'static Kernel, &'static str, &'static str, Check);
 
-/// One change of every kernel, and some of what kernels share.
+/// One change of every kernel, and some of what kernels share. Of kernels that are there for two kinds of halves, of those of
+/// bf16.
 static CHANGES: &[Change] = &[
     (&FILL, "y[i] = value", "y[i] = -value", elementwise::fill),
     (&COPY, "y[i] = x[i]", "y[i] = -x[i]", elementwise::copy),
@@ -25,8 +27,10 @@ static CHANGES: &[Change] = &[
     (&GELU_GRADIENT, "fmaf(x[i], density", "fmaf(-x[i], density", elementwise::gelu_gradient),
     (&BIAS_ACTIVATION, "y[i] + bias[", "y[i] - bias[", elementwise::bias_activation),
     (&DROPOUT, "key0 += 0x9E3779B9u", "key0 -= 0x9E3779B9u", elementwise::dropout),
-    (&TO_BF16, "(bits + 0x7fffu", "(bits - 0x7fffu", elementwise::bf16),
-    (&FROM_BF16, "x[i] << 16", "x[i] << 15", elementwise::bf16),
+    (&TO_BF16, "as_halves(x[i]", "as_halves(-x[i]", elementwise::halves::<Bf16>),
+    (&FROM_BF16, "(u32)bits << 16", "(u32)bits << 15", elementwise::halves::<Bf16>),
+    (&TO_F16, "as_halves(x[i]", "as_halves(-x[i]", elementwise::halves::<F16>),
+    (&FROM_F16, "from_half(x[i])", "from_half(x[i] ^ 1)", elementwise::halves::<F16>),
     (&ADAMW, "decay - step_size", "decay + step_size", update::adamw),
     (&SGD, "p[i] - lr * (g[i]", "p[i] + lr * (g[i]", update::sgd),
     (&SGD_MOMENTUM, "p[i] - lr * (nesterov", "p[i] + lr * (nesterov", update::sgd),
@@ -52,13 +56,17 @@ static CHANGES: &[Change] = &[
     (&BATCH_NORM_GRADIENT_PARTS, "across += (double)dy", "across -= (double)dy", norms::batch_norm_gradient),
     (&BATCH_NORM_GRADIENT_SUMS, "= (float)along", "= -(float)along", norms::batch_norm_gradient),
     (&BATCH_NORM_GRADIENT, "(dy[at] - along", "(dy[at] + along", norms::batch_norm_gradient),
-    (&CROSS_ENTROPY, "(lse - (double)x[target])", "(lse + (double)x[target])", losses::cross_entropy),
+    (&CROSS_ENTROPY, "(lse - (double)goal)", "(lse + (double)goal)", losses::cross_entropy),
     (&CROSS_ENTROPY, "v - main * weight", "v + main * weight", losses::cross_entropy),
+    (&CROSS_ENTROPY, "weight : v) * scale", "weight : v) / scale", losses::cross_entropy),
     (&CROSS_ENTROPY, "share - spread * w", "share + spread * w", losses::cross_entropy),
     (&CROSS_ENTROPY, "(mantissa - 1.0)", "(mantissa + 1.0)", losses::cross_entropy),
     (&SQUARED_ERROR, "i] - targets[", "i] + targets[", losses::squared_error),
+    (&SQUARED_ERROR, "(float)width * scale", "(float)width / scale", losses::squared_error),
     (&LOSS_SUMS, "loss += values", "loss -= values", losses::squared_error),
-    (&ARG_MAX, "= greatest(x + row", "= -greatest(x + row", losses::arg_max),
+    (&ARG_MAX, "if (v > best ||", "if (v < best ||", losses::arg_max),
+    (&ARG_MAX, "best == top ? place", "best < top ? place", losses::arg_max),
+    (&ARG_MAX, "best && place == width", "best && place > width", losses::arg_max),
     (&MAX_POOL, "plane[at] > best", "plane[at] < best", pooling::max_pool),
     (&MAX_POOL_GRADIENT, "sum + dy[out]", "sum - dy[out]", pooling::max_pool),
     (&AVG_POOL, "sum + plane[corner", "sum - plane[corner", pooling::avg_pool),
@@ -77,15 +85,39 @@ static CHANGES: &[Change] = &[
     (&CONV2D, "sum + bias[", "sum - bias[", conv::conv2d),
     (
         &CONV2D_INPUT_GRADIENT,
-        "line.row + shape.padding",
-        "line.row - shape.padding",
+        "line.place + shape.padding",
+        "line.place - shape.padding",
         conv::conv2d_input_gradient,
     ),
     (
         &CONV2D_WEIGHT_GRADIENT,
-        "kernel_width - shape.padding_height",
-        "kernel_width + shape.padding_height",
+        "kernel.place(place) - shape.padding",
+        "kernel.place(place) + shape.padding",
         conv::conv2d_weight_gradient,
+    ),
+    (
+        &CONV3D,
+        "outer.place(index / last), index % last",
+        "outer.place(index % last), index / last",
+        conv::conv3d,
+    ),
+    (
+        &CONV3D_INPUT_GRADIENT,
+        "turned = shape.window() - 1 - k % shape.window()",
+        "turned = k % shape.window()",
+        conv::conv3d_input_gradient,
+    ),
+    (
+        &CONV3D_INPUT_GRADIENT,
+        "outer.rest(steps.outer) | last",
+        "outer.rest(steps.outer) & last",
+        conv::conv3d_input_gradient,
+    ),
+    (
+        &CONV3D_WEIGHT_GRADIENT,
+        "line.first + place * shape.stride",
+        "line.first - place * shape.stride",
+        conv::conv3d_weight_gradient,
     ),
     (&ATTENTION_32, "(p[j] - best)", "(p[j] + best)", attention::forward_32),
     (&ATTENTION_64, "(p[j] - best)", "(p[j] + best)", attention::forward_64),
@@ -99,66 +131,103 @@ static CHANGES: &[Change] = &[
     (&ATTENTION_KEYS_64, "(dp - deltas[", "(dp + deltas[", attention::gradient_64),
     (&ATTENTION_KEYS_128, "(dp - deltas[", "(dp + deltas[", attention::gradient_128),
     (&ATTENTION_KEYS_256, "(dp - deltas[", "(dp + deltas[", attention::gradient_256),
-    (&ATTENTION_BF16_32, "low = -best", "low = best", attention_bf16::forward_32),
-    (&ATTENTION_BF16_32, "(top - best)", "(top + best)", attention_bf16::forward_32),
-    (&ATTENTION_BF16_64, "key > query ||", "key >= query ||", attention_bf16::forward_64),
+    (&ATTENTION_BF16_32, "low = -best", "low = best", attention_half::forward_32::<Bf16>),
+    (&ATTENTION_BF16_32, "(top - best)", "(top + best)", attention_half::forward_32::<Bf16>),
+    (&ATTENTION_BF16_64, "key > query ||", "key >= query ||", attention_half::forward_64::<Bf16>),
     (
         &ATTENTION_BF16_128,
         "lane % 8 + lane / 16 * 8) * pitch + k + lane / 8 % 2 * 8",
         "lane % 16) * pitch + k + lane / 16 * 8",
-        attention_bf16::forward_128,
+        attention_half::forward_128::<Bf16>,
     ),
-    (&ATTENTION_BF16_QUERIES_32, "(each - delta[r])", "(each + delta[r])", attention_bf16::gradient_32),
-    (&ATTENTION_BF16_QUERIES_64, "scale2, -log2[r]", "scale2, log2[r]", attention_bf16::gradient_64),
+    (
+        &ATTENTION_BF16_QUERIES_32,
+        "(each - delta[r])",
+        "(each + delta[r])",
+        attention_half::gradient_32::<Bf16>,
+    ),
+    (&ATTENTION_BF16_QUERIES_64, "scale2, -log2[r]", "scale2, log2[r]", attention_half::gradient_64::<Bf16>),
     (
         &ATTENTION_BF16_QUERIES_128,
         "key <= place.row + 8 * r",
         "key <= place.row",
-        attention_bf16::gradient_128,
+        attention_half::gradient_128::<Bf16>,
     ),
-    (&ATTENTION_BF16_KEYS_32, "(change - delta)", "(change + delta)", attention_bf16::gradient_32),
-    (&ATTENTION_BF16_KEYS_64, "query >= place.row + 8", "query > place.row + 8", attention_bf16::gradient_64),
-    (&ATTENTION_BF16_KEYS_128, "scale2, -log2)", "scale2, log2)", attention_bf16::gradient_128),
-    (&CONV2D_BF16, "sum + bias[", "sum - bias[", rounded::conv2d),
-    (&CONV2D_BF16, "start + place.k + 1)", "start + place.k)", rounded::conv2d),
-    (&CONV2D_BF16, "place.k + 1 < depth", "place.k < depth", rounded::conv2d),
-    (&CONV2D_BF16, "right + j * 16, k", "right + j * 8, k", rounded::conv2d),
+    (&ATTENTION_BF16_KEYS_32, "(change - delta)", "(change + delta)", attention_half::gradient_32::<Bf16>),
+    (
+        &ATTENTION_BF16_KEYS_64,
+        "query >= place.row + 8",
+        "query > place.row + 8",
+        attention_half::gradient_64::<Bf16>,
+    ),
+    (&ATTENTION_BF16_KEYS_128, "scale2, -log2)", "scale2, log2)", attention_half::gradient_128::<Bf16>),
+    (&CONV2D_BF16, "sum + bias[", "sum - bias[", rounded::conv2d::<Bf16>),
+    (&CONV2D_BF16, "start + place.k + 1)", "start + place.k)", rounded::conv2d::<Bf16>),
+    (&CONV2D_BF16, "place.k + 1 < depth", "place.k < depth", rounded::conv2d::<Bf16>),
+    (&CONV2D_BF16, "right + j * 16, k", "right + j * 8, k", rounded::conv2d::<Bf16>),
     (
         &CONV2D_BF16_INPUT_GRADIENT,
-        "line.row + shape.padding",
-        "line.row - shape.padding",
-        rounded::conv2d_input_gradient,
+        "line.place + shape.padding",
+        "line.place - shape.padding",
+        rounded::conv2d_input_gradient::<Bf16>,
     ),
     (
         &CONV2D_BF16_INPUT_GRADIENT,
         "i / 4 % 4 * 8 + i % 2",
         "i / 4 % 4 * 4 + i % 2",
-        rounded::conv2d_input_gradient,
+        rounded::conv2d_input_gradient::<Bf16>,
     ),
-    (&CONV2D_BF16_WEIGHT_GRADIENT, "split * each)", "split * DEPTH)", rounded::conv2d_weight_gradient),
+    (
+        &CONV2D_BF16_WEIGHT_GRADIENT,
+        "split * each)",
+        "split * DEPTH)",
+        rounded::conv2d_weight_gradient::<Bf16>,
+    ),
     (
         &CONV2D_BF16_WEIGHT_GRADIENT,
         "threadIdx.x / 16 + 8",
         "threadIdx.x / 16 + 1",
-        rounded::conv2d_weight_gradient,
+        rounded::conv2d_weight_gradient::<Bf16>,
     ),
-    (&PRODUCT_BF16_NT_64, "sum + bias[", "sum - bias[", product_bf16::linear),
-    (&PRODUCT_BF16_NT_64, "columns - column - right", "columns - column", product_bf16::nt),
-    (&PRODUCT_BF16_NN_64, "c32[at] + sum", "c32[at] - sum", product_bf16::nn),
+    (&CONV3D_BF16, "line.corner + place", "line.corner - place", rounded::conv3d::<Bf16>),
+    (
+        &CONV3D_BF16_INPUT_GRADIENT,
+        "place = place / shape.stride",
+        "place = place * shape.stride",
+        rounded::conv3d_input_gradient::<Bf16>,
+    ),
+    (
+        &CONV3D_BF16_WEIGHT_GRADIENT,
+        "outer.element(number, place.outer) * last",
+        "outer.element(number, place.outer) + last",
+        rounded::conv3d_weight_gradient::<Bf16>,
+    ),
+    (&PRODUCT_BF16_NT_64, "sum + bias[", "sum - bias[", product_half::linear::<Bf16>),
+    (&PRODUCT_BF16_NT_64, "columns - column - right", "columns - column", product_half::nt::<Bf16>),
+    (&PRODUCT_BF16_NN_64, "c32[at] + sum", "c32[at] - sum", product_half::nn::<Bf16>),
     (
         &PRODUCT_BF16_TN_64,
         "room + (k + lane % 8 + lane / 16 * 8) * pitch",
         "room + (k + lane % 16) * pitch",
-        product_bf16::tn,
+        product_half::tn::<Bf16>,
     ),
-    (&PRODUCT_BF16_NT_128, "stage * EACH, *rights", "(stage ^ 1) * EACH, *rights", product_bf16::large_nt),
+    (
+        &PRODUCT_BF16_NT_128,
+        "stage * EACH, *rights",
+        "(stage ^ 1) * EACH, *rights",
+        product_half::large_nt::<Bf16>,
+    ),
     (
         &PRODUCT_BF16_NN_128,
         "warp / 2 * SIDE, right = warp % 2",
         "warp % 2 * SIDE, right = warp % 2",
-        product_bf16::large_nn,
+        product_half::large_nn::<Bf16>,
     ),
-    (&PRODUCT_BF16_TN_128, "j % 4 / 2 * 8) * SIDE", "j % 4 / 2 * 4) * SIDE", product_bf16::large_tn),
+    (&PRODUCT_BF16_TN_128, "j % 4 / 2 * 8) * SIDE", "j % 4 / 2 * 4) * SIDE", product_half::large_tn::<Bf16>),
+    // Kernels of f16 are of the same texts: one change shows that their checks look.
+    (&ATTENTION_F16_32, "(top - best)", "(top + best)", attention_half::forward_32::<F16>),
+    (&CONV2D_F16, "sum + bias[", "sum - bias[", rounded::conv2d::<F16>),
+    (&PRODUCT_F16_NT_64, "sum + bias[", "sum - bias[", product_half::linear::<F16>),
     // What a sweep over all signs and comparisons found that no check noticed, before there were more checks.
     (&DROPOUT, "8 < bar", "8 <= bar", elementwise::dropout),
     (&SUM_IN_ORDER, "start += 256", "start += 512", sums::sum_of_many_squares),
@@ -215,7 +284,7 @@ static FAULTS: &[(Change, &str)] = &[
             &ATTENTION_BF16_32,
             "end_of_copies();\n    copies_are_done<0>();",
             "end_of_copies();",
-            attention_bf16::forward_32,
+            attention_half::forward_32::<Bf16>,
         ),
         "is off by None",
     ),
@@ -225,7 +294,7 @@ static FAULTS: &[(Change, &str)] = &[
             &ATTENTION_BF16_32,
             "copies_are_done<0>();\n    __syncthreads();",
             "copies_are_done<0>();",
-            attention_bf16::forward_32,
+            attention_half::forward_32::<Bf16>,
         ),
         "is off by None",
     ),
@@ -235,7 +304,7 @@ static FAULTS: &[(Change, &str)] = &[
             &ATTENTION_BF16_32,
             "pitch + k + lane / 16 * 8",
             "pitch + k + lane / 16 * 4",
-            attention_bf16::forward_32,
+            attention_half::forward_32::<Bf16>,
         ),
         "not aligned to 16 bytes",
     ),
@@ -290,18 +359,28 @@ fn noticed(name: &str) {
     if compiler().is_none() {
         return;
     }
-    let file = FILES.iter().find(|file| file.name == name).expect("a file of kernels");
-    let changes: Vec<&Change> = CHANGES.iter().filter(|change| change.0.file.name == name).collect();
-    for kernel in file.kernels() {
-        assert!(changes.iter().any(|change| change.0.name == kernel.name), "no change of {}", kernel.name);
+    for (i, file) in FILES.iter().filter(|file| file.name == name).enumerate() {
+        let of_file = |change: &&Change| std::ptr::eq(change.0.file, *file);
+        let changes: Vec<&Change> = CHANGES.iter().filter(of_file).collect();
+        assert!(!changes.is_empty(), "no change of a kernel of {name}");
+        for kernel in file.kernels().filter(|_| i == 0) {
+            assert!(
+                changes.iter().any(|change| change.0.name == kernel.name),
+                "no change of {}",
+                kernel.name
+            );
+        }
+        let (which, of) = share();
+        let changes: Vec<&Change> = changes.into_iter().skip(which - 1).step_by(of).collect();
+        if !changes.is_empty() {
+            all_are_noticed(file, &changes);
+        }
     }
-    let (which, of) = share();
-    let changes: Vec<&Change> = changes.into_iter().skip(which - 1).step_by(of).collect();
-    if changes.is_empty() {
-        return;
-    }
+}
+
+fn all_are_noticed(file: &'static File, changes: &[&Change]) {
     let built = Built::new(file, &changes.iter().map(|change| mutation(change)).collect::<Vec<_>>());
-    for (index, change) in changes.into_iter().enumerate() {
+    for (index, change) in changes.iter().enumerate() {
         let plain = StandIn::new(0);
         (change.3)(&plain, Extent::Small);
         assert_eq!(plain.end().0, [""; 0], "{} as it is", change.0.name);
@@ -323,8 +402,8 @@ macro_rules! files {
 
         #[test]
         fn every_file_of_kernels_has_its_test() {
-            assert_eq!([$($name),*].len(), FILES.len());
-            assert!(FILES.iter().all(|file| [$($name),*].contains(&file.name)));
+            let names: BTreeSet<_> = FILES.iter().map(|file| file.name).collect();
+            assert_eq!(names, BTreeSet::from([$($name),*]));
         }
     };
 }
@@ -336,7 +415,7 @@ files! {
     a_wrong_gelu_is_noticed: "gelu.cu",
     a_wrong_bias_is_noticed: "bias_activation.cu",
     a_wrong_dropout_is_noticed: "dropout.cu",
-    a_wrong_bf16_is_noticed: "bf16.cu",
+    a_wrong_half_is_noticed: "half.cu",
     a_wrong_update_is_noticed: "update.cu",
     a_wrong_check_of_finiteness_is_noticed: "finite.cu",
     a_wrong_norm_is_noticed: "squares.cu",
@@ -349,10 +428,10 @@ files! {
     a_wrong_embedding_is_noticed: "embedding.cu",
     a_wrong_product_is_noticed: "product.cu",
     a_wrong_convolution_is_noticed: "conv.cu",
-    a_wrong_convolution_on_tensor_cores_is_noticed: "conv_bf16.cu",
+    a_wrong_convolution_on_tensor_cores_is_noticed: "conv_half.cu",
     a_wrong_attention_is_noticed: "attention.cu",
-    a_wrong_attention_on_tensor_cores_is_noticed: "attention_bf16.cu",
-    a_wrong_product_on_tensor_cores_is_noticed: "product_bf16.cu",
+    a_wrong_attention_on_tensor_cores_is_noticed: "attention_half.cu",
+    a_wrong_product_on_tensor_cores_is_noticed: "product_half.cu",
 }
 
 #[test]

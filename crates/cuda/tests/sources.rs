@@ -3,7 +3,7 @@
 #[path = "stand_in/device_trait.rs"]
 mod device_trait;
 
-use dtrain_cuda::kernels::{FILES, KERNELS};
+use dtrain_cuda::kernels::{FILES, KERNELS, Kernel};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn no_kernel_has_an_atomic_an_assembler_line_or_an_include() {
         assert_eq!(forbidden(file.text), [""; 0], "{}", file.name);
         for part in file.parts {
             let wrong = forbidden(part.text);
-            if part.name == ASSEMBLER {
+            if ASSEMBLER.iter().any(|(name, _)| *name == part.name) {
                 assert!(wrong.iter().all(|word| ["asm", "volatile"].contains(word)), "{wrong:?}");
             } else {
                 assert_eq!(wrong, [""; 0], "{}", part.name);
@@ -38,17 +38,21 @@ fn no_kernel_has_an_atomic_an_assembler_line_or_an_include() {
     }
 }
 
-/// The part that may have words of the assembler, and all instructions that it may have.
-const ASSEMBLER: &str = "tensor.cuh";
-const INSTRUCTIONS: &[&str] = &[
-    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
-    "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
-    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
-    "cp.async.cg.shared.global",
-    "cp.async.commit_group",
-    "cp.async.wait_group",
-    "ex2.approx.ftz.f32",
-    "cvt.rn.bf16x2.f32",
+/// The parts that may have words of the assembler, and all instructions that they may have.
+const ASSEMBLER: &[(&str, &[&str])] = &[
+    (
+        "tensor.cuh",
+        &[
+            "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+            "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+            "cp.async.cg.shared.global",
+            "cp.async.commit_group",
+            "cp.async.wait_group",
+            "ex2.approx.ftz.f32",
+        ],
+    ),
+    ("bf16.cuh", &["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "cvt.rn.bf16x2.f32"]),
+    ("f16.cuh", &["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "cvt.rn.f16x2.f32", "cvt.f32.f16"]),
 ];
 
 /// The instructions of a text's lines of assembler: the first word of each string after `asm`.
@@ -62,11 +66,17 @@ fn instructions(text: &str) -> Vec<String> {
 #[test]
 fn the_lines_of_assembler_are_these_and_each_is_one_instruction() {
     let parts = || FILES.iter().flat_map(|file| file.parts);
-    let text = parts().find(|part| part.name == ASSEMBLER).expect("it is there").text;
-    assert_eq!(instructions(text), INSTRUCTIONS);
-    let hidden =
-        text.replacen("cp.async.commit_group;", "red.global.add.f32 [%0], %1; cp.async.commit_group;", 1);
-    assert_ne!(instructions(&hidden), INSTRUCTIONS);
+    let text = |name: &str| parts().find(|part| part.name == name).expect("it is there").text;
+    for (name, wanted) in ASSEMBLER {
+        assert_eq!(instructions(text(name)), *wanted, "{name}");
+    }
+    let (name, wanted) = ASSEMBLER[0];
+    let hidden = text(name).replacen(
+        "cp.async.commit_group;",
+        "red.global.add.f32 [%0], %1; cp.async.commit_group;",
+        1,
+    );
+    assert_ne!(instructions(&hidden), wanted);
     assert!(forbidden(&hidden).contains(&"red."));
 }
 
@@ -92,6 +102,19 @@ fn widths(text: &str) -> usize {
         .count()
 }
 
+/// How a kernel's name stands in its file: that of a kernel over halves without their kind, which `NAME` puts there.
+fn spelled(kernel: &Kernel, widths: usize) -> String {
+    let name = match widths {
+        1 => kernel.name.to_owned(),
+        _ => format!("{}##W", kernel.name.trim_end_matches(|c: char| c.is_ascii_digit())),
+    };
+    let kinds = kernel.file.parts.iter().filter_map(|part| part.name.strip_suffix(".cuh"));
+    match kinds.filter(|kind| ["bf16", "f16"].contains(kind)).find_map(|kind| name.split_once(kind)) {
+        Some((before, after)) => format!("NAME({before}, {after})("),
+        None => format!("{name}("),
+    }
+}
+
 #[test]
 fn every_file_is_in_the_table_with_all_of_its_kernels() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
@@ -113,9 +136,7 @@ fn every_file_is_in_the_table_with_all_of_its_kernels() {
         let widths = widths(file.text).max(1);
         assert_eq!(written * widths, file.kernels().count(), "{}", file.name);
         for kernel in file.kernels() {
-            let name = kernel.name.trim_end_matches(|c: char| c.is_ascii_digit());
-            let name = if widths > 1 { format!("{name}##W(") } else { format!("{}(", kernel.name) };
-            let bounds = format!("__launch_bounds__({}) {name}", kernel.threads);
+            let bounds = format!("__launch_bounds__({}) {}", kernel.threads, spelled(kernel, widths));
             assert!(file.text.contains(&bounds), "{} has no {bounds}", file.name);
         }
     }

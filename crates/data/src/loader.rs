@@ -113,6 +113,18 @@ impl Loader {
         Ok(loader)
     }
 
+    /// The next micro-batch of this rank if it has been read; `None` where it has not, where its read failed, and after the last
+    /// one: [`Loader::next_batch`] knows which. Without a worker nothing is read ahead.
+    pub fn ready_batch(&mut self) -> Option<LoanedBatch> {
+        let mut state = self.shared.lock();
+        let place = (state.given % state.queue.len() as u64) as usize;
+        let batch = state.queue[place].take_if(|done| done.is_ok())?.ok();
+        state.given += 1;
+        drop(state);
+        self.shared.work.notify_one();
+        Some(LoanedBatch { batch, home: Arc::clone(&self.shared) })
+    }
+
     /// The next micro-batch of this rank; `None` after the last one.
     ///
     /// Dropping the loan gives its buffers back. Holding several loans is allowed: each one more than the queue was

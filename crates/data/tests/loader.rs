@@ -236,6 +236,35 @@ fn workers_read_ahead_up_to_the_queue_and_no_further() {
 }
 
 #[test]
+fn a_batch_that_was_read_is_had_without_waiting_and_in_its_order() {
+    let start = |dataset, workers| {
+        Loader::start(feed(dataset, 4, 2), share((0, 2), 1, 10), workers).expect("threads")
+    };
+    let all = drain(&mut start(Numbers::new(40), 1));
+    assert!(start(Numbers::new(40), 0).ready_batch().is_none(), "nobody reads ahead");
+    let mut loader = start(Numbers::new(40), 2);
+    let mut got = Vec::new();
+    while got.is_empty() {
+        got.extend(loader.ready_batch().map(|batch| told(&batch)));
+    }
+    loop {
+        let next = match loader.ready_batch() {
+            Some(batch) => Some(batch),
+            None => loader.next_batch().expect("numbers that can be read"),
+        };
+        let Some(batch) = next else { break };
+        got.push(told(&batch));
+    }
+    assert_eq!(got, all);
+    assert!(loader.ready_batch().is_none(), "that was all");
+    let index = all[0].4[0].into();
+    let mut failing = start(Numbers { fails_at: Some(index), ..Numbers::new(40) }, 1);
+    assert!(
+        failing.ready_batch().is_none() && failing.next_batch().is_err() && failing.ready_batch().is_none()
+    );
+}
+
+#[test]
 fn one_worker_reads_a_whole_group_ahead_and_no_further() {
     let reads = Arc::new((Mutex::new(0), Condvar::new()));
     let feed = feed(Counted(Arc::clone(&reads)), 10, 1);

@@ -228,6 +228,15 @@ pub struct LossSums {
     pub correct: u64,
 }
 
+/// The outputs that a loss is asked about: memory to read, or memory to write.
+#[derive(Debug)]
+pub enum Outputs<R, M> {
+    /// They stay as they are.
+    Kept(R),
+    /// The gradient of the *sum* of weighted losses takes their place.
+    Replaced(M),
+}
+
 /// Options of cross entropy over class ids.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy<'a> {
@@ -237,6 +246,8 @@ pub struct CrossEntropy<'a> {
     pub class_weights: &'a [f32],
     /// Rows with this target count for nothing.
     pub ignore_index: Option<u32>,
+    /// What the gradient is multiplied by: a power of two, so that this is exact.
+    pub scale: f32,
 }
 
 /// The constants of one AdamW update. `decay` and the corrections are computed once per step in f64.
@@ -287,7 +298,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Read-only u32 memory of the device.
     type Ids<'a>: Copy + Send + Sync;
     /// What a loss comes to, before the host knows it.
-    type Sums;
+    type Sums: Send;
 
     /// Elements of a slice.
     fn len(x: Self::Ref<'_>) -> usize;
@@ -529,24 +540,24 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Elements of scratch that attention and its gradient need.
     fn attention_scratch(&self, shape: &Attention) -> usize;
 
-    /// Cross entropy of `logits: [rows, width]`; with `d`, also the gradient of the *sum* of weighted losses.
+    /// Cross entropy of `logits: [rows, width]`.
     fn cross_entropy(
         &self,
         shape: Rows,
         options: &CrossEntropy<'_>,
-        logits: Self::Ref<'_>,
+        logits: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
         targets: Self::Ids<'_>,
-        d: Option<Self::Mut<'_>>,
     ) -> Self::Sums;
     /// The index of the greatest of each row's logits (the first of equals), for confusion counts.
     fn arg_max(&self, shape: Rows, logits: Self::Ref<'_>, best: &mut [u32]);
-    /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1).
+    /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1). The gradient is multiplied by
+    /// `scale`, a power of two.
     fn squared_error(
         &self,
         shape: Rows,
-        outputs: Self::Ref<'_>,
+        scale: f32,
+        outputs: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
         targets: Self::Ref<'_>,
-        d: Option<Self::Mut<'_>>,
     ) -> Self::Sums;
 
     /// What a loss came to. It is asked for once, before the next loss. *Blocks* until it is known.

@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 use crate::loss::Loss;
 use crate::model::Model;
-use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, gpt2, mlp, peer};
+use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer};
 use crate::optimizer::{DecayGroup, Optimizer, Rule};
 use crate::replica::Replica;
 use crate::schedule::Schedule;
@@ -30,7 +30,7 @@ struct Trial<D: OwnMemory> {
     rule: Rule,
 }
 
-fn trials<D: OwnMemory>() -> Result<[Trial<D>; 4], EngineError> {
+fn trials<D: OwnMemory>() -> Result<[Trial<D>; 5], EngineError> {
     let cross_entropy =
         Loss::CrossEntropy { label_smoothing: 0.1, class_weights: Vec::new(), ignore_index: None };
     let images = CnnOptions {
@@ -54,6 +54,12 @@ fn trials<D: OwnMemory>() -> Result<[Trial<D>; 4], EngineError> {
         Trial {
             stages: cnn(&images, CLASSES)?,
             input: Shape::values(ROWS, &[2, 8, 8]),
+            loss: cross_entropy.clone(),
+            rule: Rule::adamw(),
+        },
+        Trial {
+            stages: cnn3d(&images, CLASSES)?,
+            input: Shape::values(ROWS, &[2, 3, 4, 5]),
             loss: cross_entropy.clone(),
             rule: Rule::adamw(),
         },

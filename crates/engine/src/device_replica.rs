@@ -5,18 +5,20 @@
 //! memory is taken when the replica is made.
 
 use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
-use crate::device::{Device, LossSums, Rows};
+use crate::device::{Device, LossSums, Outputs, Rows};
+use crate::device_feeds::Feeds;
 use crate::error::EngineError;
 use crate::layout::{Layout, Section};
 use crate::loss::{Loss, expect_length};
+use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Reduced, Room, Training};
-use crate::replica::{BufferLengths, Gradient, Kept, MemoryTable, Replica, UpdateInfo};
-use crate::stage::{Input, Mode, Shape};
-use crate::stages::Inside;
+use crate::replica::{Begun, BufferLengths, Gradient, Kept, MemoryTable, Replica, UpdateInfo};
+use crate::stage::{Mode, Shape};
+use crate::stages::{Gradients, Inside};
 use crate::state::{State, StateShape};
-use dtrain_types::{MicroBatch, Seed, Step};
+use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step};
 use std::ops::Range;
 
 /// A device with memory of its own, that the host reaches by copies alone.
@@ -32,6 +34,8 @@ pub trait OwnMemory: Device {
     fn floats(&self, len: usize) -> Result<Self::Floats, EngineError>;
     /// Zeroed memory. *Errors*: also if there is not so much.
     fn words(&self, len: usize) -> Result<Self::Words, EngineError>;
+    /// A slot of somebody's arena as memory of this device, if that is what it is: the arena lends it as long as this lives.
+    fn slot(memory: &DeviceMemory) -> Option<Self::Floats>;
     /// All of it, to read.
     fn look(memory: &Self::Floats) -> Self::Ref<'_>;
     /// All of it, to write.
@@ -42,54 +46,57 @@ pub trait OwnMemory: Device {
     fn send(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError>;
     /// Copies from the host to the beginning of `to`, behind the work given so far. `from` may be changed afterwards.
     fn send_ids(&self, from: &[u32], to: &mut Self::Words) -> Result<(), EngineError>;
+    /// Copies from the host to the beginning of `to`, behind the work given up to the last join and beside all that was given
+    /// since, of which none may use `to`. `from` may be changed afterwards.
+    fn send_ahead(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError>;
+    /// The same for ids.
+    fn send_ids_ahead(&self, from: &[u32], to: &mut Self::Words) -> Result<(), EngineError>;
+    /// What is given from now on comes behind what was sent ahead.
+    fn join_ahead(&self) -> Result<(), EngineError>;
     /// Copies the beginning of `from` to the host. *Blocks* until all work given so far is done.
     fn fetch(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), EngineError>;
 }
 
-/// Device memory for one side of a batch: values or ids, as long as the longest.
-struct Feed<D: OwnMemory> {
-    values: D::Floats,
-    ids: D::Words,
+/// Gradients where they are kept: one is computed, and what waits for it is added as soon as it is final.
+struct Laid<'a, D: OwnMemory> {
+    device: &'a D,
+    kept: &'a mut [D::Floats],
+    /// The one that is computed.
+    own: usize,
+    /// Everything from here on is final.
+    open: usize,
+    to: &'a mut dyn Gradient,
 }
 
-impl<D: OwnMemory> Feed<D> {
-    fn new(device: &D, len: usize) -> Result<Self, EngineError> {
-        Ok(Self { values: device.floats(len)?, ids: device.words(len)? })
+impl<D: OwnMemory> Gradients<D> for Laid<'_, D> {
+    fn part(&mut self, part: Range<usize>) -> D::Mut<'_> {
+        let (_, rest) = D::split_mut(D::take(&mut self.kept[self.own]), part.start);
+        D::split_mut(rest, part.len()).0
     }
 
-    fn values<'a>(&'a mut self, device: &D, values: &[f32]) -> Result<Input<'a, D>, EngineError> {
-        device.send(values, &mut self.values)?;
-        Ok(Input::Values(D::part(D::look(&self.values), 0..values.len())))
-    }
-
-    fn ids<'a>(&'a mut self, device: &D, ids: &[u32]) -> Result<Input<'a, D>, EngineError> {
-        device.send_ids(ids, &mut self.ids)?;
-        Ok(Input::Ids(D::ids_part(D::ids(&self.ids), 0..ids.len())))
-    }
-
-    fn inputs<'a>(&'a mut self, device: &D, inputs: Inputs<'_>) -> Result<Input<'a, D>, EngineError> {
-        match inputs {
-            Inputs::Values(values) => self.values(device, values),
-            Inputs::Tokens(tokens) => self.ids(device, tokens),
+    fn settle(&mut self, from: usize) {
+        let fresh = from..self.open;
+        if fresh.is_empty() {
+            return;
         }
-    }
-
-    fn targets<'a>(&'a mut self, device: &D, targets: &Targets<'_>) -> Result<Input<'a, D>, EngineError> {
-        match targets {
-            Targets::Values(values) => self.values(device, values),
-            Targets::Classes(classes) => self.ids(device, classes),
+        self.open = from;
+        for pair in self.to.merges() {
+            let [into, other] = self.kept.get_disjoint_mut(*pair).expect("two that are kept");
+            let mut into = D::take(into);
+            self.device.add_to(D::part(D::look(other), fresh.clone()), D::part_mut(&mut into, fresh.clone()));
         }
+        self.to.settle(from);
     }
 }
 
 /// The memory of passes.
 struct Passes<D: OwnMemory> {
-    inputs: Feed<D>,
-    targets: Feed<D>,
+    feeds: Feeds<D>,
     saved: D::Floats,
     scratch: D::Floats,
     outputs: D::Floats,
-    outputs_gradient: D::Floats,
+    /// Their gradient where it cannot take their place.
+    beside: Option<D::Floats>,
     /// One, and those that are kept beside it.
     gradients: Vec<D::Floats>,
 }
@@ -108,7 +115,11 @@ pub struct DeviceReplica<D: OwnMemory> {
     host: State,
     /// Whether the host's copy is that of the device.
     is_home: bool,
+    /// What the loss is scaled by, if it is: as the device's state says.
+    loss_scale: Option<LossScale>,
     best: Vec<u32>,
+    /// The micro-batch that the device works on: what its loss comes to, and its rows.
+    under_way: Option<(D::Sums, usize)>,
     device: D,
 }
 
@@ -131,12 +142,11 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let rows = model.loss_rows(input.rows());
         let (outputs, gradient) = (rows.rows * rows.width, layout.gradient_len());
         let passes = Passes {
-            inputs: Feed::new(&device, input.rows() * input.per_row())?,
-            targets: Feed::new(&device, outputs)?,
+            feeds: Feeds::new(&device, &model)?,
             saved: device.floats(plan.saved)?,
             scratch: device.floats(plan.scratch)?,
             outputs: device.floats(outputs)?,
-            outputs_gradient: device.floats(outputs)?,
+            beside: model.reads_outputs().then(|| device.floats(outputs)).transpose()?,
             gradients: vec![device.floats(gradient)?],
         };
         let floats = |section| device.floats(host.section(section).len());
@@ -149,10 +159,12 @@ impl<D: OwnMemory> DeviceReplica<D> {
                 state,
                 gradient,
                 activations: plan.saved + outputs,
-                scratch: plan.scratch + outputs,
+                scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
             },
             best: vec![0; rows.rows],
             is_home: true,
+            under_way: None,
+            loss_scale: model.loss_scale(host.section(Section::Stats)),
             host,
             model,
             optimizer,
@@ -195,6 +207,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
         };
         let batch = Batch { rows, inputs, targets };
         self.micro_batch(Step(0), MicroBatch(0), &batch, &mut Kept { number: 0, elements })?;
+        // No run has this one: what the way ahead needs is there, and what came by it is used by nobody.
+        self.take_ahead(Step(0), MicroBatch(1), &batch)?;
         self.device.fetch(&self.passes.gradients[0], &mut [0.0])
     }
 
@@ -209,7 +223,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
     fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
         let Self { device, model, seed, host, passes, sections, .. } = self;
-        let x = passes.inputs.inputs(device, inputs)?;
+        let x = passes.feeds.inputs(device, inputs)?;
         let pass = passes::pass(&*device, Mode::Evaluate, *seed, (host.applied, MicroBatch(0)), rows);
         let mut room = Room {
             params: D::look(&sections[0]),
@@ -242,11 +256,23 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         batch: &Batch<'_>,
         gradient: &mut dyn Gradient,
     ) -> Result<Figures, EngineError> {
+        Ok(match self.begin(step, micro_batch, batch, gradient)? {
+            Begun::Done(figures) => figures,
+            Begun::UnderWay => self.figures(),
+        })
+    }
+
+    fn begin(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+        gradient: &mut dyn Gradient,
+    ) -> Result<Begun, EngineError> {
         self.model.check_batch(batch)?;
         expect_length("gradient", self.lengths.gradient, gradient.elements())?;
-        let Self { device, model, seed, passes, sections, lengths, .. } = self;
-        let x = passes.inputs.inputs(device, batch.inputs)?;
-        let targets = passes.targets.targets(device, &batch.targets)?;
+        let Self { device, model, seed, passes, sections, lengths, loss_scale, .. } = self;
+        let (x, targets) = passes.feeds.batch(device, (step, micro_batch), batch)?;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
         let room = Room {
             params: D::look(&sections[0]),
@@ -255,19 +281,50 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
             scratch: D::take(&mut passes.scratch),
             outputs: D::take(&mut passes.outputs),
         };
-        let mut sums = LossSums::default();
-        let outputs = D::take(&mut passes.outputs_gradient);
-        let laid = &mut passes.gradients[gradient.kept().unwrap_or(0)];
-        {
-            let all = &mut Inside::<D>(D::take(laid));
-            let to = Training { outputs, all, watch: None };
-            passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
+        let beside = passes.beside.as_mut().map(D::take);
+        let kept = gradient.kept();
+        let loss = match kept {
+            Some(own) => {
+                let open = lengths.gradient;
+                let mut all = Laid { device, kept: &mut passes.gradients, own, open, to: gradient };
+                let to = Training { beside, all: &mut all, watch: None, scale: *loss_scale };
+                let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
+                all.settle(0);
+                loss
+            }
+            None => {
+                let laid = &mut passes.gradients[0];
+                let loss = {
+                    let all = &mut Inside::<D>(D::take(laid));
+                    let to = Training { beside, all, watch: None, scale: *loss_scale };
+                    passes::train(model, &pass, room, x, targets, to, &mut [])
+                };
+                device.fetch(laid, gradient.part(0..lengths.gradient))?;
+                gradient.settle(0);
+                loss
+            }
+        };
+        device.submit();
+        self.under_way = Some((loss, batch.rows));
+        match kept {
+            Some(_) => Ok(Begun::UnderWay),
+            None => Ok(Begun::Done(self.figures())),
         }
-        if gradient.kept().is_none() {
-            device.fetch(laid, gradient.part(0..lengths.gradient))?;
-            gradient.settle(0);
-        }
-        Ok(Figures { sums, samples: batch.rows as u64 })
+    }
+
+    fn take_ahead(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+    ) -> Result<(), EngineError> {
+        self.model.check_batch(batch)?;
+        self.passes.feeds.take_ahead(&self.device, (step, micro_batch), batch)
+    }
+
+    fn figures(&mut self) -> Figures {
+        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
+        Figures { sums: self.device.sums(loss), samples: rows as u64 }
     }
 
     fn add(&self, from: &[f32], into: &mut [f32]) {
@@ -299,6 +356,16 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         true
     }
 
+    fn keep_in(&mut self, slots: &[DeviceMemory]) -> bool {
+        let taken: Option<Vec<_>> = slots.iter().map(D::slot).collect();
+        let fits = |slot: &D::Floats| D::len(D::look(slot)) == self.lengths.gradient;
+        let Some(gradients) = taken.filter(|taken| !taken.is_empty() && taken.iter().all(fits)) else {
+            return false;
+        };
+        self.passes.gradients = gradients;
+        true
+    }
+
     fn add_kept(&mut self, from: usize, into: usize) {
         assert_ne!(from, into, "a gradient is not added to itself");
         let [from, into] = self.passes.gradients.get_disjoint_mut([from, into]).expect("two that are kept");
@@ -313,13 +380,14 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         let Self { device, model, passes, sections, .. } = self;
-        let reduced = Reduced::<D> { gradient: D::look(&passes.gradients[0]), weight, samples };
+        let gradient = D::look(&passes.gradients[0]);
+        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale };
         let how = (&self.optimizer, &self.runs[..]);
         let state = sections.each_mut().map(|section| D::take(section));
         let info = passes::update(device, model, how, step, &reduced, state)?;
         // The next step's batch may take its time.
         device.submit();
-        (self.host.applied, self.is_home) = (step, false);
+        (self.host.applied, self.is_home, self.loss_scale) = (step, false, info.loss_scale);
         Ok(info)
     }
 
@@ -328,9 +396,9 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
         let Self { device, model, passes, .. } = self;
-        let targets = passes.targets.targets(device, &batch.targets)?;
+        let targets = passes.feeds.targets(device, &batch.targets)?;
         let outputs = D::part(D::look(&passes.outputs), 0..shape.rows * shape.width);
-        let sums = device.sums(model.loss.of(&*device, shape, outputs, targets, None));
+        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0));
         if let Targets::Classes(classes) = batch.targets {
             let best = &mut self.best[..shape.rows];
             device.arg_max(shape, outputs, best);
@@ -377,6 +445,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         self.host.assert_alike(other);
         std::mem::swap(&mut self.host, other);
         self.is_home = true;
+        self.loss_scale = self.model.loss_scale(self.host.section(Section::Stats));
         self.send_state()
     }
 

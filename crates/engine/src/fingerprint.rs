@@ -7,8 +7,8 @@
 
 use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, Gelu, LossSums, Pool2d,
-    Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, Gelu, LossSums, Outputs,
+    Pool2d, Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 use serde::{Deserialize, Serialize};
@@ -240,14 +240,21 @@ impl SelfTest<'_> {
         let targets = self.ids(20, 21);
         let weights: Vec<f32> = weights.iter().map(|w| w + 2.5).collect();
         for (label_smoothing, class_weights) in [(0.0, &[][..]), (0.1, &weights)] {
-            let options = CrossEntropy { label_smoothing, class_weights, ignore_index: Some(targets[0]) };
+            let options =
+                CrossEntropy { label_smoothing, class_weights, ignore_index: Some(targets[0]), scale: 1.0 };
             let mut sums = LossSums::default();
-            self.output(420, |cpu, d| sums = cpu.cross_entropy(shape, &options, &x, &targets, Some(d)));
+            self.output(420, |cpu, d| {
+                d.copy_from_slice(&x);
+                sums = cpu.cross_entropy(shape, &options, Outputs::Replaced(d), &targets);
+            });
             self.take_f64(sums.loss);
             self.take_f64(sums.weight);
         }
         let mut sums = LossSums::default();
-        self.output(420, |cpu, d| sums = cpu.squared_error(shape, &x, &t, Some(d)));
+        self.output(420, |cpu, d| {
+            d.copy_from_slice(&x);
+            sums = cpu.squared_error(shape, 1.0, Outputs::Replaced(d), &t);
+        });
         self.take_f64(sums.loss);
         let mut best = [0; 20];
         self.cpu.arg_max(shape, &x, &mut best);

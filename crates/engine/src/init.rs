@@ -84,6 +84,10 @@ fn fill(init: Init, key: Key, values: &mut [f32]) {
     };
     match init {
         Init::Constant(value) => values.fill(value),
+        Init::First(value) => {
+            values.fill(0.0);
+            values[0] = value;
+        }
         Init::Uniform(bound) => draw(values, &|word| {
             let unit = (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32);
             (unit * 2.0 - 1.0) * bound
@@ -127,15 +131,16 @@ mod tests {
                 tensor("wte.weight", &[70, 100], Section::Parameters, 5000, Init::Normal(0.02)),
                 tensor("fc.bias", &[2], Section::Parameters, 12_000, Init::Constant(3.0)),
                 tensor("norm.running_var", &[2], Section::Stats, 0, Init::Constant(1.0)),
+                tensor("count", &[3], Section::Stats, 2, Init::First(8.0)),
             ],
             stages: Vec::new(),
             parameters: 12_002,
-            stats: 2,
+            stats: 5,
         }
     }
 
     fn state() -> State {
-        State::zeros(StateShape { parameters: 12_002, stats: 2, moments: 1 })
+        State::zeros(StateShape { parameters: 12_002, stats: 5, moments: 1 })
     }
 
     fn moments(values: &[f32]) -> (f64, f64) {
@@ -148,6 +153,7 @@ mod tests {
     fn each_distribution_has_its_mean_its_deviation_and_its_bounds() {
         let mut state = state();
         state.section_mut(Section::First).fill(7.0);
+        state.section_mut(Section::Stats).fill(7.0);
         layout().initialise(Seed(3), &mut state);
         let p = state.section(Section::Parameters);
         let (mean, deviation) = moments(&p[..5000]);
@@ -157,7 +163,7 @@ mod tests {
         assert!(mean.abs() < 0.001 && (deviation - 0.02).abs() < 0.0005, "{mean} {deviation}");
         assert!(p[5000..12_000].iter().any(|x| x.abs() > 0.06), "a normal distribution has tails");
         assert_eq!(p[12_000..], [3.0, 3.0]);
-        assert_eq!(state.section(Section::Stats), [1.0, 1.0]);
+        assert_eq!(state.section(Section::Stats), [1.0, 1.0, 8.0, 0.0, 0.0]);
         assert!(state.section(Section::First).iter().all(|x| *x == 0.0));
     }
 

@@ -4,7 +4,7 @@
 //! division happens after the reduction, when the whole step's normaliser is known.
 
 use crate::batch::Targets;
-use crate::device::{CrossEntropy, Device, Rows};
+use crate::device::{CrossEntropy, Device, Outputs, Rows};
 use crate::error::EngineError;
 use crate::stage::Input;
 
@@ -89,16 +89,17 @@ impl Loss {
         }
     }
 
-    /// The sums of a micro-batch, for [`Device::sums`], and, if asked, the gradient of the sum of losses with respect to the outputs.
+    /// The sums of a micro-batch, for [`Device::sums`], and, where it takes the outputs' place, the gradient of the sum of losses,
+    /// times `scale`.
     ///
     /// *Panics* on targets of another kind than [`Loss::check_targets`] lets through.
     pub fn of<D: Device>(
         &self,
         device: &D,
         shape: Rows,
-        outputs: D::Ref<'_>,
+        outputs: Outputs<D::Ref<'_>, D::Mut<'_>>,
         targets: Input<'_, D>,
-        gradient: Option<D::Mut<'_>>,
+        scale: f32,
     ) -> D::Sums {
         match (self, targets) {
             (Self::CrossEntropy { label_smoothing, class_weights, ignore_index }, Input::Ids(classes)) => {
@@ -106,11 +107,12 @@ impl Loss {
                     label_smoothing: *label_smoothing,
                     class_weights,
                     ignore_index: *ignore_index,
+                    scale,
                 };
-                device.cross_entropy(shape, &options, outputs, classes, gradient)
+                device.cross_entropy(shape, &options, outputs, classes)
             }
             (Self::MeanSquaredError, Input::Values(values)) => {
-                device.squared_error(shape, outputs, values, gradient)
+                device.squared_error(shape, scale, outputs, values)
             }
             _ => unreachable!("the targets were checked"),
         }

@@ -8,6 +8,7 @@ use crate::device::{Device, Rows};
 use crate::error::EngineError;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
 use crate::loss::{Loss, expect_length};
+use crate::loss_scale::{LossScale, LossScaling};
 use crate::stage::{ArenaPlan, Parameter, Shape, Stage};
 use crate::stages::Chain;
 
@@ -19,6 +20,7 @@ pub struct Model<D: Device> {
     input: Shape,
     output: Shape,
     plan: ArenaPlan,
+    scaling: Option<LossScaling>,
 }
 
 /// The most bytes that the activations of stacked micro-batches may take; a single one may take more.
@@ -64,7 +66,7 @@ impl<D: Device> Model<D> {
         let rows = self.loss_rows(self.input.rows());
         let elements = self.plan.saved
             + self.plan.scratch
-            + 2 * rows.rows * rows.width
+            + rows.rows * rows.width * if self.reads_outputs() { 2 } else { 1 }
             + self.input.rows() * self.input.per_row();
         let fits = (STACKED_BYTES / (4 * elements).max(1)).min(STACKED_ROWS / rows.rows.max(1)).max(1);
         if fits >= most { most.max(1) } else { 1 << fits.ilog2() }
@@ -97,7 +99,35 @@ impl<D: Device> Model<D> {
         let width = output.width().map_err(EngineError::Loss)?;
         loss.check(width)?;
         let layout = layout(&stages);
-        Ok(Self { chain: stages, loss, layout, input, output, plan })
+        Ok(Self { chain: stages, loss, layout, input, output, plan, scaling: None })
+    }
+
+    /// The same with a loss that is scaled: the scale is one more tensor of the layout, behind the running statistics.
+    ///
+    /// *Panics* if it is scaled already.
+    #[must_use]
+    pub fn scaling_loss(mut self, scaling: LossScaling) -> Self {
+        assert_eq!(self.scaling, None, "a loss is scaled once");
+        self.layout.tensors.push(scaling.tensor(self.layout.stats));
+        self.layout.stats += LossScale::ELEMENTS;
+        self.scaling = Some(scaling);
+        self
+    }
+
+    /// How the loss is scaled, if it is.
+    #[must_use]
+    pub fn scaling(&self) -> Option<LossScaling> {
+        self.scaling
+    }
+
+    /// The running statistics of the stages: what is behind them in their section is the loss scale.
+    pub(crate) fn stats_of_stages(&self) -> usize {
+        self.layout.stats - self.scaling.map_or(0, |_| LossScale::ELEMENTS)
+    }
+
+    /// What the loss is scaled by, as this section of a state says.
+    pub(crate) fn loss_scale(&self, stats: &[f32]) -> Option<LossScale> {
+        self.scaling.map(|_| LossScale::read(&stats[self.stats_of_stages()..]))
     }
 
     /// Every tensor, and where it lies.
@@ -179,6 +209,11 @@ impl<D: Device> Model<D> {
     #[must_use]
     pub fn min_rows(&self) -> usize {
         self.plan.min_rows.max(1)
+    }
+
+    /// Whether the backward pass reads the outputs: then the gradient of the loss cannot take their place.
+    pub(crate) fn reads_outputs(&self) -> bool {
+        Stage::<D>::needs(&self.chain).output
     }
 
     /// The outputs of `rows` samples as rows of the loss: one a sample, or one a place of a sequence.

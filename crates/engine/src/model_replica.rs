@@ -1,14 +1,15 @@
 //! A replica of a model made of stages, in the host's memory.
 //!
-//! All its memory is taken when it is made: the state, the arena of activations, two buffers at the loss, and the batches
-//! of a group where it takes several micro-batches at once. A step allocates nothing.
+//! All its memory is taken when it is made: the state, the arena of activations, the outputs, whose gradient takes their place
+//! where it can, and the batches of a group where it takes several micro-batches at once. A step allocates nothing.
 
 use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
-use crate::device::{HostDevice, LossSums, Rows};
+use crate::device::{HostDevice, LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::{Layout, Section};
 use crate::loss::expect_length;
+use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Reduced, Room, Training};
@@ -31,7 +32,8 @@ pub struct ModelReplica<D: HostDevice> {
     saved: Flat,
     scratch: Flat,
     outputs: Flat,
-    gradient: Flat,
+    /// The gradient of the outputs where it cannot take their place.
+    beside: Option<Flat>,
     best: Vec<u32>,
     /// None where micro-batches are taken one at a time.
     stack: Option<Stack>,
@@ -69,7 +71,7 @@ impl<D: HostDevice> ModelReplica<D> {
             saved: Flat::zeros(plan.saved),
             scratch: Flat::zeros(plan.scratch),
             outputs: Flat::zeros(outputs),
-            gradient: Flat::zeros(outputs),
+            beside: model.reads_outputs().then(|| Flat::zeros(outputs)),
             best: vec![0; rows.rows],
             stack: (model.group() > 1).then(|| stack(&model)),
             losses: vec![LossSums::default(); model.group()],
@@ -92,6 +94,11 @@ impl<D: HostDevice> ModelReplica<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
+    }
+
+    /// What the loss is scaled by, if it is.
+    fn loss_scale(&self) -> Option<LossScale> {
+        self.model.loss_scale(self.state.section(Section::Stats))
     }
 
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
@@ -190,15 +197,15 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     ) -> Result<Figures, EngineError> {
         self.model.check_batch(batch)?;
         expect_length("gradient", self.gradient_len(), gradient.elements())?;
-        let Self { device, model, seed, state, saved, scratch, outputs, gradient: d, watch, .. } = self;
+        let scale = self.loss_scale();
+        let Self { device, model, seed, state, saved, scratch, outputs, beside, watch, .. } = self;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
         let all = &mut InHost { open: gradient.elements(), gradient, device, wire: Wire::F32 };
-        let to = Training::<D> { outputs: &mut *d, all, watch: watch.as_deref_mut() };
-        let mut sums = LossSums::default();
-        passes::train(model, &pass, room, x, targets, to, std::slice::from_mut(&mut sums));
-        Ok(Figures { sums, samples: batch.rows as u64 })
+        let to = Training::<D> { beside: beside.as_deref_mut(), all, watch: watch.as_deref_mut(), scale };
+        let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
+        Ok(Figures { sums: device.sums(loss), samples: batch.rows as u64 })
     }
 
     fn group(&self) -> u32 {
@@ -220,19 +227,9 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         figures: &mut [Figures],
     ) -> Result<(), EngineError> {
         expect_length("gradient", self.gradient_len(), gradient.elements())?;
+        let scale = self.loss_scale();
         let Self {
-            device,
-            model,
-            seed,
-            state,
-            saved,
-            scratch,
-            outputs,
-            gradient: d,
-            stack,
-            losses,
-            watch,
-            ..
+            device, model, seed, state, saved, scratch, outputs, beside, stack, losses, watch, ..
         } = self;
         let stack = stack.as_ref().expect("only groups of more than one are laid");
         let batch = stack.batch(figures.len());
@@ -244,9 +241,10 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         // Stages round where they add up several.
         let left = if figures.len() == 1 { wire } else { Wire::F32 };
         let all = &mut InHost { open: gradient.elements(), gradient, device, wire: left };
-        let to = Training::<D> { outputs: &mut *d, all, watch: watch.as_deref_mut() };
+        let to = Training::<D> { beside: beside.as_deref_mut(), all, watch: watch.as_deref_mut(), scale };
         let losses = &mut losses[..figures.len()];
-        passes::train(model, &pass, room, x, targets, to, losses);
+        let (last, others) = losses.split_last_mut().expect("a group has a micro-batch");
+        *last = device.sums(passes::train(model, &pass, room, x, targets, to, others));
         for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(stack.rows()) {
             *figures = Figures { sums: *sums, samples: *rows as u64 };
         }
@@ -276,7 +274,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     ) -> Result<UpdateInfo, EngineError> {
         assert_eq!(step, self.state.applied.next(), "updates come in order, each once");
         assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
-        let reduced = Reduced::<D> { gradient, weight, samples };
+        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale() };
         let how = (&self.optimizer, &self.runs[..]);
         let info = passes::update(&self.device, &self.model, how, step, &reduced, self.state.sections_mut())?;
         self.state.applied = step;
@@ -288,7 +286,8 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
         let outputs = &self.outputs[..shape.rows * shape.width];
-        let sums = self.model.loss.of(&self.device, shape, outputs, lend_targets(&batch.targets), None);
+        let kept = Outputs::Kept(outputs);
+        let sums = self.model.loss.of(&self.device, shape, kept, lend_targets(&batch.targets), 1.0);
         let sums = self.device.sums(sums);
         if let Targets::Classes(classes) = batch.targets {
             let best = &mut self.best[..shape.rows];
@@ -331,7 +330,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
             state: self.state_shape(),
             gradient: self.gradient_len(),
             activations: self.saved.len() + self.outputs.len() + self.stack.as_ref().map_or(0, Stack::len),
-            scratch: self.scratch.len() + self.gradient.len(),
+            scratch: self.scratch.len() + self.beside.as_ref().map_or(0, |beside| beside.len()),
         })
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! This file owns no memory and does not know how numbers come to a device or leave it.
 
-use crate::device::{Device, LossSums, Rows};
+use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::error::EngineError;
+use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::replica::{UpdateInfo, Watch};
@@ -22,18 +23,20 @@ pub(crate) struct Room<'a, D: Device> {
     pub saved: D::Mut<'a>,
     /// Scratch; full planned length.
     pub scratch: D::Mut<'a>,
-    /// The outputs; at least as long as those of this pass.
+    /// The outputs; at least as long as those of this pass. In training their gradient takes their place, if it can.
     pub outputs: D::Mut<'a>,
 }
 
 /// What a training pass has beside an evaluation: where its gradients go, and who watches.
 pub(crate) struct Training<'a, 'b, D: Device> {
-    /// Gradients of the outputs; at least as long as those of this pass.
-    pub outputs: D::Mut<'a>,
+    /// Room for the gradient of the outputs where it cannot take their place ([`Model::reads_outputs`]); at least as long as they.
+    pub beside: Option<D::Mut<'a>>,
     /// Gradients of the parameters, then the sums of the statistics.
     pub all: &'b mut dyn Gradients<D>,
     /// Is told when the backward pass begins.
     pub watch: Option<&'b mut (dyn Watch + 'static)>,
+    /// What the loss is scaled by, if it is.
+    pub scale: Option<LossScale>,
 }
 
 fn whole<'a, D: Device>(memory: &'a mut D::Mut<'_>) -> D::Mut<'a> {
@@ -56,7 +59,8 @@ pub(crate) fn pass<'a, D: Device>(
     Pass { device, mode, seed, step: place.0, micro_batch: place.1, rows, each: rows, wire: Wire::F32 }
 }
 
-/// Forward, loss, backward: over one micro-batch, or over all that the pass has. `losses` has a place for each.
+/// Forward, loss, backward: over one micro-batch, or over all that the pass has. `losses` has a place for each but the last, whose
+/// loss is given as the device has it: it is asked for when there is nothing left to do.
 pub(crate) fn train<D: Device>(
     model: &Model<D>,
     pass: &Pass<'_, D>,
@@ -65,16 +69,32 @@ pub(crate) fn train<D: Device>(
     targets: Input<'_, D>,
     to: Training<'_, '_, D>,
     losses: &mut [LossSums],
-) {
-    assert!(pass.micro_batches() == losses.len() && losses.len() <= model.group(), "{} losses", losses.len());
+) -> D::Sums {
+    let places = losses.len() + 1;
+    assert!(pass.micro_batches() == places && places <= model.group(), "{places} losses");
     let shape = model.loss_rows(pass.rows);
     let length = shape.rows * shape.width;
-    let (mut d, all) = (to.outputs, to.all);
+    let Training { mut beside, all, watch, scale } = to;
+    let scale = scale.map_or(1.0, |scale| scale.factor);
+    assert_eq!(beside.is_some(), model.reads_outputs(), "room beside the outputs where they are read");
     let layout = model.layout();
-    forward(model, pass, &mut room, x.shorter(), Some(all.part(layout.parameters..layout.gradient_len())));
+    let end = layout.parameters + model.stats_of_stages();
+    if end < layout.gradient_len() {
+        // The sums of ranks have nothing to say of the loss scale.
+        pass.device.fill(all.part(end..layout.gradient_len()), 0.0);
+    }
+    forward(model, pass, &mut room, x.shorter(), Some(all.part(layout.parameters..end)));
     all.settle(layout.parameters);
-    let (mut last, places) = (None, losses.len());
-    for (place, sums) in losses.iter_mut().enumerate() {
+    // The outputs, if the backward pass reads them, and what becomes their gradient.
+    let (y, mut d) = match &mut beside {
+        None => (D::part(room.params, 0..0), D::part_mut(&mut room.outputs, 0..length)),
+        Some(beside) => {
+            let y = D::part(D::read(&room.outputs), 0..length);
+            pass.device.copy(shorter::<D>(y), D::part_mut(beside, 0..length));
+            (y, D::part_mut(beside, 0..length))
+        }
+    };
+    let mut loss = |place: usize| {
         let (_, rows) = pass.alone(place);
         let (before, own) = (model.loss_rows(rows.start).rows, model.loss_rows(rows.len()));
         let flat = before * own.width..(before + own.rows) * own.width;
@@ -82,32 +102,28 @@ pub(crate) fn train<D: Device>(
             Input::Ids(_) => targets.part(before..before + own.rows),
             Input::Values(_) => targets.part(flat.clone()),
         };
-        let gradient = Some(D::part_mut(&mut d, flat.clone()));
-        let y = D::part(D::read(&room.outputs), flat);
-        let found = model.loss.of(pass.device, own, y, targets, gradient);
-        // A device that works for itself goes on with the backward pass, and is not asked before.
-        match place + 1 == places {
-            true => last = Some(found),
-            false => *sums = pass.device.sums(found),
-        }
+        model.loss.of(pass.device, own, Outputs::Replaced(D::part_mut(&mut d, flat)), targets, scale)
+    };
+    for (place, sums) in losses.iter_mut().enumerate() {
+        *sums = pass.device.sums(loss(place));
     }
-    if let Some(watch) = to.watch {
+    // A device that works for itself goes on with the backward pass.
+    let last = loss(places - 1);
+    if let Some(watch) = watch {
         watch.backward_begins();
     }
     let io = Backward {
         params: shorter::<D>(room.params),
         x: x.shorter(),
-        y: D::part(D::read(&room.outputs), 0..length),
+        y: shorter::<D>(y),
         saved: whole::<D>(&mut room.saved),
-        dy: D::part_mut(&mut d, 0..length),
+        dy: whole::<D>(&mut d),
         dx: None,
         grads: all,
         scratch: whole::<D>(&mut room.scratch),
     };
     model.chain.walk_back(pass, io);
-    if let (Some(found), Some(sums)) = (last, losses.last_mut()) {
-        *sums = pass.device.sums(found);
-    }
+    last
 }
 
 /// Forward alone; the outputs then lie in the room.
@@ -141,9 +157,11 @@ pub(crate) struct Reduced<'a, D: Device> {
     pub weight: f64,
     /// Rows of the whole step.
     pub samples: u64,
+    /// What the loss was scaled by, if it was.
+    pub scale: Option<LossScale>,
 }
 
-/// Applies update number `step`.
+/// Applies update number `step`, or skips it where the gradient of a scaled loss is not finite.
 ///
 /// *Errors*: [`EngineError::NonFinite`], before anything is changed.
 pub(crate) fn update<D: Device>(
@@ -152,21 +170,35 @@ pub(crate) fn update<D: Device>(
     (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
     step: Step,
     reduced: &Reduced<'_, D>,
-    [parameters, stats, first, second]: [D::Mut<'_>; 4],
+    [parameters, mut stats, first, second]: [D::Mut<'_>; 4],
 ) -> Result<UpdateInfo, EngineError> {
-    let parameters_len = model.layout().parameters;
+    let (parameters_len, stats_len) = (model.layout().parameters, model.stats_of_stages());
     let grads = D::part(reduced.gradient, 0..parameters_len);
-    let sums = D::part(reduced.gradient, parameters_len..D::len(reduced.gradient));
-    let mean = if reduced.weight == 0.0 { 0.0 } else { (1.0 / reduced.weight) as f32 };
+    let sums = D::part(reduced.gradient, parameters_len..parameters_len + stats_len);
+    // The scale is a power of two: to divide by it as well changes no bit.
+    let weight = reduced.weight * reduced.scale.map_or(1.0, |scale| f64::from(scale.factor));
+    let mean = if weight == 0.0 { 0.0 } else { (1.0 / weight) as f32 };
     // Settled before anything is touched: one read of the gradient that also gives its norm.
     let norm = device.sum_of_squares(grads, mean).sqrt();
-    if !norm.is_finite() || !(D::len(sums) == 0 || device.all_finite(sums)) {
-        return Err(EngineError::NonFinite { step });
+    let finite = norm.is_finite() && (stats_len == 0 || device.all_finite(sums));
+    let scaled = model.scaling().zip(reduced.scale);
+    let loss_scale = scaled.and_then(|(scaling, scale)| scaling.next(scale, finite));
+    let info = |gradient_norm| UpdateInfo { lr: optimizer.schedule.lr(step), gradient_norm, loss_scale };
+    if let Some(next) = loss_scale {
+        for (at, element) in (stats_len..).zip(next.elements()) {
+            device.fill(D::part_mut(&mut stats, at..at + 1), element);
+        }
     }
-    let scale = optimizer.scale(reduced.weight, norm);
+    match (finite, loss_scale) {
+        (false, None) => return Err(EngineError::NonFinite { step }),
+        (false, Some(_)) => return Ok(info(f64::INFINITY)),
+        (true, _) => {}
+    }
+    let scale = optimizer.scale(weight, norm);
     optimizer.apply(device, step, scale, runs, grads, Buffers::<D> { parameters, first, second });
-    if reduced.samples > 0 && D::len_mut(&stats) > 0 {
+    if reduced.samples > 0 && stats_len > 0 {
+        let stats = D::part_mut(&mut stats, 0..stats_len);
         device.blend(BatchNorm::MOMENTUM, (1.0 / reduced.samples as f64) as f32, sums, stats);
     }
-    Ok(UpdateInfo { lr: optimizer.schedule.lr(step), gradient_norm: norm })
+    Ok(info(norm))
 }

@@ -7,8 +7,9 @@ use crate::batch::{Batch, ClassCounts, Figures, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::layout::Layout;
+use crate::loss_scale::LossScale;
 use crate::state::{State, StateShape};
-use dtrain_types::{Bytes, MicroBatch, Step, Wire};
+use dtrain_types::{Bytes, DeviceMemory, MicroBatch, Step, Wire};
 use std::ops::Range;
 
 /// What an update says of itself.
@@ -16,8 +17,18 @@ use std::ops::Range;
 pub struct UpdateInfo {
     /// The learning rate used.
     pub lr: f64,
-    /// Norm of the mean gradient, before clipping.
+    /// Norm of the mean gradient, before clipping; infinite where the step was skipped.
     pub gradient_norm: f64,
+    /// What the loss is scaled by from now on, if it is scaled.
+    pub loss_scale: Option<LossScale>,
+}
+
+impl UpdateInfo {
+    /// Whether the gradient of a scaled loss was not finite, so that nothing was changed but the scale.
+    #[must_use]
+    pub fn skipped(&self) -> bool {
+        !self.gradient_norm.is_finite()
+    }
 }
 
 /// Where the memory of a replica goes, for people.
@@ -36,7 +47,7 @@ pub(crate) struct BufferLengths {
     pub gradient: usize,
     /// What is kept from the forward to the backward pass, and the outputs.
     pub activations: usize,
-    /// What is free between stages, and the gradient of the outputs.
+    /// What is free between stages, and the gradient of the outputs where it cannot take their place.
     pub scratch: usize,
 }
 
@@ -86,6 +97,12 @@ pub trait Gradient {
     fn kept(&self) -> Option<usize> {
         None
     }
+
+    /// Additions of kept gradients, the second to the first, that follow when it is whole: they are made part by part, before what
+    /// they make final is settled.
+    fn merges(&self) -> &[[usize; 2]] {
+        &[]
+    }
 }
 
 /// A gradient that stays in the replica's own memory.
@@ -122,6 +139,15 @@ impl<T: AsRef<[f32]> + AsMut<[f32]>> Gradient for T {
     }
 }
 
+/// How far a micro-batch is that was begun.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Begun {
+    /// To its end.
+    Done(Figures),
+    /// The device works on it.
+    UnderWay,
+}
+
 /// One rank's copy of the model.
 ///
 /// Life of a step: for each of its micro-batches [`Replica::micro_batch`] fills a buffer of
@@ -154,6 +180,41 @@ pub trait Replica: Send {
         batch: &Batch<'_>,
         gradient: &mut dyn Gradient,
     ) -> Result<Figures, EngineError>;
+
+    /// [`Replica::micro_batch`] by a device that may work for itself meanwhile: then [`Replica::figures`] says what it came to, and is
+    /// asked for before anything else but [`Replica::take_ahead`].
+    ///
+    /// *Errors*: as [`Replica::micro_batch`].
+    fn begin(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+        gradient: &mut dyn Gradient,
+    ) -> Result<Begun, EngineError> {
+        self.micro_batch(step, micro_batch, batch, gradient).map(Begun::Done)
+    }
+
+    /// Takes the batch of the micro-batch that will be begun next while the device works on another one, so that it is there when
+    /// it is begun. Whatever else is begun or evaluated next is as if this had not been called.
+    ///
+    /// *Errors*: a batch that does not fit the model, or of the device.
+    fn take_ahead(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+    ) -> Result<(), EngineError> {
+        let _ = (step, micro_batch, batch);
+        Ok(())
+    }
+
+    /// What the micro-batch came to that was begun. *Blocks* for the device.
+    ///
+    /// *Panics* if none is under way.
+    fn figures(&mut self) -> Figures {
+        panic!("the figures of a micro-batch, and none is under way")
+    }
 
     /// Tells `watch` of every micro-batch from now on. Not called where the device works on its own while the caller goes
     /// on: the moment would say nothing.
@@ -204,6 +265,14 @@ pub trait Replica: Send {
     /// Not where the memory of the replica is the caller's own: there is nothing to save.
     fn keep(&mut self, gradients: usize) -> bool {
         let _ = gradients;
+        false
+    }
+
+    /// Keeps its gradients in these slots of an arena from now on, each under its place here, and tells whether it can: they are
+    /// memory of its device, as long as a gradient. Whoever reduces them does so behind the work of the device, and what is
+    /// left in the first is what [`Replica::update_kept`] takes.
+    fn keep_in(&mut self, slots: &[DeviceMemory]) -> bool {
+        let _ = slots;
         false
     }
 

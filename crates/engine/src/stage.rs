@@ -136,6 +136,8 @@ pub enum Init {
     Uniform(f32),
     /// Normal with this deviation.
     Normal(f32),
+    /// The first element is this, the others are 0.
+    First(f32),
 }
 
 /// What a stage keeps over the whole run.

@@ -2,6 +2,7 @@
 
 mod kernels_support;
 
+use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::*;
 use kernels_support::*;
 
@@ -38,6 +39,14 @@ fn reference_cross_entropy(
     (sums, d)
 }
 
+const SCALE: f32 = 65_536.0;
+
+/// The very bits of a product with a power of two.
+#[track_caller]
+fn assert_scaled(scaled: &[f32], plain: &[f32]) {
+    assert!(scaled.iter().zip(plain).all(|(scaled, d)| scaled.to_bits() == (d * SCALE).to_bits()));
+}
+
 #[test]
 fn cross_entropy_and_its_gradient_are_right_with_every_option() {
     let cpu = cpu();
@@ -48,11 +57,10 @@ fn cross_entropy_and_its_gradient_are_right_with_every_option() {
         for (label_smoothing, class_weights) in [(0.0, &[][..]), (0.1, &[]), (0.0, &weights), (0.3, &weights)]
         {
             for ignore_index in [None, Some(targets[0])] {
-                let o = CrossEntropy { label_smoothing, class_weights, ignore_index };
+                let o = CrossEntropy { label_smoothing, class_weights, ignore_index, scale: 1.0 };
                 let (wanted, wanted_d) = reference_cross_entropy(&o, width, &x, &targets);
-                let mut d = poison(rows * width);
-                let shape = Rows { rows, width };
-                let sums = cpu.cross_entropy(shape, &o, &x, &targets, Some(&mut d));
+                let (mut d, shape) = (x.clone(), Rows { rows, width });
+                let sums = cpu.cross_entropy(shape, &o, Outputs::Replaced(&mut d), &targets);
                 assert_near("gradient of cross entropy", &d, &wanted_d);
                 assert!(
                     (sums.loss - wanted.loss).abs() <= 1e-6 * wanted.loss.abs(),
@@ -60,20 +68,68 @@ fn cross_entropy_and_its_gradient_are_right_with_every_option() {
                 );
                 assert!((sums.weight - wanted.weight).abs() <= 1e-6 * wanted.weight);
                 assert_eq!((sums.counted, sums.correct), (wanted.counted, wanted.correct));
-                assert_eq!(cpu.cross_entropy(shape, &o, &x, &targets, None), sums, "without a gradient");
+                let kept = cpu.cross_entropy(shape, &o, Outputs::Kept(&x), &targets);
+                assert_eq!(kept, sums, "without a gradient");
+                let (o, mut scaled) = (CrossEntropy { scale: SCALE, ..o }, x.clone());
+                assert_eq!(cpu.cross_entropy(shape, &o, Outputs::Replaced(&mut scaled), &targets), sums);
+                assert_scaled(&scaled, &d);
             }
         }
     }
 }
 
+/// Bits of sums and gradients of both losses, with all options, in one number.
+fn bits_of_losses(cpu: &Cpu) -> String {
+    let mut hash = blake3::Hasher::new();
+    let mut note = |sums: LossSums, d: &[f32]| {
+        let LossSums { loss, weight, counted, correct } = sums;
+        for n in [loss.to_bits(), weight.to_bits(), counted, correct] {
+            hash.update(&n.to_le_bytes());
+        }
+        for d in d {
+            hash.update(&d.to_bits().to_le_bytes());
+        }
+    };
+    for (rows, width) in [(1, 2), (20, 10), (5, 257), (3, 1000)] {
+        let shape = Rows { rows, width };
+        let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v * 8.0).collect();
+        let (t, targets) = (numbers(4, rows * width), ids(2, rows, width as u32));
+        let weights: Vec<f32> = numbers(3, width).iter().map(|v| v + 1.5).collect();
+        for label_smoothing in [0.0, 0.2] {
+            for class_weights in [&[][..], &weights] {
+                for ignore_index in [None, Some(targets[0])] {
+                    let o = CrossEntropy { label_smoothing, class_weights, ignore_index, scale: 1.0 };
+                    let mut d = x.clone();
+                    let sums = cpu.cross_entropy(shape, &o, Outputs::Replaced(&mut d), &targets);
+                    note(sums, &d);
+                }
+            }
+        }
+        let mut d = x.clone();
+        let sums = cpu.squared_error(shape, 1.0, Outputs::Replaced(&mut d), &t);
+        note(sums, &d);
+    }
+    hash.finalize().to_string()
+}
+
+#[test]
+fn losses_have_the_bits_that_they_had_with_the_gradient_in_memory_of_its_own() {
+    let wanted = "4ca9226be85e8db84ac4fcbac4fa24c3ce2618437591fd56b034233e336a783e";
+    for cpu in devices() {
+        assert_eq!(bits_of_losses(&cpu), wanted, "{} with {} threads", cpu.isa(), cpu.threads());
+    }
+}
+
 #[test]
 fn a_loss_of_broken_outputs_is_not_a_number() {
-    let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
+    let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
     for bad in [f32::NAN, f32::INFINITY] {
         let mut x = numbers(1, 20);
         x[13] = bad;
-        let sums = cpu().cross_entropy(Rows { rows: 2, width: 10 }, &options, &x, &[1, 2], None);
-        assert!(!sums.loss.is_finite(), "{sums:?}");
+        let shape = Rows { rows: 2, width: 10 };
+        let kept = cpu().cross_entropy(shape, &options, Outputs::Kept(&x), &[1, 2]);
+        let replaced = cpu().cross_entropy(shape, &options, Outputs::Replaced(&mut x), &[1, 2]);
+        assert!(!kept.loss.is_finite() && !replaced.loss.is_finite(), "{kept:?}, {replaced:?}");
     }
 }
 
@@ -89,13 +145,17 @@ fn the_first_of_the_greatest_is_found() {
 fn squared_error_and_its_gradient_are_right() {
     for (rows, width) in [(3, 1), (40, 17)] {
         let (x, t) = (numbers(1, rows * width), numbers(2, rows * width));
-        let mut d = poison(rows * width);
-        let sums = cpu().squared_error(Rows { rows, width }, &x, &t, Some(&mut d));
+        let (mut d, shape) = (x.clone(), Rows { rows, width });
+        let sums = cpu().squared_error(shape, 1.0, Outputs::Replaced(&mut d), &t);
+        assert_eq!(cpu().squared_error(shape, 1.0, Outputs::Kept(&x), &t), sums, "without a gradient");
         let difference: Vec<f64> = wide(&x).iter().zip(wide(&t)).map(|(x, t)| x - t).collect();
         let loss = difference.iter().map(|d| d * d).sum::<f64>() / width as f64;
         assert!((sums.loss - loss).abs() <= 1e-6 * loss);
         assert_eq!((sums.weight, sums.counted, sums.correct), (rows as f64, rows as u64, 0));
         assert_near("gradient", &d, &difference.iter().map(|d| 2.0 * d / width as f64).collect::<Vec<_>>());
+        let mut scaled = x.clone();
+        assert_eq!(cpu().squared_error(shape, SCALE, Outputs::Replaced(&mut scaled), &t), sums);
+        assert_scaled(&scaled, &d);
     }
 }
 

@@ -414,8 +414,12 @@ fn slices_of_a_wrong_length_are_refused() {
     refuses(|cpu| cpu.embedding(rows, &ids, &x[..60], None, &mut [0.0; 64]));
     refuses(|cpu| cpu.embedding(rows, &[9; 8], &x, None, &mut [0.0; 64]));
     refuses(|cpu| {
-        let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
-        cpu.cross_entropy(rows, &options, &x, &[8; 8], None);
+        let options =
+            CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
+        cpu.cross_entropy(rows, &options, Outputs::Kept(&x), &[8; 8]);
+    });
+    refuses(|cpu| {
+        cpu.squared_error(rows, 1.0, Outputs::Replaced(&mut [0.0; 63]), &x);
     });
     let conv = Conv2d {
         images: 1,

@@ -79,6 +79,9 @@ unsafe fn put_text(text: &str, to: *mut c_char, room: c_int) {
     }
 }
 
+/// Work of the host on a stream.
+type HostFunction = unsafe extern "C" fn(*mut c_void);
+
 macro_rules! driver {
     ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {
         $(
@@ -268,6 +271,17 @@ driver! {
         let done = stream.want(stream.given());
         ok_if(device.failure() == SUCCESS, device.failure())?;
         ok_if(done, NOT_READY)
+    }
+
+    cuLaunchHostFunc(handle: usize, function: HostFunction, argument: *mut c_void) {
+        let device = here("cuLaunchHostFunc")?;
+        let argument = argument as usize;
+        stream(device, handle)?.give(Box::new(move || {
+            // SAFETY: the caller's promise holds until the stream has passed this.
+            unsafe { function(argument as *mut c_void) };
+            SUCCESS
+        }));
+        Ok(())
     }
 
     cuStreamWaitEvent(handle: usize, event: usize, _flags: c_uint) {

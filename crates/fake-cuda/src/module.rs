@@ -85,6 +85,7 @@ fn size(letter: char) -> usize {
     match letter {
         'u' | 'r' => 4,
         'C' => 52,
+        'V' => 72,
         'P' => 36,
         _ => 8,
     }
@@ -127,7 +128,7 @@ impl Launch {
         }
         for (letter, value) in letters.chars().zip(&self.values) {
             let address = value[0] as usize;
-            let is_pointer = !"ulrCP".contains(letter);
+            let is_pointer = !"ulrCVP".contains(letter);
             if is_pointer && address != 0 && !device.memory.has(address, 0, Some(Kind::Device)) {
                 complain(format!("{name} is given {address:#x}, which is no memory of its device"));
                 return ILLEGAL_ADDRESS;

@@ -5,6 +5,7 @@
 use crate::engine::{self, End};
 use crate::last_error::{Failure, note};
 use crate::operation::Operation;
+use crate::queue;
 use crate::segment::{MOST_RANKS, Segment};
 use crate::stand;
 use nccl_sys::{HostStream, ncclComm_t, ncclResult_t, ncclUniqueId};
@@ -255,9 +256,14 @@ impl Communicator {
         if stream.is_null() {
             job.run();
         } else {
-            let argument = Box::into_raw(Box::new(job)).cast();
-            // SAFETY: by the agreement of `HostStream` the address is that of a living stream, which runs the job once.
-            unsafe { ((*stream).enqueue)(stream, run_job, argument) };
+            let argument = Box::into_raw(Box::new(job));
+            // SAFETY: the stream is the caller's promise; the argument is what the job takes.
+            if let Err(failure) = unsafe { queue::put(stream, run_job, argument.cast()) } {
+                // SAFETY: no stream has it.
+                drop(unsafe { Box::from_raw(argument) });
+                self.life().queued -= 1;
+                return Err(failure);
+            }
         }
         Ok(if self.blocking { ncclResult_t::ncclSuccess } else { ncclResult_t::ncclInProgress })
     }

@@ -6,7 +6,8 @@
 //!
 //! What it keeps of the real library, because its users must live with it:
 //! - A call on a communicator puts work on a stream and returns before the work is done. The stream is a
-//!   `nccl_sys::HostStream` of the caller; without one the work is done at once. So the order of communication among the
+//!   `nccl_sys::HostStream` of the caller, or one of the driver that `FAKE_NCCL_DRIVER` names (see `queue.rs`); without one the
+//!   work is done at once. So the order of communication among the
 //!   caller's own additions and copies comes from the stream alone, as on a GPU, and a test finds what waits for nothing.
 //! - With `blocking = 0` calls answer `ncclInProgress`, and until the caller has polled `ncclSuccess` every further call is
 //!   refused. The real library only says that it must not be made.
@@ -29,6 +30,7 @@ mod family;
 mod group;
 mod last_error;
 mod operation;
+mod queue;
 mod segment;
 mod stand;
 mod sum;

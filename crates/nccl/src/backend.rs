@@ -5,20 +5,27 @@
 //! all roots of its chunk, the device adds them in tree order, and the sums go to everybody. *ring*: one all-reduce of the
 //! library. Trailers are added on the host, in the order of `dtrain-collective`, as every other backend does.
 //!
+//! A sum may be cut into parts, each of which is put on the stream as soon as its roots are final. Ranks put them there in one
+//! order, those that offer nothing too: the parts from the last to the second, the records, the first part.
+//!
 //! It does not know what the floats mean, nor how the communicator came about.
 
 use crate::device::{Device, DeviceArena, DeviceError, Place};
 use crate::pause::{Deadline, Pause};
-use crate::transfer::Map;
+use crate::transfer::{Map, Part};
 use crate::{Communicator, CommunicatorAborter, Group, NcclError, record};
 use dtrain_collective::{
-    Abort, AbortFlag, Aborter, Arena, Backend, Chunks, CollectiveError, CountPlan, Geometry, Intent,
-    Membership, Mode, Moves, Op, OpKind, Plans, Progress, Sequence,
+    Abort, AbortFlag, Aborter, Arena, Backend, CollectiveError, CountPlan, Geometry, Intent, Membership,
+    Mode, Moves, Op, OpKind, Plans, Progress, Sequence,
 };
 use dtrain_types::{Rank, Trailer};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The place of the part that is a whole slot.
+const WHOLE: usize = 0;
 
 /// How long a drop waits for the stream before it leaves the memory behind.
 const GRACE: Duration = Duration::from_secs(2);
@@ -50,6 +57,10 @@ pub struct NcclBackend<D: Device> {
     held: Option<Held<D>>,
     communicator: Option<Communicator>,
     map: Map,
+    /// Every slot as one, and behind it the parts of an all-reduce, from the end of a slot to its start: at least one.
+    parts: Vec<Part>,
+    /// The next all-reduce, if parts of it were put on the stream ahead of its start.
+    offered: Option<Offered>,
     plans: Plans,
     progress: Progress,
     abort: Arc<NcclAbort>,
@@ -59,9 +70,19 @@ pub struct NcclBackend<D: Device> {
     failure: Option<CollectiveError>,
 }
 
+/// How far an all-reduce is that has not been started.
+#[derive(Clone, Copy, Debug)]
+struct Offered {
+    sequence: Sequence,
+    micro_batches: u32,
+    /// How many parts are on the stream.
+    parts: usize,
+}
+
 /// All that the stream may touch. The device comes last: its stream must outlive what it touches.
 struct Held<D: Device> {
-    sums: BTreeMap<u32, D::Sum>,
+    /// By count of micro-batches and place of the part.
+    sums: BTreeMap<(u32, usize), D::Sum>,
     /// The records on the host, and on the device.
     mailbox: D::Memory,
     records: D::Memory,
@@ -125,14 +146,16 @@ impl<D: Device> NcclBackend<D> {
         let map = Map {
             rank,
             world,
-            chunks: Chunks::even(geometry.len, world),
             slots: (0..geometry.root_slots).map(|slot| held.arena.address(slot)).collect(),
             records: held.device.address(&held.records),
             record_size,
             staging: held.device.address(&held.staging),
         };
         let abort = NcclAbort { flag: AbortFlag::default(), communicator: communicator.aborter() };
+        let whole = || Part::new(0..geometry.len, world);
         let mut backend = Self {
+            parts: vec![whole(), whole()],
+            offered: None,
             held: Some(held),
             communicator: Some(communicator),
             map,
@@ -153,7 +176,8 @@ impl<D: Device> NcclBackend<D> {
     /// *Errors*: [`NcclError::Stuck`] if the stream still works on the memory after an abort; then the memory is never
     /// freed. *Panics* in a collective of a living backend.
     pub fn dissolve(mut self, within: Duration) -> Result<Parts<D>, NcclError> {
-        let alive = self.alive().is_ok() && !self.progress.is_dead();
+        // A sum that was begun and not started never ends.
+        let alive = self.alive().is_ok() && !self.progress.is_dead() && self.offered.is_none();
         if alive {
             self.progress.assert_idle();
         }
@@ -216,14 +240,20 @@ impl<D: Device> NcclBackend<D> {
             }
         };
         self.progress.begin(intent);
-        self.held.as_mut().expect("only the end takes it").arena.settle()?;
+        self.settle()?;
+        let last = self.parts.len() - 1;
+        if op.kind() == OpKind::AllReduce {
+            let early = self.take_up(seq, intent.operand);
+            (early..last).try_for_each(|place| self.sum(intent, place))?;
+        }
+        self.offered = None;
         let generation = self.plans.membership().generation;
         record::write(self.letter(self.map.rank), generation, intent, trailers);
         self.tell()?;
-        match (op.kind(), self.plans.mode()) {
-            (OpKind::AllReduce | OpKind::ReduceScatter, Mode::Exact) => self.sum_exact(intent)?,
-            (OpKind::AllReduce | OpKind::ReduceScatter, Mode::Ring) => self.sum_ring(intent)?,
-            (OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy, _) => {
+        match op.kind() {
+            OpKind::AllReduce => self.sum(intent, last)?,
+            OpKind::ReduceScatter => self.sum(intent, WHOLE)?,
+            OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy => {
                 let (world, len) = (self.map.world, self.held().arena.geometry().len);
                 self.spread(|rank| op.moves(rank, world, len).expect("it is no reduction"))?;
             }
@@ -261,39 +291,71 @@ impl<D: Device> NcclBackend<D> {
         Ok(self.communicator().group(self.held().device.stream(), work)?)
     }
 
-    /// *Order*: the reduction tree. A rank alone has its sum where it should be: its only root is the whole tree.
-    fn sum_exact(&self, intent: Intent) -> Result<(), CollectiveError> {
-        let (held, map) = (self.held(), &self.map);
-        if map.world == 1 {
+    /// What the host wrote into leases is put on the device, and the stream behind what fills the slots.
+    fn settle(&mut self) -> Result<(), CollectiveError> {
+        Ok(self.held.as_mut().expect("only the end takes it").arena.settle()?)
+    }
+
+    /// How many parts of this all-reduce are on the stream. *Panics* if it is another one that was begun.
+    fn take_up(&self, sequence: Sequence, micro_batches: u32) -> usize {
+        let Some(offered) = self.offered else { return 1 };
+        let same = (offered.sequence, offered.micro_batches) == (sequence, micro_batches);
+        assert!(same, "part of another sum was offered: {offered:?}");
+        offered.parts
+    }
+
+    /// Puts the parts on the stream that lie from element `from` on, but the first one: that is for `start`.
+    fn put_in(&mut self, seq: Sequence, micro_batches: u32, from: usize) -> Result<(), CollectiveError> {
+        let (begun, last) = (self.take_up(seq, micro_batches), self.parts.len() - 1);
+        let ripe = self.parts[begun..last].iter().take_while(|part| part.start() >= from).count();
+        if ripe == 0 {
             return Ok(());
         }
+        self.alive()?;
+        self.progress.may_begin(seq)?;
+        self.settle()?;
+        let intent = Intent::new(seq, &Op::AllReduce { micro_batches, trailers: &[] });
+        let parts = begun + ripe;
+        (begun..parts).try_for_each(|place| self.sum(intent, place))?;
+        self.offered = Some(Offered { sequence: seq, micro_batches, parts });
+        Ok(())
+    }
+
+    /// Puts the sum of a part on the stream. A rank alone has it where it should be: its only root is the whole tree.
+    fn sum(&self, intent: Intent, place: usize) -> Result<(), CollectiveError> {
+        match self.plans.mode() {
+            _ if self.map.world == 1 => Ok(()),
+            Mode::Exact => self.sum_exact(intent, place),
+            Mode::Ring => self.sum_ring(intent, place),
+        }
+    }
+
+    /// *Order*: the reduction tree.
+    fn sum_exact(&self, intent: Intent, place: usize) -> Result<(), CollectiveError> {
+        let (held, map, part) = (self.held(), &self.map, &self.parts[place]);
         let plan: &CountPlan = self.plans.get(intent.operand);
-        // SAFETY: the slots are this backend's until `finish`, and all memory lives until the stream has passed it.
-        self.group(|group| unsafe { map.contribute(group, plan) })?;
+        // SAFETY: the part is this backend's until `finish`, and all memory lives until the stream has passed it.
+        self.group(|group| unsafe { map.contribute(group, plan, part) })?;
         // SAFETY: as above; the stream comes to the addition when all leaves are there.
-        unsafe { held.device.add(&held.sums[&intent.operand])? };
+        unsafe { held.device.add(&held.sums[&(intent.operand, place)])? };
         match intent.kind {
-            OpKind::AllReduce => {
-                self.spread(|rank| Moves { gives: Some(map.chunks.chunk(rank)), takes: true })
-            }
+            OpKind::AllReduce => self.spread(|rank| Moves { gives: Some(part.chunk(rank)), takes: true }),
             _ => Ok(()),
         }
     }
 
     /// *Order*: the library's. A reduce-scatter is the same sum, of which the rank looks at its chunk alone.
-    fn sum_ring(&self, intent: Intent) -> Result<(), CollectiveError> {
+    fn sum_ring(&self, intent: Intent, place: usize) -> Result<(), CollectiveError> {
         let (held, map) = (self.held(), &self.map);
-        if map.world == 1 {
-            return Ok(());
-        }
-        let floats = held.arena.geometry().len;
+        let elements = self.parts[place].elements(map.world);
+        let (at, floats) = (map.slots[0].float(elements.start), elements.len());
         if self.plans.get(intent.operand).leaves_of(map.rank).is_empty() {
             // A rank without a micro-batch adds what changes no float: only with -0 is x + y = x for every x, -0 included.
-            // SAFETY: the slots are this backend's until `finish`.
-            unsafe { held.device.fill(map.slots[0], floats, -0.0)? };
+            // SAFETY: the part is this backend's until `finish`.
+            unsafe { held.device.fill(at, floats, -0.0)? };
         }
         // SAFETY: as above.
-        self.group(|group| unsafe { group.all_reduce(map.slots[0], floats) })
+        self.group(|group| unsafe { group.all_reduce(at, floats) })
     }
 
     fn spread(&self, moves: impl Fn(usize) -> Moves) -> Result<(), CollectiveError> {
@@ -350,7 +412,9 @@ impl<D: Device> NcclBackend<D> {
     /// Makes room for what peers send, and plans the additions.
     fn plan_sums(&mut self) -> Result<(), DeviceError> {
         let held = self.held.as_mut().expect("only the end takes it");
-        let most = self.plans.iter().map(|plan| self.map.staged(plan)).max().unwrap_or(0);
+        let (plans, parts, map) = (&self.plans, &self.parts, &self.map);
+        let staged = plans.iter().flat_map(|plan| parts.iter().map(move |part| map.staged(plan, part)));
+        let most = staged.max().unwrap_or(0);
         if self.plans.mode() == Mode::Ring || self.map.world == 1 {
             return Ok(());
         }
@@ -361,8 +425,10 @@ impl<D: Device> NcclBackend<D> {
             held.sums.clear();
         }
         for (count, plan) in self.plans.by_count() {
-            if !held.sums.contains_key(&count) {
-                held.sums.insert(count, self.map.plan_sum(&held.device, plan)?);
+            for (place, part) in self.parts.iter().enumerate() {
+                if let Entry::Vacant(entry) = held.sums.entry((count, place)) {
+                    entry.insert(self.map.plan_sum(&held.device, plan, part)?);
+                }
             }
         }
         Ok(())
@@ -419,6 +485,37 @@ impl<D: Device> Backend for NcclBackend<D> {
     fn arena(&mut self) -> &mut dyn Arena {
         self.progress.assert_idle();
         &mut self.held.as_mut().expect("only the end takes it").arena
+    }
+
+    fn takes_offers(&self) -> bool {
+        self.parts.len() > WHOLE + 2
+    }
+
+    fn cut(&mut self, at: &[usize]) {
+        let len = self.held().arena.geometry().len;
+        let falls = at.windows(2).all(|pair| pair[0] > pair[1]);
+        assert!(falls && at.iter().all(|at| (1..len).contains(at)), "cuts at {at:?} of {len}");
+        self.parts.truncate(WHOLE + 1);
+        let mut end = len;
+        for start in at.iter().copied().chain([0]) {
+            self.parts.push(Part::new(start..end, self.map.world));
+            end = start;
+        }
+        let held = self.held.as_mut().expect("only the end takes it");
+        held.sums.retain(|(_, place), _| *place == WHOLE);
+        if let Err(error) = self.plan_sums() {
+            self.failure = Some(error.into());
+        }
+    }
+
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {
+        if self.progress.is_dead() || self.failure.is_some() {
+            return;
+        }
+        if let Err(error) = self.put_in(seq, micro_batches, from) {
+            // `start` tells it.
+            self.failure = Some(error);
+        }
     }
 
     fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {

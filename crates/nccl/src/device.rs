@@ -80,6 +80,11 @@ pub unsafe trait Device: Send {
     /// What it is, for the log.
     fn describe(&self) -> String;
 
+    /// Makes the calling thread one from which the library finds this device: it asks the driver for the thread's own.
+    fn enter(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// The stream on which everything is put.
     fn stream(&self) -> Stream;
 

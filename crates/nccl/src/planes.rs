@@ -66,6 +66,13 @@ impl<D: Device> Planes<D> {
         Self { library, patience, kept: Arc::new(Mutex::new(Kept::Nothing)) }
     }
 
+    /// The same, for a rank that has its device and its slots already.
+    #[must_use]
+    pub fn with(self, device: D, arena: D::Arena) -> Self {
+        *locked(&self.kept) = Kept::Parts(device, arena);
+        self
+    }
+
     /// The library.
     #[must_use]
     pub fn library(&self) -> &Library {
@@ -90,7 +97,9 @@ impl<D: Device> Planes<D> {
             None => make(geometry).map_err(|DeviceError(what)| NcclError::Device { what })?,
         };
         let NcclSetup { membership, mode, counts } = setup;
-        let forming = match Forming::begin(&self.library, id, membership.rank, membership.world()) {
+        let entered = device.enter().map_err(|DeviceError(what)| NcclError::Device { what });
+        let begin = |()| Forming::begin(&self.library, id, membership.rank, membership.world());
+        let forming = match entered.and_then(begin) {
             Ok(forming) => forming,
             Err(error) => {
                 *locked(&self.kept) = Kept::Parts(device, arena);
@@ -246,6 +255,22 @@ impl<D: Device> Backend for Plane<D> {
             State::Met(backend) => backend.arena(),
             State::Meeting(meeting) => &mut meeting.arena,
             State::Failed(error) => panic!("the backend is dead: {error}"),
+        }
+    }
+
+    fn takes_offers(&self) -> bool {
+        matches!(&self.state, State::Met(backend) if backend.takes_offers())
+    }
+
+    fn cut(&mut self, at: &[usize]) {
+        if let State::Met(backend) = &mut self.state {
+            backend.cut(at);
+        }
+    }
+
+    fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {
+        if let State::Met(backend) = &mut self.state {
+            backend.offer(seq, micro_batches, from);
         }
     }
 

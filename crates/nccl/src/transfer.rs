@@ -7,13 +7,39 @@ use crate::{Group, NcclError};
 use dtrain_collective::{Chunks, CountPlan, Moves};
 use std::ops::Range;
 
+/// Neighbours in a slot that are summed as one, and who owns which of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    start: usize,
+    chunks: Chunks,
+}
+
+impl Part {
+    pub fn new(elements: Range<usize>, world: usize) -> Self {
+        Self { start: elements.start, chunks: Chunks::even(elements.len(), world) }
+    }
+
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// The elements of the slot that a rank owns.
+    pub fn chunk(&self, rank: usize) -> Range<usize> {
+        let chunk = self.chunks.chunk(rank);
+        self.start + chunk.start..self.start + chunk.end
+    }
+
+    /// All of them.
+    pub fn elements(&self, world: usize) -> Range<usize> {
+        self.start..self.chunk(world - 1).end
+    }
+}
+
 /// Where everything of one rank lies.
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
     pub rank: usize,
     pub world: usize,
-    /// Who owns which part of a slot.
-    pub chunks: Chunks,
     /// The slots that may be roots.
     pub slots: Vec<Address>,
     /// One record for each rank.
@@ -31,33 +57,34 @@ impl Map {
         (1..self.world).map(|step| (self.rank + step) % self.world)
     }
 
-    pub fn own_chunk(&self) -> Range<usize> {
-        self.chunks.chunk(self.rank)
-    }
-
     /// Where the record of a rank lies.
     pub fn record(&self, rank: usize) -> Address {
         self.records.plus(rank * self.record_size)
     }
 
     /// Where a leaf of this rank's chunk lies: in a slot, or staged.
-    fn leaf(&self, plan: &CountPlan, leaf: usize) -> Address {
-        let chunk = self.own_chunk();
+    fn leaf(&self, plan: &CountPlan, part: &Part, leaf: usize) -> Address {
+        let chunk = part.chunk(self.rank);
         match plan.staged(leaf, self.rank) {
             Some(place) => self.staging.float(place * chunk.len()),
             None => self.slots[leaf - plan.leaves_of(self.rank).start].float(chunk.start),
         }
     }
 
-    /// Floats that are staged for a plan.
-    pub fn staged(&self, plan: &CountPlan) -> usize {
-        (plan.leaf_count() - plan.leaves_of(self.rank).len()) * self.own_chunk().len()
+    /// Floats that are staged for a part.
+    pub fn staged(&self, plan: &CountPlan, part: &Part) -> usize {
+        (plan.leaf_count() - plan.leaves_of(self.rank).len()) * part.chunk(self.rank).len()
     }
 
-    /// Plans the addition of this rank's chunk.
-    pub fn plan_sum<D: Device>(&self, device: &D, plan: &CountPlan) -> Result<D::Sum, DeviceError> {
-        let leaves: Vec<Address> = (0..plan.leaf_count()).map(|leaf| self.leaf(plan, leaf)).collect();
-        let chunk = self.own_chunk();
+    /// Plans the addition of this rank's chunk of a part.
+    pub fn plan_sum<D: Device>(
+        &self,
+        device: &D,
+        plan: &CountPlan,
+        part: &Part,
+    ) -> Result<D::Sum, DeviceError> {
+        let leaves: Vec<Address> = (0..plan.leaf_count()).map(|leaf| self.leaf(plan, part, leaf)).collect();
+        let chunk = part.chunk(self.rank);
         device.plan_sum(plan.data_order(), &leaves, self.slots[0].float(chunk.start), chunk.len())
     }
 
@@ -79,10 +106,15 @@ impl Map {
     ///
     /// # Safety
     /// As [`Group::send`], for all that this map names.
-    pub unsafe fn contribute(&self, group: &Group<'_>, plan: &CountPlan) -> Result<(), NcclError> {
-        let own = self.own_chunk();
+    pub unsafe fn contribute(
+        &self,
+        group: &Group<'_>,
+        plan: &CountPlan,
+        part: &Part,
+    ) -> Result<(), NcclError> {
+        let own = part.chunk(self.rank);
         for peer in self.peers() {
-            let theirs = self.chunks.chunk(peer);
+            let theirs = part.chunk(peer);
             for root in 0..plan.leaves_of(self.rank).len() {
                 let from = self.slots[root].float(theirs.start);
                 // SAFETY: the caller vouches for the slots; the chunk lies inside.
@@ -90,7 +122,7 @@ impl Map {
             }
             for leaf in plan.leaves_of(peer) {
                 // SAFETY: the caller vouches for the staging, which was made for all leaves.
-                unsafe { self.receive(group, self.leaf(plan, leaf), own.len(), peer)? };
+                unsafe { self.receive(group, self.leaf(plan, part, leaf), own.len(), peer)? };
             }
         }
         Ok(())

@@ -9,15 +9,16 @@
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
 use crate::data_plane::{DataPlane, Sums, step_counts};
-use crate::gradient_slot::{GradientSlot, Offers};
+use crate::figures::{flatten, lend, sum_of_trailers};
+use crate::gradient_slot::{DeviceSlot, GradientSlot, Offers};
 use crate::news::{News, NewsDesk};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Backend, CollectiveError, Membership, Op, Sequence};
-use dtrain_data::{Loader, Share};
-use dtrain_engine::{Batch, ClassCounts, EngineError, Figures, Inputs, Kept, Targets};
+use dtrain_data::{Loader, LoanedBatch, Share};
+use dtrain_engine::{Begun, ClassCounts, EngineError, Figures, Kept};
 use dtrain_protocol::{
     Activity, Bootstrap, CheckpointId, Digest, Due, Failure, Finished, Left, Owed, Source, StartFrom,
     StepRecord, StopFlag, Truth, ValidationPart,
@@ -162,11 +163,7 @@ impl Compute {
         backend.start(Sequence(0), &Op::Barrier).and_then(|()| backend.finish(Sequence(0))).map_err(off)?;
         tracing::debug!(backend = backend.describe(), "reached all peers");
         let group = self.parts.replica.group() as usize;
-        let mut plane = DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group);
-        // Nobody else rounds what a replica adds up for itself.
-        plane.keeps =
-            self.parts.wire == Wire::F32 && group == 1 && self.parts.replica.keep(plane.most_pending());
-        self.plane = Some(plane);
+        self.plane = Some(DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group));
         self.desk.tell(News::Built(self.generation));
         Ok(())
     }
@@ -201,14 +198,18 @@ impl Compute {
 
     /// The loop of a generation. `from_step` may lie past the last step: then only what is owed is left to do.
     fn train(&mut self, from_step: Step, owed: Owed) -> Result<(), Broke> {
-        let Some(plane) = self.plane.take() else { return Err(Broke::Off("the data plane is gone".into())) };
+        let Some(mut plane) = self.plane.take() else {
+            return Err(Broke::Off("the data plane is gone".into()));
+        };
+        // Behind the last copy of a state, which goes through the slots.
+        plane.settle_sums(&mut self.parts);
         let (schedule, generation) = (self.parts.schedule, self.generation);
         let share = Share { range: plane.membership.range(), from: from_step, until: Some(schedule.last) };
         let (feed, workers, group) =
             (self.parts.feed.clone(), self.parts.workers, self.parts.replica.group().min(share.range.len()));
         let mut loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
-        let mut work = Work { plane, loader: &mut loader, compute: self };
+        let mut work = Work { plane, loader: &mut loader, ahead: None, compute: self };
         let Owed { validate, checkpoint, ends } = owed;
         work.after(Step(from_step.0.saturating_sub(1)), Due { verify: false, validate, checkpoint, ends })?;
         let mut ended = ends;
@@ -251,7 +252,7 @@ impl Compute {
 enum Place {
     /// A slot of the arena.
     Slot(usize),
-    /// The replica's own memory, under this number.
+    /// Where the replica keeps it, under this number.
     Kept(usize),
 }
 
@@ -259,6 +260,8 @@ enum Place {
 struct Work<'a> {
     plane: DataPlane,
     loader: &'a mut Loader,
+    /// The next batch, if the replica has taken it ahead.
+    ahead: Option<LoanedBatch>,
     compute: &'a mut Compute,
 }
 
@@ -287,15 +290,16 @@ impl Work<'_> {
             return Err(Failure::NonFinite { step, micro_batch }.into());
         }
         let (replica, Trailer { weight, samples, .. }) = (&mut self.compute.parts.replica, trailer);
-        let updated = match alone {
-            Some(_) => replica.update_kept(step, weight, samples),
-            None => replica.update(step, self.plane.backend.arena().lease(0), weight, samples),
+        let updated = match alone.is_some() || self.plane.sums == Sums::OnDevice {
+            true => replica.update_kept(step, weight, samples),
+            false => replica.update(step, self.plane.backend.arena().lease(0), weight, samples),
         };
         let info = match updated {
             Ok(info) => info,
             Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
             Err(error) => return Err(engine(error).into()),
         };
+        crate::skipped::tell(self.plane.membership.rank, step, &info);
         self.compute.profiler.lap(Doing::Optimizer);
         let took = begun.elapsed();
         Ok(StepRecord {
@@ -320,19 +324,20 @@ impl Work<'_> {
 
     /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
     /// replica takes. Every node is rounded where it is made. Where the backend takes offers, the last pass hands on its part
-    /// of the sum while it goes. A replica that keeps gradients adds them up for itself, and only the sum of a root comes to its
-    /// slot, if there is anybody to add it to.
+    /// of the sum while it goes. A replica that keeps gradients adds them up for itself: in slots on its device, or in memory of
+    /// its own, from which the sum of a root comes to its slot, if there is anybody to add it to.
     fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
         let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
         let known = known.expect("every step length was prepared");
-        let takes = !self.plane.keeps && self.plane.backend.takes_offers();
+        let count = self.plane.roots[known].1.len();
+        let travels = self.plane.sums != Sums::InReplica && !self.plane.stays_at_home(count);
+        let takes = travels && self.plane.backend.takes_offers();
         let offers = self.compute.parts.bucket_bytes.filter(|_| takes);
         self.plane.trailers.clear();
-        let count = self.plane.roots[known].1.len();
         for index in 0..count {
             let root = self.plane.roots[known].1[index];
             let mut merger = Merger::default();
-            let mut sums = Sums::InSlots;
+            let mut sums = self.plane.sums;
             for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.group() as usize) {
                 let hi = (lo + self.compute.parts.replica.group()).min(root.hi);
                 let buffer = merger.next_buffer();
@@ -340,17 +345,15 @@ impl Work<'_> {
                 if bucket.is_some() {
                     self.plane.note_merges(index, merger.clone(), hi - lo);
                 }
-                let place = match self.plane.keeps {
-                    true => Place::Kept(buffer),
+                let place = match self.plane.keeps() {
+                    true => Place::Kept(self.plane.kept(index, buffer)),
                     false => Place::Slot(self.plane.geometry.slot(index, buffer)),
                 };
                 self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, place, bucket)?;
                 let Self { plane, compute, .. } = self;
-                sums = match bucket {
-                    _ if plane.keeps => Sums::Kept,
-                    Some(_) => Sums::Offered,
-                    None => Sums::InSlots,
-                };
+                if bucket.is_some() {
+                    sums = Sums::Offered;
+                }
                 let mut added = false;
                 merger.push_subtree(hi - lo, |l, r| {
                     added = true;
@@ -364,7 +367,7 @@ impl Work<'_> {
             merger.finish(|l, r| plane.merge(&mut compute.parts, index, [l, r], sums));
             compute.profiler.lap(Doing::Add);
             plane.trailers.push(plane.pending[0]);
-            if plane.keeps && !plane.stays_at_home(count) {
+            if plane.sums == Sums::InReplica && !plane.stays_at_home(count) {
                 let slot = plane.geometry.slot(index, 0);
                 compute.parts.replica.bring(0, plane.backend.arena().lease(slot)).map_err(engine)?;
             }
@@ -381,7 +384,7 @@ impl Work<'_> {
         place: Place,
         bucket: Option<usize>,
     ) -> Result<Trailer, Broke> {
-        let Self { plane, loader, compute } = self;
+        let Self { plane, loader, ahead, compute } = self;
         let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
         let figures = &mut plane.figures[..group.len() as usize];
         let wire = parts.wire;
@@ -398,7 +401,10 @@ impl Work<'_> {
                 return Err(told_to_leave());
             }
             controls.set_activity(Activity::Loading);
-            let batch = loader.next_batch().map_err(data)?.expect("the loader ends with the last step");
+            let batch = match ahead.take() {
+                Some(batch) => batch,
+                None => loader.next_batch().map_err(data)?.expect("the loader ends with the last step"),
+            };
             assert_eq!(
                 (batch.step(), batch.micro_batch()),
                 (plan.step, MicroBatch(m)),
@@ -412,20 +418,32 @@ impl Work<'_> {
                 continue;
             }
             let (step, m, batch) = (plan.step, MicroBatch(m), lend(&batch));
-            let alone = match place {
+            let begun = match place {
                 Place::Slot(slot) => {
                     let (backend, offers) = (plane.backend.as_mut(), offers.take());
                     let mut to = GradientSlot::new(backend, slot, wire, offers, profiler);
-                    let alone = parts.replica.micro_batch(step, m, &batch, &mut to);
+                    let alone = parts.replica.begin(step, m, &batch, &mut to);
                     to.finish();
                     alone
                 }
                 Place::Kept(number) => {
-                    let mut to = Kept { number, elements: parts.replica.gradient_len() };
-                    parts.replica.micro_batch(step, m, &batch, &mut to)
+                    let kept = Kept { number, elements: parts.replica.gradient_len() };
+                    let mut to = DeviceSlot::new(plane.backend.as_mut(), kept, offers.take());
+                    parts.replica.begin(step, m, &batch, &mut to)
                 }
             };
-            figures[0] = alone.map_err(engine)?;
+            figures[0] = match begun.map_err(engine)? {
+                Begun::Done(figures) => figures,
+                Begun::UnderWay => {
+                    // One that is not there yet is waited for when its turn comes, and not under another name.
+                    *ahead = loader.ready_batch();
+                    if let Some(next) = ahead {
+                        let (step, m) = (next.step(), next.micro_batch());
+                        parts.replica.take_ahead(step, m, &lend(next)).map_err(engine)?;
+                    }
+                    parts.replica.figures()
+                }
+            };
         }
         if let (Place::Slot(slot), true) = (place, figures.len() > 1) {
             // The replica rounds what it adds up.
@@ -533,48 +551,8 @@ impl Work<'_> {
     }
 }
 
-/// Subtrees that wait while the trailers of a group are added: enough for any number of micro-batches.
-const MOST_PENDING: usize = 33;
-
 /// Beyond this many classes F1 is not worth the traffic: counts are left out.
 const MOST_CLASSES: usize = 1_024;
-
-/// The trailers of micro-batches from `first` on, added in tree order.
-fn sum_of_trailers(figures: &[Figures], checks: &[u64], first: u32, stop: u32) -> Trailer {
-    let mut pending = [Trailer::EMPTY; MOST_PENDING];
-    let mut merger = Merger::default();
-    for (m, (figures, check)) in (first..).zip(figures.iter().zip(checks)) {
-        let mut trailer = figures.trailer(MicroBatch(m), *check);
-        trailer.stop = stop;
-        pending[merger.next_buffer()] = trailer;
-        merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
-    }
-    merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
-    pending[0]
-}
-
-fn lend(batch: &dtrain_data::Batch) -> Batch<'_> {
-    use dtrain_data::Elements;
-    Batch {
-        rows: batch.rows(),
-        inputs: match batch.inputs() {
-            Elements::F32(values) => Inputs::Values(values),
-            Elements::U32(tokens) => Inputs::Tokens(tokens),
-        },
-        targets: match batch.targets() {
-            Elements::F32(values) => Targets::Values(values),
-            Elements::U32(classes) => Targets::Classes(classes),
-        },
-    }
-}
-
-fn flatten(counts: &ClassCounts) -> Vec<u64> {
-    [&counts.true_positive, &counts.false_positive, &counts.false_negative]
-        .into_iter()
-        .flatten()
-        .copied()
-        .collect()
-}
 
 fn off(error: CollectiveError) -> Broke {
     Broke::Off(error.to_string())

@@ -2,11 +2,11 @@
 //!
 //! Made once a generation, so that a step looks it up and allocates nothing. It does not know what is computed, nor when.
 
-use crate::gradient_slot::Rests;
+use crate::gradient_slot::{Rests, cuts};
 use crate::recipe::ComputeParts;
 use dtrain_collective::{Backend, Geometry, Membership, Mode, Sequence, rank_roots};
 use dtrain_engine::Figures;
-use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
+use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer, Wire};
 
 /// The backend of a generation, with what follows from its membership.
 pub struct DataPlane {
@@ -34,8 +34,8 @@ pub struct DataPlane {
     pub checks: Vec<u64>,
     /// What each of them says of itself.
     pub figures: Vec<Figures>,
-    /// Whether the replica keeps the gradients of a root until they are added up.
-    pub keeps: bool,
+    /// Where the gradients of a root are added up.
+    pub sums: Sums,
 }
 
 /// Where the gradients of a root are added up.
@@ -46,7 +46,9 @@ pub enum Sums {
     /// There too, but the pass that computes the last of them does it.
     Offered,
     /// In the replica's own memory, where they were computed.
-    Kept,
+    InReplica,
+    /// In the slots of the arena, which are memory of the replica's device.
+    OnDevice,
 }
 
 impl DataPlane {
@@ -73,7 +75,7 @@ impl DataPlane {
             rests: Rests::default(),
             checks: vec![0; group],
             figures: vec![Figures::default(); group],
-            keeps: false,
+            sums: Sums::InSlots,
             membership,
         }
     }
@@ -96,15 +98,50 @@ impl DataPlane {
                 parts.replica.add(from, into);
                 parts.replica.round(parts.wire, into);
             }
-            Sums::Kept => parts.replica.add_kept(right, left),
+            Sums::InReplica | Sums::OnDevice => {
+                let [left, right] = [left, right].map(|pending| self.kept(root, pending));
+                parts.replica.add_kept(right, left);
+            }
             Sums::Offered => {}
         }
         self.pending[left] = self.pending[left].merge(&self.pending[right]);
     }
 
+    /// Whether the replica keeps the gradients that are added up.
+    pub fn keeps(&self) -> bool {
+        matches!(self.sums, Sums::InReplica | Sums::OnDevice)
+    }
+
+    /// The number under which the replica keeps a pending subtree of a root.
+    pub fn kept(&self, root: usize, pending: usize) -> usize {
+        match self.sums {
+            Sums::OnDevice => self.geometry.slot(root, pending),
+            Sums::InReplica | Sums::InSlots | Sums::Offered => pending,
+        }
+    }
+
+    /// Finds the place in which the replica has the least to do: slots on its device, memory of its own, or those of the host.
+    pub fn settle_sums(&mut self, parts: &mut ComputeParts) {
+        // Nobody else rounds what a replica adds up for itself.
+        if parts.wire != Wire::F32 || parts.replica.group() > 1 {
+            return;
+        }
+        let arena = self.backend.arena();
+        let slots: Option<Vec<_>> = (0..self.geometry.slots()).map(|slot| arena.on_device(slot)).collect();
+        self.sums = match &slots {
+            Some(slots) if parts.replica.keep_in(slots) => Sums::OnDevice,
+            _ if parts.replica.keep(self.most_pending()) => Sums::InReplica,
+            _ => Sums::InSlots,
+        };
+        // How a library cuts its own sums is part of their bits.
+        if let (Sums::OnDevice, Mode::Exact, Some(bytes)) = (self.sums, parts.mode, parts.bucket_bytes) {
+            self.backend.cut(&cuts(parts.replica.layout(), bytes));
+        }
+    }
+
     /// Whether the gradient of a step of so many roots need not leave the replica: this rank alone made it.
     pub fn stays_at_home(&self, roots: usize) -> bool {
-        self.keeps && roots == 1 && self.membership.world().0 == 1
+        self.keeps() && roots == 1 && self.membership.world().0 == 1
     }
 
     /// The trailer of the step that was made, if its gradient stayed at home.

@@ -3,6 +3,7 @@
 //!
 //! Pure data and pure functions. This crate does not know what a gradient, a message or a file is.
 
+mod device_memory;
 mod ids;
 mod plan;
 mod random;
@@ -12,6 +13,7 @@ mod trailer;
 mod tree;
 mod wire;
 
+pub use device_memory::DeviceMemory;
 pub use ids::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,
     WorldSize,

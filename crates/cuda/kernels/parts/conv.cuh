@@ -1,18 +1,65 @@
-// The shape of a convolution, as all kernels of convolutions are given it, their operands, and what they do with a tile.
+// The shape of a convolution, as all kernels of convolutions are given it, their operands, and what they do with a tile:
+// over images (`Conv2d`: height, width) and over volumes (`Conv3d`: depth, height, width).
 //
 // This file does not know which tile stands before it, nor in which order that sums.
 
-struct Conv2d {
-    u32 images, channels, height, width;
-    u32 outputs, kernel_height, kernel_width;
-    u32 stride_height, stride_width, padding_height, padding_width;
-    u32 out_height, out_width;
+// A number for each axis, the last one apart: the sides of a box, or a place in one.
+template <u32 N>
+struct Axes {
+    Axes<N - 1> outer;
+    u32 last;
 
-    __device__ u32 area() const { return height * width; }
-    __device__ u32 out_area() const { return out_height * out_width; }
-    __device__ u32 window() const { return kernel_height * kernel_width; }
+    // Elements of a box.
+    __device__ u32 box() const { return outer.box() * last; }
+    // The place of element `index` of a box.
+    __device__ Axes place(u32 index) const { return {outer.place(index / last), index % last}; }
+    // Whether a place is in a box: negative coordinates wrap to huge ones.
+    __device__ bool has(const Axes& place) const { return outer.has(place.outer) && place.last < last; }
+    // The element at a place of box `number` of many.
+    __device__ u64 element(u32 number, const Axes& place) const {
+        return outer.element(number, place.outer) * last + place.last;
+    }
+
+    __device__ Axes operator+(const Axes& b) const { return {outer + b.outer, last + b.last}; }
+    __device__ Axes operator-(const Axes& b) const { return {outer - b.outer, last - b.last}; }
+    __device__ Axes operator*(const Axes& b) const { return {outer * b.outer, last * b.last}; }
+    __device__ Axes operator/(const Axes& b) const { return {outer / b.outer, last / b.last}; }
+    // Zero if a place is a whole number of such steps from the first.
+    __device__ u32 rest(const Axes& steps) const { return outer.rest(steps.outer) | last % steps.last; }
+};
+
+template <>
+struct Axes<1> {
+    u32 last;
+
+    __device__ u32 box() const { return last; }
+    __device__ Axes place(u32 index) const { return {index}; }
+    __device__ bool has(const Axes& place) const { return place.last < last; }
+    __device__ u64 element(u32 number, const Axes& place) const { return (u64)number * last + place.last; }
+
+    __device__ Axes operator+(const Axes& b) const { return {last + b.last}; }
+    __device__ Axes operator-(const Axes& b) const { return {last - b.last}; }
+    __device__ Axes operator*(const Axes& b) const { return {last * b.last}; }
+    __device__ Axes operator/(const Axes& b) const { return {last / b.last}; }
+    __device__ u32 rest(const Axes& steps) const { return last % steps.last; }
+};
+
+// A convolution over `N` axes.
+template <u32 N>
+struct Conv {
+    u32 images, channels;
+    Axes<N> size;
+    u32 outputs;
+    Axes<N> kernel, stride, padding, out;
+
+    __device__ u32 area() const { return size.box(); }
+    __device__ u32 out_area() const { return out.box(); }
+    __device__ u32 window() const { return kernel.box(); }
     __device__ u32 terms() const { return channels * window(); }
 };
+
+typedef Conv<2> Conv2d;
+typedef Conv<3> Conv3d;
 
 // A matrix with contiguous rows, `along` elements each, zero from row `rows` on.
 struct RowMajor {
@@ -26,42 +73,43 @@ struct RowMajor {
     __device__ float at(const Line& line, u32 k) const { return line.start ? line.start[k] : 0.0f; }
 };
 
-// The element of image `image` at (`channel`, `y`, `x`), zero outside it: negative coordinates wrap to huge ones.
-__device__ inline float pixel(const Conv2d& shape, const float* x, u32 image, u32 channel, u32 row, u32 column) {
-    if (row >= shape.height || column >= shape.width) return 0.0f;
-    return x[((u64)(image * shape.channels + channel) * shape.height + row) * shape.width + column];
+// The element of image `image` in `channel` at a place, zero outside it.
+template <u32 N>
+__device__ inline float pixel(const Conv<N>& shape, const float* x, u32 image, u32 channel, const Axes<N>& place) {
+    if (!shape.size.has(place)) return 0.0f;
+    return x[shape.size.element(image * shape.channels + channel, place)];
 }
 
-// A patch matrix: column `cell` of image `cell / out_area`, K over channel, kernel row and kernel column.
+// A patch matrix: column `cell` of image `cell / out_area`, K over channel and place in the kernel.
+template <u32 N>
 struct Patches {
     struct Line {
-        u32 image, row, column;
+        u32 image;
+        Axes<N> corner;
     };
-    Conv2d shape;
+    Conv<N> shape;
     const float* x;
     static constexpr bool along_k = false;
     __device__ Line line(u32 cell) const {
-        u32 place = cell % shape.out_area();
-        Line line = {cell / shape.out_area(), place / shape.out_width * shape.stride_height - shape.padding_height,
-                     place % shape.out_width * shape.stride_width - shape.padding_width};
-        return line;
+        Axes<N> place = shape.out.place(cell % shape.out_area());
+        return Line{cell / shape.out_area(), place * shape.stride - shape.padding};
     }
     __device__ float at(const Line& line, u32 k) const {
         if (line.image >= shape.images) return 0.0f;
-        u32 place = k % shape.window();
-        return pixel(shape, x, line.image, k / shape.window(), line.row + place / shape.kernel_width,
-                     line.column + place % shape.kernel_width);
+        Axes<N> place = shape.kernel.place(k % shape.window());
+        return pixel(shape, x, line.image, k / shape.window(), line.corner + place);
     }
 };
 
+template <u32 N>
 __device__ inline void convolve(
-    TileRoom& room, const float* x, const float* w, const float* bias, float* y, const Conv2d& shape, u32 activation) {
+    TileRoom& room, const float* x, const float* w, const float* bias, float* y, const Conv<N>& shape, u32 activation) {
     u32 cells = shape.images * shape.out_area();
     u32 across = parts_of(cells, TILE);
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
     TileSums total;
     RowMajor kernels = {w, shape.outputs, shape.terms()};
-    Patches patches = {shape, x};
+    Patches<N> patches = {shape, x};
     tile_product(room, kernels, patches, row, column, 0, shape.terms(), total);
     each_result(total, row, shape.outputs, column, cells, [=](u32 output, u32 cell, float sum) {
         u32 image = cell / shape.out_area(), place = cell % shape.out_area();
@@ -70,12 +118,13 @@ __device__ inline void convolve(
     });
 }
 
-// The kernels of one input channel, turned by half a circle.
+// The kernels of one input channel, turned: their last place comes first.
+template <u32 N>
 struct TurnedKernels {
     struct Line {
         u32 channel;
     };
-    Conv2d shape;
+    Conv<N> shape;
     const float* w;
     static constexpr bool along_k = false;
     __device__ Line line(u32 channel) const { return Line{channel}; }
@@ -87,39 +136,40 @@ struct TurnedKernels {
 };
 
 // The gradients of outputs that used an element: column is an element of an image.
+template <u32 N>
 struct Users {
     struct Line {
-        u32 image, row, column;
+        u32 image;
+        Axes<N> place;
     };
-    Conv2d shape;
+    Conv<N> shape;
     const float* dy;
     static constexpr bool along_k = false;
     __device__ Line line(u32 element) const {
         u32 place = element % shape.area();
-        return Line{element / shape.area(), place / shape.width, place % shape.width};
+        return Line{element / shape.area(), shape.size.place(place)};
     }
     __device__ float at(const Line& line, u32 k) const {
         if (line.image >= shape.images) return 0.0f;
-        u32 output = k / shape.window(), place = shape.window() - 1 - k % shape.window();
+        u32 output = k / shape.window(), turned = shape.window() - 1 - k % shape.window();
         // Before the first window the difference wraps, and the quotient is beyond the last.
-        u32 row = line.row + shape.padding_height - place / shape.kernel_width;
-        u32 column = line.column + shape.padding_width - place % shape.kernel_width;
-        if (row % shape.stride_height != 0 || column % shape.stride_width != 0) return 0.0f;
-        row /= shape.stride_height;
-        column /= shape.stride_width;
-        if (row >= shape.out_height || column >= shape.out_width) return 0.0f;
-        return dy[(u64)(line.image * shape.outputs + output) * shape.out_area() + row * shape.out_width + column];
+        Axes<N> place = line.place + shape.padding - shape.kernel.place(turned);
+        if (place.rest(shape.stride) != 0) return 0.0f;
+        place = place / shape.stride;
+        if (!shape.out.has(place)) return 0.0f;
+        return dy[shape.out.element(line.image * shape.outputs + output, place)];
     }
 };
 
+template <u32 N>
 __device__ inline void input_gradient(
-    TileRoom& room, const float* w, const float* dy, float* dx, const Conv2d& shape) {
+    TileRoom& room, const float* w, const float* dy, float* dx, const Conv<N>& shape) {
     u32 elements = shape.images * shape.area();
     u32 across = parts_of(elements, TILE);
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
     TileSums total;
-    TurnedKernels kernels = {shape, w};
-    Users users = {shape, dy};
+    TurnedKernels<N> kernels = {shape, w};
+    Users<N> users = {shape, dy};
     tile_product(room, kernels, users, row, column, 0, shape.outputs * shape.window(), total);
     each_result(total, row, shape.channels, column, elements, [=](u32 channel, u32 element, float sum) {
         u32 image = element / shape.area(), place = element % shape.area();
@@ -128,11 +178,12 @@ __device__ inline void input_gradient(
 }
 
 // dy of one output channel over the cells of all images.
+template <u32 N>
 struct Outputs {
     struct Line {
         u32 output;
     };
-    Conv2d shape;
+    Conv<N> shape;
     const float* dy;
     static constexpr bool along_k = true;
     __device__ Line line(u32 output) const { return Line{output}; }
@@ -144,29 +195,29 @@ struct Outputs {
 };
 
 // The elements that one place of a kernel meets over the cells of all images.
+template <u32 N>
 struct Met {
     struct Line {
-        u32 channel, row, column;
+        u32 channel;
+        Axes<N> first;
     };
-    Conv2d shape;
+    Conv<N> shape;
     const float* x;
     static constexpr bool along_k = true;
     __device__ Line line(u32 term) const {
         u32 place = term % shape.window();
-        return Line{term / shape.window(), place / shape.kernel_width - shape.padding_height,
-                    place % shape.kernel_width - shape.padding_width};
+        return Line{term / shape.window(), shape.kernel.place(place) - shape.padding};
     }
     __device__ float at(const Line& line, u32 cell) const {
         if (line.channel >= shape.channels) return 0.0f;
-        u32 place = cell % shape.out_area();
-        return pixel(shape, x, cell / shape.out_area(), line.channel,
-                     line.row + place / shape.out_width * shape.stride_height,
-                     line.column + place % shape.out_width * shape.stride_width);
+        Axes<N> place = shape.out.place(cell % shape.out_area());
+        return pixel(shape, x, cell / shape.out_area(), line.channel, line.first + place * shape.stride);
     }
 };
 
+template <u32 N>
 __device__ inline void weight_gradient(
-    TileRoom& room, const float* x, const float* dy, float* parts, const Conv2d& shape, u32 splits) {
+    TileRoom& room, const float* x, const float* dy, float* parts, const Conv<N>& shape, u32 splits) {
     u32 cells = shape.images * shape.out_area();
     u32 each = parts_of(parts_of(cells, splits), DEPTH) * DEPTH;
     u32 down = parts_of(shape.outputs, TILE), across = parts_of(shape.terms(), TILE);
@@ -174,8 +225,8 @@ __device__ inline void weight_gradient(
     u32 row = tile / across * TILE, column = tile % across * TILE;
     u32 from = least(cells, split * each), to = least(cells, from + each);
     TileSums total;
-    Outputs outputs = {shape, dy};
-    Met met = {shape, x};
+    Outputs<N> outputs = {shape, dy};
+    Met<N> met = {shape, x};
     tile_product(room, outputs, met, row, column, from, to, total);
     parts += (u64)split * shape.outputs * shape.terms();
     each_result(total, row, shape.outputs, column, shape.terms(), [=](u32 output, u32 term, float sum) {

@@ -1,7 +1,8 @@
-// Tensor cores, and what feeds them: the only place with words of the assembler. Each is one instruction of PTX that every
-// GPU since sm_80 has. The stand-in of the tests has a body of its own for each (tests/shim/tensor.h).
+// Tensor cores, and what feeds them: with bf16.cuh and f16.cuh, one of which stands before it, the only place with words of
+// the assembler. Each is one instruction of PTX that every GPU since sm_80 has. The stand-in of the tests has a body of its
+// own for each (tests/shim/tensor.h).
 //
-// A warp holds a matrix in fragments, two bf16 a register, the lower first. With g = lane / 4 and t = lane % 4:
+// A warp holds a matrix in fragments, two halves a register, the lower first. With g = lane / 4 and t = lane % 4:
 //   A, 16 x 16: a[0] has row g, columns 2t and 2t + 1; a[1] row g + 8; a[2] and a[3] the same 8 columns further on.
 //   B, 16 x 8:  b[0] has rows 2t and 2t + 1 of column g; b[1] the same 8 rows further down.
 //   C, 16 x 8:  c[0] and c[1] have row g, columns 2t and 2t + 1; c[2] and c[3] row g + 8.
@@ -10,14 +11,6 @@
 // not on all of them. The order of the products is the caller's. All lanes of a warp have to come. Does not know a tensor.
 
 #ifndef STAND_IN
-// sum += a b.
-__device__ inline void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ inline u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
 // Four matrices of 8 x 8 from shared memory. Lane i names row i % 8 of matrix i / 8, 16 bytes, aligned so. A lane gets
@@ -53,18 +46,11 @@ __device__ inline float power_of_two(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-// Two floats as bf16, to the nearest, ties to even.
-__device__ inline u32 as_bf16(float low, float high) {
-    u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
 #endif
 
-// A pair of bf16 as floats: exact.
-__device__ inline float low_half(u32 both) { return __uint_as_float(both << 16); }
-__device__ inline float high_half(u32 both) { return __uint_as_float(both & 0xffff0000u); }
+// A pair of halves as floats: exact.
+__device__ inline float low_half(u32 both) { return from_half((u16)both); }
+__device__ inline float high_half(u32 both) { return from_half((u16)(both >> 16)); }
 
 // The place in shared memory that this lane names for a fragment. Rows lie `pitch` elements apart.
 // A that lies in rows of A: four matrices, 8 rows further, then 8 columns further. Plain.

@@ -1,4 +1,4 @@
-// The tile of `tile` on tensor cores: 64 x 64 results by a block of 128 threads, of f32 operands that are rounded to bf16
+// The tile of `tile` on tensor cores: 64 x 64 results by a block of 128 threads, of f32 operands that are rounded to halves
 // as they are fetched. It has the same words, so that what is built over one tile can be built over the other.
 //
 // Order: each result is one f32 sum over K in steps of 16 from the start of the range, beyond its end zeros. Within 16 terms
@@ -37,7 +37,7 @@ __device__ inline void fetch_rounded(
         Fetch place(x.along_k, i);
         float low = place.k < depth ? x.at(lines[i], start + place.k) : 0.0f;
         float high = place.k + 1 < depth ? x.at(lines[i], start + place.k + 1) : 0.0f;
-        *(u32*)(room + place.line * TILE_PITCH + place.k) = as_bf16(low, high);
+        *(u32*)(room + place.line * TILE_PITCH + place.k) = as_halves(low, high);
     }
 }
 

@@ -14,5 +14,5 @@ mod sum;
 
 pub use nccl::{NcclDevice, NcclMemory};
 pub use same_device::{GpuArena, SameDeviceBackend, SameDeviceError};
-pub use slots::GpuSlots;
+pub use slots::{GpuSlots, SlotMemory};
 pub use sum::PlannedSum;

@@ -67,6 +67,10 @@ unsafe impl Device for NcclDevice {
         format!("GPU {} ({})", about.ordinal, about.name)
     }
 
+    fn enter(&self) -> Result<(), DeviceError> {
+        Ok(self.stream.gpu().context().enter()?)
+    }
+
     fn stream(&self) -> dtrain_nccl::Stream {
         dtrain_nccl::Stream(self.stream.handle().cast())
     }

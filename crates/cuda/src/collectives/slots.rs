@@ -2,10 +2,15 @@
 //!
 //! The host cannot reach them. What it leases is a copy: fetched when it is leased, put back when the device is to work on
 //! the slot again ([`GpuSlots::settle`]). Training does not lease; checks, copies of state and tests do.
+//!
+//! Slots may be filled on another stream than that of the collectives ([`GpuSlots::filled_on`]): whatever is done here is then
+//! behind what that stream was given, and what was put back is there before that stream goes on.
 
-use crate::driver::{Buffer, DriverError, Pinned, Stream};
+use crate::driver::{Buffer, DriverError, Event, Pinned, Stream};
 use crate::memory::SliceMut;
 use dtrain_collective::{Arena, Geometry};
+use dtrain_types::DeviceMemory;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What slots start on a multiple of. *Units*: floats.
@@ -23,8 +28,19 @@ pub struct GpuSlots {
     first: u64,
     mirrors: Vec<Mirror>,
     /// Shared with the other ranks, if they lie in one allocation.
-    _memory: Arc<Buffer<f32>>,
+    memory: Arc<Buffer<f32>>,
     stream: Arc<Stream>,
+    /// The stream that fills them, where that is another one, and a mark to put there.
+    filled_on: Option<(Arc<Stream>, Event)>,
+}
+
+/// A slot, as an arena lends it to a device ([`Arena::on_device`]).
+#[derive(Debug)]
+pub struct SlotMemory {
+    /// What it lies in.
+    pub memory: Arc<Buffer<f32>>,
+    /// Where.
+    pub elements: Range<usize>,
 }
 
 /// A slot on the host.
@@ -55,7 +71,21 @@ impl GpuSlots {
         first: u64,
     ) -> Self {
         let mirrors = (0..geometry.slots()).map(|_| Mirror::default()).collect();
-        Self { geometry, first, mirrors, _memory: memory, stream: stream.clone() }
+        Self { geometry, first, mirrors, memory, stream: stream.clone(), filled_on: None }
+    }
+
+    /// The same, filled on this stream. *Errors*: of the driver.
+    pub fn filled_on(mut self, stream: &Arc<Stream>) -> Result<Self, DriverError> {
+        let mark = Event::new(stream.gpu().context())?;
+        self.filled_on = Some((stream.clone(), mark));
+        Ok(self)
+    }
+
+    /// What is put on the own stream from now on comes behind all that the other one was given.
+    fn follow(&self) -> Result<(), DriverError> {
+        let Some((other, mark)) = &self.filled_on else { return Ok(()) };
+        other.record(mark)?;
+        self.stream.wait_for(mark)
     }
 
     /// The stream on which slots are copied.
@@ -80,8 +110,10 @@ impl GpuSlots {
         Ok(unsafe { SliceMut::new(self.address(slot), self.geometry.len) })
     }
 
-    /// Puts what was leased back on the device, behind what is on the stream. *Errors*: of the driver.
+    /// Puts what was leased back on the device. What is put on the stream afterwards comes behind all that fills the slots.
+    /// *Errors*: of the driver.
     pub fn settle(&mut self) -> Result<(), DriverError> {
+        self.follow()?;
         (0..self.mirrors.len()).try_for_each(|slot| self.put_back(slot))
     }
 
@@ -105,10 +137,22 @@ impl GpuSlots {
             none => none.insert(Pinned::new(self.stream.gpu().context(), len)?),
         };
         if !mirror.leased {
-            // SAFETY: both are our own, and the stream is waited for.
-            unsafe { self.stream.copy(from, host.address(), len * size_of::<f32>())? };
-            self.stream.finish()?;
+            let to = host.address();
             mirror.leased = true;
+            self.follow()?;
+            // SAFETY: both are our own, and the stream is waited for.
+            unsafe { self.stream.copy(from, to, len * size_of::<f32>())? };
+            self.stream.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the slot what was leased of it, for work on any stream. *Blocks* for the stream if anything was.
+    fn give(&mut self, slot: usize) -> Result<(), DriverError> {
+        if self.mirrors[slot].leased {
+            self.follow()?;
+            self.put_back(slot)?;
+            self.stream.finish()?;
         }
         Ok(())
     }
@@ -134,8 +178,11 @@ impl Arena for GpuSlots {
         pair.map(|mirror| mirror.host.as_mut().expect("fetched just now").write()).into()
     }
 
-    fn on_device(&mut self, slot: usize) -> Option<u64> {
-        self.put_back(slot).unwrap_or_else(|error| panic!("{error}"));
-        Some(self.address(slot))
+    /// *Panics* as [`GpuSlots::lease`].
+    fn on_device(&mut self, slot: usize) -> Option<DeviceMemory> {
+        self.give(slot).unwrap_or_else(|error| panic!("{error}"));
+        let first = ((self.address(slot) - self.memory.address()) / size_of::<f32>() as u64) as usize;
+        let elements = first..first + self.geometry.len;
+        Some(DeviceMemory::new(SlotMemory { memory: self.memory.clone(), elements }))
     }
 }

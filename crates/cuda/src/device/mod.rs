@@ -11,14 +11,17 @@
 //!
 //! It does not know who shares the GPU.
 
+mod ahead;
 mod operations;
 mod own_memory;
 mod rehearsal;
+mod way;
 mod workspace;
 
 use crate::driver::{DriverError, Gpu, Stream};
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
+use ahead::Ahead;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
@@ -30,6 +33,8 @@ pub use workspace::PendingSums;
 pub struct CudaDevice {
     /// First, so that it is freed while its stream is there.
     workspace: Mutex<Workspace>,
+    /// Made when something is sent there first: in the rehearsal of a replica.
+    ahead: Mutex<Option<Ahead>>,
     stream: Arc<Stream>,
     precision: Precision,
 }
@@ -48,7 +53,8 @@ impl CudaDevice {
 
     fn on(stream: Stream, precision: Precision) -> Result<Self, DriverError> {
         let stream = Arc::new(stream);
-        Ok(Self { workspace: Mutex::new(Workspace::new(stream.gpu().context())?), stream, precision })
+        let workspace = Mutex::new(Workspace::new(stream.gpu().context())?);
+        Ok(Self { workspace, ahead: Mutex::default(), stream, precision })
     }
 
     /// The stream that every operation is put on; a backend may put its collectives there too.
@@ -78,7 +84,7 @@ impl CudaDevice {
     /// *Panics* if the lengths differ.
     pub fn upload<T: Element>(&self, from: &[T], to: SliceMut<'_, T>) -> Result<(), DriverError> {
         assert_eq!(from.len(), to.len(), "elements from the host for the device");
-        self.workspace().upload(&self.stream, from, to.address())?;
+        self.workspace().way().upload(&self.stream, from, to.address())?;
         self.finish()
     }
 
@@ -87,7 +93,11 @@ impl CudaDevice {
     /// *Panics* if the lengths differ.
     pub fn download<T: Element>(&self, from: Slice<'_, T>, to: &mut [T]) -> Result<(), DriverError> {
         assert_eq!(from.len(), to.len(), "elements from the device for the host");
-        self.workspace().download(&self.stream, from.address(), to)
+        self.workspace().way().download(&self.stream, from.address(), to)
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Option<Ahead>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn workspace(&self) -> MutexGuard<'_, Workspace> {

@@ -4,9 +4,9 @@ use super::CudaDevice;
 use super::workspace::{PendingSums, Want};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
-use crate::operations::{self as kernels, LossRows, LossTotals, Precision};
+use crate::operations::{self as kernels, Half, LossRows, LossTotals};
 use dtrain_engine::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, Gelu, LossSums, Pool2d,
+    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, LossSums, Outputs, Pool2d,
     Product, Rows, Sgd, Write,
 };
 use dtrain_types::Key;
@@ -44,9 +44,9 @@ impl CudaDevice {
         pending
     }
 
-    /// Whether an operation is to be done in bf16, where there is a kernel for its shape.
-    fn in_bf16(&self, is_there: bool) -> bool {
-        self.precision == Precision::Bf16 && is_there
+    /// What an operation rounds its operands to, if it does, and if there is a kernel for its shape.
+    fn half(&self, is_there: bool) -> Option<Half> {
+        self.precision.half().filter(|_| is_there)
     }
 
     /// Runs an operation that rounds, with parts of the scratch for what is rounded.
@@ -57,11 +57,6 @@ impl CudaDevice {
         // SAFETY: the workspace is locked until the operation is on the stream.
         run(lengths.map(|len| unsafe { parts.take(len) }));
     }
-}
-
-/// A convolution over images. *Panics* for one over volumes: no plan has one for this device.
-fn flat(shape: &Conv3d) -> Conv2d {
-    shape.flat().unwrap_or_else(|| panic!("no plan has {shape:?} for this device"))
 }
 
 impl Device for CudaDevice {
@@ -121,11 +116,11 @@ impl Device for CudaDevice {
     }
 
     fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
-        if !self.in_bf16(kernels::product_bf16_is_there(shape)) {
+        let Some(half) = self.half(kernels::product_half_is_there(shape)) else {
             return kernels::product(self.stream(), shape, a, b, c);
-        }
+        };
         self.rounding(kernels::product_rounded_scratch(shape), |scratch| {
-            kernels::product_rounded(self.stream(), shape, a, b, c, scratch);
+            kernels::product_rounded(self.stream(), half, shape, a, b, c, scratch);
         });
     }
 
@@ -139,11 +134,11 @@ impl Device for CudaDevice {
         activation: Activation,
         y: Mut<'_>,
     ) {
-        if !self.in_bf16(true) {
+        let Some(half) = self.half(true) else {
             return kernels::linear(self.stream(), shape, inputs, x, w, bias, activation, y);
-        }
+        };
         self.rounding(kernels::linear_rounded_scratch(shape, inputs), |scratch| {
-            kernels::linear_rounded(self.stream(), shape, inputs, x, w, bias, activation, y, scratch);
+            kernels::linear_rounded(self.stream(), half, shape, inputs, x, w, bias, activation, y, scratch);
         });
     }
 
@@ -157,7 +152,7 @@ impl Device for CudaDevice {
     }
 
     fn conv_scratch(&self, shape: &Conv3d) -> Option<usize> {
-        shape.flat().map(|flat| kernels::conv_scratch(&flat))
+        Some(kernels::conv_scratch(shape))
     }
 
     fn conv(
@@ -170,11 +165,11 @@ impl Device for CudaDevice {
         y: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv(self.stream(), self.precision, &flat(shape), x, w, bias, activation, y);
+        kernels::conv(self.stream(), self.precision, shape, x, w, bias, activation, y);
     }
 
     fn conv_input_gradient(&self, shape: &Conv3d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
-        kernels::conv_input_gradient(self.stream(), self.precision, &flat(shape), w, dy, dx);
+        kernels::conv_input_gradient(self.stream(), self.precision, shape, w, dy, dx);
     }
 
     fn conv_weight_gradient(
@@ -186,7 +181,7 @@ impl Device for CudaDevice {
         db: Option<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::conv_weight_gradient(self.stream(), self.precision, &flat(shape), x, dy, dw, db, scratch);
+        kernels::conv_weight_gradient(self.stream(), self.precision, shape, x, dy, dw, db, scratch);
     }
 
     fn max_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>, places: Mut<'_>) {
@@ -333,11 +328,11 @@ impl Device for CudaDevice {
     }
 
     fn attention(&self, shape: &Attention, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
-        if !self.in_bf16(kernels::attention_bf16_is_there(shape)) {
+        let Some(half) = self.half(kernels::attention_half_is_there(shape)) else {
             return kernels::attention(self.stream(), shape, qkv, y, saved);
-        }
+        };
         self.rounding(kernels::attention_rounded_scratch(shape), |halves| {
-            kernels::attention_rounded(self.stream(), shape, qkv, y, saved, halves);
+            kernels::attention_rounded(self.stream(), half, shape, qkv, y, saved, halves);
         });
     }
 
@@ -351,12 +346,13 @@ impl Device for CudaDevice {
         dqkv: Mut<'_>,
         scratch: Mut<'_>,
     ) {
-        if !self.in_bf16(kernels::attention_bf16_is_there(shape)) {
+        let Some(half) = self.half(kernels::attention_half_is_there(shape)) else {
             return kernels::attention_gradient(self.stream(), shape, qkv, y, saved, dy, dqkv, scratch);
-        }
+        };
         self.rounding(kernels::attention_rounded_gradient_scratch(shape), |halves| {
             kernels::attention_rounded_gradient(
                 self.stream(),
+                half,
                 shape,
                 qkv,
                 y,
@@ -381,14 +377,13 @@ impl Device for CudaDevice {
         &self,
         shape: Rows,
         options: &CrossEntropy<'_>,
-        logits: Ref<'_>,
+        logits: Outputs<Ref<'_>, Mut<'_>>,
         targets: Ids<'_>,
-        d: Option<Mut<'_>>,
     ) -> PendingSums {
-        let CrossEntropy { label_smoothing, ignore_index, class_weights } = *options;
+        let CrossEntropy { label_smoothing, ignore_index, class_weights, scale } = *options;
         self.loss(shape.rows, class_weights, |class_weights, rows, totals| {
-            let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index };
-            kernels::cross_entropy(self.stream(), shape, &options, logits, targets, d, rows, totals);
+            let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index, scale };
+            kernels::cross_entropy(self.stream(), shape, &options, logits, targets, rows, totals);
         })
     }
 
@@ -400,18 +395,18 @@ impl Device for CudaDevice {
         let at = found.address();
         assert_eq!(best.len(), shape.rows, "a place for each row");
         kernels::arg_max(self.stream(), shape, logits, found);
-        or_panic(workspace.download(self.stream(), at, best));
+        or_panic(workspace.way().download(self.stream(), at, best));
     }
 
     fn squared_error(
         &self,
         shape: Rows,
-        outputs: Ref<'_>,
+        scale: f32,
+        outputs: Outputs<Ref<'_>, Mut<'_>>,
         targets: Ref<'_>,
-        d: Option<Mut<'_>>,
     ) -> PendingSums {
         self.loss(shape.rows, &[], |_, rows, totals| {
-            kernels::squared_error(self.stream(), shape, outputs, targets, d, rows, totals);
+            kernels::squared_error(self.stream(), shape, scale, outputs, targets, rows, totals);
         })
     }
 
@@ -427,7 +422,7 @@ impl Device for CudaDevice {
         let (sum, scratch) = unsafe { (parts.take::<f64>(1), parts.take(len)) };
         let (at, mut read) = (sum.address(), [0.0f64]);
         kernels::sum_of_squares(self.stream(), g, scale, sum, scratch);
-        or_panic(workspace.download(self.stream(), at, &mut read));
+        or_panic(workspace.way().download(self.stream(), at, &mut read));
         read[0]
     }
 
@@ -451,7 +446,7 @@ impl Device for CudaDevice {
         let (all, scratch) = unsafe { (parts.take::<u32>(1), parts.take(len)) };
         let (at, mut read) = (all.address(), [0u32]);
         kernels::all_finite(self.stream(), x, all, scratch);
-        or_panic(workspace.download(self.stream(), at, &mut read));
+        or_panic(workspace.way().download(self.stream(), at, &mut read));
         read[0] != 0
     }
 }

@@ -1,9 +1,12 @@
 //! This device's memory as the engine's replica wants it.
 
 use super::CudaDevice;
-use crate::driver::{Buffer, DriverError};
+use super::ahead::Ahead;
+use crate::collectives::SlotMemory;
+use crate::driver::{Buffer, DriverError, Part};
 use crate::memory::{Element, Slice, SliceMut};
 use dtrain_engine::{EngineError, OwnMemory};
+use dtrain_types::DeviceMemory;
 
 impl From<DriverError> for EngineError {
     fn from(error: DriverError) -> Self {
@@ -26,27 +29,44 @@ impl CudaDevice {
 
     /// Puts a list on its way, behind everything that was given; nobody waits for it.
     fn put<T: Element>(&self, from: &[T], to: SliceMut<'_, T>) -> Result<(), EngineError> {
-        Ok(self.workspace().upload(self.stream(), from, to.address())?)
+        Ok(self.workspace().way().upload(self.stream(), from, to.address())?)
+    }
+
+    /// Puts a list on its way beside the work that was given since the last join.
+    fn put_ahead<T: Element>(&self, from: &[T], to: SliceMut<'_, T>) -> Result<(), EngineError> {
+        let mut ahead = self.ahead();
+        let ahead = match &mut *ahead {
+            Some(ahead) => ahead,
+            none => none.insert(Ahead::new(self.stream())?),
+        };
+        Ok(ahead.send(from, to.address())?)
     }
 }
 
 impl OwnMemory for CudaDevice {
-    type Floats = Buffer<f32>;
+    type Floats = Part<f32>;
     type Words = Buffer<u32>;
 
-    fn floats(&self, len: usize) -> Result<Buffer<f32>, EngineError> {
-        self.zeros(len)
+    fn floats(&self, len: usize) -> Result<Part<f32>, EngineError> {
+        self.zeros(len).map(Part::from)
     }
 
     fn words(&self, len: usize) -> Result<Buffer<u32>, EngineError> {
         self.zeros(len)
     }
 
-    fn look(memory: &Buffer<f32>) -> Slice<'_, f32> {
+    fn slot(memory: &DeviceMemory) -> Option<Part<f32>> {
+        let slot = memory.of::<SlotMemory>()?;
+        // SAFETY: an arena touches its slots in collectives alone, which it puts behind the work of the rank's device and
+        // which end before more is given, and in leases, which wait for that device.
+        Some(unsafe { Part::of(&slot.memory, slot.elements.clone()) })
+    }
+
+    fn look(memory: &Part<f32>) -> Slice<'_, f32> {
         memory.read()
     }
 
-    fn take(memory: &mut Buffer<f32>) -> SliceMut<'_, f32> {
+    fn take(memory: &mut Part<f32>) -> SliceMut<'_, f32> {
         memory.write()
     }
 
@@ -54,7 +74,7 @@ impl OwnMemory for CudaDevice {
         memory.read()
     }
 
-    fn send(&self, from: &[f32], to: &mut Buffer<f32>) -> Result<(), EngineError> {
+    fn send(&self, from: &[f32], to: &mut Part<f32>) -> Result<(), EngineError> {
         self.put(from, to.write().part(0..from.len()))
     }
 
@@ -62,7 +82,19 @@ impl OwnMemory for CudaDevice {
         self.put(from, to.write().part(0..from.len()))
     }
 
-    fn fetch(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), EngineError> {
+    fn send_ahead(&self, from: &[f32], to: &mut Part<f32>) -> Result<(), EngineError> {
+        self.put_ahead(from, to.write().part(0..from.len()))
+    }
+
+    fn send_ids_ahead(&self, from: &[u32], to: &mut Buffer<u32>) -> Result<(), EngineError> {
+        self.put_ahead(from, to.write().part(0..from.len()))
+    }
+
+    fn join_ahead(&self) -> Result<(), EngineError> {
+        self.ahead().as_ref().map_or(Ok(()), |ahead| Ok(ahead.join(self.stream())?))
+    }
+
+    fn fetch(&self, from: &Part<f32>, to: &mut [f32]) -> Result<(), EngineError> {
         self.download(from.read().part(0..to.len()), to).map_err(EngineError::from)
     }
 }

@@ -160,6 +160,12 @@ impl Context {
         result
     }
 
+    /// Makes it this thread's context, for libraries that look for one. *Errors*: the failure that stuck, or the driver's.
+    pub fn enter(&self) -> Result<(), DriverError> {
+        self.check()?;
+        self.bind()
+    }
+
     /// Makes it this thread's context, if it is not.
     fn bind(&self) -> Result<(), DriverError> {
         let mut now = ptr::null_mut();

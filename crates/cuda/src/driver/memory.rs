@@ -5,6 +5,7 @@ use super::error::DriverError;
 use crate::memory::{Element, Slice, SliceMut};
 use cudarc::driver::sys;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -84,6 +85,64 @@ impl<T> Drop for Buffer<T> {
         self.context.submit_all();
         // SAFETY: it came from `cuMemAlloc_v2`, and is given back once.
         self.context.give_back("cuMemFree_v2", || unsafe { sys::cuMemFree_v2(self.address) });
+    }
+}
+
+/// Elements of a buffer that others hold too.
+#[derive(Debug)]
+pub struct Part<T> {
+    memory: Arc<Buffer<T>>,
+    elements: Range<usize>,
+}
+
+impl<T: Element> From<Buffer<T>> for Part<T> {
+    /// All of it, and nobody else has any.
+    fn from(memory: Buffer<T>) -> Self {
+        Self { elements: 0..memory.len, memory: Arc::new(memory) }
+    }
+}
+
+impl<T: Element> Part<T> {
+    /// Some elements of it.
+    ///
+    /// # Safety
+    /// Whoever else works on these elements does so behind all work that was given with what this lent, and before what is
+    /// given afterwards.
+    ///
+    /// *Panics* if there are no such elements.
+    #[must_use]
+    pub unsafe fn of(memory: &Arc<Buffer<T>>, elements: Range<usize>) -> Self {
+        assert!(
+            elements.start <= elements.end && elements.end <= memory.len,
+            "{elements:?} of {}",
+            memory.len
+        );
+        Self { memory: memory.clone(), elements }
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.address + (self.elements.start * size_of::<T>()) as u64
+    }
+
+    /// Elements.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    /// Lent for reading.
+    #[must_use]
+    pub fn read(&self) -> Slice<'_, T> {
+        // SAFETY: as for the buffer, which this keeps alive; whoever made this has promised the rest.
+        unsafe { Slice::new(self.address(), self.len()) }
+    }
+
+    /// Lent for writing.
+    #[must_use]
+    pub fn write(&mut self) -> SliceMut<'_, T> {
+        // SAFETY: as above; the borrow keeps others away.
+        unsafe { SliceMut::new(self.address(), self.len()) }
     }
 }
 

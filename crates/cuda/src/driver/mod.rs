@@ -24,5 +24,5 @@ pub use context::{About, Context};
 pub use error::{DriverError, GpuError};
 pub use gpu::{Gpu, Loaded};
 pub use library::{Driver, DriverVersion};
-pub use memory::{Buffer, Pinned};
+pub use memory::{Buffer, Part, Pinned};
 pub use stream::{Event, Stream};

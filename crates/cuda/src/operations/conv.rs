@@ -1,4 +1,4 @@
-//! Convolutions. Their kernels round what they fetch, so operands and results are f32 in either precision.
+//! Convolutions. Their kernels round what they fetch, so operands and results are f32 in any precision.
 //!
 //! This file does not know batch norm or pooling.
 
@@ -8,22 +8,36 @@ use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
 use super::{Floats, FloatsMut, Precision, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, Launch, Queue};
-use dtrain_engine::device::{Activation, Conv2d};
+use dtrain_engine::device::{Activation, Conv3d, ConvOver};
 
 /// Cells that one range of a weight gradient has at least, and the most ranges.
 const SPLIT: (usize, usize) = (2048, 64);
 
-/// Forward, the gradient of the input, that of the weights.
-fn kernels_of(precision: Precision) -> [&'static Kernel; 3] {
-    match precision {
-        Precision::F32 => {
+/// Forward, the gradient of the input, that of the weights. What is one element deep is an image.
+fn kernels_of(precision: Precision, shape: &Conv3d) -> [&'static Kernel; 3] {
+    match (precision, shape.flat()) {
+        (Precision::F32, Some(_)) => {
             [&kernels::CONV2D, &kernels::CONV2D_INPUT_GRADIENT, &kernels::CONV2D_WEIGHT_GRADIENT]
         }
-        Precision::Bf16 => [
+        (Precision::F32, None) => {
+            [&kernels::CONV3D, &kernels::CONV3D_INPUT_GRADIENT, &kernels::CONV3D_WEIGHT_GRADIENT]
+        }
+        (Precision::Bf16, Some(_)) => [
             &kernels::CONV2D_BF16,
             &kernels::CONV2D_BF16_INPUT_GRADIENT,
             &kernels::CONV2D_BF16_WEIGHT_GRADIENT,
         ],
+        (Precision::F16, Some(_)) => {
+            [&kernels::CONV2D_F16, &kernels::CONV2D_F16_INPUT_GRADIENT, &kernels::CONV2D_F16_WEIGHT_GRADIENT]
+        }
+        (Precision::Bf16, None) => [
+            &kernels::CONV3D_BF16,
+            &kernels::CONV3D_BF16_INPUT_GRADIENT,
+            &kernels::CONV3D_BF16_WEIGHT_GRADIENT,
+        ],
+        (Precision::F16, None) => {
+            [&kernels::CONV3D_F16, &kernels::CONV3D_F16_INPUT_GRADIENT, &kernels::CONV3D_F16_WEIGHT_GRADIENT]
+        }
     }
 }
 
@@ -40,40 +54,40 @@ struct Plan {
     argument: Argument,
 }
 
-fn planned(shape: &Conv2d) -> Plan {
-    for d in [0, 1] {
+fn volume(sides: [usize; 3]) -> usize {
+    sides.iter().product()
+}
+
+/// A shape as the kernels are given it.
+fn fields<const N: usize, const FIELDS: usize>(shape: &ConvOver<N>) -> [u32; FIELDS] {
+    let ConvOver { images, channels, size: sides, outputs, kernel, stride, padding } = *shape;
+    let fields = [images, channels].into_iter().chain(sides).chain([outputs]);
+    let fields = fields.chain(kernel).chain(stride).chain(padding).chain(shape.output_size());
+    let mut fields = fields.map(size);
+    std::array::from_fn(|_| fields.next().expect("three numbers, and five for each axis"))
+}
+
+fn planned(shape: &Conv3d) -> Plan {
+    for d in [0, 1, 2] {
         let fits = shape.stride[d] > 0
             && shape.kernel[d] > 0
             && shape.size[d] + 2 * shape.padding[d] >= shape.kernel[d];
         assert!(fits, "a kernel larger than the image: {shape:?}");
     }
-    let out = shape.output_size();
-    let terms = shape.channels * shape.kernel[0] * shape.kernel[1];
-    let cells = shape.images * out[0] * out[1];
-    let fields = [
-        shape.images,
-        shape.channels,
-        shape.size[0],
-        shape.size[1],
-        shape.outputs,
-        shape.kernel[0],
-        shape.kernel[1],
-        shape.stride[0],
-        shape.stride[1],
-        shape.padding[0],
-        shape.padding[1],
-        out[0],
-        out[1],
-    ];
-    let input = shape.images * shape.channels * shape.size[0] * shape.size[1];
+    let terms = shape.channels * volume(shape.kernel);
+    let cells = shape.images * volume(shape.output_size());
+    let elements = shape.images * volume(shape.size);
     // Kernels count columns of a product in 32 bits.
-    size(cells.max(shape.images * shape.size[0] * shape.size[1]));
+    size(cells.max(elements));
     Plan {
-        lengths: [input, shape.outputs * terms, cells * shape.outputs],
+        lengths: [elements * shape.channels, shape.outputs * terms, cells * shape.outputs],
         terms,
         cells,
         splits: cells.div_ceil(SPLIT.0).clamp(1, SPLIT.1),
-        argument: Argument::Conv2d(fields.map(size)),
+        argument: match shape.flat() {
+            Some(flat) => Argument::Conv2d(fields(&flat)),
+            None => Argument::Conv3d(fields(shape)),
+        },
     }
 }
 
@@ -83,10 +97,9 @@ fn tiles(rows: usize, columns: usize) -> usize {
 
 /// Elements of scratch that the weight gradient needs. A function of the shape alone.
 #[must_use]
-pub fn conv_scratch(shape: &Conv2d) -> usize {
+pub fn conv_scratch(shape: &Conv3d) -> usize {
     let plan = planned(shape);
-    let out = shape.output_size();
-    let bias = plane_sums_scratch([shape.images, shape.outputs, out[0] * out[1]]);
+    let bias = plane_sums_scratch([shape.images, shape.outputs, volume(shape.output_size())]);
     bias.max(if plan.splits > 1 { plan.splits * plan.lengths[1] } else { 0 })
 }
 
@@ -95,7 +108,7 @@ pub fn conv_scratch(shape: &Conv2d) -> usize {
 pub fn conv(
     queue: &impl Queue,
     precision: Precision,
-    shape: &Conv2d,
+    shape: &Conv3d,
     x: Floats<'_>,
     w: Floats<'_>,
     bias: Option<Floats<'_>>,
@@ -111,7 +124,7 @@ pub fn conv(
     if y_len > 0 {
         let arguments =
             [x.into(), w.into(), bias.into(), (&mut y).into(), plan.argument, code(activation).into()];
-        let [kernel, ..] = kernels_of(precision);
+        let [kernel, ..] = kernels_of(precision, shape);
         queue.launch(&Launch::new(kernel, tiles(shape.outputs, plan.cells), arguments));
     }
 }
@@ -120,7 +133,7 @@ pub fn conv(
 pub fn conv_input_gradient(
     queue: &impl Queue,
     precision: Precision,
-    shape: &Conv2d,
+    shape: &Conv3d,
     w: Floats<'_>,
     dy: Floats<'_>,
     mut dx: FloatsMut<'_>,
@@ -133,7 +146,7 @@ pub fn conv_input_gradient(
     if x_len > 0 {
         let blocks = tiles(shape.channels, x_len / shape.channels);
         let arguments = [w.into(), dy.into(), (&mut dx).into(), plan.argument];
-        let [_, kernel, _] = kernels_of(precision);
+        let [_, kernel, _] = kernels_of(precision, shape);
         queue.launch(&Launch::new(kernel, blocks, arguments));
     }
 }
@@ -143,7 +156,7 @@ pub fn conv_input_gradient(
 pub fn conv_weight_gradient(
     queue: &impl Queue,
     precision: Precision,
-    shape: &Conv2d,
+    shape: &Conv3d,
     x: Floats<'_>,
     dy: Floats<'_>,
     mut dw: FloatsMut<'_>,
@@ -160,7 +173,7 @@ pub fn conv_weight_gradient(
         let blocks = tiles(shape.outputs, plan.terms) * plan.splits;
         let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };
         let arguments = [x.into(), dy.into(), to, plan.argument, size(plan.splits).into()];
-        let [.., kernel] = kernels_of(precision);
+        let [.., kernel] = kernels_of(precision, shape);
         queue.launch(&Launch::new(kernel, blocks, arguments));
         if plan.splits > 1 {
             let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
@@ -172,6 +185,6 @@ pub fn conv_weight_gradient(
     if y_len == 0 {
         return super::fill(queue, db, 0.0);
     }
-    let out = shape.output_size();
-    plane_sums(queue, [shape.images, shape.outputs, out[0] * out[1]], dy, db, scratch);
+    let planes = [shape.images, shape.outputs, volume(shape.output_size())];
+    plane_sums(queue, planes, dy, db, scratch);
 }

@@ -2,10 +2,9 @@
 //!
 //! This file does not know shapes, but for a bias.
 
-use super::{Floats, FloatsMut, same, size};
+use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Launch, Queue};
-use crate::memory::{Slice, SliceMut};
 use dtrain_engine::device::{Activation, Gelu};
 use dtrain_types::Key;
 
@@ -138,20 +137,30 @@ pub fn dropout(queue: &impl Queue, key: Key, rate: f32, x: Floats<'_>, mut y: Fl
     }
 }
 
-/// `y = x`, rounded to bf16.
-pub fn to_bf16(queue: &impl Queue, x: Floats<'_>, mut y: SliceMut<'_, u16>) {
-    same("y", y.len(), x.len());
-    if x.len() > 0 {
-        let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
-        queue.launch(&Launch::over(&kernels::TO_BF16, x.len(), arguments));
+/// The kernels to halves and from them.
+fn rounding(half: Half) -> [&'static Kernel; 2] {
+    match half {
+        Half::Bf16 => [&kernels::TO_BF16, &kernels::FROM_BF16],
+        Half::F16 => [&kernels::TO_F16, &kernels::FROM_F16],
     }
 }
 
-/// `y = x`, from bf16.
-pub fn from_bf16(queue: &impl Queue, x: Slice<'_, u16>, mut y: FloatsMut<'_>) {
+/// `y = x`, rounded.
+pub fn to_half(queue: &impl Queue, half: Half, x: Floats<'_>, mut y: HalvesMut<'_>) {
     same("y", y.len(), x.len());
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
-        queue.launch(&Launch::over(&kernels::FROM_BF16, x.len(), arguments));
+        let [kernel, _] = rounding(half);
+        queue.launch(&Launch::over(kernel, x.len(), arguments));
+    }
+}
+
+/// `y = x`, exactly.
+pub fn from_half(queue: &impl Queue, half: Half, x: Halves<'_>, mut y: FloatsMut<'_>) {
+    same("y", y.len(), x.len());
+    if x.len() > 0 {
+        let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
+        let [_, kernel] = rounding(half);
+        queue.launch(&Launch::over(kernel, x.len(), arguments));
     }
 }

@@ -4,9 +4,9 @@
 
 use super::{Floats, FloatsMut, Ids, same, size};
 use crate::kernels;
-use crate::launch::{Launch, Queue};
+use crate::launch::{Argument, Launch, Queue};
 use crate::memory::SliceMut;
-use dtrain_engine::device::Rows;
+use dtrain_engine::device::{Outputs, Rows};
 
 /// What each row leaves for the sums.
 pub struct LossRows<'a> {
@@ -33,6 +33,23 @@ pub struct CrossEntropy<'a> {
     pub class_weights: Option<Floats<'a>>,
     /// Rows with this target count for nothing.
     pub ignore_index: Option<u32>,
+    /// What the gradient is multiplied by, a power of two.
+    pub scale: f32,
+}
+
+/// Where a kernel reads outputs, and where it writes their gradient: nowhere, or in their place.
+///
+/// *Panics* if there are not so many.
+fn places(shape: Rows, outputs: &mut Outputs<Floats<'_>, FloatsMut<'_>>) -> [Argument; 2] {
+    let len = match outputs {
+        Outputs::Kept(x) => x.len(),
+        Outputs::Replaced(x) => x.len(),
+    };
+    same("outputs", len, shape.rows * shape.width);
+    match outputs {
+        Outputs::Kept(x) => [(*x).into(), (&mut None::<FloatsMut<'_>>).into()],
+        Outputs::Replaced(x) => [x.read().into(), x.into()],
+    }
 }
 
 fn totals(queue: &impl Queue, rows: &LossRows<'_>, mut totals: LossTotals<'_>) {
@@ -48,65 +65,65 @@ fn totals(queue: &impl Queue, rows: &LossRows<'_>, mut totals: LossTotals<'_>) {
     queue.launch(&Launch::new(&kernels::LOSS_SUMS, 1, arguments));
 }
 
-/// Cross entropy of `logits: [rows, width]`; with `d`, also the gradient of the sum of weighted losses.
-#[allow(clippy::too_many_arguments)]
+/// Cross entropy of `logits: [rows, width]`.
 pub fn cross_entropy(
     queue: &impl Queue,
     shape: Rows,
     options: &CrossEntropy<'_>,
-    logits: Floats<'_>,
+    mut logits: Outputs<Floats<'_>, FloatsMut<'_>>,
     targets: Ids<'_>,
-    mut d: Option<FloatsMut<'_>>,
     mut rows: LossRows<'_>,
     to: LossTotals<'_>,
 ) {
-    same("logits", logits.len(), shape.rows * shape.width);
+    let [from, to_gradient] = places(shape, &mut logits);
     same("targets", targets.len(), shape.rows);
     same("class_weights", options.class_weights.map_or(shape.width, |weights| weights.len()), shape.width);
-    same("d", d.as_ref().map_or(logits.len(), |d| d.len()), logits.len());
     same("values", rows.values.len(), 2 * shape.rows);
     same("counts", rows.counts.len(), shape.rows);
     if shape.rows > 0 {
         let arguments = [
-            logits.into(),
+            from,
             targets.into(),
             options.class_weights.into(),
-            (&mut d).into(),
+            to_gradient,
             (&mut rows.values).into(),
             (&mut rows.counts).into(),
             size(shape.width).into(),
             options.label_smoothing.into(),
             u32::from(options.ignore_index.is_some()).into(),
             options.ignore_index.unwrap_or_default().into(),
+            options.scale.into(),
         ];
         queue.launch(&Launch::new(&kernels::CROSS_ENTROPY, shape.rows, arguments));
     }
     totals(queue, &rows, to);
 }
 
-/// Squared error summed over a row and divided by the width, summed over rows (each of weight 1).
+/// Squared error summed over a row and divided by the width, summed over rows (each of weight 1). The gradient is multiplied by
+/// `scale`, a power of two.
+#[allow(clippy::too_many_arguments)]
 pub fn squared_error(
     queue: &impl Queue,
     shape: Rows,
-    outputs: Floats<'_>,
+    scale: f32,
+    mut outputs: Outputs<Floats<'_>, FloatsMut<'_>>,
     targets: Floats<'_>,
-    mut d: Option<FloatsMut<'_>>,
     mut rows: LossRows<'_>,
     to: LossTotals<'_>,
 ) {
-    same("outputs", outputs.len(), shape.rows * shape.width);
-    same("targets", targets.len(), outputs.len());
-    same("d", d.as_ref().map_or(outputs.len(), |d| d.len()), outputs.len());
+    let [from, to_gradient] = places(shape, &mut outputs);
+    same("targets", targets.len(), shape.rows * shape.width);
     same("values", rows.values.len(), 2 * shape.rows);
     same("counts", rows.counts.len(), shape.rows);
     if shape.rows > 0 {
         let arguments = [
-            outputs.into(),
+            from,
             targets.into(),
-            (&mut d).into(),
+            to_gradient,
             (&mut rows.values).into(),
             (&mut rows.counts).into(),
             size(shape.width).into(),
+            scale.into(),
         ];
         queue.launch(&Launch::new(&kernels::SQUARED_ERROR, shape.rows, arguments));
     }

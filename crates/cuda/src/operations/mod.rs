@@ -7,7 +7,7 @@
 //! This module does not know what runs the launches.
 
 mod attention;
-mod attention_bf16;
+mod attention_half;
 mod conv;
 mod elementwise;
 mod embedding;
@@ -15,18 +15,18 @@ mod losses;
 mod norms;
 mod pooling;
 mod product;
-mod product_bf16;
+mod product_half;
 mod rounded;
 mod sums;
 mod tree;
 mod update;
 
 pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
-pub use attention_bf16::{attention_bf16, attention_bf16_gradient, attention_bf16_is_there};
+pub use attention_half::{attention_half, attention_half_gradient, attention_half_is_there};
 pub use conv::{conv, conv_input_gradient, conv_scratch, conv_weight_gradient};
 pub use elementwise::{
-    add, add_to, bias_activation, copy, dropout, fill, from_bf16, gelu, gelu_gradient, relu, relu_gradient,
-    to_bf16,
+    add, add_to, bias_activation, copy, dropout, fill, from_half, gelu, gelu_gradient, relu, relu_gradient,
+    to_half,
 };
 pub use embedding::{embedding, embedding_gradient};
 pub use losses::{CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, squared_error};
@@ -36,7 +36,7 @@ pub use norms::{
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, product};
-pub use product_bf16::{Bf16Result, linear_bf16, product_bf16, product_bf16_is_there};
+pub use product_half::{HalfResult, linear_half, product_half, product_half_is_there};
 pub use rounded::{
     attention_rounded, attention_rounded_gradient, attention_rounded_gradient_scratch,
     attention_rounded_scratch, linear_rounded, linear_rounded_scratch, product_rounded,
@@ -57,6 +57,29 @@ pub enum Precision {
     /// They are rounded to bf16, multiplied on tensor cores and added up in f32. *Order*: K in steps of 16; within 16 terms
     /// the hardware's, so the bits are those of one model of GPU.
     Bf16,
+    /// The same of f16. Whoever trains so has to scale the loss, or small gradients are lost.
+    F16,
+}
+
+impl Precision {
+    /// What operands are rounded to, if they are.
+    #[must_use]
+    pub fn half(self) -> Option<Half> {
+        match self {
+            Self::F32 => None,
+            Self::Bf16 => Some(Half::Bf16),
+            Self::F16 => Some(Half::F16),
+        }
+    }
+}
+
+/// A kind of numbers of 16 bits that tensor cores multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Eight significant bits, and the exponent of f32.
+    Bf16,
+    /// IEEE's: eleven significant bits, of numbers below 65520. Below 2^-14 there are fewer.
+    F16,
 }
 
 /// Threads of a block of most kernels.
@@ -66,9 +89,9 @@ const THREADS: usize = 256;
 pub type Floats<'a> = crate::Slice<'a, f32>;
 /// Memory of f32 that is written.
 pub type FloatsMut<'a> = crate::SliceMut<'a, f32>;
-/// Memory of bf16 that is read.
+/// Memory of halves that is read.
 pub type Halves<'a> = crate::Slice<'a, u16>;
-/// Memory of bf16 that is written.
+/// Memory of halves that is written.
 pub type HalvesMut<'a> = crate::SliceMut<'a, u16>;
 /// Memory of ids that is read.
 pub type Ids<'a> = crate::Slice<'a, u32>;

@@ -1,22 +1,22 @@
-//! Products and attention of f32 memory on tensor cores: operands are rounded to bf16 on their way, sums are f32.
+//! Products and attention of f32 memory on tensor cores: operands are rounded to halves on their way, sums are f32.
 //!
-//! A product's result is f32 as it was summed. Attention's kernels write bf16, so its outputs and gradients are bf16 that lie in
+//! A product's result is f32 as it was summed. Attention's kernels write halves, so its outputs and gradients are halves that lie in
 //! f32 memory; its sums of exponentials are f32. Scratch holds what is rounded, a part for each, aligned to 16 bytes.
 //!
-//! This file does not know who asks for bf16, nor what to do where there is no kernel for a shape.
+//! This file does not know who asks for halves, nor what to do where there is no kernel for a shape.
 
 use super::product::reach;
 use super::{
-    Bf16Result, Floats, FloatsMut, HalvesMut, attention_bf16, attention_bf16_gradient, from_bf16,
-    linear_bf16, product_bf16, room, to_bf16,
+    Floats, FloatsMut, Half, HalfResult, HalvesMut, attention_half, attention_half_gradient, from_half,
+    linear_half, product_half, room, to_half,
 };
 use crate::launch::Queue;
 use dtrain_engine::device::{Activation, Attention, Product, Rows};
 
 /// Rounds an operand to the beginning of a part of the scratch.
-fn rounded<'a>(queue: &impl Queue, x: Floats<'_>, part: &'a mut HalvesMut<'_>) -> HalvesMut<'a> {
+fn rounded<'a>(queue: &impl Queue, half: Half, x: Floats<'_>, part: &'a mut HalvesMut<'_>) -> HalvesMut<'a> {
     room("a part of the scratch", part.len(), x.len());
-    to_bf16(queue, x, part.part(0..x.len()));
+    to_half(queue, half, x, part.part(0..x.len()));
     part.part(0..x.len())
 }
 
@@ -26,11 +26,12 @@ pub fn product_rounded_scratch(shape: &Product) -> [usize; 2] {
     [reach(shape.m, shape.k, shape.a), reach(shape.k, shape.n, shape.b)]
 }
 
-/// [`product_bf16`] of f32 operands. `scratch` has [`product_rounded_scratch`] elements.
+/// [`product_half`] of f32 operands. `scratch` has [`product_rounded_scratch`] elements.
 ///
 /// *Panics* as it does.
 pub fn product_rounded(
     queue: &impl Queue,
+    half: Half,
     shape: &Product,
     a: Floats<'_>,
     b: Floats<'_>,
@@ -39,9 +40,9 @@ pub fn product_rounded(
 ) {
     // What lies behind a matrix is somebody else's.
     let [a_len, b_len] = product_rounded_scratch(shape);
-    let a = rounded(queue, a.part(0..a_len), &mut a_part);
-    let b = rounded(queue, b.part(0..b_len), &mut b_part);
-    product_bf16(queue, shape, a.read(), b.read(), Bf16Result::F32(c));
+    let a = rounded(queue, half, a.part(0..a_len), &mut a_part);
+    let b = rounded(queue, half, b.part(0..b_len), &mut b_part);
+    product_half(queue, half, shape, a.read(), b.read(), HalfResult::F32(c));
 }
 
 /// Elements of scratch for inputs and for weights.
@@ -50,10 +51,11 @@ pub fn linear_rounded_scratch(shape: Rows, inputs: usize) -> [usize; 2] {
     [shape.rows * inputs, shape.width * inputs]
 }
 
-/// [`linear_bf16`] of f32 operands. `scratch` has [`linear_rounded_scratch`] elements.
+/// [`linear_half`] of f32 operands. `scratch` has [`linear_rounded_scratch`] elements.
 #[allow(clippy::too_many_arguments)]
 pub fn linear_rounded(
     queue: &impl Queue,
+    half: Half,
     shape: Rows,
     inputs: usize,
     x: Floats<'_>,
@@ -63,8 +65,8 @@ pub fn linear_rounded(
     y: FloatsMut<'_>,
     [mut x_part, mut w_part]: [HalvesMut<'_>; 2],
 ) {
-    let (x, w) = (rounded(queue, x, &mut x_part), rounded(queue, w, &mut w_part));
-    linear_bf16(queue, shape, inputs, x.read(), w.read(), bias, activation, Bf16Result::F32(y));
+    let (x, w) = (rounded(queue, half, x, &mut x_part), rounded(queue, half, w, &mut w_part));
+    linear_half(queue, half, shape, inputs, x.read(), w.read(), bias, activation, HalfResult::F32(y));
 }
 
 /// Elements of an output of attention.
@@ -78,21 +80,22 @@ pub fn attention_rounded_scratch(shape: &Attention) -> [usize; 2] {
     [3 * outputs(shape), outputs(shape)]
 }
 
-/// [`attention_bf16`] of f32 memory. `scratch` has [`attention_rounded_scratch`] elements.
+/// [`attention_half`] of f32 memory. `scratch` has [`attention_rounded_scratch`] elements.
 ///
 /// *Panics* as it does.
 pub fn attention_rounded(
     queue: &impl Queue,
+    half: Half,
     shape: &Attention,
     qkv: Floats<'_>,
     y: FloatsMut<'_>,
     saved: FloatsMut<'_>,
     [mut qkv_part, mut y_part]: [HalvesMut<'_>; 2],
 ) {
-    let qkv = rounded(queue, qkv, &mut qkv_part);
+    let qkv = rounded(queue, half, qkv, &mut qkv_part);
     let mut out = y_part.part(0..outputs(shape));
-    attention_bf16(queue, shape, qkv.read(), out.part(0..outputs(shape)), saved);
-    from_bf16(queue, out.read(), y);
+    attention_half(queue, half, shape, qkv.read(), out.part(0..outputs(shape)), saved);
+    from_half(queue, half, out.read(), y);
 }
 
 /// Elements of scratch for `qkv`, `y`, `dy` and `dqkv`.
@@ -102,13 +105,14 @@ pub fn attention_rounded_gradient_scratch(shape: &Attention) -> [usize; 4] {
     [3 * out, out, out, 3 * out]
 }
 
-/// [`attention_bf16_gradient`] of f32 memory. `scratch` has its elements, `halves`
+/// [`attention_half_gradient`] of f32 memory. `scratch` has its elements, `halves`
 /// [`attention_rounded_gradient_scratch`].
 ///
 /// *Panics* as it does.
 #[allow(clippy::too_many_arguments)]
 pub fn attention_rounded_gradient(
     queue: &impl Queue,
+    half: Half,
     shape: &Attention,
     qkv: Floats<'_>,
     y: Floats<'_>,
@@ -118,11 +122,21 @@ pub fn attention_rounded_gradient(
     scratch: FloatsMut<'_>,
     [mut qkv_part, mut y_part, mut dy_part, mut d_part]: [HalvesMut<'_>; 4],
 ) {
-    let qkv = rounded(queue, qkv, &mut qkv_part);
-    // What the forward pass left is bf16 already, so this changes no bit.
-    let (y, dy) = (rounded(queue, y, &mut y_part), rounded(queue, dy, &mut dy_part));
+    let qkv = rounded(queue, half, qkv, &mut qkv_part);
+    // What the forward pass left are halves already, so this changes no bit.
+    let (y, dy) = (rounded(queue, half, y, &mut y_part), rounded(queue, half, dy, &mut dy_part));
     let len = 3 * outputs(shape);
     let mut d = d_part.part(0..len);
-    attention_bf16_gradient(queue, shape, qkv.read(), y.read(), saved, dy.read(), d.part(0..len), scratch);
-    from_bf16(queue, d.read(), dqkv);
+    attention_half_gradient(
+        queue,
+        half,
+        shape,
+        qkv.read(),
+        y.read(),
+        saved,
+        dy.read(),
+        d.part(0..len),
+        scratch,
+    );
+    from_half(queue, half, d.read(), dqkv);
 }

@@ -4,7 +4,7 @@ use crate::stand_in::build::compiler;
 use crate::support::{Fake, child, gpu, is_child};
 
 #[path = "../on_gpu/digest.rs"]
-mod run;
+pub mod run;
 
 #[test]
 fn one_two_three_and_four_ranks_on_one_gpu_train_to_one_digest() {

@@ -6,6 +6,7 @@
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
 
+mod ahead;
 mod cached;
 mod copies;
 mod digest;

@@ -21,7 +21,7 @@ fn a_model_learns_on_a_gpu_what_it_learns_on_the_cpu() {
 #[test]
 fn lazy_streams_change_nothing() {
     let fake = Fake::new();
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         let Some(wanted) = device_in(precision).map(|gpu| train(&gpu, |_| ())) else { return };
         let lazy = fake.lazy();
         let gpu = device_in(precision).expect("as above");

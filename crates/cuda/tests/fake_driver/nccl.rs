@@ -4,6 +4,10 @@ use crate::plain::gradient;
 use crate::support::{Fake, gpu};
 use dtrain_collective::{Arena, Geometry, SumOrder};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
+use dtrain_cuda::driver::Buffer;
+use dtrain_cuda::{CudaDevice, Precision};
+use dtrain_engine::OwnMemory;
+use dtrain_engine::device::Device as _;
 use dtrain_nccl::{Address, Device, DeviceArena, HostDevice, HostSlots, Place};
 use dtrain_types::{MicroRange, cut_evenly, roots};
 
@@ -63,5 +67,51 @@ fn a_gpu_does_for_the_backend_what_the_host_does() {
     assert_eq!(use_all(&device, &mut slots), wanted);
     assert_eq!(device.describe(), "GPU 0 (Fake CUDA device)");
     assert!(!device.stream().0.is_null());
+    assert_eq!(fake.wrong(), "");
+}
+
+/// Two floats of a slot, as the stream of the collectives sees them behind a start.
+fn seen(device: &NcclDevice, slots: &mut GpuSlots, slot: usize) -> [f32; 2] {
+    DeviceArena::settle(slots).expect("a stream that works");
+    let host = device.allocate(Place::Host, 8).expect("memory");
+    let from = DeviceArena::address(slots, slot);
+    // SAFETY: two floats of a slot and of host memory, which is waited for.
+    unsafe { device.copy(from, device.address(&host), 8).expect("a stream that works") };
+    wait(device);
+    // SAFETY: they were written just now.
+    unsafe { *device.address(&host).0.cast::<[f32; 2]>() }
+}
+
+#[test]
+fn slots_that_another_stream_fills_are_full_when_they_are_reduced_or_leased() {
+    let Some(gpu) = gpu() else { return };
+    let fake = Fake::new();
+    let lazy = fake.lazy();
+    let computes = CudaDevice::new(&gpu, Precision::F32).expect("a stream");
+    let device = NcclDevice::new(&gpu).expect("a stream");
+    drop(lazy);
+    let geometry = Geometry { len: 1_000, root_slots: 1, scratch_slots: 1 };
+    let slots = GpuSlots::new(device.communication(), geometry).expect("memory");
+    let mut slots = slots.filled_on(computes.stream()).expect("a mark");
+    let part = |slots: &mut GpuSlots, slot| {
+        CudaDevice::slot(&slots.on_device(slot).expect("it lies on the device")).expect("a slot of a GPU")
+    };
+    let [mut first, mut second] = [0, 1].map(|slot| part(&mut slots, slot));
+    let mut ones = Buffer::<f32>::new(gpu.context(), 1_000).expect("memory");
+    computes.upload(&[1.0; 1_000], ones.write()).expect("a device that works");
+    computes.copy(ones.read(), first.write());
+    computes.copy(ones.read(), second.write());
+    computes.add_to(second.read(), first.write());
+    assert_eq!(seen(&device, &mut slots, 0), [2.0, 2.0], "behind what fills it");
+    computes.add_to(second.read(), first.write());
+    assert_eq!(slots.lease(0)[..2], [3.0, 3.0], "a lease too");
+    slots.lease(0)[1] = 10.0;
+    let mut first = part(&mut slots, 0);
+    computes.add_to(second.read(), first.write());
+    assert_eq!(seen(&device, &mut slots, 0), [4.0, 11.0], "what was leased is there for the device");
+    // A lease that nobody gave back is no longer the slot once the device was handed it.
+    assert_eq!(slots.lease(0)[..2], [4.0, 11.0]);
+    let foreign = dtrain_types::DeviceMemory::new(0u8);
+    assert!(CudaDevice::slot(&foreign).is_none());
     assert_eq!(fake.wrong(), "");
 }

@@ -4,8 +4,8 @@ use crate::rig::{Rig, assert_near};
 use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, LossSums, Pool2d, Product,
-    Rows, Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, LossSums, Outputs, Pool2d,
+    Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
@@ -67,30 +67,32 @@ fn products<R: Rig>(r: &R, to: &mut Results) {
 }
 
 fn convolutions<R: Rig>(r: &R, to: &mut Results) {
+    let (images, channels, outputs) = (2, 3, 4);
+    let (size, kernel, stride, padding) = ([1, 8, 9], [1, 3, 3], [1, 1, 2], [0, 1, 1]);
+    let flat = Conv3d { images, channels, size, outputs, kernel, stride, padding };
+    let names = ["conv", "conv_input_gradient", "conv_weight_gradient", "its bias"];
+    convolution(r, &flat, names, to);
+    let (size, kernel, stride, padding) = ([4, 5, 6], [2, 3, 3], [2, 1, 1], [1, 1, 0]);
+    let deep = Conv3d { size, kernel, stride, padding, ..flat };
+    let names = ["conv of volumes", "gradient of volumes", "gradient of their weights", "and of their bias"];
+    convolution(r, &deep, names, to);
+}
+
+fn convolution<R: Rig>(r: &R, shape: &Conv3d, names: [&'static str; 4], to: &mut Results) {
     let d = r.device();
-    let shape = Conv3d {
-        images: 2,
-        channels: 3,
-        size: [1, 8, 9],
-        outputs: 4,
-        kernel: [1, 3, 3],
-        stride: [1, 1, 2],
-        padding: [0, 1, 1],
-    };
-    let [_, height, width] = shape.output_size();
-    let out = 2 * 4 * height * width;
-    let (x, w, b) = (r.put(&numbers(1, 2 * 3 * 72)), r.put(&numbers(2, 4 * 27)), r.put(&numbers(3, 4)));
-    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv_scratch(&shape).expect("it is flat")));
+    let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
+    let (len, out) = (6 * volume(shape.size), 8 * volume(shape.output_size()));
+    let weights = 12 * volume(shape.kernel);
+    let (x, w, b) = (r.put(&numbers(1, len)), r.put(&numbers(2, weights)), r.put(&numbers(3, 4)));
+    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv_scratch(shape).expect("devices have both")));
     let none = Activation::None;
-    d.conv(&shape, r.r(&x), r.r(&w), Some(r.r(&b)), none, r.w(&mut y), r.w(&mut scratch));
-    to.push(("conv", r.get(&y)));
-    let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(2 * 3 * 72));
-    d.conv_input_gradient(&shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
-    to.push(("conv_input_gradient", r.get(&dx)));
-    let (mut dw, mut db) = (r.empty(4 * 27), r.empty(4));
+    d.conv(shape, r.r(&x), r.r(&w), Some(r.r(&b)), none, r.w(&mut y), r.w(&mut scratch));
+    let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(len));
+    d.conv_input_gradient(shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
+    let (mut dw, mut db) = (r.empty(weights), r.empty(4));
     let bias = Some(r.w(&mut db));
-    d.conv_weight_gradient(&shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
-    to.extend([("conv_weight_gradient", r.get(&dw)), ("its bias", r.get(&db))]);
+    d.conv_weight_gradient(shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
+    to.extend(names.into_iter().zip([&y, &dx, &dw, &db].map(|made| r.get(made))));
 }
 
 fn pooling<R: Rig>(r: &R, to: &mut Results) {
@@ -190,14 +192,17 @@ fn losses<R: Rig>(r: &R, to: &mut Results) {
     let mut gradient = r.empty(3300);
     let other: Vec<f32> = numbers(4, 11).iter().map(|w| w + 1.5).collect();
     for weights in [&[][..], &other, &[0.5; 11], &other] {
-        let options = CrossEntropy { label_smoothing: 0.1, class_weights: weights, ignore_index: Some(11) };
-        let found =
-            d.sums(d.cross_entropy(shape, &options, r.r(&x), r.i(&targets), Some(r.w(&mut gradient))));
+        let options =
+            CrossEntropy { label_smoothing: 0.1, class_weights: weights, ignore_index: Some(11), scale: 1.0 };
+        d.copy(r.r(&x), r.w(&mut gradient));
+        let logits = Outputs::Replaced(r.w(&mut gradient));
+        let found = d.sums(d.cross_entropy(shape, &options, logits, r.i(&targets)));
         to.extend([("cross_entropy", sums(found)), ("its gradient", r.get(&gradient))]);
     }
-    let found = d.sums(d.squared_error(shape, r.r(&x), r.r(&z), Some(r.w(&mut gradient))));
+    d.copy(r.r(&x), r.w(&mut gradient));
+    let found = d.sums(d.squared_error(shape, 1.0, Outputs::Replaced(r.w(&mut gradient)), r.r(&z)));
     to.extend([("squared_error", sums(found)), ("its gradient", r.get(&gradient))]);
-    assert_eq!(found, d.sums(d.squared_error(shape, r.r(&x), r.r(&z), None)));
+    assert_eq!(found, d.sums(d.squared_error(shape, 1.0, Outputs::Kept(r.r(&x)), r.r(&z))));
     let mut best = vec![0; 300];
     d.arg_max(shape, r.r(&x), &mut best);
     to.push(("arg_max", best.iter().map(|at| *at as f32).collect()));

@@ -1,13 +1,20 @@
-//! A device in bf16 behind the driver: which kernels it launches, how often it asks for memory, and that nobody takes it for one
-//! in f32.
+//! A device that rounds to halves behind the driver: which kernels it launches, how often it asks for memory, that nobody takes
+//! it for one in f32, and what becomes of gradients that f16 cannot hold.
 
 use crate::rig::Rig;
-use crate::stand_in::numbers;
+use crate::stand_in::{ids, numbers};
 use crate::support::{Fake, child, device_in, gpu, is_child};
 use crate::training::train;
+use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::device::{Attention, Device};
-use dtrain_engine::{EngineError, device_fingerprint};
+use dtrain_engine::device::{Activation, Attention, Conv3d, Device};
+use dtrain_engine::models::{MlpOptions, mlp};
+use dtrain_engine::stage::Shape;
+use dtrain_engine::{
+    Batch, DecayGroup, DeviceReplica, EngineError, Inputs, Loss, LossScaling, Model, Optimizer, Replica,
+    Rule, Schedule, Section, Targets, device_fingerprint,
+};
+use dtrain_types::{MicroBatch, Seed, Step};
 use std::sync::Arc;
 
 /// Attention of heads of so many elements, forwards and backwards.
@@ -24,40 +31,75 @@ fn attend(gpu: &Arc<CudaDevice>, head: usize) {
     gpu.finish().expect("a device that works");
 }
 
-/// What the child of the next test does: alone in its process, because launches are counted.
+/// A convolution over a volume of 3 x 4 x 5, forwards and backwards.
+fn convolve(gpu: &Arc<CudaDevice>) {
+    let (size, kernel, one) = ([3, 4, 5], [2, 2, 2], [1; 3]);
+    let shape = Conv3d { images: 1, channels: 2, size, outputs: 3, kernel, stride: one, padding: [0; 3] };
+    let (x, w, dy) = (gpu.put(&numbers(1, 120)), gpu.put(&numbers(2, 48)), gpu.put(&numbers(3, 72)));
+    let (mut y, mut dx, mut dw) = (gpu.empty(72), gpu.empty(120), gpu.empty(48));
+    let mut scratch = gpu.empty(gpu.conv_scratch(&shape).expect("there are such convolutions"));
+    let none = Activation::None;
+    gpu.conv(&shape, gpu.r(&x), gpu.r(&w), None, none, gpu.w(&mut y), gpu.w(&mut scratch));
+    gpu.conv_input_gradient(&shape, gpu.r(&w), gpu.r(&dy), gpu.w(&mut dx), gpu.w(&mut scratch));
+    let (dw, scratch) = (gpu.w(&mut dw), gpu.w(&mut scratch));
+    gpu.conv_weight_gradient(&shape, gpu.r(&x), gpu.r(&dy), dw, None, scratch);
+    gpu.finish().expect("a device that works");
+}
+
+/// Trains and attends on a device in one kind of halves, whose word is in the names of its kernels, and counts launches.
+fn launches_of(precision: Precision, word: &str) {
+    let Some(gpu) = device_in(precision) else { return };
+    let (fake, mut memory) = (Fake::new(), Vec::new());
+    train(&gpu, |_| memory.push(fake.memory_calls()));
+    assert!(memory.iter().all(|count| *count == memory[0]), "a step allocates: {memory:?}");
+    let calls = |name: &str| fake.calls(&name.replace("half", word));
+    let products = ["product_half_nt_64", "product_half_nn_64", "product_half_tn_64", "product"];
+    // Two layers and three steps; each layer's inputs have a gradient, because convolutions are before them.
+    assert_eq!(products.map(calls), [6, 6, 6, 0]);
+    assert_eq!(calls("to_half"), 2 * 18);
+    let convolutions = ["conv2d_half", "conv2d_half_input_gradient", "conv2d_half_weight_gradient"];
+    // Nobody wants the gradient of the images.
+    assert_eq!(convolutions.map(calls), [6, 3, 6]);
+    let plain = ["conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"];
+    assert_eq!(plain.map(calls), [0; 3]);
+    convolve(&gpu);
+    let over_volumes = ["conv3d_half", "conv3d_half_input_gradient", "conv3d_half_weight_gradient"];
+    assert_eq!(over_volumes.map(calls), [1; 3]);
+    assert_eq!(convolutions.map(calls), [6, 3, 6]);
+    let plain = ["conv3d", "conv3d_input_gradient", "conv3d_weight_gradient"];
+    assert_eq!(plain.map(calls), [0; 3]);
+    attend(&gpu, 16);
+    let attention =
+        ["attention_half_32", "attention_half_queries_32", "attention_half_keys_32", "attention_32"];
+    assert_eq!(attention.map(calls), [1, 1, 1, 0]);
+    attend(&gpu, 20);
+    assert_eq!(attention.map(calls), [1, 1, 1, 1], "no head of halves has 20 elements");
+    assert_eq!(fake.wrong(), "");
+    println!("\nonly those of {word}");
+}
+
+/// What the children of the next test do: alone in their processes, because launches are counted.
 #[test]
-fn count_launches() {
-    if is_child()
-        && let Some(gpu) = device_in(Precision::Bf16)
-    {
-        let (fake, mut memory) = (Fake::new(), Vec::new());
-        train(&gpu, |_| memory.push(fake.memory_calls()));
-        assert!(memory.iter().all(|count| *count == memory[0]), "a step allocates: {memory:?}");
-        let products = ["product_bf16_nt_64", "product_bf16_nn_64", "product_bf16_tn_64", "product"];
-        // Two layers and three steps; each layer's inputs have a gradient, because convolutions are before them.
-        assert_eq!(products.map(|name| fake.calls(name)), [6, 6, 6, 0]);
-        assert_eq!(fake.calls("to_bf16"), 2 * 18);
-        let convolutions = ["conv2d_bf16", "conv2d_bf16_input_gradient", "conv2d_bf16_weight_gradient"];
-        // Nobody wants the gradient of the images.
-        assert_eq!(convolutions.map(|name| fake.calls(name)), [6, 3, 6]);
-        let plain = ["conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"];
-        assert_eq!(plain.map(|name| fake.calls(name)), [0; 3]);
-        attend(&gpu, 16);
-        let attention =
-            ["attention_bf16_32", "attention_bf16_queries_32", "attention_bf16_keys_32", "attention_32"];
-        assert_eq!(attention.map(|name| fake.calls(name)), [1, 1, 1, 0]);
-        attend(&gpu, 20);
-        assert_eq!(attention.map(|name| fake.calls(name)), [1, 1, 1, 1], "no head of bf16 has 20 elements");
-        assert_eq!(fake.wrong(), "");
-        println!("\nonly those of bf16");
+fn count_launches_of_bf16() {
+    if is_child() {
+        launches_of(Precision::Bf16, "bf16");
     }
 }
 
 #[test]
-fn a_model_in_bf16_is_computed_by_the_kernels_of_bf16_and_no_step_asks_for_memory() {
+fn count_launches_of_f16() {
+    if is_child() {
+        launches_of(Precision::F16, "f16");
+    }
+}
+
+#[test]
+fn a_model_in_halves_is_computed_by_the_kernels_of_its_kind_and_no_step_asks_for_memory() {
     if gpu().is_some() {
-        let said = child("precision::count_launches", &[]);
-        assert!(said.contains("only those of bf16"), "{said}");
+        for word in ["bf16", "f16"] {
+            let said = child(&format!("precision::count_launches_of_{word}"), &[]);
+            assert!(said.contains(&format!("only those of {word}")), "{said}");
+        }
     }
 }
 
@@ -69,7 +111,61 @@ fn the_fingerprint_tells_the_precisions_apart() {
             || CudaDevice::new(&gpu, precision).map_err(|error| EngineError::Device(error.to_string()));
         device_fingerprint(open, "a GPU".into(), 1).expect("a device that works").self_test
     };
-    let [plain, rounded] = [Precision::F32, Precision::Bf16].map(self_test);
-    assert_ne!(plain, rounded);
-    assert_eq!(rounded, self_test(Precision::Bf16), "two tests of one device differ");
+    let [plain, bf16, f16] = [Precision::F32, Precision::Bf16, Precision::F16].map(self_test);
+    assert!(plain != bf16 && plain != f16 && bf16 != f16);
+    assert_eq!(f16, self_test(Precision::F16), "two tests of one device differ");
+}
+
+/// Steps of a small model in f16, up to the second that is not skipped: how many were, and the state in the end.
+fn overflow(gpu: &Arc<Gpu>, start: f32) -> (usize, [u8; 32]) {
+    let device = CudaDevice::new(gpu, Precision::F16).expect("a stream");
+    let chain = mlp(&MlpOptions { hidden: vec![20], ..MlpOptions::default() }, 10).expect("it fits");
+    let model = Model::new(&device, chain, Shape::values(3, &[64]), Loss::cross_entropy()).expect("it fits");
+    let model = model.scaling_loss(LossScaling { start, interval: 2_000 });
+    let optimizer = Optimizer {
+        rule: Rule::adamw(),
+        decays: DecayGroup::All,
+        clip_norm: None,
+        schedule: Schedule::constant(1e-2),
+    };
+    let mut replica = DeviceReplica::new(device, model, optimizer, Seed(7)).expect("memory");
+    let (values, classes) = (numbers(1, 3 * 64), ids(2, 3, 10));
+    let batch = Batch { rows: 3, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let (started, mut gradient) = (replica.state().clone(), vec![f32::NAN; replica.gradient_len()]);
+    let (mut skipped, mut made, mut factor, mut losses) = (0, 0, start, Vec::new());
+    for step in (1..).map(Step) {
+        let sums = replica.micro_batch(step, MicroBatch(0), &batch, &mut gradient).expect("it fits").sums;
+        let info = replica.update(step, &gradient, sums.weight, 3).expect("made or skipped");
+        losses.push(sums.loss);
+        replica.bring_state().expect("a device that works");
+        let scale = info.loss_scale.expect("it is scaled");
+        let stats = replica.state().section(Section::Stats);
+        assert_eq!(stats, [scale.factor, scale.finite_steps as f32], "what the device has");
+        if info.skipped() {
+            factor /= 2.0;
+            skipped += 1;
+            assert_eq!(made, 0, "a scale that has fitted goes on to fit");
+            let parameters = replica.state().section(Section::Parameters);
+            assert!(parameters == started.section(Section::Parameters), "step {step} was skipped");
+        } else {
+            made += 1;
+        }
+        assert_eq!((scale.factor, scale.finite_steps), (factor, made));
+        if made == 2 {
+            break;
+        }
+    }
+    assert!(losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
+    assert!(losses[skipped + 1] < losses[0], "it has learned: {losses:?}");
+    (skipped, replica.state().state_digest())
+}
+
+#[test]
+fn gradients_that_f16_cannot_hold_skip_steps_until_the_scale_fits() {
+    let Some(gpu) = gpu() else { return };
+    let (skipped, digest) = overflow(&gpu, 4_194_304.0);
+    assert!((2..=10).contains(&skipped), "{skipped} steps");
+    assert_eq!(overflow(&gpu, 4_194_304.0), (skipped, digest), "the same run has other bits");
+    assert_eq!(overflow(&gpu, 1024.0).0, 0, "a scale that fits");
+    assert_eq!(Fake::new().wrong(), "");
 }

@@ -5,8 +5,9 @@ use crate::plain::{bits, compute, gradient, reference, reference_trailer, traile
 use crate::support::{Fake, gpu};
 use dtrain_collective::{Arena, Backend, Chunks, CollectiveError, Geometry, HostArena, Mode, Op, Sequence};
 use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend, SameDeviceError};
-use dtrain_cuda::driver::{Gpu, Stream};
-use dtrain_cuda::{CudaDevice, Precision, Slice, SliceMut};
+use dtrain_cuda::driver::{Gpu, Part, Stream};
+use dtrain_cuda::{CudaDevice, Precision};
+use dtrain_engine::OwnMemory;
 use dtrain_engine::device::Device;
 use dtrain_types::{Generation, Merger, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::sync::Arc;
@@ -272,6 +273,12 @@ fn slots_are_not_lent_inside_a_collective() {
     made[0].arena();
 }
 
+/// A slot as a replica on the device takes it.
+fn part(arena: &mut dyn Arena, slot: usize) -> Part<f32> {
+    let memory = arena.on_device(slot).expect("it lies on the device");
+    CudaDevice::slot(&memory).expect("an arena of a GPU")
+}
+
 #[test]
 fn kernels_reach_a_slot_where_it_lies_and_see_what_was_leased() {
     let Some(gpu) = gpu() else { return };
@@ -281,14 +288,13 @@ fn kernels_reach_a_slot_where_it_lies_and_see_what_was_leased() {
     assert!(slots.lease(0).iter().all(|x| x.to_bits() == 0));
     slots.lease(0).fill(1.5);
     slots.lease(1).fill(2.0);
-    let address = slots.on_device(1).expect("it lies on the device");
-    // SAFETY: it is the slot, which nobody leases meanwhile.
-    let other = unsafe { dtrain_cuda::Slice::new(address, 100) };
+    let other = part(&mut slots, 1);
+    let other = other.read();
     let own = slots.slot(0).expect("a device that works");
     dtrain_cuda::operations::add_to(&*stream, other, own);
     let (sum, kept) = slots.lease_pair(0, 1);
     assert!(sum.iter().all(|x| *x == 3.5) && kept.iter().all(|x| *x == 2.0));
-    assert_eq!(HostArena::new(geometry).on_device(0), None);
+    assert!(HostArena::new(geometry).on_device(0).is_none());
 }
 
 /// Computes micro-batches as a step on a GPU does: nothing is leased, and roots are merged by kernels.
@@ -299,20 +305,15 @@ fn compute_there(
     count: u32,
 ) -> Vec<Trailer> {
     let geometry = backend.arena().geometry();
-    let mut at = |slot| backend.arena().on_device(slot).expect("it lies on the device");
-    let merge = |left: u64, right: u64| {
-        // SAFETY: two slots of this rank, on whose stream this is put.
-        let (left, right) = unsafe { (SliceMut::new(left, geometry.len), Slice::new(right, geometry.len)) };
-        device.add_to(right, left);
-    };
+    let mut at = |slot| part(backend.arena(), slot);
+    let merge = |mut left: Part<f32>, right: Part<f32>| device.add_to(right.read(), left.write());
     let roots = dtrain_types::roots(range, count);
     for (index, root) in roots.iter().enumerate() {
         let mut merger = Merger::default();
         for m in root.lo..root.hi {
             let values: Vec<f32> = (0..geometry.len).map(|i| gradient(m, i)).collect();
-            // SAFETY: a slot of this rank.
-            let slot = unsafe { SliceMut::new(at(geometry.slot(index, merger.next_buffer())), geometry.len) };
-            device.upload(&values, slot).expect("a device that works");
+            let mut slot = at(geometry.slot(index, merger.next_buffer()));
+            device.upload(&values, slot.write()).expect("a device that works");
             merger.push(|left, right| merge(at(geometry.slot(index, left)), at(geometry.slot(index, right))));
         }
         merger.finish(|left, right| merge(at(geometry.slot(index, left)), at(geometry.slot(index, right))));
@@ -344,12 +345,9 @@ fn steps_computed_by_kernels_have_the_bits_of_the_plain_tree() {
                     let op = Op::AllReduce { micro_batches: count, trailers: &trailers };
                     backend.start(Sequence(seq as u64), &op).expect("a sound start");
                     assert_eq!(backend.finish(Sequence(seq as u64)), Ok(reference_trailer(count)));
-                    let address = backend.arena().on_device(0).expect("it lies on the device");
+                    let reduced = part(backend.arena(), 0);
                     let mut sum = vec![0.0; len];
-                    // SAFETY: a slot of this rank, and no collective runs.
-                    devices[rank]
-                        .download(unsafe { Slice::new(address, len) }, &mut sum)
-                        .expect("a device that works");
+                    devices[rank].download(reduced.read(), &mut sum).expect("a device that works");
                     assert!(bits(&sum) == reference(len, count), "rank {rank} of {world}, {count}");
                 }
             });

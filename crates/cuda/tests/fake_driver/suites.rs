@@ -34,7 +34,8 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
         gelu_tanh_gradient,
         bias_activation,
         dropout,
-        bf16,
+        halves::<Bf16>,
+        halves::<F16>,
     ]);
     hold(&[update::adamw, update::sgd, update::blend]);
 }
@@ -51,6 +52,7 @@ fn sums_norms_and_losses_do_the_same_through_the_driver() {
 fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
     hold(&[product::product, product::strided_product, product::linear]);
     hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
+    hold(&[conv::conv3d, conv::conv3d_input_gradient, conv::conv3d_weight_gradient]);
     hold(&[pooling::max_pool, pooling::avg_pool]);
     hold(&[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids]);
     hold(&[attention::forward_32, attention::gradient_32, attention::forward_64, attention::gradient_64]);
@@ -59,5 +61,9 @@ fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
 #[test]
 fn operations_that_round_their_operands_do_the_same_through_the_driver() {
     use rounded::*;
-    hold(&[product, linear, attention, conv2d, conv2d_input_gradient, conv2d_weight_gradient]);
+    hold(&[product::<Bf16>, linear::<Bf16>, attention::<Bf16>]);
+    hold(&[conv2d::<Bf16>, conv2d_input_gradient::<Bf16>, conv2d_weight_gradient::<Bf16>]);
+    hold(&[conv3d::<Bf16>]);
+    // The other kind goes the same way to other kernels, which `kernels.rs` tries.
+    hold(&[product::<F16>, conv2d::<F16>]);
 }

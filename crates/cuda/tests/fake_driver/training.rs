@@ -2,7 +2,7 @@
 
 use crate::rig::Rig;
 use crate::stand_in::{ids, numbers};
-use dtrain_engine::device::{AdamW, CrossEntropy, Device, Rows};
+use dtrain_engine::device::{AdamW, CrossEntropy, Device, Outputs, Rows};
 use dtrain_engine::models::{CnnOptions, cnn};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
 use dtrain_engine::stages::Chain;
@@ -29,7 +29,7 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
         .map(|step| (rig.put(&numbers(10 + step, ROWS * 64)), rig.ids(&ids(20 + step, ROWS, 10))))
         .collect();
     let shape = Rows { rows: ROWS, width: output.per_row() };
-    let loss = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
+    let loss = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
     let mut losses = Vec::new();
     for (step, (images, targets)) in (1..).zip(&batches) {
         let (seed, step_, micro_batch) = (Seed(3), Step(step), MicroBatch(0));
@@ -55,8 +55,9 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
                 scratch: rig.w(&mut scratch),
             },
         );
-        let found =
-            device.sums(device.cross_entropy(shape, &loss, rig.r(&y), rig.i(targets), Some(rig.w(&mut dy))));
+        device.copy(rig.r(&y), rig.w(&mut dy));
+        let logits = Outputs::Replaced(rig.w(&mut dy));
+        let found = device.sums(device.cross_entropy(shape, &loss, logits, rig.i(targets)));
         losses.push(found.loss);
         chain.backward(
             &pass,

@@ -1,11 +1,11 @@
 //! A small run whose digest is the same however many ranks do it: eight micro-batches of a CNN with batch norm and dropout, each
 //! rank its share of them, five steps.
 //!
-//! Gradients are merged on the host, in tree order, as a rank does. This file does not know what adds them up between ranks.
+//! Gradients are computed and merged in the slots of the arena, on the device and in tree order, as a rank does. This file does not know what adds them up between ranks.
 
 #![allow(dead_code)]
 
-use dtrain_collective::{Aborter, Arena, Backend, Geometry, Membership, Mode, Op, Sequence, rank_roots};
+use dtrain_collective::{Aborter, Backend, Geometry, Membership, Mode, Op, Sequence, rank_roots};
 use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend};
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, Precision};
@@ -13,7 +13,7 @@ use dtrain_engine::models::peer::{integers, uniform};
 use dtrain_engine::models::{CnnOptions, cnn};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DecayGroup, DeviceReplica, Inputs, Loss, Model, Optimizer, Replica, Rule, Schedule, Targets,
+    Batch, DecayGroup, DeviceReplica, Inputs, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule, Targets,
 };
 use dtrain_types::{
     Generation, Merger, MicroBatch, MicroRange, Rank, Seed, Step, Trailer, WorldSize, cut_evenly,
@@ -55,38 +55,46 @@ pub fn membership(rank: Rank, ranges: &[MicroRange]) -> Membership {
     Membership { generation: Generation(1), rank, ranges: ranges.to_vec() }
 }
 
-/// One micro-batch into a slot; gives its trailer.
-fn micro_batch(replica: &mut dyn Replica, step: Step, m: u32, slot: &mut [f32]) -> Trailer {
+/// The samples of a micro-batch.
+pub fn samples(step: Step, m: u32) -> (Vec<f32>, Vec<u32>) {
     let stream = 1000 + step.0 * u64::from(COUNT) + u64::from(m);
-    let (values, classes) = (uniform(stream, ROWS * SIDE * SIDE, 1.0), integers(stream + 500, ROWS, 10));
-    let batch = Batch { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
-    let figures =
-        replica.micro_batch(step, MicroBatch(m), &batch, &mut &mut *slot).expect("a device that works");
+    (uniform(stream, ROWS * SIDE * SIDE, 1.0), integers(stream + 500, ROWS, 10))
+}
+
+/// The same for a replica.
+pub fn batch<'a>((values, classes): &'a (Vec<f32>, Vec<u32>)) -> Batch<'a> {
+    Batch { rows: ROWS, inputs: Inputs::Values(values), targets: Targets::Classes(classes) }
+}
+
+/// One micro-batch into a slot; gives its trailer.
+fn micro_batch(replica: &mut dyn Replica, step: Step, m: u32, slot: usize) -> Trailer {
+    let samples = samples(step, m);
+    let batch = batch(&samples);
+    let mut to = Kept { number: slot, elements: replica.gradient_len() };
+    let figures = replica.micro_batch(step, MicroBatch(m), &batch, &mut to).expect("a device that works");
     figures.trailer(MicroBatch(m), 0)
 }
 
 /// The micro-batches of a root into its slots, merged like a binary counter.
 fn root(
     replica: &mut dyn Replica,
-    arena: &mut dyn Arena,
+    geometry: Geometry,
     step: Step,
     index: usize,
     range: MicroRange,
 ) -> Trailer {
-    let geometry = arena.geometry();
     let mut merger = Merger::default();
     let mut pending = vec![Trailer::EMPTY; Merger::buffers(range.len())];
     let mut pairs = Vec::new();
     for m in range.lo..range.hi {
         let next = merger.next_buffer();
-        pending[next] = micro_batch(replica, step, m, arena.lease(geometry.slot(index, next)));
+        pending[next] = micro_batch(replica, step, m, geometry.slot(index, next));
         merger.push(|left, right| pairs.push((left, right)));
         if m + 1 == range.hi {
             merger.finish(|left, right| pairs.push((left, right)));
         }
         for (left, right) in pairs.drain(..) {
-            let (a, b) = arena.lease_pair(geometry.slot(index, left), geometry.slot(index, right));
-            replica.add(b, a);
+            replica.add_kept(geometry.slot(index, right), geometry.slot(index, left));
             pending[left] = pending[left].merge(&pending[right]);
         }
     }
@@ -95,16 +103,22 @@ fn root(
 
 /// All steps of one rank; gives the digest of its state in the end.
 pub fn steps(replica: &mut dyn Replica, backend: &mut dyn Backend, range: MicroRange) -> String {
+    let geometry = backend.arena().geometry();
+    let slot = |slot| backend.arena().on_device(slot).expect("it lies on the device");
+    assert!(replica.keep_in(&(0..geometry.slots()).map(slot).collect::<Vec<_>>()), "slots of this device");
     for step in (1..=STEPS).map(Step) {
         let roots = rank_roots(range, COUNT, Mode::Exact).into_iter().enumerate();
         let trailers: Vec<Trailer> =
-            roots.map(|(index, range)| root(replica, backend.arena(), step, index, range)).collect();
+            roots.map(|(index, range)| root(replica, geometry, step, index, range)).collect();
         let op = Op::AllReduce { micro_batches: COUNT, trailers: &trailers };
         backend.start(Sequence(step.0), &op).expect("a sound start");
         let whole = backend.finish(Sequence(step.0)).expect("a sound finish");
-        let gradient = backend.arena().lease(0);
-        replica.update(step, gradient, whole.weight, whole.samples).expect("a device that works");
+        replica.update_kept(step, whole.weight, whole.samples).expect("a device that works");
     }
+    state_digest(replica)
+}
+
+pub fn state_digest(replica: &mut dyn Replica) -> String {
     replica.bring_state().expect("a device that works");
     replica.state().state_digest().iter().map(|byte| format!("{byte:02x}")).collect()
 }

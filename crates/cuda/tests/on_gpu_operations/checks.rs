@@ -39,7 +39,8 @@ fn point_wise_operations_hold() {
         gelu_tanh_gradient,
         bias_activation,
         dropout,
-        bf16,
+        halves::<Bf16>,
+        halves::<F16>,
     ]);
 }
 
@@ -64,12 +65,18 @@ fn losses_hold() {
 fn products_and_convolutions_hold() {
     hold(&[product::product, product::strided_product, product::linear]);
     hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
+    hold(&[conv::conv3d, conv::conv3d_input_gradient, conv::conv3d_weight_gradient]);
 }
 
 #[test]
 fn operations_that_round_their_operands_hold() {
     use rounded::*;
-    hold(&[product, linear, attention, conv2d, conv2d_input_gradient, conv2d_weight_gradient]);
+    hold(&[product::<Bf16>, linear::<Bf16>, attention::<Bf16>]);
+    hold(&[conv2d::<Bf16>, conv2d_input_gradient::<Bf16>, conv2d_weight_gradient::<Bf16>]);
+    hold(&[conv3d::<Bf16>, conv3d_input_gradient::<Bf16>, conv3d_weight_gradient::<Bf16>]);
+    hold(&[product::<F16>, linear::<F16>, attention::<F16>]);
+    hold(&[conv2d::<F16>, conv2d_input_gradient::<F16>, conv2d_weight_gradient::<F16>]);
+    hold(&[conv3d::<F16>, conv3d_input_gradient::<F16>, conv3d_weight_gradient::<F16>]);
 }
 
 #[test]

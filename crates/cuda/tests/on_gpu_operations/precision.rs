@@ -1,4 +1,4 @@
-//! What a device in bf16 rounds, what it leaves alone, and the same bits again.
+//! What a device in bf16 or f16 rounds, what it leaves alone, and the same bits again.
 
 use crate::operations::{self, Results};
 use crate::real_sizes;
@@ -14,31 +14,50 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Runs operations in both precisions. Those that are named may be off by a hundredth and have to differ, the others may not.
+/// Runs operations in every precision. Those that are named may be off by a hundredth and have to differ, the others may not.
 fn compare(run: impl Fn(&Arc<CudaDevice>, &mut Results), rounded: &[&str]) {
-    let Some(gpu) = device_in(Precision::Bf16) else { return };
+    let Some(plain) = device_in(Precision::F32) else { return };
     let results = |gpu: &Arc<CudaDevice>| {
         let mut results = Results::new();
         run(gpu, &mut results);
         results
     };
-    let plain = results(&device_in(Precision::F32).expect("as above"));
-    let (got, again) = (results(&gpu), results(&gpu));
-    assert!(rounded.iter().all(|name| got.iter().any(|(what, _)| what == name)), "{rounded:?}");
-    for (((what, got), (_, again)), (_, plain)) in got.iter().zip(&again).zip(&plain) {
-        assert_eq!(bits(got), bits(again), "{what} again");
-        assert_eq!(bits(got) != bits(plain), rounded.contains(what), "{what}: whether it has other bits");
-        let wanted: Vec<f64> = plain.iter().map(|v| f64::from(*v)).collect();
-        let off = distance(got.iter().map(|v| f64::from(*v)), &wanted);
-        assert!(off.is_some_and(|off| off <= 1e-2), "{what} is off by {off:?}");
+    let plain = results(&plain);
+    for precision in [Precision::Bf16, Precision::F16] {
+        let gpu = device_in(precision).expect("as above");
+        compared(precision, rounded, [&results(&gpu), &results(&gpu), &plain]);
     }
     assert_eq!(Fake::new().wrong(), "");
 }
 
-/// Attention among them has heads of 20 elements, for which there is no kernel of bf16.
+fn compared(precision: Precision, rounded: &[&str], [got, again, plain]: [&Results; 3]) {
+    assert!(rounded.iter().all(|name| got.iter().any(|(what, _)| what == name)), "{rounded:?}");
+    for (((what, got), (_, again)), (_, plain)) in got.iter().zip(again).zip(plain) {
+        assert_eq!(bits(got), bits(again), "{what} in {precision:?} again");
+        assert_eq!(
+            bits(got) != bits(plain),
+            rounded.contains(what),
+            "{what} in {precision:?}: whether it has other bits"
+        );
+        let wanted: Vec<f64> = plain.iter().map(|v| f64::from(*v)).collect();
+        let off = distance(got.iter().map(|v| f64::from(*v)), &wanted);
+        assert!(off.is_some_and(|off| off <= 1e-2), "{what} in {precision:?} is off by {off:?}");
+    }
+}
+
+/// Attention among them has heads of 20 elements, for which there is no kernel of halves.
 #[test]
 fn of_all_operations_on_awkward_sizes_only_products_and_convolutions_are_rounded() {
-    let rounded = ["linear", "product", "conv", "conv_input_gradient", "conv_weight_gradient"];
+    let rounded = [
+        "linear",
+        "product",
+        "conv",
+        "conv_input_gradient",
+        "conv_weight_gradient",
+        "conv of volumes",
+        "gradient of volumes",
+        "gradient of their weights",
+    ];
     compare(|gpu, to| to.extend(operations::all(gpu)), &rounded);
 }
 
@@ -50,6 +69,7 @@ fn a_layer_of_a_real_model_is_rounded_but_for_its_bias() {
 #[test]
 fn a_convolution_of_a_real_model_is_rounded_but_for_its_bias() {
     compare(real_sizes::convolution, &["a convolution", "its images", "its weights"]);
+    compare(real_sizes::convolution_of_volumes, &["a convolution", "its images", "its weights"]);
 }
 
 #[test]

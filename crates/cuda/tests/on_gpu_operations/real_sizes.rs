@@ -6,7 +6,7 @@ use crate::stand_in::Extent;
 use crate::stand_in::{cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
-    Activation, Attention, Conv3d, CrossEntropy, Device, Gelu, Pool2d, Product, Rows, Strides, Write,
+    Activation, Attention, Conv3d, CrossEntropy, Device, Gelu, Outputs, Pool2d, Product, Rows, Strides, Write,
 };
 
 /// A size of the workloads; on the fake GPU an eighth of it.
@@ -34,23 +34,40 @@ pub fn layer<R: Rig>(r: &R, to: &mut Results) {
     to.extend([("its inputs", r.get(&dx)), ("its weights", r.get(&dw)), ("its bias", r.get(&db))]);
 }
 
+/// A convolution and its gradients.
+fn convolve<R: Rig>(r: &R, shape: &Conv3d, to: &mut Results) {
+    let d = r.device();
+    let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
+    let (len, out) = (shape.channels * volume(shape.size), shape.outputs * volume(shape.output_size()));
+    let (len, out) = (shape.images * len, shape.images * out);
+    let weights = shape.outputs * shape.channels * volume(shape.kernel);
+    let (x, w, b) = (r.put(&numbers(1, len)), r.put(&numbers(2, weights)), r.put(&numbers(3, shape.outputs)));
+    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv_scratch(shape).expect("devices have all")));
+    let relu = Activation::Relu;
+    d.conv(shape, r.r(&x), r.r(&w), Some(r.r(&b)), relu, r.w(&mut y), r.w(&mut scratch));
+    to.push(("a convolution", r.get(&y)));
+    let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(len));
+    d.conv_input_gradient(shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
+    let (mut dw, mut db) = (r.empty(weights), r.empty(shape.outputs));
+    let bias = Some(r.w(&mut db));
+    d.conv_weight_gradient(shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
+    to.extend([("its images", r.get(&dx)), ("its weights", r.get(&dw)), ("its bias", r.get(&db))]);
+}
+
+/// The second convolution of the CNN over volumes.
+pub fn convolution_of_volumes<R: Rig>(r: &R, to: &mut Results) {
+    let (images, channels, outputs) = (size(16), size(16), size(32));
+    let (size, kernel, stride) = ([8, size(32), size(32)], [3; 3], [2; 3]);
+    convolve(r, &Conv3d { images, channels, size, outputs, kernel, stride, padding: [1; 3] }, to);
+}
+
 /// The second convolution of the CNN and what follows it.
 pub fn convolution<R: Rig>(r: &R, to: &mut Results) {
     let (d, images, channels, outputs) = (r.device(), size(128), size(32), size(64));
     let (size, kernel, padding) = ([1, 26, 26], [1, 3, 3], [0; 3]);
-    let shape = Conv3d { images, channels, size, outputs, kernel, stride: [1; 3], padding };
-    let (len, weights, out) = (images * channels * 676, outputs * channels * 9, images * outputs * 576);
-    let (x, w, b) = (r.put(&numbers(1, len)), r.put(&numbers(2, weights)), r.put(&numbers(3, outputs)));
-    let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv_scratch(&shape).expect("it is flat")));
-    let relu = Activation::Relu;
-    d.conv(&shape, r.r(&x), r.r(&w), Some(r.r(&b)), relu, r.w(&mut y), r.w(&mut scratch));
-    to.push(("a convolution", r.get(&y)));
-    let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(len));
-    d.conv_input_gradient(&shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
-    let (mut dw, mut db) = (r.empty(weights), r.empty(outputs));
-    let bias = Some(r.w(&mut db));
-    d.conv_weight_gradient(&shape, r.r(&x), r.r(&dy), r.w(&mut dw), bias, r.w(&mut scratch));
-    to.extend([("its images", r.get(&dx)), ("its weights", r.get(&dw)), ("its bias", r.get(&db))]);
+    convolve(r, &Conv3d { images, channels, size, outputs, kernel, stride: [1; 3], padding }, to);
+    let out = images * outputs * 576;
+    let dy = r.put(&numbers(4, out));
     // Of numbers that both devices have alike, so that no near tie is decided twice.
     let shape = Pool2d { planes: images * outputs, size: [24, 24], window: [2, 2], stride: [2, 2] };
     let (mut less, mut places, mut whole) = (r.empty(out / 4), r.empty(out / 4), r.empty(out));
@@ -96,8 +113,10 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     to.extend([("its gain", r.get(&dgain)), ("its bias", r.get(&dbias))]);
     d.gelu(Gelu::Exact, r.r(&dx), r.w(&mut y));
     let (targets, mut gradient) = (r.ids(&ids(5, rows, width as u32)), r.empty(out));
-    let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None };
-    let found = d.sums(d.cross_entropy(shape, &options, r.r(&y), r.i(&targets), Some(r.w(&mut gradient))));
+    let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
+    d.copy(r.r(&y), r.w(&mut gradient));
+    let logits = Outputs::Replaced(r.w(&mut gradient));
+    let found = d.sums(d.cross_entropy(shape, &options, logits, r.i(&targets)));
     to.extend([
         ("gelu", r.get(&y)),
         ("the loss", vec![found.loss as f32]),
@@ -110,6 +129,7 @@ pub fn all<R: Rig>(rig: &R) -> Results {
     let mut results = Results::new();
     layer(rig, &mut results);
     convolution(rig, &mut results);
+    convolution_of_volumes(rig, &mut results);
     attention(rig, &mut results);
     beside_attention(rig, &mut results);
     results

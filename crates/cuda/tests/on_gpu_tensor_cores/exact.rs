@@ -3,8 +3,8 @@
 //! Products of small whole numbers: each partial sum is a whole number below 2^24. Attention in which each query sees one key
 //! alone: its output is that key's value, and the gradient of a value is the sum of small whole numbers.
 
-use crate::stand_in::{Buffer, Extent, StandIn, ids, nearest_bf16};
-use dtrain_cuda::operations::{self, Bf16Result};
+use crate::stand_in::{Buffer, Extent, Kind, StandIn, ids, nearest};
+use dtrain_cuda::operations::{self, HalfResult};
 use dtrain_engine::device::{Attention, Product, Strides, Write};
 
 /// `len` whole numbers from -8 to 8.
@@ -12,14 +12,14 @@ fn whole_numbers(site: u32, len: usize) -> Vec<i32> {
     ids(site, len, 17).into_iter().map(|v| v as i32 - 8).collect()
 }
 
-fn as_bf16(x: &[i32]) -> Vec<u16> {
-    x.iter().map(|v| nearest_bf16(f64::from(*v))).collect()
+fn as_halves<K: Kind>(x: &[i32]) -> Vec<u16> {
+    x.iter().map(|v| nearest(K::HALF, f64::from(*v))).collect()
 }
 
 /// Rows, columns, K. The last is all that the fake GPU does.
 const SHAPES: [[usize; 3]; 4] = [[128, 1024, 1024], [1410, 1410, 64], [257, 130, 333], [70, 66, 50]];
 
-fn product(q: &StandIn, extent: Extent, [a_turned, b_turned]: [bool; 2]) {
+fn product<K: Kind>(q: &StandIn, extent: Extent, [a_turned, b_turned]: [bool; 2]) {
     for &[m, n, k] in extent.of(1, &SHAPES) {
         let a = if a_turned { Strides::transposed(m) } else { Strides::rows(k) };
         let b = if b_turned { Strides::transposed(k) } else { Strides::rows(n) };
@@ -30,28 +30,28 @@ fn product(q: &StandIn, extent: Extent, [a_turned, b_turned]: [bool; 2]) {
                 (0..k).map(term).sum::<i32>() as f32
             })
             .collect();
-        let (x, y) = (Buffer::of(q, "a", &as_bf16(&x)), Buffer::of(q, "b", &as_bf16(&y)));
+        let (x, y) = (Buffer::of(q, "a", &as_halves::<K>(&x)), Buffer::of(q, "b", &as_halves::<K>(&y)));
         let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
         let c = Buffer::<f32>::empty(q, "c", m * n);
-        operations::product_bf16(q, &shape, x.read(), y.read(), Bf16Result::F32(c.write()));
+        operations::product_half(q, K::HALF, &shape, x.read(), y.read(), HalfResult::F32(c.write()));
         c.has_bits(&format!("whole numbers, {shape:?}"), &wanted);
-        let rounded: Vec<u16> = wanted.iter().map(|v| nearest_bf16(f64::from(*v))).collect();
+        let rounded: Vec<u16> = wanted.iter().map(|v| nearest(K::HALF, f64::from(*v))).collect();
         let c = Buffer::<u16>::empty(q, "c", m * n);
-        operations::product_bf16(q, &shape, x.read(), y.read(), Bf16Result::Bf16(c.write()));
-        c.has_bits(&format!("whole numbers to bf16, {shape:?}"), &rounded);
+        operations::product_half(q, K::HALF, &shape, x.read(), y.read(), HalfResult::Half(c.write()));
+        c.has_bits(&format!("whole numbers to halves, {shape:?}"), &rounded);
     }
 }
 
-pub fn nt(q: &StandIn, extent: Extent) {
-    product(q, extent, [false, true]);
+pub fn nt<K: Kind>(q: &StandIn, extent: Extent) {
+    product::<K>(q, extent, [false, true]);
 }
 
-pub fn nn(q: &StandIn, extent: Extent) {
-    product(q, extent, [false, false]);
+pub fn nn<K: Kind>(q: &StandIn, extent: Extent) {
+    product::<K>(q, extent, [false, false]);
 }
 
-pub fn tn(q: &StandIn, extent: Extent) {
-    product(q, extent, [true, false]);
+pub fn tn<K: Kind>(q: &StandIn, extent: Extent) {
+    product::<K>(q, extent, [true, false]);
 }
 
 /// The key that a query sees: near ones and far ones, in no order.
@@ -72,7 +72,7 @@ const LENGTH: i32 = 2048;
 const HEADS: [[usize; 4]; 6] =
     [[2, 256, 8, 32], [3, 130, 2, 24], [2, 256, 12, 64], [1, 129, 3, 40], [2, 200, 4, 128], [1, 70, 2, 32]];
 
-pub fn attention(q: &StandIn, extent: Extent) {
+pub fn attention<K: Kind>(q: &StandIn, extent: Extent) {
     for &[batch, time, heads, head] in extent.of(1, &HEADS) {
         let shape = Attention { batch, time, heads, head };
         let (wide, out) = (heads * head, batch * time * heads * head);
@@ -94,16 +94,18 @@ pub fn attention(q: &StandIn, extent: Extent) {
                 dv[from * wide + i] += dy[row * wide + i];
             }
         }
-        let (qkv_, dy) = (Buffer::of(q, "qkv", &as_bf16(&qkv)), Buffer::of(q, "dy", &as_bf16(&dy)));
+        let (qkv_, dy) =
+            (Buffer::of(q, "qkv", &as_halves::<K>(&qkv)), Buffer::of(q, "dy", &as_halves::<K>(&dy)));
         let y_ = Buffer::<u16>::empty(q, "y", out);
         let saved = Buffer::<f32>::empty(q, "saved", operations::attention_saved(&shape));
-        operations::attention_bf16(q, &shape, qkv_.read(), y_.write(), saved.write());
-        y_.has_bits(&format!("one key a query, {shape:?}"), &as_bf16(&y));
+        operations::attention_half(q, K::HALF, &shape, qkv_.read(), y_.write(), saved.write());
+        y_.has_bits(&format!("one key a query, {shape:?}"), &as_halves::<K>(&y));
         let d = Buffer::<u16>::empty(q, "dqkv", 3 * out);
         let scratch = Buffer::<f32>::empty(q, "scratch", operations::attention_scratch(&shape));
         let (y_, saved) = (y_.read(), saved.read());
-        operations::attention_bf16_gradient(
+        operations::attention_half_gradient(
             q,
+            K::HALF,
             &shape,
             qkv_.read(),
             y_,
@@ -113,7 +115,7 @@ pub fn attention(q: &StandIn, extent: Extent) {
             scratch.write(),
         );
         // Gradients of queries and keys are 0, of either sign; those of values are the sums.
-        let (now, dv) = (d.now(), as_bf16(&dv));
+        let (now, dv) = (d.now(), as_halves::<K>(&dv));
         for (at, found) in now.into_iter().enumerate() {
             let (row, which, i) = (at / wide / 3, at / wide % 3, at % wide);
             let right = if which == 2 { found == dv[row * wide + i] } else { found & 0x7fff == 0 };

@@ -1,4 +1,4 @@
-//! Products and attention of bf16 on the tensor cores of a GPU, where there is one: against f64, and bit for bit where no
+//! Products and attention of bf16 and f16 on the tensor cores of a GPU, where there is one: against f64, and bit for bit where no
 //! rounding depends on an order. A misread page of PTX's manual shows here: a lane that holds another element than was
 //! thought, a transposed tile.
 //!
@@ -39,26 +39,35 @@ fn hold(checks: &[Check]) {
 
 #[test]
 fn products_are_near_f64() {
-    hold(&[product_bf16::nt, product_bf16::nn, product_bf16::tn, product_bf16::linear]);
+    use product_half::*;
+    hold(&[nt::<Bf16>, nn::<Bf16>, tn::<Bf16>, linear::<Bf16>]);
+    hold(&[nt::<F16>, nn::<F16>, tn::<F16>, linear::<F16>]);
 }
 
 /// Tiles of 128 take large products, for which the fake GPU is too slow.
 #[test]
 fn large_products_are_near_f64_and_have_the_bits_of_small_tiles() {
     if !machine::is_fake() {
-        hold(&[product_bf16::large_nt, product_bf16::large_nn, product_bf16::large_tn]);
+        use product_half::*;
+        hold(&[large_nt::<Bf16>, large_nn::<Bf16>, large_tn::<Bf16>]);
+        hold(&[large_nt::<F16>, large_nn::<F16>, large_tn::<F16>]);
     }
 }
 
 #[test]
 fn attention_is_near_f64() {
-    use attention_bf16::*;
-    hold(&[forward_32, gradient_32, forward_64, gradient_64, forward_128, gradient_128]);
+    use attention_half::*;
+    hold(&[forward_32::<Bf16>, forward_64::<Bf16>, forward_128::<Bf16>]);
+    hold(&[gradient_32::<Bf16>, gradient_64::<Bf16>, gradient_128::<Bf16>]);
+    hold(&[forward_32::<F16>, forward_64::<F16>, forward_128::<F16>]);
+    hold(&[gradient_32::<F16>, gradient_64::<F16>, gradient_128::<F16>]);
 }
 
 #[test]
 fn what_no_rounding_touches_has_the_very_bits() {
-    hold(&[exact::nt, exact::nn, exact::tn, exact::attention]);
+    use exact::*;
+    hold(&[nt::<Bf16>, nn::<Bf16>, tn::<Bf16>, attention::<Bf16>]);
+    hold(&[nt::<F16>, nn::<F16>, tn::<F16>, attention::<F16>]);
 }
 
 /// The same checks where no driver is between, so that both give these bits: the stand-in in C++, and the GPU.
@@ -68,7 +77,10 @@ fn the_stand_in_gives_these_bits_too() {
     if machine::fake_library().is_none() || build::compiler().is_none() {
         return;
     }
-    for check in [exact::nt, exact::nn, exact::tn, exact::attention] {
+    use exact::*;
+    let bf16: [Check; 4] = [nt::<Bf16>, nn::<Bf16>, tn::<Bf16>, attention::<Bf16>];
+    let f16: [Check; 4] = [nt::<F16>, nn::<F16>, tn::<F16>, attention::<F16>];
+    for check in bf16.into_iter().chain(f16) {
         let queue = StandIn::new(0);
         check(&queue, Extent::Small);
         let (wrong, _) = queue.end();

@@ -278,7 +278,9 @@ static int vote(int truth, int line) {
 #include "tensor.h"
 
 /* A kernel's parameters as letters; the table in kernels.rs has the same. */
-template <class T> struct Letter { static const char value = sizeof(T) == 52 ? 'C' : sizeof(T) == 36 ? 'P' : '?'; };
+template <class T> struct Letter {
+    static const char value = sizeof(T) == 52 ? 'C' : sizeof(T) == 72 ? 'V' : sizeof(T) == 36 ? 'P' : '?';
+};
 template <> struct Letter<const float*> { static const char value = 'f'; };
 template <> struct Letter<float*> { static const char value = 'F'; };
 template <> struct Letter<const unsigned*> { static const char value = 'i'; };
@@ -314,13 +316,16 @@ static const char* letters(void (*)(A...)) {
 #define __shfl_xor_sync(mask, value, apart) shim::exchange(value, (threadIdx.x % 32) ^ (apart), __LINE__)
 
 #define STAND_IN
-#define multiply_add(...) shim::multiply_add(__LINE__, __VA_ARGS__)
+#define multiply_add_bf16(...) shim::multiply_halves<shim::bf16_as_float>(__LINE__, __VA_ARGS__)
+#define multiply_add_f16(...) shim::multiply_halves<shim::f16_as_float>(__LINE__, __VA_ARGS__)
 #define load_matrices(...) shim::load_four(__LINE__, false, __VA_ARGS__)
 #define load_matrices_turned(...) shim::load_four(__LINE__, true, __VA_ARGS__)
 using shim::as_bf16;
+using shim::as_f16;
 using shim::copies_are_done;
 using shim::copy_behind;
 using shim::end_of_copies;
+using shim::f16_as_float;
 using shim::power_of_two;
 
 /* What the tests look up for each kernel. */

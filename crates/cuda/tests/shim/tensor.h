@@ -1,5 +1,5 @@
-/* Tensor cores for the stand-in: a body for each instruction that kernels/parts/tensor.cuh names, after the PTX manual's
- * tables of fragments. It stands in the middle of shim.h, in its namespace.
+/* Tensor cores for the stand-in: a body for each instruction that tensor.cuh, bf16.cuh and f16.cuh of kernels/parts name,
+ * after the PTX manual's tables of fragments. It stands in the middle of shim.h, in its namespace.
  *
  * What a GPU leaves undefined, or traps, is an error here: addresses that are not aligned to 16 bytes, matrices and copies
  * outside of shared memory, lanes that do not come. A copy behind the thread's back lands no sooner than it is waited for,
@@ -24,13 +24,38 @@ static bool is_shared(const void* at) {
     return __start_shim_shared && (const char*)at >= __start_shim_shared && (const char*)at + 16 <= __stop_shim_shared;
 }
 
-static float bf16_at(const unsigned* registers, unsigned which) {
-    unsigned bits = registers[which / 2] >> which % 2 * 16;
-    return __uint_as_float(bits << 16);
+/* The two kinds of halves. */
+static float bf16_as_float(unsigned short bits) { return __uint_as_float((unsigned)bits << 16); }
+
+/* cvt.f32.f16 */
+static float f16_as_float(unsigned short bits) {
+    unsigned sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
+    /* Below the normal ones: so many times 2^-24. */
+    if (size < 0x400) return __uint_as_float(sign | __float_as_uint((float)size * 5.9604644775390625e-8f));
+    /* Infinity and NaN stay what they are. */
+    return __uint_as_float(sign | (size << 13) + (size < 0x7c00 ? 0x38000000u : 0x70000000u));
 }
 
-/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 */
-static void multiply_add(int line, float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+static unsigned short nearest_bf16(float x) {
+    unsigned bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+
+static unsigned short nearest_f16(float x) {
+    unsigned bits = __float_as_uint(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) return 0x7fff;
+    if (size >= __float_as_uint(65520.0f)) return sign | 0x7c00u;
+    /* Below the normal ones the sum has the last bit of 2^-24, and is rounded as a sum is. */
+    if (size < __float_as_uint(6.103515625e-5f)) {
+        return sign | (__float_as_uint(__uint_as_float(size) + 0.5f) - __float_as_uint(0.5f));
+    }
+    return sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
+}
+
+/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, or with f16 */
+template <float (*AS_FLOAT)(unsigned short)>
+static void multiply_halves(int line, float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     unsigned self = running, set = turn[self]++ % 2, warp = self / WARP * WARP;
     unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
     memcpy(shown_wide[set][self], mine, sizeof mine);
@@ -41,8 +66,8 @@ static void multiply_add(int line, float (&sum)[4], const unsigned (&a)[4], unsi
         for (unsigned k = 0; k < 16; k++) {
             const unsigned* left = (const unsigned*)shown_wide[set][warp + row % 8 * 4 + k % 8 / 2];
             const unsigned* right = (const unsigned*)shown_wide[set][warp + column * 4 + k % 8 / 2] + 4;
-            float x = bf16_at(left, (k / 8 * 2 + row / 8) * 2 + k % 2), y = bf16_at(right, k / 8 * 2 + k % 2);
-            sum[i] = fmaf(x, y, sum[i]);
+            unsigned x = left[k / 8 * 2 + row / 8] >> k % 2 * 16, y = right[k / 8] >> k % 2 * 16;
+            sum[i] = fmaf(AS_FLOAT((unsigned short)x), AS_FLOAT((unsigned short)y), sum[i]);
         }
     }
 }
@@ -114,13 +139,6 @@ static float power_of_two(float x) {
     return y < 1.17549435e-38f ? 0.0f : y;
 }
 
-/* cvt.rn.bf16x2.f32 */
-static unsigned as_bf16(float low, float high) {
-    unsigned both = 0;
-    for (unsigned i = 0; i < 2; i++) {
-        unsigned bits = __float_as_uint(i ? high : low);
-        bool broken = (bits & 0x7fffffffu) > 0x7f800000u;
-        both |= (broken ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16) << 16 * i;
-    }
-    return both;
-}
+/* cvt.rn.bf16x2.f32, cvt.rn.f16x2.f32 */
+static unsigned as_bf16(float low, float high) { return nearest_bf16(low) | (unsigned)nearest_bf16(high) << 16; }
+static unsigned as_f16(float low, float high) { return nearest_f16(low) | (unsigned)nearest_f16(high) << 16; }

@@ -162,8 +162,10 @@ impl Built {
 /// A file's kernels as they are, built once.
 pub fn built(file: &'static File) -> &'static Built {
     static ALL: OnceLock<BTreeMap<&'static str, OnceLock<Built>>> = OnceLock::new();
-    let all = ALL.get_or_init(|| FILES.iter().map(|file| (file.name, OnceLock::new())).collect());
-    all[file.name].get_or_init(|| Built::new(file, &[]))
+    // A file that is there for two kinds of halves has kernels of two names.
+    let first = |file: &File| file.kernels().next().expect("a file has a kernel").name;
+    let all = ALL.get_or_init(|| FILES.iter().map(|file| (first(file), OnceLock::new())).collect());
+    all[first(file)].get_or_init(|| Built::new(file, &[]))
 }
 
 /// How launches are run.

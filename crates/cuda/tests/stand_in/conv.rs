@@ -3,9 +3,10 @@
 use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
 use dtrain_cuda::Precision;
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Activation, Conv2d, Device};
+use dtrain_engine::device::{Activation, Conv2d, Conv3d, Device};
 
-pub fn shapes(extent: Extent) -> Vec<Conv2d> {
+/// Convolutions over images.
+pub fn images(extent: Extent) -> Vec<Conv3d> {
     // Images, channels, size, outputs, kernel, stride, padding.
     let all = [
         (1, 1, [1, 1], 1, [1, 1], [1, 1], [0, 0]),
@@ -17,7 +18,28 @@ pub fn shapes(extent: Extent) -> Vec<Conv2d> {
         (6, 2, [30, 25], 3, [3, 3], [1, 1], [1, 1]),
         (2, 3, [8, 9], 5, [3, 3], [2, 1], [1, 1]),
     ];
-    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| Conv2d {
+    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| {
+        Conv2d { images, channels, size, outputs, kernel, stride, padding }.into()
+    };
+    extent.of(2, &all).iter().map(shape).collect()
+}
+
+/// Convolutions over volumes: each is deep in its size, its kernel or its padding.
+pub fn volumes(extent: Extent) -> Vec<Conv3d> {
+    // Images, channels, size, outputs, kernel, stride, padding.
+    let all = [
+        (1, 1, [2, 1, 1], 1, [2, 1, 1], [1, 1, 1], [0, 0, 0]),
+        // Nothing but the padding is deep, then nothing but the size.
+        (2, 1, [1, 3, 4], 2, [1, 2, 2], [1, 1, 1], [1, 0, 0]),
+        (1, 2, [5, 2, 3], 3, [1, 1, 1], [2, 1, 1], [0, 0, 0]),
+        // No two sides, steps or zeros alike.
+        (2, 3, [5, 9, 7], 4, [3, 2, 4], [2, 1, 3], [1, 0, 2]),
+        (1, 30, [3, 4, 5], 70, [3, 3, 3], [1, 1, 1], [1, 1, 1]),
+        // More than one range of cells in the gradient of weights.
+        (3, 2, [9, 14, 12], 3, [2, 3, 3], [1, 1, 1], [1, 1, 1]),
+        (2, 3, [4, 6, 5], 5, [2, 3, 3], [2, 1, 2], [1, 1, 0]),
+    ];
+    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| Conv3d {
         images,
         channels,
         size,
@@ -29,12 +51,16 @@ pub fn shapes(extent: Extent) -> Vec<Conv2d> {
     extent.of(2, &all).iter().map(shape).collect()
 }
 
-pub fn lengths(shape: &Conv2d) -> [usize; 3] {
-    let [height, width] = shape.output_size();
+/// Elements of a box.
+pub fn volume(sides: [usize; 3]) -> usize {
+    sides.iter().product()
+}
+
+pub fn lengths(shape: &Conv3d) -> [usize; 3] {
     [
-        shape.images * shape.channels * shape.size[0] * shape.size[1],
-        shape.outputs * shape.channels * shape.kernel[0] * shape.kernel[1],
-        shape.images * shape.outputs * height * width,
+        shape.images * shape.channels * volume(shape.size),
+        shape.outputs * shape.channels * volume(shape.kernel),
+        shape.images * shape.outputs * volume(shape.output_size()),
     ]
 }
 
@@ -50,53 +76,77 @@ fn same_but_zeros(buffer: &Buffer<'_, f32>, what: &str, wanted: &[f32]) {
 }
 
 pub fn conv2d(q: &StandIn, extent: Extent) {
-    for shape in shapes(extent) {
-        let [x_len, w_len, y_len] = lengths(&shape);
+    forward(q, &images(extent));
+}
+
+pub fn conv3d(q: &StandIn, extent: Extent) {
+    forward(q, &volumes(extent));
+}
+
+pub fn conv2d_input_gradient(q: &StandIn, extent: Extent) {
+    input_gradient(q, &images(extent));
+}
+
+pub fn conv3d_input_gradient(q: &StandIn, extent: Extent) {
+    input_gradient(q, &volumes(extent));
+}
+
+pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
+    weight_gradient(q, &images(extent));
+}
+
+pub fn conv3d_weight_gradient(q: &StandIn, extent: Extent) {
+    weight_gradient(q, &volumes(extent));
+}
+
+fn forward(q: &StandIn, shapes: &[Conv3d]) {
+    for shape in shapes {
+        let [x_len, w_len, y_len] = lengths(shape);
         let (x, w, bias) = (numbers(1, x_len), numbers(2, w_len), numbers(3, shape.outputs));
         let [x_, w_, bias_] = [("x", &x), ("w", &w), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
         for (with_bias, activation) in [(false, Activation::None), (true, Activation::Relu)] {
             let y = Buffer::empty(q, "y", y_len);
             let given = with_bias.then(|| bias_.read());
-            operations::conv(q, Precision::F32, &shape, x_.read(), w_.read(), given, activation, y.write());
+            operations::conv(q, Precision::F32, shape, x_.read(), w_.read(), given, activation, y.write());
             let mut wanted = vec![0.0; y_len];
-            let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
+            let mut scratch = vec![0.0; cpu().conv_scratch(shape).expect("the CPU has them")];
             let given = with_bias.then_some(&bias[..]);
-            cpu().conv(&shape.into(), &x, &w, given, activation, &mut wanted, &mut scratch);
+            cpu().conv(shape, &x, &w, given, activation, &mut wanted, &mut scratch);
             same_but_zeros(&y, &format!("{shape:?}"), &wanted);
         }
     }
 }
 
-pub fn conv2d_input_gradient(q: &StandIn, extent: Extent) {
-    for shape in shapes(extent) {
-        let [x_len, w_len, y_len] = lengths(&shape);
+fn input_gradient(q: &StandIn, shapes: &[Conv3d]) {
+    for shape in shapes {
+        let [x_len, w_len, y_len] = lengths(shape);
         let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
         let (w_, dy_, dx) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dx", x_len));
-        operations::conv_input_gradient(q, Precision::F32, &shape, w_.read(), dy_.read(), dx.write());
+        operations::conv_input_gradient(q, Precision::F32, shape, w_.read(), dy_.read(), dx.write());
         let mut wanted = vec![0.0; x_len];
-        let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
-        cpu().conv_input_gradient(&shape.into(), &w, &dy, &mut wanted, &mut scratch);
+        let mut scratch = vec![0.0; cpu().conv_scratch(shape).expect("the CPU has them")];
+        cpu().conv_input_gradient(shape, &w, &dy, &mut wanted, &mut scratch);
         same_but_zeros(&dx, &format!("dx of {shape:?}"), &wanted);
     }
 }
 
-pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
-    for shape in shapes(extent) {
-        let [x_len, w_len, y_len] = lengths(&shape);
+fn weight_gradient(q: &StandIn, shapes: &[Conv3d]) {
+    for shape in shapes {
+        let [x_len, w_len, y_len] = lengths(shape);
         let (x, dy) = (numbers(1, x_len), numbers(4, y_len));
         let (x_, dy_) = (Buffer::of(q, "x", &x), Buffer::of(q, "dy", &dy));
         let (mut wanted, mut wanted_db) = (vec![0.0; w_len], vec![0.0; shape.outputs]);
-        let mut scratch = vec![0.0; cpu().conv_scratch(&shape.into()).expect("the CPU has them")];
-        cpu().conv_weight_gradient(&shape.into(), &x, &dy, &mut wanted, Some(&mut wanted_db), &mut scratch);
-        let in_order = orders::weight_gradient(&shape, &x, &dy);
+        let mut scratch = vec![0.0; cpu().conv_scratch(shape).expect("the CPU has them")];
+        cpu().conv_weight_gradient(shape, &x, &dy, &mut wanted, Some(&mut wanted_db), &mut scratch);
+        let in_order = orders::weight_gradient(shape, &x, &dy);
         for with_db in [true, false] {
             let (dw, db) = (Buffer::empty(q, "dw", w_len), Buffer::empty(q, "db", shape.outputs));
-            let scratch = Buffer::empty(q, "scratch", operations::conv_scratch(&shape));
+            let scratch = Buffer::empty(q, "scratch", operations::conv_scratch(shape));
             let to = with_db.then(|| db.write());
             operations::conv_weight_gradient(
                 q,
                 Precision::F32,
-                &shape,
+                shape,
                 x_.read(),
                 dy_.read(),
                 dw.write(),
@@ -106,12 +156,9 @@ pub fn conv2d_weight_gradient(q: &StandIn, extent: Extent) {
             dw.is_near(&format!("dw of {shape:?}"), &wanted);
             dw.has_bits(&format!("dw of {shape:?}"), &in_order);
             if with_db {
-                let [height, width] = shape.output_size();
+                let cells = volume(shape.output_size());
                 db.is_near(&format!("db of {shape:?}"), &wanted_db);
-                db.has_bits(
-                    &format!("db of {shape:?}"),
-                    &orders::plane_sums([shape.outputs, height * width], &dy),
-                );
+                db.has_bits(&format!("db of {shape:?}"), &orders::plane_sums([shape.outputs, cells], &dy));
             }
         }
     }

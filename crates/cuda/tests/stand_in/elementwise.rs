@@ -1,6 +1,7 @@
 //! Checks of operations that do the same to every element: the CPU's bits.
 
-use super::{Buffer, Extent, StandIn, cpu, numbers};
+use super::halves::as_f64;
+use super::{Buffer, Extent, Kind, StandIn, cpu, nearest, numbers};
 use dtrain_cuda::operations;
 use dtrain_engine::device::{Activation, Device, Gelu};
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
@@ -150,35 +151,30 @@ pub fn dropout(q: &StandIn, extent: Extent) {
     }
 }
 
-/// The bf16 that is nearest to `x`, found among its neighbours; of two as near the one that is even.
-fn nearest_bf16(x: f32) -> u16 {
-    let down = (x.to_bits() >> 16) as u16;
-    if x.is_nan() {
-        return down | 0x40;
-    }
-    let value = |bits: u16| f64::from(f32::from_bits(u32::from(bits) << 16));
-    // Beyond the greatest finite one comes infinity; it counts as if the next power of two stood there.
-    let greatest = |bits: u16| {
-        if value(bits).is_infinite() { 2f64.powi(128).copysign(value(bits)) } else { value(bits) }
-    };
-    let (low, high) = ((f64::from(x) - greatest(down)).abs(), (f64::from(x) - greatest(down + 1)).abs());
-    if x.is_infinite() || low < high || (low == high && down.is_multiple_of(2)) { down } else { down + 1 }
-}
-
-pub fn bf16(q: &StandIn, extent: Extent) {
+/// Numbers of all sizes too, and numbers exactly between two halves, of which each is even at times.
+pub fn halves<K: Kind>(q: &StandIn, extent: Extent) {
     for &len in extent.of(1, &LENGTHS) {
         let mut x = odd_numbers(1, len);
-        for (i, v) in x.iter_mut().enumerate().filter(|(i, _)| i % 5 == 0) {
-            // Exactly between two, of which each is even at times.
-            *v = f32::from_bits((v.to_bits() & 0xffff_0000) + 0x8000 + ((i as u32 % 2) << 16));
+        for (i, v) in x.iter_mut().enumerate().filter(|(_, v)| v.is_finite()) {
+            let here = nearest(K::HALF, f64::from(*v));
+            let [here, next] = [here, here + 1].map(|bits| as_f64(K::HALF, bits));
+            match i % 5 {
+                0 if next.is_finite() => *v = ((here + next) / 2.0) as f32,
+                1 => *v *= 2f32.powi(i as i32 % 60 - 40),
+                _ => {}
+            }
         }
         let (x_, y, z) =
             (Buffer::of(q, "x", &x), Buffer::<u16>::empty(q, "y", len), Buffer::<f32>::empty(q, "z", len));
-        operations::to_bf16(q, x_.read(), y.write());
-        let wanted: Vec<u16> = x.iter().map(|&x| nearest_bf16(x)).collect();
-        y.has_bits("to_bf16", &wanted);
-        operations::from_bf16(q, y.read(), z.write());
-        let back: Vec<f32> = wanted.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect();
-        z.has_bits("from_bf16", &back);
+        operations::to_half(q, K::HALF, x_.read(), y.write());
+        let wanted: Vec<u16> = x.iter().map(|&x| nearest(K::HALF, x.into())).collect();
+        y.has_bits(&format!("to {:?}", K::HALF), &wanted);
+        operations::from_half(q, K::HALF, y.read(), z.write());
+        // Which NaN it is, is the hardware's.
+        let back = wanted.iter().zip(z.now()).map(|(&bits, now)| match as_f64(K::HALF, bits) {
+            value if value.is_nan() && now.is_nan() => now,
+            value => value as f32,
+        });
+        z.has_bits(&format!("from {:?}", K::HALF), &back.collect::<Vec<_>>());
     }
 }

@@ -3,7 +3,7 @@
 use super::memory::Number;
 use super::{Buffer, Extent, StandIn, cpu, ids, numbers};
 use dtrain_cuda::operations::{self, LossRows, LossTotals};
-use dtrain_engine::device::{CrossEntropy, Device, LossSums, Rows};
+use dtrain_engine::device::{CrossEntropy, Device, LossSums, Outputs, Rows};
 
 /// What a loss needs beside its operands.
 struct Room<'q> {
@@ -49,34 +49,30 @@ pub fn cross_entropy(q: &StandIn, extent: Extent) {
         let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v * 8.0).collect();
         let targets = ids(2, rows, width as u32);
         let weights: Vec<f32> = numbers(3, width).iter().map(|v| v + 1.5).collect();
-        let (x_, targets_, weights_) =
-            (Buffer::of(q, "x", &x), Buffer::of(q, "targets", &targets), Buffer::of(q, "weights", &weights));
+        let (targets_, weights_) = (Buffer::of(q, "targets", &targets), Buffer::of(q, "weights", &weights));
         for (label_smoothing, weighted) in [(0.0, false), (0.1, false), (0.0, true), (0.3, true)] {
-            for ignore_index in [None, targets.first().copied()] {
+            for (ignore_index, scale) in [(None, 1.0), (targets.first().copied(), 1024.0)] {
                 let class_weights = if weighted { &weights[..] } else { &[] };
-                let mut wanted_d = vec![0.0; x.len()];
-                let options = CrossEntropy { label_smoothing, class_weights, ignore_index };
-                let wanted = cpu().cross_entropy(shape, &options, &x, &targets, Some(&mut wanted_d));
+                let mut wanted_d = x.clone();
+                let options = CrossEntropy { label_smoothing, class_weights, ignore_index, scale };
+                let outputs = Outputs::Replaced(&mut wanted_d[..]);
+                let wanted = cpu().cross_entropy(shape, &options, outputs, &targets);
                 let class_weights = weighted.then(|| weights_.read());
-                let options = operations::CrossEntropy { label_smoothing, class_weights, ignore_index };
-                for with_d in [true, false] {
-                    let (d, room) = (Buffer::empty(q, "d", x.len()), Room::new(q, rows));
-                    operations::cross_entropy(
-                        q,
-                        shape,
-                        &options,
-                        x_.read(),
-                        targets_.read(),
-                        with_d.then(|| d.write()),
-                        room.rows(),
-                        room.totals(),
-                    );
-                    let what = format!("cross entropy of {shape:?} with {options:?}");
-                    if with_d {
-                        d.is_near(&what, &wanted_d);
-                    }
+                let options =
+                    operations::CrossEntropy { label_smoothing, class_weights, ignore_index, scale };
+                let what = format!("cross entropy of {shape:?} with {options:?}");
+                let run = |logits, room: &Room| {
+                    let (targets, rows, totals) = (targets_.read(), room.rows(), room.totals());
+                    operations::cross_entropy(q, shape, &options, logits, targets, rows, totals);
                     room.is_near(q, &what, wanted);
-                }
+                };
+                let (logits, kept, replaced) =
+                    (Buffer::of(q, "logits", &x), Room::new(q, rows), Room::new(q, rows));
+                run(Outputs::Kept(logits.read()), &kept);
+                logits.has_bits("logits that are kept", &x);
+                run(Outputs::Replaced(logits.write()), &replaced);
+                logits.is_near(&what, &wanted_d);
+                replaced.sums.has_bits("sums of logits that are replaced", &kept.sums.now());
             }
         }
     }
@@ -85,22 +81,19 @@ pub fn cross_entropy(q: &StandIn, extent: Extent) {
 /// Broken outputs and wrong targets have to be seen in the loss.
 pub fn broken_rows(q: &StandIn, _: Extent) {
     let shape = Rows { rows: 2, width: 10 };
-    let options = operations::CrossEntropy { label_smoothing: 0.0, class_weights: None, ignore_index: None };
+    let plain = operations::CrossEntropy {
+        label_smoothing: 0.0,
+        class_weights: None,
+        ignore_index: None,
+        scale: 1.0,
+    };
     for (bad, target) in [(f32::NAN, 2), (f32::INFINITY, 2), (0.0, 10)] {
         let mut x = numbers(1, 20);
         x[13] = bad;
-        let (x_, targets) = (Buffer::of(q, "x", &x), Buffer::of(q, "targets", &[1, target]));
-        let (d, room) = (Buffer::empty(q, "d", 20), Room::new(q, 2));
-        operations::cross_entropy(
-            q,
-            shape,
-            &options,
-            x_.read(),
-            targets.read(),
-            Some(d.write()),
-            room.rows(),
-            room.totals(),
-        );
+        let targets = Buffer::of(q, "targets", &[1, target]);
+        let (d, room) = (Buffer::of(q, "logits", &x), Room::new(q, 2));
+        let logits = Outputs::Replaced(d.write());
+        operations::cross_entropy(q, shape, &plain, logits, targets.read(), room.rows(), room.totals());
         if room.sums.now()[0].is_finite() || d.now()[10..].iter().all(|d| d.is_finite()) {
             q.wrong(format!("a loss with {bad} and target {target} is {:?}", room.sums.now()));
         }
@@ -113,30 +106,82 @@ pub fn broken_rows(q: &StandIn, _: Extent) {
 pub fn squared_error(q: &StandIn, extent: Extent) {
     for &(rows, width) in extent.of(1, &[(0, 3), (1, 1), (300, 3), (2, 513), (40, 17)]) {
         let (shape, x, t) = (Rows { rows, width }, numbers(1, rows * width), numbers(2, rows * width));
-        let (x_, t_) = (Buffer::of(q, "x", &x), Buffer::of(q, "t", &t));
-        let mut wanted_d = vec![0.0; x.len()];
-        let wanted = cpu().squared_error(shape, &x, &t, Some(&mut wanted_d));
-        for with_d in [true, false] {
-            let (d, room) = (Buffer::empty(q, "d", x.len()), Room::new(q, rows));
-            let to = with_d.then(|| d.write());
-            operations::squared_error(q, shape, x_.read(), t_.read(), to, room.rows(), room.totals());
-            if with_d {
-                d.has_bits("squared error", &wanted_d);
-            }
+        let (outputs, t_) = (Buffer::of(q, "outputs", &x), Buffer::of(q, "t", &t));
+        let mut wanted_d = x.clone();
+        let wanted = cpu().squared_error(shape, 2048.0, Outputs::Replaced(&mut wanted_d), &t);
+        let run = |outputs| {
+            let room = Room::new(q, rows);
+            operations::squared_error(q, shape, 2048.0, outputs, t_.read(), room.rows(), room.totals());
             room.is_near(q, "squared error", wanted);
+        };
+        run(Outputs::Kept(outputs.read()));
+        outputs.has_bits("outputs that are kept", &x);
+        run(Outputs::Replaced(outputs.write()));
+        outputs.has_bits("squared error", &wanted_d);
+    }
+}
+
+/// The bits of sums and gradients are those of kernels that wrote the gradient to memory of its own.
+pub fn same_bits(q: &StandIn, _: Extent) {
+    const ROWS: usize = 5;
+    const WIDTH: usize = 700;
+    let shape = Rows { rows: ROWS, width: WIDTH };
+    let x: Vec<f32> = numbers(1, ROWS * WIDTH).iter().map(|v| v * 8.0).collect();
+    let weights: Vec<f32> = numbers(3, WIDTH).iter().map(|v| v + 1.5).collect();
+    let (t, targets) = (numbers(4, ROWS * WIDTH), ids(2, ROWS, WIDTH as u32));
+    let (t_, targets_) = (Buffer::of(q, "t", &t), Buffer::of(q, "targets", &targets));
+    let weights_ = Buffer::of(q, "weights", &weights);
+    let mut hash = blake3::Hasher::new();
+    let mut note = |d: &Buffer<f32>, room: &Room| {
+        let (sums, counts) = (room.sums.now(), room.totals.now());
+        let words = sums.iter().map(|n| n.bits()).chain(counts.iter().map(|n| n.bits()));
+        words.chain(d.now().iter().map(|d| d.bits())).for_each(|word| {
+            hash.update(&word.to_le_bytes());
+        });
+    };
+    for label_smoothing in [0.0, 0.2] {
+        for class_weights in [None, Some(weights_.read())] {
+            for ignore_index in [None, Some(targets[0])] {
+                let options =
+                    operations::CrossEntropy { label_smoothing, class_weights, ignore_index, scale: 1.0 };
+                let (d, room) = (Buffer::of(q, "logits", &x), Room::new(q, ROWS));
+                let logits = Outputs::Replaced(d.write());
+                operations::cross_entropy(
+                    q,
+                    shape,
+                    &options,
+                    logits,
+                    targets_.read(),
+                    room.rows(),
+                    room.totals(),
+                );
+                note(&d, &room);
+            }
         }
+    }
+    let (d, room) = (Buffer::of(q, "outputs", &x), Room::new(q, ROWS));
+    let outputs = Outputs::Replaced(d.write());
+    operations::squared_error(q, shape, 1.0, outputs, t_.read(), room.rows(), room.totals());
+    note(&d, &room);
+    let found = hash.finalize().to_string();
+    if found != "a8a327c9efeb7b0c511fa26519c6dbb781336098ae49b11015694c66ed395271" {
+        q.wrong(format!("the bits of losses are {found}"));
     }
 }
 
 pub fn arg_max(q: &StandIn, extent: Extent) {
     for &(rows, width) in extent.of(1, &[(1, 1), (5, 1000), (3, 257), (20, 10)]) {
         let mut x = numbers(1, rows * width);
-        // Equals, rows of NaN alone and rows with some.
+        // Equals, rows of NaN alone, rows with some, and rows in which nothing is greater than minus infinity.
         for (row, x) in x.chunks_mut(width).enumerate() {
-            match row % 4 {
+            match row % 5 {
                 1 => x.fill(2.0),
                 2 => x.fill(f32::NAN),
                 3 => x[..width / 2].fill(f32::NAN),
+                4 => {
+                    x.fill(f32::NEG_INFINITY);
+                    x[0] = f32::NAN;
+                }
                 _ => {}
             }
         }

@@ -2,6 +2,7 @@
 //! NaN until they are written, inputs have to stay as they were.
 
 use super::build::StandIn;
+use super::halves::{self, Kind};
 use dtrain_cuda::memory::Element;
 use dtrain_cuda::{CudaDevice, Slice, SliceMut, driver};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
@@ -246,11 +247,6 @@ pub fn distance(now: impl Iterator<Item = f64>, wanted: &[f64]) -> Option<f64> {
     distance.is_finite().then_some(distance)
 }
 
-/// A bf16 as a number.
-pub fn from_bf16(bits: u16) -> f64 {
-    f64::from(f32::from_bits(u32::from(bits) << 16))
-}
-
 /// A number that f64 holds.
 pub trait Wide: Number {
     fn wide(self) -> f64;
@@ -262,19 +258,30 @@ impl Wide for f32 {
     }
 }
 
-/// The bits of a bf16.
-impl Wide for u16 {
+impl Wide for f64 {
     fn wide(self) -> f64 {
-        from_bf16(self)
+        self
     }
 }
 
 impl<T: Wide> Buffer<'_, T> {
     /// Tells the stand-in unless these are within `tolerance` of `wanted` in the norm, all finite.
     pub fn is_within(&self, what: &str, wanted: &[f64], tolerance: f64) {
-        let now = self.now();
+        self.judge(what, self.now().into_iter().map(T::wide).collect(), wanted, tolerance);
+    }
+}
+
+impl Buffer<'_, u16> {
+    /// The same of halves.
+    pub fn is_within_half<K: Kind>(&self, what: &str, wanted: &[f64], tolerance: f64) {
+        self.judge(what, halves::values::<K>(&self.now()), wanted, tolerance);
+    }
+}
+
+impl<T: Number> Buffer<'_, T> {
+    fn judge(&self, what: &str, now: Vec<f64>, wanted: &[f64], tolerance: f64) {
         assert_eq!(now.len(), wanted.len(), "{what}: lengths");
-        match distance(now.into_iter().map(T::wide), wanted) {
+        match distance(now.into_iter(), wanted) {
             Some(off) if off <= tolerance => {}
             off => self.queue.wrong(format!("{what}: {} is off by {off:?}, not {tolerance:e}", self.name)),
         }

@@ -5,19 +5,20 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod attention;
-pub mod attention_bf16;
+pub mod attention_half;
 pub mod build;
 pub mod conv;
 pub mod device_trait;
 pub mod elementwise;
 pub mod embedding;
+pub mod halves;
 pub mod losses;
 pub mod memory;
 pub mod norms;
 pub mod orders;
 pub mod pooling;
 pub mod product;
-pub mod product_bf16;
+pub mod product_half;
 pub mod rounded;
 pub mod stacking;
 pub mod sums;
@@ -25,6 +26,7 @@ pub mod tree;
 pub mod update;
 
 pub use build::{Mutation, StandIn};
+pub use halves::{Bf16, F16, Kind, halves, nearest};
 pub use memory::Buffer;
 
 use dtrain_engine::cpu::{Cpu, CpuOptions};
@@ -56,17 +58,6 @@ pub type Check = fn(&StandIn, Extent);
 pub fn numbers(site: u32, len: usize) -> Vec<f32> {
     let key = Key::new(Seed(1), Step(0), MicroBatch(0), Site(site));
     (0..len as u32).map(|i| key.unit_f32(i) * 2.0 - 1.0).collect()
-}
-
-/// `len` numbers in `[-range, range)` as bf16.
-pub fn halves(site: u32, len: usize, range: f32) -> Vec<u16> {
-    numbers(site, len).iter().map(|v| nearest_bf16(f64::from(v * range))).collect()
-}
-
-/// The nearest bf16, of two the even one. Only for finite numbers.
-pub fn nearest_bf16(v: f64) -> u16 {
-    let bits = (v as f32).to_bits();
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
 /// `len` ids below `bound`.

@@ -1,6 +1,7 @@
 //! The orders of sums as the kernels' top comments state them, once more and plainly: a sum has these very bits.
 
-use dtrain_engine::device::{Conv2d, Rows};
+use super::conv::volume;
+use dtrain_engine::device::{Conv3d, Rows};
 use std::ops::Add;
 
 /// The sum of a warp's lanes: pairs 16, 8, 4, 2, 1 apart.
@@ -87,22 +88,26 @@ pub fn layer_norm_sums(shape: Rows, x: &[f32], saved: &[f32], dy: &[f32]) -> [Ve
     })
 }
 
-/// `conv2d_weight_gradient`, then `sum_parts`: ranges of cells, each in blocks of 512, in order by fused multiply-add.
-pub fn weight_gradient(shape: &Conv2d, x: &[f32], dy: &[f32]) -> Vec<f32> {
-    let [out_height, out_width] = shape.output_size();
-    let (area, window) = (out_height * out_width, shape.kernel[0] * shape.kernel[1]);
+/// `conv2d_weight_gradient` or `conv3d_weight_gradient`, then `sum_parts`: ranges of cells, each in blocks of 512, in order by
+/// fused multiply-add.
+pub fn weight_gradient(shape: &Conv3d, x: &[f32], dy: &[f32]) -> Vec<f32> {
+    let out = shape.output_size();
+    let (area, window) = (volume(out), volume(shape.kernel));
     let cells = shape.images * area;
     let splits = cells.div_ceil(2048).clamp(1, 64);
     let each = cells.div_ceil(splits).next_multiple_of(16);
+    // Where element `index` of a box is.
+    let place = |[_, rows, columns]: [usize; 3], index: usize| {
+        [index / columns / rows, index / columns % rows, index % columns]
+    };
     // The element that a place of a kernel meets at a cell, zero outside the image.
     let met = |term: usize, cell: usize| {
-        let (channel, place) = (term / window, term % window);
-        let at = [cell % area / out_width, cell % area % out_width];
-        let place = [place / shape.kernel[1], place % shape.kernel[1]];
-        let at = [0, 1].map(|d| (at[d] * shape.stride[d] + place[d]).wrapping_sub(shape.padding[d]));
-        let inside = at[0] < shape.size[0] && at[1] < shape.size[1];
-        let plane = cell / area * shape.channels + channel;
-        if inside { x[(plane * shape.size[0] + at[0]) * shape.size[1] + at[1]] } else { 0.0 }
+        let (at, tap) = (place(out, cell % area), place(shape.kernel, term % window));
+        let at = [0, 1, 2].map(|d| (at[d] * shape.stride[d] + tap[d]).wrapping_sub(shape.padding[d]));
+        let [_, rows, columns] = shape.size;
+        let inside = (0..3).all(|d| at[d] < shape.size[d]);
+        let first = (cell / area * shape.channels + term / window) * volume(shape.size);
+        if inside { x[first + (at[0] * rows + at[1]) * columns + at[2]] } else { 0.0 }
     };
     let element = |output: usize, term: usize| {
         in_order((0..splits).map(|split| {

@@ -4,7 +4,7 @@ use super::memory::Number;
 use super::{Buffer, StandIn, numbers};
 use dtrain_cuda::Precision;
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Activation, Attention, Conv2d, Rows};
+use dtrain_engine::device::{Activation, Attention, Conv3d, Rows};
 
 /// Rows that are stacked.
 const MANY: usize = 131;
@@ -64,29 +64,25 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         );
         dx.now()
     });
-    let conv = |images| Conv2d {
-        images,
-        channels: 3,
-        size: [7, 9],
-        outputs: 5,
-        kernel: [3, 3],
-        stride: [2, 1],
-        padding: [1, 1],
-    };
-    let kernels = Buffer::of(q, "w", &w[..135]);
-    for precision in [Precision::F32, Precision::Bf16] {
-        alone(q, "convolution", 5, &numbers(5, 5 * 189), |images, x| {
-            let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * 180));
-            let (shape, relu) = (conv(images), Activation::Relu);
-            operations::conv(q, precision, &shape, x.read(), kernels.read(), None, relu, y.write());
-            y.now()
-        });
-        alone(q, "gradient of a convolution's input", 5, &numbers(5, 5 * 180), |images, dy| {
-            let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
-            let shape = conv(images);
-            operations::conv_input_gradient(q, precision, &shape, kernels.read(), dy.read(), dx.write());
-            dx.now()
-        });
+    // Images, then volumes: size, kernel, elements of an output.
+    for (size, kernel, out) in [([1, 7, 9], [1, 3, 3], 180), ([3, 3, 7], [2, 3, 3], 140)] {
+        let (stride, padding) = ([1, 2, 1], [0, 1, 1]);
+        let conv = |images| Conv3d { images, channels: 3, size, outputs: 5, kernel, stride, padding };
+        let kernels = Buffer::of(q, "w", &w[..135 * kernel[0]]);
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+            alone(q, &format!("convolution of {size:?}"), 5, &numbers(5, 5 * 189), |images, x| {
+                let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * out));
+                let (shape, relu) = (conv(images), Activation::Relu);
+                operations::conv(q, precision, &shape, x.read(), kernels.read(), None, relu, y.write());
+                y.now()
+            });
+            alone(q, &format!("gradient of inputs of {size:?}"), 5, &numbers(5, 5 * out), |images, dy| {
+                let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
+                let shape = conv(images);
+                operations::conv_input_gradient(q, precision, &shape, kernels.read(), dy.read(), dx.write());
+                dx.now()
+            });
+        }
     }
     alone(q, "attention and its gradient", 3, &numbers(6, 3 * 3 * 40 * 66), |batch, qkv| {
         let shape = Attention { batch, time: 40, heads: 2, head: 33 };

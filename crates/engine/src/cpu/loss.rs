@@ -6,12 +6,35 @@
 
 use super::isa::on_every_isa;
 use super::math::{exp, greatest, ln, sum, sum2};
-use crate::device::{CrossEntropy, LossSums};
+use crate::device::{CrossEntropy, LossSums, Outputs};
+use std::ops::Range;
 
-/// The place of the greatest element, the first of equals; 0 if all are NaN.
+/// Outputs in the host's memory.
+type InHost<'a> = Outputs<&'a [f32], &'a mut [f32]>;
+
+impl Outputs<&[f32], &mut [f32]> {
+    /// What they are, until something takes their place.
+    #[inline(always)]
+    pub(super) fn read(&self) -> &[f32] {
+        match self {
+            Self::Kept(x) => x,
+            Self::Replaced(x) => x,
+        }
+    }
+
+    /// Some of them, for a while.
+    #[inline(always)]
+    fn part(&mut self, part: Range<usize>) -> InHost<'_> {
+        match self {
+            Self::Kept(x) => Outputs::Kept(&x[part]),
+            Self::Replaced(x) => Outputs::Replaced(&mut x[part]),
+        }
+    }
+}
+
+/// The first place of `best`, the greatest element; 0 if all are NaN.
 #[inline(always)]
-fn place_of_greatest(x: &[f32]) -> usize {
-    let best = greatest(x);
+fn first_place(x: &[f32], best: f32) -> usize {
     x.iter().position(|&v| v == best).unwrap_or(0)
 }
 
@@ -19,78 +42,83 @@ on_every_isa! {
     /// The place of each row's greatest element.
     pub(super) fn arg_max(width: usize, x: &[f32], best: &mut [u32]) {
         for (best, row) in best.iter_mut().zip(x.chunks_exact(width)) {
-            *best = place_of_greatest(row) as u32;
+            *best = first_place(row, greatest(row)) as u32;
         }
     }
 }
 
 on_every_isa! {
-    /// Cross entropy as PyTorch defines it with `reduction="sum"`; `d` may be empty.
+    /// Cross entropy as PyTorch defines it with `reduction="sum"`.
     ///
     /// With smoothing `s`, class weights `w` and `lse` the logarithm of the sum of exponentials, a row costs
     /// `(1 - s) w[t] (lse - x[t]) + s / C * sum_c w[c] (lse - x[c])`.
     pub(super) fn cross_entropy(
         width: usize,
         options: &CrossEntropy<'_>,
-        x: &[f32],
+        x: Outputs<&[f32], &mut [f32]>,
         targets: &[u32],
-        d: &mut [f32],
     ) -> LossSums {
-        let mut sums = LossSums::default();
+        let (mut x, mut sums) = (x, LossSums::default());
         for (row, &target) in targets.iter().enumerate() {
-            let x = &x[row * width..][..width];
-            let d = if d.is_empty() { &mut [][..] } else { &mut d[row * width..][..width] };
+            let x = x.part(row * width..(row + 1) * width);
             if options.ignore_index == Some(target) {
-                d.fill(0.0);
+                if let Outputs::Replaced(d) = x {
+                    d.fill(0.0);
+                }
                 continue;
             }
             let target = target as usize;
             assert!(target < width, "target {target} of {width} classes");
             let weight = options.class_weights.get(target).copied().unwrap_or(1.0);
+            let (loss, best) = row_of_cross_entropy(options, weight, x, target);
+            sums.loss += loss;
             sums.weight += f64::from(weight);
             sums.counted += 1;
-            sums.correct += u64::from(place_of_greatest(x) == target);
-            sums.loss += row_of_cross_entropy(options, weight, x, target, d);
+            sums.correct += u64::from(best == target);
         }
         sums
     }
 }
 
-/// The loss of one row, and its gradient into `d` unless that is empty.
+/// The loss of one row, and the place of its greatest element.
 #[inline(always)]
 fn row_of_cross_entropy(
     options: &CrossEntropy<'_>,
     weight: f32,
-    x: &[f32],
+    mut x: InHost<'_>,
     target: usize,
-    d: &mut [f32],
-) -> f64 {
-    let top = greatest(x);
-    let total = if d.is_empty() {
-        sum(x, |v| exp(v - top))
-    } else {
-        for (d, &v) in d.iter_mut().zip(x) {
-            *d = exp(v - top);
+) -> (f64, usize) {
+    let (main, spread) = (1.0 - options.label_smoothing, options.label_smoothing / x.read().len() as f32);
+    // All that is read of the outputs, before exponentials take their place.
+    let (top, goal) = (greatest(x.read()), x.read()[target]);
+    let best = first_place(x.read(), top);
+    let (weights, values) = match options.class_weights {
+        _ if spread <= 0.0 => (0.0, 0.0),
+        [] => (x.read().len() as f32, sum(x.read(), |v| v)),
+        weights => (sum(weights, |w| w), sum2(weights, x.read(), |w, v| w * v)),
+    };
+    let total = match &mut x {
+        Outputs::Kept(x) => sum(x, |v| exp(v - top)),
+        Outputs::Replaced(d) => {
+            for d in d.iter_mut() {
+                *d = exp(*d - top);
+            }
+            sum(d, |v| v)
         }
-        sum(d, |v| v)
     };
     // A NaN or an infinite logit must show in the loss; `ln` asks for a finite number.
     let lse = if total.is_finite() { ln(f64::from(total)) + f64::from(top) } else { f64::NAN };
-    let (main, spread) = (1.0 - options.label_smoothing, options.label_smoothing / x.len() as f32);
-    let mut loss = f64::from(main * weight) * (lse - f64::from(x[target]));
+    let mut loss = f64::from(main * weight) * (lse - f64::from(goal));
     // What the gradient of lse is multiplied by: the sum of all that multiplies lse in the loss.
     let mut mass = main * weight;
     if spread > 0.0 {
-        let (weights, values) = if options.class_weights.is_empty() {
-            (x.len() as f32, sum(x, |v| v))
-        } else {
-            (sum(options.class_weights, |w| w), sum2(options.class_weights, x, |w, v| w * v))
-        };
         loss += f64::from(spread) * (f64::from(weights) * lse - f64::from(values));
         mass += spread * weights;
     }
-    if !d.is_empty() {
-        let share = mass / total;
+    if let Outputs::Replaced(d) = x {
+        // A power of two: the bits are those of scaling the result.
+        let scale = options.scale;
+        let (share, spread, main) = (mass / total * scale, spread * scale, main * scale);
         if spread > 0.0 && !options.class_weights.is_empty() {
             for (d, &w) in d.iter_mut().zip(options.class_weights) {
                 *d = *d * share - spread * w;
@@ -102,21 +130,27 @@ fn row_of_cross_entropy(
         }
         d[target] -= main * weight;
     }
-    loss
+    (loss, best)
 }
 
 on_every_isa! {
-    /// Squared error, averaged over a row and summed over rows; `d` may be empty.
-    pub(super) fn squared_error(width: usize, x: &[f32], targets: &[f32], d: &mut [f32]) -> LossSums {
-        let mut sums = LossSums::default();
-        let share = 2.0 / width as f32;
-        for (row, (x, t)) in x.chunks_exact(width).zip(targets.chunks_exact(width)).enumerate() {
-            sums.loss += f64::from(sum2(x, t, |x, t| (x - t) * (x - t))) / width as f64;
+    /// Squared error, averaged over a row and summed over rows.
+    pub(super) fn squared_error(
+        width: usize,
+        scale: f32,
+        x: Outputs<&[f32], &mut [f32]>,
+        targets: &[f32],
+    ) -> LossSums {
+        let (mut x, mut sums) = (x, LossSums::default());
+        let share = 2.0 / width as f32 * scale;
+        for (row, t) in targets.chunks_exact(width).enumerate() {
+            let x = x.part(row * width..(row + 1) * width);
+            sums.loss += f64::from(sum2(x.read(), t, |x, t| (x - t) * (x - t))) / width as f64;
             sums.weight += 1.0;
             sums.counted += 1;
-            if !d.is_empty() {
-                for ((d, &x), &t) in d[row * width..][..width].iter_mut().zip(x).zip(t) {
-                    *d = share * (x - t);
+            if let Outputs::Replaced(d) = x {
+                for (d, &t) in d.iter_mut().zip(t) {
+                    *d = share * (*d - t);
                 }
             }
         }

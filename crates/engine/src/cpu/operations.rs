@@ -8,8 +8,8 @@ use super::{
 };
 use super::{product, same, update};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, Leaf, LossSums, Pool2d,
-    Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, Leaf, LossSums, Outputs,
+    Pool2d, Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -521,22 +521,14 @@ impl Device for Cpu {
         &self,
         shape: Rows,
         options: &CrossEntropy<'_>,
-        logits: &[f32],
+        logits: Outputs<&[f32], &mut [f32]>,
         targets: &[u32],
-        d: Option<&mut [f32]>,
     ) -> LossSums {
-        same("logits", logits.len(), shape.rows * shape.width);
+        same("logits", logits.read().len(), shape.rows * shape.width);
         same("targets", targets.len(), shape.rows);
         let weights = options.class_weights.len();
         assert!(weights == 0 || weights == shape.width, "{weights} weights for {} classes", shape.width);
-        let d = d.unwrap_or_default();
-        assert!(
-            d.is_empty() || d.len() == logits.len(),
-            "d has {} elements, logits {}",
-            d.len(),
-            logits.len()
-        );
-        loss::cross_entropy(self.isa, shape.width, options, logits, targets, d)
+        loss::cross_entropy(self.isa, shape.width, options, logits, targets)
     }
 
     fn arg_max(&self, shape: Rows, logits: &[f32], best: &mut [u32]) {
@@ -552,20 +544,13 @@ impl Device for Cpu {
     fn squared_error(
         &self,
         shape: Rows,
-        outputs: &[f32],
+        scale: f32,
+        outputs: Outputs<&[f32], &mut [f32]>,
         targets: &[f32],
-        d: Option<&mut [f32]>,
     ) -> LossSums {
-        same("outputs", outputs.len(), shape.rows * shape.width);
-        same("targets", targets.len(), outputs.len());
-        let d = d.unwrap_or_default();
-        assert!(
-            d.is_empty() || d.len() == outputs.len(),
-            "d has {} elements, outputs {}",
-            d.len(),
-            outputs.len()
-        );
-        loss::squared_error(self.isa, shape.width, outputs, targets, d)
+        same("outputs", outputs.read().len(), shape.rows * shape.width);
+        same("targets", targets.len(), shape.rows * shape.width);
+        loss::squared_error(self.isa, shape.width, scale, outputs, targets)
     }
 
     fn sum_of_squares(&self, g: &[f32], scale: f32) -> f64 {

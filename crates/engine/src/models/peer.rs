@@ -179,6 +179,10 @@ pub fn initialise(layout: &Layout, state: &mut State) {
         let to = &mut state.section_mut(tensor.section)[tensor.range()];
         match tensor.init {
             Init::Constant(value) => to.fill(value),
+            Init::First(value) => {
+                to.fill(0.0);
+                to[0] = value;
+            }
             Init::Uniform(scale) | Init::Normal(scale) => {
                 stream += 1;
                 to.iter_mut().enumerate().for_each(|(i, x)| *x = centred(stream, i, scale));

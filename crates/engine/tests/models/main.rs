@@ -4,9 +4,11 @@
 mod golden;
 mod gradients;
 mod groups;
+mod losses;
 mod peers;
 mod plans;
 mod recomputed;
+mod scaling;
 mod steps;
 
 use dtrain_engine::cpu::{Cpu, CpuOptions};

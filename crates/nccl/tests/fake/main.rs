@@ -5,6 +5,7 @@ mod aborts;
 mod communicators;
 mod libraries;
 mod matrix;
+mod parts;
 mod planes;
 mod processes;
 mod real;
@@ -17,3 +18,9 @@ mod plain;
 // What every backend has to do.
 #[path = "../../../collective/tests/collectives/conformance.rs"]
 mod conformance;
+
+// Steps that are put in piece by piece.
+#[path = "../../../collective/tests/collectives/offered.rs"]
+mod offered;
+#[path = "../../../collective/tests/collectives/piecewise.rs"]
+mod piecewise;

@@ -1,15 +1,17 @@
-//! Causal self-attention over bf16, on tensor cores.
+//! Causal self-attention over halves, on tensor cores.
 //!
-//! This file does not know the projections around it, nor who asks for bf16.
+//! This file does not know the projections around it, nor who asks for halves.
 
 use super::attention::{attention_saved, attention_scratch};
-use super::{Floats, FloatsMut, Halves, HalvesMut, room, same, size};
+use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Launch, Queue};
 use dtrain_engine::device::Attention;
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
-static WIDTHS: [(usize, [&Kernel; 3]); 3] = [
+type Width = (usize, [&'static Kernel; 3]);
+
+static OF_BF16: [Width; 3] = [
     (
         32,
         [&kernels::ATTENTION_BF16_32, &kernels::ATTENTION_BF16_QUERIES_32, &kernels::ATTENTION_BF16_KEYS_32],
@@ -27,26 +29,38 @@ static WIDTHS: [(usize, [&Kernel; 3]); 3] = [
         ],
     ),
 ];
+static OF_F16: [Width; 3] = [
+    (32, [&kernels::ATTENTION_F16_32, &kernels::ATTENTION_F16_QUERIES_32, &kernels::ATTENTION_F16_KEYS_32]),
+    (64, [&kernels::ATTENTION_F16_64, &kernels::ATTENTION_F16_QUERIES_64, &kernels::ATTENTION_F16_KEYS_64]),
+    (
+        128,
+        [&kernels::ATTENTION_F16_128, &kernels::ATTENTION_F16_QUERIES_128, &kernels::ATTENTION_F16_KEYS_128],
+    ),
+];
 
 /// Queries or keys of a block.
 const ROWS: usize = 64;
 
 /// Whether there are kernels for a shape: heads of up to 128 elements, a multiple of 8.
 #[must_use]
-pub fn attention_bf16_is_there(shape: &Attention) -> bool {
+pub fn attention_half_is_there(shape: &Attention) -> bool {
     shape.head <= 128 && shape.head.is_multiple_of(8)
 }
 
 /// The kernels of a shape and their blocks.
 ///
-/// *Panics* where [`attention_bf16_is_there`] says no.
-fn planned(shape: &Attention) -> ([&'static Kernel; 3], usize) {
+/// *Panics* where [`attention_half_is_there`] says no.
+fn planned(half: Half, shape: &Attention) -> ([&'static Kernel; 3], usize) {
     assert!(
-        attention_bf16_is_there(shape),
+        attention_half_is_there(shape),
         "a head of {} elements: tensor cores take up to 128, a multiple of 8",
         shape.head
     );
-    let (_, kernels) = WIDTHS.iter().find(|(width, _)| shape.head <= *width).expect("128 is the last");
+    let all = match half {
+        Half::Bf16 => &OF_BF16,
+        Half::F16 => &OF_F16,
+    };
+    let (_, kernels) = all.iter().find(|(width, _)| shape.head <= *width).expect("128 is the last");
     (*kernels, shape.batch * shape.heads * shape.time.div_ceil(ROWS))
 }
 
@@ -63,9 +77,10 @@ fn aligned(what: &str, address: u64) {
 /// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`. Of the f32 `saved`
 /// there are [`attention_saved`] elements.
 ///
-/// *Panics* where [`attention_bf16_is_there`] says no, and on operands that are not aligned to 16 bytes.
-pub fn attention_bf16(
+/// *Panics* where [`attention_half_is_there`] says no, and on operands that are not aligned to 16 bytes.
+pub fn attention_half(
     queue: &impl Queue,
+    half: Half,
     shape: &Attention,
     qkv: Halves<'_>,
     mut y: HalvesMut<'_>,
@@ -78,7 +93,7 @@ pub fn attention_bf16(
     if out > 0 {
         aligned("qkv", qkv.address());
         aligned("y", y.address());
-        let ([kernel, ..], blocks) = planned(shape);
+        let ([kernel, ..], blocks) = planned(half, shape);
         let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
         let arguments =
             [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
@@ -88,10 +103,11 @@ pub fn attention_bf16(
 
 /// `dqkv` of causal self-attention. Of the f32 `scratch` there are [`attention_scratch`] elements.
 ///
-/// *Panics* as [`attention_bf16`].
+/// *Panics* as [`attention_half`].
 #[allow(clippy::too_many_arguments)]
-pub fn attention_bf16_gradient(
+pub fn attention_half_gradient(
     queue: &impl Queue,
+    half: Half,
     shape: &Attention,
     qkv: Halves<'_>,
     y: Halves<'_>,
@@ -115,7 +131,7 @@ pub fn attention_bf16_gradient(
     {
         aligned(what, address);
     }
-    let ([_, queries, keys], blocks) = planned(shape);
+    let ([_, queries, keys], blocks) = planned(half, shape);
     let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
     let (qkv, dy, logs) = (qkv.into(), dy.into(), saved.into());
     let factor = scale(shape).into();

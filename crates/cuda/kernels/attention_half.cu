@@ -1,17 +1,17 @@
 // attention_bf16_W: causal self-attention over packed bf16 qkv [B, T, 3, heads, head] on tensor cores, for heads of up to
 // W = 32, 64, 128 elements, a multiple of 8.   attention_bf16_queries_W: dq, and `deltas` [B, heads, T], the sums of
-// y dy, for the next.   attention_bf16_keys_W: dk and dv.
+// y dy, for the next.   attention_bf16_keys_W: dk and dv.   attention_f16_W, ...: the same over f16.
 //
 // A block has 64 queries (keys, for the last), 16 a warp, in registers for good. Keys and values (queries and gradients)
 // come through shared memory in tiles, one tile ahead. What lies beyond the head and the sequence is zero. Scores, sums,
-// maxima and outputs are f32; probabilities and their gradients are rounded to bf16 before they are multiplied. `logs`
+// maxima and outputs are f32; probabilities and their gradients are rounded to halves before they are multiplied. `logs`
 // [B, heads, T] has the logarithm of each row's sum of exponentials, from which the gradients make the probabilities again.
 //
 // Order: a score over the head in steps of 16; outputs and dq over tiles of keys from the first (64 keys, 32 at W = 128), dk
 // and dv over tiles of queries from the first (32, 16 at W = 128), each tile in steps of 16. A row's sum of exponentials:
 // each of four lanes adds its keys in order, then lanes 1 and 2 apart. One block, one warp has a result: nothing is added up
 // between blocks. Within 16 terms the hardware's order.
-// Launch: B x heads x ceil(T / 64) blocks of 128 threads; all pointers to bf16 aligned to 16 bytes.
+// Launch: B x heads x ceil(T / 64) blocks of 128 threads; all pointers to halves aligned to 16 bytes.
 // Source: Dao, "FlashAttention-2", 2023. Does not know the projections around it.
 
 const u32 ROWS = 64;
@@ -77,8 +77,8 @@ __device__ inline void put(
     for (u32 i = 0; i < W / 8; i++) {
         if (i * 8 >= shape.head) continue;
         u16* to = x + place.row * pitch + i * 8 + 2 * place.lane4;
-        if (place.row < shape.time) *(u32*)to = as_bf16(sum[i][0] * factor0, sum[i][1] * factor0);
-        if (place.row + 8 < shape.time) *(u32*)(to + 8 * pitch) = as_bf16(sum[i][2] * factor1, sum[i][3] * factor1);
+        if (place.row < shape.time) *(u32*)to = as_halves(sum[i][0] * factor0, sum[i][1] * factor0);
+        if (place.row + 8 < shape.time) *(u32*)(to + 8 * pitch) = as_halves(sum[i][2] * factor1, sum[i][3] * factor1);
     }
 }
 
@@ -110,8 +110,8 @@ __device__ inline void add_rows(float (&sum)[W / 8][4], const float (&weights)[T
 #pragma unroll
     for (u32 k = 0; k < TILE / 16; k++) {
         const float(&left)[4] = weights[2 * k], (&right)[4] = weights[2 * k + 1];
-        u32 a[4] = {as_bf16(left[0], left[1]), as_bf16(left[2], left[3]), as_bf16(right[0], right[1]),
-                    as_bf16(right[2], right[3])};
+        u32 a[4] = {as_halves(left[0], left[1]), as_halves(left[2], left[3]), as_halves(right[0], right[1]),
+                    as_halves(right[2], right[3])};
 #pragma unroll
         for (u32 i = 0; i < W / 16; i++) {
             u32 b[4];
@@ -339,20 +339,20 @@ __device__ inline void keys_gradient(
 
 // Two stages of two tiles; the block's own 64 rows come through the same room before.
 #define ATTENTION(W)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(128) attention_bf16_##W(                                                \
+    extern "C" __global__ void __launch_bounds__(128) NAME(attention_, _##W)(                                            \
         const u16* qkv, u16* y, float* logs, u32 time, u32 heads, u32 head, float scale) {                               \
         const u32 TILE = W > 64 ? 32 : 64;                                                                               \
         alignas(16) __shared__ u16 room[4 * TILE * (W + 8)];                                                             \
         attend<W, TILE>(Shape{time, heads, head, scale}, qkv, y, logs, room);                                            \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128) attention_bf16_queries_##W(                                        \
+    extern "C" __global__ void __launch_bounds__(128) NAME(attention_, _queries_##W)(                                    \
         const u16* qkv, const u16* y, const float* logs, const u16* dy, u16* dqkv, float* deltas, u32 time, u32 heads,   \
         u32 head, float scale) {                                                                                         \
         const u32 TILE = W > 64 ? 32 : 64;                                                                               \
         alignas(16) __shared__ u16 room[4 * TILE * (W + 8)];                                                             \
         queries_gradient<W, TILE>(Shape{time, heads, head, scale}, qkv, y, logs, dy, dqkv, deltas, room);                \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128) attention_bf16_keys_##W(                                           \
+    extern "C" __global__ void __launch_bounds__(128) NAME(attention_, _keys_##W)(                                       \
         const u16* qkv, const float* logs, const float* deltas, const u16* dy, u16* dqkv, u32 time, u32 heads, u32 head, \
         float scale) {                                                                                                   \
         const u32 TILE = W > 64 ? 16 : 32;                                                                               \

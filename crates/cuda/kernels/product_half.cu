@@ -1,6 +1,7 @@
 // product_bf16_nt_S, _nn_S, _tn_S: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B, of bf16 on tensor cores; C is
 // bf16 or f32, the bias f32. n is an operand whose rows are contiguous, t one whose columns are:
 //   nt: y = x w', a linear layer.   nn: dx = dy w.   tn: dw = dy' x.
+// product_f16_nt_S, ...: the same of f16.
 //
 // A block has a tile of S x S results, S = 64 or 128, each of its four warps a quarter of it. 32 of K are in shared memory
 // at once, the next 32 on their way. Operands whose rows (or columns) do not begin at 16 bytes are fetched one by one.
@@ -74,7 +75,7 @@ __device__ inline void finish(
     if (c32) {
         c32[at] = sum;
     } else {
-        c16[at] = (u16)as_bf16(sum, 0.0f);
+        c16[at] = (u16)as_halves(sum, 0.0f);
     }
 }
 
@@ -143,21 +144,21 @@ __device__ inline void multiply(
 }
 
 #define PRODUCT(W)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128) product_bf16_nt_##W(                                               \
+    extern "C" __global__ void __launch_bounds__(128) NAME(product_, _nt_##W)(                                           \
         const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
         u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
         multiply<W, true, true>(shape, a, b, bias, c32, c16, room);                                                      \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128) product_bf16_nn_##W(                                               \
+    extern "C" __global__ void __launch_bounds__(128) NAME(product_, _nn_##W)(                                           \
         const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
         u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, false>::SIZE)];                               \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
         multiply<W, true, false>(shape, a, b, bias, c32, c16, room);                                                     \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128) product_bf16_tn_##W(                                               \
+    extern "C" __global__ void __launch_bounds__(128) NAME(product_, _tn_##W)(                                           \
         const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
         u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
         alignas(16) __shared__ u16 room[2 * (Tile<W, false>::SIZE + Tile<W, false>::SIZE)];                              \

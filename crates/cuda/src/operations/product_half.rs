@@ -1,18 +1,24 @@
-//! Matrix products of bf16 on tensor cores, by the kernels that are always there.
+//! Matrix products of halves on tensor cores, by the kernels that are always there.
 //!
-//! This file does not know libraries of products, nor who asks for bf16.
+//! This file does not know libraries of products, nor who asks for halves.
 
 use super::elementwise::code;
 use super::product::inside;
-use super::{Floats, FloatsMut, Halves, HalvesMut, same, size};
+use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, Launch, Queue};
 use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
 
 /// The kernels of a tile: rows by columns (`x w'`), rows by rows (`dy w`), columns by rows (`dy' x`).
-static TILES: [(usize, [&Kernel; 3]); 2] = [
+type Tile = (usize, [&'static Kernel; 3]);
+
+static OF_BF16: [Tile; 2] = [
     (64, [&kernels::PRODUCT_BF16_NT_64, &kernels::PRODUCT_BF16_NN_64, &kernels::PRODUCT_BF16_TN_64]),
     (128, [&kernels::PRODUCT_BF16_NT_128, &kernels::PRODUCT_BF16_NN_128, &kernels::PRODUCT_BF16_TN_128]),
+];
+static OF_F16: [Tile; 2] = [
+    (64, [&kernels::PRODUCT_F16_NT_64, &kernels::PRODUCT_F16_NN_64, &kernels::PRODUCT_F16_TN_64]),
+    (128, [&kernels::PRODUCT_F16_NT_128, &kernels::PRODUCT_F16_NN_128, &kernels::PRODUCT_F16_TN_128]),
 ];
 
 /// Tiles of 128 that should be there before they are used: about one for each multiprocessor. With fewer, smaller ones keep
@@ -21,17 +27,17 @@ const ENOUGH: usize = 128;
 
 /// Where a result goes.
 #[derive(Debug)]
-pub enum Bf16Result<'a> {
-    /// Rounded to bf16.
-    Bf16(HalvesMut<'a>),
+pub enum HalfResult<'a> {
+    /// Rounded as the operands were.
+    Half(HalvesMut<'a>),
     /// As it was summed.
     F32(FloatsMut<'a>),
 }
 
-impl Bf16Result<'_> {
+impl HalfResult<'_> {
     fn len(&self) -> usize {
         match self {
-            Self::Bf16(c) => c.len(),
+            Self::Half(c) => c.len(),
             Self::F32(c) => c.len(),
         }
     }
@@ -67,28 +73,33 @@ fn layouts(shape: &Product) -> Option<(usize, usize, usize)> {
 /// Whether there are kernels for a shape: rows or columns of A and rows or columns of B are contiguous, but not columns of A by
 /// columns of B.
 #[must_use]
-pub fn product_bf16_is_there(shape: &Product) -> bool {
+pub fn product_half_is_there(shape: &Product) -> bool {
     layouts(shape).is_some()
 }
 
 /// The kernel of a shape, its tile, and from line to line of A and of B.
 ///
-/// *Panics* where [`product_bf16_is_there`] says no.
-fn planned(shape: &Product) -> (&'static Kernel, usize, usize, usize) {
+/// *Panics* where [`product_half_is_there`] says no.
+fn planned(half: Half, shape: &Product) -> (&'static Kernel, usize, usize, usize) {
     let found = layouts(shape);
     let (which, a_pitch, b_pitch) =
-        found.unwrap_or_else(|| panic!("no product of bf16 has these layouts: {shape:?}"));
+        found.unwrap_or_else(|| panic!("no product of halves has these layouts: {shape:?}"));
     let tiles = shape.m.div_ceil(128) * shape.n.div_ceil(128);
-    let (tile, kernels) = TILES[usize::from(tiles >= ENOUGH)];
+    let all = match half {
+        Half::Bf16 => &OF_BF16,
+        Half::F16 => &OF_F16,
+    };
+    let (tile, kernels) = all[usize::from(tiles >= ENOUGH)];
     (kernels[which], tile, a_pitch, b_pitch)
 }
 
 fn finished(
     queue: &impl Queue,
+    half: Half,
     shape: &Product,
     a: Halves<'_>,
     b: Halves<'_>,
-    mut c: Bf16Result<'_>,
+    mut c: HalfResult<'_>,
     finish: Finish<'_>,
 ) {
     inside("a", a.len(), shape.m, shape.k, shape.a);
@@ -96,19 +107,19 @@ fn finished(
     inside("c", c.len(), shape.m, shape.n, Strides::rows(shape.c_row));
     assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
     let adds = shape.write == Write::Add;
-    assert!(!adds || matches!(c, Bf16Result::F32(_)), "a sum in bf16 would lose what is added: {shape:?}");
+    assert!(!adds || matches!(c, HalfResult::F32(_)), "a sum in halves would lose what is added: {shape:?}");
     if shape.m * shape.n == 0 {
         return;
     }
-    let (kernel, tile, a_pitch, b_pitch) = planned(shape);
+    let (kernel, tile, a_pitch, b_pitch) = planned(half, shape);
     // Lines that begin at 16 bytes come 16 bytes at a time.
     let fast = |at: u64, pitch: usize| u32::from(at.is_multiple_of(16) && pitch.is_multiple_of(8));
     let aligned = fast(a.address(), a_pitch) | fast(b.address(), b_pitch) << 1;
     let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
     let [a_pitch, b_pitch, c_pitch] = [a_pitch, b_pitch, shape.c_row].map(|n| (n as u64).into());
     let (floats, halves) = match &mut c {
-        Bf16Result::F32(c) => (c.into(), Argument::none('H')),
-        Bf16Result::Bf16(c) => (Argument::none('F'), c.into()),
+        HalfResult::F32(c) => (c.into(), Argument::none('H')),
+        HalfResult::Half(c) => (Argument::none('F'), c.into()),
     };
     let arguments = [
         a.into(),
@@ -132,22 +143,30 @@ fn finished(
 
 /// `C = A B` or, in f32, `C += A B`. *Order*: K in steps of 16 from the first, then C.
 ///
-/// *Panics* where [`product_bf16_is_there`] says no.
-pub fn product_bf16(queue: &impl Queue, shape: &Product, a: Halves<'_>, b: Halves<'_>, c: Bf16Result<'_>) {
-    finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None });
+/// *Panics* where [`product_half_is_there`] says no.
+pub fn product_half(
+    queue: &impl Queue,
+    half: Half,
+    shape: &Product,
+    a: Halves<'_>,
+    b: Halves<'_>,
+    c: HalfResult<'_>,
+) {
+    finished(queue, half, shape, a, b, c, Finish { bias: None, activation: Activation::None });
 }
 
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is f32 and added before the sum is rounded.
 #[allow(clippy::too_many_arguments)]
-pub fn linear_bf16(
+pub fn linear_half(
     queue: &impl Queue,
+    half: Half,
     shape: Rows,
     inputs: usize,
     x: Halves<'_>,
     w: Halves<'_>,
     bias: Option<Floats<'_>>,
     activation: Activation,
-    y: Bf16Result<'_>,
+    y: HalfResult<'_>,
 ) {
     same("x", x.len(), shape.rows * inputs);
     same("w", w.len(), shape.width * inputs);
@@ -162,5 +181,5 @@ pub fn linear_bf16(
         c_row: shape.width,
         write: Write::Set,
     };
-    finished(queue, &product, x, w, y, Finish { bias, activation });
+    finished(queue, half, &product, x, w, y, Finish { bias, activation });
 }

@@ -1,15 +1,18 @@
-//! Checks of attention on tensor cores, against the same in f64 on the same bf16 operands.
+//! Checks of attention on tensor cores, against the same in f64 on the same halves.
 //!
-//! One rounding to bf16 is off by at most 2^-9 of a number. An output has two in a row: of the probabilities and of itself. A
-//! gradient has, beside its own, those of the probabilities' gradients, and those of `y` in the sums of `y dy`.
+//! One rounding to bf16 is off by at most 2^-8 of a number, to f16 by 2^-11; of many numbers, in the norm, by less than half
+//! of that. An output has two in a row: of the probabilities and of itself. A gradient has, beside its own, those of the
+//! probabilities' gradients, and those of `y` in the sums of `y dy`.
 
-use super::memory::{Wide, from_bf16};
-use super::{Buffer, Extent, StandIn, halves, nearest_bf16};
+use super::halves::{as_f64, values};
+use super::memory::Wide;
+use super::{Buffer, Extent, Kind, StandIn, halves, nearest};
 use dtrain_cuda::operations;
 use dtrain_engine::device::Attention;
 
-const OUTPUT: f64 = 1.0 / 256.0;
-const GRADIENT: f64 = 1.0 / 128.0;
+/// In the most that one rounding is off by.
+const OUTPUT: f64 = 1.0;
+const GRADIENT: f64 = 2.0;
 /// Of the logarithm of a sum: the scores are f32, and so is the sum.
 const LOGS: f64 = 1e-5;
 
@@ -91,37 +94,40 @@ fn elements(shape: &Attention) -> usize {
     shape.batch * shape.time * shape.heads * shape.head
 }
 
-fn forward(q: &StandIn, extent: Extent, width: usize) {
+fn forward<K: Kind>(q: &StandIn, extent: Extent, width: usize) {
     for shape in shapes(width, extent) {
         let out = elements(&shape);
-        let mut qkv = halves(1, 3 * out, 2.0);
+        let mut qkv = halves::<K>(1, 3 * out, 2.0);
         // The last key is so long that a query before it, were it to see it, would lose all the others.
         let wide = shape.heads * shape.head;
         for sequence in qkv.chunks_mut(shape.time * 3 * wide).filter(|_| shape.time > 1) {
             let at = (shape.time - 1) * 3 * wide + wide;
-            sequence[at..at + wide].iter_mut().for_each(|v| *v = nearest_bf16(from_bf16(*v) * 400.0));
+            sequence[at..at + wide]
+                .iter_mut()
+                .for_each(|v| *v = nearest(K::HALF, as_f64(K::HALF, *v) * 400.0));
         }
-        let [y2, logs2, _] = whole(&shape, &qkv, &vec![0u16; out]);
+        let [y2, logs2, _] = whole(&shape, &values::<K>(&qkv), &vec![0.0; out]);
         let (qkv, y) = (Buffer::of(q, "qkv", &qkv), Buffer::empty(q, "y", out));
         let saved = Buffer::empty(q, "saved", operations::attention_saved(&shape));
-        operations::attention_bf16(q, &shape, qkv.read(), y.write(), saved.write());
-        y.is_within(&format!("y of {shape:?}"), &y2, OUTPUT);
+        operations::attention_half(q, K::HALF, &shape, qkv.read(), y.write(), saved.write());
+        y.is_within_half::<K>(&format!("y of {shape:?}"), &y2, OUTPUT * K::ROUNDING);
         saved.is_within(&format!("saved of {shape:?}"), &logs2, LOGS);
     }
 }
 
-fn gradient(q: &StandIn, extent: Extent, width: usize) {
+fn gradient<K: Kind>(q: &StandIn, extent: Extent, width: usize) {
     for shape in shapes(width, extent) {
         let out = elements(&shape);
-        let (qkv, dy) = (halves(1, 3 * out, 2.0), halves(2, out, 1.0));
-        let [y, logs, wanted] = whole(&shape, &qkv, &dy);
-        let y: Vec<u16> = y.into_iter().map(nearest_bf16).collect();
+        let (qkv, dy) = (halves::<K>(1, 3 * out, 2.0), halves::<K>(2, out, 1.0));
+        let [y, logs, wanted] = whole(&shape, &values::<K>(&qkv), &values::<K>(&dy));
+        let y: Vec<u16> = y.into_iter().map(|v| nearest(K::HALF, v)).collect();
         let logs: Vec<f32> = logs.into_iter().map(|v| v as f32).collect();
         let [qkv, y, dy] = [("qkv", &qkv), ("y", &y), ("dy", &dy)].map(|(name, x)| Buffer::of(q, name, x));
         let (saved, d) = (Buffer::of(q, "saved", &logs), Buffer::empty(q, "dqkv", 3 * out));
         let scratch = Buffer::<f32>::empty(q, "scratch", operations::attention_scratch(&shape));
-        operations::attention_bf16_gradient(
+        operations::attention_half_gradient(
             q,
+            K::HALF,
             &shape,
             qkv.read(),
             y.read(),
@@ -134,37 +140,37 @@ fn gradient(q: &StandIn, extent: Extent, width: usize) {
         let wide = shape.heads * shape.head;
         for (which, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
             let of = |i: &usize| i / wide % 3 == which;
-            let now = d.now();
-            let mine = (0..3 * out).filter(of).map(|i| from_bf16(now[i]));
+            let now = values::<K>(&d.now());
+            let mine = (0..3 * out).filter(of).map(|i| now[i]);
             let wanted: Vec<f64> = (0..3 * out).filter(of).map(|i| wanted[i]).collect();
             match super::memory::distance(mine, &wanted) {
-                Some(off) if off <= GRADIENT || wanted.iter().all(|v| v.abs() < 1e-12) => {}
+                Some(off) if off <= GRADIENT * K::ROUNDING || wanted.iter().all(|v| v.abs() < 1e-12) => {}
                 off => q.wrong(format!("{name} of {shape:?} is off by {off:?}")),
             }
         }
     }
 }
 
-pub fn forward_32(q: &StandIn, extent: Extent) {
-    forward(q, extent, 32);
+pub fn forward_32<K: Kind>(q: &StandIn, extent: Extent) {
+    forward::<K>(q, extent, 32);
 }
 
-pub fn gradient_32(q: &StandIn, extent: Extent) {
-    gradient(q, extent, 32);
+pub fn gradient_32<K: Kind>(q: &StandIn, extent: Extent) {
+    gradient::<K>(q, extent, 32);
 }
 
-pub fn forward_64(q: &StandIn, extent: Extent) {
-    forward(q, extent, 64);
+pub fn forward_64<K: Kind>(q: &StandIn, extent: Extent) {
+    forward::<K>(q, extent, 64);
 }
 
-pub fn gradient_64(q: &StandIn, extent: Extent) {
-    gradient(q, extent, 64);
+pub fn gradient_64<K: Kind>(q: &StandIn, extent: Extent) {
+    gradient::<K>(q, extent, 64);
 }
 
-pub fn forward_128(q: &StandIn, extent: Extent) {
-    forward(q, extent, 128);
+pub fn forward_128<K: Kind>(q: &StandIn, extent: Extent) {
+    forward::<K>(q, extent, 128);
 }
 
-pub fn gradient_128(q: &StandIn, extent: Extent) {
-    gradient(q, extent, 128);
+pub fn gradient_128<K: Kind>(q: &StandIn, extent: Extent) {
+    gradient::<K>(q, extent, 128);
 }

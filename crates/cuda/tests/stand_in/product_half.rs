@@ -1,14 +1,15 @@
-//! Checks of products on tensor cores, against f64 on the same bf16 operands.
+//! Checks of products on tensor cores, against f64 on the same halves.
 //!
-//! A sum in f32 of K terms is off by at most K 2^-24 of the sum of its terms' sizes; one rounding to bf16 by 2^-9 of a result.
+//! A sum in f32 of K terms is off by at most K 2^-24 of the sum of its terms' sizes; one rounding to bf16 by 2^-8 of a result,
+//! to f16 by 2^-11.
 
+use super::halves::values;
 use super::memory::Wide;
-use super::{Buffer, Extent, StandIn, halves, numbers};
-use dtrain_cuda::operations::{self, Bf16Result};
+use super::{Buffer, Extent, Kind, StandIn, halves, numbers};
+use dtrain_cuda::operations::{self, HalfResult};
 use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
 
 const F32: f64 = 1e-6;
-const BF16: f64 = 1.0 / 512.0;
 
 /// Rows, columns and K: one element, less than a tile, one tile, more, lines that do not begin at 16 bytes.
 const SMALL: [[usize; 3]; 6] =
@@ -33,101 +34,102 @@ pub fn wanted<T: Wide>(shape: &Product, a: &[T], b: &[T], c: &[f32]) -> Vec<f64>
 }
 
 /// One layout, to both kinds of results.
-fn check(q: &StandIn, [m, n, k]: [usize; 3], [a_turned, b_turned]: [bool; 2], more: usize) {
+fn check<K: Kind>(q: &StandIn, [m, n, k]: [usize; 3], [a_turned, b_turned]: [bool; 2], more: usize) {
     let a = if a_turned { Strides::transposed(m + more) } else { Strides::rows(k + more) };
     let b = if b_turned { Strides::transposed(k + more) } else { Strides::rows(n + more) };
     let far = |rows: usize, columns: usize, s: Strides| (rows - 1) * s.row + (columns - 1) * s.col + 1;
-    let (x, y) = (halves(1, far(m, k, a), 1.0), halves(2, far(k, n, b), 1.0));
+    let (x, y) = (halves::<K>(1, far(m, k, a), 1.0), halves::<K>(2, far(k, n, b), 1.0));
     let (a_, b_) = (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y));
     for write in [Write::Set, Write::Add] {
         let shape = Product { m, n, k, a, b, c_row: n + more, write };
         // What lies between the rows of C stays as it is.
         let before = numbers(3, far(m, n, Strides::rows(n + more)));
         let c = Buffer::of(q, "c", &before);
-        operations::product_bf16(q, &shape, a_.read(), b_.read(), Bf16Result::F32(c.write()));
-        c.is_within(&format!("{shape:?}"), &wanted(&shape, &x, &y, &before), F32);
+        operations::product_half(q, K::HALF, &shape, a_.read(), b_.read(), HalfResult::F32(c.write()));
+        c.is_within(&format!("{shape:?}"), &wanted(&shape, &values::<K>(&x), &values::<K>(&y), &before), F32);
     }
     let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
     let c = Buffer::<u16>::empty(q, "c", m * n);
-    operations::product_bf16(q, &shape, a_.read(), b_.read(), Bf16Result::Bf16(c.write()));
-    c.is_within(&format!("{shape:?} to bf16"), &wanted(&shape, &x, &y, &vec![0.0; m * n]), BF16);
+    operations::product_half(q, K::HALF, &shape, a_.read(), b_.read(), HalfResult::Half(c.write()));
+    let wanted = wanted(&shape, &values::<K>(&x), &values::<K>(&y), &vec![0.0; m * n]);
+    c.is_within_half::<K>(&format!("{shape:?} to {:?}", K::HALF), &wanted, K::ROUNDING);
 }
 
-fn all(q: &StandIn, extent: Extent, turned: [bool; 2]) {
+fn all<K: Kind>(q: &StandIn, extent: Extent, turned: [bool; 2]) {
     for &shape in extent.of(1, &SMALL) {
         // Some pitches are multiples of 16 bytes, most are not.
         for more in [0, 3] {
-            check(q, shape, turned, more);
+            check::<K>(q, shape, turned, more);
         }
     }
 }
 
 /// Some elements of many tiles, both kinds of kernels for the same bits: a taller product has whole tiles of 128.
-fn large(q: &StandIn, turned: [bool; 2]) {
+fn large<K: Kind>(q: &StandIn, turned: [bool; 2]) {
     for [m, n, k] in LARGE {
         let a = if turned[0] { Strides::transposed(m + 6) } else { Strides::rows(k + 7) };
         let b = if turned[1] { Strides::transposed(k + 7) } else { Strides::rows(n + 6) };
-        let (x, y) = (halves(1, (m + 6) * (k + 7), 1.0), halves(2, (n + 6) * (k + 7), 1.0));
+        let (x, y) = (halves::<K>(1, (m + 6) * (k + 7), 1.0), halves::<K>(2, (n + 6) * (k + 7), 1.0));
         let (a_, b_) = (Buffer::of(q, "a", &x), Buffer::of(q, "b", &y));
         let c = Buffer::<f32>::empty(q, "c", m * n);
         let shape = Product { m, n, k, a, b, c_row: n, write: Write::Set };
-        operations::product_bf16(q, &shape, a_.read(), b_.read(), Bf16Result::F32(c.write()));
+        operations::product_half(q, K::HALF, &shape, a_.read(), b_.read(), HalfResult::F32(c.write()));
         let before = vec![0.0; m * n];
-        let wanted = wanted(&shape, &x, &y, &before);
+        let wanted = wanted(&shape, &values::<K>(&x), &values::<K>(&y), &before);
         c.is_within(&format!("{shape:?}"), &wanted, F32);
         // The same columns of fewer rows by tiles of 64: the same bits.
         let few = Product { m: 70, ..shape };
         let part = Buffer::<f32>::empty(q, "part", 70 * n);
-        operations::product_bf16(q, &few, a_.read(), b_.read(), Bf16Result::F32(part.write()));
+        operations::product_half(q, K::HALF, &few, a_.read(), b_.read(), HalfResult::F32(part.write()));
         part.has_bits(&format!("{few:?} by smaller tiles"), &c.now()[..70 * n]);
     }
 }
 
-pub fn nt(q: &StandIn, extent: Extent) {
-    all(q, extent, [false, true]);
+pub fn nt<K: Kind>(q: &StandIn, extent: Extent) {
+    all::<K>(q, extent, [false, true]);
 }
 
-pub fn nn(q: &StandIn, extent: Extent) {
-    all(q, extent, [false, false]);
+pub fn nn<K: Kind>(q: &StandIn, extent: Extent) {
+    all::<K>(q, extent, [false, false]);
 }
 
-pub fn tn(q: &StandIn, extent: Extent) {
-    all(q, extent, [true, false]);
+pub fn tn<K: Kind>(q: &StandIn, extent: Extent) {
+    all::<K>(q, extent, [true, false]);
 }
 
-pub fn large_nt(q: &StandIn, _: Extent) {
-    large(q, [false, true]);
+pub fn large_nt<K: Kind>(q: &StandIn, _: Extent) {
+    large::<K>(q, [false, true]);
 }
 
-pub fn large_nn(q: &StandIn, _: Extent) {
-    large(q, [false, false]);
+pub fn large_nn<K: Kind>(q: &StandIn, _: Extent) {
+    large::<K>(q, [false, false]);
 }
 
-pub fn large_tn(q: &StandIn, _: Extent) {
-    large(q, [true, false]);
+pub fn large_tn<K: Kind>(q: &StandIn, _: Extent) {
+    large::<K>(q, [true, false]);
 }
 
-pub fn linear(q: &StandIn, extent: Extent) {
+pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
     for &(rows, inputs, width) in extent.of(1, &[(1, 1, 1), (65, 24, 10), (7, 130, 70), (5, 20, 7)]) {
         for (activation, with_bias) in
             [(Activation::None, true), (Activation::Relu, true), (Activation::Relu, false)]
         {
-            let (x, w) = (halves(1, rows * inputs, 1.0), halves(2, width * inputs, 1.0));
+            let (x, w) = (halves::<K>(1, rows * inputs, 1.0), halves::<K>(2, width * inputs, 1.0));
             let bias = numbers(3, width);
             let (x_, w_) = (Buffer::of(q, "x", &x), Buffer::of(q, "w", &w));
             let (bias_, y) = (Buffer::of(q, "bias", &bias), Buffer::<u16>::empty(q, "y", rows * width));
             let shape = Rows { rows, width };
             let given = with_bias.then(|| bias_.read());
-            let to = Bf16Result::Bf16(y.write());
-            operations::linear_bf16(q, shape, inputs, x_.read(), w_.read(), given, activation, to);
+            let to = HalfResult::Half(y.write());
+            operations::linear_half(q, K::HALF, shape, inputs, x_.read(), w_.read(), given, activation, to);
             let (a, b) = (Strides::rows(inputs), Strides::transposed(inputs));
             let product = Product { m: rows, n: width, k: inputs, a, b, c_row: width, write: Write::Set };
-            let mut out = wanted(&product, &x, &w, &vec![0.0; rows * width]);
+            let mut out = wanted(&product, &values::<K>(&x), &values::<K>(&w), &vec![0.0; rows * width]);
             for (i, v) in out.iter_mut().enumerate() {
                 *v += if with_bias { bias[i % width].wide() } else { 0.0 };
                 *v = if activation == Activation::Relu { v.max(0.0) } else { *v };
             }
-            y.is_within(&format!("linear of {shape:?} with {inputs} inputs"), &out, BF16);
+            y.is_within_half::<K>(&format!("linear of {shape:?} with {inputs} inputs"), &out, K::ROUNDING);
         }
     }
 }

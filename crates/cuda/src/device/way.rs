@@ -1,0 +1,101 @@
+//! The way of lists between host and device: two pieces of pinned memory, in turn.
+//!
+//! It does not know what the lists are, nor what else a stream is given.
+
+use crate::driver::{Context, DriverError, Event, Pinned, Stream};
+use crate::memory::Element;
+use std::sync::Arc;
+
+/// Bytes of a piece on the way between host and device.
+const PIECE: usize = 1 << 20;
+
+/// A piece on the way.
+#[derive(Debug)]
+struct Piece {
+    bytes: Pinned<u8>,
+    /// The copy from it or to it is done.
+    free: Event,
+}
+
+impl Piece {
+    fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
+        Ok(Self { bytes: Pinned::new(context, PIECE)?, free: Event::new(context)? })
+    }
+
+    /// *Blocks* until what it holds has come, and hands it on.
+    fn take_out<T: Element>(&self, to: &mut [T]) -> Result<(), DriverError> {
+        self.free.wait()?;
+        let bytes = size_of_val(to);
+        // SAFETY: elements are plain numbers, for which all bits are a value.
+        let plain = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), bytes) };
+        plain.copy_from_slice(&self.bytes.read()[..bytes]);
+        Ok(())
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // An error means that the device has failed: then its memory is not given back.
+        let _ = self.free.wait();
+    }
+}
+
+/// Pieces on their way, the newest is the last.
+#[derive(Debug)]
+pub(super) struct Way {
+    pieces: [Piece; 2],
+}
+
+impl Way {
+    pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
+        Ok(Self { pieces: [Piece::new(context)?, Piece::new(context)?] })
+    }
+
+    /// Puts a list on its way to the device, behind everything that was given. The list may be changed afterwards.
+    ///
+    /// *Blocks* while more than two pieces are on their way.
+    pub fn upload<T: Element>(&mut self, stream: &Stream, from: &[T], to: u64) -> Result<(), DriverError> {
+        let mut at = to;
+        for piece in from.chunks(PIECE / size_of::<T>()) {
+            let bytes = size_of_val(piece);
+            // SAFETY: elements are plain numbers without padding.
+            let plain = unsafe { std::slice::from_raw_parts(piece.as_ptr().cast::<u8>(), bytes) };
+            let way = &mut self.pieces[0];
+            way.free.wait()?;
+            way.bytes.write()[..bytes].copy_from_slice(plain);
+            // SAFETY: the device's memory was lent to this call; it is freed behind all work. The piece is our own, and is not
+            // touched before its mark is reached.
+            unsafe { stream.copy(way.bytes.address(), at, bytes)? };
+            stream.record(&way.free)?;
+            self.pieces.swap(0, 1);
+            at += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// *Blocks* until the list is on the host, behind everything that was given. A piece is on its way while the one before it is
+    /// taken out.
+    pub fn download<T: Element>(
+        &mut self,
+        stream: &Stream,
+        from: u64,
+        to: &mut [T],
+    ) -> Result<(), DriverError> {
+        let (mut at, mut before) = (from, None);
+        for piece in to.chunks_mut(PIECE / size_of::<T>()) {
+            let bytes = size_of_val(piece);
+            let [way, other] = &mut self.pieces;
+            way.free.wait()?;
+            // SAFETY: the device's memory was lent to this call; the piece is our own, and is not touched before its mark is
+            // reached.
+            unsafe { stream.copy(at, way.bytes.address(), bytes)? };
+            stream.record(&way.free)?;
+            if let Some(piece) = before.replace(piece) {
+                other.take_out(piece)?;
+            }
+            self.pieces.swap(0, 1);
+            at += bytes as u64;
+        }
+        before.map_or(Ok(()), |piece| self.pieces[1].take_out(piece))
+    }
+}

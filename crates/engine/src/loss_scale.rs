@@ -1,0 +1,122 @@
+//! Dynamic loss scaling: the gradient of the loss is multiplied by a power of two, so that what comes of it on its way back is
+//! not too small for numbers of 16 bits. The update divides by it again; both are exact.
+//!
+//! The rule is that of PyTorch's `GradScaler`: where a reduced gradient is not finite the step changes nothing but the scale,
+//! which is halved; after so many finite steps in a row it doubles. Scale and count are a tensor of the state, behind the
+//! running statistics of the model: so a copy, a checkpoint and a digest have them as they have everything else (P1, P2).
+//!
+//! It does not know which device rounds, nor to what.
+
+use crate::layout::{Section, Tensor};
+use crate::stage::Init;
+
+/// How a loss is scaled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScaling {
+    /// The scale of the first step: a power of two, of 1 to 2^64.
+    pub start: f32,
+    /// Finite steps in a row after which the scale doubles; at least one.
+    pub interval: u32,
+}
+
+impl Default for LossScaling {
+    fn default() -> Self {
+        Self { start: 65_536.0, interval: 2_000 }
+    }
+}
+
+/// The scale of a step, and how it came about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScale {
+    /// What the gradient of the loss is multiplied by.
+    pub factor: f32,
+    /// Steps in a row whose gradient was finite, since the factor is what it is.
+    pub finite_steps: u32,
+}
+
+/// A gradient that is not finite without any scale is the model's own fault.
+const LEAST: f32 = 1.0;
+/// Beyond it what an update multiplies by could be too small to be exact. No gradient of f16 is finite there.
+const MOST: f32 = 18_446_744_073_709_551_616.0;
+
+impl LossScaling {
+    /// The tensor of a state that holds the scale, from this element of the running statistics on.
+    ///
+    /// *Panics* on a start that is no power of two from 1 to 2^64, and on an interval of no step.
+    pub(crate) fn tensor(&self, offset: usize) -> Tensor {
+        let is_power = self.start.to_bits() & 0x7f_ffff == 0;
+        assert!(is_power && (LEAST..=MOST).contains(&self.start), "a loss scale of {}", self.start);
+        assert!(self.interval > 0, "a loss scale that doubles after no step");
+        Tensor {
+            name: LossScale::NAME.into(),
+            shape: vec![LossScale::ELEMENTS],
+            section: Section::Stats,
+            offset,
+            decays: false,
+            init: Init::First(self.start),
+        }
+    }
+
+    /// What the scale is after a step; nothing where the gradient is not finite and there is no scale to blame.
+    pub(crate) fn next(&self, scale: LossScale, finite: bool) -> Option<LossScale> {
+        let LossScale { factor, finite_steps } = scale;
+        let changed = |factor| LossScale { factor, finite_steps: 0 };
+        match finite {
+            false => (factor > LEAST).then(|| changed(factor / 2.0)),
+            true if finite_steps + 1 >= self.interval => Some(changed((factor * 2.0).min(MOST))),
+            true => Some(LossScale { factor, finite_steps: finite_steps + 1 }),
+        }
+    }
+}
+
+impl LossScale {
+    /// The name of its tensor.
+    pub const NAME: &'static str = "loss_scale";
+    /// Elements of its tensor: the factor, and the count of steps.
+    pub(crate) const ELEMENTS: usize = 2;
+
+    /// What these elements of a state say. *Panics* unless there are two.
+    pub(crate) fn read(elements: &[f32]) -> Self {
+        let [factor, finite_steps] = *elements else { panic!("{} elements of a loss scale", elements.len()) };
+        Self { factor, finite_steps: finite_steps as u32 }
+    }
+
+    /// What a state says of it.
+    pub(crate) fn elements(&self) -> [f32; Self::ELEMENTS] {
+        [self.factor, self.finite_steps as f32]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_halves_at_once_doubles_after_the_interval_and_stays_within_its_bounds() {
+        let scaling = LossScaling { start: 4.0, interval: 2 };
+        let steps = |start: LossScale, finite: &[bool]| {
+            finite.iter().try_fold(start, |scale, finite| scaling.next(scale, *finite))
+        };
+        let start = LossScale { factor: 4.0, finite_steps: 0 };
+        assert_eq!(steps(start, &[true]), Some(LossScale { factor: 4.0, finite_steps: 1 }));
+        assert_eq!(steps(start, &[true, true]), Some(LossScale { factor: 8.0, finite_steps: 0 }));
+        assert_eq!(steps(start, &[true, false]), Some(LossScale { factor: 2.0, finite_steps: 0 }));
+        assert_eq!(steps(start, &[true, false, true]), Some(LossScale { factor: 2.0, finite_steps: 1 }));
+        assert_eq!(steps(start, &[false, false]), Some(LossScale { factor: 1.0, finite_steps: 0 }));
+        assert_eq!(steps(start, &[false, false, false]), None);
+        let most = LossScale { factor: MOST, finite_steps: 1 };
+        assert_eq!(steps(most, &[true]), Some(LossScale { factor: MOST, finite_steps: 0 }));
+    }
+
+    #[test]
+    fn a_state_says_what_was_written() {
+        let scale = LossScale { factor: 32_768.0, finite_steps: 1_999 };
+        assert_eq!(LossScale::read(&scale.elements()), scale);
+    }
+
+    #[test]
+    #[should_panic(expected = "a loss scale of 3")]
+    fn a_scale_that_is_no_power_of_two_is_a_bug() {
+        LossScaling { start: 3.0, interval: 1 }.tensor(0);
+    }
+}

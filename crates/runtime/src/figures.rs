@@ -1,0 +1,46 @@
+//! Between the words of the data, those of the engine and those of a step: batches on their way in, figures on their way out.
+
+use dtrain_engine::{Batch, ClassCounts, Figures, Inputs, Targets};
+use dtrain_types::{Merger, MicroBatch, Trailer};
+
+/// Subtrees that wait while the trailers of a group are added: enough for any number of micro-batches.
+const MOST_PENDING: usize = 33;
+
+/// The trailers of micro-batches from `first` on, added in tree order.
+pub fn sum_of_trailers(figures: &[Figures], checks: &[u64], first: u32, stop: u32) -> Trailer {
+    let mut pending = [Trailer::EMPTY; MOST_PENDING];
+    let mut merger = Merger::default();
+    for (m, (figures, check)) in (first..).zip(figures.iter().zip(checks)) {
+        let mut trailer = figures.trailer(MicroBatch(m), *check);
+        trailer.stop = stop;
+        pending[merger.next_buffer()] = trailer;
+        merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
+    }
+    merger.finish(|l, r| pending[l] = pending[l].merge(&pending[r]));
+    pending[0]
+}
+
+/// A batch as a replica takes it.
+pub fn lend(batch: &dtrain_data::Batch) -> Batch<'_> {
+    use dtrain_data::Elements;
+    Batch {
+        rows: batch.rows(),
+        inputs: match batch.inputs() {
+            Elements::F32(values) => Inputs::Values(values),
+            Elements::U32(tokens) => Inputs::Tokens(tokens),
+        },
+        targets: match batch.targets() {
+            Elements::F32(values) => Targets::Values(values),
+            Elements::U32(classes) => Targets::Classes(classes),
+        },
+    }
+}
+
+/// The counts of all classes as one list.
+pub fn flatten(counts: &ClassCounts) -> Vec<u64> {
+    [&counts.true_positive, &counts.false_positive, &counts.false_negative]
+        .into_iter()
+        .flatten()
+        .copied()
+        .collect()
+}
