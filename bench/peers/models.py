@@ -157,9 +157,9 @@ WORKS = ("mlp", "gpt", "cnn", "cnn3d")
 BATCH = dict(mlp=128, gpt=8, cnn=128, cnn3d=16)
 
 
-def work(name):
-    """One of dtrain's four workloads."""
-    start, batch = Start(), BATCH[name]
+def work(name, batch=None):
+    """One of dtrain's four workloads, with its own batch or a larger one, which begins with the same samples."""
+    start, batch = Start(), batch or BATCH[name]
     if name == "gpt":
         x, y = (integers(stream, batch * 128, 256) for stream in (1000, 1001))
         return Work(Gpt(start), x.reshape(batch, 128), y)

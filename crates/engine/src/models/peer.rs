@@ -60,7 +60,14 @@ impl Work {
     ///
     /// *Errors*: none that is known; those of [`Model::new`].
     pub fn model<D: Device>(self, device: &D) -> Result<Model<D>, EngineError> {
-        let (stages, input) = self.stages(self.batch())?;
+        self.model_for(device, self.batch())
+    }
+
+    /// The same, planned for a batch of `rows` samples: one that fills a GPU.
+    ///
+    /// *Errors*: as [`Work::model`].
+    pub fn model_for<D: Device>(self, device: &D, rows: usize) -> Result<Model<D>, EngineError> {
+        let (stages, input) = self.stages(rows)?;
         Model::new(device, stages, input, Loss::cross_entropy())
     }
 
@@ -109,7 +116,12 @@ impl Work {
     /// The one batch that is fed again and again.
     #[must_use]
     pub fn data(self) -> PeerData {
-        let rows = self.batch();
+        self.data_for(self.batch())
+    }
+
+    /// The same with `rows` samples; the first ones are those of a smaller batch.
+    #[must_use]
+    pub fn data_for(self, rows: usize) -> PeerData {
         let of_values = |width: usize| PeerData {
             rows,
             values: uniform(1000, rows * width, 1.0),
