@@ -26,6 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Answer = Result<(), Code>;
 
+/// A flag of an event that keeps no time.
+const DISABLE_TIMING: c_uint = 2;
+
 fn code(answer: Answer) -> Code {
     answer.err().unwrap_or(SUCCESS)
 }
@@ -293,9 +296,9 @@ driver! {
         Ok(())
     }
 
-    cuEventCreate(to: *mut usize, _flags: c_uint) {
+    cuEventCreate(to: *mut usize, flags: c_uint) {
         here("cuEventCreate")?;
-        *to = EVENTS.add(Arc::new(Event::default()));
+        *to = EVENTS.add(Arc::new(Event::new(flags & DISABLE_TIMING == 0)));
         Ok(())
     }
 
@@ -307,6 +310,15 @@ driver! {
     cuEventRecord(event: usize, handle: usize) {
         let device = here("cuEventRecord")?;
         EVENTS.get(event).ok_or(INVALID_HANDLE)?.record(stream(device, handle)?);
+        Ok(())
+    }
+
+    cuEventElapsedTime(milliseconds: *mut f32, from: usize, to: usize) {
+        here("cuEventElapsedTime")?;
+        let [from, to] = [from, to].map(|event| EVENTS.get(event).filter(|event| event.timed));
+        let (from, to) = (from.ok_or(INVALID_HANDLE)?, to.ok_or(INVALID_HANDLE)?);
+        let (from, to) = (from.reached().ok_or(NOT_READY)?, to.reached().ok_or(NOT_READY)?);
+        *milliseconds = (to - from).as_secs_f32() * 1e3;
         Ok(())
     }
 

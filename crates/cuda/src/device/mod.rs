@@ -51,6 +51,11 @@ impl CudaDevice {
         Self::on(Stream::new(gpu)?, precision)
     }
 
+    /// The same, and every kernel is timed: [`Stream::take_times`] tells. *Errors*: of the driver.
+    pub fn timing(gpu: &Arc<Gpu>, precision: Precision) -> Result<Self, DriverError> {
+        Self::on(Stream::timing(gpu)?, precision)
+    }
+
     fn on(stream: Stream, precision: Precision) -> Result<Self, DriverError> {
         let stream = Arc::new(stream);
         let workspace = Mutex::new(Workspace::new(stream.gpu().context())?);

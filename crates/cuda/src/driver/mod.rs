@@ -18,6 +18,7 @@ mod library;
 mod memory;
 mod repeats;
 mod stream;
+mod times;
 
 pub use cache::KernelCache;
 pub use context::{About, Context};
@@ -26,3 +27,4 @@ pub use gpu::{Gpu, Loaded};
 pub use library::{Driver, DriverVersion};
 pub use memory::{Buffer, Part, Pinned};
 pub use stream::{Event, Stream};
+pub use times::KernelTime;

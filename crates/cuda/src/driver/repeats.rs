@@ -10,6 +10,7 @@
 use super::error::DriverError;
 use super::gpu::Gpu;
 use super::graph::{Graph, values};
+use super::times::Clock;
 use crate::launch::Launch;
 use cudarc::driver::sys;
 use std::collections::VecDeque;
@@ -33,9 +34,19 @@ const MOST_SEEN: usize = 64;
 pub(crate) struct Repeats {
     gpu: Arc<Gpu>,
     raw: sys::CUstream,
-    /// Whether launches are held back at all.
-    gathers: bool,
+    giving: Giving,
     state: Mutex<State>,
+}
+
+/// What becomes of launches.
+#[derive(Debug)]
+pub(super) enum Giving {
+    /// The driver has each at once.
+    OneByOne,
+    /// The same, and each is timed.
+    Timed(Clock),
+    /// They are held back.
+    Gathered,
 }
 
 #[derive(Debug, Default)]
@@ -71,8 +82,16 @@ impl Repeats {
     ///
     /// # Safety
     /// The stream lives until [`Repeats::close`] has returned.
-    pub unsafe fn new(gpu: &Arc<Gpu>, raw: sys::CUstream, gathers: bool) -> Self {
-        Self { gpu: gpu.clone(), raw, gathers, state: Mutex::default() }
+    pub(super) unsafe fn new(gpu: &Arc<Gpu>, raw: sys::CUstream, giving: Giving) -> Self {
+        Self { gpu: gpu.clone(), raw, giving, state: Mutex::default() }
+    }
+
+    /// What times launches, if anything does.
+    pub(super) fn clock(&self) -> Option<&Clock> {
+        match &self.giving {
+            Giving::Timed(clock) => Some(clock),
+            Giving::OneByOne | Giving::Gathered => None,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -82,8 +101,13 @@ impl Repeats {
 
     /// One more launch. *Errors*: those of launches that were held back until now.
     pub fn launch(&self, launch: &Launch) -> Result<(), DriverError> {
-        if !self.gathers {
-            return self.give(launch);
+        match &self.giving {
+            Giving::OneByOne => return self.give(launch),
+            // SAFETY: the stream is alive until it is closed, and nobody launches behind that.
+            Giving::Timed(clock) => unsafe {
+                return clock.around(launch.kernel.name, self.raw, || self.give(launch));
+            },
+            Giving::Gathered => {}
         }
         self.gpu.context().check()?;
         let mut state = self.state();

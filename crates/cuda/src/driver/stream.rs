@@ -3,7 +3,8 @@
 use super::context::Context;
 use super::error::DriverError;
 use super::gpu::Gpu;
-use super::repeats::Repeats;
+use super::repeats::{Giving, Repeats};
+use super::times::{Clock, KernelTime};
 use crate::launch::{Launch, Queue};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -26,7 +27,7 @@ unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
-/// A mark that can be put into streams again and again. It keeps no time.
+/// A mark that can be put into streams again and again. It keeps no time, unless it is a clock's.
 #[derive(Debug)]
 pub struct Event {
     context: Arc<Context>,
@@ -43,11 +44,24 @@ impl Event {
     ///
     /// *Errors*: the driver's.
     pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
+        Self::create(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that keeps the time at which it was reached. *Errors*: the driver's.
+    pub(super) fn timed(context: &Arc<Context>) -> Result<Self, DriverError> {
+        Self::create(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn create(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, DriverError> {
         let mut raw = ptr::null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the place outlives the call.
-        context.call("cuEventCreate", || unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        context.call("cuEventCreate", || unsafe { sys::cuEventCreate(&mut raw, flags as u32) })?;
         Ok(Self { context: context.clone(), raw })
+    }
+
+    /// As the driver has it, for as long as this lives.
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.raw
     }
 
     /// Whether everything before it is done, where it was put last.
@@ -75,21 +89,28 @@ impl Drop for Event {
 impl Stream {
     /// A new stream, which gives every launch to the driver at once. *Errors*: the driver's.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
-        Self::open(gpu, false)
+        Self::open(gpu, Giving::OneByOne)
     }
 
     /// A new stream that gathers launches, and gives those that come again and again as one. *Errors*: the driver's.
     pub fn gathering(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
-        Self::open(gpu, true)
+        Self::open(gpu, Giving::Gathered)
     }
 
-    fn open(gpu: &Arc<Gpu>, gathers: bool) -> Result<Self, DriverError> {
+    /// A new stream that gives every launch to the driver at once, with a mark before and behind it: see
+    /// [`Stream::take_times`]. *Errors*: the driver's.
+    pub fn timing(gpu: &Arc<Gpu>) -> Result<Self, DriverError> {
+        Self::open(gpu, Giving::Timed(Clock::new(gpu.context())?))
+    }
+
+    fn open(gpu: &Arc<Gpu>, giving: Giving) -> Result<Self, DriverError> {
+        let gathers = matches!(giving, Giving::Gathered);
         let mut raw = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the place outlives the call.
         gpu.context().call("cuStreamCreate", || unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
         // SAFETY: the stream is destroyed behind `close`.
-        let repeats = Arc::new(unsafe { Repeats::new(gpu, raw, gathers) });
+        let repeats = Arc::new(unsafe { Repeats::new(gpu, raw, giving) });
         if gathers {
             gpu.context().submits(&repeats);
         }
@@ -114,6 +135,13 @@ impl Stream {
     /// Lets the device begin with everything that was given. *Errors*: the driver's.
     pub fn submit(&self) -> Result<(), DriverError> {
         self.repeats.submit()
+    }
+
+    /// What kernels took since this was asked last, longest first; nothing of a stream that does not time them.
+    ///
+    /// *Blocks* until they are done. *Errors*: what the device failed in.
+    pub fn take_times(&self) -> Result<Vec<KernelTime>, DriverError> {
+        self.repeats.clock().map_or(Ok(Vec::new()), Clock::take)
     }
 
     fn context(&self) -> &Context {

@@ -21,6 +21,7 @@ mod same_device;
 mod streams;
 mod suites;
 mod support;
+mod times;
 mod training;
 
 // The same made-up gradients and plain sums that the pure machines are held against.

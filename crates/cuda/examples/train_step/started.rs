@@ -1,0 +1,120 @@
+//! A workload on a GPU, and a step of it.
+
+use crate::asked::Asked;
+use dtrain_cuda::driver::DriverError;
+use dtrain_cuda::{CudaDevice, Precision, rehearsed};
+use dtrain_engine::models::gpt2;
+use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, initialise};
+use dtrain_engine::stage::Shape;
+use dtrain_engine::{
+    Batch, DeviceReplica, EngineError, Kept, Loss, LossScaling, Model, Optimizer, Replica, Schedule,
+};
+use dtrain_types::{MicroBatch, Seed, Step};
+
+/// A workload on a GPU, with its batch.
+pub struct Started {
+    pub replica: DeviceReplica<CudaDevice>,
+    pub data: PeerData,
+    /// What is counted, and how many of them a row has.
+    pub unit: &'static str,
+    pub each: usize,
+}
+
+/// The batches of GPT-2 that are tried, as PyTorch's are.
+const BATCHES: [usize; 4] = [64, 32, 16, 8];
+
+/// The optimizer of every workload, with its own learning rate or another one.
+pub fn optimizer(rate: Option<f64>) -> Optimizer {
+    let optimizer = Work::Mlp.optimizer();
+    match rate {
+        Some(rate) => Optimizer { schedule: Schedule::constant(rate), ..optimizer },
+        None => optimizer,
+    }
+}
+
+/// A model whose loss is scaled where it has to be.
+fn scaled(model: Model<CudaDevice>, precision: Precision) -> Model<CudaDevice> {
+    match precision {
+        Precision::F16 => model.scaling_loss(LossScaling::default()),
+        Precision::F32 | Precision::Bf16 => model,
+    }
+}
+
+impl Started {
+    /// What is asked for, on a device that `open` makes: GPT-2 with the largest batch that there is room for.
+    ///
+    /// *Errors*: [`EngineError::NoRoom`] where nothing that is asked for has room.
+    pub fn new(
+        asked: &Asked,
+        precision: Precision,
+        open: impl Fn() -> Result<CudaDevice, DriverError>,
+    ) -> Result<Self, EngineError> {
+        if let Some(work) = asked.peer() {
+            let (device, rows) = (open()?, asked.batch.unwrap_or(work.batch()));
+            let model = scaled(work.model_for(&device, rows)?, precision);
+            let replica = rehearsed(DeviceReplica::new(device, model, optimizer(None), Seed(7))?)?;
+            return Ok(Self { replica, data: work.data_for(rows), unit: "samples/s", each: 1 });
+        }
+        let batches = asked.batch.map_or(BATCHES.to_vec(), |batch| vec![batch]);
+        let mut batches = batches.into_iter();
+        let first = batches.next().expect("there is one at least");
+        let gpt2 = |rows| Self::gpt2(asked, precision, open()?, rows, None);
+        batches.fold(gpt2(first), |tried, rows| match tried {
+            Err(EngineError::NoRoom(_)) => gpt2(rows),
+            tried => tried,
+        })
+    }
+
+    /// GPT-2 with a batch of `rows`. *Errors*: as [`Started::new`].
+    pub fn gpt2(
+        asked: &Asked,
+        precision: Precision,
+        device: CudaDevice,
+        rows: usize,
+        rate: Option<f64>,
+    ) -> Result<Self, EngineError> {
+        let options = &asked.gpt2;
+        let input = Shape::Tokens { rows, time: options.context };
+        let model = scaled(Model::new(&device, gpt2(options)?, input, Loss::cross_entropy())?, precision);
+        let replica = rehearsed(DeviceReplica::new(device, model, optimizer(rate), Seed(7))?)?;
+        let data = gpt2_data(options, rows);
+        Ok(Self { replica, data, unit: "tokens/s", each: options.context })
+    }
+
+    /// Begins with PyTorch's numbers, and keeps its gradient on the GPU.
+    pub fn begin(&mut self) {
+        let replica = &mut self.replica;
+        let mut state = replica.state().clone();
+        initialise(replica.layout(), &mut state);
+        replica.swap_state(&mut state).unwrap_or_else(|error| panic!("{error}"));
+        assert!(replica.keep(1), "one gradient is always there");
+    }
+
+    /// Step `number` on its one batch, as far as the GPU has been told of it.
+    pub fn step(&mut self, number: u64) {
+        let Self { replica, data, .. } = self;
+        one_step(replica, number, &data.batch());
+    }
+
+    /// *Blocks* until all steps are done.
+    pub fn finish(&self) {
+        self.replica.device().finish().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// What is counted of one step.
+    pub fn of_a_step(&self) -> usize {
+        self.data.batch().rows * self.each
+    }
+}
+
+/// Step `number`, as far as the GPU has been told of it; gives its mean loss.
+pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &Batch<'_>) -> f64 {
+    let (step, elements) = (Step(number), replica.gradient_len());
+    let gradient = &mut Kept { number: 0, elements };
+    let figures = replica.micro_batch(step, MicroBatch(0), batch, gradient);
+    let figures = figures.unwrap_or_else(|error| panic!("{error}"));
+    assert!(figures.sums.loss.is_finite(), "the loss of step {number} is {}", figures.sums.loss);
+    let info = replica.update_kept(step, figures.sums.weight, figures.samples);
+    info.unwrap_or_else(|error| panic!("{error}"));
+    figures.sums.loss / figures.sums.weight
+}
