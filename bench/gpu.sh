@@ -8,20 +8,24 @@
 # named in the table with its last line. The table goes to standard output and, with a log of every part, into $OUT
 # (./gpu-results). Nothing on the machine is changed. The exit code is 0 whenever the table was written.
 #
+# What takes most of a step is listed below the table, kernel by kernel.
+#
 # What lies in the packed folder is run by its place; docs/HACKING.md says what each is given and has to print:
-#   dtrain, kernels, conformance/*, digests/*, train/step
+#   dtrain, kernels, conformance/*, digests/*, train/step, nccl/modes
 #
 #   --limit S        seconds for all of it (460)        --device auto|cuda|cpu   cpu tries the peers without a GPU
 #   --part-limit S   no part may take longer            --peers "..."            more arguments for bench/peers/torch_gpu.py
 #   --python FILE    a Python with PyTorch (python3)                --works "mlp gpt"       only these workloads, or none: ""
 #   --sanitize "memcheck racecheck initcheck"   operations under these tools of compute-sanitizer too, which takes minutes: a run
 #                    of its own, with --works ""
+#   --ncu            what limits the kernels that take most of GPT-2's step, by Nsight Compute: with --works gpt2 or a longer --limit
 set -uo pipefail
 SECONDS=0
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-pack=$root/gpu-pack limit=460 most=3600 device=auto python=${PYTHON:-python3} peers= works=(mlp gpt cnn cnn3d gpt2) tools=()
+pack=$root/gpu-pack limit=460 most=3600 device=auto python=${PYTHON:-python3} peers= works=(gpt2 mlp gpt cnn cnn3d) tools=() ncu=
 while (($#)); do
+    [[ $1 != --ncu ]] || { ncu=1; shift; continue; }
     (($# > 1)) || { echo "error: $1 needs a value" >&2; exit 2; }
     case $1 in
         --pack) exec "$root/bench/gpu_pack.sh" "$2" ;;
@@ -50,68 +54,10 @@ reserve=5
 grace=2
 deadline=$((limit - reserve - grace))
 
-# One row: part, state, seconds, dtrain, eager, compiled, last word. No field may break the table.
-row() {
-    local field line=
-    for field in "$@"; do line+="| $(tr -d '\000-\037\177' <<<"${field//|//}" | cut -c 1-160) "; done
-    echo "$line|" >>"$out/rows"
-}
-
-last_line() { grep -av '^[[:space:]]*$' "$1" 2>/dev/null | tail -n 1; }
-
-# part ID LIMIT COMMAND...: runs a command, its output in ID.log; sets `state`, `took` and `said`, and fails as it does.
-part() {
-    local id=$1 mine=$2 left=$((deadline - SECONDS)) begun=$SECONDS code skipped
-    shift 2
-    state="skipped" took=0 said="no time was left"
-    ((left > 0)) || return 1
-    ((mine < most)) || mine=$most
-    ((mine < left)) || mine=$left
-    echo "== $id (${SECONDS}s, at most ${mine}s)" >&2
-    # In the background, so that a signal to this script is not kept waiting by a part that hangs.
-    timeout -k "$grace" "$mine" "$@" </dev/null >"$out/$id.log" 2>&1 &
-    doing=$id
-    wait $!
-    code=$? doing=
-    took=$((SECONDS - begun)) said=$(last_line "$out/$id.log")
-    # What ignores the signal at its limit is killed, and so is `timeout` with it.
-    if ((code == 124)) || ((code == 137 && took >= mine)); then
-        state="timed out after $mine s"
-    elif ((code)); then
-        state="failed (exit code $code)"
-    else
-        state=ok
-        # Tests that find something missing say so and pass.
-        skipped=$(grep -ac 'skipped: ' "$out/$id.log")
-        ((skipped)) && state="ok, $skipped skipped" said=$(grep -ao -m 1 'skipped: .*' "$out/$id.log")
-    fi
-    return "$code"
-}
-
-# told NAME ID LIMIT COMMAND...: a part and its row.
-told() {
-    local name=$1
-    shift
-    part "$@"
-    row "$name" "$state" "$took" "" "" "" "$said"
-}
-
-skip() { row "$1" skipped "" "" "" "" "$2"; }
-
-# The executables of a folder of the pack.
-programs() { find "$pack/$1" -maxdepth 1 -type f -perm -u+x 2>/dev/null | sort; }
-
-# The words of `dtrain doctor` on a library ("2.32.3 at /lib/libnccl.so.2 (origin)"), if there is a usable one.
-library() {
-    grep -as "\"check\":\"$1\"" "$out/doctor-json.log" | grep -av '"verdict":"missing"' |
-        grep -o '"found":"[^"]*"' | head -n 1 | cut -d '"' -f 4
-}
-path_in() { sed -n 's/^.* at \(.*\) (.*$/\1/p' <<<"$1"; }
-
-# rate WORK PRECISION MODE: the number that a part printed, and its unit.
-rate() {
-    cat "$out"/train-*.log 2>/dev/null | awk -v want="rate $1 $2 $3 " 'index($0, want) == 1 { print $5, $6; exit }'
-}
+# shellcheck source=bench/gpu_parts.sh
+. "$root/bench/gpu_parts.sh"
+# shellcheck source=bench/gpu_speed.sh
+. "$root/bench/gpu_speed.sh"
 
 finish() {
     trap - EXIT INT TERM HUP
@@ -128,6 +74,8 @@ finish() {
         echo "| part | state | s | dtrain | PyTorch eager | PyTorch compiled | last word |"
         echo "|---|---|---|---|---|---|---|"
         cat "$out/rows"
+        shares_of_all
+        kernels_in_ncu
     } | tee "$out/table.md"
     exit 0
 }
@@ -236,13 +184,16 @@ digest() {
 if [[ ! -x $pack/digests/same_device ]]; then skip "digest: same_device" "not yet: there is no $pack/digests/same_device"
 elif [[ ! $here ]]; then skip "digest: same_device" "no GPU"
 else for ranks in 1 2 4; do digest same_device $ranks "$pack/digests/same_device"; done; fi
+# Ranks that meet over NCCL: on as many GPUs as there are, or two on one; or what they lack.
+together=() lacks=
 several=$(printf '2.30.3\n%s\n' "${nccl%% *}" | sort -V | head -n 1)
+if [[ ! $here ]]; then lacks="no GPU"
+elif [[ ! $nccl ]]; then lacks="no NCCL"
+elif ((here == 1)) && [[ $several != 2.30.3 ]]; then lacks="two ranks on one GPU need NCCL 2.30.3, this is ${nccl%% *}"
+elif ((here == 1)); then together=(env NCCL_MULTI_RANK_GPU_ENABLE=1); fi
 if [[ ! -x $pack/digests/nccl ]]; then skip "digest: nccl" "not yet: there is no $pack/digests/nccl"
-elif [[ ! $here ]]; then skip "digest: nccl" "no GPU"
-elif [[ ! $nccl ]]; then skip "digest: nccl" "no NCCL"
-elif ((here > 1)); then digest nccl 2 "$pack/digests/nccl"
-elif [[ $several != 2.30.3 ]]; then skip "digest: nccl" "two ranks on one GPU need NCCL 2.30.3, this is ${nccl%% *}"
-else digest nccl 2 env NCCL_MULTI_RANK_GPU_ENABLE=1 "$pack/digests/nccl"; fi
+elif [[ $lacks ]]; then skip "digest: nccl" "$lacks"
+else digest nccl 2 ${together[@]+"${together[@]}"} "$pack/digests/nccl"; fi
 if [[ $digests ]]; then
     different=$(grep -v '^$' <<<"$digests" | sort -u | wc -l)
     if ((different == 1)); then row "digests agree" ok "" "" "" "" "$(wc -l <<<"${digests%$'\n'}") runs"; else
@@ -250,37 +201,12 @@ if [[ $digests ]]; then
     fi
 fi
 
+# What is not timed goes beside the compiler too.
+[[ " ${works[*]} " == *" gpt2 "* ]] && curve bf16
+
 # -- speed: ours, PyTorch's eager, PyTorch's compiled; nothing else runs meanwhile
 ((${#warming[@]})) && wait "${warming[@]}"
-declare -A states
-precisions() { if [[ $1 == gpt2 ]]; then echo bf16; else echo f32 tf32 bf16; fi; }
-if [[ $here && -x $pack/train/step ]]; then
-    for work in "${works[@]}"; do for precision in $(precisions "$work"); do
-        part "train-$work-$precision-dtrain" 20 "$pack/train/step" --work "$work" --precision "$precision" --seconds 2
-        states[$work-$precision-dtrain]=$state
-        [[ $state == ok ]] || row "dtrain: $work $precision" "$state" "$took" "" "" "" "$said"
-    done; done
-fi
-if [[ $torch ]]; then
-    for mode in eager compiled; do for work in "${works[@]}"; do
-        # shellcheck disable=SC2086
-        part "train-$work-$mode" 75 "${peer[@]}" --work "$work" --mode "$mode" $peers
-        states[$work-$mode]=$state
-        [[ $state == ok ]] || row "PyTorch: $work $mode" "$state" "$took" "" "" "" "$said"
-    done; done
-fi
-for work in "${works[@]}"; do for precision in $(precisions "$work"); do
-    cells=()
-    for mode in dtrain eager compiled; do
-        number=$(rate "$work" "$precision" "$mode")
-        key=$work-$mode
-        [[ $mode == dtrain ]] && key=$work-$precision-dtrain
-        [[ $mode == dtrain && ! -x $pack/train/step ]] && number="not yet"
-        cells+=("${number:-${states[$key]:-skipped}}")
-        [[ $number || ${states[$key]:-} != ok ]] || cells[-1]="printed no rate"
-    done
-    row "train: $work $precision" "" "" "${cells[@]}" ""
-done; done
+measure_speed
 
 if command -v nvidia-smi >/dev/null; then
     told "clocks after" clocks-after 20 nvidia-smi --query-gpu=$fields --format=csv,noheader

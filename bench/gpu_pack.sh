@@ -4,7 +4,7 @@
 #   bench/gpu.sh --pack gpu-pack      (PROFILE=dev packs a quick build)
 #
 # Beside `dtrain`, what is packed follows from names: of the crates `cuda` and `nccl` and of the binary, a test `on_gpu_NAME` goes to
-# conformance/, an example `digest_NAME` to digests/, an example `train_NAME` to train/; the example `compile_kernels` is `kernels`.
+# conformance/, an example `digest_NAME` to digests/, `train_NAME` to train/, `nccl_NAME` to nccl/; the example `compile_kernels` is `kernels`.
 # A fake library is never packed. The other machine's glibc must be at least the one that is printed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -41,11 +41,11 @@ print([one["executable"] for one in made if one.get("executable")][-1])
 
 # Only what an earlier packing left is removed.
 mkdir -p "$pack"
-rm -rf "$pack"/{dtrain,kernels,conformance,digests,train,REVISION}
+rm -rf "$pack"/{dtrain,kernels,conformance,digests,train,nccl,REVISION}
 
 build dtrain -p dtrain --bin dtrain
 build kernels -p dtrain-cuda --example compile_kernels
-for rule in "test on_gpu_ conformance" "example digest_ digests" "example train_ train"; do
+for rule in "test on_gpu_ conformance" "example digest_ digests" "example train_ train" "example nccl_ nccl"; do
     read -r kind start folder <<<"$rule"
     while read -r crate name; do
         build "$folder/${name#"$start"}" -p "$crate" "--$kind" "$name"

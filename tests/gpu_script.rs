@@ -26,21 +26,45 @@ echo $$ >>"$PIDS"
 echo "the last word of it"
 while :; do wait; done"#;
 /// Both sides print a rate a line; PyTorch loses one precision, one whole run, and hangs once in the middle.
-const STEP: &str = r#"[ "$4" = tf32 ] && { echo "error: there is no tf32"; exit 1; }; echo "rate $2 $4 dtrain 4000.5 samples/s""#;
-const PYTHON: &str = r#"[ "$1" = -c ] && { echo "PyTorch 9.9"; exit 0; }
-shift; work= mode= device=
+const STEP: &str = r#"work= p= batch= shares= curve=
 while [ $# -gt 0 ]; do
-    case $1 in --work) work=$2;; --mode) mode=$2;; --device) device=$2;; --warm) exit 0;; esac
+    case $1 in --work) work=$2;; --precision) p=$2;; --batch) batch=$2;; --shares) shares=1;; --curve) curve=$2;; esac
+    shift
+done
+[ "$p" = tf32 ] && { echo "error: there is no tf32"; exit 1; }
+if [ "$curve" ]; then
+    [ -s "$curve" ] || exit 7
+    for i in {1..60}; do echo "loss $i $((100 - i)).5"; done; exit
+fi
+[ "$work-$batch" = cnn3d-512 ] && { echo "lost cnn3d bf16 dtrain no room: batch 512: no 7 bytes left"; exit 1; }
+[ "$work" = gpt2 ] && echo "model FLOP utilisation 41.5 % of 989 TFLOP/s of a stub"
+echo "rate $work $p dtrain 4000.5 samples/s batch ${batch:-64}"
+[ "$shares" ] || exit 0
+echo "shares: 3 launches of 2 kernels take 2.500 ms of a step of 3.000 ms"
+echo "share 80.0 2.000 1 product"; echo "share 20.0 0.500 2 fill""#;
+const PYTHON: &str = r#"[ "$1" = -c ] && { echo "PyTorch 9.9"; exit 0; }
+shift; work= mode=eager device= batch= curve= fill=
+while [ $# -gt 0 ]; do
+    case $1 in
+        --work) work=$2;; --mode) mode=$2;; --device) device=$2;; --batch) batch=$2;; --curve) curve=$2;; --fill) fill=$2;;
+        --warm) exit 0;;
+    esac
     shift
 done
 [ "$device" = cuda ] || exit 9
+if [ "$curve" ]; then for i in {1..60}; do echo "loss $i $((100 - i)).6"; done; exit; fi
 case $work-$mode in
-    gpt2-*) echo "rate gpt2 bf16 $mode 7 tokens/s batch 64"; exit 0;;
+    gpt2-compiled) echo "rate gpt2 bf16 $mode 8 tokens/s batch 32 without graphs"; exit 0;;
+    gpt2-*) echo "rate gpt2 bf16 $mode $((7 + ${batch:-64})) tokens/s batch ${batch:-64}"; exit 0;;
     mlp-compiled) echo "rate mlp f32 compiled 1000.0 samples/s batch 128"; echo "lost mlp tf32 compiled no | triton"; exit 1;;
     gpt-eager) echo "RuntimeError: CUDA error" >&2; exit 1;;
     cnn-compiled) echo "rate cnn f32 compiled 5 samples/s batch 128"; while :; do sleep 1000; done;;
 esac
-for p in f32 tf32 bf16; do echo "rate $work $p $mode 2000.0 samples/s batch 128"; done"#;
+for p in f32 tf32 bf16; do echo "rate $work $p $mode 2000.0 samples/s batch 128"; done
+case $fill in
+    4096) echo "lost cnn bf16 eager no room: batch 4096: CUDA out of memory"; exit 1;;
+    ?*) echo "rate $work bf16 eager 8001.0 samples/s batch $fill, 1.0 GiB";;
+esac"#;
 
 /// A folder with a pack, a `nvidia-smi` and a Python.
 struct Bench {
@@ -90,7 +114,9 @@ impl Bench {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
         assert_eq!(fs::read_to_string(self.at("out/table.md")).unwrap(), stdout, "{stderr}");
-        let mut rows = stdout.lines().filter(|line| line.starts_with('|')).map(|line| {
+        // Behind the table there may be others, of kernels.
+        let rows = stdout.split("\n\n").nth(1).unwrap_or_default().lines();
+        let mut rows = rows.map(|line| {
             let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
             assert_eq!(cells.len(), 7, "{line}");
             (cells[0].to_owned(), cells[1..].iter().map(|cell| (*cell).to_owned()).collect())
@@ -143,6 +169,10 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
         "pack/digests/nccl",
         r#"[ "$NCCL_MULTI_RANK_GPU_ENABLE $1 $DTRAIN_NCCL" = "1 2 /opt/libnccl.so.2" ] && echo digest abc123"#,
     );
+    bench.stub(
+        "pack/nccl/modes",
+        r#"[ "$NCCL_MULTI_RANK_GPU_ENABLE $1" = "1 2" ] && echo "worst 1.031 at 4 MiB""#,
+    );
     bench.stub("pack/train/step", STEP);
     fs::write(bench.at("pack/conformance/README"), "no program").unwrap();
     let table = bench.run(&["--part-limit", "5", "--limit", "300"]);
@@ -171,7 +201,36 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     rates(&table, "train: cnn f32", [ours, theirs, "5 samples/s"]);
     rates(&table, "train: cnn bf16", [ours, theirs, "timed out after 5 s"]);
     rates(&table, "train: cnn3d f32", [ours, theirs, theirs]);
-    rates(&table, "train: gpt2 bf16", [ours, "7 tokens/s", "7 tokens/s"]);
+    // Everybody has the batch that fits all of them.
+    rates(&table, "train: gpt2 bf16", [ours, "39 tokens/s", "8 tokens/s without graphs"]);
+    let word = "102.58 x eager, 500.06 x compiled; batch 32, fit dtrain 64 eager 64 compiled 32; model FLOP utilisation 41.5 %";
+    assert_eq!(table["train: gpt2 bf16"][5], word);
+    rates(&table, "train: mlp bf16, batch 16384", [ours, "8001.0 samples/s", ""]);
+    row(&table, "train: mlp bf16, batch 16384", "", "0.50 x eager");
+    rates(&table, "train: cnn bf16, batch 4096", [ours, "no room", ""]);
+    rates(&table, "train: gpt bf16, batch 256", [ours, "failed (exit code 1)", ""]);
+    rates(&table, "train: cnn3d bf16, batch 512", ["no room", "8001.0 samples/s", ""]);
+    row(
+        &table,
+        "dtrain: cnn3d bf16, batch 512",
+        "failed (exit code 1)",
+        "no room: batch 512: no 7 bytes left",
+    );
+    row(&table, "exact against ncclAllReduce, ranks 2", "ok", "worst 1.031 at 4 MiB");
+    row(&table, "loss curve: gpt2 bf16", "ok", "60 steps from 99.500; at most 0.25 % apart (step 60)");
+    row(&table, "loss curve: gpt2 f32", "failed (they differ)", "last ten 45.0000 and 45.1000: 0.22 %");
+    let whole = fs::read_to_string(bench.at("out/table.md")).unwrap();
+    for name in
+        ["gpt2 bf16, batch 32", "mlp bf16, batch 16384", "gpt bf16, batch 256", "cnn bf16, batch 4096"]
+    {
+        let told =
+            format!("\nA step of {name}: 3 launches of 2 kernels take 2.500 ms of a step of 3.000 ms\n");
+        assert!(whole.contains(&told), "{name}: {whole}");
+    }
+    assert_eq!(
+        whole.matches("\n| product | 80.0 % | 2.000 | 1 |\n| fill | 20.0 % | 0.500 | 2 |\n").count(),
+        4
+    );
     row(&table, "PyTorch: mlp compiled", "failed (exit code 1)", "lost mlp tf32 compiled no / triton");
     row(&table, "PyTorch: gpt eager", "failed (exit code 1)", "RuntimeError: CUDA error");
     row(&table, "dtrain: cnn tf32", "failed (exit code 1)", "error: there is no tf32");
@@ -190,7 +249,9 @@ fn digests_that_differ_are_a_failure() {
     row(&table, "digests agree", "failed (3 digests)", "");
     row(&table, "digest: nccl", "skipped", "not yet");
     row(&table, "conformance", "skipped", "there is nothing in");
-    rates(&table, "train: gpt2 bf16", ["not yet", "7 tokens/s", "7 tokens/s"]);
+    rates(&table, "train: gpt2 bf16", ["not yet", "39 tokens/s", "8 tokens/s without graphs"]);
+    row(&table, "loss curve: gpt2 bf16", "skipped", "not yet");
+    row(&table, "exact against ncclAllReduce", "skipped", "not yet");
 }
 
 #[test]
@@ -248,19 +309,58 @@ fn tools_that_watch_memory_are_given_the_operations_alone() {
     row(&bench.run(&asked), "racecheck", "skipped", "there is no compute-sanitizer");
 }
 
+/// Nsight Compute's words: of the program, its own, and a table, in which numbers may have commas.
+const NCU: &str = r#"echo "$*" >>"$PIDS"
+echo "rate gpt2 bf16 dtrain 1.0 tokens/s batch 8"; echo '==PROF== Disconnected'
+echo '"ID","Kernel Name","Device","gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed"'
+echo '"","","","%","ns","%"'
+echo '"0","product","0","40.0","3,000","80.0"'
+echo '"1","product","0","20.0","1,000","40.0"'
+echo '"2","fill","0","90.5","500","10.25"'"#;
+
+#[test]
+fn what_limits_the_largest_kernels_is_looked_at_when_it_is_asked_for() {
+    let bench = Bench::new();
+    bench.stub("pack/train/step", STEP);
+    bench.stub("bin/ncu", NCU);
+    let table = bench.run(&["--ncu", "--works", "gpt2"]);
+    row(&table, "ncu", "ok", "");
+    let asked = fs::read_to_string(bench.at("pids")).unwrap();
+    assert!(
+        asked.contains(" --kernel-name regex:^(product|fill)$ --launch-skip 6 --launch-count 3 "),
+        "{asked}"
+    );
+    assert!(asked.contains("/pack/train/step --work gpt2 --precision bf16 --batch 8 "), "{asked}");
+    let whole = fs::read_to_string(bench.at("out/table.md")).unwrap();
+    assert!(whole.contains("\n| product | 70.0 | 35.0 | 2 |\n"), "{whole}");
+    assert!(whole.contains("\n| fill | 10.2 | 90.5 | 1 |\n"), "{whole}");
+}
+
 #[test]
 fn without_a_gpu_nothing_is_run_that_needs_one() {
     let bench = Bench::new();
     bench.stub("bin/nvidia-smi", "echo 'it cannot communicate with the driver'; exit 9");
-    for stub in
-        ["bin/python", "pack/kernels", "pack/conformance/all", "pack/digests/same_device", "pack/train/step"]
-    {
+    for stub in [
+        "bin/python",
+        "pack/kernels",
+        "pack/conformance/all",
+        "pack/digests/same_device",
+        "pack/train/step",
+        "pack/nccl/modes",
+    ] {
         bench.stub(stub, "echo ran >>\"$PIDS\"");
     }
     let table = bench.run(&[]);
     row(&table, "GPUs", "failed (exit code 9)", "it cannot communicate with the driver");
     row(&table, "dtrain doctor", "ok", "training on GPUs works here");
-    for part in ["kernels by NVRTC", "PyTorch", "conformance: all", "digest: same_device"] {
+    for part in [
+        "kernels by NVRTC",
+        "PyTorch",
+        "conformance: all",
+        "digest: same_device",
+        "loss curve: gpt2 bf16",
+        "exact against ncclAllReduce",
+    ] {
         row(&table, part, "skipped", "no GPU");
     }
     rates(&table, "train: mlp f32", ["skipped", "skipped", "skipped"]);
@@ -272,7 +372,7 @@ const CARGO: &str = r#"target() { echo "{\"name\":\"$1\",\"kind\":[\"$2\"]}"; }
 if [ "$1" = metadata ]; then
     echo "{\"packages\":[
         {\"name\":\"dtrain\",\"targets\":[$(target gpu_script test),$(target train_step example),$(target own_model example)]},
-        {\"name\":\"dtrain-cuda\",\"targets\":[$(target on_gpu_operations test),$(target on_gpu_x example),$(target digest_nccl example)]},
+        {\"name\":\"dtrain-cuda\",\"targets\":[$(target on_gpu_operations test),$(target on_gpu_x example),$(target digest_nccl example),$(target nccl_modes example)]},
         {\"name\":\"dtrain-fake-nccl\",\"targets\":[$(target on_gpu_fake test)]}]}"
 else
     echo "built $*" >>"$PIDS"
@@ -300,7 +400,7 @@ fn what_is_packed_follows_from_the_names_of_targets() {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut packed = Vec::new();
-    for folder in ["", "conformance", "digests", "train"] {
+    for folder in ["", "conformance", "digests", "train", "nccl"] {
         let entries = fs::read_dir(bench.at("pack").join(folder)).unwrap().map(|entry| entry.unwrap().path());
         packed.extend(entries.filter(|path| path.is_file()));
     }
@@ -309,11 +409,19 @@ fn what_is_packed_follows_from_the_names_of_targets() {
     names.sort_unstable();
     assert_eq!(
         names,
-        ["REVISION", "conformance/operations", "digests/nccl", "dtrain", "kernels", "train/step"]
+        [
+            "REVISION",
+            "conformance/operations",
+            "digests/nccl",
+            "dtrain",
+            "kernels",
+            "nccl/modes",
+            "train/step"
+        ]
     );
     let built = fs::read_to_string(bench.at("built")).unwrap();
     assert!(built.contains("-p dtrain-cuda --test on_gpu_operations\n"), "{built}");
-    assert_eq!(built.matches("--profile release").count(), 5, "{built}");
+    assert_eq!(built.matches("--profile release").count(), 6, "{built}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 """The models that dtrain is measured beside, in plain PyTorch, each with its one batch. See README.md.
 
 The four workloads begin with numbers that dtrain computes too (`hash01`), so that both sides can be shown to do the same work.
-GPT-2 small begins as PyTorch draws it. Nothing here trains or measures.
+GPT-2 begins as PyTorch draws it, or with such numbers too (`begin_alike`). Nothing here trains or measures.
 
 Shapes: B samples, T tokens, C width, H heads.
 """
@@ -92,32 +92,53 @@ class Gpt(nn.Module):
         return self.head(self.norm(h_BTC)).reshape(-1, 256)
 
 
-class Gpt2(nn.Module):
-    """GPT-2 small: 12 blocks of width 768 and 12 heads, head tied to the tokens, no dropout: 124 M parameters.
+@dataclass
+class Size:
+    """A member of the family of GPT-2: small as it is, its vocabulary of 50 257 padded to a multiple of 64, as nanoGPT and llm.c do."""
 
-    Source: Radford et al. 2019. The vocabulary of 50 257 is padded to a multiple of 64, as nanoGPT and llm.c do.
+    vocabulary: int = 50304
+    context: int = 1024
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+
+
+class Gpt2(nn.Module):
+    """GPT-2, of small size: 12 blocks of width 768 and 12 heads, head tied to the tokens, no dropout: 124 M parameters.
+
+    Source: Radford et al. 2019.
     """
 
-    VOCABULARY = 50304
-
-    def __init__(self, context):
+    def __init__(self, size):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(self.VOCABULARY, 768), nn.Embedding(context, 768)
-        self.blocks = nn.ModuleList(Block(768, 12, nn.Linear, "tanh") for _ in range(12))
-        self.norm = nn.LayerNorm(768)
+        self.size, width = size, size.width
+        self.tokens, self.places = nn.Embedding(size.vocabulary, width), nn.Embedding(size.context, width)
+        self.blocks = nn.ModuleList(Block(width, size.heads, nn.Linear, "tanh") for _ in range(size.layers))
+        self.norm = nn.LayerNorm(width)
+        for parameter, deviation in self.matrices():
+            nn.init.normal_(parameter, std=deviation)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def matrices(self):
+        """Every matrix in order, with the deviation of its start: what ends a branch is scaled by the number of branches."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                # What ends a branch is scaled by the number of branches.
                 branch = name.endswith(("proj.weight", "down.weight"))
-                nn.init.normal_(parameter, std=0.02 / 24**0.5 if branch else 0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+                yield parameter, 0.02 / (2 * self.size.layers) ** 0.5 if branch else 0.02
+
+    @torch.no_grad()
+    def begin_alike(self):
+        """Starts with the numbers with which dtrain's benchmarks do: a stream of `hash01` for each matrix."""
+        for stream, (parameter, deviation) in enumerate(self.matrices(), 1):
+            parameter.copy_(uniform(stream, parameter.numel(), deviation).reshape(parameter.shape))
 
     def forward(self, x_BT):
         h_BTC = self.tokens(x_BT) + self.places.weight[: x_BT.shape[1]]
         for block in self.blocks:
             h_BTC = block(h_BTC)
-        return F.linear(self.norm(h_BTC), self.tokens.weight).reshape(-1, self.VOCABULARY)
+        return F.linear(self.norm(h_BTC), self.tokens.weight).reshape(-1, self.size.vocabulary)
 
 
 class Cnn(nn.Module):
@@ -172,4 +193,4 @@ def gpt2(batch, context):
     """GPT-2 small on tokens that mean nothing."""
     torch.manual_seed(7)
     x, y = (integers(stream, batch * context, 50257) for stream in (1000, 1001))
-    return Work(Gpt2(context), x.reshape(batch, context), y)
+    return Work(Gpt2(Size(context=context)), x.reshape(batch, context), y)

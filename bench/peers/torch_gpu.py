@@ -7,6 +7,9 @@ A line a precision: `rate WORK PRECISION MODE NUMBER UNIT batch BATCH NOTE`, or 
 costs only itself, and the exit code is then 1. The number is the median of the windows, the note has the least and the most.
 Compiled is `torch.compile(mode="reduce-overhead")`, the loss inside; where the compiler makes no CUDA graphs the note says so.
 `bench/gpu.sh` runs it; `--device cpu --seconds 0` tries it where there is no GPU.
+
+`--curve FILE` trains gpt2 on the bytes of a text instead, from the start and on the batches of dtrain's `train_step --curve`, and
+prints `loss STEP VALUE`.
 """
 import argparse
 import gc
@@ -31,10 +34,16 @@ def arguments():
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of one timed window")
     parser.add_argument("--batch", type=int, help="not the workload's own: eager and in bf16 only, unless it is gpt2")
+    parser.add_argument("--fill", type=int, metavar="BATCH", help="behind the rest bf16 once more, with this batch")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 32, 16, 8], help="of gpt2: the first that fits")
     parser.add_argument("--context", type=int, default=1024, help="of gpt2")
+    parser.add_argument("--curve", metavar="FILE", help="losses of gpt2 on a text, and no rate")
+    parser.add_argument("--steps", type=int, default=60, help="of the curve")
+    parser.add_argument("--width", type=int, help="of the curve: a small GPT-2, so many twelfths wide")
     parser.add_argument("--warm", action="store_true", help="one step of each and no number: fills the compiler's cache")
     args = parser.parse_args()
+    if args.curve and args.work != GPT2:
+        parser.error("only gpt2 learns a text")
     if args.batch and args.work != GPT2:
         if args.mode == "compiled":
             parser.error("only gpt2 is compiled for another batch")
@@ -43,12 +52,10 @@ def arguments():
     return args
 
 
-def trainer(work, args, precision):
-    """What makes one step of `work`, and what its rows are called."""
-    device = torch.device(args.device)
-    model, x, y = work.model.to(device), work.x.to(device), work.y.to(device)
+def trainer(model, args, precision, rate=1e-3):
+    """What makes one step of a model on a batch."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, fused=True)
 
     def loss_of(x, y):
         with torch.autocast(args.device, torch.bfloat16, enabled=precision == "bf16"):
@@ -57,7 +64,7 @@ def trainer(work, args, precision):
     compiled = args.mode == "compiled"
     forward = torch.compile(loss_of, mode="reduce-overhead") if compiled else loss_of
 
-    def step():
+    def step(x, y):
         """The loss, which the next step may write over: a graph has one place for it."""
         optimizer.zero_grad(set_to_none=True)
         if compiled:
@@ -75,6 +82,22 @@ def wait(args):
         torch.cuda.synchronize()
 
 
+def curve(args, precision):
+    """Prints the losses of GPT-2 on a text: batches follow one another in it, row by row, and begin anew before its end."""
+    size = models.Size(256, 16, 2, 12 * args.width, 12) if args.width else models.Size()
+    with open(args.curve, "rb") as file:
+        text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).to(args.device, torch.int64)
+    rows, time, last = args.batch or 8, size.context, len(text) - size.context
+    with torch.device(args.device):
+        model = models.Gpt2(size)
+        model.begin_alike()
+    step = trainer(model, args, precision, rate=3e-4)
+    for number in range(args.steps):
+        starts = [(number * rows + row) * time % last for row in range(rows)]
+        x, y = (torch.stack([text[at + behind :][:time] for at in starts]) for behind in (0, 1))
+        print(f"loss {number + 1} {float(step(x, y.flatten())):.6f}", flush=True)
+
+
 def timed(step, steps, args):
     """Seconds of `steps` steps, all work done."""
     wait(args)
@@ -87,7 +110,9 @@ def timed(step, steps, args):
 
 def measure(work, rows, args, precision):
     """Rows a second of each window in order; none where only the compiler was to be warmed."""
-    step = trainer(work, args, precision)
+    x, y = work.x.to(args.device), work.y.to(args.device)
+    train = trainer(work.model.to(args.device), args, precision)
+    step = lambda: train(x, y)
     first = float(step())
     if args.warm:
         wait(args)
@@ -142,10 +167,8 @@ def attempt(args, precision, batch):
         tell(args, precision, rates, unit, f"batch {batch}")
 
 
-def run(args, precision):
-    """Measures one precision; GPT-2 small with the largest batch that fits."""
-    own = args.batches if args.work == GPT2 else [models.BATCH[args.work]]
-    batches = [args.batch] if args.batch else own
+def run(args, precision, batches):
+    """Measures one precision with the first batch that fits."""
     for batch in batches:
         try:
             return attempt(args, precision, batch)
@@ -159,17 +182,19 @@ def run(args, precision):
 def main():
     args = arguments()
     print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, Python {sys.version.split()[0]}", flush=True)
+    own = args.batches if args.work == GPT2 else [models.BATCH[args.work]]
+    runs = [(precision, [args.batch] if args.batch else own) for precision in args.precisions]
+    runs += [("bf16", [args.fill])] if args.fill else []
     lost = False
-    for precision in args.precisions:
+    for precision, batches in runs:
         clean(args)
         try:
-            run(args, precision)
-        except Exception as error:  # whatever a compiler or a driver raises: the other precisions are worth having
+            curve(args, precision) if args.curve else run(args, precision, batches)
+        except Exception as error:  # whatever a compiler or a driver raises: the other runs are worth having
             lost = True
             words = (str(error).strip() or type(error).__name__).splitlines()[0]
-            if is_short(error):
-                words = f"no room: {words}"
-            print(f"lost {args.work} {precision} {args.mode} {words}", flush=True)
+            short = "no room: " if is_short(error) else ""
+            print(f"lost {args.work} {precision} {args.mode} {short}batch {batches[-1]}: {words}", flush=True)
     sys.exit(lost)
 
 
