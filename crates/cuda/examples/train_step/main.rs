@@ -121,7 +121,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(EngineError::NoRoom(why)) => {
             let why = why.lines().next().unwrap_or_default();
-            println!("lost {} {} dtrain no room: {why}", asked.work, asked.precision);
+            let batch = asked.batch.map_or(String::new(), |batch| format!("batch {batch}: "));
+            println!("lost {} {} dtrain no room: {batch}{why}", asked.work, asked.precision);
             ExitCode::FAILURE
         }
         Err(error) => panic!("{error}"),

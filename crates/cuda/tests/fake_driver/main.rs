@@ -12,6 +12,7 @@ mod copies;
 mod digest;
 mod errors;
 mod model;
+mod modes;
 mod nccl;
 mod operations;
 mod precision;
