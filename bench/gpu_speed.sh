@@ -45,6 +45,7 @@ theirs() {
 # cell ID WORK PRECISION MODE [fill]: the number that a part printed and its unit, or why there is none.
 cell() {
     [[ $4 == dtrain && ! -x $pack/train/step ]] && { echo "not yet"; return; }
+    [[ ${5:-} && ! $here ]] && { echo skipped; return; }
     local found
     found=$(awk -v want="$2 $3 $4 " -v fill="${filling[$2]:-}" -v wanted="${5:-}" '
         (fill && index($0, " batch " fill) ? "fill" : "") != wanted { next }
@@ -68,7 +69,12 @@ times() {
 }
 
 # rates NAME WORD OURS EAGER COMPILED: a row of three cells, or of two.
-rates() { row "$1" "" "" "$3" "$4" "$5" "$(times "$3" "$4" "$5")${2:+; $2}"; }
+rates() {
+    local said
+    said=$(times "$3" "$4" "$5")
+    [[ $said && $2 ]] && said+="; "
+    row "$1" "" "" "$3" "$4" "$5" "$said$2"
+}
 
 # -- GPT-2: everybody's largest batch that fits, and all of them with the least of those
 gpt2_alike() {
