@@ -13,6 +13,8 @@
 mod machine;
 #[path = "../tests/on_gpu/modes.rs"]
 mod modes;
+#[path = "../tests/on_gpu/over_nccl.rs"]
+mod over_nccl;
 
 use dtrain_nccl::{candidates, open};
 use machine::Machine;

@@ -25,6 +25,10 @@ mod support;
 mod times;
 mod training;
 
+// Ranks that meet over a library of NCCL.
+#[path = "../on_gpu/over_nccl.rs"]
+mod over_nccl;
+
 // The same made-up gradients and plain sums that the pure machines are held against.
 #[path = "../../../collective/tests/collectives/plain.rs"]
 mod plain;

@@ -134,23 +134,26 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Runs ranks as threads; gives the digest that all of them have. *Panics* if they differ.
+/// Runs ranks as threads; gives the digest that all of them have, and their backends. *Panics* if they differ.
+///
+/// What a rank holds lives until all are done: memory is freed behind all work of a GPU, which peers may have a part in.
 pub fn on_threads<B: Backend + Send>(
     ranks: Vec<(DeviceReplica<CudaDevice>, B)>,
     ranges: &[MicroRange],
-) -> String {
-    let digests: Vec<String> = std::thread::scope(|scope| {
+) -> (String, Vec<B>) {
+    let ranks: Vec<_> = std::thread::scope(|scope| {
         let run = |((mut replica, mut backend), range): ((_, B), MicroRange)| {
             scope.spawn(move || {
                 let _ends_the_others = AbortOnPanic(backend.aborter());
-                steps(&mut replica, &mut backend, range)
+                (steps(&mut replica, &mut backend, range), replica, backend)
             })
         };
         let threads: Vec<_> = ranks.into_iter().zip(ranges.iter().copied()).map(run).collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
     });
+    let digests: Vec<&String> = ranks.iter().map(|(digest, ..)| digest).collect();
     assert!(digests.iter().all(|digest| *digest == digests[0]), "ranks differ: {digests:?}");
-    digests[0].clone()
+    (digests[0].clone(), ranks.into_iter().map(|(.., backend)| backend).collect())
 }
 
 /// The run by `world` ranks that share one GPU.
@@ -166,5 +169,5 @@ pub fn same_device(gpu: &Arc<Gpu>, world: u32) -> String {
         let backend = SameDeviceBackend::new(&arena, &stream, membership, Mode::Exact, &[COUNT]);
         (replica, backend.expect("it fits"))
     };
-    on_threads((0..world).zip(replicas).map(join).collect(), &ranges)
+    on_threads((0..world).zip(replicas).map(join).collect(), &ranges).0
 }

@@ -3,17 +3,15 @@
 //! A rank is a thread. What is timed is the collective from its start to its end, records of the ranks included, of the slowest
 //! rank. This file does not know where the library and the GPUs come from.
 
+use crate::over_nccl::{self, together};
 use dtrain_collective::{Aborter, Backend, Geometry, Membership, Mode, Op, Sequence};
-use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
+use dtrain_cuda::collectives::NcclDevice;
 use dtrain_cuda::driver::Gpu;
-use dtrain_nccl::{Device, Forming, Library, NcclBackend, NcclSetup, UniqueId};
+use dtrain_nccl::{Library, NcclBackend, NcclSetup, UniqueId};
 use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long ranks wait for one another, and for the library at the end.
-const MEETING: Duration = Duration::from_secs(30);
-const END: Duration = Duration::from_secs(10);
 /// Rounds that are not counted.
 const WARM_UP: usize = 3;
 
@@ -64,15 +62,8 @@ impl Pair {
             let ranges = cut_evenly(world, world);
             let geometry = Geometry::plan(len, &ranges, &[world], mode);
             let membership = Membership { generation: Generation(1), rank, ranges };
-            let device = NcclDevice::new(gpu).expect("a stream");
-            device.enter().expect("a device that works");
-            let forming = Forming::begin(library, id, rank, membership.world());
-            let communicator = forming.and_then(|forming| forming.wait(MEETING));
-            let slots =
-                GpuSlots::new(device.communication(), geometry).unwrap_or_else(|error| panic!("{error}"));
             let setup = NcclSetup { membership, mode, counts: &[world] };
-            let communicator = communicator.unwrap_or_else(|error| panic!("{error}"));
-            NcclBackend::new(device, slots, communicator, setup).unwrap_or_else(|error| panic!("{error}"))
+            over_nccl::meet(gpu, (library, id), setup, geometry, None)
         };
         let [exact, ring] = ids;
         Self { backends: [meet(Mode::Exact, exact), meet(Mode::Ring, ring)], rank, world, next: 1 }
@@ -118,28 +109,11 @@ impl Pair {
 
     /// Ends both communicators. *Blocks* for the other ranks.
     fn end(self) {
-        for backend in self.backends {
-            let parts = backend.dissolve(END).unwrap_or_else(|error| panic!("{error}"));
-            let communicator = parts.communicator.expect("nothing has failed");
-            communicator.finalize(END).unwrap_or_else(|error| panic!("{error}"));
-        }
+        self.backends.into_iter().for_each(over_nccl::end);
     }
 }
 
-/// Runs each as a thread. *Blocks* until all are done: nobody is ahead of the others. *Panics* if one does.
-fn together<T: Send, U: Send>(all: impl IntoIterator<Item = T>, run: impl Fn(T) -> U + Sync) -> Vec<U> {
-    let run = &run;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || run(one))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
-    })
-}
-
 /// What `world` ranks take that share these GPUs in turn. *Panics* with the words of whatever fails, and if a sum is wrong.
-///
-/// A driver frees memory behind all work of a GPU. So all ranks have met, and planned their sums, before the first of them begins a
-/// collective, and all have done their last one before the first of them ends: else one that frees would wait for a peer on its own
-/// GPU that waits for it.
 pub fn took(gpus: &[Arc<Gpu>], library: &Library, world: u32, bytes: usize, rounds: usize) -> Took {
     let ids = [(); 2].map(|()| library.unique_id().unwrap_or_else(|error| panic!("{error}")));
     let meet = |rank: u32| {
