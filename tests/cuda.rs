@@ -26,15 +26,17 @@ fn losses(run: &Finished) -> Vec<f64> {
 #[test]
 fn every_world_on_one_gpu_and_on_two_has_the_same_bits() {
     let Some(machine) = Host::new() else { return };
-    for model in [MLP, CNN, GPT2] {
+    let every: &[&str] = &[
+        "devices=cuda:0 ranks=2",
+        "devices=cuda:0 ranks=3 isolation=thread",
+        "devices=cuda:0,1",
+        "devices=cuda:1,0 ranks=5",
+    ];
+    // The fake driver takes seconds for a run of the others.
+    for (model, worlds) in [(MLP, every), (CNN, &every[2..3]), (GPT2, &every[..1])] {
         let one = machine.train(&format!("{model} steps=3 devices=cuda:0 ranks=1"));
         assert_eq!(devices(&one).len(), 1);
-        for how in [
-            "devices=cuda:0 ranks=2",
-            "devices=cuda:0 ranks=3 isolation=thread",
-            "devices=cuda:0,1",
-            "devices=cuda:1,0 ranks=5",
-        ] {
+        for how in worlds {
             let run = machine.train(&format!("{model} steps=3 {how}"));
             assert_eq!(run.digest(), one.digest(), "{model} {how}");
             assert_eq!(run.steps(), [1, 2, 3]);
@@ -102,13 +104,11 @@ fn has_the_same_bits_in_every_world(machine: &Host, model: &str, halves: &str) -
 #[test]
 fn halves_have_the_same_bits_in_every_world_and_others_than_f32() {
     let Some(machine) = Host::new() else { return };
-    for model in [MLP, GPT] {
-        let [(bf16, none), (f16, skipped)] =
-            ["bf16", "f16"].map(|halves| has_the_same_bits_in_every_world(&machine, model, halves));
-        assert_ne!(bf16, f16, "{model}");
-        // The gradients of the GPT are too large for the first scale.
-        assert!(none == 0 && skipped < 3 && (skipped > 0 || model != GPT), "{model}: {skipped} of 3 steps");
-    }
+    let [(bf16, none), (f16, few), (_, some)] = [(MLP, "bf16"), (MLP, "f16"), (GPT, "f16")]
+        .map(|(model, halves)| has_the_same_bits_in_every_world(&machine, model, halves));
+    assert_ne!(bf16, f16);
+    // The gradients of the GPT are too large for the first scale.
+    assert!(none == 0 && few < 3 && (1..3).contains(&some), "{none}, {few} and {some} of 3 steps");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_model_that_has_no_room_is_computed_in_less_and_then_told_what_has_room() {
     never.said("hint: there is room for micro_batch=4");
     hurt(SHORT, "recompute=off micro_batch=4").succeeded();
     // Whatever there is, it is enough and changes nothing, or the error says what it is enough for: never a step that fails.
-    for bytes in [1_250_000, 2_000_000, 2_250_000, 3_000_000, 3_500_000, 3_750_000] {
+    for bytes in [1_250_000, 2_250_000, 3_500_000] {
         let run = hurt(bytes, "");
         match run.code {
             Some(0) => assert_eq!(run.digest(), roomy.digest(), "{bytes} bytes"),

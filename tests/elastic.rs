@@ -97,6 +97,17 @@ fn ranks_that_are_killed_at_random_moments_cost_no_step_and_no_bit() {
     }
 }
 
+/// A model with so many parameters for so few samples that much of a step is the update, which ranks make together.
+#[test]
+fn ranks_that_are_killed_in_the_middle_of_an_update_cost_no_step_and_no_bit() {
+    let seed = seed();
+    println!("seed {seed}");
+    let folder = folder();
+    let model = "data.kind=digits global_batch=8 micro_batch=2 model.kind=mlp model.hidden=[1024,1024] steps=300 threads=1 \
+                 checkpoint.every=100~steps";
+    storm(folder.path(), model, 300, &mut Rng(seed), 2);
+}
+
 #[test]
 fn several_ranks_killed_at_once_up_to_all_but_one_cost_nothing_either() {
     let seed = seed();

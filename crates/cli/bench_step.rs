@@ -5,7 +5,7 @@
 
 use crate::arguments::BenchStep;
 use crate::error::CliError;
-use crate::fabric::{HostFabric, new_arena};
+use crate::fabric::{HostFabric, StateInCommon, new_arena};
 use crate::recipe::profile;
 use dtrain_checkpoint::RunLock;
 use dtrain_collective::{Geometry, Mode};
@@ -177,6 +177,7 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
     let ranges = cut_evenly(plan.micro_batches(), measure.ranks);
     let counts = dtrain_runtime::step_counts(&plan);
     let geometry = Geometry::plan(replica.gradient_len(), &ranges, &counts, Mode::Exact);
+    let state = StateInCommon::Yes(replica.state_shape());
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
     let run_plan = RunPlan {
         supervisor: SupervisorConfig {
@@ -198,7 +199,7 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
         },
         ranks: measure.ranks,
         isolation: Isolation::Process(Program::this()),
-        arena: Some(new_arena(WorldSize(measure.ranks), geometry).map_err(failed)?),
+        arena: Some(new_arena(WorldSize(measure.ranks), geometry, state).map_err(failed)?),
         config: measure.welcome(),
         gateway: None,
     };
@@ -277,8 +278,12 @@ pub fn is_for(welcome: &str) -> bool {
 /// *Errors*: a sentence for people.
 pub fn rank(welcome: &str, arena: Option<OwnedFd>) -> Result<RankParts, String> {
     let measure = Measure::read(welcome).ok_or("this is no benchmark's welcome")?;
-    let replica = measure.replica()?;
+    let mut replica = measure.replica()?;
     let profile = profile(&replica);
+    let fabric = HostFabric::from_arena(arena.ok_or("a benchmark's ranks share an arena")?)?;
+    if let Some(state) = fabric.state() {
+        replica.share(Box::new(state));
+    }
     let dataset = OneBatch { data: measure.work.data(), samples: measure.plan().samples() };
     let feed = Feed::new(Arc::new(dataset), measure.plan(), SEED).map_err(|error| error.to_string())?;
     let compute = ComputeParts {
@@ -293,8 +298,7 @@ pub fn rank(welcome: &str, arena: Option<OwnedFd>) -> Result<RankParts, String> 
         run_dir: measure.run_dir.clone(),
         profile: None,
     };
-    let fabric = Box::new(HostFabric::from_arena(arena.ok_or("a benchmark's ranks share an arena")?)?);
-    Ok(RankParts { compute, profile, timeouts: timeouts(), fabric })
+    Ok(RankParts { compute, profile, timeouts: timeouts(), fabric: Box::new(fabric) })
 }
 
 /// The peers' one batch, over and over.

@@ -7,16 +7,17 @@
 use crate::hosts::identity;
 use crate::welcome::MeshAddress;
 use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Mode};
+use dtrain_engine::{StateShape, shared_shape};
 use dtrain_protocol::Seat;
 use dtrain_runtime::{Fabric, FabricError, Plane};
 use dtrain_transport::quic::{
     Endpoint, IoThread, LinkError, MESH_SEGMENT, MeshError, MeshPlan, MeshPort, QuicMesh, Tuning,
 };
 use dtrain_transport::{
-    ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, ShmBackend, Topology,
-    memory_mesh,
+    ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, ShmBackend, ShmState,
+    Topology, memory_mesh,
 };
-use dtrain_types::{MemberId, Rank, Wire, WorldSize};
+use dtrain_types::{MemberId, Rank, SharedShape, Wire, WorldSize};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
@@ -100,13 +101,27 @@ impl HostFabric {
     /// Between the threads of this process.
     ///
     /// *Errors*: memory that cannot be had.
-    pub fn between_threads(world: WorldSize, geometry: Geometry, mode: Mode) -> Result<Self, String> {
+    pub fn between_threads(
+        world: WorldSize,
+        geometry: Geometry,
+        mode: Mode,
+        state: StateInCommon,
+    ) -> Result<Self, String> {
         match mode {
-            Mode::Exact => Self::from_arena(new_arena(world, geometry)?),
+            Mode::Exact => Self::from_arena(new_arena(world, geometry, state)?),
             Mode::Ring => {
                 let ends = memory_mesh(world.0 as usize).into_iter().map(Some).collect();
                 Ok(Self { way: Way::Queues { ends: Arc::new(Mutex::new(ends)), member: 0 } })
             }
+        }
+    }
+
+    /// The memory in which the ranks have their state in common, if they do.
+    #[must_use]
+    pub fn state(&self) -> Option<ShmState> {
+        match &self.way {
+            Way::Shared(mapping) => ShmState::of(mapping),
+            Way::Queues { .. } | Way::Hosts { .. } => None,
         }
     }
 
@@ -177,11 +192,25 @@ fn connect_hosts(
     Ok(Box::new(backend.map_err(|error| error.to_string())?.with_wire(wire)))
 }
 
+/// Whether the ranks of a host have their state in common, each doing its share of every update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateInCommon {
+    /// Each has its own.
+    No,
+    /// They do; of this shape.
+    Yes(StateShape),
+}
+
 /// The memory that the ranks of a host share.
 ///
 /// *Errors*: there is not enough.
-pub fn new_arena(world: WorldSize, geometry: Geometry) -> Result<OwnedFd, String> {
-    ArenaFile::create(world, geometry).map(ArenaFile::into_fd).map_err(|error| error.to_string())
+pub fn new_arena(world: WorldSize, geometry: Geometry, state: StateInCommon) -> Result<OwnedFd, String> {
+    let state = match state {
+        StateInCommon::Yes(shape) if world.0 > 1 => shared_shape(shape, world.0 as usize),
+        StateInCommon::Yes(_) | StateInCommon::No => SharedShape::default(),
+    };
+    let file = ArenaFile::with_state(world, geometry, state);
+    file.map(ArenaFile::into_fd).map_err(|error| error.to_string())
 }
 
 impl Fabric for HostFabric {

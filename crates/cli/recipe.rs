@@ -39,7 +39,7 @@ impl Recipe for ConfigRecipe {
         // The library is this host's own, so every rank looks for it where it is.
         let carrier = Carrier::choose(&plan.config, hosts, welcome.gpus.as_ref());
         let carrier = carrier.map_err(|problem| problem.to_string())?;
-        let Seated { replica, mut profile, over_nccl } = match &welcome.gpus {
+        let Seated { mut replica, mut profile, over_nccl } = match &welcome.gpus {
             None => on_cpu(&plan, carrier)?,
             Some(list) => {
                 // The members of a host have numbers in a row, wherever it begins.
@@ -52,6 +52,9 @@ impl Recipe for ConfigRecipe {
             return rank_parts(&plan, replica, profile, welcome.run_dir, fabric);
         }
         let mut fabric = self.fabric(member, arena)?;
+        if let Some(state) = fabric.state() {
+            replica.share(Box::new(state));
+        }
         if let Some(mesh) = welcome.hosts.and_then(|hosts| hosts.mesh) {
             let address;
             (fabric, address) = fabric.among_hosts(mesh, detect)?;

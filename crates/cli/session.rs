@@ -4,7 +4,7 @@
 
 use crate::config::{Best as BestKey, CudaList, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
-use crate::fabric::{HostFabric, new_arena};
+use crate::fabric::{HostFabric, StateInCommon, new_arena};
 use crate::hosts::Lead;
 use crate::nccl::Carrier;
 use crate::plan::{Own, Plan};
@@ -338,7 +338,12 @@ impl Session {
         let timeouts = Timeouts::derive(config.world.detect)
             .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
         tracing::info!(%timeouts, "timeouts");
-        let (isolation, arena) = self.ranks(world, mode)?;
+        // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.
+        let state = match lead.is_some() || self.cuda.is_some() {
+            true => StateInCommon::No,
+            false => StateInCommon::Yes(self.replica.state_shape()),
+        };
+        let (isolation, arena) = self.ranks(world, mode, state)?;
         let supervisor = SupervisorConfig {
             instance,
             wanted_nodes: lead.as_ref().map_or(1, |lead| lead.nodes),
@@ -387,7 +392,12 @@ impl Session {
     }
 
     /// Where the ranks live and what they share.
-    fn ranks(&self, world: u32, mode: Mode) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
+    fn ranks(
+        &self,
+        world: u32,
+        mode: Mode,
+        state: StateInCommon,
+    ) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
         // Ranges are cut anew with every generation: there must be room for any.
         let geometry = Geometry::bound(self.replica.gradient_len(), self.plan.batches.micro_batches(), mode);
         let memory = |problem: String| {
@@ -401,11 +411,12 @@ impl Session {
             }
             IsolationKey::Thread if self.is_over_nccl() => Ok((in_threads(None, own), None)),
             IsolationKey::Process => {
-                let arena = new_arena(WorldSize(world), geometry).map_err(memory)?;
+                let arena = new_arena(WorldSize(world), geometry, state).map_err(memory)?;
                 Ok((Isolation::Process(self.carrier.program()), Some(arena)))
             }
             IsolationKey::Thread => {
-                let shared = HostFabric::between_threads(WorldSize(world), geometry, mode).map_err(memory)?;
+                let shared = HostFabric::between_threads(WorldSize(world), geometry, mode, state);
+                let shared = shared.map_err(memory)?;
                 Ok((in_threads(Some(shared), own), None))
             }
         }

@@ -4,7 +4,7 @@
 use crate::arguments::Node;
 use crate::config::{Config, Isolation, Machine};
 use crate::error::{CliError, Kind};
-use crate::fabric::new_arena;
+use crate::fabric::{StateInCommon, new_arena};
 use crate::gpus::choose_here;
 use crate::hosts::{HostsPlan, reached_at};
 use crate::nccl::{Carrier, Hosts};
@@ -119,7 +119,7 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
     let carrier = Carrier::choose(&config, Hosts::Several, chosen.cuda().as_ref())?;
     let arena = match &carrier {
-        Carrier::Host => Some(new_arena(WorldSize(ranks), geometry).map_err(memory)?),
+        Carrier::Host => Some(new_arena(WorldSize(ranks), geometry, StateInCommon::No).map_err(memory)?),
         Carrier::Nccl(_) => None,
     };
     Ok(HostPlan {

@@ -52,6 +52,11 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     }
     let each = memory.total().0 as f64 / parameters as f64;
     let _ = writeln!(text, "{:<28} {:>12} {each:>20.2}", "total", bytes(memory.total().0));
+    let ranks = plan.config.world.ranks;
+    if chosen.cuda().is_none() && ranks > 1 {
+        let _ =
+            writeln!(text, "parameters, statistics and optimizer state are there once for all {ranks} ranks");
+    }
     let _ = writeln!(text, "\n{:<28} {:>12}", "rank", "micro-batches of a full step");
     for (rank, range) in ranges(plan).iter().enumerate() {
         let words = match range.len() {

@@ -3,7 +3,7 @@
 
 use super::{Check, plural};
 use crate::config::Machine;
-use crate::fabric::new_arena;
+use crate::fabric::{StateInCommon, new_arena};
 use dtrain_collective::{Geometry, Mode};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_types::WorldSize;
@@ -98,7 +98,7 @@ fn count_listed(text: &str) -> Option<usize> {
 
 /// The memory in which ranks add up gradients is a real one here, of two ranks.
 fn shared() -> Check {
-    match new_arena(WorldSize(2), Geometry::bound(1024, 4, Mode::Exact)) {
+    match new_arena(WorldSize(2), Geometry::bound(1024, 4, Mode::Exact), StateInCommon::No) {
         Ok(_) => Check::ok("arena", "ranks can share memory (memfd)"),
         Err(error) => Check::missing("arena", error).hint("a sandbox that forbids memfd_create does this"),
     }

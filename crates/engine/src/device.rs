@@ -568,6 +568,15 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn sum_of_squares(&self, g: Self::Ref<'_>, scale: f32) -> f64;
     /// AdamW in place over flat slices.
     fn adamw(&self, o: &AdamW, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
+    /// [`Device::adamw`] of parameters and moments that are read in one place and written to another.
+    fn adamw_to(&self, o: &AdamW, g: Self::Ref<'_>, from: [Self::Ref<'_>; 3], mut to: [Self::Mut<'_>; 3]) {
+        for (from, to) in from.into_iter().zip(&mut to) {
+            let len = Self::len_mut(to);
+            self.copy(from, Self::part_mut(to, 0..len));
+        }
+        let [p, m, v] = to;
+        self.adamw(o, g, p, m, v);
+    }
     /// SGD in place over flat slices; `m` is empty without momentum.
     fn sgd(&self, o: &Sgd, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
     /// `running = (1 - momentum) * running + momentum * (sums * scale)`.

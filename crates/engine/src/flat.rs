@@ -1,15 +1,20 @@
 //! A flat buffer of f32 that starts at a multiple of 64 bytes, so that a vector load never straddles two lines.
 
-use std::ops::{Deref, DerefMut};
+use dtrain_types::SharedFloats;
+use std::ops::{Deref, DerefMut, Range};
 
 const ALIGNMENT: usize = 64;
 
 /// A buffer of fixed length, zeros at first.
-#[derive(Debug, Default)]
-pub struct Flat {
-    memory: Vec<f32>,
-    start: usize,
-    len: usize,
+#[derive(Debug)]
+pub struct Flat(Memory);
+
+#[derive(Debug)]
+enum Memory {
+    /// Its own.
+    Own { memory: Vec<f32>, start: usize, len: usize },
+    /// That it has in common with others.
+    Shared(Box<dyn SharedFloats>),
 }
 
 impl Flat {
@@ -20,13 +25,32 @@ impl Flat {
         let memory = vec![0.0f32; if len == 0 { 0 } else { len + slack }];
         let start = if len == 0 { 0 } else { memory.as_ptr().align_offset(ALIGNMENT) };
         assert!(start <= slack, "f32 memory can be aligned to {ALIGNMENT} bytes");
-        Self { memory, start, len }
+        Self(Memory::Own { memory, start, len })
+    }
+
+    /// Memory that others see too; a copy of it is nobody else's.
+    pub(crate) fn shared(floats: Box<dyn SharedFloats>) -> Self {
+        Self(Memory::Shared(floats))
+    }
+
+    /// A part of it, to write: all that others may not write meanwhile where it is shared.
+    pub(crate) fn part(&mut self, part: Range<usize>) -> &mut [f32] {
+        match &mut self.0 {
+            Memory::Own { memory, start, len } => &mut memory[*start..*start + *len][part],
+            Memory::Shared(floats) => floats.part(part),
+        }
+    }
+}
+
+impl Default for Flat {
+    fn default() -> Self {
+        Self::zeros(0)
     }
 }
 
 impl Clone for Flat {
     fn clone(&self) -> Self {
-        let mut copy = Self::zeros(self.len);
+        let mut copy = Self::zeros(self.len());
         copy.copy_from_slice(self);
         copy
     }
@@ -35,13 +59,17 @@ impl Clone for Flat {
 impl Deref for Flat {
     type Target = [f32];
     fn deref(&self) -> &[f32] {
-        &self.memory[self.start..self.start + self.len]
+        match &self.0 {
+            Memory::Own { memory, start, len } => &memory[*start..*start + *len],
+            Memory::Shared(floats) => floats.read(),
+        }
     }
 }
 
 impl DerefMut for Flat {
     fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.memory[self.start..self.start + self.len]
+        let all = 0..self.len();
+        self.part(all)
     }
 }
 

@@ -12,13 +12,14 @@ use crate::loss::expect_length;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::passes::{self, Reduced, Room, Training};
+use crate::passes::{self, Reduced, Room, Settled, Training};
 use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo, Watch};
+use crate::sharing::{Common, Share, Sharing, Update};
 use crate::stack::{Side, Stack};
 use crate::stage::{Input, Mode, Shape};
 use crate::stages::Gradients;
 use crate::state::{State, StateShape};
-use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use dtrain_types::{MicroBatch, Seed, SharedState, Step, Wire};
 use std::ops::Range;
 
 /// A model with its state on one device. See the file's comment.
@@ -27,7 +28,11 @@ pub struct ModelReplica<D: HostDevice> {
     model: Model<D>,
     optimizer: Optimizer,
     seed: Seed,
+    /// Its own; of nothing while it reads one that it has in common with others.
     state: State,
+    shared: Option<Common>,
+    /// The update of which this replica does a share next.
+    settled: Option<(Update, Settled)>,
     runs: Vec<(Range<usize>, bool)>,
     saved: Flat,
     scratch: Flat,
@@ -76,6 +81,8 @@ impl<D: HostDevice> ModelReplica<D> {
             stack: (model.group() > 1).then(|| stack(&model)),
             losses: vec![LossSums::default(); model.group()],
             watch: None,
+            shared: None,
+            settled: None,
             device,
             model,
             optimizer,
@@ -98,13 +105,20 @@ impl<D: HostDevice> ModelReplica<D> {
 
     /// What the loss is scaled by, if it is.
     fn loss_scale(&self) -> Option<LossScale> {
-        self.model.loss_scale(self.state.section(Section::Stats))
+        self.model.loss_scale(self.state().section(Section::Stats))
+    }
+
+    /// *Panics* unless this is the next update, with a gradient of this model.
+    fn assert_next(&self, step: Step, gradient: &[f32]) {
+        assert_eq!(step, self.state().applied.next(), "updates come in order, each once");
+        assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
     }
 
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
     fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
-        let Self { device, model, seed, state, saved, scratch, outputs, .. } = self;
+        let Self { device, model, seed, state, shared, saved, scratch, outputs, .. } = self;
+        let state = in_hand(state, shared);
         let place = (state.applied, MicroBatch(0));
         let pass = passes::pass(&*device, Mode::Evaluate, *seed, place, rows);
         let mut room = room::<D>(state, saved, scratch, outputs);
@@ -149,6 +163,11 @@ fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
         false => Side::values(rows, per_sample.rows * per_sample.width),
     };
     Stack::new(group, input.rows(), inputs, targets)
+}
+
+/// The state that a replica works with: that which it has in common with others, once it was adopted.
+fn in_hand<'a>(own: &'a State, shared: &'a Option<Common>) -> &'a State {
+    shared.as_ref().and_then(Common::state).unwrap_or(own)
 }
 
 fn room<'a, D: HostDevice>(
@@ -198,7 +217,8 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         self.model.check_batch(batch)?;
         expect_length("gradient", self.gradient_len(), gradient.elements())?;
         let scale = self.loss_scale();
-        let Self { device, model, seed, state, saved, scratch, outputs, beside, watch, .. } = self;
+        let Self { device, model, seed, state, shared, saved, scratch, outputs, beside, watch, .. } = self;
+        let state = in_hand(state, shared);
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
@@ -229,8 +249,21 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         expect_length("gradient", self.gradient_len(), gradient.elements())?;
         let scale = self.loss_scale();
         let Self {
-            device, model, seed, state, saved, scratch, outputs, beside, stack, losses, watch, ..
+            device,
+            model,
+            seed,
+            state,
+            shared,
+            saved,
+            scratch,
+            outputs,
+            beside,
+            stack,
+            losses,
+            watch,
+            ..
         } = self;
+        let state = in_hand(state, shared);
         let stack = stack.as_ref().expect("only groups of more than one are laid");
         let batch = stack.batch(figures.len());
         let mut pass = passes::pass(&*device, Mode::Train, *seed, (step, first), batch.rows);
@@ -272,8 +305,11 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         weight: f64,
         samples: u64,
     ) -> Result<UpdateInfo, EngineError> {
-        assert_eq!(step, self.state.applied.next(), "updates come in order, each once");
-        assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
+        self.assert_next(step, gradient);
+        assert!(
+            self.shared.as_ref().is_none_or(|shared| shared.state().is_none()),
+            "it has a share of it alone"
+        );
         let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale() };
         let how = (&self.optimizer, &self.runs[..]);
         let info = passes::update(&self.device, &self.model, how, step, &reduced, self.state.sections_mut())?;
@@ -310,7 +346,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn state(&self) -> &State {
-        &self.state
+        in_hand(&self.state, &self.shared)
     }
 
     fn state_shape(&self) -> StateShape {
@@ -320,9 +356,22 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
-        self.state.assert_alike(other);
+        self.state().assert_alike(other);
+        if self.shared.as_ref().is_some_and(|shared| shared.state().is_some()) {
+            // What others read is not for anybody to change.
+            self.state = self.state().clone();
+        }
+        self.shared.iter_mut().for_each(Common::forget);
         std::mem::swap(&mut self.state, other);
         Ok(())
+    }
+
+    fn share(&mut self, memory: Box<dyn SharedState>) {
+        self.shared = Some(Common::new(memory, &self.state));
+    }
+
+    fn sharing(&mut self) -> Option<&mut dyn Sharing> {
+        self.shared.is_some().then_some(self as &mut dyn Sharing)
     }
 
     fn memory(&self) -> MemoryTable {
@@ -334,3 +383,80 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         })
     }
 }
+
+impl<D: HostDevice> Sharing for ModelReplica<D> {
+    fn publish(&mut self) {
+        let Self { shared, state, .. } = self;
+        shared.as_mut().expect(GIVEN).publish(state);
+    }
+
+    fn adopt(&mut self, applied: Step) -> bool {
+        let there = self.shared.as_mut().expect(GIVEN).adopt(applied);
+        if there {
+            self.state = State::zeros(StateShape { parameters: 0, stats: 0, moments: 0 });
+        }
+        there
+    }
+
+    fn settle(
+        &mut self,
+        step: Step,
+        gradient: &[f32],
+        weight: f64,
+        samples: u64,
+    ) -> Result<UpdateInfo, EngineError> {
+        self.assert_next(step, gradient);
+        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale() };
+        let settled = passes::settle(&self.device, &self.model, &self.optimizer, step, &reduced)?;
+        self.settled = Some((Update { step, world: 0, weight, samples }, settled));
+        Ok(settled.info)
+    }
+
+    fn update_share(&mut self, gradient: &[f32], share: Share) -> bool {
+        let (update, settled) = self.settled.take().expect("an update is settled before it is made");
+        let Update { step, weight, samples, .. } = update;
+        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale() };
+        let Self { device, model, optimizer, runs, shared, .. } = self;
+        let common = shared.as_mut().expect(GIVEN);
+        let decided = common.decide(Update { world: share.of, ..update });
+        if decided {
+            passes::write_share(
+                device,
+                model,
+                (optimizer, runs),
+                step,
+                (&reduced, &settled),
+                (share, common),
+            );
+        }
+        decided
+    }
+
+    fn commit(&mut self, step: Step) {
+        self.shared.as_mut().expect(GIVEN).commit(step);
+    }
+
+    fn close(&mut self) {
+        self.shared.as_mut().expect(GIVEN).close();
+    }
+
+    fn complete(&mut self, gradient: &[f32]) -> Result<(), EngineError> {
+        assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
+        let Self { device, model, optimizer, runs, shared, .. } = self;
+        let common = shared.as_mut().expect(GIVEN);
+        if let Some(Update { step, weight, samples, world }) = common.left() {
+            let scale = model.loss_scale(common.stats(step).0);
+            let reduced = Reduced::<D> { gradient, weight, samples, scale };
+            let settled = passes::settle(device, model, optimizer, step, &reduced)?;
+            for index in 0..world {
+                let share = (Share { index, of: world }, &mut *common);
+                passes::write_share(device, model, (optimizer, runs), step, (&reduced, &settled), share);
+            }
+        }
+        common.open();
+        Ok(())
+    }
+}
+
+/// Why there is memory for a state in common: nobody is asked about it otherwise.
+const GIVEN: &str = "it was given memory";

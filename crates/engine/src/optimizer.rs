@@ -2,7 +2,7 @@
 //!
 //! Works on flat buffers. It does not know layers; it knows which runs of parameters decay.
 
-use crate::device::{AdamW, Device, Sgd};
+use crate::device::{AdamW, Device, HostDevice, Sgd};
 use crate::error::EngineError;
 use crate::layout::Layout;
 use crate::numbers::power;
@@ -144,42 +144,91 @@ impl Optimizer {
         gradient: D::Ref<'_>,
         mut to: Buffers<'_, D>,
     ) {
-        let lr = self.schedule.lr(step);
         for (run, decays) in runs {
             let g = D::part(gradient, run.clone());
             let p = D::part_mut(&mut to.parameters, run.clone());
-            match self.rule {
-                Rule::Sgd { momentum, nesterov, weight_decay } => {
-                    let weight_decay = if *decays { weight_decay } else { 0.0 };
-                    let constants = Sgd {
-                        scale,
-                        lr: lr as f32,
-                        weight_decay,
-                        momentum,
-                        nesterov,
-                        first: step == Step(1),
-                    };
-                    let kept = if momentum == 0.0 { 0..0 } else { run.clone() };
+            match self.constants(step, scale, *decays) {
+                Constants::Sgd(constants) => {
+                    let kept = if constants.momentum == 0.0 { 0..0 } else { run.clone() };
                     device.sgd(&constants, g, p, D::part_mut(&mut to.first, kept));
                 }
-                Rule::AdamW { betas: [beta1, beta2], epsilon, weight_decay } => {
-                    let correction = |beta: f32| 1.0 - power(f64::from(beta), step.0);
-                    let decay = if *decays { 1.0 - lr * f64::from(weight_decay) } else { 1.0 };
-                    let constants = AdamW {
-                        scale,
-                        step_size: (lr / correction(beta1)) as f32,
-                        root_correction: (1.0 / correction(beta2).sqrt()) as f32,
-                        decay: decay as f32,
-                        beta1,
-                        beta2,
-                        epsilon,
-                    };
+                Constants::AdamW(constants) => {
                     let m = D::part_mut(&mut to.first, run.clone());
                     device.adamw(&constants, g, p, m, D::part_mut(&mut to.second, run.clone()));
                 }
             }
         }
     }
+
+    /// The same for the parameters of `part` alone, which are read in one place and written to another: parameters and moments, each as
+    /// long as `part`, or empty where the rule keeps none. `gradient` is whole.
+    ///
+    /// *Order*: the bits are those of [`Optimizer::apply`].
+    pub fn apply_part<D: HostDevice>(
+        &self,
+        device: &D,
+        (step, scale): (Step, f32),
+        (runs, part): (&[(Range<usize>, bool)], Range<usize>),
+        gradient: &[f32],
+        from: [&[f32]; 3],
+        to: [&mut [f32]; 3],
+    ) {
+        let [p, m, v] = to;
+        for (run, decays) in runs {
+            let met = run.start.max(part.start)..run.end.min(part.end);
+            if met.is_empty() {
+                continue;
+            }
+            let g = &gradient[met.clone()];
+            let at = met.start - part.start..met.end - part.start;
+            match self.constants(step, scale, *decays) {
+                Constants::Sgd(constants) => {
+                    let kept = if constants.momentum == 0.0 { 0..0 } else { at.clone() };
+                    device.copy(&from[0][at.clone()], &mut p[at.clone()]);
+                    device.copy(&from[1][kept.clone()], &mut m[kept.clone()]);
+                    device.sgd(&constants, g, &mut p[at], &mut m[kept]);
+                }
+                Constants::AdamW(constants) => {
+                    let to = [&mut p[at.clone()], &mut m[at.clone()], &mut v[at.clone()]];
+                    device.adamw_to(&constants, g, from.map(|from| &from[at.clone()]), to);
+                }
+            }
+        }
+    }
+
+    /// The numbers of one update of parameters that decay or do not.
+    fn constants(&self, step: Step, scale: f32, decays: bool) -> Constants {
+        let lr = self.schedule.lr(step);
+        match self.rule {
+            Rule::Sgd { momentum, nesterov, weight_decay } => Constants::Sgd(Sgd {
+                scale,
+                lr: lr as f32,
+                weight_decay: if decays { weight_decay } else { 0.0 },
+                momentum,
+                nesterov,
+                first: step == Step(1),
+            }),
+            Rule::AdamW { betas: [beta1, beta2], epsilon, weight_decay } => {
+                let correction = |beta: f32| 1.0 - power(f64::from(beta), step.0);
+                let decay = if decays { 1.0 - lr * f64::from(weight_decay) } else { 1.0 };
+                Constants::AdamW(AdamW {
+                    scale,
+                    step_size: (lr / correction(beta1)) as f32,
+                    root_correction: (1.0 / correction(beta2).sqrt()) as f32,
+                    decay: decay as f32,
+                    beta1,
+                    beta2,
+                    epsilon,
+                })
+            }
+        }
+    }
+}
+
+/// What a device is told of an update.
+enum Constants {
+    Sgd(Sgd),
+    AdamW(AdamW),
 }
 
 #[cfg(test)]

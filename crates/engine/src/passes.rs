@@ -2,12 +2,13 @@
 //!
 //! This file owns no memory and does not know how numbers come to a device or leave it.
 
-use crate::device::{Device, LossSums, Outputs, Rows};
+use crate::device::{Device, HostDevice, LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::replica::{UpdateInfo, Watch};
+use crate::sharing::{Common, Share};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
 use crate::stages::{BatchNorm, Gradients};
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
@@ -161,6 +162,64 @@ pub(crate) struct Reduced<'a, D: Device> {
     pub scale: Option<LossScale>,
 }
 
+/// What a reduced gradient comes to, before anything is changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled {
+    pub info: UpdateInfo,
+    /// What a gradient is multiplied by; none if the update is skipped.
+    scale: Option<f32>,
+}
+
+/// Looks at a reduced gradient: one read of it, that gives its norm too.
+///
+/// *Errors*: [`EngineError::NonFinite`], of a loss that is not scaled.
+pub(crate) fn settle<D: Device>(
+    device: &D,
+    model: &Model<D>,
+    optimizer: &Optimizer,
+    step: Step,
+    reduced: &Reduced<'_, D>,
+) -> Result<Settled, EngineError> {
+    let (grads, sums) = reduced.parts(model);
+    // The scale is a power of two: to divide by it as well changes no bit.
+    let weight = reduced.weight * reduced.scale.map_or(1.0, |scale| f64::from(scale.factor));
+    let mean = if weight == 0.0 { 0.0 } else { (1.0 / weight) as f32 };
+    let norm = device.sum_of_squares(grads, mean).sqrt();
+    let finite = norm.is_finite() && (D::len(sums) == 0 || device.all_finite(sums));
+    let scaled = model.scaling().zip(reduced.scale);
+    let loss_scale = scaled.and_then(|(scaling, scale)| scaling.next(scale, finite));
+    if !finite && loss_scale.is_none() {
+        return Err(EngineError::NonFinite { step });
+    }
+    let gradient_norm = if finite { norm } else { f64::INFINITY };
+    let info = UpdateInfo { lr: optimizer.schedule.lr(step), gradient_norm, loss_scale };
+    Ok(Settled { info, scale: finite.then(|| optimizer.scale(weight, norm)) })
+}
+
+impl<'a, D: Device> Reduced<'a, D> {
+    /// Gradients of the parameters, and the sums of the statistics.
+    fn parts(&self, model: &Model<D>) -> (D::Ref<'a>, D::Ref<'a>) {
+        let (parameters, stats) = (model.layout().parameters, model.stats_of_stages());
+        let sums = parameters..parameters + stats;
+        (D::part(self.gradient, 0..parameters), D::part(self.gradient, sums))
+    }
+
+    /// Brings the statistics up to date, and the scale of the loss behind them.
+    fn blend(&self, device: &D, model: &Model<D>, settled: &Settled, mut stats: D::Mut<'_>) {
+        let len = model.stats_of_stages();
+        if let Some(next) = settled.info.loss_scale {
+            for (at, element) in (len..).zip(next.elements()) {
+                device.fill(D::part_mut(&mut stats, at..at + 1), element);
+            }
+        }
+        if settled.scale.is_some() && self.samples > 0 && len > 0 {
+            let (_, sums) = self.parts(model);
+            let stats = D::part_mut(&mut stats, 0..len);
+            device.blend(BatchNorm::MOMENTUM, (1.0 / self.samples as f64) as f32, sums, stats);
+        }
+    }
+}
+
 /// Applies update number `step`, or skips it where the gradient of a scaled loss is not finite.
 ///
 /// *Errors*: [`EngineError::NonFinite`], before anything is changed.
@@ -170,35 +229,37 @@ pub(crate) fn update<D: Device>(
     (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
     step: Step,
     reduced: &Reduced<'_, D>,
-    [parameters, mut stats, first, second]: [D::Mut<'_>; 4],
+    [parameters, stats, first, second]: [D::Mut<'_>; 4],
 ) -> Result<UpdateInfo, EngineError> {
-    let (parameters_len, stats_len) = (model.layout().parameters, model.stats_of_stages());
-    let grads = D::part(reduced.gradient, 0..parameters_len);
-    let sums = D::part(reduced.gradient, parameters_len..parameters_len + stats_len);
-    // The scale is a power of two: to divide by it as well changes no bit.
-    let weight = reduced.weight * reduced.scale.map_or(1.0, |scale| f64::from(scale.factor));
-    let mean = if weight == 0.0 { 0.0 } else { (1.0 / weight) as f32 };
-    // Settled before anything is touched: one read of the gradient that also gives its norm.
-    let norm = device.sum_of_squares(grads, mean).sqrt();
-    let finite = norm.is_finite() && (stats_len == 0 || device.all_finite(sums));
-    let scaled = model.scaling().zip(reduced.scale);
-    let loss_scale = scaled.and_then(|(scaling, scale)| scaling.next(scale, finite));
-    let info = |gradient_norm| UpdateInfo { lr: optimizer.schedule.lr(step), gradient_norm, loss_scale };
-    if let Some(next) = loss_scale {
-        for (at, element) in (stats_len..).zip(next.elements()) {
-            device.fill(D::part_mut(&mut stats, at..at + 1), element);
-        }
+    let settled = settle(device, model, optimizer, step, reduced)?;
+    if let Some(scale) = settled.scale {
+        let (grads, _) = reduced.parts(model);
+        optimizer.apply(device, step, scale, runs, grads, Buffers::<D> { parameters, first, second });
     }
-    match (finite, loss_scale) {
-        (false, None) => return Err(EngineError::NonFinite { step }),
-        (false, Some(_)) => return Ok(info(f64::INFINITY)),
-        (true, _) => {}
+    reduced.blend(device, model, &settled, stats);
+    Ok(settled.info)
+}
+
+/// One share of the same update, of a state that replicas have in common.
+pub(crate) fn write_share<D: HostDevice>(
+    device: &D,
+    model: &Model<D>,
+    (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
+    step: Step,
+    (reduced, settled): (&Reduced<'_, D>, &Settled),
+    (share, common): (Share, &mut Common),
+) {
+    if share.index == 0 {
+        // They are written elsewhere than read: as often as one likes.
+        let (old, new) = common.stats(step);
+        device.copy(old, new);
+        reduced.blend(device, model, settled, new);
     }
-    let scale = optimizer.scale(weight, norm);
-    optimizer.apply(device, step, scale, runs, grads, Buffers::<D> { parameters, first, second });
-    if reduced.samples > 0 && stats_len > 0 {
-        let stats = D::part_mut(&mut stats, 0..stats_len);
-        device.blend(BatchNorm::MOMENTUM, (1.0 / reduced.samples as f64) as f32, sums, stats);
+    if let Some(scale) = settled.scale {
+        let (grads, _) = reduced.parts(model);
+        common.write(step, share, |block, from, to| {
+            optimizer.apply_part(device, (step, scale), (runs, block), grads, from, to);
+        });
     }
-    Ok(info(norm))
+    common.finish(step, share);
 }

@@ -8,8 +8,9 @@ use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::layout::Layout;
 use crate::loss_scale::LossScale;
+use crate::sharing::Sharing;
 use crate::state::{State, StateShape};
-use dtrain_types::{Bytes, DeviceMemory, MicroBatch, Step, Wire};
+use dtrain_types::{Bytes, DeviceMemory, MicroBatch, SharedState, Step, Wire};
 use std::ops::Range;
 
 /// What an update says of itself.
@@ -361,6 +362,18 @@ pub trait Replica: Send {
     ///
     /// *Errors*: [`EngineError::Device`]; the replica then has no state. *Panics* if a section has another length.
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError>;
+
+    /// Is given memory in which it can have its state in common with other replicas of this host. It goes on with the state that it
+    /// has until it is told otherwise ([`Replica::sharing`]). *Panics* if the memory has another shape.
+    fn share(&mut self, memory: Box<dyn SharedState>) {
+        drop(memory);
+    }
+
+    /// What it does with a state that it has in common with others, if it was given memory and can use it. [`Replica::update`] is not
+    /// called once such a state was adopted.
+    fn sharing(&mut self) -> Option<&mut dyn Sharing> {
+        None
+    }
 
     /// Where the memory goes.
     fn memory(&self) -> MemoryTable;

@@ -6,6 +6,8 @@
 //! Nothing is allocated inside a step after the first few: roots are cut once per step length, trailers and
 //! gradients live in buffers that stay.
 
+use crate::broke::{Broke, data, engine, off, panic_text, told_to_leave};
+use crate::common_state;
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
 use crate::data_plane::{DataPlane, Sums, step_counts};
@@ -16,7 +18,7 @@ use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
-use dtrain_collective::{Backend, CollectiveError, Membership, Op, Sequence};
+use dtrain_collective::{Backend, Membership, Op, Sequence};
 use dtrain_data::{Loader, LoanedBatch, Share};
 use dtrain_engine::{Begun, ClassCounts, EngineError, Figures, Kept};
 use dtrain_protocol::{
@@ -30,7 +32,7 @@ use dtrain_types::{
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the compute thread may be told to do.
 pub enum Order {
@@ -66,20 +68,6 @@ pub enum Order {
     },
 }
 
-/// Why an order was not carried out to its end.
-pub enum Broke {
-    /// The collectives broke off, nearly always because of somebody else's death, or the generation is over.
-    Off(String),
-    /// This rank cannot go on.
-    Failed(Failure),
-}
-
-impl From<Failure> for Broke {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
 /// The compute thread of one rank.
 pub struct Compute {
     parts: ComputeParts,
@@ -92,6 +80,8 @@ pub struct Compute {
     generation: Generation,
     /// Whether the replica holds a state of the run.
     has_state: bool,
+    /// Of a step whose update is made with others, and may be decided by them when this rank is told to leave.
+    undecided: Option<StepRecord>,
     profiler: Profiler,
 }
 
@@ -111,7 +101,18 @@ impl Compute {
             parts.replica.watch(watch);
         }
         let (plane, generation) = (None, Generation(0));
-        Self { parts, controls, desk, saver, specs, plane, generation, has_state: false, profiler }
+        Self {
+            parts,
+            controls,
+            desk,
+            saver,
+            specs,
+            plane,
+            generation,
+            has_state: false,
+            undecided: None,
+            profiler,
+        }
     }
 
     /// Obeys until the orders end. What goes wrong is told, and the next order is awaited.
@@ -143,7 +144,11 @@ impl Compute {
             Order::Run { from_step, owed } => self.train(from_step, owed),
             Order::Leave { generation, bootstrap } => {
                 self.plane = None;
+                common_state::close(self.parts.replica.as_mut());
                 let applied = self.has_state.then(|| self.parts.replica.applied());
+                if let Some(record) = self.undecided.take().filter(|record| Some(record.step) == applied) {
+                    self.desk.step(record, true);
+                }
                 self.desk.tell(News::Left(Left { generation, applied, bootstrap }));
                 Ok(())
             }
@@ -184,10 +189,14 @@ impl Compute {
             }
             Source::Ranks(sources) => Some(sources),
         };
-        if let Some(sources) = sources.filter(|sources| !sources.is_empty()) {
+        let in_common = replica.sharing().is_some();
+        if let Some(sources) = sources.filter(|sources| !sources.is_empty() && !in_common) {
             let roles = Roles::new(sources, world, rank);
             copy_state(plane.backend.as_mut(), &mut plane.sequence, replica, truth.step, &roles)
                 .map_err(off)?;
+        }
+        if in_common {
+            common_state::meet(plane, replica, truth)?;
         }
         self.has_state = true;
         let state = replica.state();
@@ -281,7 +290,7 @@ impl Work<'_> {
             Some(trailer) => trailer,
             None => self.all_reduce(&plan)?,
         };
-        let waited = waited.elapsed();
+        let mut waited = waited.elapsed();
         self.compute.profiler.lap(Doing::Communication);
         controls.set_activity(Activity::Computing);
         if trailer.non_finite != Trailer::ALL_FINITE {
@@ -289,10 +298,13 @@ impl Work<'_> {
             let micro_batch = Some(MicroBatch(trailer.non_finite));
             return Err(Failure::NonFinite { step, micro_batch }.into());
         }
-        let (replica, Trailer { weight, samples, .. }) = (&mut self.compute.parts.replica, trailer);
-        let updated = match alone.is_some() || self.plane.sums == Sums::OnDevice {
+        let (plane, replica, Trailer { weight, samples, .. }) =
+            (&mut self.plane, self.compute.parts.replica.as_mut(), trailer);
+        let in_common = replica.sharing().is_some();
+        let updated = match alone.is_some() || plane.sums == Sums::OnDevice {
             true => replica.update_kept(step, weight, samples),
-            false => replica.update(step, self.plane.backend.arena().lease(0), weight, samples),
+            false if in_common => common_state::settle(plane, replica, step, &trailer),
+            false => replica.update(step, plane.backend.arena().lease(0), weight, samples),
         };
         let info = match updated {
             Ok(info) => info,
@@ -300,18 +312,25 @@ impl Work<'_> {
             Err(error) => return Err(engine(error).into()),
         };
         crate::skipped::tell(self.plane.membership.rank, step, &info);
-        self.compute.profiler.lap(Doing::Optimizer);
-        let took = begun.elapsed();
-        Ok(StepRecord {
-            generation: self.plane.membership.generation,
+        let generation = self.plane.membership.generation;
+        let record = |took: Duration, waited: Duration| StepRecord {
+            generation,
             step,
             epoch: plan.epoch,
             trailer,
             seconds: took.as_secs_f64(),
-            busy: (took - waited).as_secs_f64(),
+            busy: took.saturating_sub(waited).as_secs_f64(),
             lr: info.lr,
             gradient_norm: info.gradient_norm,
-        })
+        };
+        if in_common {
+            controls.set_activity(Activity::Reducing);
+            self.compute.undecided = Some(record(begun.elapsed(), waited));
+            waited += common_state::together(&mut self.plane, self.compute.parts.replica.as_mut(), step)?;
+            self.compute.undecided = None;
+        }
+        self.compute.profiler.lap(Doing::Optimizer);
+        Ok(record(begun.elapsed(), waited))
     }
 
     /// The sum of all ranks' slots, in each rank's first one.
@@ -553,24 +572,3 @@ impl Work<'_> {
 
 /// Beyond this many classes F1 is not worth the traffic: counts are left out.
 const MOST_CLASSES: usize = 1_024;
-
-fn off(error: CollectiveError) -> Broke {
-    Broke::Off(error.to_string())
-}
-
-fn told_to_leave() -> Broke {
-    Broke::Off("the generation is over".into())
-}
-
-fn data(error: dtrain_data::DataError) -> Failure {
-    Failure::Data(format!("{error} ({})", error.hint()))
-}
-
-fn engine(error: EngineError) -> Failure {
-    Failure::Engine(error.to_string())
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
-}

@@ -7,7 +7,9 @@
 //!
 //! This crate does not know which data set, model, device or network it drives: the root hands it a [`Recipe`].
 
+mod broke;
 mod clock;
+mod common_state;
 mod compute;
 mod controls;
 mod copy_state;

@@ -11,4 +11,4 @@ pub mod shm;
 
 pub use hierarchical::{HierarchicalBackend, HierarchicalError, HierarchicalSetup, Topology};
 pub use memory::{MemoryTransport, memory_mesh};
-pub use shm::{ArenaFile, Mapping, ShmBackend, ShmError};
+pub use shm::{ArenaFile, Mapping, ShmBackend, ShmError, ShmState};

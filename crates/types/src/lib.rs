@@ -8,6 +8,7 @@ mod ids;
 mod plan;
 mod random;
 mod ranges;
+mod shared_state;
 mod time;
 mod trailer;
 mod tree;
@@ -21,6 +22,7 @@ pub use ids::{
 pub use plan::{BatchPlan, PlanError, StepPlan};
 pub use random::{Key, Permutation, Site};
 pub use ranges::{MicroRange, cut_evenly, cut_in_proportion};
+pub use shared_state::{SHARED_AREAS, SharedFloats, SharedShape, SharedState};
 pub use time::Instant;
 pub use trailer::Trailer;
 pub use tree::{Fold, FoldStep, Merger, roots};

@@ -564,6 +564,13 @@ impl Device for Cpu {
         update::adamw(self.isa, &self.pool, o, g, [p, m, v]);
     }
 
+    fn adamw_to(&self, o: &AdamW, g: &[f32], from: [&[f32]; 3], to: [&mut [f32]; 3]) {
+        for len in from.map(<[f32]>::len).into_iter().chain(to.iter().map(|to| to.len())) {
+            same("a state", len, g.len());
+        }
+        update::adamw_to(self.isa, &self.pool, o, g, from, to);
+    }
+
     fn sgd(&self, o: &Sgd, g: &[f32], p: &mut [f32], m: &mut [f32]) {
         same("p", p.len(), g.len());
         if o.momentum == 0.0 {

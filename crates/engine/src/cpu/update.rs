@@ -113,15 +113,46 @@ pub(super) fn adamw(isa: Have, pool: &Pool, o: &AdamW, g: &[f32], state: [&mut [
 
 on_every_isa! {
     fn adamw_of_part(o: &AdamW, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
-        let (rest1, rest2) = (1.0 - o.beta1, 1.0 - o.beta2);
         for (((p, m), v), &g) in p.iter_mut().zip(m).zip(v).zip(g) {
-            let g = g * o.scale;
-            *m = o.beta1 * *m + rest1 * g;
-            *v = o.beta2 * *v + rest2 * (g * g);
-            let root = v.sqrt() * o.root_correction + o.epsilon;
-            *p = *p * o.decay - o.step_size * *m / root;
+            [*p, *m, *v] = adamw_of_one(o, g, [*p, *m, *v]);
         }
     }
+}
+
+/// The same of a state that is read in one place and written to another.
+pub(super) fn adamw_to(isa: Have, pool: &Pool, o: &AdamW, g: &[f32], from: [&[f32]; 3], to: [&mut [f32]; 3]) {
+    pool.run(g.len(), g.len().div_ceil(CHUNK), to.map(|all| Cut::new(all, CHUNK)), |task, [p, m, v], _| {
+        let [old_p, old_m, old_v] = from.map(|all| &all[task * CHUNK..][..p.len()]);
+        adamw_of_part_to(isa, o, &g[task * CHUNK..][..p.len()], old_p, old_m, old_v, p, m, v);
+    });
+}
+
+on_every_isa! {
+    fn adamw_of_part_to(
+        o: &AdamW,
+        g: &[f32],
+        old_p: &[f32],
+        old_m: &[f32],
+        old_v: &[f32],
+        p: &mut [f32],
+        m: &mut [f32],
+        v: &mut [f32],
+    ) {
+        let old = old_p.iter().zip(old_m).zip(old_v).zip(g);
+        for (((p, m), v), (((old_p, old_m), old_v), &g)) in p.iter_mut().zip(m).zip(v).zip(old) {
+            [*p, *m, *v] = adamw_of_one(o, g, [*old_p, *old_m, *old_v]);
+        }
+    }
+}
+
+/// A parameter and its moments after an update.
+#[inline(always)]
+fn adamw_of_one(o: &AdamW, g: f32, [p, m, v]: [f32; 3]) -> [f32; 3] {
+    let g = g * o.scale;
+    let m = o.beta1 * m + (1.0 - o.beta1) * g;
+    let v = o.beta2 * v + (1.0 - o.beta2) * (g * g);
+    let root = v.sqrt() * o.root_correction + o.epsilon;
+    [p * o.decay - o.step_size * m / root, m, v]
 }
 
 /// One SGD update of parameters and momentum, on all threads.

@@ -188,6 +188,8 @@ impl ShmBackend {
             OpKind::AllReduce | OpKind::ReduceScatter if self.group.shares() => {
                 self.share(intent.kind, intent.operand)?;
             }
+            // All have agreed on it, so all were here.
+            OpKind::Barrier => {}
             _ => {
                 // A rank alone has its sum where it should be: its only root is the whole tree.
                 if self.outs.len() > 1 {

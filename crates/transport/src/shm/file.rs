@@ -4,7 +4,7 @@
 use super::layout::{HEADER_WORDS, Layout, MAGIC, VERSION};
 use super::{Mapping, ShmError};
 use dtrain_collective::Geometry;
-use dtrain_types::{Bytes, WorldSize};
+use dtrain_types::{Bytes, SharedShape, WorldSize};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,14 @@ impl ArenaFile {
     ///
     /// *Errors*: the kernel's, and [`ShmError::TooLarge`].
     pub fn create(world: WorldSize, geometry: Geometry) -> Result<Self, ShmError> {
-        let layout = Layout::new(world, geometry)?;
+        Self::with_state(world, geometry, SharedShape::default())
+    }
+
+    /// The same with memory for a state that the ranks have in common ([`super::ShmState`]).
+    ///
+    /// *Errors*: as [`ArenaFile::create`].
+    pub fn with_state(world: WorldSize, geometry: Geometry, state: SharedShape) -> Result<Self, ShmError> {
+        let layout = Layout::new(world, geometry, state)?;
         let size = Bytes(layout.bytes as u64);
         let system = |what| move |error: Errno| ShmError::System { what, size, error };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -33,7 +40,9 @@ impl ArenaFile {
         fcntl_add_seals(&fd, seals).map_err(system("seal"))?;
         let Geometry { len, root_slots, scratch_slots } = geometry;
         let words = [MAGIC, VERSION, world.0.into(), len as u64, root_slots as u64, scratch_slots as u64, 0];
-        let header: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+        let state = state.floats.into_iter().chain([state.words]).map(|len| len as u64);
+        let words = words.into_iter().chain(state);
+        let header: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         let written = pwrite(&fd, &header, 0).map_err(system("write the header of"))?;
         assert_eq!(written, header.len(), "a memfd takes a header whole");
         Ok(Self { fd, layout })
@@ -63,7 +72,9 @@ impl ArenaFile {
         let world = WorldSize(u32::try_from(word(2)).unwrap_or(u32::MAX));
         let size = |i| usize::try_from(word(i)).unwrap_or(usize::MAX);
         let geometry = Geometry { len: size(3), root_slots: size(4), scratch_slots: size(5) };
-        let layout = Layout::new(world, geometry)?;
+        let floats = std::array::from_fn(|area| size(7 + area));
+        let state = SharedShape { floats, words: size(HEADER_WORDS - 1) };
+        let layout = Layout::new(world, geometry, state)?;
         let file = fstat(&fd).map_err(system("look at"))?;
         expect("the file's size", file.st_size as u64, layout.bytes as u64)?;
         Ok(Self { fd, layout })

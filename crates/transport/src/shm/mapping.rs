@@ -7,7 +7,7 @@ use super::ShmError;
 use super::layout::{ABORT_BELL, ABORT_WORD, CONTROL, Layout, WORK, WORK_BYTES};
 use super::wait::Bell;
 use dtrain_collective::Geometry;
-use dtrain_types::{Bytes, Generation, Rank, Trailer, WorldSize};
+use dtrain_types::{Bytes, Generation, Rank, SharedShape, Trailer, WorldSize};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -131,6 +131,26 @@ impl Mapping {
         const { assert!(size_of::<Work>() == WORK_BYTES && WORK.is_multiple_of(align_of::<Work>())) };
         // SAFETY: as `aborted`; the words stand in cache lines of their own, still in the first page.
         unsafe { self.base.add(WORK).cast::<Work>().as_ref() }
+    }
+
+    /// The memory for a state that the ranks have in common; of nothing if there is none.
+    #[must_use]
+    pub fn state_shape(&self) -> SharedShape {
+        self.layout.state
+    }
+
+    /// The words of the state.
+    pub(super) fn state_words(&self) -> &[AtomicU64] {
+        // SAFETY: the layout keeps them inside the mapping, from a page boundary on; atomics as above.
+        unsafe {
+            let first = self.base.add(self.layout.words()).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first.as_ptr(), self.layout.state.words)
+        }
+    }
+
+    /// Where an area of the state starts. *Units*: `f32` elements from [`Mapping::base`].
+    pub(super) fn state_area(&self, area: usize) -> usize {
+        self.layout.area(area) / size_of::<f32>()
     }
 
     fn trailer(&self, turn: usize, rank: usize, root: usize) -> &[AtomicU64; 8] {

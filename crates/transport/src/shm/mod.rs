@@ -6,6 +6,8 @@
 //! two collectives a rank's slots are its own, but for what it has given ahead of the next one, and only then are they lent as
 //! slices; inside one they are touched through raw pointers only, because another process may be writing there.
 //!
+//! Behind the gradients there may be room for a state that the ranks have in common, see `state.rs`.
+//!
 //! It does not know who maps the arena, or how its descriptor got there.
 
 mod ahead;
@@ -22,6 +24,7 @@ mod mapping;
 #[cfg(test)]
 mod model;
 mod pieces;
+mod state;
 mod wait;
 mod watch;
 
@@ -30,6 +33,7 @@ pub use error::ShmError;
 pub use file::ArenaFile;
 pub use kernel::Isa;
 pub use mapping::Mapping;
+pub use state::ShmState;
 
 pub(crate) use ahead::Strips;
 pub(crate) use barrier::ShmAbort;
