@@ -137,6 +137,41 @@ fn a_rank_killed_anywhere_and_a_resumed_run_have_the_same_bits() {
 }
 
 #[test]
+fn a_rank_that_is_stopped_inside_an_all_reduce_is_replaced() {
+    let Some(machine) = machine() else { return };
+    let model = format!("{MLP} steps=24 detect=1s");
+    let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
+    let mut command = on_gpus(&machine, 2, &format!("{model} name=hurt"));
+    let stand = Stand::new(&mut command, machine.path(), 1, 2 + 3 * 7 + 2);
+    let mut running = Running::of(command);
+    running.wait_for_step(2);
+    let survivor = running.rank_pids()[0];
+    signal(Signal::STOP, stand.wait(&running));
+    let fault = running.wait_for(|line| line["event"] == "fault").expect("it is named");
+    assert_eq!(fault["rank"], 1, "{fault}");
+    running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
+    assert!(lives(survivor), "the communicator of the other one was aborted, and its process goes on");
+    is_undisturbed(&machine, &running.finish(), &want, 24);
+}
+
+#[test]
+fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run() {
+    let Some(machine) = machine() else { return };
+    let model = format!("{MLP} steps=24 detect=500ms checkpoint.every=4~steps");
+    let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
+    let mut command = on_gpus(&machine, 2, &format!("{model} name=hurt"));
+    command.env("FAKE_NCCL_STUCK_ABORT", "1");
+    let stand = Stand::new(&mut command, machine.path(), 1, 2 + 3 * 7 + 2);
+    let mut running = Running::of(command);
+    running.wait_for_step(2);
+    signal(Signal::KILL, stand.wait(&running));
+    let run = running.finish();
+    assert_eq!(run.digest(), want, "{}", run.stderr);
+    let words: Vec<String> = run.events("fault").map(ToString::to_string).collect();
+    assert!(words.iter().any(|fault| fault.contains("was not aborted after")), "{words:?}");
+}
+
+#[test]
 fn several_ranks_on_one_gpu_are_refused_unless_the_library_was_told_to_take_them() {
     let Some(machine) = machine() else { return };
     let settings = format!("{MLP} steps=3 devices=cuda:0,1 ranks=3 backend=nccl");
