@@ -88,6 +88,12 @@ impl Bench {
         self.folder.path().join(path)
     }
 
+    /// What was written there.
+    #[track_caller]
+    fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
     fn stub(&self, path: &str, script: &str) {
         let path = self.at(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -113,7 +119,7 @@ impl Bench {
         let stdout = String::from_utf8(output.stdout.clone()).unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
-        assert_eq!(fs::read_to_string(self.at("out/table.md")).unwrap(), stdout, "{stderr}");
+        assert_eq!(self.text("out/table.md"), stdout, "{stderr}");
         // Behind the table there may be others, of kernels.
         let rows = stdout.split("\n\n").nth(1).unwrap_or_default().lines();
         let mut rows = rows.map(|line| {
@@ -127,7 +133,7 @@ impl Bench {
 
     /// Whether a stub that wrote its number down still runs.
     fn left_over(&self) -> Vec<String> {
-        let pids = fs::read_to_string(self.at("pids")).unwrap();
+        let pids = self.text("pids");
         assert!(pids.lines().count() >= 2, "the stub that hangs was not started");
         let runs = |pid: &&str| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -219,7 +225,7 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     row(&table, "exact against ncclAllReduce, ranks 2", "ok", "worst 1.031 at 4 MiB");
     row(&table, "loss curve: gpt2 bf16", "ok", "60 steps from 99.500; at most 0.25 % apart (step 60)");
     row(&table, "loss curve: gpt2 f32", "failed (they differ)", "last ten 45.0000 and 45.1000: 0.22 %");
-    let whole = fs::read_to_string(bench.at("out/table.md")).unwrap();
+    let whole = bench.text("out/table.md");
     for name in
         ["gpt2 bf16, batch 32", "mlp bf16, batch 16384", "gpt bf16, batch 256", "cnn bf16, batch 4096"]
     {
@@ -236,7 +242,7 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     row(&table, "dtrain: cnn tf32", "failed (exit code 1)", "error: there is no tf32");
 
     assert_eq!(bench.left_over(), Vec::<String>::new(), "the part that hung was not ended whole");
-    let log = fs::read_to_string(bench.at("out/conformance-3-fails.log")).unwrap();
+    let log = bench.text("out/conformance-3-fails.log");
     assert!(log.contains("something\n"), "{log}");
 }
 
@@ -325,13 +331,13 @@ fn what_limits_the_largest_kernels_is_looked_at_when_it_is_asked_for() {
     bench.stub("bin/ncu", NCU);
     let table = bench.run(&["--ncu", "--works", "gpt2"]);
     row(&table, "ncu", "ok", "");
-    let asked = fs::read_to_string(bench.at("pids")).unwrap();
+    let asked = bench.text("pids");
     assert!(
         asked.contains(" --kernel-name regex:^(product|fill)$ --launch-skip 6 --launch-count 3 "),
         "{asked}"
     );
     assert!(asked.contains("/pack/train/step --work gpt2 --precision bf16 --batch 8 "), "{asked}");
-    let whole = fs::read_to_string(bench.at("out/table.md")).unwrap();
+    let whole = bench.text("out/table.md");
     assert!(whole.contains("\n| product | 70.0 | 35.0 | 2 |\n"), "{whole}");
     assert!(whole.contains("\n| fill | 10.2 | 90.5 | 1 |\n"), "{whole}");
 }
@@ -419,7 +425,7 @@ fn what_is_packed_follows_from_the_names_of_targets() {
             "train/step"
         ]
     );
-    let built = fs::read_to_string(bench.at("built")).unwrap();
+    let built = bench.text("built");
     assert!(built.contains("-p dtrain-cuda --test on_gpu_operations\n"), "{built}");
     assert_eq!(built.matches("--profile release").count(), 6, "{built}");
 }
