@@ -57,6 +57,10 @@ size=$(du -sb "$pack" | cut -f 1)
 needs=$(find "$pack" -type f -perm -u+x -exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 echo "$pack: $(cat "$pack/REVISION"), $((size >> 20)) MiB, needs ${needs:-no glibc}" >&2
 if ((size > most)); then
-    echo "error: $size bytes are more than $most" >&2
+    {
+        echo "error: $pack has $size bytes, and at most $most can be carried"
+        echo "hint: the largest files in it:"
+        find "$pack" -type f -printf '%12s  %P\n' | sort -rn | head -n 5
+    } >&2
     exit 1
 fi

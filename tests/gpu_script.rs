@@ -2,7 +2,7 @@
 //!
 //! The parts are stubs, shell scripts in the places of the real programs, and so are `nvidia-smi` and the Python with PyTorch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -387,23 +387,28 @@ else
     echo '{"reason":"build-finished","success":true}'
 fi"#;
 
-#[test]
-fn what_is_packed_follows_from_the_names_of_targets() {
+/// Runs the script to pack into a folder; none without the tools for it.
+fn pack(bench: &Bench) -> Option<Output> {
     for tool in ["python3", "strip"] {
         if !Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success()) {
             println!("skipped: there is no {tool}");
-            return;
+            return None;
         }
     }
-    let bench = Bench::new();
     bench.stub("bin/cargo", CARGO);
-    // What an earlier packing left is not for this one.
-    bench.stub("pack/conformance/old", "exit 1");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/gpu.sh");
-    let path = format!("{}:{}", bench.at("bin").display(), std::env::var("PATH").unwrap());
+    let path = format!("{}:{}", bench.at("bin").display(), std::env::var("PATH").expect("a PATH"));
     let mut command = Command::new(script);
     command.arg("--pack").arg(bench.at("pack")).env("PATH", path).env("PIDS", bench.at("built"));
-    let output = command.output().unwrap();
+    Some(command.output().expect("the script runs"))
+}
+
+#[test]
+fn what_is_packed_follows_from_the_names_of_targets() {
+    let bench = Bench::new();
+    // What an earlier packing left is not for this one.
+    bench.stub("pack/conformance/old", "exit 1");
+    let Some(output) = pack(&bench) else { return };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut packed = Vec::new();
     for folder in ["", "conformance", "digests", "train", "nccl"] {
@@ -428,6 +433,49 @@ fn what_is_packed_follows_from_the_names_of_targets() {
     let built = bench.text("built");
     assert!(built.contains("-p dtrain-cuda --test on_gpu_operations\n"), "{built}");
     assert_eq!(built.matches("--profile release").count(), 6, "{built}");
+}
+
+#[test]
+fn a_pack_that_is_too_large_to_carry_is_refused_with_its_largest_files() {
+    let bench = Bench::new();
+    let large = fs::File::create(bench.at("pack/weights.bin")).expect("a file");
+    large.set_len(65 << 20).expect("a file with a hole");
+    let Some(output) = pack(&bench) else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("bytes, and at most 67108864 can be carried\nhint: "), "{said}");
+    assert!(said.contains("    68157440  weights.bin\n"), "{said}");
+    fs::remove_file(bench.at("pack/weights.bin")).expect("the file");
+    let output = pack(&bench).expect("the tools were there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What the scripts run of a pack, and what it is made of.
+const RUN: [(&str, &str); 8] = [
+    ("REVISION", "bench/gpu_pack.sh"),
+    ("conformance", "crates/cuda/tests/on_gpu_operations/main.rs"),
+    ("digests/nccl", "crates/cuda/examples/digest_nccl.rs"),
+    ("digests/same_device", "crates/cuda/examples/digest_same_device.rs"),
+    ("dtrain", "crates/cli/main.rs"),
+    ("kernels", "crates/cuda/examples/compile_kernels.rs"),
+    ("nccl/modes", "crates/cuda/examples/nccl_modes.rs"),
+    ("train/step", "crates/cuda/examples/train_step/main.rs"),
+];
+
+#[test]
+fn what_the_scripts_run_is_packed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut named = BTreeSet::new();
+    for script in ["gpu.sh", "gpu_parts.sh", "gpu_speed.sh"] {
+        let text = fs::read_to_string(root.join("bench").join(script)).expect("a script");
+        let ends = |letter: char| !(letter.is_ascii_alphanumeric() || "_/".contains(letter));
+        let places = text.split("$pack/").skip(1).filter_map(|rest| rest.split(ends).next());
+        named.extend(places.filter(|place| !place.is_empty()).map(str::to_owned));
+    }
+    assert_eq!(Vec::from_iter(&named), RUN.map(|(place, _)| place));
+    for (place, source) in RUN {
+        assert!(root.join(source).exists(), "{place} is made of {source}, which is not there");
+    }
 }
 
 #[test]
