@@ -65,8 +65,18 @@ fn code(s: usize, i: usize) -> i32 {
     if i.is_multiple_of(2) { bit } else { -bit }
 }
 
-/// Queries are longer than keys by this: the score of a key that is not meant is less by more than 400, whose power is 0.
+/// Queries are longer than keys by this: the score of a key that is not meant is less by more than 400, whose power is 0. That of
+/// the key that is meant is a power of two, so that no factor rounds it: see `query_and_key`.
 const LENGTH: i32 = 2048;
+
+/// Element `i` of a head: of a query that sees key `s`, and of key `t`. Behind the greatest power of two of a head queries are all
+/// alike, and keys so that they add nothing.
+fn query_and_key(head: usize, i: usize, s: usize, t: usize) -> [i32; 2] {
+    match i < 1 << head.ilog2() {
+        true => [LENGTH * code(s, i), code(t, i)],
+        false => [LENGTH, if i.is_multiple_of(2) { 1 } else { -1 }],
+    }
+}
 
 /// Batch, time, heads, head. The last is all that the fake GPU does.
 const HEADS: [[usize; 4]; 6] =
@@ -80,8 +90,7 @@ pub fn attention<K: Kind>(q: &StandIn, extent: Extent) {
         for (row, packed) in qkv.chunks_mut(3 * wide).enumerate() {
             let t = row % time;
             for i in 0..wide {
-                packed[i] = LENGTH * code(seen(t), i % head);
-                packed[wide + i] = code(t, i % head);
+                [packed[i], packed[wide + i]] = query_and_key(head, i % head, seen(t), t);
             }
         }
         let dy = whole_numbers(2, out);
