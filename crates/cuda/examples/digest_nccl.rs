@@ -18,7 +18,6 @@ mod machine;
 mod over_nccl;
 
 use dtrain_collective::Mode;
-use dtrain_cuda::rehearsed;
 use dtrain_nccl::{Library, NcclSetup, candidates, open};
 use dtrain_types::Rank;
 use machine::Machine;
@@ -33,15 +32,17 @@ fn digest(machine: &Machine, library: &Library, world: u32) -> String {
     let gpus: Vec<_> = (0..machine.count().min(world as usize)).map(|ordinal| machine.gpu(ordinal)).collect();
     let connect = |rank: u32| {
         let gpu = &gpus[rank as usize % gpus.len()];
-        // So that no operation finds in a step that it wants more memory.
-        let replica = rehearsed(digest::replica(gpu)).unwrap_or_else(|error| panic!("{error}"));
+        let mut replica = digest::replica(gpu);
         let membership = digest::membership(Rank(rank), &ranges);
         let setup = NcclSetup { membership, mode: Mode::Exact, counts: &[digest::COUNT] };
         let (geometry, stream) = (digest::geometry(&replica, &ranges), replica.device().stream());
-        let backend = over_nccl::meet(gpu, (library, &id), setup, geometry, Some(stream));
+        let mut backend = over_nccl::meet(gpu, (library, &id), setup, geometry, Some(stream));
+        digest::settle(&mut replica, &mut backend);
         (replica, backend)
     };
-    let (digest, backends) = digest::on_threads(together(0..world, connect), &ranges);
+    let (digest, ranks) = digest::on_threads(together(0..world, connect), &ranges);
+    // Models live until all have ended.
+    let (_replicas, backends): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
     together(backends, over_nccl::end);
     digest
 }

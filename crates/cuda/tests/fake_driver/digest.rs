@@ -29,6 +29,13 @@ fn train_by_several() {
         let lazy = fake.lazy();
         assert_eq!(run::same_device(&gpu, 2), wanted, "on lazy streams");
         drop(lazy);
+        let ranges = run::ranges(4);
+        let ranks = run::on_one_gpu(&gpu, &ranges);
+        let freed = || fake.calls("cuMemFree_v2") + fake.calls("cuMemFreeHost");
+        let before = freed();
+        let (digest, _ranks) = run::on_threads(ranks, &ranges);
+        assert_eq!(freed(), before, "nobody frees memory while a peer may be in a collective");
+        assert_eq!(digest, wanted);
         assert_eq!(fake.wrong(), "");
         println!("\none digest");
     }

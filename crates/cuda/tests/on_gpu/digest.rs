@@ -8,7 +8,7 @@
 use dtrain_collective::{Aborter, Backend, Geometry, Membership, Mode, Op, Sequence, rank_roots};
 use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend};
 use dtrain_cuda::driver::Gpu;
-use dtrain_cuda::{CudaDevice, Precision};
+use dtrain_cuda::{CudaDevice, Precision, rehearsed};
 use dtrain_engine::models::peer::{integers, uniform};
 use dtrain_engine::models::{CnnOptions, cnn};
 use dtrain_engine::stage::Shape;
@@ -26,7 +26,7 @@ const ROWS: usize = 4;
 const STEPS: u64 = 5;
 const SIDE: usize = 8;
 
-/// A rank's model, as every rank starts it.
+/// A rank's model, as every rank starts it. No operation finds in a step that it wants more memory.
 pub fn replica(gpu: &Arc<Gpu>) -> DeviceReplica<CudaDevice> {
     let device = CudaDevice::new(gpu, Precision::F32).expect("a stream and its workspace");
     let options = CnnOptions { channels: vec![4, 6], hidden: vec![16], ..CnnOptions::default() };
@@ -38,7 +38,8 @@ pub fn replica(gpu: &Arc<Gpu>) -> DeviceReplica<CudaDevice> {
         clip_norm: Some(1.0),
         schedule: Schedule::constant(1e-2),
     };
-    DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7)).expect("memory")
+    let replica = DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7));
+    rehearsed(replica.expect("memory")).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The micro-batches of each rank.
@@ -101,11 +102,18 @@ fn root(
     pending[0]
 }
 
-/// All steps of one rank; gives the digest of its state in the end.
-pub fn steps(replica: &mut dyn Replica, backend: &mut dyn Backend, range: MicroRange) -> String {
-    let geometry = backend.arena().geometry();
+/// From now on a rank's gradients lie in the slots of its arena. The memory that they had is freed, which a driver does behind all
+/// work of the GPU: so all ranks that share one settle before the first of them begins a collective, or one that frees would wait
+/// for a peer's collective that waits for it.
+pub fn settle(replica: &mut dyn Replica, backend: &mut dyn Backend) {
+    let slots = 0..backend.arena().geometry().slots();
     let slot = |slot| backend.arena().on_device(slot).expect("it lies on the device");
-    assert!(replica.keep_in(&(0..geometry.slots()).map(slot).collect::<Vec<_>>()), "slots of this device");
+    assert!(replica.keep_in(&slots.map(slot).collect::<Vec<_>>()), "slots of this device");
+}
+
+/// All steps of one rank that has settled; gives the digest of its state in the end.
+fn steps(replica: &mut dyn Replica, backend: &mut dyn Backend, range: MicroRange) -> String {
+    let geometry = backend.arena().geometry();
     for step in (1..=STEPS).map(Step) {
         let roots = rank_roots(range, COUNT, Mode::Exact).into_iter().enumerate();
         let trailers: Vec<Trailer> =
@@ -134,40 +142,47 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Runs ranks as threads; gives the digest that all of them have, and their backends. *Panics* if they differ.
+/// Ranks that run together: models and what adds up for them.
+pub type Ranks<B> = Vec<(DeviceReplica<CudaDevice>, B)>;
+
+/// Runs ranks that have settled as threads; gives the digest that all of them have. *Panics* if they differ.
 ///
-/// What a rank holds lives until all are done: memory is freed behind all work of a GPU, which peers may have a part in.
-pub fn on_threads<B: Backend + Send>(
-    ranks: Vec<(DeviceReplica<CudaDevice>, B)>,
-    ranges: &[MicroRange],
-) -> (String, Vec<B>) {
-    let ranks: Vec<_> = std::thread::scope(|scope| {
+/// They are given back whole: what a rank holds lives until all are done, because memory is freed behind all work of a GPU.
+pub fn on_threads<B: Backend + Send>(ranks: Ranks<B>, ranges: &[MicroRange]) -> (String, Ranks<B>) {
+    let (digests, ranks): (Vec<String>, Ranks<B>) = std::thread::scope(|scope| {
         let run = |((mut replica, mut backend), range): ((_, B), MicroRange)| {
             scope.spawn(move || {
                 let _ends_the_others = AbortOnPanic(backend.aborter());
-                (steps(&mut replica, &mut backend, range), replica, backend)
+                (steps(&mut replica, &mut backend, range), (replica, backend))
             })
         };
         let threads: Vec<_> = ranks.into_iter().zip(ranges.iter().copied()).map(run).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).unzip()
     });
-    let digests: Vec<&String> = ranks.iter().map(|(digest, ..)| digest).collect();
     assert!(digests.iter().all(|digest| *digest == digests[0]), "ranks differ: {digests:?}");
-    (digests[0].clone(), ranks.into_iter().map(|(.., backend)| backend).collect())
+    (digests[0].clone(), ranks)
+}
+
+/// Ranks that share one GPU, settled.
+pub fn on_one_gpu(gpu: &Arc<Gpu>, ranges: &[MicroRange]) -> Ranks<SameDeviceBackend> {
+    let world = ranges.len() as u32;
+    let replicas: Vec<_> = ranges.iter().map(|_| replica(gpu)).collect();
+    let arena =
+        GpuArena::new(replicas[0].device().stream(), WorldSize(world), geometry(&replicas[0], ranges));
+    let arena = arena.expect("memory");
+    let join = |(rank, mut replica): (u32, DeviceReplica<CudaDevice>)| {
+        let stream = replica.device().stream().clone();
+        let membership = membership(Rank(rank), ranges);
+        let backend = SameDeviceBackend::new(&arena, &stream, membership, Mode::Exact, &[COUNT]);
+        let mut backend = backend.expect("it fits");
+        settle(&mut replica, &mut backend);
+        (replica, backend)
+    };
+    (0..world).zip(replicas).map(join).collect()
 }
 
 /// The run by `world` ranks that share one GPU.
 pub fn same_device(gpu: &Arc<Gpu>, world: u32) -> String {
     let ranges = ranges(world);
-    let replicas: Vec<_> = (0..world).map(|_| replica(gpu)).collect();
-    let arena =
-        GpuArena::new(replicas[0].device().stream(), WorldSize(world), geometry(&replicas[0], &ranges));
-    let arena = arena.expect("memory");
-    let join = |(rank, replica): (u32, DeviceReplica<CudaDevice>)| {
-        let stream = replica.device().stream().clone();
-        let membership = membership(Rank(rank), &ranges);
-        let backend = SameDeviceBackend::new(&arena, &stream, membership, Mode::Exact, &[COUNT]);
-        (replica, backend.expect("it fits"))
-    };
-    on_threads((0..world).zip(replicas).map(join).collect(), &ranges).0
+    on_threads(on_one_gpu(gpu, &ranges), &ranges).0
 }
