@@ -1,9 +1,11 @@
 // product: C[m, n] = act(A[m, k] B[k, n] + bias[n]), or C += A B; any strides of A and B, columns of C contiguous.
+// linear_gelu: z[m, n] = x[m, k] w[n, k]' + bias[n], and y = gelu(z), by way of tanh or not; all of it row by row.
 //
 // The product that is always there: right for every layout, f32 throughout. A library's product is the fast way.
 // Neighbours along K are fetched together where they lie together, else neighbours along rows or columns.
 //
-// Order: see `tile`: K in blocks of 512, each in order; then the bias, then the activation. The CPU's bits.
+// Order: see `tile`: K in blocks of 512, each in order; then the bias, then the activation. The CPU's bits, and of both
+// kernels those of a product and a pass of `gelu.cu` behind it.
 // Launch: ceil(m / 64) x ceil(n / 64) blocks of 256 threads. Does not know layers.
 
 struct Operand {
@@ -32,5 +34,20 @@ extern "C" __global__ void __launch_bounds__(256) product(
         float* to = c + row * c_row + column;
         sum = adds ? *to + sum : sum;
         *to = activate(bias ? sum + bias[column] : sum, activation);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256) linear_gelu(
+    const float* x, const float* w, const float* bias, float* z, float* y, u32 m, u32 n, u32 k, u32 by_tanh) {
+    __shared__ TileRoom room;
+    u32 across = parts_of(n, TILE);
+    u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
+    TileSums total;
+    tile_product(room, Operand(x, m, k, 1), Operand(w, n, k, 1), row, column, 0, k, total);
+    each_result(total, row, m, column, n, [=](u32 row, u32 column, float sum) {
+        u64 at = (u64)row * n + column;
+        if (bias) sum = bias[column] + sum;
+        z[at] = sum;
+        y[at] = by_tanh ? tanh_gelu(sum) : exact_gelu(sum);
     });
 }

@@ -191,8 +191,9 @@ kernels! {
         EMBEDDING_GRADIENT "embedding_gradient" 256 "iifFuuu"
         PLACES_GRADIENT "places_gradient" 256 "fFluuu"
     }
-    PRODUCT_CU "product.cu" ["tile.cuh"] {
+    PRODUCT_CU "product.cu" ["math.cuh", "tile.cuh"] {
         PRODUCT "product" 256 "fffFuuullllluu"
+        LINEAR_GELU "linear_gelu" 256 "fffFFuuuu"
     }
     CONV_CU "conv.cu" ["tile.cuh", "conv.cuh"] {
         CONV2D "conv2d" 256 "fffFCu"
@@ -254,20 +255,24 @@ kernels! {
         ATTENTION_F16_QUERIES_128 "attention_f16_queries_128" 128 "hhfhHFuuur"
         ATTENTION_F16_KEYS_128 "attention_f16_keys_128" 128 "hffhHuuur"
     }
-    PRODUCT_BF16_CU "product_half.cu" ["bf16.cuh", "tensor.cuh"] {
+    PRODUCT_BF16_CU "product_half.cu" ["math.cuh", "bf16.cuh", "tensor.cuh"] {
         PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfFHuuullluuu"
         PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfFHuuullluuu"
+        LINEAR_BF16_GELU_64 "linear_bf16_gelu_64" 128 "hhfFFuuuuu"
+        LINEAR_BF16_GELU_128 "linear_bf16_gelu_128" 128 "hhfFFuuuuu"
     }
-    PRODUCT_F16_CU "product_half.cu" ["f16.cuh", "tensor.cuh"] {
+    PRODUCT_F16_CU "product_half.cu" ["math.cuh", "f16.cuh", "tensor.cuh"] {
         PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfFHuuullluuu"
         PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfFHuuullluuu"
         PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfFHuuullluuu"
         PRODUCT_F16_NT_128 "product_f16_nt_128" 128 "hhfFHuuullluuu"
         PRODUCT_F16_NN_128 "product_f16_nn_128" 128 "hhfFHuuullluuu"
         PRODUCT_F16_TN_128 "product_f16_tn_128" 128 "hhfFHuuullluuu"
+        LINEAR_F16_GELU_64 "linear_f16_gelu_64" 128 "hhfFFuuuuu"
+        LINEAR_F16_GELU_128 "linear_f16_gelu_128" 128 "hhfFFuuuuu"
     }
 }

@@ -33,7 +33,8 @@ const LOSSES: &[Check] =
     &[losses::cross_entropy, losses::broken_rows, losses::squared_error, losses::same_bits, losses::arg_max];
 const POOLING: &[Check] = &[pooling::max_pool, pooling::avg_pool];
 const EMBEDDINGS: &[Check] = &[embedding::embedding, embedding::embedding_gradient, embedding::wrong_ids];
-const PRODUCTS: &[Check] = &[product::product, product::strided_product, product::linear];
+const PRODUCTS: &[Check] =
+    &[product::product, product::strided_product, product::linear, product::linear_gelu];
 const CONVOLUTIONS: &[Check] = &[
     conv::conv2d,
     conv::conv2d_input_gradient,
@@ -66,6 +67,7 @@ const PRODUCTS_BF16: &[Check] = &[
     product_half::nn::<Bf16>,
     product_half::tn::<Bf16>,
     product_half::linear::<Bf16>,
+    product_half::linear_gelu::<Bf16>,
 ];
 const ROUNDED_BF16: &[Check] = &[
     rounded::product::<Bf16>,
@@ -86,8 +88,13 @@ const ATTENTION_F16: &[Check] = &[
     attention_half::forward_128::<F16>,
     attention_half::gradient_128::<F16>,
 ];
-const PRODUCTS_F16: &[Check] =
-    &[product_half::nt::<F16>, product_half::nn::<F16>, product_half::tn::<F16>, product_half::linear::<F16>];
+const PRODUCTS_F16: &[Check] = &[
+    product_half::nt::<F16>,
+    product_half::nn::<F16>,
+    product_half::tn::<F16>,
+    product_half::linear::<F16>,
+    product_half::linear_gelu::<F16>,
+];
 const ROUNDED_F16: &[Check] = &[
     rounded::product::<F16>,
     rounded::linear::<F16>,
@@ -107,6 +114,8 @@ const LARGE_PRODUCTS: &[Check] = &[
     product_half::large_nt::<F16>,
     product_half::large_nn::<F16>,
     product_half::large_tn::<F16>,
+    product_half::large_linear_gelu::<Bf16>,
+    product_half::large_linear_gelu::<F16>,
 ];
 
 /// Runs checks with threads and blocks first to last, last to first, and shuffled, and with three grids where any does.

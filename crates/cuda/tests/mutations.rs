@@ -22,7 +22,7 @@ static CHANGES: &[Change] = &[
     (&ADD_TO, "y[i] + x[i]", "y[i] - x[i]", elementwise::add_to),
     (&RELU, "activate(x[i], ", "activate(-x[i], ", elementwise::relu),
     (&RELU_GRADIENT, "y[i] > 0.0f", "y[i] < 0.0f", elementwise::relu_gradient),
-    (&GELU, "y[i] = x[i] * normal", "y[i] = -x[i] * normal", elementwise::gelu),
+    (&GELU, "x * normal(x, density)", "-x * normal(x, density)", elementwise::gelu),
     (&GELU, "p = -0.14434367f", "p = 0.14434367f", elementwise::gelu),
     (&GELU_GRADIENT, "fmaf(x[i], density", "fmaf(-x[i], density", elementwise::gelu_gradient),
     (&BIAS_ACTIVATION, "y[i] + bias[", "y[i] - bias[", elementwise::bias_activation),
@@ -81,6 +81,8 @@ static CHANGES: &[Change] = &[
     (&PLACES_GRADIENT, "sum + dy[row", "sum - dy[row", embedding::embedding_gradient),
     (&PRODUCT, "sum + bias[column", "sum - bias[column", product::linear),
     (&PRODUCT, "*to + sum", "*to - sum", product::product),
+    (&LINEAR_GELU, "bias[column] + sum", "bias[column] - sum", product::linear_gelu),
+    (&LINEAR_GELU, "by_tanh ? tanh_gelu", "!by_tanh ? tanh_gelu", product::linear_gelu),
     (&PRODUCT, "fmaf(a[r], b[c]", "fmaf(-a[r], b[c]", product::product),
     (&CONV2D, "sum + bias[", "sum - bias[", conv::conv2d),
     (
@@ -204,6 +206,8 @@ static CHANGES: &[Change] = &[
     ),
     (&PRODUCT_BF16_NT_64, "sum + bias[", "sum - bias[", product_half::linear::<Bf16>),
     (&PRODUCT_BF16_NT_64, "columns - column - right", "columns - column", product_half::nt::<Bf16>),
+    (&LINEAR_BF16_GELU_64, "bias[column] + sum", "bias[column] - sum", product_half::linear_gelu::<Bf16>),
+    (&LINEAR_BF16_GELU_128, "z[at] = sum", "z[at] = -sum", product_half::large_linear_gelu::<Bf16>),
     (&PRODUCT_BF16_NN_64, "c32[at] + sum", "c32[at] - sum", product_half::nn::<Bf16>),
     (
         &PRODUCT_BF16_TN_64,
@@ -228,6 +232,7 @@ static CHANGES: &[Change] = &[
     (&ATTENTION_F16_32, "(top - best)", "(top + best)", attention_half::forward_32::<F16>),
     (&CONV2D_F16, "sum + bias[", "sum - bias[", rounded::conv2d::<F16>),
     (&PRODUCT_F16_NT_64, "sum + bias[", "sum - bias[", product_half::linear::<F16>),
+    (&LINEAR_F16_GELU_64, "by_tanh ? tanh_gelu", "!by_tanh ? tanh_gelu", product_half::linear_gelu::<F16>),
     // What a sweep over all signs and comparisons found that no check noticed, before there were more checks.
     (&DROPOUT, "8 < bar", "8 <= bar", elementwise::dropout),
     (&SUM_IN_ORDER, "start += 256", "start += 512", sums::sum_of_many_squares),

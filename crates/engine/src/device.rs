@@ -7,8 +7,12 @@
 //!
 //! This file does not know what a layer or a model is.
 
+mod convolution;
+
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
+
+pub use convolution::{Conv2d, Conv3d, ConvOver};
 
 /// A matrix in a flat buffer, from its first element: element `(r, c)` lies at `r * row + c * col`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,76 +90,6 @@ pub enum Gelu {
     Exact,
     /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, which models of the GPT-2 family have for it.
     Tanh,
-}
-
-/// A convolution over `N` dimensions: `x: [N, C, sides...]`, weights `[O, C, kernel...]`, `y: [N, O, sides...]`. Of images the
-/// axes are height and width, of volumes depth, height and width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvOver<const N: usize> {
-    /// Images in the batch.
-    pub images: usize,
-    /// Input channels.
-    pub channels: usize,
-    /// Input sides.
-    pub size: [usize; N],
-    /// Output channels.
-    pub outputs: usize,
-    /// Kernel sides.
-    pub kernel: [usize; N],
-    /// Step between windows.
-    pub stride: [usize; N],
-    /// Zeros around the image.
-    pub padding: [usize; N],
-}
-
-/// A convolution over images.
-pub type Conv2d = ConvOver<2>;
-/// A convolution over volumes, or over images in a row. Fewer dimensions are those with 1 in front.
-pub type Conv3d = ConvOver<3>;
-
-impl<const N: usize> ConvOver<N> {
-    /// Output sides.
-    #[must_use]
-    pub fn output_size(&self) -> [usize; N] {
-        let along = |d| (self.size[d] + 2 * self.padding[d] - self.kernel[d]) / self.stride[d] + 1;
-        std::array::from_fn(along)
-    }
-}
-
-impl Conv3d {
-    /// The same convolution over images; nothing if they are deeper than one element.
-    #[must_use]
-    pub fn flat(&self) -> Option<Conv2d> {
-        let Self { images, channels, size, outputs, kernel, stride, padding } = *self;
-        let last = |[_, height, width]: [usize; 3]| [height, width];
-        let is_flat = [size[0], kernel[0], padding[0]] == [1, 1, 0];
-        is_flat.then_some(Conv2d {
-            images,
-            channels,
-            size: last(size),
-            outputs,
-            kernel: last(kernel),
-            stride: last(stride),
-            padding: last(padding),
-        })
-    }
-}
-
-impl From<Conv2d> for Conv3d {
-    /// The same convolution of images that are one element deep.
-    fn from(flat: Conv2d) -> Self {
-        let Conv2d { images, channels, size, outputs, kernel, stride, padding } = flat;
-        let deep = |first: usize, [height, width]: [usize; 2]| [first, height, width];
-        Self {
-            images,
-            channels,
-            size: deep(1, size),
-            outputs,
-            kernel: deep(1, kernel),
-            stride: deep(1, stride),
-            padding: deep(0, padding),
-        }
-    }
 }
 
 /// A pooling window over `x: [planes, H, W]`, no padding, `y: [planes, OH, OW]`.
@@ -356,6 +290,23 @@ pub trait Device: Send + Sync + Sized + 'static {
         activation: Activation,
         y: Self::Mut<'_>,
     );
+    /// [`Device::linear`] to `z`, and `y = gelu(z)` of this form. *Order*: the bits of the two one behind the other.
+    #[allow(clippy::too_many_arguments)]
+    fn linear_gelu(
+        &self,
+        shape: Rows,
+        inputs: usize,
+        x: Self::Ref<'_>,
+        w: Self::Ref<'_>,
+        bias: Option<Self::Ref<'_>>,
+        form: Gelu,
+        mut z: Self::Mut<'_>,
+        y: Self::Mut<'_>,
+    ) {
+        let len = Self::len_mut(&z);
+        self.linear(shape, inputs, x, w, bias, Activation::None, Self::part_mut(&mut z, 0..len));
+        self.gelu(form, Self::read(&z), y);
+    }
     /// `sums[width] = sum over rows of x[rows, width]`, in row order within fixed blocks of rows.
     fn column_sums(&self, shape: Rows, x: Self::Ref<'_>, sums: Self::Mut<'_>);
     /// The same as a tree of sums over leaves of so many rows, see [`Device::product_of_leaves`].

@@ -74,3 +74,13 @@ __device__ inline float normal(float x, float& density) {
     density = e * 0.3989423f;
     return x < 0.0f ? tail : 1.0f - tail;
 }
+
+__device__ inline float exact_gelu(float x) {
+    float density;
+    return x * normal(x, density);
+}
+
+__device__ inline float tanh_gelu(float x) {
+    float rest, twice_slope;
+    return x * half_of_tanh(x, rest, twice_slope);
+}

@@ -142,6 +142,25 @@ impl Device for CudaDevice {
         });
     }
 
+    fn linear_gelu(
+        &self,
+        shape: Rows,
+        inputs: usize,
+        x: Ref<'_>,
+        w: Ref<'_>,
+        bias: Option<Ref<'_>>,
+        form: Gelu,
+        z: Mut<'_>,
+        y: Mut<'_>,
+    ) {
+        let Some(half) = self.half(true) else {
+            return kernels::linear_gelu(self.stream(), shape, inputs, x, w, bias, form, z, y);
+        };
+        self.rounding(kernels::linear_rounded_scratch(shape, inputs), |scratch| {
+            kernels::linear_gelu_rounded(self.stream(), half, shape, inputs, x, w, bias, form, z, y, scratch);
+        });
+    }
+
     fn column_sums(&self, shape: Rows, x: Ref<'_>, sums: Mut<'_>) {
         let len = kernels::column_sums_scratch(shape);
         let mut workspace = self.workspace();

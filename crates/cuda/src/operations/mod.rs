@@ -35,11 +35,11 @@ pub use norms::{
     layer_norm_scratch,
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
-pub use product::{linear, product};
-pub use product_half::{HalfResult, linear_half, product_half, product_half_is_there};
+pub use product::{linear, linear_gelu, product};
+pub use product_half::{HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there};
 pub use rounded::{
     attention_rounded, attention_rounded_gradient, attention_rounded_gradient_scratch,
-    attention_rounded_scratch, linear_rounded, linear_rounded_scratch, product_rounded,
+    attention_rounded_scratch, linear_gelu_rounded, linear_rounded, linear_rounded_scratch, product_rounded,
     product_rounded_scratch,
 };
 pub use sums::{

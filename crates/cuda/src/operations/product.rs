@@ -6,7 +6,7 @@ use super::elementwise::code;
 use super::{Floats, FloatsMut, same, size};
 use crate::kernels;
 use crate::launch::{Launch, Queue};
-use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 64;
@@ -75,6 +75,15 @@ pub fn product(queue: &impl Queue, shape: &Product, a: Floats<'_>, b: Floats<'_>
     finished(queue, shape, a, b, c, Finish { bias: None, activation: Activation::None });
 }
 
+/// Asserts the lengths of the operands of a linear layer.
+#[track_caller]
+pub(super) fn linear_lengths(shape: Rows, inputs: usize, [x, w, y]: [usize; 3], bias: Option<Floats<'_>>) {
+    same("x", x, shape.rows * inputs);
+    same("w", w, shape.width * inputs);
+    same("y", y, shape.rows * shape.width);
+    same("bias", bias.map_or(shape.width, |bias| bias.len()), shape.width);
+}
+
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
 #[allow(clippy::too_many_arguments)]
 pub fn linear(
@@ -87,10 +96,7 @@ pub fn linear(
     activation: Activation,
     y: FloatsMut<'_>,
 ) {
-    same("x", x.len(), shape.rows * inputs);
-    same("w", w.len(), shape.width * inputs);
-    same("y", y.len(), shape.rows * shape.width);
-    same("bias", bias.map_or(shape.width, |bias| bias.len()), shape.width);
+    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
     let product = Product {
         m: shape.rows,
         n: shape.width,
@@ -101,4 +107,38 @@ pub fn linear(
         write: Write::Set,
     };
     finished(queue, &product, x, w, y, Finish { bias, activation });
+}
+
+/// What the kernels call a form of GELU: whether it is by way of tanh.
+pub(super) fn by_tanh(form: Gelu) -> u32 {
+    match form {
+        Gelu::Exact => 0,
+        Gelu::Tanh => 1,
+    }
+}
+
+/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`: the bits of [`linear`] and of
+/// [`gelu`](super::gelu) behind it.
+#[allow(clippy::too_many_arguments)]
+pub fn linear_gelu(
+    queue: &impl Queue,
+    shape: Rows,
+    inputs: usize,
+    x: Floats<'_>,
+    w: Floats<'_>,
+    bias: Option<Floats<'_>>,
+    form: Gelu,
+    mut z: FloatsMut<'_>,
+    mut y: FloatsMut<'_>,
+) {
+    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
+    same("z", z.len(), y.len());
+    if y.len() == 0 {
+        return;
+    }
+    let [m, n, k] = [shape.rows, shape.width, inputs].map(|n| size(n).into());
+    let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
+    let blocks = shape.rows.div_ceil(TILE) * shape.width.div_ceil(TILE);
+    let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form];
+    queue.launch(&Launch::new(&kernels::LINEAR_GELU, blocks, arguments));
 }

@@ -3,11 +3,11 @@
 //! This file does not know libraries of products, nor who asks for halves.
 
 use super::elementwise::code;
-use super::product::inside;
+use super::product::{by_tanh, inside, linear_lengths};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, Launch, Queue};
-use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
 
 /// The kernels of a tile: rows by columns (`x w'`), rows by rows (`dy w`), columns by rows (`dy' x`).
 type Tile = (usize, [&'static Kernel; 3]);
@@ -24,6 +24,12 @@ static OF_F16: [Tile; 2] = [
 /// Tiles of 128 that should be there before they are used: about one for each multiprocessor. With fewer, smaller ones keep
 /// more of a GPU busy. The bits are the same.
 const ENOUGH: usize = 128;
+
+/// The kernels of a linear layer with GELU behind it, by tile.
+static GELU_OF_BF16: [(usize, &Kernel); 2] =
+    [(64, &kernels::LINEAR_BF16_GELU_64), (128, &kernels::LINEAR_BF16_GELU_128)];
+static GELU_OF_F16: [(usize, &Kernel); 2] =
+    [(64, &kernels::LINEAR_F16_GELU_64), (128, &kernels::LINEAR_F16_GELU_128)];
 
 /// Where a result goes.
 #[derive(Debug)]
@@ -77,6 +83,16 @@ pub fn product_half_is_there(shape: &Product) -> bool {
     layouts(shape).is_some()
 }
 
+/// Whether there are enough tiles of 128.
+fn are_enough(rows: usize, columns: usize) -> bool {
+    rows.div_ceil(128) * columns.div_ceil(128) >= ENOUGH
+}
+
+/// Whether lines come 16 bytes at a time: those that begin at 16 bytes.
+fn is_fast(at: u64, pitch: usize) -> u32 {
+    u32::from(at.is_multiple_of(16) && pitch.is_multiple_of(8))
+}
+
 /// The kernel of a shape, its tile, and from line to line of A and of B.
 ///
 /// *Panics* where [`product_half_is_there`] says no.
@@ -84,12 +100,11 @@ fn planned(half: Half, shape: &Product) -> (&'static Kernel, usize, usize, usize
     let found = layouts(shape);
     let (which, a_pitch, b_pitch) =
         found.unwrap_or_else(|| panic!("no product of halves has these layouts: {shape:?}"));
-    let tiles = shape.m.div_ceil(128) * shape.n.div_ceil(128);
     let all = match half {
         Half::Bf16 => &OF_BF16,
         Half::F16 => &OF_F16,
     };
-    let (tile, kernels) = all[usize::from(tiles >= ENOUGH)];
+    let (tile, kernels) = all[usize::from(are_enough(shape.m, shape.n))];
     (kernels[which], tile, a_pitch, b_pitch)
 }
 
@@ -112,9 +127,7 @@ fn finished(
         return;
     }
     let (kernel, tile, a_pitch, b_pitch) = planned(half, shape);
-    // Lines that begin at 16 bytes come 16 bytes at a time.
-    let fast = |at: u64, pitch: usize| u32::from(at.is_multiple_of(16) && pitch.is_multiple_of(8));
-    let aligned = fast(a.address(), a_pitch) | fast(b.address(), b_pitch) << 1;
+    let aligned = is_fast(a.address(), a_pitch) | is_fast(b.address(), b_pitch) << 1;
     let [m, n, k] = [shape.m, shape.n, shape.k].map(|n| size(n).into());
     let [a_pitch, b_pitch, c_pitch] = [a_pitch, b_pitch, shape.c_row].map(|n| (n as u64).into());
     let (floats, halves) = match &mut c {
@@ -168,10 +181,7 @@ pub fn linear_half(
     activation: Activation,
     y: HalfResult<'_>,
 ) {
-    same("x", x.len(), shape.rows * inputs);
-    same("w", w.len(), shape.width * inputs);
-    same("y", y.len(), shape.rows * shape.width);
-    same("bias", bias.map_or(shape.width, |bias| bias.len()), shape.width);
+    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
     let product = Product {
         m: shape.rows,
         n: shape.width,
@@ -182,4 +192,37 @@ pub fn linear_half(
         write: Write::Set,
     };
     finished(queue, half, &product, x, w, y, Finish { bias, activation });
+}
+
+/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in f32: the bits of [`linear_half`] and of
+/// [`gelu`](super::gelu) behind it.
+#[allow(clippy::too_many_arguments)]
+pub fn linear_gelu_half(
+    queue: &impl Queue,
+    half: Half,
+    shape: Rows,
+    inputs: usize,
+    x: Halves<'_>,
+    w: Halves<'_>,
+    bias: Option<Floats<'_>>,
+    form: Gelu,
+    mut z: FloatsMut<'_>,
+    mut y: FloatsMut<'_>,
+) {
+    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
+    same("z", z.len(), y.len());
+    if y.len() == 0 {
+        return;
+    }
+    let all = match half {
+        Half::Bf16 => &GELU_OF_BF16,
+        Half::F16 => &GELU_OF_F16,
+    };
+    let (tile, kernel) = all[usize::from(are_enough(shape.rows, shape.width))];
+    let aligned = is_fast(x.address(), inputs) | is_fast(w.address(), inputs) << 1;
+    let [m, n, k] = [shape.rows, shape.width, inputs].map(|n| size(n).into());
+    let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
+    let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form, aligned.into()];
+    let blocks = shape.rows.div_ceil(tile) * shape.width.div_ceil(tile);
+    queue.launch(&Launch::new(kernel, blocks, arguments));
 }

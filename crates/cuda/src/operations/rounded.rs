@@ -8,10 +8,10 @@
 use super::product::reach;
 use super::{
     Floats, FloatsMut, Half, HalfResult, HalvesMut, attention_half, attention_half_gradient, from_half,
-    linear_half, product_half, room, to_half,
+    linear_gelu_half, linear_half, product_half, room, to_half,
 };
 use crate::launch::Queue;
-use dtrain_engine::device::{Activation, Attention, Product, Rows};
+use dtrain_engine::device::{Activation, Attention, Gelu, Product, Rows};
 
 /// Rounds an operand to the beginning of a part of the scratch.
 fn rounded<'a>(queue: &impl Queue, half: Half, x: Floats<'_>, part: &'a mut HalvesMut<'_>) -> HalvesMut<'a> {
@@ -67,6 +67,25 @@ pub fn linear_rounded(
 ) {
     let (x, w) = (rounded(queue, half, x, &mut x_part), rounded(queue, half, w, &mut w_part));
     linear_half(queue, half, shape, inputs, x.read(), w.read(), bias, activation, HalfResult::F32(y));
+}
+
+/// [`linear_gelu_half`] of f32 operands. `scratch` has [`linear_rounded_scratch`] elements.
+#[allow(clippy::too_many_arguments)]
+pub fn linear_gelu_rounded(
+    queue: &impl Queue,
+    half: Half,
+    shape: Rows,
+    inputs: usize,
+    x: Floats<'_>,
+    w: Floats<'_>,
+    bias: Option<Floats<'_>>,
+    form: Gelu,
+    z: FloatsMut<'_>,
+    y: FloatsMut<'_>,
+    [mut x_part, mut w_part]: [HalvesMut<'_>; 2],
+) {
+    let (x, w) = (rounded(queue, half, x, &mut x_part), rounded(queue, half, w, &mut w_part));
+    linear_gelu_half(queue, half, shape, inputs, x.read(), w.read(), bias, form, z, y);
 }
 
 /// Elements of an output of attention.

@@ -57,6 +57,9 @@ fn products<R: Rig>(r: &R, to: &mut Results) {
     let (mut y, rows) = (r.empty(180), Rows { rows: 9, width: 20 });
     d.linear(rows, 33, r.r(&x), r.r(&w), Some(r.r(&b)), Activation::Relu, r.w(&mut y));
     to.push(("linear", r.get(&y)));
+    let mut z = r.empty(180);
+    d.linear_gelu(rows, 33, r.r(&x), r.r(&w), Some(r.r(&b)), Gelu::Tanh, r.w(&mut z), r.w(&mut y));
+    to.push(("linear_gelu", [r.get(&z), r.get(&y)].concat()));
     let (a, b) = (Strides::rows(33), Strides::transposed(33));
     let product = Product { m: 9, n: 20, k: 33, a, b, c_row: 20, write: Write::Add };
     d.product(&product, r.r(&x), r.r(&w), r.w(&mut y));

@@ -50,7 +50,7 @@ fn sums_norms_and_losses_do_the_same_through_the_driver() {
 
 #[test]
 fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
-    hold(&[product::product, product::strided_product, product::linear]);
+    hold(&[product::product, product::strided_product, product::linear, product::linear_gelu]);
     hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
     hold(&[conv::conv3d, conv::conv3d_input_gradient, conv::conv3d_weight_gradient]);
     hold(&[pooling::max_pool, pooling::avg_pool]);

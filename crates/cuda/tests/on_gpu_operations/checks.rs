@@ -63,7 +63,7 @@ fn losses_hold() {
 
 #[test]
 fn products_and_convolutions_hold() {
-    hold(&[product::product, product::strided_product, product::linear]);
+    hold(&[product::product, product::strided_product, product::linear, product::linear_gelu]);
     hold(&[conv::conv2d, conv::conv2d_input_gradient, conv::conv2d_weight_gradient]);
     hold(&[conv::conv3d, conv::conv3d_input_gradient, conv::conv3d_weight_gradient]);
 }

@@ -50,6 +50,7 @@ fn compared(precision: Precision, rounded: &[&str], [got, again, plain]: [&Resul
 fn of_all_operations_on_awkward_sizes_only_products_and_convolutions_are_rounded() {
     let rounded = [
         "linear",
+        "linear_gelu",
         "product",
         "conv",
         "conv_input_gradient",

@@ -40,8 +40,8 @@ fn hold(checks: &[Check]) {
 #[test]
 fn products_are_near_f64() {
     use product_half::*;
-    hold(&[nt::<Bf16>, nn::<Bf16>, tn::<Bf16>, linear::<Bf16>]);
-    hold(&[nt::<F16>, nn::<F16>, tn::<F16>, linear::<F16>]);
+    hold(&[nt::<Bf16>, nn::<Bf16>, tn::<Bf16>, linear::<Bf16>, linear_gelu::<Bf16>]);
+    hold(&[nt::<F16>, nn::<F16>, tn::<F16>, linear::<F16>, linear_gelu::<F16>]);
 }
 
 /// Tiles of 128 take large products, for which the fake GPU is too slow.
@@ -49,8 +49,8 @@ fn products_are_near_f64() {
 fn large_products_are_near_f64_and_have_the_bits_of_small_tiles() {
     if !machine::is_fake() {
         use product_half::*;
-        hold(&[large_nt::<Bf16>, large_nn::<Bf16>, large_tn::<Bf16>]);
-        hold(&[large_nt::<F16>, large_nn::<F16>, large_tn::<F16>]);
+        hold(&[large_nt::<Bf16>, large_nn::<Bf16>, large_tn::<Bf16>, large_linear_gelu::<Bf16>]);
+        hold(&[large_nt::<F16>, large_nn::<F16>, large_tn::<F16>, large_linear_gelu::<F16>]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Activation, Device, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Device, Gelu, Product, Rows, Strides, Write};
 
 pub fn product(q: &StandIn, extent: Extent) {
     let sizes =
@@ -58,6 +58,39 @@ pub fn linear(q: &StandIn, extent: Extent) {
                 cpu().linear(shape, inputs, &x, &w, given, activation, &mut wanted);
                 y.has_bits(&format!("linear of {shape:?} with {inputs} inputs"), &wanted);
             }
+        }
+    }
+}
+
+/// The CPU's bits, which are those of the two operations one behind the other.
+pub fn linear_gelu(q: &StandIn, extent: Extent) {
+    for &(rows, inputs, width) in
+        extent.of(1, &[(5, 20, 7), (1, 3, 5), (65, 600, 10), (7, 513, 70), (64, 64, 64)])
+    {
+        for (form, with_bias) in [(Gelu::Exact, true), (Gelu::Tanh, true), (Gelu::Tanh, false)] {
+            let (x, w, bias) = (numbers(1, rows * inputs), numbers(2, width * inputs), numbers(3, width));
+            let [x_, w_, bias_] =
+                [("x", &x), ("w", &w), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
+            let shape = Rows { rows, width };
+            let [z, y] = ["z", "y"].map(|name| Buffer::empty(q, name, rows * width));
+            let given = with_bias.then(|| bias_.read());
+            operations::linear_gelu(
+                q,
+                shape,
+                inputs,
+                x_.read(),
+                w_.read(),
+                given,
+                form,
+                z.write(),
+                y.write(),
+            );
+            let (mut wanted_z, mut wanted_y) = (vec![0.0; rows * width], vec![0.0; rows * width]);
+            let given = with_bias.then_some(&bias[..]);
+            cpu().linear(shape, inputs, &x, &w, given, Activation::None, &mut wanted_z);
+            cpu().gelu(form, &wanted_z, &mut wanted_y);
+            z.has_bits(&format!("what goes into {form:?} of {shape:?} with {inputs} inputs"), &wanted_z);
+            y.has_bits(&format!("{form:?} of {shape:?} with {inputs} inputs"), &wanted_y);
         }
     }
 }

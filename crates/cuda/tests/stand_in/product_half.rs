@@ -7,7 +7,7 @@ use super::halves::values;
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, halves, numbers};
 use dtrain_cuda::operations::{self, HalfResult};
-use dtrain_engine::device::{Activation, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
 
 const F32: f64 = 1e-6;
 
@@ -132,4 +132,46 @@ pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
             y.is_within_half::<K>(&format!("linear of {shape:?} with {inputs} inputs"), &out, K::ROUNDING);
         }
     }
+}
+
+/// The bits of a product with a bias, and of GELU as a pass of its own.
+fn gelu_of<K: Kind>(q: &StandIn, (rows, inputs, width): (usize, usize, usize), forms: &[(Gelu, bool)]) {
+    let (x, w) = (halves::<K>(1, rows * inputs, 1.0), halves::<K>(2, width * inputs, 1.0));
+    let (x_, w_, bias_) =
+        (Buffer::of(q, "x", &x), Buffer::of(q, "w", &w), Buffer::of(q, "bias", &numbers(3, width)));
+    let shape = Rows { rows, width };
+    for &(form, with_bias) in forms {
+        let given = || with_bias.then(|| bias_.read());
+        let [z, y, plain_z, plain_y] =
+            ["z", "y", "plain z", "plain y"].map(|name| Buffer::<f32>::empty(q, name, rows * width));
+        let (to_z, to_y) = (z.write(), y.write());
+        operations::linear_gelu_half(
+            q,
+            K::HALF,
+            shape,
+            inputs,
+            x_.read(),
+            w_.read(),
+            given(),
+            form,
+            to_z,
+            to_y,
+        );
+        let (to, none) = (HalfResult::F32(plain_z.write()), Activation::None);
+        operations::linear_half(q, K::HALF, shape, inputs, x_.read(), w_.read(), given(), none, to);
+        operations::gelu(q, form, plain_z.read(), plain_y.write());
+        z.has_bits(&format!("what goes into {form:?} of {shape:?} with {inputs} inputs"), &plain_z.now());
+        y.has_bits(&format!("{form:?} of {shape:?} with {inputs} inputs"), &plain_y.now());
+    }
+}
+
+pub fn linear_gelu<K: Kind>(q: &StandIn, extent: Extent) {
+    for &shape in extent.of(1, &[(65, 24, 10), (1, 1, 1), (7, 130, 70), (5, 20, 7)]) {
+        gelu_of::<K>(q, shape, &[(Gelu::Exact, true), (Gelu::Tanh, true), (Gelu::Tanh, false)]);
+    }
+}
+
+/// By tiles of 128.
+pub fn large_linear_gelu<K: Kind>(q: &StandIn, _: Extent) {
+    gelu_of::<K>(q, (1410, 17, 1410), &[(Gelu::Tanh, true)]);
 }

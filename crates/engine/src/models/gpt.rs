@@ -109,8 +109,10 @@ impl Style {
             .named("qkv", self.linear(3 * width, 0))
             .named("attention", Attention::new(heads))
             .named("proj", self.linear(width, 1));
-        let up = Chain::new().named("norm2", LayerNorm::new()).named("up", self.linear(4 * width, 0));
-        let feed_forward = up.named("gelu", self.gelu).named("down", self.linear(width, 1));
+        let feed_forward = Chain::new()
+            .named("norm2", LayerNorm::new())
+            .named("up", self.linear(4 * width, 0).gelu(self.gelu))
+            .named("down", self.linear(width, 1));
         Chain::new()
             .named("", Residual::new(self.drop(attention)))
             .named("", Residual::new(self.drop(feed_forward)))

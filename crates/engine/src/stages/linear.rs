@@ -2,16 +2,25 @@
 //!
 //! Shapes: R rows (samples times leading dimensions), I inputs, O outputs.
 
-use crate::device::{Activation, Device, Leaf, Product, Rows, Strides, Write};
+use crate::device::{Activation, Device, Gelu, Leaf, Product, Rows, Strides, Write};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
-/// A linear layer, with a ReLU fused behind it if asked. See the file's comment.
+/// What is fused behind a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Nothing,
+    Relu,
+    /// What goes into it is kept for the backward pass.
+    Gelu(Gelu),
+}
+
+/// A linear layer, with a ReLU or a GELU fused behind it if asked. See the file's comment.
 #[derive(Clone, Debug)]
 pub struct Linear {
     outputs: usize,
     inputs: usize,
     has_bias: bool,
-    activation: Activation,
+    behind: Behind,
     /// How weights and bias start, if not as in PyTorch.
     starts: Option<[Init; 2]>,
     layout: ParamLayout,
@@ -25,7 +34,7 @@ impl Linear {
             outputs,
             inputs: 0,
             has_bias: true,
-            activation: Activation::None,
+            behind: Behind::Nothing,
             starts: None,
             layout: ParamLayout::NOTHING,
         }
@@ -41,7 +50,14 @@ impl Linear {
     /// Puts `max(y, 0)` behind it, in the same pass over memory.
     #[must_use]
     pub fn relu(mut self) -> Self {
-        self.activation = Activation::Relu;
+        self.behind = Behind::Relu;
+        self
+    }
+
+    /// Puts a GELU behind it: where the device has it, in the same pass over memory.
+    #[must_use]
+    pub fn gelu(mut self, form: Gelu) -> Self {
+        self.behind = Behind::Gelu(form);
         self
     }
 
@@ -67,9 +83,10 @@ impl<D: Device> Stage<D> for Linear {
     }
 
     fn needs(&self) -> Needs {
-        match self.activation {
-            Activation::None => Needs::PLAIN,
-            Activation::Relu => Needs { output: true, gradient: GradientUse::Spoils, view: false },
+        match self.behind {
+            Behind::Nothing => Needs::PLAIN,
+            Behind::Relu => Needs { output: true, gradient: GradientUse::Spoils, view: false },
+            Behind::Gelu(_) => Needs { output: false, gradient: GradientUse::Spoils, view: false },
         }
     }
 
@@ -77,7 +94,7 @@ impl<D: Device> Stage<D> for Linear {
         true
     }
 
-    fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+    fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         if self.outputs == 0 {
             return Err("it has no output".into());
         }
@@ -90,7 +107,11 @@ impl<D: Device> Stage<D> for Linear {
         }
         let mut dims = input.dims()?.to_vec();
         *dims.last_mut().expect("a width was found") = self.outputs;
-        Ok(Shape::Values { rows: input.rows(), dims })
+        let output = Shape::Values { rows: input.rows(), dims };
+        if let Behind::Gelu(_) = self.behind {
+            space.saved += output.rows() * output.per_row();
+        }
+        Ok(output)
     }
 
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
@@ -98,19 +119,32 @@ impl<D: Device> Stage<D> for Linear {
         let shape = Rows { rows: D::len(x_ri) / self.inputs, width: self.outputs };
         let w_oi = D::part(io.params, 0..self.weights());
         let bias_o = self.has_bias.then(|| D::part(io.params, self.weights()..self.weights() + self.outputs));
-        pass.device.linear(shape, self.inputs, x_ri, w_oi, bias_o, self.activation, io.y);
+        let (device, inputs, mut saved) = (pass.device, self.inputs, io.saved);
+        match self.behind {
+            Behind::Nothing => device.linear(shape, inputs, x_ri, w_oi, bias_o, Activation::None, io.y),
+            Behind::Relu => device.linear(shape, inputs, x_ri, w_oi, bias_o, Activation::Relu, io.y),
+            Behind::Gelu(form) => {
+                let z_ro = D::part_mut(&mut saved, 0..shape.rows * shape.width);
+                device.linear_gelu(shape, inputs, x_ri, w_oi, bias_o, form, z_ro, io.y);
+            }
+        }
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y, mut dy, dx, mut grads, .. } = io;
+        let Backward { params, x, y, saved, mut dy, dx, mut grads, .. } = io;
         let x_ri = x.values();
         let (inputs, outputs) = (self.inputs, self.outputs);
         let rows = D::len(x_ri) / inputs;
         // Rows of a micro-batch: samples times leading dimensions.
         let leaf = Leaf { terms: pass.each * (rows / pass.rows), wire: pass.wire };
-        if self.activation == Activation::Relu {
-            let len = D::len_mut(&dy);
-            pass.device.relu_gradient(y, D::part_mut(&mut dy, 0..len));
+        let len = D::len_mut(&dy);
+        match self.behind {
+            Behind::Nothing => {}
+            Behind::Relu => pass.device.relu_gradient(y, D::part_mut(&mut dy, 0..len)),
+            Behind::Gelu(form) => {
+                let z_ro = D::part(D::read(&saved), 0..len);
+                pass.device.gelu_gradient(form, z_ro, D::part_mut(&mut dy, 0..len));
+            }
         }
         let dy_ro = D::read(&dy);
         if self.has_bias {

@@ -167,6 +167,26 @@ fn linear() {
     check("linear", || one(Linear::new(5)), &[7]);
     check("linear without bias", || one(Linear::new(5).without_bias()), &[7]);
     check("linear over places", || one(Linear::new(5)), &[3, 7]);
+    check("linear with gelu", || one(Linear::new(5).gelu(Gelu::Exact)), &[7]);
+    check("linear with gelu by tanh", || one(Linear::new(5).without_bias().gelu(Gelu::Tanh)), &[3, 7]);
+}
+
+#[test]
+fn a_fused_gelu_has_the_bits_of_the_stage() {
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for form in [Gelu::Exact, Gelu::Tanh] {
+        let [apart, fused] = [
+            Chain::new().then(Linear::new(9)).then(form).then(Linear::new(4)),
+            Chain::new().then(Linear::new(9).gelu(form)).then(Linear::new(4)),
+        ]
+        .map(|chain| {
+            let probe = Probe::new(chain, &Shape::values(4, &[3, 7]), 3);
+            let [y, ..] = probe.forward(&probe.params, &probe.values);
+            let (grads, dx) = probe.gradients(&probe.values, true);
+            ([y, grads, dx].map(|x| bits(&x)), probe.plan)
+        });
+        assert_eq!(fused, apart, "{form:?}: results, and memory");
+    }
 }
 
 #[test]
@@ -258,6 +278,7 @@ fn attention() {
 fn residual_around_stages_that_spoil_work_in_place_or_need_their_output() {
     let residual = |inner: Chain<Cpu>| one(Residual::new(inner));
     check("around a linear layer", || residual(one(Linear::new(7))), &[7]);
+    check("around one with gelu", || residual(one(Linear::new(7).gelu(Gelu::Exact))), &[7]);
     check("around gelu alone", || residual(one(Gelu::Exact)), &[7]);
     check("around attention", || residual(one(Linear::new(24)).then(Attention::new(2))), &[5, 8]);
     check("gelu last", || residual(one(Linear::new(7)).then(Gelu::Exact)), &[7]);
