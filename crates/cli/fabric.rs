@@ -226,7 +226,11 @@ impl Fabric for HostFabric {
         match &self.way {
             Way::Shared(mapping) => {
                 let backend = ShmBackend::new(Arc::clone(mapping), membership.clone(), mode, counts);
-                Ok(Box::new(backend.map_err(|error| error.to_string())?.with_wire(wire)))
+                let backend = backend.map_err(|error| error.to_string())?.with_wire(wire);
+                Ok(Box::new(match ShmState::of(mapping) {
+                    Some(_) => backend.with_sum_in_common(),
+                    None => backend,
+                }))
             }
             Way::Hosts { mapping, mesh } => connect_hosts((mapping, mesh), plane, mode, wire, counts),
             Way::Queues { ends, member } => {

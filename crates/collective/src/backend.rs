@@ -21,7 +21,7 @@ impl fmt::Display for Sequence {
 /// One collective. All ranks of a generation start the same ones in the same order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
-    /// Sums the roots of all ranks; the sum appears in slot 0 of every rank.
+    /// Sums the roots of all ranks; the sum appears in slot 0 of every rank, or in one place for all ([`Backend::reduced`]).
     AllReduce {
         /// Micro-batches in this step, at most those of a full step.
         micro_batches: u32,
@@ -185,6 +185,14 @@ pub trait Backend: Send {
     /// The gradient buffers; what was offered of them must not be touched. *Panics* between `start` and `finish` and on a
     /// dead backend: peers may be writing there.
     fn arena(&mut self) -> &mut dyn Arena;
+
+    /// What the last all-reduce came to. *Shape* (`[geometry.len]`).
+    ///
+    /// It lies in slot 0 of this rank, unless the ranks of a host have it in common: then nobody leases slot 0 before all have read
+    /// what they need of it, which they tell one another by a later barrier. *Panics* as [`Backend::arena`].
+    fn reduced(&mut self) -> &[f32] {
+        self.arena().lease(0)
+    }
 
     /// Whether it does anything with what it is offered. The same on all ranks.
     fn takes_offers(&self) -> bool {

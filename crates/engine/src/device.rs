@@ -184,6 +184,9 @@ pub struct CrossEntropy<'a> {
     pub scale: f32,
 }
 
+/// Elements of a block of a [`Device::sum_of_squares`].
+pub const NORM_BLOCK: usize = 4096;
+
 /// The constants of one AdamW update. `decay` and the corrections are computed once per step in f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
@@ -514,7 +517,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// What a loss came to. It is asked for once, before the next loss. *Blocks* until it is known.
     fn sums(&self, of: Self::Sums) -> LossSums;
 
-    /// Sum of squares in f64 over fixed blocks of 4 096 elements, in block order, of `g * scale` rounded to f32. Not
+    /// Sum of squares in f64 over fixed blocks of [`NORM_BLOCK`] elements, in block order, of `g * scale` rounded to f32. Not
     /// finite if any element is not.
     fn sum_of_squares(&self, g: Self::Ref<'_>, scale: f32) -> f64;
     /// AdamW in place over flat slices.
@@ -534,15 +537,4 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn blend(&self, momentum: f32, scale: f32, sums: Self::Ref<'_>, running: Self::Mut<'_>);
     /// Whether every element is finite.
     fn all_finite(&self, x: Self::Ref<'_>) -> bool;
-}
-
-/// A device whose memory is the host's own: what a model's replica on the CPU works on.
-pub trait HostDevice:
-    for<'a> Device<Ref<'a> = &'a [f32], Mut<'a> = &'a mut [f32], Ids<'a> = &'a [u32]>
-{
-}
-
-impl<D> HostDevice for D where
-    D: for<'a> Device<Ref<'a> = &'a [f32], Mut<'a> = &'a mut [f32], Ids<'a> = &'a [u32]>
-{
 }

@@ -13,7 +13,7 @@ use crate::loss::{Loss, expect_length};
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::passes::{self, Reduced, Room, Training};
+use crate::passes::{self, Divisor, Reduced, Room, Training};
 use crate::replica::{Begun, BufferLengths, Gradient, Kept, MemoryTable, Replica, UpdateInfo};
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
@@ -381,7 +381,8 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
         let Self { device, model, passes, sections, .. } = self;
         let gradient = D::look(&passes.gradients[0]);
-        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale };
+        let divisor = Divisor { weight, scale: self.loss_scale };
+        let reduced = Reduced::<D> { gradient, samples, divisor };
         let how = (&self.optimizer, &self.runs[..]);
         let state = sections.each_mut().map(|section| D::take(section));
         let info = passes::update(device, model, how, step, &reduced, state)?;

@@ -12,6 +12,7 @@ pub mod device_replica;
 pub mod error;
 pub mod fingerprint;
 pub mod flat;
+pub mod host_device;
 pub mod init;
 pub mod layout;
 pub mod loss;

@@ -4,15 +4,16 @@
 //! where it can, and the batches of a group where it takes several micro-batches at once. A step allocates nothing.
 
 use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
-use crate::device::{HostDevice, LossSums, Outputs, Rows};
+use crate::device::{LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
+use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
 use crate::loss::expect_length;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::passes::{self, Reduced, Room, Settled, Training};
+use crate::passes::{self, Divisor, Reduced, Room, Settled, Training};
 use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo, Watch};
 use crate::sharing::{Common, Share, Sharing, Update};
 use crate::stack::{Side, Stack};
@@ -32,7 +33,7 @@ pub struct ModelReplica<D: HostDevice> {
     state: State,
     shared: Option<Common>,
     /// The update of which this replica does a share next.
-    settled: Option<(Update, Settled)>,
+    making: Option<Making>,
     runs: Vec<(Range<usize>, bool)>,
     saved: Flat,
     scratch: Flat,
@@ -44,6 +45,14 @@ pub struct ModelReplica<D: HostDevice> {
     stack: Option<Stack>,
     losses: Vec<LossSums>,
     watch: Option<Box<dyn Watch>>,
+}
+
+/// An update of a state that replicas have in common, as far as one of them is with it.
+struct Making {
+    update: Update,
+    share: Share,
+    divisor: Divisor,
+    settled: Option<Settled>,
 }
 
 impl<D: HostDevice> ModelReplica<D> {
@@ -82,7 +91,7 @@ impl<D: HostDevice> ModelReplica<D> {
             losses: vec![LossSums::default(); model.group()],
             watch: None,
             shared: None,
-            settled: None,
+            making: None,
             device,
             model,
             optimizer,
@@ -310,7 +319,8 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
             self.shared.as_ref().is_none_or(|shared| shared.state().is_none()),
             "it has a share of it alone"
         );
-        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale() };
+        let divisor = Divisor { weight, scale: self.loss_scale() };
+        let reduced = Reduced::<D> { gradient, samples, divisor };
         let how = (&self.optimizer, &self.runs[..]);
         let info = passes::update(&self.device, &self.model, how, step, &reduced, self.state.sections_mut())?;
         self.state.applied = step;
@@ -398,36 +408,34 @@ impl<D: HostDevice> Sharing for ModelReplica<D> {
         there
     }
 
-    fn settle(
-        &mut self,
-        step: Step,
-        gradient: &[f32],
-        weight: f64,
-        samples: u64,
-    ) -> Result<UpdateInfo, EngineError> {
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: Share) {
         self.assert_next(step, gradient);
-        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale() };
-        let settled = passes::settle(&self.device, &self.model, &self.optimizer, step, &reduced)?;
-        self.settled = Some((Update { step, world: 0, weight, samples }, settled));
-        Ok(settled.info)
+        let divisor = Divisor { weight, scale: self.loss_scale() };
+        let reduced = Reduced::<D> { gradient, samples, divisor };
+        let common = self.shared.as_ref().expect(GIVEN);
+        passes::measure(&self.device, &self.model, &reduced, (share, common));
+        let update = Update { step, world: share.of, weight, samples };
+        self.making = Some(Making { update, share, divisor, settled: None });
     }
 
-    fn update_share(&mut self, gradient: &[f32], share: Share) -> bool {
-        let (update, settled) = self.settled.take().expect("an update is settled before it is made");
-        let Update { step, weight, samples, .. } = update;
-        let reduced = Reduced::<D> { gradient, weight, samples, scale: self.loss_scale() };
-        let Self { device, model, optimizer, runs, shared, .. } = self;
+    fn settle(&mut self) -> Result<UpdateInfo, EngineError> {
+        let Making { update, divisor, settled, .. } = self.making.as_mut().expect(MEASURED);
+        let seen = self.shared.as_ref().expect(GIVEN).seen();
+        let known = passes::settle(&self.model, &self.optimizer, update.step, *divisor, seen)?;
+        *settled = Some(known);
+        Ok(known.info)
+    }
+
+    fn update_share(&mut self, gradient: &[f32]) -> bool {
+        let Self { device, model, optimizer, runs, shared, making, .. } = self;
+        let Making { update, share, divisor, settled } = making.as_ref().expect(MEASURED);
+        let settled = settled.as_ref().expect("an update is settled before it is made");
+        let reduced = Reduced::<D> { gradient, samples: update.samples, divisor: *divisor };
         let common = shared.as_mut().expect(GIVEN);
-        let decided = common.decide(Update { world: share.of, ..update });
+        let decided = common.decide(*update);
         if decided {
-            passes::write_share(
-                device,
-                model,
-                (optimizer, runs),
-                step,
-                (&reduced, &settled),
-                (share, common),
-            );
+            let (how, place) = ((&*optimizer, &runs[..]), (*share, common));
+            passes::write_share(device, model, how, update.step, (&reduced, settled), place);
         }
         decided
     }
@@ -445,9 +453,10 @@ impl<D: HostDevice> Sharing for ModelReplica<D> {
         let Self { device, model, optimizer, runs, shared, .. } = self;
         let common = shared.as_mut().expect(GIVEN);
         if let Some(Update { step, weight, samples, world }) = common.left() {
-            let scale = model.loss_scale(common.stats(step).0);
-            let reduced = Reduced::<D> { gradient, weight, samples, scale };
-            let settled = passes::settle(device, model, optimizer, step, &reduced)?;
+            let divisor = Divisor { weight, scale: model.loss_scale(common.stats(step).0) };
+            let reduced = Reduced::<D> { gradient, samples, divisor };
+            let seen = passes::look(device, model, &reduced);
+            let settled = passes::settle(model, optimizer, step, divisor, seen)?;
             for index in 0..world {
                 let share = (Share { index, of: world }, &mut *common);
                 passes::write_share(device, model, (optimizer, runs), step, (&reduced, &settled), share);
@@ -460,3 +469,5 @@ impl<D: HostDevice> Sharing for ModelReplica<D> {
 
 /// Why there is memory for a state in common: nobody is asked about it otherwise.
 const GIVEN: &str = "it was given memory";
+/// Why there is an update in hand.
+const MEASURED: &str = "an update is measured before anything else is asked of it";

@@ -2,8 +2,9 @@
 //!
 //! Works on flat buffers. It does not know layers; it knows which runs of parameters decay.
 
-use crate::device::{AdamW, Device, HostDevice, Sgd};
+use crate::device::{AdamW, Device, Sgd};
 use crate::error::EngineError;
+use crate::host_device::HostDevice;
 use crate::layout::Layout;
 use crate::numbers::power;
 use crate::schedule::Schedule;
@@ -144,63 +145,32 @@ impl Optimizer {
         gradient: D::Ref<'_>,
         mut to: Buffers<'_, D>,
     ) {
+        let constants = self.constants(step, scale);
         for (run, decays) in runs {
             let g = D::part(gradient, run.clone());
             let p = D::part_mut(&mut to.parameters, run.clone());
-            match self.constants(step, scale, *decays) {
-                Constants::Sgd(constants) => {
+            match constants.of(*decays) {
+                Rates::Sgd(constants) => {
                     let kept = if constants.momentum == 0.0 { 0..0 } else { run.clone() };
-                    device.sgd(&constants, g, p, D::part_mut(&mut to.first, kept));
+                    device.sgd(constants, g, p, D::part_mut(&mut to.first, kept));
                 }
-                Constants::AdamW(constants) => {
+                Rates::AdamW(constants) => {
                     let m = D::part_mut(&mut to.first, run.clone());
-                    device.adamw(&constants, g, p, m, D::part_mut(&mut to.second, run.clone()));
+                    device.adamw(constants, g, p, m, D::part_mut(&mut to.second, run.clone()));
                 }
             }
         }
     }
 
-    /// The same for the parameters of `part` alone, which are read in one place and written to another: parameters and moments, each as
-    /// long as `part`, or empty where the rule keeps none. `gradient` is whole.
-    ///
-    /// *Order*: the bits are those of [`Optimizer::apply`].
-    pub fn apply_part<D: HostDevice>(
-        &self,
-        device: &D,
-        (step, scale): (Step, f32),
-        (runs, part): (&[(Range<usize>, bool)], Range<usize>),
-        gradient: &[f32],
-        from: [&[f32]; 3],
-        to: [&mut [f32]; 3],
-    ) {
-        let [p, m, v] = to;
-        for (run, decays) in runs {
-            let met = run.start.max(part.start)..run.end.min(part.end);
-            if met.is_empty() {
-                continue;
-            }
-            let g = &gradient[met.clone()];
-            let at = met.start - part.start..met.end - part.start;
-            match self.constants(step, scale, *decays) {
-                Constants::Sgd(constants) => {
-                    let kept = if constants.momentum == 0.0 { 0..0 } else { at.clone() };
-                    device.copy(&from[0][at.clone()], &mut p[at.clone()]);
-                    device.copy(&from[1][kept.clone()], &mut m[kept.clone()]);
-                    device.sgd(&constants, g, &mut p[at], &mut m[kept]);
-                }
-                Constants::AdamW(constants) => {
-                    let to = [&mut p[at.clone()], &mut m[at.clone()], &mut v[at.clone()]];
-                    device.adamw_to(&constants, g, from.map(|from| &from[at.clone()]), to);
-                }
-            }
-        }
+    /// The numbers of one update, which all its parts have in common.
+    pub fn constants(&self, step: Step, scale: f32) -> Constants {
+        Constants { plain: self.rates(step, scale, false), decaying: self.rates(step, scale, true) }
     }
 
-    /// The numbers of one update of parameters that decay or do not.
-    fn constants(&self, step: Step, scale: f32, decays: bool) -> Constants {
+    fn rates(&self, step: Step, scale: f32, decays: bool) -> Rates {
         let lr = self.schedule.lr(step);
         match self.rule {
-            Rule::Sgd { momentum, nesterov, weight_decay } => Constants::Sgd(Sgd {
+            Rule::Sgd { momentum, nesterov, weight_decay } => Rates::Sgd(Sgd {
                 scale,
                 lr: lr as f32,
                 weight_decay: if decays { weight_decay } else { 0.0 },
@@ -211,7 +181,7 @@ impl Optimizer {
             Rule::AdamW { betas: [beta1, beta2], epsilon, weight_decay } => {
                 let correction = |beta: f32| 1.0 - power(f64::from(beta), step.0);
                 let decay = if decays { 1.0 - lr * f64::from(weight_decay) } else { 1.0 };
-                Constants::AdamW(AdamW {
+                Rates::AdamW(AdamW {
                     scale,
                     step_size: (lr / correction(beta1)) as f32,
                     root_correction: (1.0 / correction(beta2).sqrt()) as f32,
@@ -225,10 +195,59 @@ impl Optimizer {
     }
 }
 
+/// The numbers of one update.
+#[derive(Clone, Copy, Debug)]
+pub struct Constants {
+    /// Of parameters that do not decay.
+    plain: Rates,
+    /// Of those that do.
+    decaying: Rates,
+}
+
 /// What a device is told of an update.
-enum Constants {
+#[derive(Clone, Copy, Debug)]
+enum Rates {
     Sgd(Sgd),
     AdamW(AdamW),
+}
+
+impl Constants {
+    fn of(&self, decays: bool) -> &Rates {
+        if decays { &self.decaying } else { &self.plain }
+    }
+
+    /// Updates the parameters of `part` alone, which are read in one place and written to another: parameters and moments, each as long
+    /// as `part`, or empty where the rule keeps none. `gradient` is whole, `runs` rise.
+    ///
+    /// *Order*: the bits are those of [`Optimizer::apply`].
+    pub fn apply_part<D: HostDevice>(
+        &self,
+        device: &D,
+        (runs, part): (&[(Range<usize>, bool)], Range<usize>),
+        gradient: &[f32],
+        from: [&[f32]; 3],
+        to: [&mut [f32]; 3],
+    ) {
+        let [p, m, v] = to;
+        let first = runs.partition_point(|(run, _)| run.end <= part.start);
+        for (run, decays) in runs[first..].iter().take_while(|(run, _)| run.start < part.end) {
+            let met = run.start.max(part.start)..run.end.min(part.end);
+            let g = &gradient[met.clone()];
+            let at = met.start - part.start..met.end - part.start;
+            match self.of(*decays) {
+                Rates::Sgd(constants) => {
+                    let kept = if constants.momentum == 0.0 { 0..0 } else { at.clone() };
+                    device.copy(&from[0][at.clone()], &mut p[at.clone()]);
+                    device.copy(&from[1][kept.clone()], &mut m[kept.clone()]);
+                    device.sgd(constants, g, &mut p[at], &mut m[kept]);
+                }
+                Rates::AdamW(constants) => {
+                    let to = [&mut p[at.clone()], &mut m[at.clone()], &mut v[at.clone()]];
+                    device.adamw_to(constants, g, from.map(|from| &from[at.clone()]), to);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

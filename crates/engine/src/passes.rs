@@ -2,8 +2,9 @@
 //!
 //! This file owns no memory and does not know how numbers come to a device or leave it.
 
-use crate::device::{Device, HostDevice, LossSums, Outputs, Rows};
+use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::error::EngineError;
+use crate::host_device::HostDevice;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
@@ -154,12 +155,40 @@ pub(crate) fn forward<D: Device>(
 pub(crate) struct Reduced<'a, D: Device> {
     /// Of the parameters, then the sums of the statistics.
     pub gradient: D::Ref<'a>,
-    /// The reduced normaliser.
-    pub weight: f64,
     /// Rows of the whole step.
     pub samples: u64,
+    pub divisor: Divisor,
+}
+
+/// What a reduced gradient is divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Divisor {
+    /// The reduced normaliser.
+    pub weight: f64,
     /// What the loss was scaled by, if it was.
     pub scale: Option<LossScale>,
+}
+
+impl Divisor {
+    /// Both in one: the scale is a power of two, so that to divide by it as well changes no bit.
+    fn whole(&self) -> f64 {
+        self.weight * self.scale.map_or(1.0, |scale| f64::from(scale.factor))
+    }
+
+    /// What each element is multiplied by to become the mean's.
+    fn mean(&self) -> f32 {
+        let weight = self.whole();
+        if weight == 0.0 { 0.0 } else { (1.0 / weight) as f32 }
+    }
+}
+
+/// What a look at a reduced gradient found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Sum of the squares of the mean gradient.
+    pub squares: f64,
+    /// Whether the sums of the statistics are finite.
+    pub stats_finite: bool,
 }
 
 /// What a reduced gradient comes to, before anything is changed.
@@ -170,30 +199,48 @@ pub(crate) struct Settled {
     scale: Option<f32>,
 }
 
-/// Looks at a reduced gradient: one read of it, that gives its norm too.
+/// Looks at a reduced gradient: one read of it.
+pub(crate) fn look<D: Device>(device: &D, model: &Model<D>, reduced: &Reduced<'_, D>) -> Seen {
+    let (grads, sums) = reduced.parts(model);
+    let squares = device.sum_of_squares(grads, reduced.divisor.mean());
+    Seen { squares, stats_finite: D::len(sums) == 0 || device.all_finite(sums) }
+}
+
+/// Looks at one share of a reduced gradient, for all replicas to know; of the statistics, which are short, with the first.
+pub(crate) fn measure<D: HostDevice>(
+    device: &D,
+    model: &Model<D>,
+    reduced: &Reduced<'_, D>,
+    (share, common): (Share, &Common),
+) {
+    let (grads, sums) = reduced.parts(model);
+    let part = share.part(grads.len());
+    device.squares(&grads[part], reduced.divisor.mean(), common.squares(share));
+    if share.index == 0 {
+        common.note_stats(device.all_finite(sums));
+    }
+}
+
+/// Says what a reduced gradient comes to.
 ///
 /// *Errors*: [`EngineError::NonFinite`], of a loss that is not scaled.
 pub(crate) fn settle<D: Device>(
-    device: &D,
     model: &Model<D>,
     optimizer: &Optimizer,
     step: Step,
-    reduced: &Reduced<'_, D>,
+    divisor: Divisor,
+    seen: Seen,
 ) -> Result<Settled, EngineError> {
-    let (grads, sums) = reduced.parts(model);
-    // The scale is a power of two: to divide by it as well changes no bit.
-    let weight = reduced.weight * reduced.scale.map_or(1.0, |scale| f64::from(scale.factor));
-    let mean = if weight == 0.0 { 0.0 } else { (1.0 / weight) as f32 };
-    let norm = device.sum_of_squares(grads, mean).sqrt();
-    let finite = norm.is_finite() && (D::len(sums) == 0 || device.all_finite(sums));
-    let scaled = model.scaling().zip(reduced.scale);
+    let norm = seen.squares.sqrt();
+    let finite = norm.is_finite() && seen.stats_finite;
+    let scaled = model.scaling().zip(divisor.scale);
     let loss_scale = scaled.and_then(|(scaling, scale)| scaling.next(scale, finite));
     if !finite && loss_scale.is_none() {
         return Err(EngineError::NonFinite { step });
     }
     let gradient_norm = if finite { norm } else { f64::INFINITY };
     let info = UpdateInfo { lr: optimizer.schedule.lr(step), gradient_norm, loss_scale };
-    Ok(Settled { info, scale: finite.then(|| optimizer.scale(weight, norm)) })
+    Ok(Settled { info, scale: finite.then(|| optimizer.scale(divisor.whole(), norm)) })
 }
 
 impl<'a, D: Device> Reduced<'a, D> {
@@ -231,7 +278,7 @@ pub(crate) fn update<D: Device>(
     reduced: &Reduced<'_, D>,
     [parameters, stats, first, second]: [D::Mut<'_>; 4],
 ) -> Result<UpdateInfo, EngineError> {
-    let settled = settle(device, model, optimizer, step, reduced)?;
+    let settled = settle(model, optimizer, step, reduced.divisor, look(device, model, reduced))?;
     if let Some(scale) = settled.scale {
         let (grads, _) = reduced.parts(model);
         optimizer.apply(device, step, scale, runs, grads, Buffers::<D> { parameters, first, second });
@@ -257,8 +304,9 @@ pub(crate) fn write_share<D: HostDevice>(
     }
     if let Some(scale) = settled.scale {
         let (grads, _) = reduced.parts(model);
+        let constants = optimizer.constants(step, scale);
         common.write(step, share, |block, from, to| {
-            optimizer.apply_part(device, (step, scale), (runs, block), grads, from, to);
+            constants.apply_part(device, (runs, block), grads, from, to);
         });
     }
     common.finish(step, share);

@@ -1,7 +1,8 @@
 //! The state of a replica where all replicas of a host have it in common, and each updates its share, in place.
 //!
 //! Parameters and moments are there once; of the running statistics, which are short, there are two places, of which an update reads
-//! one and writes the other. An update may begin when all replicas have the whole reduced gradient and have said what it comes to.
+//! one and writes the other. Each replica measures its share of the reduced gradient, and all of them know from that what the update
+//! comes to; then it may begin.
 //! From then on it is *decided*: it is done to its end, whoever is lost. Each share goes block by block. What a block comes to is
 //! written into a journal first, which stays in the cache; then a word says so, the block is overwritten, and another word says
 //! that. So whoever comes later knows of each block whether it is old, new, or torn, and has the new values of one that is torn.
@@ -11,16 +12,18 @@
 //!
 //! It does not know how replicas meet, nor what a block is updated by.
 
+use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
+use crate::passes::Seen;
 use crate::replica::UpdateInfo;
 use crate::state::{State, StateShape};
 use dtrain_types::{SharedFloats, SharedShape, SharedState, Step};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Which share of an update a replica does.
+/// Which share of a gradient and of its update a replica does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Its place among the replicas.
@@ -29,15 +32,16 @@ pub struct Share {
     pub of: usize,
 }
 
-/// Elements of a block: a page, at whose multiples shares begin. Its three parts fit the first-level cache.
-const BLOCK: usize = 1024;
+/// Elements of a block that is written at once. All it is made of fits the first-level cache, also where what was taken from
+/// several areas shares its places there.
+const BLOCK: usize = 256;
 
 impl Share {
-    /// Its part of so many elements: even but for a block. All shares make the whole, and none overlap.
+    /// Its part of so many elements: even but for a block of the norm. All shares make the whole, and none overlap.
     #[must_use]
     pub fn part(&self, len: usize) -> Range<usize> {
-        let blocks = len.div_ceil(BLOCK);
-        let cut = |index: usize| (blocks * index / self.of * BLOCK).min(len);
+        let blocks = len.div_ceil(NORM_BLOCK);
+        let cut = |index: usize| (blocks * index / self.of * NORM_BLOCK).min(len);
         cut(self.index)..cut(self.index + 1)
     }
 }
@@ -50,22 +54,22 @@ pub trait Sharing {
     /// Has the state of so many updates from now on, and tells whether it is there. What it had of its own is given up.
     fn adopt(&mut self, applied: Step) -> bool;
 
-    /// Says what update number `step` comes to, and changes nothing.
+    /// Looks at its share of the gradient of update number `step`, and changes nothing of the state.
     ///
-    /// *Errors* and *Panics* as `Replica::update`, all replicas alike.
-    fn settle(
-        &mut self,
-        step: Step,
-        gradient: &[f32],
-        weight: f64,
-        samples: u64,
-    ) -> Result<UpdateInfo, EngineError>;
+    /// *Panics* as `Replica::update`.
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: Share);
+
+    /// Says what the update comes to that was measured, and changes nothing. Every replica must have measured its share; then all say
+    /// the same, whenever they are asked until the next update is measured.
+    ///
+    /// *Errors*: as `Replica::update`.
+    fn settle(&mut self) -> Result<UpdateInfo, EngineError>;
 
     /// Does its share of the update that was settled, with the same gradient, and tells whether it did: not if the state was closed
-    /// before any share of it began. Every replica must have settled it.
+    /// before any share of it began. Every replica must have measured its share.
     ///
     /// *Order*: the bits are those of one replica that does all of it.
-    fn update_share(&mut self, gradient: &[f32], share: Share) -> bool;
+    fn update_share(&mut self, gradient: &[f32]) -> bool;
 
     /// Turns to the state after this update. *Panics* if it is not the next one. Every replica must have done its share.
     fn commit(&mut self, step: Step);
@@ -85,7 +89,7 @@ pub trait Sharing {
 pub fn shared_shape(state: StateShape, ranks: usize) -> SharedShape {
     let [parameters, stats, first, second] = state.lengths();
     let floats = [parameters, first, second, stats, stats, ranks * 3 * BLOCK];
-    SharedShape { floats, words: SHARES + 2 * ranks }
+    SharedShape { floats, words: SHARES + STRIDE * ranks + parameters.div_ceil(NORM_BLOCK) }
 }
 
 /// The areas of parameters and moments; those of the statistics are the next two, then come the journals.
@@ -98,11 +102,25 @@ const DECIDED: usize = 0;
 const WORLD: usize = 1;
 const WEIGHT: usize = 2;
 const SAMPLES: usize = 3;
+/// Whether the sums of the statistics were finite when they were looked at: 1 if so.
+const STATS_FINITE: usize = 4;
 /// Of each share: how many of its blocks are done, and one more when all of it is; and which one lies in its journal, counted from 1.
-/// Both with the update's number.
-const SHARES: usize = 4;
+/// Both with the update's number. Behind them, after those of all ranks, come the squares of each block of the norm.
+const SHARES: usize = 16;
+/// From the words of one share to those of the next: no two cores write the same line, nor the one that comes with it.
+const STRIDE: usize = 16;
 /// Bits that count.
 const COUNT: u32 = 24;
+
+/// The word of a share that tells how much of it is done; the next one is about its journal.
+fn word_of(index: usize) -> usize {
+    SHARES + STRIDE * index
+}
+
+/// Both of them.
+fn words_of(memory: &dyn SharedState, index: usize) -> [&AtomicU64; 2] {
+    [0, 1].map(|n| &memory.words()[word_of(index) + n])
+}
 
 /// A count in an update.
 fn stamp(step: Step, count: usize) -> u64 {
@@ -131,6 +149,8 @@ pub(crate) struct Common {
     /// The state after an even and an odd number of updates: two views that differ in their statistics.
     views: [State; 2],
     journals: Box<dyn SharedFloats>,
+    /// The first of the words of the norm's blocks.
+    squares: usize,
     /// Which one is read; none while the replica has a state of its own.
     at: Option<usize>,
 }
@@ -147,7 +167,9 @@ impl Common {
         let [parameters, first, second, even, odd, _] = memory.shape().floats;
         assert!([parameters, even, first, second] == lengths && even == odd, "memory for another model");
         let view = |n| State::of([0, STATS + n, 1, 2].map(|area| Flat::shared(memory.floats(area))));
-        Self { views: [view(0), view(1)], journals: memory.floats(JOURNALS), memory, at: None }
+        let journals = memory.floats(JOURNALS);
+        let squares = word_of(journals.len() / (3 * BLOCK));
+        Self { views: [view(0), view(1)], journals, squares, memory, at: None }
     }
 
     fn word(&self, word: usize) -> &AtomicU64 {
@@ -193,7 +215,7 @@ impl Common {
         let (weight, samples) = (f64::from_bits(self.look(WEIGHT)), self.look(SAMPLES));
         let done = |index| {
             let all = self.blocks(Share { index, of: world }) + 1;
-            counted(self.look(SHARES + 2 * index), step) == Some(all)
+            counted(self.look(word_of(index)), step) == Some(all)
         };
         (!(0..world).all(done)).then_some(Update { step, world, weight, samples })
     }
@@ -248,6 +270,31 @@ impl Common {
         }
     }
 
+    /// The words for the squares of a share's blocks.
+    pub fn squares(&self, share: Share) -> &[AtomicU64] {
+        let part = share.part(self.parameters());
+        let blocks = part.start / NORM_BLOCK..part.end.div_ceil(NORM_BLOCK);
+        &self.memory.words()[self.squares + blocks.start..self.squares + blocks.end]
+    }
+
+    /// Notes whether the sums of the statistics are finite.
+    pub fn note_stats(&self, finite: bool) {
+        self.word(STATS_FINITE).store(u64::from(finite), Ordering::Relaxed);
+    }
+
+    /// What all replicas have seen of a gradient.
+    pub fn seen(&self) -> Seen {
+        let blocks = self.squares(Share { index: 0, of: 1 });
+        let squares = blocks.iter().map(|block| f64::from_bits(block.load(Ordering::Relaxed)));
+        // In order, as one replica adds up what it has seen alone.
+        let squares = squares.fold(0.0, |sum, block| sum + block);
+        Seen { squares, stats_finite: self.word(STATS_FINITE).load(Ordering::Relaxed) == 1 }
+    }
+
+    fn parameters(&self) -> usize {
+        self.views[0].section(Section::Parameters).len()
+    }
+
     /// The statistics before an update, to read, and after it, to write.
     pub fn stats(&mut self, step: Step) -> (&[f32], &mut [f32]) {
         let [even, odd] = &mut self.views;
@@ -256,7 +303,7 @@ impl Common {
     }
 
     fn blocks(&self, share: Share) -> usize {
-        share.part(self.views[0].section(Section::Parameters).len()).len().div_ceil(BLOCK)
+        share.part(self.parameters()).len().div_ceil(BLOCK)
     }
 
     /// Does what is not done of a share of an update that was decided: `update` is given the elements of a block, its parameters and
@@ -267,39 +314,43 @@ impl Common {
         share: Share,
         update: impl Fn(Range<usize>, [&[f32]; 3], [&mut [f32]; 3]),
     ) {
-        let part = share.part(self.views[0].section(Section::Parameters).len());
-        let done = counted(self.look(SHARES + 2 * share.index), step).unwrap_or(0);
-        for block in done..self.blocks(share) {
-            let start = part.start + block * BLOCK;
-            let range = start..part.end.min(start + BLOCK);
-            let Self { memory, views, journals, .. } = self;
-            let own = elements(&mut views[0], &range);
-            let journal = journals.part(share.index * 3 * BLOCK..(share.index + 1) * 3 * BLOCK);
+        let (part, blocks) = (share.part(self.parameters()), self.blocks(share));
+        let Self { memory, views, journals, .. } = self;
+        let mut own = elements(&mut views[0], &part);
+        let journal = journals.part(share.index * 3 * BLOCK..(share.index + 1) * 3 * BLOCK);
+        let [word, kept] = words_of(memory.as_ref(), share.index);
+        for block in counted(word.load(Ordering::Acquire), step).unwrap_or(0)..blocks {
+            let at = block * BLOCK..part.len().min((block + 1) * BLOCK);
+            let own =
+                own.each_mut().map(|own| if own.is_empty() { &mut own[..] } else { &mut own[at.clone()] });
             let mut new = cut(journal, own.each_ref().map(|own| own.len()));
-            let (word, kept) = (&memory.words()[SHARES + 2 * share.index + 1], stamp(step, block + 1));
+            let stamped = stamp(step, block + 1);
             // Else somebody got as far as this, and the block itself may be torn.
-            if word.load(Ordering::SeqCst) != kept {
+            if kept.load(Ordering::Acquire) != stamped {
+                let range = part.start + at.start..part.start + at.end;
                 update(range, own.each_ref().map(|own| &**own), new.each_mut().map(|new| &mut **new));
-                fence(Ordering::SeqCst);
-                word.store(kept, Ordering::SeqCst);
+                note(kept, stamped);
             }
             // The first change of the block comes after the word.
-            fence(Ordering::SeqCst);
+            fence(Ordering::AcqRel);
             own.into_iter().zip(new).for_each(|(own, new)| own.copy_from_slice(new));
-            self.note(step, share, block + 1);
+            note(word, stamped);
         }
     }
 
     /// Notes that all of a share is done.
     pub fn finish(&self, step: Step, share: Share) {
-        self.note(step, share, self.blocks(share) + 1);
+        let [word, _] = words_of(self.memory.as_ref(), share.index);
+        note(word, stamp(step, self.blocks(share) + 1));
     }
+}
 
-    fn note(&self, step: Step, share: Share, count: usize) {
-        // What was written is seen before the word is: a fence is for what is no atomic.
-        fence(Ordering::SeqCst);
-        self.word(SHARES + 2 * share.index).store(stamp(step, count), Ordering::SeqCst);
-    }
+/// Writes a word behind all that was written before. Nobody reads it while its writer lives: the order of writes is enough, and nobody
+/// need wait until they are seen.
+fn note(word: &AtomicU64, value: u64) {
+    // A fence is for what is no atomic.
+    fence(Ordering::AcqRel);
+    word.store(value, Ordering::Release);
 }
 
 /// These elements of the parameters, and of the moments that there are.
@@ -329,12 +380,12 @@ mod tests {
     #[test]
     fn shares_make_the_whole_whatever_their_number() {
         for of in [1, 2, 3, 5, 8, 100] {
-            for len in [0, 1, 1_023, 1_024, 1_025, 10_000, 1_000_003] {
+            for len in [0, 1, 4_095, 4_096, 4_097, 10_000, 1_000_003] {
                 let mut next = 0;
                 for index in 0..of {
                     let part = Share { index, of }.part(len);
                     assert!(part.start == next && part.end >= part.start, "{part:?} of {len}");
-                    assert!(part.len() <= len.div_ceil(of) + 2 * BLOCK);
+                    assert!(part.len() <= len.div_ceil(of) + 2 * NORM_BLOCK);
                     next = part.end;
                 }
                 assert_eq!(next, len, "{of} shares");

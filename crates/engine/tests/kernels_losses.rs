@@ -4,7 +4,9 @@ mod kernels_support;
 
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::*;
+use dtrain_engine::host_device::HostDevice;
 use kernels_support::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Loss sums and gradient of cross entropy in f64, from the definition in PyTorch's documentation.
 fn reference_cross_entropy(
@@ -225,6 +227,15 @@ fn the_norm_is_added_up_in_one_order_on_any_number_of_threads() {
         for len in [1, 4095, 4096, 4097, 4 * 4096, 30_000, 256 * 4096 + 5, g.len()] {
             let (found, wanted) = (cpu.sum_of_squares(&g[..len], 0.3), norm_in_order(&g[..len], 0.3));
             assert_eq!(found.to_bits(), wanted.to_bits(), "{len} elements on device {device}");
+        }
+        // Whoever looks at some of the blocks has of each what goes into the sum.
+        let sums: Vec<_> = g.chunks(NORM_BLOCK).map(|_| AtomicU64::new(0)).collect();
+        for blocks in [5..sums.len(), 0..5] {
+            let part = blocks.start * NORM_BLOCK..g.len().min(blocks.end * NORM_BLOCK);
+            cpu.squares(&g[part], 0.3, &sums[blocks]);
+        }
+        for (sum, block) in sums.iter().zip(g.chunks(NORM_BLOCK)) {
+            assert_eq!(sum.load(Ordering::Relaxed), norm_in_order(block, 0.3).to_bits(), "device {device}");
         }
     }
 }

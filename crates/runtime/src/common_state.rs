@@ -23,7 +23,7 @@ pub fn meet(plane: &mut DataPlane, replica: &mut dyn Replica, truth: &Truth) -> 
         }
         // Nobody has written into a slot since the sum was there: if an update is not done to its end, no rank has gone on.
         Source::Ranks(_) if rank == Rank(0) => {
-            sharing(replica).complete(plane.backend.arena().lease(0)).map_err(engine)?;
+            sharing(replica).complete(plane.backend.reduced()).map_err(engine)?;
         }
         Source::Start(_) | Source::Ranks(_) => {}
     }
@@ -37,27 +37,32 @@ pub fn meet(plane: &mut DataPlane, replica: &mut dyn Replica, truth: &Truth) -> 
     }
 }
 
-/// What an update comes to; nothing is changed yet ([`together`]).
-///
-/// *Errors*: as `Replica::update`, all ranks alike.
-pub fn settle(
+/// Looks at this rank's share of the sum, with all others; tells how long it waited for them. Nothing is changed yet. *Blocks* until
+/// all know what the update comes to (`Sharing::settle`).
+pub fn measure(
     plane: &mut DataPlane,
     replica: &mut dyn Replica,
     step: Step,
     trailer: &Trailer,
-) -> Result<UpdateInfo, EngineError> {
-    sharing(replica).settle(step, plane.backend.arena().lease(0), trailer.weight, trailer.samples)
+) -> Result<Duration, Broke> {
+    let share = Share { index: plane.membership.rank.index(), of: plane.membership.world().0 as usize };
+    sharing(replica).measure(step, plane.backend.reduced(), trailer.weight, trailer.samples, share);
+    all_are_here(plane)
+}
+
+/// Says what the update comes to that all have measured; also when others have decided it by now, and this rank is to leave.
+///
+/// *Errors*: as `Replica::update`, all ranks alike.
+pub fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
+    sharing(replica).settle()
 }
 
 /// Makes the update that was settled, with all others; tells how long it waited for them. *Blocks* until it is done.
 pub fn together(plane: &mut DataPlane, replica: &mut dyn Replica, step: Step) -> Result<Duration, Broke> {
-    // Behind this everybody can say what the update came to, also if it is found decided by those who outlive the others.
-    let waited = all_are_here(plane)?;
-    let share = Share { index: plane.membership.rank.index(), of: plane.membership.world().0 as usize };
-    if !sharing(replica).update_share(plane.backend.arena().lease(0), share) {
+    if !sharing(replica).update_share(plane.backend.reduced()) {
         return Err(told_to_leave());
     }
-    let waited = waited + all_are_here(plane)?;
+    let waited = all_are_here(plane)?;
     sharing(replica).commit(step);
     Ok(waited)
 }

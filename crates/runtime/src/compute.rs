@@ -20,7 +20,7 @@ use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Backend, Membership, Op, Sequence};
 use dtrain_data::{Loader, LoanedBatch, Share};
-use dtrain_engine::{Begun, ClassCounts, EngineError, Figures, Kept};
+use dtrain_engine::{Begun, ClassCounts, EngineError, Figures, Kept, UpdateInfo};
 use dtrain_protocol::{
     Activity, Bootstrap, CheckpointId, Digest, Due, Failure, Finished, Left, Owed, Source, StartFrom,
     StepRecord, StopFlag, Truth, ValidationPart,
@@ -80,7 +80,8 @@ pub struct Compute {
     generation: Generation,
     /// Whether the replica holds a state of the run.
     has_state: bool,
-    /// Of a step whose update is made with others, and may be decided by them when this rank is told to leave.
+    /// Of a step whose update is made with others, and may be decided by them when this rank is told to leave. What the update comes
+    /// to is not in it yet.
     undecided: Option<StepRecord>,
     profiler: Profiler,
 }
@@ -147,7 +148,8 @@ impl Compute {
                 common_state::close(self.parts.replica.as_mut());
                 let applied = self.has_state.then(|| self.parts.replica.applied());
                 if let Some(record) = self.undecided.take().filter(|record| Some(record.step) == applied) {
-                    self.desk.step(record, true);
+                    let info = common_state::settle(self.parts.replica.as_mut()).map_err(engine)?;
+                    self.desk.step(told(record, &info), true);
                 }
                 self.desk.tell(News::Left(Left { generation, applied, bootstrap }));
                 Ok(())
@@ -298,20 +300,6 @@ impl Work<'_> {
             let micro_batch = Some(MicroBatch(trailer.non_finite));
             return Err(Failure::NonFinite { step, micro_batch }.into());
         }
-        let (plane, replica, Trailer { weight, samples, .. }) =
-            (&mut self.plane, self.compute.parts.replica.as_mut(), trailer);
-        let in_common = replica.sharing().is_some();
-        let updated = match alone.is_some() || plane.sums == Sums::OnDevice {
-            true => replica.update_kept(step, weight, samples),
-            false if in_common => common_state::settle(plane, replica, step, &trailer),
-            false => replica.update(step, plane.backend.arena().lease(0), weight, samples),
-        };
-        let info = match updated {
-            Ok(info) => info,
-            Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
-            Err(error) => return Err(engine(error).into()),
-        };
-        crate::skipped::tell(self.plane.membership.rank, step, &info);
         let generation = self.plane.membership.generation;
         let record = |took: Duration, waited: Duration| StepRecord {
             generation,
@@ -320,20 +308,39 @@ impl Work<'_> {
             trailer,
             seconds: took.as_secs_f64(),
             busy: took.saturating_sub(waited).as_secs_f64(),
-            lr: info.lr,
-            gradient_norm: info.gradient_norm,
+            lr: 0.0,
+            gradient_norm: 0.0,
         };
+        let Self { plane, compute, .. } = self;
+        let Trailer { weight, samples, .. } = trailer;
+        let replica = compute.parts.replica.as_mut();
+        let in_common = replica.sharing().is_some();
+        let updated = match alone.is_some() || plane.sums == Sums::OnDevice {
+            true => replica.update_kept(step, weight, samples),
+            false if in_common => {
+                controls.set_activity(Activity::Reducing);
+                // From here on the others can decide it.
+                compute.undecided = Some(record(begun.elapsed(), waited));
+                waited += common_state::measure(plane, replica, step, &trailer)?;
+                common_state::settle(replica)
+            }
+            false => replica.update(step, plane.backend.reduced(), weight, samples),
+        };
+        let info = match updated {
+            Ok(info) => info,
+            Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
+            Err(error) => return Err(engine(error).into()),
+        };
+        crate::skipped::tell(plane.membership.rank, step, &info);
         if in_common {
-            controls.set_activity(Activity::Reducing);
-            self.compute.undecided = Some(record(begun.elapsed(), waited));
-            waited += common_state::together(&mut self.plane, self.compute.parts.replica.as_mut(), step)?;
-            self.compute.undecided = None;
+            waited += common_state::together(plane, compute.parts.replica.as_mut(), step)?;
+            compute.undecided = None;
         }
-        self.compute.profiler.lap(Doing::Optimizer);
-        Ok(record(begun.elapsed(), waited))
+        compute.profiler.lap(Doing::Optimizer);
+        Ok(told(record(begun.elapsed(), waited), &info))
     }
 
-    /// The sum of all ranks' slots, in each rank's first one.
+    /// The sum of all ranks' slots.
     fn all_reduce(&mut self, plan: &StepPlan) -> Result<Trailer, Broke> {
         let DataPlane { backend, trailers, sequence, .. } = &mut self.plane;
         let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers };
@@ -568,6 +575,11 @@ impl Work<'_> {
         }
         Failure::NonFinite { step, micro_batch: found }
     }
+}
+
+/// What is told of a step, with what its update came to.
+fn told(record: StepRecord, info: &UpdateInfo) -> StepRecord {
+    StepRecord { lr: info.lr, gradient_norm: info.gradient_norm, ..record }
 }
 
 /// Beyond this many classes F1 is not worth the traffic: counts are left out.

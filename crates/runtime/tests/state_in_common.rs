@@ -3,6 +3,7 @@
 
 use dtrain_collective::Geometry;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::device::NORM_BLOCK;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
@@ -25,10 +26,10 @@ fn optimizer(rule: Rule) -> Optimizer {
     Optimizer { rule, decays: DecayGroup::Matrices, clip_norm: Some(3.0), schedule: Schedule::constant(1e-2) }
 }
 
-/// An MLP with running statistics, of some ten pages.
+/// An MLP with running statistics, of some five blocks of the norm, the last of which is short.
 fn replica(rule: Rule, threads: usize, scaling: Option<LossScaling>) -> ModelReplica<Cpu> {
     let device = Cpu::new(CpuOptions { isa: Isa::best(), threads }).expect("this CPU");
-    let options = MlpOptions { hidden: vec![100, 60], batch_norm: true, ..MlpOptions::default() };
+    let options = MlpOptions { hidden: vec![200, 60], batch_norm: true, ..MlpOptions::default() };
     let stages = mlp(&options, 10).expect("it makes sense");
     let model = Model::new(&device, stages, Shape::values(4, &[40]), Loss::cross_entropy()).expect("it fits");
     let model = match scaling {
@@ -64,23 +65,32 @@ fn gradient(replica: &dyn Replica, step: u64) -> Vec<f32> {
     all
 }
 
-fn settle(replica: &mut ModelReplica<Cpu>, step: u64, gradient: &[f32]) -> Result<UpdateInfo, EngineError> {
-    replica.settle(Step(step), gradient, 8.0, SAMPLES)
-}
-
-/// A share of an update, and whether it was made.
-fn share(replica: &mut ModelReplica<Cpu>, step: u64, gradient: &[f32], index: usize, of: usize) -> bool {
-    settle(replica, step, gradient).expect("it is finite, or the loss is scaled");
-    replica.update_share(gradient, Share { index, of })
-}
-
-fn step_of_all(replicas: &mut [ModelReplica<Cpu>], step: u64, gradient: &[f32]) {
+/// Every replica looks at its share. The last one first: the order of shares is nobody's affair.
+fn measure<'a>(
+    replicas: impl DoubleEndedIterator<Item = &'a mut ModelReplica<Cpu>> + ExactSizeIterator,
+    step: u64,
+    gradient: &[f32],
+) {
     let of = replicas.len();
-    // The last one first: the order of shares is nobody's affair.
-    for (index, replica) in replicas.iter_mut().enumerate().rev() {
-        assert!(share(replica, step, gradient, index, of));
+    for (index, replica) in replicas.enumerate().rev() {
+        replica.measure(Step(step), gradient, 8.0, SAMPLES, Share { index, of });
     }
+}
+
+/// Does its share of the update that all have measured, and tells whether it did.
+fn share(replica: &mut ModelReplica<Cpu>, gradient: &[f32]) -> bool {
+    replica.settle().expect("it is finite, or the loss is scaled");
+    replica.update_share(gradient)
+}
+
+/// A step, and what all say of it.
+fn step_of_all(replicas: &mut [ModelReplica<Cpu>], step: u64, gradient: &[f32]) -> UpdateInfo {
+    measure(replicas.iter_mut(), step, gradient);
+    let said: Vec<_> = replicas.iter_mut().map(|replica| replica.settle().expect("it is settled")).collect();
+    assert!(said.iter().all(|info| *info == said[0]), "{said:?}");
+    assert!(replicas.iter_mut().rev().all(|replica| share(replica, gradient)));
     replicas.iter_mut().for_each(|replica| replica.commit(Step(step)));
+    said[0]
 }
 
 fn digest(state: &State) -> [u8; 32] {
@@ -95,9 +105,9 @@ fn the_shares_of_an_update_have_the_bits_of_the_whole() {
         let mut worlds = worlds.map(in_common);
         for step in 1..=STEPS {
             let gradient = gradient(&whole, step);
-            whole.update(Step(step), &gradient, 8.0, SAMPLES).expect("it is finite");
+            let info = whole.update(Step(step), &gradient, 8.0, SAMPLES).expect("it is finite");
             for replicas in &mut worlds {
-                step_of_all(replicas, step, &gradient);
+                assert_eq!(step_of_all(replicas, step, &gradient), info, "{rule:?} in step {step}");
                 for replica in replicas.iter() {
                     assert_eq!(replica.applied(), Step(step));
                     assert_eq!(digest(replica.state()), digest(whole.state()), "{rule:?} in step {step}");
@@ -117,7 +127,7 @@ fn a_gradient_that_is_not_finite_is_skipped_by_all_where_the_loss_is_scaled() {
         gradient[17] = if step == 2 { f32::INFINITY } else { gradient[17] };
         let info = whole.update(Step(step), &gradient, 8.0, SAMPLES).expect("the loss is scaled");
         assert_eq!(info.skipped(), step == 2);
-        step_of_all(&mut replicas, step, &gradient);
+        assert_eq!(step_of_all(&mut replicas, step, &gradient), info);
         assert!(
             replicas.iter().all(|replica| digest(replica.state()) == digest(whole.state())),
             "step {step}"
@@ -130,13 +140,20 @@ fn a_gradient_that_is_not_finite_is_skipped_by_all_where_the_loss_is_scaled() {
 fn one_that_is_not_finite_changes_nothing_where_it_is_not() {
     let mut replicas = in_common(vec![replica(Rule::adamw(), 1, None), replica(Rule::adamw(), 1, None)]);
     let before = digest(replicas[0].state());
-    let mut bad = gradient(&replicas[0], 1);
-    bad[17] = f32::NAN;
-    for replica in &mut replicas {
-        let refused = settle(replica, 1, &bad);
-        assert!(matches!(refused, Err(EngineError::NonFinite { step: Step(1) })), "{refused:?}");
-        assert_eq!(digest(replica.state()), before);
+    let good = gradient(&replicas[0], 1);
+    // In the share of either one, and in the sums of the statistics, at which only one of them looks.
+    for at in [17, good.len() / 2 + NORM_BLOCK, replicas[0].layout().parameters + 1] {
+        let mut bad = good.clone();
+        bad[at] = f32::NAN;
+        measure(replicas.iter_mut(), 1, &bad);
+        for replica in &mut replicas {
+            let refused = replica.settle();
+            assert!(matches!(refused, Err(EngineError::NonFinite { step: Step(1) })), "{refused:?}");
+            assert_eq!(digest(replica.state()), before);
+        }
     }
+    // What was seen of a bad one is not held against the next.
+    step_of_all(&mut replicas, 1, &good);
 }
 
 /// An arena whose replicas come and go, and one replica that does everything.
@@ -179,12 +196,13 @@ fn an_update_that_somebody_began_is_done_to_its_end_whoever_is_lost() {
     for step in 1..=STEPS {
         let (mut first, mut second) = (host.adopted(step - 1), host.adopted(step - 1));
         let gradient = gradient(&host.whole, step);
-        settle(&mut first, step, &gradient).expect("it is finite");
-        assert!(share(&mut second, step, &gradient, 1, 2));
-        // The second one is gone, the first one is told to leave, and finds out that the update is decided.
+        measure([&mut first, &mut second].into_iter(), step, &gradient);
+        let said = second.settle().expect("it is finite");
+        assert!(share(&mut second, &gradient));
+        // The second one is gone, the first one is told to leave, and finds out that the update is decided, and what it came to.
         drop(second);
         first.close();
-        assert_eq!(first.applied(), Step(step));
+        assert_eq!((first.applied(), first.settle()), (Step(step), Ok(said)));
         // Whoever comes completes it, with the gradient that is still there.
         let mut third = host.seat();
         assert!(step % 2 == 0 || first.complete(&gradient).is_ok());
@@ -201,17 +219,17 @@ fn an_update_that_nobody_began_is_not_made_once_the_state_is_closed() {
     let (mut first, mut second) = (host.adopted(0), host.adopted(0));
     let mut gradient = gradient(&host.whole, 1);
     let before = digest(first.state());
-    settle(&mut first, 1, &gradient).expect("it is finite");
+    measure([&mut first, &mut second].into_iter(), 1, &gradient);
+    first.settle().expect("it is finite");
     first.close();
-    assert!(
-        !share(&mut second, 1, &gradient, 1, 2) && !first.update_share(&gradient, Share { index: 0, of: 2 })
-    );
+    assert!(!share(&mut second, &gradient) && !first.update_share(&gradient));
     second.close();
     assert_eq!((first.applied(), second.applied()), (Step(0), Step(0)));
     // What lies in the slots by then is nobody's gradient.
     first.complete(&vec![f32::NAN; gradient.len()]).expect("there is nothing to do");
     assert_eq!(digest(first.state()), before);
-    assert!(share(&mut first, 1, &gradient, 0, 2) && share(&mut second, 1, &gradient, 1, 2));
+    measure([&mut first, &mut second].into_iter(), 1, &gradient);
+    assert!(share(&mut first, &gradient) && share(&mut second, &gradient));
     first.commit(Step(1));
     second.commit(Step(1));
     assert_eq!(digest(first.state()), host.digest_after(1, &gradient));
@@ -223,9 +241,10 @@ fn an_update_that_nobody_began_is_not_made_once_the_state_is_closed() {
 }
 
 /// The words and areas of `crates/engine/src/sharing.rs`.
-const SHARES: usize = 4;
+const SHARES: usize = 16;
+const STRIDE: usize = 16;
 const COUNT: u32 = 24;
-const BLOCK: usize = 1024;
+const BLOCK: usize = 256;
 const JOURNALS: usize = 5;
 
 #[test]
@@ -235,9 +254,8 @@ fn a_block_that_is_torn_is_taken_from_the_journal() {
         let mut replicas: Vec<_> = (0..of).map(|_| host.adopted(0)).collect();
         let before = replicas[0].state().clone();
         let gradient = gradient(&host.whole, 1);
-        for (index, replica) in replicas.iter_mut().enumerate() {
-            assert!(share(replica, 1, &gradient, index, of));
-        }
+        measure(replicas.iter_mut(), 1, &gradient);
+        assert!(replicas.iter_mut().all(|replica| share(replica, &gradient)));
         let wanted = host.digest_after(1, &gradient);
         let after = host.whole.state();
         // As if one had been killed in its second block: that one is in its journal, and anything in its place; what comes
@@ -256,8 +274,8 @@ fn a_block_that_is_torn_is_taken_from_the_journal() {
             journals.part(journal..journal + BLOCK).copy_from_slice(new);
             floats.part(torn.clone()).fill(f32::NAN);
         }
-        memory.words()[SHARES + 2 * index].store(1 << COUNT | 1, Ordering::SeqCst);
-        memory.words()[SHARES + 2 * index + 1].store(1 << COUNT | 2, Ordering::SeqCst);
+        memory.words()[SHARES + STRIDE * index].store(1 << COUNT | 1, Ordering::SeqCst);
+        memory.words()[SHARES + STRIDE * index + 1].store(1 << COUNT | 2, Ordering::SeqCst);
         replicas.iter_mut().for_each(|replica| replica.close());
         let mut next = host.seat();
         next.complete(&gradient).expect("what was decided");

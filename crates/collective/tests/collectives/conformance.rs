@@ -73,12 +73,15 @@ pub fn steps(
     mode: Mode,
 ) -> Vec<(Vec<u32>, Trailer)> {
     let step = |(seq, count): (usize, &u32)| {
-        let seq = Sequence(seq as u64);
+        let seq = 2 * seq as u64;
         let trailers = compute(backend.arena(), range, *count, mode);
         let op = Op::AllReduce { micro_batches: *count, trailers: &trailers };
-        backend.start(seq, &op).expect("a sound start");
-        let trailer = backend.finish(seq).expect("a sound finish");
-        (bits(backend.arena().lease(0)), trailer)
+        backend.start(Sequence(seq), &op).expect("a sound start");
+        let trailer = backend.finish(Sequence(seq)).expect("a sound finish");
+        let reduced = bits(backend.reduced());
+        // Where it lies may be another rank's slot, who writes it again.
+        run(backend, seq + 1, Op::Barrier);
+        (reduced, trailer)
     };
     counts.iter().enumerate().map(step).collect()
 }

@@ -19,10 +19,12 @@ mod pooling;
 mod product;
 mod update;
 
-use crate::device::{ChannelNorm, Conv3d, Pool2d};
+use crate::device::{ChannelNorm, Conv3d, NORM_BLOCK, Pool2d};
+use crate::host_device::HostDevice;
 pub use isa::{Isa, IsaError};
 use pool::{Cut, Pool};
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
 /// Counts the changes of the kernels that changed the bits of a result. Part of the fingerprint.
 pub const KERNEL_REVISION: u32 = 1;
@@ -113,6 +115,13 @@ fn same(what: &str, len: usize, wanted: usize) {
 /// Rows (or planes) of `width` elements that one task takes.
 fn group(width: usize) -> usize {
     (GROUP / width.max(1)).max(1)
+}
+
+impl HostDevice for Cpu {
+    fn squares(&self, g: &[f32], scale: f32, blocks: &[AtomicU64]) {
+        same("blocks", blocks.len(), g.len().div_ceil(NORM_BLOCK));
+        update::squares(self.isa, &self.pool, scale, g, blocks);
+    }
 }
 
 impl Cpu {

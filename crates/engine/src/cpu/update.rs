@@ -7,11 +7,9 @@
 use super::CHUNK;
 use super::isa::{Have, Isa, on_every_isa};
 use super::pool::{Cut, Pool};
-use crate::device::{AdamW, Sgd};
+use crate::device::{AdamW, NORM_BLOCK, Sgd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Elements of a block of a [`sum_of_squares`].
-const NORM_BLOCK: usize = 4096;
 /// Blocks of a task.
 const BLOCKS: usize = 4;
 /// Blocks whose sums wait to be added in order.
@@ -23,19 +21,25 @@ pub(super) fn sum_of_squares(isa: Have, pool: &Pool, scale: f32, g: &[f32]) -> f
     let waiting = [const { AtomicU64::new(0) }; WAITING];
     let mut sum = 0.0;
     for g in g.chunks(WAITING * NORM_BLOCK) {
-        pool.run(g.len(), g.len().div_ceil(BLOCKS * NORM_BLOCK), [], |task, [], _| {
-            let first = task * BLOCKS;
-            let g = &g[first * NORM_BLOCK..];
-            let sums = squares_of_task(isa, scale, &g[..g.len().min(BLOCKS * NORM_BLOCK)]);
-            for (waiting, sum) in waiting[first..].iter().zip(sums) {
-                waiting.store(sum.to_bits(), Ordering::Relaxed);
-            }
-        });
-        for waiting in &waiting[..g.len().div_ceil(NORM_BLOCK)] {
+        let waiting = &waiting[..g.len().div_ceil(NORM_BLOCK)];
+        squares(isa, pool, scale, g, waiting);
+        for waiting in waiting {
             sum += f64::from_bits(waiting.load(Ordering::Relaxed));
         }
     }
     sum
+}
+
+/// The sum of each block, for whoever adds them up.
+pub(super) fn squares(isa: Have, pool: &Pool, scale: f32, g: &[f32], blocks: &[AtomicU64]) {
+    pool.run(g.len(), g.len().div_ceil(BLOCKS * NORM_BLOCK), [], |task, [], _| {
+        let first = task * BLOCKS;
+        let g = &g[first * NORM_BLOCK..];
+        let sums = squares_of_task(isa, scale, &g[..g.len().min(BLOCKS * NORM_BLOCK)]);
+        for (block, sum) in blocks[first..].iter().zip(sums) {
+            block.store(sum.to_bits(), Ordering::Relaxed);
+        }
+    });
 }
 
 /// Sums of squares of up to [`BLOCKS`] blocks, of which only the last may be short.

@@ -1,7 +1,7 @@
 //! The collectives of one rank over a mapped arena.
 //!
 //! A collective is two barriers with one pass between them. Before the first, every rank owns its slots; between them,
-//! a rank reads its chunk of all roots and writes its chunk of every slot 0, and nothing else; after the second, every
+//! a rank reads its chunk of all roots and writes its chunk of every slot 0, or of the first alone, and nothing else; after the second, every
 //! rank owns its slots again. Where ranks share cores the sums are cut into pieces instead, each is added up by whoever
 //! claims it, and that all are done is the second barrier: so a core need not go from rank to rank in between. The order of
 //! a sum is fixed by its place and not by who adds it up. It does not know how the generation came about, nor what the
@@ -32,6 +32,8 @@ pub struct ShmBackend {
     orders: BTreeMap<u32, Vec<SumOrder>>,
     /// Where slot 0 of each rank starts.
     outs: Vec<usize>,
+    /// How many of them an all-reduce fills: all, or the first alone.
+    sums: usize,
     /// In a collective that moves floats: what each rank gives of its slot 0 to this one.
     taken: Vec<Range<usize>>,
     trailers: Vec<Trailer>,
@@ -71,6 +73,7 @@ impl ShmBackend {
             plans: Plans::new(membership, mode),
             leaves: BTreeMap::new(),
             orders: BTreeMap::new(),
+            sums: world.0 as usize,
             outs,
             taken: Vec::with_capacity(world.0 as usize),
             trailers: Vec::new(),
@@ -106,6 +109,14 @@ impl ShmBackend {
     #[must_use]
     pub fn with_wire(mut self, wire: Wire) -> Self {
         self.group.set_wire(wire);
+        self
+    }
+
+    /// Stores every sum of an all-reduce once, in slot 0 of the first rank, from where all read it (`Backend::reduced`); the same on all
+    /// ranks. The rule is theirs: the first rank leases slot 0 again when all have come to a barrier after their last look.
+    #[must_use]
+    pub fn with_sum_in_common(mut self) -> Self {
+        self.sums = 1;
         self
     }
 
@@ -206,11 +217,11 @@ impl ShmBackend {
     /// A sum whose pieces are whoever's who has a core, until all are done.
     fn share(&mut self, kind: OpKind, operand: u32) -> Result<(), CollectiveError> {
         let pieces = self.pieces();
-        let Self { group, orders, leaves, outs, .. } = self;
+        let Self { group, orders, leaves, outs, sums, .. } = self;
         let (orders, leaves) = (&orders[&operand], &leaves[&operand]);
         group.share(pieces.count(), |group, piece| {
             let (owner, part) = pieces.piece(piece);
-            let to = if kind == OpKind::ReduceScatter { owner..owner + 1 } else { 0..outs.len() };
+            let to = if kind == OpKind::ReduceScatter { owner..owner + 1 } else { 0..*sums };
             group.sum(&orders[owner % orders.len()], leaves, &outs[to], part);
         })
     }
@@ -224,7 +235,7 @@ impl ShmBackend {
         let rank = self.rank();
         let own = Chunks::even(self.group.geometry().len, self.outs.len()).chunk(rank);
         let to = match kind {
-            OpKind::AllReduce => 0..self.outs.len(),
+            OpKind::AllReduce => 0..self.sums,
             OpKind::ReduceScatter => rank..rank + 1,
             OpKind::AllGather | OpKind::Broadcast | OpKind::Barrier | OpKind::Copy => {
                 // Slot 0 of this rank is written by this rank alone, and only outside of what it gives itself.
@@ -290,6 +301,14 @@ impl Backend for ShmBackend {
     fn arena(&mut self) -> &mut dyn Arena {
         self.progress.assert_idle();
         self.group.arena()
+    }
+
+    fn reduced(&mut self) -> &[f32] {
+        self.progress.assert_idle();
+        match self.sums == self.outs.len() {
+            true => self.group.arena().lease(0),
+            false => self.group.first_slot(),
+        }
     }
 
     fn start(&mut self, seq: Sequence, op: &Op<'_>) -> Result<(), CollectiveError> {

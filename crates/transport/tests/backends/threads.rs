@@ -4,17 +4,22 @@ use crate::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_thr
 use dtrain_collective::{Arena, Backend, Geometry, HostArena, HostBackend, Mode, Op, RankMachine, Sequence};
 use dtrain_transport::shm::Isa;
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
-use dtrain_types::{MicroRange, Wire, WorldSize, cut_evenly};
+use dtrain_types::{MicroRange, Trailer, Wire, WorldSize, cut_evenly};
 
 /// Ranges of the ranks, counts of micro-batches, floats, mode.
 type Case<'a> = (&'a [MicroRange], &'a [u32], usize, Mode);
 
 /// One backend for each rank, in shared memory that all of them map once; `cores` says what each knows of the machine.
-fn shm_on(
+fn shm_on(cores: impl Fn(usize) -> usize, wire: Wire, case: Case<'_>) -> Vec<Box<dyn Backend>> {
+    let boxed = |backend| Box::new(backend) as Box<dyn Backend>;
+    shm_backends(cores, wire, case).into_iter().map(boxed).collect()
+}
+
+fn shm_backends(
     cores: impl Fn(usize) -> usize,
     wire: Wire,
     (ranges, counts, len, mode): Case<'_>,
-) -> Vec<Box<dyn Backend>> {
+) -> Vec<ShmBackend> {
     let geometry = Geometry::plan(len, ranges, counts, mode);
     let file = ArenaFile::create(WorldSize(ranges.len() as u32), geometry).expect("a memfd");
     let mapping = file.map().expect("a mapping");
@@ -23,9 +28,15 @@ fn shm_on(
         let backend = ShmBackend::new(mapping.clone(), membership(1, rank, ranges), mode, counts);
         // Ranks with different instruction sets must agree on the bits.
         let backend = backend.expect("a good arena").with_isa(isas[rank % 2]);
-        Box::new(backend.with_cores(cores(rank)).with_wire(wire)) as Box<dyn Backend>
+        backend.with_cores(cores(rank)).with_wire(wire)
     };
     (0..ranges.len()).map(backend).collect()
+}
+
+/// Ranks that have their sums in common: in slot 0 of the first one alone. A core for each, or one for all.
+fn in_common(cores: usize, case: Case<'_>) -> Vec<Box<dyn Backend>> {
+    let boxed = |backend: ShmBackend| Box::new(backend.with_sum_in_common()) as Box<dyn Backend>;
+    shm_backends(|_| cores, Wire::F32, case).into_iter().map(boxed).collect()
 }
 
 /// Ranks that share cores, and so the work of sums.
@@ -73,6 +84,27 @@ fn exact_steps_have_the_bits_of_the_plain_tree_on_every_backend() {
     conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS[..5], &roomy);
     conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS[..5], &at_odds);
     conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS, &host);
+}
+
+#[test]
+fn a_sum_in_common_has_the_same_bits_and_lies_in_one_slot() {
+    for cores in [1, 8] {
+        let make = |ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode| {
+            in_common(cores, (ranges, counts, len, mode))
+        };
+        conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS[..5], &make);
+        let backends = make(&cut_evenly(3, 3), &[3], 5_000, Mode::Exact);
+        on_threads(backends, |rank, mut backend: Box<dyn Backend>| {
+            backend.arena().lease(0).fill(1.0);
+            let op = Op::AllReduce { micro_batches: 3, trailers: &[Trailer::EMPTY] };
+            conformance::run(&mut *backend, 1, op);
+            assert!(backend.reduced().iter().all(|sum| *sum == 3.0));
+            conformance::run(&mut *backend, 2, Op::Barrier);
+            // Whoever is not the first has its own slot as it was.
+            let own = if rank == 0 { 3.0 } else { 1.0 };
+            assert!(backend.arena().lease(0).iter().all(|x| *x == own), "rank {rank}");
+        });
+    }
 }
 
 #[test]
