@@ -2,7 +2,9 @@
 //!
 //! Each rank has a counter of barriers reached, stamped with its generation; a barrier is passed when every rank's
 //! counter is there. Counters of an older generation count as not yet there, so nothing is ever reset and a new
-//! generation may use the arena of the old one. It does not know what the ranks do between barriers.
+//! generation may use the arena of the old one. The first barrier of a collective is passed when every rank has announced it: its
+//! number and what it is stand in one word, beside all that peers read first, so that one cache line brings it all. It does not know
+//! what the ranks do between barriers.
 
 use super::Mapping;
 use super::wait::{ring, wait_until};
@@ -15,6 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const COUNT_BITS: u32 = 40;
 /// The other bits hold the generation, cut off; compared as on a circle.
 const GENERATION_BITS: u32 = 64 - COUNT_BITS;
+
+/// Bits of an announcement that say what is announced; above them are the last bits of its number, and the generation.
+const SAID_BITS: u32 = 32;
 
 /// A rank's side of the barriers of one generation.
 #[derive(Debug)]
@@ -73,6 +78,21 @@ pub(super) fn look(seen: u64, wanted: u64) -> Peer {
     }
 }
 
+/// The word by which a rank announces collective `number` of a generation, of which it says so much.
+pub(super) fn announcement(generation: Generation, number: u64, said: u32) -> u64 {
+    stamp(generation, (number & ((1 << (COUNT_BITS - SAID_BITS)) - 1)) << SAID_BITS) | u64::from(said)
+}
+
+/// Compares what a peer announced with what this rank did. In its place can be nothing else of this generation but that, or, of the
+/// collective before the last, a number that is another one also when it is cut off.
+fn look_at_announcement(seen: u64, wanted: u64) -> Peer {
+    match look(seen, wanted) {
+        Peer::Gone => Peer::Gone,
+        _ if seen >> SAID_BITS == wanted >> SAID_BITS => Peer::Here,
+        _ => Peer::Behind,
+    }
+}
+
 impl Barrier {
     pub fn new(mapping: Arc<Mapping>, generation: Generation, rank: Rank, world: usize) -> Self {
         let abort = ShmAbort::new(mapping.clone(), generation);
@@ -112,6 +132,37 @@ impl Barrier {
         let wanted = stamp(self.generation, self.reached);
         // Each rank begins with its right neighbour, so that they do not all poll the same line.
         (1..self.world).try_for_each(|step| self.wait_for((self.rank + step) % self.world, wanted))
+    }
+
+    /// Tells the peers that this rank is at the first barrier of a collective; everything it wrote before is seen by who passes.
+    pub fn announce(&self, turn: usize, number: u64, said: u32) {
+        let word = announcement(self.generation, number, said);
+        self.mapping.announcement(turn, self.rank).store(word, Ordering::SeqCst);
+        self.mapping.control(self.rank).bell.answer();
+    }
+
+    /// *Blocks* until all ranks have announced the collective of this number. *Errors*: `Aborted`, `Superseded`.
+    pub fn pass_announced(&self, turn: usize, number: u64) -> Result<(), CollectiveError> {
+        let wanted = announcement(self.generation, number, 0);
+        let superseded = |peer: usize| CollectiveError::Superseded {
+            from: Rank(peer as u32),
+            generation: self.generation,
+        };
+        (1..self.world).try_for_each(|step| {
+            let peer = (self.rank + step) % self.world;
+            let (word, control) = (self.mapping.announcement(turn, peer), self.mapping.control(peer));
+            wait_until(self.spins, &self.abort, &control.bell, || {
+                match look_at_announcement(word.load(Ordering::SeqCst), wanted) {
+                    Peer::Here => Ok(true),
+                    Peer::Gone => Err(superseded(peer)),
+                    // A newer generation may be in the other turn.
+                    Peer::Behind if control.claimed.load(Ordering::Relaxed) > self.generation.0 => {
+                        Err(superseded(peer))
+                    }
+                    Peer::Behind => Ok(false),
+                }
+            })
+        })
     }
 
     fn wait_for(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {
@@ -185,6 +236,19 @@ mod tests {
         assert_eq!(look(at(7, 2), at(7, 2)), Peer::Here);
         assert_eq!(look(at(7, 3), at(7, 2)), Peer::Here);
         assert_eq!(look(at(8, 0), at(7, 2)), Peer::Gone);
+    }
+
+    #[test]
+    fn an_announcement_is_behind_until_its_number_is_there_whatever_it_says() {
+        let at = |generation, number, said| announcement(Generation(generation), number, said);
+        assert_eq!(look_at_announcement(0, at(1, 1, 0)), Peer::Behind);
+        assert_eq!(look_at_announcement(at(6, 9, 5), at(7, 9, 5)), Peer::Behind);
+        assert_eq!(look_at_announcement(at(8, 1, 5), at(7, 9, 5)), Peer::Gone);
+        // The number before the last one in the same place, also where it is cut off.
+        for number in [3, 255, 256, 257, 1 << 40] {
+            assert_eq!(look_at_announcement(at(7, number - 2, u32::MAX), at(7, number, 0)), Peer::Behind);
+            assert_eq!(look_at_announcement(at(7, number, u32::MAX), at(7, number, 0)), Peer::Here);
+        }
     }
 
     #[test]

@@ -16,13 +16,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The bit of an announced intent that says that, as far as its rank knows, not every rank has a core.
-const CROWDED: u64 = 1 << 63;
+/// The bit of what is announced that says that, as far as its rank knows, not every rank has a core.
+const CROWDED: u32 = 1 << 31;
 
-/// In one word: kind, low bits of the sequence, operand.
-fn packed(intent: Intent) -> u64 {
+/// What is said of a collective: its kind, low bits of the sequence, and the operand, folded where it is a large number.
+fn packed(intent: Intent) -> u32 {
     let Intent { sequence, kind, operand } = intent;
-    (kind as u64 + 1) << 56 | (sequence.0 & 0xff_ffff) << 32 | u64::from(operand)
+    (kind as u32) << 28 | (sequence.0 as u32 & 0xff) << 20 | (operand ^ operand >> 12) & 0xf_ffff
 }
 
 /// One rank's place among the ranks of its host.
@@ -40,7 +40,7 @@ pub(crate) struct Group {
     stack: Vec<f32>,
     /// Between `announce` and `leave` the slots are not this rank's alone.
     inside: bool,
-    /// Which of two places for trailers and intents is this collective's; see `layout::TURNS`.
+    /// How many collectives came before this one; of two places for trailers and announcements they take turns, see `layout::TURNS`.
     turn: usize,
     /// Whether the ranks share the work of this collective: one of them at least knows of too few cores.
     shares: bool,
@@ -185,29 +185,32 @@ impl Group {
     pub fn announce(&mut self, intent: Intent) {
         self.inside = true;
         let crowded = if self.world > 1 && !self.barrier.spins() { CROWDED } else { 0 };
-        let word = packed(intent) | crowded;
-        self.arena.mapping.intent(self.turn, self.rank).store(word, Ordering::Relaxed);
-        self.barrier.arrive();
+        self.barrier.announce(self.turn, self.number(), packed(intent) | crowded);
     }
 
     /// *Blocks* until all ranks have announced, and all the same. A peer that is in another collective reads and writes
     /// other memory. *Errors*: `Aborted`, `Superseded`, `Mismatch`.
     pub fn agree(&mut self, intent: Intent) -> Result<(), CollectiveError> {
-        self.barrier.pass()?;
+        self.barrier.pass_announced(self.turn, self.number())?;
         let ours = packed(intent);
         self.shares = false;
         for peer in 0..self.world {
-            let announced = self.arena.mapping.intent(self.turn, peer).load(Ordering::Relaxed);
+            let announced = self.arena.mapping.announcement(self.turn, peer).load(Ordering::Relaxed) as u32;
             // Seen by all alike, so all share the work or none does, even if they count cores differently.
             self.shares |= announced & CROWDED != 0;
             let theirs = announced & !CROWDED;
             if theirs != ours {
-                let (theirs, ours) = (format!("{theirs:#018x}"), format!("{ours:#018x}"));
+                let (theirs, ours) = (format!("{theirs:#010x}"), format!("{ours:#010x}"));
                 let (from, sequence) = (Rank(peer as u32), intent.sequence);
                 return Err(CollectiveError::Mismatch { from, sequence, theirs, ours });
             }
         }
         Ok(())
+    }
+
+    /// The number of this collective in its generation, from 1 on.
+    fn number(&self) -> u64 {
+        self.turn as u64 + 1
     }
 
     /// *Blocks* until all ranks are here; what they wrote before is seen afterwards. *Errors*: `Aborted`, `Superseded`.

@@ -16,7 +16,7 @@ use dtrain_types::{SHARED_AREAS, SharedShape, WorldSize};
 /// "dtrainar", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"dtrainar");
 /// Rises with every change of this layout or of the meaning of a control block.
-pub(super) const VERSION: u64 = 5;
+pub(super) const VERSION: u64 = 6;
 /// Words of the header, in order: magic, version, world, len, root slots, scratch slots, aborted generation, areas and
 /// words of the state.
 pub(super) const HEADER_WORDS: usize = 8 + SHARED_AREAS;

@@ -158,9 +158,9 @@ impl Mapping {
         unsafe { self.base.add(self.layout.trailer(turn, rank, root)).cast::<[AtomicU64; 8]>().as_ref() }
     }
 
-    /// What a rank is doing, packed, so that a peer that does something else is found out. It shares the cache line of
-    /// the first trailer, because both are written before a barrier and read after it: polling never touches them.
-    pub(super) fn intent(&self, turn: usize, rank: usize) -> &AtomicU64 {
+    /// Which collective a rank has come to, and what it is, so that a peer that does something else is found out. It shares the cache
+    /// line of the first trailer, which is read next.
+    pub(super) fn announcement(&self, turn: usize, rank: usize) -> &AtomicU64 {
         &self.trailer(turn, rank, 0)[7]
     }
 
