@@ -65,6 +65,21 @@ pub fn on_ranks<R: Send>(
     })
 }
 
+/// A step of so many micro-batches; gives its bits and its trailer.
+pub fn one_step(
+    backend: &mut dyn Backend,
+    seq: u64,
+    range: MicroRange,
+    count: u32,
+    mode: Mode,
+) -> (Vec<u32>, Trailer) {
+    let trailers = compute(backend.arena(), range, count, mode);
+    let op = Op::AllReduce { micro_batches: count, trailers: &trailers };
+    backend.start(Sequence(seq), &op).expect("a sound start");
+    let trailer = backend.finish(Sequence(seq)).expect("a sound finish");
+    (bits(backend.reduced()), trailer)
+}
+
 /// Steps of these counts; gives the bits and the trailer of each.
 pub fn steps(
     backend: &mut dyn Backend,
@@ -72,17 +87,7 @@ pub fn steps(
     counts: &[u32],
     mode: Mode,
 ) -> Vec<(Vec<u32>, Trailer)> {
-    let step = |(seq, count): (usize, &u32)| {
-        let seq = 2 * seq as u64;
-        let trailers = compute(backend.arena(), range, *count, mode);
-        let op = Op::AllReduce { micro_batches: *count, trailers: &trailers };
-        backend.start(Sequence(seq), &op).expect("a sound start");
-        let trailer = backend.finish(Sequence(seq)).expect("a sound finish");
-        let reduced = bits(backend.reduced());
-        // Where it lies may be another rank's slot, who writes it again.
-        run(backend, seq + 1, Op::Barrier);
-        (reduced, trailer)
-    };
+    let step = |(seq, count): (usize, &u32)| one_step(backend, seq as u64, range, *count, mode);
     counts.iter().enumerate().map(step).collect()
 }
 

@@ -92,7 +92,23 @@ fn a_sum_in_common_has_the_same_bits_and_lies_in_one_slot() {
         let make = |ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode| {
             in_common(cores, (ranges, counts, len, mode))
         };
-        conformance::exact_steps_have_the_bits_of_the_plain_tree(&WORLDS[..5], &make);
+        for (world, len) in WORLDS[..5].iter().flat_map(|world| lengths(*world).map(|len| (*world, len))) {
+            for ranges in cuts(COUNTS[0], world) {
+                let want = conformance::want(len, &COUNTS);
+                on_threads(
+                    make(&ranges, &COUNTS, len, Mode::Exact),
+                    |rank, mut backend: Box<dyn Backend>| {
+                        for (seq, (count, want)) in (0..).zip(COUNTS.iter().zip(&want)) {
+                            let own = ranges[rank];
+                            let got = conformance::one_step(&mut *backend, 2 * seq, own, *count, Mode::Exact);
+                            assert!(got == *want, "rank {rank}, {len} floats, {ranges:?}");
+                            // All have read it before the first rank writes there again.
+                            conformance::run(&mut *backend, 2 * seq + 1, Op::Barrier);
+                        }
+                    },
+                );
+            }
+        }
         let backends = make(&cut_evenly(3, 3), &[3], 5_000, Mode::Exact);
         on_threads(backends, |rank, mut backend: Box<dyn Backend>| {
             backend.arena().lease(0).fill(1.0);
