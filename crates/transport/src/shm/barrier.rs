@@ -7,19 +7,20 @@
 //! what the ranks do between barriers.
 
 use super::Mapping;
+use super::mapping::Control;
 use super::wait::{ring, wait_until};
 use dtrain_collective::{Abort, AbortFlag, CollectiveError};
 use dtrain_types::{Generation, Rank};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Bits of a stamp that count barriers: enough for 1 000 000 a second for 12 days, or 10 000 for 3 years.
 const COUNT_BITS: u32 = 40;
 /// The other bits hold the generation, cut off; compared as on a circle.
 const GENERATION_BITS: u32 = 64 - COUNT_BITS;
 
-/// Bits of an announcement that say what is announced; above them are the last bits of its number, and the generation.
-const SAID_BITS: u32 = 32;
+/// Bits of an announcement that say what is announced; above them are the last two bits of its number, and the generation.
+pub(super) const SAID_BITS: u32 = 38;
 
 /// A rank's side of the barriers of one generation.
 #[derive(Debug)]
@@ -79,12 +80,12 @@ pub(super) fn look(seen: u64, wanted: u64) -> Peer {
 }
 
 /// The word by which a rank announces collective `number` of a generation, of which it says so much.
-pub(super) fn announcement(generation: Generation, number: u64, said: u32) -> u64 {
-    stamp(generation, (number & ((1 << (COUNT_BITS - SAID_BITS)) - 1)) << SAID_BITS) | u64::from(said)
+pub(super) fn announcement(generation: Generation, number: u64, said: u64) -> u64 {
+    stamp(generation, (number & ((1 << (COUNT_BITS - SAID_BITS)) - 1)) << SAID_BITS) | said
 }
 
 /// Compares what a peer announced with what this rank did. In its place can be nothing else of this generation but that, or, of the
-/// collective before the last, a number that is another one also when it is cut off.
+/// collective before the last, a number that is another one also when two bits are left of it.
 fn look_at_announcement(seen: u64, wanted: u64) -> Peer {
     match look(seen, wanted) {
         Peer::Gone => Peer::Gone,
@@ -130,12 +131,11 @@ impl Barrier {
     /// *Blocks* until all ranks have arrived where this rank has. *Errors*: `Aborted`, `Superseded`.
     pub fn pass(&self) -> Result<(), CollectiveError> {
         let wanted = stamp(self.generation, self.reached);
-        // Each rank begins with its right neighbour, so that they do not all poll the same line.
-        (1..self.world).try_for_each(|step| self.wait_for((self.rank + step) % self.world, wanted))
+        self.wait_for_all(|_, control| look(control.arrived.load(Ordering::SeqCst), wanted))
     }
 
     /// Tells the peers that this rank is at the first barrier of a collective; everything it wrote before is seen by who passes.
-    pub fn announce(&self, turn: usize, number: u64, said: u32) {
+    pub fn announce(&self, turn: usize, number: u64, said: u64) {
         let word = announcement(self.generation, number, said);
         self.mapping.announcement(turn, self.rank).store(word, Ordering::SeqCst);
         self.mapping.control(self.rank).bell.answer();
@@ -144,42 +144,29 @@ impl Barrier {
     /// *Blocks* until all ranks have announced the collective of this number. *Errors*: `Aborted`, `Superseded`.
     pub fn pass_announced(&self, turn: usize, number: u64) -> Result<(), CollectiveError> {
         let wanted = announcement(self.generation, number, 0);
-        let superseded = |peer: usize| CollectiveError::Superseded {
-            from: Rank(peer as u32),
-            generation: self.generation,
-        };
-        (1..self.world).try_for_each(|step| {
-            let peer = (self.rank + step) % self.world;
-            let (word, control) = (self.mapping.announcement(turn, peer), self.mapping.control(peer));
-            wait_until(self.spins, &self.abort, &control.bell, || {
-                match look_at_announcement(word.load(Ordering::SeqCst), wanted) {
-                    Peer::Here => Ok(true),
-                    Peer::Gone => Err(superseded(peer)),
-                    // A newer generation may be in the other turn.
-                    Peer::Behind if control.claimed.load(Ordering::Relaxed) > self.generation.0 => {
-                        Err(superseded(peer))
-                    }
-                    Peer::Behind => Ok(false),
+        self.wait_for_all(|peer, control| {
+            let word = self.mapping.announcement(turn, peer);
+            match look_at_announcement(word.load(Ordering::SeqCst), wanted) {
+                // A newer generation may be in the other turn.
+                Peer::Behind if control.claimed.load(Ordering::Relaxed) > self.generation.0 => Peer::Gone,
+                seen => seen,
+            }
+        })
+    }
+
+    /// *Blocks* until a look, with `SeqCst`, finds every peer here.
+    fn wait_for_all(&self, look: impl Fn(usize, &Control) -> Peer) -> Result<(), CollectiveError> {
+        // Each rank begins with its right neighbour, so that they do not all poll the same line.
+        (1..self.world).map(|step| (self.rank + step) % self.world).try_for_each(|peer| {
+            let control = self.mapping.control(peer);
+            wait_until(self.spins, &self.abort, &control.bell, || match look(peer, control) {
+                Peer::Here => Ok(true),
+                Peer::Behind => Ok(false),
+                Peer::Gone => {
+                    Err(CollectiveError::Superseded { from: Rank(peer as u32), generation: self.generation })
                 }
             })
         })
-    }
-
-    fn wait_for(&self, peer: usize, wanted: u64) -> Result<(), CollectiveError> {
-        let control = self.mapping.control(peer);
-        wait_until(self.spins, &self.abort, &control.bell, || {
-            self.has_arrived(peer, &control.arrived, wanted)
-        })
-    }
-
-    fn has_arrived(&self, peer: usize, arrived: &AtomicU64, wanted: u64) -> Result<bool, CollectiveError> {
-        match look(arrived.load(Ordering::SeqCst), wanted) {
-            Peer::Here => Ok(true),
-            Peer::Behind => Ok(false),
-            Peer::Gone => {
-                Err(CollectiveError::Superseded { from: Rank(peer as u32), generation: self.generation })
-            }
-        }
     }
 }
 
@@ -245,9 +232,10 @@ mod tests {
         assert_eq!(look_at_announcement(at(6, 9, 5), at(7, 9, 5)), Peer::Behind);
         assert_eq!(look_at_announcement(at(8, 1, 5), at(7, 9, 5)), Peer::Gone);
         // The number before the last one in the same place, also where it is cut off.
-        for number in [3, 255, 256, 257, 1 << 40] {
-            assert_eq!(look_at_announcement(at(7, number - 2, u32::MAX), at(7, number, 0)), Peer::Behind);
-            assert_eq!(look_at_announcement(at(7, number, u32::MAX), at(7, number, 0)), Peer::Here);
+        let most = (1 << SAID_BITS) - 1;
+        for number in [3, 4, 5, 6, 256, 257, 1 << 40] {
+            assert_eq!(look_at_announcement(at(7, number - 2, most), at(7, number, 0)), Peer::Behind);
+            assert_eq!(look_at_announcement(at(7, number, most), at(7, number, 0)), Peer::Here);
         }
     }
 

@@ -5,7 +5,7 @@
 //! collective is made of, nor whether there are other hosts.
 
 use super::ahead::Words;
-use super::barrier::{Barrier, ShmAbort};
+use super::barrier::{Barrier, SAID_BITS, ShmAbort};
 use super::claims::Claims;
 use super::kernel::{Pass, sum_into, touch};
 use super::wait::wait_until;
@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The bit of what is announced that says that, as far as its rank knows, not every rank has a core.
-const CROWDED: u32 = 1 << 31;
+const CROWDED: u64 = 1 << (SAID_BITS - 1);
 
-/// What is said of a collective: its kind, low bits of the sequence, and the operand, folded where it is a large number.
-fn packed(intent: Intent) -> u32 {
+/// What is said of a collective: its kind, and low bits of the sequence over the operand, so that where either is another, so is what
+/// is said.
+fn packed(intent: Intent) -> u64 {
     let Intent { sequence, kind, operand } = intent;
-    (kind as u32) << 28 | (sequence.0 as u32 & 0xff) << 20 | (operand ^ operand >> 12) & 0xf_ffff
+    (kind as u64) << 34 | (sequence.0 & 0xff_ffff) << 10 ^ u64::from(operand)
 }
 
 /// One rank's place among the ranks of its host.
@@ -195,12 +196,13 @@ impl Group {
         let ours = packed(intent);
         self.shares = false;
         for peer in 0..self.world {
-            let announced = self.arena.mapping.announcement(self.turn, peer).load(Ordering::Relaxed) as u32;
+            let word = self.arena.mapping.announcement(self.turn, peer).load(Ordering::Relaxed);
+            let announced = word & ((1 << SAID_BITS) - 1);
             // Seen by all alike, so all share the work or none does, even if they count cores differently.
             self.shares |= announced & CROWDED != 0;
             let theirs = announced & !CROWDED;
             if theirs != ours {
-                let (theirs, ours) = (format!("{theirs:#010x}"), format!("{ours:#010x}"));
+                let (theirs, ours) = (format!("{theirs:#012x}"), format!("{ours:#012x}"));
                 let (from, sequence) = (Rank(peer as u32), intent.sequence);
                 return Err(CollectiveError::Mismatch { from, sequence, theirs, ours });
             }
@@ -402,6 +404,30 @@ mod tests {
         ranks.iter_mut().for_each(|rank| rank.agree(INTENT).expect("all are here"));
         assert!(ranks.iter().all(Group::shares));
         ranks
+    }
+
+    #[test]
+    fn whatever_alone_is_another_is_said_and_leaves_the_bit_of_the_cores() {
+        let kinds = [
+            OpKind::AllReduce,
+            OpKind::ReduceScatter,
+            OpKind::AllGather,
+            OpKind::Broadcast,
+            OpKind::Barrier,
+            OpKind::Copy,
+        ];
+        let mut said = std::collections::BTreeSet::new();
+        kinds.iter().for_each(|kind| assert!(said.insert(packed(Intent { kind: *kind, ..INTENT }))));
+        for bit in 0..24 {
+            assert!(said.insert(packed(Intent { sequence: Sequence(1 ^ 1 << bit), ..INTENT })), "{bit}");
+        }
+        for at in 0..32 {
+            let operand = INTENT.operand ^ 1 << at;
+            assert_ne!(packed(Intent { operand, ..INTENT }), packed(INTENT), "bit {at}");
+            said.insert(packed(Intent { operand, ..INTENT }));
+        }
+        let last = Intent { sequence: Sequence(u64::MAX), kind: OpKind::Copy, operand: u32::MAX };
+        assert!(said.into_iter().chain([packed(last)]).all(|said| said < CROWDED));
     }
 
     #[test]

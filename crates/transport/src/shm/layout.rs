@@ -31,7 +31,7 @@ pub(super) const WORK_BYTES: usize = 256;
 pub(super) const CONTROL: usize = 256;
 /// Bytes of a trailer: one cache line.
 pub(super) const TRAILER: usize = 64;
-/// Trailers and intents are laid out by turns: whoever is done with a collective may announce the next one while a peer
+/// Trailers and announcements are laid out by turns: whoever is done with a collective may announce the next one while a peer
 /// still reads those of the last. Two are enough, because nobody passes the first barrier of a collective before all have
 /// left the one before.
 pub(super) const TURNS: usize = 2;
