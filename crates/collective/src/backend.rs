@@ -78,6 +78,7 @@ pub enum OpKind {
 impl Op<'_> {
     /// Which collective this is.
     #[must_use]
+    #[inline]
     pub fn kind(&self) -> OpKind {
         match self {
             Op::AllReduce { .. } => OpKind::AllReduce,
@@ -92,6 +93,7 @@ impl Op<'_> {
     /// The number that all ranks must agree on beside the kind: the micro-batches, the broadcasting rank, or a hash of
     /// who copies to whom.
     #[must_use]
+    #[inline]
     pub fn operand(&self) -> u32 {
         match self {
             Op::AllReduce { micro_batches, .. } | Op::ReduceScatter { micro_batches, .. } => *micro_batches,
@@ -103,6 +105,7 @@ impl Op<'_> {
 
     /// Micro-batches and trailers of a reduction; `None` for a collective that adds nothing.
     #[must_use]
+    #[inline]
     pub fn reduction(&self) -> Option<(u32, &[Trailer])> {
         match self {
             Op::AllReduce { micro_batches, trailers } | Op::ReduceScatter { micro_batches, trailers } => {
@@ -113,6 +116,7 @@ impl Op<'_> {
     }
 
     /// *Panics* if the ranks that are named make no sense in a world of this size: only a bug can bring that about.
+    #[inline]
     pub fn assert_fits(&self, world: WorldSize) {
         match *self {
             Op::Broadcast { from } => {
@@ -275,6 +279,7 @@ impl AbortFlag {
     }
 
     /// *Errors*: [`CollectiveError::Aborted`] once it is set.
+    #[inline]
     pub fn check(&self) -> Result<(), CollectiveError> {
         match self.0.get() {
             None => Ok(()),

@@ -30,6 +30,7 @@ enum Kind {
 impl Chunks {
     /// Even chunks for `world` ranks. *Panics* if `world` is 0.
     #[must_use]
+    #[inline]
     pub fn even(len: usize, world: usize) -> Self {
         assert!(world > 0, "a generation has at least one rank");
         Self { len, kind: Kind::Even { world }, segment: SEGMENT }
@@ -50,6 +51,7 @@ impl Chunks {
 
     /// The elements that rank `owner` owns.
     #[must_use]
+    #[inline]
     pub fn chunk(&self, owner: usize) -> Range<usize> {
         match self.kind {
             Kind::Even { world } => {

@@ -80,12 +80,14 @@ impl SumOrder {
 
     /// The program.
     #[must_use]
+    #[inline]
     pub fn steps(&self) -> &[SumStep] {
         &self.steps
     }
 
     /// The most values that are on the stack at once; 0 for a sum of nothing.
     #[must_use]
+    #[inline]
     pub fn depth(&self) -> usize {
         self.depth
     }

@@ -43,6 +43,7 @@ impl CountPlan {
 
     /// The leaves that a rank contributes; empty for a rank with no micro-batch in such a step.
     #[must_use]
+    #[inline]
     pub fn leaves_of(&self, rank: usize) -> Range<usize> {
         self.leaves[rank].clone()
     }
@@ -66,12 +67,14 @@ impl CountPlan {
 
     /// The order of the sum in the chunk that this rank owns.
     #[must_use]
+    #[inline]
     pub fn data_order(&self) -> &SumOrder {
         &self.data
     }
 
     /// The order of the trailers.
     #[must_use]
+    #[inline]
     pub fn trailer_order(&self) -> &SumOrder {
         &self.trailers
     }
@@ -103,6 +106,7 @@ impl Plans {
     /// The plan for a step of `count` micro-batches. *Panics* if it was not prepared: planning in a step would
     /// allocate there, unseen.
     #[must_use]
+    #[inline]
     pub fn get(&self, count: u32) -> &Arc<CountPlan> {
         self.by_count
             .get(&count)

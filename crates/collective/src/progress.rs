@@ -16,6 +16,7 @@ pub struct Intent {
 impl Intent {
     /// To do `op` as number `sequence`.
     #[must_use]
+    #[inline]
     pub fn new(sequence: Sequence, op: &Op<'_>) -> Self {
         Self { sequence, kind: op.kind(), operand: op.operand() }
     }
@@ -38,6 +39,7 @@ enum State {
 
 impl Progress {
     /// *Errors*: `Dead`. *Panics* if a collective is in progress or the number does not rise.
+    #[inline]
     pub fn may_begin(&self, sequence: Sequence) -> Result<(), CollectiveError> {
         if self.state == State::Dead {
             return Err(CollectiveError::Dead);
@@ -52,12 +54,14 @@ impl Progress {
     }
 
     /// Notes that a collective has begun.
+    #[inline]
     pub fn begin(&mut self, intent: Intent) {
         self.last = Some(intent.sequence);
         self.state = State::Running(intent);
     }
 
     /// The collective in progress. *Errors*: `Dead`. *Panics* if it is another one, or none.
+    #[inline]
     pub fn running(&self, sequence: Sequence) -> Result<Intent, CollectiveError> {
         let State::Running(intent) = self.state else {
             assert_eq!(self.state, State::Dead, "collective {sequence} finishes but was not started");
@@ -68,11 +72,13 @@ impl Progress {
     }
 
     /// Notes that the collective is done.
+    #[inline]
     pub fn end(&mut self) {
         self.state = State::Idle;
     }
 
     /// Passes a result on; after an error the backend is dead.
+    #[inline]
     pub fn or_die<T>(&mut self, result: Result<T, CollectiveError>) -> Result<T, CollectiveError> {
         if result.is_err() {
             self.state = State::Dead;

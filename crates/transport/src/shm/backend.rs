@@ -34,6 +34,8 @@ pub struct ShmBackend {
     outs: Vec<usize>,
     /// How many of them an all-reduce fills: all, or the first alone.
     sums: usize,
+    /// The chunk that this rank adds up.
+    own: Range<usize>,
     /// In a collective that moves floats: what each rank gives of its slot 0 to this one.
     taken: Vec<Range<usize>>,
     trailers: Vec<Trailer>,
@@ -68,6 +70,7 @@ impl ShmBackend {
         }
         let group = Group::join(mapping, generation, rank, world.0 as usize)?;
         let outs = (0..world.0 as usize).map(|peer| group.slot(peer, 0)).collect();
+        let own = Chunks::even(have.len, world.0 as usize).chunk(rank.index());
         let mut backend = Self {
             group,
             plans: Plans::new(membership, mode),
@@ -75,6 +78,7 @@ impl ShmBackend {
             orders: BTreeMap::new(),
             sums: world.0 as usize,
             outs,
+            own,
             taken: Vec::with_capacity(world.0 as usize),
             trailers: Vec::new(),
             trailer_stack: Vec::new(),
@@ -139,8 +143,7 @@ impl ShmBackend {
             let Self { group, outs, .. } = self;
             group.share(pieces.count(), |group, piece| group.touch(outs, pieces.piece(piece).1))?;
         } else {
-            let own = Chunks::even(self.group.geometry().len, self.outs.len()).chunk(self.rank());
-            self.group.touch(&self.outs, own);
+            self.group.touch(&self.outs, self.own.clone());
             self.group.meet()?;
         }
         let took = begun.elapsed();
@@ -193,22 +196,29 @@ impl ShmBackend {
     fn complete(&mut self, seq: Sequence) -> Result<Trailer, CollectiveError> {
         self.group.check()?;
         let intent = self.progress.running(seq)?;
+        if intent.kind == OpKind::AllReduce {
+            self.group.fetch(&self.outs[..self.sums], self.own.clone());
+        }
         self.group.agree(intent)?;
-        let reduced = self.reduce_trailers(intent.kind, intent.operand);
-        match intent.kind {
+        let reduced = match intent.kind {
             OpKind::AllReduce | OpKind::ReduceScatter if self.group.shares() => {
                 self.share(intent.kind, intent.operand)?;
+                self.reduce_trailers(intent.kind, intent.operand)
             }
             // All have agreed on it, so all were here.
-            OpKind::Barrier => {}
+            OpKind::Barrier => Trailer::EMPTY,
             _ => {
                 // A rank alone has its sum where it should be: its only root is the whole tree.
                 if self.outs.len() > 1 {
                     self.run(intent.kind, intent.operand);
                 }
-                self.group.meet()?;
+                self.group.arrive();
+                // While the others come.
+                let reduced = self.reduce_trailers(intent.kind, intent.operand);
+                self.group.pass()?;
+                reduced
             }
-        }
+        };
         self.group.leave();
         self.progress.end();
         Ok(reduced)
@@ -233,7 +243,6 @@ impl ShmBackend {
     /// The pass between the barriers: this rank's part of the work, for everybody.
     fn run(&mut self, kind: OpKind, operand: u32) {
         let rank = self.rank();
-        let own = Chunks::even(self.group.geometry().len, self.outs.len()).chunk(rank);
         let to = match kind {
             OpKind::AllReduce => 0..self.sums,
             OpKind::ReduceScatter => rank..rank + 1,
@@ -244,7 +253,7 @@ impl ShmBackend {
             }
         };
         let order = self.plans.get(operand).data_order();
-        self.group.sum(order, &self.leaves[&operand], &self.outs[to], own);
+        self.group.sum(order, &self.leaves[&operand], &self.outs[to], self.own.clone());
     }
 
     fn reduce_trailers(&mut self, kind: OpKind, operand: u32) -> Trailer {

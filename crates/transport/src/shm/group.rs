@@ -7,7 +7,7 @@
 use super::ahead::Words;
 use super::barrier::{Barrier, SAID_BITS, ShmAbort};
 use super::claims::Claims;
-use super::kernel::{Pass, sum_into, touch};
+use super::kernel::{Pass, fetch, sum_into, touch};
 use super::wait::wait_until;
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{Arena, BLOCK, CollectiveError, Geometry, Intent, Slots, SumOrder};
@@ -18,6 +18,10 @@ use std::sync::atomic::Ordering;
 
 /// The bit of what is announced that says that, as far as its rank knows, not every rank has a core.
 const CROWDED: u64 = 1 << (SAID_BITS - 1);
+
+/// The most floats of a part that is fetched ahead: of more, the sum itself asks for the next lines early enough, and asking for them
+/// before a peer has written them takes longer than waiting.
+const FETCHED: usize = 1024;
 
 /// What is said of a collective: its kind, and low bits of the sequence over the operand, so that where either is another, so is what
 /// is said.
@@ -182,6 +186,20 @@ impl Group {
         &self.words
     }
 
+    /// Asks for what this rank is about to sum out of the caches of the peers, if it is short, while they announce the collective: `part`
+    /// of each of `outs`, which are slots 0 from that of the first rank on. Nothing depends on it.
+    ///
+    /// To look for the peers' words at once, in place of this, takes longer: whoever looks before a peer has written takes the
+    /// line from it.
+    pub fn fetch(&self, outs: &[usize], part: Range<usize>) {
+        assert!(part.end <= self.geometry().len, "{part:?} of {:?}", self.geometry());
+        if part.len() <= FETCHED && self.barrier.spins() {
+            let base = self.arena.mapping.base();
+            let peers = outs.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+            peers.for_each(|(_, out)| fetch(base.wrapping_add(out + part.start), part.len()));
+        }
+    }
+
     /// Begins a collective: tells the peers which, and that this rank's slots are theirs to read.
     pub fn announce(&mut self, intent: Intent) {
         self.inside = true;
@@ -217,7 +235,17 @@ impl Group {
 
     /// *Blocks* until all ranks are here; what they wrote before is seen afterwards. *Errors*: `Aborted`, `Superseded`.
     pub fn meet(&mut self) -> Result<(), CollectiveError> {
+        self.arrive();
+        self.pass()
+    }
+
+    /// Tells the peers that this rank is at the next barrier, with all that it wrote before.
+    pub fn arrive(&mut self) {
         self.barrier.arrive();
+    }
+
+    /// *Blocks* until all ranks are where this one has arrived. *Errors*: `Aborted`, `Superseded`.
+    pub fn pass(&self) -> Result<(), CollectiveError> {
         self.barrier.pass()
     }
 
@@ -252,6 +280,8 @@ impl Group {
         self.inside = false;
         self.arena.open = self.geometry().len;
         self.turn += 1;
+        // So that the line in which the next collective is announced is back from the peers' caches when it is.
+        self.put_trailer(0, &Trailer::EMPTY);
     }
 
     /// Adds `leaves` into each of `outs`, in `order`, each sum rounded, for the elements of `part`: the caller's affair, no peer's.

@@ -15,6 +15,8 @@ const SIGN: u32 = 1 << 31;
 /// Floats of a destination that are touched before the next one is: memory is fastest when it is asked for several
 /// streams at once, as a sum does.
 const TOUCHED: usize = 256;
+/// Floats of a cache line.
+const LINE: usize = 16;
 
 /// The instruction set that the kernel uses. The bits do not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,6 +297,20 @@ unsafe fn touch_body(pass: &Pass<'_>) {
             };
             part.iter_mut().for_each(|bits| *bits ^= SIGN);
         }
+    }
+}
+
+/// Asks for the cache lines of `len` floats from `start` on. A hint: nothing is read, whatever the address.
+pub(super) fn fetch(start: *const f32, len: usize) {
+    for line in (0..len).step_by(LINE) {
+        let line = start.wrapping_add(line);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch does not access memory as far as the program can tell.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
     }
 }
 

@@ -4,7 +4,8 @@
 //! 0                 header: magic, version, world, geometry, abort word, shape of the state; at 128 the bell of aborts; at 256
 //!                   the words of shared work
 //! 4096              one control block per rank, 256 bytes each
-//! ...               trailers of even collectives: for each rank 64 bytes for each root slot; then those of odd ones
+//! ...               trailers of even collectives: for each rank 64 bytes for each root slot, up to a pair of cache lines; then those
+//!                   of odd ones
 //! page boundary     slots: rank 0 slot 0, rank 0 slot 1, ..., rank 1 slot 0, ...
 //! page boundary     the state, if the ranks have one in common: its words, then its areas
 //! ```
@@ -16,7 +17,7 @@ use dtrain_types::{SHARED_AREAS, SharedShape, WorldSize};
 /// "dtrainar", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"dtrainar");
 /// Rises with every change of this layout or of the meaning of a control block.
-pub(super) const VERSION: u64 = 6;
+pub(super) const VERSION: u64 = 7;
 /// Words of the header, in order: magic, version, world, len, root slots, scratch slots, aborted generation, areas and
 /// words of the state.
 pub(super) const HEADER_WORDS: usize = 8 + SHARED_AREAS;
@@ -29,6 +30,8 @@ pub(super) const WORK: usize = 256;
 pub(super) const WORK_BYTES: usize = 256;
 /// Bytes of a control block: two pairs of cache lines, because processors fetch lines in pairs.
 pub(super) const CONTROL: usize = 256;
+/// What processors fetch at once: ranks that write to one pair of lines take it from one another.
+const PAIR: usize = 128;
 /// Bytes of a trailer: one cache line.
 pub(super) const TRAILER: usize = 64;
 /// Trailers and announcements are laid out by turns: whoever is done with a collective may announce the next one while a peer
@@ -62,7 +65,8 @@ impl Layout {
             let ranks = world.0 as usize;
             let slots_of_a_rank = geometry.root_slots.checked_add(geometry.scratch_slots)?;
             let trailers = PAGE.checked_add(CONTROL.checked_mul(ranks)?)?;
-            let trailer_bytes = TRAILER.checked_mul(geometry.root_slots)?.checked_mul(TURNS * ranks)?;
+            let of_a_rank = TRAILER.checked_mul(geometry.root_slots)?.checked_next_multiple_of(PAIR)?;
+            let trailer_bytes = of_a_rank.checked_mul(TURNS * ranks)?;
             let slots = trailers.checked_add(trailer_bytes)?.checked_next_multiple_of(PAGE)?;
             let stride = geometry.len.checked_mul(4)?.checked_next_multiple_of(PAGE)?.checked_add(SKEW)?;
             let bytes = slots.checked_add(stride.checked_mul(slots_of_a_rank.checked_mul(ranks)?)?)?;
@@ -102,7 +106,7 @@ impl Layout {
     pub fn trailer(&self, turn: usize, rank: usize, root: usize) -> usize {
         assert!(rank < self.world && root < self.geometry.root_slots, "root {root} of rank {rank}");
         let area = turn % TURNS * self.world + rank;
-        self.trailers + (area * self.geometry.root_slots + root) * TRAILER
+        self.trailers + area * (self.geometry.root_slots * TRAILER).next_multiple_of(PAIR) + root * TRAILER
     }
 
     pub fn slot(&self, rank: usize, slot: usize) -> usize {
@@ -130,6 +134,8 @@ mod tests {
             spans.extend((0..5).map(|slot| (layout.slot(rank, slot), 1_001 * 4)));
         }
         spans.sort_unstable();
+        // Two ranks' trailers never share what a processor fetches at once.
+        assert!((0..5).all(|rank| layout.trailer(0, rank, 0).is_multiple_of(PAIR)));
         assert!(spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0 && pair[1].0 % 64 == 0));
         let last = spans.last().expect("not empty");
         assert!(last.0 + last.1 <= layout.bytes);
