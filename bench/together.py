@@ -7,8 +7,9 @@ The runs of one rank share caches and memory as the ranks do, and nothing else: 
 Each pair is one after the other on the same cores. The ratio is the samples/s of the run of N over the sum of the others.
 
 Cores that are not equally fast at every moment cost whoever waits for the slower one in every step, whatever the trainer does. With
---limit that is measured in each pair too: threads that only multiply, waiting for one another as often as steps end, beside
-threads that do not wait (`cargo build --release -p dtrain-engine --example lockstep`).
+--limit that is measured too, as often as there are pairs and behind all of them, because whatever runs straight after it is slow
+for a while: threads that only multiply, waiting for one another as often as steps end, beside threads that do not wait
+(`cargo build --release -p dtrain-engine --example lockstep`).
 """
 import argparse
 import os
@@ -52,14 +53,13 @@ def main():
             together = measure.dtrain_result(measure.run(measure.dtrain_words(args, work, args.ranks), set(cores)))[0]
             alone = [measure.start(measure.dtrain_words(args, work), {core}) for core in cores]
             alone = sum(measure.dtrain_result(measure.output(process))[0] for process in alone)
-            steps = together / args.ranks / BATCH[work]
-            waiting = limit(args, steps, set(cores)) if args.limit else float("nan")
-            pairs.append((together, alone, waiting))
-            print(f"{work} pair {pair + 1}: {together:.1f} {alone:.1f} {together / alone:.3f} {waiting:.2f}", file=sys.stderr)
+            pairs.append((together, alone))
+            print(f"{work} pair {pair + 1}: {together:.1f} {alone:.1f} {together / alone:.3f}", file=sys.stderr)
         shown = [spread((pair[side] for pair in pairs), rate) for side in (0, 1)]
-        shown.append(spread((together / alone for together, alone, _ in pairs), hundredths))
+        shown.append(spread((together / alone for together, alone in pairs), hundredths))
         if args.limit:
-            shown.append(spread((pair[2] for pair in pairs), hundredths))
+            waits = [limit(args, together / args.ranks / BATCH[work], set(cores)) for together, _ in pairs]
+            shown.append(spread(waits, hundredths))
         rows.append(row([work, *shown]))
     print(measure.versions(args))
     print(f"{args.pairs} pairs of {args.seconds} s; median [least-most]\n")
