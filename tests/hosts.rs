@@ -150,6 +150,21 @@ fn a_rank_killed_on_each_host_costs_no_step_and_no_bit() {
 }
 
 #[test]
+fn the_report_of_a_failed_run_has_the_last_lines_of_a_rank_of_another_host() {
+    let model = format!("{MLP} {PATIENT} steps=1000000 threads=1 max_restarts=0");
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=1 --log debug");
+    let mut first = hosts.start(0, &format!("{model} ranks=1 min_ranks=2 name=hosts"));
+    first.wait_for_step(20);
+    signal(Signal::KILL, children(second.pid())[0]);
+    let run = first.finish();
+    run.ended_with(3);
+    let lines: Vec<&str> = run.stderr.lines().skip_while(|line| !line.contains("first cause: ")).collect();
+    assert!(lines.len() > 2 && lines[0].contains("rank 1 (member 1)"), "{}", run.stderr);
+    assert!(lines[1].contains("its last lines") && lines[2].contains("DEBUG"), "{lines:?}");
+}
+
+#[test]
 fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
     let model = format!("{MLP} steps=4000 threads=1 checkpoint.every=200~steps");
     let hosts = Hosts::on_loopback("2");

@@ -17,6 +17,7 @@ const NODE_REPORT: u16 = 6;
 const NODE_ORDER: u16 = 7;
 const GOODBYE: u16 = 8;
 const CLOCK: u16 = 9;
+const LAST_LINES: u16 = 10;
 
 fn config() -> impl bincode::config::Config {
     bincode::config::legacy().with_limit::<MAX_PAYLOAD>()
@@ -36,6 +37,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) -> Result<(), CodecError> {
         Message::NodeOrder(body) => put(NODE_ORDER, &**body, out),
         Message::Goodbye(body) => put(GOODBYE, body, out),
         Message::Clock(body) => put(CLOCK, body, out),
+        Message::LastLines(body) => put(LAST_LINES, body, out),
     }
 }
 
@@ -67,6 +69,7 @@ fn decode(kind: u16, payload: &[u8]) -> Result<Message, CodecError> {
         NODE_ORDER => take(kind, payload).map(|body| Message::NodeOrder(Box::new(body))),
         GOODBYE => take(kind, payload).map(Message::Goodbye),
         CLOCK => take(kind, payload).map(Message::Clock),
+        LAST_LINES => take(kind, payload).map(Message::LastLines),
         _ => Err(CodecError::Kind(kind)),
     }
 }

@@ -33,9 +33,9 @@ pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
 pub use member::{Left, Member, MemberConfig};
 pub use message::{
     Activity, BootId, CheckpointId, Digest, Directive, Fingerprint, Finished, Goodbye, Heartbeat, Hello,
-    Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message, Number,
-    Owed, Phase, Profile, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StartFrom,
-    StepRecord, StopFlag, Truth, ValidationPart, cut_text,
+    LastLines, Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message,
+    Number, Owed, Phase, Profile, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage,
+    StartFrom, StepRecord, StopFlag, Truth, ValidationPart, cut_text,
 };
 pub use node::{Node, NodeConfig, NodeEffect};
 pub use schedule::{CheckpointEvery, Due, Schedule};

@@ -521,6 +521,15 @@ pub struct Goodbye {
     pub why: String,
 }
 
+/// What a rank of another host said at the last before it ended. It is for people: nothing is decided by it, so it may be lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastLines {
+    /// Who ended.
+    pub member: MemberId,
+    /// Its last lines, in order.
+    pub lines: Vec<String>,
+}
+
 /// Everything that crosses a control link.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
@@ -545,6 +554,8 @@ pub enum Message {
     Goodbye(Goodbye),
     /// Supervisor to node, before the welcome: what its clock says, for people.
     Clock(ClockReading),
+    /// Node to supervisor, ahead of the report that a rank has ended.
+    LastLines(LastLines),
 }
 
 /// The first [`MAX_TEXT`] bytes of `text`, cut at a character.

@@ -2,10 +2,10 @@
 
 use dtrain_protocol::{
     Activity, BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointId, ClockReading, CodecError, Decoder, Digest,
-    Directive, ExitCause, Failure, Fingerprint, Goodbye, HEADER_BYTES, Heartbeat, Hello, LifeOrder,
-    LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number, Owed, Phase,
-    Profile, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StepRecord, StopFlag, Truth,
-    UnixNanos, VERSION, ValidationPart, cut_text, encode,
+    Directive, ExitCause, Failure, Fingerprint, Goodbye, HEADER_BYTES, Heartbeat, Hello, LastLines,
+    LifeOrder, LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number, Owed,
+    Phase, Profile, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StepRecord, StopFlag,
+    Truth, UnixNanos, VERSION, ValidationPart, cut_text, encode,
 };
 use dtrain_types::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank, Step,
@@ -137,6 +137,7 @@ fn messages() -> Vec<Message> {
         })),
         Message::Goodbye(Goodbye { code: 3, why: "over".to_owned() }),
         Message::Clock(ClockReading { heard: UnixNanos(7), said: UnixNanos(9) }),
+        Message::LastLines(LastLines { member, lines: vec!["one".to_owned(), "two".to_owned()] }),
     ]
 }
 
@@ -171,16 +172,17 @@ fn the_bytes_of_every_kind_are_pinned() {
     assert_eq!(hex(&framed(&messages()[2])[HEADER_BYTES..]), GOLDEN_HEARTBEAT);
 }
 
-const GOLDEN_HEADERS: [&str; 9] = [
-    "4454524e04000100df020000cfbf2775",
-    "4454524e0400020019010000f342d052",
-    "4454524e0400030020000000beae8ba6",
-    "4454524e040004001500000068083ab6",
-    "4454524e04000500130000007aa72419",
-    "4454524e040006004c0000000578540e",
-    "4454524e040007002e000000d89f2721",
-    "4454524e040008000d0000009fff615c",
-    "4454524e0400090010000000a188f72a",
+const GOLDEN_HEADERS: [&str; 10] = [
+    "4454524e05000100df02000086fa1e7b",
+    "4454524e050002001901000077d6c011",
+    "4454524e050003002000000095bb4b7b",
+    "4454524e05000400150000004dc3e141",
+    "4454524e0500050013000000da351a47",
+    "4454524e050006004c00000046a21612",
+    "4454524e050007002e0000007129ca2b",
+    "4454524e050008000d00000072826b51",
+    "4454524e05000900100000002f4ab890",
+    "4454524e05000a00220000006bd38fc2",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
 

@@ -12,7 +12,9 @@ use crate::rank_host::{
     Ending, Killer, LAST_LINES, Program, RankNews, ServeSeat, start_process, start_thread,
 };
 use crate::supervisor::{Heard, LinkLost, Supervisor};
-use dtrain_protocol::{ExitCause, Message as Word, Node as Machine, NodeConfig as MachineConfig, NodeEffect};
+use dtrain_protocol::{
+    ExitCause, LastLines, Message as Word, Node as Machine, NodeConfig as MachineConfig, NodeEffect,
+};
 use dtrain_types::{Incarnation, MemberId};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::prelude::*;
@@ -320,7 +322,10 @@ impl Message<RankNews> for Node {
             RankNews::Ended(member, incarnation, ending) => {
                 let Some(rank) = self.ranks.remove(&member) else { return };
                 let cause = self.cause(ending, rank.killed);
-                let last_lines = rank.last_lines.into();
+                let last_lines: Vec<String> = rank.last_lines.into();
+                if let up @ Up::Link(_) = &self.config.up {
+                    up.send(Word::LastLines(LastLines { member, lines: last_lines.clone() }));
+                }
                 self.config.journal.enter(Entry::RankEnded { member, last_lines });
                 let node = context.actor_ref().clone();
                 // What the link still holds comes before the end: a rank that reported its failure and left is

@@ -7,8 +7,11 @@ use crate::clock::Clock;
 use crate::journal::{Entry, JournalSender, Written};
 use crate::link::LinkSender;
 use crate::node::{Deliver, Node};
+use crate::rank_host::LAST_LINES;
 use crate::recorder::Recorder;
-use dtrain_protocol::{Input, Message as Word, Outcome, Request, Supervisor as Machine, SupervisorEffect};
+use dtrain_protocol::{
+    Input, LastLines, Message as Word, Outcome, Request, Supervisor as Machine, SupervisorEffect,
+};
 use dtrain_types::{MemberId, NodeId};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::prelude::*;
@@ -113,6 +116,14 @@ impl Message<Heard> for Supervisor {
             Word::Report(report) => Input::Report(report),
             Word::Heartbeat(beat) => Input::Heartbeat(beat),
             Word::NodeReport(report) => Input::NodeReport(report),
+            // Those of a rank beside the supervisor its node enters itself.
+            Word::LastLines(LastLines { member, lines: mut last_lines }) => {
+                last_lines.truncate(LAST_LINES);
+                if self.homes.contains_key(&member) {
+                    self.journal.enter(Entry::RankEnded { member, last_lines });
+                }
+                return;
+            }
             other => return tracing::warn!(?other, "a word that no rank and no node says"),
         });
     }
