@@ -75,6 +75,12 @@ pub enum OpKind {
     Copy,
 }
 
+impl OpKind {
+    /// All of them, each at its number on the wire and in records.
+    pub const ALL: [Self; 6] =
+        [Self::AllReduce, Self::ReduceScatter, Self::AllGather, Self::Broadcast, Self::Barrier, Self::Copy];
+}
+
 impl Op<'_> {
     /// Which collective this is.
     #[must_use]

@@ -9,15 +9,6 @@ use dtrain_types::{Generation, Rank, Trailer};
 /// Bytes of a trailer, and of what stands before the trailers.
 const PART: usize = 64;
 
-const KINDS: [OpKind; 6] = [
-    OpKind::AllReduce,
-    OpKind::ReduceScatter,
-    OpKind::AllGather,
-    OpKind::Broadcast,
-    OpKind::Barrier,
-    OpKind::Copy,
-];
-
 /// Bytes of a record with room for the trailers of so many roots.
 pub(crate) fn size(roots: usize) -> usize {
     (1 + roots) * PART
@@ -25,7 +16,7 @@ pub(crate) fn size(roots: usize) -> usize {
 
 /// Writes a record. *Panics* if there are more trailers than room.
 pub(crate) fn write(record: &mut [u8], generation: Generation, intent: Intent, trailers: &[Trailer]) {
-    let kind = KINDS.iter().position(|kind| *kind == intent.kind).expect("all kinds are listed") as u64;
+    let kind = OpKind::ALL.iter().position(|kind| *kind == intent.kind).expect("all kinds are listed") as u64;
     put(record, [generation.0, intent.sequence.0, kind, u64::from(intent.operand), trailers.len() as u64]);
     for (part, trailer) in record[PART..][..trailers.len() * PART].chunks_exact_mut(PART).zip(trailers) {
         let Trailer { loss, weight, samples, predictions, correct, check, stop, non_finite } = *trailer;
@@ -47,7 +38,7 @@ pub(crate) fn agree(
     if theirs != generation.0 {
         return Err(CollectiveError::Superseded { from, generation });
     }
-    let kind = KINDS.get(kind as usize).copied();
+    let kind = OpKind::ALL.get(kind as usize).copied();
     let ours = (intent.sequence.0, Some(intent.kind), u64::from(intent.operand));
     if (sequence, kind, operand) == ours {
         return Ok(());
@@ -105,7 +96,7 @@ mod tests {
         };
         let trailers: Vec<Trailer> = (0..3).map(trailer_of).collect();
         let mut bytes = vec![0xaa; size(4)];
-        for (kind, operand) in KINDS.into_iter().zip([16, 9, 0, 3, 0, u32::MAX]) {
+        for (kind, operand) in OpKind::ALL.into_iter().zip([16, 9, 0, 3, 0, u32::MAX]) {
             let intent = Intent { sequence: Sequence(1 << 40 | 5), kind, operand };
             write(&mut bytes, Generation(9), intent, &trailers);
             assert_eq!(agree(&bytes, Rank(2), Generation(9), intent), Ok(()));

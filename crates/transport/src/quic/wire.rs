@@ -28,15 +28,6 @@ const TRAILER_BYTES: usize = 56;
 const HAS_TRAILER: u8 = 1;
 /// The flag of a frame whose floats are rounded to bf16: their lower halves, which are zero, are left out.
 const HALVES: u8 = 2;
-/// By their numbers on the wire.
-const OPS: [OpKind; 6] = [
-    OpKind::AllReduce,
-    OpKind::ReduceScatter,
-    OpKind::AllGather,
-    OpKind::Broadcast,
-    OpKind::Barrier,
-    OpKind::Copy,
-];
 
 /// Why bytes are no frame of this mesh. The stream is of no use after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -209,7 +200,8 @@ impl AsRef<[u8]> for FrameBytes {
 
 fn write_header(out: &mut [u8], header: &Header, floats: usize) {
     let tag = &header.tag;
-    let op = OPS.iter().position(|op| *op == tag.op).expect("every collective has a number on the wire");
+    let op =
+        OpKind::ALL.iter().position(|op| *op == tag.op).expect("every collective has a number on the wire");
     out[..8].copy_from_slice(&tag.generation.0.to_le_bytes());
     out[8..16].copy_from_slice(&tag.sequence.0.to_le_bytes());
     let trailer = if header.trailer.is_some() { HAS_TRAILER } else { 0 };
@@ -340,7 +332,7 @@ impl Decoder {
             return Err(WireError::Generation { got: generation, want: self.generation });
         }
         let [op, flags, zero @ ..] = from.take::<4>();
-        let op = *OPS.get(usize::from(op)).ok_or(WireError::Op(op))?;
+        let op = *OpKind::ALL.get(usize::from(op)).ok_or(WireError::Op(op))?;
         if flags & !(HAS_TRAILER | HALVES) != 0 || zero != [0, 0] {
             return Err(WireError::Flags(u32::from_le_bytes([flags, zero[0], zero[1], 0])));
         }

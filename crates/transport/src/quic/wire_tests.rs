@@ -29,7 +29,7 @@ fn frame() -> impl Strategy<Value = Whole> {
             (0..len as u32).map(|i| f32::from_bits(i.wrapping_mul(2_654_435_761) ^ seed)).collect()
         })
     });
-    let numbers = (any::<u64>(), 0..OPS.len(), any::<[u32; 4]>());
+    let numbers = (any::<u64>(), 0..OpKind::ALL.len(), any::<[u32; 4]>());
     let wire = prop_oneof![Just(Wire::F32), Just(Wire::Bf16)];
     (numbers, wire, proptest::option::of(trailer()), payload).prop_map(
         |((sequence, op, [operand, round, part, segment]), wire, trailer, mut payload): (
@@ -40,7 +40,7 @@ fn frame() -> impl Strategy<Value = Whole> {
         )| {
             wire.round(&mut payload);
             let (generation, sequence) = (GENERATION, Sequence(sequence));
-            let tag = Tag { generation, sequence, op: OPS[op], operand, round, part, segment };
+            let tag = Tag { generation, sequence, op: OpKind::ALL[op], operand, round, part, segment };
             (Header { tag, wire, trailer }, payload)
         },
     )
@@ -179,7 +179,7 @@ fn rounded_floats_have_two_bytes_each() {
 
 #[test]
 fn every_collective_has_its_own_number_on_the_wire() {
-    for (place, op) in OPS.iter().enumerate() {
-        assert_eq!(OPS.iter().position(|other| other == op), Some(place));
+    for (place, op) in OpKind::ALL.iter().enumerate() {
+        assert_eq!(OpKind::ALL.iter().position(|other| other == op), Some(place));
     }
 }
