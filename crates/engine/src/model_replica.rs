@@ -13,9 +13,11 @@ use crate::loss::expect_length;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::passes::{self, Divisor, Reduced, Room, Settled, Training};
+use crate::passes::{self, Divisor, Reduced, Room, Training};
 use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo, Watch};
-use crate::sharing::{Common, Share, Sharing, Update};
+use crate::shared_memory::Mapped;
+use crate::shared_update::{Sharer, Sum, UpdateRule};
+use crate::sharing::{Share, Sharing};
 use crate::stack::{Side, Stack};
 use crate::stage::{Input, Mode, Shape};
 use crate::stages::Gradients;
@@ -31,9 +33,7 @@ pub struct ModelReplica<D: HostDevice> {
     seed: Seed,
     /// Its own; of nothing while it reads one that it has in common with others.
     state: State,
-    shared: Option<Common>,
-    /// The update of which this replica does a share next.
-    making: Option<Making>,
+    shared: Option<Shared>,
     runs: Vec<(Range<usize>, bool)>,
     saved: Flat,
     scratch: Flat,
@@ -47,12 +47,24 @@ pub struct ModelReplica<D: HostDevice> {
     watch: Option<Box<dyn Watch>>,
 }
 
-/// An update of a state that replicas have in common, as far as one of them is with it.
-struct Making {
-    update: Update,
-    share: Share,
-    divisor: Divisor,
-    settled: Option<Settled>,
+/// Memory of a state that replicas share, and this one's part in it.
+struct Shared {
+    memory: Mapped,
+    sharer: Sharer,
+}
+
+impl Shared {
+    /// The state that is read, if one was adopted.
+    fn state(&self) -> Option<&State> {
+        self.sharer.applied().map(|applied| self.memory.view(applied))
+    }
+
+    /// Has the state of the update that was adopted in view.
+    fn turn(&mut self) {
+        if let Some(applied) = self.sharer.applied() {
+            self.memory.turn(applied);
+        }
+    }
 }
 
 impl<D: HostDevice> ModelReplica<D> {
@@ -91,7 +103,6 @@ impl<D: HostDevice> ModelReplica<D> {
             losses: vec![LossSums::default(); model.group()],
             watch: None,
             shared: None,
-            making: None,
             device,
             model,
             optimizer,
@@ -110,6 +121,20 @@ impl<D: HostDevice> ModelReplica<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
+    }
+
+    /// The rule that its updates follow.
+    #[must_use]
+    pub fn update_rule(&self) -> UpdateRule<'_, D> {
+        let Self { device, model, optimizer, runs, .. } = self;
+        UpdateRule { device, model, optimizer, runs }
+    }
+
+    /// What it shares a state with: the rule, the memory and its part.
+    fn sharing_parts(&mut self) -> (UpdateRule<'_, D>, &mut Mapped, &mut Sharer) {
+        let Self { device, model, optimizer, runs, shared, .. } = self;
+        let Shared { memory, sharer } = shared.as_mut().expect(GIVEN);
+        (UpdateRule { device, model, optimizer, runs }, memory, sharer)
     }
 
     /// What the loss is scaled by, if it is.
@@ -175,8 +200,8 @@ fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
 }
 
 /// The state that a replica works with: that which it has in common with others, once it was adopted.
-fn in_hand<'a>(own: &'a State, shared: &'a Option<Common>) -> &'a State {
-    shared.as_ref().and_then(Common::state).unwrap_or(own)
+fn in_hand<'a>(own: &'a State, shared: &'a Option<Shared>) -> &'a State {
+    shared.as_ref().and_then(Shared::state).unwrap_or(own)
 }
 
 fn room<'a, D: HostDevice>(
@@ -371,13 +396,14 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
             // What others read is not for anybody to change.
             self.state = self.state().clone();
         }
-        self.shared.iter_mut().for_each(Common::forget);
+        self.shared.iter_mut().for_each(|shared| shared.sharer.forget());
         std::mem::swap(&mut self.state, other);
         Ok(())
     }
 
     fn share(&mut self, memory: Box<dyn SharedState>) {
-        self.shared = Some(Common::new(memory, &self.state));
+        let memory = Mapped::new(memory, &self.state);
+        self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
     }
 
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {
@@ -397,12 +423,15 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 impl<D: HostDevice> Sharing for ModelReplica<D> {
     fn publish(&mut self) {
         let Self { shared, state, .. } = self;
-        shared.as_mut().expect(GIVEN).publish(state);
+        let Shared { memory, sharer } = shared.as_mut().expect(GIVEN);
+        sharer.publish(memory, state);
     }
 
     fn adopt(&mut self, applied: Step) -> bool {
-        let there = self.shared.as_mut().expect(GIVEN).adopt(applied);
+        let shared = self.shared.as_mut().expect(GIVEN);
+        let there = shared.sharer.adopt(&shared.memory, applied);
         if there {
+            shared.turn();
             self.state = State::zeros(StateShape { parameters: 0, stats: 0, moments: 0 });
         }
         there
@@ -410,64 +439,38 @@ impl<D: HostDevice> Sharing for ModelReplica<D> {
 
     fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: Share) {
         self.assert_next(step, gradient);
-        let divisor = Divisor { weight, scale: self.loss_scale() };
-        let reduced = Reduced::<D> { gradient, samples, divisor };
-        let common = self.shared.as_ref().expect(GIVEN);
-        passes::measure(&self.device, &self.model, &reduced, (share, common));
-        let update = Update { step, world: share.of, weight, samples };
-        self.making = Some(Making { update, share, divisor, settled: None });
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.measure(&rule, memory, step, Sum { gradient, weight, samples }, share);
     }
 
     fn settle(&mut self) -> Result<UpdateInfo, EngineError> {
-        let Making { update, divisor, settled, .. } = self.making.as_mut().expect(MEASURED);
-        let seen = self.shared.as_ref().expect(GIVEN).seen();
-        let known = passes::settle(&self.model, &self.optimizer, update.step, *divisor, seen)?;
-        *settled = Some(known);
-        Ok(known.info)
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.settle(&rule, memory)
     }
 
     fn update_share(&mut self, gradient: &[f32]) -> bool {
-        let Self { device, model, optimizer, runs, shared, making, .. } = self;
-        let Making { update, share, divisor, settled } = making.as_ref().expect(MEASURED);
-        let settled = settled.as_ref().expect("an update is settled before it is made");
-        let reduced = Reduced::<D> { gradient, samples: update.samples, divisor: *divisor };
-        let common = shared.as_mut().expect(GIVEN);
-        let decided = common.decide(*update);
-        if decided {
-            let (how, place) = ((&*optimizer, &runs[..]), (*share, common));
-            passes::write_share(device, model, how, update.step, (&reduced, settled), place);
-        }
-        decided
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.update_share(&rule, memory, gradient)
     }
 
     fn commit(&mut self, step: Step) {
-        self.shared.as_mut().expect(GIVEN).commit(step);
+        let shared = self.shared.as_mut().expect(GIVEN);
+        shared.sharer.commit(step);
+        shared.turn();
     }
 
     fn close(&mut self) {
-        self.shared.as_mut().expect(GIVEN).close();
+        let shared = self.shared.as_mut().expect(GIVEN);
+        shared.sharer.close(&shared.memory);
+        shared.turn();
     }
 
     fn complete(&mut self, gradient: &[f32]) -> Result<(), EngineError> {
         assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
-        let Self { device, model, optimizer, runs, shared, .. } = self;
-        let common = shared.as_mut().expect(GIVEN);
-        if let Some(Update { step, weight, samples, world }) = common.left() {
-            let divisor = Divisor { weight, scale: model.loss_scale(common.stats(step).0) };
-            let reduced = Reduced::<D> { gradient, samples, divisor };
-            let seen = passes::look(device, model, &reduced);
-            let settled = passes::settle(model, optimizer, step, divisor, seen)?;
-            for index in 0..world {
-                let share = (Share { index, of: world }, &mut *common);
-                passes::write_share(device, model, (optimizer, runs), step, (&reduced, &settled), share);
-            }
-        }
-        common.open();
-        Ok(())
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.complete(&rule, memory, gradient)
     }
 }
 
 /// Why there is memory for a state in common: nobody is asked about it otherwise.
 const GIVEN: &str = "it was given memory";
-/// Why there is an update in hand.
-const MEASURED: &str = "an update is measured before anything else is asked of it";

@@ -4,12 +4,10 @@
 
 use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::error::EngineError;
-use crate::host_device::HostDevice;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::replica::{UpdateInfo, Watch};
-use crate::sharing::{Common, Share};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
 use crate::stages::{BatchNorm, Gradients};
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
@@ -176,7 +174,7 @@ impl Divisor {
     }
 
     /// What each element is multiplied by to become the mean's.
-    fn mean(&self) -> f32 {
+    pub fn mean(&self) -> f32 {
         let weight = self.whole();
         if weight == 0.0 { 0.0 } else { (1.0 / weight) as f32 }
     }
@@ -196,7 +194,7 @@ pub(crate) struct Seen {
 pub(crate) struct Settled {
     pub info: UpdateInfo,
     /// What a gradient is multiplied by; none if the update is skipped.
-    scale: Option<f32>,
+    pub scale: Option<f32>,
 }
 
 /// Looks at a reduced gradient: one read of it.
@@ -204,21 +202,6 @@ pub(crate) fn look<D: Device>(device: &D, model: &Model<D>, reduced: &Reduced<'_
     let (grads, sums) = reduced.parts(model);
     let squares = device.sum_of_squares(grads, reduced.divisor.mean());
     Seen { squares, stats_finite: D::len(sums) == 0 || device.all_finite(sums) }
-}
-
-/// Looks at one share of a reduced gradient, for all replicas to know; of the statistics, which are short, with the first.
-pub(crate) fn measure<D: HostDevice>(
-    device: &D,
-    model: &Model<D>,
-    reduced: &Reduced<'_, D>,
-    (share, common): (Share, &Common),
-) {
-    let (grads, sums) = reduced.parts(model);
-    let part = share.part(grads.len());
-    device.squares(&grads[part], reduced.divisor.mean(), common.squares(share));
-    if share.index == 0 {
-        common.note_stats(device.all_finite(sums));
-    }
 }
 
 /// Says what a reduced gradient comes to.
@@ -245,14 +228,14 @@ pub(crate) fn settle<D: Device>(
 
 impl<'a, D: Device> Reduced<'a, D> {
     /// Gradients of the parameters, and the sums of the statistics.
-    fn parts(&self, model: &Model<D>) -> (D::Ref<'a>, D::Ref<'a>) {
+    pub fn parts(&self, model: &Model<D>) -> (D::Ref<'a>, D::Ref<'a>) {
         let (parameters, stats) = (model.layout().parameters, model.stats_of_stages());
         let sums = parameters..parameters + stats;
         (D::part(self.gradient, 0..parameters), D::part(self.gradient, sums))
     }
 
     /// Brings the statistics up to date, and the scale of the loss behind them.
-    fn blend(&self, device: &D, model: &Model<D>, settled: &Settled, mut stats: D::Mut<'_>) {
+    pub fn blend(&self, device: &D, model: &Model<D>, settled: &Settled, mut stats: D::Mut<'_>) {
         let len = model.stats_of_stages();
         if let Some(next) = settled.info.loss_scale {
             for (at, element) in (len..).zip(next.elements()) {
@@ -285,29 +268,4 @@ pub(crate) fn update<D: Device>(
     }
     reduced.blend(device, model, &settled, stats);
     Ok(settled.info)
-}
-
-/// One share of the same update, of a state that replicas have in common.
-pub(crate) fn write_share<D: HostDevice>(
-    device: &D,
-    model: &Model<D>,
-    (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
-    step: Step,
-    (reduced, settled): (&Reduced<'_, D>, &Settled),
-    (share, common): (Share, &mut Common),
-) {
-    if share.index == 0 {
-        // They are written elsewhere than read: as often as one likes.
-        let (old, new) = common.stats(step);
-        device.copy(old, new);
-        reduced.blend(device, model, settled, new);
-    }
-    if let Some(scale) = settled.scale {
-        let (grads, _) = reduced.parts(model);
-        let constants = optimizer.constants(step, scale);
-        common.write(step, share, |block, from, to| {
-            constants.apply_part(device, (runs, block), grads, from, to);
-        });
-    }
-    common.finish(step, share);
 }

@@ -5,7 +5,6 @@
 use crate::flat::Flat;
 use crate::layout::Section;
 use dtrain_types::Step;
-use std::ops::Range;
 
 /// Parameters, running statistics and optimizer state after `applied` updates.
 #[derive(Clone, Debug)]
@@ -45,12 +44,6 @@ impl State {
     /// A state in this memory, with no update done.
     pub(crate) fn of(sections: [Flat; 4]) -> Self {
         Self { applied: Step(0), sections }
-    }
-
-    /// A part of all flat buffers at once, to write, in the order of [`Section::ALL`]; empty where there is no buffer.
-    pub(crate) fn parts_mut(&mut self, parts: [Range<usize>; 4]) -> [&mut [f32]; 4] {
-        let mut parts = parts.into_iter();
-        self.sections.each_mut().map(|flat| flat.part(parts.next().expect("one for each")))
     }
 
     /// One flat buffer; empty where the optimizer keeps none.

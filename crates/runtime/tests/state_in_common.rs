@@ -240,7 +240,7 @@ fn an_update_that_nobody_began_is_not_made_once_the_state_is_closed() {
     assert_eq!(digest(second.state()), digest(host.whole.state()));
 }
 
-/// The words and areas of `crates/engine/src/sharing.rs`.
+/// The words and areas of `crates/engine/src/shared_memory.rs`.
 const SHARES: usize = 16;
 const STRIDE: usize = 16;
 const COUNT: u32 = 24;
@@ -261,7 +261,7 @@ fn a_block_that_is_torn_is_taken_from_the_journal() {
         // As if one had been killed in its second block: that one is in its journal, and anything in its place; what comes
         // behind is old.
         let memory = state(&host.mapping);
-        let part = Share { index, of }.part(before.section(Section::Parameters).len());
+        let part = Share { index, of }.part(before.section(Section::Parameters).len(), BLOCK);
         assert!(part.len() > 2 * BLOCK, "{part:?}");
         let torn = part.start + BLOCK..part.start + 2 * BLOCK;
         for (area, section) in [Section::Parameters, Section::First, Section::Second].into_iter().enumerate()
