@@ -1,6 +1,7 @@
 //! The control plane: two pure machines, [`Supervisor`] and [`Member`], the two whole-view messages between them,
 //! [`Report`] (up) and [`Directive`] (down), and the codec that turns messages into framed bytes. A third, small machine,
-//! [`Node`], starts and ends the members' processes of a host, by whole views too.
+//! [`Node`], starts and ends the members' processes of a host, by whole views too. Between member and compute thread stands the
+//! [`Agenda`]: what a rank does next in a generation.
 //!
 //! A machine is plain data with `handle_*(now, input, &mut effects)`, `handle_timeout(now, &mut effects)`,
 //! `next_deadline()` and getters. The driver feeds it, runs the effects in order and arms one timer; input that is
@@ -9,6 +10,7 @@
 //!
 //! This crate does not know sockets, processes, files, clocks, gradients or models.
 
+mod agenda;
 mod bootstrap;
 mod cause;
 mod codec;
@@ -24,6 +26,7 @@ mod time_of_day;
 mod timeouts;
 pub mod transcript;
 
+pub use agenda::{Agenda, Opening, Signals, StateHolder, Task};
 pub use bootstrap::{BOOTSTRAP_BYTES, Bootstrap};
 pub use cause::{Cause, Doing, Ending, ExitCause, Failure, Outcome, What};
 pub use codec::{Decoder, encode};
