@@ -10,9 +10,8 @@ use crate::broke::{Broke, data, engine, off, panic_text, told_to_leave};
 use crate::common_state;
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
-use crate::data_plane::{DataPlane, Sums, step_counts};
-use crate::figures::{flatten, lend, sum_of_trailers};
-use crate::gradient_slot::{DeviceSlot, GradientSlot, Offers};
+use crate::data_plane::{DataPlane, step_counts};
+use crate::figures::{flatten, lend};
 use crate::news::{News, NewsDesk};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
@@ -20,15 +19,15 @@ use crate::saver::{Saver, Slice};
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Backend, Membership, Op, Sequence};
 use dtrain_data::{Loader, LoanedBatch, Share};
-use dtrain_engine::{Begun, ClassCounts, EngineError, Figures, Kept, UpdateInfo};
+use dtrain_engine::{ClassCounts, EngineError, Figures, UpdateInfo};
 use dtrain_protocol::{
     Activity, Bootstrap, CheckpointId, Digest, Due, Failure, Finished, Left, Owed, Source, StartFrom,
     StepRecord, StopFlag, Truth, ValidationPart,
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
-    Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, MicroRange, Rank, Step, StepPlan, Trailer,
-    Wire, WorldSize, cut_evenly, roots,
+    Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, Rank, Step, Trailer, WorldSize, cut_evenly,
+    roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -70,20 +69,20 @@ pub enum Order {
 
 /// The compute thread of one rank.
 pub struct Compute {
-    parts: ComputeParts,
-    controls: Arc<Controls>,
+    pub(crate) parts: ComputeParts,
+    pub(crate) controls: Arc<Controls>,
     desk: NewsDesk,
     saver: Saver,
     specs: Arc<[TensorSpec]>,
     plane: Option<DataPlane>,
     /// The generation in hand; failures are told in its name.
-    generation: Generation,
+    pub(crate) generation: Generation,
     /// Whether the replica holds a state of the run.
     has_state: bool,
     /// Of a step whose update is made with others, and may be decided by them when this rank is told to leave. What the update comes
     /// to is not in it yet.
     undecided: Option<StepRecord>,
-    profiler: Profiler,
+    pub(crate) profiler: Profiler,
 }
 
 impl Compute {
@@ -258,22 +257,13 @@ impl Compute {
     }
 }
 
-/// Where the gradient of a pass goes.
-#[derive(Clone, Copy)]
-enum Place {
-    /// A slot of the arena.
-    Slot(usize),
-    /// Where the replica keeps it, under this number.
-    Kept(usize),
-}
-
 /// A compute thread that is making steps.
-struct Work<'a> {
-    plane: DataPlane,
-    loader: &'a mut Loader,
+pub(crate) struct Work<'a> {
+    pub(crate) plane: DataPlane,
+    pub(crate) loader: &'a mut Loader,
     /// The next batch, if the replica has taken it ahead.
-    ahead: Option<LoanedBatch>,
-    compute: &'a mut Compute,
+    pub(crate) ahead: Option<LoanedBatch>,
+    pub(crate) compute: &'a mut Compute,
 }
 
 impl Work<'_> {
@@ -281,20 +271,7 @@ impl Work<'_> {
     fn step(&mut self, step: Step) -> Result<StepRecord, Broke> {
         let begun = Instant::now();
         let plan = self.compute.parts.feed.plan().step(step);
-        self.plane.sequence.0 += 1;
-        self.gradients(&plan)?;
-        let controls = Arc::clone(&self.compute.controls);
-        controls.set_activity(Activity::Reducing);
-        self.compute.profiler.skip();
-        let waited = Instant::now();
-        let alone = self.plane.trailer_at_home();
-        let trailer = match alone {
-            Some(trailer) => trailer,
-            None => self.all_reduce(&plan)?,
-        };
-        let mut waited = waited.elapsed();
-        self.compute.profiler.lap(Doing::Communication);
-        controls.set_activity(Activity::Computing);
+        let (trailer, mut waited) = self.sum(&plan)?;
         if trailer.non_finite != Trailer::ALL_FINITE {
             // All ranks read the same trailer, so nobody commits.
             let micro_batch = Some(MicroBatch(trailer.non_finite));
@@ -311,26 +288,25 @@ impl Work<'_> {
             lr: 0.0,
             gradient_norm: 0.0,
         };
-        let Self { plane, compute, .. } = self;
-        let Trailer { weight, samples, .. } = trailer;
-        let replica = compute.parts.replica.as_mut();
-        let in_common = replica.sharing().is_some();
-        let updated = match alone.is_some() || plane.sums == Sums::OnDevice {
-            true => replica.update_kept(step, weight, samples),
-            false if in_common => {
-                controls.set_activity(Activity::Reducing);
+        let in_common = self.compute.parts.replica.sharing().is_some();
+        let updated = match in_common {
+            true => {
+                let Self { plane, compute, .. } = self;
+                compute.controls.set_activity(Activity::Reducing);
                 // From here on the others can decide it.
                 compute.undecided = Some(record(begun.elapsed(), waited));
+                let replica = compute.parts.replica.as_mut();
                 waited += common_state::measure(plane, replica, step, &trailer)?;
                 common_state::settle(replica)
             }
-            false => replica.update(step, plane.backend.reduced(), weight, samples),
+            false => self.update(step, &trailer),
         };
         let info = match updated {
             Ok(info) => info,
             Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
             Err(error) => return Err(engine(error).into()),
         };
+        let Self { plane, compute, .. } = self;
         crate::skipped::tell(plane.membership.rank, step, &info);
         if in_common {
             waited += common_state::together(plane, compute.parts.replica.as_mut(), step)?;
@@ -338,149 +314,6 @@ impl Work<'_> {
         }
         compute.profiler.lap(Doing::Optimizer);
         Ok(told(record(begun.elapsed(), waited), &info))
-    }
-
-    /// The sum of all ranks' slots.
-    fn all_reduce(&mut self, plan: &StepPlan) -> Result<Trailer, Broke> {
-        let DataPlane { backend, trailers, sequence, .. } = &mut self.plane;
-        let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers };
-        backend.start(*sequence, &op).map_err(off)?;
-        backend.finish(*sequence).map_err(off)
-    }
-
-    /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
-    /// replica takes. Every node is rounded where it is made. Where the backend takes offers, the last pass hands on its part
-    /// of the sum while it goes. A replica that keeps gradients adds them up for itself: in slots on its device, or in memory of
-    /// its own, from which the sum of a root comes to its slot, if there is anybody to add it to.
-    fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
-        let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
-        let known = known.expect("every step length was prepared");
-        let count = self.plane.roots[known].1.len();
-        let travels = self.plane.sums != Sums::InReplica && !self.plane.stays_at_home(count);
-        let takes = travels && self.plane.backend.takes_offers();
-        let offers = self.compute.parts.bucket_bytes.filter(|_| takes);
-        self.plane.trailers.clear();
-        for index in 0..count {
-            let root = self.plane.roots[known].1[index];
-            let mut merger = Merger::default();
-            let mut sums = self.plane.sums;
-            for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.group() as usize) {
-                let hi = (lo + self.compute.parts.replica.group()).min(root.hi);
-                let buffer = merger.next_buffer();
-                let bucket = offers.filter(|_| hi == root.hi && index + 1 == count);
-                if bucket.is_some() {
-                    self.plane.note_merges(index, merger.clone(), hi - lo);
-                }
-                let place = match self.plane.keeps() {
-                    true => Place::Kept(self.plane.kept(index, buffer)),
-                    false => Place::Slot(self.plane.geometry.slot(index, buffer)),
-                };
-                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, place, bucket)?;
-                let Self { plane, compute, .. } = self;
-                if bucket.is_some() {
-                    sums = Sums::Offered;
-                }
-                let mut added = false;
-                merger.push_subtree(hi - lo, |l, r| {
-                    added = true;
-                    plane.merge(&mut compute.parts, index, [l, r], sums);
-                });
-                if added {
-                    compute.profiler.lap_on(Doing::Add, MicroBatch(lo));
-                }
-            }
-            let Self { plane, compute, .. } = self;
-            merger.finish(|l, r| plane.merge(&mut compute.parts, index, [l, r], sums));
-            compute.profiler.lap(Doing::Add);
-            plane.trailers.push(plane.pending[0]);
-            if plane.sums == Sums::InReplica && !plane.stays_at_home(count) {
-                let slot = plane.geometry.slot(index, 0);
-                compute.parts.replica.bring(0, plane.backend.arena().lease(slot)).map_err(engine)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Fills a place with the sum of some micro-batches, and hands it on in buckets of so many bytes if they are the last; gives
-    /// the sum of their trailers.
-    fn group(
-        &mut self,
-        plan: &StepPlan,
-        group: MicroRange,
-        place: Place,
-        bucket: Option<usize>,
-    ) -> Result<Trailer, Broke> {
-        let Self { plane, loader, ahead, compute } = self;
-        let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
-        let figures = &mut plane.figures[..group.len() as usize];
-        let wire = parts.wire;
-        let mut offers = bucket.map(|bucket_bytes| Offers {
-            sequence: plane.sequence,
-            micro_batches: plan.micro_batches,
-            bucket_bytes,
-            merges: &plane.merges,
-            wire,
-            rests: &mut plane.rests,
-        });
-        for (at, m) in (group.lo..group.hi).enumerate() {
-            if controls.must_leave(compute.generation) {
-                return Err(told_to_leave());
-            }
-            controls.set_activity(Activity::Loading);
-            let batch = match ahead.take() {
-                Some(batch) => batch,
-                None => loader.next_batch().map_err(data)?.expect("the loader ends with the last step"),
-            };
-            assert_eq!(
-                (batch.step(), batch.micro_batch()),
-                (plan.step, MicroBatch(m)),
-                "loader and loop agree"
-            );
-            controls.set_activity(Activity::Computing);
-            profiler.lap_on(Doing::Data, MicroBatch(m));
-            plane.checks[at] = batch.check();
-            if figures.len() > 1 {
-                parts.replica.lay(at, &lend(&batch)).map_err(engine)?;
-                continue;
-            }
-            let (step, m, batch) = (plan.step, MicroBatch(m), lend(&batch));
-            let begun = match place {
-                Place::Slot(slot) => {
-                    let (backend, offers) = (plane.backend.as_mut(), offers.take());
-                    let mut to = GradientSlot::new(backend, slot, wire, offers, profiler);
-                    let alone = parts.replica.begin(step, m, &batch, &mut to);
-                    to.finish();
-                    alone
-                }
-                Place::Kept(number) => {
-                    let kept = Kept { number, elements: parts.replica.gradient_len() };
-                    let mut to = DeviceSlot::new(plane.backend.as_mut(), kept, offers.take());
-                    parts.replica.begin(step, m, &batch, &mut to)
-                }
-            };
-            figures[0] = match begun.map_err(engine)? {
-                Begun::Done(figures) => figures,
-                Begun::UnderWay => {
-                    // One that is not there yet is waited for when its turn comes, and not under another name.
-                    *ahead = loader.ready_batch();
-                    if let Some(next) = ahead {
-                        let (step, m) = (next.step(), next.micro_batch());
-                        parts.replica.take_ahead(step, m, &lend(next)).map_err(engine)?;
-                    }
-                    parts.replica.figures()
-                }
-            };
-        }
-        if let (Place::Slot(slot), true) = (place, figures.len() > 1) {
-            // The replica rounds what it adds up.
-            let mut to = GradientSlot::new(plane.backend.as_mut(), slot, Wire::F32, offers, profiler);
-            let first = MicroBatch(group.lo);
-            parts.replica.micro_batches(plan.step, first, wire, &mut to, figures).map_err(engine)?;
-            to.finish();
-        }
-        profiler.passes(MicroBatch(group.lo));
-        let stop = controls.stop_flag();
-        Ok(sum_of_trailers(figures, &plane.checks, group.lo, stop))
     }
 
     /// What is due after a step. The next one waits until a validation is recorded: were a member lost, the others could
@@ -549,31 +382,6 @@ impl Work<'_> {
         let part = ValidationPart { epoch, step, parts: sums, counts };
         self.compute.desk.tell(News::Validated(self.compute.generation, part));
         Ok(())
-    }
-
-    /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.
-    fn name_the_fault(&mut self, plan: &StepPlan) -> Failure {
-        let step = plan.step;
-        let range = self.plane.membership.range().within(plan.micro_batches);
-        let parts = &mut self.compute.parts;
-        let mut batch = parts.feed.batch();
-        let mut found = None;
-        for m in range.lo..range.hi {
-            let gradient = self.plane.backend.arena().lease(0);
-            let again =
-                parts.feed.read_micro_batch(step, MicroBatch(m), &mut batch).map_err(data).and_then(|()| {
-                    parts.replica.is_at_fault(step, MicroBatch(m), &lend(&batch), gradient).map_err(engine)
-                });
-            match again {
-                Ok(false) => {}
-                Ok(true) => {
-                    found = Some(MicroBatch(m));
-                    break;
-                }
-                Err(failure) => return failure,
-            }
-        }
-        Failure::NonFinite { step, micro_batch: found }
     }
 }
 

@@ -17,6 +17,7 @@ mod data_plane;
 mod figures;
 mod gateway;
 mod gradient_slot;
+mod gradients;
 mod journal;
 mod link;
 mod news;
