@@ -1,17 +1,23 @@
 //! Stories: given a cluster, when something goes wrong, then this. Each is one seed and a few faults that are written down.
 
 use dtrain_protocol::Outcome;
-use dtrain_sim::{Faults, Kind, Place, Planned, Report, Settings, When, simulate};
+use dtrain_sim::{DataPlane, Faults, Kind, Place, Planned, Report, Settings, When, simulate};
 
 /// When: a rank comes to a place for the so-many-th time.
 fn when(kind: Kind, place: Place, nth: u32, millis: u64) -> Planned {
     Planned { kind, when: When::Enter { place, nth, later: 0 }, millis, victim: None }
 }
 
-/// Given 8 ranks on 2 hosts and 30 steps.
+/// Given 8 ranks on 2 hosts and 30 steps, and a connection between any two ranks.
 fn given(seed: u64, faults: &[Planned]) -> Report {
     let faults = Faults::Written(faults.to_vec());
-    simulate(&Settings { faults, story: true, ..Settings::of(seed) })
+    simulate(&Settings { faults, story: true, plane: DataPlane::Links, ..Settings::of(seed) })
+}
+
+/// Given 8 ranks that meet in the memory of so many hosts. On one host they share a state.
+fn given_on(nodes: u32, seed: u64, faults: &[Planned]) -> Report {
+    let faults = Faults::Written(faults.to_vec());
+    simulate(&Settings { faults, story: true, nodes, plane: DataPlane::Hosts, ..Settings::of(seed) })
 }
 
 /// Then nothing is broken, and the run makes its last step; the invariants compare it with a plain run.
@@ -32,9 +38,12 @@ const SEEDS: std::ops::Range<u64> = 0..6;
 fn without_faults_there_is_one_generation_and_every_world_ends_with_the_same_digest() {
     let mut digests = Vec::new();
     for (ranks, nodes) in [(1, 1), (2, 1), (3, 2), (5, 3), (8, 2), (13, 4), (20, 2)] {
-        let report = simulate(&Settings { ranks, nodes, faults: Faults::none(), ..Settings::of(1) });
-        assert_eq!(finishes(&report).generations, 1, "{ranks} ranks");
-        digests.push(report.digest);
+        for plane in [DataPlane::Links, DataPlane::Hosts] {
+            let report =
+                simulate(&Settings { ranks, nodes, plane, faults: Faults::none(), ..Settings::of(1) });
+            assert_eq!(finishes(&report).generations, 1, "{ranks} ranks, {plane:?}");
+            digests.push(report.digest);
+        }
     }
     digests.dedup();
     assert_eq!(digests.len(), 1);
@@ -47,6 +56,39 @@ fn a_rank_that_is_killed_costs_no_step_and_comes_back() {
             let report = given(seed, &[when(Kind::Crash, place, 60, 0)]);
             assert_eq!(says(finishes(&report), "Resumed"), 0);
             // One generation without it, and one with it again.
+            assert_eq!(report.generations, 3, "{}", report.story.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_in_the_update_of_a_shared_state_costs_no_step_and_no_copy() {
+    for place in [Place::Round1, Place::Round2, Place::UpdateShare, Place::Meet] {
+        for seed in SEEDS {
+            let report = given_on(1, seed, &[when(Kind::Crash, place, 60, 0)]);
+            assert_eq!(says(finishes(&report), "Resumed"), 0);
+            assert_eq!(report.generations, 3, "{}", report.story.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn an_update_that_is_torn_is_completed_also_when_whoever_completes_it_is_killed() {
+    for seed in SEEDS {
+        let torn = when(Kind::CrashAllButOne, Place::UpdateShare, 50, 0);
+        let report = given_on(1, seed, &[torn, when(Kind::Crash, Place::Complete, 1, 0)]);
+        // One that lives on holds the state, as far as the memory does.
+        finishes(&report);
+    }
+}
+
+#[test]
+fn a_leader_that_is_killed_costs_no_step_and_another_rank_of_its_host_leads() {
+    for place in [Place::Compute, Place::Round1, Place::Round2, Place::Update] {
+        for (seed, victim) in SEEDS.zip([0, 4].into_iter().cycle()) {
+            let crash = Planned { victim: Some(victim), ..when(Kind::Crash, place, 60, 0) };
+            let report = given_on(2, seed, &[crash]);
+            assert_eq!(says(finishes(&report), "Resumed"), 0);
             assert_eq!(report.generations, 3, "{}", report.story.join("\n"));
         }
     }

@@ -152,9 +152,12 @@ pub struct Simulate {
     /// How many ranks the cluster has
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub ranks: u32,
-    /// On how many hosts
+    /// On how many hosts (a quarter of the drawn seeds has one)
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub nodes: u32,
+    /// How ranks reach one another: by links, in the memory of hosts, or as the seed says
+    #[arg(long, value_enum, default_value_t = SimulatedPlane::Drawn)]
+    pub plane: SimulatedPlane,
     /// How many steps are made
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub steps: u64,
@@ -167,6 +170,17 @@ pub struct Simulate {
     /// Write one JSON object a line to standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// How simulated ranks reach one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SimulatedPlane {
+    /// As the seed says.
+    Drawn,
+    /// Each has a link to every other one.
+    Links,
+    /// In the memory of their hosts; those of one host alone share their state there.
+    Hosts,
 }
 
 /// Seeds in a row, as in `0..20000`.

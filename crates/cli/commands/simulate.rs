@@ -4,10 +4,10 @@
 //! This file does not know how a simulation works, only how its results are said.
 
 use super::{print, print_json};
-use crate::arguments::Simulate as Arguments;
+use crate::arguments::{Simulate as Arguments, SimulatedPlane};
 use crate::error::CliError;
 use crate::report::grouped;
-use dtrain_sim::{Faults, Kind, Report, Settings, Violation, simulate};
+use dtrain_sim::{DataPlane, Faults, Kind, Report, Settings, Violation, simulate};
 use dtrain_simulations::{Limit, Sweep, Tally, sweep};
 use dtrain_types::Seed;
 use serde_json::{Value, json};
@@ -40,7 +40,12 @@ fn settings(arguments: &Arguments) -> Result<Settings, CliError> {
             .hint("give --nodes no more than --ranks"));
     }
     let faults = faults(&arguments.faults)?;
-    Ok(Settings { ranks, nodes, steps, faults, ..Settings::of(0) })
+    let plane = match arguments.plane {
+        SimulatedPlane::Drawn => DataPlane::Drawn,
+        SimulatedPlane::Links => DataPlane::Links,
+        SimulatedPlane::Hosts => DataPlane::Hosts,
+    };
+    Ok(Settings { ranks, nodes, plane, steps, faults, ..Settings::of(0) })
 }
 
 fn faults(words: &str) -> Result<Faults, CliError> {
@@ -122,6 +127,11 @@ fn replay(arguments: &Arguments, seed: Seed) -> String {
         if given != default {
             command += &format!(" --{name} {given}");
         }
+    }
+    match arguments.plane {
+        SimulatedPlane::Drawn => {}
+        SimulatedPlane::Links => command += " --plane links",
+        SimulatedPlane::Hosts => command += " --plane hosts",
     }
     if faults != "all" {
         command += &format!(" --faults {faults}");

@@ -173,6 +173,27 @@ pub struct Moves {
     pub takes: bool,
 }
 
+impl Moves {
+    /// What neighbours do together: their parts are one part.
+    #[must_use]
+    pub fn together(of_ranks: impl IntoIterator<Item = Self>) -> Self {
+        let none = Self { gives: None, takes: false };
+        of_ranks
+            .into_iter()
+            .fold(none, |all, one| Self { gives: join(all.gives, one.gives), takes: all.takes || one.takes })
+    }
+}
+
+/// Parts of neighbours are neighbours, so together they are one part.
+fn join(a: Option<Range<usize>>, b: Option<Range<usize>>) -> Option<Range<usize>> {
+    match (a, b) {
+        (Some(a), Some(b)) if a.is_empty() => Some(b),
+        (Some(a), Some(b)) if b.is_empty() => Some(a),
+        (Some(a), Some(b)) => Some(a.start.min(b.start)..a.end.max(b.end)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// FNV-1a over both lists, with a mark between them.
 fn hash_of(sources: &[Rank], targets: &[Rank]) -> u32 {
     let words = sources.iter().map(|rank| rank.0).chain([u32::MAX]).chain(targets.iter().map(|rank| rank.0));

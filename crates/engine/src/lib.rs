@@ -46,7 +46,7 @@ pub use model_replica::ModelReplica;
 pub use optimizer::{DecayGroup, Optimizer, Rule};
 pub use replica::{Begun, Gradient, Kept, MemoryTable, Replica, UpdateInfo, Watch};
 pub use schedule::{Decay, LrScaling, Schedule, Span};
-pub use shared_memory::{Parts, SharedAreas, shared_shape, shared_shape_in_blocks};
+pub use shared_memory::{Parts, SharedAreas, journal_word, shared_shape, shared_shape_in_blocks, stats_area};
 pub use shared_update::{Sharer, Sum, UpdateRule};
 pub use sharing::{Share, Sharing};
 pub use state::{State, StateShape};

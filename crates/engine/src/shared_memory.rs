@@ -54,8 +54,15 @@ pub(crate) fn word_of(share: usize) -> usize {
     SHARES + STRIDE * share
 }
 
+/// The word of a share that tells which of its blocks lies in its journal.
+#[must_use]
+pub fn journal_word(share: usize) -> usize {
+    word_of(share) + 1
+}
+
 /// The area of the statistics after so many updates.
-pub(crate) fn stats_area(applied: Step) -> usize {
+#[must_use]
+pub fn stats_area(applied: Step) -> usize {
     STATS + view_of(applied)
 }
 
@@ -108,7 +115,7 @@ pub trait SharedAreas {
     fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> Parts<'_>;
 
     /// All of one area, to read, and all of another, to write.
-    fn from_to(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]);
+    fn read_write(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]);
 }
 
 /// What one rank updates.
@@ -177,7 +184,7 @@ impl SharedAreas for Mapped {
         Parts { words: memory.words(), own, journal: journals.part(journal) }
     }
 
-    fn from_to(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]) {
+    fn read_write(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]) {
         let [from, to] = self.areas.get_disjoint_mut([from, to]).expect("two areas");
         let all = 0..to.len();
         (from.read(), to.part(all))

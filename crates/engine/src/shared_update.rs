@@ -19,7 +19,8 @@ use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Seen, Settled};
 use crate::replica::UpdateInfo;
 use crate::shared_memory::{
-    DECIDED, PARTS, Parts, SAMPLES, STATS_FINITE, SharedAreas, Sizes, WEIGHT, WORLD, stats_area, word_of,
+    DECIDED, PARTS, Parts, SAMPLES, STATS_FINITE, SharedAreas, Sizes, WEIGHT, WORLD, journal_word,
+    stats_area, word_of,
 };
 use crate::sharing::Share;
 use crate::state::State;
@@ -270,7 +271,7 @@ impl Sharer {
     ) {
         if share.index == 0 {
             // They are written elsewhere than read: as often as one likes.
-            let (old, new) = areas.from_to(stats_area(Step(step.0 - 1)), stats_area(step));
+            let (old, new) = areas.read_write(stats_area(Step(step.0 - 1)), stats_area(step));
             rule.device.copy(old, new);
             reduced.blend(rule.device, rule.model, settled, new);
         }
@@ -298,7 +299,7 @@ impl Sharer {
         let [first, second] = self.sizes.moments.map(|moment| if moment == 0 { 0..0 } else { part.clone() });
         let parts = [part.clone(), first, second];
         let Parts { words, mut own, journal } = areas.parts(parts, self.sizes.journal(share.index));
-        let [word, kept] = [0, 1].map(|n| &words[word_of(share.index) + n]);
+        let [word, kept] = [word_of(share.index), journal_word(share.index)].map(|at| &words[at]);
         for number in counted(word.load(Ordering::Acquire), step).unwrap_or(0)..blocks {
             let at = number * block..part.len().min((number + 1) * block);
             let own =

@@ -150,6 +150,11 @@ impl Agenda {
         matches!(self.next(), Some(Task::Compute(_)))
     }
 
+    /// The collectives broke off: nothing follows in this generation.
+    pub fn stop(&mut self) {
+        self.pending.clear();
+    }
+
     /// The sum of a step is there.
     ///
     /// *Errors*: the micro-batch that was not finite. All ranks read the same trailer, so nobody commits.

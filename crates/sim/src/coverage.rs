@@ -32,6 +32,12 @@ pub enum Place {
     Round2,
     /// The optimizer is at work.
     Update,
+    /// A rank writes its share of the update of a shared state.
+    UpdateShare,
+    /// A rank waits for all that share its state.
+    Meet,
+    /// A rank completes an update that others have left.
+    Complete,
     /// A rank that validates, or waits for the record of a validation.
     Validate,
     /// A rank that waits for the disk.
@@ -54,7 +60,7 @@ pub enum Place {
 
 impl Place {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::Start,
         Self::Form,
         Self::Build,
@@ -67,6 +73,9 @@ impl Place {
         Self::Round1,
         Self::Round2,
         Self::Update,
+        Self::UpdateShare,
+        Self::Meet,
+        Self::Complete,
         Self::Validate,
         Self::Save,
         Self::Finished,
@@ -94,6 +103,9 @@ impl Place {
             Self::Round1 => "round1",
             Self::Round2 => "round2",
             Self::Update => "update",
+            Self::UpdateShare => "share",
+            Self::Meet => "meet",
+            Self::Complete => "complet",
             Self::Validate => "valid",
             Self::Save => "save",
             Self::Finished => "stopped",

@@ -79,8 +79,8 @@ pub enum Fact<'a> {
         life: Life,
         /// The generation to come.
         generation: Generation,
-        /// The updates that its state holds, and the digest.
-        state: Option<(Step, Digest)>,
+        /// What it has.
+        state: LeftState,
     },
     /// As rank 0 of a generation a rank made what all its ranks need to meet.
     Made(Life, Generation, &'a Bootstrap),
@@ -143,6 +143,17 @@ pub enum Fact<'a> {
     Ended(&'a Outcome, Excuses),
     /// The run did not end in bounded time after the last fault.
     NeverEnded(&'a str),
+}
+
+/// With which state a rank left a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftState {
+    /// With none.
+    None,
+    /// With one of its own, of so many updates, with this digest.
+    Own(Step, Digest),
+    /// With one that it shares, of so many updates: the next generation completes it.
+    Shared(Step),
 }
 
 /// What was done to a run that excuses an end that is not the last step.

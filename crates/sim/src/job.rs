@@ -8,7 +8,7 @@ use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     Batch, ClassCounts, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule as Rates, Section, State, Targets,
+    Schedule as Rates, Section, State, StateShape, Targets, UpdateRule,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
@@ -104,6 +104,18 @@ impl Engine {
     #[must_use]
     pub fn gradient_len(&self) -> usize {
         self.replica.gradient_len()
+    }
+
+    /// The shape of a state.
+    #[must_use]
+    pub fn state_shape(&self) -> StateShape {
+        self.replica.state_shape()
+    }
+
+    /// By what rule states are updated.
+    #[must_use]
+    pub fn update_rule(&self) -> UpdateRule<'_, Cpu> {
+        self.replica.update_rule()
     }
 
     /// A fresh state: step 0.

@@ -30,11 +30,27 @@ pub enum Sabotage {
     ShuffledNews,
     /// Part of a gradient is given away before its last micro-batch is added.
     UnfinishedOffer,
+    /// The update of a shared state is decided before all have measured it.
+    UnmetMeasure,
+    /// A step of a shared state is committed before all have done their shares.
+    UnmetUpdate,
+    /// A shared state is left and not closed.
+    Unclosed,
+    /// What was decided in a shared state is not completed.
+    Uncompleted,
+    /// A rank leaves a shared state and says nothing of the step that others decided.
+    UntoldUpdate,
+    /// The word that tells which block lies in a journal dies with its rank.
+    LostJournal,
+    /// The slot of the sum is written before an update that was left is completed.
+    ReusedSum,
+    /// A host sends what it has before all its ranks have added up.
+    UnmetFold,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 20] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -47,5 +63,13 @@ impl Sabotage {
         Self::UnawaitedValidation,
         Self::ShuffledNews,
         Self::UnfinishedOffer,
+        Self::UnmetMeasure,
+        Self::UnmetUpdate,
+        Self::Unclosed,
+        Self::Uncompleted,
+        Self::UntoldUpdate,
+        Self::LostJournal,
+        Self::ReusedSum,
+        Self::UnmetFold,
     ];
 }

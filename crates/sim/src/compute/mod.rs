@@ -1,25 +1,30 @@
 //! A rank's compute thread as a machine: what it does on each order, and what it asks for.
 //!
-//! It mirrors the training loop of the runtime: build the data plane, load or copy the state, make steps, leave. It can be
-//! told to leave at any moment and does so inside a collective or between two micro-batches; a step counts as made only
-//! once its update is applied. It does not know time, the network or the control plane.
+//! What comes next is said by the [`Agenda`], as in the runtime: it builds the data plane, loads, copies or adopts the state, does one
+//! task after the other, and leaves. It can be told to leave at any moment and does so inside a collective or between two
+//! micro-batches; a step counts as made only once its update is applied. It does not know time, the network or the control plane.
 
+mod host;
 mod plane;
+mod shared;
 mod state;
 mod steps;
 mod words;
 
 use crate::disk::Disk;
 use crate::job::{Engine, flat};
+use crate::memory::HostMemory;
 use crate::sabotage::Sabotage;
-use dtrain_collective::{Geometry, Membership, Mode, Op, RankMachine, Sequence};
-use dtrain_engine::State;
+use dtrain_collective::{Geometry, HostArena, Membership, Mode, RankMachine};
+use dtrain_engine::{Sharer, State};
 use dtrain_protocol::{
-    self as protocol, Activity, CheckpointId, Digest, Owed, Source, StartFrom, StopFlag, Truth,
+    self as protocol, Activity, Agenda, Digest, Owed, Signals, Source, StartFrom, StateHolder, StopFlag,
+    Task, Truth,
 };
 use dtrain_types::{Epoch, Generation, Instant, MemberId, Merger, MicroRange, Rank, Step, StepPlan, Trailer};
+use host::HostSeat;
 use state::digest_as_floats;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 pub use words::{Ask, At, News, Parcel, ShardJob, Work};
 
 /// Steps are collectives of these numbers and above; what comes before them builds and copies.
@@ -31,29 +36,25 @@ const SEGMENT: usize = 16;
 /// Floats that carry a digest, two bytes in each.
 const DIGEST_FLOATS: usize = 16;
 
-/// What is left to do in this generation, in order.
-#[derive(Clone, Debug)]
-enum Todo {
-    Verify(Step),
-    Validate(Epoch, Step),
-    AwaitValidated(Epoch),
-    Save(Step),
-    Step(Step),
-    Finish,
-}
-
 /// What is being done.
 #[derive(Debug)]
-enum Task {
+enum Doing {
     Rest,
-    Meet,
+    /// The barrier at which all ranks reach one another.
+    Reach,
     Load(StartFrom),
     Copy(Copy),
+    /// An update is completed that others have left.
+    Complete,
+    /// All adopt a shared state.
+    Open,
     Micro(Box<Micro>),
     /// How many pieces were given away before the one that is on its way.
     Offer(Box<Micro>, usize),
-    Reduce(StepPlan),
-    Update(StepPlan, Trailer),
+    Reduce,
+    Update(Step),
+    Meet,
+    UpdateShare(Step),
     Evaluate(Epoch, Step),
 }
 
@@ -79,10 +80,26 @@ struct Micro {
     trailers: Vec<Trailer>,
 }
 
+/// A step whose micro-batches are computed.
+#[derive(Clone, Debug)]
+struct Computed {
+    plan: StepPlan,
+    trailers: Vec<Trailer>,
+    /// The reduced one, when it is there.
+    trailer: Trailer,
+}
+
 /// The data plane of a generation.
 #[derive(Debug)]
 struct Plane {
+    /// Frames between ranks: between all, or between the leaders of hosts.
     machine: RankMachine,
+    /// The members whose frames these are, by their rank in the machine.
+    peers: Vec<MemberId>,
+    /// The place in the memory of the host, where ranks meet there.
+    host: Option<HostSeat>,
+    /// The state that all start from.
+    truth: Step,
     members: protocol::Membership,
     generation: Generation,
     rank: Rank,
@@ -93,15 +110,6 @@ struct Plane {
     lost: BTreeSet<MemberId>,
 }
 
-/// What the member tells the thread without a word in its queue.
-#[derive(Clone, Copy, Debug, Default)]
-struct Controls {
-    paused: bool,
-    stop: u32,
-    validated: Option<Epoch>,
-    settled: CheckpointId,
-}
-
 /// The compute thread of one life.
 #[derive(Debug)]
 pub struct Compute {
@@ -110,13 +118,16 @@ pub struct Compute {
     parked: Vec<Parcel>,
     /// Connections of data planes to come that broke already.
     broke_early: Vec<(Generation, MemberId)>,
-    task: Task,
-    todo: VecDeque<Todo>,
-    controls: Controls,
+    doing: Doing,
+    agenda: Agenda,
+    signals: Signals,
+    /// The bits to set in the next trailer's stop flag.
+    stop: StopFlag,
+    /// Its part in the state of the host, where ranks share one.
+    sharer: Option<Sharer>,
+    computed: Option<Computed>,
     /// The generation for which this one is to be left.
     quit: Option<Generation>,
-    saving: Option<CheckpointId>,
-    last_saved: Option<CheckpointId>,
     ticket: u64,
     working: bool,
     begun: Instant,
@@ -130,6 +141,8 @@ pub struct Tools<'a> {
     pub engine: &'a mut Engine,
     /// The run folder.
     pub disk: &'a Disk,
+    /// The memory of its host, where ranks meet there.
+    pub memory: Option<&'a mut HostMemory>,
     /// The time of its process.
     pub now: Instant,
     /// What it asks for.
@@ -143,20 +156,21 @@ impl Tools<'_> {
 }
 
 impl Compute {
-    /// A thread without a state.
+    /// A thread without a state; with a part in that of its host, where ranks share one.
     #[must_use]
-    pub fn new(sabotage: Option<Sabotage>) -> Self {
+    pub fn new(agenda: Agenda, sharer: Option<Sharer>, sabotage: Option<Sabotage>) -> Self {
         Self {
             state: None,
             plane: None,
             parked: Vec::new(),
             broke_early: Vec::new(),
-            task: Task::Rest,
-            todo: VecDeque::new(),
-            controls: Controls::default(),
+            doing: Doing::Rest,
+            agenda,
+            signals: Signals::default(),
+            stop: StopFlag::default(),
+            sharer,
+            computed: None,
             quit: None,
-            saving: None,
-            last_saved: None,
             ticket: 0,
             working: false,
             begun: Instant::ZERO,
@@ -168,10 +182,19 @@ impl Compute {
     /// The updates that its state holds.
     #[must_use]
     pub fn applied(&self) -> Option<Step> {
-        self.state.as_ref().map(|state| state.applied)
+        match &self.sharer {
+            Some(sharer) => sharer.applied(),
+            None => self.state.as_ref().map(|state| state.applied),
+        }
     }
 
-    /// Digest of its state.
+    /// Whether it reads a state that it shares.
+    #[must_use]
+    pub fn shares(&self) -> bool {
+        self.sharer.as_ref().is_some_and(|sharer| sharer.applied().is_some())
+    }
+
+    /// Digest of a state of its own.
     #[must_use]
     pub fn state_digest(&self) -> Option<Digest> {
         self.state.as_ref().map(|state| Digest(state.state_digest()))
@@ -186,23 +209,27 @@ impl Compute {
     /// What it does and what is left to do, for people.
     #[must_use]
     pub fn describe(&self) -> String {
-        let (todo, controls) = (&self.todo, &self.controls);
+        let (next, signals) = (self.agenda.next(), &self.signals);
         let (work, parked) = (self.working, self.parked.len());
-        format!("{:?}, working {work}, then {todo:?}, {controls:?}, {parked} parked", self.at())
+        format!("{:?}, working {work}, then {next:?}, {signals:?}, {parked} parked", self.at())
     }
 
     /// What the member's driver would sample.
     #[must_use]
     pub fn activity(&self) -> Activity {
-        match &self.task {
-            Task::Rest => match self.todo.front() {
-                Some(Todo::Save(_)) => Activity::Saving,
+        match &self.doing {
+            Doing::Rest => match self.agenda.next() {
+                Some(Task::Checkpoint(_)) => Activity::Saving,
                 _ => Activity::Idle,
             },
-            Task::Meet | Task::Load(_) | Task::Copy(_) => Activity::Preparing,
-            Task::Micro(_) | Task::Offer(..) | Task::Update(..) => Activity::Computing,
-            Task::Reduce(_) => Activity::Reducing,
-            Task::Evaluate(..) => Activity::Validating,
+            Doing::Reach | Doing::Load(_) | Doing::Copy(_) | Doing::Complete | Doing::Open => {
+                Activity::Preparing
+            }
+            Doing::Micro(_) | Doing::Offer(..) | Doing::Update(_) | Doing::UpdateShare(_) => {
+                Activity::Computing
+            }
+            Doing::Reduce | Doing::Meet => Activity::Reducing,
+            Doing::Evaluate(..) => Activity::Validating,
         }
     }
 
@@ -211,22 +238,25 @@ impl Compute {
     pub fn at(&self) -> At {
         let gathering = self.plane.as_ref().is_some_and(|plane| plane.gathering);
         let rank = self.plane.as_ref().map(|plane| plane.rank);
-        match &self.task {
-            Task::Rest => match self.todo.front() {
-                Some(Todo::AwaitValidated(_)) => At::Validate,
-                Some(Todo::Save(_)) => At::Save,
+        match &self.doing {
+            Doing::Rest => match self.agenda.next() {
+                Some(Task::AwaitValidation(_)) => At::Validate,
+                Some(Task::Checkpoint(_)) => At::Save,
                 _ => At::Rest,
             },
-            Task::Meet => At::Build,
-            Task::Load(_) => At::Load,
-            Task::Copy(copy) if rank.is_some_and(|rank| copy.sources.contains(&rank)) => At::CopySource,
-            Task::Copy(_) => At::CopyTarget,
-            Task::Micro(_) => At::Compute,
-            Task::Offer(..) => At::Offer,
-            Task::Reduce(_) if gathering => At::Round2,
-            Task::Reduce(_) => At::Round1,
-            Task::Update(..) => At::Update,
-            Task::Evaluate(..) => At::Validate,
+            Doing::Reach => At::Build,
+            Doing::Load(_) | Doing::Open => At::Load,
+            Doing::Complete => At::Complete,
+            Doing::Copy(copy) if rank.is_some_and(|rank| copy.sources.contains(&rank)) => At::CopySource,
+            Doing::Copy(_) => At::CopyTarget,
+            Doing::Micro(_) => At::Compute,
+            Doing::Offer(..) => At::Offer,
+            Doing::Reduce if gathering => At::Round2,
+            Doing::Reduce => At::Round1,
+            Doing::Update(_) => At::Update,
+            Doing::UpdateShare(_) => At::UpdateShare,
+            Doing::Meet => At::Meet,
+            Doing::Evaluate(..) => At::Validate,
         }
     }
 
@@ -238,30 +268,43 @@ impl Compute {
         rank: Rank,
         members: protocol::Membership,
     ) {
-        assert!(matches!(self.task, Task::Rest) && self.plane.is_none(), "what was before is left first");
-        let ranges = members.seats.iter().map(|seat| seat.range).collect();
-        let membership = Membership { generation, rank, ranges };
-        let micro_batches = tools.engine.job().plan.micro_batches();
-        let geometry = Geometry::bound(tools.engine.gradient_len(), micro_batches, Mode::Exact);
-        let mut machine = RankMachine::with_segment(membership, Mode::Exact, geometry, SEGMENT)
+        assert!(matches!(self.doing, Doing::Rest) && self.plane.is_none(), "what was before is left first");
+        let sums_once = self.sharer.is_some();
+        let host = tools.memory.is_some().then(|| HostSeat::new(&members, rank, sums_once));
+        let (membership, peers) = match &host {
+            Some(seat) => seat.leaders(&members, generation),
+            None => {
+                let ranges = members.seats.iter().map(|seat| seat.range).collect();
+                let peers = members.seats.iter().map(|seat| seat.member).collect();
+                (Membership { generation, rank, ranges }, peers)
+            }
+        };
+        let mut machine = RankMachine::with_segment(membership, Mode::Exact, geometry(tools.engine), SEGMENT)
             .expect("the supervisor cuts ranges in order");
         machine.prepare(&tools.engine.job().counts());
-        machine.start(Sequence(0), &Op::Barrier);
         self.broke_early.retain(|(of, _)| *of >= generation);
         let early = self.broke_early.iter().filter(|(of, _)| *of == generation);
         let (gathering, lost) = (false, early.map(|(_, peer)| *peer).collect::<BTreeSet<MemberId>>());
-        let lost = lost.into_iter().filter(|peer| members.rank_of(*peer).is_some()).collect();
-        self.plane = Some(Plane { machine, members, generation, rank, sequence: 0, gathering, lost });
-        self.task = Task::Meet;
-        self.began(tools);
+        let lost = lost.into_iter().filter(|peer| peers.contains(peer)).collect();
+        let (sequence, truth) = (0, Step(0));
+        self.plane =
+            Some(Plane { machine, peers, host, truth, members, generation, rank, sequence, gathering, lost });
+        self.doing = Doing::Reach;
+        self.enter(tools);
     }
 
     /// Order: take this state.
     pub fn load(&mut self, tools: &mut Tools<'_>, truth: &Truth) {
-        let Some(plane) = &self.plane else { return };
+        let Some(plane) = &mut self.plane else { return };
+        plane.truth = truth.step;
+        if self.sharer.is_some() {
+            let writers: Vec<Rank> = (0..plane.members.world().0).map(Rank).collect();
+            let opening = Agenda::opening(truth, plane.rank, &writers);
+            return self.open(tools, opening, truth);
+        }
         match &truth.source {
             Source::Start(from) => {
-                self.task = Task::Load(*from);
+                self.doing = Doing::Load(*from);
                 self.work(tools, Work::Load);
             }
             Source::Ranks(sources) => {
@@ -284,7 +327,7 @@ impl Compute {
                     let state = self.state.as_ref().expect("a source has the state");
                     (copy.floats, copy.digest) = (flat(state), digest_as_floats(state.state_digest()));
                 }
-                self.task = Task::Copy(copy);
+                self.doing = Doing::Copy(copy);
                 self.work(tools, Work::Window);
             }
         }
@@ -292,25 +335,15 @@ impl Compute {
 
     /// Order: make steps.
     pub fn run(&mut self, tools: &mut Tools<'_>, from: Step, owed: Owed) {
-        let Some(at) = self.applied() else { return };
-        self.todo.clear();
-        if let Some(epoch) = owed.validate {
-            self.todo.push_back(Todo::Validate(epoch, at));
-        }
-        if owed.checkpoint {
-            self.todo.push_back(Todo::Save(at));
-        }
-        if let Some(epoch) = owed.validate.filter(|_| !owed.ends) {
-            self.todo.push_back(Todo::AwaitValidated(epoch));
-        }
-        self.todo.push_back(if owed.ends { Todo::Finish } else { Todo::Step(from) });
+        let holder = if self.shares() { StateHolder::Host } else { StateHolder::Rank };
+        self.agenda.begin(holder, from, owed);
         self.go(tools);
     }
 
     /// Order: leave whatever is being done for the sake of a newer generation.
     pub fn quit(&mut self, tools: &mut Tools<'_>, generation: Generation) {
         self.quit = Some(generation);
-        self.controls.stop = 0;
+        self.stop = StopFlag::default();
         if self.working && self.sabotage == Some(Sabotage::LeftTooEarly) {
             return tools.tell(News::Left { generation, applied: self.applied() });
         }
@@ -321,30 +354,12 @@ impl Compute {
 
     /// The bits to set in the stop flag.
     pub fn ask_stop(&mut self, flag: StopFlag) {
-        self.controls.stop |= flag.0;
+        self.stop = self.stop.with(flag);
     }
 
-    /// Pause before the next step, or go on.
-    pub fn pause(&mut self, tools: &mut Tools<'_>, paused: bool) {
-        self.controls.paused = paused;
-        self.go(tools);
-    }
-
-    /// All validations up to this one are recorded.
-    pub fn validated(&mut self, tools: &mut Tools<'_>, epoch: Epoch) {
-        self.controls.validated = self.controls.validated.max(Some(epoch));
-        self.go(tools);
-    }
-
-    /// All checkpoints up to this one are settled.
-    pub fn settled(&mut self, tools: &mut Tools<'_>, id: CheckpointId) {
-        self.controls.settled = self.controls.settled.max(id);
-        self.go(tools);
-    }
-
-    /// The shard that was being written is durable or given up.
-    pub fn saved(&mut self, tools: &mut Tools<'_>) {
-        self.saving = None;
+    /// Something that a task may wait for has changed.
+    pub fn signal(&mut self, tools: &mut Tools<'_>, change: impl FnOnce(&mut Signals)) {
+        change(&mut self.signals);
         self.go(tools);
     }
 
@@ -352,8 +367,10 @@ impl Compute {
     pub fn peer_lost(&mut self, tools: &mut Tools<'_>, generation: Generation, peer: MemberId) {
         match &mut self.plane {
             Some(plane) if plane.generation == generation => {
-                plane.lost.insert(peer);
-                self.break_off_if_lost(tools);
+                if plane.peers.contains(&peer) {
+                    plane.lost.insert(peer);
+                    self.break_off_if_lost(tools);
+                }
             }
             _ => self.broke_early.push((generation, peer)),
         }
@@ -372,16 +389,22 @@ impl Compute {
         }
         self.working = false;
         let leaves = self.quit.is_some();
-        match std::mem::replace(&mut self.task, Task::Rest) {
+        match std::mem::replace(&mut self.doing, Doing::Rest) {
             // An update whose collective is over is applied: peers have it, too.
-            Task::Update(plan, trailer) => self.update(tools, &plan, trailer),
+            Doing::Update(step) => self.update(tools, step),
+            Doing::UpdateShare(step) => self.update_share(tools, step),
             _ if leaves => {}
-            Task::Micro(micro) => self.micro_batch(tools, micro),
-            Task::Offer(micro, pieces) => self.offer(tools, micro, pieces + 1),
-            Task::Evaluate(epoch, step) => self.evaluate(tools, epoch, step),
-            Task::Load(from) => self.take_from(tools, from),
-            Task::Copy(copy) => {
-                self.task = Task::Copy(copy);
+            Doing::Micro(micro) => self.micro_batch(tools, micro),
+            Doing::Offer(micro, pieces) => self.offer(tools, micro, pieces + 1),
+            Doing::Evaluate(epoch, step) => self.evaluate(tools, epoch, step),
+            Doing::Load(from) => self.take_from(tools, from),
+            Doing::Complete => self.complete(tools),
+            doing @ (Doing::Reduce | Doing::Copy(_)) if self.host_is_at_work() => {
+                self.doing = doing;
+                self.host_worked(tools);
+            }
+            Doing::Copy(copy) => {
+                self.doing = Doing::Copy(copy);
                 self.begin_window(tools);
             }
             other => unreachable!("{other:?} is no work"),
@@ -389,12 +412,31 @@ impl Compute {
         if leaves { self.leave(tools) } else { self.go(tools) }
     }
 
+    /// Its process is killed: what it was writing into the memory of the host stays as far as it got.
+    pub fn killed(&mut self, tools: &mut Tools<'_>, writes: u64) {
+        let Some(sharer) = self.sharer.as_mut().filter(|_| self.working) else { return };
+        sharer.stop_after(writes);
+        match self.doing {
+            Doing::UpdateShare(_) => {
+                self.write_share(tools);
+            }
+            Doing::Complete => self.complete_update(tools),
+            _ => {}
+        }
+    }
+
     fn leave(&mut self, tools: &mut Tools<'_>) {
         let Some(generation) = self.quit.take() else { return };
-        (self.task, self.plane) = (Task::Rest, None);
-        self.todo.clear();
+        (self.doing, self.plane) = (Doing::Rest, None);
+        self.close(tools);
+        let applied = self.applied();
+        if let Some(record) = self.agenda.handle_left(applied)
+            && self.sabotage != Some(Sabotage::UntoldUpdate)
+        {
+            self.tell_decided(tools, record);
+        }
         self.parked.retain(|parcel| parcel.header.tag.generation >= generation);
-        tools.tell(News::Left { generation, applied: self.applied() });
+        tools.tell(News::Left { generation, applied });
     }
 
     fn work(&mut self, tools: &mut Tools<'_>, work: Work) {
@@ -402,4 +444,17 @@ impl Compute {
         self.working = true;
         tools.asks.push(Ask::Work(self.ticket, work));
     }
+
+    /// This rank's slots: its own memory, or its part of the host's.
+    fn arena<'a>(plane: &'a mut Plane, tools: &'a mut Tools<'_>) -> &'a mut HostArena {
+        match (&plane.host, tools.memory.as_deref_mut()) {
+            (Some(seat), Some(memory)) => &mut memory.slots[seat.local],
+            _ => plane.machine.arena(),
+        }
+    }
+}
+
+/// Room for every generation.
+pub fn geometry(engine: &Engine) -> Geometry {
+    Geometry::bound(engine.gradient_len(), engine.job().plan.micro_batches(), Mode::Exact)
 }

@@ -1,10 +1,36 @@
 //! The data plane: frames in and out of the collective that is under way, and its end.
 
-use super::{Ask, Compute, News, Task, Tools, Work};
-use dtrain_collective::{Frame, Sequence, Verdict};
+use super::{Ask, Compute, Doing, News, Plane, Tools};
+use dtrain_collective::{Frame, Op, Sequence, Verdict};
 use dtrain_types::Trailer;
 
 impl Compute {
+    /// Meets all peers of a new generation.
+    pub(super) fn enter(&mut self, tools: &mut Tools<'_>) {
+        if self.is_on_host() {
+            return self.host_enter(tools);
+        }
+        self.start(tools, &Op::Barrier);
+    }
+
+    /// Begins the next collective of the data plane.
+    pub(super) fn start(&mut self, tools: &mut Tools<'_>, op: &Op<'_>) {
+        if self.is_on_host() {
+            return self.host_give(tools, op);
+        }
+        let Some(plane) = &mut self.plane else { return };
+        plane.machine.start(Sequence(plane.sequence), op);
+        self.began(tools);
+    }
+
+    /// Whether a collective of frames waits for its end.
+    fn exchanges(&self) -> bool {
+        let collective =
+            matches!(self.doing, Doing::Reach | Doing::Copy(_) | Doing::Reduce | Doing::Open | Doing::Meet);
+        let turn = |plane: &Plane| plane.host.as_ref().is_none_or(|seat| seat.exchanges());
+        collective && !self.working && self.plane.as_ref().is_some_and(turn)
+    }
+
     /// A collective has begun: what is there for it already is used.
     pub(super) fn began(&mut self, tools: &mut Tools<'_>) {
         self.break_off_if_lost(tools);
@@ -12,16 +38,22 @@ impl Compute {
     }
 
     pub(super) fn break_off_if_lost(&mut self, tools: &mut Tools<'_>) {
-        let waits = matches!(self.task, Task::Meet | Task::Copy(_) | Task::Reduce(_)) && !self.working;
-        if waits && self.plane.as_ref().is_some_and(|plane| !plane.lost.is_empty()) {
+        if self.exchanges() && self.plane.as_ref().is_some_and(|plane| !plane.lost.is_empty()) {
             self.break_off(tools, "a connection broke".to_owned());
         }
     }
 
     pub(super) fn break_off(&mut self, tools: &mut Tools<'_>, why: String) {
         let Some(plane) = self.plane.take() else { return };
-        self.task = Task::Rest;
-        self.todo.clear();
+        self.doing = Doing::Rest;
+        self.agenda.stop();
+        if let Some(memory) =
+            tools.memory.as_deref_mut().filter(|memory| memory.meeting.generation == plane.generation)
+        {
+            // The peers of the host are waked, too.
+            memory.meeting.broken = true;
+            tools.asks.push(Ask::WakeHost);
+        }
         let unreachable = plane.lost.into_iter().collect();
         tools.tell(News::Broken { generation: plane.generation, why, unreachable });
     }
@@ -51,32 +83,45 @@ impl Compute {
         }
         while let Some(out) = machine.poll_send() {
             gathering |= out.header.tag.round > 0;
-            let to = plane.members.seats[out.to.index()].member;
+            let to = plane.peers[out.to.index()];
             let (header, payload) = (out.header, out.payload.to_vec());
-            tools.asks.push(Ask::Send { to, from: plane.rank, header, payload });
+            tools.asks.push(Ask::Send { to, from: machine.membership().rank, header, payload });
             machine.sent();
         }
         plane.gathering = gathering;
-        let collective = matches!(self.task, Task::Meet | Task::Copy(_) | Task::Reduce(_));
-        let in_collective = collective && !self.working;
-        if in_collective && machine.is_done() {
-            let trailer = machine.finish(Sequence(plane.sequence));
-            self.ended(tools, trailer);
+        let done = machine.is_done();
+        if done && self.exchanges() {
+            let Some(plane) = &mut self.plane else { return };
+            let trailer = plane.machine.finish(Sequence(plane.sequence));
+            match plane.host {
+                Some(_) => self.host_exchanged(tools, trailer),
+                None => {
+                    self.ended(tools, trailer);
+                    self.go(tools);
+                }
+            }
         }
     }
 
+    /// A collective is over.
     pub(super) fn ended(&mut self, tools: &mut Tools<'_>, trailer: Trailer) {
-        match &self.task {
-            Task::Meet => {
+        match self.doing {
+            Doing::Reach => {
                 let Some(plane) = &self.plane else { return };
                 tools.tell(News::Built(plane.generation));
-                self.task = Task::Rest;
+                self.doing = Doing::Rest;
             }
-            Task::Copy(_) => self.end_window(tools),
-            Task::Reduce(plan) => {
-                self.task = Task::Update(*plan, trailer);
-                self.work(tools, Work::Update);
+            Doing::Copy(_) => self.end_window(tools),
+            Doing::Open => {
+                self.doing = Doing::Rest;
+                self.adopt(tools);
             }
+            Doing::Reduce => {
+                self.doing = Doing::Rest;
+                self.agenda.handle_reduced(&trailer).expect("every loss is finite");
+                self.computed.as_mut().expect("a step is in hand").trailer = trailer;
+            }
+            Doing::Meet => self.doing = Doing::Rest,
             _ => {}
         }
     }

@@ -1,9 +1,9 @@
 //! The state: made, read from a checkpoint, or copied from peers window by window.
 
-use super::{Ask, Compute, DIGEST_FLOATS, News, Task, Tools, Work};
+use super::{Ask, Compute, DIGEST_FLOATS, Doing, News, Tools, Work};
 use crate::job::{Engine, unflatten};
 use crate::sabotage::Sabotage;
-use dtrain_collective::{Arena, Op, Sequence};
+use dtrain_collective::{Arena, Op};
 use dtrain_engine::State;
 use dtrain_protocol::{Digest, Failure, StartFrom};
 
@@ -28,6 +28,10 @@ impl Compute {
                 }
             },
         };
+        if self.sharer.is_some() {
+            self.state = Some(state);
+            return self.publish(tools);
+        }
         self.swap(tools, state, false);
         self.told_loaded(tools);
     }
@@ -48,9 +52,8 @@ impl Compute {
 
     /// Begins to copy the next window: one gradient's length of floats, and the digest at the end.
     pub(super) fn begin_window(&mut self, tools: &mut Tools<'_>) {
-        let (Task::Copy(copy), Some(plane)) = (&self.task, &mut self.plane) else { return };
-        let arena = plane.machine.arena();
-        let slot = arena.lease(0);
+        let (Doing::Copy(copy), Some(plane)) = (&self.doing, &mut self.plane) else { return };
+        let slot = Self::arena(plane, tools).lease(0);
         let from = copy.window * slot.len();
         if from < copy.floats.len() {
             let part = &copy.floats[from..(from + slot.len()).min(copy.floats.len())];
@@ -60,17 +63,16 @@ impl Compute {
         }
         plane.sequence += 1;
         plane.gathering = false;
-        let op = Op::Copy { sources: &copy.sources, targets: &copy.targets };
-        plane.machine.start(Sequence(plane.sequence), &op);
-        self.began(tools);
+        let (sources, targets) = (copy.sources.clone(), copy.targets.clone());
+        self.start(tools, &Op::Copy { sources: &sources, targets: &targets });
     }
 
     /// A window is copied.
     pub(super) fn end_window(&mut self, tools: &mut Tools<'_>) {
-        let (Task::Copy(copy), Some(plane)) = (&mut self.task, &mut self.plane) else { return };
+        let (Doing::Copy(copy), Some(plane)) = (&mut self.doing, &mut self.plane) else { return };
         let is_target = copy.targets.contains(&plane.rank);
         let len = flat_len(tools.engine);
-        let slot = plane.machine.arena().lease(0);
+        let slot = Self::arena(plane, tools).lease(0);
         let windows = len.div_ceil(slot.len());
         if is_target && copy.window < windows {
             let part = slot.len().min(len - copy.window * slot.len());
@@ -82,7 +84,7 @@ impl Compute {
         if copy.window <= windows {
             return self.work(tools, Work::Window);
         }
-        let Task::Copy(copy) = std::mem::replace(&mut self.task, Task::Rest) else { return };
+        let Doing::Copy(copy) = std::mem::replace(&mut self.doing, Doing::Rest) else { return };
         if is_target {
             let mut fresh = tools.engine.blank();
             unflatten(&copy.floats, copy.step, &mut fresh);

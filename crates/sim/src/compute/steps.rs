@@ -1,52 +1,56 @@
-//! Steps: micro-batches, the reduction, the update, and what is due after one.
+//! Tasks: micro-batches, the reduction, the update, and what is due after a step, as the agenda says.
 
-use super::{Ask, Compute, FIRST_STEP, Micro, News, OFFERS, ShardJob, Task, Todo, Tools, Work};
+use super::{Ask, Compute, Computed, Doing, FIRST_STEP, Micro, News, OFFERS, ShardJob, Tools, Work};
 use crate::disk::share;
 use crate::job::{VALIDATION, flat, flatten, no_counts};
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Mode, Op, Sequence, rank_roots};
-use dtrain_protocol::{CheckpointId, Digest, Finished, StepRecord, StopFlag, ValidationPart};
-use dtrain_types::{Epoch, Merger, MicroBatch, Step, StepPlan, Trailer, cut_evenly, roots};
+use dtrain_protocol::{CheckpointId, Digest, Finished, StepRecord, StopFlag, Task, ValidationPart};
+use dtrain_types::{Epoch, Merger, MicroBatch, Step, Trailer, cut_evenly, roots};
 
 impl Compute {
     /// Does what is next, as far as nothing has to be waited for.
     pub(super) fn go(&mut self, tools: &mut Tools<'_>) {
-        while matches!(self.task, Task::Rest) && !self.working {
-            let Some(todo) = self.todo.front() else { return };
-            let waits = match todo {
-                Todo::AwaitValidated(_) if self.sabotage == Some(Sabotage::UnawaitedValidation) => false,
-                Todo::AwaitValidated(epoch) => self.controls.validated < Some(*epoch),
-                Todo::Save(_) => {
-                    let unsettled = self.last_saved.is_some_and(|last| last > self.controls.settled);
-                    self.saving.is_some() || unsettled
-                }
-                Todo::Step(_) => self.controls.paused,
-                Todo::Finish => self.saving.is_some(),
-                Todo::Verify(_) | Todo::Validate(..) => false,
-            };
-            if waits {
+        while matches!(self.doing, Doing::Rest) && !self.working && self.plane.is_some() {
+            let Some(task) = self.agenda.next() else { return };
+            let awaits = matches!(task, Task::AwaitValidation(_));
+            let ignores = awaits && self.sabotage == Some(Sabotage::UnawaitedValidation);
+            if !self.agenda.is_ready(&self.signals) && !ignores {
                 return;
             }
-            let todo = self.todo.pop_front().expect("just seen");
-            self.carry_out(tools, todo);
+            self.agenda.take();
+            self.lend_state(tools);
+            self.carry_out(tools, task);
         }
     }
 
-    pub(super) fn carry_out(&mut self, tools: &mut Tools<'_>, todo: Todo) {
+    fn carry_out(&mut self, tools: &mut Tools<'_>, task: Task) {
         let Some(generation) = self.plane.as_ref().map(|plane| plane.generation) else { return };
-        match todo {
-            Todo::AwaitValidated(_) => {}
-            Todo::Verify(step) => {
+        match task {
+            Task::Compute(step) => self.begin_step(tools, step),
+            Task::Reduce(step) => self.reduce(tools, step),
+            Task::Update(step) => {
+                self.doing = Doing::Update(step);
+                self.work(tools, Work::Update);
+            }
+            Task::Measure(step) => self.measure(tools, step),
+            Task::Meet(_) => self.meet(tools),
+            Task::UpdateShare(step) => {
+                self.doing = Doing::UpdateShare(step);
+                self.work(tools, Work::Update);
+            }
+            Task::Commit(step) => self.commit(tools, step),
+            Task::AwaitValidation(_) => {}
+            Task::Verify(step) => {
                 let digest = self.state_digest().expect("a rank that runs has a state");
                 tools.tell(News::Verified(generation, step, digest));
             }
-            Todo::Validate(epoch, step) => {
-                self.task = Task::Evaluate(epoch, step);
+            Task::Validate(epoch, step) => {
+                self.doing = Doing::Evaluate(epoch, step);
                 self.work(tools, Work::Evaluate);
             }
-            Todo::Save(step) => self.save(tools, CheckpointId { generation, step }),
-            Todo::Step(step) => self.begin_step(tools, step),
-            Todo::Finish => {
+            Task::Checkpoint(step) => self.save(tools, CheckpointId { generation, step }),
+            Task::Finish => {
                 let state = self.state.as_ref().expect("a rank that runs has a state");
                 let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
                 tools
@@ -55,17 +59,18 @@ impl Compute {
         }
     }
 
-    pub(super) fn save(&mut self, tools: &mut Tools<'_>, id: CheckpointId) {
+    fn save(&mut self, tools: &mut Tools<'_>, id: CheckpointId) {
         let (Some(state), Some(plane)) = (&self.state, &self.plane) else { return };
         let all = flat(state);
         let own = share(all.len(), plane.rank, plane.members.world().0);
         let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
-        (self.saving, self.last_saved) = (Some(id), Some(id));
+        self.agenda.handle_checkpoint(id);
+        self.signals.writing = true;
         let floats = all[own].to_vec();
         tools.asks.push(Ask::Save(ShardJob { id, rank: plane.rank, floats, digest, state_digest }));
     }
 
-    pub(super) fn begin_step(&mut self, tools: &mut Tools<'_>, step: Step) {
+    fn begin_step(&mut self, tools: &mut Tools<'_>, step: Step) {
         let Some(plane) = &self.plane else { return };
         let plan = tools.engine.job().plan.step(step);
         let range = plane.members.seats[plane.rank.index()].range;
@@ -76,9 +81,9 @@ impl Compute {
         let (merger, trailers) = (Merger::default(), Vec::with_capacity(roots.len()));
         let micro = Micro { plan, roots, root: 0, next, merger, pending, trailers };
         if micro.roots.is_empty() {
-            return self.reduce(tools, &micro);
+            return self.computed(micro);
         }
-        self.task = Task::Micro(Box::new(micro));
+        self.doing = Doing::Micro(Box::new(micro));
         self.work(tools, Work::MicroBatch);
     }
 
@@ -87,18 +92,20 @@ impl Compute {
         let Some(plane) = &mut self.plane else { return };
         let (root, index) = (micro.roots[micro.root], micro.root);
         let is_last = index + 1 == micro.roots.len() && micro.next + 1 == root.hi;
-        if is_last && self.sabotage == Some(Sabotage::UnfinishedOffer) && plane.machine.takes_offers() {
+        let offers = plane.host.is_none() && plane.machine.takes_offers();
+        if is_last && self.sabotage == Some(Sabotage::UnfinishedOffer) && offers {
             let sequence = Sequence(FIRST_STEP + micro.plan.step.0);
             plane.machine.offer(sequence, micro.plan.micro_batches, tools.engine.gradient_len() / 2);
             self.pump(tools);
         }
         let (Some(plane), Some(state)) = (&mut self.plane, &mut self.state) else { return };
-        let arena = plane.machine.arena();
-        let geometry = arena.geometry();
         let Micro { plan, next, merger, pending, .. } = &mut *micro;
-        let slot = geometry.slot(index, merger.next_buffer());
-        let mut trailer = tools.engine.micro_batch(state, plan, MicroBatch(*next), arena.lease(slot));
-        trailer.stop = self.controls.stop;
+        let mut gradient = vec![0.0; tools.engine.gradient_len()];
+        let mut trailer = tools.engine.micro_batch(state, plan, MicroBatch(*next), &mut gradient);
+        trailer.stop = self.stop.0;
+        let arena = Self::arena(plane, tools);
+        let geometry = arena.geometry();
+        arena.lease(geometry.slot(index, merger.next_buffer())).copy_from_slice(&gradient);
         pending[merger.next_buffer()] = trailer;
         let mut merge = |left: usize, right: usize| {
             let (into, from) = arena.lease_pair(geometry.slot(index, left), geometry.slot(index, right));
@@ -116,69 +123,67 @@ impl Compute {
             }
             micro.next = micro.roots[micro.root].lo;
         }
-        self.task = Task::Micro(micro);
+        self.doing = Doing::Micro(micro);
         self.work(tools, Work::MicroBatch);
     }
 
     /// Gives away one piece after the other of what was computed, as a backward pass does, and then starts the reduction.
     pub(super) fn offer(&mut self, tools: &mut Tools<'_>, micro: Box<Micro>, pieces: usize) {
         let Some(plane) = &mut self.plane else { return };
-        if pieces == OFFERS || !plane.machine.takes_offers() {
+        if pieces == OFFERS || plane.host.is_some() || !plane.machine.takes_offers() {
             self.busy = tools.now.since(self.begun).as_secs_f64();
-            return self.reduce(tools, &micro);
+            return self.computed(*micro);
         }
         let from = tools.engine.gradient_len() * (OFFERS - pieces) / (OFFERS + 1);
         plane.gathering &= pieces > 0;
         plane.sequence = FIRST_STEP + micro.plan.step.0;
         plane.machine.offer(Sequence(plane.sequence), micro.plan.micro_batches, from);
-        self.task = Task::Offer(micro, pieces);
+        self.doing = Doing::Offer(micro, pieces);
         self.work(tools, Work::Backward);
         self.pump(tools);
     }
 
-    pub(super) fn reduce(&mut self, tools: &mut Tools<'_>, micro: &Micro) {
-        let Some(plane) = &mut self.plane else { return };
-        let (micro_batches, trailers) = (micro.plan.micro_batches, &micro.trailers[..]);
-        let sequence = FIRST_STEP + micro.plan.step.0;
+    /// All micro-batches of this rank are computed.
+    fn computed(&mut self, micro: Micro) {
+        let Micro { plan, trailers, .. } = micro;
+        self.computed = Some(Computed { plan, trailers, trailer: Trailer::EMPTY });
+        self.doing = Doing::Rest;
+    }
+
+    fn reduce(&mut self, tools: &mut Tools<'_>, step: Step) {
+        let (Some(plane), Some(computed)) = (&mut self.plane, &self.computed) else { return };
+        let sequence = FIRST_STEP + step.0;
         // Where part of it was offered, sums may be on their way.
         plane.gathering &= plane.sequence == sequence;
         plane.sequence = sequence;
-        plane.machine.start(Sequence(plane.sequence), &Op::AllReduce { micro_batches, trailers });
-        self.task = Task::Reduce(micro.plan);
-        self.began(tools);
+        let (micro_batches, trailers) = (computed.plan.micro_batches, computed.trailers.clone());
+        self.doing = Doing::Reduce;
+        self.start(tools, &Op::AllReduce { micro_batches, trailers: &trailers });
     }
 
-    pub(super) fn update(&mut self, tools: &mut Tools<'_>, plan: &StepPlan, trailer: Trailer) {
+    /// What is known of the step in hand before its update is made.
+    pub(super) fn record(&self, tools: &Tools<'_>, step: Step) -> StepRecord {
+        let plane = self.plane.as_ref().expect("a step has a generation");
+        let Computed { plan, trailer, .. } = self.computed.as_ref().expect("a step is in hand");
+        let (generation, epoch, trailer) = (plane.generation, plan.epoch, *trailer);
+        let (seconds, busy) = (tools.now.since(self.begun).as_secs_f64(), self.busy);
+        StepRecord { generation, step, epoch, trailer, seconds, busy, lr: 0.0, gradient_norm: 0.0 }
+    }
+
+    pub(super) fn update(&mut self, tools: &mut Tools<'_>, step: Step) {
+        let record = self.record(tools, step);
         let (Some(plane), Some(state)) = (&mut self.plane, &mut self.state) else { return };
-        let (step, generation) = (plan.step, plane.generation);
-        let gradient = plane.machine.arena().lease(0).to_vec();
-        let (lr, gradient_norm) = tools.engine.update(state, step, &gradient, &trailer);
+        let generation = plane.generation;
+        let gradient = Self::arena(plane, tools).lease(0).to_vec();
+        let (lr, gradient_norm) = tools.engine.update(state, step, &gradient, &record.trailer);
         let state_digest = Digest(state.state_digest());
         tools.asks.push(Ask::Updated { generation, step, gradient, state_digest });
-        let seconds = tools.now.since(self.begun).as_secs_f64();
-        let (busy, epoch) = (self.busy, plan.epoch);
-        let record = StepRecord { generation, step, epoch, trailer, seconds, busy, lr, gradient_norm };
+        self.committed(tools, StepRecord { lr, gradient_norm, ..record });
+    }
+
+    pub(super) fn committed(&mut self, tools: &mut Tools<'_>, record: StepRecord) {
         tools.tell(News::Step(record));
-        let due = tools.engine.job().schedule.after(step, StopFlag(trailer.stop));
-        if due.verify {
-            self.todo.push_back(Todo::Verify(step));
-        }
-        if let Some(epoch) = due.validate {
-            self.todo.push_back(Todo::Validate(epoch, step));
-        }
-        if due.checkpoint {
-            self.todo.push_back(Todo::Save(step));
-        }
-        if due.ends {
-            return self.todo.push_back(Todo::Finish);
-        }
-        if let Some(epoch) = due.validate {
-            self.todo.push_back(Todo::AwaitValidated(epoch));
-        }
-        // With a set stop flag there is no step after this one: the next generation comes.
-        if trailer.stop == 0 {
-            self.todo.push_back(Todo::Step(step.next()));
-        }
+        self.agenda.handle_committed(record.step, StopFlag(record.trailer.stop));
     }
 
     pub(super) fn evaluate(&mut self, tools: &mut Tools<'_>, epoch: Epoch, step: Step) {

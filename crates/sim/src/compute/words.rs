@@ -55,6 +55,8 @@ pub enum Work {
     Backward,
     /// The optimizer.
     Update,
+    /// Adding up, or copying, a share of what a host has.
+    Add,
     /// A share of a validation.
     Evaluate,
     /// Reading or making the initial state.
@@ -96,7 +98,9 @@ pub enum Ask {
     },
     /// Call [`Compute::worked`] with this number when so much work is done.
     Work(u64, Work),
-    /// Write a shard; call [`Compute::saved`] at its end.
+    /// Call [`Compute::host_met`] of every rank of this host.
+    WakeHost,
+    /// Write a shard; when it is durable or given up, nothing is being written any more.
     Save(ShardJob),
     /// An update was applied: for the checkers.
     Updated {
@@ -158,6 +162,12 @@ pub enum At {
     Round2,
     /// The optimizer is at work.
     Update,
+    /// It writes its share of the update of a shared state.
+    UpdateShare,
+    /// It waits for all ranks of a shared state.
+    Meet,
+    /// It completes an update that others have left.
+    Complete,
     /// It validates, or waits for the record of a validation.
     Validate,
     /// It waits for a checkpoint.

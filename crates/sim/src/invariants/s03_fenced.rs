@@ -67,6 +67,7 @@ impl Fenced {
 mod tests {
     use super::super::testing::{first_bad, life, oracle};
     use super::*;
+    use crate::fact::LeftState;
     use dtrain_protocol::{BOOTSTRAP_BYTES, Digest};
     use dtrain_types::Step;
 
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn an_update_in_a_generation_that_was_left_is_found() {
-        let left = Fact::Left { life: life(1, 1), generation: Generation(2), state: None };
+        let left = Fact::Left { life: life(1, 1), generation: Generation(2), state: LeftState::None };
         let history = [updated(1, 1), left, updated(2, 2), updated(1, 1)];
         assert_eq!(first_bad(Fenced::default(), &oracle(), &history), Some(3));
     }

@@ -1,6 +1,6 @@
 //! S12: a torn or half-copied state is never used: a rank that leaves holds what it last updated or took over, whole.
 
-use crate::fact::{Fact, Invariant, Life};
+use crate::fact::{Fact, Invariant, LeftState, Life};
 use crate::job::Oracle;
 use dtrain_protocol::Digest;
 use dtrain_types::Step;
@@ -25,8 +25,17 @@ impl Invariant for NoTornState {
                 }
                 self.0.insert(*life, (*step, *state_digest));
             }
-            Fact::Left { life, state, .. } if self.0.get(life) != state.as_ref() => {
-                return Err(format!("{life} left with another state than it had"));
+            Fact::Left { life, state, .. } => {
+                let (had, left) = (self.0.get(life), state);
+                let same = match *left {
+                    LeftState::None => had.is_none(),
+                    LeftState::Own(step, digest) => had == Some(&(step, digest)),
+                    // The last update may have been decided by others.
+                    LeftState::Shared(step) => had.is_some_and(|(had, _)| step == *had || step == had.next()),
+                };
+                if !same {
+                    return Err(format!("{life} left with another state than it had"));
+                }
             }
             _ => {}
         }
@@ -54,7 +63,7 @@ mod tests {
         let left = |digest| Fact::Left {
             life: life(1, 1),
             generation: Generation(3),
-            state: Some((Step(1), digest)),
+            state: LeftState::Own(Step(1), digest),
         };
         let torn = Digest([1; 32]);
         let first = |history: &[Fact<'_>]| first_bad(NoTornState::default(), &oracle, history);

@@ -1,16 +1,21 @@
 //! Hosts: their nodes, and the processes that begin and end on them.
 
-use super::{Asleep, Event, MICRO, MILLI, Process, Sleep, World};
-use crate::compute::Compute;
+use super::{Asleep, DataPlane, Event, MICRO, MILLI, Process, Sleep, World};
+use crate::compute::{Compute, geometry};
 use crate::coverage::Place;
 use crate::fact::{Fact, Life, View};
+use crate::memory::HostMemory;
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
+use dtrain_engine::Sharer;
 use dtrain_protocol::{
-    BootId, Digest, ExitCause, Fingerprint, Input, Member, MemberConfig, Node, NodeConfig, NodeEffect,
-    Profile,
+    Agenda, BootId, Digest, ExitCause, Fingerprint, Input, Member, MemberConfig, Node, NodeConfig,
+    NodeEffect, Profile,
 };
 use dtrain_types::{Generation, NodeId};
+
+/// More than a rank writes in its share of an update, and in an update that it completes.
+const WRITES: [u64; 2] = [24, 160];
 
 impl World {
     fn host_name(host: NodeId) -> String {
@@ -34,12 +39,17 @@ impl World {
             timeouts: self.times,
         };
         self.mark(40, &[id.0.into()]);
+        let memory = (self.settings.plane == DataPlane::Hosts).then(|| {
+            let ranks = self.ranks_of(id) as usize;
+            HostMemory::new(&self.engine, geometry(&self.engine), ranks)
+        });
         let host = &mut self.hosts[id.0 as usize];
         let mut node = Node::new(config);
         let now = host.clock.show(self.now);
         let mut effects = std::mem::take(&mut self.node_effects);
         node.start(now, &mut effects);
         (host.node, host.boot, host.armed, host.sleep) = (Some(node), boot, None, Sleep::default());
+        host.memory = memory;
         self.tell(|| format!("host {id} starts"));
         self.obey_node(id, &mut effects);
         self.node_effects = effects;
@@ -168,13 +178,16 @@ impl World {
         };
         let (member, incarnation, timeouts) = (life.member, life.incarnation, self.times);
         let config = MemberConfig { member, incarnation, profile, timeouts, limits: self.limits };
+        let memory = self.hosts[host.0 as usize].memory.as_ref().filter(|_| self.settings.nodes == 1);
+        let sharer = memory.map(|memory| Sharer::new(&memory.state));
+        let agenda = Agenda::new(self.engine.job().schedule);
         let process = Process {
             life,
             host,
             boot: self.hosts[host.0 as usize].boot,
             clock: super::draw_clock(&mut self.chance),
             member: Member::new(config),
-            compute: Compute::new(self.settings.sabotage),
+            compute: Compute::new(agenda, sharer, self.settings.sabotage),
             armed: None,
             sleep: Sleep::default(),
             hang: Sleep::default(),
@@ -203,10 +216,12 @@ impl World {
 
     /// A process ends: its host's node learns it, its peers lose their connections, its words on the way get through.
     pub(super) fn end_process(&mut self, life: Life, cause: ExitCause) {
-        let Some(process) = self.processes[life.member.0 as usize].take_if(|process| process.life == life)
+        let Some(mut process) =
+            self.processes[life.member.0 as usize].take_if(|process| process.life == life)
         else {
             return;
         };
+        self.leave_torn(&mut process);
         self.mark(42, &[life.member.0.into(), life.incarnation.0.into()]);
         self.touch(life.member);
         self.tell(|| format!("{life} ends: {cause}"));
@@ -218,6 +233,19 @@ impl World {
             self.push(after, Event::Told(Input::LinkLost(life.member)));
         }
         self.disconnect(life, process.generation);
+    }
+
+    /// What a process that is killed was writing into the memory of its host stays there as far as it got.
+    fn leave_torn(&mut self, process: &mut Process) {
+        let most = *self.chance.pick(&WRITES);
+        let writes = self.chance.below(most);
+        let now = process.clock.show(self.now);
+        self.compute(process, now, |compute, tools| compute.killed(tools, writes));
+        let sabotaged = self.breaks(Sabotage::LostJournal);
+        let memory = self.hosts[process.host.0 as usize].memory.as_mut().filter(|_| sabotaged);
+        if let Some(memory) = memory {
+            memory.state.forget_journals();
+        }
     }
 
     /// A host loses its power.
@@ -236,6 +264,7 @@ impl World {
             }
         }
         self.hosts[id.0 as usize].node = None;
+        self.hosts[id.0 as usize].memory = None;
         self.starting.retain(|_, host| *host != id);
         self.mark(43, &[id.0.into()]);
         if self.chance.per_mille(500) {

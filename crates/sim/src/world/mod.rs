@@ -15,6 +15,7 @@ use crate::disk::Disk;
 use crate::fact::{Excuses, Fact, Invariant, Life, Violation};
 use crate::fault::{Faults, Planned};
 use crate::job::{Engine, Job, Oracle};
+use crate::memory::HostMemory;
 use crate::queue::{Class, Queue};
 use crate::random::Chance;
 use crate::sabotage::Sabotage;
@@ -45,6 +46,17 @@ const BOUNDARY: u64 = 12;
 /// No run has so many events.
 const MOST_EVENTS: u64 = 6_000_000;
 
+/// How the ranks reach one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPlane {
+    /// As the seed says: every rank with every other, or by the memory of hosts, of which there may be one alone.
+    Drawn,
+    /// Every rank has a connection with every other.
+    Links,
+    /// Ranks of a host meet in its memory, and hosts by their leaders. With one host they share a state, too.
+    Hosts,
+}
+
 /// What is to be simulated.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -54,6 +66,8 @@ pub struct Settings {
     pub ranks: u32,
     /// On how many hosts.
     pub nodes: u32,
+    /// How they reach one another.
+    pub plane: DataPlane,
     /// How many steps are made.
     pub steps: u64,
     /// What goes wrong.
@@ -65,18 +79,30 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// 8 ranks on 2 hosts, 30 steps, all faults.
+    /// 8 ranks on 2 hosts or one, 30 steps, all faults.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         Self {
             seed: Seed(seed),
             ranks: 8,
             nodes: 2,
+            plane: DataPlane::Drawn,
             steps: 30,
             faults: Faults::all(),
             story: false,
             sabotage: None,
         }
+    }
+
+    /// The same with what the seed says of hosts written out.
+    fn drawn(self) -> Self {
+        let (plane, nodes) = match (self.plane, self.seed.0 % 4) {
+            (DataPlane::Drawn, 1) => (DataPlane::Hosts, 1),
+            (DataPlane::Drawn, 3) => (DataPlane::Hosts, self.nodes),
+            (DataPlane::Drawn, _) => (DataPlane::Links, self.nodes),
+            (given, _) => (given, self.nodes),
+        };
+        Self { plane, nodes, ..self }
     }
 }
 
@@ -123,6 +149,7 @@ enum Event {
     MemberTimer(Life),
     News(Life, News),
     Worked(Life, u64),
+    HostMet(Life),
     ShardWritten(Life, Box<ShardJob>),
     ShardSynced(Life, Box<ShardJob>),
     Frame {
@@ -187,6 +214,8 @@ struct Host {
     armed: Option<u64>,
     sleep: Sleep,
     leaves: bool,
+    /// What its ranks share, where they meet there.
+    memory: Option<HostMemory>,
 }
 
 /// The whole simulation.
@@ -253,7 +282,7 @@ struct World {
 /// *Order*: a function of the settings alone.
 #[must_use]
 pub fn simulate(settings: &Settings) -> Report {
-    let mut world = World::new(settings.clone());
+    let mut world = World::new(settings.clone().drawn());
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| world.run())) {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -303,6 +332,7 @@ impl World {
             armed: None,
             sleep: Sleep::default(),
             leaves: false,
+            memory: None,
         });
         let hosts = hosts.collect();
         let ranks = settings.ranks as usize;
@@ -441,6 +471,7 @@ impl World {
             | Event::MemberTimer(_)
             | Event::News(..)
             | Event::Worked(..)
+            | Event::HostMet(_)
             | Event::ShardWritten(..)
             | Event::ShardSynced(..)
             | Event::Frame { .. }

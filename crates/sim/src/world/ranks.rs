@@ -3,11 +3,12 @@
 use super::{Event, MICRO, MILLI, Process, World};
 use crate::compute::{Ask, At, News, Tools, Work};
 use crate::coverage::Place;
-use crate::fact::{Fact, Life, View};
+use crate::fact::{Fact, LeftState, Life, View};
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
 use dtrain_protocol::{
-    BOOTSTRAP_BYTES, Bootstrap, Exit, ExitCause, Input, Left, MemberEffect, ShardOutcome, ShardReport, Stage,
+    BOOTSTRAP_BYTES, Bootstrap, Exit, ExitCause, Input, Left, MemberEffect, ShardOutcome, ShardReport,
+    Signals, Stage,
 };
 use dtrain_types::{Generation, Instant, MemberId, Rank, Step};
 
@@ -24,7 +25,7 @@ impl World {
             Event::BeatDown(beat) => (self.process(beat.member)?.life, false),
             Event::MemberTimer(life) | Event::News(life, _) => (*life, false),
             Event::ShardWritten(life, _) | Event::ShardSynced(life, _) => (*life, false),
-            Event::Worked(life, _) | Event::PeerLost(life, ..) => (*life, true),
+            Event::Worked(life, _) | Event::PeerLost(life, ..) | Event::HostMet(life) => (*life, true),
             Event::Frame { to, .. } => (*to, true),
             _ => return None,
         })
@@ -69,6 +70,10 @@ impl World {
             Event::Worked(_, ticket) => {
                 self.mark(52, &[member, ticket]);
                 self.compute(p, now, |compute, tools| compute.worked(tools, ticket));
+            }
+            Event::HostMet(_) => {
+                self.mark(56, &[member]);
+                self.compute(p, now, |compute, tools| compute.host_met(tools));
             }
             Event::Frame { mut parcel, .. } => {
                 if self.breaks(Sabotage::UnfencedFrames) {
@@ -117,7 +122,7 @@ impl World {
 
     fn saved(&mut self, p: &mut Process, now: Instant, shard: ShardReport, effects: &mut Vec<MemberEffect>) {
         p.member.handle_shard(now, shard, effects);
-        self.compute(p, now, |compute, tools| compute.saved(tools));
+        self.signal(p, now, |signals| signals.writing = false);
     }
 
     /// A member hears its compute thread.
@@ -129,7 +134,13 @@ impl World {
                 p.member.handle_loaded(now, generation, applied, state_digest, effects);
             }
             News::Left { generation, applied } => {
-                let (life, state) = (p.life, p.compute.applied().zip(p.compute.state_digest()));
+                let life = p.life;
+                let state = match p.compute.applied() {
+                    None => LeftState::None,
+                    // It is whole when it is adopted again.
+                    Some(step) if p.compute.shares() => LeftState::Shared(step),
+                    Some(step) => LeftState::Own(step, p.compute.state_digest().expect("a state")),
+                };
                 self.fact(&Fact::Left { life, generation, state });
                 let first = p.first_in == Some(generation);
                 let bootstrap = first.then(|| bootstrap_of(life, generation));
@@ -230,28 +241,32 @@ impl World {
                 MemberEffect::AskStop(_) if self.breaks(Sabotage::ForgottenStop) => {}
                 MemberEffect::AskStop(flag) => p.compute.ask_stop(flag),
                 MemberEffect::Validated(epoch) => {
-                    self.compute(p, now, |compute, tools| compute.validated(tools, epoch));
+                    self.signal(p, now, |signals| signals.validated = Some(epoch));
                 }
-                MemberEffect::Pause => self.compute(p, now, |compute, tools| compute.pause(tools, true)),
-                MemberEffect::Resume => self.compute(p, now, |compute, tools| compute.pause(tools, false)),
-                MemberEffect::Settled(id) => {
-                    self.compute(p, now, |compute, tools| compute.settled(tools, id));
-                }
+                MemberEffect::Pause => self.signal(p, now, |signals| signals.paused = true),
+                MemberEffect::Resume => self.signal(p, now, |signals| signals.paused = false),
+                MemberEffect::Settled(id) => self.signal(p, now, |signals| signals.settled = id),
                 MemberEffect::Abort => {}
                 MemberEffect::Exit(exit) => p.exits = Some(Exit::code(exit)),
             }
         }
     }
 
+    /// Tells a compute thread what one of its tasks may wait for.
+    fn signal(&mut self, p: &mut Process, now: Instant, change: impl FnOnce(&mut Signals)) {
+        self.compute(p, now, |compute, tools| compute.signal(tools, change));
+    }
+
     /// Does something to a compute thread, and what it asks for.
-    fn compute(
+    pub(super) fn compute(
         &mut self,
         p: &mut Process,
         now: Instant,
         what: impl FnOnce(&mut crate::compute::Compute, &mut Tools<'_>),
     ) {
         let mut asks = std::mem::take(&mut self.asks);
-        let mut tools = Tools { engine: &mut self.engine, disk: &self.disk, now, asks: &mut asks };
+        let memory = self.hosts[p.host.0 as usize].memory.as_mut();
+        let mut tools = Tools { engine: &mut self.engine, disk: &self.disk, memory, now, asks: &mut asks };
         what(&mut p.compute, &mut tools);
         for ask in asks.drain(..) {
             self.answer(p, ask);
@@ -282,6 +297,15 @@ impl World {
                 let takes = self.length_of(work) * p.slow / 1_000;
                 self.push(takes, Event::Worked(life, ticket));
             }
+            Ask::WakeHost => {
+                let others = self.processes.iter().flatten().filter(|other| other.life != life);
+                let peers: Vec<Life> =
+                    others.filter(|other| other.host == p.host).map(|other| other.life).collect();
+                for peer in peers.into_iter().chain([life]) {
+                    let after = self.chance.between(MICRO / 10, 30 * MICRO);
+                    self.push(after, Event::HostMet(peer));
+                }
+            }
             Ask::Save(job) => {
                 let after = self.chance.between(MILLI, 10 * MILLI) * self.disk_slow;
                 self.push(after, Event::ShardWritten(life, Box::new(job)));
@@ -304,6 +328,7 @@ impl World {
             Work::MicroBatch => (2_000, 3_500),
             Work::Backward => (300, 900),
             Work::Update => (100, 400),
+            Work::Add => (20, 200),
             Work::Evaluate => (2_000, 4_000),
             Work::Load => (1_000, 8_000),
             Work::Window => (100, 1_000),
@@ -336,6 +361,9 @@ pub(super) fn place_of(process: &Process) -> Place {
         (_, At::Round1) => Place::Round1,
         (_, At::Round2) => Place::Round2,
         (_, At::Update) => Place::Update,
+        (_, At::UpdateShare) => Place::UpdateShare,
+        (_, At::Meet) => Place::Meet,
+        (_, At::Complete) => Place::Complete,
         (_, At::Validate) => Place::Validate,
         (_, At::Save) => Place::Save,
         (Stage::Formed, At::Rest) => Place::Form,

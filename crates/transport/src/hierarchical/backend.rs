@@ -4,12 +4,11 @@
 //! host is told as its leader. It does not know what carries the frames.
 
 use super::link::Link;
-use super::plan::{HostPlan, host_range};
 use super::{HierarchicalError, Topology};
 use crate::shm::{Group, Isa, Mapping, ShmAbort, ShmError, Strips};
 use dtrain_collective::{
-    Abort, Aborter, Arena, Backend, Chunks, CollectiveError, Geometry, Intent, Membership, Mode, Moves, Op,
-    OpKind, Progress, RankMachine, Sequence, Transport, rank_roots,
+    Abort, Aborter, Arena, Backend, Chunks, CollectiveError, Geometry, HostPlan, Intent, Membership, Mode,
+    Moves, Op, OpKind, Progress, RankMachine, Sequence, Transport, host_range, rank_roots,
 };
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize};
 use std::collections::BTreeMap;
@@ -223,14 +222,7 @@ impl<T: Transport> HierarchicalBackend<T> {
         self.takers.clear();
         self.takers.extend(self.topology.ranks(self.host).map(|rank| of(rank).takes));
         self.host_moves.clear();
-        let together = |all: Moves, one: Moves| Moves {
-            gives: join(all.gives, one.gives),
-            takes: all.takes || one.takes,
-        };
-        let hosts = (0..self.topology.hosts()).map(|host| {
-            let none = Moves { gives: None, takes: false };
-            self.topology.ranks(host).map(of).fold(none, together)
-        });
+        let hosts = (0..self.topology.hosts()).map(|host| Moves::together(self.topology.ranks(host).map(of)));
         self.host_moves.extend(hosts);
     }
 
@@ -271,7 +263,7 @@ impl<T: Transport> HierarchicalBackend<T> {
             let strip = self.strips.strip(strip);
             let share = Chunks::even(strip.len(), self.group.world()).chunk(self.group.rank());
             let part = strip.start + share.start..strip.start + share.end;
-            // In this order: see `plan.rs`.
+            // In this order: see `HostPlan`.
             for fold in plan.folds.iter().filter(|fold| !fold.is_in_place()) {
                 self.group.sum(&fold.order, &fold.starts, &[fold.out], part.clone());
             }
@@ -352,16 +344,6 @@ impl<T: Transport> HierarchicalBackend<T> {
     /// How the ranks of this host share the work.
     fn local_chunks(&self) -> Chunks {
         Chunks::even(self.group.geometry().len, self.group.world())
-    }
-}
-
-/// Parts of neighbours are neighbours, so together they are one part.
-fn join(a: Option<Range<usize>>, b: Option<Range<usize>>) -> Option<Range<usize>> {
-    match (a, b) {
-        (Some(a), Some(b)) if a.is_empty() => Some(b),
-        (Some(a), Some(b)) if b.is_empty() => Some(a),
-        (Some(a), Some(b)) => Some(a.start.min(b.start)..a.end.max(b.end)),
-        (a, b) => a.or(b),
     }
 }
 

@@ -17,7 +17,6 @@
 mod backend;
 mod error;
 mod link;
-mod plan;
 mod topology;
 
 pub use backend::{HierarchicalBackend, HierarchicalSetup};

@@ -6,13 +6,13 @@
 //! `j` belongs to a host root no later than `j` and has been read when slot `j` is written. It does not know what the
 //! slots hold.
 
-use dtrain_collective::{Mode, SumOrder, rank_roots};
+use crate::{Mode, SumOrder, rank_roots};
 use dtrain_types::MicroRange;
 use std::ops::Range;
 
 /// One host root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RootFold {
+pub struct RootFold {
     /// How its leaves are added; numbered from 0.
     pub order: SumOrder,
     /// Where its leaves start in the arena.
@@ -25,6 +25,7 @@ pub(super) struct RootFold {
 
 impl RootFold {
     /// Whether the only leaf lies where the host root belongs.
+    #[must_use]
     pub fn is_in_place(&self) -> bool {
         self.starts == [self.out]
     }
@@ -32,14 +33,16 @@ impl RootFold {
 
 /// The fold of one host for steps of one count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HostPlan {
+pub struct HostPlan {
+    /// The host roots, in the order in which they are folded.
     pub folds: Vec<RootFold>,
     /// The leaves of the host: local rank and root.
     pub leaves: Vec<(usize, usize)>,
 }
 
-/// The micro-batches of all ranks of a host.
-pub(super) fn host_range(ranges: &[MicroRange]) -> MicroRange {
+/// The micro-batches of all ranks of a host. *Panics* if it has none.
+#[must_use]
+pub fn host_range(ranges: &[MicroRange]) -> MicroRange {
     let (first, last) = (ranges.first().expect("a host has ranks"), ranges.last().expect("a host has ranks"));
     MicroRange { lo: first.lo, hi: last.hi }
 }
@@ -48,6 +51,7 @@ impl HostPlan {
     /// Plans for a host whose ranks have `ranges`; `slot` tells where a slot of a local rank starts in the arena.
     ///
     /// *Order*: exact: that of the tree inside each host root. Ring: by rank, as one host root.
+    #[must_use]
     pub fn new(ranges: &[MicroRange], count: u32, mode: Mode, slot: impl Fn(usize, usize) -> usize) -> Self {
         let (mut leaves, mut roots) = (Vec::new(), Vec::new());
         for (rank, range) in ranges.iter().enumerate() {
@@ -77,6 +81,7 @@ impl HostPlan {
     }
 
     /// How many roots a local rank has.
+    #[must_use]
     pub fn roots_of(&self, rank: usize) -> usize {
         self.leaves.iter().filter(|(owner, _)| *owner == rank).count()
     }

@@ -1,0 +1,365 @@
+//! Collectives of ranks that meet in the memory of a host, as the runtime's are: each contributes, all add up a share, the leaders of
+//! several hosts exchange what their hosts have, and each spreads a share. Between the stages lies a barrier of the host.
+//!
+//! It does not know what is summed, nor when. Parts that are sent ahead are not simulated here: between hosts alone they are.
+
+use super::{Ask, Compute, Doing, FIRST_STEP, Tools, Work};
+use crate::memory::HostMemory;
+use crate::sabotage::Sabotage;
+use dtrain_collective::{
+    Arena, BLOCK, Chunks, HostPlan, Membership, Mode, Moves, Op, OpKind, Sequence, host_range, sum_block,
+};
+use dtrain_protocol as protocol;
+use dtrain_types::{Generation, MemberId, MicroRange, Rank, Trailer, Wire};
+use std::ops::Range;
+
+/// How far a collective is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    /// What this rank gives is there.
+    Given,
+    /// It adds up its share.
+    Folding,
+    Folded,
+    /// Its leader exchanges with those of other hosts.
+    Exchanging,
+    Exchanged,
+    /// It copies its share to its peers.
+    Spreading,
+    Spread,
+}
+
+/// What a collective does.
+#[derive(Clone, Debug)]
+enum HostOp {
+    Barrier,
+    Sum { count: u32 },
+    Copy { kind: OpKind, operand: u32, of_ranks: Vec<Moves>, of_hosts: Vec<Moves> },
+}
+
+/// A rank's place in the memory of its host.
+#[derive(Debug)]
+pub(super) struct HostSeat {
+    /// Its place among the ranks of the host.
+    pub local: usize,
+    /// The host's place, and the ranks of each host.
+    host: usize,
+    hosts: Vec<Range<usize>>,
+    sums_once: bool,
+    /// Micro-batches of the ranks of this host.
+    ranges: Vec<MicroRange>,
+    /// The barrier that it came to last.
+    round: u64,
+    stage: Stage,
+    op: HostOp,
+    trailer: Trailer,
+}
+
+impl HostSeat {
+    /// The place of a rank in a host. Where its ranks share a state they have the sum once, too, in the first slot of all.
+    pub fn new(members: &protocol::Membership, rank: Rank, sums_once: bool) -> Self {
+        let mut hosts: Vec<Range<usize>> = Vec::new();
+        for (at, seat) in members.seats.iter().enumerate() {
+            match hosts.last_mut().filter(|host| members.seats[host.start].node == seat.node) {
+                Some(host) => host.end = at + 1,
+                None => hosts.push(at..at + 1),
+            }
+        }
+        let host = hosts.iter().position(|host| host.contains(&rank.index())).expect("every rank has a host");
+        let ranges = members.seats[hosts[host].clone()].iter().map(|seat| seat.range).collect();
+        Self {
+            local: rank.index() - hosts[host].start,
+            host,
+            hosts,
+            sums_once,
+            ranges,
+            round: 0,
+            stage: Stage::Idle,
+            op: HostOp::Barrier,
+            trailer: Trailer::EMPTY,
+        }
+    }
+
+    /// The world of the leaders, as this rank's host takes part in it, and who they are.
+    pub fn leaders(
+        &self,
+        members: &protocol::Membership,
+        generation: Generation,
+    ) -> (Membership, Vec<MemberId>) {
+        let range = |host: &Range<usize>| {
+            let ranges: Vec<MicroRange> = members.seats[host.clone()].iter().map(|seat| seat.range).collect();
+            host_range(&ranges)
+        };
+        let ranges = self.hosts.iter().map(range).collect();
+        let peers = self.hosts.iter().map(|host| members.seats[host.start].member).collect();
+        (Membership { generation, rank: Rank(self.host as u32), ranges }, peers)
+    }
+
+    /// How many ranks the host has.
+    pub fn ranks(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub fn exchanges(&self) -> bool {
+        self.stage == Stage::Exchanging && self.local == 0
+    }
+
+    fn works(&self) -> bool {
+        matches!(self.stage, Stage::Folding | Stage::Spreading)
+    }
+
+    fn plan(&self, count: u32) -> HostPlan {
+        HostPlan::new(&self.ranges, count, Mode::Exact, |rank, root| rank * ROOTS + root)
+    }
+
+    /// Adds up this rank's share of the roots of its host, in their order: see [`HostPlan`].
+    fn fold(&self, memory: &mut HostMemory, count: u32) {
+        let len = memory.slots[0].geometry().len;
+        let share = Chunks::even(len, self.ranks()).chunk(self.local);
+        for fold in self.plan(count).folds.iter().filter(|fold| !fold.is_in_place()) {
+            let mut stack = vec![0.0; BLOCK * fold.order.depth()];
+            let leaf =
+                |i: usize| &memory.slots[fold.starts[i] / ROOTS].slot(fold.starts[i] % ROOTS)[share.clone()];
+            sum_block(&fold.order, Wire::F32, share.len(), &mut stack, leaf);
+            memory.slots[0].lease(fold.out % ROOTS)[share.clone()].copy_from_slice(&stack[..share.len()]);
+        }
+    }
+
+    /// What the host says of each of its roots.
+    fn trailers(&self, memory: &HostMemory, count: u32) -> Vec<Trailer> {
+        let plan = self.plan(count);
+        let of = |(rank, root): &(usize, usize)| memory.meeting.trailers[*rank][*root];
+        let leaves: Vec<Trailer> = plan.leaves.iter().map(of).collect();
+        let sum = |fold: &dtrain_collective::RootFold| {
+            fold.order.sum_trailers(&leaves[fold.leaves.clone()], &mut Vec::new())
+        };
+        plan.folds.iter().map(sum).collect()
+    }
+}
+
+/// Numbers of roots are smaller.
+const ROOTS: usize = 1_000;
+
+impl Compute {
+    pub(super) fn is_on_host(&self) -> bool {
+        self.plane.as_ref().and_then(|plane| plane.host.as_ref()).is_some()
+    }
+
+    pub(super) fn host_is_at_work(&self) -> bool {
+        self.plane.as_ref().and_then(|plane| plane.host.as_ref()).is_some_and(HostSeat::works)
+    }
+
+    /// Comes to a generation in the memory of the host, and to its first barrier.
+    pub(super) fn host_enter(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        if !memory.meeting.enter(plane.generation, seat.ranks()) {
+            return self.break_off(tools, "the generation is over".to_owned());
+        }
+        if self.sabotage == Some(Sabotage::ReusedSum) {
+            memory.slots[0].lease(0).fill(0.0);
+        }
+        self.host_give(tools, &Op::Barrier);
+    }
+
+    /// Begins a collective.
+    pub(super) fn host_give(&mut self, tools: &mut Tools<'_>, op: &Op<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        seat.op = match op {
+            Op::Barrier => HostOp::Barrier,
+            Op::AllReduce { micro_batches, trailers } => {
+                memory.meeting.trailers[seat.local] = trailers.to_vec();
+                HostOp::Sum { count: *micro_batches }
+            }
+            other => {
+                let (world, len) = (plane.members.seats.len(), memory.slots[0].geometry().len);
+                let of = |rank: usize| other.moves(rank, world, len).expect("it moves floats");
+                let of_ranks: Vec<Moves> = (0..world).map(of).collect();
+                let of_hosts = |host: &Range<usize>| Moves::together(of_ranks[host.clone()].iter().cloned());
+                let of_hosts = seat.hosts.iter().map(of_hosts).collect();
+                let intent = dtrain_collective::Intent::new(Sequence(plane.sequence), other);
+                HostOp::Copy { kind: intent.kind, operand: intent.operand, of_ranks, of_hosts }
+            }
+        };
+        seat.stage = Stage::Given;
+        self.host_arrive(tools);
+    }
+
+    /// Comes to the next barrier of the host.
+    fn host_arrive(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        if memory.meeting.generation != plane.generation {
+            return self.break_off(tools, "the generation is over".to_owned());
+        }
+        seat.round = memory.meeting.arrive(seat.local);
+        if memory.meeting.all_came_to(seat.round) {
+            tools.asks.push(Ask::WakeHost);
+        }
+    }
+
+    /// The ranks of the host are waked: if all have come to the barrier, what lies behind it is begun.
+    pub fn host_met(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        let waits = matches!(seat.stage, Stage::Given | Stage::Folded | Stage::Exchanged | Stage::Spread);
+        if !waits || self.working || memory.meeting.generation != plane.generation {
+            return;
+        }
+        if memory.meeting.broken {
+            return self.break_off(tools, "a rank of this host broke off".to_owned());
+        }
+        if !memory.meeting.all_came_to(seat.round) {
+            return;
+        }
+        match seat.stage {
+            Stage::Given => self.host_fold(tools),
+            Stage::Folded => self.host_exchange(tools),
+            Stage::Exchanged => self.host_spread(tools),
+            _ => self.host_end(tools),
+        }
+    }
+
+    fn host_fold(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        match &seat.op {
+            HostOp::Sum { count } => {
+                if seat.sums_once {
+                    // Before a peer can say something of the next step.
+                    seat.trailer = seat.trailers(memory, *count)[0];
+                }
+                seat.stage = Stage::Folding;
+                plane.gathering = true;
+                self.work(tools, Work::Add);
+            }
+            HostOp::Barrier if seat.sums_once => self.host_end(tools),
+            HostOp::Barrier => {
+                seat.stage = Stage::Folded;
+                self.host_arrive(tools);
+            }
+            HostOp::Copy { of_ranks, .. } => {
+                let own = &of_ranks[seat.hosts[seat.host].start + seat.local];
+                if let Some(given) = own.gives.clone().filter(|_| seat.local > 0) {
+                    memory.copy((seat.local, 0), (0, 0), given);
+                }
+                seat.stage = Stage::Folded;
+                self.host_arrive(tools);
+            }
+        }
+    }
+
+    /// The share that was worked at is done.
+    pub(super) fn host_worked(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        match (seat.stage, &seat.op) {
+            (Stage::Folding, HostOp::Sum { count }) => {
+                seat.fold(memory, *count);
+                seat.stage = Stage::Folded;
+            }
+            (Stage::Spreading, op) => {
+                let share = Chunks::even(memory.slots[0].geometry().len, seat.ranks()).chunk(seat.local);
+                let first = seat.hosts[seat.host].start;
+                for peer in 1..seat.ranks() {
+                    let takes = match op {
+                        HostOp::Copy { of_ranks, .. } => of_ranks[first + peer].takes,
+                        _ => true,
+                    };
+                    if takes {
+                        memory.copy((0, 0), (peer, 0), share.clone());
+                    }
+                }
+                seat.stage = Stage::Spread;
+            }
+            (stage, op) => unreachable!("{stage:?} of {op:?} is no work"),
+        }
+        let leads = seat.local == 0 && seat.stage == Stage::Folded;
+        self.host_arrive(tools);
+        if leads && self.sabotage == Some(Sabotage::UnmetFold) {
+            self.host_exchange(tools);
+        }
+    }
+
+    /// On the leader of a host among several: begins the exchange. All others wait for its end.
+    fn host_exchange(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        if seat.sums_once {
+            return self.host_end(tools);
+        }
+        if seat.local > 0 {
+            seat.stage = Stage::Exchanged;
+            return self.host_arrive(tools);
+        }
+        seat.stage = Stage::Exchanging;
+        let (machine, sequence) = (&mut plane.machine, Sequence(plane.sequence));
+        let take_in = |machine: &mut dtrain_collective::RankMachine, root: usize| {
+            machine.arena().lease(root).copy_from_slice(memory.slots[0].slot(root));
+        };
+        match &seat.op {
+            HostOp::Sum { count } => {
+                let trailers = seat.trailers(memory, *count);
+                (0..trailers.len()).for_each(|root| take_in(machine, root));
+                machine.start(sequence, &Op::AllReduce { micro_batches: *count, trailers: &trailers });
+            }
+            HostOp::Barrier => machine.start(sequence, &Op::Barrier),
+            HostOp::Copy { kind, operand, of_hosts, .. } => {
+                take_in(machine, 0);
+                machine.start_moves(sequence, (*kind, *operand), |host| of_hosts[host].clone());
+            }
+        }
+        self.began(tools);
+    }
+
+    /// The exchange of the leaders is over.
+    pub(super) fn host_exchanged(&mut self, tools: &mut Tools<'_>, trailer: Trailer) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        if !matches!(seat.op, HostOp::Barrier) {
+            memory.slots[0].lease(0).copy_from_slice(plane.machine.arena().slot(0));
+        }
+        memory.meeting.trailers[0] = vec![trailer];
+        seat.stage = Stage::Exchanged;
+        self.host_arrive(tools);
+    }
+
+    fn host_spread(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let (Some(seat), Some(memory)) = (&mut plane.host, tools.memory.as_deref_mut()) else { return };
+        if matches!(seat.op, HostOp::Barrier) {
+            return self.host_end(tools);
+        }
+        seat.trailer = memory.meeting.trailers[0][0];
+        seat.stage = Stage::Spreading;
+        self.work(tools, Work::Add);
+    }
+
+    fn host_end(&mut self, tools: &mut Tools<'_>) {
+        let Some(plane) = &mut self.plane else { return };
+        let Some(seat) = &mut plane.host else { return };
+        seat.stage = Stage::Idle;
+        let trailer = seat.trailer;
+        self.ended(tools, trailer);
+        self.go(tools);
+    }
+
+    /// Begins the barrier of a task.
+    pub(super) fn meet(&mut self, tools: &mut Tools<'_>) {
+        // Which of the two it is follows from what comes behind it.
+        let skipped = match self.agenda.next() {
+            Some(protocol::Task::Commit(_)) => Sabotage::UnmetUpdate,
+            _ => Sabotage::UnmetMeasure,
+        };
+        if self.sabotage == Some(skipped) {
+            return;
+        }
+        if let Some(plane) = &mut self.plane {
+            plane.sequence = plane.sequence.max(FIRST_STEP);
+        }
+        self.doing = Doing::Meet;
+        self.host_give(tools, &Op::Barrier);
+    }
+}
