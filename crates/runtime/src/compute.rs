@@ -7,7 +7,6 @@
 //! gradients live in buffers that stay.
 
 use crate::broke::{Broke, data, engine, off, panic_text, told_to_leave};
-use crate::common_state;
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
 use crate::data_plane::{DataPlane, step_counts};
@@ -16,18 +15,19 @@ use crate::news::{News, NewsDesk};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
+use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Backend, Membership, Op, Sequence};
 use dtrain_data::{Loader, LoanedBatch, Share};
 use dtrain_engine::{ClassCounts, EngineError, Figures, UpdateInfo};
 use dtrain_protocol::{
-    Activity, Bootstrap, CheckpointId, Digest, Due, Failure, Finished, Left, Owed, Source, StartFrom,
-    StepRecord, StopFlag, Truth, ValidationPart,
+    Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Owed, Source, StartFrom,
+    StateHolder, StepRecord, StopFlag, Task, Truth, ValidationPart,
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
-    Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, Rank, Step, Trailer, WorldSize, cut_evenly,
-    roots,
+    Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, Rank, Step, StepPlan, Trailer, WorldSize,
+    cut_evenly, roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -79,9 +79,8 @@ pub struct Compute {
     pub(crate) generation: Generation,
     /// Whether the replica holds a state of the run.
     has_state: bool,
-    /// Of a step whose update is made with others, and may be decided by them when this rank is told to leave. What the update comes
-    /// to is not in it yet.
-    undecided: Option<StepRecord>,
+    /// What comes next.
+    agenda: Agenda,
     pub(crate) profiler: Profiler,
 }
 
@@ -100,19 +99,8 @@ impl Compute {
         if let Some(watch) = profiler.watch() {
             parts.replica.watch(watch);
         }
-        let (plane, generation) = (None, Generation(0));
-        Self {
-            parts,
-            controls,
-            desk,
-            saver,
-            specs,
-            plane,
-            generation,
-            has_state: false,
-            undecided: None,
-            profiler,
-        }
+        let (plane, generation, agenda) = (None, Generation(0), Agenda::new(parts.schedule));
+        Self { parts, controls, desk, saver, specs, plane, generation, has_state: false, agenda, profiler }
     }
 
     /// Obeys until the orders end. What goes wrong is told, and the next order is awaited.
@@ -144,10 +132,10 @@ impl Compute {
             Order::Run { from_step, owed } => self.train(from_step, owed),
             Order::Leave { generation, bootstrap } => {
                 self.plane = None;
-                common_state::close(self.parts.replica.as_mut());
+                shared_state::close(self.parts.replica.as_mut());
                 let applied = self.has_state.then(|| self.parts.replica.applied());
-                if let Some(record) = self.undecided.take().filter(|record| Some(record.step) == applied) {
-                    let info = common_state::settle(self.parts.replica.as_mut()).map_err(engine)?;
+                if let Some(record) = self.agenda.handle_left(applied) {
+                    let info = shared_state::settle(self.parts.replica.as_mut()).map_err(engine)?;
                     self.desk.step(told(record, &info), true);
                 }
                 self.desk.tell(News::Left(Left { generation, applied, bootstrap }));
@@ -190,14 +178,14 @@ impl Compute {
             }
             Source::Ranks(sources) => Some(sources),
         };
-        let in_common = replica.sharing().is_some();
-        if let Some(sources) = sources.filter(|sources| !sources.is_empty() && !in_common) {
+        let shared = replica.sharing().is_some();
+        if let Some(sources) = sources.filter(|sources| !sources.is_empty() && !shared) {
             let roles = Roles::new(sources, world, rank);
             copy_state(plane.backend.as_mut(), &mut plane.sequence, replica, truth.step, &roles)
                 .map_err(off)?;
         }
-        if in_common {
-            common_state::meet(plane, replica, truth)?;
+        if shared {
+            shared_state::open(plane, replica, truth)?;
         }
         self.has_state = true;
         let state = replica.state();
@@ -213,36 +201,27 @@ impl Compute {
         };
         // Behind the last copy of a state, which goes through the slots.
         plane.settle_sums(&mut self.parts);
-        let (schedule, generation) = (self.parts.schedule, self.generation);
-        let share = Share { range: plane.membership.range(), from: from_step, until: Some(schedule.last) };
+        let until = Some(self.parts.schedule.last);
+        let share = Share { range: plane.membership.range(), from: from_step, until };
         let (feed, workers, group) =
             (self.parts.feed.clone(), self.parts.workers, self.parts.replica.group().min(share.range.len()));
         let mut loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
-        let mut work = Work { plane, loader: &mut loader, ahead: None, compute: self };
-        let Owed { validate, checkpoint, ends } = owed;
-        work.after(Step(from_step.0.saturating_sub(1)), Due { verify: false, validate, checkpoint, ends })?;
-        let mut ended = ends;
-        let mut step = from_step;
-        while !ended && step <= schedule.last {
-            work.compute.profiler.begin(step, &work.plane.membership);
-            work.compute.controls.wait_while_paused(generation);
-            work.compute.profiler.lap(Doing::Held);
-            let record = work.step(step)?;
-            let stop = StopFlag(record.trailer.stop);
-            let due = schedule.after(step, stop);
-            let urgent = due.ends || due.checkpoint || due.validate.is_some() || stop != StopFlag::default();
-            work.compute.desk.step(record, urgent);
-            work.after(step, due)?;
-            work.compute.profiler.end();
-            ended = due.ends;
-            if !ended && stop.has(StopFlag::REFORM) {
-                // All ranks stand here: the next word is the order to leave this generation.
-                return Ok(());
-            }
-            step = step.next();
+        let shared = self.parts.replica.sharing().is_some();
+        self.agenda.begin(if shared { StateHolder::Host } else { StateHolder::Rank }, from_step, owed);
+        let mut work = Work { plane, loader: &mut loader, ahead: None, step: None, compute: self };
+        while let Some(task) = work.compute.agenda.next() {
+            work.await_turn(task)?;
+            work.compute.agenda.take();
+            work.carry_out(task)?;
         }
-        self.saver.wait();
+        self.profiler.end();
+        Ok(())
+    }
+
+    /// The last words of a run that is over.
+    fn finish(&mut self) -> Result<(), Broke> {
+        self.profiler.end();
         // Before the last word, so that whoever hears it finds the part.
         self.profiler.write();
         self.parts.replica.bring_state().map_err(engine)?;
@@ -252,7 +231,7 @@ impl Compute {
             digest: Digest(state.digest()),
             state_digest: Digest(state.state_digest()),
         };
-        self.desk.tell(News::Finished(generation, finished));
+        self.desk.tell(News::Finished(self.generation, finished));
         Ok(())
     }
 }
@@ -263,92 +242,176 @@ pub(crate) struct Work<'a> {
     pub(crate) loader: &'a mut Loader,
     /// The next batch, if the replica has taken it ahead.
     pub(crate) ahead: Option<LoanedBatch>,
+    step: Option<StepInHand>,
     pub(crate) compute: &'a mut Compute,
 }
 
-impl Work<'_> {
-    /// Forward, backward, reduce, update.
-    fn step(&mut self, step: Step) -> Result<StepRecord, Broke> {
-        let begun = Instant::now();
-        let plan = self.compute.parts.feed.plan().step(step);
-        let (trailer, mut waited) = self.sum(&plan)?;
-        if trailer.non_finite != Trailer::ALL_FINITE {
-            // All ranks read the same trailer, so nobody commits.
-            let micro_batch = Some(MicroBatch(trailer.non_finite));
-            return Err(Failure::NonFinite { step, micro_batch }.into());
-        }
-        let generation = self.plane.membership.generation;
-        let record = |took: Duration, waited: Duration| StepRecord {
+/// A step as far as it is made.
+struct StepInHand {
+    plan: StepPlan,
+    begun: Instant,
+    /// How long it waited for others.
+    waited: Duration,
+    /// The reduced one, when it is there.
+    trailer: Trailer,
+    /// What the update comes to, when that is known.
+    info: Option<UpdateInfo>,
+}
+
+impl StepInHand {
+    fn record(&self, generation: Generation) -> StepRecord {
+        let took = self.begun.elapsed();
+        StepRecord {
             generation,
-            step,
-            epoch: plan.epoch,
-            trailer,
+            step: self.plan.step,
+            epoch: self.plan.epoch,
+            trailer: self.trailer,
             seconds: took.as_secs_f64(),
-            busy: took.saturating_sub(waited).as_secs_f64(),
+            busy: took.saturating_sub(self.waited).as_secs_f64(),
             lr: 0.0,
             gradient_norm: 0.0,
-        };
-        let in_common = self.compute.parts.replica.sharing().is_some();
-        let updated = match in_common {
-            true => {
-                let Self { plane, compute, .. } = self;
-                compute.controls.set_activity(Activity::Reducing);
-                // From here on the others can decide it.
-                compute.undecided = Some(record(begun.elapsed(), waited));
-                let replica = compute.parts.replica.as_mut();
-                waited += common_state::measure(plane, replica, step, &trailer)?;
-                common_state::settle(replica)
-            }
-            false => self.update(step, &trailer),
-        };
-        let info = match updated {
-            Ok(info) => info,
-            Err(EngineError::NonFinite { .. }) => return Err(self.name_the_fault(&plan).into()),
-            Err(error) => return Err(engine(error).into()),
-        };
-        let Self { plane, compute, .. } = self;
-        crate::skipped::tell(plane.membership.rank, step, &info);
-        if in_common {
-            waited += common_state::together(plane, compute.parts.replica.as_mut(), step)?;
-            compute.undecided = None;
         }
-        compute.profiler.lap(Doing::Optimizer);
-        Ok(told(record(begun.elapsed(), waited), &info))
+    }
+}
+
+/// Why there is a step in hand.
+const BEGUN: &str = "the parts of a step follow its computation";
+
+impl Work<'_> {
+    /// *Blocks* until a task is ready. *Errors*: the generation is to be left before.
+    fn await_turn(&mut self, task: Task) -> Result<(), Broke> {
+        let Compute { controls, profiler, agenda, generation, .. } = &mut *self.compute;
+        match task {
+            Task::Compute(step) => {
+                profiler.end();
+                profiler.begin(step, &self.plane.membership);
+            }
+            Task::AwaitValidation(_) => controls.set_activity(Activity::Reducing),
+            Task::Checkpoint(_) => controls.set_activity(Activity::Saving),
+            _ => {}
+        }
+        if !controls.wait_until(*generation, |signals| agenda.is_ready(signals)) {
+            return Err(told_to_leave());
+        }
+        match task {
+            Task::Compute(_) => profiler.lap(Doing::Held),
+            Task::AwaitValidation(_) => profiler.lap(Doing::Validation),
+            _ => {}
+        }
+        Ok(())
     }
 
-    /// What is due after a step. The next one waits until a validation is recorded: were a member lost, the others could
-    /// not make it again with a state that has moved on.
-    fn after(&mut self, step: Step, due: Due) -> Result<(), Broke> {
-        self.compute.profiler.skip();
-        if due.verify {
-            self.compute.parts.replica.bring_state().map_err(engine)?;
-            let digest = Digest(self.compute.parts.replica.state().state_digest());
-            self.compute.desk.tell(News::Verified(self.compute.generation, step, digest));
-            self.compute.profiler.lap(Doing::Verify);
-        }
-        if let Some(epoch) = due.validate {
-            self.compute.controls.set_activity(Activity::Validating);
-            self.validate(epoch, step)?;
-            let generation = self.compute.generation;
-            self.compute.controls.set_activity(Activity::Reducing);
-            self.compute.controls.wait_until_validated(generation, epoch);
-            if self.compute.controls.must_leave(generation) {
-                return Err(told_to_leave());
+    fn carry_out(&mut self, task: Task) -> Result<(), Broke> {
+        match task {
+            Task::Compute(step) => {
+                let plan = self.compute.parts.feed.plan().step(step);
+                let (begun, waited, trailer, info) = (Instant::now(), Duration::ZERO, Trailer::EMPTY, None);
+                self.step = Some(StepInHand { plan, begun, waited, trailer, info });
+                self.gradients(&plan)
             }
-            self.compute.profiler.lap(Doing::Validation);
-        }
-        if due.checkpoint {
-            self.compute.controls.set_activity(Activity::Saving);
-            let Membership { generation, rank, .. } = self.plane.membership;
-            let id = CheckpointId { generation, step };
-            let writers = &self.plane.writers;
-            if let Some(place) = writers.iter().position(|writer| *writer == rank) {
-                self.compute.parts.replica.bring_state().map_err(engine)?;
-                let share = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
-                self.compute.saver.save(id, share, self.compute.parts.replica.state());
+            Task::Reduce(step) => {
+                let plan = self.in_hand().plan;
+                let (trailer, waited) = self.reduce(&plan)?;
+                let step_in_hand = self.step.as_mut().expect(BEGUN);
+                (step_in_hand.trailer, step_in_hand.waited) = (trailer, waited);
+                let reduced = self.compute.agenda.handle_reduced(&trailer);
+                reduced.map_err(|at| Failure::NonFinite { step, micro_batch: Some(at) }.into())
             }
-            self.compute.profiler.lap(Doing::Checkpoint);
+            Task::Update(step) => {
+                let trailer = self.in_hand().trailer;
+                let updated = self.update(step, &trailer);
+                self.settled(step, updated)?;
+                self.committed();
+                Ok(())
+            }
+            Task::Measure(step) => {
+                let (trailer, record) =
+                    (self.in_hand().trailer, self.in_hand().record(self.compute.generation));
+                let Self { plane, compute, .. } = self;
+                compute.controls.set_activity(Activity::Reducing);
+                compute.agenda.handle_measured(record);
+                shared_state::measure(plane, compute.parts.replica.as_mut(), step, &trailer);
+                Ok(())
+            }
+            Task::Meet(_) => {
+                let waited = shared_state::meet(&mut self.plane)?;
+                self.step.as_mut().expect(BEGUN).waited += waited;
+                Ok(())
+            }
+            Task::UpdateShare(step) => {
+                let settled = shared_state::settle(self.compute.parts.replica.as_mut());
+                self.settled(step, settled)?;
+                shared_state::update_share(&mut self.plane, self.compute.parts.replica.as_mut())
+            }
+            Task::Commit(step) => {
+                shared_state::commit(self.compute.parts.replica.as_mut(), step);
+                self.committed();
+                Ok(())
+            }
+            Task::Verify(step) => self.verify(step),
+            Task::Validate(epoch, step) => {
+                self.compute.profiler.skip();
+                self.compute.controls.set_activity(Activity::Validating);
+                self.validate(epoch, step)
+            }
+            Task::AwaitValidation(_) => Ok(()),
+            Task::Checkpoint(step) => self.save(step),
+            Task::Finish => self.compute.finish(),
         }
+    }
+
+    fn in_hand(&self) -> &StepInHand {
+        self.step.as_ref().expect(BEGUN)
+    }
+
+    /// Notes what an update comes to.
+    fn settled(&mut self, step: Step, settled: Result<UpdateInfo, EngineError>) -> Result<(), Broke> {
+        let info = match settled {
+            Ok(info) => info,
+            Err(EngineError::NonFinite { .. }) => {
+                let plan = self.in_hand().plan;
+                return Err(self.name_the_fault(&plan).into());
+            }
+            Err(error) => return Err(engine(error).into()),
+        };
+        crate::skipped::tell(self.plane.membership.rank, step, &info);
+        self.step.as_mut().expect(BEGUN).info = Some(info);
+        Ok(())
+    }
+
+    /// The step in hand is made.
+    fn committed(&mut self) {
+        let StepInHand { plan, trailer, info, .. } = *self.in_hand();
+        let record = self.in_hand().record(self.compute.generation);
+        let Compute { profiler, agenda, desk, .. } = &mut *self.compute;
+        profiler.lap(Doing::Optimizer);
+        agenda.handle_committed(plan.step, StopFlag(trailer.stop));
+        let info = info.expect("an update is settled before it is made");
+        desk.step(told(record, &info), !agenda.goes_on());
+    }
+
+    fn verify(&mut self, step: Step) -> Result<(), Broke> {
+        let Compute { parts, profiler, desk, generation, .. } = &mut *self.compute;
+        profiler.skip();
+        parts.replica.bring_state().map_err(engine)?;
+        let digest = Digest(parts.replica.state().state_digest());
+        desk.tell(News::Verified(*generation, step, digest));
+        profiler.lap(Doing::Verify);
+        Ok(())
+    }
+
+    /// Hands this rank's shard of a checkpoint to the saver, if it writes one.
+    fn save(&mut self, step: Step) -> Result<(), Broke> {
+        let Membership { generation, rank, .. } = self.plane.membership;
+        let (id, writers) = (CheckpointId { generation, step }, &self.plane.writers);
+        let Compute { parts, profiler, agenda, saver, .. } = &mut *self.compute;
+        if let Some(place) = writers.iter().position(|writer| *writer == rank) {
+            parts.replica.bring_state().map_err(engine)?;
+            let share = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
+            agenda.handle_checkpoint(id);
+            saver.save(id, share, parts.replica.state());
+        }
+        profiler.lap(Doing::Checkpoint);
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 //! Orders travel in a queue; these are flags, because the compute thread looks at them between two micro-batches
 //! and must not wait.
 
-use dtrain_protocol::{Activity, CheckpointId, StopFlag};
-use dtrain_types::{Epoch, Generation};
+use dtrain_protocol::{Activity, Signals, StopFlag};
+use dtrain_types::Generation;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
@@ -15,18 +15,8 @@ pub struct Controls {
     /// The work of every generation below this one is to be left.
     left: AtomicU64,
     activity: AtomicU8,
-    gate: Mutex<Gate>,
+    signals: Mutex<Signals>,
     moved: Condvar,
-}
-
-/// What the compute thread waits for between two steps.
-#[derive(Debug, Default)]
-struct Gate {
-    paused: bool,
-    /// All checkpoints up to this one are written or given up.
-    settled: CheckpointId,
-    /// All validations up to this epoch are recorded.
-    validated: Option<Epoch>,
 }
 
 const ACTIVITIES: [Activity; 7] = [
@@ -53,7 +43,7 @@ impl Controls {
     /// Makes the compute thread leave the work of every generation below this one, at the next micro-batch.
     pub fn leave_below(&self, generation: Generation) {
         self.left.fetch_max(generation.0, Ordering::AcqRel);
-        self.pass(|_| {});
+        self.signal(|_| {});
     }
 
     /// Whether the work of this generation is to be left.
@@ -61,44 +51,17 @@ impl Controls {
         generation.0 < self.left.load(Ordering::Acquire)
     }
 
-    /// Holds or frees the compute thread at the next step boundary.
-    pub fn pause(&self, paused: bool) {
-        self.pass(|gate| gate.paused = paused);
-    }
-
-    /// All checkpoints up to this one are written or given up.
-    pub fn settle(&self, id: CheckpointId) {
-        self.pass(|gate| gate.settled = id);
-    }
-
-    /// All validations up to this epoch are recorded.
-    pub fn validated(&self, epoch: Epoch) {
-        self.pass(|gate| gate.validated = Some(epoch));
-    }
-
-    /// *Blocks* while paused, unless the work of `generation` is to be left.
-    pub fn wait_while_paused(&self, generation: Generation) {
-        self.wait_while(generation, |gate| gate.paused);
-    }
-
-    /// *Blocks* until this checkpoint is written or given up, or the work of `generation` is to be left.
-    pub fn wait_until_settled(&self, generation: Generation, id: CheckpointId) {
-        self.wait_while(generation, |gate| gate.settled < id);
-    }
-
-    /// *Blocks* until the validation of this epoch is recorded, or the work of `generation` is to be left.
-    pub fn wait_until_validated(&self, generation: Generation, epoch: Epoch) {
-        self.wait_while(generation, |gate| gate.validated < Some(epoch));
-    }
-
-    fn pass(&self, change: impl FnOnce(&mut Gate)) {
-        change(&mut self.gate.lock().expect("no holder of the gate panics"));
+    /// Changes what a task of the compute thread may wait for.
+    pub fn signal(&self, change: impl FnOnce(&mut Signals)) {
+        change(&mut self.signals.lock().expect("no holder of the signals panics"));
         self.moved.notify_all();
     }
 
-    fn wait_while(&self, generation: Generation, closed: impl Fn(&Gate) -> bool) {
-        let gate = self.gate.lock().expect("no holder of the gate panics");
-        drop(self.moved.wait_while(gate, |gate| closed(gate) && !self.must_leave(generation)));
+    /// *Blocks* until the signals are as they are wanted, or the work of `generation` is to be left; tells whether they are.
+    pub fn wait_until(&self, generation: Generation, wanted: impl Fn(&Signals) -> bool) -> bool {
+        let signals = self.signals.lock().expect("no holder of the signals panics");
+        let waits = |signals: &mut Signals| !wanted(signals) && !self.must_leave(generation);
+        wanted(&self.moved.wait_while(signals, waits).expect("no holder of the signals panics"))
     }
 
     /// Says what the compute thread does now.

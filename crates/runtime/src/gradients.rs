@@ -25,10 +25,8 @@ enum Place {
 }
 
 impl Work<'_> {
-    /// Forward, backward and the sum of all ranks; gives their trailer, and how long it waited for the others.
-    pub(crate) fn sum(&mut self, plan: &StepPlan) -> Result<(Trailer, Duration), Broke> {
-        self.plane.sequence.0 += 1;
-        self.gradients(plan)?;
+    /// The sum of what all ranks have computed; gives their trailer, and how long it waited for the others.
+    pub(crate) fn reduce(&mut self, plan: &StepPlan) -> Result<(Trailer, Duration), Broke> {
         let controls = Arc::clone(&self.compute.controls);
         controls.set_activity(Activity::Reducing);
         self.compute.profiler.skip();
@@ -67,7 +65,8 @@ impl Work<'_> {
     /// replica takes. Every node is rounded where it is made. Where the backend takes offers, the last pass hands on its part
     /// of the sum while it goes. A replica that keeps gradients adds them up for itself: in slots on its device, or in memory of
     /// its own, from which the sum of a root comes to its slot, if there is anybody to add it to.
-    fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
+    pub(crate) fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
+        self.plane.sequence.0 += 1;
         let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
         let known = known.expect("every step length was prepared");
         let count = self.plane.roots[known].1.len();
@@ -125,7 +124,7 @@ impl Work<'_> {
         place: Place,
         bucket: Option<usize>,
     ) -> Result<Trailer, Broke> {
-        let Self { plane, loader, ahead, compute } = self;
+        let Self { plane, loader, ahead, compute, .. } = self;
         let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
         let figures = &mut plane.figures[..group.len() as usize];
         let wire = parts.wire;

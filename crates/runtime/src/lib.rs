@@ -9,7 +9,6 @@
 
 mod broke;
 mod clock;
-mod common_state;
 mod compute;
 mod controls;
 mod copy_state;
@@ -33,6 +32,7 @@ mod run;
 mod run_files;
 mod saver;
 mod seat;
+mod shared_state;
 mod skipped;
 mod state_files;
 mod supervisor;

@@ -179,10 +179,12 @@ impl Rank {
                 hands.order(Order::Run { from_step, owed });
             }
             MemberEffect::AskStop(bits) => hands.controls.ask_stop(bits),
-            MemberEffect::Validated(epoch) => hands.controls.validated(epoch),
-            MemberEffect::Pause => hands.controls.pause(true),
-            MemberEffect::Resume => hands.controls.pause(false),
-            MemberEffect::Settled(id) => hands.controls.settle(id),
+            MemberEffect::Validated(epoch) => {
+                hands.controls.signal(|signals| signals.validated = Some(epoch))
+            }
+            MemberEffect::Pause => hands.controls.signal(|signals| signals.paused = true),
+            MemberEffect::Resume => hands.controls.signal(|signals| signals.paused = false),
+            MemberEffect::Settled(id) => hands.controls.signal(|signals| signals.settled = id),
             MemberEffect::Abort => {
                 hands.controls.leave_below(Generation(u64::MAX));
                 hands.sync(Abort("the supervisor said stop"));

@@ -1,8 +1,7 @@
 //! Writes this rank's shard of a checkpoint in the background, from a copy, so that training goes on.
 //!
-//! One checkpoint at a time: when the next is due while the last is not settled, the compute thread waits (S10). Else a
-//! model of a thousand steps a second would run many intervals ahead of the newest manifest, and a crash would lose
-//! them all. Does not know manifests: a shard alone is not a checkpoint.
+//! One shard at a time: the agenda waits until the last one is written and its checkpoint settled. Does not know manifests: a shard
+//! alone is not a checkpoint.
 
 use crate::controls::Controls;
 use crate::news::{News, NewsDesk};
@@ -44,8 +43,6 @@ pub struct Saver {
     free: Receiver<Vec<f32>>,
     buffer: Option<Vec<f32>>,
     controls: Arc<Controls>,
-    /// The checkpoint that was begun last.
-    last: CheckpointId,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -59,7 +56,7 @@ impl Saver {
     ) -> Self {
         let (jobs, queue) = channel::<Job>();
         let (give_back, free) = channel();
-        let layout = Arc::clone(&specs);
+        let (layout, idle) = (Arc::clone(&specs), Idle(Arc::clone(&controls)));
         let thread = std::thread::Builder::new().name("saver".into()).spawn(move || {
             let store = FileStore::new(&run_dir);
             while let Ok(job) = queue.recv() {
@@ -67,46 +64,47 @@ impl Saver {
                 desk.tell(News::Shard(report));
                 // Nobody takes it back when the rank is ending.
                 let _ = give_back.send(job.copy);
+                idle.tell();
             }
         });
         let thread = thread.expect("a process that could start its compute thread can start one more");
         let buffer = Some(Vec::new());
-        Self {
-            specs,
-            jobs: Some(jobs),
-            free,
-            buffer,
-            controls,
-            last: CheckpointId::default(),
-            thread: Some(thread),
-        }
+        Self { specs, jobs: Some(jobs), free, buffer, controls, thread: Some(thread) }
     }
 
-    /// Copies this rank's share of the state and hands it to the writer. *Blocks* while the last one is not settled, unless
-    /// the generation is to be left: then the caller finds out at its next step.
+    /// Copies this rank's share of the state and hands it to the writer, which has nothing else to do.
+    ///
+    /// *Panics* if it has, or if the writer has panicked.
     pub fn save(&mut self, id: CheckpointId, slice: Slice, state: &State) {
         let Slice { rank, place, of } = slice;
-        self.controls.wait_until_settled(id.generation, self.last);
-        self.last = id;
         let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
         let tensors = slice_for(place, of, &self.specs);
-        self.wait();
-        let mut copy = self.buffer.take().expect("the buffer is back after the wait");
+        let back = || self.free.try_recv().expect("the writer gives a buffer back before it is idle");
+        let mut copy = self.buffer.take().unwrap_or_else(back);
         copy.clear();
         for spec in &self.specs[tensors.clone()] {
             let section = crate::state_files::section(&spec.section);
             copy.extend_from_slice(&state.section(section)[spec.offset..spec.end()]);
         }
         let job = Job { id, rank, tensors, copy, digest, state_digest };
+        self.controls.signal(|signals| signals.writing = true);
         let jobs = self.jobs.as_ref().expect("the queue is open until drop");
         jobs.send(job).expect("the writer lives until the queue closes");
     }
+}
 
-    /// *Blocks* until nothing is being written.
-    pub fn wait(&mut self) {
-        if self.buffer.is_none() {
-            self.buffer = Some(self.free.recv().expect("the writer gives every buffer back"));
-        }
+/// Tells the compute thread that nothing is being written, also after a panic: nobody waits for a writer that is gone.
+struct Idle(Arc<Controls>);
+
+impl Idle {
+    fn tell(&self) {
+        self.0.signal(|signals| signals.writing = false);
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.tell();
     }
 }
 
