@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every table of docs/BENCHMARKS.md that needs no GPU, one after the other.
+# Every table of docs/benchmarks/README.md that needs no GPU, one after the other.
 #
 #     bench/all.sh --python .venv/bin/python            all of them: an hour or two on two cores
 #     bench/all.sh --quick --python .venv/bin/python    the same tables from few samples: for looking, not for the page
@@ -31,7 +31,7 @@ dtrain=target/release/dtrain
 # With --quick the second of two numbers counts.
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
-# A part is a function; the line above it is its section in docs/BENCHMARKS.md.
+# A part is a function; the line above it is its section in docs/benchmarks/README.md.
 parts="steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels"
 section() {
     case $1 in
@@ -129,8 +129,8 @@ fi
 failed=""
 for part in $parts; do
     if [ -n "$only" ] && [ "${only/,$part,/}" = "$only" ]; then continue; fi
-    if [ "$list" = 1 ]; then printf '%-12s docs/BENCHMARKS.md, "%s"\n' "$part" "$(section "$part")"; continue; fi
-    printf '\n## %s: for docs/BENCHMARKS.md, "%s"\n\n' "$part" "$(section "$part")"
+    if [ "$list" = 1 ]; then printf '%-12s docs/benchmarks/README.md, "%s"\n' "$part" "$(section "$part")"; continue; fi
+    printf '\n## %s: for docs/benchmarks/README.md, "%s"\n\n' "$part" "$(section "$part")"
     # The pipe must not hide the exit code.
     if "$part" 2>"$out/$part.log" | tee "$out/$part.txt"; [ "${PIPESTATUS[0]}" != 0 ]; then
         failed="$failed $part"

@@ -10,7 +10,7 @@
 #
 # What takes most of a step is listed below the table, kernel by kernel.
 #
-# What lies in the packed folder is run by its place; docs/HACKING.md says what each is given and has to print:
+# What lies in the packed folder is run by its place; docs/design/HACKING.md says what each is given and has to print:
 #   dtrain, kernels, conformance/*, digests/*, train/step, nccl/modes
 #
 #   --limit S        seconds for all of it (460)        --device auto|cuda|cpu   cpu tries the peers without a GPU

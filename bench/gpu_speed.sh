@@ -1,6 +1,6 @@
 # The speed part of bench/gpu.sh: training steps of dtrain and of PyTorch, each kernel's share of them, curves, collectives.
 #
-# Sourced by it, behind gpu_parts.sh. What both sides have to print is said in docs/HACKING.md. Uses $out, $pack, $here, $torch,
+# Sourced by it, behind gpu_parts.sh. What both sides have to print is said in docs/design/HACKING.md. Uses $out, $pack, $here, $torch,
 # $peer, $peers, $works, $python and $root of it.
 # shellcheck shell=bash disable=SC2154,SC2086
 
@@ -146,7 +146,7 @@ curve() {
     [[ $torch ]] || { skip "$name" "no PyTorch"; return; }
     given=(--work gpt2 --curve "$out/text" --steps 60 --batch 4)
     # The project's own pages, one behind the other.
-    (export LC_ALL=C && cat "$root"/docs/*.md "$root"/docs/*/*.md) >"$out/text"
+    (export LC_ALL=C && find "$root/docs" -name "*.md" -print0 | sort -z | xargs -0 cat) >"$out/text"
     if part "curve-$precision-dtrain" 60 "$pack/train/step" "${given[@]}" --precision "$precision" &&
         part "curve-$precision-eager" 60 "${peer[@]}" "${given[@]}" --precisions "$precision" $peers; then
         said=$(close "$precision") || state="failed (they differ)"

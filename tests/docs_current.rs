@@ -64,13 +64,13 @@ fn reads(text: &str) -> Result<Config, String> {
 
 #[test]
 fn the_page_of_keys_is_the_table_of_keys() {
-    let path = root().join("docs/CONFIG.md");
+    let path = root().join("docs/guide/keys.md");
     let wanted = CONFIG_HEAD.to_owned() + &Config::reference();
     if std::env::var_os("DTRAIN_RENEW_DOCS").is_some() {
         fs::write(&path, &wanted).unwrap();
     }
     let renew = "renew it with DTRAIN_RENEW_DOCS=1 cargo test --test all docs_current";
-    assert!(read(&path) == wanted, "docs/CONFIG.md is not what `Config::reference` says: {renew}");
+    assert!(read(&path) == wanted, "docs/guide/keys.md is not what `Config::reference` says: {renew}");
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn outside_crates(manifest: &str) -> BTreeSet<&str> {
 #[test]
 fn every_outside_crate_has_a_line_that_says_what_it_saves() {
     let (manifest, page) =
-        (read(&root().join("Cargo.toml")), read(&root().join("docs/decisions/dependencies.md")));
+        (read(&root().join("Cargo.toml")), read(&root().join("docs/design/decisions/dependencies.md")));
     let (asked, described) = (outside_crates(&manifest), first_column(&page));
     assert!(asked.len() > 10, "only {asked:?} were found in Cargo.toml");
-    assert_eq!(asked, described, "Cargo.toml on the left, docs/decisions/dependencies.md on the right");
+    assert_eq!(asked, described, "Cargo.toml on the left, docs/design/decisions/dependencies.md on the right");
 }

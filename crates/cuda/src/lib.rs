@@ -8,7 +8,7 @@
 //! [`libraries`] are NVIDIA's own products and convolutions, by algorithms that are written down.
 //!
 //! The bits of an operation depend on its operands and their full shape alone: grids follow from shapes, sums have one
-//! order, and no kernel has an atomic operation ([0025](../../docs/decisions/0025-kernels-as-files.md)).
+//! order, and no kernel has an atomic operation ([0025](../../docs/design/decisions/0025-kernels-as-files.md)).
 //!
 //! This crate does not know models, nor where the driver and NVRTC are: it is given their paths.
 

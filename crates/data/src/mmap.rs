@@ -15,7 +15,7 @@ impl Mapping {
     pub fn of(file: &File) -> io::Result<Self> {
         // SAFETY: the mapping is read-only and is lent as bytes, for which every bit pattern is valid. What nobody
         // can rule out is another program that changes the file meanwhile: then samples change or, if it is cut off,
-        // the process gets SIGBUS and dies. docs/ASSUMPTIONS.md states that data files stay as they are during a run.
+        // the process gets SIGBUS and dies. docs/design/ASSUMPTIONS.md states that data files stay as they are during a run.
         let map = unsafe { memmap2::Mmap::map(file)? };
         Ok(Self(map))
     }

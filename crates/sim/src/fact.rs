@@ -180,7 +180,7 @@ pub struct Violation {
 
 /// A checker: takes in facts and says when one breaks its invariant.
 pub trait Invariant {
-    /// Its name in `docs/INVARIANTS.md`.
+    /// Its name in `docs/design/INVARIANTS.md`.
     fn name(&self) -> &'static str;
 
     /// Takes in a fact. *Errors*: how it breaks the invariant.

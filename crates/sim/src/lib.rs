@@ -2,7 +2,7 @@
 //!
 //! It drives the pure machines of the control plane and of the collectives and the real CPU engine on a tiny model, over a
 //! simulated network, simulated disks and processes that crash, hang and come back. After every event the invariants are
-//! checked; the end is compared with a plain single-process run. See `docs/protocol/simulation.md`.
+//! checked; the end is compared with a plain single-process run. See `docs/design/protocol/simulation.md`.
 //!
 //! This crate does not know sockets, files, threads or clocks, and nothing of the runtime that carries the same machines.
 

@@ -1,7 +1,7 @@
 //! Every operation of the engine on a GPU, where there is one: right on awkward and on real sizes, the same bits again and
 //! beside a busy stream, and whole models that train to the same digest twice.
 //!
-//! A program to be carried to a machine with a GPU (docs/HACKING.md). Here it runs on the fake driver, with small sizes.
+//! A program to be carried to a machine with a GPU (docs/design/HACKING.md). Here it runs on the fake driver, with small sizes.
 
 #[path = "../on_gpu/machine.rs"]
 mod machine;

@@ -2,7 +2,7 @@
 //! rounding depends on an order. A misread page of PTX's manual shows here: a lane that holds another element than was
 //! thought, a transposed tile.
 //!
-//! A program to be carried to a machine with a GPU (docs/HACKING.md). Here it runs on the fake driver, with a shape of each.
+//! A program to be carried to a machine with a GPU (docs/design/HACKING.md). Here it runs on the fake driver, with a shape of each.
 
 #[path = "../on_gpu/machine.rs"]
 mod machine;
