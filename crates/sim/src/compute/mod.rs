@@ -87,6 +87,8 @@ struct Computed {
     trailers: Vec<Trailer>,
     /// The reduced one, when it is there.
     trailer: Trailer,
+    /// The sum that this rank updated a shared state by: for the checkers.
+    sum: Vec<f32>,
 }
 
 /// The data plane of a generation.

@@ -103,9 +103,12 @@ impl Compute {
             return false;
         };
         let HostMemory { slots, state, .. } = memory;
-        let rule = tools.engine.update_rule();
+        let (rule, sum) = (tools.engine.update_rule(), slots[0].slot(0));
+        if let Some(computed) = &mut self.computed {
+            computed.sum = sum.to_vec();
+        }
         sharer.settle(&rule, state).expect("it is finite");
-        sharer.update_share(&rule, state, slots[0].slot(0))
+        sharer.update_share(&rule, state, sum)
     }
 
     /// All have done their shares.
@@ -119,7 +122,8 @@ impl Compute {
         sharer.commit(step);
         let info = sharer.settle(&tools.engine.update_rule(), &memory.state).expect("it is finite");
         let state_digest = Digest(memory.state.state(step).state_digest());
-        let gradient = memory.slots[0].slot(0).to_vec();
+        // As it was when it was used: by now the first rank may write the next step's into the slot.
+        let gradient = std::mem::take(&mut self.computed.as_mut().expect("a step is in hand").sum);
         let generation = plane.generation;
         tools.asks.push(Ask::Updated { generation, step, gradient, state_digest });
         let (lr, gradient_norm) = (info.lr, info.gradient_norm);

@@ -146,7 +146,7 @@ impl Compute {
     /// All micro-batches of this rank are computed.
     fn computed(&mut self, micro: Micro) {
         let Micro { plan, trailers, .. } = micro;
-        self.computed = Some(Computed { plan, trailers, trailer: Trailer::EMPTY });
+        self.computed = Some(Computed { plan, trailers, trailer: Trailer::EMPTY, sum: Vec::new() });
         self.doing = Doing::Rest;
     }
 
