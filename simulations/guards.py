@@ -17,6 +17,8 @@ import sys
 import tempfile
 
 SUPERVISOR = "crates/protocol/src/supervisor/"
+AGENDA = "crates/protocol/src/agenda.rs"
+SHARED = "crates/engine/src/shared_update.rs"
 GUARDS = [
     # what the guard does, its file, the line, the line without it
     ("a member takes in no overtaken directive", "crates/protocol/src/member.rs",
@@ -77,6 +79,40 @@ GUARDS = [
      "due.validate.filter(|epoch| Some(*epoch) > self.validations.done())", "None"),
     ("a checkpoint that was not finished is owed", SUPERVISOR + "forming.rs",
      "due.checkpoint && !self.checkpoints.has(step)", "false"),
+    ("agenda: a step that was left counts if the state holds it", AGENDA,
+     "self.undecided.take().filter(|record| Some(record.step) == applied)", "self.undecided.take()"),
+    ("agenda: a step that was committed is undecided no more", AGENDA,
+     "        self.undecided = None;\n        let due", "        let due"),
+    ("agenda: no step follows a set stop flag", AGENDA,
+     "self.follow(step, due, stop == StopFlag::default());", "self.follow(step, due, true);"),
+    ("agenda: a checkpoint waits until the last one is settled", AGENDA,
+     "self.begun.is_none_or(|begun| begun <= signals.settled)", "true"),
+    ("agenda: a run ends when its shards are written", AGENDA,
+     "Some(Task::Finish) => !signals.writing,", "Some(Task::Finish) => true,"),
+    ("agenda: a member that holds too much is waited for", AGENDA,
+     "Some(Task::Compute(_)) => !signals.paused,", "Some(Task::Compute(_)) => true,"),
+    ("agenda: what is left of a generation is not done in the next", AGENDA,
+     "    pub fn handle_left(&mut self, applied: Option<Step>) -> Option<StepRecord> {\n        self.pending.clear();\n",
+     "    pub fn handle_left(&mut self, applied: Option<Step>) -> Option<StepRecord> {\n"),
+    ("agenda: rank 0 completes what was decided", AGENDA,
+     "Source::Ranks(_) if rank == Rank(0) => Opening::Complete,", ""),
+    ("shared state: a closed state decides nothing", SHARED,
+     "Err(word) => word & !1 == after,", "Err(_) => true,"),
+    ("shared state: a rank that closes turns to what was decided", SHARED,
+     "            self.applied = Some(decided);\n        }\n    }\n\n    /// Looks",
+     "            let _ = decided;\n        }\n    }\n\n    /// Looks"),
+    ("shared state: a torn block is taken from the journal", SHARED,
+     "if kept.load(Ordering::Acquire) != stamped {", "if true {"),
+    ("shared state: a block that is done is not done again", SHARED,
+     "for number in counted(word.load(Ordering::Acquire), step).unwrap_or(0)..blocks {", "for number in 0..blocks {"),
+    ("shared state: counts are of one update", SHARED,
+     "(word >> COUNT == step.0).then_some(", "(word >> COUNT > 0).then_some("),
+    ("shared state: an update that is done is not completed", SHARED,
+     "(!(0..world).all(done)).then_some(", "true.then_some("),
+    ("shared state: what is completed is opened", SHARED,
+     "            areas.words()[DECIDED].fetch_and(!1, Ordering::SeqCst);\n", ""),
+    ("shared state: only what was decided is adopted", SHARED,
+     "let there = decided(areas) == Some(applied);", "let there = true;"),
     ("the end of a run is owed", SUPERVISOR + "forming.rs",
      "            ends: due.ends,\n", "            ends: false,\n"),
 ]
