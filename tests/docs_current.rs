@@ -164,5 +164,8 @@ fn every_outside_crate_has_a_line_that_says_what_it_saves() {
         (read(&root().join("Cargo.toml")), read(&root().join("docs/design/decisions/dependencies.md")));
     let (asked, described) = (outside_crates(&manifest), first_column(&page));
     assert!(asked.len() > 10, "only {asked:?} were found in Cargo.toml");
-    assert_eq!(asked, described, "Cargo.toml on the left, docs/design/decisions/dependencies.md on the right");
+    assert_eq!(
+        asked, described,
+        "Cargo.toml on the left, docs/design/decisions/dependencies.md on the right"
+    );
 }

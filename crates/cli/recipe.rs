@@ -12,7 +12,7 @@ use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_engine::{ModelReplica, Replica, device_fingerprint};
-use dtrain_protocol::{Digest, Fingerprint, Profile, Timeouts};
+use dtrain_protocol::{Fingerprint, Profile, Timeouts};
 use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe, host_name};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
@@ -166,13 +166,9 @@ pub fn profile(replica: &ModelReplica<Cpu>) -> Profile {
     profile_of(fingerprint(replica.device()), "cpu".into())
 }
 
-fn profile_of(fingerprint: dtrain_engine::fingerprint::Fingerprint, device: String) -> Profile {
+fn profile_of(fingerprint: Fingerprint, device: String) -> Profile {
     Profile {
-        fingerprint: Fingerprint {
-            isa: fingerprint.isa,
-            self_test: Digest(fingerprint.self_test),
-            kernel_revision: fingerprint.kernels,
-        },
+        fingerprint,
         pid: std::process::id(),
         host: host_name(),
         device,

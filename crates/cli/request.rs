@@ -240,7 +240,7 @@ pub fn checkpoint_argument(text: &str) -> Result<(RunFolder, CheckpointId), CliE
             .ok_or_else(|| {
                 CliError::usage(format!("no checkpoint of {} is marked best", run.path.display()))
             })?,
-        name => name.parse().map_err(|error: dtrain_checkpoint::IdError| {
+        name => name.parse().map_err(|error: dtrain_types::Misspelt| {
             CliError::usage(error.to_string()).hint("`dtrain checkpoint ls RUN` lists them")
         })?,
     };

@@ -307,7 +307,7 @@ impl Session {
         RunFacts {
             run_dir: self.run_dir.clone(),
             run: self.run.clone(),
-            parent: self.resume.map(protocol_id),
+            parent: self.resume,
             seed: config.seed,
             plan: self.plan.batches,
             schedule: self.plan.schedule(),
@@ -364,7 +364,7 @@ impl Session {
             },
             batches: self.plan.batches,
             schedule: self.plan.schedule(),
-            start: self.resume.map_or(StartFrom::Fresh, |id| StartFrom::Checkpoint(protocol_id(id))),
+            start: self.resume.map_or(StartFrom::Fresh, |id| StartFrom::Checkpoint(id)),
             first_generation,
             reserved: first_generation,
         };
@@ -504,10 +504,6 @@ fn standard_output() -> JsonLines<Box<dyn Write + Send>> {
 
 fn refused(what: &str, error: &std::io::Error) -> CliError {
     CliError::failed(format!("cannot {what}: {error}"))
-}
-
-fn protocol_id(id: CheckpointId) -> dtrain_protocol::CheckpointId {
-    dtrain_protocol::CheckpointId { generation: id.generation, step: id.step }
 }
 
 /// Reserves the number of the next generation, durably, above every one that the run may have used.

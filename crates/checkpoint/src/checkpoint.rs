@@ -141,7 +141,7 @@ impl Checkpoint {
                 })?;
             }
         }
-        Ok(hasher.finalize().into())
+        Ok(Digest(*hasher.finalize().as_bytes()))
     }
 
     pub(crate) fn damage(&self, file: &str, fault: Fault) -> Damage {

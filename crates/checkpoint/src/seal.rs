@@ -31,7 +31,7 @@ pub(crate) fn encode(manifest: &Manifest) -> String {
             other => write!(text, "{other}").expect("a string takes all"),
         }
     }
-    let seal = Digest::of(text.as_bytes());
+    let seal = crate::hash(text.as_bytes());
     text.push_str(OPEN);
     text.push_str(&seal.to_string());
     text.push_str(CLOSE);
@@ -43,7 +43,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, Fault> {
     let (body, tail) = bytes.split_at_checked(bytes.len().wrapping_sub(SEAL_LEN)).ok_or(Fault::Seal)?;
     let seal = std::str::from_utf8(tail).ok().and_then(|tail| tail.strip_prefix(OPEN)?.strip_suffix(CLOSE));
     let seal: Digest = seal.and_then(|seal| seal.parse().ok()).ok_or(Fault::Seal)?;
-    if Digest::of(body) != seal {
+    if crate::hash(body) != seal {
         return Err(Fault::Seal);
     }
     let text = [body, b"}"].concat();

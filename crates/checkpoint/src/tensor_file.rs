@@ -125,7 +125,7 @@ pub(crate) fn digest_of(mut input: Box<dyn DiskRead>) -> io::Result<(u64, crate:
     let (mut hasher, mut bytes, mut total) = (blake3::Hasher::new(), vec![0; CHUNK], 0);
     loop {
         let n = match input.read(&mut bytes) {
-            Ok(0) => return Ok((total, hasher.finalize().into())),
+            Ok(0) => return Ok((total, dtrain_types::Digest(*hasher.finalize().as_bytes()))),
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),

@@ -3,7 +3,7 @@
 mod support;
 
 use dtrain_checkpoint::{
-    Check, Digest, Fault, FileStore, LockError, Manifest, ManifestError, RunLock, Store, StoreError,
+    Check, Fault, FileStore, LockError, Manifest, ManifestError, RunLock, Store, StoreError,
 };
 use dtrain_checkpoint::{Owner, TensorSpec};
 use dtrain_types::{Bytes, Instance};
@@ -40,7 +40,7 @@ impl Victim {
         change(&mut value);
         let body = value.to_string();
         let body = body.strip_suffix('}').unwrap();
-        let text = format!("{body},\n  \"seal\": \"{}\"\n}}\n", Digest::of(body.as_bytes()));
+        let text = format!("{body},\n  \"seal\": \"{}\"\n}}\n", dtrain_checkpoint::hash(body.as_bytes()));
         fs::write(self.folder.join("manifest.json"), text).unwrap();
         self.fault()
     }
@@ -61,7 +61,7 @@ impl Victim {
         fs::write(self.shard(), bytes).unwrap();
         self.forge(|manifest| {
             manifest["shards"][1]["bytes"] = json!(bytes.len());
-            manifest["shards"][1]["blake3"] = json!(Digest::of(bytes));
+            manifest["shards"][1]["blake3"] = json!(dtrain_checkpoint::hash(bytes));
         })
     }
 }
@@ -74,7 +74,7 @@ fn a_forged_manifest_with_nothing_changed_would_be_read() {
     value["run"] = json!("other");
     let body = value.to_string();
     let body = body.strip_suffix('}').unwrap();
-    let text = format!("{body},\n  \"seal\": \"{}\"\n}}\n", Digest::of(body.as_bytes()));
+    let text = format!("{body},\n  \"seal\": \"{}\"\n}}\n", dtrain_checkpoint::hash(body.as_bytes()));
     fs::write(victim.folder.join("manifest.json"), text).unwrap();
     assert_eq!(victim.store.open(id(1, 1), Check::Digests).unwrap().manifest().run, "other");
 }
@@ -205,7 +205,7 @@ proptest! {
         let victim = victim();
         let mut bytes = bytes;
         if tail {
-            let seal = Digest::of(&bytes);
+            let seal = dtrain_checkpoint::hash(&bytes);
             bytes.extend(format!(",\n  \"seal\": \"{seal}\"\n}}\n").bytes());
         }
         fs::write(victim.folder.join("manifest.json"), bytes).unwrap();

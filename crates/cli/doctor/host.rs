@@ -44,7 +44,7 @@ fn processor() -> Check {
         Ok(cpu) => dtrain_engine::fingerprint::fingerprint(cpu),
         Err(error) => return Check::missing("processor", error.to_string()),
     };
-    let digest: String = fingerprint.self_test.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = fingerprint.self_test.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let found = format!("{}, {best} in use, self-test {digest}", model_name());
     let check = match best.as_str() {
         "scalar" => Check::warn("processor", found)

@@ -6,7 +6,6 @@
 use crate::batch::{Batch, Inputs, Targets};
 use crate::device_replica::{DeviceReplica, OwnMemory};
 use crate::error::EngineError;
-use crate::fingerprint::Fingerprint;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer};
@@ -15,7 +14,7 @@ use crate::replica::Replica;
 use crate::schedule::Schedule;
 use crate::stage::Shape;
 use crate::stages::Chain;
-use dtrain_types::{MicroBatch, Seed, Step};
+use dtrain_types::{Digest, Fingerprint, MicroBatch, Seed, Step};
 
 const SEED: Seed = Seed(0x5e1f);
 const ROWS: usize = 3;
@@ -99,7 +98,7 @@ pub fn device_fingerprint<D: OwnMemory>(
         let mut replica = DeviceReplica::new(device, model, optimizer, SEED)?;
         learn(&mut replica, &trial.input, &trial.loss, &mut hash)?;
     }
-    Ok(Fingerprint { isa: name, self_test: *hash.finalize().as_bytes(), kernels })
+    Ok(Fingerprint { isa: name, self_test: Digest(*hash.finalize().as_bytes()), kernel_revision: kernels })
 }
 
 /// Two steps, whose losses and states are hashed.

@@ -10,27 +10,7 @@ use crate::device::{
     Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, Gelu, LossSums, Outputs,
     Pool2d, Product, Rows, Sgd, Strides, Write,
 };
-use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
-use serde::{Deserialize, Serialize};
-
-/// The identity of a device's arithmetic.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fingerprint {
-    /// The instruction set in use, for people: sets that pass the same self-test compute the same.
-    pub isa: String,
-    /// Digest of the outputs of every operation on fixed inputs.
-    pub self_test: [u8; 32],
-    /// The revision of the kernels.
-    pub kernels: u32,
-}
-
-impl Fingerprint {
-    /// Whether results of both have the same bits. The instruction set is not compared: it is no part of the result.
-    #[must_use]
-    pub fn agrees_with(&self, other: &Self) -> bool {
-        self.self_test == other.self_test && self.kernels == other.kernels
-    }
-}
+use dtrain_types::{Digest, Fingerprint, Key, MicroBatch, Seed, Site, Step};
 
 /// Runs the self-test on a device.
 ///
@@ -48,8 +28,8 @@ pub fn fingerprint(cpu: &Cpu) -> Fingerprint {
     test.updates();
     Fingerprint {
         isa: cpu.isa().to_string(),
-        self_test: *test.hash.finalize().as_bytes(),
-        kernels: KERNEL_REVISION,
+        self_test: Digest(*test.hash.finalize().as_bytes()),
+        kernel_revision: KERNEL_REVISION,
     }
 }
 

@@ -7,8 +7,9 @@
 //!
 //! It does not know gradients, threads or the network, nor how a task is done.
 
-use crate::message::{CheckpointId, Owed, Source, StartFrom, StepRecord, StopFlag, Truth};
+use crate::message::{Owed, Source, StartFrom, StepRecord, StopFlag, Truth};
 use crate::schedule::{Due, Schedule};
+use dtrain_types::CheckpointId;
 use dtrain_types::{Epoch, MicroBatch, Rank, Step, Trailer};
 use std::collections::VecDeque;
 

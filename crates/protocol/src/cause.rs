@@ -2,7 +2,8 @@
 //!
 //! Words and data only; which cause comes first is decided in `supervisor/verdict.rs`.
 
-use crate::message::{Activity, CheckpointId, Digest, Fingerprint, Phase, cut_text};
+use crate::message::{Activity, Phase, cut_text};
+use dtrain_types::{CheckpointId, Digest, Fingerprint};
 use dtrain_types::{Incarnation, MemberId, MicroBatch, MicroRange, Rank, Step};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -4,9 +4,9 @@ use crate::bootstrap::Bootstrap;
 use crate::cause::{Cause, Outcome};
 use crate::host::NodeOrder;
 use crate::message::{
-    CheckpointId, Digest, Directive, Fingerprint, Heartbeat, Membership, Owed, Profile, Report, ShardFile,
-    StepRecord, StopFlag, Truth,
+    Directive, Heartbeat, Membership, Owed, Profile, Report, ShardFile, StepRecord, StopFlag, Truth,
 };
+use dtrain_types::{CheckpointId, Digest, Fingerprint};
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, NodeId, Rank, Step, Trailer};
 
 /// What the supervisor asks of its driver.

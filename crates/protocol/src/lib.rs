@@ -26,6 +26,8 @@ mod time_of_day;
 mod timeouts;
 pub mod transcript;
 
+pub use dtrain_types::{CheckpointId, Digest, Fingerprint};
+
 pub use agenda::{Agenda, Opening, Signals, StateHolder, Task};
 pub use bootstrap::{BOOTSTRAP_BYTES, Bootstrap};
 pub use cause::{Cause, Doing, Ending, ExitCause, Failure, Outcome, What};
@@ -35,10 +37,10 @@ pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
 pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
 pub use member::{Left, Member, MemberConfig};
 pub use message::{
-    Activity, BootId, CheckpointId, Digest, Directive, Fingerprint, Finished, Goodbye, Heartbeat, Hello,
-    LastLines, Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message,
-    Number, Owed, Phase, Profile, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage,
-    StartFrom, StepRecord, StopFlag, Truth, ValidationPart, cut_text,
+    Activity, BootId, Directive, Finished, Goodbye, Heartbeat, Hello, LastLines, Limits, MAX_IN_REPORT,
+    MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message, Number, Owed, Phase, Profile,
+    Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StartFrom, StepRecord, StopFlag,
+    Truth, ValidationPart, cut_text,
 };
 pub use node::{Node, NodeConfig, NodeEffect};
 pub use schedule::{CheckpointEvery, Due, Schedule};

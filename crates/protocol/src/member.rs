@@ -7,10 +7,11 @@ use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::effect::{Exit, MemberEffect};
 use crate::message::{
-    Activity, CheckpointId, Digest, Directive, Finished, Heartbeat, Limits, Number, Phase, Profile, Report,
-    ShardOutcome, ShardReport, Stage, StepRecord, StopFlag, Truth, ValidationPart, cut_text,
+    Activity, Directive, Finished, Heartbeat, Limits, Number, Phase, Profile, Report, ShardOutcome,
+    ShardReport, Stage, StepRecord, StopFlag, Truth, ValidationPart, cut_text,
 };
 use crate::timeouts::Timeouts;
+use dtrain_types::{CheckpointId, Digest};
 use dtrain_types::{Epoch, Generation, Incarnation, Instance, Instant, MemberId, Rank, Step};
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -8,8 +8,8 @@ use crate::cause::Failure;
 use crate::host::{NodeOrder, NodeReport};
 use crate::time_of_day::ClockReading;
 use dtrain_types::{
-    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroRange, NodeId, Rank, Step, Trailer,
-    WorldSize,
+    Bytes, CheckpointId, Digest, Epoch, Fingerprint, Generation, Incarnation, Instance, MemberId, MicroRange,
+    NodeId, Rank, Step, Trailer, WorldSize,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -42,17 +42,6 @@ impl Default for Limits {
 /// The most bytes of a text (an error, a panic) inside a message; [`cut_text`] keeps the beginning.
 pub const MAX_TEXT: usize = 4096;
 
-/// A blake3 digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Digest(pub [u8; 32]);
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
 /// A number that a node draws at random when it starts; two lives of one node differ in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -68,32 +57,6 @@ impl Number {
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
-    }
-}
-
-/// What the bits of a member's results depend on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fingerprint {
-    /// The instruction set or device family in use.
-    pub isa: String,
-    /// Digest of a short fixed run of every operation.
-    pub self_test: Digest,
-    /// Revision of the kernels.
-    pub kernel_revision: u32,
-}
-
-impl Fingerprint {
-    /// Whether results of both have the same bits. Instruction sets that pass the same self-test compute the same.
-    #[must_use]
-    pub fn agrees_with(&self, other: &Self) -> bool {
-        self.self_test == other.self_test && self.kernel_revision == other.kernel_revision
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, ..] = self.self_test.0;
-        write!(f, "{} (kernels {}, self-test {a:02x}{b:02x}{c:02x}{d:02x})", self.isa, self.kernel_revision)
     }
 }
 
@@ -185,21 +148,6 @@ impl Membership {
     #[must_use]
     pub fn world(&self) -> WorldSize {
         WorldSize(self.seats.len() as u32)
-    }
-}
-
-/// The name of a checkpoint: no path in it. The order is that in which checkpoints are begun.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct CheckpointId {
-    /// The generation that wrote it.
-    pub generation: Generation,
-    /// The updates it holds.
-    pub step: Step,
-}
-
-impl fmt::Display for CheckpointId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "g{}-s{:06}", self.generation, self.step.0)
     }
 }
 

@@ -7,8 +7,9 @@
 use crate::codec::{from_bytes, to_bytes};
 use crate::effect::SupervisorEffect;
 use crate::host::NodeReport;
-use crate::message::{CheckpointId, Heartbeat, Report};
+use crate::message::{Heartbeat, Report};
 use crate::supervisor::{Request, Supervisor, SupervisorConfig};
+use dtrain_types::CheckpointId;
 use dtrain_types::{Generation, Instant, MemberId, NodeId, Step};
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,7 @@ use dtrain_checkpoint::{
     reserve_generations,
 };
 use dtrain_protocol::{
-    Cause, CheckpointId, Event, ManifestOrder, Membership, Schedule, StepRecord, Validation,
+    Cause, CheckpointId, Digest, Event, ManifestOrder, Membership, Schedule, StepRecord, Validation,
 };
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
@@ -326,7 +326,7 @@ impl RunFiles {
 
     /// Throws away what was written of a checkpoint that nobody will complete.
     pub fn give_up(&mut self, id: CheckpointId) {
-        if let Err(error) = self.store.abandon(store_id(id)) {
+        if let Err(error) = self.store.abandon(id) {
             tracing::warn!(%error, "what is left of a checkpoint could not be removed");
         }
     }
@@ -342,7 +342,7 @@ impl RunFiles {
         let begun = std::time::Instant::now();
         let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
         let validation = validation.filter(|seen| seen.step == order.id.step);
-        let manifest = self.manifest(order, validation, dtrain_checkpoint::Digest(ledger.0));
+        let manifest = self.manifest(order, validation, Digest(ledger.0));
         self.store.commit(&manifest, &self.lock).map_err(|error| error.to_string())?;
         let (best, marked) = self.mark_if_best(manifest.id, validation);
         let retained = self.store.retain(self.facts.keep).map(drop).map_err(|error| error.to_string());
@@ -361,7 +361,7 @@ impl RunFiles {
     /// Marks a checkpoint that is better than all before it.
     fn mark_if_best(
         &mut self,
-        id: dtrain_checkpoint::CheckpointId,
+        id: CheckpointId,
         validation: Option<&EpochSeen>,
     ) -> (bool, Result<(), String>) {
         let score = validation.and_then(|seen| self.facts.best?.score(seen));
@@ -377,23 +377,18 @@ impl RunFiles {
         }
     }
 
-    fn manifest(
-        &self,
-        order: &ManifestOrder,
-        validation: Option<&EpochSeen>,
-        ledger: dtrain_checkpoint::Digest,
-    ) -> Manifest {
+    fn manifest(&self, order: &ManifestOrder, validation: Option<&EpochSeen>, ledger: Digest) -> Manifest {
         let facts = &self.facts;
         let shards = order.shards.iter().map(|shard| ShardInfo {
             file: shard.name.clone(),
             bytes: Bytes(shard.bytes.0),
-            blake3: dtrain_checkpoint::Digest(shard.digest.0),
+            blake3: shard.digest,
         });
         Manifest {
             version: MANIFEST_VERSION,
-            id: store_id(order.id),
+            id: order.id,
             run: facts.run.clone(),
-            parent: facts.parent.map(store_id),
+            parent: facts.parent,
             seed: facts.seed,
             epoch: facts.plan.step(order.id.step).epoch,
             bits: facts.bits.clone(),
@@ -401,8 +396,8 @@ impl RunFiles {
             reduce: facts.reduce.clone(),
             ledger,
             metrics: validation.map(metrics_of).unwrap_or_default(),
-            state_digest: dtrain_checkpoint::Digest(order.state_digest.0),
-            digest: dtrain_checkpoint::Digest(order.digest.0),
+            state_digest: order.state_digest,
+            digest: order.digest,
             created: format!("{:.0}", UnixTime::now().0),
             revision: facts.revision.clone(),
             shards: shards.collect(),
@@ -447,8 +442,4 @@ fn fault(cause: &Cause) -> LogEvent {
         cause: cause.what.to_string(),
         doing: cause.doing.map(|doing| doing.to_string()),
     }
-}
-
-fn store_id(id: CheckpointId) -> dtrain_checkpoint::CheckpointId {
-    dtrain_checkpoint::CheckpointId { generation: id.generation, step: id.step }
 }

@@ -128,11 +128,11 @@ fn write(store: &FileStore, specs: &[TensorSpec], job: &Job) -> ShardReport {
             TensorData { name: &spec.name, shape: &spec.shape, data }
         })
         .collect();
-    let id = dtrain_checkpoint::CheckpointId { generation: job.id.generation, step: job.id.step };
+    let id = job.id;
     let written = store.begin(id).and_then(|()| store.write_shard(id, job.rank, &tensors));
     let outcome = match written {
         Ok(shard) => ShardOutcome::Durable {
-            file: ShardFile { name: shard.file, bytes: shard.bytes, digest: Digest(shard.blake3.0) },
+            file: ShardFile { name: shard.file, bytes: shard.bytes, digest: shard.blake3 },
             digest: job.digest,
             state_digest: job.state_digest,
         },

@@ -47,7 +47,6 @@ pub fn load(
     specs: &[TensorSpec],
     replica: &mut dyn Replica,
 ) -> Result<(), String> {
-    let id = dtrain_checkpoint::CheckpointId { generation: id.generation, step: id.step };
     let checkpoint = FileStore::new(run_dir).open(id, Check::Digests).map_err(|damage| damage.to_string())?;
     let mut state = State::zeros(replica.state_shape());
     for section in Section::ALL {

@@ -3,18 +3,25 @@
 //!
 //! Pure data and pure functions. This crate does not know what a gradient, a message or a file is.
 
+mod checkpoint_id;
 mod device_memory;
+mod digest;
+mod fingerprint;
 mod ids;
 mod plan;
 mod random;
 mod ranges;
 mod shared_state;
+mod text;
 mod time;
 mod trailer;
 mod tree;
 mod wire;
 
+pub use checkpoint_id::CheckpointId;
 pub use device_memory::DeviceMemory;
+pub use digest::Digest;
+pub use fingerprint::Fingerprint;
 pub use ids::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,
     WorldSize,
@@ -23,6 +30,7 @@ pub use plan::{BatchPlan, PlanError, StepPlan};
 pub use random::{Key, Permutation, Site};
 pub use ranges::{MicroRange, cut_evenly, cut_in_proportion};
 pub use shared_state::{SHARED_AREAS, SharedFloats, SharedShape, SharedState};
+pub use text::Misspelt;
 pub use time::Instant;
 pub use trailer::Trailer;
 pub use tree::{Fold, FoldStep, Merger, roots};

@@ -64,7 +64,7 @@ impl State {
         let stats = self.specs.iter().filter(|spec| spec.section == STATS);
         let bytes: Vec<u8> =
             models.chain(stats).flat_map(|s| self.data(s)).flat_map(|v| v.to_le_bytes()).collect();
-        Digest::of(&bytes)
+        dtrain_checkpoint::hash(&bytes)
     }
 
     pub fn manifest(&self, id: CheckpointId) -> Manifest {
@@ -80,9 +80,9 @@ impl State {
             bits: bits.as_object().unwrap().clone(),
             fingerprint: "scalar".to_owned(),
             reduce: "exact".to_owned(),
-            ledger: Digest::of(b"a line"),
+            ledger: dtrain_checkpoint::hash(b"a line"),
             metrics: json!({ "val_accuracy": 0.875 }).as_object().unwrap().clone(),
-            state_digest: Digest::of(format!("{:?}", self.buffers).as_bytes()),
+            state_digest: dtrain_checkpoint::hash(format!("{:?}", self.buffers).as_bytes()),
             digest: self.digest(),
             created: "2026-11-20T13:00:00Z".to_owned(),
             revision: "test".to_owned(),

@@ -2,7 +2,8 @@
 //!
 //! This file does not know files or formats: durable is what a rank says is durable.
 
-use crate::message::{CheckpointId, Digest, Membership, ShardFile, ShardOutcome, ShardReport};
+use crate::message::{Membership, ShardFile, ShardOutcome, ShardReport};
+use dtrain_types::{CheckpointId, Digest};
 use dtrain_types::{Generation, Incarnation, MemberId, Rank, Step};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

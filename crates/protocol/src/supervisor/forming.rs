@@ -7,9 +7,9 @@ use super::{RESERVE_AHEAD, Reduce, Supervisor};
 use crate::cause::{Outcome, What};
 use crate::effect::{Event, Reason, SupervisorEffect};
 use crate::message::{
-    Activity, CheckpointId, Digest, Membership, Number, Owed, Phase, Report, Seat, Source, Stage, StopFlag,
-    Truth,
+    Activity, Membership, Number, Owed, Phase, Report, Seat, Source, Stage, StopFlag, Truth,
 };
+use dtrain_types::{CheckpointId, Digest};
 use dtrain_types::{Generation, Instant, MemberId, NodeId, Rank, Step};
 use std::sync::Arc;
 

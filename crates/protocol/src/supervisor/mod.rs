@@ -19,13 +19,13 @@ use crate::bootstrap::Bootstrap;
 use crate::cause::{Cause, Failure, Outcome};
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::{
-    BootId, CheckpointId, Digest, Directive, Heartbeat, Membership, Number, Owed, Phase, Report, Stage,
-    StartFrom, StopFlag, Truth,
+    BootId, Directive, Heartbeat, Membership, Number, Owed, Phase, Report, Stage, StartFrom, StopFlag, Truth,
 };
 use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
 use dtrain_types::{BatchPlan, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Step};
+use dtrain_types::{CheckpointId, Digest};
 use pace::Paces;
 use progress::Progress;
 use recovery::Trouble;

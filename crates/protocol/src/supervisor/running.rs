@@ -6,7 +6,8 @@ use super::checkpoint::Verdict;
 use super::{MAX_VERIFIED, Reduce, Supervisor, has_failed};
 use crate::cause::{Ending, Outcome, What};
 use crate::effect::{Event, ManifestOrder, SupervisorEffect};
-use crate::message::{CheckpointId, Digest, MAX_STEPS_IN_REPORT, Phase, Report, Stage, StopFlag};
+use crate::message::{MAX_STEPS_IN_REPORT, Phase, Report, Stage, StopFlag};
+use dtrain_types::{CheckpointId, Digest};
 use dtrain_types::{Instant, MemberId, Step};
 use std::sync::Arc;
 

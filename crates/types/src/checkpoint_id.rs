@@ -1,30 +1,21 @@
-//! The name of a checkpoint: the generation that wrote it and the step it holds.
-//!
-//! Generation numbers are never used twice in a run, so the name is unique and the greatest one is the newest. The
-//! name does not say whether the checkpoint is whole.
+//! The name of a checkpoint: which generation wrote it, and after how many updates. What it consists of is not known here.
 
-use dtrain_types::{Generation, Step};
-use serde::{Deserialize, Serialize};
+use crate::ids::{Generation, Step};
+use crate::text::Misspelt;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
-use thiserror::Error;
 
-/// A checkpoint's name, written `g3-s001200`.
+/// A checkpoint's name: `g3-s001200` in text and in JSON, two numbers in messages.
 ///
 /// *Order*: by generation, then by step; the greatest is the newest of its run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointId {
     /// The generation that wrote it.
     pub generation: Generation,
     /// The updates it holds.
     pub step: Step,
 }
-
-/// A text that is not the name of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is not the name of a checkpoint, such as g3-s001200")]
-pub struct IdError(pub String);
 
 impl fmt::Display for CheckpointId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,29 +24,35 @@ impl fmt::Display for CheckpointId {
 }
 
 impl FromStr for CheckpointId {
-    type Err = IdError;
+    type Err = Misspelt;
 
-    fn from_str(text: &str) -> Result<Self, IdError> {
+    fn from_str(text: &str) -> Result<Self, Misspelt> {
         let parse = || {
             let (generation, step) = text.strip_prefix('g')?.split_once("-s")?;
             Some(Self { generation: Generation(generation.parse().ok()?), step: Step(step.parse().ok()?) })
         };
         // Only the spelling that we write is a name: two folders must never mean one checkpoint.
-        parse().filter(|id| id.to_string() == text).ok_or_else(|| IdError(text.to_owned()))
+        let id = parse().filter(|id| id.to_string() == text);
+        id.ok_or_else(|| Misspelt::new(text, "the name of a checkpoint, such as g3-s001200"))
     }
 }
 
-impl From<CheckpointId> for String {
-    fn from(id: CheckpointId) -> Self {
-        id.to_string()
+impl Serialize for CheckpointId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.collect_str(self),
+            false => (self.generation, self.step).serialize(serializer),
+        }
     }
 }
 
-impl TryFrom<String> for CheckpointId {
-    type Error = IdError;
-
-    fn try_from(text: String) -> Result<Self, IdError> {
-        text.parse()
+impl<'de> Deserialize<'de> for CheckpointId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom);
+        }
+        let (generation, step) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { generation, step })
     }
 }
 
@@ -86,7 +83,7 @@ mod tests {
             "g3-s001200/",
             ".tmp-g3-s001200",
         ] {
-            assert_eq!(bad.parse::<CheckpointId>(), Err(IdError(bad.to_owned())));
+            assert!(bad.parse::<CheckpointId>().is_err(), "{bad}");
         }
     }
 
