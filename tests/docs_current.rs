@@ -1,5 +1,5 @@
-//! What the pages say is what the program does: the page of keys, the configurations shown, the links, the list of
-//! outside crates.
+//! What the pages say is what the program does: the page of keys, the configurations shown, the links, the answers to where
+//! things are, the list of outside crates; and pages that grow out of hand.
 //!
 //! `DTRAIN_RENEW_DOCS=1 cargo test --test all docs_current` writes the page of keys anew.
 
@@ -20,11 +20,11 @@ result, so it may not change at a resume; a `free` key may. A default that depen
 
 ";
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: &Path) -> String {
+pub fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -50,10 +50,15 @@ fn pages() -> Vec<PathBuf> {
 }
 
 /// The fenced blocks of one language.
-fn blocks(page: &str, language: &str) -> Vec<String> {
+pub fn blocks(page: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let parts = page.split(&fence).skip(1);
     parts.map(|part| part.split("```").next().unwrap_or_default().to_owned()).collect()
+}
+
+/// The configurations to start from.
+pub fn yaml_files() -> Vec<PathBuf> {
+    files(&root().join("examples"), "yaml")
 }
 
 fn reads(text: &str) -> Result<Config, String> {
@@ -82,18 +87,18 @@ fn every_configuration_that_is_shown_can_be_read() {
             reads(&block).unwrap_or_else(|error| panic!("{}: {error}\n{block}", page.display()));
         }
     }
-    assert!(shown >= 7, "only {shown} configurations were found in the pages");
-    for example in files(&root().join("examples"), "yaml") {
+    assert!(shown >= 12, "only {shown} configurations were found in the pages");
+    for example in yaml_files() {
         reads(&read(&example)).unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     }
     assert!(reads("data: {kind: csv, pth: x}").is_err(), "a wrong configuration is refused");
 }
 
 #[test]
-fn the_readme_shows_the_example_that_is_built() {
-    let shown = blocks(&read(&root().join("README.md")), "rust");
+fn the_guide_shows_the_example_that_is_built() {
+    let shown = blocks(&read(&root().join("docs/guide/model.md")), "rust");
     let example = read(&root().join("examples/own_model.rs"));
-    assert!(shown == [example.clone()], "the README does not show examples/own_model.rs as it is");
+    assert!(shown == [example.clone()], "docs/guide/model.md does not show examples/own_model.rs as it is");
     let lines = example.lines().count();
     assert!(lines <= 80, "the example has {lines} lines: it is to fit a screen or two");
 }
@@ -120,6 +125,49 @@ fn every_link_between_pages_leads_somewhere() {
     assert!(followed >= 30, "only {followed} links were found");
     let found = links("[a](b.md#c) [d](https://e) [f](#g) <img src=\"h.svg\">");
     assert_eq!(found, BTreeSet::from(["b.md".to_owned(), "h.svg".to_owned()]));
+}
+
+/// The files that answer the where-questions of the map: a line each, with the question before the first link.
+fn where_answers(page: &str) -> Vec<(&str, BTreeSet<String>)> {
+    let section = page.split("\n## Where is it?\n").nth(1).unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let questions = section.lines().filter_map(|line| line.strip_prefix("- **"));
+    questions.map(|line| (line.split("**").next().unwrap_or_default(), links(line))).collect()
+}
+
+#[test]
+fn the_map_answers_where_things_are_with_files_that_are_there() {
+    let map = root().join("docs/design/ARCHITECTURE.md");
+    let page = read(&map);
+    let answers = where_answers(&page);
+    assert!(answers.len() >= 10, "only {} questions were found", answers.len());
+    for (question, files) in answers {
+        assert!(question.ends_with('?'), "{question} is no question");
+        assert!(!files.is_empty(), "{question} has no answer");
+        for file in files {
+            let target = map.parent().unwrap().join(&file);
+            assert!(target.is_file(), "{question} {file} is not there");
+            assert!(file.ends_with(".rs"), "{question} {file} is no source");
+        }
+    }
+}
+
+#[test]
+fn pages_stay_short() {
+    let lines = |page: &str| read(&root().join(page)).lines().count();
+    assert!(lines("README.md") <= 120, "the README has {} lines", lines("README.md"));
+    for record in files(&root().join("docs/design/decisions"), "md") {
+        let name = record.file_name().unwrap().to_str().unwrap();
+        let count = read(&record).lines().count();
+        // The others are lists.
+        assert!(
+            !name.starts_with("00") || count <= 40,
+            "{name} has {count} lines: a record fits on a screen"
+        );
+    }
+    let glossary = read(&root().join("docs/design/GLOSSARY.md"));
+    let words = glossary.lines().filter(|line| line.starts_with("| ")).count() - 1;
+    assert!(words <= 40, "the glossary has {words} words");
 }
 
 /// The code that a page names by its path from the root.

@@ -27,5 +27,6 @@ mod processes;
 mod profile;
 mod recovery;
 mod same_bits;
+mod shown_runs;
 mod transcript;
 mod while_running;

@@ -42,7 +42,7 @@ fn join(arguments: &Node, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
     if train.profile {
         let problem = CliError::usage("--profile is for the host of rank 0: it tells the others");
         return Err(
-            problem.hint("leave it out here; docs/guide/README.md says which ranks of other hosts are in it")
+            problem.hint("leave it out here; docs/guide/hosts.md says which ranks of other hosts are in it")
         );
     }
     let voice = Voice::new(train.output.quiet);

@@ -1,0 +1,138 @@
+//! Every configuration that the guide shows, and every one of `examples/`, trains for two steps on small files of the right
+//! form; together they have every kind that a configuration can name.
+//!
+//! It does not know what the numbers come to: only that a reader who copies a block gets a run.
+
+use crate::docs_current::{blocks, read, root, yaml_files};
+use crate::harness::{dtrain, finish, write_text};
+use dtrain::config::Config;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// The keys that name a kind.
+const KINDS: [&str; 5] = ["data.kind", "model.kind", "loss.kind", "optimizer.kind", "schedule.kind"];
+/// Data and a model in Rust: `examples/own_model.rs` has them, and CI runs it.
+const OWN: &str = "own";
+const SAMPLES: usize = 100;
+
+fn write(folder: &Path, name: &str, bytes: &[u8]) {
+    fs::write(folder.join(name), bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+}
+
+/// Bytes that are the same each time and look like nothing.
+fn noise(count: usize) -> Vec<u8> {
+    (0..count).map(|place| (place.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
+}
+
+fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 8, dimensions.len() as u8];
+    dimensions.iter().for_each(|dimension| bytes.extend(dimension.to_be_bytes()));
+    bytes.extend(data);
+    bytes
+}
+
+/// An array as `numpy.save` writes it.
+fn npy(kind: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
+    let shape: String = shape.iter().map(|length| format!("{length}, ")).collect();
+    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+/// Classes 0, 1, 2, 0, ...: a byte each.
+fn classes(count: usize) -> Vec<u8> {
+    (0..count).map(|place| (place % 3) as u8).collect()
+}
+
+/// A table whose last column is what `label` makes of the number of the row.
+fn table(header: &str, columns: usize, label: impl Fn(usize) -> String) -> String {
+    let numbers = noise(SAMPLES * columns);
+    let row = |(row, values): (usize, &[u8])| {
+        let values: String = values.iter().map(|value| format!("{value},")).collect();
+        format!("{values}{}\n", label(row))
+    };
+    header.to_owned() + &numbers.chunks(columns).enumerate().map(row).collect::<String>()
+}
+
+/// The files that the blocks of the guide name, and those of `examples/`.
+fn write_data(folder: &Path) {
+    for (part, images) in [("train", SAMPLES), ("t10k", 30)] {
+        let (pixels, count) = (noise(images * 28 * 28), images as u32);
+        write(folder, &format!("{part}-images-idx3-ubyte.gz"), &idx(&[count, 28, 28], &pixels));
+        write(folder, &format!("{part}-labels-idx1-ubyte.gz"), &idx(&[count], &classes(images)));
+    }
+    let species = table("a,b,c,d,species\n", 4, |row| ["setosa", "virginica"][row % 2].to_owned());
+    write(folder, "table.csv", species.as_bytes());
+    let prices = table("rooms,area,price\n", 2, |row| format!("{}.5", row * 3));
+    write(folder, "houses.csv", prices.as_bytes());
+    write(folder, "sensors.csv", table("", 600, |row| (row % 3).to_string()).as_bytes());
+    write(folder, "x.npy", &npy("|u1", &[SAMPLES, 8], &noise(SAMPLES * 8)));
+    write(folder, "volumes.npy", &npy("|u1", &[SAMPLES, 1, 4, 8, 8], &noise(SAMPLES * 256)));
+    write(folder, "y.npy", &npy("|u1", &[SAMPLES], &classes(SAMPLES)));
+    for name in ["shakespeare.txt", "input.txt"] {
+        write_text(&folder.join(name), 3_000);
+    }
+    for ids in ["nanoGPT/data/shakespeare_char", "data/shakespeare_char"] {
+        fs::create_dir_all(folder.join(ids)).unwrap();
+        for (name, count) in [("train.bin", 2_000), ("val.bin", 200)] {
+            let ids_below_65 = noise(count).into_iter().flat_map(|byte| u16::from(byte % 65).to_le_bytes());
+            write(&folder.join(ids), name, &ids_below_65.collect::<Vec<u8>>());
+        }
+    }
+}
+
+/// Every `section.kind: value` of a configuration as a run writes it.
+fn kinds(config: &str) -> BTreeSet<(String, String)> {
+    let mut section = "";
+    let mut found = BTreeSet::new();
+    for line in config.lines() {
+        if let Some(kind) = line.strip_prefix("  kind: ") {
+            found.insert((format!("{section}.kind"), kind.split_whitespace().next().unwrap().to_owned()));
+        } else if !line.starts_with(' ') {
+            section = line.split(':').next().unwrap();
+        }
+    }
+    found
+}
+
+/// What a key accepts, from the table of keys.
+fn accepted(key: &str) -> Vec<String> {
+    let reference = Config::reference();
+    let row = reference.lines().find(|line| line.starts_with(&format!("| `{key}` |"))).unwrap();
+    row.split(" | ").nth(3).unwrap().split(" \\| ").map(str::to_owned).collect()
+}
+
+#[test]
+fn every_configuration_of_the_guide_trains_and_together_they_have_every_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    write_data(folder.path());
+    let mut shown: Vec<(String, String)> = Vec::new();
+    for page in ["first-training.md", "data.md", "model.md"] {
+        let text = read(&root().join("docs/guide").join(page));
+        shown.extend(blocks(&text, "yaml").into_iter().map(|block| (format!("a block of {page}"), block)));
+    }
+    for example in yaml_files() {
+        // On its machine the files lie elsewhere.
+        let text = read(&example).replace("/usr/share/datasets/fashion-mnist/", "");
+        shown.push((example.display().to_string(), text));
+    }
+    let mut seen = BTreeSet::new();
+    for (number, (from, text)) in shown.iter().enumerate() {
+        let (file, run) = (format!("shown-{number}.yaml"), format!("run-{number}"));
+        fs::write(folder.path().join(&file), text).unwrap();
+        let short = "epochs=none steps=2 schedule.warmup=none ranks=1 threads=1";
+        let ended = finish(dtrain(folder.path(), &format!("train --json -c {file} {short} run_dir={run}")));
+        assert_eq!(ended.code, Some(0), "{from}:\n{text}\n{}", ended.stderr);
+        seen.extend(kinds(&read(&folder.path().join(run).join("config.yaml"))));
+    }
+    for key in KINDS {
+        for kind in accepted(key).into_iter().filter(|kind| kind != OWN) {
+            let wanted = (key.to_owned(), kind.clone());
+            assert!(seen.contains(&wanted), "no configuration of the guide or of examples/ has {key}={kind}");
+        }
+    }
+}
