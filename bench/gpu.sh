@@ -170,20 +170,26 @@ for tool in ${tools[@]+"${tools[@]}"}; do
 done
 
 digests=
-# digest NAME RANKS COMMAND...: a part that prints `digest HEX`.
+# digest NAME RANKS COMMAND...: a part that prints `digest HEX`, or a summary in JSON.
 digest() {
     local name=$1 ranks=$2
     shift 2
-    part "digest-$name-$ranks" 60 "$@" "$ranks"
-    local hex
-    hex=$(sed -n 's/^digest //p' "$out/digest-$name-$ranks.log" 2>/dev/null | tail -n 1)
+    part "digest-$name-$ranks" 60 "$@"
+    local hex find='s/^digest //p; /"event":"summary"/s/.*"digest":"\([0-9a-f]*\)".*/\1/p'
+    hex=$(sed -n "$find" "$out/digest-$name-$ranks.log" 2>/dev/null | tail -n 1)
     [[ $state == ok && ! $hex ]] && state="failed (it printed no digest)"
-    digests+="$hex"$'\n'
+    digests+="$name $hex"$'\n'
     row "digest: $name, ranks $ranks" "$state" "$took" "" "" "" "${hex:-$said}"
 }
-if [[ ! -x $pack/digests/same_device ]]; then skip "digest: same_device" "not yet: there is no $pack/digests/same_device"
-elif [[ ! $here ]]; then skip "digest: same_device" "no GPU"
-else for ranks in 1 2 4; do digest same_device $ranks "$pack/digests/same_device"; done; fi
+# Ranks that share one GPU: their gradients go through the host.
+alone=(train --json data.kind=digits model.kind=cnn steps=20 devices=cuda:0 backend=host)
+if [[ ! -x $pack/dtrain ]]; then skip "digest: host" "not yet: there is no $pack/dtrain"
+elif [[ ! $here ]]; then skip "digest: host" "no GPU"
+else for ranks in 1 2 4; do
+    rm -rf "$out/run-$ranks"
+    digest host $ranks "$pack/dtrain" "${alone[@]}" "ranks=$ranks" "run_dir=$out/run-$ranks"
+    rm -rf "$out/run-$ranks"
+done; fi
 # Ranks that meet over NCCL: on as many GPUs as there are, or two on one; or what they lack.
 together=() lacks=
 several=$(printf '2.30.3\n%s\n' "${nccl%% *}" | sort -V | head -n 1)
@@ -193,10 +199,12 @@ elif ((here == 1)) && [[ $several != 2.30.3 ]]; then lacks="two ranks on one GPU
 elif ((here == 1)); then together=(env NCCL_MULTI_RANK_GPU_ENABLE=1); fi
 if [[ ! -x $pack/digests/nccl ]]; then skip "digest: nccl" "not yet: there is no $pack/digests/nccl"
 elif [[ $lacks ]]; then skip "digest: nccl" "$lacks"
-else digest nccl 2 ${together[@]+"${together[@]}"} "$pack/digests/nccl"; fi
+else for ranks in 1 2; do digest nccl $ranks ${together[@]+"${together[@]}"} "$pack/digests/nccl" $ranks; done; fi
 if [[ $digests ]]; then
-    different=$(grep -v '^$' <<<"$digests" | sort -u | wc -l)
-    if ((different == 1)); then row "digests agree" ok "" "" "" "" "$(wc -l <<<"${digests%$'\n'}") runs"; else
+    # A digest of each kind: what is trained is not the same.
+    printed=$(grep -v ' $' <<<"${digests%$'\n'}" | sort -u)
+    different=$(grep -c . <<<"$printed") kinds=$(cut -d ' ' -f 1 <<<"$printed" | sort -u | wc -l)
+    if ((different == kinds)); then row "digests agree" ok "" "" "" "" "$(wc -l <<<"${digests%$'\n'}") runs"; else
         row "digests agree" "failed ($different digests)" "" "" "" "" ""
     fi
 fi

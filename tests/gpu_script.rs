@@ -16,6 +16,7 @@ const DTRAIN: &str = r#"case "$*" in
     "doctor --json")
         echo '{"event":"check","check":"nvrtc","verdict":"ok","found":"13.0 at /opt/my cuda/libnvrtc.so.13 (CUDA_HOME)","details":{}}'
         echo '{"event":"check","check":"nccl","verdict":"ok","found":"2.30.4 at /opt/libnccl.so.2 (Python)","details":{"path":"/no"}}';;
+    "train --json "*"devices=cuda:0 backend=host ranks="[124]" run_dir="*) echo '{"event":"summary","digest":"abc123","steps":20}';;
     *) exit 2;;
 esac"#;
 const KERNELS: &str = r#"echo "compiled $2 with $1""#;
@@ -170,10 +171,9 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
         "echo something; echo 'product differs | by 3 ulp' >&2; echo; exit 3",
     );
     bench.stub("pack/conformance/4-lacks", r#"echo "skipped: no cuDNN"; echo "nvrtc $DTRAIN_NVRTC""#);
-    bench.stub("pack/digests/same_device", "echo digest abc123");
     bench.stub(
         "pack/digests/nccl",
-        r#"[ "$NCCL_MULTI_RANK_GPU_ENABLE $1 $DTRAIN_NCCL" = "1 2 /opt/libnccl.so.2" ] && echo digest abc123"#,
+        r#"[ "$NCCL_MULTI_RANK_GPU_ENABLE $DTRAIN_NCCL" = "1 /opt/libnccl.so.2" ] && [ "$1" -le 2 ] && echo digest def456"#,
     );
     bench.stub(
         "pack/nccl/modes",
@@ -195,10 +195,12 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
     row(&table, "conformance: 4-lacks", "ok, 1 skipped", "skipped: no cuDNN");
     assert_eq!(table.keys().filter(|name| name.starts_with("conformance")).count(), 4);
     for ranks in [1, 2, 4] {
-        row(&table, &format!("digest: same_device, ranks {ranks}"), "ok", "abc123");
+        row(&table, &format!("digest: host, ranks {ranks}"), "ok", "abc123");
     }
-    row(&table, "digest: nccl, ranks 2", "ok", "abc123");
-    row(&table, "digests agree", "ok", "4 runs");
+    for ranks in [1, 2] {
+        row(&table, &format!("digest: nccl, ranks {ranks}"), "ok", "def456");
+    }
+    row(&table, "digests agree", "ok", "5 runs");
 
     let (ours, theirs) = ("4000.5 samples/s", "2000.0 samples/s");
     rates(&table, "train: mlp f32", [ours, theirs, "1000.0 samples/s"]);
@@ -249,9 +251,10 @@ fn a_part_that_hangs_or_fails_costs_only_itself_and_is_named_with_its_last_line(
 #[test]
 fn digests_that_differ_are_a_failure() {
     let bench = Bench::new();
-    bench.stub("pack/digests/same_device", "echo digest abc$1");
+    let dtrain = r#"[ "$1" = train ] && echo "{\"event\":\"summary\",\"digest\":\"abc${8#ranks=}\"}""#;
+    bench.stub("pack/dtrain", dtrain);
     let table = bench.run(&["--limit", "300", "--part-limit", "5"]);
-    row(&table, "digest: same_device, ranks 4", "ok", "abc4");
+    row(&table, "digest: host, ranks 4", "ok", "abc4");
     row(&table, "digests agree", "failed (3 digests)", "");
     row(&table, "digest: nccl", "skipped", "not yet");
     row(&table, "conformance", "skipped", "there is nothing in");
@@ -263,15 +266,13 @@ fn digests_that_differ_are_a_failure() {
 #[test]
 fn when_the_time_is_over_the_rest_is_skipped_and_the_table_is_whole() {
     let bench = Bench::new();
-    for stub in
-        ["bin/python", "pack/dtrain", "pack/kernels", "pack/conformance/all", "pack/digests/same_device"]
-    {
+    for stub in ["bin/python", "pack/dtrain", "pack/kernels", "pack/conformance/all"] {
         bench.stub(stub, HANGS);
     }
     let table = bench.run(&["--limit", "16"]);
     assert!(table["dtrain doctor"][0].starts_with("timed out after "), "{table:#?}");
     row(&table, "conformance: all", "skipped", "no time was left");
-    row(&table, "digest: same_device, ranks 1", "skipped", "no time was left");
+    row(&table, "digest: host, ranks 1", "skipped", "no time was left");
     row(&table, "PyTorch", "skipped", "no time was left");
     row(&table, "clocks after", "skipped", "no time was left");
     assert!(table.contains_key("train: gpt2 bf16"));
@@ -346,14 +347,7 @@ fn what_limits_the_largest_kernels_is_looked_at_when_it_is_asked_for() {
 fn without_a_gpu_nothing_is_run_that_needs_one() {
     let bench = Bench::new();
     bench.stub("bin/nvidia-smi", "echo 'it cannot communicate with the driver'; exit 9");
-    for stub in [
-        "bin/python",
-        "pack/kernels",
-        "pack/conformance/all",
-        "pack/digests/same_device",
-        "pack/train/step",
-        "pack/nccl/modes",
-    ] {
+    for stub in ["bin/python", "pack/kernels", "pack/conformance/all", "pack/train/step", "pack/nccl/modes"] {
         bench.stub(stub, "echo ran >>\"$PIDS\"");
     }
     let table = bench.run(&[]);
@@ -363,7 +357,7 @@ fn without_a_gpu_nothing_is_run_that_needs_one() {
         "kernels by NVRTC",
         "PyTorch",
         "conformance: all",
-        "digest: same_device",
+        "digest: host",
         "loss curve: gpt2 bf16",
         "exact against ncclAllReduce",
     ] {
@@ -451,11 +445,10 @@ fn a_pack_that_is_too_large_to_carry_is_refused_with_its_largest_files() {
 }
 
 /// What the scripts run of a pack, and what it is made of.
-const RUN: [(&str, &str); 8] = [
+const RUN: [(&str, &str); 7] = [
     ("REVISION", "bench/gpu_pack.sh"),
     ("conformance", "crates/cuda/tests/on_gpu_operations/main.rs"),
     ("digests/nccl", "crates/cuda/examples/digest_nccl.rs"),
-    ("digests/same_device", "crates/cuda/examples/digest_same_device.rs"),
     ("dtrain", "crates/cli/main.rs"),
     ("kernels", "crates/cuda/examples/compile_kernels.rs"),
     ("nccl/modes", "crates/cuda/examples/nccl_modes.rs"),

@@ -1,4 +1,5 @@
-//! The run of `digest_same_device` by ranks that reduce over NCCL: the same digest.
+//! Trains a small CNN for five steps with ranks that reduce over NCCL, and prints the digest of its state: the same for any number
+//! of ranks.
 //!
 //! ```text
 //! DTRAIN_NVRTC=/usr/local/cuda/lib64/libnvrtc.so.13 DTRAIN_NCCL=/usr/lib/libnccl.so.2 \
@@ -17,34 +18,15 @@ mod machine;
 #[path = "../tests/on_gpu/over_nccl.rs"]
 mod over_nccl;
 
-use dtrain_collective::Mode;
-use dtrain_nccl::{Library, NcclSetup, candidates, open};
-use dtrain_types::Rank;
+use dtrain_nccl::{Library, candidates, open};
 use machine::Machine;
-use over_nccl::together;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The digest of all ranks. *Panics* with the words of whatever fails.
 fn digest(machine: &Machine, library: &Library, world: u32) -> String {
-    let ranges = digest::ranges(world);
-    let id = library.unique_id().unwrap_or_else(|error| panic!("{error}"));
     let gpus: Vec<_> = (0..machine.count().min(world as usize)).map(|ordinal| machine.gpu(ordinal)).collect();
-    let connect = |rank: u32| {
-        let gpu = &gpus[rank as usize % gpus.len()];
-        let mut replica = digest::replica(gpu);
-        let membership = digest::membership(Rank(rank), &ranges);
-        let setup = NcclSetup { membership, mode: Mode::Exact, counts: &[digest::COUNT] };
-        let (geometry, stream) = (digest::geometry(&replica, &ranges), replica.device().stream());
-        let mut backend = over_nccl::meet(gpu, (library, &id), setup, geometry, Some(stream));
-        digest::settle(&mut replica, &mut backend);
-        (replica, backend)
-    };
-    let (digest, ranks) = digest::on_threads(together(0..world, connect), &ranges);
-    // Models live until all have ended.
-    let (_replicas, backends): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-    together(backends, over_nccl::end);
-    digest
+    digest::digest(&gpus, library, world)
 }
 
 fn main() -> ExitCode {

@@ -115,12 +115,12 @@ unsafe impl Device for NcclDevice {
         floats: usize,
     ) -> Result<PlannedSum, DeviceError> {
         let leaves: Vec<u64> = leaves.iter().copied().map(number).collect();
-        Ok(PlannedSum::new(&self.stream, order, &leaves, &[number(out)], floats)?)
+        Ok(PlannedSum::new(&self.stream, order, &leaves, number(out), floats)?)
     }
 
     unsafe fn add(&self, sum: &PlannedSum) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
-        unsafe { sum.run(&self.stream, 1) };
+        unsafe { sum.run(&self.stream) };
         // A launch that was refused has left its error there.
         self.stream.gpu().context().check().map_err(Into::into)
     }

@@ -7,7 +7,6 @@
 //! behind what that stream was given, and what was put back is there before that stream goes on.
 
 use crate::driver::{Buffer, DriverError, Event, Pinned, Stream};
-use crate::memory::SliceMut;
 use dtrain_collective::{Arena, Geometry};
 use dtrain_types::DeviceMemory;
 use std::ops::Range;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 const LINE: usize = 64;
 
 /// Floats from one slot to the next.
-pub(super) fn stride(geometry: Geometry) -> usize {
+fn stride(geometry: Geometry) -> usize {
     geometry.len.next_multiple_of(LINE).max(LINE)
 }
 
@@ -25,9 +24,8 @@ pub(super) fn stride(geometry: Geometry) -> usize {
 #[derive(Debug)]
 pub struct GpuSlots {
     geometry: Geometry,
-    first: u64,
     mirrors: Vec<Mirror>,
-    /// Shared with the other ranks, if they lie in one allocation.
+    /// Shared with who was lent a slot ([`SlotMemory`]).
     memory: Arc<Buffer<f32>>,
     stream: Arc<Stream>,
     /// The stream that fills them, where that is another one, and a mark to put there.
@@ -59,19 +57,8 @@ impl GpuSlots {
         // SAFETY: it is our own memory, which outlives the stream's work.
         unsafe { stream.fill(memory.address(), floats, 0)? };
         stream.finish()?;
-        let first = memory.address();
-        Ok(Self::inside(stream, geometry, memory, first))
-    }
-
-    /// Slots that begin at an address of memory that is there. The caller answers for nobody else having them.
-    pub(super) fn inside(
-        stream: &Arc<Stream>,
-        geometry: Geometry,
-        memory: Arc<Buffer<f32>>,
-        first: u64,
-    ) -> Self {
         let mirrors = (0..geometry.slots()).map(|_| Mirror::default()).collect();
-        Self { geometry, first, mirrors, memory, stream: stream.clone(), filled_on: None }
+        Ok(Self { geometry, mirrors, memory, stream: stream.clone(), filled_on: None })
     }
 
     /// The same, filled on this stream. *Errors*: of the driver.
@@ -98,16 +85,7 @@ impl GpuSlots {
     #[must_use]
     pub fn address(&self, slot: usize) -> u64 {
         assert!(slot < self.geometry.slots(), "slot {slot} of {}", self.geometry.slots());
-        self.first + (slot * stride(self.geometry) * size_of::<f32>()) as u64
-    }
-
-    /// A slot for the device's kernels on [`GpuSlots::stream`]: what was leased is put back first.
-    ///
-    /// *Errors*: of the driver. *Panics* if there is no such slot.
-    pub fn slot(&mut self, slot: usize) -> Result<SliceMut<'_, f32>, DriverError> {
-        self.put_back(slot)?;
-        // SAFETY: the slot lies there, is this value's own, and is lent once at a time.
-        Ok(unsafe { SliceMut::new(self.address(slot), self.geometry.len) })
+        self.memory.address() + (slot * stride(self.geometry) * size_of::<f32>()) as u64
     }
 
     /// Puts what was leased back on the device. What is put on the stream afterwards comes behind all that fills the slots.
@@ -181,7 +159,7 @@ impl Arena for GpuSlots {
     /// *Panics* as [`GpuSlots::lease`].
     fn on_device(&mut self, slot: usize) -> Option<DeviceMemory> {
         self.give(slot).unwrap_or_else(|error| panic!("{error}"));
-        let first = ((self.address(slot) - self.memory.address()) / size_of::<f32>() as u64) as usize;
+        let first = slot * stride(self.geometry);
         let elements = first..first + self.geometry.len;
         Some(DeviceMemory::new(SlotMemory { memory: self.memory.clone(), elements }))
     }

@@ -5,7 +5,7 @@ use crate::memory::Slice;
 use crate::operations::{TreeSum, program, sum_tree, table};
 use dtrain_collective::SumOrder;
 
-/// What the kernel reads: leaves, steps and targets, one behind the other.
+/// What the kernel reads: leaves, steps and the target, one behind the other.
 #[derive(Debug)]
 pub struct PlannedSum {
     words: Buffer<u32>,
@@ -16,17 +16,17 @@ pub struct PlannedSum {
 }
 
 impl PlannedSum {
-    /// Plans the sum of `leaves` to each of `targets`, which may be leaves. *Blocks* until the plan is on the device.
+    /// Plans the sum of `leaves` to a target, which may be a leaf. *Blocks* until the plan is on the device.
     ///
     /// *Order*: for every element that of `order`. *Errors*: of the driver.
     pub fn new(
         stream: &Stream,
         order: &SumOrder,
         leaves: &[u64],
-        targets: &[u64],
+        target: u64,
         floats: usize,
     ) -> Result<Self, DriverError> {
-        let parts = [table(leaves), program(order), table(targets)];
+        let parts = [table(leaves), program(order), table(&[target])];
         let (leaves, steps) = (parts[0].len(), parts[1].len());
         let all = parts.concat();
         let context = stream.gpu().context();
@@ -39,17 +39,17 @@ impl PlannedSum {
         Ok(Self { words, leaves, steps, floats })
     }
 
-    /// Puts the sum on a stream, to the first `targets` targets.
+    /// Puts the sum on a stream.
     ///
     /// # Safety
     /// As [`sum_tree`], for the addresses that it was planned with.
-    pub unsafe fn run(&self, stream: &Stream, targets: usize) {
+    pub unsafe fn run(&self, stream: &Stream) {
         let all: Slice<'_, u32> = self.words.read();
         let behind = self.leaves + self.steps;
         let sum = TreeSum {
             leaves: all.part(0..self.leaves),
             steps: all.part(self.leaves..behind),
-            targets: all.part(behind..behind + 2 * targets),
+            targets: all.part(behind..behind + 2),
         };
         // SAFETY: the caller's promise; the steps are those of an order over the leaves.
         unsafe { sum_tree(stream, &sum, self.floats) };

@@ -18,7 +18,6 @@ mod operations;
 mod precision;
 mod repeats;
 mod rig;
-mod same_device;
 mod streams;
 mod suites;
 mod support;
@@ -28,11 +27,3 @@ mod training;
 // Ranks that meet over a library of NCCL.
 #[path = "../on_gpu/over_nccl.rs"]
 mod over_nccl;
-
-// The same made-up gradients and plain sums that the pure machines are held against.
-#[path = "../../../collective/tests/collectives/plain.rs"]
-mod plain;
-
-// What every backend has to do.
-#[path = "../../../collective/tests/collectives/conformance.rs"]
-mod conformance;

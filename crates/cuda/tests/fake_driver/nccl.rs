@@ -1,15 +1,16 @@
 //! What the backend over NCCL needs of a device: a GPU gives it as the host does.
 
-use crate::plain::gradient;
 use crate::support::{Fake, gpu};
-use dtrain_collective::{Arena, Geometry, SumOrder};
+use dtrain_collective::{Arena, Geometry, HostArena, SumOrder};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
-use dtrain_cuda::driver::Buffer;
+use dtrain_cuda::driver::{Buffer, Part, Stream};
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::OwnMemory;
 use dtrain_engine::device::Device as _;
+use dtrain_engine::models::peer::uniform;
 use dtrain_nccl::{Address, Device, DeviceArena, HostDevice, HostSlots, Place};
 use dtrain_types::{MicroRange, cut_evenly, roots};
+use std::sync::Arc;
 
 const LEN: usize = 1_333;
 const COUNT: u32 = 13;
@@ -35,7 +36,7 @@ fn use_all<D: Device>(device: &D, arena: &mut D::Arena) -> Vec<u32> {
     let mut leaves: Vec<Address> = (0..all.len() - 1).map(|slot| arena.address(slot)).collect();
     leaves.push(on_device);
     for slot in 0..all.len() - 1 {
-        arena.lease(slot).iter_mut().enumerate().for_each(|(i, x)| *x = gradient(slot as u32, i));
+        arena.lease(slot).copy_from_slice(&uniform(slot as u64, LEN, 1.0));
     }
     arena.settle().expect("a stream that works");
     let sum = device.plan_sum(&SumOrder::tree(&all, COUNT), &leaves, leaves[0], LEN).expect("a plan");
@@ -70,6 +71,11 @@ fn a_gpu_does_for_the_backend_what_the_host_does() {
     assert_eq!(fake.wrong(), "");
 }
 
+/// A slot as a replica on the device takes it.
+fn part(slots: &mut GpuSlots, slot: usize) -> Part<f32> {
+    CudaDevice::slot(&slots.on_device(slot).expect("it lies on the device")).expect("a slot of a GPU")
+}
+
 /// Two floats of a slot, as the stream of the collectives sees them behind a start.
 fn seen(device: &NcclDevice, slots: &mut GpuSlots, slot: usize) -> [f32; 2] {
     DeviceArena::settle(slots).expect("a stream that works");
@@ -83,6 +89,22 @@ fn seen(device: &NcclDevice, slots: &mut GpuSlots, slot: usize) -> [f32; 2] {
 }
 
 #[test]
+fn kernels_reach_a_slot_where_it_lies_and_see_what_was_leased() {
+    let Some(gpu) = gpu() else { return };
+    let stream = Arc::new(Stream::new(&gpu).expect("a stream"));
+    let geometry = Geometry { len: 100, root_slots: 1, scratch_slots: 1 };
+    let mut slots = GpuSlots::new(&stream, geometry).expect("memory");
+    assert!(slots.lease(0).iter().all(|x| x.to_bits() == 0));
+    slots.lease(0).fill(1.5);
+    slots.lease(1).fill(2.0);
+    let [mut own, other] = [0, 1].map(|slot| part(&mut slots, slot));
+    dtrain_cuda::operations::add_to(&*stream, other.read(), own.write());
+    let (sum, kept) = slots.lease_pair(0, 1);
+    assert!(sum.iter().all(|x| *x == 3.5) && kept.iter().all(|x| *x == 2.0));
+    assert!(HostArena::new(geometry).on_device(0).is_none());
+}
+
+#[test]
 fn slots_that_another_stream_fills_are_full_when_they_are_reduced_or_leased() {
     let Some(gpu) = gpu() else { return };
     let fake = Fake::new();
@@ -93,9 +115,6 @@ fn slots_that_another_stream_fills_are_full_when_they_are_reduced_or_leased() {
     let geometry = Geometry { len: 1_000, root_slots: 1, scratch_slots: 1 };
     let slots = GpuSlots::new(device.communication(), geometry).expect("memory");
     let mut slots = slots.filled_on(computes.stream()).expect("a mark");
-    let part = |slots: &mut GpuSlots, slot| {
-        CudaDevice::slot(&slots.on_device(slot).expect("it lies on the device")).expect("a slot of a GPU")
-    };
     let [mut first, mut second] = [0, 1].map(|slot| part(&mut slots, slot));
     let mut ones = Buffer::<f32>::new(gpu.context(), 1_000).expect("memory");
     computes.upload(&[1.0; 1_000], ones.write()).expect("a device that works");

@@ -1,12 +1,13 @@
 //! A small run whose digest is the same however many ranks do it: eight micro-batches of a CNN with batch norm and dropout, each
 //! rank its share of them, five steps.
 //!
-//! Gradients are computed and merged in the slots of the arena, on the device and in tree order, as a rank does. This file does not know what adds them up between ranks.
+//! Gradients are computed and merged in the slots of the arena, on the device and in tree order, as a rank does. Between ranks NCCL adds them up.
 
 #![allow(dead_code)]
 
+use crate::over_nccl;
 use dtrain_collective::{Aborter, Backend, Geometry, Membership, Mode, Op, Sequence, rank_roots};
-use dtrain_cuda::collectives::{GpuArena, SameDeviceBackend};
+use dtrain_cuda::collectives::NcclDevice;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, Precision, rehearsed};
 use dtrain_engine::models::peer::{integers, uniform};
@@ -15,9 +16,8 @@ use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     Batch, DecayGroup, DeviceReplica, Inputs, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule, Targets,
 };
-use dtrain_types::{
-    Generation, Merger, MicroBatch, MicroRange, Rank, Seed, Step, Trailer, WorldSize, cut_evenly,
-};
+use dtrain_nccl::{Library, NcclBackend, NcclSetup};
+use dtrain_types::{Generation, Merger, MicroBatch, MicroRange, Rank, Seed, Step, Trailer, cut_evenly};
 use std::sync::Arc;
 
 /// Micro-batches of a step.
@@ -163,26 +163,28 @@ pub fn on_threads<B: Backend + Send>(ranks: Ranks<B>, ranges: &[MicroRange]) -> 
     (digests[0].clone(), ranks)
 }
 
-/// Ranks that share one GPU, settled.
-pub fn on_one_gpu(gpu: &Arc<Gpu>, ranges: &[MicroRange]) -> Ranks<SameDeviceBackend> {
-    let world = ranges.len() as u32;
-    let replicas: Vec<_> = ranges.iter().map(|_| replica(gpu)).collect();
-    let arena =
-        GpuArena::new(replicas[0].device().stream(), WorldSize(world), geometry(&replicas[0], ranges));
-    let arena = arena.expect("memory");
-    let join = |(rank, mut replica): (u32, DeviceReplica<CudaDevice>)| {
-        let stream = replica.device().stream().clone();
-        let membership = membership(Rank(rank), ranges);
-        let backend = SameDeviceBackend::new(&arena, &stream, membership, Mode::Exact, &[COUNT]);
-        let mut backend = backend.expect("it fits");
+/// Ranks that meet over NCCL, on GPUs that they share in turn; settled.
+pub fn meet(gpus: &[Arc<Gpu>], library: &Library, ranges: &[MicroRange]) -> Ranks<NcclBackend<NcclDevice>> {
+    let id = library.unique_id().unwrap_or_else(|error| panic!("{error}"));
+    let connect = |rank: u32| {
+        let gpu = &gpus[rank as usize % gpus.len()];
+        let mut replica = replica(gpu);
+        let setup =
+            NcclSetup { membership: membership(Rank(rank), ranges), mode: Mode::Exact, counts: &[COUNT] };
+        let (geometry, stream) = (geometry(&replica, ranges), replica.device().stream());
+        let mut backend = over_nccl::meet(gpu, (library, &id), setup, geometry, Some(stream));
         settle(&mut replica, &mut backend);
         (replica, backend)
     };
-    (0..world).zip(replicas).map(join).collect()
+    over_nccl::together(0..ranges.len() as u32, connect)
 }
 
-/// The run by `world` ranks that share one GPU.
-pub fn same_device(gpu: &Arc<Gpu>, world: u32) -> String {
+/// The digest of all ranks. *Panics* with the words of whatever fails.
+pub fn digest(gpus: &[Arc<Gpu>], library: &Library, world: u32) -> String {
     let ranges = ranges(world);
-    on_threads(on_one_gpu(gpu, &ranges), &ranges).0
+    let (digest, ranks) = on_threads(meet(gpus, library, &ranges), &ranges);
+    // Models live until all have ended.
+    let (_replicas, backends): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
+    over_nccl::together(backends, over_nccl::end);
+    digest
 }
