@@ -5,14 +5,13 @@
 #![allow(non_snake_case)]
 
 use crate::communicator::{Busy, Communicator, knob};
-use crate::family::{self, Wish};
 use crate::group;
 use crate::last_error::{self, Failure, code_of};
 use crate::operation::{Kind, Operation};
 use crate::segment::make_id;
 use nccl_sys::{
-    NCCL_API_MAGIC, NCCL_SHRINK_ABORT, NCCL_VERSION_CODE, cudaStream_t, ncclComm_t, ncclConfig_t,
-    ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
+    NCCL_API_MAGIC, NCCL_VERSION_CODE, cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t,
+    ncclResult_t, ncclUniqueId,
 };
 use std::ffi::{c_char, c_int, c_void};
 
@@ -109,7 +108,7 @@ unsafe fn init(
         Communicator::make(Operation::rank(rank)?, Operation::rank(world)?, blocking)?;
     // SAFETY: the caller gives an address to write to.
     unsafe { answer(target, handle) }?;
-    communicator.perform(move |it| it.join(&id, || false))
+    communicator.perform(move |it| it.join(&id))
 }
 
 #[unsafe(no_mangle)]
@@ -177,7 +176,7 @@ extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
 extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
     code_of(Communicator::find(comm).map(|it| {
         it.finalize_and_wait();
-        it.end();
+        it.stop();
         Communicator::forget(comm);
         ncclResult_t::ncclSuccess
     }))
@@ -189,115 +188,10 @@ extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
         while knob("FAKE_NCCL_STUCK_ABORT").is_some() {
             std::thread::park();
         }
-        it.end();
+        it.stop();
         Communicator::forget(comm);
         ncclResult_t::ncclSuccess
     }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclCommRevoke(comm: ncclComm_t, flags: c_int) -> ncclResult_t {
-    let revoke = || match flags {
-        0 => Communicator::find(comm)?.revoke(),
-        _ => Err(Failure::argument(format!("revoke knows no flags, not {flags}"))),
-    };
-    code_of(revoke())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommSplit(
-    comm: ncclComm_t,
-    color: c_int,
-    key: c_int,
-    target: *mut ncclComm_t,
-    config: *mut ncclConfig_t,
-) -> ncclResult_t {
-    let split = || {
-        let parent = Communicator::find(comm)?;
-        let color = u32::try_from(color).ok();
-        // SAFETY: the caller gives an address to write to, until the parent is idle again, and a configuration or none.
-        unsafe {
-            answer(target, std::ptr::null_mut())?;
-            family::make(&parent, Wish::Split { color, key: key as u32 }, target, wants_blocking(config)?)
-        }
-    };
-    code_of(split())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommShrink(
-    comm: ncclComm_t,
-    without: *mut c_int,
-    count: c_int,
-    target: *mut ncclComm_t,
-    config: *mut ncclConfig_t,
-    flags: c_int,
-) -> ncclResult_t {
-    let shrink = || {
-        let parent = Communicator::find(comm)?;
-        let count = Operation::rank(count)?;
-        if without.is_null() || count == 0 || count >= parent.world {
-            return Err(Failure::argument(format!("{count} of {} ranks cannot be left out", parent.world)));
-        }
-        // SAFETY: it is not null, and the caller says how many there are.
-        let without = unsafe { std::slice::from_raw_parts(without, count) };
-        let without = without.iter().map(|rank| Operation::rank(*rank)).collect::<Result<Vec<_>, _>>()?;
-        if without.contains(&parent.rank) {
-            return Err(Failure::usage(format!("rank {} leaves itself out", parent.rank)));
-        }
-        if flags as u32 & NCCL_SHRINK_ABORT != 0 {
-            parent.stop();
-            parent.forgive();
-        }
-        // SAFETY: as in a split.
-        unsafe {
-            answer(target, std::ptr::null_mut())?;
-            family::make(&parent, Wish::Shrink { without }, target, wants_blocking(config)?)
-        }
-    };
-    code_of(shrink())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommGetUniqueId(comm: ncclComm_t, id: *mut ncclUniqueId) -> ncclResult_t {
-    // SAFETY: the caller gives an address to write to.
-    code_of(Communicator::find(comm).and_then(|_| make_id()).and_then(|made| unsafe { answer(id, made) }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommGrow(
-    comm: ncclComm_t,
-    world: c_int,
-    id: *const ncclUniqueId,
-    rank: c_int,
-    target: *mut ncclComm_t,
-    config: *mut ncclConfig_t,
-) -> ncclResult_t {
-    // SAFETY: null or the caller's id.
-    let id = unsafe { id.as_ref() }.copied();
-    if comm.is_null() {
-        let Some(id) = id else {
-            return code_of(Err(Failure::argument("a new rank needs the id of the coordinator")));
-        };
-        // SAFETY: the same promises.
-        return code_of(unsafe { init(target, world, id, rank, config) });
-    }
-    let grow = || {
-        let (parent, world) = (Communicator::find(comm)?, Operation::rank(world)?);
-        if world <= parent.world || rank != -1 {
-            return Err(Failure::argument(format!(
-                "from {} ranks to {world} with rank {rank}: a rank that is there gives -1, and the world grows",
-                parent.world
-            )));
-        }
-        // SAFETY: as in a split.
-        unsafe {
-            answer(target, std::ptr::null_mut())?;
-            let wish = Wish::Grow { world, id: id.map(Box::new) };
-            family::make(&parent, wish, target, wants_blocking(config)?)
-        }
-    };
-    code_of(grow())
 }
 
 #[unsafe(no_mangle)]

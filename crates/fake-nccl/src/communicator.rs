@@ -25,16 +25,12 @@ pub(crate) enum Busy {
     /// The caller was told `ncclInProgress` and has not asked since.
     Posting,
     Finalizing,
-    Revoking,
-    /// Another communicator is made from it.
-    Multiplying,
 }
 
 #[derive(Debug, Default)]
 struct Life {
     busy: Option<Busy>,
     error: Option<Failure>,
-    revoked: bool,
     finalized: bool,
     /// Groups that no stream has passed yet.
     queued: usize,
@@ -49,16 +45,12 @@ pub(crate) struct Communicator {
     pub world: usize,
     pub blocking: bool,
     segment: OnceLock<Segment>,
-    /// Nothing may move any more: revoked, aborted or destroyed.
+    /// Nothing may move any more: aborted or destroyed.
     stopped: AtomicBool,
-    /// Aborted or destroyed: nobody waits for it any more.
-    ended: AtomicBool,
     life: Mutex<Life>,
     changed: Condvar,
     /// One group at a time moves bytes, even if there are two streams.
     engine: Mutex<()>,
-    /// Further communicators made from this one.
-    turns: AtomicU64,
 }
 
 /// A number from the environment, for tests that hurt.
@@ -88,11 +80,9 @@ impl Communicator {
             blocking,
             segment: OnceLock::new(),
             stopped: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
             life: Mutex::new(Life { busy: Some(Busy::Joining), ..Life::default() }),
             changed: Condvar::new(),
             engine: Mutex::new(()),
-            turns: AtomicU64::new(0),
         });
         let handle = NEXT.fetch_add(1, Ordering::Relaxed) as usize * 64;
         live().insert(handle, communicator.clone());
@@ -118,28 +108,20 @@ impl Communicator {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::SeqCst)
-    }
-
     /// The memory in which the ranks meet. *Errors*: it has not joined.
     pub fn segment(&self) -> Result<&Segment, Failure> {
         self.segment.get().ok_or_else(|| Failure::usage("the communicator has not joined"))
     }
 
-    pub fn next_turn(&self) -> u64 {
-        self.turns.fetch_add(1, Ordering::SeqCst) + 1
-    }
-
-    /// Meets the other ranks. *Blocks* until all are there, or it is stopped, or `given_up` says so.
-    pub fn join(&self, id: &ncclUniqueId, given_up: impl Fn() -> bool) -> Result<(), Failure> {
+    /// Meets the other ranks. *Blocks* until all are there, or it is stopped.
+    pub fn join(&self, id: &ncclUniqueId) -> Result<(), Failure> {
         let result = Segment::open(id, self.world).and_then(|segment| {
             if knob("FAKE_NCCL_FAIL_JOIN") == Some(self.rank as u64) {
                 let what = "no network interface, because FAKE_NCCL_FAIL_JOIN says so";
                 return Err(Failure::new(ncclResult_t::ncclSystemError, what));
             }
             segment.join(self.rank)?;
-            segment.wait(self.rank, || segment.all_joined() || self.is_stopped() || given_up());
+            segment.wait(self.rank, || segment.all_joined() || self.is_stopped());
             let _first = self.segment.set(segment);
             Ok(())
         });
@@ -178,8 +160,8 @@ impl Communicator {
     pub fn take_up(&self, busy: Busy) -> Result<(), Failure> {
         let mut life = self.life();
         self.may_be_called(&life)?;
-        if life.finalized || life.revoked && busy != Busy::Multiplying {
-            return Err(Failure::usage(format!("{busy:?} on a communicator that was finalized or revoked")));
+        if life.finalized {
+            return Err(Failure::usage(format!("{busy:?} on a communicator that was finalized")));
         }
         life.busy = Some(busy);
         Ok(())
@@ -216,7 +198,7 @@ impl Communicator {
             None => return ncclResult_t::ncclSuccess,
             Some(Busy::Posting) => life.busy = None,
             Some(Busy::Finalizing) => self.see_the_others_finalize(&mut life),
-            Some(Busy::Joining | Busy::Revoking | Busy::Multiplying) => {}
+            Some(Busy::Joining) => {}
         }
         match (life.busy, life.finalized) {
             (None, true) => ncclResult_t::ncclSuccess,
@@ -280,44 +262,11 @@ impl Communicator {
         }
     }
 
-    /// Forgets an error, so that the ranks that are left can leave the others out.
-    pub fn forgive(&self) {
-        let mut life = self.life();
-        life.error = None;
-        life.busy = life.busy.filter(|busy| *busy != Busy::Posting);
-        life.revoked = true;
-    }
-
-    /// As `stop`, for the end of its life.
-    pub fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        self.stop();
-    }
-
-    /// As `stop`, for a communicator that others may still be made from. *Errors*: it was revoked or finalized before.
-    pub fn revoke(self: &Arc<Self>) -> Result<ncclResult_t, Failure> {
-        self.segment()?;
-        {
-            let mut life = self.life();
-            if life.revoked || life.finalized {
-                return Err(Failure::argument("the communicator was revoked or finalized before"));
-            }
-            life.revoked = true;
-            life.error = None;
-            life.busy = Some(Busy::Revoking);
-        }
-        self.perform(|it| {
-            it.stop();
-            it.rest(Busy::Revoking);
-            Ok(())
-        })
-    }
-
     /// Waits for all ranks' end, as a destroy without a finalize does. *Blocks*.
     pub fn finalize_and_wait(&self) {
         {
             let mut life = self.life();
-            if life.finalized || life.revoked || life.error.is_some() || life.busy == Some(Busy::Joining) {
+            if life.finalized || life.error.is_some() || life.busy == Some(Busy::Joining) {
                 return;
             }
             life.busy = Some(Busy::Finalizing);

@@ -14,8 +14,8 @@
 //! - A peer that dies inside a collective leaves the others waiting until they abort. An abort is local.
 //! - A communicator that is used after its end is refused, and not a crash.
 //!
-//! What it does not do: other devices than host memory, windows, registered buffers, communicators made inside a group,
-//! sums of half-precision numbers. Sums are taken by rank, so all ranks get the same bits.
+//! What it does not do: other devices than host memory, windows, registered buffers, communicators made inside a group or from
+//! others (split, shrink, grow, revoke), sums of half-precision numbers. Sums are taken by rank, so all ranks get the same bits.
 //!
 //! For tests that hurt: `FAKE_NCCL_VERSION=21403` is what `ncclGetVersion` says, `FAKE_NCCL_FAIL_AT=3` makes the third
 //! group of each communicator fail after its call has returned, `FAKE_NCCL_FAIL_JOIN=1` makes rank 1 fail to join,
@@ -26,7 +26,6 @@ mod calls;
 mod channel;
 mod communicator;
 mod engine;
-mod family;
 mod group;
 mod last_error;
 mod operation;

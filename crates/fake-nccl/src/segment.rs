@@ -1,5 +1,4 @@
-//! The memory in which the ranks of one communicator meet: control words, a board for making further communicators,
-//! and a queue for each ordered pair of ranks.
+//! The memory in which the ranks of one communicator meet: control words, and a queue for each ordered pair of ranks.
 //!
 //! All of it is atomics, or bytes that a queue gives to one side at a time. It does not know what the bytes mean.
 
@@ -21,12 +20,9 @@ pub(crate) const MOST_RANKS: usize = 64;
 const MARK: &[u8; 8] = b"FAKENCCL";
 /// Bytes of one rank's block of control words.
 const CONTROL: usize = 64;
-/// Bytes of one entry of the board.
-const ENTRY: usize = 256;
-/// Where the control words begin, the board behind them, and the queues behind that.
+/// Where the control words begin, and the queues behind them.
 const CONTROLS: usize = 64;
-const BOARD: usize = CONTROLS + MOST_RANKS * CONTROL;
-const CHANNELS: usize = BOARD + 2 * MOST_RANKS * ENTRY;
+const CHANNELS: usize = CONTROLS + MOST_RANKS * CONTROL;
 
 /// Looks at a condition before a rank sleeps.
 const YIELDS: u32 = 100;
@@ -52,18 +48,6 @@ pub(crate) struct Control {
     /// Futex word: rises when this rank should look again.
     bell: AtomicU32,
     asleep: AtomicU32,
-}
-
-/// What one rank says when all make further communicators.
-#[repr(C)]
-pub(crate) struct Entry {
-    /// Which one this is about, counted from 1; written last.
-    pub turn: AtomicU64,
-    pub color: AtomicU32,
-    pub key: AtomicU32,
-    /// The turn for which `id` holds; written after it.
-    pub id_turn: AtomicU64,
-    pub id: [AtomicU64; 16],
 }
 
 /// Makes a unique id and the memory that it names.
@@ -150,15 +134,6 @@ impl Segment {
         unsafe { self.base.add(CONTROLS + rank * CONTROL).cast::<Control>().as_ref() }
     }
 
-    /// What a rank says in this turn. Two turns have entries of their own: nobody can be two ahead of a rank that still
-    /// reads, because every turn waits for all that take part.
-    pub fn entry(&self, rank: usize, turn: u64) -> &Entry {
-        assert!(rank < self.world, "rank {rank} of {}", self.world);
-        let at = BOARD + (2 * rank + (turn % 2) as usize) * ENTRY;
-        // SAFETY: inside the mapping, before the queues, aligned to 64 bytes; atomics as above.
-        unsafe { self.base.add(at).cast::<Entry>().as_ref() }
-    }
-
     /// The queue from one rank to another.
     pub fn channel(&self, from: usize, to: usize) -> Channel<'_> {
         assert!(from < self.world && to < self.world, "{from} to {to} of {}", self.world);
@@ -224,6 +199,5 @@ impl Drop for Segment {
     }
 }
 
-const _: () =
-    assert!(size_of::<Control>() <= CONTROL && size_of::<Entry>() <= ENTRY && CHANNELS.is_multiple_of(64));
+const _: () = assert!(size_of::<Control>() <= CONTROL && CHANNELS.is_multiple_of(64));
 const _: () = assert!(CAPACITY.is_multiple_of(64));

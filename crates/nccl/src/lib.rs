@@ -27,7 +27,7 @@ mod transfer;
 
 pub use abort::CommunicatorAborter;
 pub use backend::{NcclBackend, NcclSetup, Parts};
-pub use communicator::{Communicator, Forming, ParentState, Revoked, must_not_block};
+pub use communicator::{Communicator, Forming, must_not_block};
 pub use device::{Address, Device, DeviceArena, DeviceError, Place, Stream};
 pub use error::NcclError;
 pub use group::Group;

@@ -92,13 +92,6 @@ functions! {
     Send "2.7" true "ncclSend",
     Recv "2.7" true "ncclRecv",
     AllReduce "2.0" true "ncclAllReduce",
-    CommCount "2.0" true "ncclCommCount",
-    CommUserRank "2.0" true "ncclCommUserRank",
-    CommSplit "2.18" false "ncclCommSplit",
-    CommShrink "2.27.3" false "ncclCommShrink",
-    CommRevoke "2.28.7" false "ncclCommRevoke",
-    CommGetUniqueId "2.29.2" false "ncclCommGetUniqueId",
-    CommGrow "2.29.2" false "ncclCommGrow",
 }
 
 /// What the library of tests exports, and no other.
@@ -174,13 +167,6 @@ impl Library {
             Function::Send => nccl.ncclSend.is_ok(),
             Function::Recv => nccl.ncclRecv.is_ok(),
             Function::AllReduce => nccl.ncclAllReduce.is_ok(),
-            Function::CommCount => nccl.ncclCommCount.is_ok(),
-            Function::CommUserRank => nccl.ncclCommUserRank.is_ok(),
-            Function::CommSplit => nccl.ncclCommSplit.is_ok(),
-            Function::CommShrink => nccl.ncclCommShrink.is_ok(),
-            Function::CommRevoke => nccl.ncclCommRevoke.is_ok(),
-            Function::CommGetUniqueId => nccl.ncclCommGetUniqueId.is_ok(),
-            Function::CommGrow => nccl.ncclCommGrow.is_ok(),
         }
     }
 

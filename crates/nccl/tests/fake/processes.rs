@@ -7,9 +7,7 @@ use crate::matrix::by_rank;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use crate::support::{child, is_child, join, library};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
-use dtrain_nccl::{
-    Communicator, Device, DeviceArena, HostDevice, HostSlots, NcclBackend, NcclSetup, ParentState, UniqueId,
-};
+use dtrain_nccl::{Communicator, HostDevice, HostSlots, NcclBackend, NcclSetup, UniqueId};
 use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -169,46 +167,6 @@ fn be_a_member() {
     }
 }
 
-/// What a child does whose communicator is made smaller, while work hangs on it.
-#[test]
-fn be_shrunk() {
-    if !is_child() {
-        return;
-    }
-    let library = library();
-    let orders = orders(Arc::default());
-    let Form { id, rank, world, .. } = Form::read(&orders.recv().expect("a parent"));
-    let communicator = join(&library, &id, rank, world);
-    let device = HostDevice::new().expect("a thread for the stream");
-    let arena = HostSlots::new(Geometry::bound(LEN, COUNTS[0], mode()));
-    let (at, mark) = (arena.address(0), device.event().expect("a mark"));
-    let mut sums = 0;
-    let lost: u32 = loop {
-        // SAFETY: the slot lives until the stream has passed this, and nobody else looks at it.
-        communicator.group(device.stream(), |group| unsafe { group.all_reduce(at, LEN) }).expect("posted");
-        device.record(&mark).expect("a mark");
-        let mut order = None;
-        while !device.has_happened(&mark).expect("a mark") && order.is_none() {
-            // The survivors' waits end by the parent's word alone: the library does not know that a peer died.
-            order = orders.recv_timeout(Duration::from_millis(1)).ok();
-        }
-        if let Some(order) = order {
-            break order.strip_prefix("lost ").expect("who was lost").parse().expect("a rank");
-        }
-        sums += 1;
-        if sums == 3 {
-            say("under way");
-        }
-    };
-    let smaller = communicator.shrink(&[Rank(lost)], ParentState::Failed, WITHIN).expect("the others live");
-    let (rank, world) = (smaller.rank(), smaller.world());
-    let mut backend = backend(device, arena, smaller);
-    match live(&mut backend, rank, world, STEPS) {
-        Ok(()) => say(&format!("right as {rank} of {world}")),
-        Err(error) => say(&format!("failed {error}")),
-    }
-}
-
 /// A rank in a process of its own.
 struct Member {
     child: Child,
@@ -311,21 +269,5 @@ fn survivors_of_a_kill_abort_in_time_and_form_a_new_communicator_with_the_right_
             assert_eq!(member.hear("right"), "", "round {round}");
         }
         members.push(Member::spawn("processes::be_a_member"));
-    }
-}
-
-#[test]
-fn survivors_of_a_kill_shrink_their_communicator_and_go_on_with_the_right_bits() {
-    let library = library();
-    for victim in [0, 2] {
-        let mut members: Vec<Member> = (0..3).map(|_| Member::spawn("processes::be_shrunk")).collect();
-        form(&mut members, library.unique_id().expect("an id"), 0);
-        members.iter_mut().for_each(|member| drop(member.hear("under way")));
-        members[victim].kill();
-        members.remove(victim);
-        members.iter_mut().for_each(|member| member.tell(&format!("lost {victim}")));
-        for (rank, member) in members.iter_mut().enumerate() {
-            assert_eq!(member.hear("right"), format!("as {rank} of 2"), "rank {victim} was killed");
-        }
     }
 }
