@@ -16,7 +16,8 @@ use dtrain::engine::stages::Chain;
 use dtrain::plan::Plan;
 use dtrain::session::Session;
 use dtrain_protocol::Outcome;
-use dtrain_runtime::{Happening, Observer};
+use dtrain_runtime::{Observer, StepSeen};
+use dtrain_types::Step;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,12 +76,11 @@ fn look(step: u64) -> Seen {
 struct Watcher(Arc<Mutex<Vec<Seen>>>);
 
 impl Observer for Watcher {
-    fn see(&mut self, happening: &Happening<'_>) {
+    fn step(&mut self, seen: &StepSeen) {
         // The compute threads are at this step or a little further; both looks are well inside the run.
-        if let Happening::Step(step) = happening
-            && (step.step.0 == 20 || step.step.0 == 1_000)
-        {
-            self.0.lock().expect("no holder panics").push(look(step.step.0));
+        let Step(step) = seen.step;
+        if step == 20 || step == 1_000 {
+            self.0.lock().expect("no holder panics").push(look(step));
         }
     }
 }

@@ -17,8 +17,8 @@ use dtrain_protocol::{
     CheckpointEvery, Losses, Outcome, Reduce, Schedule, StartFrom, SupervisorConfig, Timeouts,
 };
 use dtrain_runtime::{
-    ComputeParts, Figures, Happening, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFiles,
-    RunPlan, supervise,
+    ComputeParts, Figures, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFiles, RunPlan,
+    StepSeen, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_types::{BatchPlan, Generation, Instance, Seed, Step, Wire, WorldSize, cut_evenly};
@@ -374,8 +374,7 @@ impl Stopwatch {
 struct Timer(Arc<Mutex<Stopwatch>>);
 
 impl Observer for Timer {
-    fn see(&mut self, happening: &Happening<'_>) {
-        let Happening::Step(step) = happening else { return };
+    fn step(&mut self, step: &StepSeen) {
         let mut watch = self.0.lock().expect("no holder panics");
         let now = Instant::now();
         if watch.begun.is_some() {

@@ -23,8 +23,8 @@ use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Losses, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
 };
 use dtrain_runtime::{
-    Best, Conclusion, Gateway, Happening, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat,
-    inherited, serve, specs, supervise,
+    Best, Conclusion, Gateway, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat, inherited,
+    serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
@@ -475,7 +475,7 @@ impl Session {
 
 /// Tells people that nothing will be written down.
 fn no_profile(observer: &mut dyn Observer, error: &TelemetryError) {
-    observer.see(&Happening::Warning(&format!("there will be no profile: {error}")));
+    observer.warning(&format!("there will be no profile: {error}"));
 }
 
 /// Ranks as threads of this process, which reach each other by what they share, if they share anything.
@@ -518,9 +518,7 @@ fn next_generation(run_dir: &Path, ledger: &LedgerWriter) -> Result<Generation, 
 
 struct Nobody;
 
-impl Observer for Nobody {
-    fn see(&mut self, _: &dtrain_runtime::Happening<'_>) {}
-}
+impl Observer for Nobody {}
 
 #[cfg(test)]
 #[path = "session_tests.rs"]

@@ -3,9 +3,10 @@
 use super::Voice;
 use super::numbers::{bytes, duration, loss, percent, rate};
 use console::style;
-use dtrain_runtime::{EpochSeen, Happening, Observer, StepSeen};
+use dtrain_protocol::Event;
+use dtrain_runtime::{EpochSeen, Observer, StepSeen};
 use dtrain_telemetry::{GpuSample, GpuWatch};
-use dtrain_types::{Epoch, NodeId, Step};
+use dtrain_types::{Epoch, MemberId, NodeId, Step};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,29 +80,6 @@ impl Human {
         self.epochs_begun.clear();
     }
 
-    fn step(&mut self, seen: &StepSeen) {
-        let progress = self.epochs_begun.entry(seen.epoch).or_default();
-        progress.samples += seen.samples;
-        progress.seconds += seen.seconds;
-        if seen.seconds > 0.0 {
-            let now = seen.samples as f64 / seen.seconds;
-            self.speed = Some(self.speed.map_or(now, |speed| speed + SMOOTHING * (now - speed)));
-        }
-        self.bar.set_position(seen.step.0);
-        let speed = self.speed.unwrap_or(0.0);
-        let accuracy = seen.accuracy.map_or(String::new(), |share| format!("  accuracy {}", percent(share)));
-        let gpus = self.gpus.as_ref().map_or(String::new(), |watch| gpu_words(&watch.newest()));
-        let numbers =
-            format!("loss {}{accuracy}  {}{gpus}", loss(seen.loss), rate(speed.round() as u64, 1.0));
-        if self.voice == Voice::Log && self.line_at.elapsed() >= LINE_EVERY {
-            self.line_at = Instant::now();
-            let of = format!("step {}/{}  epoch {}", seen.step, self.last_step, seen.epoch.0 + 1);
-            self.voice.say(&format!("  {of}  {numbers}{}", self.eta(seen)));
-        } else {
-            self.bar.set_message(numbers);
-        }
-    }
-
     fn eta(&self, seen: &StepSeen) -> String {
         let left = self.last_step.0.saturating_sub(seen.step.0) as f64 * seen.seconds;
         if left.is_finite() {
@@ -111,14 +89,7 @@ impl Human {
         }
     }
 
-    fn epoch(&mut self, seen: &EpochSeen) {
-        let Progress { samples, seconds } = self.epochs_begun.remove(&seen.epoch).unwrap_or_default();
-        let line = epoch_line(seen, self.epochs);
-        let took = duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
-        self.say(&format!("{line}  {took}  {}", rate(samples, seconds)));
-    }
-
-    fn warning(&self, text: &str) {
+    fn warn(&self, text: &str) {
         self.say(&format!("{} {text}", style("warning:").for_stderr().yellow().bold()));
     }
 }
@@ -158,66 +129,104 @@ fn epoch_line(seen: &EpochSeen, epochs: u64) -> String {
 }
 
 impl Observer for Human {
-    fn see(&mut self, happening: &Happening<'_>) {
-        match happening {
-            Happening::Running { from_step, .. } => self.running(*from_step),
-            Happening::Step(seen) => self.step(seen),
-            Happening::Epoch(seen) => self.epoch(seen),
-            Happening::CheckpointGivenUp { id, reason } => {
-                self.warning(&format!(
+    fn step(&mut self, seen: &StepSeen) {
+        let progress = self.epochs_begun.entry(seen.epoch).or_default();
+        progress.samples += seen.samples;
+        progress.seconds += seen.seconds;
+        if seen.seconds > 0.0 {
+            let now = seen.samples as f64 / seen.seconds;
+            self.speed = Some(self.speed.map_or(now, |speed| speed + SMOOTHING * (now - speed)));
+        }
+        self.bar.set_position(seen.step.0);
+        let speed = self.speed.unwrap_or(0.0);
+        let accuracy = seen.accuracy.map_or(String::new(), |share| format!("  accuracy {}", percent(share)));
+        let gpus = self.gpus.as_ref().map_or(String::new(), |watch| gpu_words(&watch.newest()));
+        let numbers =
+            format!("loss {}{accuracy}  {}{gpus}", loss(seen.loss), rate(speed.round() as u64, 1.0));
+        if self.voice == Voice::Log && self.line_at.elapsed() >= LINE_EVERY {
+            self.line_at = Instant::now();
+            let of = format!("step {}/{}  epoch {}", seen.step, self.last_step, seen.epoch.0 + 1);
+            self.voice.say(&format!("  {of}  {numbers}{}", self.eta(seen)));
+        } else {
+            self.bar.set_message(numbers);
+        }
+    }
+
+    fn epoch(&mut self, seen: &EpochSeen) {
+        let Progress { samples, seconds } = self.epochs_begun.remove(&seen.epoch).unwrap_or_default();
+        let line = epoch_line(seen, self.epochs);
+        let took = duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
+        self.say(&format!("{line}  {took}  {}", rate(samples, seconds)));
+    }
+
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::Running { from_step, .. } => self.running(*from_step),
+            Event::CheckpointGivenUp { id, reason, .. } => {
+                self.warn(&format!(
                     "checkpoint g{}-s{:06} was not written: {reason}; training goes on",
                     id.generation, id.step.0
                 ));
             }
-            Happening::Draining => {
+            Event::Draining => {
                 self.say("  stopping after this step, with a checkpoint; once more to stop at once")
             }
-            Happening::LeftOut(member) => {
-                self.warning(&format!("member {member} did not come in time; the run begins without it"));
+            Event::LeftOut { member } => {
+                self.warn(&format!("member {member} did not come in time; the run begins without it"));
             }
-            Happening::HostsMissing { there, wanted } => self.warning(&format!(
+            Event::HostsMissing { there, wanted } => self.warn(&format!(
                 "{there} of {wanted} hosts came within join_timeout; the run begins, and lets the others in when they come"
             )),
-            Happening::Fault(cause) => {
+            Event::Fault(cause) | Event::Refused(cause) => {
                 self.say(&format!("{} {cause}", style("fault:").for_stderr().red().bold()));
             }
-            Happening::Recovered { seconds, step, .. } => {
+            Event::Recovered { seconds, step, .. } => {
                 self.say(&format!(
                     "  {} step {step} {} after the fault",
                     style("recovered:").for_stderr().green(),
                     duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)))
                 ));
             }
-            Happening::Resumed { from, lost } => {
-                self.warning(&format!(
+            Event::Resumed { from, lost } => {
+                self.warn(&format!(
                     "nobody holds the state any more: the run goes on from step {from}, {lost} steps are made again"
                 ));
             }
-            Happening::GivenUp { member, restarts } => {
+            Event::GivenUp { member, restarts } => {
                 let often = match restarts {
                     0 => "was lost and may not be started again".to_owned(),
                     n => format!("was lost again after {n} restarts in a minute"),
                 };
-                self.warning(&format!("member {member} {often}: it stays away; the others go on"));
+                self.warn(&format!("member {member} {often}: it stays away; the others go on"));
             }
-            Happening::Reforming(reason) => tracing::info!(%reason, "a new generation"),
-            Happening::Straggler { rank, ratio, slow: true } => {
-                self.warning(&format!("rank {rank} takes {ratio:.1} times as long as the others"));
+            Event::Reforming { reason } => tracing::info!(%reason, "a new generation"),
+            Event::Straggler { rank, ratio, slow: true, .. } => {
+                self.warn(&format!("rank {rank} takes {ratio:.1} times as long as the others"));
             }
-            Happening::Straggler { rank, slow: false, .. } => {
+            Event::Straggler { rank, slow: false, .. } => {
                 self.say(&format!("  rank {rank} has caught up"));
             }
             // The banner told of this host.
-            Happening::NodeJoined { node: NodeId(0), .. } => {}
-            Happening::NodeJoined { node, host, ranks } => {
+            Event::NodeJoined { node: NodeId(0), .. } => {}
+            Event::NodeJoined { node, host, ranks } => {
                 self.say(&format!("  node {node} ({host}) is here with {ranks} ranks"));
             }
-            Happening::NodeAway(node) => self.warning(&format!("node {node} cannot be reached")),
-            Happening::RankOutput { member, line } => self.say(&format!("  [member {member}] {line}")),
-            Happening::Warning(text) => self.warning(text),
+            Event::NodeAway { node } => self.warn(&format!("node {node} cannot be reached")),
             // The banner told of the ranks, and checkpoints that succeed are no news.
-            Happening::RankStarted { .. } | Happening::CheckpointWritten { .. } => {}
+            Event::RankStarted { .. }
+            | Event::CheckpointWritten { .. }
+            | Event::Joined { .. }
+            | Event::Formed { .. }
+            | Event::Restarting { .. } => {}
         }
+    }
+
+    fn rank_output(&mut self, member: MemberId, line: &str) {
+        self.say(&format!("  [member {member}] {line}"));
+    }
+
+    fn warning(&mut self, text: &str) {
+        self.warn(text);
     }
 }
 

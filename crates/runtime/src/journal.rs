@@ -4,7 +4,7 @@
 //! was entered first is written first, so the event log is ordered by cause. A failing disk never stops training:
 //! people are told once, and the next checkpoint shows whether it is well again.
 
-use crate::observer::{EpochSeen, Happening, Observer, StepSeen};
+use crate::observer::{EpochSeen, Observer, StepSeen};
 use crate::recipe::host_name;
 use crate::run_files::RunFiles;
 use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
@@ -266,9 +266,7 @@ impl Writer {
                     self.manifest(&order);
                 }
                 Entry::Reserve(upto) => self.reserve(upto),
-                Entry::RankOutput { member, line } => {
-                    self.observer.see(&Happening::RankOutput { member, line: &line });
-                }
+                Entry::RankOutput { member, line } => self.observer.rank_output(member, &line),
                 Entry::RankEnded { member, last_lines } => {
                     self.last_lines.insert(member, last_lines);
                     self.pids.remove(&member);
@@ -317,7 +315,7 @@ impl Writer {
         self.epoch.weight += trailer.weight;
         let written = self.files.step(record, &seen);
         self.tell(written);
-        self.observer.see(&Happening::Step(seen));
+        self.observer.step(&seen);
         let ends_epoch = self.files.ends_epoch(record.step);
         if ends_epoch || self.files.is_last(record.step) {
             self.figures.train_loss = self.epoch.mean();
@@ -366,12 +364,13 @@ impl Writer {
         }
         let written = self.files.epoch(&seen);
         self.tell(written);
-        self.observer.see(&Happening::Epoch(seen));
+        self.observer.epoch(&seen);
     }
 
     fn event(&mut self, event: &Event) {
+        self.observer.event(event);
         match event {
-            Event::RankStarted { member, rank, incarnation, generation, profile } => {
+            Event::RankStarted { member, rank, incarnation, profile, .. } => {
                 // A process of another host has a number that means nothing here, or somebody else.
                 if profile.host == self.host {
                     self.pids.insert(*member, profile.pid);
@@ -383,49 +382,20 @@ impl Writer {
                     host: profile.host.clone(),
                     sees_run_folder: profile.sees_run_folder,
                 });
-                let (member, rank, incarnation, generation) = (*member, *rank, *incarnation, *generation);
-                self.observer.see(&Happening::RankStarted { member, rank, incarnation, generation, profile });
             }
-            Event::Running { generation, from_step } => {
+            Event::Running { .. } => {
                 // A run may end, or lose a rank, before the next reading is due.
                 self.next_reading = Instant::now();
                 self.figures.generations += 1;
-                self.observer.see(&Happening::Running { generation: *generation, from_step: *from_step });
             }
             Event::Formed { generation, membership } => {
                 self.figures.ranks = membership.world().0;
                 self.files.formed(*generation, membership);
             }
-            Event::Draining => self.observer.see(&Happening::Draining),
-            Event::LeftOut { member } => self.observer.see(&Happening::LeftOut(*member)),
-            Event::HostsMissing { there, wanted } => {
-                self.observer.see(&Happening::HostsMissing { there: *there, wanted: *wanted });
-            }
-            Event::Fault(cause) | Event::Refused(cause) => self.observer.see(&Happening::Fault(cause)),
-            Event::CheckpointGivenUp { id, reason, .. } => {
-                self.observer.see(&Happening::CheckpointGivenUp { id: *id, reason });
-                self.files.give_up(*id);
-            }
-            Event::Recovered { member, seconds, step } => {
-                self.figures.recoveries.push(*seconds);
-                self.observer.see(&Happening::Recovered { member: *member, seconds: *seconds, step: *step });
-            }
-            Event::Resumed { from, lost } => {
-                self.figures.lost_steps += lost;
-                self.observer.see(&Happening::Resumed { from: *from, lost: *lost });
-            }
-            Event::GivenUp { member, restarts } => {
-                self.observer.see(&Happening::GivenUp { member: *member, restarts: *restarts });
-            }
-            Event::Reforming { reason } => self.observer.see(&Happening::Reforming(reason)),
-            Event::Straggler { rank, ratio, slow, .. } => {
-                self.observer.see(&Happening::Straggler { rank: *rank, ratio: *ratio, slow: *slow });
-            }
-            Event::NodeJoined { node, host, ranks } => {
-                self.observer.see(&Happening::NodeJoined { node: *node, host, ranks: *ranks });
-            }
-            Event::NodeAway { node } => self.observer.see(&Happening::NodeAway(*node)),
-            Event::Joined { .. } | Event::CheckpointWritten { .. } | Event::Restarting { .. } => {}
+            Event::CheckpointGivenUp { id, .. } => self.files.give_up(*id),
+            Event::Recovered { seconds, .. } => self.figures.recoveries.push(*seconds),
+            Event::Resumed { lost, .. } => self.figures.lost_steps += lost,
+            _ => {}
         }
         let written = self.files.event(event);
         self.tell(written);
@@ -443,12 +413,11 @@ impl Writer {
         let written = self.files.commit_checkpoint(order, self.seen.get(&order.id.step));
         self.seen = self.seen.split_off(&order.id.step);
         let result = match written {
-            Ok(committed) => {
-                if committed.beside.is_ok() {
+            Ok(beside) => {
+                if beside.is_ok() {
                     self.told.clear();
                 }
-                self.tell(committed.beside);
-                self.observer.see(&Happening::CheckpointWritten { id: order.id, best: committed.best });
+                self.tell(beside);
                 Ok(())
             }
             Err(problem) => Err(problem),
@@ -461,7 +430,7 @@ impl Writer {
     fn tell(&mut self, written: Result<(), String>) {
         let Err(problem) = written else { return };
         if self.told.len() < MOST_TOLD && self.told.insert(problem.clone()) {
-            self.observer.see(&Happening::Warning(&problem));
+            self.observer.warning(&problem);
         }
     }
 

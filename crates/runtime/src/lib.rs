@@ -44,7 +44,7 @@ pub use data_plane::{collective_membership, step_counts};
 pub use gateway::Gateway;
 pub use journal::{Conclusion, Figures, Journal};
 pub use node::Isolation;
-pub use observer::{EpochSeen, Happening, Observer, StepSeen};
+pub use observer::{EpochSeen, Observer, StepSeen};
 pub use rank::serve;
 pub use rank_host::{Ending, Program};
 pub use recipe::{ComputeParts, Fabric, FabricError, Plane, RankParts, Recipe, ValidationSet, host_name};

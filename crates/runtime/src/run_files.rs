@@ -101,15 +101,6 @@ pub struct RunFiles {
     best_score: Option<f64>,
 }
 
-/// A checkpoint that stands.
-#[derive(Debug)]
-pub struct Committed {
-    /// Whether it is the best so far.
-    pub best: bool,
-    /// What went wrong beside it: the mark of the best, the removal of an old one, a line of a log.
-    pub beside: Result<(), String>,
-}
-
 /// What a validation says in numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scores {
@@ -333,12 +324,14 @@ impl RunFiles {
 
     /// Makes a checkpoint of durable shards: ledger first, then the manifest; then the best is marked and old ones go.
     ///
+    /// Gives what went wrong beside it: the mark of the best, the removal of an old one, a line of a log.
+    ///
     /// *Errors*: a sentence; then there is no such checkpoint. *Blocks* on the disk.
     pub fn commit_checkpoint(
         &mut self,
         order: &ManifestOrder,
         validation: Option<&EpochSeen>,
-    ) -> Result<Committed, String> {
+    ) -> Result<Result<(), String>, String> {
         let begun = std::time::Instant::now();
         let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
         let validation = validation.filter(|seen| seen.step == order.id.step);
@@ -355,7 +348,7 @@ impl RunFiles {
             best,
         };
         let logged = self.log(&event);
-        Ok(Committed { best, beside: marked.and(retained).and(logged).and(self.flush()) })
+        Ok(marked.and(retained).and(logged).and(self.flush()))
     }
 
     /// Marks a checkpoint that is better than all before it.

@@ -15,7 +15,6 @@ pub mod ledger;
 mod metrics;
 mod process;
 pub mod profile;
-mod rate;
 mod tensorboard;
 
 pub use clock::UnixTime;
@@ -27,5 +26,4 @@ pub use gpu_watch::{GPU_INTERVAL, GpuSample, GpuWatch};
 pub use json_lines::{EventLog, Flush, JsonLines};
 pub use metrics::{EpochMetrics, GpuMetrics, Metric, Metrics, StepMetrics};
 pub use process::{ThreadTime, hostname, peak_rss, thread_times};
-pub use rate::Rate;
 pub use tensorboard::TensorBoard;
