@@ -14,6 +14,7 @@ use dtrain::engine::cpu::Cpu;
 use dtrain::engine::models::{CnnOptions, cnn};
 use dtrain::engine::stages::Chain;
 use dtrain::plan::Plan;
+use dtrain::run_folder::RunFolder;
 use dtrain::session::Session;
 use dtrain_protocol::Outcome;
 use dtrain_runtime::{Observer, StepSeen};
@@ -118,16 +119,17 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         plan,
         carrier: dtrain::nccl::Carrier::Host,
         replica: Box::new(replica),
-        run_dir: folder.path().to_owned(),
-        run: "allocation".into(),
+        run: RunFolder { path: folder.path().to_owned(), name: "allocation".into() },
         resume: None,
         lead: None,
         cuda: None,
         json: false,
         gpus: None,
-        observer: Box::new(Watcher(Arc::clone(&looks))),
     };
-    let ended = session.run().map_err(|error| error.render()).expect("the run begins");
+    let ended = session
+        .run(Box::new(Watcher(Arc::clone(&looks))))
+        .map_err(|error| error.render())
+        .expect("the run begins");
     assert!(matches!(ended.conclusion.outcome, Outcome::Finished(_)), "{:?}", ended.conclusion.outcome);
     let looks = looks.lock().expect("no holder panics").clone();
     let [first, last] = looks[..] else { panic!("two looks were taken: {looks:?}") };

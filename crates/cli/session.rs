@@ -10,15 +10,13 @@ use crate::nccl::Carrier;
 use crate::plan::{Own, Plan};
 use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Voice};
-use crate::request::Start;
 use crate::run_folder::RunFolder;
 use crate::welcome::{Hosts, Welcome, remove_probe, write_probe};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
 use dtrain_collective::{Geometry, Mode};
-use dtrain_engine::cpu::Cpu;
-use dtrain_engine::{ModelReplica, Replica};
+use dtrain_engine::Replica;
 use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Losses, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
 };
@@ -32,7 +30,7 @@ use dtrain_telemetry::{Event, Flush, GpuWatch, JsonLines, Summary, TelemetryErro
 use dtrain_types::{Generation, Instance, Step, WorldSize};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -47,44 +45,16 @@ pub struct Session {
     pub replica: Box<dyn Replica>,
     /// What carries the gradients.
     pub carrier: Carrier,
-    /// The folder of the run; it exists and holds `config.yaml`.
-    pub run_dir: PathBuf,
-    /// The name of the run: its lineage.
-    pub run: String,
+    /// The folder of the run; it exists and holds `config.yaml`. Its name is the run's lineage.
+    pub run: RunFolder,
     /// The checkpoint to go on from.
     pub resume: Option<CheckpointId>,
     /// Where other hosts join, if there may be any.
     pub lead: Option<Lead>,
     /// The GPUs that the ranks of this host train on, if they do.
     pub cuda: Option<CudaList>,
-    /// Whether programs read standard output.
-    pub json: bool,
-    /// The GPUs that the ranks of this host train on, if they can be read.
-    pub gpus: Option<Arc<GpuWatch>>,
-    /// Who shows the run to people.
-    pub observer: Box<dyn Observer>,
-}
-
-/// A run as the command line asked for it.
-pub struct Launch {
-    /// The configuration with its data.
-    pub plan: Plan,
-    /// A replica made of it.
-    pub replica: ModelReplica<Cpu>,
-    /// What carries the gradients.
-    pub carrier: Carrier,
-    /// The folder of the run; it holds `config.yaml`.
-    pub run: RunFolder,
-    /// From which state.
-    pub start: Start,
-    /// Where other hosts join, if there may be any.
-    pub lead: Option<Lead>,
-    /// The GPUs that the ranks of this host train on, if they do.
-    pub cuda: Option<CudaList>,
     /// The same GPUs, if they can be read.
     pub gpus: Option<Arc<GpuWatch>>,
-    /// Who listens.
-    pub voice: Voice,
     /// Whether programs read standard output.
     pub json: bool,
 }
@@ -92,64 +62,14 @@ pub struct Launch {
 /// Runs what the command line asked for, and says what it came to.
 ///
 /// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
-pub fn run(launch: Launch) -> Result<(), CliError> {
-    let Launch { plan, replica, carrier, run, start, lead, cuda, gpus, voice, json } = launch;
-    let last = plan.last_step();
-    let epochs = last.0.div_ceil(plan.batches.steps_per_epoch());
-    let resume = match start {
-        Start::Resume(id) => Some(id),
-        Start::Fresh | Start::Fork { .. } => None,
-    };
-    if let Some(id) = resume.filter(|id| id.step >= last) {
-        return already_complete(&plan, &run, id, voice, json);
+pub fn run(session: Session, voice: Voice) -> Result<(), CliError> {
+    let last = session.plan.last_step();
+    if let Some(id) = session.resume.filter(|id| id.step >= last) {
+        return session.already_complete(id, voice);
     }
-    let observer = Box::new(Human::new(voice, last, epochs).watching(gpus.clone()));
-    let session = Session {
-        plan,
-        replica: Box::new(replica),
-        carrier,
-        run_dir: run.path,
-        run: run.name,
-        resume,
-        lead,
-        cuda,
-        json,
-        gpus,
-        observer,
-    };
-    conclude(session.run()?, voice)
-}
-
-/// A run that has nothing left to do: its summary is what its last checkpoint says.
-fn already_complete(
-    plan: &Plan,
-    run: &RunFolder,
-    id: CheckpointId,
-    voice: Voice,
-    json: bool,
-) -> Result<(), CliError> {
-    voice.say(&format!("{} is complete: checkpoint {id} holds its last step", run.name));
-    let checkpoint = FileStore::new(&run.path).open(id, Check::Sizes);
-    let manifest = checkpoint.map_err(|damage| CliError::failed(damage.to_string()))?.into_manifest();
-    let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);
-    let summary = Summary {
-        digest: manifest.digest.to_string(),
-        steps: id.step.0,
-        epochs: id.step.0 / plan.batches.steps_per_epoch(),
-        samples_per_second: f64::NAN,
-        train_loss: number("train_loss"),
-        val_loss: number("val_loss"),
-        val_accuracy: number("val_accuracy"),
-        val_f1: number("val_f1"),
-        ranks: plan.config.world.ranks,
-        run: run.path.display().to_string(),
-        ..Summary::default()
-    };
-    if json {
-        let told = standard_output().event(UnixTime::now(), &Event::Summary(summary));
-        told.map_err(|error| CliError::failed(error.to_string()))?;
-    }
-    Ok(())
+    let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
+    let observer = Human::new(voice, last, epochs).watching(session.gpus.clone());
+    conclude(session.run(Box::new(observer))?, voice)
 }
 
 /// Says how a session ended; its error is the exit code.
@@ -262,37 +182,63 @@ pub struct Ended {
 }
 
 impl Session {
-    /// Runs it. *Blocks* for the whole run.
+    /// Runs it and shows it to an observer. *Blocks* for the whole run.
     ///
     /// *Errors*: the folder is in use by another run, its files cannot be opened, or the system refuses a process.
-    pub fn run(mut self) -> Result<Ended, CliError> {
-        let lock = lock(&self.run_dir)?;
+    pub fn run(mut self, mut observer: Box<dyn Observer>) -> Result<Ended, CliError> {
+        let lock = lock(&self.run.path)?;
         let instance = lock.holder().instance;
         let ledger = self.open_ledger()?;
-        let generation = next_generation(&self.run_dir, &ledger)?;
+        let generation = next_generation(&self.run.path, &ledger)?;
         let echo = self.json.then(standard_output);
-        let mut observer = std::mem::replace(&mut self.observer, Box::new(Nobody));
         let files = RunFiles::open(self.facts(), lock, ledger, echo).map_err(CliError::failed)?;
         let files = files.watching(self.gpus.take());
         if self.plan.config.profile.is_some() {
-            profile::prepare(&self.run_dir).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
+            profile::prepare(&self.run.path).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
         }
         let many = self.lead.is_some();
         let run_plan = self.run_plan(instance, generation)?;
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {
-            remove_probe(&self.run_dir);
+            remove_probe(&self.run.path);
         }
         Ok(self.end(conclusion))
     }
 
+    /// A run that has nothing left to do: its summary is what its last checkpoint says.
+    fn already_complete(self, id: CheckpointId, voice: Voice) -> Result<(), CliError> {
+        let Self { plan, run, json, .. } = self;
+        voice.say(&format!("{} is complete: checkpoint {id} holds its last step", run.name));
+        let checkpoint = FileStore::new(&run.path).open(id, Check::Sizes);
+        let manifest = checkpoint.map_err(|damage| CliError::failed(damage.to_string()))?.into_manifest();
+        let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);
+        let summary = Summary {
+            digest: manifest.digest.to_string(),
+            steps: id.step.0,
+            epochs: id.step.0 / plan.batches.steps_per_epoch(),
+            samples_per_second: f64::NAN,
+            train_loss: number("train_loss"),
+            val_loss: number("val_loss"),
+            val_accuracy: number("val_accuracy"),
+            val_f1: number("val_f1"),
+            ranks: plan.config.world.ranks,
+            run: run.path.display().to_string(),
+            ..Summary::default()
+        };
+        if json {
+            let told = standard_output().event(UnixTime::now(), &Event::Summary(summary));
+            told.map_err(|error| CliError::failed(error.to_string()))?;
+        }
+        Ok(())
+    }
+
     fn open_ledger(&self) -> Result<LedgerWriter, CliError> {
-        let binding = Binding::new(self.run.clone(), self.plan.config.seed, &self.plan.batches);
+        let binding = Binding::new(self.run.name.clone(), self.plan.config.seed, &self.plan.batches);
         let hint = "`dtrain audit` says what is wrong with it";
         let fail =
             |error: dtrain_telemetry::ledger::LedgerError| CliError::failed(error.to_string()).hint(hint);
-        let mut ledger = LedgerWriter::open(&self.run_dir.join("ledger.jsonl"), &binding).map_err(fail)?;
+        let mut ledger = LedgerWriter::open(&self.run.path.join("ledger.jsonl"), &binding).map_err(fail)?;
         match self.resume {
             Some(id) => ledger.resume(id.step).map_err(fail)?,
             // A run that was stopped before its first checkpoint starts again.
@@ -305,8 +251,8 @@ impl Session {
     fn facts(&self) -> RunFacts {
         let config = &self.plan.config;
         RunFacts {
-            run_dir: self.run_dir.clone(),
-            run: self.run.clone(),
+            run_dir: self.run.path.clone(),
+            run: self.run.name.clone(),
             parent: self.resume,
             seed: config.seed,
             plan: self.plan.batches,
@@ -374,14 +320,14 @@ impl Session {
 
     /// What the ranks of this host are welcomed with, and the gate at which other hosts are.
     fn welcomes(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, String), CliError> {
-        let run_dir = self.run_dir.clone();
+        let run_dir = self.run.path.clone();
         let (gpus, yaml) = (self.cuda.clone(), self.plan.config.to_yaml());
         let mut welcome = Welcome { run_dir, hosts: None, gpus, yaml };
         let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, welcome.to_text())) };
         let drawn = (crate::random::u64(), crate::random::u64());
         let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
         let probe = format!("{high:016x}{low:016x}");
-        write_probe(&self.run_dir, &probe)
+        write_probe(&self.run.path, &probe)
             .map_err(|error| refused("write to the folder of the run", &error))?;
         let samples = self.plan.opened.train.len();
         welcome.hosts = Some(Hosts { probe, samples, mesh: None });
@@ -449,7 +395,7 @@ impl Session {
             lost_steps: figures.lost_steps,
             recoveries: figures.recoveries.clone(),
             peak_rss_mb: figures.peak_rss as f64 / (1024.0 * 1024.0),
-            run: self.run_dir.display().to_string(),
+            run: self.run.path.display().to_string(),
         };
         let profile = self.plan.config.profile.map(|_| self.profile(&mut conclusion));
         let logged = conclusion.files.log(&Event::Summary(summary.clone()));
@@ -462,7 +408,7 @@ impl Session {
 
     /// Puts together what the ranks wrote down of their steps. Whatever is wrong with it, the run is what it is.
     fn profile(&self, conclusion: &mut Conclusion) -> ProfileReport {
-        let (report, written) = profile::collect(&self.run_dir, &conclusion.lives);
+        let (report, written) = profile::collect(&self.run.path, &conclusion.lives);
         if let Err(error) = written {
             tracing::warn!(%error, "there is no trace of this run");
         }
@@ -515,10 +461,6 @@ fn next_generation(run_dir: &Path, ledger: &LedgerWriter) -> Result<Generation, 
     let reserved = reserve_generations(&RealDisk, run_dir, floor, NonZeroU64::MIN).map_err(fail)?;
     Ok(Generation(*reserved.start()))
 }
-
-struct Nobody;
-
-impl Observer for Nobody {}
 
 #[cfg(test)]
 #[path = "session_tests.rs"]

@@ -15,9 +15,9 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
     let replica = plan.replica().unwrap();
     let run = RunFolder::create_named(folder.path().join("run")).unwrap();
     run.write_config(&config.to_yaml()).unwrap();
-    let (start, voice) = (Start::Fresh, Voice::new(true));
-    let (lead, cuda, carrier, json) = (None, None, Carrier::Host, false);
-    super::run(Launch { plan, replica, carrier, run, start, lead, cuda, gpus, voice, json }).unwrap();
+    let (replica, carrier, resume) = (Box::new(replica), Carrier::Host, None);
+    let session = Session { plan, replica, carrier, run, resume, lead: None, cuda: None, gpus, json: false };
+    super::run(session, Voice::new(true)).unwrap();
     let text = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (folder, lines)

@@ -14,7 +14,7 @@ use crate::recipe::{CUDA, profile};
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
-use crate::session::{self, Launch};
+use crate::session::{self, Session};
 use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
 use dtrain_engine::ModelReplica;
 use dtrain_engine::cpu::Cpu;
@@ -77,10 +77,11 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     }
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     voice.say(&banner(&plan, &replica, Some(&run), (machine, &chosen)));
-    let other_bits = match &request.start {
-        Start::Resume(id) => note_of_other_bits(&run, *id, &replica, chosen.cuda().is_some()),
+    let resume = match request.start {
+        Start::Resume(id) => Some(id),
         Start::Fresh | Start::Fork { .. } => None,
     };
+    let other_bits = resume.and_then(|id| note_of_other_bits(&run, id, &replica, chosen.cuda().is_some()));
     let carried = carrier.notes(several);
     let shrunk = shrunk.map(|(_, note)| note);
     for note in request.notes.iter().chain(&shrunk).chain(&other_bits).chain(&chosen.note()).chain(&carried) {
@@ -90,18 +91,9 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         let (nodes, at) = (lead.nodes, lead.gateway.local_addr());
         voice.say(&format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master));
     }
-    session::run(Launch {
-        plan,
-        replica,
-        carrier,
-        run,
-        start: request.start,
-        lead,
-        cuda: chosen.cuda(),
-        gpus: chosen.watch(),
-        voice,
-        json: arguments.output.json,
-    })
+    let (cuda, gpus, json) = (chosen.cuda(), chosen.watch(), arguments.output.json);
+    let replica = Box::new(replica);
+    session::run(Session { plan, replica, carrier, run, resume, lead, cuda, gpus, json }, voice)
 }
 
 /// The configuration with a micro-batch that the GPUs have room for, and what to say of it; nothing if they have room for the one
