@@ -1,38 +1,17 @@
-//! Training whose gradients go over NCCL, judged from outside: the same bits as over shared memory, nothing lost when a rank
-//! dies inside an all-reduce, and one clear error where the library cannot serve.
+//! NCCL as what carries the gradients, judged from outside: one clear error where it cannot serve, several hosts, and what the log
+//! tells. The bits, and what it costs when a rank dies, are in `nccl_on_gpus.rs`.
 //!
-//! The library is that of `crates/fake-nccl`: NCCL's C interface over host memory, between real processes.
+//! The library is that of `crates/fake-nccl`: NCCL's C interface over host memory, between real processes, which puts its work on
+//! the streams of the driver of `crates/fake-cuda`.
 
+use crate::harness::gpus::Host;
 use crate::harness::hosts::Hosts;
-use crate::harness::nccl::{Stand, over_nccl, with_fake, with_libraries, without};
-use crate::harness::{
-    CNN, Finished, GPT, MLP, Running, Signal, audit_is_clean, dtrain, finish, folder, signal, train,
-};
+use crate::harness::nccl::without;
+use crate::harness::{Finished, MLP, Running, Signal, finish, signal};
 use std::path::Path;
 
-/// A group of calls in the 40th step of a generation that begins with a fresh state: two of a barrier, then three a step,
-/// of which the second carries the gradients.
-const INSIDE: u32 = 2 + 3 * 39 + 2;
-
-fn whole_digest(folder: &Path, model: &str) -> String {
-    train(folder, &format!("{model} ranks=1 name=whole")).digest()
-}
-
-/// One step event for every step, and the digest, and the books.
-#[track_caller]
-fn is_undisturbed(folder: &Path, run: &Finished, digest: &str, steps: u64) {
-    assert_eq!(run.digest(), digest, "{}", run.stderr);
-    assert_eq!(run.steps(), (1..=steps).collect::<Vec<u64>>(), "{}", run.stderr);
-    assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
-    audit_is_clean(folder, "hurt");
-}
-
-/// The process of every life of a member that held a rank.
-fn processes_of(run: &Finished, member: u64) -> Vec<u64> {
-    let started = run.events("rank_started").filter(|line| line["member"] == member);
-    let mut pids: Vec<u64> = started.map(|line| line["pid"].as_u64().expect("a pid")).collect();
-    pids.dedup();
-    pids
+fn machine() -> Option<Host> {
+    Host::new().map(Host::with_nccl)
 }
 
 /// Reads until `ranks` ranks of the first generation work.
@@ -43,132 +22,9 @@ fn wait_for_ranks(running: &mut Running, ranks: u64) {
 }
 
 #[test]
-fn every_world_has_the_bits_of_shared_memory() {
-    let folder = folder();
-    for (model, steps) in [(MLP, 40), (CNN, 12), (GPT, 12)] {
-        let model = format!("{model} steps={steps} threads=1");
-        let want = train(folder.path(), &format!("{model} ranks=2")).digest();
-        for how in ["ranks=1", "ranks=2", "ranks=3", "ranks=5", "ranks=3 isolation=thread"] {
-            let run = finish(over_nccl(folder.path(), &format!("{model} {how}")));
-            assert_eq!(run.digest(), want, "{model} {how}\n{}", run.stderr);
-            run.said("gradients go over NCCL 2.32.3");
-        }
-    }
-}
-
-#[test]
-fn more_ranks_than_micro_batches_and_a_ring_work_too() {
-    let folder = folder();
-    let model = format!("{MLP} steps=20 threads=1");
-    let want = whole_digest(folder.path(), &model);
-    assert_eq!(finish(over_nccl(folder.path(), &format!("{model} ranks=9"))).digest(), want);
-    let ring = |backend: &str| {
-        let arguments = format!("{model} ranks=3 reduce=ring");
-        if backend == "nccl" {
-            finish(over_nccl(folder.path(), &arguments)).digest()
-        } else {
-            train(folder.path(), &arguments).digest()
-        }
-    };
-    assert_eq!(ring("nccl"), ring("nccl"), "the library adds in one order");
-    assert_ne!(ring("nccl"), want, "and not along the tree");
-    assert!(!ring("host").is_empty());
-}
-
-#[test]
-fn a_rank_killed_inside_an_all_reduce_costs_no_step_and_the_others_keep_their_processes() {
-    let folder = folder();
-    let model = format!("{MLP} steps=400 threads=1 checkpoint.every=20~steps");
-    let digest = whole_digest(folder.path(), &model);
-    let mut command = over_nccl(folder.path(), &format!("{model} ranks=3 name=hurt"));
-    let stand = Stand::new(&mut command, folder.path(), 1, INSIDE);
-    let mut running = Running::of(command);
-    wait_for_ranks(&mut running, 3);
-    let victim = stand.wait(&running);
-    assert_eq!(victim, running.rank_pids()[1]);
-    signal(Signal::KILL, victim);
-    let run = running.finish();
-    is_undisturbed(folder.path(), &run, &digest, 400);
-    let faults: Vec<_> = run.events("fault").collect();
-    assert_eq!(faults.len(), 1, "{faults:?}");
-    assert_eq!(run.events("recovery").count(), 1);
-    assert_eq!((processes_of(&run, 0).len(), processes_of(&run, 2).len()), (1, 1), "{}", run.stderr);
-}
-
-#[test]
-fn two_kills_one_after_the_other_cost_no_step_either() {
-    let folder = folder();
-    let model = format!("{MLP} steps=1500 threads=1 checkpoint.every=100~steps");
-    let digest = whole_digest(folder.path(), &model);
-    let mut command = over_nccl(folder.path(), &format!("{model} ranks=3 name=hurt"));
-    let stand = Stand::new(&mut command, folder.path(), 1, INSIDE);
-    let mut running = Running::of(command);
-    wait_for_ranks(&mut running, 3);
-    let first = stand.wait(&running);
-    // Whoever is rank 1 in a later generation stands there too.
-    let again = stand.again();
-    signal(Signal::KILL, first);
-    let second = again.wait(&running);
-    assert_ne!(first, second);
-    signal(Signal::KILL, second);
-    let run = running.finish();
-    is_undisturbed(folder.path(), &run, &digest, 1500);
-    assert_eq!(run.events("fault").count(), 2, "{}", run.stderr);
-    assert_eq!(processes_of(&run, 0).len(), 1, "rank 0 was never hurt");
-}
-
-#[test]
-fn a_lost_rank_zero_makes_way_for_another_that_makes_the_next_id() {
-    let folder = folder();
-    let model = format!("{MLP} steps=400 threads=1");
-    let digest = whole_digest(folder.path(), &model);
-    let mut command = over_nccl(folder.path(), &format!("{model} ranks=3 name=hurt"));
-    let stand = Stand::new(&mut command, folder.path(), 0, INSIDE);
-    let mut running = Running::of(command);
-    wait_for_ranks(&mut running, 3);
-    signal(Signal::KILL, stand.wait(&running));
-    let run = running.finish();
-    is_undisturbed(folder.path(), &run, &digest, 400);
-    assert_eq!((processes_of(&run, 1).len(), processes_of(&run, 2).len()), (1, 1), "{}", run.stderr);
-}
-
-#[test]
-fn a_rank_that_is_stopped_inside_an_all_reduce_is_replaced() {
-    let folder = folder();
-    let model = format!("{MLP} steps=400 threads=1 detect=500ms");
-    let digest = whole_digest(folder.path(), &model);
-    let mut command = over_nccl(folder.path(), &format!("{model} ranks=2 name=hurt"));
-    let stand = Stand::new(&mut command, folder.path(), 1, INSIDE);
-    let mut running = Running::of(command);
-    wait_for_ranks(&mut running, 2);
-    signal(Signal::STOP, stand.wait(&running));
-    let run = running.finish();
-    is_undisturbed(folder.path(), &run, &digest, 400);
-    assert_eq!(processes_of(&run, 0).len(), 1);
-}
-
-#[test]
-fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run() {
-    let folder = folder();
-    let model = format!("{MLP} steps=200 threads=1 detect=200ms checkpoint.every=20~steps");
-    let digest = whole_digest(folder.path(), &model);
-    let mut command = over_nccl(folder.path(), &format!("{model} ranks=2 name=hurt"));
-    command.env("FAKE_NCCL_STUCK_ABORT", "1");
-    let stand = Stand::new(&mut command, folder.path(), 1, INSIDE);
-    let mut running = Running::of(command);
-    wait_for_ranks(&mut running, 2);
-    signal(Signal::KILL, stand.wait(&running));
-    let run = running.finish();
-    assert_eq!(run.digest(), digest, "{}", run.stderr);
-    let words: Vec<String> = run.events("fault").map(ToString::to_string).collect();
-    assert!(words.iter().any(|fault| fault.contains("was not aborted after")), "{words:?}");
-    assert_eq!(processes_of(&run, 0).len(), 2, "the survivor was replaced");
-}
-
-#[test]
 fn a_rank_that_cannot_join_ends_the_run_with_the_words_of_the_library() {
-    let folder = folder();
-    let mut command = over_nccl(folder.path(), &format!("{MLP} steps=20 threads=1 ranks=2 detect=100ms"));
+    let Some(machine) = machine() else { return };
+    let mut command = machine.on_gpus(2, &format!("{MLP} steps=20 detect=500ms"));
     command.env("FAKE_NCCL_FAIL_JOIN", "1");
     let run = finish(command);
     run.ended_with(1);
@@ -187,42 +43,55 @@ fn is_refused(folder: &Path, run: &Finished, words: &[&str]) {
     assert!(!folder.join("runs").exists(), "something was written");
 }
 
+/// A machine whose NCCL lacks a function.
+fn lacks(function: &str) -> Option<Host> {
+    let machine = Host::new()?;
+    let library = without(function, machine.path());
+    machine.lay("libnccl.so.2", &library.join("libnccl.so.2"));
+    Some(machine)
+}
+
 #[test]
 fn a_library_that_cannot_serve_is_one_clear_error_before_anything_is_written() {
-    let folder = folder();
-    let path = folder.path();
-    let asked = || dtrain(path, "train --json backend=nccl steps=1 ranks=2");
-    let nothing = path.join("nothing");
-    std::fs::create_dir(&nothing).unwrap();
-    is_refused(
-        path,
-        &finish(with_libraries(asked(), &nothing)),
-        &["there is no NCCL", "DTRAIN_LIBRARY_PATH"],
-    );
-    let mut old = with_fake(asked(), path);
-    old.env("FAKE_NCCL_VERSION", "2804");
-    is_refused(path, &finish(old), &["is version 2.8.4, at least 2.14 is needed"]);
-    let lacks = with_libraries(asked(), &without("ncclCommAbort", path));
-    is_refused(path, &finish(lacks), &["has no ncclCommAbort, which NCCL has since 2.4"]);
-    let mut blocking = with_fake(asked(), path);
-    blocking.env("NCCL_COMM_BLOCKING", "1");
-    is_refused(path, &finish(blocking), &["NCCL_COMM_BLOCKING=1 makes every call of NCCL block", "unset it"]);
-    // Without the name by which the fake is told from it, it is the real one as far as anybody can see.
-    let real = with_libraries(asked(), &without("fakeNcclTakesHostMemory", path));
-    is_refused(path, &finish(real), &["moves the memory of GPUs", "trains on its CPU", "backend=host"]);
+    let (Some(machine), Some(bare), Some(lacks)) = (machine(), Host::new(), lacks("ncclCommAbort")) else {
+        return;
+    };
+    let none = finish(bare.on_gpus(2, "steps=1"));
+    is_refused(bare.path(), &none, &["there is no NCCL", "DTRAIN_LIBRARY_PATH"]);
+    let refused = |name: &str, value: &str, words: &[&str]| {
+        let mut command = machine.on_gpus(2, "steps=1");
+        command.env(name, value);
+        is_refused(machine.path(), &finish(command), words);
+    };
+    refused("FAKE_NCCL_VERSION", "2804", &["is version 2.8.4, at least 2.14 is needed"]);
+    let words = ["NCCL_COMM_BLOCKING=1 makes every call of NCCL block", "unset it"];
+    refused("NCCL_COMM_BLOCKING", "1", &words);
+    let run = finish(lacks.on_gpus(2, "steps=1"));
+    is_refused(lacks.path(), &run, &["has no ncclCommAbort, which NCCL has since 2.4"]);
+}
+
+#[test]
+fn a_library_for_gpus_is_refused_on_the_cpu() {
+    let Some(machine) = machine() else { return };
+    let on_cpu = machine.train(&format!("{MLP} steps=3 devices=cpu ranks=2 backend=nccl"));
+    let words =
+        ["moves the memory of GPUs, and this host trains on its CPU", "hint: devices=all trains on GPUs"];
+    is_refused(machine.path(), &on_cpu, &words);
 }
 
 #[test]
 fn between_hosts_it_needs_a_trusted_network_and_says_that_it_is_plain() {
-    let model = format!("{MLP} steps=60 threads=1");
+    let Some(machine) = machine() else { return };
+    let model = format!("{MLP} steps=20");
     let hosts = Hosts::on_loopback("2");
-    let libraries = hosts.folder(0);
-    let refused = finish(with_fake(hosts.node(0, &format!("{model} backend=nccl")), &libraries));
-    is_refused(&libraries, &refused, &["neither encrypted nor authenticated", "trusted_network=true"]);
-    let second = Running::of(with_fake(hosts.node(1, "ranks=2"), &libraries));
-    let how = format!("{model} ranks=1 backend=nccl trusted_network=true name=hosts");
-    let run = finish(with_fake(hosts.node(0, &how), &libraries));
-    assert_eq!(run.digest(), whole_digest(folder().path(), &model), "{}", run.stderr);
+    let node = |rank, arguments: &str| machine.equip(hosts.node(rank, arguments));
+    let first = |settings: &str| node(0, &format!("{model} devices=cuda:0 ranks=1 backend=nccl {settings}"));
+    let words = ["neither encrypted nor authenticated", "trusted_network=true"];
+    is_refused(&hosts.folder(0), &finish(first("")), &words);
+    let second = Running::of(node(1, "devices=cuda:0,1 ranks=2"));
+    let run = finish(first("trusted_network=true name=hosts"));
+    let whole = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole"));
+    assert_eq!(run.digest(), whole.digest(), "{}", run.stderr);
     assert_eq!(run.stderr.matches("is plain").count(), 1, "{}", run.stderr);
     assert_eq!(run.summary()["ranks"], 3);
     second.finish().succeeded();
@@ -237,9 +106,12 @@ fn variable_of(pid: u32, name: &str) -> Option<String> {
 
 #[test]
 fn the_log_tells_of_communicators_and_the_library_is_asked_for_its_words() {
-    let folder = folder();
-    let asked =
-        |more: &str| over_nccl(folder.path(), &format!("{MLP} steps=100000 threads=1 ranks=2 {more}"));
+    let Some(machine) = machine() else { return };
+    let asked = |more: &str| {
+        let mut command = machine.on_gpus(2, &format!("{MLP} steps=100000 {more}"));
+        command.env_remove("DTRAIN_LOG");
+        command
+    };
     let of_a_rank = |command| {
         let mut running = Running::of(command);
         wait_for_ranks(&mut running, 2);
@@ -259,7 +131,7 @@ fn the_log_tells_of_communicators_and_the_library_is_asked_for_its_words() {
     let (debug, run) = of_a_rank(asked(""));
     assert_eq!(debug, None);
     assert!(!run.stderr.contains("a communicator is"), "{}", run.stderr);
-    let wrong = train(folder.path(), "--log nccl=loud steps=1");
+    let wrong = machine.train("--log nccl=loud steps=1");
     wrong.ended_with(2);
     wrong.said("nccl=debug");
 }

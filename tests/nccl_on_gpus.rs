@@ -10,17 +10,11 @@ use crate::harness::{
     CNN, Finished, GPT, GPT2, MLP, Running, Signal, audit_is_clean, checkpoints, dtrain, finish, lives,
     signal,
 };
+use std::collections::BTreeSet;
 use std::process::Command;
 
-/// So many GPUs, each for a rank of its own.
-fn on_gpus(machine: &Host, gpus: u32, settings: &str) -> Command {
-    let list: Vec<String> = (0..gpus).map(|gpu| gpu.to_string()).collect();
-    let devices = format!("devices=cuda:{} ranks={gpus} backend=nccl", list.join(","));
-    let mut command = machine.command(&format!("{settings} {devices}"));
-    command.env("FAKE_CUDA_DEVICES", gpus.to_string());
-    command
-}
-
+/// Two groups of a barrier, then three a step, of which the second carries the gradients: those of the eighth step.
+const INSIDE: u32 = 2 + 3 * 7 + 2;
 /// Gradients of small models that travel in several parts, while the rest of them is computed.
 const CUT: &str = "bucket_bytes=1KiB";
 
@@ -48,7 +42,7 @@ fn every_world_has_the_bits_of_gradients_that_go_through_the_host() {
         let model = format!("{model} steps=3");
         let want = machine.train(&format!("{model} devices=cuda:0 ranks=2")).digest();
         for (gpus, how) in worlds {
-            let run = finish(on_gpus(&machine, *gpus, &format!("{model} {how}")));
+            let run = finish(machine.on_gpus(*gpus, &format!("{model} {how}")));
             assert_eq!(run.digest(), want, "{model} on {gpus} {how}\n{}", run.stderr);
             run.said("gradients go over NCCL 2.32.3");
         }
@@ -59,17 +53,17 @@ fn every_world_has_the_bits_of_gradients_that_go_through_the_host() {
 fn a_ring_and_bf16_and_a_validation_work_too() {
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=8");
-    let tree = finish(on_gpus(&machine, 3, &model)).digest();
-    let ring = || finish(on_gpus(&machine, 3, &format!("{model} reduce=ring"))).digest();
+    let tree = finish(machine.on_gpus(3, &model)).digest();
+    let ring = || finish(machine.on_gpus(3, &format!("{model} reduce=ring"))).digest();
     let sum = ring();
     assert_eq!(sum, ring(), "the library adds in one order");
     assert_ne!(sum, tree, "and not along the tree");
     let rounded = format!("{MLP} steps=4 precision=bf16");
     let want = machine.train(&format!("{rounded} devices=cuda:0 ranks=1")).digest();
-    assert_eq!(finish(on_gpus(&machine, 2, &rounded)).digest(), want);
+    assert_eq!(finish(machine.on_gpus(2, &rounded)).digest(), want);
     let epochs = format!("{MLP} epochs=1");
     let want = machine.train(&format!("{epochs} devices=cuda:0 ranks=1"));
-    let over_nccl = finish(on_gpus(&machine, 2, &epochs));
+    let over_nccl = finish(machine.on_gpus(2, &epochs));
     assert_eq!(over_nccl.digest(), want.digest());
     for key in ["val_loss", "val_accuracy", "train_loss"] {
         assert_eq!(over_nccl.summary()[key], want.summary()[key], "{key}");
@@ -81,9 +75,8 @@ fn a_rank_killed_inside_an_all_reduce_costs_no_step_and_no_bit() {
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=24 name=hurt");
     let want = machine.train(&format!("{MLP} steps=24 devices=cuda:0 ranks=1 name=whole")).digest();
-    let mut command = on_gpus(&machine, 3, &model);
-    // Two groups of a barrier, then three a step, of which the second carries the gradients: those of the eighth step.
-    let stand = Stand::new(&mut command, machine.path(), 1, 2 + 3 * 7 + 2);
+    let mut command = machine.on_gpus(3, &model);
+    let stand = Stand::new(&mut command, machine.path(), 1, INSIDE);
     let mut running = Running::of(command);
     running.wait_for_step(2);
     let pids = running.rank_pids();
@@ -98,11 +91,49 @@ fn a_rank_killed_inside_an_all_reduce_costs_no_step_and_no_bit() {
 }
 
 #[test]
+fn two_kills_one_after_the_other_cost_no_step_either() {
+    let Some(machine) = machine() else { return };
+    let want = machine.train(&format!("{MLP} steps=48 devices=cuda:0 ranks=1 name=whole")).digest();
+    let mut command = machine.on_gpus(3, &format!("{MLP} steps=48 name=hurt"));
+    let stand = Stand::new(&mut command, machine.path(), 1, INSIDE);
+    let mut running = Running::of(command);
+    running.wait_for_step(2);
+    let survivor = running.rank_pids()[0];
+    let first = stand.wait(&running);
+    // Whoever is rank 1 in a later generation stands there too.
+    let again = stand.again();
+    signal(Signal::KILL, first);
+    let second = again.wait(&running);
+    assert_ne!(first, second);
+    signal(Signal::KILL, second);
+    running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
+    assert!(lives(survivor), "rank 0 was never hurt");
+    let run = running.finish();
+    is_undisturbed(&machine, &run, &want, 48);
+    assert_eq!(run.events("fault").count(), 2, "{}", run.stderr);
+}
+
+#[test]
+fn a_lost_rank_zero_makes_way_for_another_that_makes_the_next_id() {
+    let Some(machine) = machine() else { return };
+    let want = machine.train(&format!("{MLP} steps=24 devices=cuda:0 ranks=1 name=whole")).digest();
+    let mut command = machine.on_gpus(3, &format!("{MLP} steps=24 name=hurt"));
+    let stand = Stand::new(&mut command, machine.path(), 0, INSIDE);
+    let mut running = Running::of(command);
+    running.wait_for_step(2);
+    let pids = running.rank_pids();
+    signal(Signal::KILL, stand.wait(&running));
+    running.wait_for(|line| line["event"] == "recovery").expect("it comes back");
+    assert!(lives(pids[1]) && lives(pids[2]), "the others go on");
+    is_undisturbed(&machine, &running.finish(), &want, 24);
+}
+
+#[test]
 fn a_rank_killed_while_parts_of_its_gradient_travel_costs_nothing_either() {
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} model.hidden=[24,24] steps=24");
     let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
-    let mut command = on_gpus(&machine, 3, &format!("{model} name=hurt {CUT}"));
+    let mut command = machine.on_gpus(3, &format!("{model} name=hurt {CUT}"));
     // Two groups of a barrier. A step has two for each part, of which this model has two, and one for the records: this is the
     // first of the eighth step, while the rank computes.
     let stand = Stand::new(&mut command, machine.path(), 1, 2 + 5 * 7 + 1);
@@ -120,7 +151,7 @@ fn a_rank_killed_anywhere_and_a_resumed_run_have_the_same_bits() {
     let model = format!("{MLP} checkpoint.every=8~steps");
     let want = machine.train(&format!("{model} steps=40 devices=cuda:0 ranks=1 name=whole")).digest();
     // Of three, one has the state while another one is lost and the third comes back.
-    let mut running = Running::of(on_gpus(&machine, 3, &format!("{model} steps=40 name=hurt")));
+    let mut running = Running::of(machine.on_gpus(3, &format!("{model} steps=40 name=hurt")));
     for (rank, step) in [(1, 5), (0, 15)] {
         running.wait_for_step(step);
         let pids = running.rank_pids();
@@ -131,7 +162,7 @@ fn a_rank_killed_anywhere_and_a_resumed_run_have_the_same_bits() {
     let folder = machine.path().join("runs/hurt");
     let last = checkpoints(&folder).into_iter().find(|path| path.to_string_lossy().ends_with("s000040"));
     std::fs::remove_dir_all(last.expect("the last checkpoint")).expect("a folder of this test");
-    let resumed = finish(on_gpus(&machine, 2, &format!("{model} steps=40 name=hurt --resume")));
+    let resumed = finish(machine.on_gpus(2, &format!("{model} steps=40 name=hurt --resume")));
     assert_eq!(resumed.digest(), want, "{}", resumed.stderr);
     assert_eq!(resumed.steps(), (33..=40).collect::<Vec<u64>>());
 }
@@ -141,8 +172,8 @@ fn a_rank_that_is_stopped_inside_an_all_reduce_is_replaced() {
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=24 detect=1s");
     let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
-    let mut command = on_gpus(&machine, 2, &format!("{model} name=hurt"));
-    let stand = Stand::new(&mut command, machine.path(), 1, 2 + 3 * 7 + 2);
+    let mut command = machine.on_gpus(2, &format!("{model} name=hurt"));
+    let stand = Stand::new(&mut command, machine.path(), 1, INSIDE);
     let mut running = Running::of(command);
     running.wait_for_step(2);
     let survivor = running.rank_pids()[0];
@@ -159,9 +190,9 @@ fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run
     let Some(machine) = machine() else { return };
     let model = format!("{MLP} steps=24 detect=500ms checkpoint.every=4~steps");
     let want = machine.train(&format!("{model} devices=cuda:0 ranks=1 name=whole")).digest();
-    let mut command = on_gpus(&machine, 2, &format!("{model} name=hurt"));
+    let mut command = machine.on_gpus(2, &format!("{model} name=hurt"));
     command.env("FAKE_NCCL_STUCK_ABORT", "1");
-    let stand = Stand::new(&mut command, machine.path(), 1, 2 + 3 * 7 + 2);
+    let stand = Stand::new(&mut command, machine.path(), 1, INSIDE);
     let mut running = Running::of(command);
     running.wait_for_step(2);
     signal(Signal::KILL, stand.wait(&running));
@@ -169,6 +200,12 @@ fn a_library_that_does_not_come_back_from_an_abort_ends_its_rank_and_not_the_run
     assert_eq!(run.digest(), want, "{}", run.stderr);
     let words: Vec<String> = run.events("fault").map(ToString::to_string).collect();
     assert!(words.iter().any(|fault| fault.contains("was not aborted after")), "{words:?}");
+    let pids: BTreeSet<u64> = run
+        .events("rank_started")
+        .filter(|line| line["member"] == 0)
+        .map(|line| line["pid"].as_u64().expect("a pid"))
+        .collect();
+    assert_eq!(pids.len(), 2, "the survivor was replaced");
 }
 
 #[test]
@@ -185,21 +222,6 @@ fn several_ranks_on_one_gpu_are_refused_unless_the_library_was_told_to_take_them
 }
 
 #[test]
-fn a_library_for_gpus_is_refused_on_the_cpu_and_taken_on_a_gpu() {
-    let Some(machine) = Host::new() else { return };
-    let library = crate::harness::nccl::without("fakeNcclTakesHostMemory", machine.path());
-    machine.lay("libnccl.so.2", &library.join("libnccl.so.2"));
-    let on_cpu = machine.train(&format!("{MLP} steps=3 devices=cpu ranks=2 backend=nccl"));
-    on_cpu.ended_with(2);
-    on_cpu.said("moves the memory of GPUs, and this host trains on its CPU");
-    on_cpu.said("hint: devices=all trains on GPUs");
-    assert!(!machine.path().join("runs").exists(), "nothing is written");
-    let on_gpus = finish(on_gpus(&machine, 2, &format!("{MLP} steps=3")));
-    assert_eq!(on_gpus.digest(), machine.train(&format!("{MLP} steps=3 devices=cuda:0 ranks=1")).digest());
-    assert!(!on_gpus.stderr.contains("a library of tests"), "{}", on_gpus.stderr);
-}
-
-#[test]
 fn the_slots_are_part_of_what_a_model_needs_on_a_gpu() {
     let Some(machine) = machine() else { return };
     let model = "data.kind=digits global_batch=4 micro_batch=1 model.kind=mlp model.hidden=[256,256] max_restarts=0 steps=1";
@@ -208,7 +230,7 @@ fn the_slots_are_part_of_what_a_model_needs_on_a_gpu() {
         finish(command)
     };
     let through_host = || machine.command(&format!("{model} devices=cuda:0,1 ranks=2 backend=host"));
-    let over_nccl = || on_gpus(&machine, 2, model);
+    let over_nccl = || machine.on_gpus(2, model);
     let plenty = with(1 << 30, over_nccl()).digest();
     // One gradient has 85 002 elements: 340 kB. A rank has two of four micro-batches, so two slots, and one for its peer's root.
     let least = |command: &dyn Fn() -> Command| {

@@ -1,8 +1,7 @@
 //! What carries the gradients: whether it is NCCL, which library that is, and a rank's way to its peers over it.
 //!
 //! The library is found where `dtrain doctor` finds it. It moves the memory of GPUs: ranks that train there compute their gradients
-//! in slots on their GPU, from which it takes them. Those of a CPU are served by no library but the one that tests open, which says
-//! by a name that its buffers are host memory; the real one is refused before anything is written.
+//! in slots on their GPU, from which it takes them. For ranks of a CPU it is refused before anything is written.
 
 use crate::config::{Backend as Wish, Config, CudaList, Problem};
 use crate::gpus::least;
@@ -11,8 +10,7 @@ use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
 use dtrain_cuda::driver::Stream;
 use dtrain_locate::{Environment, Finder, Library as Wanted};
 use dtrain_nccl::{
-    Device, DeviceError, HostDevice, HostSlots, LOG, Library, NcclError, NcclSetup, Patience, Planes,
-    UniqueId, must_not_block, open,
+    DeviceError, LOG, Library, NcclError, NcclSetup, Patience, Planes, UniqueId, must_not_block, open,
 };
 use dtrain_protocol::Bootstrap;
 use dtrain_runtime::{Fabric, FabricError, Plane, Program};
@@ -67,7 +65,7 @@ impl Carrier {
         let library = find().map_err(problem)?;
         let ranks = config.world.ranks;
         match gpus.map(|list| gpus_of(list, ranks)) {
-            None if !library.takes_host_memory() => {
+            None => {
                 let message = format!(
                     "NCCL {} at {} moves the memory of GPUs, and this host trains on its CPU",
                     library.version(),
@@ -103,9 +101,8 @@ impl Carrier {
     #[must_use]
     pub fn notes(&self, hosts: Hosts) -> Vec<String> {
         let Self::Nccl(library) = self else { return Vec::new() };
-        let kind = if library.takes_host_memory() { ", a library of tests" } else { "" };
         let (version, path) = (library.version(), library.path().display());
-        let mut notes = vec![format!("gradients go over NCCL {version} at {path}{kind}")];
+        let mut notes = vec![format!("gradients go over NCCL {version} at {path}")];
         if hosts == Hosts::Several {
             notes.push("what NCCL sends between hosts is plain, as trusted_network=true allows".to_owned());
         }
@@ -135,37 +132,23 @@ fn first_line(error: &NcclError) -> String {
 }
 
 /// Makes the device of a rank, with slots of this shape.
-type Make<D> = Box<dyn FnMut(Geometry) -> Result<(D, <D as Device>::Arena), DeviceError> + Send>;
+type Make = Box<dyn FnMut(Geometry) -> Result<(NcclDevice, GpuSlots), DeviceError> + Send>;
 
 /// A rank's way to its peers over NCCL.
-pub struct NcclFabric<D: Device> {
-    planes: Planes<D>,
-    make: Make<D>,
+pub struct NcclFabric {
+    planes: Planes<NcclDevice>,
+    make: Make,
     /// The slots that were made: they grow with what a generation needs, and are never cut down.
     slots: Geometry,
     /// Why the last bootstrap could not be made.
     refused: Option<NcclError>,
 }
 
-impl NcclFabric<HostDevice> {
-    /// For a rank on the CPU that has met nobody yet. `detect` is the one knob of the run's timeouts.
-    #[must_use]
-    pub fn on_host(library: Library, detect: Duration) -> Self {
-        let make = |slots| Ok((HostDevice::new()?, HostSlots::new(slots)));
-        Self {
-            planes: Planes::new(library, patience(detect)),
-            make: Box::new(make),
-            slots: Geometry { len: 0, root_slots: 1, scratch_slots: 0 },
-            refused: None,
-        }
-    }
-}
-
-impl NcclFabric<NcclDevice> {
+impl NcclFabric {
     /// For a rank whose replica works on this stream of a GPU, with these slots there.
     ///
     /// *Errors*: there is no room for them.
-    pub fn on_gpu(
+    pub fn new(
         library: Library,
         detect: Duration,
         computes: &Arc<Stream>,
@@ -190,7 +173,7 @@ fn patience(detect: Duration) -> Patience {
     Patience { meeting: detect * 60, end: detect * 2 }
 }
 
-impl<D: Device + 'static> Fabric for NcclFabric<D> {
+impl Fabric for NcclFabric {
     fn bootstrap(&mut self) -> Option<Bootstrap> {
         let made = self.planes.library().unique_id();
         self.refused = made.as_ref().err().cloned();

@@ -40,7 +40,8 @@ impl Recipe for ConfigRecipe {
         let carrier = Carrier::choose(&plan.config, hosts, welcome.gpus.as_ref());
         let carrier = carrier.map_err(|problem| problem.to_string())?;
         let Seated { mut replica, mut profile, over_nccl } = match &welcome.gpus {
-            None => on_cpu(&plan, carrier)?,
+            // Where it would be NCCL, the choice was an error.
+            None => on_cpu(&plan)?,
             Some(list) => {
                 // The members of a host have numbers in a row, wherever it begins.
                 let ranks = plan.config.world.ranks;
@@ -111,13 +112,9 @@ struct Seated {
     over_nccl: Option<Box<dyn Fabric>>,
 }
 
-fn on_cpu(plan: &Plan, carrier: Carrier) -> Result<Seated, String> {
+fn on_cpu(plan: &Plan) -> Result<Seated, String> {
     let replica = plan.replica().map_err(|error| error.to_string())?;
-    let over_nccl: Option<Box<dyn Fabric>> = match carrier {
-        Carrier::Host => None,
-        Carrier::Nccl(library) => Some(Box::new(NcclFabric::on_host(library, plan.config.world.detect))),
-    };
-    Ok(Seated { profile: profile(&replica), replica: Box::new(replica), over_nccl })
+    Ok(Seated { profile: profile(&replica), replica: Box::new(replica), over_nccl: None })
 }
 
 /// The same on the GPU of this number.
@@ -151,7 +148,7 @@ fn try_on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, Stri
         Carrier::Host => None,
         Carrier::Nccl(library) => {
             let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
-            let fabric = NcclFabric::on_gpu(library, detect, computes, plan.slots(replica.gradient_len()));
+            let fabric = NcclFabric::new(library, detect, computes, plan.slots(replica.gradient_len()));
             Some(Box::new(fabric.map_err(|error| fail(error.to_string()))?))
         }
     };

@@ -19,15 +19,6 @@ mod bindings {
     include!("bindings.rs");
     #[cfg(feature = "buildtime-bindgen")]
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-
-    impl NcclLib {
-        /// Whether the library exports this name, which need not be one of NCCL's.
-        #[must_use]
-        pub fn has_symbol(&self, name: &str) -> bool {
-            // SAFETY: the address is not followed.
-            unsafe { self.__library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
-        }
-    }
 }
 
 pub use bindings::*;

@@ -61,6 +61,15 @@ impl Host {
         self.equip(dtrain(self.path(), &format!("train --json {settings}")))
     }
 
+    /// Training over NCCL on so many GPUs, each for a rank of its own.
+    pub fn on_gpus(&self, gpus: u32, settings: &str) -> Command {
+        let list: Vec<String> = (0..gpus).map(|gpu| gpu.to_string()).collect();
+        let devices = format!("devices=cuda:{} ranks={gpus} backend=nccl", list.join(","));
+        let mut command = self.command(&format!("{settings} {devices}"));
+        command.env("FAKE_CUDA_DEVICES", gpus.to_string());
+        command
+    }
+
     pub fn train(&self, settings: &str) -> Finished {
         finish(self.command(settings))
     }

@@ -1,10 +1,9 @@
 //! Runs whose gradients go over the fake NCCL: where the library lies, and a rank that stands still inside a collective.
 
-use super::{Running, dtrain};
+use super::Running;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -30,31 +29,6 @@ pub fn without(function: &str, folder: &Path) -> PathBuf {
     std::fs::create_dir_all(&own).expect("a folder");
     std::fs::write(own.join("libnccl.so.2"), bytes).expect("a temporary file");
     own
-}
-
-/// Has a command find the libraries of this folder, and no others.
-pub fn with_libraries(mut command: Command, libraries: &Path) -> Command {
-    command.env("DTRAIN_LIBRARY_PATH", libraries).env("DTRAIN_LIBRARY_ONLY", "1");
-    for name in ["FAKE_NCCL_VERSION", "FAKE_NCCL_STAND", "NCCL_DEBUG", "DTRAIN_LOG"] {
-        command.env_remove(name);
-    }
-    command
-}
-
-/// Has a command find the fake library under the real one's name.
-pub fn with_fake(command: Command, folder: &Path) -> Command {
-    let libraries = folder.join("libraries");
-    std::fs::create_dir_all(&libraries).expect("a folder");
-    let link = libraries.join("libnccl.so.2");
-    if !link.exists() {
-        symlink(fake(), &link).expect("a link");
-    }
-    with_libraries(command, &libraries)
-}
-
-/// `dtrain train --json backend=nccl` over the fake library.
-pub fn over_nccl(folder: &Path, arguments: &str) -> Command {
-    with_fake(dtrain(folder, &format!("train --json backend=nccl {arguments}")), folder)
 }
 
 /// A place in a collective where one rank of a run stands still, once for each time that it is made anew.

@@ -18,9 +18,8 @@ mod machine;
 #[path = "../tests/on_gpu/over_nccl.rs"]
 mod over_nccl;
 
-use dtrain_nccl::{Library, candidates, open};
+use dtrain_nccl::Library;
 use machine::Machine;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The digest of all ranks. *Panics* with the words of whatever fails.
@@ -40,8 +39,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(machine) = Machine::open() else { return ExitCode::SUCCESS };
-    let named = std::env::var_os("DTRAIN_NCCL").map(PathBuf::from);
-    match open(&candidates(named.as_deref())) {
+    match over_nccl::library() {
         Ok(library) => println!("digest {}", digest(&machine, &library, world)),
         Err(error) => println!("skipped: {}", error.to_string().lines().next().unwrap_or_default()),
     }

@@ -16,10 +16,8 @@ mod modes;
 #[path = "../tests/on_gpu/over_nccl.rs"]
 mod over_nccl;
 
-use dtrain_nccl::{candidates, open};
 use machine::Machine;
 use modes::Took;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 const SIZES: [usize; 5] = [1, 4, 16, 64, 256];
@@ -42,8 +40,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(machine) = Machine::open() else { return ExitCode::SUCCESS };
-    let named = std::env::var_os("DTRAIN_NCCL").map(PathBuf::from);
-    let library = match open(&candidates(named.as_deref())) {
+    let library = match over_nccl::library() {
         Ok(library) => library,
         Err(error) => {
             println!("skipped: {}", error.to_string().lines().next().unwrap_or_default());

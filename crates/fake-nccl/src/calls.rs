@@ -53,12 +53,6 @@ unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> ncclResult_t {
     code_of(unsafe { answer(version, number) })
 }
 
-/// Not of NCCL: by this name a caller tells this library from the real one, whose buffers are memory of GPUs.
-#[unsafe(no_mangle)]
-extern "C" fn fakeNcclTakesHostMemory() -> c_int {
-    1
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGetUniqueId(id: *mut ncclUniqueId) -> ncclResult_t {
     // SAFETY: the caller gives an address to write to.

@@ -20,7 +20,8 @@
 //! For tests that hurt: `FAKE_NCCL_VERSION=21403` is what `ncclGetVersion` says, `FAKE_NCCL_FAIL_AT=3` makes the third
 //! group of each communicator fail after its call has returned, `FAKE_NCCL_FAIL_JOIN=1` makes rank 1 fail to join,
 //! `FAKE_NCCL_STUCK_ABORT=1` makes `ncclCommAbort` never return, and `FAKE_NCCL_STAND=1:22:PIPE` makes rank 1 stand still in
-//! its 22nd group (see `stand.rs`). By the name `fakeNcclTakesHostMemory` a caller tells it from the real one. A library that lacks a function is a copy of this one with another name in its table of symbols.
+//! its 22nd group (see `stand.rs`). A library that lacks a
+//! function is a copy of this one with another name in its table of symbols.
 
 mod calls;
 mod channel;

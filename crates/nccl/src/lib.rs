@@ -5,7 +5,7 @@
 //! error that says what was tried. Communicators are never blocking: every call is polled, so that a thread of its own
 //! can abort while others wait, and a wait ends within a deadline whatever the peers do.
 //!
-//! Streams, events, memory and the addition in tree order come from a [`Device`]. [`HostDevice`] is this host: with the
+//! Streams, events, memory and the addition in tree order come from a [`Device`]: a GPU, or in tests this host, so that with the
 //! library of `dtrain-fake-nccl` all of this crate runs where there is no GPU.
 //!
 //! This crate does not know steps, models or supervisors, nor how the unique id came here.
@@ -16,7 +16,6 @@ mod communicator;
 mod device;
 mod error;
 mod group;
-mod host_device;
 mod library;
 mod locate;
 mod pause;
@@ -31,7 +30,6 @@ pub use communicator::{Communicator, Forming, must_not_block};
 pub use device::{Address, Device, DeviceArena, DeviceError, Place, Stream};
 pub use error::NcclError;
 pub use group::Group;
-pub use host_device::{HostDevice, HostEvent, HostMemory, HostSlots, HostSum};
 pub use library::{Function, Library, UniqueId, Version};
-pub use locate::{candidates, open};
+pub use locate::open;
 pub use planes::{LOG, Patience, Plane, Planes};

@@ -94,9 +94,6 @@ functions! {
     AllReduce "2.0" true "ncclAllReduce",
 }
 
-/// What the library of tests exports, and no other.
-const HOST_MEMORY: &str = "fakeNcclTakesHostMemory";
-
 /// An opened library; clones are the same one.
 #[derive(Clone)]
 pub struct Library {
@@ -168,13 +165,6 @@ impl Library {
             Function::Recv => nccl.ncclRecv.is_ok(),
             Function::AllReduce => nccl.ncclAllReduce.is_ok(),
         }
-    }
-
-    /// Whether its buffers are host memory: only the library that tests open says so. The real ones move the memory of
-    /// GPUs.
-    #[must_use]
-    pub fn takes_host_memory(&self) -> bool {
-        self.nccl.has_symbol(HOST_MEMORY)
     }
 
     /// *Errors*: [`NcclError::Missing`] if it lacks the function.

@@ -2,17 +2,7 @@
 
 use crate::library::OpenError;
 use crate::{Library, NcclError};
-use std::path::{Path, PathBuf};
-
-/// What is tried where nobody knows better: a path that the user named, and it alone; else the names that the loader of
-/// the system may know.
-#[must_use]
-pub fn candidates(named: Option<&Path>) -> Vec<PathBuf> {
-    match named {
-        Some(path) => vec![path.to_owned()],
-        None => ["libnccl.so.2", "librccl.so.1"].map(PathBuf::from).to_vec(),
-    }
-}
+use std::path::PathBuf;
 
 /// Opens the first candidate that is a library of use.
 ///

@@ -75,12 +75,6 @@ impl GpuSlots {
         self.stream.wait_for(mark)
     }
 
-    /// The stream on which slots are copied.
-    #[must_use]
-    pub fn stream(&self) -> &Arc<Stream> {
-        &self.stream
-    }
-
     /// Where a slot begins on the device. *Panics* if there is no such slot.
     #[must_use]
     pub fn address(&self, slot: usize) -> u64 {

@@ -1,22 +1,22 @@
-//! What the backend over NCCL needs of a device: a GPU gives it as the host does.
+//! What the backend over NCCL needs of a device: a GPU gives it, held against plain code.
 
 use crate::support::{Fake, gpu};
-use dtrain_collective::{Arena, Geometry, HostArena, SumOrder};
+use dtrain_collective::{Arena, BLOCK, Geometry, HostArena, SumOrder, sum_block};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
 use dtrain_cuda::driver::{Buffer, Part, Stream};
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::OwnMemory;
 use dtrain_engine::device::Device as _;
 use dtrain_engine::models::peer::uniform;
-use dtrain_nccl::{Address, Device, DeviceArena, HostDevice, HostSlots, Place};
-use dtrain_types::{MicroRange, cut_evenly, roots};
+use dtrain_nccl::{Address, Device, DeviceArena, Place};
+use dtrain_types::{MicroRange, Wire, cut_evenly, roots};
 use std::sync::Arc;
 
 const LEN: usize = 1_333;
 const COUNT: u32 = 13;
 
 /// *Blocks* until the stream has passed everything.
-fn wait<D: Device>(device: &D) {
+fn wait(device: &NcclDevice) {
     let mark = device.event().expect("a mark");
     assert_eq!(device.has_happened(&mark), Ok(true), "a mark that was put nowhere counts as reached");
     device.record(&mark).expect("a stream that works");
@@ -25,20 +25,42 @@ fn wait<D: Device>(device: &D) {
     }
 }
 
+/// The roots of a step, a leaf of its sum each.
+fn leaves() -> Vec<MicroRange> {
+    cut_evenly(COUNT, 3).into_iter().flat_map(|range| roots(range, COUNT)).collect()
+}
+
+/// What [`use_all`] gives, in plain code.
+fn wanted() -> Vec<u32> {
+    let all = leaves();
+    let mut values: Vec<Vec<f32>> = (0..all.len() as u64).map(|slot| uniform(slot, LEN, 1.0)).collect();
+    let mut last = vec![-0.0; LEN];
+    last[7..107].fill(3.25);
+    *values.last_mut().expect("there are roots") = last;
+    let order = SumOrder::tree(&all, COUNT);
+    let (mut stack, mut sum) = (vec![0.0; order.depth() * BLOCK], Vec::new());
+    for start in (0..LEN).step_by(BLOCK) {
+        let n = BLOCK.min(LEN - start);
+        sum_block(&order, Wire::F32, n, &mut stack, |leaf| &values[leaf][start..]);
+        sum.extend_from_slice(&stack[..n]);
+    }
+    let shifted = std::iter::once(&-0.0).chain(&sum[..LEN - 1]);
+    shifted.chain(&sum).map(|x| x.to_bits()).collect()
+}
+
 /// Uses everything that a backend uses; gives what the host sees of it.
-fn use_all<D: Device>(device: &D, arena: &mut D::Arena) -> Vec<u32> {
+fn use_all(device: &NcclDevice, arena: &mut GpuSlots) -> Vec<u32> {
     let (host, there) = (device.allocate(Place::Host, LEN * 4), device.allocate(Place::Device, LEN * 4));
     let (host, there) = (host.expect("memory"), there.expect("memory"));
     let (here, on_device) = (device.address(&host), device.address(&there));
     assert!([here, on_device].iter().all(|address| (address.0 as usize).is_multiple_of(64)));
-    let all: Vec<MicroRange> =
-        cut_evenly(COUNT, 3).into_iter().flat_map(|range| roots(range, COUNT)).collect();
-    let mut leaves: Vec<Address> = (0..all.len() - 1).map(|slot| arena.address(slot)).collect();
+    let all = leaves();
+    let mut leaves: Vec<Address> = (0..all.len() - 1).map(|slot| DeviceArena::address(arena, slot)).collect();
     leaves.push(on_device);
     for slot in 0..all.len() - 1 {
         arena.lease(slot).copy_from_slice(&uniform(slot as u64, LEN, 1.0));
     }
-    arena.settle().expect("a stream that works");
+    DeviceArena::settle(arena).expect("a stream that works");
     let sum = device.plan_sum(&SumOrder::tree(&all, COUNT), &leaves, leaves[0], LEN).expect("a plan");
     // SAFETY: all of it is memory of the device, `LEN` floats each, and is waited for before it is dropped.
     unsafe {
@@ -55,17 +77,15 @@ fn use_all<D: Device>(device: &D, arena: &mut D::Arena) -> Vec<u32> {
 }
 
 #[test]
-fn a_gpu_does_for_the_backend_what_the_host_does() {
+fn a_gpu_does_for_the_backend_what_plain_code_does() {
     let Some(gpu) = gpu() else { return };
     let geometry = Geometry { len: LEN, root_slots: 8, scratch_slots: 1 };
-    let host = HostDevice::new().expect("a thread for the stream");
-    let wanted = use_all(&host, &mut HostSlots::new(geometry));
     let fake = Fake::new();
     let lazy = fake.lazy();
     let device = NcclDevice::new(&gpu).expect("a stream");
     drop(lazy);
     let mut slots = GpuSlots::new(device.communication(), geometry).expect("memory");
-    assert_eq!(use_all(&device, &mut slots), wanted);
+    assert_eq!(use_all(&device, &mut slots), wanted());
     assert_eq!(device.describe(), "GPU 0 (Fake CUDA device)");
     assert!(!device.stream().0.is_null());
     assert_eq!(fake.wrong(), "");

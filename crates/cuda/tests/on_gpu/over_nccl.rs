@@ -7,13 +7,22 @@
 use dtrain_collective::Geometry;
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
 use dtrain_cuda::driver::{Gpu, Stream};
-use dtrain_nccl::{Device, Forming, Library, NcclBackend, NcclSetup, UniqueId};
+use dtrain_nccl::{Device, Forming, Library, NcclBackend, NcclError, NcclSetup, UniqueId, open};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long ranks wait for one another, and for the library at the end.
 const MEETING: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(10);
+
+/// The library that `DTRAIN_NCCL` names, or that the dynamic linker finds. *Errors*: none can be used.
+#[allow(dead_code)]
+pub fn library() -> Result<Library, NcclError> {
+    match std::env::var_os("DTRAIN_NCCL") {
+        Some(path) => open(&[path.into()]),
+        None => open(&["libnccl.so.2".into(), "librccl.so.1".into()]),
+    }
+}
 
 /// Meets the other ranks, with slots that another stream fills, or nobody. *Blocks* until they are all there.
 ///

@@ -1,10 +1,11 @@
 //! Nobody stays stuck behind a peer that does not come, nor behind a library that does not come back.
 
 use crate::conformance::{membership, on_threads, steps};
+use crate::host_device::{HostDevice, HostSlots};
 use crate::plain::{compute, reference, reference_trailer};
 use crate::support::{backend, backends, child, communicators, is_child};
 use dtrain_collective::{Aborter, Arena, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
-use dtrain_nccl::{Device, DeviceArena, HostDevice, HostSlots, NcclBackend, NcclError, NcclSetup};
+use dtrain_nccl::{Device, DeviceArena, NcclBackend, NcclError, NcclSetup};
 use dtrain_types::{Rank, cut_evenly};
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 
 mod aborts;
 mod communicators;
+mod host_device;
 mod libraries;
 mod matrix;
 mod parts;

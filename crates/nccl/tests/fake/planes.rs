@@ -1,12 +1,11 @@
 //! One plane after the other: what is handed on, and what is not.
 
 use crate::conformance::{membership, on_threads, steps};
+use crate::host_device::{HostDevice, HostSlots};
 use crate::plain::{reference, reference_trailer};
 use crate::support::{LONG, child, is_child, library};
 use dtrain_collective::{Backend, CollectiveError, Geometry, Mode, Op, Sequence};
-use dtrain_nccl::{
-    DeviceArena, HostDevice, HostSlots, NcclError, NcclSetup, Patience, Plane, Planes, UniqueId,
-};
+use dtrain_nccl::{DeviceArena, NcclError, NcclSetup, Patience, Plane, Planes, UniqueId};
 use dtrain_types::{MicroRange, cut_evenly};
 use std::time::Duration;
 

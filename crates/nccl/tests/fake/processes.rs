@@ -3,11 +3,12 @@
 //! A child is this test binary again. It is told on its standard input which world to join, and says what came of it.
 
 use crate::conformance::membership;
+use crate::host_device::{HostDevice, HostSlots};
 use crate::matrix::by_rank;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use crate::support::{child, is_child, join, library};
 use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
-use dtrain_nccl::{Communicator, HostDevice, HostSlots, NcclBackend, NcclSetup, UniqueId};
+use dtrain_nccl::{Communicator, NcclBackend, NcclSetup, UniqueId};
 use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -1,10 +1,9 @@
 //! The fake library, communicators of a whole world, and this binary again as a child.
 
 use crate::conformance::membership;
+use crate::host_device::{HostDevice, HostSlots};
 use dtrain_collective::{Backend, Geometry, Membership, Mode};
-use dtrain_nccl::{
-    Communicator, Forming, HostDevice, HostSlots, Library, NcclBackend, NcclSetup, UniqueId, open,
-};
+use dtrain_nccl::{Communicator, Forming, Library, NcclBackend, NcclSetup, UniqueId, open};
 use dtrain_types::{MicroRange, Rank, WorldSize};
 use std::path::PathBuf;
 use std::process::Command;

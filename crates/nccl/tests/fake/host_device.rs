@@ -3,8 +3,8 @@
 //! Work is done behind the caller's back as on a GPU, so whatever forgets to wait for an event is wrong here too. A
 //! library that takes a [`HostStream`] for a CUDA stream puts its jobs between ours.
 
-use crate::device::{Address, Device, DeviceArena, DeviceError, Place, Stream};
 use dtrain_collective::{Arena, BLOCK, Geometry, SumOrder, sum_block};
+use dtrain_nccl::{Address, Device, DeviceArena, DeviceError, Place, Stream};
 use dtrain_types::Wire;
 use nccl_sys::HostStream;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -14,9 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Bytes in a cache line.
 const LINE: usize = 64;
+/// How long a drop waits for what is left in the stream.
+const END: Duration = Duration::from_secs(2);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -102,10 +105,9 @@ impl Drop for HostDevice {
     fn drop(&mut self) {
         let passed = self.record(&self.end).and_then(|()| {
             // Work of a communicator that was aborted ends at once; only a library that is stuck does not.
-            let deadline = crate::pause::Deadline::after(std::time::Duration::from_secs(2));
-            let mut pause = crate::pause::Pause::default();
-            while !self.has_happened(&self.end)? && !deadline.is_over() {
-                pause.once();
+            let begun = Instant::now();
+            while !self.has_happened(&self.end)? && begun.elapsed() < END {
+                std::thread::yield_now();
             }
             self.has_happened(&self.end)
         });
