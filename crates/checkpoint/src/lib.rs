@@ -3,7 +3,7 @@
 //! A checkpoint is a folder `g3-s001200` of safetensors shards and one `manifest.json` that names all of them with
 //! their sizes and digests. It appears under its final name in one rename, after everything in it is on the disk
 //! (S6), and it is read only after every digest agrees (S12). [`Store`] is the seam; [`FileStore`] keeps
-//! checkpoints in a run folder, over a [`Disk`] that tests replace by one that fails ([`fault`]).
+//! checkpoints in a run folder, over a [`Disk`] that tests replace by one that fails.
 //!
 //! This crate does not know what a layer or an optimizer is: state is named tensors in flat `f32` sections. It does
 //! not know when a checkpoint is due, who takes part, or what the ledger says.
@@ -14,7 +14,6 @@ mod diff;
 mod digest;
 mod disk;
 mod export;
-pub mod fault;
 mod file_store;
 mod generations;
 mod init;

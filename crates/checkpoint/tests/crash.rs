@@ -1,10 +1,12 @@
 //! S6, S7 and S12 on a disk that may crash at any operation, fill up, or break its promises.
 
+#[path = "support/fault_disk.rs"]
+mod fault_disk;
 mod support;
 
-use dtrain_checkpoint::fault::{FaultDisk, Sync};
 use dtrain_checkpoint::{CheckpointId, FileStore, Newest, Store, StoreError, reserve_generations};
 use dtrain_types::Generation;
+use fault_disk::{FaultDisk, Sync};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;

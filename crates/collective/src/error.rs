@@ -50,14 +50,6 @@ pub enum CollectiveError {
         /// The generation of this backend.
         generation: Generation,
     },
-    /// A peer ran further ahead than lockstep allows.
-    #[error("more than {bound} frames of rank {from} wait for a later collective")]
-    TooFarAhead {
-        /// The sender.
-        from: Rank,
-        /// The most frames that are kept.
-        bound: usize,
-    },
     /// The link to a peer is gone.
     #[error("the link to rank {to} is gone: {what}")]
     Lost {

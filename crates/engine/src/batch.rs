@@ -101,44 +101,6 @@ impl ClassCounts {
         let known = targets.iter().zip(predicted).filter(|(target, _)| (**target as usize) < classes);
         known.for_each(|(target, predicted)| self.note(*target, *predicted));
     }
-
-    /// Adds other counts. *Panics* if they are of another number of classes.
-    pub fn merge(&mut self, other: &Self) {
-        assert_eq!(self.classes(), other.classes(), "counts of different models");
-        let pairs = [
-            (&mut self.true_positive, &other.true_positive),
-            (&mut self.false_positive, &other.false_positive),
-            (&mut self.false_negative, &other.false_negative),
-        ];
-        for (into, from) in pairs {
-            into.iter_mut().zip(from).for_each(|(a, b)| *a += b);
-        }
-    }
-
-    /// Share of predictions that were right; none without any prediction.
-    #[must_use]
-    pub fn accuracy(&self) -> Option<f64> {
-        let right: u64 = self.true_positive.iter().sum();
-        let all = right + self.false_negative.iter().sum::<u64>();
-        (all > 0).then(|| right as f64 / all as f64)
-    }
-
-    /// The mean over classes of `2 tp / (2 tp + fp + fn)`, over the classes that were met or claimed, as
-    /// scikit-learn's `f1_score(average="macro")` has it; none without any prediction.
-    #[must_use]
-    pub fn macro_f1(&self) -> Option<f64> {
-        let mut sum = 0.0;
-        let mut met = 0u64;
-        for class in 0..self.classes() {
-            let hits = 2 * self.true_positive[class];
-            let all = hits + self.false_positive[class] + self.false_negative[class];
-            if all > 0 {
-                sum += hits as f64 / all as f64;
-                met += 1;
-            }
-        }
-        (met > 0).then(|| sum / met as f64)
-    }
 }
 
 #[cfg(test)]
@@ -146,27 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accuracy_and_macro_f1_are_those_of_the_textbook() {
+    fn a_prediction_is_a_hit_or_a_miss_of_two_classes() {
         let mut counts = ClassCounts::new(4);
         for (target, predicted) in [(0, 0), (0, 0), (0, 1), (1, 1), (2, 0)] {
             counts.note(target, predicted);
         }
-        assert_eq!(counts.accuracy(), Some(0.6));
-        // Class 0: 4/6, class 1: 2/3, class 2: 0/1; class 3 was never met.
-        let want = (4.0 / 6.0 + 2.0 / 3.0 + 0.0) / 3.0;
-        assert!((counts.macro_f1().expect("predictions were made") - want).abs() < 1e-12);
-        assert_eq!(ClassCounts::new(3).macro_f1(), None);
-    }
-
-    #[test]
-    fn merged_counts_are_the_counts_of_everything() {
-        let (mut a, mut b, mut all) = (ClassCounts::new(2), ClassCounts::new(2), ClassCounts::new(2));
-        for (i, (target, predicted)) in [(0, 1), (1, 1), (1, 0), (0, 0)].into_iter().enumerate() {
-            if i % 2 == 0 { &mut a } else { &mut b }.note(target, predicted);
-            all.note(target, predicted);
-        }
-        a.merge(&b);
-        assert_eq!(a, all);
+        assert_eq!(counts.true_positive, [2, 1, 0, 0]);
+        assert_eq!(counts.false_positive, [1, 1, 0, 0]);
+        assert_eq!(counts.false_negative, [1, 0, 1, 0]);
     }
 
     #[test]

@@ -94,30 +94,4 @@ pub enum EngineError {
     /// The device has not so much memory left.
     #[error("{0}")]
     NoRoom(String),
-    /// A tensor to start from has a name that the model does not know.
-    #[error("the model has no tensor {name}; the nearest is {nearest}")]
-    UnknownTensor {
-        /// The name that came.
-        name: String,
-        /// The model's most similar name.
-        nearest: String,
-    },
-    /// A tensor to start from has another shape than the model's.
-    #[error("tensor {name}: the model has shape {expected:?}, got {got:?}")]
-    TensorShape {
-        /// Its name.
-        name: String,
-        /// The model's shape.
-        expected: Vec<usize>,
-        /// The shape that came.
-        got: Vec<usize>,
-    },
-    /// A tensor of the model is not among those to start from.
-    #[error("tensor {name} {shape:?} is missing")]
-    MissingTensor {
-        /// Its name.
-        name: String,
-        /// Its shape.
-        shape: Vec<usize>,
-    },
 }

@@ -1,24 +1,12 @@
-//! How a model starts: random numbers by distribution, or tensors by name from a file that somebody else has read.
+//! How a model starts: random numbers by distribution.
 //!
 //! The numbers of a tensor depend on the seed and on the tensor's index in the layout alone.
 
-use crate::error::EngineError;
-use crate::layout::{Layout, Section, Tensor};
+use crate::layout::{Layout, Section};
 use crate::numbers::normal_quantile;
 use crate::stage::Init;
 use crate::state::State;
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
-
-/// A tensor to start from.
-#[derive(Clone, Copy, Debug)]
-pub struct NamedTensor<'a> {
-    /// Its full name, as in the [`Layout`].
-    pub name: &'a str,
-    /// Its shape.
-    pub shape: &'a [usize],
-    /// Its elements.
-    pub values: &'a [f32],
-}
 
 impl Layout {
     /// Fills parameters and running statistics as their [`Init`] says, and zeros the optimizer's buffers.
@@ -34,43 +22,6 @@ impl Layout {
             state.section_mut(section).fill(0.0);
         }
         state.applied = Step(0);
-    }
-
-    /// Sets parameters and running statistics from tensors by name. Every parameter must be there; running
-    /// statistics may be absent and keep their values, and PyTorch's `num_batches_tracked` is passed over.
-    ///
-    /// *Errors*: a name the model does not know, another shape, a missing parameter; nothing is changed then.
-    pub fn load(&self, tensors: &[NamedTensor<'_>], state: &mut State) -> Result<(), EngineError> {
-        let known = tensors.iter().filter(|t| !t.name.ends_with("num_batches_tracked"));
-        for given in known.clone() {
-            let tensor = self.tensor(given.name).ok_or_else(|| self.unknown(given.name))?;
-            if tensor.shape != given.shape || given.values.len() != tensor.elements() {
-                return Err(EngineError::TensorShape {
-                    name: given.name.into(),
-                    expected: tensor.shape.clone(),
-                    got: given.shape.to_vec(),
-                });
-            }
-        }
-        let is_given = |tensor: &Tensor| tensors.iter().any(|given| given.name == tensor.name);
-        let missing = self.tensors.iter().find(|t| t.section == Section::Parameters && !is_given(t));
-        if let Some(tensor) = missing {
-            return Err(EngineError::MissingTensor {
-                name: tensor.name.clone(),
-                shape: tensor.shape.clone(),
-            });
-        }
-        for given in known {
-            let tensor = self.tensor(given.name).expect("every name was looked up above");
-            state.section_mut(tensor.section)[tensor.range()].copy_from_slice(given.values);
-        }
-        Ok(())
-    }
-
-    fn unknown(&self, name: &str) -> EngineError {
-        let nearest = self.tensors.iter().min_by_key(|tensor| distance(&tensor.name, name));
-        let nearest = nearest.map_or_else(|| "none: it has no tensor".into(), |tensor| tensor.name.clone());
-        EngineError::UnknownTensor { name: name.into(), nearest }
     }
 }
 
@@ -100,24 +51,10 @@ fn fill(init: Init, key: Key, values: &mut [f32]) {
     }
 }
 
-/// Edit distance between two names.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Tensor;
     use crate::state::StateShape;
 
     fn tensor(name: &str, shape: &[usize], section: Section, offset: usize, init: Init) -> Tensor {
@@ -176,34 +113,5 @@ mod tests {
         };
         assert_eq!(start(1).digest(), start(1).digest());
         assert_ne!(start(1).digest(), start(2).digest());
-    }
-
-    #[test]
-    fn tensors_by_name_are_taken_whole_or_not_at_all() {
-        let (weight, embedding) = (vec![1.0; 5000], vec![2.0; 7000]);
-        let good = [
-            NamedTensor { name: "wte.weight", shape: &[70, 100], values: &embedding },
-            NamedTensor { name: "fc.weight", shape: &[50, 100], values: &weight },
-            NamedTensor { name: "fc.bias", shape: &[2], values: &[4.0, 5.0] },
-            NamedTensor { name: "norm.num_batches_tracked", shape: &[], values: &[9.0] },
-        ];
-        let mut state = state();
-        layout().load(&good, &mut state).expect("every parameter is there");
-        let p = state.section(Section::Parameters);
-        assert_eq!((p[0], p[5000], &p[12_000..]), (1.0, 2.0, &[4.0, 5.0][..]));
-
-        let before = state.digest();
-        let mut refused = |tensors: &[NamedTensor<'_>]| {
-            let error = layout().load(tensors, &mut state).expect_err("it does not fit");
-            assert_eq!(state.digest(), before);
-            error.to_string()
-        };
-        assert_eq!(refused(&good[..2]), "tensor fc.bias [2] is missing");
-        let mut wrong = good;
-        wrong[2].shape = &[1, 2];
-        assert_eq!(refused(&wrong), "tensor fc.bias: the model has shape [2], got [1, 2]");
-        wrong = good;
-        wrong[1].name = "fc.wieght";
-        assert_eq!(refused(&wrong), "the model has no tensor fc.wieght; the nearest is fc.weight");
     }
 }

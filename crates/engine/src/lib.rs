@@ -37,7 +37,6 @@ pub use batch::{Batch, ClassCounts, Figures, Inputs, Targets};
 pub use device_fingerprint::device_fingerprint;
 pub use device_replica::{DeviceReplica, OwnMemory};
 pub use error::EngineError;
-pub use init::NamedTensor;
 pub use layout::{Layout, Section, StageSlice, Tensor};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, LossScaling};

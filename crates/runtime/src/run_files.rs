@@ -58,8 +58,6 @@ pub struct RunFacts {
 pub enum Best {
     /// The highest accuracy.
     Accuracy,
-    /// The highest macro F1.
-    F1,
     /// The lowest loss.
     Loss,
 }
@@ -69,7 +67,6 @@ impl Best {
     fn score(self, seen: &EpochSeen) -> Option<f64> {
         match self {
             Self::Accuracy => seen.val_accuracy,
-            Self::F1 => seen.val_f1,
             Self::Loss => seen.val_loss.map(|loss| -loss),
         }
     }
@@ -78,7 +75,6 @@ impl Best {
         let number = |name: &str| metrics.get(name).and_then(serde_json::Value::as_f64);
         match self {
             Self::Accuracy => number("val_accuracy"),
-            Self::F1 => number("val_f1"),
             Self::Loss => number("val_loss").map(|loss| -loss),
         }
     }
@@ -139,12 +135,6 @@ impl RunFiles {
             self.metrics = self.metrics.watching(gpus);
         }
         self
-    }
-
-    /// What every manifest says.
-    #[must_use]
-    pub fn facts(&self) -> &RunFacts {
-        &self.facts
     }
 
     /// Share of right predictions, where there are classes.

@@ -25,5 +25,5 @@ pub use gpu::{Gpu, GpuError, GpuReadings, Gpus, Pair, Route};
 pub use gpu_watch::{GPU_INTERVAL, GpuSample, GpuWatch};
 pub use json_lines::{EventLog, Flush, JsonLines};
 pub use metrics::{EpochMetrics, GpuMetrics, Metric, Metrics, StepMetrics};
-pub use process::{ThreadTime, hostname, peak_rss, thread_times};
+pub use process::{hostname, peak_rss};
 pub use tensorboard::TensorBoard;

@@ -5,9 +5,9 @@
 //! directory's unsynced changes an arbitrary first part survives. It can also be full, crash at a chosen operation,
 //! or ignore one kind of sync, so that a test can show that it would notice.
 //!
-//! It is part of the library because the simulator tears disks with it. It does not know what a checkpoint is.
+//! It does not know what a checkpoint is.
 
-use crate::{Disk, DiskRead, DiskWrite};
+use dtrain_checkpoint::{Disk, DiskRead, DiskWrite};
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Write};

@@ -15,7 +15,7 @@ use caller::{Caller, HostLink};
 use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
 use dtrain_types::Generation;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -134,12 +134,6 @@ impl Uplink {
     #[must_use]
     pub fn clock(&self) -> Option<ClockOffset> {
         self.link.clock
-    }
-
-    /// Where the supervisor is.
-    #[must_use]
-    pub fn master(&self) -> SocketAddr {
-        self.link.connection.remote_addr()
     }
 
     /// Serves the run to its end.

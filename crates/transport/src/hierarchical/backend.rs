@@ -376,7 +376,6 @@ fn with_ranks(error: CollectiveError, rank: impl Fn(Rank) -> Rank) -> Collective
             E::Mismatch { from: rank(from), sequence, theirs, ours }
         }
         E::Superseded { from, generation } => E::Superseded { from: rank(from), generation },
-        E::TooFarAhead { from, bound } => E::TooFarAhead { from: rank(from), bound },
         E::Lost { to, what } => E::Lost { to: rank(to), what },
         E::Aborted { .. } | E::Dead | E::Device { .. } | E::Membership { .. } => error,
     }

@@ -65,25 +65,6 @@ impl Endpoint {
         Self::over(inner, identity, tuning).map_err(wrong)
     }
 
-    /// As `bind`, at the first free port of the `tries` from `addr` on.
-    ///
-    /// *Errors*: [`LinkError::NoFreePort`], and those of `bind` but `Busy`.
-    pub fn bind_next_free(
-        addr: SocketAddr,
-        tries: u16,
-        identity: &Identity,
-        tuning: Tuning,
-    ) -> Result<Self, LinkError> {
-        for step in 0..tries {
-            let Some(port) = addr.port().checked_add(step) else { break };
-            match Self::bind(SocketAddr::new(addr.ip(), port), identity, tuning) {
-                Err(LinkError::Busy { .. }) => {}
-                done => return done,
-            }
-        }
-        Err(LinkError::NoFreePort { addr, tries })
-    }
-
     /// As `bind`, over a socket of the caller's; with a seed the numbers that QUIC draws are the same each time.
     pub fn with_socket(
         socket: Arc<dyn AsyncUdpSocket>,

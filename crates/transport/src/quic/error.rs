@@ -103,14 +103,6 @@ pub enum LinkError {
         /// The address.
         addr: SocketAddr,
     },
-    /// A row of ports, all of them taken.
-    #[error("none of the {tries} ports from {addr} on is free\nhint: name a port with --bind")]
-    NoFreePort {
-        /// The first of them.
-        addr: SocketAddr,
-        /// How many were tried.
-        tries: u16,
-    },
     /// The system does not let this process listen there.
     #[error("cannot listen on {addr}: {what}")]
     Bind {
