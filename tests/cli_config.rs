@@ -2,7 +2,7 @@
 
 use dtrain::config::{
     ClassWeights, Config, ConfigError, DataFacts, KEYS, Length, LrScaling, Machine, Mark, Model, ModelKind,
-    Origin, Resume, Source,
+    Optimizer, Origin, Resume, Source,
 };
 
 const TWO_CORES: Machine = Machine { cores: 2, gpus: || 0 };
@@ -322,7 +322,8 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
     let lr = |scaling: &str| {
         let scaling = format!("optimizer.lr_scaling={scaling}");
         let config = arguments(&["optimizer.lr=0.1", "optimizer.lr_base_batch=16", &scaling]).unwrap();
-        config.optimizer.peak_lr(config.batch.global)
+        let Optimizer { lr, lr_scaling, lr_base_batch, .. } = config.optimizer;
+        lr * lr_scaling.factor(config.batch.global, lr_base_batch)
     };
     assert_eq!((lr("none"), lr("linear"), lr("sqrt")), (0.1, 0.4, 0.2));
     assert_eq!(arguments(&[]).unwrap().optimizer.lr_scaling, LrScaling::None);

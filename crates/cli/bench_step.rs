@@ -13,15 +13,13 @@ use dtrain_data::{DataError, Dataset, Feed, InputSpec, SampleSlot, SampleSpec, T
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::peer::{PeerData, Work, initialise};
 use dtrain_engine::{Inputs, ModelReplica, Replica, Targets};
-use dtrain_protocol::{
-    CheckpointEvery, Losses, Outcome, Reduce, Schedule, StartFrom, SupervisorConfig, Timeouts,
-};
+use dtrain_protocol::{CheckpointEvery, Losses, Outcome, Schedule, StartFrom, SupervisorConfig, Timeouts};
 use dtrain_runtime::{
     ComputeParts, Figures, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFiles, RunPlan,
     StepSeen, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_types::{BatchPlan, Generation, Instance, Seed, Step, Wire, WorldSize, cut_evenly};
+use dtrain_types::{BatchPlan, Generation, Instance, Reduce, Seed, Step, Wire, WorldSize, cut_evenly};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;

@@ -5,14 +5,13 @@
 mod on_gpu;
 
 use crate::config::{
-    ClassWeights, Config, DataFacts, Gpt, Length, Loss, LrScaling, Model, ModelKind, Oom, Over, Pool,
-    Precision, Problem, Recompute, Reduce, Rule, Schedule, Shape, Wire,
+    ClassWeights, Config, DataFacts, Gpt, Length, Loss, Model, ModelKind, Oom, Over, Pool, Precision,
+    Problem, Recompute, Rule, Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
 use crate::gpus::{Chosen, OnGpus};
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
-use dtrain_collective::Mode;
 use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
 };
@@ -122,7 +121,7 @@ impl Plan {
     /// The instruction set that `isa` comes to on this CPU.
     #[must_use]
     pub fn isa_in_use(&self) -> String {
-        let word = self.config.isa.name();
+        let word = self.config.isa.as_str();
         Isa::parse(word).map_or_else(|_| word.to_owned(), |isa| isa.to_string())
     }
 
@@ -167,34 +166,6 @@ impl Plan {
             },
             validation_micro_batches: self.validation().map_or(0, |set| set.plan.micro_batches()),
             verify: self.config.world.verify.into(),
-        }
-    }
-
-    /// How gradients are summed.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        match self.config.reduce {
-            Reduce::Exact => Mode::Exact,
-            Reduce::Ring => Mode::Ring,
-        }
-    }
-
-    /// What every node of a sum is rounded to.
-    #[must_use]
-    pub fn wire(&self) -> dtrain_types::Wire {
-        match self.config.wire {
-            Wire::F32 => dtrain_types::Wire::F32,
-            Wire::Bf16 => dtrain_types::Wire::Bf16,
-        }
-    }
-
-    /// What products, convolutions and attention on GPUs make of their operands.
-    #[must_use]
-    pub fn precision(&self) -> dtrain_cuda::Precision {
-        match self.config.precision {
-            Precision::F32 => dtrain_cuda::Precision::F32,
-            Precision::Bf16 => dtrain_cuda::Precision::Bf16,
-            Precision::F16 => dtrain_cuda::Precision::F16,
         }
     }
 
@@ -255,7 +226,7 @@ impl Plan {
         make: MakeReplica,
     ) -> Result<ModelReplica<Cpu>, CliError> {
         let config = &self.config;
-        let isa = Isa::parse(config.isa.name())
+        let isa = Isa::parse(&config.isa)
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
         let options = CpuOptions { isa, threads: config.world.threads as usize };
         let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
@@ -405,18 +376,14 @@ impl Plan {
     fn learning_rate(&self) -> dtrain_engine::Schedule {
         let Schedule { warmup, shape } = self.config.schedule;
         let optimizer = &self.config.optimizer;
-        let scaling = match optimizer.lr_scaling {
-            LrScaling::None => dtrain_engine::LrScaling::None,
-            LrScaling::Linear => dtrain_engine::LrScaling::Linear,
-            LrScaling::Sqrt => dtrain_engine::LrScaling::Sqrt,
-        };
         let per_epoch = self.batches.steps_per_epoch();
         let span = |length| match length {
             Length::Epochs(epochs) => Span::Epochs(epochs.into()),
             Length::Steps(steps) => Span::Steps(steps),
         };
         dtrain_engine::Schedule {
-            base: optimizer.lr * scaling.factor(self.config.batch.global, optimizer.lr_base_batch),
+            base: optimizer.lr
+                * optimizer.lr_scaling.factor(self.config.batch.global, optimizer.lr_base_batch),
             warmup: warmup.map_or(0, |length| span(length).steps(per_epoch)),
             total: self.last_step().0,
             decay: match shape {

@@ -92,8 +92,8 @@ pub fn rank_parts(
         validation: plan.validation(),
         workers: plan.config.workers,
         schedule: plan.schedule(),
-        mode: plan.mode(),
-        wire: plan.wire(),
+        mode: plan.config.reduce,
+        wire: plan.config.wire,
         bucket_bytes: plan.config.world.bucket_bytes.map(|bytes| bytes as usize),
         run_dir,
         // What is written down must find its way to the others' parts.
@@ -133,13 +133,13 @@ fn try_on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, Stri
     let gpu = open_gpu(number).map_err(fail)?;
     let about = gpu.context().about();
     // One word, as those of a CPU.
-    let rounds = match plan.precision() {
+    let rounds = match plan.config.precision {
         Precision::F32 => "",
         Precision::Bf16 => ":bf16",
         Precision::F16 => ":f16",
     };
     let name = format!("{CUDA}{}:{}{rounds}", about.architecture(), about.name.replace(' ', "-"));
-    let open = || Ok(CudaDevice::new(&gpu, plan.precision())?);
+    let open = || Ok(CudaDevice::new(&gpu, plan.config.precision)?);
     // Its models are gone before the replica takes what memory there is.
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;

@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{Best as BestKey, CudaList, Isolation as IsolationKey};
+use crate::config::{CudaList, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
 use crate::fabric::{HostFabric, StateInCommon, new_arena};
 use crate::hosts::Lead;
@@ -15,19 +15,19 @@ use crate::welcome::{Hosts, Welcome, remove_probe, write_probe};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
-use dtrain_collective::{Geometry, Mode};
+use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
 use dtrain_protocol::{
-    Cause, Ending, ExitCause, Failure, Losses, Outcome, Reduce, StartFrom, SupervisorConfig, Timeouts, What,
+    Cause, Ending, ExitCause, Failure, Losses, Outcome, StartFrom, SupervisorConfig, Timeouts, What,
 };
 use dtrain_runtime::{
-    Best, Conclusion, Gateway, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat, inherited,
-    serve, specs, supervise,
+    Conclusion, Gateway, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat, inherited, serve,
+    specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
 use dtrain_telemetry::{Event, Flush, GpuWatch, JsonLines, Summary, TelemetryError, UnixTime};
-use dtrain_types::{Generation, Instance, Step, WorldSize};
+use dtrain_types::{Generation, Instance, Reduce, Step, WorldSize};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
@@ -261,18 +261,11 @@ impl Session {
                 .bits()
                 .map(|(key, value)| (key.to_owned(), serde_json::Value::String(value)))
                 .collect(),
-            reduce: match self.plan.mode() {
-                Mode::Exact => "exact".into(),
-                Mode::Ring => "ring".into(),
-            },
+            reduce: config.reduce.name().to_owned(),
             revision: crate::arguments::VERSION.to_owned(),
             specs: specs(self.replica.as_ref()),
             keep: NonZeroUsize::new(config.checkpoint.keep).unwrap_or(NonZeroUsize::MIN),
-            best: match config.checkpoint.best {
-                BestKey::None => None,
-                BestKey::ValAccuracy => Some(Best::Accuracy),
-                BestKey::ValLoss => Some(Best::Loss),
-            },
+            best: config.checkpoint.best,
             classifies: self.plan.spec.classes().is_some(),
         }
     }
@@ -280,7 +273,7 @@ impl Session {
     fn run_plan(&mut self, instance: Instance, first_generation: Generation) -> Result<RunPlan, CliError> {
         let lead = self.lead.take();
         let config = &self.plan.config;
-        let (world, mode) = (config.world.ranks, self.plan.mode());
+        let (world, mode) = (config.world.ranks, self.plan.config.reduce);
         let timeouts = Timeouts::derive(config.world.detect)
             .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
         tracing::info!(%timeouts, "timeouts");
@@ -304,10 +297,7 @@ impl Session {
                 IsolationKey::Thread => Losses::EndTheRun,
             },
             balance: config.world.balance,
-            reduce: match mode {
-                Mode::Exact => Reduce::Exact,
-                Mode::Ring => Reduce::Ring,
-            },
+            reduce: mode,
             batches: self.plan.batches,
             schedule: self.plan.schedule(),
             start: self.resume.map_or(StartFrom::Fresh, |id| StartFrom::Checkpoint(id)),
@@ -341,7 +331,7 @@ impl Session {
     fn ranks(
         &self,
         world: u32,
-        mode: Mode,
+        mode: Reduce,
         state: StateInCommon,
     ) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
         // Ranges are cut anew with every generation: there must be room for any.

@@ -1,53 +1,26 @@
 //! One operation at one size: what is measured, and what nccl-tests would call its bandwidth.
 
-use dtrain_collective::{Mode, Op};
+use dtrain_collective::{Mode, Op, OpKind};
 use dtrain_types::{MicroRange, Rank, Trailer, Wire, cut_evenly};
 use serde::{Deserialize, Serialize};
 
-/// What the ranks do together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Operation {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    Broadcast,
-    Barrier,
-    Copy,
-}
-
-impl Operation {
-    pub const ALL: [Self; 6] =
-        [Self::AllReduce, Self::ReduceScatter, Self::AllGather, Self::Broadcast, Self::Barrier, Self::Copy];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast => "broadcast",
-            Self::Barrier => "barrier",
-            Self::Copy => "copy",
-        }
-    }
-
-    /// What bandwidth is multiplied with to be that of a link, whatever the number of ranks; `None` where nothing moves.
-    ///
-    /// *Source*: nccl-tests, doc/PERFORMANCE.md. A copy has one target, so each byte crosses once, as in a broadcast.
-    pub fn bus_factor(self, ranks: u32) -> Option<f64> {
-        let n = f64::from(ranks);
-        match self {
-            Self::AllReduce => Some(2.0 * (n - 1.0) / n),
-            Self::ReduceScatter | Self::AllGather => Some((n - 1.0) / n),
-            Self::Broadcast | Self::Copy => Some(1.0),
-            Self::Barrier => None,
-        }
+/// What bandwidth is multiplied with to be that of a link, whatever the number of ranks; `None` where nothing moves.
+///
+/// *Source*: nccl-tests, doc/PERFORMANCE.md. A copy has one target, so each byte crosses once, as in a broadcast.
+pub fn bus_factor(operation: OpKind, ranks: u32) -> Option<f64> {
+    let n = f64::from(ranks);
+    match operation {
+        OpKind::AllReduce => Some(2.0 * (n - 1.0) / n),
+        OpKind::ReduceScatter | OpKind::AllGather => Some((n - 1.0) / n),
+        OpKind::Broadcast | OpKind::Copy => Some(1.0),
+        OpKind::Barrier => None,
     }
 }
 
 /// One measurement, as every rank of it is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
-    pub operation: Operation,
+    pub operation: OpKind,
     /// Of each rank's buffer; 0 for a barrier.
     pub bytes: u64,
     pub ranks: u32,
@@ -102,18 +75,18 @@ impl Case {
     pub fn op<'a>(&self, sources: &'a [Rank], targets: &'a [Rank]) -> Op<'a> {
         let (micro_batches, trailers) = (self.ranks, &[Trailer::EMPTY]);
         match self.operation {
-            Operation::AllReduce => Op::AllReduce { micro_batches, trailers },
-            Operation::ReduceScatter => Op::ReduceScatter { micro_batches, trailers },
-            Operation::AllGather => Op::AllGather,
-            Operation::Broadcast => Op::Broadcast { from: Rank(0) },
-            Operation::Barrier => Op::Barrier,
-            Operation::Copy => Op::Copy { sources, targets },
+            OpKind::AllReduce => Op::AllReduce { micro_batches, trailers },
+            OpKind::ReduceScatter => Op::ReduceScatter { micro_batches, trailers },
+            OpKind::AllGather => Op::AllGather,
+            OpKind::Broadcast => Op::Broadcast { from: Rank(0) },
+            OpKind::Barrier => Op::Barrier,
+            OpKind::Copy => Op::Copy { sources, targets },
         }
     }
 }
 
 #[cfg(test)]
-pub fn example(operation: Operation, ranks: u32, floats: u64) -> Case {
+pub fn example(operation: OpKind, ranks: u32, floats: u64) -> Case {
     Case {
         operation,
         bytes: 4 * floats,
@@ -132,7 +105,7 @@ mod tests {
 
     #[test]
     fn bus_bandwidth_is_that_of_nccl_tests() {
-        let factors = |ranks| Operation::ALL.map(|operation| operation.bus_factor(ranks));
+        let factors = |ranks| OpKind::ALL.map(|operation| bus_factor(operation, ranks));
         assert_eq!(factors(2), [Some(1.0), Some(0.5), Some(0.5), Some(1.0), None, Some(1.0)]);
         assert_eq!(factors(4), [Some(1.5), Some(0.75), Some(0.75), Some(1.0), None, Some(1.0)]);
         assert_eq!(factors(1)[0], Some(0.0));
@@ -141,7 +114,7 @@ mod tests {
     #[test]
     fn a_copy_goes_from_all_but_the_last_rank_to_the_last() {
         let lists = |ranks| {
-            let case = example(Operation::Copy, ranks, 64);
+            let case = example(OpKind::Copy, ranks, 64);
             (case.sources(), case.targets())
         };
         assert_eq!(lists(1), (vec![Rank(0)], vec![]));

@@ -13,8 +13,9 @@ mod values;
 
 use crate::arguments::{BenchCollectives, BenchRank};
 use crate::commands::{print, print_json};
+use crate::config::Isolation;
 use crate::error::CliError;
-use plan::{Isolation, Plan};
+use plan::Plan;
 use table::Row;
 
 /// Measures and prints, a line for each operation and size.

@@ -1,11 +1,12 @@
 //! What the command line asks for: operations, sizes, and how the ranks live. It does not know how any of it is measured.
 
-use super::case::{Case, Operation};
+use super::case::Case;
 use crate::arguments::BenchCollectives;
-use crate::config::{Value, nearest, size};
+use crate::config::{Isolation, Value, nearest, size};
 use crate::doctor::free_memory;
 use crate::error::CliError;
 use crate::report::bytes;
+use dtrain_collective::OpKind;
 
 /// More ranks than this on one host are a slip.
 const MOST_RANKS: u32 = 256;
@@ -14,18 +15,11 @@ const LARGEST: u64 = 16 << 30;
 /// All samples of a size together move about so much. *Units*: bytes.
 const MOVED: u64 = 256 << 20;
 
-/// Where ranks live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isolation {
-    Process,
-    Thread,
-}
-
 /// All that is to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub ranks: u32,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<OpKind>,
     /// *Units*: bytes.
     pub sizes: Vec<u64>,
     pub ring: bool,
@@ -72,28 +66,27 @@ impl Plan {
     /// Every measurement, in order: operation by operation, from the first size to the last.
     pub fn cases(&self) -> impl Iterator<Item = Case> + '_ {
         self.operations.iter().flat_map(|operation| {
-            let sizes: &[u64] = if *operation == Operation::Barrier { &[0] } else { &self.sizes };
+            let sizes: &[u64] = if *operation == OpKind::Barrier { &[0] } else { &self.sizes };
             sizes.iter().map(|size| self.case(*operation, *size))
         })
     }
 
-    fn case(&self, operation: Operation, bytes: u64) -> Case {
+    fn case(&self, operation: OpKind, bytes: u64) -> Case {
         let Self { ranks, ring, bf16, limit, pin, .. } = *self;
         let usual = (MOVED / bytes.max(1)).clamp(9, 200) as u32;
         let samples = self.samples.unwrap_or(usual);
-        let limit = limit && operation == Operation::AllReduce;
+        let limit = limit && operation == OpKind::AllReduce;
         Case { operation, bytes, ranks, ring, bf16, samples, limit, pin }
     }
 }
 
-fn operations(word: &str) -> Result<Vec<Operation>, CliError> {
+fn operations(word: &str) -> Result<Vec<OpKind>, CliError> {
     if word == "all" {
-        return Ok(Operation::ALL.to_vec());
+        return Ok(OpKind::ALL.to_vec());
     }
-    let all = Operation::ALL.map(|operation| (operation.name(), operation));
-    match all.iter().find(|(name, _)| *name == word) {
-        Some((_, operation)) => Ok(vec![*operation]),
-        None => Err(unknown("--op", word, all.iter().map(|(name, _)| *name).chain(["all"]).collect())),
+    match OpKind::from_name(word) {
+        Some(operation) => Ok(vec![operation]),
+        None => Err(unknown("--op", word, OpKind::NAMES.iter().copied().chain(["all"]).collect())),
     }
 }
 

@@ -3,12 +3,12 @@
 //! A rank process is this program again, with the arena as its standard input; it dies with this one. It says one line,
 //! its times or what went wrong, so nobody waits for a reader.
 
-use super::case::{Case, Operation};
+use super::case::Case;
 use super::timing::{Said, Times, Way, measure};
 use crate::arguments::BenchRank;
 use crate::commands::print;
 use crate::error::CliError;
-use dtrain_collective::{Geometry, HostBackend, Membership};
+use dtrain_collective::{Geometry, HostBackend, Membership, OpKind};
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{Generation, Rank, WorldSize};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -171,14 +171,14 @@ pub fn in_threads(case: &Case) -> Result<Vec<Times>, CliError> {
 }
 
 /// What carried a case.
-pub fn backend(case: &Case, isolation: super::Isolation) -> &'static str {
-    let queues = case.ring && isolation == super::Isolation::Thread;
+pub fn backend(case: &Case, isolation: crate::config::Isolation) -> &'static str {
+    let queues = case.ring && isolation == crate::config::Isolation::Thread;
     if queues { "queues" } else { "shm" }
 }
 
 /// *Errors*: a rank left a barrier before another one had come to it, by the clock that they share.
 pub fn check_barrier(case: &Case, all: &[Times]) -> Result<(), CliError> {
-    if case.operation != Operation::Barrier {
+    if case.operation != OpKind::Barrier {
         return Ok(());
     }
     for sample in 0..case.samples as usize {

@@ -1,9 +1,10 @@
 //! From the times of all ranks to a line for people or for programs. It does not measure.
 
-use super::case::Case;
-use super::plan::{Isolation, Plan};
+use super::case::{Case, bus_factor};
+use super::plan::Plan;
 use super::ranks::{backend, check_barrier};
 use super::timing::Times;
+use crate::config::Isolation;
 use crate::config::Value;
 use crate::error::CliError;
 use serde_json::{Value as Json, json};
@@ -58,7 +59,7 @@ impl Row {
 
     /// Size over time, and that times the bus factor; none where nothing moves.
     fn bandwidths(&self) -> Option<(f64, f64)> {
-        let factor = self.case.operation.bus_factor(self.case.ranks)?;
+        let factor = bus_factor(self.case.operation, self.case.ranks)?;
         let algo = self.case.bytes as f64 / self.median / 1e3;
         Some((algo, algo * factor))
     }
@@ -155,8 +156,9 @@ pub fn head(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::{Operation, example};
+    use super::super::case::example;
     use super::*;
+    use dtrain_collective::OpKind;
 
     fn times(spans: &[u64], memory: &[u64]) -> Times {
         let begun: Vec<u64> = (0..spans.len() as u64).map(|i| 1_000_000 * i).collect();
@@ -166,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_slowest_rank_of_each_sample_counts() {
-        let case = Case { samples: 3, ..example(Operation::AllReduce, 2, 1000) };
+        let case = Case { samples: 3, ..example(OpKind::AllReduce, 2, 1000) };
         let all =
             [times(&[1000, 9000, 2000], &[500, 500, 500]), times(&[3000, 1000, 4000], &[900, 100, 800])];
         let row = Row::new(&case, Isolation::Process, &all).unwrap();
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_barrier_that_lets_somebody_through_too_early_is_an_error() {
-        let case = Case { samples: 1, limit: false, ..example(Operation::Barrier, 2, 0) };
+        let case = Case { samples: 1, limit: false, ..example(OpKind::Barrier, 2, 0) };
         let early = Times { begun: vec![10], ended: vec![20], memory: Vec::new() };
         let late = Times { begun: vec![21], ended: vec![30], memory: Vec::new() };
         assert!(Row::new(&case, Isolation::Process, &[early.clone(), late]).is_err());
@@ -192,7 +194,7 @@ mod tests {
     fn columns_stand_below_their_names() {
         let plan = Plan {
             ranks: 2,
-            operations: vec![Operation::AllReduce],
+            operations: vec![OpKind::AllReduce],
             sizes: vec![4000],
             ring: false,
             bf16: false,
@@ -201,7 +203,7 @@ mod tests {
             limit: true,
             pin: true,
         };
-        let case = Case { samples: 1, ..example(Operation::ReduceScatter, 2, 64 << 20) };
+        let case = Case { samples: 1, ..example(OpKind::ReduceScatter, 2, 64 << 20) };
         let row = Row::new(&case, plan.isolation, &[times(&[99_999_999], &[12_345_678])]).unwrap();
         let head = head(&plan);
         let names = head.lines().last().unwrap();

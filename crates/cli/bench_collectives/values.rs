@@ -1,8 +1,8 @@
 //! What ranks put into their buffers, and what must come out: other values for each rank, element and round, whose sums
 //! round, so that an addition in another order has other bits.
 
-use super::case::{Case, Operation};
-use dtrain_collective::{BLOCK, Chunks, CountPlan, Membership, sum_block};
+use super::case::Case;
+use dtrain_collective::{BLOCK, Chunks, CountPlan, Membership, OpKind, sum_block};
 use dtrain_types::{Generation, Rank, Wire};
 use std::ops::Range;
 
@@ -51,16 +51,16 @@ impl Reference {
         let ranks = self.case.ranks as usize;
         let even = Chunks::even(got.len(), ranks);
         match self.case.operation {
-            Operation::AllReduce => {
+            OpKind::AllReduce => {
                 (0..ranks).try_for_each(|owner| self.check_sum(got, round, even.chunk(owner), owner))
             }
-            Operation::ReduceScatter => self.check_sum(got, round, even.chunk(self.rank), self.rank),
-            Operation::AllGather => {
+            OpKind::ReduceScatter => self.check_sum(got, round, even.chunk(self.rank), self.rank),
+            OpKind::AllGather => {
                 (0..ranks).try_for_each(|from| self.check_value(got, round, even.chunk(from), from, false))
             }
-            Operation::Broadcast => self.check_value(got, round, 0..got.len(), 0, false),
-            Operation::Barrier => self.check_value(got, round, 0..got.len(), self.rank, false),
-            Operation::Copy => {
+            OpKind::Broadcast => self.check_value(got, round, 0..got.len(), 0, false),
+            OpKind::Barrier => self.check_value(got, round, 0..got.len(), self.rank, false),
+            OpKind::Copy => {
                 let sources = self.case.sources().len();
                 let chunks = Chunks::even(got.len(), sources);
                 let own = |source: &usize| self.rank >= sources || *source == self.rank;
@@ -138,13 +138,13 @@ mod tests {
             let owner = (0..ranks).find(|owner| Chunks::even(floats, ranks).chunk(*owner).contains(&at));
             match case.operation {
                 // Three ranks: the tree is the sum from left to right.
-                Operation::AllReduce | Operation::ReduceScatter => {
+                OpKind::AllReduce | OpKind::ReduceScatter => {
                     values.iter().copied().reduce(|a, b| rounded(a + b))
                 }
-                Operation::AllGather => owner.map(|owner| values[owner]),
-                Operation::Broadcast => Some(values[0]),
-                Operation::Barrier => Some(values[rank]),
-                Operation::Copy => {
+                OpKind::AllGather => owner.map(|owner| values[owner]),
+                OpKind::Broadcast => Some(values[0]),
+                OpKind::Barrier => Some(values[rank]),
+                OpKind::Copy => {
                     let sources = case.sources().len();
                     let chunks = Chunks::even(floats, sources);
                     (0..sources).find(|source| chunks.chunk(*source).contains(&at)).map(|from| values[from])
@@ -157,9 +157,7 @@ mod tests {
     #[test]
     fn a_right_result_passes_and_one_wrong_bit_anywhere_does_not() {
         let floats = BLOCK + 37;
-        for (operation, bf16) in
-            Operation::ALL.into_iter().flat_map(|it| [false, true].map(|bf16| (it, bf16)))
-        {
+        for (operation, bf16) in OpKind::ALL.into_iter().flat_map(|it| [false, true].map(|bf16| (it, bf16))) {
             let case = Case { bf16, ..example(operation, 3, floats as u64) };
             for rank in 0..3 {
                 let mut reference = Reference::new(&case, rank);
@@ -173,8 +171,7 @@ mod tests {
                     caught += usize::from(reference.check(&got, 5).is_err());
                     got[at] = before;
                 }
-                let partly =
-                    operation == Operation::ReduceScatter || operation == Operation::Copy && rank < 2;
+                let partly = operation == OpKind::ReduceScatter || operation == OpKind::Copy && rank < 2;
                 assert!(
                     if partly { caught >= 1 } else { caught == 3 },
                     "{operation:?} rank {rank}: {caught}"
@@ -195,7 +192,7 @@ mod tests {
 
     #[test]
     fn sums_that_were_not_rounded_are_wrong_where_they_should_have_been_and_the_other_way_round() {
-        let case = |bf16| Case { bf16, ..example(Operation::AllReduce, 3, 100) };
+        let case = |bf16| Case { bf16, ..example(OpKind::AllReduce, 3, 100) };
         for bf16 in [false, true] {
             let said = Reference::new(&case(bf16), 0).check(&right(&case(!bf16), 0, 0), 0);
             assert!(said.is_err());
@@ -204,7 +201,7 @@ mod tests {
 
     #[test]
     fn flipped_signs_are_compared_too() {
-        let case = example(Operation::AllReduce, 2, 100);
+        let case = example(OpKind::AllReduce, 2, 100);
         let mut got: Vec<f32> = (0..100).map(|at| -value(1, 0, at)).collect();
         let mut reference = Reference::new(&case, 1);
         assert_eq!(reference.check_flipped(&got, 0), Ok(()));

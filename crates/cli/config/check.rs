@@ -3,7 +3,8 @@
 //! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
 
 use super::Config;
-use super::choice::{Backend, DataKind, LossKind, Wire};
+use super::Wire;
+use super::choice::{Backend, DataKind, LossKind};
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::parts::augment_text;

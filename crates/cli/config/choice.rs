@@ -1,39 +1,8 @@
 //! The keys whose value is one word of a few.
 
-/// Writes an enum with the words that a user writes for its values.
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)+
-        }
+use dtrain_types::words;
 
-        impl $name {
-            /// The words for all values.
-            pub const NAMES: &'static [&'static str] = &[$($word),+];
-
-            /// The word for this value.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-
-            /// The value of a word.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name {
-                    $($word => Some(Self::$variant),)+
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-choice!(
+words!(
     /// What separates the ranks of one host.
     Isolation {
         /// A process each: a crash of one leaves the others alone.
@@ -42,36 +11,7 @@ choice!(
         Thread = "thread",
     }
 );
-choice!(
-    /// What products, convolutions and attention round their operands to.
-    Precision {
-        /// 32-bit floats: nothing.
-        F32 = "f32",
-        /// 16-bit floats with the exponent of f32, on GPUs.
-        Bf16 = "bf16",
-        /// 16-bit floats of IEEE, on GPUs, with a loss that is scaled.
-        F16 = "f16",
-    }
-);
-choice!(
-    /// In which order gradients are added up.
-    Reduce {
-        /// Along the tree of micro-batches: the same bits for any number of ranks.
-        Exact = "exact",
-        /// Along the ring of ranks.
-        Ring = "ring",
-    }
-);
-choice!(
-    /// What every node of the sum of gradients is rounded to.
-    Wire {
-        /// 32-bit floats: nothing more than the additions do.
-        F32 = "f32",
-        /// 16-bit floats with the exponent of f32: half the bytes between hosts.
-        Bf16 = "bf16",
-    }
-);
-choice!(
+words!(
     /// What carries the gradients from rank to rank.
     Backend {
         /// The host, while ranks compute on the CPU.
@@ -82,20 +22,7 @@ choice!(
         Nccl = "nccl",
     }
 );
-choice!(
-    /// The instruction set of the kernels.
-    Isa {
-        /// The best of this machine.
-        Auto = "auto",
-        /// No vector instructions of its own.
-        Scalar = "scalar",
-        /// 256-bit vectors.
-        Avx2 = "avx2",
-        /// 512-bit vectors.
-        Avx512 = "avx512",
-    }
-);
-choice!(
+words!(
     /// Which reader of data.
     DataKind {
         /// The handwritten digits inside the binary.
@@ -114,7 +41,7 @@ choice!(
         Own = "own",
     }
 );
-choice!(
+words!(
     /// Which family of models.
     ModelKind {
         /// Fully connected layers.
@@ -133,7 +60,7 @@ choice!(
         Own = "own",
     }
 );
-choice!(
+words!(
     /// Whether blocks of a model make their forward pass again, in place of keeping what the backward pass needs.
     Recompute {
         /// Where a GPU has no room otherwise.
@@ -144,7 +71,7 @@ choice!(
         Off = "off",
     }
 );
-choice!(
+words!(
     /// What is done about a micro-batch that a GPU has no room for.
     Oom {
         /// The run ends before its first step, and names one that there is room for.
@@ -153,7 +80,7 @@ choice!(
         Shrink = "shrink",
     }
 );
-choice!(
+words!(
     /// Which loss.
     LossKind {
         /// Softmax and negative log likelihood.
@@ -162,7 +89,7 @@ choice!(
         Mse = "mse",
     }
 );
-choice!(
+words!(
     /// Which optimizer.
     OptimizerKind {
         /// Adam with decoupled weight decay.
@@ -171,18 +98,7 @@ choice!(
         Sgd = "sgd",
     }
 );
-choice!(
-    /// How the learning rate follows the global batch.
-    LrScaling {
-        /// Not at all.
-        None = "none",
-        /// In proportion.
-        Linear = "linear",
-        /// As its square root.
-        Sqrt = "sqrt",
-    }
-);
-choice!(
+words!(
     /// How the learning rate runs over the training.
     ScheduleKind {
         /// Half a cosine down.
@@ -193,16 +109,5 @@ choice!(
         Constant = "constant",
         /// Drops at fixed places.
         Step = "step",
-    }
-);
-choice!(
-    /// Which result marks the best checkpoint.
-    Best {
-        /// The highest validation accuracy.
-        ValAccuracy = "val_accuracy",
-        /// The lowest validation loss.
-        ValLoss = "val_loss",
-        /// None is marked.
-        None = "none",
     }
 );

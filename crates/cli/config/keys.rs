@@ -6,10 +6,10 @@
 //! above it. The table does not know how a value is used.
 
 use super::choice::{
-    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, Oom, OptimizerKind, Precision,
-    Recompute, Reduce, ScheduleKind, Wire,
+    Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
+use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
 
 /// Whether a key can change the bits of the final state.
@@ -118,7 +118,7 @@ pub static KEYS: &[Key] = &[
         "what gradients and their sums are rounded to; bf16: half the bytes between hosts"),
     Key::new("backend", Type::Choice(Backend::NAMES), "auto", Free, BACKEND_HELP).when("reduce", &["exact"]),
     Key::new("backend", Type::Choice(Backend::NAMES), "auto", Bits, BACKEND_HELP).when("reduce", &["ring"]),
-    Key::new("isa", Type::Choice(Isa::NAMES), "auto", Free, "instruction set of the kernels"),
+    Key::new("isa", Type::Choice(&["auto", "scalar", "avx2", "avx512"]), "auto", Free, "instruction set of the kernels"),
     Key::new("workers", Type::Int(0, 256), "1", Free, "loader threads of a rank; 0 loads between the steps"),
     // Data.
     Key::new("data.kind", Type::Choice(DataKind::NAMES), "digits", Bits, "which reader"),
@@ -225,9 +225,9 @@ pub static KEYS: &[Key] = &[
     // Checkpoints.
     Key::new("checkpoint.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"200 steps\", none; one is always written at the end"),
     Key::new("checkpoint.keep", COUNT, "3", Free, "how many of the newest stay, besides the best"),
-    Key::new("checkpoint.best", Type::Choice(Best::NAMES), "val_accuracy", Free, "which result marks the best: val_accuracy | val_loss | none")
+    Key::new("checkpoint.best", Type::Choice(&["val_accuracy", "val_loss", "none"]), "val_accuracy", Free, "which result marks the best: val_accuracy | val_loss | none")
         .when("loss.kind", &["cross_entropy"]),
-    Key::new("checkpoint.best", Type::Choice(Best::NAMES), "val_loss", Free, "which result marks the best: val_loss | none")
+    Key::new("checkpoint.best", Type::Choice(&["val_accuracy", "val_loss", "none"]), "val_loss", Free, "which result marks the best: val_loss | none")
         .when("loss.kind", &["mse"]),
     // The world.
     Key::new("min_ranks", Type::Int(1, 4096), "1", Free, "with fewer ranks left the run stops (exit code 3)"),

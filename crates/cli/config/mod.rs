@@ -22,10 +22,13 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::DataFacts;
 pub use choice::{
-    Backend, Best, DataKind, Isa, Isolation, LossKind, LrScaling, ModelKind, Oom, OptimizerKind, Precision,
-    Recompute, Reduce, ScheduleKind, Wire,
+    Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
+pub use dtrain_cuda::Precision;
+pub use dtrain_engine::LrScaling;
+pub use dtrain_runtime::Best;
+pub use dtrain_types::{Reduce, Wire};
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
 pub use parts::{
@@ -72,7 +75,7 @@ pub struct Config {
     /// What carries the gradients.
     pub backend: Backend,
     /// The instruction set of the kernels.
-    pub isa: Isa,
+    pub isa: String,
     /// Loader threads of a rank.
     pub workers: usize,
     /// Of how many of its newest steps each rank writes down where the time went.
@@ -150,7 +153,7 @@ impl Config {
             reduce: parts::choice(r, "reduce", Reduce::from_name),
             wire: parts::choice(r, "wire", Wire::from_name),
             backend: parts::choice(r, "backend", Backend::from_name),
-            isa: parts::choice(r, "isa", Isa::from_name),
+            isa: r.word("isa").to_owned(),
             workers: r.count("workers"),
             profile: r.int("profile").and_then(NonZeroU32::new),
             data: parts::data(r),

@@ -3,10 +3,11 @@
 //! Read from resolved values only. What reads data has its options in the data crate; all other types are our own,
 //! and `plan.rs` joins them with the parts that they ask for.
 
-use super::choice::{Best, DataKind, Isolation, LossKind, LrScaling, ModelKind, OptimizerKind, ScheduleKind};
+use super::choice::{DataKind, Isolation, LossKind, ModelKind, OptimizerKind, ScheduleKind};
 use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value};
+use super::{Best, LrScaling};
 use dtrain_data::{
     Augment, Column, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Normalise, NpyOptions,
     NpyTarget, Source, TextOptions, TokensOptions, ValSplit,
@@ -398,7 +399,7 @@ pub struct Optimizer {
     pub rule: Rule,
     /// Whether biases, norms and other vectors decay too.
     pub decays_all: bool,
-    /// The peak learning rate as the user gave it; see [`Optimizer::peak_lr`].
+    /// The peak learning rate as the user gave it.
     pub lr: f64,
     /// Largest norm of the whole gradient.
     pub clip_norm: Option<f64>,
@@ -434,17 +435,6 @@ pub enum Rule {
 }
 
 impl Optimizer {
-    /// The peak learning rate after scaling by the global batch.
-    #[must_use]
-    pub fn peak_lr(&self, global_batch: u32) -> f64 {
-        let ratio = f64::from(global_batch) / f64::from(self.lr_base_batch);
-        match self.lr_scaling {
-            LrScaling::None => self.lr,
-            LrScaling::Linear => self.lr * ratio,
-            LrScaling::Sqrt => self.lr * ratio.sqrt(),
-        }
-    }
-
     pub(super) fn from_resolved(r: &Resolved) -> Self {
         let number = |name| r.number(name).expect("the table makes it a number");
         let rule = match choice(r, "optimizer.kind", OptimizerKind::from_name) {
@@ -533,8 +523,8 @@ pub struct Checkpoint {
     pub every: Option<Length>,
     /// How many of the newest stay.
     pub keep: usize,
-    /// Which result marks the best.
-    pub best: Best,
+    /// Which result marks the best, if any does.
+    pub best: Option<Best>,
 }
 
 impl Checkpoint {
@@ -542,7 +532,7 @@ impl Checkpoint {
         Self {
             every: r.length("checkpoint.every"),
             keep: r.count("checkpoint.keep"),
-            best: choice(r, "checkpoint.best", Best::from_name),
+            best: Best::from_name(r.word("checkpoint.best")),
         }
     }
 }

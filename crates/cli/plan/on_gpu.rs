@@ -60,7 +60,7 @@ impl Plan {
         blocks: Blocks,
         loss: &dtrain_engine::Loss,
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
-        let device = CudaDevice::new(gpu, self.precision())?;
+        let device = CudaDevice::new(gpu, self.config.precision)?;
         let model =
             dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
         let replica = DeviceReplica::new(device, self.scaled(model), self.optimizer(), self.config.seed)?;
@@ -74,7 +74,7 @@ impl Plan {
     pub fn slots(&self, gradient: usize) -> Geometry {
         let counts = step_counts(&self.batches);
         let ranges = cut_evenly(self.batches.micro_batches(), self.config.world.ranks);
-        Geometry::plan(gradient, &ranges, &counts, self.mode())
+        Geometry::plan(gradient, &ranges, &counts, self.config.reduce)
     }
 
     /// Where the memory of a rank on these devices goes.

@@ -4,6 +4,7 @@
 
 use crate::{Arena, Chunks, CollectiveError};
 use dtrain_types::{Rank, Trailer, WorldSize};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -58,22 +59,24 @@ pub enum Op<'a> {
     },
 }
 
-/// Which collective, without its operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OpKind {
-    /// [`Op::AllReduce`].
-    AllReduce,
-    /// [`Op::ReduceScatter`].
-    ReduceScatter,
-    /// [`Op::AllGather`].
-    AllGather,
-    /// [`Op::Broadcast`].
-    Broadcast,
-    /// [`Op::Barrier`].
-    Barrier,
-    /// [`Op::Copy`].
-    Copy,
-}
+dtrain_types::words!(
+    /// Which collective, without its operands.
+    #[derive(PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    OpKind {
+        /// [`Op::AllReduce`].
+        AllReduce = "all_reduce",
+        /// [`Op::ReduceScatter`].
+        ReduceScatter = "reduce_scatter",
+        /// [`Op::AllGather`].
+        AllGather = "all_gather",
+        /// [`Op::Broadcast`].
+        Broadcast = "broadcast",
+        /// [`Op::Barrier`].
+        Barrier = "barrier",
+        /// [`Op::Copy`].
+        Copy = "copy",
+    }
+);
 
 impl OpKind {
     /// All of them, each at its number on the wire and in records.

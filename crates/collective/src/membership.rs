@@ -4,7 +4,7 @@
 //! generation. This file does not know how a membership was agreed on.
 
 use crate::CollectiveError;
-use dtrain_types::{Generation, MicroRange, Rank, Wire, WorldSize};
+use dtrain_types::{Generation, MicroRange, Rank, WorldSize};
 
 /// One rank's view of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,28 +15,6 @@ pub struct Membership {
     pub rank: Rank,
     /// The micro-batches of each rank, by rank; a hot spare has an empty range.
     pub ranges: Vec<MicroRange>,
-}
-
-/// The order in which the contributions of a step are added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
-    /// Along the reduction tree of the step: the same bits for every world size.
-    Exact,
-    /// Around the ring: the bits depend on the world size.
-    Ring,
-}
-
-impl Mode {
-    /// How sums are made, for the log.
-    #[must_use]
-    pub fn describe(self, wire: Wire) -> &'static str {
-        match (self, wire) {
-            (Self::Exact, Wire::F32) => "exact",
-            (Self::Exact, Wire::Bf16) => "exact in bf16",
-            (Self::Ring, Wire::F32) => "ring",
-            (Self::Ring, Wire::Bf16) => "ring in bf16",
-        }
-    }
 }
 
 impl Membership {

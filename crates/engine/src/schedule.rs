@@ -51,17 +51,19 @@ impl Span {
     }
 }
 
-/// How the learning rate follows the global batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LrScaling {
-    /// It does not.
-    #[default]
-    None,
-    /// In proportion (*Source*: Goyal et al., "Accurate, large minibatch SGD", 2017).
-    Linear,
-    /// With the square root, as suits Adam.
-    Sqrt,
-}
+dtrain_types::words!(
+    /// How the learning rate follows the global batch.
+    #[derive(Default)]
+    LrScaling {
+        /// It does not.
+        #[default]
+        None = "none",
+        /// In proportion (*Source*: Goyal et al., "Accurate, large minibatch SGD", 2017).
+        Linear = "linear",
+        /// With the square root, as suits Adam.
+        Sqrt = "sqrt",
+    }
+);
 
 impl LrScaling {
     /// What the learning rate is multiplied by for this global batch, if it was chosen for `base_batch`.

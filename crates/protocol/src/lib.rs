@@ -32,6 +32,7 @@ pub use agenda::{Agenda, Opening, Signals, StateHolder, Task};
 pub use bootstrap::{BOOTSTRAP_BYTES, Bootstrap};
 pub use cause::{Cause, Doing, Ending, ExitCause, Failure, Outcome, What};
 pub use codec::{Decoder, encode};
+pub use dtrain_types::Reduce;
 pub use effect::{Event, Exit, ManifestOrder, MemberEffect, Reason, SupervisorEffect, Validation};
 pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
 pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
@@ -44,7 +45,7 @@ pub use message::{
 };
 pub use node::{Node, NodeConfig, NodeEffect};
 pub use schedule::{CheckpointEvery, Due, Schedule};
-pub use supervisor::{Losses, Reduce, Request, Supervisor, SupervisorConfig};
+pub use supervisor::{Losses, Request, Supervisor, SupervisorConfig};
 pub use time_of_day::{ClockOffset, ClockReading, UnixNanos};
 pub use timeouts::{Timeouts, TimeoutsError};
 pub use transcript::Input;

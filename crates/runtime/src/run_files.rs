@@ -53,14 +53,15 @@ pub struct RunFacts {
     pub classifies: bool,
 }
 
-/// A number of the validation by which checkpoints are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Best {
-    /// The highest accuracy.
-    Accuracy,
-    /// The lowest loss.
-    Loss,
-}
+dtrain_types::words!(
+    /// A number of the validation by which checkpoints are compared.
+    Best {
+        /// The highest accuracy.
+        Accuracy = "val_accuracy",
+        /// The lowest loss.
+        Loss = "val_loss",
+    }
+);
 
 impl Best {
     /// The number, negated where less is better.
@@ -72,11 +73,8 @@ impl Best {
     }
 
     fn score_in(self, metrics: &serde_json::Map<String, serde_json::Value>) -> Option<f64> {
-        let number = |name: &str| metrics.get(name).and_then(serde_json::Value::as_f64);
-        match self {
-            Self::Accuracy => number("val_accuracy"),
-            Self::Loss => number("val_loss").map(|loss| -loss),
-        }
+        let number = metrics.get(self.name()).and_then(serde_json::Value::as_f64)?;
+        Some(if self == Self::Loss { -number } else { number })
     }
 }
 

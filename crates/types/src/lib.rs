@@ -11,12 +11,14 @@ mod ids;
 mod plan;
 mod random;
 mod ranges;
+mod reduce;
 mod shared_state;
 mod text;
 mod time;
 mod trailer;
 mod tree;
 mod wire;
+mod words;
 
 pub use checkpoint_id::CheckpointId;
 pub use device_memory::DeviceMemory;
@@ -29,6 +31,7 @@ pub use ids::{
 pub use plan::{BatchPlan, PlanError, StepPlan};
 pub use random::{Key, Permutation, Site};
 pub use ranges::{MicroRange, cut_evenly, cut_in_proportion};
+pub use reduce::Reduce;
 pub use shared_state::{SHARED_AREAS, SharedFloats, SharedShape, SharedState};
 pub use text::Misspelt;
 pub use time::Instant;

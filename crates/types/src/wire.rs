@@ -4,26 +4,19 @@
 //! A rounded number is still an `f32`: its low half is zero, and only a wire leaves that out. This file does not know
 //! gradients, trees or wires.
 
-/// What every node of the sum of a step is rounded to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wire {
-    /// 32-bit floats: nothing is rounded but by the additions themselves.
-    #[default]
-    F32,
-    /// The upper halves of 32-bit floats.
-    Bf16,
-}
+crate::words!(
+    /// What every node of the sum of a step is rounded to.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    Wire {
+        /// 32-bit floats: nothing is rounded but by the additions themselves.
+        #[default]
+        F32 = "f32",
+        /// The upper halves of 32-bit floats: half the bytes between hosts.
+        Bf16 = "bf16",
+    }
+);
 
 impl Wire {
-    /// The word for it: `f32` or `bf16`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        }
-    }
-
     /// Bytes of a number between hosts.
     #[must_use]
     pub fn bytes(self) -> usize {

@@ -48,18 +48,19 @@ pub use sums::{
 pub use tree::{TreeSum, program, sum_tree, table};
 pub use update::{adamw, blend, sgd};
 
-/// What products, convolutions and attention make of their operands. Parameters, activations and gradients are f32 in memory
-/// either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// They are multiplied as they are, and added up in the CPU's order.
-    F32,
-    /// They are rounded to bf16, multiplied on tensor cores and added up in f32. *Order*: K in steps of 16; within 16 terms
-    /// the hardware's, so the bits are those of one model of GPU.
-    Bf16,
-    /// The same of f16. Whoever trains so has to scale the loss, or small gradients are lost.
-    F16,
-}
+dtrain_types::words!(
+    /// What products, convolutions and attention make of their operands. Parameters, activations and gradients are f32 in memory
+    /// either way.
+    Precision {
+        /// They are multiplied as they are, and added up in the CPU's order.
+        F32 = "f32",
+        /// They are rounded to bf16, multiplied on tensor cores and added up in f32. *Order*: K in steps of 16; within 16 terms
+        /// the hardware's, so the bits are those of one model of GPU.
+        Bf16 = "bf16",
+        /// The same of f16. Whoever trains so has to scale the loss, or small gradients are lost.
+        F16 = "f16",
+    }
+);
 
 impl Precision {
     /// What operands are rounded to, if they are.

@@ -24,8 +24,9 @@ use crate::message::{
 use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
-use dtrain_types::{BatchPlan, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Step};
-use dtrain_types::{CheckpointId, Digest};
+use dtrain_types::{
+    BatchPlan, CheckpointId, Digest, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Reduce, Step,
+};
 use pace::Paces;
 use progress::Progress;
 use recovery::Trouble;
@@ -36,15 +37,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use validation::Validations;
 use verdict::Seen;
-
-/// How gradients are reduced, as far as the control plane cares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reduce {
-    /// The same bits at any world size: equal fingerprints are required, and a step counts once any member reports it.
-    Exact,
-    /// Bits depend on the world size: a step counts once all members report it.
-    Ring,
-}
 
 /// What the loss of a member means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
