@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fake-nccl", &["nccl-sys"]),
     ("fake-cuda", &[]),
     ("cuda", &["types", "collective", "engine", "nccl"]),
+    ("launch", &["protocol"]),
     ("sim", &["types", "engine", "collective", "protocol", "checkpoint"]),
     (
         "runtime",

@@ -20,7 +20,6 @@ mod fabric;
 #[path = "../../tests/harness/fake_libraries.rs"]
 #[allow(dead_code)]
 mod fake_libraries;
-pub mod gang;
 mod gpt2_names;
 pub mod gpus;
 mod hosts;

@@ -1,15 +1,18 @@
-//! `dtrain run`: starts any program on every device, as torchrun does. The work is done in [`crate::gang`].
+//! `dtrain run`: starts any program on every device, as torchrun does. The work is done in [`dtrain_launch`].
+
+mod request;
 
 use crate::arguments::{RunGang, RunRank};
-use crate::error::CliError;
-use crate::gang::{self, Gang};
+use crate::error::{CliError, Kind};
+use crate::report::Voice;
+use dtrain_launch::{LaunchError, Wrong};
 use std::process::ExitCode;
 
-/// Keeps the gang; its exit code is that of this command.
+/// Keeps the processes; its exit code is that of this command.
 ///
 /// *Errors*: the process that watches the ranks could not be started, or was killed. *Blocks* for the whole run.
 pub fn guard() -> Result<ExitCode, CliError> {
-    gang::guard(std::env::args_os().skip(2))
+    Ok(dtrain_launch::guard(std::env::args_os().skip(2))?)
 }
 
 /// Starts the ranks and watches them.
@@ -17,12 +20,31 @@ pub fn guard() -> Result<ExitCode, CliError> {
 /// *Errors*: of the request (kind usage, nothing started), a rank failed, or somebody stopped it. *Blocks* for the
 /// whole run.
 pub fn gang(arguments: &RunGang) -> Result<(), CliError> {
-    gang::supervise(&Gang::new(&arguments.run)?, arguments.guard)
+    let (launch, voice) = (request::read(&arguments.run)?, Voice::new(arguments.run.quiet));
+    Ok(dtrain_launch::supervise(&launch, arguments.guard, &|text| voice.say(text))?)
 }
 
 /// Becomes the program.
 ///
 /// *Errors*: it could not.
 pub fn rank(arguments: &RunRank) -> Result<(), CliError> {
-    Err(gang::become_rank(arguments.parent, &arguments.program))
+    Err(dtrain_launch::become_rank(arguments.parent, &arguments.program).into())
+}
+
+impl From<LaunchError> for CliError {
+    fn from(error: LaunchError) -> Self {
+        let kind = match error.wrong {
+            Wrong::Failed => Kind::Failed,
+            Wrong::Usage => Kind::Usage,
+            Wrong::Interrupted => Kind::Interrupted,
+        };
+        let mut told = Self::new(kind, error.message);
+        if let Some(cause) = error.cause {
+            told = told.cause(cause);
+        }
+        match error.hint {
+            Some(hint) => told.hint(hint),
+            None => told,
+        }
+    }
 }

@@ -5,6 +5,7 @@
 mod bus;
 mod choose;
 mod inventory;
+mod listed;
 mod open;
 mod room;
 mod visible;
@@ -12,6 +13,7 @@ mod visible;
 pub use bus::on_the_bus;
 pub use choose::{Chosen, Host, OnGpus, choose, count};
 pub use inventory::Inventory;
+pub use listed::listed;
 pub use open::open_gpu;
 pub use room::{answer as answer_room, most_rows};
 pub use visible::{Visible, visible};
@@ -48,5 +50,5 @@ pub fn count_here() -> u32 {
 }
 
 fn here() -> Host<impl FnOnce() -> u32, impl FnOnce() -> Inventory> {
-    Host { trains: crate::plan::ON_GPUS, count: crate::gang::gpus, inventory: Inventory::here }
+    Host { trains: crate::plan::ON_GPUS, count: listed, inventory: Inventory::here }
 }

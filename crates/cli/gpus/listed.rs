@@ -7,7 +7,7 @@ use std::path::Path;
 const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 
 /// GPUs that a program started here would see.
-pub fn gpus() -> u32 {
+pub fn listed() -> u32 {
     let there = std::fs::read_dir(Path::new(NVIDIA)).map_or(0, |entries| entries.flatten().count());
     visible(there, std::env::var_os("CUDA_VISIBLE_DEVICES").as_deref())
 }

@@ -2,9 +2,9 @@
 //!
 //! It does nothing else, so that it is hard to kill by accident, and it inherits what a killed supervisor leaves.
 
-use super::descendants;
-use super::watch::{Seen, Watch};
-use crate::error::CliError;
+use crate::LaunchError;
+use crate::descendants;
+use crate::watch::{Seen, Watch};
 use dtrain_protocol::ExitCause;
 use rustix::process::{Pid, PidfdFlags, getpid, kill_process, pidfd_open, set_child_subreaper};
 use std::ffi::OsString;
@@ -15,9 +15,9 @@ use std::process::{Command, ExitCode};
 /// Runs `dtrain run-gang` with these words and waits for its end. *Blocks* for the whole run.
 ///
 /// *Errors*: of the system, or the supervisor was killed; then nothing that it had started is left.
-pub fn guard(words: impl Iterator<Item = OsString>) -> Result<ExitCode, CliError> {
+pub fn guard(words: impl Iterator<Item = OsString>) -> Result<ExitCode, LaunchError> {
     let failed = |error: io::Error| {
-        CliError::failed("cannot start the process that watches the ranks").because(&error)
+        LaunchError::failed("cannot start the process that watches the ranks").because(&error)
     };
     set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
     let mut watch = Watch::new().map_err(failed)?;
@@ -34,7 +34,7 @@ pub fn guard(words: impl Iterator<Item = OsString>) -> Result<ExitCode, CliError
         (None, signal) => {
             let end = ExitCause::Signal(signal.unwrap_or_default());
             let message = format!("the process that watched the ranks (pid {}) was {end}", pid.as_raw_pid());
-            Err(CliError::failed(message)
+            Err(LaunchError::failed(message)
                 .cause(format!(
                     "the ranks and what they had started were ended too ({} processes)",
                     swept.killed

@@ -1,9 +1,8 @@
-//! A port for the program's own rendezvous, fresh for each start, so that a dead gang's port cannot disturb.
+//! A port for the program's own rendezvous, fresh for each start, so that a dead group's port cannot disturb.
 //!
 //! It is looked for outside the range from which the kernel gives ports to outgoing connections: inside, a connection of
 //! rank 1 could get it before rank 0 listens. Nobody holds it until the program binds it.
 
-use crate::random;
 use std::io;
 use std::net::{Ipv6Addr, TcpListener};
 
@@ -19,12 +18,19 @@ pub fn free(last: Option<u16>) -> io::Result<u16> {
     let (low, high) = outside(ephemeral());
     let width = u64::from(high - low) + 1;
     for _ in 0..TRIES {
-        let port = low + u16::try_from(random::u64()? % width).expect("smaller than a width of 16 bits");
+        let port = low + u16::try_from(random()? % width).expect("smaller than a width of 16 bits");
         if Some(port) != last && is_free(port) {
             return Ok(port);
         }
     }
     listener(0)?.local_addr().map(|address| address.port())
+}
+
+/// A number from the system.
+fn random() -> io::Result<u64> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// The range that outgoing connections get their ports from.

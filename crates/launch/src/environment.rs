@@ -1,11 +1,11 @@
 //! The variables that a rank finds: those that torchrun sets, so that scripts written for it need no change.
 //!
 //! Two are left out on purpose: `TORCHELASTIC_ERROR_FILE` (the first cause is found from exits and output) and a value
-//! of True for `TORCHELASTIC_USE_AGENT_STORE` (no store outlives the gang: rank 0 opens it, on a fresh port).
+//! of True for `TORCHELASTIC_USE_AGENT_STORE` (no store outlives the group: rank 0 opens it, on a fresh port).
 
-use super::request::Gang;
+use crate::Launch;
 
-/// What differs from one start of the gang to the next.
+/// What differs from one start of the group to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Restarts so far.
@@ -15,24 +15,24 @@ pub struct Start {
 }
 
 /// The variables of one rank. Those that the user may have set are only here when nobody has.
-pub fn variables(gang: &Gang, start: Start, local: u32) -> Vec<(&'static str, String)> {
-    let rank = gang.rank(local).to_string();
-    let world = gang.world().to_string();
+pub fn variables(launch: &Launch, start: Start, local: u32) -> Vec<(&'static str, String)> {
+    let rank = launch.rank(local).to_string();
+    let world = launch.world().to_string();
     let mut all = vec![
         ("RANK", rank.clone()),
         ("LOCAL_RANK", local.to_string()),
         ("WORLD_SIZE", world.clone()),
-        ("LOCAL_WORLD_SIZE", gang.processes.to_string()),
-        ("GROUP_RANK", gang.hosts.this.to_string()),
-        ("GROUP_WORLD_SIZE", gang.hosts.count.to_string()),
-        ("ROLE_NAME", gang.role.clone()),
+        ("LOCAL_WORLD_SIZE", launch.processes.to_string()),
+        ("GROUP_RANK", launch.hosts.this.to_string()),
+        ("GROUP_WORLD_SIZE", launch.hosts.count.to_string()),
+        ("ROLE_NAME", launch.role.clone()),
         ("ROLE_RANK", rank),
         ("ROLE_WORLD_SIZE", world),
-        ("MASTER_ADDR", gang.master.address.clone()),
+        ("MASTER_ADDR", launch.master.address.clone()),
         ("MASTER_PORT", start.port.to_string()),
         ("TORCHELASTIC_RESTART_COUNT", start.attempt.to_string()),
-        ("TORCHELASTIC_MAX_RESTARTS", gang.restarts.to_string()),
-        ("TORCHELASTIC_RUN_ID", gang.run_id.clone()),
+        ("TORCHELASTIC_MAX_RESTARTS", launch.restarts.to_string()),
+        ("TORCHELASTIC_RUN_ID", launch.run_id.clone()),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned()),
     ];
@@ -41,7 +41,7 @@ pub fn variables(gang: &Gang, start: Start, local: u32) -> Vec<(&'static str, St
             all.push((name, value.to_owned()));
         }
     };
-    if gang.limits_threads() {
+    if launch.limits_threads() {
         unless_set("OMP_NUM_THREADS", "1");
     }
     unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");

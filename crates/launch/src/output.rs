@@ -4,8 +4,8 @@
 //! One thread for all of them, so that lines never mix and the supervisor never waits for a slow terminal. It ends when
 //! every pipe has ended, or when it is told that nobody is left to write.
 
-use super::request::Console;
-use super::tail::{Splitter, Tail};
+use crate::Console;
+use crate::tail::{Splitter, Tail};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::{Errno, ioctl_fionbio, read};
@@ -220,7 +220,7 @@ fn take(line: &[u8], now: Instant, prefix: &[u8], tail: &mut Tail, text: &mut Ve
 }
 
 fn prefix(template: &str, source: &Source) -> Vec<u8> {
-    let host = super::words::host();
+    let host = crate::words::host();
     let filled = template
         .replace("${rank}", &source.rank.to_string())
         .replace("${local_rank}", &source.local.to_string())

@@ -1,9 +1,9 @@
-//! What people read of a gang. It decides nothing.
+//! What people read of a group. It decides nothing.
 
-use super::cause::{Asked, Death, first_cause};
-use super::life::Ended;
-use super::rank::{NOT_STARTED, NOT_STARTED_CODE};
-use super::request::Gang;
+use crate::Launch;
+use crate::cause::{Asked, Death, first_cause};
+use crate::life::Ended;
+use crate::rank::{NOT_STARTED, NOT_STARTED_CODE};
 use console::style;
 use dtrain_protocol::ExitCause;
 use std::fmt::Write;
@@ -17,19 +17,19 @@ pub fn host() -> String {
 }
 
 /// What is started.
-pub fn beginning(gang: &Gang) -> String {
-    let program: Vec<_> = gang.program.iter().map(|word| word.to_string_lossy()).collect();
-    let mut text = format!("dtrain run: {} of {}", processes(gang.processes), program.join(" "));
-    if gang.hosts.count > 1 {
-        let last = gang.rank(gang.processes - 1);
-        let _ = write!(text, ", ranks {} to {last} of {}", gang.rank(0), gang.world());
+pub fn beginning(launch: &Launch) -> String {
+    let program: Vec<_> = launch.program.iter().map(|word| word.to_string_lossy()).collect();
+    let mut text = format!("dtrain run: {} of {}", processes(launch.processes), program.join(" "));
+    if launch.hosts.count > 1 {
+        let last = launch.rank(launch.processes - 1);
+        let _ = write!(text, ", ranks {} to {last} of {}", launch.rank(0), launch.world());
     }
-    match gang.restarts {
+    match launch.restarts {
         0 => {}
         times => drop(write!(text, ", started again up to {times} times")),
     }
     text += "\n  nothing that it starts outlives it, however it ends (but kill -9 of both its processes in one instant)";
-    if gang.limits_threads() {
+    if launch.limits_threads() {
         text +=
             "\n  OMP_NUM_THREADS=1 for each process, so that they do not crowd each other; set it to choose";
     }
@@ -41,8 +41,8 @@ fn processes(count: u32) -> String {
 }
 
 /// Who failed first, how, with its last lines; then what that did to the others.
-pub fn failure(gang: &Gang, ended: &Ended, first: &Death, oom_kills: u64) -> String {
-    let mut text = format!("{} {}", style("first cause:").for_stderr().red().bold(), named(gang, first));
+pub fn failure(launch: &Launch, ended: &Ended, first: &Death, oom_kills: u64) -> String {
+    let mut text = format!("{} {}", style("first cause:").for_stderr().red().bold(), named(launch, first));
     // Writing to a string cannot fail.
     let _ = writeln!(text, ", {:.1} s after its start", first.at.duration_since(ended.started).as_secs_f64());
     if first.end == ExitCause::Signal(9) && oom_kills > 0 {
@@ -59,7 +59,7 @@ pub fn failure(gang: &Gang, ended: &Ended, first: &Death, oom_kills: u64) -> Str
     }
     let (mut own, mut stopped) = (Vec::new(), Vec::new());
     for death in ended.deaths.iter().filter(|death| death.local != first.local && !death.is_success()) {
-        if death.is_own() { own.push(named(gang, death)) } else { stopped.push(death) }
+        if death.is_own() { own.push(named(launch, death)) } else { stopped.push(death) }
     }
     if !own.is_empty() {
         let _ = writeln!(text, "  after that: {}", list(&own));
@@ -67,19 +67,19 @@ pub fn failure(gang: &Gang, ended: &Ended, first: &Death, oom_kills: u64) -> Str
     if !stopped.is_empty() {
         let killed = stopped.iter().filter(|death| death.asked == Asked::Kill).count();
         let names: Vec<String> =
-            stopped.iter().map(|death| format!("rank {}", gang.rank(death.local))).collect();
+            stopped.iter().map(|death| format!("rank {}", launch.rank(death.local))).collect();
         let _ = write!(text, "  stopped because of it: {}", list(&names));
         match killed {
             0 => text.push('\n'),
-            _ => drop(writeln!(text, " ({killed} by SIGKILL after {} s)", gang.grace.as_secs())),
+            _ => drop(writeln!(text, " ({killed} by SIGKILL after {} s)", launch.grace.as_secs())),
         }
     }
     text.truncate(text.trim_end().len());
     text
 }
 
-fn named(gang: &Gang, death: &Death) -> String {
-    format!("rank {} (pid {} on {}): {}", gang.rank(death.local), death.pid, host(), death.end)
+fn named(launch: &Launch, death: &Death) -> String {
+    format!("rank {} (pid {} on {}): {}", launch.rank(death.local), death.pid, host(), death.end)
 }
 
 fn list(items: &[String]) -> String {
@@ -97,8 +97,8 @@ pub fn not_started(ended: &Ended) -> Option<&str> {
 }
 
 /// What a person can do about a first cause.
-pub fn hint(gang: &Gang, first: &Death, oom_kills: u64) -> String {
-    match (&first.end, gang.restarts) {
+pub fn hint(launch: &Launch, first: &Death, oom_kills: u64) -> String {
+    match (&first.end, launch.restarts) {
         (ExitCause::Signal(9), _) if oom_kills > 0 => {
             "the machine ran out of memory: fewer processes or smaller batches need less".to_owned()
         }
@@ -107,7 +107,7 @@ pub fn hint(gang: &Gang, first: &Death, oom_kills: u64) -> String {
              ranks again"
                 .to_owned()
         }
-        (_, 0) if gang.hosts.count == 1 => "--max-restarts N starts all ranks again when one fails".to_owned(),
+        (_, 0) if launch.hosts.count == 1 => "--max-restarts N starts all ranks again when one fails".to_owned(),
         (_, 0) => "the ranks of the other hosts have to be started again too".to_owned(),
         (_, times) => format!("all {times} restarts are used up; --max-restarts allows more"),
     }

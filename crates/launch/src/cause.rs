@@ -3,7 +3,7 @@
 //! A rank that fails closes its sockets, and its peers fail for want of it within milliseconds. The order of exits that
 //! the kernel gives is nearly always that of the failures, but not where the first one takes long to end.
 
-use super::tail::LastWords;
+use crate::tail::LastWords;
 use dtrain_protocol::ExitCause;
 use std::time::{Duration, Instant};
 

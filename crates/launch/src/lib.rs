@@ -1,4 +1,4 @@
-//! `dtrain run`: a gang of processes of any program, started as torchrun starts them, that lives and dies as one.
+//! The launcher behind `dtrain run`: processes of any program, started as torchrun starts them, that live and die as one.
 //!
 //! Three processes of this binary stand over each other, so that no death leaves anything behind:
 //! ```text
@@ -17,25 +17,25 @@
 //! cgroup would add nothing (who would kill it?), and a PID namespace would show the ranks other pids than their logs
 //! and their users see.
 //!
-//! It does not know what the program computes, and nothing of `dtrain train`.
+//! It does not know what the program computes, how a command line is read, and nothing of `dtrain train`.
 
 mod cause;
 mod descendants;
-mod devices;
 mod environment;
+mod error;
 mod guard;
+mod launch;
 mod life;
 mod output;
 mod port;
 mod rank;
-mod request;
 mod supervisor;
 mod tail;
 mod watch;
 mod words;
 
-pub use devices::gpus;
+pub use error::{LaunchError, Wrong};
 pub use guard::guard;
+pub use launch::{Console, Hosts, Launch, Master};
 pub use rank::become_rank;
-pub use request::Gang;
 pub use supervisor::supervise;

@@ -1,15 +1,15 @@
-//! One life of a gang: all ranks are started, watched and, when one fails or somebody says so, stopped.
+//! One life of a group: all ranks are started, watched and, when one fails or somebody says so, stopped.
 //!
 //! It ends when no rank and nothing that a rank started is left, and all their output is written. It does not know of
 //! restarts: that is `supervisor`.
 
-use super::cause::{Asked, Death};
-use super::descendants::{self, Swept};
-use super::environment::{Start, variables};
-use super::output::{Output, Source};
-use super::request::Gang;
-use super::tail::{LastWords, Tail};
-use super::watch::{Seen, Watch};
+use crate::Launch;
+use crate::cause::{Asked, Death};
+use crate::descendants::{self, Swept};
+use crate::environment::{Start, variables};
+use crate::output::{Output, Source};
+use crate::tail::{LastWords, Tail};
+use crate::watch::{Seen, Watch};
 use dtrain_protocol::ExitCause;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitStatus, getpid, kill_process_group, pidfd_open, pidfd_send_signal,
@@ -63,7 +63,7 @@ enum Phase {
 }
 
 struct Life<'a> {
-    gang: &'a Gang,
+    launch: &'a Launch,
     watch: &'a mut Watch,
     ranks: Vec<Rank>,
     phase: Phase,
@@ -74,7 +74,7 @@ struct Life<'a> {
 /// Starts all ranks and sees them through to their end. *Blocks* for that long.
 ///
 /// *Errors*: of the system; then nothing is left either.
-pub fn live(gang: &Gang, start: Start, watch: &mut Watch, folder: Option<&Path>) -> io::Result<Ended> {
+pub fn live(launch: &Launch, start: Start, watch: &mut Watch, folder: Option<&Path>) -> io::Result<Ended> {
     let ended = Ended {
         deaths: Vec::new(),
         started: Instant::now(),
@@ -83,8 +83,8 @@ pub fn live(gang: &Gang, start: Start, watch: &mut Watch, folder: Option<&Path>)
         tails: Vec::new(),
         swept: Swept::default(),
     };
-    let mut life = Life { gang, watch, ranks: Vec::new(), phase: Phase::Running, looks: 0, ended };
-    let output = life.start(start).and_then(|sources| Output::start(sources, &gang.console, folder));
+    let mut life = Life { launch, watch, ranks: Vec::new(), phase: Phase::Running, looks: 0, ended };
+    let output = life.start(start).and_then(|sources| Output::start(sources, &launch.console, folder));
     match output {
         Ok(output) => life.run(output),
         Err(error) => {
@@ -98,7 +98,7 @@ pub fn live(gang: &Gang, start: Start, watch: &mut Watch, folder: Option<&Path>)
 impl Life<'_> {
     fn start(&mut self, start: Start) -> io::Result<Vec<Source>> {
         let mut sources = Vec::new();
-        for local in 0..self.gang.processes {
+        for local in 0..self.launch.processes {
             // The path of this very file, also when another one has taken its name meanwhile.
             let mut command = Command::new("/proc/self/exe");
             command
@@ -106,15 +106,15 @@ impl Life<'_> {
                 .arg("run-rank")
                 .arg(getpid().to_string())
                 .arg("--")
-                .args(&self.gang.program);
-            command.envs(variables(self.gang, start, local)).stdout(Stdio::piped()).stderr(Stdio::piped());
+                .args(&self.launch.program);
+            command.envs(variables(self.launch, start, local)).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = command.spawn()?;
             let pid = Pid::from_child(&child);
             let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
             self.watch.rank(local, &pidfd)?;
             let pipes = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
             let pipes = pipes.map(|pipe| pipe.expect("both streams are piped"));
-            sources.push(Source { local, rank: self.gang.rank(local), pipes });
+            sources.push(Source { local, rank: self.launch.rank(local), pipes });
             self.ranks.push(Rank { pid, pidfd, asked: Asked::Nothing, end: None, dead: false });
         }
         Ok(sources)
@@ -222,7 +222,7 @@ impl Life<'_> {
 
     /// Asks all ranks to end, with all that they have started: a shell around the program passes nothing on.
     fn ask(&mut self, signal: Signal) {
-        self.phase = Phase::Ending(Instant::now() + self.gang.grace);
+        self.phase = Phase::Ending(Instant::now() + self.launch.grace);
         for rank in self.ranks.iter_mut().filter(|rank| !rank.dead) {
             rank.asked = rank.asked.max(Asked::End);
             rank.signal_group(signal);

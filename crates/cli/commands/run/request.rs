@@ -1,10 +1,11 @@
-//! From the words of `dtrain run` to the gang that is to be started. Nothing is started or written here, and everything
+//! From the words of `dtrain run` to what is to be started. Nothing is started or written here, and everything
 //! that can be wrong with the request is found here.
 
-use super::devices::gpus;
 use crate::arguments::{Processes, Run};
 use crate::config::Machine;
 use crate::error::CliError;
+use crate::gpus::listed;
+use dtrain_launch::{Console, Hosts, Launch, Master};
 use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
 use std::env::{split_paths, var, var_os};
@@ -19,124 +20,46 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 /// Descriptors that the supervisor needs for a rank (a pidfd, two pipes, two log files), and for itself.
 const DESCRIPTORS: (u64, u64) = (5, 64);
 
-/// The hosts of a gang. It is fixed: none joins later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hosts {
-    /// How many.
-    pub count: u32,
-    /// Which of them this is.
-    pub this: u32,
+/// Understands a command line.
+///
+/// *Errors*: of kind usage; nothing is started.
+pub fn read(run: &Run) -> Result<Launch, CliError> {
+    let processes = processes(run.nproc)?;
+    let hosts = hosts(run)?;
+    if hosts.count > 1 && run.max_restarts > 0 {
+        return Err(CliError::usage("--max-restarts needs all processes on one host")
+            .hint("with --nodes above 1 nobody tells the other hosts to start again: leave it out"));
+    }
+    let launch = Launch {
+        program: program(run)?,
+        processes,
+        hosts,
+        master: master(run, hosts)?,
+        restarts: run.max_restarts,
+        grace: Duration::from_secs(run.shutdown_timeout.unwrap_or(DEFAULT_GRACE_SECONDS).into()),
+        run_id: run_id(run)?,
+        role: run.role.clone(),
+        logs: run.log_dir.clone(),
+        console: console(run, processes, hosts)?,
+    };
+    check_descriptors(launch.processes)?;
+    Ok(launch)
 }
 
-/// Where the program's own rendezvous is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Master {
-    /// Address or name of the host of rank 0.
-    pub address: String,
-    /// Its port; none: a fresh one at each start.
-    pub port: Option<u16>,
-}
-
-/// What of the ranks' output people see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Console {
-    /// What stands before a line, with `${rank}` and the like in it.
-    pub prefix: String,
-    /// Whether standard output and standard error are shown.
-    pub shown: [bool; 2],
-    /// The local ranks that are shown; none: all.
-    pub ranks: Option<Vec<u32>>,
-}
-
-/// A gang of processes, as asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gang {
-    /// The program and its arguments.
-    pub program: Vec<OsString>,
-    /// Processes on this host.
-    pub processes: u32,
-    /// The hosts.
-    pub hosts: Hosts,
-    /// The program's own rendezvous.
-    pub master: Master,
-    /// How often all are started again.
-    pub restarts: u32,
-    /// How long a process may take to end when it is asked to.
-    pub grace: Duration,
-    /// A name that all processes of all hosts share.
-    pub run_id: String,
-    /// What torchrun calls a role.
-    pub role: String,
-    /// The folder of the log files.
-    pub logs: Option<PathBuf>,
-    /// What people see.
-    pub console: Console,
-    /// Whether people want to hear of errors only.
-    pub quiet: bool,
-}
-
-impl Gang {
-    /// Understands a command line.
-    ///
-    /// *Errors*: of kind usage; nothing is started.
-    pub fn new(run: &Run) -> Result<Self, CliError> {
-        let processes = processes(run.nproc)?;
-        let hosts = hosts(run)?;
-        if hosts.count > 1 && run.max_restarts > 0 {
-            return Err(CliError::usage("--max-restarts needs all processes on one host")
-                .hint("with --nodes above 1 nobody tells the other hosts to start again: leave it out"));
+fn check_descriptors(processes: u32) -> Result<(), CliError> {
+    let needed = u64::from(processes) * DESCRIPTORS.0 + DESCRIPTORS.1;
+    match getrlimit(Resource::Nofile).current {
+        Some(allowed) if allowed < needed => {
+            let message = format!("{processes} processes need {needed} open files, {allowed} are allowed");
+            Err(CliError::usage(message)
+                .hint(format!("`ulimit -n {needed}` in this shell, or a smaller --nproc")))
         }
-        let gang = Self {
-            program: program(run)?,
-            processes,
-            hosts,
-            master: master(run, hosts)?,
-            restarts: run.max_restarts,
-            grace: Duration::from_secs(run.shutdown_timeout.unwrap_or(DEFAULT_GRACE_SECONDS).into()),
-            run_id: run_id(run)?,
-            role: run.role.clone(),
-            logs: run.log_dir.clone(),
-            console: console(run, processes, hosts)?,
-            quiet: run.quiet,
-        };
-        gang.check_descriptors()?;
-        Ok(gang)
-    }
-
-    /// Processes on all hosts.
-    #[must_use]
-    pub fn world(&self) -> u32 {
-        self.processes * self.hosts.count
-    }
-
-    /// The rank of a process of this host.
-    #[must_use]
-    pub fn rank(&self, local: u32) -> u32 {
-        self.hosts.this * self.processes + local
-    }
-
-    /// Whether each process gets one thread for its arithmetic, as torchrun has it.
-    #[must_use]
-    pub fn limits_threads(&self) -> bool {
-        self.processes > 1 && var_os("OMP_NUM_THREADS").is_none()
-    }
-
-    fn check_descriptors(&self) -> Result<(), CliError> {
-        let needed = u64::from(self.processes) * DESCRIPTORS.0 + DESCRIPTORS.1;
-        match getrlimit(Resource::Nofile).current {
-            Some(allowed) if allowed < needed => {
-                let message =
-                    format!("{} processes need {needed} open files, {allowed} are allowed", self.processes);
-                Err(CliError::usage(message)
-                    .hint(format!("`ulimit -n {needed}` in this shell, or a smaller --nproc")))
-            }
-            _ => Ok(()),
-        }
+        _ => Ok(()),
     }
 }
 
 fn processes(asked: Processes) -> Result<u32, CliError> {
-    match (asked, gpus()) {
+    match (asked, listed()) {
         (Processes::Count(count), _) => Ok(count),
         (Processes::Gpu, 0) => Err(CliError::usage("--nproc gpu: this host has no visible GPU")
             .hint("--nproc cpu starts a process per core; look at CUDA_VISIBLE_DEVICES")),

@@ -1,24 +1,23 @@
-//! The supervisor of a gang: starts a life of it, looks at what came of it, and starts the next within the budget.
+//! The supervisor of a group: starts a life of it, looks at what came of it, and starts the next within the budget.
 
-use super::cause::{Death, first_cause};
-use super::descendants::Swept;
-use super::environment::Start;
-use super::life::{Ended, live};
-use super::request::Gang;
-use super::watch::Watch;
-use super::{output, port, words};
-use crate::error::{CliError, Kind};
-use crate::report::Voice;
+use crate::Launch;
+use crate::cause::{Death, first_cause};
+use crate::descendants::Swept;
+use crate::environment::Start;
+use crate::error::{LaunchError, Wrong};
+use crate::life::{Ended, live};
+use crate::watch::Watch;
+use crate::{output, port, words};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_child_subreaper, setsid};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Runs a gang to its end under the process `guard`. *Blocks* for that long.
+/// Runs a group of processes to its end under the process `guard`, and says what people should hear meanwhile. *Blocks* for that long.
 ///
 /// *Errors*: a rank failed and the budget is used up; somebody ended it; the system refused something. Nothing that was
 /// started is left.
-pub fn supervise(gang: &Gang, guard: i32) -> Result<(), CliError> {
+pub fn supervise(launch: &Launch, guard: i32, say: &dyn Fn(&str)) -> Result<(), LaunchError> {
     let begin = || -> io::Result<(Watch, OwnedFd)> {
         let pidfd = bind_to(guard)?;
         let watch = Watch::new()?;
@@ -26,18 +25,17 @@ pub fn supervise(gang: &Gang, guard: i32) -> Result<(), CliError> {
         Ok((watch, pidfd))
     };
     let (mut watch, _guard) = begin().map_err(|error| system(&error))?;
-    let logs = gang.logs.as_deref().map(output::create_folder).transpose().map_err(|error| {
-        let folder = gang.logs.as_deref().unwrap_or(std::path::Path::new("")).display();
-        CliError::usage(format!("cannot make a folder for logs in {folder}"))
+    let logs = launch.logs.as_deref().map(output::create_folder).transpose().map_err(|error| {
+        let folder = launch.logs.as_deref().unwrap_or(std::path::Path::new("")).display();
+        LaunchError::usage(format!("cannot make a folder for logs in {folder}"))
             .because(&error)
             .hint("--log-dir DIR needs a folder that you may write to")
     })?;
-    let voice = Voice::new(gang.quiet);
-    voice.say(&words::beginning(gang));
+    say(&words::beginning(launch));
     if let Some(logs) = &logs {
-        voice.say(&format!("  output of each rank: {}/attempt-N/rank-N.out and .err", logs.display()));
+        say(&format!("  output of each rank: {}/attempt-N/rank-N.out and .err", logs.display()));
     }
-    Supervisor { gang, voice, logs, last_port: None }.run(&mut watch)
+    Supervisor { launch, say, logs, last_port: None }.run(&mut watch)
 }
 
 /// Leaves the session of the guard, so that a signal to all of it does not hit both; inherits what falls; sees the guard.
@@ -52,14 +50,14 @@ fn bind_to(guard: i32) -> io::Result<OwnedFd> {
 }
 
 struct Supervisor<'a> {
-    gang: &'a Gang,
-    voice: Voice,
+    launch: &'a Launch,
+    say: &'a dyn Fn(&str),
     logs: Option<PathBuf>,
     last_port: Option<u16>,
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, watch: &mut Watch) -> Result<(), CliError> {
+    fn run(mut self, watch: &mut Watch) -> Result<(), LaunchError> {
         for attempt in 0.. {
             let kills_before = oom_kills();
             let ended = self.live(attempt, watch).map_err(|error| system(&error))?;
@@ -69,11 +67,11 @@ impl Supervisor<'_> {
             }
             if ended.abandoned {
                 // Nobody hears it; the exit code is for completeness.
-                return Err(CliError::failed("the process that started this one is gone"));
+                return Err(LaunchError::failed("the process that started this one is gone"));
             }
             let Some(first) = first_cause(&ended.deaths) else { return Ok(()) };
             if let Some(what) = words::not_started(&ended) {
-                return Err(CliError::usage(format!("cannot start {what}"))
+                return Err(LaunchError::usage(format!("cannot start {what}"))
                     .hint("a script needs a first line such as `#!/bin/sh`, or its interpreter before it"));
             }
             self.restart_or_fail(&ended, first, attempt, oom_kills().saturating_sub(kills_before))?;
@@ -82,11 +80,11 @@ impl Supervisor<'_> {
     }
 
     fn live(&mut self, attempt: u32, watch: &mut Watch) -> io::Result<Ended> {
-        let port = self.gang.master.port.map_or_else(|| port::free(self.last_port), Ok)?;
+        let port = self.launch.master.port.map_or_else(|| port::free(self.last_port), Ok)?;
         self.last_port = Some(port);
         let folder = self.logs.as_ref().map(|logs| logs.join(format!("attempt-{attempt}")));
         folder.as_ref().map(std::fs::create_dir).transpose()?;
-        live(self.gang, Start { attempt, port }, watch, folder.as_deref())
+        live(self.launch, Start { attempt, port }, watch, folder.as_deref())
     }
 
     fn restart_or_fail(
@@ -95,21 +93,21 @@ impl Supervisor<'_> {
         first: &Death,
         attempt: u32,
         oom_kills: u64,
-    ) -> Result<(), CliError> {
-        let report = words::failure(self.gang, ended, first, oom_kills);
-        if attempt == self.gang.restarts {
-            return Err(CliError::failed(report).hint(words::hint(self.gang, first, oom_kills)));
+    ) -> Result<(), LaunchError> {
+        let report = words::failure(self.launch, ended, first, oom_kills);
+        if attempt == self.launch.restarts {
+            return Err(LaunchError::failed(report).hint(words::hint(self.launch, first, oom_kills)));
         }
-        self.voice.say(&format!("dtrain run: {report}"));
+        (self.say)(&format!("dtrain run: {report}"));
         let next = attempt + 1;
-        let of = self.gang.restarts;
-        self.voice.say(&format!("dtrain run: restart {next} of {of}: all {} ranks", self.gang.processes));
+        let of = self.launch.restarts;
+        (self.say)(&format!("dtrain run: restart {next} of {of}: all {} ranks", self.launch.processes));
         Ok(())
     }
 
     fn tell_swept(&self, swept: &Swept) {
         if swept.killed > 0 {
-            self.voice.say(&format!(
+            (self.say)(&format!(
                 "dtrain run: {} that the ranks had left behind: killed",
                 if swept.killed == 1 {
                     "1 process".to_owned()
@@ -120,13 +118,12 @@ impl Supervisor<'_> {
         }
         if !swept.left.is_empty() {
             let names = swept.left.join(", ");
-            self.voice
-                .say(&format!("dtrain run: cannot end {names}: not ours to kill, or stuck in the kernel"));
+            (self.say)(&format!("dtrain run: cannot end {names}: not ours to kill, or stuck in the kernel"));
         }
     }
 }
 
-fn interrupted(ended: &Ended, signal: Signal) -> CliError {
+fn interrupted(ended: &Ended, signal: Signal) -> LaunchError {
     let name = match signal {
         Signal::INT => "SIGINT",
         Signal::TERM => "SIGTERM",
@@ -136,11 +133,11 @@ fn interrupted(ended: &Ended, signal: Signal) -> CliError {
     };
     let (well, all) = (ended.deaths.iter().filter(|death| death.is_success()).count(), ended.deaths.len());
     let message = format!("interrupted by {name}: {well} of {all} ranks exited with 0");
-    CliError::new(Kind::Interrupted, message)
+    LaunchError::new(Wrong::Interrupted, message)
 }
 
-fn system(error: &io::Error) -> CliError {
-    CliError::failed("cannot run the ranks")
+fn system(error: &io::Error) -> LaunchError {
+    LaunchError::failed("cannot run the ranks")
         .because(error)
         .hint("limits of processes or open files are shown by `ulimit -a`")
 }

@@ -2,7 +2,7 @@
 //!
 //! A process apart, because between fork and exec no safe code can run in the child of a process with threads.
 
-use crate::error::CliError;
+use crate::LaunchError;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
 use std::ffi::OsString;
 use std::io;
@@ -15,9 +15,9 @@ pub const NOT_STARTED: &str = "dtrain: cannot start ";
 pub const NOT_STARTED_CODE: i32 = 126;
 
 /// Becomes the program. Returns only if it cannot, and then with what the system said.
-pub fn become_rank(parent: i32, program: &[OsString]) -> CliError {
+pub fn become_rank(parent: i32, program: &[OsString]) -> LaunchError {
     if let Err(error) = bind_to(parent) {
-        return CliError::failed("a rank could not be bound to its supervisor").because(&error);
+        return LaunchError::failed("a rank could not be bound to its supervisor").because(&error);
     }
     let error = Command::new(&program[0]).args(&program[1..]).exec();
     eprintln!("{NOT_STARTED}{}: {error}", program[0].to_string_lossy());
