@@ -5,9 +5,7 @@
 
 use crate::manifest::TensorSpec;
 use crate::tensor_file::{TensorFile, digest_of, values_from};
-use crate::{
-    CheckpointId, Damage, Digest, Disk, Fault, Manifest, PARAMETERS, RealDisk, STATS, ShardInfo, seal,
-};
+use crate::{CheckpointId, Damage, Digest, Disk, Fault, Manifest, PARAMETERS, STATS, ShardInfo, seal};
 use safetensors::Dtype;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -37,13 +35,6 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `folder`, whose name must be its own, on the disk of this machine.
-    ///
-    /// *Errors*: the first damage found.
-    pub fn open(folder: &Path, id: CheckpointId, check: Check) -> Result<Self, Damage> {
-        Self::open_on(Arc::new(RealDisk), folder, id, check)
-    }
-
     pub(crate) fn open_on(
         disk: Arc<dyn Disk>,
         folder: &Path,
@@ -78,12 +69,6 @@ impl Checkpoint {
     #[must_use]
     pub fn into_manifest(self) -> Manifest {
         self.manifest
-    }
-
-    /// Where it lies.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Loads one section into `out`, each tensor at the place that `specs`, the caller's layout, gives it.

@@ -27,12 +27,6 @@ impl EvaluationPlan {
         Self { samples, micro_batch }
     }
 
-    /// How many samples there are.
-    #[must_use]
-    pub fn samples(&self) -> u64 {
-        self.samples
-    }
-
     /// How many micro-batches there are; ranks share them as they share those of a step.
     #[must_use]
     pub fn micro_batches(&self) -> u32 {

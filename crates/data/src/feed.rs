@@ -49,18 +49,6 @@ impl Feed {
         &self.plan
     }
 
-    /// What each sample looks like.
-    #[must_use]
-    pub fn spec(&self) -> &SampleSpec {
-        &self.spec
-    }
-
-    /// The data set.
-    #[must_use]
-    pub fn dataset(&self) -> &Arc<dyn Dataset> {
-        &self.dataset
-    }
-
     /// A batch that any micro-batch fits in.
     #[must_use]
     pub fn batch(&self) -> Batch {

@@ -41,25 +41,3 @@ pub enum TelemetryError {
         source: io::Error,
     },
 }
-
-impl TelemetryError {
-    /// Whether the reader of a pipe is gone, as with `dtrain train --json | head`.
-    #[must_use]
-    pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Write { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
-    }
-
-    /// What to do about it, in one sentence.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Open { .. } => "check that the run folder exists and may be written to",
-            Self::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-                "the disk is full; make room and resume the run"
-            }
-            Self::Write { .. } => "check the disk of the run folder, or the program that reads the output",
-            Self::Encode { .. } => "this is an error in dtrain; please report it with the event log",
-            Self::Process { .. } => "the process may have ended; readings need /proc",
-        }
-    }
-}

@@ -94,12 +94,6 @@ impl Fold {
         &self.steps
     }
 
-    /// The greatest number of values on the stack at once.
-    #[must_use]
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
-
     /// Runs the program over `leaves`, the values of the roots. For small values (trailers, tests): it allocates.
     ///
     /// *Panics* if `leaves` is empty or shorter than the roots.
