@@ -25,7 +25,8 @@ use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
 use dtrain_types::{
-    BatchPlan, CheckpointId, Digest, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Reduce, Step,
+    BatchPlan, CheckpointId, Digest, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank,
+    Reduce, Step,
 };
 use pace::Paces;
 use progress::Progress;
