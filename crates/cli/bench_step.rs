@@ -174,8 +174,8 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
         RunFiles::open(facts, lock, ledger.map_err(|e| failed(e.to_string()))?, None).map_err(failed)?;
     let ranges = cut_evenly(plan.micro_batches(), measure.ranks);
     let counts = dtrain_runtime::step_counts(&plan);
-    let geometry = Geometry::plan(replica.gradient_len(), &ranges, &counts, Mode::Exact);
-    let state = StateInCommon::Yes(replica.state_shape());
+    let geometry = Geometry::plan(replica.about().gradient_len(), &ranges, &counts, Mode::Exact);
+    let state = StateInCommon::Yes(replica.about().state);
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
     let run_plan = RunPlan {
         supervisor: SupervisorConfig {
@@ -259,7 +259,7 @@ impl Measure {
         let replica = ModelReplica::new(device, model, self.work.optimizer(), SEED);
         let mut replica = replica.map_err(|error| error.to_string())?;
         let mut state = replica.state().clone();
-        initialise(replica.layout(), &mut state);
+        initialise(&replica.about().layout, &mut state);
         replica.swap_state(&mut state).map_err(|error| error.to_string())?;
         Ok(replica)
     }

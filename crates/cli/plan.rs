@@ -403,7 +403,7 @@ impl Plan {
         let full_step = remainder(global.min(samples), micro);
         let last_step = remainder(remainder(samples, global), micro);
         let least = full_step.min(last_step);
-        let needed = replica.min_rows() as u64;
+        let needed = replica.about().min_rows as u64;
         if least >= needed {
             return Ok(());
         }
@@ -419,7 +419,7 @@ impl Plan {
         let plain = tensor_specs(replica, "", "");
         // Files that dtrain exported name tensors as its checkpoints do.
         let exported = tensor_specs(replica, "model.", EXPORTED_STATS);
-        let mut state = State::zeros(replica.state_shape());
+        let mut state = State::zeros(replica.about().state);
         // What is no part of a model, no file has.
         state.section_mut(Section::Stats).copy_from_slice(replica.state().section(Section::Stats));
         let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
@@ -496,7 +496,7 @@ fn tensor_specs(replica: &dyn Replica, parameters: &str, stats: &str) -> Vec<Ten
         let name = format!("{prefix}{}", tensor.name);
         TensorSpec::new(name, &tensor.shape, tensor.section.name(), tensor.offset)
     };
-    let tensors = replica.layout().tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
+    let tensors = replica.about().layout.tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
     tensors.map(named).collect()
 }
 

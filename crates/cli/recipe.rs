@@ -148,7 +148,8 @@ fn try_on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, Stri
         Carrier::Host => None,
         Carrier::Nccl(library) => {
             let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
-            let fabric = NcclFabric::new(library, detect, computes, plan.slots(replica.gradient_len()));
+            let fabric =
+                NcclFabric::new(library, detect, computes, plan.slots(replica.about().gradient_len()));
             Some(Box::new(fabric.map_err(|error| fail(error.to_string()))?))
         }
     };

@@ -280,7 +280,7 @@ impl Session {
         // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.
         let state = match lead.is_some() || self.cuda.is_some() {
             true => StateInCommon::No,
-            false => StateInCommon::Yes(self.replica.state_shape()),
+            false => StateInCommon::Yes(self.replica.about().state),
         };
         let (isolation, arena) = self.ranks(world, mode, state)?;
         let supervisor = SupervisorConfig {
@@ -335,7 +335,8 @@ impl Session {
         state: StateInCommon,
     ) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
         // Ranges are cut anew with every generation: there must be room for any.
-        let geometry = Geometry::bound(self.replica.gradient_len(), self.plan.batches.micro_batches(), mode);
+        let geometry =
+            Geometry::bound(self.replica.about().gradient_len(), self.plan.batches.micro_batches(), mode);
         let memory = |problem: String| {
             CliError::failed(problem).hint("fewer ranks or a smaller model need less memory")
         };

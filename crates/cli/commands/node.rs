@@ -115,7 +115,8 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     welcome.yaml = config.to_yaml();
     welcome.gpus = chosen.cuda();
     let ranks = config.world.ranks;
-    let geometry = Geometry::bound(replica.gradient_len(), plan.batches.micro_batches(), plan.config.reduce);
+    let geometry =
+        Geometry::bound(replica.about().gradient_len(), plan.batches.micro_batches(), plan.config.reduce);
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
     let carrier = Carrier::choose(&config, Hosts::Several, chosen.cuda().as_ref())?;
     let arena = match &carrier {

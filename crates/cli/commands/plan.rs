@@ -35,7 +35,7 @@ fn ranges(plan: &Plan) -> Vec<MicroRange> {
 }
 
 fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
-    let layout = replica.layout();
+    let layout = &replica.about().layout;
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{:<28} {:<20} {:>10}  section", "tensor", "shape", "elements");
@@ -69,7 +69,7 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
 }
 
 fn as_json(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> serde_json::Value {
-    let layout = replica.layout();
+    let layout = &replica.about().layout;
     let tensors: Vec<_> = layout
         .tensors
         .iter()

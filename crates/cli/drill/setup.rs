@@ -96,7 +96,7 @@ impl Setup {
             _ => Duration::ZERO,
         };
         let plan = Plan::open(&config, None)?;
-        let layout = plan.replica_as_on(&chosen)?.layout().clone();
+        let layout = plan.replica_as_on(&chosen)?.about().layout.clone();
         let steps_per_epoch = plan.batches.steps_per_epoch();
         let given = |key: &str| is_given(&arguments.settings.overrides, key);
         let mut words = Vec::new();

@@ -65,7 +65,7 @@ impl Plan {
             dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
         let replica = DeviceReplica::new(device, self.scaled(model), self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots.
-        let _room_for_slots = replica.device().floats(self.floats_beside(replica.gradient_len()))?;
+        let _room_for_slots = replica.device().floats(self.floats_beside(replica.about().gradient_len()))?;
         rehearsed(replica)
     }
 
@@ -80,8 +80,8 @@ impl Plan {
     /// Where the memory of a rank on these devices goes.
     #[must_use]
     pub fn memory(&self, replica: &dyn Replica, chosen: &Chosen) -> MemoryTable {
-        let mut table = replica.memory();
-        let beside = self.floats_beside(replica.gradient_len());
+        let mut table = replica.about().memory.clone();
+        let beside = self.floats_beside(replica.about().gradient_len());
         if matches!(chosen, Chosen::Gpus { .. }) && beside > 0 {
             table.rows.push(("gradients for NCCL", Bytes(4 * beside as u64)));
         }

@@ -100,7 +100,7 @@ fn data(plan: &Plan) -> String {
 }
 
 fn model(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
-    let layout = replica.layout();
+    let layout = &replica.about().layout;
     let memory = plan.memory(replica, chosen);
     let parameters = grouped(layout.parameters as u64);
     format!(

@@ -32,8 +32,8 @@ impl Subject {
         let rows = work.batch() / micro_batches as usize;
         let model = work.model_in_groups(&device, rows, most).expect("it fits");
         let replica = ModelReplica::new(device, model, work.optimizer(), Seed(7)).expect("AdamW's defaults");
-        let buffers = vec![vec![0.0; replica.gradient_len()]; Merger::buffers(micro_batches)];
-        let figures = vec![Figures::default(); replica.group() as usize];
+        let buffers = vec![vec![0.0; replica.about().gradient_len()]; Merger::buffers(micro_batches)];
+        let figures = vec![Figures::default(); replica.about().group as usize];
         Self { replica, micro_batches, buffers, figures, seconds: Vec::new() }
     }
 
@@ -44,8 +44,8 @@ impl Subject {
         let step = replica.applied().next();
         let mut merger = Merger::default();
         let mut weight = 0.0;
-        for first in (0..*micro_batches).step_by(replica.group() as usize) {
-            let count = replica.group().min(*micro_batches - first);
+        for first in (0..*micro_batches).step_by(replica.about().group as usize) {
+            let count = replica.about().group.min(*micro_batches - first);
             let figures = &mut figures[..count as usize];
             let gradient = &mut buffers[merger.next_buffer()];
             if count == 1 {
@@ -122,7 +122,7 @@ fn main() {
         for pair in &mut subjects {
             let [alone, grouped] = pair.each_mut().map(Subject::median);
             let rate = |seconds: f64| work.batch() as f64 / seconds;
-            let (cut, group) = (pair[1].micro_batches, pair[1].replica.group());
+            let (cut, group) = (pair[1].micro_batches, pair[1].replica.about().group);
             println!(
                 "{:5} {cut:>3} {:>14.1} {:>6.2} {:>14.1} {:>6.2} {group:>6}",
                 "",

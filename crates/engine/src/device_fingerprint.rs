@@ -121,7 +121,7 @@ fn learn(
         Loss::CrossEntropy { .. } => Targets::Classes(&classes),
     };
     let batch = Batch { rows: ROWS, inputs, targets };
-    let mut gradient = vec![0.0; replica.gradient_len()];
+    let mut gradient = vec![0.0; replica.about().gradient_len()];
     for step in [Step(1), Step(2)] {
         let figures = replica.micro_batch(step, MicroBatch(0), &batch, &mut gradient)?;
         hash.update(&figures.sums.loss.to_bits().to_le_bytes());

@@ -4,17 +4,18 @@
 //! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
 //! memory is taken when the replica is made.
 
+use crate::about::{About, BufferLengths};
 use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
 use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
 use crate::error::EngineError;
-use crate::layout::{Layout, Section};
+use crate::layout::Section;
 use crate::loss::{Loss, expect_length};
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Room, Training};
-use crate::replica::{Begun, BufferLengths, Gradient, Kept, MemoryTable, Replica, UpdateInfo};
+use crate::replica::{Begun, Gradient, Kept, Replica, UpdateInfo};
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
 use crate::state::{State, StateShape};
@@ -103,6 +104,7 @@ struct Passes<D: OwnMemory> {
 
 /// A model with its state on a device of its own. See the file's comment.
 pub struct DeviceReplica<D: OwnMemory> {
+    about: About,
     // Memory first: it is freed before its device is gone.
     passes: Passes<D>,
     sections: [D::Floats; 4],
@@ -110,7 +112,6 @@ pub struct DeviceReplica<D: OwnMemory> {
     optimizer: Optimizer,
     seed: Seed,
     runs: Vec<(Range<usize>, bool)>,
-    lengths: BufferLengths,
     /// The host's copy of the state; its `applied` is that of the device.
     host: State,
     /// Whether the host's copy is that of the device.
@@ -151,16 +152,17 @@ impl<D: OwnMemory> DeviceReplica<D> {
         };
         let floats = |section| device.floats(host.section(section).len());
         let [p, s, first, second] = Section::ALL.map(floats);
+        let lengths = BufferLengths {
+            state,
+            gradient,
+            activations: plan.saved + outputs,
+            scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
+        };
         let mut replica = Self {
+            about: About::of(&model, &lengths),
             passes,
             sections: [p?, s?, first?, second?],
             runs: optimizer.runs(layout),
-            lengths: BufferLengths {
-                state,
-                gradient,
-                activations: plan.saved + outputs,
-                scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
-            },
             best: vec![0; rows.rows],
             is_home: true,
             under_way: None,
@@ -192,7 +194,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
     ///
     /// *Blocks* until it is done. *Errors*: of the device; what its operations fail in, they tell by a panic.
     pub fn rehearse(&mut self) -> Result<(), EngineError> {
-        let (input, elements) = (self.model.input(), self.lengths.gradient);
+        let (input, elements) = (self.model.input(), self.about.gradient_len());
         let (rows, len) = (input.rows(), input.rows() * input.per_row());
         let shape = self.model.loss_rows(rows);
         let longest = len.max(shape.rows * shape.width);
@@ -237,16 +239,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
 }
 
 impl<D: OwnMemory> Replica for DeviceReplica<D> {
-    fn layout(&self) -> &Layout {
-        self.model.layout()
-    }
-
-    fn min_rows(&self) -> usize {
-        self.model.min_rows()
-    }
-
-    fn outputs(&self) -> usize {
-        self.model.loss_rows(1).width
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn micro_batch(
@@ -270,8 +264,8 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         gradient: &mut dyn Gradient,
     ) -> Result<Begun, EngineError> {
         self.model.check_batch(batch)?;
-        expect_length("gradient", self.lengths.gradient, gradient.elements())?;
-        let Self { device, model, seed, passes, sections, lengths, loss_scale, .. } = self;
+        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
+        let Self { device, model, seed, passes, sections, about, loss_scale, .. } = self;
         let (x, targets) = passes.feeds.batch(device, (step, micro_batch), batch)?;
         let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
         let room = Room {
@@ -285,7 +279,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let kept = gradient.kept();
         let loss = match kept {
             Some(own) => {
-                let open = lengths.gradient;
+                let open = about.gradient_len();
                 let mut all = Laid { device, kept: &mut passes.gradients, own, open, to: gradient };
                 let to = Training { beside, all: &mut all, watch: None, scale: *loss_scale };
                 let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
@@ -299,7 +293,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
                     let to = Training { beside, all, watch: None, scale: *loss_scale };
                     passes::train(model, &pass, room, x, targets, to, &mut [])
                 };
-                device.fetch(laid, gradient.part(0..lengths.gradient))?;
+                device.fetch(laid, gradient.part(0..about.gradient_len()))?;
                 gradient.settle(0);
                 loss
             }
@@ -339,14 +333,14 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         weight: f64,
         samples: u64,
     ) -> Result<UpdateInfo, EngineError> {
-        assert_eq!(gradient.len(), self.lengths.gradient, "a reduced gradient has the layout's length");
+        assert_eq!(gradient.len(), self.about.gradient_len(), "a reduced gradient has the layout's length");
         self.device.send(gradient, &mut self.passes.gradients[0])?;
         self.update_kept(step, weight, samples)
     }
 
     fn keep(&mut self, gradients: usize) -> bool {
         while self.passes.gradients.len() < gradients {
-            let Ok(more) = self.device.floats(self.lengths.gradient) else {
+            let Ok(more) = self.device.floats(self.about.gradient_len()) else {
                 // Some of them are of no use.
                 self.passes.gradients.truncate(1);
                 return false;
@@ -358,7 +352,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn keep_in(&mut self, slots: &[DeviceMemory]) -> bool {
         let taken: Option<Vec<_>> = slots.iter().map(D::slot).collect();
-        let fits = |slot: &D::Floats| D::len(D::look(slot)) == self.lengths.gradient;
+        let fits = |slot: &D::Floats| D::len(D::look(slot)) == self.about.gradient_len();
         let Some(gradients) = taken.filter(|taken| !taken.is_empty() && taken.iter().all(fits)) else {
             return false;
         };
@@ -373,7 +367,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     }
 
     fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError> {
-        expect_length("gradient", self.lengths.gradient, to.len())?;
+        expect_length("gradient", self.about.gradient_len(), to.len())?;
         self.device.fetch(&self.passes.gradients[kept], to)
     }
 
@@ -438,20 +432,12 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         &self.host
     }
 
-    fn state_shape(&self) -> StateShape {
-        self.lengths.state
-    }
-
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
         self.host.assert_alike(other);
         std::mem::swap(&mut self.host, other);
         self.is_home = true;
         self.loss_scale = self.model.loss_scale(self.host.section(Section::Stats));
         self.send_state()
-    }
-
-    fn memory(&self) -> MemoryTable {
-        MemoryTable::of(&self.lengths)
     }
 }
 

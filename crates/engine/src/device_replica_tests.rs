@@ -136,7 +136,7 @@ fn it_takes_the_memory_of_its_table_and_room_for_two_batches() {
         let before = TAKEN.get();
         let (_, far) = pair(chain, &input);
         let batches = 2 * (ROWS * input.per_row() + targets);
-        assert_eq!((TAKEN.get() - before) as u64 * 4, far.memory().total().0 + batches as u64 * 4);
+        assert_eq!((TAKEN.get() - before) as u64 * 4, far.about().memory.total().0 + batches as u64 * 4);
     }
 }
 
@@ -152,7 +152,8 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
             Shape::Tokens { .. } => Inputs::Tokens(&tokens),
         };
         let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
-        let mut sums = [vec![f32::NAN; host.gradient_len()], vec![f32::NAN; host.gradient_len()]];
+        let mut sums =
+            [vec![f32::NAN; host.about().gradient_len()], vec![f32::NAN; host.about().gradient_len()]];
         for step in 1..=3 {
             let mut figures = Vec::new();
             for (replica, sum) in [&mut host as &mut dyn Replica, &mut far].into_iter().zip(&mut sums) {
@@ -197,7 +198,7 @@ fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
             Shape::Tokens { .. } => Inputs::Tokens(&tokens),
         };
         let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
-        let elements = host.gradient_len();
+        let elements = host.about().gradient_len();
         let mut sums = [vec![f32::NAN; elements], vec![f32::NAN; elements]];
         for step in [1, 2, 3].map(Step) {
             let before = FETCHED.get();
@@ -258,7 +259,7 @@ fn what_waits_for_the_last_gradient_is_added_part_by_part_to_the_same_bits() {
             Shape::Tokens { .. } => Inputs::Tokens(&tokens),
         };
         let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
-        let elements = far.gradient_len();
+        let elements = far.about().gradient_len();
         let sum = |far: &mut DeviceReplica<Cpu>, at_once: bool| {
             for m in 0..2 {
                 let (kept, micro) = (&mut Kept { number: m, elements }, MicroBatch(m as u32));
@@ -278,7 +279,7 @@ fn what_waits_for_the_last_gradient_is_added_part_by_part_to_the_same_bits() {
         let (want, _) = sum(&mut far, true);
         let (got, settled) = sum(&mut far, false);
         assert!(got == want, "part by part");
-        let stages = far.layout().stages.iter().filter(|stage| !stage.parameters.is_empty()).count();
+        let stages = far.about().layout.stages.iter().filter(|stage| !stage.parameters.is_empty()).count();
         assert!(settled.len() >= stages && settled.is_sorted_by(|a, b| a > b), "{settled:?}");
         assert_eq!(settled.last(), Some(&0));
     }
@@ -289,7 +290,7 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
     for (chain, input, targets) in models() {
         let (_, mut far) = pair(chain, &input);
         assert!(far.keep(1));
-        let elements = far.gradient_len();
+        let elements = far.about().gradient_len();
         let lists = [4, 5].map(|stream| {
             let values = peer::uniform(stream, ROWS * 64, 1.0);
             (values, peer::integers(stream + 10, ROWS * 6, 10), peer::integers(stream + 20, targets, 10))
@@ -331,7 +332,7 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
 fn a_state_that_is_given_is_the_one_it_goes_on_from() {
     let (chain, input, _) = models()[0].clone();
     let (mut host, mut far) = pair(chain, &input);
-    let gradient = peer::uniform(4, host.gradient_len(), 1.0);
+    let gradient = peer::uniform(4, host.about().gradient_len(), 1.0);
     host.update(Step(1), &gradient, 1.0, 4).expect("it is finite");
     far.swap_state(&mut host.state().clone()).expect("memory of the host");
     for replica in [&mut host as &mut dyn Replica, &mut far] {
@@ -339,7 +340,7 @@ fn a_state_that_is_given_is_the_one_it_goes_on_from() {
         replica.bring_state().expect("memory of the host");
     }
     assert_eq!(far.state().state_digest(), host.state().state_digest());
-    assert_eq!(far.state_shape(), host.state_shape());
+    assert_eq!(far.about().state, host.about().state);
 }
 
 #[test]
@@ -352,7 +353,7 @@ fn a_loss_is_scaled_by_what_the_state_says_after_every_update_and_where_a_state_
     let ((mut host, mut far), (_, mut late)) = (pair_of(model), pair_of(model));
     let (values, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
     let batch = Batch { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
-    let mut gradients = [(); 2].map(|()| vec![f32::NAN; host.gradient_len()]);
+    let mut gradients = [(); 2].map(|()| vec![f32::NAN; host.about().gradient_len()]);
     let mut step = |number: u64, replicas: [&mut dyn Replica; 2], broken: bool| {
         let infos = replicas.into_iter().zip(&mut gradients).map(|(replica, gradient)| {
             replica.micro_batch(Step(number), MicroBatch(0), &batch, gradient).expect("it fits");
@@ -394,7 +395,7 @@ fn the_fingerprint_of_a_device_is_that_of_its_arithmetic() {
 fn a_state_that_is_on_the_device_alone_is_not_shown() {
     let (chain, input, _) = models()[0].clone();
     let (_, mut far) = pair(chain, &input);
-    let gradient = vec![0.5; far.gradient_len()];
+    let gradient = vec![0.5; far.about().gradient_len()];
     far.update(Step(1), &gradient, 1.0, 4).expect("it is finite");
     let _ = far.state();
 }
@@ -403,7 +404,7 @@ fn a_state_that_is_on_the_device_alone_is_not_shown() {
 fn a_gradient_that_is_not_finite_changes_nothing() {
     let (chain, input, _) = models()[0].clone();
     let (_, mut far) = pair(chain, &input);
-    let mut gradient = vec![0.5; far.gradient_len()];
+    let mut gradient = vec![0.5; far.about().gradient_len()];
     gradient[7] = f32::NAN;
     assert!(!far.is_finite(&gradient));
     let before = far.state().state_digest();

@@ -3,6 +3,7 @@
 //! Pure: no file, no clock, no socket. This crate does not know ranks, generations or collectives: it is handed
 //! offsets of micro-batches and buffers to fill.
 
+pub mod about;
 pub mod batch;
 pub mod cpu;
 pub mod device;
@@ -33,6 +34,7 @@ pub mod stage;
 pub mod stages;
 pub mod state;
 
+pub use about::{About, MemoryTable};
 pub use batch::{Batch, ClassCounts, Figures, Inputs, Targets};
 pub use device_fingerprint::device_fingerprint;
 pub use device_replica::{DeviceReplica, OwnMemory};
@@ -43,7 +45,7 @@ pub use loss_scale::{LossScale, LossScaling};
 pub use model::Model;
 pub use model_replica::ModelReplica;
 pub use optimizer::{DecayGroup, Optimizer, Rule};
-pub use replica::{Begun, Gradient, Kept, MemoryTable, Replica, UpdateInfo, Watch};
+pub use replica::{Begun, Gradient, Kept, Replica, UpdateInfo, Watch};
 pub use schedule::{Decay, LrScaling, Schedule, Span};
 pub use shared_memory::{Parts, SharedAreas, journal_word, shared_shape, shared_shape_in_blocks, stats_area};
 pub use shared_update::{Sharer, Sum, UpdateRule};

@@ -3,18 +3,19 @@
 //! All its memory is taken when it is made: the state, the arena of activations, the outputs, whose gradient takes their place
 //! where it can, and the batches of a group where it takes several micro-batches at once. A step allocates nothing.
 
+use crate::about::{About, BufferLengths};
 use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
 use crate::device::{LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::host_device::HostDevice;
-use crate::layout::{Layout, Section};
+use crate::layout::Section;
 use crate::loss::expect_length;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Room, Training};
-use crate::replica::{BufferLengths, Gradient, MemoryTable, Replica, UpdateInfo, Watch};
+use crate::replica::{Gradient, Replica, UpdateInfo, Watch};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
 use crate::sharing::{Share, Sharing};
@@ -27,6 +28,7 @@ use std::ops::Range;
 
 /// A model with its state on one device. See the file's comment.
 pub struct ModelReplica<D: HostDevice> {
+    about: About,
     device: D,
     model: Model<D>,
     optimizer: Optimizer,
@@ -92,14 +94,23 @@ impl<D: HostDevice> ModelReplica<D> {
         let state = State::zeros(shape);
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
+        let stack = (model.group() > 1).then(|| stack(&model));
+        let beside = model.reads_outputs().then(|| Flat::zeros(outputs));
+        let lengths = BufferLengths {
+            state: shape,
+            gradient: layout.gradient_len(),
+            activations: plan.saved + outputs + stack.as_ref().map_or(0, Stack::len),
+            scratch: plan.scratch + beside.as_ref().map_or(0, |beside| beside.len()),
+        };
         Ok(Self {
+            about: About::of(&model, &lengths),
             runs: optimizer.runs(layout),
             saved: Flat::zeros(plan.saved),
             scratch: Flat::zeros(plan.scratch),
             outputs: Flat::zeros(outputs),
-            beside: model.reads_outputs().then(|| Flat::zeros(outputs)),
+            beside,
             best: vec![0; rows.rows],
-            stack: (model.group() > 1).then(|| stack(&model)),
+            stack,
             losses: vec![LossSums::default(); model.group()],
             watch: None,
             shared: None,
@@ -145,7 +156,7 @@ impl<D: HostDevice> ModelReplica<D> {
     /// *Panics* unless this is the next update, with a gradient of this model.
     fn assert_next(&self, step: Step, gradient: &[f32]) {
         assert_eq!(step, self.state().applied.next(), "updates come in order, each once");
-        assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
+        assert_eq!(gradient.len(), self.about.gradient_len(), "a reduced gradient has the layout's length");
     }
 
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
@@ -229,16 +240,8 @@ fn lend_targets<'a, D: HostDevice>(targets: &Targets<'a>) -> Input<'a, D> {
 }
 
 impl<D: HostDevice> Replica for ModelReplica<D> {
-    fn layout(&self) -> &Layout {
-        self.model.layout()
-    }
-
-    fn min_rows(&self) -> usize {
-        self.model.min_rows()
-    }
-
-    fn outputs(&self) -> usize {
-        self.model.loss_rows(1).width
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn micro_batch(
@@ -249,7 +252,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         gradient: &mut dyn Gradient,
     ) -> Result<Figures, EngineError> {
         self.model.check_batch(batch)?;
-        expect_length("gradient", self.gradient_len(), gradient.elements())?;
+        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
         let scale = self.loss_scale();
         let Self { device, model, seed, state, shared, saved, scratch, outputs, beside, watch, .. } = self;
         let state = in_hand(state, shared);
@@ -260,10 +263,6 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let to = Training::<D> { beside: beside.as_deref_mut(), all, watch: watch.as_deref_mut(), scale };
         let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
         Ok(Figures { sums: device.sums(loss), samples: batch.rows as u64 })
-    }
-
-    fn group(&self) -> u32 {
-        self.model.group() as u32
     }
 
     fn lay(&mut self, place: usize, batch: &Batch<'_>) -> Result<(), EngineError> {
@@ -280,7 +279,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         gradient: &mut dyn Gradient,
         figures: &mut [Figures],
     ) -> Result<(), EngineError> {
-        expect_length("gradient", self.gradient_len(), gradient.elements())?;
+        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
         let scale = self.loss_scale();
         let Self {
             device,
@@ -384,12 +383,6 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         in_hand(&self.state, &self.shared)
     }
 
-    fn state_shape(&self) -> StateShape {
-        let layout = self.model.layout();
-        let moments = self.optimizer.rule.moments();
-        StateShape { parameters: layout.parameters, stats: layout.stats, moments }
-    }
-
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
         self.state().assert_alike(other);
         if self.shared.as_ref().is_some_and(|shared| shared.state().is_some()) {
@@ -408,15 +401,6 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {
         self.shared.is_some().then_some(self as &mut dyn Sharing)
-    }
-
-    fn memory(&self) -> MemoryTable {
-        MemoryTable::of(&BufferLengths {
-            state: self.state_shape(),
-            gradient: self.gradient_len(),
-            activations: self.saved.len() + self.outputs.len() + self.stack.as_ref().map_or(0, Stack::len),
-            scratch: self.scratch.len() + self.beside.as_ref().map_or(0, |beside| beside.len()),
-        })
     }
 }
 
@@ -466,7 +450,7 @@ impl<D: HostDevice> Sharing for ModelReplica<D> {
     }
 
     fn complete(&mut self, gradient: &[f32]) -> Result<(), EngineError> {
-        assert_eq!(gradient.len(), self.gradient_len(), "a reduced gradient has the layout's length");
+        assert_eq!(gradient.len(), self.about.gradient_len(), "a reduced gradient has the layout's length");
         let (rule, memory, sharer) = self.sharing_parts();
         sharer.complete(&rule, memory, gradient)
     }

@@ -3,14 +3,14 @@
 //! A replica does not know how many others there are, which micro-batches are its own, or how gradients are
 //! reduced. Whoever drives it hands it buffers, micro-batches by number and the reduced gradient.
 
+use crate::about::About;
 use crate::batch::{Batch, ClassCounts, Figures, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
-use crate::layout::Layout;
 use crate::loss_scale::LossScale;
 use crate::sharing::Sharing;
-use crate::state::{State, StateShape};
-use dtrain_types::{Bytes, DeviceMemory, MicroBatch, SharedState, Step, Wire};
+use crate::state::State;
+use dtrain_types::{DeviceMemory, MicroBatch, SharedState, Step, Wire};
 use std::ops::Range;
 
 /// What an update says of itself.
@@ -29,48 +29,6 @@ impl UpdateInfo {
     #[must_use]
     pub fn skipped(&self) -> bool {
         !self.gradient_norm.is_finite()
-    }
-}
-
-/// Where the memory of a replica goes, for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemoryTable {
-    /// What, and how many bytes.
-    pub rows: Vec<(&'static str, Bytes)>,
-}
-
-/// Elements of the buffers of a replica, whatever memory they are in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BufferLengths {
-    /// The state.
-    pub state: StateShape,
-    /// A gradient buffer.
-    pub gradient: usize,
-    /// What is kept from the forward to the backward pass, and the outputs.
-    pub activations: usize,
-    /// What is free between stages, and the gradient of the outputs where it cannot take their place.
-    pub scratch: usize,
-}
-
-impl MemoryTable {
-    pub(crate) fn of(lengths: &BufferLengths) -> Self {
-        let bytes = |elements: usize| Bytes(elements as u64 * 4);
-        let [parameters, stats, first, second] = lengths.state.lengths();
-        let rows = vec![
-            ("parameters", bytes(parameters)),
-            ("running statistics", bytes(stats)),
-            ("optimizer state", bytes(first + second)),
-            ("one gradient buffer", bytes(lengths.gradient)),
-            ("activations", bytes(lengths.activations)),
-            ("scratch", bytes(lengths.scratch)),
-        ];
-        Self { rows }
-    }
-
-    /// All rows together.
-    #[must_use]
-    pub fn total(&self) -> Bytes {
-        Bytes(self.rows.iter().map(|(_, bytes)| bytes.0).sum())
     }
 }
 
@@ -152,22 +110,14 @@ pub enum Begun {
 /// One rank's copy of the model.
 ///
 /// Life of a step: for each of its micro-batches [`Replica::micro_batch`] fills a buffer of
-/// [`Replica::gradient_len`] elements and [`Replica::add`] merges finished ones in tree order; after the reduction
+/// [`About::gradient_len`] elements and [`Replica::add`] merges finished ones in tree order; after the reduction
 /// [`Replica::update`] applies the sum. None of these allocates after the first step.
 ///
-/// A replica whose [`Replica::group`] is more than 1 takes several micro-batches at once: [`Replica::lay`] for each, then
+/// A replica whose [`About::group`] is more than 1 takes several micro-batches at once: [`Replica::lay`] for each, then
 /// [`Replica::micro_batches`], which fills one buffer with the sum of all. The bits are those of one after the other.
 pub trait Replica: Send {
-    /// Every tensor, and where it lies.
-    fn layout(&self) -> &Layout;
-
-    /// Elements of a gradient buffer: gradients of all parameters, then sums of all statistics.
-    fn gradient_len(&self) -> usize {
-        self.layout().gradient_len()
-    }
-
-    /// The least number of rows that a micro-batch may have in training: 2 where batch norm would see single values.
-    fn min_rows(&self) -> usize;
+    /// What is fixed for its life.
+    fn about(&self) -> &About;
 
     /// Computes the loss and overwrites all of `gradient` with the gradient of the *sum* of weighted losses, and
     /// with the row-weighted statistics of this micro-batch.
@@ -221,12 +171,6 @@ pub trait Replica: Send {
     /// on: the moment would say nothing.
     fn watch(&mut self, watch: Box<dyn Watch>) {
         drop(watch);
-    }
-
-    /// How many micro-batches that follow one another it takes at once, at most: a power of two, or as many as any
-    /// rank can have.
-    fn group(&self) -> u32 {
-        1
     }
 
     /// Copies the batch of the micro-batch at `place` of the next group.
@@ -316,9 +260,6 @@ pub trait Replica: Send {
     /// *Errors*: inputs that do not fit the model, or `outputs` of another length than rows x outputs.
     fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError>;
 
-    /// Outputs a row: the classes, for a classifier.
-    fn outputs(&self) -> usize;
-
     /// Whether every element of a gradient is finite.
     fn is_finite(&self, gradient: &[f32]) -> bool;
 
@@ -354,10 +295,7 @@ pub trait Replica: Send {
     /// *Panics* if the device has changed it since [`Replica::bring_state`].
     fn state(&self) -> &State;
 
-    /// The shape of the state.
-    fn state_shape(&self) -> StateShape;
-
-    /// Exchanges the state for another of the same shape (see [`Replica::state_shape`]): a copy or a checkpoint that is
+    /// Exchanges the state for another of the same shape (see [`About::state`]): a copy or a checkpoint that is
     /// whole and whose digest agrees (S12). `other` then holds the state that was last on the host.
     ///
     /// *Errors*: [`EngineError::Device`]; the replica then has no state. *Panics* if a section has another length.
@@ -374,7 +312,4 @@ pub trait Replica: Send {
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {
         None
     }
-
-    /// Where the memory goes.
-    fn memory(&self) -> MemoryTable;
 }

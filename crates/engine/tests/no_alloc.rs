@@ -54,9 +54,10 @@ fn allocations(
         };
         Batch { rows, inputs, targets: Targets::Classes(&classes[..rows * targets]) }
     };
-    let mut gradients = [vec![0.0; replica.gradient_len()], vec![0.0; replica.gradient_len()]];
+    let mut gradients =
+        [vec![0.0; replica.about().gradient_len()], vec![0.0; replica.about().gradient_len()]];
     let mut figures = [Figures::default(); 2];
-    let mut counts = ClassCounts::new(replica.outputs());
+    let mut counts = ClassCounts::new(replica.about().outputs);
     let mut seen = Vec::with_capacity(steps);
     for step in 1..=steps as u64 {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -68,7 +69,7 @@ fn allocations(
         }
         let [sum, other] = &mut gradients;
         replica.add(other, sum);
-        if replica.group() > 1 {
+        if replica.about().group > 1 {
             for place in 0..2 {
                 replica.lay(place, &batch(ROWS - 2 * place)).expect("the batch fits");
             }

@@ -156,7 +156,7 @@ impl Compute {
         backend.prepare(&counts);
         backend.start(Sequence(0), &Op::Barrier).and_then(|()| backend.finish(Sequence(0))).map_err(off)?;
         tracing::debug!(backend = backend.describe(), "reached all peers");
-        let group = self.parts.replica.group() as usize;
+        let group = self.parts.replica.about().group as usize;
         self.plane = Some(DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group));
         self.desk.tell(News::Built(self.generation));
         Ok(())
@@ -203,8 +203,11 @@ impl Compute {
         plane.settle_sums(&mut self.parts);
         let until = Some(self.parts.schedule.last);
         let share = Share { range: plane.membership.range(), from: from_step, until };
-        let (feed, workers, group) =
-            (self.parts.feed.clone(), self.parts.workers, self.parts.replica.group().min(share.range.len()));
+        let (feed, workers, group) = (
+            self.parts.feed.clone(),
+            self.parts.workers,
+            self.parts.replica.about().group.min(share.range.len()),
+        );
         let mut loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
         let shared = self.parts.replica.sharing().is_some();

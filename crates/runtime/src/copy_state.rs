@@ -49,8 +49,8 @@ pub fn copy_state(
         return Ok(());
     }
     let len = backend.arena().geometry().len;
-    let mut fresh = roles.needs().then(|| State::zeros(replica.state_shape()));
-    let total: usize = replica.state_shape().lengths().iter().sum();
+    let mut fresh = roles.needs().then(|| State::zeros(replica.about().state));
+    let total: usize = replica.about().state.lengths().iter().sum();
     let mut turn = |backend: &mut dyn Backend, sources: &[Rank]| {
         let op = Op::Copy { sources, targets: &roles.targets };
         sequence.0 += 1;

@@ -123,7 +123,7 @@ impl DataPlane {
     /// Finds the place in which the replica has the least to do: slots on its device, memory of its own, or those of the host.
     pub fn settle_sums(&mut self, parts: &mut ComputeParts) {
         // Nobody else rounds what a replica adds up for itself.
-        if parts.wire != Wire::F32 || parts.replica.group() > 1 {
+        if parts.wire != Wire::F32 || parts.replica.about().group > 1 {
             return;
         }
         let arena = self.backend.arena();
@@ -135,7 +135,7 @@ impl DataPlane {
         };
         // How a library cuts its own sums is part of their bits.
         if let (Sums::OnDevice, Mode::Exact, Some(bytes)) = (self.sums, parts.mode, parts.bucket_bytes) {
-            self.backend.cut(&cuts(parts.replica.layout(), bytes));
+            self.backend.cut(&cuts(&parts.replica.about().layout, bytes));
         }
     }
 

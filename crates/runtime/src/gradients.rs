@@ -78,8 +78,8 @@ impl Work<'_> {
             let root = self.plane.roots[known].1[index];
             let mut merger = Merger::default();
             let mut sums = self.plane.sums;
-            for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.group() as usize) {
-                let hi = (lo + self.compute.parts.replica.group()).min(root.hi);
+            for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.about().group as usize) {
+                let hi = (lo + self.compute.parts.replica.about().group).min(root.hi);
                 let buffer = merger.next_buffer();
                 let bucket = offers.filter(|_| hi == root.hi && index + 1 == count);
                 if bucket.is_some() {
@@ -167,7 +167,7 @@ impl Work<'_> {
                     alone
                 }
                 Place::Kept(number) => {
-                    let kept = Kept { number, elements: parts.replica.gradient_len() };
+                    let kept = Kept { number, elements: parts.replica.about().gradient_len() };
                     let mut to = DeviceSlot::new(plane.backend.as_mut(), kept, offers.take());
                     parts.replica.begin(step, m, &batch, &mut to)
                 }

@@ -287,7 +287,7 @@ fn start_hands(
     let controls = Arc::new(Controls::default());
     let (orders, queue) = channel();
     let RankParts { compute: parts, fabric, .. } = parts;
-    let gradient = (parts.replica.gradient_len(), step_counts(parts.feed.plan()));
+    let gradient = (parts.replica.about().gradient_len(), step_counts(parts.feed.plan()));
     let sync = Sync {
         fabric: Some(fabric),
         orders: orders.clone(),

@@ -11,7 +11,7 @@ use std::path::Path;
 /// `optimizer.m.0.weight`.
 #[must_use]
 pub fn specs(replica: &dyn Replica) -> Vec<TensorSpec> {
-    let (layout, state) = (replica.layout(), replica.state());
+    let (layout, state) = (&replica.about().layout, replica.state());
     Section::ALL
         .into_iter()
         .filter(|section| !state.section(*section).is_empty())
@@ -48,7 +48,7 @@ pub fn load(
     replica: &mut dyn Replica,
 ) -> Result<(), String> {
     let checkpoint = FileStore::new(run_dir).open(id, Check::Digests).map_err(|damage| damage.to_string())?;
-    let mut state = State::zeros(replica.state_shape());
+    let mut state = State::zeros(replica.about().state);
     for section in Section::ALL {
         if !state.section(section).is_empty() {
             let loaded = checkpoint.load_into(specs, section.name(), state.section_mut(section));

@@ -40,8 +40,8 @@ fn replica(rule: Rule, threads: usize, scaling: Option<LossScaling>) -> ModelRep
 }
 
 fn arena(replica: &dyn Replica) -> Arc<Mapping> {
-    let geometry = Geometry { len: replica.gradient_len(), root_slots: 1, scratch_slots: 0 };
-    let file = ArenaFile::with_state(WorldSize(3), geometry, shared_shape(replica.state_shape(), 3));
+    let geometry = Geometry { len: replica.about().gradient_len(), root_slots: 1, scratch_slots: 0 };
+    let file = ArenaFile::with_state(WorldSize(3), geometry, shared_shape(replica.about().state, 3));
     file.and_then(|file| file.map()).expect("an arena")
 }
 
@@ -59,9 +59,9 @@ fn in_common(mut replicas: Vec<ModelReplica<Cpu>>) -> Vec<ModelReplica<Cpu>> {
 }
 
 fn gradient(replica: &dyn Replica, step: u64) -> Vec<f32> {
-    let mut all = peer::uniform(step, replica.gradient_len(), 1.0);
+    let mut all = peer::uniform(step, replica.about().gradient_len(), 1.0);
     // Sums of variances are not negative.
-    all[replica.layout().parameters..].iter_mut().for_each(|sum| *sum = sum.abs());
+    all[replica.about().layout.parameters..].iter_mut().for_each(|sum| *sum = sum.abs());
     all
 }
 
@@ -142,7 +142,7 @@ fn one_that_is_not_finite_changes_nothing_where_it_is_not() {
     let before = digest(replicas[0].state());
     let good = gradient(&replicas[0], 1);
     // In the share of either one, and in the sums of the statistics, at which only one of them looks.
-    for at in [17, good.len() / 2 + NORM_BLOCK, replicas[0].layout().parameters + 1] {
+    for at in [17, good.len() / 2 + NORM_BLOCK, replicas[0].about().layout.parameters + 1] {
         let mut bad = good.clone();
         bad[at] = f32::NAN;
         measure(replicas.iter_mut(), 1, &bad);
@@ -293,7 +293,7 @@ fn a_state_that_is_loaded_takes_the_place_of_all_that_was_there() {
     }
     let [first, second] = &mut replicas[..] else { unreachable!() };
     let shared = digest(first.state());
-    let mut loaded = State::zeros(first.state_shape());
+    let mut loaded = State::zeros(first.about().state);
     loaded.applied = Step(2);
     let wanted = digest(&loaded);
     first.swap_state(&mut loaded).expect("the same shape");

@@ -103,13 +103,13 @@ impl Engine {
     /// Elements of a gradient.
     #[must_use]
     pub fn gradient_len(&self) -> usize {
-        self.replica.gradient_len()
+        self.replica.about().gradient_len()
     }
 
     /// The shape of a state.
     #[must_use]
     pub fn state_shape(&self) -> StateShape {
-        self.replica.state_shape()
+        self.replica.about().state
     }
 
     /// By what rule states are updated.
@@ -127,7 +127,7 @@ impl Engine {
     /// Fresh memory for a state.
     #[must_use]
     pub fn blank(&self) -> State {
-        State::zeros(self.replica.state_shape())
+        State::zeros(self.replica.about().state)
     }
 
     /// Fills `gradient` with that of one micro-batch; gives its trailer.

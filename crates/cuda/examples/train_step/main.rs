@@ -64,7 +64,7 @@ fn operations_of_a_token(parameters: usize, options: &GptOptions) -> f64 {
 fn utilisation(started: &Started, asked: &Asked, rate: f64) -> Option<String> {
     let name = started.replica.device().gpu().context().about().name.clone();
     let peak = peak(&name).filter(|_| asked.work == "gpt2" && asked.precision.ends_with("f16"))?;
-    let needed = rate * operations_of_a_token(started.replica.layout().parameters, &asked.gpt2);
+    let needed = rate * operations_of_a_token(started.replica.about().layout.parameters, &asked.gpt2);
     let share = 100.0 * needed / peak;
     Some(format!("model FLOP utilisation {share:.1} % of {:.0} TFLOP/s of {name}", peak / 1e12))
 }

@@ -85,7 +85,7 @@ impl Started {
     pub fn begin(&mut self) {
         let replica = &mut self.replica;
         let mut state = replica.state().clone();
-        initialise(replica.layout(), &mut state);
+        initialise(&replica.about().layout, &mut state);
         replica.swap_state(&mut state).unwrap_or_else(|error| panic!("{error}"));
         assert!(replica.keep(1), "one gradient is always there");
     }
@@ -109,7 +109,7 @@ impl Started {
 
 /// Step `number`, as far as the GPU has been told of it; gives its mean loss.
 pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &Batch<'_>) -> f64 {
-    let (step, elements) = (Step(number), replica.gradient_len());
+    let (step, elements) = (Step(number), replica.about().gradient_len());
     let gradient = &mut Kept { number: 0, elements };
     let figures = replica.micro_batch(step, MicroBatch(0), batch, gradient);
     let figures = figures.unwrap_or_else(|error| panic!("{error}"));

@@ -21,7 +21,7 @@ fn train(mut replica: DeviceReplica<CudaDevice>, ahead: bool) -> (Vec<f64>, Stri
     let (mut losses, mut weight) = (Vec::new(), 0.0);
     for (place, &(step, m)) in all.iter().enumerate() {
         let own = samples(step, m);
-        let mut to = Kept { number: m.min(1) as usize, elements: replica.gradient_len() };
+        let mut to = Kept { number: m.min(1) as usize, elements: replica.about().gradient_len() };
         let begun = replica.begin(step, MicroBatch(m), &batch(&own), &mut to).expect("a device that works");
         assert_eq!(begun, Begun::UnderWay);
         if let Some(&(step, m)) = all.get(place + 1).filter(|_| ahead) {

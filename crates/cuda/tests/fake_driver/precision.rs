@@ -131,7 +131,7 @@ fn overflow(gpu: &Arc<Gpu>, start: f32) -> (usize, [u8; 32]) {
     let mut replica = DeviceReplica::new(device, model, optimizer, Seed(7)).expect("memory");
     let (values, classes) = (numbers(1, 3 * 64), ids(2, 3, 10));
     let batch = Batch { rows: 3, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
-    let (started, mut gradient) = (replica.state().clone(), vec![f32::NAN; replica.gradient_len()]);
+    let (started, mut gradient) = (replica.state().clone(), vec![f32::NAN; replica.about().gradient_len()]);
     let (mut skipped, mut made, mut factor, mut losses) = (0, 0, start, Vec::new());
     for step in (1..).map(Step) {
         let sums = replica.micro_batch(step, MicroBatch(0), &batch, &mut gradient).expect("it fits").sums;

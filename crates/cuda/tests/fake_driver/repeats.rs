@@ -157,7 +157,7 @@ fn replica(device: CudaDevice) -> DeviceReplica<CudaDevice> {
 fn train(mut replica: DeviceReplica<CudaDevice>, mut after: impl FnMut()) -> (Vec<u64>, [u8; 32]) {
     let ids: Vec<u32> = (0..18).map(|i| i * 7 % 20).collect();
     let batch = Batch { rows: 3, inputs: Inputs::Tokens(&ids), targets: Targets::Classes(&ids) };
-    let elements = replica.gradient_len();
+    let elements = replica.about().gradient_len();
     assert!(replica.keep(2));
     let mut losses = Vec::new();
     for step in (1..=6).map(Step) {

@@ -49,7 +49,7 @@ pub fn ranges(world: u32) -> Vec<MicroRange> {
 
 /// The slots that a rank needs.
 pub fn geometry(replica: &dyn Replica, ranges: &[MicroRange]) -> Geometry {
-    Geometry::plan(replica.gradient_len(), ranges, &[COUNT], Mode::Exact)
+    Geometry::plan(replica.about().gradient_len(), ranges, &[COUNT], Mode::Exact)
 }
 
 pub fn membership(rank: Rank, ranges: &[MicroRange]) -> Membership {
@@ -71,7 +71,7 @@ pub fn batch<'a>((values, classes): &'a (Vec<f32>, Vec<u32>)) -> Batch<'a> {
 fn micro_batch(replica: &mut dyn Replica, step: Step, m: u32, slot: usize) -> Trailer {
     let samples = samples(step, m);
     let batch = batch(&samples);
-    let mut to = Kept { number: slot, elements: replica.gradient_len() };
+    let mut to = Kept { number: slot, elements: replica.about().gradient_len() };
     let figures = replica.micro_batch(step, MicroBatch(m), &batch, &mut to).expect("a device that works");
     figures.trailer(MicroBatch(m), 0)
 }

@@ -93,16 +93,16 @@ struct Trained {
 
 fn trained(replica: &mut dyn Replica, data: &Data) -> Trained {
     let mut state = replica.state().clone();
-    initialise(replica.layout(), &mut state);
+    initialise(&replica.about().layout, &mut state);
     replica.swap_state(&mut state).expect("a device that works");
-    let mut gradient = vec![0.0; replica.gradient_len()];
+    let mut gradient = vec![0.0; replica.about().gradient_len()];
     let (mut first, mut losses) = (Vec::new(), Vec::new());
     for step in (1..=STEPS).map(Step) {
         let figures =
             replica.micro_batch(step, MicroBatch(0), &data.batch(), &mut gradient).expect("it fits");
         if first.is_empty() {
             first.clone_from(&gradient);
-            let layout = replica.layout();
+            let layout = &replica.about().layout;
             if layout.tensor(LossScale::NAME).is_some() {
                 first[..layout.parameters].iter_mut().for_each(|v| *v /= SCALE);
             }

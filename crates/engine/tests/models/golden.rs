@@ -66,7 +66,7 @@ impl Case {
         let mut replica =
             ModelReplica::new(cpu(), model, self.optimizer, Seed(0)).expect("the options make sense");
         let mut state = replica.state().clone();
-        peer::initialise(replica.layout(), &mut state);
+        peer::initialise(&replica.about().layout, &mut state);
         replica.swap_state(&mut state).expect("memory of the host");
         let (losses, norms) = self.train(&mut replica);
         close(self.name, "losses", &losses, &numbers(&want["losses"]), 1e-5);
@@ -80,7 +80,7 @@ impl Case {
     fn train(&self, replica: &mut ModelReplica<Cpu>) -> (Vec<f64>, Vec<f64>) {
         let (mut losses, mut norms) = (Vec::new(), Vec::new());
         for step in 0..STEPS {
-            let mut sum = vec![0.0; replica.gradient_len()];
+            let mut sum = vec![0.0; replica.about().gradient_len()];
             let (mut loss, mut weight) = (0.0, 0.0);
             let number = Step(step as u64 + 1);
             for (m, lo) in (0..self.rows).step_by(self.micro).enumerate() {
@@ -103,7 +103,7 @@ impl Case {
 
     fn evaluate(&self, replica: &mut ModelReplica<Cpu>) -> f64 {
         let (mut loss, mut weight) = (0.0, 0.0);
-        let mut counts = ClassCounts::new(replica.outputs());
+        let mut counts = ClassCounts::new(replica.about().outputs);
         for lo in (0..self.rows).step_by(self.micro) {
             let batch = self.batch(lo, self.micro.min(self.rows - lo));
             let sums = replica.evaluate(&batch, &mut counts).expect("the batch fits");

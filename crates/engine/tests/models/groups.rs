@@ -161,14 +161,14 @@ fn root(
     samples: usize,
     wire: Wire,
 ) -> (Vec<f32>, Vec<Figures>) {
-    let mut buffers = vec![vec![f32::NAN; replica.gradient_len()]; Merger::buffers(hi - lo)];
+    let mut buffers = vec![vec![f32::NAN; replica.about().gradient_len()]; Merger::buffers(hi - lo)];
     let mut all = vec![Figures::default(); (hi - lo) as usize];
     let mut merger = Merger::default();
-    for first in (lo..hi).step_by(replica.group() as usize) {
-        let count = replica.group().min(hi - first);
+    for first in (lo..hi).step_by(replica.about().group as usize) {
+        let count = replica.about().group.min(hi - first);
         let figures = &mut all[(first - lo) as usize..][..count as usize];
         let gradient = &mut buffers[merger.next_buffer()];
-        if replica.group() == 1 {
+        if replica.about().group == 1 {
             let batch = data.batch(case, first, samples);
             figures[0] = replica.micro_batch(Step(1), MicroBatch(first), &batch, gradient).expect("it fits");
             rounded(wire, gradient);
@@ -207,10 +207,10 @@ fn micro_batches_in_groups_have_the_bits_of_one_after_the_other() {
     for case in cases() {
         let data = Data::new(&case);
         let mut alone = case.replica(1, 1);
-        assert_eq!(alone.group(), 1);
+        assert_eq!(alone.about().group, 1);
         for (threads, most) in [(1, MOST), (3, MOST), (1, 4), (1, 2)] {
             let mut grouped = case.replica(threads, most);
-            assert_eq!(grouped.group(), most, "{}", case.name);
+            assert_eq!(grouped.about().group, most, "{}", case.name);
             for len in 1..=11 {
                 // Once with a short micro-batch at the end, of fewer rows but enough for batch norm.
                 for (lo, samples) in [(0, len as usize * ROWS), (3, (3 + len) as usize * ROWS - 2)] {
@@ -266,7 +266,7 @@ fn each_part_of_a_gradient_is_whole_when_it_is_settled_and_not_touched_again() {
     for case in cases() {
         let data = Data::new(&case);
         let (mut alone, mut grouped) = (case.replica(1, 1), case.replica(1, MOST));
-        let stages = alone.layout().stages.len();
+        let stages = alone.about().layout.stages.len();
         let check = |got: &Settling, wanted: &[f32], what: &str| {
             assert!(bits(&got.settled) == bits(wanted), "{}, {what}", case.name);
             assert_eq!(got.open, 0, "{}, {what}", case.name);
@@ -299,7 +299,7 @@ fn a_replica_that_takes_groups_also_takes_one_and_evaluates_the_same() {
         let data = Data::new(&case);
         let (mut alone, mut grouped) = (case.replica(1, 1), case.replica(1, MOST));
         let batch = data.batch(&case, 2, 64);
-        let mut gradients = [0, 1].map(|_| vec![f32::NAN; alone.gradient_len()]);
+        let mut gradients = [0, 1].map(|_| vec![f32::NAN; alone.about().gradient_len()]);
         for (replica, gradient) in [&mut alone, &mut grouped].into_iter().zip(&mut gradients) {
             replica.micro_batch(Step(1), MicroBatch(2), &batch, gradient).expect("it fits");
             replica.update(Step(1), gradient, 3.0, 5).expect("the gradient is finite");
@@ -307,7 +307,7 @@ fn a_replica_that_takes_groups_also_takes_one_and_evaluates_the_same() {
         assert!(bits(&gradients[0]) == bits(&gradients[1]), "{}", case.name);
         assert_eq!(alone.state().state_digest(), grouped.state().state_digest(), "{}", case.name);
         let outputs = [&mut alone, &mut grouped].map(|replica| {
-            let outputs = ROWS * replica.outputs() * replica.model().loss_rows(1).rows;
+            let outputs = ROWS * replica.about().outputs * replica.model().loss_rows(1).rows;
             let mut outputs = vec![f32::NAN; outputs];
             replica.predict(ROWS, batch.inputs, &mut outputs).expect("the inputs fit");
             bits(&outputs)

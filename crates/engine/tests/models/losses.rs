@@ -107,8 +107,8 @@ impl Data {
 
 /// What a pass over all micro-batches that the replica takes at once says, the last of which is short.
 fn pass(mut replica: ModelReplica<Cpu>, loss: &Loss) -> (Vec<u32>, Vec<Figures>) {
-    let (data, group) = (Data::new(), replica.group() as usize);
-    let mut gradient = vec![f32::NAN; replica.gradient_len()];
+    let (data, group) = (Data::new(), replica.about().group as usize);
+    let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
     let mut figures = vec![Figures::default(); group];
     if group == 1 {
         let batch = data.batch(loss, ROWS - 2);
@@ -154,7 +154,7 @@ fn a_last_stage_that_reads_its_outputs_has_the_gradient_of_differences() {
     for loss in losses() {
         let (mut replica, data) =
             (replica(&|| Chain::new().then(Linear::new(OUTPUTS).relu()), &loss, 1), Data::new());
-        let len = replica.gradient_len();
+        let len = replica.about().gradient_len();
         // Every second output is cut off, and none is so near to zero that a step gets it there.
         let mut start: Vec<f32> = peer::uniform(4, len, 0.1);
         for (output, bias) in start[INPUTS * OUTPUTS..].iter_mut().enumerate() {
@@ -182,7 +182,7 @@ fn a_last_stage_that_reads_its_outputs_has_the_gradient_of_differences() {
 }
 
 fn bytes(replica: &ModelReplica<Cpu>, row: &str) -> u64 {
-    let rows = replica.memory().rows;
+    let rows = &replica.about().memory.rows;
     rows.into_iter().find(|(name, _)| *name == row).expect("the table has it").1.0
 }
 

@@ -10,10 +10,10 @@ fn losses(work: Work, steps: u64) -> (Vec<f64>, usize) {
     let mut replica =
         ModelReplica::new(cpu_with(2), model, work.optimizer(), Seed(0)).expect("AdamW's defaults");
     let mut state = replica.state().clone();
-    peer::initialise(replica.layout(), &mut state);
+    peer::initialise(&replica.about().layout, &mut state);
     replica.swap_state(&mut state).expect("memory of the host");
     let data = work.data();
-    let mut gradient = vec![0.0; replica.gradient_len()];
+    let mut gradient = vec![0.0; replica.about().gradient_len()];
     let step = |step: u64| {
         let (step, batch) = (Step(step), data.batch());
         let sums =

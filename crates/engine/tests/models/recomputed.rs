@@ -30,9 +30,9 @@ fn steps(
 ) -> ([u8; 32], Vec<Figures>) {
     let mut said = Vec::new();
     for step in [1, 2].map(Step) {
-        let mut sum = vec![f32::NAN; replica.gradient_len()];
+        let mut sum = vec![f32::NAN; replica.about().gradient_len()];
         let mut figures = [Figures::default(); 2];
-        if replica.group() == 1 {
+        if replica.about().group == 1 {
             let mut other = sum.clone();
             for (m, gradient) in [&mut sum, &mut other].into_iter().enumerate() {
                 let of = of.batch(batch(m));
@@ -75,7 +75,7 @@ impl Data {
 }
 
 fn activations(replica: &ModelReplica<Cpu>) -> Bytes {
-    let rows = replica.memory().rows;
+    let rows = &replica.about().memory.rows;
     rows.into_iter().find(|(name, _)| *name == "activations").expect("the table has it").1
 }
 
@@ -90,7 +90,7 @@ fn a_block_that_is_computed_twice_gives_the_same_bits_in_less_memory() {
         for most in [1, 2] {
             let plain = replica(|| make(&options), &input, most);
             let again = replica(|| make(&options).recomputed(), &input, most);
-            assert_eq!(plain.group(), again.group());
+            assert_eq!(plain.about().group, again.about().group);
             assert!(
                 activations(&again).0 * 3 < activations(&plain).0,
                 "{name}: {:?} of {:?}",
@@ -122,7 +122,7 @@ fn a_block_with_running_statistics_keeps_what_it_has() {
             inputs: Inputs::Values(&data.values),
             targets: Targets::Classes(&data.classes[..ROWS]),
         };
-        let mut gradient = vec![f32::NAN; replica.gradient_len()];
+        let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
         replica.micro_batch(Step(1), MicroBatch(0), &batch, &mut gradient).expect("the batch fits");
         gradient
     };

@@ -71,8 +71,8 @@ impl Data {
 /// The summed gradient of two micro-batches, and the sum of their weights.
 fn gradient(replica: &mut ModelReplica<Cpu>, loss: &Loss, step: Step) -> (Vec<f32>, f64) {
     let (data, mut figures) = (Data::new(), [Figures::default(); 2]);
-    let [mut sum, mut other] = [(); 2].map(|()| vec![f32::NAN; replica.gradient_len()]);
-    if replica.group() == 1 {
+    let [mut sum, mut other] = [(); 2].map(|()| vec![f32::NAN; replica.about().gradient_len()]);
+    if replica.about().group == 1 {
         for (m, to) in [&mut sum, &mut other].into_iter().enumerate() {
             let micro = MicroBatch(m as u32);
             figures[m] = replica.micro_batch(step, micro, &data.batch(loss, m), to).expect("it fits");
@@ -103,7 +103,7 @@ fn of_stages(state: &State, replica: &ModelReplica<Cpu>) -> Vec<Vec<u32>> {
         let len = if section == Section::Stats { all.len() - 2 } else { all.len() };
         all[..len].iter().map(|x| x.to_bits()).collect()
     };
-    assert!(replica.layout().tensor(LossScale::NAME).is_some());
+    assert!(replica.about().layout.tensor(LossScale::NAME).is_some());
     Section::ALL.map(bits).to_vec()
 }
 
@@ -113,13 +113,13 @@ fn a_loss_that_is_scaled_gives_the_updates_of_one_that_is_not_bit_for_bit() {
     {
         let mut plain = replica(loss.clone(), None, most);
         let mut scaled = replica(loss.clone(), Some(LossScaling::default()), most);
-        assert_eq!(scaled.group(), most);
+        assert_eq!(scaled.about().group, most);
         for step in (1..=3).map(Step) {
             let (wanted, weight) = gradient(&mut plain, &loss, step);
             let (got, same) = gradient(&mut scaled, &loss, step);
             assert_eq!(weight, same);
             // Statistics are those of the forward pass, and the scale has no place in a sum.
-            let (parameters, stats) = (plain.layout().parameters, plain.layout().stats);
+            let (parameters, stats) = (plain.about().layout.parameters, plain.about().layout.stats);
             let times = |i: usize| if i < parameters { 65_536.0 } else { 1.0 };
             let alike = wanted.iter().zip(&got).enumerate();
             assert!(alike.into_iter().all(|(i, (w, g))| (w * times(i)).to_bits() == g.to_bits()), "{step}");
@@ -135,7 +135,7 @@ fn a_loss_that_is_scaled_gives_the_updates_of_one_that_is_not_bit_for_bit() {
             assert!(plain.iter().zip(scaled).all(|(a, b)| a.to_bits() == b.to_bits()), "{section:?}");
         }
         let stats = scaled.state().section(Section::Stats);
-        assert_eq!(stats[plain.layout().stats..], [65_536.0, 3.0]);
+        assert_eq!(stats[plain.about().layout.stats..], [65_536.0, 3.0]);
     }
 }
 
@@ -143,7 +143,12 @@ fn a_loss_that_is_scaled_gives_the_updates_of_one_that_is_not_bit_for_bit() {
 fn a_step_that_is_not_finite_changes_nothing_but_the_scale_and_counts_as_a_step() {
     let places = {
         let layout = classifier(None);
-        [0, layout.layout().parameters - 1, layout.layout().parameters, layout.gradient_len() - 1]
+        [
+            0,
+            layout.about().layout.parameters - 1,
+            layout.about().layout.parameters,
+            layout.about().gradient_len() - 1,
+        ]
     };
     for place in places {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -227,10 +232,10 @@ fn whoever_takes_a_state_goes_on_with_its_scale() {
 #[test]
 fn the_scale_is_a_tensor_behind_the_running_statistics() {
     let (plain, scaled) = (classifier(None), classifier(Some(SCALING)));
-    let tensor = scaled.layout().tensors.last().expect("a model has tensors");
+    let tensor = scaled.about().layout.tensors.last().expect("a model has tensors");
     assert_eq!((tensor.name.as_str(), &tensor.shape[..]), ("loss_scale", &[2][..]));
-    assert_eq!((tensor.section, tensor.offset), (Section::Stats, plain.layout().stats));
-    assert_eq!(scaled.layout().gradient_len(), plain.layout().gradient_len() + 2);
-    assert_eq!(scaled.state_shape().stats, plain.state_shape().stats + 2);
+    assert_eq!((tensor.section, tensor.offset), (Section::Stats, plain.about().layout.stats));
+    assert_eq!(scaled.about().layout.gradient_len(), plain.about().layout.gradient_len() + 2);
+    assert_eq!(scaled.about().state.stats, plain.about().state.stats + 2);
     assert_eq!(scaled.state().section(Section::Stats)[tensor.offset..], [1024.0, 0.0]);
 }

@@ -73,7 +73,7 @@ impl Data {
 /// One step computed by `replicas`, each with its range, as ranks would: own roots merged, then folded.
 fn step(replicas: &mut [ModelReplica<Cpu>], ranges: &[MicroRange], data: &Data, number: u64, samples: usize) {
     let count = samples.div_ceil(ROWS) as u32;
-    let len = replicas[0].gradient_len();
+    let len = replicas[0].about().gradient_len();
     let (mut all_roots, mut sums, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     for (replica, range) in replicas.iter_mut().zip(ranges) {
         for root in roots(*range, count) {
@@ -198,7 +198,7 @@ fn the_seed_is_seen_in_the_start_and_in_what_is_dropped() {
     let mut state = a.state().clone();
     b.swap_state(&mut state).expect("memory of the host");
     let gradient = |replica: &mut ModelReplica<Cpu>, step: u64, m: u32| {
-        let mut gradient = vec![0.0; replica.gradient_len()];
+        let mut gradient = vec![0.0; replica.about().gradient_len()];
         replica
             .micro_batch(Step(step), MicroBatch(m), &data.batch(0, 64), &mut gradient)
             .expect("the batch fits");
@@ -215,7 +215,7 @@ fn the_seed_is_seen_in_the_start_and_in_what_is_dropped() {
 fn a_gradient_that_is_not_finite_changes_nothing_and_its_micro_batch_is_found() {
     let mut data = Data::new();
     let mut replica = replica(1);
-    let mut gradient = vec![0.0; replica.gradient_len()];
+    let mut gradient = vec![0.0; replica.about().gradient_len()];
     data.values[ROWS * PIXELS + 5] = f32::INFINITY;
     for (m, at_fault) in [(0, false), (1, true), (2, false)] {
         let batch = data.batch(m, 64);
@@ -243,7 +243,7 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_its_micro_batch_is_found() 
 #[test]
 fn a_step_of_zero_weight_has_a_zero_gradient() {
     let mut replica = replica(1);
-    let gradient = vec![3.0; replica.gradient_len()];
+    let gradient = vec![3.0; replica.about().gradient_len()];
     let info = replica.update(Step(1), &gradient, 0.0, 4).expect("zero is finite");
     assert_eq!(info.gradient_norm, 0.0);
     assert!(replica.state().section(Section::First).iter().all(|m| *m == 0.0));
@@ -254,7 +254,7 @@ fn a_step_of_zero_weight_has_a_zero_gradient() {
 #[should_panic(expected = "updates come in order")]
 fn an_update_out_of_order_is_a_bug() {
     let mut replica = replica(1);
-    let gradient = vec![0.0; replica.gradient_len()];
+    let gradient = vec![0.0; replica.about().gradient_len()];
     let _ = replica.update(Step(2), &gradient, 1.0, 1);
 }
 
@@ -263,7 +263,7 @@ fn batches_that_do_not_fit_are_refused_with_their_numbers() {
     let mut replica = replica(1);
     let data = Data::new();
     let good = data.batch(0, 64);
-    let mut gradient = vec![0.0; replica.gradient_len()];
+    let mut gradient = vec![0.0; replica.about().gradient_len()];
     let mut refused = |batch: Batch<'_>| {
         let error =
             replica.micro_batch(Step(1), MicroBatch(0), &batch, &mut gradient).expect_err("it does not fit");
@@ -293,7 +293,7 @@ fn evaluation_counts_what_prediction_says_and_changes_nothing() {
     for m in 0..4 {
         let batch = data.batch(m, 14);
         let sums = replica.evaluate(&batch, &mut counts).expect("the batch fits");
-        let mut outputs = vec![f32::NAN; batch.rows * replica.outputs()];
+        let mut outputs = vec![f32::NAN; batch.rows * replica.about().outputs];
         replica.predict(batch.rows, batch.inputs, &mut outputs).expect("the inputs fit");
         let Targets::Classes(classes) = batch.targets else { panic!("the data are classes") };
         let mut right = 0;
@@ -314,7 +314,7 @@ fn a_state_swapped_in_is_the_state_that_was_copied_out() {
     let mut trained = [replica(1)];
     step(&mut trained, &[MicroRange { lo: 0, hi: 16 }], &data, 1, 64);
     let mut fresh = replica(1);
-    let mut copy = State::zeros(fresh.state_shape());
+    let mut copy = State::zeros(fresh.about().state);
     for section in Section::ALL {
         copy.section_mut(section).copy_from_slice(trained[0].state().section(section));
     }
@@ -330,8 +330,8 @@ fn a_state_swapped_in_is_the_state_that_was_copied_out() {
 #[test]
 fn the_memory_table_adds_up() {
     let replica = replica(1);
-    let layout = replica.layout();
-    let table = replica.memory();
+    let layout = &replica.about().layout;
+    let table = &replica.about().memory;
     let of =
         |name: &str| table.rows.iter().find(|(n, _)| *n == name).map(|(_, b)| b.0).expect("the row is there");
     assert_eq!(of("parameters"), layout.parameters as u64 * 4);
