@@ -421,7 +421,8 @@ impl Plan {
         let exported = tensor_specs(replica, "model.", EXPORTED_STATS);
         let mut state = State::zeros(replica.about().state);
         // What is no part of a model, no file has.
-        state.section_mut(Section::Stats).copy_from_slice(replica.state().section(Section::Stats));
+        let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
+        state.section_mut(Section::Stats).copy_from_slice(blank.section(Section::Stats));
         let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
             let [parameters, stats, ..] = state.sections_mut();
             let mut sections =

@@ -39,9 +39,13 @@ impl Recipe for ConfigRecipe {
         // The library is this host's own, so every rank looks for it where it is.
         let carrier = Carrier::choose(&plan.config, hosts, welcome.gpus.as_ref());
         let carrier = carrier.map_err(|problem| problem.to_string())?;
-        let Seated { mut replica, mut profile, over_nccl } = match &welcome.gpus {
+        let fabric = match &carrier {
+            Carrier::Host => Some(self.fabric(member, arena)?),
+            Carrier::Nccl(_) => None,
+        };
+        let Seated { replica, mut profile, over_nccl } = match &welcome.gpus {
             // Where it would be NCCL, the choice was an error.
-            None => on_cpu(&plan)?,
+            None => on_cpu(&plan, fabric.as_ref())?,
             Some(list) => {
                 // The members of a host have numbers in a row, wherever it begins.
                 let ranks = plan.config.world.ranks;
@@ -52,10 +56,7 @@ impl Recipe for ConfigRecipe {
         if let Some(fabric) = over_nccl {
             return rank_parts(&plan, replica, profile, welcome.run_dir, fabric);
         }
-        let mut fabric = self.fabric(member, arena)?;
-        if let Some(state) = fabric.state() {
-            replica.share(Box::new(state));
-        }
+        let mut fabric = fabric.ok_or(NO_WAY)?;
         if let Some(mesh) = welcome.hosts.and_then(|hosts| hosts.mesh) {
             let address;
             (fabric, address) = fabric.among_hosts(mesh, detect)?;
@@ -70,10 +71,12 @@ impl ConfigRecipe {
         match (&self.threads, arena) {
             (Some(shared), _) => Ok(shared.for_member(member)),
             (None, Some(arena)) => HostFabric::from_arena(arena),
-            (None, None) => Err("this rank was given no way to reach the others".into()),
+            (None, None) => Err(NO_WAY.into()),
         }
     }
 }
+
+const NO_WAY: &str = "this rank was given no way to reach the others";
 
 /// A rank's parts around any replica.
 ///
@@ -112,8 +115,11 @@ struct Seated {
     over_nccl: Option<Box<dyn Fabric>>,
 }
 
-fn on_cpu(plan: &Plan) -> Result<Seated, String> {
-    let replica = plan.replica().map_err(|error| error.to_string())?;
+fn on_cpu(plan: &Plan, fabric: Option<&HostFabric>) -> Result<Seated, String> {
+    let mut replica = plan.replica().map_err(|error| error.to_string())?;
+    if let Some(state) = fabric.and_then(HostFabric::state) {
+        replica.share(Box::new(state));
+    }
     Ok(Seated { profile: profile(&replica), replica: Box::new(replica), over_nccl: None })
 }
 

@@ -8,8 +8,8 @@
 
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::models::peer::{PeerData, Work};
-use dtrain_engine::{Batch, Figures, Inputs, ModelReplica, Replica, Targets};
-use dtrain_types::{Merger, MicroBatch, Seed, Wire};
+use dtrain_engine::{Batch, Figures, Group, Inputs, ModelReplica, Replica, Targets, micro_batch};
+use dtrain_types::{Merger, MicroBatch, MicroRange, Seed, Wire};
 
 /// CPU seconds of this thread so far.
 fn now() -> f64 {
@@ -50,13 +50,17 @@ impl Subject {
             let gradient = &mut buffers[merger.next_buffer()];
             if count == 1 {
                 let batch = part(data, first, *micro_batches);
-                figures[0] = replica.micro_batch(step, MicroBatch(first), &batch, gradient).expect("it fits");
+                figures[0] =
+                    micro_batch(replica, step, MicroBatch(first), &batch, gradient).expect("it fits");
             } else {
-                for place in 0..count {
-                    replica.lay(place as usize, &part(data, first + place, *micro_batches)).expect("it fits");
+                let (last, wire) = (first + count - 1, Wire::F32);
+                let group = Group { step, micro_batches: MicroRange { lo: first, hi: last + 1 }, wire };
+                for m in first..last {
+                    let batch = part(data, m, *micro_batches);
+                    replica.prefetch(&group, MicroBatch(m), &batch).expect("it fits");
                 }
                 replica
-                    .micro_batches(step, MicroBatch(first), Wire::F32, gradient, figures)
+                    .compute(&group, &part(data, last, *micro_batches), gradient, figures)
                     .expect("it fits");
             }
             weight += figures.iter().map(|figures| figures.sums.weight).sum::<f64>();
@@ -75,7 +79,7 @@ impl Subject {
 
 fn add(replica: &ModelReplica<Cpu>, buffers: &mut [Vec<f32>], left: usize, right: usize) {
     let (before, from) = buffers.split_at_mut(right);
-    replica.add(&from[0], &mut before[left]);
+    replica.add(Wire::F32, &from[0], &mut before[left]);
 }
 
 /// Micro-batch `index` of `of`.

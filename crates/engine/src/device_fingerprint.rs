@@ -10,7 +10,7 @@ use crate::loss::Loss;
 use crate::model::Model;
 use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer};
 use crate::optimizer::{DecayGroup, Optimizer, Rule};
-use crate::replica::Replica;
+use crate::replica::{Replica, micro_batch};
 use crate::schedule::Schedule;
 use crate::stage::Shape;
 use crate::stages::Chain;
@@ -123,11 +123,10 @@ fn learn(
     let batch = Batch { rows: ROWS, inputs, targets };
     let mut gradient = vec![0.0; replica.about().gradient_len()];
     for step in [Step(1), Step(2)] {
-        let figures = replica.micro_batch(step, MicroBatch(0), &batch, &mut gradient)?;
+        let figures = micro_batch(replica, step, MicroBatch(0), &batch, &mut gradient)?;
         hash.update(&figures.sums.loss.to_bits().to_le_bytes());
         replica.update(step, &gradient, figures.sums.weight, figures.samples)?;
     }
-    replica.bring_state()?;
-    hash.update(&replica.state().state_digest());
+    hash.update(&replica.bring_state()?.state_digest());
     Ok(())
 }

@@ -9,17 +9,19 @@ use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
 use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
 use crate::error::EngineError;
+use crate::keeping::{Keeping, Kept};
 use crate::layout::Section;
 use crate::loss::{Loss, expect_length};
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Room, Training};
-use crate::replica::{Begun, Gradient, Kept, Replica, UpdateInfo};
+use crate::replica::{Gradient, Group, Replica, UpdateInfo};
+use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
 use crate::state::{State, StateShape};
-use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step};
+use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
 
 /// A device with memory of its own, that the host reaches by copies alone.
@@ -59,19 +61,17 @@ pub trait OwnMemory: Device {
 }
 
 /// Gradients where they are kept: one is computed, and what waits for it is added as soon as it is final.
-struct Laid<'a, D: OwnMemory> {
+struct Laid<'a, 'b, D: OwnMemory> {
     device: &'a D,
     kept: &'a mut [D::Floats],
-    /// The one that is computed.
-    own: usize,
     /// Everything from here on is final.
     open: usize,
-    to: &'a mut dyn Gradient,
+    to: Kept<'b>,
 }
 
-impl<D: OwnMemory> Gradients<D> for Laid<'_, D> {
+impl<D: OwnMemory> Gradients<D> for Laid<'_, '_, D> {
     fn part(&mut self, part: Range<usize>) -> D::Mut<'_> {
-        let (_, rest) = D::split_mut(D::take(&mut self.kept[self.own]), part.start);
+        let (_, rest) = D::split_mut(D::take(&mut self.kept[self.to.number]), part.start);
         D::split_mut(rest, part.len()).0
     }
 
@@ -81,12 +81,14 @@ impl<D: OwnMemory> Gradients<D> for Laid<'_, D> {
             return;
         }
         self.open = from;
-        for pair in self.to.merges() {
+        for pair in self.to.merges {
             let [into, other] = self.kept.get_disjoint_mut(*pair).expect("two that are kept");
             let mut into = D::take(into);
             self.device.add_to(D::part(D::look(other), fresh.clone()), D::part_mut(&mut into, fresh.clone()));
         }
-        self.to.settle(from);
+        if let Some(settled) = &mut self.to.settled {
+            settled(from);
+        }
     }
 }
 
@@ -194,7 +196,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
     ///
     /// *Blocks* until it is done. *Errors*: of the device; what its operations fail in, they tell by a panic.
     pub fn rehearse(&mut self) -> Result<(), EngineError> {
-        let (input, elements) = (self.model.input(), self.about.gradient_len());
+        let input = self.model.input();
         let (rows, len) = (input.rows(), input.rows() * input.per_row());
         let shape = self.model.loss_rows(rows);
         let longest = len.max(shape.rows * shape.width);
@@ -208,9 +210,10 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Loss::CrossEntropy { .. } => Targets::Classes(&ids[..shape.rows]),
         };
         let batch = Batch { rows, inputs, targets };
-        self.micro_batch(Step(0), MicroBatch(0), &batch, &mut Kept { number: 0, elements })?;
+        self.begin(Step(0), MicroBatch(0), &batch, Kept::alone(0))?;
+        self.figures();
         // No run has this one: what the way ahead needs is there, and what came by it is used by nobody.
-        self.take_ahead(Step(0), MicroBatch(1), &batch)?;
+        self.prefetch(&Group::of_one(Step(0), MicroBatch(1)), MicroBatch(1), &batch)?;
         self.device.fetch(&self.passes.gradients[0], &mut [0.0])
     }
 
@@ -218,6 +221,43 @@ impl<D: OwnMemory> DeviceReplica<D> {
         for (section, memory) in Section::ALL.into_iter().zip(&mut self.sections) {
             self.device.send(self.host.section(section), memory)?;
         }
+        Ok(())
+    }
+
+    /// Gives the device a pass, whose gradient goes to one that is kept, or to the first of them as a whole.
+    fn pass(
+        &mut self,
+        (step, micro_batch): (Step, MicroBatch),
+        batch: &Batch<'_>,
+        to: Option<Kept<'_>>,
+    ) -> Result<(), EngineError> {
+        self.model.check_batch(batch)?;
+        let Self { device, model, seed, passes, sections, about, loss_scale, .. } = self;
+        let (x, targets) = passes.feeds.batch(device, (step, micro_batch), batch)?;
+        let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
+        let room = Room {
+            params: D::look(&sections[0]),
+            stats: D::look(&sections[1]),
+            saved: D::take(&mut passes.saved),
+            scratch: D::take(&mut passes.scratch),
+            outputs: D::take(&mut passes.outputs),
+        };
+        let (beside, scale) = (passes.beside.as_mut().map(D::take), *loss_scale);
+        let loss = match to {
+            Some(to) => {
+                let open = about.gradient_len();
+                let mut all = Laid { device, kept: &mut passes.gradients, open, to };
+                let to = Training { beside, all: &mut all, scale };
+                let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
+                all.settle(0);
+                loss
+            }
+            None => {
+                let all = &mut Inside::<D>(D::take(&mut passes.gradients[0]));
+                passes::train(model, &pass, room, x, targets, Training { beside, all, scale }, &mut [])
+            }
+        };
+        self.under_way = Some((loss, batch.rows));
         Ok(())
     }
 
@@ -243,87 +283,40 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         &self.about
     }
 
-    fn micro_batch(
+    fn prefetch(
         &mut self,
-        step: Step,
-        micro_batch: MicroBatch,
-        batch: &Batch<'_>,
-        gradient: &mut dyn Gradient,
-    ) -> Result<Figures, EngineError> {
-        Ok(match self.begin(step, micro_batch, batch, gradient)? {
-            Begun::Done(figures) => figures,
-            Begun::UnderWay => self.figures(),
-        })
-    }
-
-    fn begin(
-        &mut self,
-        step: Step,
-        micro_batch: MicroBatch,
-        batch: &Batch<'_>,
-        gradient: &mut dyn Gradient,
-    ) -> Result<Begun, EngineError> {
-        self.model.check_batch(batch)?;
-        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
-        let Self { device, model, seed, passes, sections, about, loss_scale, .. } = self;
-        let (x, targets) = passes.feeds.batch(device, (step, micro_batch), batch)?;
-        let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
-        let room = Room {
-            params: D::look(&sections[0]),
-            stats: D::look(&sections[1]),
-            saved: D::take(&mut passes.saved),
-            scratch: D::take(&mut passes.scratch),
-            outputs: D::take(&mut passes.outputs),
-        };
-        let beside = passes.beside.as_mut().map(D::take);
-        let kept = gradient.kept();
-        let loss = match kept {
-            Some(own) => {
-                let open = about.gradient_len();
-                let mut all = Laid { device, kept: &mut passes.gradients, own, open, to: gradient };
-                let to = Training { beside, all: &mut all, watch: None, scale: *loss_scale };
-                let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
-                all.settle(0);
-                loss
-            }
-            None => {
-                let laid = &mut passes.gradients[0];
-                let loss = {
-                    let all = &mut Inside::<D>(D::take(laid));
-                    let to = Training { beside, all, watch: None, scale: *loss_scale };
-                    passes::train(model, &pass, room, x, targets, to, &mut [])
-                };
-                device.fetch(laid, gradient.part(0..about.gradient_len()))?;
-                gradient.settle(0);
-                loss
-            }
-        };
-        device.submit();
-        self.under_way = Some((loss, batch.rows));
-        match kept {
-            Some(_) => Ok(Begun::UnderWay),
-            None => Ok(Begun::Done(self.figures())),
-        }
-    }
-
-    fn take_ahead(
-        &mut self,
-        step: Step,
+        group: &Group,
         micro_batch: MicroBatch,
         batch: &Batch<'_>,
     ) -> Result<(), EngineError> {
+        assert_eq!(micro_batch, group.first(), "it takes one micro-batch at a time");
         self.model.check_batch(batch)?;
-        self.passes.feeds.take_ahead(&self.device, (step, micro_batch), batch)
+        self.passes.feeds.take_ahead(&self.device, (group.step, micro_batch), batch)
     }
 
-    fn figures(&mut self) -> Figures {
-        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
-        Figures { sums: self.device.sums(loss), samples: rows as u64 }
+    fn compute(
+        &mut self,
+        group: &Group,
+        batch: &Batch<'_>,
+        gradient: &mut dyn Gradient,
+        figures: &mut [Figures],
+    ) -> Result<(), EngineError> {
+        let [figures] = figures else { panic!("{group:?}, of a replica that takes one at a time") };
+        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
+        self.pass((group.step, group.first()), batch, None)?;
+        let to = gradient.part(0..self.about.gradient_len());
+        self.device.fetch(&self.passes.gradients[0], to)?;
+        group.wire.round(to);
+        gradient.settle(0);
+        self.device.submit();
+        *figures = self.figures();
+        Ok(())
     }
 
-    fn add(&self, from: &[f32], into: &mut [f32]) {
+    fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
         assert_eq!(from.len(), into.len(), "gradients of one model");
         into.iter_mut().zip(from).for_each(|(into, from)| *into += from);
+        wire.round(into);
     }
 
     fn update(
@@ -338,6 +331,62 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         self.update_kept(step, weight, samples)
     }
 
+    fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
+        self.model.check_inputs(batch.rows, batch.inputs)?;
+        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
+        let shape = self.infer(batch.rows, batch.inputs)?;
+        let Self { device, model, passes, .. } = self;
+        let targets = passes.feeds.targets(device, &batch.targets)?;
+        let outputs = D::part(D::look(&passes.outputs), 0..shape.rows * shape.width);
+        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0));
+        if let Targets::Classes(classes) = batch.targets {
+            let best = &mut self.best[..shape.rows];
+            device.arg_max(shape, outputs, best);
+            counts.note_all(classes, best, shape.width);
+        }
+        Ok(sums)
+    }
+
+    fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError> {
+        let shape = self.model.loss_rows(rows);
+        expect_length("outputs", shape.rows * shape.width, outputs.len())?;
+        self.infer(rows, inputs)?;
+        self.device.fetch(&self.passes.outputs, outputs)
+    }
+
+    fn applied(&self) -> Step {
+        self.host.applied
+    }
+
+    fn bring_state(&mut self) -> Result<&State, EngineError> {
+        if !self.is_home {
+            for (section, memory) in Section::ALL.into_iter().zip(&self.sections) {
+                self.device.fetch(memory, self.host.section_mut(section))?;
+            }
+            self.is_home = true;
+        }
+        Ok(&self.host)
+    }
+
+    fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
+        self.host.assert_alike(other);
+        std::mem::swap(&mut self.host, other);
+        self.is_home = true;
+        self.loss_scale = self.model.loss_scale(self.host.section(Section::Stats));
+        self.send_state()
+    }
+
+    fn keeping(&mut self) -> Option<&mut dyn Keeping> {
+        Some(self)
+    }
+
+    fn sharing(&mut self) -> Option<&mut dyn Sharing> {
+        // Others cannot read what lies on its device.
+        None
+    }
+}
+
+impl<D: OwnMemory> Keeping for DeviceReplica<D> {
     fn keep(&mut self, gradients: usize) -> bool {
         while self.passes.gradients.len() < gradients {
             let Ok(more) = self.device.floats(self.about.gradient_len()) else {
@@ -358,6 +407,23 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         };
         self.passes.gradients = gradients;
         true
+    }
+
+    fn begin(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+        to: Kept<'_>,
+    ) -> Result<(), EngineError> {
+        self.pass((step, micro_batch), batch, Some(to))?;
+        self.device.submit();
+        Ok(())
+    }
+
+    fn figures(&mut self) -> Figures {
+        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
+        Figures { sums: self.device.sums(loss), samples: rows as u64 }
     }
 
     fn add_kept(&mut self, from: usize, into: usize) {
@@ -384,60 +450,6 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         device.submit();
         (self.host.applied, self.is_home, self.loss_scale) = (step, false, info.loss_scale);
         Ok(info)
-    }
-
-    fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
-        self.model.check_inputs(batch.rows, batch.inputs)?;
-        self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
-        let shape = self.infer(batch.rows, batch.inputs)?;
-        let Self { device, model, passes, .. } = self;
-        let targets = passes.feeds.targets(device, &batch.targets)?;
-        let outputs = D::part(D::look(&passes.outputs), 0..shape.rows * shape.width);
-        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0));
-        if let Targets::Classes(classes) = batch.targets {
-            let best = &mut self.best[..shape.rows];
-            device.arg_max(shape, outputs, best);
-            counts.note_all(classes, best, shape.width);
-        }
-        Ok(sums)
-    }
-
-    fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError> {
-        let shape = self.model.loss_rows(rows);
-        expect_length("outputs", shape.rows * shape.width, outputs.len())?;
-        self.infer(rows, inputs)?;
-        self.device.fetch(&self.passes.outputs, outputs)
-    }
-
-    fn is_finite(&self, gradient: &[f32]) -> bool {
-        gradient.iter().all(|x| x.is_finite())
-    }
-
-    fn applied(&self) -> Step {
-        self.host.applied
-    }
-
-    fn bring_state(&mut self) -> Result<(), EngineError> {
-        if !self.is_home {
-            for (section, memory) in Section::ALL.into_iter().zip(&self.sections) {
-                self.device.fetch(memory, self.host.section_mut(section))?;
-            }
-            self.is_home = true;
-        }
-        Ok(())
-    }
-
-    fn state(&self) -> &State {
-        assert!(self.is_home, "the state of step {} was not brought to the host", self.host.applied);
-        &self.host
-    }
-
-    fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
-        self.host.assert_alike(other);
-        std::mem::swap(&mut self.host, other);
-        self.is_home = true;
-        self.loss_scale = self.model.loss_scale(self.host.section(Section::Stats));
-        self.send_state()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::loss_scale::LossScaling;
 use crate::model_replica::ModelReplica;
 use crate::models::{CnnOptions, GptOptions, cnn, gpt, peer};
 use crate::optimizer::{DecayGroup, Rule};
-use crate::replica::Kept;
+use crate::replica::micro_batch;
 use crate::schedule::Schedule;
 use crate::stages::{Chain, Flatten, Linear};
 use std::cell::Cell;
@@ -144,7 +144,7 @@ fn it_takes_the_memory_of_its_table_and_room_for_two_batches() {
 fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
     for (chain, input, targets) in models() {
         let (mut host, mut far) = pair(chain, &input);
-        assert_eq!(far.state().state_digest(), host.state().state_digest(), "the same start");
+        assert_eq!(state_digest(&mut far), host.state().state_digest(), "the same start");
         let values = peer::uniform(1, ROWS * 64, 1.0);
         let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
         let inputs = match input {
@@ -160,16 +160,15 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
                 let mut second = vec![f32::NAN; sum.len()];
                 for (m, to) in [&mut *sum, &mut second].into_iter().enumerate() {
                     let micro = MicroBatch(m as u32);
-                    figures.push(replica.micro_batch(Step(step), micro, &batch, to).expect("it fits"));
+                    figures.push(micro_batch(replica, Step(step), micro, &batch, to).expect("it fits"));
                 }
-                replica.add(&second, sum);
+                replica.add(Wire::F32, &second, sum);
                 replica.update(Step(step), sum, 2.0 * targets as f64, 8).expect("it is finite");
             }
             assert_eq!(figures[..2], figures[2..]);
             assert!(sums[0].iter().zip(&sums[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
         }
-        far.bring_state().expect("the host's memory");
-        assert_eq!((far.applied(), far.state().state_digest()), (Step(3), host.state().state_digest()));
+        assert_eq!((far.applied(), state_digest(&mut far)), (Step(3), host.state().state_digest()));
         let counts = || ClassCounts::new(10);
         let (mut ours, mut theirs) = (counts(), counts());
         assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
@@ -185,12 +184,11 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
 fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
     for (chain, input, targets) in models() {
         let (mut host, mut far) = pair(chain, &input);
-        let started = far.state().state_digest();
+        let started = state_digest(&mut far);
         far.rehearse().expect("the host's memory");
         far.is_home = false;
-        far.bring_state().expect("the host's memory");
-        assert_eq!(far.state().state_digest(), started, "a rehearsal changes nothing");
-        assert!(!host.keep(2) && far.keep(2));
+        assert_eq!(state_digest(&mut far), started, "a rehearsal changes nothing");
+        assert!(host.keeping().is_none() && far.keep(2));
         let values = peer::uniform(1, ROWS * 64, 1.0);
         let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
         let inputs = match input {
@@ -203,12 +201,12 @@ fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
         for step in [1, 2, 3].map(Step) {
             let before = FETCHED.get();
             for (m, sum) in sums.iter_mut().enumerate() {
-                let (kept, micro) = (&mut Kept { number: m, elements }, MicroBatch(m as u32));
-                let figures = far.micro_batch(step, micro, &batch, kept).expect("it fits");
-                assert_eq!(host.micro_batch(step, micro, &batch, sum), Ok(figures));
+                let micro = MicroBatch(m as u32);
+                let figures = kept(&mut far, (step, micro), &batch, Kept::alone(m));
+                assert_eq!(micro_batch(&mut host, step, micro, &batch, sum), Ok(figures));
             }
             let [sum, second] = &mut sums;
-            host.add(second, sum);
+            host.add(Wire::F32, second, sum);
             far.add_kept(1, 0);
             assert_eq!(FETCHED.get(), before, "nothing came to the host");
             let mut brought = vec![f32::NAN; elements];
@@ -218,33 +216,23 @@ fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
             let info = host.update(step, sum, weight, 8).expect("it is finite");
             assert_eq!(far.update_kept(step, weight, 8), Ok(info));
         }
-        far.bring_state().expect("the host's memory");
-        assert_eq!(far.state().state_digest(), host.state().state_digest());
+        assert_eq!(state_digest(&mut far), host.state().state_digest());
     }
 }
 
-/// A gradient that is kept, and what waits for it.
-struct Last {
-    kept: Kept,
-    settled: Vec<usize>,
+fn state_digest(far: &mut DeviceReplica<Cpu>) -> [u8; 32] {
+    far.bring_state().expect("memory of the host").state_digest()
 }
 
-impl Gradient for Last {
-    fn elements(&self) -> usize {
-        self.kept.elements
-    }
-    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
-        self.kept.part(part)
-    }
-    fn settle(&mut self, from: usize) {
-        self.settled.push(from);
-    }
-    fn kept(&self) -> Option<usize> {
-        Some(self.kept.number)
-    }
-    fn merges(&self) -> &[[usize; 2]] {
-        &[[1, 2], [0, 1]]
-    }
+/// Computes a micro-batch into a gradient that is kept.
+fn kept(
+    far: &mut DeviceReplica<Cpu>,
+    (step, micro): (Step, MicroBatch),
+    batch: &Batch<'_>,
+    to: Kept<'_>,
+) -> Figures {
+    far.begin(step, micro, batch, to).expect("it fits");
+    far.figures()
 }
 
 #[test]
@@ -262,19 +250,20 @@ fn what_waits_for_the_last_gradient_is_added_part_by_part_to_the_same_bits() {
         let elements = far.about().gradient_len();
         let sum = |far: &mut DeviceReplica<Cpu>, at_once: bool| {
             for m in 0..2 {
-                let (kept, micro) = (&mut Kept { number: m, elements }, MicroBatch(m as u32));
-                far.micro_batch(Step(1), micro, &batch, kept).expect("it fits");
+                kept(far, (Step(1), MicroBatch(m as u32)), &batch, Kept::alone(m));
             }
-            let mut last = Last { kept: Kept { number: 2, elements }, settled: Vec::new() };
-            let to: &mut dyn Gradient = if at_once { &mut last.kept } else { &mut last };
-            far.micro_batch(Step(1), MicroBatch(2), &batch, to).expect("it fits");
+            let mut settled = Vec::new();
+            let note = &mut |from| settled.push(from);
+            let last = Kept { number: 2, merges: &[[1, 2], [0, 1]], settled: Some(note) };
+            let to = if at_once { Kept::alone(2) } else { last };
+            kept(far, (Step(1), MicroBatch(2)), &batch, to);
             if at_once {
                 far.add_kept(2, 1);
                 far.add_kept(1, 0);
             }
             let mut brought = vec![f32::NAN; elements];
             far.bring(0, &mut brought).expect("the host's memory");
-            (brought.into_iter().map(f32::to_bits).collect::<Vec<_>>(), last.settled)
+            (brought.into_iter().map(f32::to_bits).collect::<Vec<_>>(), settled)
         };
         let (want, _) = sum(&mut far, true);
         let (got, settled) = sum(&mut far, false);
@@ -290,7 +279,6 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
     for (chain, input, targets) in models() {
         let (_, mut far) = pair(chain, &input);
         assert!(far.keep(1));
-        let elements = far.about().gradient_len();
         let lists = [4, 5].map(|stream| {
             let values = peer::uniform(stream, ROWS * 64, 1.0);
             (values, peer::integers(stream + 10, ROWS * 6, 10), peer::integers(stream + 20, targets, 10))
@@ -303,15 +291,14 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
             },
             targets: Targets::Classes(classes),
         });
-        let mut kept = Kept { number: 0, elements };
         let step = Step(1);
-        let want = far.micro_batch(step, MicroBatch(1), &second, &mut kept).expect("it fits");
-        let mut begin = |far: &mut DeviceReplica<Cpu>, m: u32, batch| {
-            let begun = far.begin(step, MicroBatch(m), batch, &mut kept).expect("it fits");
-            assert_eq!(begun, Begun::UnderWay);
+        let want = kept(&mut far, (step, MicroBatch(1)), &second, Kept::alone(0));
+        let begin = |far: &mut DeviceReplica<Cpu>, m: u32, batch| {
+            far.begin(step, MicroBatch(m), batch, Kept::alone(0)).expect("it fits");
         };
+        let group = Group::of_one(step, MicroBatch(1));
         begin(&mut far, 0, &first);
-        far.take_ahead(step, MicroBatch(1), &second).expect("it fits");
+        far.prefetch(&group, MicroBatch(1), &second).expect("it fits");
         let alone = far.figures();
         assert_ne!(alone, want);
         let sent = (SENT.get(), AHEAD.get());
@@ -319,7 +306,7 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
         assert_eq!(far.figures(), want);
         assert_eq!((SENT.get(), AHEAD.get()), sent, "it was there");
         // What came ahead of another one is not taken for it, and not kept for later.
-        far.take_ahead(step, MicroBatch(1), &second).expect("it fits");
+        far.prefetch(&group, MicroBatch(1), &second).expect("it fits");
         for (m, batch, want) in [(0, &first, alone), (1, &second, want)] {
             begin(&mut far, m, batch);
             assert_eq!(far.figures(), want);
@@ -339,7 +326,7 @@ fn a_state_that_is_given_is_the_one_it_goes_on_from() {
         replica.update(Step(2), &gradient, 1.0, 4).expect("it is finite");
         replica.bring_state().expect("memory of the host");
     }
-    assert_eq!(far.state().state_digest(), host.state().state_digest());
+    assert_eq!(state_digest(&mut far), host.state().state_digest());
     assert_eq!(far.about().state, host.about().state);
 }
 
@@ -356,7 +343,7 @@ fn a_loss_is_scaled_by_what_the_state_says_after_every_update_and_where_a_state_
     let mut gradients = [(); 2].map(|()| vec![f32::NAN; host.about().gradient_len()]);
     let mut step = |number: u64, replicas: [&mut dyn Replica; 2], broken: bool| {
         let infos = replicas.into_iter().zip(&mut gradients).map(|(replica, gradient)| {
-            replica.micro_batch(Step(number), MicroBatch(0), &batch, gradient).expect("it fits");
+            micro_batch(replica, Step(number), MicroBatch(0), &batch, gradient).expect("it fits");
             if broken {
                 gradient[3] = f32::INFINITY;
             }
@@ -372,10 +359,7 @@ fn a_loss_is_scaled_by_what_the_state_says_after_every_update_and_where_a_state_
     late.swap_state(&mut host.state().clone()).expect("memory of the host");
     assert_eq!(step(3, [&mut far, &mut late], false), 64.0);
     assert_eq!(step(4, [&mut far, &mut late], false), 64.0);
-    for replica in [&mut far, &mut late] {
-        replica.bring_state().expect("memory of the host");
-    }
-    assert_eq!(far.state().state_digest(), late.state().state_digest());
+    assert_eq!(state_digest(&mut far), state_digest(&mut late));
 }
 
 #[test]
@@ -391,13 +375,18 @@ fn the_fingerprint_of_a_device_is_that_of_its_arithmetic() {
 }
 
 #[test]
-#[should_panic(expected = "was not brought to the host")]
-fn a_state_that_is_on_the_device_alone_is_not_shown() {
+fn a_state_that_the_device_changed_is_brought_before_it_is_shown_and_once() {
     let (chain, input, _) = models()[0].clone();
     let (_, mut far) = pair(chain, &input);
+    let started = state_digest(&mut far);
     let gradient = vec![0.5; far.about().gradient_len()];
     far.update(Step(1), &gradient, 1.0, 4).expect("it is finite");
-    let _ = far.state();
+    let before = FETCHED.get();
+    assert_ne!(state_digest(&mut far), started);
+    let elements: usize = far.about().state.lengths().iter().sum();
+    assert_eq!(FETCHED.get() - before, elements);
+    far.bring_state().expect("memory of the host");
+    assert_eq!(FETCHED.get() - before, elements, "it is there");
 }
 
 #[test]
@@ -406,9 +395,7 @@ fn a_gradient_that_is_not_finite_changes_nothing() {
     let (_, mut far) = pair(chain, &input);
     let mut gradient = vec![0.5; far.about().gradient_len()];
     gradient[7] = f32::NAN;
-    assert!(!far.is_finite(&gradient));
-    let before = far.state().state_digest();
+    let before = state_digest(&mut far);
     assert_eq!(far.update(Step(1), &gradient, 1.0, 4), Err(EngineError::NonFinite { step: Step(1) }));
-    far.bring_state().expect("memory of the host");
-    assert_eq!(far.state().state_digest(), before);
+    assert_eq!(state_digest(&mut far), before);
 }

@@ -9,13 +9,14 @@ use crate::device::{LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::host_device::HostDevice;
+use crate::keeping::Keeping;
 use crate::layout::Section;
 use crate::loss::expect_length;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Room, Training};
-use crate::replica::{Gradient, Replica, UpdateInfo, Watch};
+use crate::replica::{Gradient, Group, Replica, UpdateInfo};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
 use crate::sharing::{Share, Sharing};
@@ -46,7 +47,6 @@ pub struct ModelReplica<D: HostDevice> {
     /// None where micro-batches are taken one at a time.
     stack: Option<Stack>,
     losses: Vec<LossSums>,
-    watch: Option<Box<dyn Watch>>,
 }
 
 /// Memory of a state that replicas share, and this one's part in it.
@@ -112,7 +112,6 @@ impl<D: HostDevice> ModelReplica<D> {
             best: vec![0; rows.rows],
             stack,
             losses: vec![LossSums::default(); model.group()],
-            watch: None,
             shared: None,
             device,
             model,
@@ -146,6 +145,19 @@ impl<D: HostDevice> ModelReplica<D> {
         let Self { device, model, optimizer, runs, shared, .. } = self;
         let Shared { memory, sharer } = shared.as_mut().expect(GIVEN);
         (UpdateRule { device, model, optimizer, runs }, memory, sharer)
+    }
+
+    /// Its state, which the host has anyway.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        in_hand(&self.state, &self.shared)
+    }
+
+    /// Is given memory in which it can share its state with other replicas of this host. It goes on with the state that it
+    /// has until it is told otherwise ([`Replica::sharing`]). *Panics* if the memory has another shape.
+    pub fn share(&mut self, memory: Box<dyn SharedState>) {
+        let memory = Mapped::new(memory, &self.state);
+        self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
     }
 
     /// What the loss is scaled by, if it is.
@@ -191,6 +203,10 @@ impl<D: HostDevice> Gradients<D> for InHost<'_, D> {
         }
         self.open = from;
         self.gradient.settle(from);
+    }
+
+    fn backward_begins(&mut self) {
+        self.gradient.backward_begins();
     }
 }
 
@@ -244,90 +260,67 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         &self.about
     }
 
-    fn micro_batch(
+    fn prefetch(
         &mut self,
-        step: Step,
+        group: &Group,
         micro_batch: MicroBatch,
         batch: &Batch<'_>,
-        gradient: &mut dyn Gradient,
-    ) -> Result<Figures, EngineError> {
+    ) -> Result<(), EngineError> {
         self.model.check_batch(batch)?;
-        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
-        let scale = self.loss_scale();
-        let Self { device, model, seed, state, shared, saved, scratch, outputs, beside, watch, .. } = self;
-        let state = in_hand(state, shared);
-        let pass = passes::pass(&*device, Mode::Train, *seed, (step, micro_batch), batch.rows);
-        let room = room::<D>(state, saved, scratch, outputs);
-        let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
-        let all = &mut InHost { open: gradient.elements(), gradient, device, wire: Wire::F32 };
-        let to = Training::<D> { beside: beside.as_deref_mut(), all, watch: watch.as_deref_mut(), scale };
-        let loss = passes::train(model, &pass, room, x, targets, to, &mut []);
-        Ok(Figures { sums: device.sums(loss), samples: batch.rows as u64 })
-    }
-
-    fn lay(&mut self, place: usize, batch: &Batch<'_>) -> Result<(), EngineError> {
-        self.model.check_batch(batch)?;
-        self.stack.as_mut().expect("only groups of more than one are laid").lay(place, batch);
+        let range = group.micro_batches;
+        assert!((range.lo..range.hi).contains(&micro_batch.0), "micro-batch {micro_batch} of {group:?}");
+        // One alone is read where its loader has it.
+        if let Some(stack) = self.stack.as_mut().filter(|_| range.len() > 1) {
+            stack.lay((micro_batch.0 - range.lo) as usize, batch);
+        }
         Ok(())
     }
 
-    fn micro_batches(
+    fn compute(
         &mut self,
-        step: Step,
-        first: MicroBatch,
-        wire: Wire,
+        group: &Group,
+        batch: &Batch<'_>,
         gradient: &mut dyn Gradient,
         figures: &mut [Figures],
     ) -> Result<(), EngineError> {
+        self.model.check_batch(batch)?;
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
+        assert_eq!(figures.len(), group.micro_batches.len() as usize, "figures of each micro-batch");
         let scale = self.loss_scale();
         let Self {
-            device,
-            model,
-            seed,
-            state,
-            shared,
-            saved,
-            scratch,
-            outputs,
-            beside,
-            stack,
-            losses,
-            watch,
-            ..
+            device, model, seed, state, shared, saved, scratch, outputs, beside, stack, losses, ..
         } = self;
         let state = in_hand(state, shared);
-        let stack = stack.as_ref().expect("only groups of more than one are laid");
-        let batch = stack.batch(figures.len());
-        let mut pass = passes::pass(&*device, Mode::Train, *seed, (step, first), batch.rows);
-        pass.each = stack.rows()[0];
-        pass.wire = wire;
+        let alone = [batch.rows];
+        // Stages round where they add up several.
+        let (batch, rows, [among, after]) = match figures.len() {
+            1 => (*batch, &alone[..], [Wire::F32, group.wire]),
+            count => {
+                let stack = stack.as_mut().expect("a group of several is one that it takes");
+                stack.lay(count - 1, batch);
+                (stack.batch(count), stack.rows(), [group.wire, Wire::F32])
+            }
+        };
+        let place = (group.step, group.first());
+        let mut pass = passes::pass(&*device, Mode::Train, *seed, place, batch.rows);
+        (pass.each, pass.wire) = (rows[0], among);
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
-        // Stages round where they add up several.
-        let left = if figures.len() == 1 { wire } else { Wire::F32 };
-        let all = &mut InHost { open: gradient.elements(), gradient, device, wire: left };
-        let to = Training::<D> { beside: beside.as_deref_mut(), all, watch: watch.as_deref_mut(), scale };
+        let all = &mut InHost { open: gradient.elements(), gradient, device, wire: after };
+        let to = Training::<D> { beside: beside.as_deref_mut(), all, scale };
         let losses = &mut losses[..figures.len()];
         let (last, others) = losses.split_last_mut().expect("a group has a micro-batch");
         *last = device.sums(passes::train(model, &pass, room, x, targets, to, others));
-        for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(stack.rows()) {
+        for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(rows) {
             *figures = Figures { sums: *sums, samples: *rows as u64 };
         }
         Ok(())
     }
 
-    fn watch(&mut self, watch: Box<dyn Watch>) {
-        self.watch = Some(watch);
-    }
-
-    fn add(&self, from: &[f32], into: &mut [f32]) {
+    fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
         self.device.add_to(from, into);
-    }
-
-    fn round(&self, wire: Wire, gradient: &mut [f32]) {
         if wire != Wire::F32 {
-            self.device.round(wire, gradient);
+            self.device.round(wire, into);
         }
     }
 
@@ -375,12 +368,12 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         Ok(())
     }
 
-    fn is_finite(&self, gradient: &[f32]) -> bool {
-        self.device.all_finite(gradient)
+    fn applied(&self) -> Step {
+        self.state().applied
     }
 
-    fn state(&self) -> &State {
-        in_hand(&self.state, &self.shared)
+    fn bring_state(&mut self) -> Result<&State, EngineError> {
+        Ok(self.state())
     }
 
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
@@ -394,9 +387,9 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         Ok(())
     }
 
-    fn share(&mut self, memory: Box<dyn SharedState>) {
-        let memory = Mapped::new(memory, &self.state);
-        self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
+    fn keeping(&mut self) -> Option<&mut dyn Keeping> {
+        // Its memory is the caller's own: there is nothing to save.
+        None
     }
 
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {

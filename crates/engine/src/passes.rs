@@ -7,7 +7,7 @@ use crate::error::EngineError;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
-use crate::replica::{UpdateInfo, Watch};
+use crate::replica::UpdateInfo;
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
 use crate::stages::{BatchNorm, Gradients};
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
@@ -27,14 +27,12 @@ pub(crate) struct Room<'a, D: Device> {
     pub outputs: D::Mut<'a>,
 }
 
-/// What a training pass has beside an evaluation: where its gradients go, and who watches.
+/// What a training pass has beside an evaluation.
 pub(crate) struct Training<'a, 'b, D: Device> {
     /// Room for the gradient of the outputs where it cannot take their place ([`Model::reads_outputs`]); at least as long as they.
     pub beside: Option<D::Mut<'a>>,
     /// Gradients of the parameters, then the sums of the statistics.
     pub all: &'b mut dyn Gradients<D>,
-    /// Is told when the backward pass begins.
-    pub watch: Option<&'b mut (dyn Watch + 'static)>,
     /// What the loss is scaled by, if it is.
     pub scale: Option<LossScale>,
 }
@@ -74,7 +72,7 @@ pub(crate) fn train<D: Device>(
     assert!(pass.micro_batches() == places && places <= model.group(), "{places} losses");
     let shape = model.loss_rows(pass.rows);
     let length = shape.rows * shape.width;
-    let Training { mut beside, all, watch, scale } = to;
+    let Training { mut beside, all, scale } = to;
     let scale = scale.map_or(1.0, |scale| scale.factor);
     assert_eq!(beside.is_some(), model.reads_outputs(), "room beside the outputs where they are read");
     let layout = model.layout();
@@ -109,9 +107,7 @@ pub(crate) fn train<D: Device>(
     }
     // A device that works for itself goes on with the backward pass.
     let last = loss(places - 1);
-    if let Some(watch) = watch {
-        watch.backward_begins();
-    }
+    all.backward_begins();
     let io = Backward {
         params: shorter::<D>(room.params),
         x: x.shorter(),

@@ -7,10 +7,11 @@ use crate::about::About;
 use crate::batch::{Batch, ClassCounts, Figures, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
+use crate::keeping::Keeping;
 use crate::loss_scale::LossScale;
 use crate::sharing::Sharing;
 use crate::state::State;
-use dtrain_types::{DeviceMemory, MicroBatch, SharedState, Step, Wire};
+use dtrain_types::{MicroBatch, MicroRange, Step, Wire};
 use std::ops::Range;
 
 /// What an update says of itself.
@@ -32,13 +33,33 @@ impl UpdateInfo {
     }
 }
 
-/// Sees the passes of a replica, where there is something to see (see [`Replica::watch`]).
-pub trait Watch: Send {
-    /// The loss of a micro-batch and the gradient of its outputs are there; what follows is the backward pass.
-    fn backward_begins(&mut self);
+/// Micro-batches of a step that follow one another, whose gradients a replica computes as one sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The step.
+    pub step: Step,
+    /// At least one, at most [`About::group`].
+    pub micro_batches: MicroRange,
+    /// What every node of the sum is rounded to.
+    pub wire: Wire,
 }
 
-/// Where a replica lays a gradient: elements that may be lent part by part, and given away as soon as they are final.
+impl Group {
+    /// One micro-batch alone, whose gradient is not rounded.
+    #[must_use]
+    pub fn of_one(step: Step, micro_batch: MicroBatch) -> Self {
+        let micro_batches = MicroRange { lo: micro_batch.0, hi: micro_batch.0 + 1 };
+        Self { step, micro_batches, wire: Wire::F32 }
+    }
+
+    /// The first micro-batch.
+    #[must_use]
+    pub fn first(&self) -> MicroBatch {
+        MicroBatch(self.micro_batches.lo)
+    }
+}
+
+/// Where a replica writes a gradient: memory of the host that is lent part by part, and given away as soon as it is final.
 pub trait Gradient {
     /// Elements.
     fn elements(&self) -> usize;
@@ -52,39 +73,9 @@ pub trait Gradient {
         let _ = from;
     }
 
-    /// Its number, if it is one that the replica keeps ([`Replica::keep`]): nobody asks for parts of it then.
-    fn kept(&self) -> Option<usize> {
-        None
-    }
-
-    /// Additions of kept gradients, the second to the first, that follow when it is whole: they are made part by part, before what
-    /// they make final is settled.
-    fn merges(&self) -> &[[usize; 2]] {
-        &[]
-    }
-}
-
-/// A gradient that stays in the replica's own memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// Its number.
-    pub number: usize,
-    /// Elements.
-    pub elements: usize,
-}
-
-impl Gradient for Kept {
-    fn elements(&self) -> usize {
-        self.elements
-    }
-
-    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
-        panic!("elements {part:?} of gradient {} lie in the replica's own memory", self.number)
-    }
-
-    fn kept(&self) -> Option<usize> {
-        Some(self.number)
-    }
+    /// Notes that the loss is there, and the gradient of the outputs; what follows is the backward pass. A replica that computes
+    /// elsewhere need not tell.
+    fn backward_begins(&mut self) {}
 }
 
 /// Memory of the caller's own waits for the whole.
@@ -98,150 +89,51 @@ impl<T: AsRef<[f32]> + AsMut<[f32]>> Gradient for T {
     }
 }
 
-/// How far a micro-batch is that was begun.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Begun {
-    /// To its end.
-    Done(Figures),
-    /// The device works on it.
-    UnderWay,
-}
-
 /// One rank's copy of the model.
 ///
-/// Life of a step: for each of its micro-batches [`Replica::micro_batch`] fills a buffer of
+/// Life of a step: for each of its micro-batches, or group of them, [`Replica::compute`] fills a buffer of
 /// [`About::gradient_len`] elements and [`Replica::add`] merges finished ones in tree order; after the reduction
 /// [`Replica::update`] applies the sum. None of these allocates after the first step.
 ///
-/// A replica whose [`About::group`] is more than 1 takes several micro-batches at once: [`Replica::lay`] for each, then
-/// [`Replica::micro_batches`], which fills one buffer with the sum of all. The bits are those of one after the other.
+/// What only some replicas can do is a trait of its own: [`Replica::keeping`], [`Replica::sharing`].
 pub trait Replica: Send {
     /// What is fixed for its life.
     fn about(&self) -> &About;
 
-    /// Computes the loss and overwrites all of `gradient` with the gradient of the *sum* of weighted losses, and
-    /// with the row-weighted statistics of this micro-batch.
+    /// Copies the batch of a micro-batch of a group that will be computed next. In a group of several every batch but the last is
+    /// fetched so. Anywhere else it is only faster: whatever is computed next is as if this had not been called.
     ///
-    /// *Order*: the bits depend on `(state, seed, step, micro_batch, batch)` alone. *Errors*: a batch that does not
-    /// fit the model; `gradient` then holds anything.
-    fn micro_batch(
+    /// *Errors*: a batch that does not fit the model, or of the device. *Panics* if the group has no such micro-batch.
+    fn prefetch(
         &mut self,
-        step: Step,
+        group: &Group,
         micro_batch: MicroBatch,
         batch: &Batch<'_>,
-        gradient: &mut dyn Gradient,
-    ) -> Result<Figures, EngineError>;
+    ) -> Result<(), EngineError>;
 
-    /// [`Replica::micro_batch`] by a device that may work for itself meanwhile: then [`Replica::figures`] says what it came to, and is
-    /// asked for before anything else but [`Replica::take_ahead`].
+    /// Computes the losses of a group, the batch of whose last micro-batch this is, and overwrites all of `gradient` with the gradient
+    /// of the *sum* of weighted losses and with the row-weighted statistics of each micro-batch: the sum, along the reduction
+    /// tree over the group, of what it computes of each alone. `figures` has a place for each.
     ///
-    /// *Errors*: as [`Replica::micro_batch`].
-    fn begin(
+    /// *Order*: the bits depend on `(state, seed, step, micro-batches, batches)` alone, and are those of computing each alone, with every
+    /// node of the tree rounded as the group says. *Errors*: a batch that does not fit the model; `gradient` then holds anything.
+    /// *Panics* if a batch was not fetched, or if one but the last had fewer rows than the model was planned for.
+    fn compute(
         &mut self,
-        step: Step,
-        micro_batch: MicroBatch,
+        group: &Group,
         batch: &Batch<'_>,
-        gradient: &mut dyn Gradient,
-    ) -> Result<Begun, EngineError> {
-        self.micro_batch(step, micro_batch, batch, gradient).map(Begun::Done)
-    }
-
-    /// Takes the batch of the micro-batch that will be begun next while the device works on another one, so that it is there when
-    /// it is begun. Whatever else is begun or evaluated next is as if this had not been called.
-    ///
-    /// *Errors*: a batch that does not fit the model, or of the device.
-    fn take_ahead(
-        &mut self,
-        step: Step,
-        micro_batch: MicroBatch,
-        batch: &Batch<'_>,
-    ) -> Result<(), EngineError> {
-        let _ = (step, micro_batch, batch);
-        Ok(())
-    }
-
-    /// What the micro-batch came to that was begun. *Blocks* for the device.
-    ///
-    /// *Panics* if none is under way.
-    fn figures(&mut self) -> Figures {
-        panic!("the figures of a micro-batch, and none is under way")
-    }
-
-    /// Tells `watch` of every micro-batch from now on. Not called where the device works on its own while the caller goes
-    /// on: the moment would say nothing.
-    fn watch(&mut self, watch: Box<dyn Watch>) {
-        drop(watch);
-    }
-
-    /// Copies the batch of the micro-batch at `place` of the next group.
-    ///
-    /// *Errors*: a batch that does not fit the model. *Panics* if a group has no such place.
-    fn lay(&mut self, place: usize, batch: &Batch<'_>) -> Result<(), EngineError> {
-        panic!("a batch of {} rows for place {place} of a group of one", batch.rows);
-    }
-
-    /// Computes the group of micro-batches from `first` on whose batches were laid, one for each of `figures`:
-    /// overwrites `gradient` with the sum, along the reduction tree over the group, of what
-    /// [`Replica::micro_batch`] writes for each, every node of the tree rounded as `wire` says.
-    ///
-    /// *Order*: the bits are those of computing each alone and rounding it. *Errors*: a gradient of another length. *Panics* if one of
-    /// them but the last had fewer rows than the model was planned for.
-    fn micro_batches(
-        &mut self,
-        step: Step,
-        first: MicroBatch,
-        wire: Wire,
         gradient: &mut dyn Gradient,
         figures: &mut [Figures],
-    ) -> Result<(), EngineError> {
-        let _ = (gradient, wire);
-        panic!("step {step}: {} micro-batches from {first} on in a group of one", figures.len());
-    }
+    ) -> Result<(), EngineError>;
 
-    /// `into += from`: the addition of the reduction tree, before its sum is rounded.
-    fn add(&self, from: &[f32], into: &mut [f32]);
-
-    /// Rounds a node of the reduction tree: what [`Replica::micro_batch`] wrote, or a sum.
-    fn round(&self, wire: Wire, gradient: &mut [f32]) {
-        wire.round(gradient);
-    }
-
-    /// Takes memory for so many gradients that [`Replica::micro_batch`] may leave there ([`Kept`]), and tells whether it has it.
-    /// Not where the memory of the replica is the caller's own: there is nothing to save.
-    fn keep(&mut self, gradients: usize) -> bool {
-        let _ = gradients;
-        false
-    }
-
-    /// Keeps its gradients in these slots of an arena from now on, each under its place here, and tells whether it can: they are
-    /// memory of its device, as long as a gradient. Whoever reduces them does so behind the work of the device, and what is
-    /// left in the first is what [`Replica::update_kept`] takes.
-    fn keep_in(&mut self, slots: &[DeviceMemory]) -> bool {
-        let _ = slots;
-        false
-    }
-
-    /// `into += from`, of two gradients that are kept: the same addition as [`Replica::add`].
-    ///
-    /// *Panics* if there are no such gradients, as all that follow.
-    fn add_kept(&mut self, from: usize, into: usize) {
-        panic!("gradients {from} and {into} of a replica that keeps none");
-    }
-
-    /// Copies a gradient that is kept. *Blocks* until it is there. *Errors*: of the device.
-    fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError> {
-        panic!("gradient {kept} of {} elements, of a replica that keeps none", to.len());
-    }
-
-    /// [`Replica::update`] with gradient 0 of those that are kept.
-    fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError> {
-        panic!("step {step} of {samples} samples with weight {weight}, of a replica that keeps no gradient");
-    }
+    /// `into += from`: the addition of the reduction tree, its sum rounded.
+    fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]);
 
     /// Applies the reduced gradient as update number `step`. `weight` is the reduced normaliser, `samples` the rows
     /// of the whole step. Zero weight counts as a zero gradient.
     ///
-    /// *Errors*: [`EngineError::NonFinite`], before anything is changed. *Panics* if `step` is not the next one.
+    /// *Errors*: [`EngineError::NonFinite`], before anything is changed. *Panics* if `step` is not the next one, or if it shares its
+    /// state with others.
     fn update(
         &mut self,
         step: Step,
@@ -260,40 +152,13 @@ pub trait Replica: Send {
     /// *Errors*: inputs that do not fit the model, or `outputs` of another length than rows x outputs.
     fn predict(&mut self, rows: usize, inputs: Inputs<'_>, outputs: &mut [f32]) -> Result<(), EngineError>;
 
-    /// Whether every element of a gradient is finite.
-    fn is_finite(&self, gradient: &[f32]) -> bool;
-
-    /// Computes a micro-batch again and tells whether its loss or gradient is not finite: after
-    /// [`EngineError::NonFinite`], to name the micro-batch at fault.
-    ///
-    /// *Errors*: as [`Replica::micro_batch`].
-    fn is_at_fault(
-        &mut self,
-        step: Step,
-        micro_batch: MicroBatch,
-        batch: &Batch<'_>,
-        gradient: &mut [f32],
-    ) -> Result<bool, EngineError> {
-        let figures = self.micro_batch(step, micro_batch, batch, &mut &mut *gradient)?;
-        Ok(!figures.sums.loss.is_finite() || !self.is_finite(gradient))
-    }
-
     /// Optimizer updates done.
-    fn applied(&self) -> Step {
-        self.state().applied
-    }
+    fn applied(&self) -> Step;
 
-    /// Brings the state to the host, where it is not there anyway: what [`Replica::state`] then shows.
+    /// The state: what is copied, saved and digested. It is brought to the host, where it is not there anyway.
     ///
     /// *Blocks* for the device. *Errors*: [`EngineError::Device`].
-    fn bring_state(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    /// The state: what is copied, saved and digested.
-    ///
-    /// *Panics* if the device has changed it since [`Replica::bring_state`].
-    fn state(&self) -> &State;
+    fn bring_state(&mut self) -> Result<&State, EngineError>;
 
     /// Exchanges the state for another of the same shape (see [`About::state`]): a copy or a checkpoint that is
     /// whole and whose digest agrees (S12). `other` then holds the state that was last on the host.
@@ -301,15 +166,40 @@ pub trait Replica: Send {
     /// *Errors*: [`EngineError::Device`]; the replica then has no state. *Panics* if a section has another length.
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError>;
 
-    /// Is given memory in which it can have its state in common with other replicas of this host. It goes on with the state that it
-    /// has until it is told otherwise ([`Replica::sharing`]). *Panics* if the memory has another shape.
-    fn share(&mut self, memory: Box<dyn SharedState>) {
-        drop(memory);
-    }
+    /// How it keeps gradients where it computes them, if it does.
+    fn keeping(&mut self) -> Option<&mut dyn Keeping>;
 
-    /// What it does with a state that it has in common with others, if it was given memory and can use it. [`Replica::update`] is not
+    /// What it does with a state that it shares with others, if it was given memory for one. [`Replica::update`] is not
     /// called once such a state was adopted.
-    fn sharing(&mut self) -> Option<&mut dyn Sharing> {
-        None
-    }
+    fn sharing(&mut self) -> Option<&mut dyn Sharing>;
+}
+
+/// Computes one micro-batch alone, as a whole.
+///
+/// *Errors*: as [`Replica::compute`].
+pub fn micro_batch(
+    replica: &mut dyn Replica,
+    step: Step,
+    micro_batch: MicroBatch,
+    batch: &Batch<'_>,
+    mut gradient: &mut [f32],
+) -> Result<Figures, EngineError> {
+    let mut figures = [Figures::default()];
+    replica.compute(&Group::of_one(step, micro_batch), batch, &mut gradient, &mut figures)?;
+    Ok(figures[0])
+}
+
+/// Computes a micro-batch again and tells whether its loss or gradient is not finite: after
+/// [`EngineError::NonFinite`], to name the micro-batch at fault.
+///
+/// *Errors*: as [`Replica::compute`].
+pub fn is_at_fault(
+    replica: &mut dyn Replica,
+    step: Step,
+    at: MicroBatch,
+    batch: &Batch<'_>,
+    gradient: &mut [f32],
+) -> Result<bool, EngineError> {
+    let figures = micro_batch(replica, step, at, batch, gradient)?;
+    Ok(!figures.sums.loss.is_finite() || !gradient.iter().all(|x| x.is_finite()))
 }

@@ -10,10 +10,10 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, gpt2, 
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    Batch, ClassCounts, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule, Targets,
+    Batch, ClassCounts, DecayGroup, Figures, Group, Inputs, Loss, Model, ModelReplica, Optimizer, Replica,
+    Rule, Schedule, Targets, micro_batch,
 };
-use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -64,17 +64,16 @@ fn allocations(
         let mut weight = 0.0;
         for (m, gradient) in gradients.iter_mut().enumerate() {
             let of = batch(ROWS - 2 * m);
-            let figures = replica.micro_batch(Step(step), MicroBatch(m as u32), &of, gradient);
+            let figures = micro_batch(&mut replica, Step(step), MicroBatch(m as u32), &of, gradient);
             weight += figures.expect("the batch fits").sums.weight;
         }
         let [sum, other] = &mut gradients;
-        replica.add(other, sum);
+        replica.add(Wire::F32, other, sum);
         if replica.about().group > 1 {
-            for place in 0..2 {
-                replica.lay(place, &batch(ROWS - 2 * place)).expect("the batch fits");
-            }
-            let whole = replica.micro_batches(Step(step), MicroBatch(0), Wire::F32, other, &mut figures);
-            whole.expect("both fit");
+            let micro_batches = MicroRange { lo: 0, hi: 2 };
+            let group = Group { step: Step(step), micro_batches, wire: Wire::F32 };
+            replica.prefetch(&group, MicroBatch(0), &batch(ROWS)).expect("the batch fits");
+            replica.compute(&group, &batch(ROWS - 2), other, &mut figures).expect("both fit");
             assert!(sum == other, "a group is the sum of its micro-batches");
         }
         replica.update(Step(step), sum, weight, 2 * ROWS as u64 - 2).expect("the gradient is finite");

@@ -6,19 +6,21 @@
 //! Nothing is allocated inside a step after the first few: roots are cut once per step length, trailers and
 //! gradients live in buffers that stay.
 
+use crate::batches::Batches;
 use crate::broke::{Broke, data, engine, off, panic_text, told_to_leave};
 use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
 use crate::data_plane::{DataPlane, step_counts};
 use crate::figures::{flatten, lend};
 use crate::news::{News, NewsDesk};
+use crate::passes::Passes;
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
 use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Backend, Membership, Op, Sequence};
-use dtrain_data::{Loader, LoanedBatch, Share};
+use dtrain_data::{Loader, Share};
 use dtrain_engine::{ClassCounts, EngineError, Figures, UpdateInfo};
 use dtrain_protocol::{
     Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Owed, Source, StartFrom,
@@ -69,25 +71,25 @@ pub enum Order {
 
 /// The compute thread of one rank.
 pub struct Compute {
-    pub(crate) parts: ComputeParts,
-    pub(crate) controls: Arc<Controls>,
+    parts: ComputeParts,
+    controls: Arc<Controls>,
     desk: NewsDesk,
     saver: Saver,
     specs: Arc<[TensorSpec]>,
     plane: Option<DataPlane>,
     /// The generation in hand; failures are told in its name.
-    pub(crate) generation: Generation,
+    generation: Generation,
     /// Whether the replica holds a state of the run.
     has_state: bool,
     /// What comes next.
     agenda: Agenda,
-    pub(crate) profiler: Profiler,
+    profiler: Profiler,
 }
 
 impl Compute {
     /// A compute thread's work, not begun.
     pub fn new(
-        mut parts: ComputeParts,
+        parts: ComputeParts,
         life: (MemberId, Incarnation),
         controls: Arc<Controls>,
         desk: NewsDesk,
@@ -96,9 +98,6 @@ impl Compute {
         let saver =
             Saver::start(parts.run_dir.clone(), Arc::clone(&specs), desk.clone(), Arc::clone(&controls));
         let profiler = Profiler::new(parts.profile, parts.run_dir.clone(), life);
-        if let Some(watch) = profiler.watch() {
-            parts.replica.watch(watch);
-        }
         let (plane, generation, agenda) = (None, Generation(0), Agenda::new(parts.schedule));
         Self { parts, controls, desk, saver, specs, plane, generation, has_state: false, agenda, profiler }
     }
@@ -188,7 +187,7 @@ impl Compute {
             shared_state::open(plane, replica, truth)?;
         }
         self.has_state = true;
-        let state = replica.state();
+        let state = replica.bring_state().map_err(engine)?;
         let (applied, state_digest) = (state.applied, Digest(state.state_digest()));
         self.desk.tell(News::Loaded { generation, applied, state_digest });
         Ok(())
@@ -200,7 +199,7 @@ impl Compute {
             return Err(Broke::Off("the data plane is gone".into()));
         };
         // Behind the last copy of a state, which goes through the slots.
-        plane.settle_sums(&mut self.parts);
+        plane.choose_gradients(&mut self.parts);
         let until = Some(self.parts.schedule.last);
         let share = Share { range: plane.membership.range(), from: from_step, until };
         let (feed, workers, group) = (
@@ -208,11 +207,11 @@ impl Compute {
             self.parts.workers,
             self.parts.replica.about().group.min(share.range.len()),
         );
-        let mut loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
+        let loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
         let shared = self.parts.replica.sharing().is_some();
         self.agenda.begin(if shared { StateHolder::Host } else { StateHolder::Rank }, from_step, owed);
-        let mut work = Work { plane, loader: &mut loader, ahead: None, step: None, compute: self };
+        let mut work = Work { plane, batches: Batches::of(loader), step: None, compute: self };
         while let Some(task) = work.compute.agenda.next() {
             work.await_turn(task)?;
             work.compute.agenda.take();
@@ -227,8 +226,7 @@ impl Compute {
         self.profiler.end();
         // Before the last word, so that whoever hears it finds the part.
         self.profiler.write();
-        self.parts.replica.bring_state().map_err(engine)?;
-        let state = self.parts.replica.state();
+        let state = self.parts.replica.bring_state().map_err(engine)?;
         let finished = Finished {
             step: state.applied,
             digest: Digest(state.digest()),
@@ -240,13 +238,11 @@ impl Compute {
 }
 
 /// A compute thread that is making steps.
-pub(crate) struct Work<'a> {
-    pub(crate) plane: DataPlane,
-    pub(crate) loader: &'a mut Loader,
-    /// The next batch, if the replica has taken it ahead.
-    pub(crate) ahead: Option<LoanedBatch>,
+struct Work<'a> {
+    plane: DataPlane,
+    batches: Batches,
     step: Option<StepInHand>,
-    pub(crate) compute: &'a mut Compute,
+    compute: &'a mut Compute,
 }
 
 /// A step as far as it is made.
@@ -281,6 +277,11 @@ impl StepInHand {
 const BEGUN: &str = "the parts of a step follow its computation";
 
 impl Work<'_> {
+    fn passes(&mut self) -> Passes<'_> {
+        let Self { plane, batches, compute: Compute { parts, controls, profiler, .. }, .. } = self;
+        Passes { plane, batches, parts, controls, profiler }
+    }
+
     /// *Blocks* until a task is ready. *Errors*: the generation is to be left before.
     fn await_turn(&mut self, task: Task) -> Result<(), Broke> {
         let Compute { controls, profiler, agenda, generation, .. } = &mut *self.compute;
@@ -310,11 +311,11 @@ impl Work<'_> {
                 let plan = self.compute.parts.feed.plan().step(step);
                 let (begun, waited, trailer, info) = (Instant::now(), Duration::ZERO, Trailer::EMPTY, None);
                 self.step = Some(StepInHand { plan, begun, waited, trailer, info });
-                self.gradients(&plan)
+                self.passes().compute(&plan)
             }
             Task::Reduce(step) => {
                 let plan = self.in_hand().plan;
-                let (trailer, waited) = self.reduce(&plan)?;
+                let (trailer, waited) = self.passes().reduce(&plan)?;
                 let step_in_hand = self.step.as_mut().expect(BEGUN);
                 (step_in_hand.trailer, step_in_hand.waited) = (trailer, waited);
                 let reduced = self.compute.agenda.handle_reduced(&trailer);
@@ -322,7 +323,7 @@ impl Work<'_> {
             }
             Task::Update(step) => {
                 let trailer = self.in_hand().trailer;
-                let updated = self.update(step, &trailer);
+                let updated = self.passes().update(step, &trailer);
                 self.settled(step, updated)?;
                 self.committed();
                 Ok(())
@@ -373,7 +374,7 @@ impl Work<'_> {
             Ok(info) => info,
             Err(EngineError::NonFinite { .. }) => {
                 let plan = self.in_hand().plan;
-                return Err(self.name_the_fault(&plan).into());
+                return Err(self.passes().name_the_fault(&plan).into());
             }
             Err(error) => return Err(engine(error).into()),
         };
@@ -396,8 +397,7 @@ impl Work<'_> {
     fn verify(&mut self, step: Step) -> Result<(), Broke> {
         let Compute { parts, profiler, desk, generation, .. } = &mut *self.compute;
         profiler.skip();
-        parts.replica.bring_state().map_err(engine)?;
-        let digest = Digest(parts.replica.state().state_digest());
+        let digest = Digest(parts.replica.bring_state().map_err(engine)?.state_digest());
         desk.tell(News::Verified(*generation, step, digest));
         profiler.lap(Doing::Verify);
         Ok(())
@@ -409,10 +409,10 @@ impl Work<'_> {
         let (id, writers) = (CheckpointId { generation, step }, &self.plane.writers);
         let Compute { parts, profiler, agenda, saver, .. } = &mut *self.compute;
         if let Some(place) = writers.iter().position(|writer| *writer == rank) {
-            parts.replica.bring_state().map_err(engine)?;
+            let state = parts.replica.bring_state().map_err(engine)?;
             let share = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
             agenda.handle_checkpoint(id);
-            saver.save(id, share, parts.replica.state());
+            saver.save(id, share, state);
         }
         profiler.lap(Doing::Checkpoint);
         Ok(())

@@ -6,7 +6,7 @@
 //! This file does not know why somebody needs a copy.
 
 use dtrain_collective::{Backend, Chunks, CollectiveError, Op, Sequence};
-use dtrain_engine::{Replica, Section, State};
+use dtrain_engine::{EngineError, Replica, Section, State};
 use dtrain_types::{Rank, Step, WorldSize};
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ pub fn copy_state(
         if let Some(place) = place {
             let chunk = Chunks::even(len, roles.sources.len()).chunk(place);
             let slot = backend.arena().lease(0);
-            replica.state().read(offset(&chunk, from, total), &mut slot[clip(&chunk, window.len())]);
+            state(replica)?.read(offset(&chunk, from, total), &mut slot[clip(&chunk, window.len())]);
         }
         turn(backend, &roles.sources)?;
         if let Some(fresh) = &mut fresh {
@@ -78,7 +78,7 @@ pub fn copy_state(
     if len >= DIGEST {
         let first = &roles.sources[..1];
         if first[0] == roles.own {
-            let words = digest_words(replica.state());
+            let words = digest_words(state(replica)?);
             backend.arena().lease(0)[..DIGEST].copy_from_slice(&words);
         }
         turn(backend, first)?;
@@ -90,9 +90,17 @@ pub fn copy_state(
         }
     }
     if let Some(fresh) = &mut fresh {
-        replica.swap_state(fresh).map_err(|error| CollectiveError::Device { what: error.to_string() })?;
+        replica.swap_state(fresh).map_err(broken)?;
     }
     Ok(())
+}
+
+fn state(replica: &mut dyn Replica) -> Result<&State, CollectiveError> {
+    replica.bring_state().map_err(broken)
+}
+
+fn broken(error: EngineError) -> CollectiveError {
+    CollectiveError::Device { what: error.to_string() }
 }
 
 /// The part of a chunk that lies inside a window of `len` elements.

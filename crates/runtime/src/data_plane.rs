@@ -2,11 +2,11 @@
 //!
 //! Made once a generation, so that a step looks it up and allocates nothing. It does not know what is computed, nor when.
 
-use crate::gradient_slot::{Rests, cuts};
+use crate::gradients::{AllReduce, Company, Gradients};
 use crate::recipe::ComputeParts;
 use dtrain_collective::{Backend, Geometry, Membership, Mode, Sequence, rank_roots};
 use dtrain_engine::Figures;
-use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer, Wire};
+use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
 
 /// The backend of a generation, with what follows from its membership.
 pub struct DataPlane {
@@ -26,29 +26,12 @@ pub struct DataPlane {
     pub trailers: Vec<Trailer>,
     /// Pending trailers of the root being merged.
     pub pending: Vec<Trailer>,
-    /// The additions that the last pass of a step leaves, as slots.
-    pub merges: Vec<[usize; 2]>,
-    /// How long what is left of that pass takes.
-    pub rests: Rests,
     /// The ledger's sum of each of the micro-batches that are computed together.
     pub checks: Vec<u64>,
     /// What each of them says of itself.
     pub figures: Vec<Figures>,
-    /// Where the gradients of a root are added up.
-    pub sums: Sums,
-}
-
-/// Where the gradients of a root are added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sums {
-    /// In the slots of the arena.
-    InSlots,
-    /// There too, but the pass that computes the last of them does it.
-    Offered,
-    /// In the replica's own memory, where they were computed.
-    InReplica,
-    /// In the slots of the arena, which are memory of the replica's device.
-    OnDevice,
+    /// Who holds the gradients.
+    pub gradients: Gradients,
 }
 
 impl DataPlane {
@@ -71,88 +54,25 @@ impl DataPlane {
             roots: counts.iter().map(roots_of).collect(),
             trailers: Vec::with_capacity(geometry.root_slots),
             pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
-            merges: Vec::with_capacity(geometry.scratch_slots),
-            rests: Rests::default(),
             checks: vec![0; group],
             figures: vec![Figures::default(); group],
-            sums: Sums::InSlots,
+            gradients: Gradients::Host(None),
             membership,
         }
     }
 
-    /// Notes the additions that follow when a subtree of so many micro-batches is pushed as the last one of a root.
-    pub fn note_merges(&mut self, root: usize, mut merger: Merger, leaves: u32) {
-        self.merges.clear();
-        let Self { merges, geometry, .. } = self;
-        let mut note = |left, right| merges.push([left, right].map(|pending| geometry.slot(root, pending)));
-        merger.push_subtree(leaves, &mut note);
-        merger.finish(note);
+    /// Finds the holder of the gradients. Call it behind the last copy of a state.
+    pub fn choose_gradients(&mut self, parts: &mut ComputeParts) {
+        let roots = || self.roots.iter().map(|(_, roots)| roots);
+        let one_root = self.membership.world().0 == 1 && roots().all(|roots| roots.len() == 1);
+        let company = if one_root { Company::Alone } else { Company::Peers };
+        let most_pending = roots().flatten().map(|root| Merger::buffers(root.len())).max().unwrap_or(0);
+        self.gradients = Gradients::choose(self.backend.as_mut(), company, most_pending, parts);
     }
 
-    /// Adds two pending subtrees of a root: their trailers, and their sums where they lie.
-    pub fn merge(&mut self, parts: &mut ComputeParts, root: usize, [left, right]: [usize; 2], sums: Sums) {
-        match sums {
-            Sums::InSlots => {
-                let slots = [left, right].map(|pending| self.geometry.slot(root, pending));
-                let (into, from) = self.backend.arena().lease_pair(slots[0], slots[1]);
-                parts.replica.add(from, into);
-                parts.replica.round(parts.wire, into);
-            }
-            Sums::InReplica | Sums::OnDevice => {
-                let [left, right] = [left, right].map(|pending| self.kept(root, pending));
-                parts.replica.add_kept(right, left);
-            }
-            Sums::Offered => {}
-        }
-        self.pending[left] = self.pending[left].merge(&self.pending[right]);
-    }
-
-    /// Whether the replica keeps the gradients that are added up.
-    pub fn keeps(&self) -> bool {
-        matches!(self.sums, Sums::InReplica | Sums::OnDevice)
-    }
-
-    /// The number under which the replica keeps a pending subtree of a root.
-    pub fn kept(&self, root: usize, pending: usize) -> usize {
-        match self.sums {
-            Sums::OnDevice => self.geometry.slot(root, pending),
-            Sums::InReplica | Sums::InSlots | Sums::Offered => pending,
-        }
-    }
-
-    /// Finds the place in which the replica has the least to do: slots on its device, memory of its own, or those of the host.
-    pub fn settle_sums(&mut self, parts: &mut ComputeParts) {
-        // Nobody else rounds what a replica adds up for itself.
-        if parts.wire != Wire::F32 || parts.replica.about().group > 1 {
-            return;
-        }
-        let arena = self.backend.arena();
-        let slots: Option<Vec<_>> = (0..self.geometry.slots()).map(|slot| arena.on_device(slot)).collect();
-        self.sums = match &slots {
-            Some(slots) if parts.replica.keep_in(slots) => Sums::OnDevice,
-            _ if parts.replica.keep(self.most_pending()) => Sums::InReplica,
-            _ => Sums::InSlots,
-        };
-        // How a library cuts its own sums is part of their bits.
-        if let (Sums::OnDevice, Mode::Exact, Some(bytes)) = (self.sums, parts.mode, parts.bucket_bytes) {
-            self.backend.cut(&cuts(&parts.replica.about().layout, bytes));
-        }
-    }
-
-    /// Whether the gradient of a step of so many roots need not leave the replica: this rank alone made it.
-    pub fn stays_at_home(&self, roots: usize) -> bool {
-        self.keeps() && roots == 1 && self.membership.world().0 == 1
-    }
-
-    /// The trailer of the step that was made, if its gradient stayed at home.
-    pub fn trailer_at_home(&self) -> Option<Trailer> {
-        self.trailers.first().copied().filter(|_| self.stays_at_home(self.trailers.len()))
-    }
-
-    /// How many subtrees of a root wait at once, at most.
-    pub fn most_pending(&self) -> usize {
-        let roots = self.roots.iter().flat_map(|(_, roots)| roots);
-        roots.map(|root| Merger::buffers(root.len())).max().unwrap_or(0)
+    /// The all-reduce of the step in hand, which has so many micro-batches.
+    pub fn all_reduce(&self, micro_batches: u32) -> AllReduce {
+        AllReduce { sequence: self.sequence, micro_batches }
     }
 }
 

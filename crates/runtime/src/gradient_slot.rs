@@ -1,13 +1,12 @@
-//! The slot of the arena that a gradient is laid into, and what is done with each part of it as soon as that is final.
+//! The slot of the arena that a gradient is written into, and what is done with each part of it as soon as that is final.
 //!
-//! A part is rounded. In the last pass of a step, where the backend takes offers, it is also added to what the passes before
-//! have left, bucket by bucket, and offered to the peers while the rest is computed, if that takes long enough. Additions are
-//! those of the reduction tree in either case, so the bits are the same. Where slots are memory of the replica's device, it is the
-//! replica that adds, and this hands on what it settles. It does not know what is computed, nor how the backend sends it.
+//! In the last pass of a step, where the backend takes offers, a part is added to what the passes before have left, bucket by
+//! bucket, and offered to the peers while the rest is computed, if that takes long enough. It does not know what is computed, nor
+//! how the backend sends it.
 
 use crate::profiler::Profiler;
 use dtrain_collective::{Backend, Sequence, add_to};
-use dtrain_engine::{Gradient, Kept, Layout};
+use dtrain_engine::{Gradient, Layout};
 use dtrain_types::Wire;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -40,37 +39,47 @@ impl Rests {
     }
 }
 
+/// What a rank does with the parts of the last pass of a step while it goes.
+#[derive(Debug)]
+pub struct Offering {
+    /// How much is offered at once, at least. *Units*: bytes.
+    bucket_bytes: usize,
+    /// The additions that are left in this rank's last root, as slots: the second is added to the first.
+    pub merges: Vec<[usize; 2]>,
+    /// How long what is left takes.
+    rests: Rests,
+}
+
+impl Offering {
+    /// Buckets of at least so many bytes, of roots that leave up to so many additions.
+    pub fn new(bucket_bytes: usize, most_merges: usize) -> Self {
+        Self { bucket_bytes, merges: Vec::with_capacity(most_merges), rests: Rests::default() }
+    }
+}
+
+/// An offering, and what its parts are for.
+pub struct Offer<'a> {
+    /// The all-reduce.
+    pub sequence: Sequence,
+    /// Micro-batches of its step.
+    pub micro_batches: u32,
+    /// What each sum is rounded to.
+    pub wire: Wire,
+    /// What is done with them.
+    pub offering: &'a mut Offering,
+}
+
 /// A slot of the arena, part by part. See the file's comment.
 pub struct GradientSlot<'a> {
     backend: &'a mut dyn Backend,
     slot: usize,
-    /// What each part is rounded to, where the replica does not do it.
-    wire: Wire,
-    /// For the last pass of a step, where the backend takes offers.
-    offers: Option<Offers<'a>>,
-    /// Hears of what is offered.
+    /// In the last pass of a step, where the backend takes offers.
+    offer: Option<Offer<'a>>,
+    /// Hears when the backward pass begins, and of what is offered.
     profiler: &'a mut Profiler,
     len: usize,
-    /// Everything from here on is final.
-    open: usize,
     /// Everything from here on is added up, and offered.
     offered: usize,
-}
-
-/// What becomes of the parts of the last pass of a step.
-pub struct Offers<'a> {
-    /// The all-reduce that they are for.
-    pub sequence: Sequence,
-    /// Micro-batches of the step.
-    pub micro_batches: u32,
-    /// How much is offered at once, at least. *Units*: bytes.
-    pub bucket_bytes: usize,
-    /// The additions that are left in this rank's last root, as slots: the second is added to the first.
-    pub merges: &'a [[usize; 2]],
-    /// What each sum is rounded to.
-    pub wire: Wire,
-    /// How long what is left takes.
-    pub rests: &'a mut Rests,
 }
 
 impl<'a> GradientSlot<'a> {
@@ -78,41 +87,17 @@ impl<'a> GradientSlot<'a> {
     pub fn new(
         backend: &'a mut dyn Backend,
         slot: usize,
-        wire: Wire,
-        offers: Option<Offers<'a>>,
+        offer: Option<Offer<'a>>,
         profiler: &'a mut Profiler,
     ) -> Self {
         let len = backend.arena().geometry().len;
-        Self { backend, slot, wire, offers, profiler, len, open: len, offered: len }
+        Self { backend, slot, offer, profiler, len, offered: len }
     }
 
     /// The pass is over.
     pub fn finish(self) {
-        if let Some(offers) = self.offers {
-            offers.rests.learn(Instant::now());
-        }
-    }
-
-    /// Adds up and offers what is final, if it makes a bucket. What is final last goes with the start of the all-reduce.
-    fn hand_on(&mut self) {
-        let Some(offers) = &mut self.offers else { return };
-        offers.rests.settled.push(Instant::now());
-        let (from, fresh) = (self.open, self.open..self.offered);
-        let is_first = self.offered == self.len;
-        let bucket = if is_first { FIRST_BUCKET.min(offers.bucket_bytes) } else { offers.bucket_bytes };
-        let at_best = Duration::from_secs_f64(bucket as f64 / FAST_LINK);
-        let is_ripe = size_of::<f32>() * fresh.len() >= bucket && offers.rests.is_at_least(at_best);
-        if from > 0 && !is_ripe {
-            return;
-        }
-        for [into, other] in offers.merges {
-            let (into, other) = self.backend.arena().lease_pair_part(*into, *other, fresh.clone());
-            add_to(offers.wire, into, other);
-        }
-        self.offered = from;
-        if from > 0 {
-            self.backend.offer(offers.sequence, offers.micro_batches, from);
-            self.profiler.offered();
+        if let Some(Offer { offering, .. }) = self.offer {
+            offering.rests.learn(Instant::now());
         }
     }
 }
@@ -126,54 +111,32 @@ impl Gradient for GradientSlot<'_> {
         self.backend.arena().lease_part(self.slot, part)
     }
 
+    /// Adds up and offers what is final, if it makes a bucket. What is final last goes with the start of the all-reduce.
     fn settle(&mut self, from: usize) {
-        let fresh = from..self.open;
-        if self.wire != Wire::F32 {
-            let fresh = self.backend.arena().lease_part(self.slot, fresh);
-            self.wire.round(fresh);
+        let Some(Offer { sequence, micro_batches, wire, offering }) = &mut self.offer else { return };
+        let Offering { bucket_bytes, merges, rests } = &mut **offering;
+        rests.settled.push(Instant::now());
+        let fresh = from..self.offered;
+        let is_first = self.offered == self.len;
+        let bucket = if is_first { FIRST_BUCKET.min(*bucket_bytes) } else { *bucket_bytes };
+        let at_best = Duration::from_secs_f64(bucket as f64 / FAST_LINK);
+        let is_ripe = size_of::<f32>() * fresh.len() >= bucket && rests.is_at_least(at_best);
+        if from > 0 && !is_ripe {
+            return;
         }
-        self.open = from;
-        self.hand_on();
-    }
-}
-
-/// A slot in which a replica computes on its device. It is told of what is final as the pass is given to the device, and the
-/// backend sees to the order there.
-pub struct DeviceSlot<'a> {
-    backend: &'a mut dyn Backend,
-    kept: Kept,
-    offers: Option<Offers<'a>>,
-}
-
-impl<'a> DeviceSlot<'a> {
-    /// A slot of which nothing is final.
-    pub fn new(backend: &'a mut dyn Backend, kept: Kept, offers: Option<Offers<'a>>) -> Self {
-        Self { backend, kept, offers }
-    }
-}
-
-impl Gradient for DeviceSlot<'_> {
-    fn elements(&self) -> usize {
-        self.kept.elements()
-    }
-
-    fn part(&mut self, part: Range<usize>) -> &mut [f32] {
-        self.kept.part(part)
-    }
-
-    fn settle(&mut self, from: usize) {
-        // What is final last goes with the start of the all-reduce.
-        if let Some(offers) = self.offers.as_ref().filter(|_| from > 0) {
-            self.backend.offer(offers.sequence, offers.micro_batches, from);
+        for [into, other] in merges.iter() {
+            let (into, other) = self.backend.arena().lease_pair_part(*into, *other, fresh.clone());
+            add_to(*wire, into, other);
+        }
+        self.offered = from;
+        if from > 0 {
+            self.backend.offer(*sequence, *micro_batches, from);
+            self.profiler.offered();
         }
     }
 
-    fn kept(&self) -> Option<usize> {
-        self.kept.kept()
-    }
-
-    fn merges(&self) -> &[[usize; 2]] {
-        self.offers.as_ref().map_or(&[], |offers| offers.merges)
+    fn backward_begins(&mut self) {
+        self.profiler.backward_begins();
     }
 }
 

@@ -1,224 +1,310 @@
-//! The gradients of a step: computed, added up, reduced over all ranks, and applied.
+//! Who holds the gradients of a rank's steps: where a pass writes them, who adds them up, what travels, what the update reads.
 //!
-//! It does not know what comes before or after a step, nor how an update is made with others.
+//! Chosen once a generation, as what gives everybody the least to do. Additions are those of the reduction tree in any case, so the
+//! bits are the same. It does not know which micro-batches there are, nor what comes before or after a step.
 
-use crate::broke::{Broke, data, engine, off, told_to_leave};
-use crate::compute::Work;
-use crate::data_plane::{DataPlane, Sums};
-use crate::figures::{lend, sum_of_trailers};
-use crate::gradient_slot::{DeviceSlot, GradientSlot, Offers};
-use dtrain_collective::Op;
-use dtrain_engine::{Begun, EngineError, Kept, UpdateInfo};
-use dtrain_protocol::{Activity, Failure};
-use dtrain_telemetry::profile::Doing;
-use dtrain_types::{Merger, MicroBatch, MicroRange, Step, StepPlan, Trailer, Wire};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use crate::batches::Batches;
+use crate::broke::{Broke, engine, off};
+use crate::gradient_slot::{GradientSlot, Offer, Offering, cuts};
+use crate::profiler::Profiler;
+use crate::recipe::ComputeParts;
+use dtrain_collective::{Backend, Geometry, Mode, Op, Sequence};
+use dtrain_engine::{Batch, EngineError, Figures, Group, Keeping, Kept, Replica, UpdateInfo};
+use dtrain_protocol::Failure;
+use dtrain_types::{Merger, Step, Trailer, Wire};
 
-/// Where the gradient of a pass goes.
-#[derive(Clone, Copy)]
-enum Place {
-    /// A slot of the arena.
-    Slot(usize),
-    /// Where the replica keeps it, under this number.
-    Kept(usize),
+/// The holder of the gradients of a generation.
+pub enum Gradients {
+    /// The host, in the slots of the arena. With an offering, the last pass of a step adds up and hands on what it makes final.
+    Host(Option<Offering>),
+    /// The device of the replica, in the slots of the arena, which are memory of its own; the same offering.
+    Device(Option<Offering>),
+    /// The replica, in memory of its own, from which the sum of a root is brought to its slot.
+    Replica,
+    /// The replica, and no gradient leaves it: there is no other rank.
+    Home,
 }
 
-impl Work<'_> {
-    /// The sum of what all ranks have computed; gives their trailer, and how long it waited for the others.
-    pub(crate) fn reduce(&mut self, plan: &StepPlan) -> Result<(Trailer, Duration), Broke> {
-        let controls = Arc::clone(&self.compute.controls);
-        controls.set_activity(Activity::Reducing);
-        self.compute.profiler.skip();
-        let waited = Instant::now();
-        let trailer = match self.plane.trailer_at_home() {
-            Some(trailer) => trailer,
-            None => self.all_reduce(plan)?,
+/// Whether a generation has other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Company {
+    /// This rank computes all of a step, as one root.
+    Alone,
+    /// It does not.
+    Peers,
+}
+
+/// The all-reduce of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct AllReduce {
+    /// Its number.
+    pub sequence: Sequence,
+    /// Micro-batches of the step.
+    pub micro_batches: u32,
+}
+
+/// A part of a root that waits to be merged, as `Merger` numbers them.
+#[derive(Clone, Copy, Debug)]
+pub struct Subtree {
+    /// Which root of this rank.
+    pub root: usize,
+    /// Which of its pending parts.
+    pub pending: usize,
+}
+
+/// When a pass has its turn.
+#[derive(Clone, Copy, Debug)]
+pub enum Turn {
+    /// Others follow in this step.
+    Early,
+    /// It is the last one, before this all-reduce.
+    Last(AllReduce),
+}
+
+/// One pass: what is computed into which subtree.
+pub struct Pass<'a> {
+    /// Its micro-batches; those but the last were fetched.
+    pub group: Group,
+    /// Of the last micro-batch.
+    pub batch: &'a Batch<'a>,
+    /// Where its gradient goes.
+    pub into: Subtree,
+    /// When.
+    pub turn: Turn,
+}
+
+/// What a pass works with.
+pub struct Tools<'a> {
+    /// Has the slots.
+    pub backend: &'a mut dyn Backend,
+    /// Computes.
+    pub replica: &'a mut dyn Replica,
+    /// Have the next one.
+    pub batches: &'a mut Batches,
+    /// Hears of the pass.
+    pub profiler: &'a mut Profiler,
+}
+
+impl Turn {
+    fn all_reduce(&self) -> Option<AllReduce> {
+        match self {
+            Self::Early => None,
+            Self::Last(all_reduce) => Some(*all_reduce),
+        }
+    }
+}
+
+fn keeper(replica: &mut dyn Replica) -> &mut dyn Keeping {
+    replica.keeping().expect("a replica that holds gradients was chosen because it keeps them")
+}
+
+impl Gradients {
+    /// Finds the holder that has the least to do: a replica that keeps gradients, in slots on its device or up to `most_pending` in
+    /// memory of its own, or the host. Call it behind the last copy of a state, which goes through the slots.
+    pub fn choose(
+        backend: &mut dyn Backend,
+        company: Company,
+        most_pending: usize,
+        parts: &mut ComputeParts,
+    ) -> Self {
+        let ComputeParts { replica, mode, wire, bucket_bytes, .. } = parts;
+        let (replica, geometry) = (replica.as_mut(), backend.arena().geometry());
+        let offering = bucket_bytes.filter(|_| backend.takes_offers());
+        let offering = offering.map(|bytes| Offering::new(bytes, geometry.scratch_slots));
+        // Nobody else rounds what a replica adds up for itself, or keeps the sum of several micro-batches.
+        if *wire != Wire::F32 || replica.about().group > 1 || replica.keeping().is_none() {
+            return Self::Host(offering);
+        }
+        // Alone, a gradient has the number of its subtree wherever it is kept.
+        let slots: Vec<usize> = match company {
+            Company::Alone => (0..=geometry.scratch_slots).map(|pending| geometry.slot(0, pending)).collect(),
+            Company::Peers => (0..geometry.slots()).collect(),
         };
-        let waited = waited.elapsed();
-        self.compute.profiler.lap(Doing::Communication);
-        controls.set_activity(Activity::Computing);
-        Ok((trailer, waited))
+        let slots: Option<Vec<_>> = slots.into_iter().map(|slot| backend.arena().on_device(slot)).collect();
+        if slots.is_some_and(|slots| keeper(replica).keep_in(&slots)) {
+            // How a library cuts its own sums is part of their bits.
+            if let (Mode::Exact, Some(bytes)) = (*mode, *bucket_bytes) {
+                backend.cut(&cuts(&replica.about().layout, bytes));
+            }
+            return match company {
+                Company::Alone => Self::Home,
+                Company::Peers => Self::Device(offering),
+            };
+        }
+        match (keeper(replica).keep(most_pending), company) {
+            (true, Company::Alone) => Self::Home,
+            (true, Company::Peers) => Self::Replica,
+            (false, _) => Self::Host(offering),
+        }
     }
 
-    /// Applies the sum, from wherever it lies.
+    /// The number under which a replica keeps a subtree.
+    fn number(&self, geometry: Geometry, Subtree { root, pending }: Subtree) -> usize {
+        match self {
+            Self::Device(_) => geometry.slot(root, pending),
+            Self::Host(_) | Self::Replica | Self::Home => pending,
+        }
+    }
+
+    /// Notes what the last pass of a step leaves to add, which has so many micro-batches: for that pass, where it does so.
+    pub fn note_merges(&mut self, geometry: Geometry, root: usize, mut merger: Merger, leaves: u32) {
+        let (Self::Host(Some(offering)) | Self::Device(Some(offering))) = self else { return };
+        let merges = &mut offering.merges;
+        merges.clear();
+        let mut note = |left, right| merges.push([left, right].map(|pending| geometry.slot(root, pending)));
+        merger.push_subtree(leaves, &mut note);
+        merger.finish(note);
+    }
+
+    /// Computes a pass into its subtree. In the last one of a step, an offering adds up and hands on what becomes final.
+    ///
+    /// *Errors*: of the replica, or of the data.
+    pub fn fill(
+        &mut self,
+        pass: &Pass<'_>,
+        tools: Tools<'_>,
+        figures: &mut [Figures],
+    ) -> Result<(), Failure> {
+        let geometry = tools.backend.arena().geometry();
+        let number = self.number(geometry, pass.into);
+        match (self, pass.turn.all_reduce()) {
+            (Self::Host(offering), all_reduce) => {
+                let slot = geometry.slot(pass.into.root, pass.into.pending);
+                fill_slot(slot, offering.as_mut().zip(all_reduce), pass, tools, figures)
+            }
+            (Self::Device(Some(offering)), Some(all_reduce)) => {
+                let AllReduce { sequence, micro_batches } = all_reduce;
+                let Tools { backend, replica, batches, .. } = tools;
+                // Told as the pass is given to the device; the backend sees to the order there. What is final last goes with the
+                // start of the all-reduce.
+                let offer = &mut |from| {
+                    if from > 0 {
+                        backend.offer(sequence, micro_batches, from);
+                    }
+                };
+                let to = Kept { number, merges: &offering.merges, settled: Some(offer) };
+                fill_kept(to, pass, replica, batches, figures)
+            }
+            (Self::Device(_) | Self::Replica | Self::Home, _) => {
+                fill_kept(Kept::alone(number), pass, tools.replica, tools.batches, figures)
+            }
+        }
+    }
+
+    /// Adds two pending subtrees of a root, the right one to the left one, and rounds the sum; after a last pass that did so itself,
+    /// there is nothing to do.
+    pub fn merge(
+        &self,
+        [left, right]: [Subtree; 2],
+        turn: Turn,
+        backend: &mut dyn Backend,
+        replica: &mut dyn Replica,
+        wire: Wire,
+    ) {
+        let geometry = backend.arena().geometry();
+        match (self, turn) {
+            (Self::Host(Some(_)) | Self::Device(Some(_)), Turn::Last(_)) => {}
+            (Self::Host(_), _) => {
+                let [into, from] = [left, right].map(|of| geometry.slot(of.root, of.pending));
+                let (into, from) = backend.arena().lease_pair(into, from);
+                replica.add(wire, from, into);
+            }
+            (Self::Device(_) | Self::Replica | Self::Home, _) => {
+                let [into, from] = [left, right].map(|of| self.number(geometry, of));
+                keeper(replica).add_kept(from, into);
+            }
+        }
+    }
+
+    /// A root is whole: from here on it lies where it is reduced.
+    ///
+    /// *Errors*: of the replica.
+    pub fn close(
+        &self,
+        root: usize,
+        backend: &mut dyn Backend,
+        replica: &mut dyn Replica,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Host(_) | Self::Device(_) | Self::Home => Ok(()),
+            Self::Replica => {
+                let slot = backend.arena().geometry().slot(root, 0);
+                keeper(replica).bring(0, backend.arena().lease(slot)).map_err(engine)
+            }
+        }
+    }
+
+    /// The sum of the roots of all ranks, of which `trailers` has this rank's; gives that of the trailers.
+    ///
+    /// *Blocks* for all ranks. *Errors*: as `Backend::finish`.
+    pub fn reduce(
+        &self,
+        AllReduce { sequence, micro_batches }: AllReduce,
+        trailers: &[Trailer],
+        backend: &mut dyn Backend,
+    ) -> Result<Trailer, Broke> {
+        match self {
+            Self::Home => {
+                let [trailer] = trailers else { panic!("{} roots of a rank that is alone", trailers.len()) };
+                Ok(*trailer)
+            }
+            Self::Host(_) | Self::Device(_) | Self::Replica => {
+                backend.start(sequence, &Op::AllReduce { micro_batches, trailers }).map_err(off)?;
+                backend.finish(sequence).map_err(off)
+            }
+        }
+    }
+
+    /// Applies the sum, whose trailer this is, from where it lies.
     ///
     /// *Errors*: as `Replica::update`.
-    pub(crate) fn update(&mut self, step: Step, trailer: &Trailer) -> Result<UpdateInfo, EngineError> {
-        let Self { plane, compute, .. } = self;
-        let (replica, Trailer { weight, samples, .. }) = (compute.parts.replica.as_mut(), *trailer);
-        match plane.trailer_at_home().is_some() || plane.sums == Sums::OnDevice {
-            true => replica.update_kept(step, weight, samples),
-            false => replica.update(step, plane.backend.reduced(), weight, samples),
+    pub fn update(
+        &self,
+        step: Step,
+        trailer: &Trailer,
+        backend: &mut dyn Backend,
+        replica: &mut dyn Replica,
+    ) -> Result<UpdateInfo, EngineError> {
+        let Trailer { weight, samples, .. } = *trailer;
+        match self {
+            Self::Home | Self::Device(_) => keeper(replica).update_kept(step, weight, samples),
+            Self::Host(_) | Self::Replica => replica.update(step, backend.reduced(), weight, samples),
         }
     }
+}
 
-    /// The sum of all ranks' slots.
-    fn all_reduce(&mut self, plan: &StepPlan) -> Result<Trailer, Broke> {
-        let DataPlane { backend, trailers, sequence, .. } = &mut self.plane;
-        let op = Op::AllReduce { micro_batches: plan.micro_batches, trailers };
-        backend.start(*sequence, &op).map_err(off)?;
-        backend.finish(*sequence).map_err(off)
-    }
+/// Computes a pass into a slot of the arena.
+fn fill_slot(
+    slot: usize,
+    offering: Option<(&mut Offering, AllReduce)>,
+    pass: &Pass<'_>,
+    tools: Tools<'_>,
+    figures: &mut [Figures],
+) -> Result<(), Failure> {
+    let offer = offering.map(|(offering, AllReduce { sequence, micro_batches })| Offer {
+        sequence,
+        micro_batches,
+        wire: pass.group.wire,
+        offering,
+    });
+    let mut to = GradientSlot::new(tools.backend, slot, offer, tools.profiler);
+    tools.replica.compute(&pass.group, pass.batch, &mut to, figures).map_err(engine)?;
+    to.finish();
+    Ok(())
+}
 
-    /// Fills one slot per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
-    /// replica takes. Every node is rounded where it is made. Where the backend takes offers, the last pass hands on its part
-    /// of the sum while it goes. A replica that keeps gradients adds them up for itself: in slots on its device, or in memory of
-    /// its own, from which the sum of a root comes to its slot, if there is anybody to add it to.
-    pub(crate) fn gradients(&mut self, plan: &StepPlan) -> Result<(), Broke> {
-        self.plane.sequence.0 += 1;
-        let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
-        let known = known.expect("every step length was prepared");
-        let count = self.plane.roots[known].1.len();
-        let travels = self.plane.sums != Sums::InReplica && !self.plane.stays_at_home(count);
-        let takes = travels && self.plane.backend.takes_offers();
-        let offers = self.compute.parts.bucket_bytes.filter(|_| takes);
-        self.plane.trailers.clear();
-        for index in 0..count {
-            let root = self.plane.roots[known].1[index];
-            let mut merger = Merger::default();
-            let mut sums = self.plane.sums;
-            for lo in (root.lo..root.hi).step_by(self.compute.parts.replica.about().group as usize) {
-                let hi = (lo + self.compute.parts.replica.about().group).min(root.hi);
-                let buffer = merger.next_buffer();
-                let bucket = offers.filter(|_| hi == root.hi && index + 1 == count);
-                if bucket.is_some() {
-                    self.plane.note_merges(index, merger.clone(), hi - lo);
-                }
-                let place = match self.plane.keeps() {
-                    true => Place::Kept(self.plane.kept(index, buffer)),
-                    false => Place::Slot(self.plane.geometry.slot(index, buffer)),
-                };
-                self.plane.pending[buffer] = self.group(plan, MicroRange { lo, hi }, place, bucket)?;
-                let Self { plane, compute, .. } = self;
-                if bucket.is_some() {
-                    sums = Sums::Offered;
-                }
-                let mut added = false;
-                merger.push_subtree(hi - lo, |l, r| {
-                    added = true;
-                    plane.merge(&mut compute.parts, index, [l, r], sums);
-                });
-                if added {
-                    compute.profiler.lap_on(Doing::Add, MicroBatch(lo));
-                }
-            }
-            let Self { plane, compute, .. } = self;
-            merger.finish(|l, r| plane.merge(&mut compute.parts, index, [l, r], sums));
-            compute.profiler.lap(Doing::Add);
-            plane.trailers.push(plane.pending[0]);
-            if plane.sums == Sums::InReplica && !plane.stays_at_home(count) {
-                let slot = plane.geometry.slot(index, 0);
-                compute.parts.replica.bring(0, plane.backend.arena().lease(slot)).map_err(engine)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Fills a place with the sum of some micro-batches, and hands it on in buckets of so many bytes if they are the last; gives
-    /// the sum of their trailers.
-    fn group(
-        &mut self,
-        plan: &StepPlan,
-        group: MicroRange,
-        place: Place,
-        bucket: Option<usize>,
-    ) -> Result<Trailer, Broke> {
-        let Self { plane, loader, ahead, compute, .. } = self;
-        let (controls, parts, profiler) = (&compute.controls, &mut compute.parts, &mut compute.profiler);
-        let figures = &mut plane.figures[..group.len() as usize];
-        let wire = parts.wire;
-        let mut offers = bucket.map(|bucket_bytes| Offers {
-            sequence: plane.sequence,
-            micro_batches: plan.micro_batches,
-            bucket_bytes,
-            merges: &plane.merges,
-            wire,
-            rests: &mut plane.rests,
-        });
-        for (at, m) in (group.lo..group.hi).enumerate() {
-            if controls.must_leave(compute.generation) {
-                return Err(told_to_leave());
-            }
-            controls.set_activity(Activity::Loading);
-            let batch = match ahead.take() {
-                Some(batch) => batch,
-                None => loader.next_batch().map_err(data)?.expect("the loader ends with the last step"),
-            };
-            assert_eq!(
-                (batch.step(), batch.micro_batch()),
-                (plan.step, MicroBatch(m)),
-                "loader and loop agree"
-            );
-            controls.set_activity(Activity::Computing);
-            profiler.lap_on(Doing::Data, MicroBatch(m));
-            plane.checks[at] = batch.check();
-            if figures.len() > 1 {
-                parts.replica.lay(at, &lend(&batch)).map_err(engine)?;
-                continue;
-            }
-            let (step, m, batch) = (plan.step, MicroBatch(m), lend(&batch));
-            let begun = match place {
-                Place::Slot(slot) => {
-                    let (backend, offers) = (plane.backend.as_mut(), offers.take());
-                    let mut to = GradientSlot::new(backend, slot, wire, offers, profiler);
-                    let alone = parts.replica.begin(step, m, &batch, &mut to);
-                    to.finish();
-                    alone
-                }
-                Place::Kept(number) => {
-                    let kept = Kept { number, elements: parts.replica.about().gradient_len() };
-                    let mut to = DeviceSlot::new(plane.backend.as_mut(), kept, offers.take());
-                    parts.replica.begin(step, m, &batch, &mut to)
-                }
-            };
-            figures[0] = match begun.map_err(engine)? {
-                Begun::Done(figures) => figures,
-                Begun::UnderWay => {
-                    // One that is not there yet is waited for when its turn comes, and not under another name.
-                    *ahead = loader.ready_batch();
-                    if let Some(next) = ahead {
-                        let (step, m) = (next.step(), next.micro_batch());
-                        parts.replica.take_ahead(step, m, &lend(next)).map_err(engine)?;
-                    }
-                    parts.replica.figures()
-                }
-            };
-        }
-        if let (Place::Slot(slot), true) = (place, figures.len() > 1) {
-            // The replica rounds what it adds up.
-            let mut to = GradientSlot::new(plane.backend.as_mut(), slot, Wire::F32, offers, profiler);
-            let first = MicroBatch(group.lo);
-            parts.replica.micro_batches(plan.step, first, wire, &mut to, figures).map_err(engine)?;
-            to.finish();
-        }
-        profiler.passes(MicroBatch(group.lo));
-        let stop = controls.stop_flag();
-        Ok(sum_of_trailers(figures, &plane.checks, group.lo, stop))
-    }
-
-    /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.
-    pub(crate) fn name_the_fault(&mut self, plan: &StepPlan) -> Failure {
-        let step = plan.step;
-        let range = self.plane.membership.range().within(plan.micro_batches);
-        let parts = &mut self.compute.parts;
-        let mut batch = parts.feed.batch();
-        let mut found = None;
-        for m in range.lo..range.hi {
-            let gradient = self.plane.backend.arena().lease(0);
-            let again =
-                parts.feed.read_micro_batch(step, MicroBatch(m), &mut batch).map_err(data).and_then(|()| {
-                    parts.replica.is_at_fault(step, MicroBatch(m), &lend(&batch), gradient).map_err(engine)
-                });
-            match again {
-                Ok(false) => {}
-                Ok(true) => {
-                    found = Some(MicroBatch(m));
-                    break;
-                }
-                Err(failure) => return failure,
-            }
-        }
-        Failure::NonFinite { step, micro_batch: found }
-    }
+/// Computes a pass into a gradient that the replica keeps. The next batch goes ahead while the device works.
+fn fill_kept(
+    to: Kept<'_>,
+    pass: &Pass<'_>,
+    replica: &mut dyn Replica,
+    batches: &mut Batches,
+    figures: &mut [Figures],
+) -> Result<(), Failure> {
+    let Group { step, .. } = pass.group;
+    let [figures] = figures else { panic!("{:?} of a replica that keeps one at a time", pass.group) };
+    keeper(replica).begin(step, pass.group.first(), pass.batch, to).map_err(engine)?;
+    batches.prefetch(replica)?;
+    *figures = keeper(replica).figures();
+    Ok(())
 }

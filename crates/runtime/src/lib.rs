@@ -7,6 +7,7 @@
 //!
 //! This crate does not know which data set, model, device or network it drives: the root hands it a [`Recipe`].
 
+mod batches;
 mod broke;
 mod clock;
 mod compute;
@@ -23,6 +24,7 @@ mod news;
 mod node;
 mod observer;
 mod out_of_memory;
+mod passes;
 mod profiler;
 mod rank;
 mod rank_host;

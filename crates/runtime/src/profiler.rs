@@ -6,7 +6,6 @@
 
 use crate::recipe::host_name;
 use dtrain_collective::Membership;
-use dtrain_engine::Watch;
 use dtrain_telemetry::TelemetryError;
 use dtrain_telemetry::profile::{Doing, Part, Span, StepTimes, write_part};
 use dtrain_types::{Incarnation, MemberId, MicroBatch, Step};
@@ -14,8 +13,6 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most spans that a rank keeps, whatever number of steps was asked for. *Units*: 32 bytes each.
 const MOST_SPANS: usize = 1 << 18;
@@ -40,18 +37,9 @@ struct Recording {
     /// Until when all is written down.
     last: u64,
     /// When the backward pass of the micro-batch in hand began; 0 as long as it has not.
-    turn: Arc<AtomicU64>,
+    turn: u64,
     /// Whether there are steps that no file has.
     unwritten: bool,
-}
-
-/// Reads the clock between the passes of a micro-batch.
-struct Turn(Arc<AtomicU64>);
-
-impl Watch for Turn {
-    fn backward_begins(&mut self) {
-        self.0.store(monotonic(), Ordering::Relaxed);
-    }
 }
 
 impl Profiler {
@@ -68,17 +56,17 @@ impl Profiler {
             spare: Vec::new(),
             open: None,
             last: 0,
-            turn: Arc::default(),
+            turn: 0,
             unwritten: false,
         };
         Self(steps.map(|steps| Box::new(recording(steps))))
     }
 
-    /// What a replica is to tell of its passes, if anybody wants to know.
-    #[must_use]
-    pub fn watch(&self) -> Option<Box<dyn Watch>> {
-        let recording = self.0.as_ref()?;
-        Some(Box::new(Turn(Arc::clone(&recording.turn))))
+    /// The forward pass of the micro-batch in hand is over.
+    pub fn backward_begins(&mut self) {
+        if let Some(recording) = &mut self.0 {
+            recording.turn = monotonic();
+        }
     }
 
     /// Takes the memory for steps of so many micro-batches of this rank. Call it outside of steps.
@@ -185,7 +173,7 @@ impl Recording {
     }
 
     fn passes(&mut self, micro_batch: MicroBatch) {
-        match self.turn.swap(0, Ordering::Relaxed) {
+        match std::mem::take(&mut self.turn) {
             turn if turn < self.last => self.lap(Doing::Compute, Some(micro_batch)),
             turn => {
                 let (begun, micro_batch) = (self.last, Some(micro_batch));
@@ -312,9 +300,8 @@ mod tests {
     #[test]
     fn the_passes_are_two_where_the_replica_tells_and_one_where_it_does_not() {
         let mut profiler = profiler(PathBuf::new(), 1);
-        let mut watch = profiler.watch().unwrap();
         profiler.begin(Step(1), &membership());
-        watch.backward_begins();
+        profiler.backward_begins();
         profiler.passes(MicroBatch(2));
         profiler.passes(MicroBatch(3));
         let open = profiler.0.unwrap().open.unwrap();
@@ -353,7 +340,8 @@ mod tests {
         let mut profiler = Profiler::new(None, PathBuf::new(), (MemberId(0), Incarnation(1)));
         profiler.reserve(2);
         make_step(&mut profiler, 1);
+        profiler.backward_begins();
         profiler.write();
-        assert!(profiler.watch().is_none() && profiler.0.is_none());
+        assert!(profiler.0.is_none());
     }
 }

@@ -3,7 +3,7 @@
 //! The engine does not know files and the checkpoint format does not know models; here they meet.
 
 use dtrain_checkpoint::{Check, FileStore, Store, TensorSpec};
-use dtrain_engine::{Layout, Replica, Section, State};
+use dtrain_engine::{About, Layout, Replica, Section, State};
 use dtrain_protocol::CheckpointId;
 use std::path::Path;
 
@@ -11,11 +11,12 @@ use std::path::Path;
 /// `optimizer.m.0.weight`.
 #[must_use]
 pub fn specs(replica: &dyn Replica) -> Vec<TensorSpec> {
-    let (layout, state) = (&replica.about().layout, replica.state());
+    let About { layout, state, .. } = replica.about();
     Section::ALL
         .into_iter()
-        .filter(|section| !state.section(*section).is_empty())
-        .flat_map(|section| section_specs(layout, section))
+        .zip(state.lengths())
+        .filter(|(_, len)| *len > 0)
+        .flat_map(|(section, _)| section_specs(layout, section))
         .collect()
 }
 

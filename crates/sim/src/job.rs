@@ -8,7 +8,7 @@ use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     Batch, ClassCounts, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule as Rates, Section, State, StateShape, Targets, UpdateRule,
+    Schedule as Rates, Section, State, StateShape, Targets, UpdateRule, micro_batch,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
@@ -143,12 +143,9 @@ impl Engine {
         self.read(&samples);
         self.swap(state);
         let batch = batch(samples.len(), &self.inputs, &self.targets);
-        let figures = self
-            .replica
-            .micro_batch(step.step, micro, &batch, &mut &mut *gradient)
-            .expect("a batch that fits");
+        let figures = micro_batch(&mut self.replica, step.step, micro, &batch, gradient);
         self.swap(state);
-        figures.trailer(micro, check)
+        figures.expect("a batch that fits").trailer(micro, check)
     }
 
     /// Applies a reduced gradient; gives the learning rate and the norm.

@@ -7,7 +7,7 @@ use dtrain_engine::models::gpt2;
 use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, initialise};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DeviceReplica, EngineError, Kept, Loss, LossScaling, Model, Optimizer, Replica, Schedule,
+    Batch, DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, Model, Optimizer, Replica, Schedule,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
 
@@ -84,7 +84,7 @@ impl Started {
     /// Begins with PyTorch's numbers, and keeps its gradient on the GPU.
     pub fn begin(&mut self) {
         let replica = &mut self.replica;
-        let mut state = replica.state().clone();
+        let mut state = replica.bring_state().unwrap_or_else(|error| panic!("{error}")).clone();
         initialise(&replica.about().layout, &mut state);
         replica.swap_state(&mut state).unwrap_or_else(|error| panic!("{error}"));
         assert!(replica.keep(1), "one gradient is always there");
@@ -109,10 +109,10 @@ impl Started {
 
 /// Step `number`, as far as the GPU has been told of it; gives its mean loss.
 pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &Batch<'_>) -> f64 {
-    let (step, elements) = (Step(number), replica.about().gradient_len());
-    let gradient = &mut Kept { number: 0, elements };
-    let figures = replica.micro_batch(step, MicroBatch(0), batch, gradient);
-    let figures = figures.unwrap_or_else(|error| panic!("{error}"));
+    let step = Step(number);
+    let begun = replica.begin(step, MicroBatch(0), batch, Kept::alone(0));
+    begun.unwrap_or_else(|error| panic!("{error}"));
+    let figures = replica.figures();
     assert!(figures.sums.loss.is_finite(), "the loss of step {number} is {}", figures.sums.loss);
     let info = replica.update_kept(step, figures.sums.weight, figures.samples);
     info.unwrap_or_else(|error| panic!("{error}"));

@@ -6,7 +6,7 @@ use crate::stand_in::build::compiler;
 use crate::support::{Fake, child, gpu, is_child};
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::device::Device;
-use dtrain_engine::{Begun, DeviceReplica, Kept, OwnMemory, Replica};
+use dtrain_engine::{DeviceReplica, Group, Keeping, Kept, OwnMemory, Replica};
 use dtrain_types::{MicroBatch, Step};
 
 /// Micro-batches of a step, and steps.
@@ -21,12 +21,12 @@ fn train(mut replica: DeviceReplica<CudaDevice>, ahead: bool) -> (Vec<f64>, Stri
     let (mut losses, mut weight) = (Vec::new(), 0.0);
     for (place, &(step, m)) in all.iter().enumerate() {
         let own = samples(step, m);
-        let mut to = Kept { number: m.min(1) as usize, elements: replica.about().gradient_len() };
-        let begun = replica.begin(step, MicroBatch(m), &batch(&own), &mut to).expect("a device that works");
-        assert_eq!(begun, Begun::UnderWay);
+        let to = Kept::alone(m.min(1) as usize);
+        replica.begin(step, MicroBatch(m), &batch(&own), to).expect("a device that works");
         if let Some(&(step, m)) = all.get(place + 1).filter(|_| ahead) {
             let next = samples(step, m);
-            replica.take_ahead(step, MicroBatch(m), &batch(&next)).expect("a device that works");
+            let group = Group::of_one(step, MicroBatch(m));
+            replica.prefetch(&group, MicroBatch(m), &batch(&next)).expect("a device that works");
         }
         let figures = replica.figures();
         losses.push(figures.sums.loss);

@@ -7,7 +7,8 @@ use dtrain_cuda::{CudaDevice, Precision, operations};
 use dtrain_engine::models::{GptOptions, gpt2};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DecayGroup, DeviceReplica, Inputs, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule, Targets,
+    Batch, DecayGroup, DeviceReplica, Inputs, Keeping, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule,
+    Targets,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 use std::sync::Arc;
@@ -157,15 +158,14 @@ fn replica(device: CudaDevice) -> DeviceReplica<CudaDevice> {
 fn train(mut replica: DeviceReplica<CudaDevice>, mut after: impl FnMut()) -> (Vec<u64>, [u8; 32]) {
     let ids: Vec<u32> = (0..18).map(|i| i * 7 % 20).collect();
     let batch = Batch { rows: 3, inputs: Inputs::Tokens(&ids), targets: Targets::Classes(&ids) };
-    let elements = replica.about().gradient_len();
     assert!(replica.keep(2));
     let mut losses = Vec::new();
     for step in (1..=6).map(Step) {
         let mut weight = 0.0;
         for number in 0..2 {
             let micro = MicroBatch(number as u32);
-            let figures = replica.micro_batch(step, micro, &batch, &mut Kept { number, elements });
-            let sums = figures.expect("it fits").sums;
+            replica.begin(step, micro, &batch, Kept::alone(number)).expect("it fits");
+            let sums = replica.figures().sums;
             losses.push(sums.loss.to_bits());
             weight += sums.weight;
         }
@@ -173,8 +173,7 @@ fn train(mut replica: DeviceReplica<CudaDevice>, mut after: impl FnMut()) -> (Ve
         replica.update_kept(step, weight, 6).expect("it is finite");
         after();
     }
-    replica.bring_state().expect("a device that works");
-    (losses, replica.state().state_digest())
+    (losses, replica.bring_state().expect("a device that works").state_digest())
 }
 
 /// What the child of the next test does.

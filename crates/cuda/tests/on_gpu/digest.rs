@@ -14,7 +14,8 @@ use dtrain_engine::models::peer::{integers, uniform};
 use dtrain_engine::models::{CnnOptions, cnn};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DecayGroup, DeviceReplica, Inputs, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule, Targets,
+    Batch, DecayGroup, DeviceReplica, Inputs, Keeping, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule,
+    Targets,
 };
 use dtrain_nccl::{Library, NcclBackend, NcclSetup};
 use dtrain_types::{Generation, Merger, MicroBatch, MicroRange, Rank, Seed, Step, Trailer, cut_evenly};
@@ -68,17 +69,16 @@ pub fn batch<'a>((values, classes): &'a (Vec<f32>, Vec<u32>)) -> Batch<'a> {
 }
 
 /// One micro-batch into a slot; gives its trailer.
-fn micro_batch(replica: &mut dyn Replica, step: Step, m: u32, slot: usize) -> Trailer {
+fn micro_batch(replica: &mut DeviceReplica<CudaDevice>, step: Step, m: u32, slot: usize) -> Trailer {
     let samples = samples(step, m);
     let batch = batch(&samples);
-    let mut to = Kept { number: slot, elements: replica.about().gradient_len() };
-    let figures = replica.micro_batch(step, MicroBatch(m), &batch, &mut to).expect("a device that works");
-    figures.trailer(MicroBatch(m), 0)
+    replica.begin(step, MicroBatch(m), &batch, Kept::alone(slot)).expect("a device that works");
+    replica.figures().trailer(MicroBatch(m), 0)
 }
 
 /// The micro-batches of a root into its slots, merged like a binary counter.
 fn root(
-    replica: &mut dyn Replica,
+    replica: &mut DeviceReplica<CudaDevice>,
     geometry: Geometry,
     step: Step,
     index: usize,
@@ -105,14 +105,14 @@ fn root(
 /// From now on a rank's gradients lie in the slots of its arena. The memory that they had is freed, which a driver does behind all
 /// work of the GPU: so all ranks that share one settle before the first of them begins a collective, or one that frees would wait
 /// for a peer's collective that waits for it.
-pub fn settle(replica: &mut dyn Replica, backend: &mut dyn Backend) {
+pub fn settle(replica: &mut DeviceReplica<CudaDevice>, backend: &mut dyn Backend) {
     let slots = 0..backend.arena().geometry().slots();
     let slot = |slot| backend.arena().on_device(slot).expect("it lies on the device");
     assert!(replica.keep_in(&slots.map(slot).collect::<Vec<_>>()), "slots of this device");
 }
 
 /// All steps of one rank that has settled; gives the digest of its state in the end.
-fn steps(replica: &mut dyn Replica, backend: &mut dyn Backend, range: MicroRange) -> String {
+fn steps(replica: &mut DeviceReplica<CudaDevice>, backend: &mut dyn Backend, range: MicroRange) -> String {
     let geometry = backend.arena().geometry();
     for step in (1..=STEPS).map(Step) {
         let roots = rank_roots(range, COUNT, Mode::Exact).into_iter().enumerate();
@@ -127,8 +127,8 @@ fn steps(replica: &mut dyn Replica, backend: &mut dyn Backend, range: MicroRange
 }
 
 pub fn state_digest(replica: &mut dyn Replica) -> String {
-    replica.bring_state().expect("a device that works");
-    replica.state().state_digest().iter().map(|byte| format!("{byte:02x}")).collect()
+    let state = replica.bring_state().expect("a device that works");
+    state.state_digest().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Ends the others' waits when a rank panics, so that a run fails and does not hang.

@@ -11,6 +11,7 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, cnn3d, gpt,
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     Batch, DeviceReplica, Inputs, Loss, LossScale, LossScaling, Model, ModelReplica, Replica, Targets,
+    micro_batch,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
 
@@ -92,14 +93,14 @@ struct Trained {
 }
 
 fn trained(replica: &mut dyn Replica, data: &Data) -> Trained {
-    let mut state = replica.state().clone();
+    let mut state = replica.bring_state().expect("a device that works").clone();
     initialise(&replica.about().layout, &mut state);
     replica.swap_state(&mut state).expect("a device that works");
     let mut gradient = vec![0.0; replica.about().gradient_len()];
     let (mut first, mut losses) = (Vec::new(), Vec::new());
     for step in (1..=STEPS).map(Step) {
         let figures =
-            replica.micro_batch(step, MicroBatch(0), &data.batch(), &mut gradient).expect("it fits");
+            micro_batch(replica, step, MicroBatch(0), &data.batch(), &mut gradient).expect("it fits");
         if first.is_empty() {
             first.clone_from(&gradient);
             let layout = &replica.about().layout;
@@ -114,8 +115,8 @@ fn trained(replica: &mut dyn Replica, data: &Data) -> Trained {
             "step {step} has a gradient that is not finite"
         );
     }
-    replica.bring_state().expect("a device that works");
-    Trained { gradient: first, losses, digest: replica.state().state_digest() }
+    let digest = replica.bring_state().expect("a device that works").state_digest();
+    Trained { gradient: first, losses, digest }
 }
 
 /// How far the first gradient may be from the CPU's, in the norm.

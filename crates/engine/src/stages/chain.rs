@@ -431,6 +431,9 @@ pub(crate) trait Gradients<D: Device> {
 
     /// All from element `from` on are final.
     fn settle(&mut self, from: usize);
+
+    /// The forward pass is done.
+    fn backward_begins(&mut self) {}
 }
 
 /// Those of a chain that is waited for as a whole.

@@ -11,9 +11,9 @@ use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{Chain, Gelu, LayerNorm, Linear, Residual};
 use dtrain_engine::{
     Batch, ClassCounts, Decay, DecayGroup, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule, Section, Targets,
+    Schedule, Section, Targets, micro_batch,
 };
-use dtrain_types::{MicroBatch, Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use serde_json::Value;
 
 const STEPS: usize = 4;
@@ -86,10 +86,9 @@ impl Case {
             for (m, lo) in (0..self.rows).step_by(self.micro).enumerate() {
                 let batch = self.batch(step * self.rows + lo, self.micro.min(self.rows - lo));
                 let mut gradient = vec![f32::NAN; sum.len()];
-                let figures = replica
-                    .micro_batch(number, MicroBatch(m as u32), &batch, &mut gradient)
+                let figures = micro_batch(replica, number, MicroBatch(m as u32), &batch, &mut gradient)
                     .expect("the batch fits");
-                replica.add(&gradient, &mut sum);
+                replica.add(Wire::F32, &gradient, &mut sum);
                 loss += figures.sums.loss;
                 weight += figures.sums.weight;
             }

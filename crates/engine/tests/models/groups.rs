@@ -1,15 +1,15 @@
 //! Several micro-batches in one pass: the same bits as one after the other, whatever is in the model.
 
-use crate::{cpu, cpu_with};
+use crate::{compute, cpu, cpu_with};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{AvgPool, BatchNorm, Chain, Flatten, Gelu, LayerNorm, Linear, Relu, Residual};
 use dtrain_engine::{
-    Batch, DecayGroup, EngineError, Figures, Gradient, Inputs, Loss, Model, ModelReplica, Optimizer, Replica,
-    Rule, Schedule, Targets,
+    Batch, DecayGroup, EngineError, Figures, Gradient, Group, Inputs, Loss, Model, ModelReplica, Optimizer,
+    Replica, Rule, Schedule, Targets, micro_batch,
 };
-use dtrain_types::{Merger, MicroBatch, Seed, Step, Wire, to_bf16};
+use dtrain_types::{Merger, MicroBatch, MicroRange, Seed, Step, Wire, to_bf16};
 use std::ops::Range;
 
 const ROWS: usize = 5;
@@ -170,14 +170,12 @@ fn root(
         let gradient = &mut buffers[merger.next_buffer()];
         if replica.about().group == 1 {
             let batch = data.batch(case, first, samples);
-            figures[0] = replica.micro_batch(Step(1), MicroBatch(first), &batch, gradient).expect("it fits");
+            figures[0] = micro_batch(replica, Step(1), MicroBatch(first), &batch, gradient).expect("it fits");
             rounded(wire, gradient);
         } else {
-            for place in 0..count {
-                let batch = data.batch(case, first + place, samples);
-                replica.lay(place as usize, &batch).expect("it fits");
-            }
-            replica.micro_batches(Step(1), MicroBatch(first), wire, gradient, figures).expect("it fits");
+            let group =
+                Group { step: Step(1), micro_batches: MicroRange { lo: first, hi: first + count }, wire };
+            compute(replica, &group, |m| data.batch(case, m, samples), gradient, figures);
         }
         merger.push_subtree(count, |l, r| add(replica, &mut buffers, [l, r], wire));
     }
@@ -187,8 +185,11 @@ fn root(
 
 fn add(replica: &ModelReplica<Cpu>, buffers: &mut [Vec<f32>], [left, right]: [usize; 2], wire: Wire) {
     let (before, from) = buffers.split_at_mut(right);
-    replica.add(&from[0], &mut before[left]);
+    let mut at_once = before[left].clone();
+    replica.add(wire, &from[0], &mut at_once);
+    replica.add(Wire::F32, &from[0], &mut before[left]);
     rounded(wire, &mut before[left]);
+    assert!(bits(&at_once) == bits(&before[left]), "{wire:?}");
 }
 
 /// One number after the other.
@@ -278,17 +279,17 @@ fn each_part_of_a_gradient_is_whole_when_it_is_settled_and_not_touched_again() {
                 let (wanted, _) = root(&mut alone, &case, &data, [0, count], samples, wire);
                 let mut got = Settling::new(wanted.len());
                 let mut figures = vec![Figures::default(); count as usize];
-                for place in 0..count {
-                    grouped.lay(place as usize, &data.batch(&case, place, samples)).expect("it fits");
-                }
-                let passes = grouped.micro_batches(Step(1), MicroBatch(0), wire, &mut got, &mut figures);
-                passes.expect("it fits");
+                let micro_batches = MicroRange { lo: 0, hi: count };
+                let group = Group { step: Step(1), micro_batches, wire };
+                compute(&mut grouped, &group, |m| data.batch(&case, m, samples), &mut got, &mut figures);
                 check(&got, &wanted, &format!("{count} at once, {wire:?}"));
             }
         }
         let (wanted, _) = root(&mut alone, &case, &data, [0, 1], ROWS, Wire::F32);
         let mut got = Settling::new(wanted.len());
-        alone.micro_batch(Step(1), MicroBatch(0), &data.batch(&case, 0, ROWS), &mut got).expect("it fits");
+        let one = Group::of_one(Step(1), MicroBatch(0));
+        let figures = &mut [Figures::default()];
+        alone.compute(&one, &data.batch(&case, 0, ROWS), &mut got, figures).expect("it fits");
         check(&got, &wanted, "one");
     }
 }
@@ -301,7 +302,7 @@ fn a_replica_that_takes_groups_also_takes_one_and_evaluates_the_same() {
         let batch = data.batch(&case, 2, 64);
         let mut gradients = [0, 1].map(|_| vec![f32::NAN; alone.about().gradient_len()]);
         for (replica, gradient) in [&mut alone, &mut grouped].into_iter().zip(&mut gradients) {
-            replica.micro_batch(Step(1), MicroBatch(2), &batch, gradient).expect("it fits");
+            micro_batch(replica, Step(1), MicroBatch(2), &batch, gradient).expect("it fits");
             replica.update(Step(1), gradient, 3.0, 5).expect("the gradient is finite");
         }
         assert!(bits(&gradients[0]) == bits(&gradients[1]), "{}", case.name);
@@ -322,9 +323,11 @@ fn a_batch_that_does_not_fit_is_refused_when_it_is_laid() {
     let data = Data::new(case);
     let mut replica = case.replica(1, MOST);
     let good = data.batch(case, 0, 64);
-    let error = replica.lay(1, &Batch { rows: ROWS + 1, ..good }).expect_err("too many rows");
+    let group = Group { step: Step(1), micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
+    let mut lay = |batch: &Batch<'_>| replica.prefetch(&group, MicroBatch(1), batch);
+    let error = lay(&Batch { rows: ROWS + 1, ..good }).expect_err("too many rows");
     assert_eq!(error, EngineError::Rows { rows: ROWS + 1, planned: ROWS });
-    let error = replica.lay(1, &Batch { inputs: Inputs::Tokens(&[1]), ..good }).expect_err("token ids");
+    let error = lay(&Batch { inputs: Inputs::Tokens(&[1]), ..good }).expect_err("token ids");
     assert!(matches!(error, EngineError::Kind { .. }));
 }
 

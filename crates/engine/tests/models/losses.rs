@@ -1,17 +1,17 @@
 //! The gradient of a loss takes the place of the outputs, unless the last stage reads them in its backward pass: then it lies
 //! beside them. The bits are the same.
 
-use crate::cpu;
+use crate::{compute, cpu};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Device;
 use dtrain_engine::models::{GptOptions, gpt, peer};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 use dtrain_engine::stages::{Chain, Flatten, Linear, Relu};
 use dtrain_engine::{
-    Batch, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
-    Section, Targets,
+    Batch, DecayGroup, Figures, Group, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
+    Section, Targets, micro_batch,
 };
-use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 
 const ROWS: usize = 5;
 const INPUTS: usize = 6;
@@ -107,19 +107,17 @@ impl Data {
 
 /// What a pass over all micro-batches that the replica takes at once says, the last of which is short.
 fn pass(mut replica: ModelReplica<Cpu>, loss: &Loss) -> (Vec<u32>, Vec<Figures>) {
-    let (data, group) = (Data::new(), replica.about().group as usize);
+    let (data, group) = (Data::new(), replica.about().group);
     let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
-    let mut figures = vec![Figures::default(); group];
+    let mut figures = vec![Figures::default(); group as usize];
     if group == 1 {
         let batch = data.batch(loss, ROWS - 2);
-        figures[0] = replica.micro_batch(Step(1), MicroBatch(0), &batch, &mut gradient).expect("it fits");
+        figures[0] =
+            micro_batch(&mut replica, Step(1), MicroBatch(0), &batch, &mut gradient).expect("it fits");
     } else {
-        for place in 0..group {
-            let rows = if place + 1 == group { ROWS - 2 } else { ROWS };
-            replica.lay(place, &data.batch(loss, rows)).expect("it fits");
-        }
-        let done = replica.micro_batches(Step(1), MicroBatch(0), Wire::F32, &mut gradient, &mut figures);
-        done.expect("they fit");
+        let rows = |m| if m + 1 == group { ROWS - 2 } else { ROWS };
+        let whole = Group { step: Step(1), micro_batches: MicroRange { lo: 0, hi: group }, wire: Wire::F32 };
+        compute(&mut replica, &whole, |m| data.batch(loss, rows(m)), &mut gradient, &mut figures);
     }
     (gradient.iter().map(|g| g.to_bits()).collect(), figures)
 }
@@ -165,7 +163,8 @@ fn a_last_stage_that_reads_its_outputs_has_the_gradient_of_differences() {
             let moved = start.iter().zip(direction).map(|(from, to)| from + by * to);
             state.section_mut(Section::Parameters).iter_mut().zip(moved).for_each(|(p, to)| *p = to);
             replica.swap_state(&mut state).expect("memory of the host");
-            let figures = replica.micro_batch(Step(1), MicroBatch(0), &data.batch(&loss, ROWS), gradient);
+            let figures =
+                micro_batch(&mut replica, Step(1), MicroBatch(0), &data.batch(&loss, ROWS), gradient);
             figures.expect("it fits").sums.loss
         };
         let mut gradient = vec![f32::NAN; len];

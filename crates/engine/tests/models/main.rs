@@ -12,6 +12,8 @@ mod scaling;
 mod steps;
 
 use dtrain_engine::cpu::{Cpu, CpuOptions};
+use dtrain_engine::{Batch, Figures, Gradient, Group, ModelReplica, Replica};
+use dtrain_types::MicroBatch;
 
 /// A CPU device with one thread.
 fn cpu() -> Cpu {
@@ -21,4 +23,19 @@ fn cpu() -> Cpu {
 /// A CPU device with so many threads.
 fn cpu_with(threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).expect("the best instruction set is there")
+}
+
+/// Computes a group at once, whose batches are all there.
+fn compute<'a>(
+    replica: &mut ModelReplica<Cpu>,
+    group: &Group,
+    batch: impl Fn(u32) -> Batch<'a>,
+    gradient: &mut dyn Gradient,
+    figures: &mut [Figures],
+) {
+    let last = group.micro_batches.hi - 1;
+    for m in group.micro_batches.lo..last {
+        replica.prefetch(group, MicroBatch(m), &batch(m)).expect("it fits");
+    }
+    replica.compute(group, &batch(last), gradient, figures).expect("it fits");
 }

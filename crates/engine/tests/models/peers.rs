@@ -2,7 +2,7 @@
 
 use crate::cpu_with;
 use dtrain_engine::models::peer::{self, Work};
-use dtrain_engine::{ModelReplica, Replica};
+use dtrain_engine::{ModelReplica, Replica, micro_batch};
 use dtrain_types::{MicroBatch, Seed, Step};
 
 fn losses(work: Work, steps: u64) -> (Vec<f64>, usize) {
@@ -16,8 +16,9 @@ fn losses(work: Work, steps: u64) -> (Vec<f64>, usize) {
     let mut gradient = vec![0.0; replica.about().gradient_len()];
     let step = |step: u64| {
         let (step, batch) = (Step(step), data.batch());
-        let sums =
-            replica.micro_batch(step, MicroBatch(0), &batch, &mut gradient).expect("the batch fits").sums;
+        let sums = micro_batch(&mut replica, step, MicroBatch(0), &batch, &mut gradient)
+            .expect("the batch fits")
+            .sums;
         replica.update(step, &gradient, sums.weight, batch.rows as u64).expect("the gradient is finite");
         sums.loss / sums.weight
     };

@@ -1,15 +1,15 @@
 //! Blocks that make their forward pass twice: the bits of those that keep what they need, in less memory.
 
-use crate::cpu;
+use crate::{compute, cpu};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{GptOptions, gpt, gpt2, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{BatchNorm, Chain, LayerNorm, Linear, Residual};
 use dtrain_engine::{
-    Batch, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
-    Targets,
+    Batch, DecayGroup, Figures, Group, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
+    Targets, micro_batch,
 };
-use dtrain_types::{Bytes, MicroBatch, Seed, Step, Wire};
+use dtrain_types::{Bytes, MicroBatch, MicroRange, Seed, Step, Wire};
 
 const ROWS: usize = 3;
 const TIME: usize = 12;
@@ -36,16 +36,13 @@ fn steps(
             let mut other = sum.clone();
             for (m, gradient) in [&mut sum, &mut other].into_iter().enumerate() {
                 let of = of.batch(batch(m));
-                figures[m] =
-                    replica.micro_batch(step, MicroBatch(m as u32), &of, gradient).expect("the batch fits");
+                figures[m] = micro_batch(&mut replica, step, MicroBatch(m as u32), &of, gradient)
+                    .expect("the batch fits");
             }
-            replica.add(&other, &mut sum);
+            replica.add(Wire::F32, &other, &mut sum);
         } else {
-            for m in 0..2 {
-                replica.lay(m, &of.batch(batch(m))).expect("the batch fits");
-            }
-            let both = replica.micro_batches(step, MicroBatch(0), Wire::F32, &mut sum, &mut figures);
-            both.expect("the batches fit");
+            let group = Group { step, micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
+            compute(&mut replica, &group, |m| of.batch(batch(m as usize)), &mut sum, &mut figures);
         }
         replica.update(step, &sum, 50.0, 5).expect("the gradient is finite");
         said.extend(figures);
@@ -123,7 +120,7 @@ fn a_block_with_running_statistics_keeps_what_it_has() {
             targets: Targets::Classes(&data.classes[..ROWS]),
         };
         let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
-        replica.micro_batch(Step(1), MicroBatch(0), &batch, &mut gradient).expect("the batch fits");
+        micro_batch(&mut replica, Step(1), MicroBatch(0), &batch, &mut gradient).expect("the batch fits");
         gradient
     };
     assert_eq!(step(plain), step(again));

@@ -1,14 +1,14 @@
 //! Losses that are scaled: the same updates as without, and what becomes of steps whose gradient is not finite.
 
-use crate::cpu;
+use crate::{compute, cpu};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, MlpOptions, cnn, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, Decay, DecayGroup, EngineError, Figures, Inputs, Loss, LossScale, LossScaling, Model,
-    ModelReplica, Optimizer, Replica, Rule, Schedule, Section, State, Targets, UpdateInfo,
+    Batch, Decay, DecayGroup, EngineError, Figures, Group, Inputs, Loss, LossScale, LossScaling, Model,
+    ModelReplica, Optimizer, Replica, Rule, Schedule, Section, State, Targets, UpdateInfo, micro_batch,
 };
-use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 
 const ROWS: usize = 4;
 const SCALING: LossScaling = LossScaling { start: 1024.0, interval: 3 };
@@ -75,13 +75,12 @@ fn gradient(replica: &mut ModelReplica<Cpu>, loss: &Loss, step: Step) -> (Vec<f3
     if replica.about().group == 1 {
         for (m, to) in [&mut sum, &mut other].into_iter().enumerate() {
             let micro = MicroBatch(m as u32);
-            figures[m] = replica.micro_batch(step, micro, &data.batch(loss, m), to).expect("it fits");
+            figures[m] = micro_batch(replica, step, micro, &data.batch(loss, m), to).expect("it fits");
         }
-        replica.add(&other, &mut sum);
+        replica.add(Wire::F32, &other, &mut sum);
     } else {
-        (0..2).for_each(|m| replica.lay(m, &data.batch(loss, m)).expect("it fits"));
-        let computed = replica.micro_batches(step, MicroBatch(0), Wire::F32, &mut sum, &mut figures);
-        computed.expect("they fit");
+        let group = Group { step, micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
+        compute(replica, &group, |m| data.batch(loss, m as usize), &mut sum, &mut figures);
     }
     (sum, figures.iter().map(|figures| figures.sums.weight).sum())
 }

@@ -7,9 +7,9 @@ use dtrain_engine::models::{CnnOptions, cnn, cnn1d, cnn3d, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     Batch, ClassCounts, DecayGroup, EngineError, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule, Section, State, Targets,
+    Schedule, Section, State, Targets, is_at_fault, micro_batch,
 };
-use dtrain_types::{Fold, Merger, MicroBatch, MicroRange, Seed, Step, cut_evenly, roots};
+use dtrain_types::{Fold, Merger, MicroBatch, MicroRange, Seed, Step, Wire, cut_evenly, roots};
 
 const ROWS: usize = 4;
 const PIXELS: usize = 64;
@@ -82,9 +82,14 @@ fn step(replicas: &mut [ModelReplica<Cpu>], ranges: &[MicroRange], data: &Data, 
             let mut trailers: Vec<f64> = vec![0.0; buffers.len()];
             for m in root.lo..root.hi {
                 let at = merger.next_buffer();
-                let figures = replica
-                    .micro_batch(Step(number), MicroBatch(m), &data.batch(m, samples), &mut buffers[at])
-                    .expect("the batch fits");
+                let figures = micro_batch(
+                    replica,
+                    Step(number),
+                    MicroBatch(m),
+                    &data.batch(m, samples),
+                    &mut buffers[at],
+                )
+                .expect("the batch fits");
                 trailers[at] = figures.sums.weight;
                 merger.push(|left, right| merge(replica, &mut buffers, &mut trailers, left, right));
             }
@@ -97,7 +102,7 @@ fn step(replicas: &mut [ModelReplica<Cpu>], ranges: &[MicroRange], data: &Data, 
     let fold = Fold::new(&all_roots, count);
     let sum = fold.run(&sums, |a, b| {
         let mut sum = a.clone();
-        replicas[0].add(b, &mut sum);
+        replicas[0].add(Wire::F32, b, &mut sum);
         sum
     });
     let weight = fold.run(&weights, |a, b| a + b);
@@ -114,7 +119,7 @@ fn merge(
     right: usize,
 ) {
     let (before, after) = buffers.split_at_mut(right);
-    replica.add(&after[0], &mut before[left]);
+    replica.add(Wire::F32, &after[0], &mut before[left]);
     weights[left] += weights[right];
 }
 
@@ -199,8 +204,7 @@ fn the_seed_is_seen_in_the_start_and_in_what_is_dropped() {
     b.swap_state(&mut state).expect("memory of the host");
     let gradient = |replica: &mut ModelReplica<Cpu>, step: u64, m: u32| {
         let mut gradient = vec![0.0; replica.about().gradient_len()];
-        replica
-            .micro_batch(Step(step), MicroBatch(m), &data.batch(0, 64), &mut gradient)
+        micro_batch(replica, Step(step), MicroBatch(m), &data.batch(0, 64), &mut gradient)
             .expect("the batch fits");
         gradient
     };
@@ -220,7 +224,7 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_its_micro_batch_is_found() 
     for (m, at_fault) in [(0, false), (1, true), (2, false)] {
         let batch = data.batch(m, 64);
         let found =
-            replica.is_at_fault(Step(1), MicroBatch(m), &batch, &mut gradient).expect("the batch fits");
+            is_at_fault(&mut replica, Step(1), MicroBatch(m), &batch, &mut gradient).expect("the batch fits");
         assert_eq!(found, at_fault, "micro-batch {m}");
     }
     let before = replica.state().state_digest();
@@ -265,8 +269,8 @@ fn batches_that_do_not_fit_are_refused_with_their_numbers() {
     let good = data.batch(0, 64);
     let mut gradient = vec![0.0; replica.about().gradient_len()];
     let mut refused = |batch: Batch<'_>| {
-        let error =
-            replica.micro_batch(Step(1), MicroBatch(0), &batch, &mut gradient).expect_err("it does not fit");
+        let error = micro_batch(&mut replica, Step(1), MicroBatch(0), &batch, &mut gradient)
+            .expect_err("it does not fit");
         let same = replica.evaluate(&batch, &mut ClassCounts::new(10)).expect_err("it does not fit");
         assert_eq!(error, same);
         error.to_string()

@@ -1,0 +1,67 @@
+//! Gradients that stay in the memory of the device that computes them.
+//!
+//! A replica that keeps gradients adds them up and applies them there: none of them visits the host. Whoever drives it names them by
+//! number. This file does not know which gradient is whose.
+
+use crate::batch::{Batch, Figures};
+use crate::error::EngineError;
+use crate::replica::UpdateInfo;
+use dtrain_types::{DeviceMemory, MicroBatch, Step};
+
+/// One of the gradients that a replica keeps, and what becomes of it.
+pub struct Kept<'a> {
+    /// Its number.
+    pub number: usize,
+    /// Additions of kept gradients, the second to the first, that follow when it is whole: they are made part by part, before what
+    /// they make final is told.
+    pub merges: &'a [[usize; 2]],
+    /// Is told from which element on everything is final, as [`Gradient::settle`](crate::Gradient::settle), when the device was given
+    /// the work that makes it so.
+    pub settled: Option<&'a mut dyn FnMut(usize)>,
+}
+
+impl Kept<'_> {
+    /// One that nobody waits for.
+    #[must_use]
+    pub fn alone(number: usize) -> Self {
+        Self { number, merges: &[], settled: None }
+    }
+}
+
+/// A replica that keeps gradients where it computes them. *Panics* in all methods that name a gradient: if it is not kept.
+pub trait Keeping {
+    /// Takes memory for so many gradients, and tells whether it has it.
+    fn keep(&mut self, gradients: usize) -> bool;
+
+    /// Keeps its gradients in these slots of an arena from now on, each under its place here, and tells whether it can: they are
+    /// memory of its device, as long as a gradient. Whoever reduces them does so behind the work of the device, and what is
+    /// left in the first is what [`Keeping::update_kept`] takes.
+    fn keep_in(&mut self, slots: &[DeviceMemory]) -> bool;
+
+    /// As [`Replica::compute`](crate::Replica::compute) of one micro-batch alone, into a gradient that is kept. The device may work for
+    /// itself from here on: [`Keeping::figures`] says what the micro-batch came to, and is asked for before anything else but
+    /// [`Replica::prefetch`](crate::Replica::prefetch).
+    ///
+    /// *Errors*: a batch that does not fit the model, or of the device.
+    fn begin(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+        batch: &Batch<'_>,
+        to: Kept<'_>,
+    ) -> Result<(), EngineError>;
+
+    /// What the micro-batch came to that was begun. *Blocks* for the device. *Panics* if none is under way.
+    fn figures(&mut self) -> Figures;
+
+    /// `into += from`: the same addition as [`Replica::add`](crate::Replica::add), whose sum is not rounded.
+    fn add_kept(&mut self, from: usize, into: usize);
+
+    /// Copies a gradient. *Blocks* until it is there. *Errors*: of the device.
+    fn bring(&mut self, kept: usize, to: &mut [f32]) -> Result<(), EngineError>;
+
+    /// [`Replica::update`](crate::Replica::update) with gradient 0.
+    ///
+    /// *Errors*: as there.
+    fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError>;
+}

@@ -1,0 +1,156 @@
+//! The passes of a step: which micro-batches are computed together, into which subtree of which root, and what they say of themselves.
+//!
+//! It does not know who holds a gradient, nor what comes before or after a step.
+
+use crate::batches::Batches;
+use crate::broke::{Broke, data, engine, told_to_leave};
+use crate::controls::Controls;
+use crate::data_plane::DataPlane;
+use crate::figures::{lend, sum_of_trailers};
+use crate::gradients::{Pass, Subtree, Tools, Turn};
+use crate::profiler::Profiler;
+use crate::recipe::ComputeParts;
+use dtrain_engine::{EngineError, Group, UpdateInfo, is_at_fault};
+use dtrain_protocol::{Activity, Failure};
+use dtrain_telemetry::profile::Doing;
+use dtrain_types::{Merger, MicroBatch, MicroRange, Step, StepPlan, Trailer};
+use std::time::{Duration, Instant};
+
+/// What the gradient of a step is computed, reduced and applied with.
+pub struct Passes<'a> {
+    /// Where the ranks meet.
+    pub plane: &'a mut DataPlane,
+    /// The samples.
+    pub batches: &'a mut Batches,
+    /// The replica, and how it is to be used.
+    pub parts: &'a mut ComputeParts,
+    /// What others want of this rank.
+    pub controls: &'a Controls,
+    /// Where the time goes.
+    pub profiler: &'a mut Profiler,
+}
+
+impl Passes<'_> {
+    /// Fills one subtree per root with the sum of its micro-batches, merged like a binary counter: as many at once as the
+    /// replica takes. Every node is rounded where it is made.
+    pub fn compute(&mut self, plan: &StepPlan) -> Result<(), Broke> {
+        self.plane.sequence.0 += 1;
+        let known = self.plane.roots.iter().position(|(count, _)| *count == plan.micro_batches);
+        let known = known.expect("every step length was prepared");
+        let (count, group) = (self.plane.roots[known].1.len(), self.parts.replica.about().group);
+        self.plane.trailers.clear();
+        for index in 0..count {
+            let root = self.plane.roots[known].1[index];
+            let (mut merger, mut turn) = (Merger::default(), Turn::Early);
+            for lo in (root.lo..root.hi).step_by(group as usize) {
+                let range = MicroRange { lo, hi: (lo + group).min(root.hi) };
+                if index + 1 == count && range.hi == root.hi {
+                    turn = Turn::Last(self.plane.all_reduce(plan.micro_batches));
+                    self.plane.gradients.note_merges(self.plane.geometry, index, merger.clone(), range.len());
+                }
+                let pending = merger.next_buffer();
+                let into = Subtree { root: index, pending };
+                self.plane.pending[pending] = self.pass(plan, range, into, turn)?;
+                let mut added = false;
+                merger.push_subtree(range.len(), |left, right| {
+                    added = true;
+                    self.merge(index, [left, right], turn);
+                });
+                if added {
+                    self.profiler.lap_on(Doing::Add, MicroBatch(lo));
+                }
+            }
+            merger.finish(|left, right| self.merge(index, [left, right], turn));
+            self.profiler.lap(Doing::Add);
+            let DataPlane { gradients, backend, trailers, pending, .. } = self.plane;
+            trailers.push(pending[0]);
+            gradients.close(index, backend.as_mut(), self.parts.replica.as_mut())?;
+        }
+        Ok(())
+    }
+
+    /// Adds two pending subtrees of a root, and their trailers.
+    fn merge(&mut self, root: usize, [left, right]: [usize; 2], turn: Turn) {
+        let DataPlane { gradients, backend, pending, .. } = self.plane;
+        let pair = [left, right].map(|pending| Subtree { root, pending });
+        gradients.merge(pair, turn, backend.as_mut(), self.parts.replica.as_mut(), self.parts.wire);
+        pending[left] = pending[left].merge(&pending[right]);
+    }
+
+    /// Computes some micro-batches at once into a subtree; gives the sum of their trailers.
+    fn pass(
+        &mut self,
+        plan: &StepPlan,
+        range: MicroRange,
+        into: Subtree,
+        turn: Turn,
+    ) -> Result<Trailer, Broke> {
+        let Self { plane, batches, parts, controls, profiler } = self;
+        let group = Group { step: plan.step, micro_batches: range, wire: parts.wire };
+        let figures = &mut plane.figures[..range.len() as usize];
+        for (at, m) in (range.lo..range.hi).map(MicroBatch).enumerate() {
+            if controls.must_leave(plane.membership.generation) {
+                return Err(told_to_leave());
+            }
+            controls.set_activity(Activity::Loading);
+            let loaned = batches.next(plan.step, m)?;
+            controls.set_activity(Activity::Computing);
+            profiler.lap_on(Doing::Data, m);
+            plane.checks[at] = loaned.check();
+            let (batch, replica) = (&lend(&loaned), parts.replica.as_mut());
+            if at + 1 < figures.len() {
+                replica.prefetch(&group, m, batch).map_err(engine)?;
+                continue;
+            }
+            let tools = Tools { backend: plane.backend.as_mut(), replica, batches, profiler };
+            plane.gradients.fill(&Pass { group, batch, into, turn }, tools, figures)?;
+        }
+        profiler.passes(group.first());
+        Ok(sum_of_trailers(figures, &plane.checks, range.lo, controls.stop_flag()))
+    }
+
+    /// The sum of all ranks; gives its trailer, and how long it waited for the others.
+    pub fn reduce(&mut self, plan: &StepPlan) -> Result<(Trailer, Duration), Broke> {
+        self.controls.set_activity(Activity::Reducing);
+        self.profiler.skip();
+        let begun = Instant::now();
+        let all_reduce = self.plane.all_reduce(plan.micro_batches);
+        let DataPlane { gradients, backend, trailers, .. } = self.plane;
+        let trailer = gradients.reduce(all_reduce, trailers, backend.as_mut())?;
+        let waited = begun.elapsed();
+        self.profiler.lap(Doing::Communication);
+        self.controls.set_activity(Activity::Computing);
+        Ok((trailer, waited))
+    }
+
+    /// Applies the sum, whose trailer this is, to a state of the replica's own.
+    ///
+    /// *Errors*: as `Replica::update`.
+    pub fn update(&mut self, step: Step, trailer: &Trailer) -> Result<UpdateInfo, EngineError> {
+        let DataPlane { gradients, backend, .. } = self.plane;
+        gradients.update(step, trailer, backend.as_mut(), self.parts.replica.as_mut())
+    }
+
+    /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.
+    pub fn name_the_fault(&mut self, plan: &StepPlan) -> Failure {
+        let step = plan.step;
+        let range = self.plane.membership.range().within(plan.micro_batches);
+        let mut batch = self.parts.feed.batch();
+        let mut found = None;
+        for m in (range.lo..range.hi).map(MicroBatch) {
+            let gradient = self.plane.backend.arena().lease(0);
+            let again = self.parts.feed.read_micro_batch(step, m, &mut batch).map_err(data).and_then(|()| {
+                is_at_fault(self.parts.replica.as_mut(), step, m, &lend(&batch), gradient).map_err(engine)
+            });
+            match again {
+                Ok(false) => {}
+                Ok(true) => {
+                    found = Some(m);
+                    break;
+                }
+                Err(failure) => return failure,
+            }
+        }
+        Failure::NonFinite { step, micro_batch: found }
+    }
+}
