@@ -181,6 +181,30 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
 }
 
 #[test]
+fn a_gradient_and_a_sum_are_rounded_as_the_group_says_on_either_side() {
+    let (chain, input, targets) = models()[0].clone();
+    let (mut host, mut far) = pair(chain, &input);
+    let (values, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
+    let batch = Batch { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let plain = Group::of_one(Step(1), MicroBatch(0));
+    let of = |replica: &mut dyn Replica, wire: Wire| {
+        let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
+        let figures = &mut [Figures::default()];
+        replica.compute(&Group { wire, ..plain }, &batch, &mut gradient, figures).expect("it fits");
+        let mut sum = gradient.clone();
+        replica.add(wire, &gradient, &mut sum);
+        [gradient, sum]
+    };
+    for replica in [&mut host as &mut dyn Replica, &mut far] {
+        let [mut gradient, _] = of(replica, Wire::F32);
+        Wire::Bf16.round(&mut gradient);
+        let mut sum: Vec<f32> = gradient.iter().map(|x| x + x).collect();
+        Wire::Bf16.round(&mut sum);
+        assert_eq!(of(replica, Wire::Bf16), [gradient, sum]);
+    }
+}
+
+#[test]
 fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
     for (chain, input, targets) in models() {
         let (mut host, mut far) = pair(chain, &input);
