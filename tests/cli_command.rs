@@ -1,5 +1,6 @@
 //! The binary as a user meets it: bad input gets one clear error with a hint, exit code 2, and nothing is written.
 
+use dtrain::config::KEYS;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -49,6 +50,7 @@ impl Shell {
             assert!(text.contains(word), "{arguments:?} does not say {word:?}: {text}");
         }
         assert!(text.contains("hint: "), "{arguments:?} has no hint: {text}");
+        text.lines().filter(|line| line.starts_with("hint: ")).for_each(names_keys_that_exist);
         for noise in ["panicked", "RUST_BACKTRACE", "src/", "crates/", "stack backtrace", "\u{1b}["] {
             assert!(!text.contains(noise), "{arguments:?} shows {noise:?}: {text}");
         }
@@ -56,6 +58,26 @@ impl Shell {
         assert_eq!(self.names(), before, "{arguments:?} wrote something");
         text
     }
+}
+
+/// What a hint tells a user to write must be a key that there is.
+fn names_keys_that_exist(hint: &str) {
+    let words = hint.split(|c: char| !(c.is_alphanumeric() || "._=-".contains(c)));
+    for (key, _) in words.filter_map(|word| word.split_once('=')) {
+        let is_a_variable = key.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        assert!(is_a_variable || KEYS.iter().any(|known| known.name == key), "there is no key {key}: {hint}");
+    }
+}
+
+/// A NumPy array of bytes.
+fn npy(shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+    let sides: String = shape.iter().map(|side| format!("{side}, ")).collect();
+    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({sides}), }}\n");
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend(bytes);
+    file
 }
 
 fn stderr(output: &Output) -> String {
@@ -160,7 +182,7 @@ fn data_that_is_missing_or_damaged_is_refused_before_anything_is_written() {
     shell.refuses(&classes, &["label 2 is out of range for 2 classes"]);
     for (path, words) in [
         ("absent.csv", "absent.csv does not exist"),
-        ("words.csv", "line 3, column 2: \"x\" is not a number"),
+        ("words.csv", "line 3, column 2 (b): \"x\" is not a number"),
         ("ragged.csv", "ragged.csv line 2: 2 columns, expected 3"),
         ("nothing.csv", "nothing.csv"),
     ] {
@@ -182,6 +204,84 @@ fn data_that_is_missing_or_damaged_is_refused_before_anything_is_written() {
         let all = ["train", "data.kind=tokens", "data.context=8", "data.val_split=0", &path];
         shell.refuses(&all, &[words]);
     }
+}
+
+#[test]
+fn what_a_table_cannot_be_used_for_is_said_with_its_columns_and_the_keys_to_write() {
+    let shell = Shell::new();
+    shell
+        .write("cities.csv", "size,city,kind\n0.5,Bern,0\n0.7,Rome,1\n")
+        .write("gaps.csv", "size,age,kind\n0.5,3,0\n0.7,,1\n")
+        .write("years.csv", "size,2024,kind\n0.5,3,0\n0.7,1,1\n")
+        .write("prices.csv", "a,b,price\n1,2,3.5\n1,2,4.25\n");
+    for (path, words) in [
+        (
+            "cities.csv",
+            &[
+                "line 2, column 2 (city): \"Bern\" is not a number",
+                "column \"city\" is text",
+                "data.label=city",
+            ][..],
+        ),
+        ("gaps.csv", &["line 3, column 2 (age)", "replace missing values"]),
+        ("years.csv", &["line 1, column 1: \"size\"", "data.header=true", "data.skip=N"]),
+        ("prices.csv", &["label \"3.5\" is not a whole number", "write loss.kind=mse"]),
+    ] {
+        shell.refuses(&["train", "data=csv", &format!("data.path={path}")], words);
+    }
+}
+
+#[test]
+fn a_class_that_only_held_out_samples_have_is_said_with_its_file_and_the_run_goes_on() {
+    let shell = Shell::new();
+    shell
+        .write("train.csv", "a,kind\n1,cat\n2,dog\n3,cat\n")
+        .write("held.csv", "a,kind\n1,cat\n2,zebra\n")
+        .write("numbered.csv", "a,kind\n1,0\n2,1\n3,0\n")
+        .write("numbers.csv", "a,kind\n1,0\n2,2\n3,3\n");
+    let plan = |train: &str, held: &str| {
+        let paths = [format!("data.path={train}"), format!("data.val_path={held}")];
+        let output = shell.run(&["plan", "data=csv", &paths[0], &paths[1], "batch_size=2", "ranks=1"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let words = plan("train.csv", "held.csv");
+    assert!(words.contains("no training sample is of class \"zebra\", and held.csv has 1 of it"), "{words}");
+    assert!(words.contains("hint: give the training part samples of it"), "{words}");
+    let numbers = plan("numbered.csv", "numbers.csv");
+    assert!(numbers.contains("of class \"2\" (and of 1 more), and numbers.csv has 1 of it"), "{numbers}");
+    assert!(!plan("train.csv", "train.csv").contains("warning"));
+}
+
+#[test]
+fn arrays_of_images_get_a_cnn_and_the_user_is_told() {
+    let shell = Shell::new();
+    shell
+        .write("images.npy", npy(&[12, 8, 8], &[7; 768]))
+        .write("rows.npy", npy(&[12, 64], &[7; 768]))
+        .write("thin.npy", npy(&[12, 3, 8], &[7; 288]))
+        .write("labels.npy", npy(&[12], &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]));
+    let plan = |inputs: &str, more: &str| {
+        let inputs = format!("data.inputs={inputs}");
+        let words =
+            ["plan", "data=npy", &inputs, "data.targets=labels.npy", "global_batch=4", "micro_batch=4"];
+        let output = shell.run(&words.into_iter().chain(more.split_whitespace()).collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let images = plan("images.npy", "");
+    assert!(images.contains("model    cnn: "), "{images}");
+    assert!(
+        images.contains("cnn because of the shape of a sample; model.kind=mlp takes it as one row"),
+        "{images}"
+    );
+    for (inputs, asked) in [("images.npy", "model=mlp"), ("rows.npy", ""), ("thin.npy", "")] {
+        let told = plan(inputs, asked);
+        assert!(told.contains("model    mlp: ") && !told.contains("because of the shape"), "{told}");
+    }
+    // What is printed is the same configuration, also where the array does not lie.
+    let words = ["train", "data=npy", "data.inputs=images.npy", "data.targets=labels.npy", "--print-config"];
+    assert!(stdout(&shell.run(&words)).contains("kind: cnn"), "{}", stdout(&shell.run(&words)));
 }
 
 #[test]

@@ -61,6 +61,8 @@ fn a_run_can_be_listed_verified_exported_compared_and_audited() {
     let (list, _) = shell.ends(0, &["checkpoint", "ls", "a"]);
     assert_eq!(list.lines().count(), 2, "{list}");
     assert!(list.starts_with("g1-s000046") && list.contains("best") && list.contains("accuracy"), "{list}");
+    assert_eq!(list.matches(" UTC  ").count(), 2, "when each was written: {list}");
+    assert_eq!(list.matches("ago").count() + list.matches("just now").count(), 2, "how long ago: {list}");
     shell.ends(0, &["checkpoint", "verify", "runs/a"]);
     shell.ends(0, &["checkpoint", "export", "a/best", "-o", "best.safetensors"]);
     assert!(shell.path("best.safetensors").is_file());
@@ -122,6 +124,9 @@ fn runs_without_a_name_are_numbered_and_the_newest_is_resumed() {
     // A constant learning rate gives the same steps however many follow, so a run may be made longer.
     let longer = shell.train(&["--resume", "epochs=3", "ranks=1"]);
     assert_eq!((longer["run"].as_str(), longer["steps"].as_u64()), (Some("runs/digits-2"), Some(69)));
+    let (result, told) = shell.ends(0, &["train", "--resume", "epochs=4"]);
+    assert!(told.contains("resume   after step 69 of 92, from checkpoint g"), "{told}");
+    assert!(result.contains("92 steps, 4 epochs"), "{result}");
     let straight = shell.train(&small(&["seed=9", "epochs=3", "name=straight"]));
     assert_eq!(longer["digest"], straight["digest"], "the same bits as a run that never stopped");
 }
@@ -138,6 +143,11 @@ fn a_resume_keeps_the_bits_and_a_fork_starts_a_run_of_its_own() {
     let accuracy = fork["val_accuracy"].as_f64().unwrap();
     let cold = shell.train(&small(&["optimizer.lr=1e-3", "epochs=1", "name=cold"]));
     assert!(accuracy > cold["val_accuracy"].as_f64().unwrap(), "a fork begins with what its source learned");
+    let (_, told) = shell.ends(0, &["train", "--resume", "a", "--fork", "epochs=1", "name=b"]);
+    assert!(
+        told.contains("fork     parameters of checkpoint g1-s000046 of runs/a; steps begin anew"),
+        "{told}"
+    );
     shell.ends(0, &["audit", "a-2"]);
     let (_, err) = shell.ends(2, &["train", "--resume", "a", "--fork", "model.hidden=[17]"]);
     assert!(err.contains("model.init_from"), "{err}");

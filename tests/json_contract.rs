@@ -344,18 +344,21 @@ fn the_stored_configuration_makes_the_same_run_again() {
 }
 
 #[test]
-fn a_quiet_run_says_nothing_to_people_and_a_plain_one_nothing_to_programs() {
+fn a_quiet_run_says_nothing_to_people_and_a_plain_one_its_result_on_standard_output() {
     let folder = folder();
     let quiet = train(folder.path(), &format!("{MLP} steps=40 ranks=2 threads=1 --quiet"));
     quiet.succeeded();
     assert_eq!(quiet.stderr, "");
     let (plain, text) = output(folder.path(), &format!("train {MLP} steps=40 ranks=2 threads=1"));
     plain.succeeded();
-    assert_eq!(text, "", "standard output is for programs");
-    for words in ["2 ranks on the CPU", "epoch 1/2", "digest", "run      runs/digits-2"] {
+    for words in ["2 ranks on the CPU", "epoch 1/2", "run      runs/digits-2"] {
         plain.said(words);
     }
-    assert!(!plain.stderr.contains('\u{1b}'), "a log has no colours");
+    for words in ["done     40 steps, 1 epoch, ", "digest   ", "run      runs/digits-2"] {
+        assert!(text.contains(words), "the result lacks {words}: {text}");
+    }
+    assert!(!plain.stderr.contains("digest"), "the result is said once: {}", plain.stderr);
+    assert!(!plain.stderr.contains('\u{1b}') && !text.contains('\u{1b}'), "a log has no colours");
 }
 
 /// `dtrain train --json | head -1`.

@@ -174,7 +174,8 @@ fn is_interrupted_with_a_checkpoint(folder: &Path, run: &Finished) {
     assert_eq!(checkpoint_step(&newest), last, "{}", run.stderr);
     run.said(&format!("interrupted after step {last}"));
     run.said(newest.file_name().unwrap().to_str().unwrap());
-    run.said("hint: go on with `dtrain train --resume");
+    run.said("is saved; go on with `dtrain train --resume");
+    assert!(!run.stderr.contains("error:"), "who stops a run made no mistake: {}", run.stderr);
     assert_ne!(run.summary()["digest"], "");
     assert_eq!(run.summary()["steps"].as_u64(), Some(last));
     assert_eq!(run.events("fault").count(), 0, "{}", run.stderr);
@@ -256,7 +257,7 @@ fn the_second_signal_ends_the_run_at_once() {
         signal(Signal::TERM, running.pid());
         let run = running.finish();
         run.ended_with(130);
-        run.said("without a checkpoint");
+        run.said("nothing is saved; there is no checkpoint yet: start again");
         let path = folder.path().join(run.summary()["run"].as_str().unwrap());
         assert!(checkpoints(&path).is_empty());
         assert_eq!(run.steps(), [0u64; 0], "it did not wait for the step in hand");

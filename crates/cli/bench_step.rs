@@ -19,7 +19,9 @@ use dtrain_runtime::{
     StepSeen, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_types::{BatchPlan, Generation, Instance, Reduce, Seed, Step, Wire, WorldSize, cut_evenly};
+use dtrain_types::{
+    BatchPlan, Generation, Instance, Reduce, Seed, Step, Wire, WorldSize, counted, cut_evenly,
+};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -86,7 +88,8 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
     if !work.batch().is_multiple_of(micro_batches as usize) {
         let batch = work.batch();
         let message = format!(
-            "a batch of {batch} samples cannot be cut into {micro_batches} micro-batches of one size"
+            "a batch of {batch} samples cannot be cut into {} of one size",
+            counted(micro_batches, "micro-batch")
         );
         return Err(CliError::usage(message));
     }

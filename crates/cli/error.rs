@@ -105,6 +105,9 @@ impl CliError {
     /// The error as it is shown: message, place, causes, hints. Coloured where standard error is a terminal.
     #[must_use]
     pub fn render(&self) -> String {
+        if self.kind == Kind::Interrupted {
+            return self.render_interrupted();
+        }
         let mut text = String::new();
         for problem in &self.problems {
             let word = style("error:").for_stderr().red().bold();
@@ -122,6 +125,16 @@ impl CliError {
             let _ = writeln!(text, "{} {hint}", style("hint:").for_stderr().cyan().bold());
         }
         text
+    }
+}
+
+impl CliError {
+    /// Who stops a run made no mistake: one line says what is left and how to go on.
+    fn render_interrupted(&self) -> String {
+        let said = self.problems.iter().map(|problem| problem.message.as_str());
+        let hints = self.problems.iter().filter_map(|problem| problem.hint.as_deref());
+        let parts: Vec<&str> = said.chain(self.causes.iter().map(String::as_str)).chain(hints).collect();
+        format!("{}\n", parts.join("; "))
     }
 }
 
@@ -189,6 +202,14 @@ mod tests {
             "error: optimizer.lr: expected a number above 0, got \"fast\"\n  --> a.yaml:3:7\n  3 |   lr: fast\n    \
              |       ^\nhint: optimizer.lr: peak learning rate\n"
         );
+    }
+
+    #[test]
+    fn who_interrupts_a_run_reads_of_no_error() {
+        let stopped = CliError::new(Kind::Interrupted, "interrupted after step 7: nothing is saved")
+            .hint("start again");
+        assert_eq!(stopped.render(), "interrupted after step 7: nothing is saved; start again\n");
+        assert_eq!(stopped.kind().code(), 130);
     }
 
     #[test]

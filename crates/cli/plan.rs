@@ -140,6 +140,22 @@ impl Plan {
         Some(ValidationSet { dataset, plan })
     }
 
+    /// The classes that held-out samples have and no training sample, each with how many of them it has. Nobody counts where
+    /// labels are only known by reading all samples.
+    #[must_use]
+    pub fn only_held_out(&self) -> Vec<(String, u64)> {
+        let held_out = self.opened.val.as_ref().filter(|val| !val.is_empty() && val.label(0).is_some());
+        let (Some(train), Some(val)) = (&self.classes, held_out) else { return Vec::new() };
+        // A label that cannot be read stops the run where it is read.
+        let Ok(Some(val)) = dtrain_data::class_distribution(val.as_ref()) else { return Vec::new() };
+        let count = |class: u32| val.counts()[class as usize];
+        train
+            .absent()
+            .filter(|class| count(*class) > 0)
+            .map(|class| (train.name(class), count(class)))
+            .collect()
+    }
+
     /// The number of the last step.
     #[must_use]
     pub fn last_step(&self) -> Step {

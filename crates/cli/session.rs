@@ -69,24 +69,30 @@ pub fn run(session: Session, voice: Voice) -> Result<(), CliError> {
     }
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
     let observer = Human::new(voice, last, epochs).watching(session.gpus.clone());
-    conclude(session.run(Box::new(observer))?, voice)
+    let json = session.json;
+    conclude(session.run(Box::new(observer))?, voice, json)
 }
 
 /// Says how a session ended; its error is the exit code.
-fn conclude(ended: Ended, voice: Voice) -> Result<(), CliError> {
+fn conclude(ended: Ended, voice: Voice, json: bool) -> Result<(), CliError> {
     let Ended { conclusion, summary, profile } = ended;
     if let Some(report) = &profile {
-        voice.say(&report::profile(report));
+        voice.show(json, |stream| report::profile(report, stream));
     }
     match &conclusion.outcome {
         Outcome::Finished(_) => {
-            voice.say(&report::end(&summary));
+            voice.show(json, |stream| report::end(&summary, stream));
             Ok(())
         }
         Outcome::Interrupted(ending) => {
-            let saved = ending.and_then(|ending| ending.checkpoint);
-            let what =
-                saved.map_or("without a checkpoint".to_owned(), |id| format!("checkpoint {id} is written"));
+            let written = ending.and_then(|ending| ending.checkpoint);
+            let newest =
+                FileStore::new(Path::new(&summary.run)).ids().ok().and_then(|ids| ids.first().copied());
+            let what = match (written, newest) {
+                (Some(id), _) => format!("checkpoint {id} is saved"),
+                (None, Some(id)) => format!("the newest checkpoint, {id}, is of step {}", id.step),
+                (None, None) => "nothing is saved".to_owned(),
+            };
             let error =
                 CliError::new(Kind::Interrupted, format!("interrupted after step {}: {what}", summary.steps));
             Err(error.hint(way_on(&summary.run)))
@@ -209,7 +215,7 @@ impl Session {
     /// A run that has nothing left to do: its summary is what its last checkpoint says.
     fn already_complete(self, id: CheckpointId, voice: Voice) -> Result<(), CliError> {
         let Self { plan, run, json, .. } = self;
-        voice.say(&format!("{} is complete: checkpoint {id} holds its last step", run.name));
+        voice.show(json, |_| format!("{} is complete: checkpoint {id} holds its last step", run.name));
         let checkpoint = FileStore::new(&run.path).open(id, Check::Sizes);
         let manifest = checkpoint.map_err(|damage| CliError::failed(damage.to_string()))?.into_manifest();
         let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);

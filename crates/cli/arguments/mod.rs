@@ -6,7 +6,7 @@ mod bench;
 mod run;
 
 pub use bench::{Bench, BenchCollectives, BenchRank, BenchScaling, BenchStep};
-use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 pub use run::{Processes, Run, RunGang, RunRank};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -451,7 +451,8 @@ impl Arguments {
     ///
     /// *Errors*: as [`Arguments::read`].
     pub fn from_words(words: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Self, clap::Error> {
-        let mut arguments = Self::try_parse_from(words).map_err(key_as_flag)?;
+        let mut arguments =
+            Self::try_parse_from(words).map_err(|error| without_hidden(key_as_flag(error)))?;
         if let Command::Train(train) | Command::Node(Node { train, .. }) = &mut arguments.command {
             train.give_back_override();
         }
@@ -508,6 +509,20 @@ impl Train {
     }
 }
 
+/// What is not for people is not suggested to them either.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    let kind = ContextKind::SuggestedSubcommand;
+    let Some(ContextValue::Strings(words)) = error.remove(kind) else { return error };
+    let all = Arguments::command();
+    let is_shown = |word: &String| all.find_subcommand(word).is_some_and(|command| !command.is_hide_set());
+    let shown: Vec<String> = words.into_iter().filter(is_shown).collect();
+    if !shown.is_empty() {
+        error.insert(kind, ContextValue::Strings(shown));
+    }
+    error
+}
+
 /// Users of other trainers write `--epochs 5`: the message then says how it is written here.
 fn key_as_flag(error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};
@@ -540,8 +555,21 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        use clap::CommandFactory;
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_that_are_not_for_people_are_not_suggested() {
+        for (typed, meant) in
+            [("ruun", Some("'run'")), ("ben", Some("'bench'")), ("doctr", Some("'doctor'")), ("room", None)]
+        {
+            let message = read(&format!("dtrain {typed}")).unwrap_err().to_string();
+            assert_eq!(meant.is_some(), message.contains("similar"), "{message}");
+            assert!(meant.is_none_or(|word| message.contains(word)), "{message}");
+            for hidden in ["run-gang", "run-rank", "bench-rank", "doctor-probe", "room-probe"] {
+                assert!(!message.contains(hidden), "{message}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::doctor::free_memory;
 use crate::error::CliError;
 use crate::report::bytes;
 use dtrain_collective::OpKind;
+use dtrain_types::counted;
 
 /// More ranks than this on one host are a slip.
 const MOST_RANKS: u32 = 256;
@@ -35,7 +36,10 @@ impl Plan {
     pub fn read(arguments: &BenchCollectives) -> Result<Self, CliError> {
         let ranks = arguments.ranks;
         if !(1..=MOST_RANKS).contains(&ranks) {
-            let error = CliError::usage(format!("--ranks: {ranks} ranks cannot be measured on one host"));
+            let error = CliError::usage(format!(
+                "--ranks: {} cannot be measured on one host",
+                counted(ranks, "rank")
+            ));
             return Err(error.hint(format!("give a number from 1 to {MOST_RANKS}")));
         }
         let operations = operations(&arguments.op)?;
@@ -52,7 +56,9 @@ impl Plan {
         let needed = sizes.iter().max().map_or(0, |largest| largest.saturating_mul(ranks.into()));
         if let Some(free) = free_memory().filter(|free| needed > *free) {
             let (needed, free) = (bytes(needed), bytes(free));
-            let what = format!("{ranks} ranks need {needed} for the largest size, {free} are free");
+            let need = if ranks == 1 { "needs" } else { "need" };
+            let what =
+                format!("{} {need} {needed} for the largest size, {free} are free", counted(ranks, "rank"));
             return Err(CliError::usage(what).hint("give a smaller --to, or --sizes, or fewer --ranks"));
         }
         let BenchCollectives { samples, limit, pin, .. } = *arguments;

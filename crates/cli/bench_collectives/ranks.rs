@@ -10,7 +10,7 @@ use crate::commands::print;
 use crate::error::CliError;
 use dtrain_collective::{Geometry, HostBackend, Membership, OpKind};
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
-use dtrain_types::{Generation, Rank, WorldSize};
+use dtrain_types::{Generation, Rank, WorldSize, counted};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -39,7 +39,7 @@ fn new_arena(case: &Case) -> Result<ArenaFile, CliError> {
 fn all_times(case: &Case, said: Vec<Said>) -> Result<Vec<Times>, CliError> {
     let (name, bytes) = (case.operation.name(), case.bytes);
     let blamed = (0..said.len()).rev().max_by_key(|rank| said[*rank].blame()).unwrap_or(0);
-    let what = |how| failed(format!("{name} of {bytes} bytes {how} rank {blamed}"));
+    let what = |how| failed(format!("{name} of {} {how} rank {blamed}", counted(bytes, "byte")));
     match &said[blamed] {
         Said::Wrong(wrong) => Err(what("is wrong on").cause(wrong).hint(
             "in training this would have been a wrong gradient: failing memory does this, or a mistake in dtrain",

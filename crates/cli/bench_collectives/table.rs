@@ -7,6 +7,7 @@ use super::timing::Times;
 use crate::config::Isolation;
 use crate::config::Value;
 use crate::error::CliError;
+use dtrain_types::counted;
 use serde_json::{Value as Json, json};
 
 /// What one case came to. *Units*: microseconds, and 10^9 bytes a second.
@@ -131,16 +132,14 @@ fn mode(ring: bool) -> &'static str {
 
 /// What was asked for, and the names and units of the columns.
 pub fn head(plan: &Plan) -> String {
-    let ranks = match (plan.ranks, plan.isolation) {
-        (1, Isolation::Process) => "1 process".to_owned(),
-        (1, Isolation::Thread) => "1 thread".to_owned(),
-        (ranks, Isolation::Process) => format!("{ranks} processes"),
-        (ranks, Isolation::Thread) => format!("{ranks} threads"),
+    let ranks = match plan.isolation {
+        Isolation::Process => counted(plan.ranks, "process"),
+        Isolation::Thread => counted(plan.ranks, "thread"),
     };
     let queues = plan.ring && plan.isolation == Isolation::Thread;
     let way = if queues { "queues" } else { "shared memory" };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+    let cores = counted(cores, "core");
     let wire = if plan.bf16 { "bf16" } else { "f32" };
     let pinned = if plan.pin { ", pinned" } else { "" };
     let mut text =

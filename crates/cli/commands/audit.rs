@@ -7,10 +7,11 @@ use crate::arguments::Audit as Arguments;
 use crate::config::{Config, Machine, Source};
 use crate::error::CliError;
 use crate::plan::Plan;
-use crate::report::grouped;
+use crate::report::amount;
 use crate::run_folder::{CONFIG, RunFolder};
 use dtrain_checkpoint::{FileStore, Manifest, Store};
 use dtrain_telemetry::ledger::{AuditReport, EpochUse, LineHash, Newest, audit};
+use dtrain_types::counted;
 use serde_json::json;
 
 /// The ledger in a run folder.
@@ -51,28 +52,40 @@ fn newest(run: &RunFolder) -> Result<Option<Newest>, CliError> {
 
 fn text(report: &AuditReport, newest: Option<Newest>) -> String {
     let mut text = format!(
-        "{}: {} steps, {} samples, each exactly once an epoch\n",
+        "{}: {}, {}, each exactly once an epoch\n",
         report.run,
-        grouped(report.reached.0),
-        grouped(report.samples)
+        amount(report.reached.0, "step"),
+        amount(report.samples, "sample")
     );
     let (complete, begun): (Vec<&EpochUse>, Vec<&EpochUse>) =
         report.epochs.iter().partition(|epoch| epoch.complete());
-    text += &format!("  {} whole epochs\n", complete.len());
+    text += &format!("  {}\n", counted(complete.len(), "whole epoch"));
     for epoch in begun {
-        text += &format!("  epoch {} in part: {} of {} samples\n", epoch.epoch.0 + 1, epoch.used, epoch.of);
+        text += &format!(
+            "  epoch {} in part: {} of {}\n",
+            epoch.epoch.0 + 1,
+            epoch.used,
+            counted(epoch.of, "sample")
+        );
     }
     if report.resumes > 0 {
-        text += &format!("  {} resumes; {} steps were computed again\n", report.resumes, report.cancelled);
+        text += &format!("  {}; {}\n", counted(report.resumes, "resume"), again(report.cancelled));
     }
     if report.torn > 0 {
-        text +=
-            &format!("  a torn last line of {} bytes, as a crash leaves it, was passed over\n", report.torn);
+        text += &format!(
+            "  a torn last line of {}, as a crash leaves it, was passed over\n",
+            counted(report.torn, "byte")
+        );
     }
     match newest {
         Some(newest) => text + &format!("  agrees with the checkpoint of step {}\n", newest.step),
         None => text + "  there is no checkpoint to compare with\n",
     }
+}
+
+fn again(steps: u64) -> String {
+    let were = if steps == 1 { "was" } else { "were" };
+    format!("{} {were} computed again", counted(steps, "step"))
 }
 
 fn as_json(report: &AuditReport, newest: Option<Newest>) -> serde_json::Value {

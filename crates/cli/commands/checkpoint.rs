@@ -3,12 +3,14 @@
 use super::{print, print_json};
 use crate::arguments::{Checkpoint as Arguments, RunArgument};
 use crate::error::CliError;
-use crate::report::{bytes, loss, percent};
+use crate::report::{age, bytes, loss, percent, utc};
 use crate::request::checkpoint_argument;
 use crate::run_folder::RunFolder;
 use dtrain_checkpoint::{
     Change, Check, Checkpoint, CheckpointId, FileStore, Found, Manifest, Store, StoreError,
 };
+use dtrain_telemetry::UnixTime;
+use dtrain_types::counted;
 use serde_json::json;
 use std::path::Path;
 
@@ -65,7 +67,16 @@ fn line(id: CheckpointId, valid: &Result<Manifest, dtrain_checkpoint::Damage>, b
         text += &format!("  val {}", loss(value));
     }
     let mark = if best { "  best" } else { "" };
-    text + &format!("  {}  {}{mark}\n", &manifest.digest.to_string()[..16], manifest.created)
+    text + &format!("  {}  {}{mark}\n", &manifest.digest.to_string()[..16], created(&manifest.created))
+}
+
+/// When a checkpoint was written: the date, and how long ago that was.
+fn created(text: &str) -> String {
+    match text.parse::<u64>() {
+        Ok(then) => format!("{}  {}", utc(then), age(then, UnixTime::now().0 as u64)),
+        // Another program's manifest may say it in words of its own.
+        Err(_) => text.to_owned(),
+    }
 }
 
 fn as_json(
@@ -94,7 +105,7 @@ fn as_json(
 fn verify(arguments: &RunArgument) -> Result<(), CliError> {
     match list(arguments, Check::Digests)? {
         0 => Ok(()),
-        damaged => Err(CliError::failed(format!("{damaged} damaged checkpoints"))
+        damaged => Err(CliError::failed(counted(damaged, "damaged checkpoint"))
             .hint("a resume passes over them and takes the newest one that is whole")),
     }
 }
@@ -129,16 +140,24 @@ fn diff(first: &str, second: &str, json: bool) -> Result<(), CliError> {
         }
     }
     if different > 0 {
-        return Err(CliError::failed(format!("{different} of {} tensors differ", found.len())));
+        let differ = if different == 1 { "differs" } else { "differ" };
+        return Err(CliError::failed(format!("{different} of {} {differ}", counted(found.len(), "tensor"))));
     }
-    if json { Ok(()) } else { print(&format!("the same bits in all {} tensors\n", found.len())) }
+    if json {
+        Ok(())
+    } else {
+        print(&format!("the same bits in all of {}\n", counted(found.len(), "tensor")))
+    }
 }
 
 fn words(change: &Change) -> String {
     match change {
         Change::Same => "same".to_owned(),
         Change::Differs { elements, of, max_abs, max_ulp } => {
-            format!("{elements} of {of} elements differ, by at most {max_abs:e} ({max_ulp} ulp)")
+            format!(
+                "{elements} of {} differ, by at most {max_abs:e} ({max_ulp} ulp)",
+                counted(*of, "element")
+            )
         }
         Change::Shape { first, second } => format!("shape {first:?} against {second:?}"),
         Change::OnlyFirst => "only in the first".to_owned(),

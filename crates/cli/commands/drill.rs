@@ -9,7 +9,7 @@ use crate::drill::{
     partition, sigterm, table, this_program,
 };
 use crate::error::CliError;
-use crate::report::grouped;
+use crate::report::amount;
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::Path;
@@ -192,13 +192,13 @@ fn steps_kept(setup: &Setup, disturbed: &Disturbed) -> Promise {
     let what = "no step is lost, repeated or out of order";
     let (seen, lost) = (&disturbed.ended.seen, disturbed.lost_steps);
     let alone = setup.ranks == 1 && matches!(setup.kind, DrillKind::Kill | DrillKind::Hang);
-    let steps = grouped(seen.last_step);
+    let steps = amount(seen.last_step, "step");
     let detail = match &seen.disorder {
         Some(disorder) => disorder.clone(),
         None if alone => {
-            format!("{steps} steps, {lost} computed again: with one rank nobody else holds the state")
+            format!("{steps}, {lost} computed again: with one rank nobody else holds the state")
         }
-        None => format!("{steps} steps, {lost} lost"),
+        None => format!("{steps}, {lost} lost"),
     };
     let all = seen.last_step == setup.steps;
     Promise::new(what, seen.disorder.is_none() && all && (alone || lost == 0), detail)

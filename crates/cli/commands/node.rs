@@ -15,7 +15,7 @@ use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
 use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
 use dtrain_runtime::{Callee, HostEnd, HostNews, HostPlan, Isolation as Lives, Uplink, UplinkError};
-use dtrain_types::{NodeId, WorldSize};
+use dtrain_types::{NodeId, WorldSize, counted};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -164,7 +164,10 @@ fn show(voice: Voice, rank: u32, master: String) -> impl FnMut(&HostNews<'_>) + 
     move |news| {
         voice.say(&match news {
             HostNews::Running { generation, ranks, here } => {
-                format!("  node {rank}: generation {generation} works: {ranks} ranks, {here} of them here")
+                format!(
+                    "  node {rank}: generation {generation} works: {}, {here} of them here",
+                    counted(*ranks, "rank")
+                )
             }
             HostNews::LinkLost => format!("  node {rank}: the link to {master} is lost; calling again"),
             HostNews::LinkBack => format!("  node {rank}: {master} answers again"),

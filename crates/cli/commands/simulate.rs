@@ -6,10 +6,10 @@
 use super::{print, print_json};
 use crate::arguments::{Simulate as Arguments, SimulatedPlane};
 use crate::error::CliError;
-use crate::report::grouped;
+use crate::report::{amount, grouped};
 use dtrain_sim::{DataPlane, Faults, Kind, Report, Settings, Violation, simulate};
 use dtrain_simulations::{Limit, Sweep, Tally, sweep};
-use dtrain_types::Seed;
+use dtrain_types::{Seed, counted};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -36,8 +36,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
 fn settings(arguments: &Arguments) -> Result<Settings, CliError> {
     let Arguments { ranks, nodes, steps, .. } = *arguments;
     if nodes > ranks {
-        return Err(CliError::usage(format!("{ranks} ranks cannot be on {nodes} hosts"))
-            .hint("give --nodes no more than --ranks"));
+        return Err(CliError::usage(format!(
+            "{} cannot be on {}",
+            counted(ranks, "rank"),
+            counted(nodes, "host")
+        ))
+        .hint("give --nodes no more than --ranks"));
     }
     let faults = faults(&arguments.faults)?;
     let plane = match arguments.plane {
@@ -89,7 +93,7 @@ fn many(arguments: &Arguments, settings: Settings) -> Result<(), CliError> {
     };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if !arguments.json {
-        print(&format!("seeds from {first}, on {threads} threads\n"))?;
+        print(&format!("seeds from {first}, on {}\n", counted(threads, "thread")))?;
     }
     let plan = Sweep {
         settings: Settings { seed: Seed(first), ..settings.clone() },
@@ -157,13 +161,13 @@ fn hex(report: &Report) -> Option<String> {
 fn text(report: &Report) -> String {
     let state = hex(report).map_or_else(|| "no final state".to_owned(), |digest| format!("digest {digest}"));
     format!(
-        "seed {}: trace {:016x}, {state}, {} generations, {} events in {:.3} s of virtual time, {} violations",
+        "seed {}: trace {:016x}, {state}, {}, {} in {:.3} s of virtual time, {}",
         report.seed,
         report.trace,
-        report.generations,
-        grouped(report.events),
+        counted(report.generations, "generation"),
+        amount(report.events, "event"),
         report.seconds,
-        report.violations.len(),
+        counted(report.violations.len(), "violation"),
     )
 }
 
@@ -184,13 +188,14 @@ fn as_json(report: &Report) -> Value {
 }
 
 fn summary(tally: &Tally) -> String {
+    let broke = if tally.found.len() == 1 { "breaks" } else { "break" };
     format!(
-        "{} seeds ({} without a fault), {} break something; {} events, {} generations; {:.0} seeds a minute",
-        grouped(tally.seeds()),
+        "{} ({} without a fault), {} {broke} something; {}, {}; {:.0} seeds a minute",
+        amount(tally.seeds(), "seed"),
         grouped(tally.coverage.runs[1]),
         tally.found.len(),
-        grouped(tally.events),
-        grouped(tally.generations),
+        amount(tally.events, "event"),
+        amount(tally.generations, "generation"),
         tally.pace(),
     )
 }

@@ -76,7 +76,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         return Err(error);
     }
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
-    voice.say(&banner(&plan, &replica, Some(&run), (machine, &chosen)));
+    voice.say(&banner(&plan, &replica, Some((&run, &request.start)), (machine, &chosen)));
     let resume = match request.start {
         Start::Resume(id) => Some(id),
         Start::Fresh | Start::Fork { .. } => None,

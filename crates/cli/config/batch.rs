@@ -7,7 +7,7 @@ use super::error::{ConfigError, Problem};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use crate::gpus::OnGpus;
-use dtrain_types::cut_evenly;
+use dtrain_types::{counted, cut_evenly};
 
 /// What the configuration needs to know about this machine.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ impl Batch {
             0 => String::new(),
             rest => format!(", the last of {rest}"),
         };
-        format!("{count} micro-batches of {micro}{last}, {per_rank} a rank = {global}")
+        format!("{} of {micro}{last}, {per_rank} a rank = {global}", counted(count, "micro-batch"))
     }
 }
 
@@ -124,8 +124,11 @@ fn settle_batch(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigError>
     let passes = r.int::<u64>("accumulation_steps").unwrap_or(1);
     let global = per_rank.checked_mul(ranks).and_then(|samples| samples.checked_mul(passes));
     let Some(global) = global.filter(|samples| u32::try_from(*samples).is_ok()) else {
-        let message =
-            format!("{per_rank} x {ranks} ranks x {passes} is more than {} samples a step", u32::MAX);
+        let message = format!(
+            "{per_rank} x {} x {passes} is more than {} samples a step",
+            counted(ranks, "rank"),
+            u32::MAX
+        );
         return Err(r.problem("batch_size", message).into());
     };
     r.set("global_batch", Value::Int(global.into()));
@@ -184,6 +187,6 @@ mod tests {
         assert_eq!(batch(64, 16).sentence(1), "16 x 1 x 4 = 64");
         assert_eq!(batch(64, 16).sentence(3), "4 micro-batches of 16, 1 to 2 a rank = 64");
         assert_eq!(batch(100, 16).sentence(7), "7 micro-batches of 16, the last of 4, 1 a rank = 100");
-        assert_eq!(batch(16, 16).sentence(2), "1 micro-batches of 16, 0 to 1 a rank = 16");
+        assert_eq!(batch(16, 16).sentence(2), "1 micro-batch of 16, 0 to 1 a rank = 16");
     }
 }

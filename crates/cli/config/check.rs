@@ -13,6 +13,7 @@ use super::resolve::Resolved;
 use super::value::{Length, Value};
 use dtrain_data::Augment;
 use dtrain_protocol::Timeouts;
+use dtrain_types::counted;
 
 /// What the checks need to know about an opened data set.
 #[derive(Clone, Debug, PartialEq)]
@@ -180,7 +181,11 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn warmup_too_long(config: &Config, warmup: u64, total: u64) -> Problem {
-    let message = format!("a warm-up of {warmup} steps does not fit into {total} steps of training");
+    let message = format!(
+        "a warm-up of {} does not fit into {} of training",
+        Length::Steps(warmup),
+        Length::Steps(total)
+    );
     config.problem("schedule.warmup", message).hint("write a shorter schedule.warmup, or none")
 }
 
@@ -244,7 +249,8 @@ impl Config {
             (Loss::CrossEntropy { class_weights: ClassWeights::Given(weights), .. }, Some(classes))
                 if weights.len() != classes =>
             {
-                let message = format!("{} weights for {classes} classes", weights.len());
+                let message =
+                    format!("{} for {}", counted(weights.len(), "weight"), counted(classes, "class"));
                 problems.push(self.problem("loss.class_weights", message).hint("one number per class"));
             }
             (Loss::CrossEntropy { .. }, None) => {

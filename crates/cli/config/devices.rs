@@ -105,12 +105,31 @@ fn unknown(text: &str) -> WrongDevices {
         "cuda" | "gpu" | "gpus" => {
             "name the GPUs: devices=cuda:0 or devices=cuda:0,1; devices=all takes every GPU".to_owned()
         }
+        _ if text.parse::<u32>().is_ok() => of_number(text.parse().unwrap_or_default()),
         _ => match meant {
             Some(list) => format!("did you mean {list}?"),
             None => "auto takes what is there, cpu the cores, cuda:0,1 these GPUs, all every GPU".to_owned(),
         },
     };
     WrongDevices { message: format!("expected auto | cpu | cuda:0,1 | all, got \"{text}\""), hint }
+}
+
+/// What to write instead of a bare number, which others take for how many and for which.
+fn of_number(number: u32) -> String {
+    /// More GPUs are not spelled out.
+    const SPELLED_OUT: u32 = 8;
+    match number {
+        0 => "the first GPU is devices=cuda:0, the cores are devices=cpu".to_owned(),
+        1 => "for one GPU write devices=cuda:0, for one rank ranks=1".to_owned(),
+        count if count <= SPELLED_OUT => {
+            let numbers: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+            format!(
+                "for {count} GPUs write devices=cuda:{}, for {count} ranks ranks={count}",
+                numbers.join(",")
+            )
+        }
+        count => format!("for every GPU write devices=all, for {count} ranks ranks={count}"),
+    }
 }
 
 #[cfg(test)]
@@ -145,6 +164,9 @@ mod tests {
             ("cuda", "expected auto | cpu | cuda:0,1 | all, got \"cuda\"", "devices=all"),
             ("gpu:1", "got \"gpu:1\"", "did you mean cuda:1?"),
             ("0,1", "got \"0,1\"", "did you mean cuda:0,1?"),
+            ("2", "got \"2\"", "for 2 GPUs write devices=cuda:0,1, for 2 ranks ranks=2"),
+            ("0", "got \"0\"", "devices=cuda:0"),
+            ("100", "got \"100\"", "devices=all"),
             ("tpu", "got \"tpu\"", "auto takes what is there"),
         ] {
             let error = Devices::parse(text).unwrap_err();

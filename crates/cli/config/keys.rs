@@ -81,6 +81,8 @@ const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str =
     "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
+const MODEL_KIND_HELP: &str =
+    "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.
@@ -161,10 +163,10 @@ pub static KEYS: &[Key] = &[
     Key::new("data.augment", AUGMENT, "shift", Bits, AUGMENT_HELP).when("data.kind", &["digits"]),
     Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "csv", "npy"]),
     // Model.
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, "which model").when("data.kind", &["digits", "idx"]),
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, "which model").when("data.kind", &["csv", "npy"]),
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, "which model").when("data.kind", &["text", "tokens"]),
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "own", Bits, "which model").when("data.kind", &["own"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, MODEL_KIND_HELP).when("data.kind", &["digits", "idx"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, MODEL_KIND_HELP).when("data.kind", &["csv", "npy"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, MODEL_KIND_HELP).when("data.kind", &["text", "tokens"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "own", Bits, MODEL_KIND_HELP).when("data.kind", &["own"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128, 64]", Bits, "width of each hidden layer").when("model.kind", &["mlp"]),
     Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each convolution")
         .when("model.kind", &["cnn", "cnn1d"]),

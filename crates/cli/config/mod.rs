@@ -15,6 +15,7 @@ mod nearest;
 mod parts;
 mod resolve;
 mod resume;
+mod samples;
 mod tree;
 mod value;
 mod write;
@@ -171,6 +172,20 @@ impl Config {
     #[must_use]
     pub fn data_kind(&self) -> &'static str {
         self.resolved.word("data.kind")
+    }
+
+    /// Whether the model is a cnn because the samples look like images, and nobody asked for one.
+    #[must_use]
+    pub fn model_suits_samples(&self) -> bool {
+        let told_by_shape = ["csv", "npy"].contains(&self.data_kind());
+        told_by_shape && self.resolved.strength("model.kind") == 0 && matches!(self.model, Model::Cnn { .. })
+    }
+
+    /// The file with the labels of held-out samples, if it is one of its own.
+    #[must_use]
+    pub fn held_out_file(&self) -> Option<&str> {
+        let keys = ["data.val_path", "data.val_labels", "data.val_targets"];
+        keys.into_iter().find_map(|key| self.resolved.get(key).and_then(|_| self.resolved.text(key)))
     }
 
     /// The name that a run without a name is numbered under.

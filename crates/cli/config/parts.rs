@@ -28,7 +28,7 @@ fn needed_path(r: &Resolved, name: &str) -> PathBuf {
     path(r, name).unwrap_or_else(|| panic!("{name} is required by the table"))
 }
 
-fn counts(values: &[Value]) -> Vec<usize> {
+pub(super) fn counts(values: &[Value]) -> Vec<usize> {
     values
         .iter()
         .map(|value| match value {

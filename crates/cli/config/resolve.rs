@@ -6,6 +6,7 @@
 use super::error::{ConfigError, Problem};
 use super::keys::{KEYS, Key, Mark, is_section, names};
 use super::nearest::nearest;
+use super::samples;
 use super::tree::{Entry, Node, Origin, Tree, parse_argument};
 use super::value::{Length, Value};
 use std::collections::BTreeMap;
@@ -130,7 +131,7 @@ impl Resolved {
             }
             let (node, strength) = match given.remove(key.name) {
                 Some((strength, entry)) => (entry.node, strength),
-                None => match key.default {
+                None => match resolved.default_of(key) {
                     Some(text) => (default_node(text), 0),
                     None => {
                         missing.push(missing_key(key));
@@ -152,6 +153,12 @@ impl Resolved {
         }
         ConfigError::check(problems)?;
         Ok(resolved)
+    }
+
+    /// What a key is where nobody says it: what the table says, but for the model that suits the samples.
+    fn default_of(&self, key: &Key) -> Option<&'static str> {
+        let by_samples = if key.name == "model.kind" { samples::model(self) } else { None };
+        by_samples.or(key.default)
     }
 
     fn applies(&self, key: &Key) -> bool {

@@ -1,12 +1,13 @@
 //! What training on GPUs needs: GPUs on the bus, a driver, the libraries, and GPUs that may be used.
 
-use super::{Check, Verdict, plural, probe};
+use super::{Check, Verdict, probe};
 use crate::gpus::OnGpus;
 use crate::gpus::{Visible, on_the_bus, visible};
 use crate::plan::ON_GPUS;
 use crate::report::bytes;
 use dtrain_locate::{Finding, Library, Refusal};
 use dtrain_telemetry::{Gpu, Pair, Route};
+use dtrain_types::counted;
 use serde_json::json;
 use std::thread;
 use std::time::Duration;
@@ -78,7 +79,7 @@ fn on_bus(bus: &[String]) -> Check {
     let check = match bus.len() {
         0 => Check::warn("bus", "no NVIDIA GPU is on the bus of this machine")
             .hint("training on the CPU needs none; in a container or a virtual machine a GPU has to be passed through"),
-        count => Check::ok("bus", format!("{} ({})", plural(count, "NVIDIA GPU"), bus.join(", "))),
+        count => Check::ok("bus", format!("{} ({})", counted(count, "NVIDIA GPU"), bus.join(", "))),
     };
     check.details(json!({"addresses": bus}))
 }
@@ -153,7 +154,7 @@ fn list(gpus: &[Gpu]) -> (Check, u32) {
     let usable = u32::try_from(left.len()).unwrap_or(u32::MAX);
     let words = list.as_ref().map(|list| list.to_string_lossy().into_owned());
     let details = json!({"count": gpus.len(), "visible": left, "cuda_visible_devices": words});
-    let mut found = plural(gpus.len(), "GPU");
+    let mut found = counted(gpus.len(), "GPU");
     if let Some(words) = &words {
         found += &format!(", CUDA_VISIBLE_DEVICES={words} leaves {}", left.len());
     }
@@ -224,7 +225,7 @@ fn links(pairs: &[Pair]) -> Option<Check> {
     ];
     let routes = routes.into_iter().filter(|(route, _)| count(*route) > 0);
     let found: Vec<String> =
-        routes.map(|(route, words)| format!("{} {words}", plural(count(route), "pair"))).collect();
+        routes.map(|(route, words)| format!("{} {words}", counted(count(route), "pair"))).collect();
     let strangers = pairs.iter().filter(|pair| pair.peers == Some(false)).count();
     let found = found.join(", ");
     let check = match strangers {
@@ -232,7 +233,7 @@ fn links(pairs: &[Pair]) -> Option<Check> {
         some => Check::warn("GPU links", found).hint(format!(
             "{} may not read each other's memory, so data goes through the host: slower, and right; in a virtual machine \
              or with IOMMU on this is usual (`nvidia-smi topo -p2p r`)",
-            plural(some, "pair")
+            counted(some, "pair")
         )),
     };
     Some(check.details(json!({"pairs": pairs})))

@@ -1,12 +1,12 @@
 //! What training on the CPU needs: the kernel, the processor, memory that ranks share. A `missing` here means that it
 //! does not work.
 
-use super::{Check, plural};
+use super::Check;
 use crate::config::Machine;
 use crate::fabric::{StateInCommon, new_arena};
 use dtrain_collective::{Geometry, Mode};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_types::WorldSize;
+use dtrain_types::{WorldSize, counted};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde_json::json;
 use std::fs;
@@ -72,7 +72,7 @@ fn cores() -> Check {
     let details = json!({"online": online, "affinity": allowed, "used": used});
     let found = match online {
         Some(online) if online > used => format!("{used} of {online} may be used"),
-        _ => plural(used, "core"),
+        _ => counted(used, "core"),
     };
     let check = match (online, allowed) {
         (Some(online), Some(allowed)) if allowed < online => Check::warn("cores", found).hint(format!(

@@ -132,8 +132,3 @@ fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 
     std::thread::spawn(move || drop(sender.send(work())));
     receiver.recv_timeout(limit).ok()
 }
-
-/// `1 core`, `2 cores`.
-fn plural(count: usize, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
-}

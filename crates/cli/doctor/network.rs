@@ -1,9 +1,10 @@
 //! What several hosts need: a free port, a name that others can use, a way to the first host.
 
-use super::{Check, plural, within};
+use super::{Check, within};
 use crate::arguments::Node;
 use crate::error::CliError;
 use crate::hosts::{self, DEFAULT_PORT};
+use dtrain_types::counted;
 use serde_json::json;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -79,7 +80,7 @@ fn first_host(text: &str) -> Result<Check, CliError> {
             .hint("that is so until `dtrain node --rank 0` runs; if it does run, look at its --master and --bind"),
         Ok((own, false)) => Check::ok(
             "master",
-            format!("{master} is reached from {own}, {}", plural(addresses.len(), "address")),
+            format!("{master} is reached from {own}, {}", counted(addresses.len(), "address")),
         )
         .hint("it does not say that nobody listens: a run may be there, or a firewall that drops what it does not know"),
     };

@@ -10,6 +10,7 @@ use super::seen::{Seen, is_step};
 use super::setup::Setup;
 use super::{Disturbed, Hurt, Promise};
 use crate::error::CliError;
+use dtrain_types::counted;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -151,7 +152,7 @@ pub fn disk_full(setup: &Setup, teller: &mut Teller) -> Result<Disturbed, CliErr
         Promise::new(
             "older checkpoints stay valid, and new ones come with new room",
             damaged == 0,
-            format!("verified {} times, damaged {damaged} times", hurts.len()),
+            format!("verified {}, damaged {}", counted(hurts.len(), "time"), counted(damaged, "time")),
         ),
         told_once(&ended.words, hurts.len()),
     ];
@@ -195,7 +196,8 @@ fn told_once(words: &str, times: usize) -> Promise {
     let of_it = words.lines().filter(|line| OF_A_FULL_DISK.iter().any(|part| line.contains(part)));
     of_it.for_each(|line| *told.entry(line).or_default() += 1);
     let most = told.values().copied().max().unwrap_or_default();
-    let detail = format!("{} different lines; the most frequent one {most} times", told.len());
+    let detail =
+        format!("{}; the most frequent one {}", counted(told.len(), "different line"), counted(most, "time"));
     Promise::new("people are told of it once", most >= 1 && most <= times, detail)
 }
 

@@ -15,6 +15,7 @@ use super::{Chance, Disturbed, Hurt, Promise, Victim};
 use crate::arguments::Drill;
 use crate::config::{Config, Isolation};
 use crate::error::CliError;
+use dtrain_types::counted;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -246,13 +247,17 @@ fn went_on(setup: &Setup, hurts: &[Hurt]) -> Promise {
         return Promise::new(what, true, detail);
     }
     let times = hurts.iter().filter(|hurt| hurt.recovery.is_some_and(|took| took < setup.cut)).count();
-    Promise::new(what, times == hurts.len(), format!("{times} of {} times", hurts.len()))
+    Promise::new(what, times == hurts.len(), format!("{times} of {}", counted(hurts.len(), "time")))
 }
 
 fn survivors_kept(hurts: &[Hurt]) -> Promise {
     let all: usize = hurts.iter().map(|hurt| hurt.survivors.len()).sum();
     let lost: usize = hurts.iter().map(|hurt| hurt.not_kept.len()).sum();
-    Promise::new("survivors keep their processes", lost == 0, format!("{} of {all} times", all - lost))
+    Promise::new(
+        "survivors keep their processes",
+        lost == 0,
+        format!("{} of {}", all - lost, counted(all, "time")),
+    )
 }
 
 fn came_back(hurts: &[Hurt]) -> Promise {

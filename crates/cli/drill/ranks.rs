@@ -9,6 +9,7 @@ use super::seen::{is_join, is_step, is_step_after};
 use super::setup::Setup;
 use super::{Chance, Disturbed, Hurt, Promise, Victim};
 use crate::error::CliError;
+use dtrain_types::counted;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,7 @@ fn survivors_kept(setup: &Setup, hurts: &[Hurt]) -> Promise {
     let (all, lost) = hurts
         .iter()
         .fold((0, 0), |(all, lost), hurt| (all + hurt.survivors.len(), lost + hurt.not_kept.len()));
-    Promise::new(what, lost == 0, format!("{} of {all} times", all - lost))
+    Promise::new(what, lost == 0, format!("{} of {}", all - lost, counted(all, "time")))
 }
 
 fn hurt_ranks(way: Way, setup: &Setup, mut run: Run, teller: &mut Teller) -> Result<Disturbed, CliError> {

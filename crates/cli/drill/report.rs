@@ -5,7 +5,8 @@
 use super::{Hurt, Promise, Setup};
 use crate::arguments::Output;
 use crate::commands::print_json;
-use crate::report::{Voice, grouped};
+use crate::report::{Voice, amount, grouped};
+use dtrain_types::counted;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,10 +31,10 @@ impl Teller {
     /// What is going to be done.
     pub fn begin(&mut self, setup: &Setup) {
         (self.times, self.told) = (setup.times, 0);
-        let ranks = if setup.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", setup.ranks) };
+        let ranks = counted(setup.ranks, "rank");
         let times = if setup.times == 1 { "once".to_owned() } else { format!("{} times", setup.times) };
-        let steps = grouped(setup.steps);
-        self.say(&format!("drill {}: {steps} steps on {ranks}, hurt {times}", self.kind));
+        let steps = amount(setup.steps, "step");
+        self.say(&format!("drill {}: {steps} on {ranks}, hurt {times}", self.kind));
         setup.notes.iter().for_each(|note| self.say(&format!("  note: {note}")));
     }
 

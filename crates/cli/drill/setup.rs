@@ -13,6 +13,7 @@ use crate::gpus::choose_here;
 use crate::plan::Plan;
 use crate::request::settings;
 use dtrain_engine::Replica;
+use dtrain_types::counted;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -183,7 +184,10 @@ impl Setup {
         };
         if warmup > self.steps {
             self.words.push("schedule.warmup=none".into());
-            self.notes.push(format!("without the warm-up of {warmup} steps, which is longer than the drill"));
+            self.notes.push(format!(
+                "without the warm-up of {}, which is longer than the drill",
+                counted(warmup, "step")
+            ));
         }
         Ok(())
     }
@@ -220,7 +224,8 @@ impl Setup {
     fn choose_steps(&mut self, steps: u64) -> Result<(), CliError> {
         let stretch = steps / (self.times + CALM_STRETCHES);
         if stretch < 2 {
-            let message = format!("{steps} steps leave no room for {} hurts", self.times);
+            let message =
+                format!("{} leave no room for {}", counted(steps, "step"), counted(self.times, "hurt"));
             return Err(CliError::usage(message).hint("give more steps=, fewer --times, or no length at all"));
         }
         self.steps = steps;

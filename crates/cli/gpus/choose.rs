@@ -5,7 +5,7 @@ use crate::config::{Config, CudaList, Devices, Precision, Problem};
 use crate::report::bytes;
 use dtrain_locate::Refusal;
 use dtrain_telemetry::{GPU_INTERVAL, Gpu, GpuWatch, Gpus};
-use dtrain_types::Bytes;
+use dtrain_types::{Bytes, counted};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -138,7 +138,11 @@ fn none_left(inventory: &Inventory) -> Refused {
     match (&inventory.gpus, &inventory.visible) {
         (Err(why), _) => (format!("the GPUs cannot be told: {why}"), WAY_OUT.to_owned()),
         (Ok(gpus), Some(list)) if !gpus.is_empty() => (
-            format!("CUDA_VISIBLE_DEVICES={} leaves none of {} GPUs", list.to_string_lossy(), gpus.len()),
+            format!(
+                "CUDA_VISIBLE_DEVICES={} leaves none of {}",
+                list.to_string_lossy(),
+                counted(gpus.len(), "GPU")
+            ),
             "unset it, or name the GPUs in it: CUDA_VISIBLE_DEVICES=0,1".to_owned(),
         ),
         _ => ("the driver knows no GPU".to_owned(), WAY_OUT.to_owned()),
@@ -257,9 +261,10 @@ impl Chosen {
                 continue;
             }
             let message = format!(
-                "cuda:{number} has {} free of {}, and {here} ranks need {}",
+                "cuda:{number} has {} free of {}, and {} {}",
                 bytes(free),
                 bytes(all.0),
+                if here == 1 { "1 rank needs".to_owned() } else { format!("{here} ranks need") },
                 bytes(needed)
             );
             let others = gpu.processes.as_deref().unwrap_or_default();

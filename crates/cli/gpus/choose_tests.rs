@@ -173,7 +173,7 @@ fn a_gpu_without_room_is_refused_with_who_uses_it() {
     assert_eq!(chosen.has_room(&two, Bytes(200 * MIB)), Ok(()));
     let problem = chosen.has_room(&two, Bytes(201 * MIB)).unwrap_err();
     assert!(
-        problem.message.starts_with("cuda:1 has 200.0 MiB free of 1000.0 MiB, and 1 ranks need 201.0 MiB"),
+        problem.message.starts_with("cuda:1 has 200.0 MiB free of 1000.0 MiB, and 1 rank needs 201.0 MiB"),
         "{problem}"
     );
     assert_eq!(problem.hint.as_deref(), Some("process 4242 uses it: end it, or name another GPU"));

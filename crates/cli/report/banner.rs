@@ -1,14 +1,16 @@
 //! The lines before the first step: what is trained on what, how a step is cut, and what is left unused.
 
-use super::numbers::{bytes, duration, grouped};
+use super::numbers::{amount, bytes, duration, grouped};
 use crate::config::{Isolation, Length, Machine, Reduce, Wire};
 use crate::gpus::Chosen;
 use crate::plan::Plan;
+use crate::request::Start;
 use crate::run_folder::RunFolder;
 use console::style;
 use dtrain_data::{InputSpec, TargetSpec};
 use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
+use dtrain_types::counted;
 use std::fmt::Write;
 
 /// What a person wants to see confirmed before an hour of training.
@@ -16,7 +18,7 @@ use std::fmt::Write;
 pub fn banner(
     plan: &Plan,
     replica: &dyn Replica,
-    run: Option<&RunFolder>,
+    run: Option<(&RunFolder, &Start)>,
     (machine, chosen): (Machine, &Chosen),
 ) -> String {
     let mut text = String::new();
@@ -24,14 +26,30 @@ pub fn banner(
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {} {words}", style(format!("{name:<8}")).for_stderr().bold());
     };
-    if let Some(run) = run {
+    if let Some((run, start)) = run {
         line("run", run.path.display().to_string());
+        match start {
+            Start::Fresh => {}
+            Start::Resume(id) => {
+                line(
+                    "resume",
+                    format!("after step {} of {}, from checkpoint {id}", id.step, plan.last_step()),
+                );
+            }
+            Start::Fork { from, checkpoint } => {
+                let from = from.path.display();
+                line("fork", format!("parameters of checkpoint {checkpoint} of {from}; steps begin anew"));
+            }
+        }
     }
     line("data", data(plan));
     if let Some(classes) =
         plan.classes.as_ref().filter(|_| matches!(plan.spec.target, TargetSpec::Class { .. }))
     {
         line("classes", wrapped(&classes.to_string()));
+    }
+    if let Some(words) = only_held_out(plan) {
+        line("warning", words);
     }
     line("model", model(plan, replica, chosen));
     let world = &plan.config.world;
@@ -87,11 +105,10 @@ fn data(plan: &Plan) -> String {
         InputSpec::Values { shape } => {
             format!("values [{}]", shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
         }
-        InputSpec::Tokens { length, vocabulary } => format!("{length} tokens of {vocabulary}"),
+        InputSpec::Tokens { length, vocabulary } => format!("{} of {vocabulary}", counted(*length, "token")),
     };
-    let samples = grouped(plan.batches.samples());
-    let mut text =
-        format!("{}: {samples} training samples, {} held out, {input}", plan.kind(), grouped(held_out));
+    let samples = amount(plan.batches.samples(), "training sample");
+    let mut text = format!("{}: {samples}, {} held out, {input}", plan.kind(), grouped(held_out));
     if let Some(attribution) = plan.opened.attribution {
         let source = attribution.split(',').next().unwrap_or(attribution);
         text += &format!(" ({source})");
@@ -99,15 +116,35 @@ fn data(plan: &Plan) -> String {
     text
 }
 
+/// Nothing can be learned of a class without a training sample: a slip in a label, or in the choice of files.
+fn only_held_out(plan: &Plan) -> Option<String> {
+    let classes = plan.only_held_out();
+    let (name, count) = classes.first()?;
+    let more = match classes.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and of {more} more)"),
+    };
+    let file = plan.config.held_out_file().unwrap_or("the held-out part");
+    Some(format!(
+        "no training sample is of class {name:?}{more}, and {file} has {count} of it: nothing can be learned of it\n{:11}hint: \
+         give the training part samples of it, or correct its label",
+        ""
+    ))
+}
+
 fn model(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let layout = &replica.about().layout;
     let memory = plan.memory(replica, chosen);
-    let parameters = grouped(layout.parameters as u64);
-    format!(
-        "{}: {parameters} parameters, {} a rank",
-        plan.config.model.kind().name(),
-        bytes(memory.total().0)
-    )
+    let parameters = amount(layout.parameters as u64, "parameter");
+    let name = plan.config.model.kind().name();
+    let mut text = format!("{name}: {parameters}, {} a rank", bytes(memory.total().0));
+    if plan.config.model_suits_samples() {
+        text += &format!(
+            "\n{:11}{name} because of the shape of a sample; model.kind=mlp takes it as one row",
+            ""
+        );
+    }
+    text
 }
 
 fn length(plan: &Plan) -> String {
@@ -123,18 +160,17 @@ fn length(plan: &Plan) -> String {
 
 fn devices(plan: &Plan, chosen: &Chosen) -> String {
     let world = &plan.config.world;
-    let plural = |n: u32, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
     let place = match world.isolation {
         Isolation::Process => "a process each",
         Isolation::Thread => "threads of one process",
     };
-    let ranks = plural(world.ranks, "rank");
+    let ranks = counted(world.ranks, "rank");
     match chosen {
         Chosen::Gpus { list, .. } => {
             format!("{ranks} on {list}, {place}, precision {}", plan.config.precision.name())
         }
         Chosen::Cpu { why } => {
-            let (threads, isa) = (plural(world.threads, "compute thread"), plan.isa_in_use());
+            let (threads, isa) = (counted(world.threads, "compute thread"), plan.isa_in_use());
             let why = why.as_ref().map_or(String::new(), |why| format!("\n{:11}{why}", ""));
             format!("{ranks} on the CPU, {place}, {threads} a rank, isa {isa}{why}")
         }
@@ -150,10 +186,12 @@ fn unused(plan: &Plan, machine: Machine) -> Option<String> {
     let cores = machine.cores;
     if busy_ranks < world.ranks {
         let spare = world.ranks - busy_ranks;
+        let are = if spare == 1 { "is a spare" } else { "are spares" };
+        let is = if micro_batches == 1 { "there is" } else { "there are" };
         return Some(format!(
-            "{spare} of {} ranks are spares: there are {micro_batches} micro-batches a step; micro_batch={} gives each \
-             rank one",
-            world.ranks,
+            "{spare} of {} {are}: {is} {} a step; micro_batch={} gives each rank one",
+            counted(world.ranks, "rank"),
+            counted(micro_batches, "micro-batch"),
             (plan.config.batch.global / world.ranks).max(1)
         ));
     }
@@ -164,9 +202,18 @@ fn unused(plan: &Plan, machine: Machine) -> Option<String> {
             true => format!("ranks={ranks}"),
             false => format!("threads={}", cores / world.ranks),
         };
-        return (cores / world.ranks > world.threads || ranks > world.ranks)
-            .then(|| format!("{free} of {cores} cores; {more} would use them"));
+        return (cores / world.ranks > world.threads || ranks > world.ranks).then(|| {
+            format!(
+                "{free} of {}; {more} would use {}",
+                counted(cores, "core"),
+                if free == 1 { "it" } else { "them" }
+            )
+        });
     }
-    (busy > cores)
-        .then(|| format!("nothing: {busy} compute threads share {cores} cores; fewer ranks are not slower"))
+    (busy > cores).then(|| {
+        format!(
+            "nothing: {busy} compute threads share {}; fewer ranks are not slower",
+            counted(cores, "core")
+        )
+    })
 }

@@ -6,7 +6,7 @@ use console::style;
 use dtrain_protocol::Event;
 use dtrain_runtime::{EpochSeen, Observer, StepSeen};
 use dtrain_telemetry::{GpuSample, GpuWatch};
-use dtrain_types::{Epoch, MemberId, NodeId, Step};
+use dtrain_types::{Epoch, MemberId, NodeId, Step, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -175,7 +175,8 @@ impl Observer for Human {
                 self.warn(&format!("member {member} did not come in time; the run begins without it"));
             }
             Event::HostsMissing { there, wanted } => self.warn(&format!(
-                "{there} of {wanted} hosts came within join_timeout; the run begins, and lets the others in when they come"
+                "{there} of {} came within join_timeout; the run begins, and lets the others in when they come",
+                counted(*wanted, "host")
             )),
             Event::Fault(cause) | Event::Refused(cause) => {
                 self.say(&format!("{} {cause}", style("fault:").for_stderr().red().bold()));
@@ -189,13 +190,14 @@ impl Observer for Human {
             }
             Event::Resumed { from, lost } => {
                 self.warn(&format!(
-                    "nobody holds the state any more: the run goes on from step {from}, {lost} steps are made again"
+                    "nobody holds the state any more: the run goes on from step {from}, {} made again",
+                    match lost { 1 => "1 step is".to_owned(), _ => format!("{lost} steps are") }
                 ));
             }
             Event::GivenUp { member, restarts } => {
                 let often = match restarts {
                     0 => "was lost and may not be started again".to_owned(),
-                    n => format!("was lost again after {n} restarts in a minute"),
+                    n => format!("was lost again after {} in a minute", counted(*n, "restart")),
                 };
                 self.warn(&format!("member {member} {often}: it stays away; the others go on"));
             }
@@ -209,7 +211,7 @@ impl Observer for Human {
             // The banner told of this host.
             Event::NodeJoined { node: NodeId(0), .. } => {}
             Event::NodeJoined { node, host, ranks } => {
-                self.say(&format!("  node {node} ({host}) is here with {ranks} ranks"));
+                self.say(&format!("  node {node} ({host}) is here with {}", counted(*ranks, "rank")));
             }
             Event::NodeAway { node } => self.warn(&format!("node {node} cannot be reached")),
             // The banner told of the ranks, and checkpoints that succeed are no news.

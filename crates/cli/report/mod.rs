@@ -1,4 +1,5 @@
-//! What people see of a run, on standard error. Programs read `--json` instead, which the runtime writes.
+//! What people see of a run: what happens goes to standard error, what it came to to standard output. Programs read `--json`
+//! instead, which the runtime writes; standard output is theirs then, and the result goes to standard error too.
 //!
 //! On a terminal there is a progress bar; elsewhere plain lines, one an epoch and one every few seconds. Nothing here
 //! decides anything, and nothing else in dtrain prints while a run goes on.
@@ -8,14 +9,37 @@ mod human;
 mod numbers;
 mod profile;
 mod summary;
+mod time;
 
 pub use banner::banner;
 pub use human::Human;
-pub use numbers::{bytes, grouped, loss, percent};
+pub use numbers::{amount, bytes, grouped, loss, percent};
 pub use profile::profile;
 pub use summary::{end, fault_report};
+pub use time::{age, utc};
 
-use console::Term;
+use console::{Term, style};
+
+/// Where a text goes; colours depend on whether that is a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+impl Stream {
+    /// Text that stands out, where the stream shows colours.
+    #[must_use]
+    pub fn bold(self, text: &str) -> String {
+        let styled = match self {
+            Self::Output => style(text).for_stdout(),
+            Self::Error => style(text).for_stderr(),
+        };
+        styled.bold().to_string()
+    }
+}
 
 /// Who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +60,21 @@ impl Voice {
             (true, _) => Self::Quiet,
             (false, true) => Self::Terminal,
             (false, false) => Self::Log,
+        }
+    }
+
+    /// Shows the result of a run unless nobody listens: on standard output, or on standard error where programs read that.
+    pub fn show(self, json: bool, result: impl Fn(Stream) -> String) {
+        if self == Self::Quiet {
+            return;
+        }
+        let written = match json {
+            true => false,
+            false => Term::stdout().write_line(result(Stream::Output).trim_end()).is_ok(),
+        };
+        // A reader of standard output that went away, or a full disk, does not undo the run.
+        if !written {
+            self.say(&result(Stream::Error));
         }
     }
 

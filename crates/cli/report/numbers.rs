@@ -1,5 +1,6 @@
 //! Numbers as people read them.
 
+use dtrain_types::plural;
 use std::time::Duration;
 
 /// `12 345`: groups of three with a space, from five digits on.
@@ -18,6 +19,12 @@ pub fn grouped(number: u64) -> String {
         text.extend(group.iter().map(|byte| char::from(*byte)));
     }
     text
+}
+
+/// `12 345 steps`, `1 epoch`.
+#[must_use]
+pub fn amount(count: u64, noun: &str) -> String {
+    format!("{} {}", grouped(count), plural(&count, noun))
 }
 
 /// `1.5 MiB`.
@@ -76,6 +83,7 @@ mod tests {
     fn numbers_are_short_and_keep_their_size() {
         let all = [0, 999, 1437, 12_345, 123_456, 1_234_567].map(grouped);
         assert_eq!(all, ["0", "999", "1437", "12 345", "123 456", "1 234 567"]);
+        assert_eq!([1, 20_000].map(|count| amount(count, "step")), ["1 step", "20 000 steps"]);
         assert_eq!([10, 1536, 3 << 20, 5 << 30].map(bytes), ["10 B", "1.5 KiB", "3.0 MiB", "5.0 GiB"]);
         let times = [20, 1234, 65_000, 7_500_000].map(|ms| duration(Duration::from_millis(ms)));
         assert_eq!(times, ["20 ms", "1.2 s", "1 min 05 s", "2 h 05 min"]);

@@ -1,18 +1,20 @@
 //! The table of `--profile`: where the time of a step goes.
 
-use console::style;
+use super::Stream;
+use super::numbers::amount;
 use dtrain_telemetry::profile::{LostPart, ProfileReport, Row};
+use dtrain_types::counted;
 use std::fmt::Write;
 
-/// Where the time of the steps went; the rows add up to the step.
+/// Where the time of the steps went, as it is shown on `stream`; the rows add up to the step.
 #[must_use]
-pub fn profile(report: &ProfileReport) -> String {
-    let mut text = format!("  {} where the time of a step goes", style("profile ").for_stderr().bold());
+pub fn profile(report: &ProfileReport, stream: Stream) -> String {
+    let mut text = format!("  {} where the time of a step goes", stream.bold("profile "));
     match report.ranks.iter().map(|rank| rank.steps).max() {
         None => text += ": no rank has written down a step\n",
         Some(steps) => {
-            let ranks = if report.ranks.len() == 1 { "rank" } else { "ranks" };
-            let _ = writeln!(text, ", mean of {} {ranks} and up to {steps} steps each", report.ranks.len());
+            let ranks = counted(report.ranks.len(), "rank");
+            let _ = writeln!(text, ", mean of {ranks} and up to {} each", amount(steps, "step"));
             table(&mut text, report);
         }
     }
@@ -48,8 +50,8 @@ fn table(text: &mut String, report: &ProfileReport) {
     if report.waits_unknown > 0 {
         let _ = writeln!(
             text,
-            "           the wait for others is in the communication of {} steps: not all of their ranks are here on one clock",
-            report.waits_unknown
+            "           the wait for others is in the communication of {}: not all of their ranks are here on one clock",
+            amount(report.waits_unknown, "step")
         );
     }
 }
@@ -97,7 +99,7 @@ mod tests {
     }
 
     fn plain(report: &ProfileReport) -> String {
-        console::strip_ansi_codes(&profile(report)).into_owned()
+        console::strip_ansi_codes(&profile(report, Stream::Error)).into_owned()
     }
 
     #[test]

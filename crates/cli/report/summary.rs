@@ -1,6 +1,7 @@
 //! The last lines of a run: what it came to, or which fault came first and what to do.
 
-use super::numbers::{duration, grouped, loss, percent, rate};
+use super::Stream;
+use super::numbers::{amount, duration, loss, percent, rate};
 use console::style;
 use dtrain_protocol::Cause;
 use dtrain_telemetry::Summary;
@@ -12,21 +13,18 @@ use std::time::Duration;
 /// How many of a rank's last lines are shown.
 const LAST_LINES: usize = 10;
 
-/// What a finished run came to.
+/// What a finished run came to, as it is shown on `stream`.
 #[must_use]
-pub fn end(summary: &Summary) -> String {
+pub fn end(summary: &Summary, stream: Stream) -> String {
     let mut text = String::new();
     let took = duration(Duration::from_secs_f64(summary.seconds.clamp(0.0, 1e12)));
     let mut line = |name: &str, words: String| {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {} {words}", style(format!("{name:<8}")).for_stderr().bold());
+        let _ = writeln!(text, "  {} {words}", stream.bold(&format!("{name:<8}")));
     };
     let speed = rate(summary.samples, summary.seconds);
-    let (steps, epochs) = (grouped(summary.steps), summary.epochs);
-    line(
-        "done",
-        format!("{steps} steps, {epochs} epochs, {} samples in {took}, {speed}", grouped(summary.samples)),
-    );
+    let (steps, epochs) = (amount(summary.steps, "step"), amount(summary.epochs, "epoch"));
+    line("done", format!("{steps}, {epochs}, {} in {took}, {speed}", amount(summary.samples, "sample")));
     let mut result: Vec<String> = Vec::new();
     result.extend(summary.val_accuracy.map(|share| format!("accuracy {}", percent(share))));
     result.extend(summary.val_f1.map(|f1| format!("macro F1 {f1:.4}")));
@@ -106,10 +104,11 @@ mod tests {
     #[test]
     fn the_end_leaves_out_what_is_not_known() {
         let summary = Summary { steps: 460, epochs: 20, seconds: 2.0, samples: 28_740, ..Summary::default() };
-        let text = console::strip_ansi_codes(&end(&summary)).into_owned();
+        let text = console::strip_ansi_codes(&end(&summary, Stream::Error)).into_owned();
         assert!(text.contains("460 steps, 20 epochs, 28 740 samples in 2.0 s, 14 370 samples/s"), "{text}");
         assert!(!text.contains("held out") && !text.contains("recovery"), "{text}");
-        let text = end(&Summary { val_accuracy: Some(0.98), recoveries: vec![0.5], ..summary });
+        let text =
+            end(&Summary { val_accuracy: Some(0.98), recoveries: vec![0.5], ..summary }, Stream::Output);
         assert!(text.contains("accuracy 98.0 %") && text.contains("0.50 s"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! How the classes of a data set are spread: for people, and for balanced class weights.
 
 use crate::{Batch, DataError, Dataset, Elements, EvaluationPlan, IGNORED, TargetSpec};
-use dtrain_types::MicroBatch;
+use dtrain_types::{MicroBatch, counted};
 use std::fmt;
 
 /// How many classes the text for people lists before it says "and more".
@@ -32,6 +32,12 @@ impl ClassDistribution {
     /// The classes that never occur.
     pub fn absent(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.counts).filter(|(_, count)| **count == 0).map(|(class, _)| class)
+    }
+
+    /// What a class is called: its name, or its number.
+    #[must_use]
+    pub fn name(&self, class: u32) -> String {
+        self.names.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
     }
 
     /// Shows these names instead of numbers; classes without a name keep their number.
@@ -73,7 +79,7 @@ pub fn class_distribution(dataset: &dyn Dataset) -> Result<Option<ClassDistribut
 
 impl fmt::Display for ClassDistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} classes, {} labels:", self.counts.len(), self.total())?;
+        write!(f, "{}, {}:", counted(self.counts.len(), "class"), counted(self.total(), "label"))?;
         let total = self.total().max(1) as f64;
         for (class, count) in self.counts.iter().enumerate().take(SHOWN) {
             let comma = if class == 0 { "" } else { "," };

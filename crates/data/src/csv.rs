@@ -9,6 +9,7 @@ mod lines;
 use crate::bytes::open_lines;
 use crate::rows::{Recipe, Store, Table, assemble};
 use crate::{Augment, DataError, Normalise, Opened, ValSplit};
+use dtrain_types::counted;
 use labels::Labels;
 use lines::{Line, Lines};
 use std::fmt;
@@ -146,9 +147,8 @@ fn read(text: impl BufRead, options: &CsvOptions, labels: &mut Labels) -> Result
         let place = match &layout {
             Some(layout) => layout,
             None => {
-                let (place, is_header) = Layout::of(&line, options)?;
-                let place = layout.insert(place);
-                if is_header {
+                let place = layout.insert(Layout::of(&line, options)?);
+                if !place.names.is_empty() {
                     continue;
                 }
                 place
@@ -166,9 +166,9 @@ fn read(text: impl BufRead, options: &CsvOptions, labels: &mut Labels) -> Result
         }
         for (column, field) in fields.iter().enumerate() {
             if column == place.label {
-                labels.read(&options.path, &line, column, &mut targets)?;
+                labels.read(&options.path, &line, place.at(column), &mut targets)?;
             } else {
-                inputs.push(line.number_in(&options.path, column, field)?);
+                inputs.push(line.number_in(&options.path, place.at(column), field)?);
             }
         }
         rows += 1;
@@ -189,11 +189,22 @@ fn read(text: impl BufRead, options: &CsvOptions, labels: &mut Labels) -> Result
 struct Layout {
     columns: usize,
     label: usize,
+    /// What the header calls the columns; empty without a header.
+    names: Vec<String>,
+}
+
+/// A column of a table, as messages show it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// From 0.
+    column: usize,
+    /// Its name in the header.
+    name: Option<&'a str>,
 }
 
 impl Layout {
-    /// What the first line says, and whether it is a header.
-    fn of(first: &Line<'_>, options: &CsvOptions) -> Result<(Self, bool), DataError> {
+    /// What the first line says.
+    fn of(first: &Line<'_>, options: &CsvOptions) -> Result<Self, DataError> {
         let fields = first.fields();
         let is_header = options.header.unwrap_or_else(|| {
             let named = matches!(&options.label, Column::Name(name) if fields.contains(&name.as_str()));
@@ -206,12 +217,18 @@ impl Layout {
         };
         let columns = match (&options.label, is_header) {
             (Column::Name(_), true) => fields.join(", "),
-            (Column::Name(_), false) => format!("{} columns without names", fields.len()),
-            _ => format!("{} columns", fields.len()),
+            (Column::Name(_), false) => format!("{} without names", counted(fields.len(), "column")),
+            _ => counted(fields.len(), "column"),
         };
         let column = options.label.to_string();
         let label =
             label.ok_or_else(|| DataError::NoSuchColumn { file: options.path.clone(), column, columns })?;
-        Ok((Self { columns: fields.len(), label }, is_header))
+        let names =
+            if is_header { fields.iter().map(|name| (*name).to_owned()).collect() } else { Vec::new() };
+        Ok(Self { columns: fields.len(), label, names })
+    }
+
+    fn at(&self, column: usize) -> Place<'_> {
+        Place { column, name: self.names.get(column).map(String::as_str) }
     }
 }

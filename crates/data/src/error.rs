@@ -2,7 +2,7 @@
 //!
 //! Nothing is printed here; [`DataError::hint`] says what a user can do about it.
 
-use dtrain_types::{MicroBatch, Step};
+use dtrain_types::{MicroBatch, Step, counted};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ pub enum DataError {
         got: String,
     },
     /// Inputs and targets are not of the same number.
-    #[error("{} has {inputs} samples but {} has {targets} targets", inputs_file.display(), targets_file.display())]
+    #[error("{} has {} but {} has {}", inputs_file.display(), counted(*inputs, "sample"), targets_file.display(), counted(*targets, "target"))]
     CountMismatch {
         /// The file of the inputs.
         inputs_file: PathBuf,
@@ -87,7 +87,7 @@ pub enum DataError {
         got: Vec<usize>,
     },
     /// A row with another number of columns than the rows before it.
-    #[error("{} line {line}: {got} columns, expected {expected}", file.display())]
+    #[error("{} line {line}: {}, expected {expected}", file.display(), counted(*got, "column"))]
     RaggedRow {
         /// The file.
         file: PathBuf,
@@ -99,7 +99,7 @@ pub enum DataError {
         got: usize,
     },
     /// A field that is no number.
-    #[error("{} line {line}, column {column}: {text:?} is not a number", file.display())]
+    #[error("{} line {line}, column {column}{}: {text:?} is not a number", file.display(), named(name))]
     NotANumber {
         /// The file.
         file: PathBuf,
@@ -107,6 +107,8 @@ pub enum DataError {
         line: u64,
         /// Column, from 1.
         column: usize,
+        /// The name of the column, if the table has a header.
+        name: Option<String>,
         /// The field.
         text: String,
     },
@@ -143,7 +145,7 @@ pub enum DataError {
         text: String,
     },
     /// A label beyond the number of classes.
-    #[error("{} row {row}: label {label} is out of range for {classes} classes", file.display())]
+    #[error("{} row {row}: label {label} is out of range for {}", file.display(), counted(*classes, "class"))]
     LabelOutOfRange {
         /// The file.
         file: PathBuf,
@@ -326,10 +328,15 @@ impl DataError {
             }
             Self::Shape { .. } => "training and validation samples must have one shape".into(),
             Self::RaggedRow { .. } => {
-                "check the delimiter, and `skip` lines that do not belong to the table".into()
+                "check data.delimiter, and pass over lines that do not belong to the table with data.skip=N".into()
             }
+            Self::NotANumber { text, .. } if is_missing(text) => "replace missing values before training".into(),
+            Self::NotANumber { name: Some(name), .. } => format!(
+                "column {name:?} is text: turn it into numbers or leave it out; only a label may be words (data.label={name})"
+            ),
             Self::NotANumber { line, .. } if *line <= 2 => {
-                "set `header: true` if the first line has names, or `skip` lines before the table".into()
+                "write data.header=true if the first line names the columns, or data.skip=N for lines before the table"
+                    .into()
             }
             Self::NotANumber { .. } => {
                 "turn text into numbers, or leave the column out, before training".into()
@@ -337,37 +344,48 @@ impl DataError {
             Self::NotFinite { .. } => "replace missing values before training".into(),
             Self::NoSuchColumn { .. } => "name a column of the header, or give its number from 0".into(),
             Self::LabelNotInteger { .. } => {
-                "use `target: value` for real numbers, or number the classes from 0".into()
+                "write loss.kind=mse to predict real numbers, or number the classes from 0".into()
             }
             Self::LabelOutOfRange { label, .. } if *label < 0 => "number the classes from 0".into(),
             Self::LabelOutOfRange { .. } => {
-                "number the classes from 0 without gaps, or use `target: value` for real numbers".into()
+                "number the classes from 0 without gaps, or write loss.kind=mse to predict real numbers".into()
             }
             Self::Empty { .. } => "at least one sample is needed".into(),
-            Self::TooShort { .. } => "use a smaller `context`, a larger `val_split`, or more text".into(),
+            Self::TooShort { .. } => "use a smaller data.context, a larger data.val_split, or more text".into(),
             Self::NotTokens { instead, .. } => (*instead).into(),
             Self::HalfToken { .. } => {
-                "the file is cut off, or of another kind: bytes of a text are `kind: text`".into()
+                "the file is cut off, or of another kind: bytes of a text are data.kind=text".into()
             }
             Self::IdOutOfRange { .. } => {
-                "set `vocabulary` to that of the tokenizer; ids are little-endian u16, without a header before them"
+                "set data.vocabulary to that of the tokenizer; ids are little-endian u16, without a header before them"
                     .into()
             }
-            Self::Split { .. } => "choose a val_split between 0 and 1 that leaves rows on both sides".into(),
+            Self::Split { .. } => "choose a data.val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
                 "flip, shift and crop need images [channels, height, width] larger than the shift or crop"
                     .into()
             }
-            Self::Option { option, expected, .. } => format!("set `{option}` to {expected}"),
+            Self::Option { option, expected, .. } => format!("set data.{option} to {expected}"),
             Self::PlanMismatch { .. } => "make the plan from the data set's own length".into(),
             Self::NoClassSet { .. } => "call `set_class` in `Dataset::read`".into(),
             Self::ClassOutOfRange { .. } | Self::TokenOutOfRange { .. } => {
                 "correct `Dataset::spec`, or what `Dataset::read` writes".into()
             }
             Self::ReadPanicked { .. } => "the data set's `read` must return an error instead".into(),
-            Self::Thread { .. } => "use fewer `workers`, or raise the limit of threads".into(),
+            Self::Thread { .. } => "write a smaller workers=N, or raise the limit of threads".into(),
             Self::LoaderStopped => "see the error before this one".into(),
             Self::Other(_) => "the data set that returned it knows more".into(),
         }
     }
+}
+
+/// ` (city)`, or nothing.
+fn named(name: &Option<String>) -> String {
+    name.as_ref().map_or_else(String::new, |name| format!(" ({name})"))
+}
+
+/// Whether a field stands for a value that nobody has.
+fn is_missing(text: &str) -> bool {
+    let text = text.trim().to_lowercase();
+    ["", "?", "-", "na", "n/a", "nan", "null", "none"].contains(&text.as_str())
 }

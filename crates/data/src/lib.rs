@@ -39,6 +39,7 @@ pub use feed::{Feed, augment_site};
 pub use idx::IdxOptions;
 pub use loader::{Loader, LoanedBatch, QUEUE_PER_WORKER, Share};
 pub use normalise::Normalise;
+pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};
 pub use source::{Opened, Source, open};
 pub use split::{HeldOut, ValSplit};

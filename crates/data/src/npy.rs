@@ -7,10 +7,11 @@
 
 mod header;
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, open_lines};
 use crate::rows::{Recipe, Store, Table, Targets, assemble, class_of};
 use crate::{Augment, DataError, Normalise, Opened, ValSplit};
 use header::{Element, Header};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const NEEDS: &str = "kind npy needs `inputs` and `targets`, two arrays saved by numpy.save";
@@ -105,11 +106,7 @@ fn table(inputs_file: &Path, targets_file: &Path, target: NpyTarget) -> Result<T
             targets: count,
         });
     }
-    let shape = match inputs.header.shape[1..] {
-        [] => vec![1],
-        [height, width] => vec![1, height, width],
-        ref shape => shape.to_vec(),
-    };
+    let shape = shape_of_row(&inputs.header);
     let targets = match target {
         NpyTarget::Class { classes } => targets.classes(classes)?,
         NpyTarget::ByType if targets.header.element.is_whole() => targets.classes(None)?,
@@ -123,6 +120,32 @@ fn table(inputs_file: &Path, targets_file: &Path, target: NpyTarget) -> Result<T
         _ => Store::Floats(inputs.floats()?),
     };
     Ok(Table { file: inputs_file.to_owned(), rows, shape, store, targets })
+}
+
+/// One value, an image of one channel, or as it stands.
+fn shape_of_row(header: &Header) -> Vec<usize> {
+    match header.shape[1..] {
+        [] => vec![1],
+        [height, width] => vec![1, height, width],
+        ref shape => shape.to_vec(),
+    }
+}
+
+/// The most bytes that the header of an array of inputs has here.
+const LONGEST_HEADER: u64 = 1 << 17;
+
+/// The shape of one sample of an array of inputs, as its header says; `None` if there is no such file, or it is no array.
+///
+/// *Blocks* on the disk for the first bytes alone.
+#[must_use]
+pub fn sample_shape(inputs: &Path) -> Option<Vec<usize>> {
+    // The bytes of a pipe are there once, for who opens it.
+    if !inputs.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut start = Vec::new();
+    open_lines(inputs, NEEDS).ok()?.take(LONGEST_HEADER).read_to_end(&mut start).ok()?;
+    Header::parse(inputs, &start).ok().map(|header| shape_of_row(&header))
 }
 
 /// One array: its header, checked against the length of its file.

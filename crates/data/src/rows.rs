@@ -70,7 +70,7 @@ pub(crate) fn assemble(train: Table, val: Option<Table>, recipe: Recipe) -> Resu
         && !factor.is_finite()
     {
         let got = factor.to_string();
-        return Err(DataError::Option { option: "normalise", got, expected: "a finite factor" });
+        return Err(DataError::Option { option: "normalize", got, expected: "a finite factor" });
     }
     let classes = recipe.classes.or_else(|| {
         let highest =

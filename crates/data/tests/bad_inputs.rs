@@ -70,7 +70,7 @@ fn idx_files_are_checked_against_their_headers() {
     let broken = at("broken.gz", &gzip(&idx(&[2, 1, 2], &[1, 2, 3, 4]))[..20]);
     says(&opened(&broken, &labels), &["cannot read", "broken.gz"]);
     let few = IdxOptions { classes: Some(1), ..IdxOptions::new(&images, &labels) };
-    says(&refused(Source::Idx(few)), &["labels row 2: label 1 is out of range for 1 classes"]);
+    says(&refused(Source::Idx(few)), &["labels row 2: label 1 is out of range for 1 class"]);
 }
 
 #[test]
@@ -89,9 +89,9 @@ fn a_table_names_the_line_and_the_column() {
     let folder = tempfile::tempdir().unwrap();
     let says_of = |text: &str, parts: &[&str]| says(&refused(Source::Csv(csv(folder.path(), text))), parts);
     says_of("1,2,0\n3,four,1\n", &["t.csv line 2, column 2: \"four\" is not a number"]);
-    says_of("a,b,c\n1,2,0\n\n3,,1\n", &["line 4, column 2: \"\" is not a number"]);
+    says_of("a,b,c\n1,2,0\n\n3,,1\n", &["line 4, column 2 (b): \"\" is not a number"]);
     says_of("1,2,0\n3,4,5,1\n", &["line 2: 4 columns, expected 3"]);
-    says_of("1,2,0\n3\n", &["line 2: 1 columns, expected 3"]);
+    says_of("1,2,0\n3\n", &["line 2: 1 column, expected 3"]);
     says_of("1,2,0\n1,2,0.5\n", &["row 2: label \"0.5\" is not a whole number"]);
     says_of("1,2,0\n1,2,dog\n", &["row 2: label \"dog\" is not a whole number"]);
     says_of("1,2,0\n1,2,-1\n", &["row 2: label -1 is out of range"]);
@@ -121,7 +121,7 @@ fn options_that_do_not_fit_a_table_are_refused() {
     let split = CsvOptions { val_split: ValSplit { fraction: 0.9, ..ValSplit::default() }, ..good() };
     says(&refused(Source::Csv(split)), &["val_split 0.9 of 2 rows leaves no row for training"]);
     let classes = CsvOptions { target: CsvTarget::Class { classes: Some(1) }, ..good() };
-    says(&refused(Source::Csv(classes)), &["row 3: label 1 is out of range for 1 classes"]);
+    says(&refused(Source::Csv(classes)), &["row 3: label 1 is out of range for 1 class"]);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn numpy_arrays_are_checked() {
     let flat = at("y2.npy", npy("<f4", &[2, huge, huge, 0], &[]));
     says(&opened(&x, &flat), &["y2.npy holds no sample"]);
     let factor = NpyOptions { normalise: Normalise::Scale(f32::NAN), ..NpyOptions::new(&x, &y) };
-    says(&refused(Source::Npy(factor)), &["normalise is NaN"]);
+    says(&refused(Source::Npy(factor)), &["normalize is NaN"]);
 }
 
 #[test]
@@ -237,5 +237,5 @@ fn an_id_beyond_the_vocabulary_is_named_with_its_place() {
     }
     let error = plan.read(&*val, MicroBatch(3), &mut batch).unwrap_err();
     says(&error.to_string(), &["train.bin position 36: token id 36", "vocabulary of 36"]);
-    says(&error.hint(), &["`vocabulary`", "u16"]);
+    says(&error.hint(), &["data.vocabulary", "u16"]);
 }

@@ -8,7 +8,7 @@ use crate::link::{self, LinkReceiver, LinkSender};
 use crate::supervisor::{Heard, NodeIs, NodeLost, Supervisor, Way};
 use dtrain_protocol::{BootId, ClockReading, Goodbye, Message as Word, NodeReport, Outcome, Timeouts};
 use dtrain_transport::quic::{Connection, Endpoint, Identity, IoThread, Kind, LinkError, Tuning};
-use dtrain_types::NodeId;
+use dtrain_types::{NodeId, counted};
 use kameo::prelude::*;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -132,7 +132,8 @@ fn in_words(outcome: &Outcome) -> String {
         Outcome::Finished(ending) => format!("the run is finished after step {}", ending.step),
         Outcome::Interrupted(_) => "the run was interrupted".to_owned(),
         Outcome::NotEnough { joined, min_ranks, .. } => {
-            format!("{joined} ranks are there, {min_ranks} needed")
+            let are = if *joined == 1 { "is" } else { "are" };
+            format!("{} {are} there, {min_ranks} needed", counted(*joined, "rank"))
         }
         Outcome::Failed { first, .. } => dtrain_protocol::cut_text(&first.to_string()),
     }

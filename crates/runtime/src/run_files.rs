@@ -16,7 +16,7 @@ use dtrain_telemetry::{
     ClassCount, ClassCounts, EpochMetrics, Event as LogEvent, EventLog, GpuWatch, JsonLines, Metrics,
     StepMetrics, UnixTime,
 };
-use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step};
+use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step, counted};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -231,24 +231,30 @@ impl RunFiles {
                 LogEvent::Recovery { member: *member, seconds: *seconds, step: *step }
             }
             Event::Resumed { from, lost } => LogEvent::Notice {
-                text: format!("nobody holds the state: on from step {from}, {lost} steps again"),
+                text: format!(
+                    "nobody holds the state: on from step {from}, {} again",
+                    counted(*lost, "step")
+                ),
             },
             Event::GivenUp { member, restarts } => LogEvent::Notice {
-                text: format!("member {member} is not started again, after {restarts} restarts in a minute"),
+                text: format!(
+                    "member {member} is not started again, after {} in a minute",
+                    counted(*restarts, "restart")
+                ),
             },
             Event::LeftOut { member } => {
                 LogEvent::Notice { text: format!("member {member} did not come in time") }
             }
             Event::HostsMissing { there, wanted } => {
-                LogEvent::Notice { text: format!("{there} of {wanted} hosts came in time") }
+                LogEvent::Notice { text: format!("{there} of {} came in time", counted(*wanted, "host")) }
             }
             Event::Reforming { reason } => LogEvent::Notice { text: format!("a new generation: {reason}") },
             Event::Straggler { member, rank, ratio, slow } => {
                 LogEvent::Straggler { member: *member, rank: *rank, ratio: *ratio, slow: *slow }
             }
-            Event::NodeJoined { node, host, ranks } => {
-                LogEvent::Notice { text: format!("node {node} ({host}) is here with {ranks} ranks") }
-            }
+            Event::NodeJoined { node, host, ranks } => LogEvent::Notice {
+                text: format!("node {node} ({host}) is here with {}", counted(*ranks, "rank")),
+            },
             Event::NodeAway { node } => LogEvent::Notice { text: format!("node {node} is away") },
             Event::Running { generation, from_step } => LogEvent::Generation {
                 generation: *generation,

@@ -4,6 +4,7 @@
 //! Pure data and pure functions. This crate does not know what a gradient, a message or a file is.
 
 mod checkpoint_id;
+mod counted;
 mod device_memory;
 mod digest;
 mod fingerprint;
@@ -21,6 +22,7 @@ mod wire;
 mod words;
 
 pub use checkpoint_id::CheckpointId;
+pub use counted::{counted, plural};
 pub use device_memory::DeviceMemory;
 pub use digest::Digest;
 pub use fingerprint::Fingerprint;

@@ -3,8 +3,8 @@
 //! Names are numbered in alphabetical order once all tables are read, so that the numbers do not depend on which
 //! row comes first.
 
-use super::CsvTarget;
 use super::lines::Line;
+use super::{CsvTarget, Place};
 use crate::DataError;
 use crate::rows::{MAX_DERIVED_CLASSES, Table, Targets, class_of};
 use std::collections::BTreeMap;
@@ -36,12 +36,12 @@ impl Labels {
         &mut self,
         file: &Path,
         line: &Line<'_>,
-        column: usize,
+        at: Place<'_>,
         targets: &mut Targets,
     ) -> Result<(), DataError> {
-        let text = line.fields()[column].trim();
+        let text = line.fields()[at.column].trim();
         match targets {
-            Targets::Values { values, .. } => values.push(line.number_in(file, column, text)?),
+            Targets::Values { values, .. } => values.push(line.number_in(file, at, text)?),
             Targets::Classes(classes) => classes.push(self.class(file, line.number, text)?),
         }
         Ok(())

@@ -2,6 +2,7 @@
 //!
 //! It does not know which column is which.
 
+use super::Place;
 use crate::DataError;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,7 @@ impl<R: BufRead> Lines<R> {
             file: file.clone(),
             line: number,
             column: 1,
+            name: None,
             text: format!("bytes that are no UTF-8 at {}", error.valid_up_to()),
         })?;
         let text = text.trim_end_matches(['\n', '\r']);
@@ -97,17 +99,18 @@ impl Line<'_> {
     }
 
     /// A field as a finite number.
-    pub fn number_in(&self, file: &Path, column: usize, field: &str) -> Result<f32, DataError> {
+    pub fn number_in(&self, file: &Path, at: Place<'_>, field: &str) -> Result<f32, DataError> {
         let value: f32 = field.trim().parse().map_err(|_| DataError::NotANumber {
             file: file.to_owned(),
             line: self.number,
-            column: column + 1,
+            column: at.column + 1,
+            name: at.name.map(str::to_owned),
             text: field.to_owned(),
         })?;
         if value.is_finite() {
             return Ok(value);
         }
-        let (row, element) = (self.number, column + 1);
+        let (row, element) = (self.number, at.column + 1);
         Err(DataError::NotFinite { file: file.to_owned(), row, element, value: f64::from(value) })
     }
 }

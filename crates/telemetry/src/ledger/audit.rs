@@ -5,7 +5,7 @@
 
 use super::line::{LineHash, PlanNumbers, SpanLine};
 use super::scan::{Scan, scan};
-use dtrain_types::{BatchPlan, Epoch, Generation, MicroBatch, Step};
+use dtrain_types::{BatchPlan, Epoch, Generation, MicroBatch, Step, counted};
 use std::fmt;
 use thiserror::Error;
 
@@ -157,7 +157,7 @@ pub enum Wrong {
         reached: Step,
     },
     /// The samples do not add up.
-    #[error("steps {from} to {to} fed {got} samples, the plan has {expected}")]
+    #[error("steps {from} to {to} fed {}, the plan has {expected}", counted(*got, "sample"))]
     Samples {
         /// First step.
         from: Step,
