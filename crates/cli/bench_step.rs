@@ -7,6 +7,7 @@ use crate::arguments::BenchStep;
 use crate::error::CliError;
 use crate::fabric::{HostFabric, StateInCommon, new_arena};
 use crate::recipe::profile;
+use crate::welcome::Welcome;
 use dtrain_checkpoint::RunLock;
 use dtrain_collective::{Geometry, Mode};
 use dtrain_data::{DataError, Dataset, Feed, InputSpec, SampleSlot, SampleSpec, TargetSpec};
@@ -22,6 +23,7 @@ use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_types::{
     BatchPlan, Generation, Instance, Reduce, Seed, Step, Wire, WorldSize, counted, cut_evenly,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -31,13 +33,12 @@ use std::time::{Duration, Instant};
 
 /// Steps that are not counted: pages, caches and schedulers settle.
 const WARM_UP: u64 = 10;
-/// A welcome that begins so is a benchmark's.
-const MARK: &str = "# bench ";
 const SEED: Seed = Seed(7);
 
-/// What is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Measure {
+/// What is measured, as its ranks are told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measure {
+    #[serde(with = "workload")]
     work: Work,
     ranks: u32,
     threads: u32,
@@ -46,7 +47,23 @@ struct Measure {
     /// Micro-batches that each of them is cut into.
     micro_batches: u32,
     steps: u64,
+    #[serde(with = "crate::welcome::path")]
     run_dir: PathBuf,
+}
+
+/// Workloads by their names: the engine does not know that they travel.
+mod workload {
+    use super::Work;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(work: &Work, to: S) -> Result<S::Ok, S::Error> {
+        work.name().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Work, D::Error> {
+        let name = String::deserialize(from)?;
+        super::work(&name).map_err(D::Error::custom)
+    }
 }
 
 /// What somebody wants to know the speed of.
@@ -201,7 +218,7 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
         ranks: measure.ranks,
         isolation: Isolation::Process(Program::this()),
         arena: Some(new_arena(WorldSize(measure.ranks), geometry, state).map_err(failed)?),
-        config: measure.welcome(),
+        setup: Welcome::Bench(measure.clone()).to_setup(),
         gateway: None,
     };
     drop(replica);
@@ -221,22 +238,6 @@ fn timeouts() -> Timeouts {
 }
 
 impl Measure {
-    fn welcome(&self) -> String {
-        let Self { work, ranks, threads, batches, micro_batches, steps, run_dir } = self;
-        let (name, run_dir) = (work.name(), run_dir.display());
-        format!("{MARK}{name} {ranks} {threads} {batches} {micro_batches} {steps} {run_dir}")
-    }
-
-    fn read(welcome: &str) -> Option<Self> {
-        let mut words = welcome.strip_prefix(MARK)?.splitn(7, ' ');
-        let name = words.next()?;
-        let work = Work::ALL.into_iter().find(|work| work.name() == name)?;
-        let (ranks, threads) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (batches, micro_batches) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (steps, run_dir) = (words.next()?.parse().ok()?, words.next()?.into());
-        Some(Self { work, ranks, threads, batches, micro_batches, steps, run_dir })
-    }
-
     fn plan(&self) -> BatchPlan {
         let micro = self.work.batch() as u32 / self.micro_batches;
         let global = self.work.batch() as u32 * self.batches;
@@ -268,17 +269,10 @@ impl Measure {
     }
 }
 
-/// Whether a welcome is a benchmark's.
-#[must_use]
-pub fn is_for(welcome: &str) -> bool {
-    welcome.starts_with(MARK)
-}
-
 /// A rank of a benchmark.
 ///
 /// *Errors*: a sentence for people.
-pub fn rank(welcome: &str, arena: Option<OwnedFd>) -> Result<RankParts, String> {
-    let measure = Measure::read(welcome).ok_or("this is no benchmark's welcome")?;
+pub fn rank(measure: &Measure, arena: Option<OwnedFd>) -> Result<RankParts, String> {
     let mut replica = measure.replica()?;
     let profile = profile(&replica);
     let fabric = HostFabric::from_arena(arena.ok_or("a benchmark's ranks share an arena")?)?;

@@ -1,6 +1,6 @@
 //! How a rank of the binary comes by its parts: the same configuration, the same choices, in its own process.
 //!
-//! A rank is given the text of the run's configuration and opens data and model for itself; nothing else is handed
+//! A rank is given the run's configuration and opens data and model for itself; nothing else is handed
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
 use crate::fabric::HostFabric;
@@ -12,7 +12,7 @@ use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_engine::{ModelReplica, Replica, device_fingerprint};
-use dtrain_protocol::{Fingerprint, Profile, Timeouts};
+use dtrain_protocol::{Fingerprint, Profile, RankSetup, Timeouts};
 use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe, host_name};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
@@ -28,11 +28,11 @@ pub struct ConfigRecipe {
 }
 
 impl Recipe for ConfigRecipe {
-    fn rank(&self, config: &str, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
-        if crate::bench_step::is_for(config) {
-            return crate::bench_step::rank(config, arena);
-        }
-        let welcome = Welcome::read(config)?;
+    fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
+        let welcome = match Welcome::read(setup)? {
+            Welcome::Run(welcome) => welcome,
+            Welcome::Bench(measure) => return crate::bench_step::rank(&measure, arena),
+        };
         let plan = Plan::open(&welcome.config()?, self.own).map_err(|error| error.to_string())?;
         let hosts = if welcome.hosts.is_some() { Hosts::Several } else { Hosts::One };
         let detect = plan.config.world.detect;

@@ -11,14 +11,15 @@ use crate::plan::{Own, Plan};
 use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Voice};
 use crate::run_folder::RunFolder;
-use crate::welcome::{Hosts, Welcome, remove_probe, write_probe};
+use crate::welcome::{Hosts, RunWelcome, remove_probe, write_probe};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
 use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
 use dtrain_protocol::{
-    Cause, Ending, ExitCause, Failure, Losses, Outcome, StartFrom, SupervisorConfig, Timeouts, What,
+    Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, Timeouts,
+    What,
 };
 use dtrain_runtime::{
     Conclusion, Gateway, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat, inherited, serve,
@@ -310,16 +311,16 @@ impl Session {
             first_generation,
             reserved: first_generation,
         };
-        let (gateway, config) = self.welcomes(lead)?;
-        Ok(RunPlan { supervisor, ranks: world, isolation, arena, config, gateway })
+        let (gateway, setup) = self.welcomes(lead)?;
+        Ok(RunPlan { supervisor, ranks: world, isolation, arena, setup, gateway })
     }
 
     /// What the ranks of this host are welcomed with, and the gate at which other hosts are.
-    fn welcomes(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, String), CliError> {
+    fn welcomes(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, RankSetup), CliError> {
         let run_dir = self.run.path.clone();
         let (gpus, yaml) = (self.cuda.clone(), self.plan.config.to_yaml());
-        let mut welcome = Welcome { run_dir, hosts: None, gpus, yaml };
-        let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, welcome.to_text())) };
+        let mut welcome = RunWelcome { run_dir, hosts: None, gpus, yaml };
+        let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, welcome.to_setup())) };
         let drawn = (crate::random::u64(), crate::random::u64());
         let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
         let probe = format!("{high:016x}{low:016x}");
@@ -328,9 +329,9 @@ impl Session {
         let samples = self.plan.opened.train.len();
         welcome.hosts = Some(Hosts { probe, samples, mesh: None });
         // Other hosts have GPUs of their own, or none.
-        let gateway = gateway.with_welcome(Welcome { gpus: None, ..welcome.clone() }.to_text());
+        let gateway = gateway.with_welcome(RunWelcome { gpus: None, ..welcome.clone() }.to_setup());
         welcome.hosts.iter_mut().for_each(|hosts| hosts.mesh = Some(mesh));
-        Ok((Some(gateway), welcome.to_text()))
+        Ok((Some(gateway), welcome.to_setup()))
     }
 
     /// Where the ranks live and what they share.

@@ -1,19 +1,20 @@
-//! What a rank is welcomed with, as text: where the run is, how hosts reach each other, and the configuration.
+//! What a rank is welcomed with: which run or benchmark it is of, where that lies, and how hosts reach each other.
 //!
-//! The supervisor sends it to every host; a host sends it on to its ranks, with what is its own put in. It does not know
-//! what the configuration means.
+//! The supervisor sends it to every host; a host sends it on to its ranks, with what is its own put in. It travels in the
+//! encoding of all messages. It does not know what the configuration means.
 
-use crate::config::{Config, CudaList, Devices, Machine, Source};
+use crate::bench_step::Measure;
+use crate::config::{Config, CudaList, Machine, Source};
+use dtrain_protocol::RankSetup;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The line between the head and the configuration.
-const END_OF_HEAD: &str = "# ---";
 /// The file in a run's folder by which ranks find out whether they see it.
 const PROBE_FILE: &str = ".seen-by-hosts";
 
 /// The addresses of a host for the links between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshAddress {
     /// Where its ranks listen.
     pub listen: IpAddr,
@@ -22,7 +23,7 @@ pub struct MeshAddress {
 }
 
 /// What only a run of several hosts has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hosts {
     /// What the probe file of this life of the supervisor says.
     pub probe: String,
@@ -33,9 +34,19 @@ pub struct Hosts {
 }
 
 /// A welcome.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Welcome {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcome {
+    /// To a training run.
+    Run(RunWelcome),
+    /// To a benchmark of a step.
+    Bench(Measure),
+}
+
+/// A welcome to a training run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunWelcome {
     /// The folder of the run, as its supervisor writes it.
+    #[serde(with = "path")]
     pub run_dir: PathBuf,
     /// What a run of several hosts needs.
     pub hosts: Option<Hosts>,
@@ -45,56 +56,57 @@ pub struct Welcome {
     pub yaml: String,
 }
 
+/// Paths of any bytes: serde's own are texts.
+pub mod path {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ffi::OsString;
+    use std::path::{Path, PathBuf};
+
+    /// Writes a path.
+    ///
+    /// *Errors*: of the format.
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(to)
+    }
+
+    /// Reads it.
+    ///
+    /// *Errors*: of the format.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
+    }
+}
+
 impl Welcome {
-    /// As text.
+    /// As links carry it.
     #[must_use]
-    pub fn to_text(&self) -> String {
-        let mut text = format!("# run_dir {}\n", self.run_dir.display());
-        if let Some(Hosts { probe, samples, mesh }) = &self.hosts {
-            text += &format!("# probe {probe}\n# samples {samples}\n");
-            if let Some(MeshAddress { listen, reached_at }) = mesh {
-                text += &format!("# mesh {listen} {reached_at}\n");
-            }
-        }
-        if let Some(gpus) = &self.gpus {
-            text += &format!("# gpus {gpus}\n");
-        }
-        format!("{text}{END_OF_HEAD}\n{}", self.yaml)
+    pub fn to_setup(&self) -> RankSetup {
+        RankSetup::of(self)
     }
 
     /// Reads it.
     ///
     /// *Errors*: a sentence for people.
-    pub fn read(text: &str) -> Result<Self, String> {
-        let wrong = || "this is no welcome of this version of dtrain".to_owned();
-        let end = format!("{END_OF_HEAD}\n");
-        let (head, yaml) = text.split_once(&end).ok_or_else(wrong)?;
-        let value = |key: &str| {
-            let prefix = format!("# {key} ");
-            head.lines().find_map(|line| line.strip_prefix(&prefix).map(str::to_owned))
-        };
-        let mesh = match value("mesh") {
-            None => None,
-            Some(text) => {
-                let (listen, reached_at) = text.split_once(' ').ok_or_else(wrong)?;
-                let read = |text: &str| text.parse::<IpAddr>().map_err(|_| wrong());
-                Some(MeshAddress { listen: read(listen)?, reached_at: read(reached_at)? })
-            }
-        };
-        let hosts = match value("probe") {
-            None => None,
-            Some(probe) => {
-                let samples = value("samples").and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
-                Some(Hosts { probe, samples, mesh })
-            }
-        };
-        let gpus = match value("gpus").map(|text| Devices::parse(&text)) {
-            None => None,
-            Some(Ok(Devices::Cuda(list))) => Some(list),
-            Some(_) => return Err(wrong()),
-        };
-        let run_dir = value("run_dir").ok_or_else(wrong)?.into();
-        Ok(Self { run_dir, hosts, gpus, yaml: yaml.to_owned() })
+    pub fn read(setup: &RankSetup) -> Result<Self, String> {
+        setup.read().ok_or_else(|| "this is no welcome of this version of dtrain".to_owned())
+    }
+}
+
+impl RunWelcome {
+    /// Reads the welcome of a host, which nobody has a benchmark on.
+    ///
+    /// *Errors*: a sentence for people.
+    pub fn read(setup: &RankSetup) -> Result<Self, String> {
+        match Welcome::read(setup)? {
+            Welcome::Run(welcome) => Ok(welcome),
+            Welcome::Bench(_) => Err("it is a benchmark, which has one host".to_owned()),
+        }
+    }
+
+    /// As links carry it.
+    #[must_use]
+    pub fn to_setup(&self) -> RankSetup {
+        Welcome::Run(self.clone()).to_setup()
     }
 
     /// The configuration in it.
@@ -140,20 +152,32 @@ fn probe_file(run_dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Devices;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
 
     #[test]
-    fn a_welcome_survives_its_text() {
+    fn a_welcome_survives_its_journey() {
         let mesh = MeshAddress { listen: [0, 0, 0, 0].into(), reached_at: "fd00::1".parse().unwrap() };
         let hosts = Hosts { probe: "abc".into(), samples: 1617, mesh: Some(mesh) };
         let Ok(Devices::Cuda(list)) = Devices::parse("cuda:2,0") else { panic!("two GPUs") };
         for hosts in [None, Some(Hosts { mesh: None, ..hosts.clone() }), Some(hosts)] {
             for gpus in [None, Some(list.clone())] {
-                let (hosts, yaml) = (hosts.clone(), "seed: 7\n".to_owned());
-                let welcome = Welcome { run_dir: "runs/a b".into(), hosts, gpus, yaml };
-                assert_eq!(Welcome::read(&welcome.to_text()), Ok(welcome));
+                // A name that is no text, and a configuration that looks like a welcome of old.
+                let run_dir = PathBuf::from(OsString::from_vec(b"runs/a \xff\n# gpus cuda:7".to_vec()));
+                let yaml = "seed: 7\n# ---\n# bench mlp\n".to_owned();
+                let welcome = RunWelcome { run_dir, hosts: hosts.clone(), gpus, yaml };
+                assert_eq!(RunWelcome::read(&welcome.to_setup()), Ok(welcome));
             }
         }
-        assert!(Welcome::read("seed: 7\n").is_err());
+        assert!(Welcome::read(&RankSetup::of(&"seed: 7\n")).is_err());
+    }
+
+    #[test]
+    fn a_list_of_gpus_that_nobody_can_write_is_no_welcome() {
+        let bytes = |numbers: &[u32]| RankSetup::of(&numbers).read::<CudaList>();
+        assert!(bytes(&[]).is_none() && bytes(&[1, 1]).is_none());
+        assert_eq!(bytes(&[1, 0]).map(|list| list.to_string()).as_deref(), Some("cuda:1,0"));
     }
 
     #[test]
@@ -161,7 +185,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let hosts = |probe: &str| Some(Hosts { probe: probe.into(), samples: 1, mesh: None });
         let welcome =
-            |hosts| Welcome { run_dir: folder.path().to_owned(), hosts, gpus: None, yaml: String::new() };
+            |hosts| RunWelcome { run_dir: folder.path().to_owned(), hosts, gpus: None, yaml: String::new() };
         assert!(welcome(None).sees_run_folder(), "one host sees its own folder");
         assert!(!welcome(hosts("one")).sees_run_folder());
         write_probe(folder.path(), "one").unwrap();

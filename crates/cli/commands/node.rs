@@ -10,7 +10,7 @@ use crate::hosts::{HostsPlan, reached_at};
 use crate::nccl::{Carrier, Hosts};
 use crate::plan::Plan;
 use crate::report::Voice;
-use crate::welcome::{MeshAddress, Welcome};
+use crate::welcome::{MeshAddress, RunWelcome};
 use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
 use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
@@ -85,7 +85,7 @@ fn patience(arguments: &Node) -> Result<Duration, CliError> {
 /// What this host brings into the run that welcomed it.
 fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<HostPlan, CliError> {
     let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.master));
-    let mut welcome = Welcome::read(uplink.welcome()).map_err(foreign)?;
+    let mut welcome = RunWelcome::read(uplink.welcome()).map_err(foreign)?;
     let settings = &arguments.train.settings;
     let config =
         Config::of_host(welcome.source(), settings.file.as_deref(), &settings.overrides, Machine::here())?;
@@ -127,7 +127,7 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
         ranks,
         isolation: Lives::Process(carrier.program()),
         arena,
-        config: welcome.to_text(),
+        setup: welcome.to_setup(),
         timeouts,
         join_timeout: config.world.join_timeout,
     })

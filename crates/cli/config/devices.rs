@@ -2,6 +2,8 @@
 //!
 //! Whether this host has such devices is not looked at here.
 
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// What the ranks of a host train on.
@@ -18,7 +20,8 @@ pub enum Devices {
 }
 
 /// GPUs by their numbers among those that `CUDA_VISIBLE_DEVICES` leaves: at least one, each once, as they were written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u32>")]
 pub struct CudaList(Vec<u32>);
 
 /// Why a value of `devices` is none.
@@ -88,6 +91,18 @@ impl CudaList {
         let at =
             if u64::from(ranks) <= gpus { place.into() } else { u64::from(place) * gpus / u64::from(ranks) };
         self.0[usize::try_from(at).expect("below the number of GPUs")]
+    }
+}
+
+impl TryFrom<Vec<u32>> for CudaList {
+    type Error = &'static str;
+
+    fn try_from(list: Vec<u32>) -> Result<Self, &'static str> {
+        let distinct: BTreeSet<&u32> = list.iter().collect();
+        match !list.is_empty() && distinct.len() == list.len() {
+            true => Ok(Self(list)),
+            false => Err("a list of GPUs names at least one, and each once"),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod member;
 mod message;
 mod node;
 mod schedule;
+mod setup;
 mod supervisor;
 mod time_of_day;
 mod timeouts;
@@ -45,6 +46,7 @@ pub use message::{
 };
 pub use node::{Node, NodeConfig, NodeEffect};
 pub use schedule::{CheckpointEvery, Due, Schedule};
+pub use setup::RankSetup;
 pub use supervisor::{Losses, Request, Supervisor, SupervisorConfig};
 pub use time_of_day::{ClockOffset, ClockReading, UnixNanos};
 pub use timeouts::{Timeouts, TimeoutsError};

@@ -6,6 +6,7 @@
 use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::host::{NodeOrder, NodeReport};
+use crate::setup::RankSetup;
 use crate::time_of_day::ClockReading;
 use dtrain_types::{
     Bytes, CheckpointId, Digest, Epoch, Fingerprint, Generation, Incarnation, Instance, MemberId, MicroRange,
@@ -487,11 +488,8 @@ pub enum Message {
     Directive(Box<Directive>),
     /// Either way.
     Heartbeat(Heartbeat),
-    /// To a fresh rank process: the text of the run's configuration.
-    Welcome {
-        /// YAML.
-        config: String,
-    },
+    /// To a fresh rank process, and to a node: what ranks are made of.
+    Welcome(RankSetup),
     /// From a fresh rank process.
     Hello(Hello),
     /// Node to supervisor.

@@ -6,7 +6,9 @@
 use crate::clock::time_of_day;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::supervisor::{Heard, NodeIs, NodeLost, Supervisor, Way};
-use dtrain_protocol::{BootId, ClockReading, Goodbye, Message as Word, NodeReport, Outcome, Timeouts};
+use dtrain_protocol::{
+    BootId, ClockReading, Goodbye, Message as Word, NodeReport, Outcome, RankSetup, Timeouts,
+};
 use dtrain_transport::quic::{Connection, Endpoint, Identity, IoThread, Kind, LinkError, Tuning};
 use dtrain_types::{NodeId, counted};
 use kameo::prelude::*;
@@ -24,7 +26,7 @@ pub struct Gateway {
     links: IoThread,
     most_nodes: u32,
     timeouts: Timeouts,
-    welcome: String,
+    welcome: RankSetup,
 }
 
 impl Gateway {
@@ -42,7 +44,7 @@ impl Gateway {
         let own = identity.clone();
         let tuning = tuning(&timeouts);
         let endpoint = links.run(async move { Endpoint::bind(addr, &own, tuning) })?;
-        Ok(Self { endpoint, links, most_nodes, timeouts, welcome: String::new() })
+        Ok(Self { endpoint, links, most_nodes, timeouts, welcome: RankSetup::default() })
     }
 
     /// Where it listens.
@@ -51,9 +53,9 @@ impl Gateway {
         self.endpoint.local_addr()
     }
 
-    /// The same with the text that every node is welcomed with.
+    /// The same with what every node is welcomed with.
     #[must_use]
-    pub fn with_welcome(self, welcome: String) -> Self {
+    pub fn with_welcome(self, welcome: RankSetup) -> Self {
         Self { welcome, ..self }
     }
 
@@ -144,7 +146,7 @@ struct Desk {
     supervisor: ActorRef<Supervisor>,
     most_nodes: u32,
     timeouts: Timeouts,
-    welcome: String,
+    welcome: RankSetup,
     places: Mutex<BTreeMap<NodeId, Place>>,
 }
 
@@ -243,7 +245,7 @@ async fn serve(connection: Connection, desk: Arc<Desk>) {
     }
     tracing::info!(%node, %from, host = report.host, "a node is linked");
     link.send(&Word::Clock(ClockReading { heard, said: time_of_day() }));
-    link.send(&Word::Welcome { config: desk.welcome.clone() });
+    link.send(&Word::Welcome(desk.welcome.clone()));
     let supervisor = desk.supervisor.clone();
     let _ = supervisor.tell(NodeIs(node, Way::Link(link.clone()))).send().await;
     // Who offers no rank yet only asks for the configuration, to find out how many it has.

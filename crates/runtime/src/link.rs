@@ -124,9 +124,10 @@ impl LinkReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dtrain_protocol::RankSetup;
 
     fn welcome(n: usize) -> Message {
-        Message::Welcome { config: "x".repeat(n) }
+        Message::Welcome(RankSetup::of(&"x".repeat(n)))
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use crate::rank_host::{
 use crate::supervisor::{Heard, LinkLost, Supervisor};
 use dtrain_protocol::{
     ExitCause, LastLines, Message as Word, Node as Machine, NodeConfig as MachineConfig, NodeEffect,
+    RankSetup,
 };
 use dtrain_types::{Incarnation, MemberId};
 use kameo::mailbox::{MailboxReceiver, Signal};
@@ -59,8 +60,8 @@ pub struct NodeConfig {
     pub isolation: Isolation,
     /// The memory that they share.
     pub arena: Option<OwnedFd>,
-    /// The text of the run's configuration, for their welcome.
-    pub config: String,
+    /// What they are made of, for their welcome.
+    pub setup: RankSetup,
     /// Where their words go.
     pub up: Up,
     /// Where their output goes.
@@ -189,7 +190,7 @@ impl Node {
         match opened {
             Ok(((link, words, _writer), killer, pid)) => {
                 tracing::debug!(%member, %incarnation, pid, "started");
-                link.send(&Word::Welcome { config: self.config.config.clone() });
+                link.send(&Word::Welcome(self.config.setup.clone()));
                 let listener = tokio::spawn(listen(member, words, self.config.up.clone()));
                 let last_lines = VecDeque::new();
                 let rank = LocalRank { incarnation, link, killer, killed: false, last_lines, listener };

@@ -14,7 +14,7 @@ use crate::seat::Seat;
 use crate::sync::{Abort, Connect, Leave, SYNC_MAILBOX, Sync};
 use dtrain_protocol::{
     Digest, Exit, Failure, Fingerprint, Hello, Limits, Member, MemberConfig, MemberEffect, Message as Word,
-    Profile, StepRecord, StopFlag, Timeouts,
+    Profile, RankSetup, StepRecord, StopFlag, Timeouts,
 };
 use dtrain_types::{Generation, Incarnation, MemberId};
 use kameo::mailbox::{MailboxReceiver, Signal};
@@ -229,8 +229,8 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
     let life @ (member, incarnation) = (seat.member, seat.incarnation);
     let revision = env!("CARGO_PKG_VERSION").to_owned();
     link.send(&Word::Hello(Hello { member, incarnation, revision }));
-    let config = welcome(&mut words).await?;
-    let made = recipe.rank(&config, member, seat.arena);
+    let setup = welcome(&mut words).await?;
+    let made = recipe.rank(&setup, member, seat.arena);
     let (profile, timeouts) = match &made {
         Ok(parts) => (parts.profile.clone(), parts.timeouts),
         Err(_) => (nobody(), Timeouts::derive(Duration::from_secs(1)).expect("a second is in range")),
@@ -340,10 +340,10 @@ async fn read_words(mut words: LinkReceiver, rank: ActorRef<Rank>) {
     let _ = rank.tell(LinkEnded).send().await;
 }
 
-async fn welcome(words: &mut LinkReceiver) -> std::io::Result<String> {
+async fn welcome(words: &mut LinkReceiver) -> std::io::Result<RankSetup> {
     let bad = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
     match words.next().await {
-        Ok(Some(Word::Welcome { config })) => Ok(config),
+        Ok(Some(Word::Welcome(setup))) => Ok(setup),
         Ok(Some(other)) => Err(bad(format!("the first word of a supervisor is a welcome, not {other:?}"))),
         Ok(None) => Err(bad("the supervisor is gone before it said a word".into())),
         Err(error) => Err(bad(error.to_string())),

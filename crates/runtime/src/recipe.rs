@@ -1,22 +1,22 @@
 //! What the root of the program hands to the runtime: how to build the parts of a rank, and nothing chosen yet.
 //!
 //! The runtime does not know which data set, model, device or network it drives. A rank calls its [`Recipe`] once,
-//! with the text of the run's configuration, after it has been welcomed.
+//! with what it was welcomed with.
 
 use dtrain_collective::{Backend, Geometry, Membership, Mode};
 use dtrain_data::{Dataset, EvaluationPlan, Feed};
 use dtrain_engine::Replica;
-use dtrain_protocol::{Bootstrap, Profile, Schedule, Timeouts};
+use dtrain_protocol::{Bootstrap, Profile, RankSetup, Schedule, Timeouts};
 use dtrain_types::{MemberId, Wire};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Builds the parts of a rank from the configuration of the run.
+/// Builds the parts of a rank from what it is welcomed with.
 pub trait Recipe: Send + Sync {
     /// *Errors*: one sentence for people; it becomes the first cause of the run's end.
-    fn rank(&self, config: &str, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String>;
+    fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String>;
 }
 
 /// The validation set and how it is cut.

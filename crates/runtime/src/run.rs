@@ -11,7 +11,7 @@ use crate::recipe::host_name;
 use crate::recorder::Recorder;
 use crate::supervisor::{NodeIs, SUPERVISOR_MAILBOX, Supervisor, Way};
 use dtrain_protocol::{
-    BootId, NodeConfig as NodeMachine, Outcome, Request, Supervisor as Machine, SupervisorConfig,
+    BootId, NodeConfig as NodeMachine, Outcome, RankSetup, Request, Supervisor as Machine, SupervisorConfig,
 };
 use dtrain_types::NodeId;
 use kameo::prelude::*;
@@ -32,8 +32,8 @@ pub struct RunPlan {
     pub isolation: Isolation,
     /// The memory that they share.
     pub arena: Option<OwnedFd>,
-    /// The text of the run's configuration, for the ranks.
-    pub config: String,
+    /// What the ranks are made of, for their welcome.
+    pub setup: RankSetup,
     /// Where other hosts join; none in a run of one host.
     pub gateway: Option<Gateway>,
 }
@@ -81,7 +81,7 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
         machine,
         isolation: plan.isolation,
         arena: plan.arena,
-        config: plan.config,
+        setup: plan.setup,
         up: Up::Here(supervisor.clone()),
         journal: journal.clone(),
         told: None,

@@ -6,7 +6,7 @@ use crate::clock::time_of_day;
 use crate::gateway::tuning;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::recipe::host_name;
-use dtrain_protocol::{BootId, ClockOffset, Message as Word, NodeReport, Number, Timeouts};
+use dtrain_protocol::{BootId, ClockOffset, Message as Word, NodeReport, Number, RankSetup, Timeouts};
 use dtrain_transport::quic::{Connection, Endpoint, Identity, LinkError, Refusal};
 use dtrain_types::NodeId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -104,7 +104,7 @@ pub(super) enum CallError {
 
 impl Caller {
     /// Calls until somebody answers, for at most `patience`.
-    pub(super) async fn call_until(&self, patience: Duration) -> Result<(HostLink, String), UplinkError> {
+    pub(super) async fn call_until(&self, patience: Duration) -> Result<(HostLink, RankSetup), UplinkError> {
         let begun = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
@@ -123,7 +123,7 @@ impl Caller {
     }
 
     /// One attempt at every address.
-    pub(super) async fn call(&self) -> Result<(HostLink, String), CallError> {
+    pub(super) async fn call(&self) -> Result<(HostLink, RankSetup), CallError> {
         let mut last = "there is no address".to_owned();
         for master in &self.callee.masters {
             match self.call_at(*master).await {
@@ -134,7 +134,7 @@ impl Caller {
         Err(CallError::Passing(last))
     }
 
-    async fn call_at(&self, master: SocketAddr) -> Result<(HostLink, String), CallError> {
+    async fn call_at(&self, master: SocketAddr) -> Result<(HostLink, RankSetup), CallError> {
         let passing = |error: LinkError| CallError::Passing(error.to_string());
         let tuning = tuning(&self.timeouts);
         // A socket of its own for each attempt: addresses of a host may come and go with its interfaces.
@@ -160,8 +160,8 @@ impl Caller {
             first = timeout(patience, words.next()).await;
         }
         match first {
-            Ok(Ok(Some(Word::Welcome { config }))) => {
-                Ok((HostLink { sender, words, connection, clock, endpoint }, config))
+            Ok(Ok(Some(Word::Welcome(setup)))) => {
+                Ok((HostLink { sender, words, connection, clock, endpoint }, setup))
             }
             Ok(Ok(Some(Word::Goodbye(goodbye)))) => {
                 connection.close();

@@ -10,7 +10,9 @@ use crate::journal::OutputSink;
 use crate::link::LinkSender;
 use crate::node::{AskLeave, Deliver, Linked, NODE_MAILBOX, Node, NodeConfig, NodeNews, Up};
 use crate::recipe::host_name;
-use dtrain_protocol::{Directive, Goodbye, Message as Word, NodeConfig as NodeMachine, Phase, Timeouts};
+use dtrain_protocol::{
+    Directive, Goodbye, Message as Word, NodeConfig as NodeMachine, Phase, RankSetup, Timeouts,
+};
 use dtrain_types::Generation;
 use kameo::prelude::*;
 use std::io;
@@ -27,7 +29,7 @@ const NEWS: usize = 16;
 /// A host at work.
 struct Host {
     caller: Caller,
-    welcome: String,
+    welcome: RankSetup,
     tell: Tell,
     node: ActorRef<Node>,
     up: Arc<Mutex<Option<LinkSender>>>,
@@ -45,7 +47,7 @@ struct Host {
 pub(super) async fn serve(
     caller: Caller,
     link: HostLink,
-    welcome: String,
+    welcome: RankSetup,
     plan: HostPlan,
     tell: Tell,
 ) -> io::Result<HostEnd> {
@@ -65,7 +67,7 @@ pub(super) async fn serve(
         machine,
         isolation: plan.isolation,
         arena: plan.arena,
-        config: plan.config,
+        setup: plan.setup,
         up: Up::Link(Arc::clone(&up)),
         journal,
         told: Some(told),

@@ -12,7 +12,7 @@ pub use caller::{Callee, UplinkError};
 
 use crate::node::Isolation;
 use caller::{Caller, HostLink};
-use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
+use dtrain_protocol::{BootId, ClockOffset, Goodbye, RankSetup, Timeouts};
 use dtrain_types::Generation;
 use std::io;
 use std::net::IpAddr;
@@ -84,8 +84,8 @@ pub struct HostPlan {
     pub isolation: Isolation,
     /// The memory that they share.
     pub arena: Option<OwnedFd>,
-    /// The text of the run's configuration, for the ranks.
-    pub config: String,
+    /// What the ranks are made of, for their welcome.
+    pub setup: RankSetup,
     /// The run's timeouts.
     pub timeouts: Timeouts,
     /// How long a supervisor that is not heard is waited for.
@@ -98,7 +98,7 @@ pub struct Uplink {
     caller: Caller,
     link: HostLink,
     /// What the supervisor said; another life of it says something else.
-    welcome: String,
+    welcome: RankSetup,
 }
 
 impl Uplink {
@@ -118,7 +118,7 @@ impl Uplink {
 
     /// What the supervisor said.
     #[must_use]
-    pub fn welcome(&self) -> &str {
+    pub fn welcome(&self) -> &RankSetup {
         &self.welcome
     }
 
