@@ -101,7 +101,7 @@ fn an_id_beyond_the_vocabulary_in_the_middle_of_a_run_is_named() {
     let run = train(folder.path(), &format!("{TOKENS} data.vocabulary=200 ranks=2 threads=1 steps=14"));
     run.ended_with(1);
     run.said("ids/train.bin position ");
-    run.said("is out of range for a vocabulary of 200 (set `vocabulary`");
+    run.said("is out of range for a vocabulary of 200 (set data.vocabulary");
     run.said("hint: repair what it names");
 }
 

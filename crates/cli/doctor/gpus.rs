@@ -2,10 +2,10 @@
 
 use super::{Check, Verdict, probe};
 use crate::gpus::OnGpus;
-use crate::gpus::{Visible, on_the_bus, visible};
+use crate::gpus::on_the_bus;
 use crate::plan::ON_GPUS;
 use crate::report::bytes;
-use dtrain_locate::{Finding, Library, Refusal};
+use dtrain_locate::{Finding, Library, Refusal, visible};
 use dtrain_telemetry::{Gpu, Pair, Route};
 use dtrain_types::counted;
 use serde_json::json;
@@ -150,7 +150,8 @@ fn how_to_get(library: Library, cuda: Option<u32>, on_bus: bool) -> String {
 fn list(gpus: &[Gpu]) -> (Check, u32) {
     let names: Vec<Option<String>> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     let list = std::env::var_os("CUDA_VISIBLE_DEVICES");
-    let Visible { gpus: left, ended_at } = visible(&names, list.as_deref());
+    let found = visible(&names, list.as_deref());
+    let (left, ended_at) = (found.gpus(), found.first_other().map(str::to_owned).or(found.ended_at));
     let usable = u32::try_from(left.len()).unwrap_or(u32::MAX);
     let words = list.as_ref().map(|list| list.to_string_lossy().into_owned());
     let details = json!({"count": gpus.len(), "visible": left, "cuda_visible_devices": words});

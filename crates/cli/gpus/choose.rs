@@ -1,9 +1,9 @@
 //! From the key `devices` and what the host has to what its ranks train on, or to why they cannot.
 
-use super::{Inventory, visible};
+use super::Inventory;
 use crate::config::{Config, CudaList, Devices, Precision, Problem};
 use crate::report::bytes;
-use dtrain_locate::Refusal;
+use dtrain_locate::{Refusal, Visible, visible};
 use dtrain_telemetry::{GPU_INTERVAL, Gpu, GpuWatch, Gpus};
 use dtrain_types::{Bytes, counted};
 use std::path::PathBuf;
@@ -129,9 +129,13 @@ fn every(inventory: &Inventory) -> Result<Chosen, Refused> {
 
 /// The GPUs that may be used, by their numbers on this host; nothing if they cannot be told.
 fn left(inventory: &Inventory) -> Option<Vec<u32>> {
+    devices(inventory).map(|devices| devices.gpus())
+}
+
+fn devices(inventory: &Inventory) -> Option<Visible> {
     let gpus = inventory.gpus.as_ref().ok()?;
     let names: Vec<Option<String>> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-    Some(visible(&names, inventory.visible.as_deref()).gpus)
+    Some(visible(&names, inventory.visible.as_deref()))
 }
 
 fn none_left(inventory: &Inventory) -> Refused {
@@ -139,14 +143,21 @@ fn none_left(inventory: &Inventory) -> Refused {
         (Err(why), _) => (format!("the GPUs cannot be told: {why}"), WAY_OUT.to_owned()),
         (Ok(gpus), Some(list)) if !gpus.is_empty() => (
             format!(
-                "CUDA_VISIBLE_DEVICES={} leaves none of {}",
+                "CUDA_VISIBLE_DEVICES={} leaves none of {}{}",
                 list.to_string_lossy(),
-                counted(gpus.len(), "GPU")
+                counted(gpus.len(), "GPU"),
+                devices(inventory).and_then(|found| slice(&found)).unwrap_or_default()
             ),
             "unset it, or name the GPUs in it: CUDA_VISIBLE_DEVICES=0,1".to_owned(),
         ),
         _ => ("the driver knows no GPU".to_owned(), WAY_OUT.to_owned()),
     }
+}
+
+/// That slices are no GPUs to train on here, where the list begins with one.
+fn slice(found: &Visible) -> Option<String> {
+    let name = found.first_other().filter(|name| name.starts_with("MIG-"))?;
+    Some(format!(": {name} is a slice of a GPU (MIG), which dtrain does not train on yet"))
 }
 
 fn driver(inventory: &Inventory) -> Result<(), Refused> {

@@ -212,6 +212,8 @@ fn auto_and_all_begin_with_a_rank_for_each_gpu_that_they_come_to() {
         (visible("2,0"), 2),
         (visible("GPU-3"), 1),
         (visible(""), 0),
+        (visible("MIG-3"), 0),
+        (visible("1,MIG-3"), 1),
         (healthy(0), 0),
         (bare(0), 0),
         (bare(2), 0),

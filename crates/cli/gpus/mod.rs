@@ -8,7 +8,6 @@ mod inventory;
 mod listed;
 mod open;
 mod room;
-mod visible;
 
 pub use bus::on_the_bus;
 pub use choose::{Chosen, Host, OnGpus, choose, count};
@@ -16,7 +15,6 @@ pub use inventory::Inventory;
 pub use listed::listed;
 pub use open::open_gpu;
 pub use room::{answer as answer_room, most_rows};
-pub use visible::{Visible, visible};
 
 use crate::config::{Config, Problem};
 use dtrain_locate::{Library, Version};

@@ -16,7 +16,7 @@
 //!     None => println!("no NCCL: {}", finding.sentence()),
 //! }
 //! ```
-//! It does not know what the libraries are for, and it prints nothing. It starts no process and runs no Python: where
+//! Beside that it reads `CUDA_VISIBLE_DEVICES`. It does not know what the libraries are for, and it prints nothing. It starts no process and runs no Python: where
 //! packages are follows from where the interpreter stands.
 
 mod cache;
@@ -28,6 +28,7 @@ mod library;
 mod open;
 mod place;
 mod version;
+mod visible;
 
 pub use environment::Environment;
 pub use find::{Finder, Finding, Found, Refused};
@@ -35,3 +36,4 @@ pub use library::Library;
 pub use open::Refusal;
 pub use place::{Origin, Place, places};
 pub use version::Version;
+pub use visible::{Visible, VisibleDevice, visible};
