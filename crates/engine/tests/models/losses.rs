@@ -182,7 +182,7 @@ fn a_last_stage_that_reads_its_outputs_has_the_gradient_of_differences() {
 
 fn bytes(replica: &ModelReplica<Cpu>, row: &str) -> u64 {
     let rows = &replica.about().memory.rows;
-    rows.into_iter().find(|(name, _)| *name == row).expect("the table has it").1.0
+    rows.iter().find(|(name, _)| *name == row).expect("the table has it").1.0
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Data {
 
 fn activations(replica: &ModelReplica<Cpu>) -> Bytes {
     let rows = &replica.about().memory.rows;
-    rows.into_iter().find(|(name, _)| *name == "activations").expect("the table has it").1
+    rows.iter().find(|(name, _)| *name == "activations").expect("the table has it").1
 }
 
 #[test]
