@@ -14,10 +14,10 @@
 //! names only durable shards (S6). Removal runs the other way round: renamed away first, deleted after.
 
 use crate::checkpoint::MANIFEST;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 use crate::{
-    Check, Checkpoint, CheckpointId, Damage, Disk, Manifest, Owner, RealDisk, ShardInfo, TensorData, seal,
-    shard,
+    Check, Checkpoint, CheckpointId, Damage, Disk, Manifest, Owner, RealDisk, ShardInfo, StoreError,
+    TensorData, seal, shard,
 };
 use dtrain_types::Rank;
 use std::io;

@@ -3,7 +3,7 @@
 //! It says whose state this is, which shards hold it, and where each tensor belongs. It does not know the bytes of
 //! the shards, and it is not trusted until [`Manifest::problems`] found nothing.
 
-use crate::{CheckpointId, Digest, shard_name};
+use crate::{CheckpointId, Digest};
 use dtrain_types::{Bytes, Epoch, Rank, Seed};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -217,4 +217,10 @@ pub(crate) fn check_tensors(tensors: &[TensorSpec]) -> Result<(), ManifestError>
         }
     }
     Ok(())
+}
+
+/// The file name of a rank's shard.
+#[must_use]
+pub fn shard_name(rank: Rank) -> String {
+    format!("rank-{:05}.safetensors", rank.0)
 }

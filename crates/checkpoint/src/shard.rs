@@ -2,7 +2,7 @@
 
 use crate::digest::Hashing;
 use crate::tensor_file::{write_header, write_values};
-use crate::{CheckpointId, Disk, ShardInfo, StoreError};
+use crate::{CheckpointId, Disk, ShardInfo, StoreError, shard_name};
 use dtrain_types::{Bytes, Rank};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -16,12 +16,6 @@ pub struct TensorData<'a> {
     pub shape: &'a [usize],
     /// Its elements, as many as the shape has.
     pub data: &'a [f32],
-}
-
-/// The file name of a rank's shard.
-#[must_use]
-pub fn shard_name(rank: Rank) -> String {
-    format!("rank-{:05}.safetensors", rank.0)
 }
 
 /// Writes the shard of `rank` into the folder `dir` and waits until its bytes are on the disk.

@@ -9,7 +9,7 @@
 //! anything; a copy one in which only the sources own a part and only the targets hear of it. Pure data: it does not know how frames travel.
 
 use crate::chunk::Parts;
-use crate::machine::{Seat, foreign};
+use crate::seat::{Seat, foreign};
 use crate::{
     BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, OpKind, Outgoing, Plans, Slots, Tag,
     Verdict, sum_block,

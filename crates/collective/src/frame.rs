@@ -3,28 +3,9 @@
 //! A tag names a frame's place in the schedules of all generations, so nothing depends on the moment it arrives.
 //! This file does not know bytes on a wire; a transport turns a header and its floats into those.
 
-use crate::{CollectiveError, OpKind, Sequence};
-use dtrain_types::{Generation, Rank, Trailer, Wire};
+use crate::{CollectiveError, Tag};
+use dtrain_types::{Rank, Trailer, Wire};
 use std::sync::Arc;
-
-/// The place of a frame in the schedules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tag {
-    /// The sender's generation.
-    pub generation: Generation,
-    /// The collective.
-    pub sequence: Sequence,
-    /// Which collective that is.
-    pub op: OpKind,
-    /// [`crate::Op::operand`]: micro-batches, the broadcasting rank, or a hash of who copies to whom.
-    pub operand: u32,
-    /// Direct: 0 contributes, 1 gathers. Ring: the hop.
-    pub round: u32,
-    /// Which of the sender's roots this is part of; 0 where there is only one thing to send.
-    pub part: u32,
-    /// The segment of the chunk.
-    pub segment: u32,
-}
 
 /// A tag, what its floats are, and the small record beside them.
 #[derive(Clone, Copy, Debug, PartialEq)]

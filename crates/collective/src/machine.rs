@@ -7,26 +7,13 @@
 
 use crate::direct::Direct;
 use crate::ring::Ring;
+use crate::seat::{Seat, foreign};
 use crate::{
     CollectiveError, Frame, Geometry, HostArena, Membership, Mode, Moves, Op, OpKind, Outgoing, Plans,
     SEGMENT, Sequence, Slots, Tag, Verdict,
 };
 use dtrain_types::{Generation, Trailer, Wire};
 use std::cmp::Ordering;
-
-/// What an algorithm must know of its rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
-    pub rank: usize,
-    pub world: usize,
-    /// Floats in a segment.
-    pub segment: usize,
-}
-
-/// The error for a frame that no schedule contains.
-pub(crate) fn foreign(frame: &Frame<'_>, why: &'static str) -> CollectiveError {
-    CollectiveError::Foreign { from: frame.from, tag: frame.header.tag, why }
-}
 
 /// The collectives of one rank in one generation, over slots of its own or over some that were lent to it.
 #[derive(Debug)]

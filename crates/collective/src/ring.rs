@@ -7,7 +7,7 @@
 //! hops, and every rank adds all of them by rank. Pure data: it does not know how frames travel.
 
 use crate::add::add_to;
-use crate::machine::{Seat, foreign};
+use crate::seat::{Seat, foreign};
 use crate::{Chunks, CollectiveError, CountPlan, Frame, Header, Outgoing, Plans, Slots, Tag, Verdict};
 use dtrain_types::{Rank, Trailer, Wire};
 use std::collections::VecDeque;

@@ -2,9 +2,11 @@
 //!
 //! Words and data only; which cause comes first is decided in `supervisor/verdict.rs`.
 
-use crate::message::{Activity, Phase, cut_text};
-use dtrain_types::{CheckpointId, Digest, Fingerprint};
-use dtrain_types::{Incarnation, MemberId, MicroBatch, MicroRange, Rank, Step};
+use crate::phase::{Activity, Phase};
+use crate::text::cut_text;
+use dtrain_types::{
+    CheckpointId, Digest, Fingerprint, Incarnation, MemberId, MicroBatch, MicroRange, Rank, Step,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;

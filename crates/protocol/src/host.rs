@@ -4,7 +4,7 @@
 //! everything that it has. This file does not know processes, only that a life begins once and ends once.
 
 use crate::cause::ExitCause;
-use crate::message::{BootId, Number};
+use crate::number::{BootId, Number};
 use dtrain_types::{Incarnation, Instance, MemberId, NodeId};
 use serde::{Deserialize, Serialize};
 

@@ -12,6 +12,7 @@
 
 mod agenda;
 mod bootstrap;
+mod bytes;
 mod cause;
 mod codec;
 mod effect;
@@ -20,9 +21,12 @@ mod host;
 mod member;
 mod message;
 mod node;
+mod number;
+mod phase;
 mod schedule;
 mod setup;
 mod supervisor;
+mod text;
 mod time_of_day;
 mod timeouts;
 pub mod transcript;
@@ -39,15 +43,17 @@ pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
 pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
 pub use member::{Left, Member, MemberConfig};
 pub use message::{
-    Activity, BootId, Directive, Finished, Goodbye, Heartbeat, Hello, LastLines, Limits, MAX_IN_REPORT,
-    MAX_STEPS_IN_REPORT, MAX_TEXT, MAX_UNACKNOWLEDGED, Membership, Message, Number, Owed, Phase, Profile,
-    Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StartFrom, StepRecord, StopFlag,
-    Truth, ValidationPart, cut_text,
+    Directive, Finished, Goodbye, Heartbeat, Hello, LastLines, Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT,
+    MAX_UNACKNOWLEDGED, Membership, Message, Owed, Profile, Report, Seat, ShardFile, ShardOutcome,
+    ShardReport, Source, Stage, StartFrom, StepRecord, StopFlag, Truth, ValidationPart,
 };
 pub use node::{Node, NodeConfig, NodeEffect};
+pub use number::{BootId, Number};
+pub use phase::{Activity, Phase};
 pub use schedule::{CheckpointEvery, Due, Schedule};
 pub use setup::RankSetup;
 pub use supervisor::{Losses, Request, Supervisor, SupervisorConfig};
+pub use text::{MAX_TEXT, cut_text};
 pub use time_of_day::{ClockOffset, ClockReading, UnixNanos};
 pub use timeouts::{Timeouts, TimeoutsError};
 pub use transcript::Input;

@@ -7,12 +7,16 @@ use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::effect::{Exit, MemberEffect};
 use crate::message::{
-    Activity, Directive, Finished, Heartbeat, Limits, Number, Phase, Profile, Report, ShardOutcome,
-    ShardReport, Stage, StepRecord, StopFlag, Truth, ValidationPart, cut_text,
+    Directive, Finished, Heartbeat, Limits, Profile, Report, ShardOutcome, ShardReport, Stage, StepRecord,
+    StopFlag, Truth, ValidationPart,
 };
+use crate::number::Number;
+use crate::phase::{Activity, Phase};
+use crate::text::cut_text;
 use crate::timeouts::Timeouts;
-use dtrain_types::{CheckpointId, Digest};
-use dtrain_types::{Epoch, Generation, Incarnation, Instance, Instant, MemberId, Rank, Step};
+use dtrain_types::{
+    CheckpointId, Digest, Epoch, Generation, Incarnation, Instance, Instant, MemberId, Rank, Step,
+};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -8,12 +8,12 @@ use crate::cause::Failure;
 use crate::host::{NodeOrder, NodeReport};
 use crate::setup::RankSetup;
 use crate::time_of_day::ClockReading;
+use crate::{Activity, Number, Phase};
 use dtrain_types::{
     Bytes, CheckpointId, Digest, Epoch, Fingerprint, Generation, Incarnation, Instance, MemberId, MicroRange,
     NodeId, Rank, Step, Trailer, WorldSize,
 };
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::net::SocketAddr;
 
 /// The most step records that one [`Report`] carries; the oldest go first. *Units*: records.
@@ -40,27 +40,6 @@ impl Default for Limits {
     }
 }
 
-/// The most bytes of a text (an error, a panic) inside a message; [`cut_text`] keeps the beginning.
-pub const MAX_TEXT: usize = 4096;
-
-/// A number that a node draws at random when it starts; two lives of one node differ in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct BootId(pub u64);
-
-/// The place of a message in the order of its sender; 0 is "none yet".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Number(pub u64);
-
-impl Number {
-    /// The number after this one.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-}
-
 /// Who a member's process is, in words for people and for the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
@@ -76,37 +55,6 @@ pub struct Profile {
     pub address: Option<SocketAddr>,
     /// Whether its host sees the folder of the run: only then it can read and write checkpoints.
     pub sees_run_folder: bool,
-}
-
-/// Where the life of a generation stands. The order is the order in time; a [`Directive`] is acted on once per
-/// (generation, phase).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Phase {
-    /// Members are gathering; there is no generation yet.
-    Join,
-    /// Members, ranks and ranges are named.
-    Form,
-    /// The data plane is built and the state is loaded or copied.
-    Sync,
-    /// Steps are made.
-    Run,
-    /// All is written; members leave in good order.
-    Finish,
-    /// The run ends early; members abort their collectives and leave.
-    Stop,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Join => "join",
-            Self::Form => "form",
-            Self::Sync => "sync",
-            Self::Run => "run",
-            Self::Finish => "finish",
-            Self::Stop => "stop",
-        })
-    }
 }
 
 /// One rank of a generation.
@@ -283,66 +231,6 @@ pub struct ShardReport {
     pub outcome: ShardOutcome,
 }
 
-/// The end of a rank's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finished {
-    /// The last step it made.
-    pub step: Step,
-    /// Digest for people: parameters and running statistics.
-    pub digest: Digest,
-    /// Digest of the whole state (S5).
-    pub state_digest: Digest,
-}
-
-/// Where a member stands in the life of its generation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Stage {
-    /// It waits for a generation.
-    Joining,
-    /// It left what was before and commits nothing more there.
-    Formed,
-    /// Its collectives broke off: it waits for the next generation.
-    Broken {
-        /// What it saw.
-        why: String,
-        /// The members that it could not reach.
-        unreachable: Vec<MemberId>,
-    },
-    /// All peers of the data plane are reached and the state is loaded.
-    Ready {
-        /// Digest of the whole state at `applied` (S5).
-        state_digest: Digest,
-    },
-    /// It makes steps.
-    Running,
-    /// It made its last step; shards may still be under way.
-    Finished(Finished),
-    /// It cannot go on.
-    Failed(Failure),
-    /// It was told to leave.
-    Leaving,
-}
-
-/// What a rank is doing right now; tells which rank a world waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Activity {
-    /// Nothing: waits for an order.
-    #[default]
-    Idle,
-    /// Builds the data plane or loads the state.
-    Preparing,
-    /// Waits for the loader.
-    Loading,
-    /// Forward, backward or update.
-    Computing,
-    /// Inside a collective: waits for its peers.
-    Reducing,
-    /// Validates.
-    Validating,
-    /// Copies the state for a checkpoint.
-    Saving,
-}
-
 /// A member's whole view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -504,8 +392,42 @@ pub enum Message {
     LastLines(LastLines),
 }
 
-/// The first [`MAX_TEXT`] bytes of `text`, cut at a character.
-#[must_use]
-pub fn cut_text(text: &str) -> String {
-    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
+/// The end of a rank's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The last step it made.
+    pub step: Step,
+    /// Digest for people: parameters and running statistics.
+    pub digest: Digest,
+    /// Digest of the whole state (S5).
+    pub state_digest: Digest,
+}
+
+/// Where a member stands in the life of its generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Stage {
+    /// It waits for a generation.
+    Joining,
+    /// It left what was before and commits nothing more there.
+    Formed,
+    /// Its collectives broke off: it waits for the next generation.
+    Broken {
+        /// What it saw.
+        why: String,
+        /// The members that it could not reach.
+        unreachable: Vec<MemberId>,
+    },
+    /// All peers of the data plane are reached and the state is loaded.
+    Ready {
+        /// Digest of the whole state at `applied` (S5).
+        state_digest: Digest,
+    },
+    /// It makes steps.
+    Running,
+    /// It made its last step; shards may still be under way.
+    Finished(Finished),
+    /// It cannot go on.
+    Failed(Failure),
+    /// It was told to leave.
+    Leaving,
 }

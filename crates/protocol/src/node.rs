@@ -6,7 +6,7 @@
 
 use crate::cause::ExitCause;
 use crate::host::{LifeReport, NodeOrder, NodeReport};
-use crate::message::{BootId, Number};
+use crate::number::{BootId, Number};
 use crate::timeouts::Timeouts;
 use dtrain_types::{Incarnation, Instance, Instant, MemberId, NodeId};
 use std::collections::BTreeMap;

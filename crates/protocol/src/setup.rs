@@ -2,7 +2,7 @@
 //!
 //! Supervisor, node and links pass it on. It does not know data sets, models or configurations.
 
-use crate::codec::{from_bytes, to_bytes};
+use crate::bytes::{from_bytes, to_bytes};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

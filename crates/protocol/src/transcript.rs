@@ -4,13 +4,12 @@
 //! anywhere, shows that nothing but the machine decides. Drivers give it every input as a value of [`Input`]. This file
 //! does not know where transcripts are kept.
 
-use crate::codec::{from_bytes, to_bytes};
+use crate::bytes::{from_bytes, to_bytes};
 use crate::effect::SupervisorEffect;
 use crate::host::NodeReport;
 use crate::message::{Heartbeat, Report};
 use crate::supervisor::{Request, Supervisor, SupervisorConfig};
-use dtrain_types::CheckpointId;
-use dtrain_types::{Generation, Instant, MemberId, NodeId, Step};
+use dtrain_types::{CheckpointId, Generation, Instant, MemberId, NodeId, Step};
 use serde::{Deserialize, Serialize};
 
 /// Everything that a supervisor can be told.

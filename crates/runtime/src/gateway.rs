@@ -5,7 +5,8 @@
 
 use crate::clock::time_of_day;
 use crate::link::{self, LinkReceiver, LinkSender};
-use crate::supervisor::{Heard, NodeIs, NodeLost, Supervisor, Way};
+use crate::mail::Heard;
+use crate::supervisor::{NodeIs, NodeLost, Supervisor, Way};
 use dtrain_protocol::{
     BootId, ClockReading, Goodbye, Message as Word, NodeReport, Outcome, RankSetup, Timeouts,
 };

@@ -20,6 +20,7 @@ mod gradient_slot;
 mod gradients;
 mod journal;
 mod link;
+mod mail;
 mod news;
 mod node;
 mod observer;

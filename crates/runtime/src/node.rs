@@ -7,11 +7,12 @@
 use crate::clock::Clock;
 use crate::journal::{Entry, JournalSender};
 use crate::link::{self, LinkReceiver, LinkSender};
+use crate::mail::{Deliver, Heard, LinkLost};
 use crate::out_of_memory::Kills;
 use crate::rank_host::{
     Ending, Killer, LAST_LINES, Program, RankNews, ServeSeat, start_process, start_thread,
 };
-use crate::supervisor::{Heard, LinkLost, Supervisor};
+use crate::supervisor::Supervisor;
 use dtrain_protocol::{
     ExitCause, LastLines, Message as Word, Node as Machine, NodeConfig as MachineConfig, NodeEffect,
     RankSetup,
@@ -248,9 +249,6 @@ async fn listen(member: MemberId, mut words: LinkReceiver, up: Up) {
         let _ = supervisor.tell(LinkLost(member)).send().await;
     }
 }
-
-/// A word of the supervisor: for the node itself, or for one of its ranks.
-pub struct Deliver(pub Word);
 
 impl Message<Deliver> for Node {
     type Reply = ();

@@ -89,7 +89,7 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
     let prepared = Node::prepare_with_mailbox(kameo::mailbox::bounded(NODE_MAILBOX));
     let reference = prepared.actor_ref().clone();
     // Before its first word, so that the answer finds it.
-    let _ = supervisor.tell(NodeIs(HERE, Way::Here(reference.clone()))).send().await;
+    let _ = supervisor.tell(NodeIs(HERE, Way::Here(reference.clone().recipient()))).send().await;
     drop(prepared.spawn(node));
     let node = reference;
     let gateway = plan.gateway.map(|gateway| gateway.start(supervisor.clone()));

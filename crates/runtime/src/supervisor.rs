@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::journal::{Entry, JournalSender, Written};
 use crate::link::LinkSender;
-use crate::node::{Deliver, Node};
+use crate::mail::{Deliver, Heard, LinkLost};
 use crate::rank_host::LAST_LINES;
 use crate::recorder::Recorder;
 use dtrain_protocol::{
@@ -73,7 +73,7 @@ impl Actor for Supervisor {
 /// The way to a node.
 pub enum Way {
     /// It is in this process.
-    Here(ActorRef<Node>),
+    Here(Recipient<Deliver>),
     /// It is on another host.
     Link(LinkSender),
 }
@@ -104,9 +104,6 @@ impl Message<NodeLost> for Supervisor {
     }
 }
 
-/// A word of a rank or a node.
-pub struct Heard(pub Word);
-
 impl Message<Heard> for Supervisor {
     type Reply = ();
 
@@ -128,9 +125,6 @@ impl Message<Heard> for Supervisor {
         });
     }
 }
-
-/// A rank's control link has ended.
-pub struct LinkLost(pub MemberId);
 
 impl Message<LinkLost> for Supervisor {
     type Reply = ();

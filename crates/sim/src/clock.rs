@@ -31,6 +31,12 @@ impl Clock {
     }
 }
 
+pub(crate) const MICRO: u64 = 1_000;
+
+pub(crate) const MILLI: u64 = 1_000_000;
+
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,8 @@
 //!
 //! This file does not know how a fault is done to the world.
 
-use crate::coverage::Place;
 use crate::random::Chance;
+use crate::situation::Place;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,10 +18,11 @@ mod memory;
 mod queue;
 mod random;
 mod sabotage;
+mod situation;
 mod world;
 
 pub use compute::{At, Compute};
-pub use coverage::{Coverage, Place};
+pub use coverage::Coverage;
 pub use disk::{Disk, DiskError};
 pub use fact::{Excuses, Fact, Invariant, LeftState, Life, Violation};
 pub use fault::{Faults, Kind, Planned, When};
@@ -29,4 +30,5 @@ pub use invariants::all as invariants;
 pub use job::{Engine, Job, MICRO_BATCHES, Oracle};
 pub use random::Chance;
 pub use sabotage::Sabotage;
+pub use situation::Place;
 pub use world::{DataPlane, Report, Settings, simulate};

@@ -17,11 +17,13 @@
 
 mod audit;
 mod line;
+mod problem;
 mod scan;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use audit::{AuditProblem, AuditReport, EpochUse, Newest, Wrong, audit};
+pub use audit::{AuditReport, EpochUse, Newest, audit};
 pub use line::{Binding, LineHash, PlanNumbers};
+pub use problem::{AuditProblem, Wrong};
 pub use writer::{LedgerError, LedgerWriter};

@@ -3,8 +3,8 @@
 //! Names are numbered in alphabetical order once all tables are read, so that the numbers do not depend on which
 //! row comes first.
 
-use super::lines::Line;
-use super::{CsvTarget, Place};
+use super::lines::{ColumnRef, Line};
+use super::options::CsvTarget;
 use crate::DataError;
 use crate::rows::{MAX_DERIVED_CLASSES, Table, Targets, class_of};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ impl Labels {
         &mut self,
         file: &Path,
         line: &Line<'_>,
-        at: Place<'_>,
+        at: ColumnRef<'_>,
         targets: &mut Targets,
     ) -> Result<(), DataError> {
         let text = line.fields()[at.column].trim();

@@ -2,7 +2,6 @@
 //!
 //! It does not know which column is which.
 
-use super::Place;
 use crate::DataError;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -99,7 +98,7 @@ impl Line<'_> {
     }
 
     /// A field as a finite number.
-    pub fn number_in(&self, file: &Path, at: Place<'_>, field: &str) -> Result<f32, DataError> {
+    pub fn number_in(&self, file: &Path, at: ColumnRef<'_>, field: &str) -> Result<f32, DataError> {
         let value: f32 = field.trim().parse().map_err(|_| DataError::NotANumber {
             file: file.to_owned(),
             line: self.number,
@@ -113,6 +112,15 @@ impl Line<'_> {
         let (row, element) = (self.number, at.column + 1);
         Err(DataError::NotFinite { file: file.to_owned(), row, element, value: f64::from(value) })
     }
+}
+
+/// A column of a table, as messages show it.
+#[derive(Clone, Copy)]
+pub(super) struct ColumnRef<'a> {
+    /// From 0.
+    pub column: usize,
+    /// Its name in the header.
+    pub name: Option<&'a str>,
 }
 
 #[cfg(test)]

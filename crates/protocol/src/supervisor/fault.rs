@@ -2,12 +2,13 @@
 //!
 //! This file does not decide who is to blame in the end; that is in `verdict.rs`, once all is known.
 
-use super::slots::Life;
+use super::slot::Life;
 use super::verdict::Seen;
 use super::{Losses, Supervisor, has_failed};
 use crate::cause::{Cause, Doing, ExitCause, Failure, What};
 use crate::effect::{Event, SupervisorEffect};
-use crate::message::{Activity, Phase, Stage};
+use crate::message::Stage;
+use crate::phase::{Activity, Phase};
 use dtrain_types::{Generation, Instant, MemberId};
 
 /// What follows when a member is lost.

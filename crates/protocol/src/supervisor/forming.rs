@@ -2,15 +2,14 @@
 //!
 //! This file does not know what a data plane is; it knows who said that theirs stands.
 
-use super::slots::{Life, Place};
+use super::slot::{Life, Place};
 use super::{RESERVE_AHEAD, Reduce, Supervisor};
 use crate::cause::{Outcome, What};
 use crate::effect::{Event, Reason, SupervisorEffect};
-use crate::message::{
-    Activity, Membership, Number, Owed, Phase, Report, Seat, Source, Stage, StopFlag, Truth,
-};
-use dtrain_types::{CheckpointId, Digest};
-use dtrain_types::{Generation, Instant, MemberId, NodeId, Rank, Step};
+use crate::message::{Membership, Owed, Report, Seat, Source, Stage, StopFlag, Truth};
+use crate::number::Number;
+use crate::phase::{Activity, Phase};
+use dtrain_types::{CheckpointId, Digest, Generation, Instant, MemberId, NodeId, Rank, Step};
 use std::sync::Arc;
 
 impl Supervisor {

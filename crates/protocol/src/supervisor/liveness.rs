@@ -3,10 +3,11 @@
 //! This file does not know what the phases mean beyond how long each may take.
 
 use super::Supervisor;
-use super::slots::{Life, Place};
+use super::slot::{Life, Place};
 use crate::cause::What;
 use crate::effect::{Event, SupervisorEffect};
-use crate::message::{Activity, Heartbeat, Phase, Stage};
+use crate::message::{Heartbeat, Stage};
+use crate::phase::{Activity, Phase};
 use dtrain_types::{Instant, MemberId, NodeId, Rank};
 use std::time::Duration;
 

@@ -8,19 +8,22 @@ mod fault;
 mod forming;
 mod liveness;
 mod pace;
+mod paces;
 mod progress;
 mod recovery;
 mod running;
+mod slot;
 mod slots;
+mod trouble;
 mod validation;
 mod verdict;
 
 use crate::bootstrap::Bootstrap;
 use crate::cause::{Cause, Failure, Outcome};
 use crate::effect::{Event, SupervisorEffect};
-use crate::message::{
-    BootId, Directive, Heartbeat, Membership, Number, Owed, Phase, Report, Stage, StartFrom, StopFlag, Truth,
-};
+use crate::message::{Directive, Heartbeat, Membership, Owed, Report, Stage, StartFrom, StopFlag, Truth};
+use crate::number::{BootId, Number};
+use crate::phase::Phase;
 use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
@@ -28,14 +31,14 @@ use dtrain_types::{
     BatchPlan, CheckpointId, Digest, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank,
     Reduce, Step,
 };
-use pace::Paces;
+use paces::Paces;
 use progress::Progress;
-use recovery::Trouble;
 use serde::{Deserialize, Serialize};
-use slots::{Life, NodeView, Slot};
+use slot::{Life, NodeView, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use trouble::Trouble;
 use validation::Validations;
 use verdict::Seen;
 

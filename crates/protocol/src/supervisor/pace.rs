@@ -6,12 +6,9 @@ use super::Supervisor;
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::StepRecord;
 use dtrain_types::{MemberId, MicroRange, Rank, Step, cut_evenly, cut_in_proportion};
-use std::collections::BTreeMap;
 
 /// Weight of the newest report in a rank's pace.
 const NEWEST: f64 = 0.1;
-/// A pace counts after so many reports.
-const KNOWN_AFTER: u32 = 16;
 /// A straggler takes so much longer than the median rank; it has caught up below the second number.
 const SLOW: f64 = 2.0;
 const CAUGHT_UP: f64 = 1.5;
@@ -22,44 +19,6 @@ const WORTH_IT: f64 = 0.9;
 /// A generation makes so many steps before its ranges are judged; twice as many after each cut that speed decided, since
 /// the speeds of a busy host change by themselves.
 const JUDGED_AFTER: u64 = 20;
-/// The doubling ends here.
-const MOST_DOUBLINGS: u32 = 12;
-
-/// The pace of every member that was seen.
-#[derive(Debug, Default)]
-pub(super) struct Paces {
-    members: BTreeMap<MemberId, Pace>,
-    /// Where the generation began.
-    from: Step,
-    /// How often speed has decided the ranges.
-    cuts: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    /// *Units*: seconds a micro-batch.
-    seconds: f64,
-    reports: u32,
-    /// Reports in a row that speak against `slow`.
-    against: u32,
-    slow: bool,
-}
-
-impl Paces {
-    /// A generation begins.
-    pub fn begin(&mut self, from: Step) {
-        self.from = from;
-    }
-
-    /// The ranges are cut anew because of speed.
-    pub fn count_cut(&mut self) {
-        self.cuts = (self.cuts + 1).min(MOST_DOUBLINGS);
-    }
-
-    fn known(&self, member: MemberId) -> Option<f64> {
-        self.members.get(&member).filter(|pace| pace.reports >= KNOWN_AFTER).map(|pace| pace.seconds)
-    }
-}
 
 impl Supervisor {
     /// Learns from a rank's newest step, and says when it has become, or is no more, a straggler.

@@ -4,11 +4,13 @@
 //! This file does not know how a generation is formed.
 
 use super::Supervisor;
+use super::trouble::Poison;
 use crate::cause::What;
 use crate::effect::{Event, Reason, SupervisorEffect};
-use crate::message::{Phase, Stage};
-use dtrain_types::{Generation, Instant, MemberId, MicroRange, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::message::Stage;
+use crate::phase::Phase;
+use dtrain_types::{Instant, MemberId, MicroRange};
+use std::collections::BTreeSet;
 
 /// One step may cost members in so many generations in a row; then it is the step's fault.
 const POISON: u32 = 3;
@@ -16,51 +18,6 @@ const POISON: u32 = 3;
 const PATIENCE_WITH_PAIRS: u32 = 2;
 /// Collectives may break off in so many generations in a row without a step between, and without a loss.
 const MOST_BREAKS: u32 = 8;
-
-/// Losses and breaks that are not over yet.
-#[derive(Debug, Default)]
-pub(super) struct Trouble {
-    /// Members lost since the last step that was committed, and when.
-    lost: Vec<(MemberId, Instant)>,
-    poison: Option<Poison>,
-    /// Some rank's collectives broke off; when nobody turns out to be lost until then, the same members form anew.
-    regroup_at: Option<Instant>,
-    /// Pairs that could not reach each other, with the number of generations in a row.
-    pairs: BTreeMap<(MemberId, MemberId), u32>,
-    breaks: u32,
-}
-
-/// A step that costs members.
-#[derive(Clone, Copy, Debug)]
-struct Poison {
-    step: Step,
-    generation: Generation,
-    /// What the ranges of all lost members have in common.
-    range: MicroRange,
-    count: u32,
-}
-
-impl Trouble {
-    /// A member that held a rank is lost.
-    pub fn lost(&mut self, member: MemberId, now: Instant) {
-        self.lost.push((member, now));
-    }
-
-    /// A rank's collectives broke off, nearly always because somebody died of whom the news is on the way.
-    pub fn broke(&mut self, until: Instant) {
-        self.regroup_at.get_or_insert(until);
-    }
-
-    /// When to form anew without a loss.
-    pub fn regroup_at(&self) -> Option<Instant> {
-        self.regroup_at
-    }
-
-    /// Another phase has begun.
-    pub fn forget_timers(&mut self) {
-        self.regroup_at = None;
-    }
-}
 
 impl Supervisor {
     /// The world makes steps again: tells how long it took, and forgets what it has recovered from.

@@ -6,9 +6,9 @@ use super::checkpoint::Verdict;
 use super::{MAX_VERIFIED, Reduce, Supervisor, has_failed};
 use crate::cause::{Ending, Outcome, What};
 use crate::effect::{Event, ManifestOrder, SupervisorEffect};
-use crate::message::{MAX_STEPS_IN_REPORT, Phase, Report, Stage, StopFlag};
-use dtrain_types::{CheckpointId, Digest};
-use dtrain_types::{Instant, MemberId, Step};
+use crate::message::{MAX_STEPS_IN_REPORT, Report, Stage, StopFlag};
+use crate::phase::Phase;
+use dtrain_types::{CheckpointId, Digest, Instant, MemberId, Step};
 use std::sync::Arc;
 
 impl Supervisor {

@@ -3,123 +3,18 @@
 //! A slot is a member's place on its node. What happens in it is told by the node's whole report and asked for by a whole
 //! order, so nothing here is retried. This file does not know generations or steps.
 
+use super::slot::{NodeView, Place, Slot};
 use super::{Losses, Supervisor};
-use crate::bootstrap::Bootstrap;
 use crate::cause::{ExitCause, What};
 use crate::effect::{Event, SupervisorEffect};
 use crate::host::{LifeOrder, NodeOrder, NodeReport};
-use crate::message::{Activity, BootId, Number, Phase, Profile, Stage};
-use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId, Step};
+use crate::phase::Phase;
+use dtrain_types::{Incarnation, Instant, MemberId, NodeId};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Restarts are counted over this long.
 const WINDOW: Duration = Duration::from_secs(60);
-
-/// One member's place.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub node: NodeId,
-    /// The newest life that was issued; 0 is none yet.
-    pub incarnation: Incarnation,
-    pub place: Place,
-    /// When its lives of the last [`WINDOW`] after the first were started.
-    restarts: VecDeque<Instant>,
-}
-
-/// What is in a slot.
-#[derive(Debug)]
-pub(super) enum Place {
-    /// Nothing; its next life is to begin then.
-    Empty { until: Instant },
-    /// A process that was ordered and has not reported.
-    Starting { since: Instant },
-    /// A member that has reported.
-    Live(Box<Life>),
-    /// A process that is to end, by order or by force, and has not yet; `next` tells whether another life follows.
-    Ending { since: Instant, next: bool },
-    /// Nothing, for good.
-    Out,
-}
-
-/// One life of a member, as its newest Report shows it.
-#[derive(Debug)]
-pub(super) struct Life {
-    pub profile: Profile,
-    pub heard: Instant,
-    /// Since when its link is away.
-    pub cut: Option<Instant>,
-    /// Its newest Report.
-    pub report: Number,
-    /// The newest Directive for it, and the newest that it echoed.
-    pub number: Number,
-    pub echoed: Number,
-    /// The generation that it is in.
-    pub generation: Generation,
-    pub stage: Stage,
-    pub activity: Activity,
-    pub applied: Option<Step>,
-    /// What it made for its generation to meet.
-    pub bootstrap: Option<Bootstrap>,
-    /// It takes no part: its fingerprint does not fit, or its node leaves. It is told to go.
-    pub refused: bool,
-}
-
-/// A host's node, as its newest report shows it.
-#[derive(Debug)]
-pub(super) struct NodeView {
-    pub boot: BootId,
-    pub report: Number,
-    /// The newest order for it, and the newest that it echoed.
-    pub number: Number,
-    pub echoed: Number,
-    pub heard: Instant,
-    pub host: String,
-    pub leaving: bool,
-    /// It is told that the run is over.
-    pub dismissed: bool,
-    /// It was said that it is away.
-    pub away: bool,
-}
-
-impl Slot {
-    pub fn new(node: NodeId, now: Instant) -> Self {
-        Self {
-            node,
-            incarnation: Incarnation(0),
-            place: Place::Empty { until: now },
-            restarts: VecDeque::new(),
-        }
-    }
-
-    pub fn life(&self) -> Option<&Life> {
-        if let Place::Live(life) = &self.place { Some(life) } else { None }
-    }
-
-    pub fn life_mut(&mut self) -> Option<&mut Life> {
-        if let Place::Live(life) = &mut self.place { Some(life) } else { None }
-    }
-
-    /// The life that can take part in a generation.
-    pub fn able(&self) -> Option<&Life> {
-        self.life().filter(|life| !life.refused && !matches!(life.stage, Stage::Failed(_) | Stage::Leaving))
-    }
-
-    /// Whether it is, or may become, able.
-    pub fn is_hopeful(&self) -> bool {
-        match &self.place {
-            Place::Empty { .. } | Place::Starting { .. } => true,
-            Place::Live(life) => !life.refused,
-            Place::Ending { next, .. } => *next,
-            Place::Out => false,
-        }
-    }
-
-    /// Whether a process of it may still run.
-    pub fn has_process(&self) -> bool {
-        matches!(self.place, Place::Starting { .. } | Place::Live(_) | Place::Ending { .. })
-    }
-}
 
 impl Supervisor {
     /// Takes in a node's report: a new node brings slots, an old one tells what became of its lives.
@@ -391,22 +286,6 @@ impl Supervisor {
             if self.membership.rank_of(member).is_none() || self.phase == Phase::Join {
                 self.kill(now, member, false, effects);
             }
-        }
-    }
-}
-
-impl NodeView {
-    fn new(now: Instant, report: &NodeReport) -> Self {
-        Self {
-            boot: report.boot,
-            report: Number(0),
-            number: Number(0),
-            echoed: Number(0),
-            heard: now,
-            host: report.host.clone(),
-            leaving: false,
-            dismissed: false,
-            away: false,
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn failed(seen: &[Seen]) -> Option<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Phase;
+    use crate::phase::Phase;
     use dtrain_types::{Incarnation, MemberId, MicroBatch, Rank, Step};
     use std::time::Duration;
 

@@ -4,11 +4,12 @@
 //! It does not know what a word of the supervisor means, but for the end.
 
 use super::caller::{CallError, Caller, FIRST_PAUSE, HostLink, LONGEST_PAUSE, next_word};
+use super::part::{HostEnd, HostNews, HostPlan, Tell, say};
 use super::probe::Probe;
-use super::{HostEnd, HostNews, HostPlan, Tell, say};
 use crate::journal::OutputSink;
 use crate::link::LinkSender;
-use crate::node::{AskLeave, Deliver, Linked, NODE_MAILBOX, Node, NodeConfig, NodeNews, Up};
+use crate::mail::Deliver;
+use crate::node::{AskLeave, Linked, NODE_MAILBOX, Node, NodeConfig, NodeNews, Up};
 use crate::recipe::host_name;
 use dtrain_protocol::{
     Directive, Goodbye, Message as Word, NodeConfig as NodeMachine, Phase, RankSetup, Timeouts,

@@ -6,91 +6,20 @@
 
 mod caller;
 mod host;
+mod part;
 mod probe;
 
 pub use caller::{Callee, UplinkError};
+pub use part::{HostEnd, HostNews, HostPlan};
 
-use crate::node::Isolation;
 use caller::{Caller, HostLink};
-use dtrain_protocol::{BootId, ClockOffset, Goodbye, RankSetup, Timeouts};
-use dtrain_types::Generation;
+use dtrain_protocol::{BootId, ClockOffset, RankSetup, Timeouts};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-
-/// What a host tells its people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostNews<'a> {
-    /// A generation works.
-    Running {
-        /// Its number.
-        generation: Generation,
-        /// Its ranks.
-        ranks: usize,
-        /// Those on this host.
-        here: usize,
-    },
-    /// The link to the supervisor broke.
-    LinkLost,
-    /// It stands again.
-    LinkBack,
-    /// The supervisor was not heard for too long; the ranks of this host were ended.
-    Orphaned {
-        /// For how long.
-        silent: Duration,
-    },
-    /// This host was asked to leave.
-    Leaving,
-    /// A rank of this host printed a line.
-    RankOutput {
-        /// Which.
-        member: dtrain_types::MemberId,
-        /// The line.
-        line: &'a str,
-    },
-}
-
-/// How a host's part in a run ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostEnd {
-    /// The run is over, or this host is wanted no more.
-    Dismissed(Goodbye),
-    /// This host left because it was asked to; the run may go on.
-    Left,
-    /// It was told twice to leave, or had nobody to ask.
-    Interrupted,
-    /// The supervisor's process is gone.
-    SupervisorGone {
-        /// How long it was not heard.
-        silent: Duration,
-    },
-    /// The supervisor was silent for as long as this host waits.
-    SupervisorSilent {
-        /// How long it was not heard.
-        silent: Duration,
-    },
-    /// Another life of the supervisor answers.
-    SupervisorRestarted,
-}
-
-/// What a host brings into a run.
-pub struct HostPlan {
-    /// How many ranks it has.
-    pub ranks: u32,
-    /// Where they live.
-    pub isolation: Isolation,
-    /// The memory that they share.
-    pub arena: Option<OwnedFd>,
-    /// What the ranks are made of, for their welcome.
-    pub setup: RankSetup,
-    /// The run's timeouts.
-    pub timeouts: Timeouts,
-    /// How long a supervisor that is not heard is waited for.
-    pub join_timeout: Duration,
-}
 
 /// A host that was welcomed and has not begun.
 pub struct Uplink {
@@ -150,10 +79,4 @@ impl Uplink {
         runtime.shutdown_timeout(Duration::from_millis(100));
         end
     }
-}
-
-type Tell = Arc<Mutex<dyn FnMut(HostNews<'_>) + Send>>;
-
-fn say(tell: &Tell, news: HostNews<'_>) {
-    (*tell.lock().expect("no teller panics"))(news);
 }

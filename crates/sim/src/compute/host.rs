@@ -3,143 +3,17 @@
 //!
 //! It does not know what is summed, nor when. Parts that are sent ahead are not simulated here: between hosts alone they are.
 
-use super::{Ask, Compute, Doing, FIRST_STEP, Tools, Work};
-use crate::memory::HostMemory;
+use super::Compute;
+use super::doing::{Doing, FIRST_STEP};
+use super::tools::Tools;
+use super::words::{Ask, Work};
+use crate::compute::HostSeat;
+use crate::compute::host_plane::{HostOp, Stage};
 use crate::sabotage::Sabotage;
-use dtrain_collective::{
-    Arena, BLOCK, Chunks, HostPlan, Membership, Mode, Moves, Op, OpKind, Sequence, host_range, sum_block,
-};
+use dtrain_collective::{Arena, Chunks, Moves, Op, Sequence};
 use dtrain_protocol as protocol;
-use dtrain_types::{Generation, MemberId, MicroRange, Rank, Trailer, Wire};
+use dtrain_types::Trailer;
 use std::ops::Range;
-
-/// How far a collective is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Idle,
-    /// What this rank gives is there.
-    Given,
-    /// It adds up its share.
-    Folding,
-    Folded,
-    /// Its leader exchanges with those of other hosts.
-    Exchanging,
-    Exchanged,
-    /// It copies its share to its peers.
-    Spreading,
-    Spread,
-}
-
-/// What a collective does.
-#[derive(Clone, Debug)]
-enum HostOp {
-    Barrier,
-    Sum { count: u32 },
-    Copy { kind: OpKind, operand: u32, of_ranks: Vec<Moves>, of_hosts: Vec<Moves> },
-}
-
-/// A rank's place in the memory of its host.
-#[derive(Debug)]
-pub(super) struct HostSeat {
-    /// Its place among the ranks of the host.
-    pub local: usize,
-    /// The host's place, and the ranks of each host.
-    host: usize,
-    hosts: Vec<Range<usize>>,
-    sums_once: bool,
-    /// Micro-batches of the ranks of this host.
-    ranges: Vec<MicroRange>,
-    /// The barrier that it came to last.
-    round: u64,
-    stage: Stage,
-    op: HostOp,
-    trailer: Trailer,
-}
-
-impl HostSeat {
-    /// The place of a rank in a host. Where its ranks share a state they have the sum once, too, in the first slot of all.
-    pub fn new(members: &protocol::Membership, rank: Rank, sums_once: bool) -> Self {
-        let mut hosts: Vec<Range<usize>> = Vec::new();
-        for (at, seat) in members.seats.iter().enumerate() {
-            match hosts.last_mut().filter(|host| members.seats[host.start].node == seat.node) {
-                Some(host) => host.end = at + 1,
-                None => hosts.push(at..at + 1),
-            }
-        }
-        let host = hosts.iter().position(|host| host.contains(&rank.index())).expect("every rank has a host");
-        let ranges = members.seats[hosts[host].clone()].iter().map(|seat| seat.range).collect();
-        Self {
-            local: rank.index() - hosts[host].start,
-            host,
-            hosts,
-            sums_once,
-            ranges,
-            round: 0,
-            stage: Stage::Idle,
-            op: HostOp::Barrier,
-            trailer: Trailer::EMPTY,
-        }
-    }
-
-    /// The world of the leaders, as this rank's host takes part in it, and who they are.
-    pub fn leaders(
-        &self,
-        members: &protocol::Membership,
-        generation: Generation,
-    ) -> (Membership, Vec<MemberId>) {
-        let range = |host: &Range<usize>| {
-            let ranges: Vec<MicroRange> = members.seats[host.clone()].iter().map(|seat| seat.range).collect();
-            host_range(&ranges)
-        };
-        let ranges = self.hosts.iter().map(range).collect();
-        let peers = self.hosts.iter().map(|host| members.seats[host.start].member).collect();
-        (Membership { generation, rank: Rank(self.host as u32), ranges }, peers)
-    }
-
-    /// How many ranks the host has.
-    pub fn ranks(&self) -> usize {
-        self.ranges.len()
-    }
-
-    pub fn exchanges(&self) -> bool {
-        self.stage == Stage::Exchanging && self.local == 0
-    }
-
-    fn works(&self) -> bool {
-        matches!(self.stage, Stage::Folding | Stage::Spreading)
-    }
-
-    fn plan(&self, count: u32) -> HostPlan {
-        HostPlan::new(&self.ranges, count, Mode::Exact, |rank, root| rank * ROOTS + root)
-    }
-
-    /// Adds up this rank's share of the roots of its host, in their order: see [`HostPlan`].
-    fn fold(&self, memory: &mut HostMemory, count: u32) {
-        let len = memory.slots[0].geometry().len;
-        let share = Chunks::even(len, self.ranks()).chunk(self.local);
-        for fold in self.plan(count).folds.iter().filter(|fold| !fold.is_in_place()) {
-            let mut stack = vec![0.0; BLOCK * fold.order.depth()];
-            let leaf =
-                |i: usize| &memory.slots[fold.starts[i] / ROOTS].slot(fold.starts[i] % ROOTS)[share.clone()];
-            sum_block(&fold.order, Wire::F32, share.len(), &mut stack, leaf);
-            memory.slots[0].lease(fold.out % ROOTS)[share.clone()].copy_from_slice(&stack[..share.len()]);
-        }
-    }
-
-    /// What the host says of each of its roots.
-    fn trailers(&self, memory: &HostMemory, count: u32) -> Vec<Trailer> {
-        let plan = self.plan(count);
-        let of = |(rank, root): &(usize, usize)| memory.meeting.trailers[*rank][*root];
-        let leaves: Vec<Trailer> = plan.leaves.iter().map(of).collect();
-        let sum = |fold: &dtrain_collective::RootFold| {
-            fold.order.sum_trailers(&leaves[fold.leaves.clone()], &mut Vec::new())
-        };
-        plan.folds.iter().map(sum).collect()
-    }
-}
-
-/// Numbers of roots are smaller.
-const ROOTS: usize = 1_000;
 
 impl Compute {
     pub(super) fn is_on_host(&self) -> bool {

@@ -4,92 +4,33 @@
 //! task after the other, and leaves. It can be told to leave at any moment and does so inside a collective or between two
 //! micro-batches; a step counts as made only once its update is applied. It does not know time, the network or the control plane.
 
+use crate::compute::doing::DIGEST_FLOATS;
+mod doing;
 mod host;
+mod host_plane;
 mod plane;
 mod shared;
 mod state;
 mod steps;
+mod tools;
 mod words;
 
-use crate::disk::Disk;
 use crate::job::{Engine, flat};
-use crate::memory::HostMemory;
 use crate::sabotage::Sabotage;
+use doing::{Computed, Copying, Doing, SEGMENT, digest_as_floats};
 use dtrain_collective::{Geometry, HostArena, Membership, Mode, RankMachine};
 use dtrain_engine::{Sharer, State};
 use dtrain_protocol::{
-    self as protocol, Activity, Agenda, Digest, Owed, Signals, Source, StartFrom, StateHolder, StopFlag,
-    Task, Truth,
+    self as protocol, Activity, Agenda, Digest, Owed, Signals, Source, StateHolder, StopFlag, Task, Truth,
 };
-use dtrain_types::{Epoch, Generation, Instant, MemberId, Merger, MicroRange, Rank, Step, StepPlan, Trailer};
-use host::HostSeat;
-use state::digest_as_floats;
+use dtrain_types::{Generation, Instant, MemberId, Rank, Step};
+use host_plane::HostSeat;
+
 use std::collections::BTreeSet;
+
+pub use tools::Tools;
+
 pub use words::{Ask, At, News, Parcel, ShardJob, Work};
-
-/// Steps are collectives of these numbers and above; what comes before them builds and copies.
-const FIRST_STEP: u64 = 1_000;
-/// Pieces of a gradient that are given away before the rest of it is there.
-const OFFERS: usize = 2;
-/// Short, so that small worlds have several segments.
-const SEGMENT: usize = 16;
-/// Floats that carry a digest, two bytes in each.
-const DIGEST_FLOATS: usize = 16;
-
-/// What is being done.
-#[derive(Debug)]
-enum Doing {
-    Rest,
-    /// The barrier at which all ranks reach one another.
-    Reach,
-    Load(StartFrom),
-    Copy(Copy),
-    /// An update is completed that others have left.
-    Complete,
-    /// All adopt a shared state.
-    Open,
-    Micro(Box<Micro>),
-    /// How many pieces were given away before the one that is on its way.
-    Offer(Box<Micro>, usize),
-    Reduce,
-    Update(Step),
-    Meet,
-    UpdateShare(Step),
-    Evaluate(Epoch, Step),
-}
-
-#[derive(Debug)]
-struct Copy {
-    sources: Vec<Rank>,
-    targets: Vec<Rank>,
-    step: Step,
-    window: usize,
-    /// A source's floats, or what a target has of them so far: fresh memory.
-    floats: Vec<f32>,
-    digest: [f32; DIGEST_FLOATS],
-}
-
-#[derive(Debug)]
-struct Micro {
-    plan: StepPlan,
-    roots: Vec<MicroRange>,
-    root: usize,
-    next: u32,
-    merger: Merger,
-    pending: Vec<Trailer>,
-    trailers: Vec<Trailer>,
-}
-
-/// A step whose micro-batches are computed.
-#[derive(Clone, Debug)]
-struct Computed {
-    plan: StepPlan,
-    trailers: Vec<Trailer>,
-    /// The reduced one, when it is there.
-    trailer: Trailer,
-    /// The sum that this rank updated a shared state by: for the checkers.
-    sum: Vec<f32>,
-}
 
 /// The data plane of a generation.
 #[derive(Debug)]
@@ -135,26 +76,6 @@ pub struct Compute {
     begun: Instant,
     busy: f64,
     sabotage: Option<Sabotage>,
-}
-
-/// What a compute thread works with.
-pub struct Tools<'a> {
-    /// The engine of all ranks.
-    pub engine: &'a mut Engine,
-    /// The run folder.
-    pub disk: &'a Disk,
-    /// The memory of its host, where ranks meet there.
-    pub memory: Option<&'a mut HostMemory>,
-    /// The time of its process.
-    pub now: Instant,
-    /// What it asks for.
-    pub asks: &'a mut Vec<Ask>,
-}
-
-impl Tools<'_> {
-    fn tell(&mut self, news: News) {
-        self.asks.push(Ask::Tell(news));
-    }
 }
 
 impl Compute {
@@ -317,7 +238,7 @@ impl Compute {
                     return self.told_loaded(tools);
                 }
                 let is_source = sources.contains(&plane.rank);
-                let mut copy = Copy {
+                let mut copy = Copying {
                     sources: sources.clone(),
                     targets,
                     step: truth.step,

@@ -1,6 +1,9 @@
 //! The data plane: frames in and out of the collective that is under way, and its end.
 
-use super::{Ask, Compute, Doing, News, Plane, Tools};
+use super::doing::Doing;
+use super::tools::Tools;
+use super::words::{Ask, News};
+use super::{Compute, Plane};
 use dtrain_collective::{Frame, Op, Sequence, Verdict};
 use dtrain_types::Trailer;
 

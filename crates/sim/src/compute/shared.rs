@@ -2,7 +2,10 @@
 //!
 //! What is done to the memory is the engine's own code; what comes when is the agenda's. This file does neither.
 
-use super::{Ask, Compute, Doing, News, Tools, Work};
+use super::Compute;
+use super::doing::Doing;
+use super::tools::Tools;
+use super::words::{Ask, News, Work};
 use crate::memory::HostMemory;
 use crate::sabotage::Sabotage;
 use dtrain_collective::Op;

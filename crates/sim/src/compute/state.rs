@@ -1,6 +1,10 @@
 //! The state: made, read from a checkpoint, or copied from peers window by window.
 
-use super::{Ask, Compute, DIGEST_FLOATS, Doing, News, Tools, Work};
+use super::Compute;
+use super::doing::{DIGEST_FLOATS, Doing};
+use super::tools::Tools;
+use super::words::{Ask, News, Work};
+use crate::compute::digest_as_floats;
 use crate::job::{Engine, unflatten};
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op};
@@ -105,9 +109,4 @@ impl Compute {
 
 fn flat_len(engine: &Engine) -> usize {
     (engine.blank().bytes() / 4) as usize
-}
-
-/// Two bytes in each float: exact, and no pattern is a NaN.
-pub(super) fn digest_as_floats(digest: [u8; 32]) -> [f32; DIGEST_FLOATS] {
-    std::array::from_fn(|i| f32::from(u16::from_le_bytes([digest[2 * i], digest[2 * i + 1]])))
 }

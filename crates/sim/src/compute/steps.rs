@@ -1,6 +1,9 @@
 //! Tasks: micro-batches, the reduction, the update, and what is due after a step, as the agenda says.
 
-use super::{Ask, Compute, Computed, Doing, FIRST_STEP, Micro, News, OFFERS, ShardJob, Tools, Work};
+use super::Compute;
+use super::doing::{Computed, Doing, FIRST_STEP, Micro, OFFERS};
+use super::tools::Tools;
+use super::words::{Ask, News, ShardJob, Work};
 use crate::disk::share;
 use crate::job::{VALIDATION, flat, flatten, no_counts};
 use crate::sabotage::Sabotage;

@@ -1,85 +1,15 @@
 //! The network: control words that may be lost, and data streams that are whole until they are cut.
 
-use super::supervisor::copy_of;
-use super::{Event, MICRO, MILLI, Process, SECOND, World};
+use super::event::Event;
+use super::event::copy_of;
+use super::{Process, World};
+use crate::clock::{MICRO, MILLI, SECOND};
 use crate::compute::Parcel;
 use crate::fact::Life;
 use crate::queue::Class;
+use crate::world::network::{IDLE, Stalled};
 use dtrain_collective::Header;
 use dtrain_types::{Generation, MemberId, NodeId, Rank};
-use std::collections::BTreeSet;
-
-/// A connection over which nothing gets through for so long is dead. *Units*: nanoseconds.
-const IDLE: u64 = SECOND;
-
-/// What does not get through, from whom to whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Block {
-    /// From one host to all others, the supervisor included.
-    From(NodeId),
-    /// To one host from all others.
-    To(NodeId),
-    /// Between two ranks' data connections.
-    Pair(MemberId, MemberId),
-}
-
-struct Stalled {
-    from: Life,
-    to: Life,
-    generation: Generation,
-    parcel: Box<Parcel>,
-}
-
-/// The state of all paths.
-pub(super) struct Network {
-    ranks: usize,
-    /// What is blocked, by the number of the fault that did it.
-    pub blocks: Vec<(usize, Block)>,
-    /// When the last frame of each pair arrives: a stream keeps its order.
-    arrives: Vec<u64>,
-    stalled: Vec<Stalled>,
-    dead: BTreeSet<(MemberId, MemberId, Generation)>,
-    /// Control words are lost in so many cases of a thousand.
-    pub noise: u64,
-}
-
-impl Network {
-    pub fn new(ranks: usize) -> Self {
-        Self {
-            ranks,
-            blocks: Vec::new(),
-            arrives: vec![0; ranks * ranks],
-            stalled: Vec::new(),
-            dead: BTreeSet::new(),
-            noise: 0,
-        }
-    }
-
-    /// Whether nothing is cut and no word is lost.
-    pub fn is_sound(&self) -> bool {
-        self.noise == 0 && self.blocks.is_empty()
-    }
-
-    fn has(&self, block: Block) -> bool {
-        self.blocks.iter().any(|(_, known)| *known == block)
-    }
-
-    /// Whether the supervisor, which is on host 0, reaches a host.
-    pub fn is_open_down(&self, host: NodeId) -> bool {
-        host.0 == 0 || !(self.has(Block::To(host)) || self.has(Block::From(NodeId(0))))
-    }
-
-    /// Whether a host reaches the supervisor.
-    pub fn is_open_up(&self, host: NodeId) -> bool {
-        host.0 == 0 || !(self.has(Block::From(host)) || self.has(Block::To(NodeId(0))))
-    }
-
-    fn is_open(&self, from: (MemberId, NodeId), to: (MemberId, NodeId)) -> bool {
-        let pair = |a, b| self.has(Block::Pair(a, b)) || self.has(Block::Pair(b, a));
-        let hosts = from.1 == to.1 || !(self.has(Block::From(from.1)) || self.has(Block::To(to.1)));
-        hosts && !pair(from.0, to.0)
-    }
-}
 
 impl World {
     pub(super) fn is_lost(&mut self) -> bool {

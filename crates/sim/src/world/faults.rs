@@ -1,10 +1,12 @@
 //! How a fault is done to the world, and how it ends.
 
-use super::data::Block;
-use super::{Asleep, Event, MICRO, MILLI, SECOND, World};
-use crate::coverage::Place;
+use super::World;
+use super::event::{Asleep, Event};
+use super::network::Block;
+use crate::clock::{MICRO, MILLI, SECOND};
 use crate::fact::Life;
 use crate::fault::{Kind, When};
+use crate::situation::Place;
 use dtrain_protocol::{ExitCause, Failure, Input, Request};
 use dtrain_types::{MemberId, NodeId};
 

@@ -1,12 +1,15 @@
 //! Hosts: their nodes, and the processes that begin and end on them.
 
-use super::{Asleep, DataPlane, Event, MICRO, MILLI, Process, Sleep, World};
+use super::event::{Asleep, Event};
+use super::settings::DataPlane;
+use super::{Process, Sleep, World};
+use crate::clock::{MICRO, MILLI};
 use crate::compute::{Compute, geometry};
-use crate::coverage::Place;
 use crate::fact::{Fact, Life, View};
 use crate::memory::HostMemory;
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
+use crate::situation::Place;
 use dtrain_engine::Sharer;
 use dtrain_protocol::{
     Agenda, BootId, Digest, ExitCause, Fingerprint, Input, Member, MemberConfig, Node, NodeConfig,

@@ -3,40 +3,41 @@
 //! This file holds the state and the loop; what happens to each part is in the files beside it.
 
 mod data;
+mod event;
 mod faults;
 mod hosts;
+mod network;
 mod ranks;
+mod settings;
 mod supervisor;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, MILLI, SECOND};
 use crate::compute::{Ask, Compute, News, Parcel, ShardJob};
-use crate::coverage::{Coverage, Place};
+use crate::coverage::Coverage;
 use crate::disk::Disk;
 use crate::fact::{Excuses, Fact, Invariant, Life, Violation};
-use crate::fault::{Faults, Planned};
+use crate::fault::Planned;
 use crate::job::{Engine, Job, Oracle};
 use crate::memory::HostMemory;
 use crate::queue::{Class, Queue};
 use crate::random::Chance;
 use crate::sabotage::Sabotage;
-use data::Network;
+use crate::situation::Place;
+use event::{Asleep, Event};
+use network::Network;
+use settings::DETECT;
+
 use dtrain_protocol::{
-    BootId, Digest, Directive, ExitCause, Heartbeat, Input, Limits, ManifestOrder, Member, MemberEffect,
-    Node, NodeEffect, NodeOrder, Outcome, Supervisor, SupervisorEffect, Timeouts,
+    BootId, Digest, Limits, Member, MemberEffect, Node, NodeEffect, Outcome, Supervisor, SupervisorEffect,
+    Timeouts,
 };
-use dtrain_types::{Generation, MemberId, NodeId, Seed, Step};
+use dtrain_types::{Generation, NodeId, Step};
+
+pub use settings::{DataPlane, Settings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-pub(crate) const MICRO: u64 = 1_000;
-pub(crate) const MILLI: u64 = 1_000_000;
-pub(crate) const SECOND: u64 = 1_000_000_000;
-
-/// The knob of all timeouts.
-const DETECT: Duration = Duration::from_secs(1);
-/// How long the supervisor waits for those that are to come.
-const JOIN: Duration = Duration::from_secs(10);
 /// After the last fault a run ends within so long. *Units*: nanoseconds.
 const BOUND: u64 = 90 * SECOND;
 /// A hang that only patience finds takes this much longer.
@@ -45,66 +46,6 @@ const PATIENT_BOUND: u64 = 1_500 * SECOND;
 const BOUNDARY: u64 = 12;
 /// No run has so many events.
 const MOST_EVENTS: u64 = 6_000_000;
-
-/// How the ranks reach one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataPlane {
-    /// As the seed says: every rank with every other, or by the memory of hosts, of which there may be one alone.
-    Drawn,
-    /// Every rank has a connection with every other.
-    Links,
-    /// Ranks of a host meet in its memory, and hosts by their leaders. With one host they share a state, too.
-    Hosts,
-}
-
-/// What is to be simulated.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The seed of everything.
-    pub seed: Seed,
-    /// How many ranks there are.
-    pub ranks: u32,
-    /// On how many hosts.
-    pub nodes: u32,
-    /// How they reach one another.
-    pub plane: DataPlane,
-    /// How many steps are made.
-    pub steps: u64,
-    /// What goes wrong.
-    pub faults: Faults,
-    /// Whether the story is told: for people, after a violation.
-    pub story: bool,
-    /// Which promise is broken on purpose.
-    pub sabotage: Option<Sabotage>,
-}
-
-impl Settings {
-    /// 8 ranks on 2 hosts or one, 30 steps, all faults.
-    #[must_use]
-    pub fn of(seed: u64) -> Self {
-        Self {
-            seed: Seed(seed),
-            ranks: 8,
-            nodes: 2,
-            plane: DataPlane::Drawn,
-            steps: 30,
-            faults: Faults::all(),
-            story: false,
-            sabotage: None,
-        }
-    }
-
-    /// The same with what the seed says of hosts written out.
-    fn drawn(self) -> Self {
-        let (plane, nodes) = match (self.plane, self.seed.0 % 4) {
-            (DataPlane::Drawn, 1) => (DataPlane::Hosts, 1),
-            (DataPlane::Drawn, 3) => (DataPlane::Hosts, self.nodes),
-            (DataPlane::Drawn, _) => (DataPlane::Links, self.nodes),
-            (given, _) => (given, self.nodes),
-        };
-        Self { plane, nodes, ..self }
-    }
-}
 
 /// How a simulation went.
 #[derive(Clone, Debug)]
@@ -129,51 +70,6 @@ pub struct Report {
     pub seconds: f64,
     /// What happened, for people; empty unless asked for.
     pub story: Vec<String>,
-}
-
-/// Something that happens.
-enum Event {
-    /// The supervisor is told something.
-    Told(Input),
-    ManifestWritten(Box<ManifestOrder>),
-    ManifestTold(Box<ManifestOrder>, Result<(), String>),
-    SupervisorTimer,
-    Order(Box<NodeOrder>),
-    NodeTimer(NodeId, BootId),
-    Ended(NodeId, BootId, Life, ExitCause),
-    Started(NodeId, BootId, Life),
-    Killed(Life),
-    Boots(NodeId),
-    Directive(Box<Directive>),
-    BeatDown(Heartbeat),
-    MemberTimer(Life),
-    News(Life, News),
-    Worked(Life, u64),
-    HostMet(Life),
-    ShardWritten(Life, Box<ShardJob>),
-    ShardSynced(Life, Box<ShardJob>),
-    Frame {
-        to: Life,
-        parcel: Box<Parcel>,
-    },
-    PeerLost(Life, Generation, MemberId),
-    Expires {
-        from: MemberId,
-        to: MemberId,
-        generation: Generation,
-    },
-    Fault(usize),
-    Heal(usize),
-    Wake(Asleep),
-}
-
-/// Something that stands still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asleep {
-    Rank(Life),
-    Compute(Life),
-    Host(NodeId),
-    Supervisor,
 }
 
 /// Events that wait until something wakes.
@@ -317,7 +213,7 @@ impl World {
         let mut chance = Chance::new(seed, 1);
         let planned = settings.faults.plan(&mut Chance::new(seed, 2));
         let times = Timeouts::derive(DETECT).expect("in range");
-        let supervisor = Supervisor::new(supervisor::config(&settings, &job, times));
+        let supervisor = Supervisor::new(settings::config(&settings, &job, times));
         let clock = draw_clock(&mut chance);
         let disk_slow = *chance.pick(&[1, 1, 4, 12]);
         // The usual limits are never met in so few steps.

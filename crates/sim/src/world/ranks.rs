@@ -1,11 +1,13 @@
 //! The ranks' processes: a member and its compute thread, with the queues between them.
 
-use super::{Event, MICRO, MILLI, Process, World};
+use super::event::Event;
+use super::{Process, World};
+use crate::clock::{MICRO, MILLI};
 use crate::compute::{Ask, At, News, Tools, Work};
-use crate::coverage::Place;
 use crate::fact::{Fact, LeftState, Life, View};
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
+use crate::situation::Place;
 use dtrain_protocol::{
     BOOTSTRAP_BYTES, Bootstrap, Exit, ExitCause, Input, Left, MemberEffect, ShardOutcome, ShardReport,
     Signals, Stage,

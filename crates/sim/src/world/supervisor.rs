@@ -1,40 +1,20 @@
 //! The supervisor's process: what reaches it, and what it asks for.
 
-use super::{Asleep, Event, MICRO, MILLI, Settings, World};
-use crate::coverage::Place;
+use super::World;
+use super::event::{Asleep, Event};
+use crate::clock::{MICRO, MILLI};
 use crate::fact::{Fact, Life, View};
-use crate::job::Job;
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
+use crate::situation::Place;
+use crate::world::event::copy_of;
 use dtrain_protocol::{
-    CheckpointId, Input, Losses, Membership, Outcome, Phase, Reduce, Source, StartFrom, Supervisor,
-    SupervisorConfig, SupervisorEffect, Timeouts,
+    CheckpointId, Input, Membership, Outcome, Phase, Source, Supervisor, SupervisorEffect,
 };
-use dtrain_types::{Generation, Instance, Instant, NodeId, Step};
+use dtrain_types::{Generation, Instant, NodeId, Step};
 
 /// What it costs to handle one message. *Units*: nanoseconds.
 const MESSAGE: u64 = 6 * MICRO;
-
-/// The supervisor of a simulation.
-pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> SupervisorConfig {
-    SupervisorConfig {
-        instance: Instance(77),
-        wanted_nodes: settings.nodes,
-        most_nodes: settings.nodes,
-        most_ranks: settings.ranks,
-        min_ranks: 1,
-        join_timeout: super::JOIN,
-        timeouts,
-        losses: Losses::AreReplaced { max_restarts: 100 },
-        reduce: Reduce::Exact,
-        balance: true,
-        batches: job.plan,
-        schedule: job.schedule,
-        start: StartFrom::Fresh,
-        first_generation: Generation(1),
-        reserved: Generation(4),
-    }
-}
 
 impl World {
     /// Something reaches the supervisor's process.
@@ -313,15 +293,4 @@ impl World {
         }
         places
     }
-}
-
-/// A second copy of a control word.
-pub(super) fn copy_of(event: &Event) -> Option<Event> {
-    Some(match event {
-        Event::Told(input) => Event::Told(input.clone()),
-        Event::Directive(directive) => Event::Directive(directive.clone()),
-        Event::BeatDown(beat) => Event::BeatDown(*beat),
-        Event::Order(order) => Event::Order(order.clone()),
-        _ => return None,
-    })
 }

@@ -2,8 +2,8 @@
 //!
 //! The writer scans before it appends, and the audit scans before it adds up.
 
-use super::audit::{AuditProblem, Wrong};
 use super::line::{BindLine, Line, LineHash, ResumeLine, SpanLine, is_partition};
+use super::problem::{AuditProblem, Wrong};
 use dtrain_types::{BatchPlan, Generation, Step};
 
 /// One span as read, and how much of it still counts.

@@ -3,8 +3,8 @@
 //! The caller flushes before the checkpoint of a step appears, and puts [`LedgerWriter::head_hash`] into its
 //! manifest. A span that was never flushed is lost in a crash together with the steps that it speaks of.
 
-use super::audit::AuditProblem;
 use super::line::{BindLine, Binding, CheckSum, Line, LineHash, ResumeLine, SpanLine, is_partition, pairs};
+use super::problem::AuditProblem;
 use super::scan::{Scan, scan};
 use dtrain_types::{BatchPlan, Generation, MicroRange, PlanError, Step};
 use std::fs::{File, OpenOptions};

@@ -7,7 +7,7 @@
 //! a sum is fixed by its place and not by who adds it up. It does not know how the generation came about, nor what the
 //! floats mean.
 
-use super::barrier::ShmAbort;
+use super::abort::ShmAbort;
 use super::group::Group;
 use super::pieces::Pieces;
 use super::{Isa, Mapping, ShmError};

@@ -5,7 +5,7 @@
 //! every destination. Of more leaves the compiler spills some, and blocks are as fast: those and all other orders go
 //! through them, see `kernel.rs`. It does not know who owns which leaf.
 
-use super::kernel::Pass;
+use super::pass::Pass;
 use dtrain_collective::BLOCK;
 use dtrain_collective::SumStep::{self, AddLeaf, Merge, Pair};
 

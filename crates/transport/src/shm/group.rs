@@ -4,10 +4,12 @@
 //! `meet` as often as needed or `share` once, and `leave` after the last one. A rank is its index in the arena. It does not know what a
 //! collective is made of, nor whether there are other hosts.
 
+use super::abort::ShmAbort;
 use super::ahead::Words;
-use super::barrier::{Barrier, SAID_BITS, ShmAbort};
+use super::barrier::{Barrier, SAID_BITS};
 use super::claims::Claims;
-use super::kernel::{Pass, fetch, sum_into, touch};
+use super::kernel::{fetch, sum_into, touch};
+use super::pass::Pass;
 use super::wait::wait_until;
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{Arena, BLOCK, CollectiveError, Geometry, Intent, Slots, SumOrder};

@@ -4,8 +4,8 @@
 //! given out as addresses; who may read or write them when is the barrier's affair.
 
 use super::ShmError;
+use super::bell::Bell;
 use super::layout::{ABORT_BELL, ABORT_WORD, CONTROL, Layout, WORK, WORK_BYTES};
-use super::wait::Bell;
 use dtrain_collective::Geometry;
 use dtrain_types::{Bytes, Generation, Rank, SharedShape, Trailer, WorldSize};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};

@@ -10,9 +10,11 @@
 //!
 //! It does not know who maps the arena, or how its descriptor got there.
 
+mod abort;
 mod ahead;
 mod backend;
 mod barrier;
+mod bell;
 mod claims;
 mod error;
 mod file;
@@ -23,6 +25,7 @@ mod layout;
 mod mapping;
 #[cfg(test)]
 mod model;
+mod pass;
 mod pieces;
 mod state;
 mod wait;
@@ -35,7 +38,7 @@ pub use kernel::Isa;
 pub use mapping::Mapping;
 pub use state::ShmState;
 
+pub(crate) use abort::ShmAbort;
 pub(crate) use ahead::Strips;
-pub(crate) use barrier::ShmAbort;
 pub(crate) use group::{Group, SharedSlots};
 pub(crate) use watch::AbortWatch;

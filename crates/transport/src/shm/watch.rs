@@ -4,8 +4,8 @@
 //! into that transport. This thread sleeps on the abort bell and calls the transport's waker. It does not know what it
 //! wakes.
 
-use super::barrier::ShmAbort;
-use super::wait::ring;
+use super::abort::ShmAbort;
+use super::bell::ring;
 use dtrain_collective::Waker;
 use rustix::thread::futex::{self, Timespec};
 use std::sync::Arc;

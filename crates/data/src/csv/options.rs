@@ -1,0 +1,96 @@
+//! Which table is read, and how.
+
+use crate::csv::PathBuf;
+use crate::csv::fmt;
+use crate::{Augment, Normalise, ValSplit};
+
+/// A column of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Column {
+    /// The last one.
+    #[default]
+    Last,
+    /// By its number, from 0.
+    Index(usize),
+    /// By its name in the header.
+    Name(String),
+}
+
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Last => f.write_str("last"),
+            Self::Index(index) => index.fmt(f),
+            Self::Name(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+/// What the label column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CsvTarget {
+    /// A class: whole numbers from 0, or words, which are numbered in alphabetical order.
+    Class {
+        /// The number of classes; by default what the labels say.
+        classes: Option<u32>,
+    },
+    /// A number to be predicted.
+    Value,
+}
+
+/// Which table, and how it is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CsvOptions {
+    /// The file, plain or gzip.
+    pub path: PathBuf,
+    /// A second table for validation; without it `val_split` says what is held out.
+    pub val_path: Option<PathBuf>,
+    /// What is held out if there is no second table.
+    pub val_split: ValSplit,
+    /// The label column; all others are inputs.
+    pub label: Column,
+    /// What the label is.
+    pub target: CsvTarget,
+    /// Whether the first line has names; by default it has if none of its fields is a number, or if
+    /// one is the name of the label.
+    pub header: Option<bool>,
+    /// Lines to pass over before the header or the first row.
+    pub skip: u64,
+    /// What separates columns; by default the first of `,`, `;` and tab that occurs in the first line, else spaces.
+    pub delimiter: Option<char>,
+    /// The shape of the inputs, such as `[1, 28, 28]`; by default one dimension.
+    pub shape: Option<Vec<usize>>,
+    /// Variations of the training rows, if the shape is an image.
+    pub augment: Augment,
+    /// Scaling of the columns.
+    pub normalise: Normalise,
+}
+
+impl CsvOptions {
+    /// A table whose last column is a class; nothing is held out.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            val_path: None,
+            val_split: ValSplit::default(),
+            label: Column::Last,
+            target: CsvTarget::Class { classes: None },
+            header: None,
+            skip: 0,
+            delimiter: None,
+            shape: None,
+            augment: Augment::default(),
+            normalise: Normalise::default(),
+        }
+    }
+
+    /// How many classes there are, if it was said.
+    #[must_use]
+    pub fn classes(&self) -> Option<u32> {
+        match self.target {
+            CsvTarget::Class { classes } => classes,
+            CsvTarget::Value => None,
+        }
+    }
+}

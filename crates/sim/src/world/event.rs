@@ -1,0 +1,62 @@
+//! What happens in the world.
+
+use crate::Life;
+use crate::world::{News, Parcel, ShardJob};
+use dtrain_protocol::{BootId, Directive, ExitCause, Heartbeat, Input, ManifestOrder, NodeOrder};
+use dtrain_types::{Generation, MemberId, NodeId};
+
+/// Something that happens.
+pub(super) enum Event {
+    /// The supervisor is told something.
+    Told(Input),
+    ManifestWritten(Box<ManifestOrder>),
+    ManifestTold(Box<ManifestOrder>, Result<(), String>),
+    SupervisorTimer,
+    Order(Box<NodeOrder>),
+    NodeTimer(NodeId, BootId),
+    Ended(NodeId, BootId, Life, ExitCause),
+    Started(NodeId, BootId, Life),
+    Killed(Life),
+    Boots(NodeId),
+    Directive(Box<Directive>),
+    BeatDown(Heartbeat),
+    MemberTimer(Life),
+    News(Life, News),
+    Worked(Life, u64),
+    HostMet(Life),
+    ShardWritten(Life, Box<ShardJob>),
+    ShardSynced(Life, Box<ShardJob>),
+    Frame {
+        to: Life,
+        parcel: Box<Parcel>,
+    },
+    PeerLost(Life, Generation, MemberId),
+    Expires {
+        from: MemberId,
+        to: MemberId,
+        generation: Generation,
+    },
+    Fault(usize),
+    Heal(usize),
+    Wake(Asleep),
+}
+
+/// Something that stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asleep {
+    Rank(Life),
+    Compute(Life),
+    Host(NodeId),
+    Supervisor,
+}
+
+/// A second copy of a control word.
+pub(super) fn copy_of(event: &Event) -> Option<Event> {
+    Some(match event {
+        Event::Told(input) => Event::Told(input.clone()),
+        Event::Directive(directive) => Event::Directive(directive.clone()),
+        Event::BeatDown(beat) => Event::BeatDown(*beat),
+        Event::Order(order) => Event::Order(order.clone()),
+        _ => return None,
+    })
+}

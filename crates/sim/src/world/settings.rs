@@ -1,0 +1,93 @@
+//! What is to be simulated, and how the supervisor is set up for it.
+
+use crate::world::Duration;
+use crate::{Faults, Job, Sabotage};
+use dtrain_protocol::{Losses, StartFrom, SupervisorConfig, Timeouts};
+use dtrain_types::{Generation, Instance, Reduce, Seed};
+
+/// The knob of all timeouts.
+pub(super) const DETECT: Duration = Duration::from_secs(1);
+
+/// How long the supervisor waits for those that are to come.
+pub(super) const JOIN: Duration = Duration::from_secs(10);
+
+/// How the ranks reach one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPlane {
+    /// As the seed says: every rank with every other, or by the memory of hosts, of which there may be one alone.
+    Drawn,
+    /// Every rank has a connection with every other.
+    Links,
+    /// Ranks of a host meet in its memory, and hosts by their leaders. With one host they share a state, too.
+    Hosts,
+}
+
+/// What is to be simulated.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The seed of everything.
+    pub seed: Seed,
+    /// How many ranks there are.
+    pub ranks: u32,
+    /// On how many hosts.
+    pub nodes: u32,
+    /// How they reach one another.
+    pub plane: DataPlane,
+    /// How many steps are made.
+    pub steps: u64,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Whether the story is told: for people, after a violation.
+    pub story: bool,
+    /// Which promise is broken on purpose.
+    pub sabotage: Option<Sabotage>,
+}
+
+impl Settings {
+    /// 8 ranks on 2 hosts or one, 30 steps, all faults.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        Self {
+            seed: Seed(seed),
+            ranks: 8,
+            nodes: 2,
+            plane: DataPlane::Drawn,
+            steps: 30,
+            faults: Faults::all(),
+            story: false,
+            sabotage: None,
+        }
+    }
+
+    /// The same with what the seed says of hosts written out.
+    pub fn drawn(self) -> Self {
+        let (plane, nodes) = match (self.plane, self.seed.0 % 4) {
+            (DataPlane::Drawn, 1) => (DataPlane::Hosts, 1),
+            (DataPlane::Drawn, 3) => (DataPlane::Hosts, self.nodes),
+            (DataPlane::Drawn, _) => (DataPlane::Links, self.nodes),
+            (given, _) => (given, self.nodes),
+        };
+        Self { plane, nodes, ..self }
+    }
+}
+
+/// The supervisor of a simulation.
+pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> SupervisorConfig {
+    SupervisorConfig {
+        instance: Instance(77),
+        wanted_nodes: settings.nodes,
+        most_nodes: settings.nodes,
+        most_ranks: settings.ranks,
+        min_ranks: 1,
+        join_timeout: super::settings::JOIN,
+        timeouts,
+        losses: Losses::AreReplaced { max_restarts: 100 },
+        reduce: Reduce::Exact,
+        balance: true,
+        batches: job.plan,
+        schedule: job.schedule,
+        start: StartFrom::Fresh,
+        first_generation: Generation(1),
+        reserved: Generation(4),
+    }
+}
