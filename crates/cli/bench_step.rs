@@ -9,19 +9,19 @@ use crate::fabric::{HostFabric, StateInCommon, new_arena};
 use crate::recipe::profile;
 use crate::welcome::Welcome;
 use dtrain_checkpoint::RunLock;
-use dtrain_collective::{Geometry, Mode};
+use dtrain_collective::{Geometry, Reduce};
 use dtrain_data::{DataError, Dataset, Feed, InputSpec, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::peer::{PeerData, Work, initialise};
 use dtrain_engine::{Inputs, ModelReplica, Replica, Targets};
 use dtrain_protocol::{CheckpointEvery, Losses, Outcome, Schedule, StartFrom, SupervisorConfig, Timeouts};
 use dtrain_runtime::{
-    ComputeParts, Figures, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFiles, RunPlan,
+    ComputeParts, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFigures, RunFiles, RunPlan,
     StepSeen, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_types::{
-    BatchPlan, Generation, Instance, Reduce, Seed, Step, Wire, WorldSize, counted, cut_evenly,
+    BatchPlan, Generation, Instance, Seed, Step, Wire, WorldSize, counted, cut_evenly,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -93,7 +93,7 @@ pub struct Answer {
     /// Share of the time that it spent in the all-reduce: moving, adding, and waiting for slower ranks.
     pub reducing: f64,
     /// What the run counted.
-    pub figures: Figures,
+    pub figures: RunFigures,
 }
 
 /// Measures and prints. *Blocks* for the time asked for and a little more.
@@ -194,7 +194,7 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
         RunFiles::open(facts, lock, ledger.map_err(|e| failed(e.to_string()))?, None).map_err(failed)?;
     let ranges = cut_evenly(plan.micro_batches(), measure.ranks);
     let counts = dtrain_runtime::step_counts(&plan);
-    let geometry = Geometry::plan(replica.about().gradient_len(), &ranges, &counts, Mode::Exact);
+    let geometry = Geometry::plan(replica.about().gradient_len(), &ranges, &counts, Reduce::Exact);
     let state = StateInCommon::Yes(replica.about().state);
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
     let run_plan = RunPlan {
@@ -287,7 +287,7 @@ pub fn rank(measure: &Measure, arena: Option<OwnedFd>) -> Result<RankParts, Stri
         validation: None,
         workers: 0,
         schedule: measure.schedule(),
-        mode: Mode::Exact,
+        mode: Reduce::Exact,
         wire: Wire::F32,
         bucket_bytes: None,
         run_dir: measure.run_dir.clone(),

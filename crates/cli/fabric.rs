@@ -6,9 +6,9 @@
 
 use crate::hosts::identity;
 use crate::welcome::MeshAddress;
-use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Mode};
+use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Reduce};
 use dtrain_engine::{StateShape, shared_shape};
-use dtrain_protocol::Seat;
+use dtrain_protocol::Participant;
 use dtrain_runtime::{Fabric, FabricError, Plane};
 use dtrain_transport::quic::{
     Endpoint, IoThread, LinkError, MESH_SEGMENT, MeshError, MeshPlan, MeshPort, QuicMesh, Tuning,
@@ -104,12 +104,12 @@ impl HostFabric {
     pub fn between_threads(
         world: WorldSize,
         geometry: Geometry,
-        mode: Mode,
+        mode: Reduce,
         state: StateInCommon,
     ) -> Result<Self, String> {
         match mode {
-            Mode::Exact => Self::from_arena(new_arena(world, geometry, state)?),
-            Mode::Ring => {
+            Reduce::Exact => Self::from_arena(new_arena(world, geometry, state)?),
+            Reduce::Ring => {
                 let ends = memory_mesh(world.0 as usize).into_iter().map(Some).collect();
                 Ok(Self { way: Way::Queues { ends: Arc::new(Mutex::new(ends)), member: 0 } })
             }
@@ -150,38 +150,40 @@ impl HostFabric {
     }
 }
 
-/// The seats of each host, in the order of ranks, which are neighbours on their host.
-fn by_host(seats: &[Seat]) -> Vec<&[Seat]> {
-    seats.chunk_by(|one, next| one.node == next.node).collect()
+/// The participants of each host, in the order of ranks, which are neighbours on their host.
+fn by_host(participants: &[Participant]) -> Vec<&[Participant]> {
+    participants.chunk_by(|one, next| one.node == next.node).collect()
 }
 
 /// Connects a generation: inside the host by memory, and between hosts, if there are several, by their first ranks.
 fn connect_hosts(
     (mapping, mesh): (&Arc<Mapping>, &Mesh),
     plane: &Plane,
-    mode: Mode,
+    mode: Reduce,
     wire: Wire,
     counts: &[u32],
 ) -> Result<Box<dyn Backend>, FabricError> {
     let membership = plane.membership.clone();
-    let hosts = by_host(&plane.members.seats);
-    let sizes: Vec<u32> = hosts.iter().map(|seats| seats.len() as u32).collect();
+    let hosts = by_host(&plane.members.participants);
+    let sizes: Vec<u32> = hosts.iter().map(|participants| participants.len() as u32).collect();
     let topology = Topology::new(&sizes).map_err(|error| error.to_string())?;
     let index = topology.host_of(membership.rank);
     let leads = hosts.len() > 1 && topology.local_of(membership.rank) == Rank(0);
     let transport = leads.then(|| {
-        let address = |seats: &&[Seat]| {
-            seats[0]
-                .address
-                .ok_or_else(|| FabricError::from(format!("member {} told no address", seats[0].member)))
+        let address = |participants: &&[Participant]| {
+            participants[0].address.ok_or_else(|| {
+                FabricError::from(format!("member {} told no address", participants[0].member))
+            })
         };
         let peers = hosts.iter().map(address).collect::<Result<_, _>>()?;
         let plan = MeshPlan { generation: membership.generation, index, peers, patience: mesh.patience };
         mesh.connect(plan).map_err(|error| {
             let unreachable = match &error {
-                MeshError::Unreachable { missing, .. } => {
-                    missing.iter().flat_map(|host| hosts[*host]).map(|seat| seat.member).collect()
-                }
+                MeshError::Unreachable { missing, .. } => missing
+                    .iter()
+                    .flat_map(|host| hosts[*host])
+                    .map(|participant| participant.member)
+                    .collect(),
                 MeshError::Superseded { .. } | MeshError::Stale { .. } => Vec::new(),
             };
             FabricError::Unreached { what: error.to_string(), unreachable }
@@ -218,7 +220,7 @@ impl Fabric for HostFabric {
         &mut self,
         plane: &Plane,
         geometry: Geometry,
-        mode: Mode,
+        mode: Reduce,
         wire: Wire,
         counts: &[u32],
     ) -> Result<Box<dyn Backend>, FabricError> {

@@ -1,6 +1,6 @@
 //! The binary: an index of its commands.
 //!
-//! A rank is this program again: it finds its seat before the command line is read, and never gets here again.
+//! A rank is this program again: it finds its handles before the command line is read, and never gets here again.
 
 use dtrain::arguments::{Arguments, Command};
 use dtrain::{CliError, commands, gpus, session};

@@ -5,7 +5,7 @@
 
 use crate::config::{Backend as Wish, Config, CudaList, Problem};
 use crate::gpus::least;
-use dtrain_collective::{Backend, Geometry, Mode};
+use dtrain_collective::{Backend, Geometry, Reduce};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
 use dtrain_cuda::driver::Stream;
 use dtrain_locate::{Environment, Finder, Library as Wanted};
@@ -184,7 +184,7 @@ impl Fabric for NcclFabric {
         &mut self,
         plane: &Plane,
         geometry: Geometry,
-        mode: Mode,
+        mode: Reduce,
         wire: Wire,
         counts: &[u32],
     ) -> Result<Box<dyn Backend>, FabricError> {

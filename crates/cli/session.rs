@@ -22,12 +22,12 @@ use dtrain_protocol::{
     What,
 };
 use dtrain_runtime::{
-    Conclusion, Gateway, Isolation, Journal, Observer, RunFacts, RunFiles, RunPlan, Seat, inherited, serve,
-    specs, supervise,
+    Conclusion, Gateway, Isolation, Journal, Observer, RankHandles, RunFacts, RunFiles, RunPlan, inherited,
+    serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
-use dtrain_telemetry::{Event, Flush, GpuWatch, JsonLines, Summary, TelemetryError, UnixTime};
+use dtrain_telemetry::{Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
 use dtrain_types::{Generation, Instance, Reduce, Step, WorldSize};
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -160,12 +160,12 @@ fn hint_for(first: &Cause, run: &str) -> String {
     }
 }
 
-/// Serves this process's seat, if its parent made it a rank.
+/// Serves this process as a rank, if its parent made it a rank.
 #[must_use]
 pub fn serve_if_rank(own: Option<Own>) -> Option<ExitCode> {
     let served = match inherited() {
         Ok(None) => return None,
-        Ok(Some(seat)) => serve(seat, &ConfigRecipe { threads: None, own }),
+        Ok(Some(handles)) => serve(handles, &ConfigRecipe { threads: None, own }),
         Err(error) => Err(error),
     };
     Some(match served {
@@ -234,7 +234,7 @@ impl Session {
             ..Summary::default()
         };
         if json {
-            let told = standard_output().event(UnixTime::now(), &Event::Summary(summary));
+            let told = standard_output().event(UnixTime::now(), &RunEvent::Summary(summary));
             told.map_err(|error| CliError::failed(error.to_string()))?;
         }
         Ok(())
@@ -329,7 +329,7 @@ impl Session {
         let samples = self.plan.opened.train.len();
         welcome.hosts = Some(Hosts { probe, samples, mesh: None });
         // Other hosts have GPUs of their own, or none.
-        let gateway = gateway.with_welcome(RunWelcome { gpus: None, ..welcome.clone() }.to_setup());
+        let gateway = gateway.with_setup(RunWelcome { gpus: None, ..welcome.clone() }.to_setup());
         welcome.hosts.iter_mut().for_each(|hosts| hosts.mesh = Some(mesh));
         Ok((Some(gateway), welcome.to_setup()))
     }
@@ -396,7 +396,7 @@ impl Session {
             run: self.run.path.display().to_string(),
         };
         let profile = self.plan.config.profile.map(|_| self.profile(&mut conclusion));
-        let logged = conclusion.files.log(&Event::Summary(summary.clone()));
+        let logged = conclusion.files.log(&RunEvent::Summary(summary.clone()));
         if let Err(problem) = logged.and(conclusion.files.flush()) {
             // The journal told of the disk; standard output and the report have the summary.
             tracing::debug!(problem, "the summary could not be logged");
@@ -410,7 +410,7 @@ impl Session {
         if let Err(error) = written {
             tracing::warn!(%error, "there is no trace of this run");
         }
-        if let Err(problem) = conclusion.files.log(&Event::Profile(report.clone())) {
+        if let Err(problem) = conclusion.files.log(&RunEvent::Profile(report.clone())) {
             tracing::debug!(problem, "the profile could not be logged");
         }
         report
@@ -425,12 +425,12 @@ fn no_profile(observer: &mut dyn Observer, error: &TelemetryError) {
 /// Ranks as threads of this process, which reach each other by what they share, if they share anything.
 fn in_threads(shared: Option<HostFabric>, own: Option<Own>) -> Isolation {
     let recipe = ConfigRecipe { threads: shared, own };
-    let serve_seat = move |seat: Seat| {
-        if let Err(error) = serve(seat, &recipe) {
+    let serve_rank = move |handles: RankHandles| {
+        if let Err(error) = serve(handles, &recipe) {
             tracing::error!(%error, "a rank could not be served");
         }
     };
-    Isolation::Thread(Arc::new(serve_seat))
+    Isolation::Thread(Arc::new(serve_rank))
 }
 
 /// Makes a run folder ours for a new life of its supervisor.

@@ -1,33 +1,33 @@
 //! Stories: given a cluster, when something goes wrong, then this. Each is one seed and a few faults that are written down.
 
 use dtrain_protocol::Outcome;
-use dtrain_sim::{DataPlane, Faults, Kind, Place, Planned, Report, Settings, When, simulate};
+use dtrain_sim::{DataPlane, FaultKind, Faults, Planned, Settings, SimReport, Situation, When, simulate};
 
 /// When: a rank comes to a place for the so-many-th time.
-fn when(kind: Kind, place: Place, nth: u32, millis: u64) -> Planned {
+fn when(kind: FaultKind, place: Situation, nth: u32, millis: u64) -> Planned {
     Planned { kind, when: When::Enter { place, nth, later: 0 }, millis, victim: None }
 }
 
 /// Given 8 ranks on 2 hosts and 30 steps, and a connection between any two ranks.
-fn given(seed: u64, faults: &[Planned]) -> Report {
+fn given(seed: u64, faults: &[Planned]) -> SimReport {
     let faults = Faults::Written(faults.to_vec());
     simulate(&Settings { faults, story: true, plane: DataPlane::Links, ..Settings::of(seed) })
 }
 
 /// Given 8 ranks that meet in the memory of so many hosts. On one host they share a state.
-fn given_on(nodes: u32, seed: u64, faults: &[Planned]) -> Report {
+fn given_on(nodes: u32, seed: u64, faults: &[Planned]) -> SimReport {
     let faults = Faults::Written(faults.to_vec());
     simulate(&Settings { faults, story: true, nodes, plane: DataPlane::Hosts, ..Settings::of(seed) })
 }
 
 /// Then nothing is broken, and the run makes its last step; the invariants compare it with a plain run.
-fn finishes(report: &Report) -> &Report {
+fn finishes(report: &SimReport) -> &SimReport {
     assert_eq!(report.violations, [], "{}", report.story.join("\n"));
     assert!(matches!(report.outcome, Some(Outcome::Finished(_))), "{:?}", report.outcome);
     report
 }
 
-fn says(report: &Report, word: &str) -> usize {
+fn says(report: &SimReport, word: &str) -> usize {
     report.story.iter().filter(|line| line.contains(word)).count()
 }
 
@@ -51,9 +51,11 @@ fn without_faults_there_is_one_generation_and_every_world_ends_with_the_same_dig
 
 #[test]
 fn a_rank_that_is_killed_costs_no_step_and_comes_back() {
-    for place in [Place::Compute, Place::Offer, Place::Round1, Place::Round2, Place::Update] {
+    for place in
+        [Situation::Compute, Situation::Offer, Situation::Round1, Situation::Round2, Situation::Update]
+    {
         for seed in SEEDS {
-            let report = given(seed, &[when(Kind::Crash, place, 60, 0)]);
+            let report = given(seed, &[when(FaultKind::Crash, place, 60, 0)]);
             assert_eq!(says(finishes(&report), "Resumed"), 0);
             // One generation without it, and one with it again.
             assert_eq!(report.generations, 3, "{}", report.story.join("\n"));
@@ -63,9 +65,9 @@ fn a_rank_that_is_killed_costs_no_step_and_comes_back() {
 
 #[test]
 fn a_rank_that_is_killed_in_the_update_of_a_shared_state_costs_no_step_and_no_copy() {
-    for place in [Place::Round1, Place::Round2, Place::UpdateShare, Place::Meet] {
+    for place in [Situation::Round1, Situation::Round2, Situation::UpdateShare, Situation::Meet] {
         for seed in SEEDS {
-            let report = given_on(1, seed, &[when(Kind::Crash, place, 60, 0)]);
+            let report = given_on(1, seed, &[when(FaultKind::Crash, place, 60, 0)]);
             assert_eq!(says(finishes(&report), "Resumed"), 0);
             assert_eq!(report.generations, 3, "{}", report.story.join("\n"));
         }
@@ -75,8 +77,8 @@ fn a_rank_that_is_killed_in_the_update_of_a_shared_state_costs_no_step_and_no_co
 #[test]
 fn an_update_that_is_torn_is_completed_also_when_whoever_completes_it_is_killed() {
     for seed in SEEDS {
-        let torn = when(Kind::CrashAllButOne, Place::UpdateShare, 50, 0);
-        let report = given_on(1, seed, &[torn, when(Kind::Crash, Place::Complete, 1, 0)]);
+        let torn = when(FaultKind::CrashAllButOne, Situation::UpdateShare, 50, 0);
+        let report = given_on(1, seed, &[torn, when(FaultKind::Crash, Situation::Complete, 1, 0)]);
         // One that lives on holds the state, as far as the memory does.
         finishes(&report);
     }
@@ -84,9 +86,9 @@ fn an_update_that_is_torn_is_completed_also_when_whoever_completes_it_is_killed(
 
 #[test]
 fn a_leader_that_is_killed_costs_no_step_and_another_rank_of_its_host_leads() {
-    for place in [Place::Compute, Place::Round1, Place::Round2, Place::Update] {
+    for place in [Situation::Compute, Situation::Round1, Situation::Round2, Situation::Update] {
         for (seed, victim) in SEEDS.zip([0, 4].into_iter().cycle()) {
-            let crash = Planned { victim: Some(victim), ..when(Kind::Crash, place, 60, 0) };
+            let crash = Planned { victim: Some(victim), ..when(FaultKind::Crash, place, 60, 0) };
             let report = given_on(2, seed, &[crash]);
             assert_eq!(says(finishes(&report), "Resumed"), 0);
             assert_eq!(report.generations, 3, "{}", report.story.join("\n"));
@@ -96,11 +98,13 @@ fn a_leader_that_is_killed_costs_no_step_and_another_rank_of_its_host_leads() {
 
 #[test]
 fn a_second_crash_while_the_state_is_copied_is_survived() {
-    for place in [Place::CopySource, Place::CopyTarget, Place::Form, Place::Build, Place::Ready] {
+    for place in
+        [Situation::CopySource, Situation::CopyTarget, Situation::Form, Situation::Build, Situation::Ready]
+    {
         for seed in SEEDS {
-            let nth = if matches!(place, Place::CopySource | Place::CopyTarget) { 1 } else { 10 };
-            let crash = when(Kind::Crash, Place::Compute, 80, 0);
-            let report = given(seed, &[crash, when(Kind::Crash, place, nth, 0)]);
+            let nth = if matches!(place, Situation::CopySource | Situation::CopyTarget) { 1 } else { 10 };
+            let crash = when(FaultKind::Crash, Situation::Compute, 80, 0);
+            let report = given(seed, &[crash, when(FaultKind::Crash, place, nth, 0)]);
             assert_eq!(says(finishes(&report), "Resumed"), 0, "somebody held the state all the time");
         }
     }
@@ -109,7 +113,7 @@ fn a_second_crash_while_the_state_is_copied_is_survived() {
 #[test]
 fn one_that_is_left_holds_the_state() {
     for seed in SEEDS {
-        let report = given(seed, &[when(Kind::CrashAllButOne, Place::Compute, 120, 0)]);
+        let report = given(seed, &[when(FaultKind::CrashAllButOne, Situation::Compute, 120, 0)]);
         assert_eq!(says(finishes(&report), "Resumed"), 0);
     }
 }
@@ -117,25 +121,25 @@ fn one_that_is_left_holds_the_state() {
 #[test]
 fn when_all_are_lost_the_run_resumes_from_the_newest_checkpoint() {
     for seed in SEEDS {
-        let report = given(seed, &[when(Kind::CrashAll, Place::Compute, 160, 0)]);
+        let report = given(seed, &[when(FaultKind::CrashAll, Situation::Compute, 160, 0)]);
         assert_eq!(says(finishes(&report), "Resumed"), 1);
     }
 }
 
 #[test]
 fn a_host_that_loses_its_power_tears_what_it_had_not_synced_and_no_manifest_names_it() {
-    for place in [Place::BeforeRename, Place::AfterRename, Place::Save, Place::Update] {
+    for place in [Situation::BeforeRename, Situation::AfterRename, Situation::Save, Situation::Update] {
         for seed in SEEDS {
-            finishes(&given(seed, &[when(Kind::HostCrash, place, 2, 300)]));
+            finishes(&given(seed, &[when(FaultKind::HostCrash, place, 2, 300)]));
         }
     }
 }
 
 #[test]
 fn a_crash_on_either_side_of_the_rename_loses_no_manifest() {
-    for place in [Place::BeforeRename, Place::AfterRename] {
+    for place in [Situation::BeforeRename, Situation::AfterRename] {
         for seed in SEEDS {
-            finishes(&given(seed, &[when(Kind::CrashAll, place, 2, 0)]));
+            finishes(&given(seed, &[when(FaultKind::CrashAll, place, 2, 0)]));
         }
     }
 }
@@ -144,7 +148,7 @@ fn a_crash_on_either_side_of_the_rename_loses_no_manifest() {
 fn a_rank_that_stands_still_and_wakes_changes_nothing_of_the_generation_after_it() {
     for seed in SEEDS {
         for millis in [900, 1_100, 3_000] {
-            finishes(&given(seed, &[when(Kind::Stop, Place::Round1, 50, millis)]));
+            finishes(&given(seed, &[when(FaultKind::Stop, Situation::Round1, 50, millis)]));
         }
     }
 }
@@ -152,8 +156,8 @@ fn a_rank_that_stands_still_and_wakes_changes_nothing_of_the_generation_after_it
 #[test]
 fn a_rank_that_hangs_is_named_with_what_it_was_doing_and_who_waits_for_it() {
     for (kind, place, doing) in [
-        (Kind::ComputeHang, Place::Compute, "computing; 7 others wait in the all-reduce]"),
-        (Kind::Stop, Place::Round1, "7 others wait in the all-reduce]"),
+        (FaultKind::ComputeHang, Situation::Compute, "computing; 7 others wait in the all-reduce]"),
+        (FaultKind::Stop, Situation::Round1, "7 others wait in the all-reduce]"),
     ] {
         for seed in SEEDS {
             let report = given(seed, &[when(kind, place, 90, 1_000_000)]);
@@ -167,7 +171,7 @@ fn a_rank_that_hangs_is_named_with_what_it_was_doing_and_who_waits_for_it() {
 #[test]
 fn a_rank_that_is_silent_for_less_than_detect_is_not_lost() {
     for seed in SEEDS {
-        let report = given(seed, &[when(Kind::Stop, Place::Compute, 50, 800)]);
+        let report = given(seed, &[when(FaultKind::Stop, Situation::Compute, 50, 800)]);
         assert_eq!(says(finishes(&report), "Restarting"), 0, "{}", report.story.join("\n"));
     }
 }
@@ -175,16 +179,16 @@ fn a_rank_that_is_silent_for_less_than_detect_is_not_lost() {
 #[test]
 fn a_supervisor_that_stood_still_blames_nobody() {
     for seed in SEEDS {
-        let report = given(seed, &[when(Kind::SupervisorStop, Place::Compute, 50, 2_000)]);
+        let report = given(seed, &[when(FaultKind::SupervisorStop, Situation::Compute, 50, 2_000)]);
         assert_eq!(finishes(&report).generations, 1, "{}", report.story.join("\n"));
     }
 }
 
 #[test]
 fn a_host_that_is_cut_off_is_replaced_when_it_can_be_heard_again() {
-    for kind in [Kind::Partition, Kind::CutFrom, Kind::CutTo] {
+    for kind in [FaultKind::Partition, FaultKind::CutFrom, FaultKind::CutTo] {
         for seed in SEEDS {
-            finishes(&given(seed, &[when(kind, Place::Compute, 70, 4_000)]));
+            finishes(&given(seed, &[when(kind, Situation::Compute, 70, 4_000)]));
         }
     }
 }
@@ -192,15 +196,15 @@ fn a_host_that_is_cut_off_is_replaced_when_it_can_be_heard_again() {
 #[test]
 fn two_ranks_that_cannot_reach_each_other_do_not_stop_the_world() {
     for seed in SEEDS {
-        finishes(&given(seed, &[when(Kind::PairCut, Place::Round1, 40, 8_000)]));
+        finishes(&given(seed, &[when(FaultKind::PairCut, Situation::Round1, 40, 8_000)]));
     }
 }
 
 #[test]
 fn words_that_are_lost_doubled_and_overtaken_are_harmless() {
     for seed in SEEDS {
-        let noise = when(Kind::Noise, Place::Start, 1, 5_000);
-        let report = given(seed, &[noise, when(Kind::Crash, Place::Compute, 90, 0)]);
+        let noise = when(FaultKind::Noise, Situation::Start, 1, 5_000);
+        let report = given(seed, &[noise, when(FaultKind::Crash, Situation::Compute, 90, 0)]);
         finishes(&report);
     }
 }
@@ -208,7 +212,7 @@ fn words_that_are_lost_doubled_and_overtaken_are_harmless() {
 #[test]
 fn a_full_disk_gives_checkpoints_up_and_training_goes_on() {
     for seed in SEEDS {
-        let report = given(seed, &[when(Kind::DiskFull, Place::Compute, 10, 60)]);
+        let report = given(seed, &[when(FaultKind::DiskFull, Situation::Compute, 10, 60)]);
         finishes(&report);
     }
 }
@@ -217,7 +221,7 @@ fn a_full_disk_gives_checkpoints_up_and_training_goes_on() {
 fn a_validation_whose_rank_dies_is_made_again_and_recorded_once() {
     for seed in SEEDS {
         for nth in [1, 5, 9] {
-            finishes(&given(seed, &[when(Kind::Crash, Place::Validate, nth, 0)]));
+            finishes(&given(seed, &[when(FaultKind::Crash, Situation::Validate, nth, 0)]));
         }
     }
 }
@@ -225,7 +229,7 @@ fn a_validation_whose_rank_dies_is_made_again_and_recorded_once() {
 #[test]
 fn a_drain_ends_the_run_after_one_step_of_all_with_a_checkpoint() {
     for seed in SEEDS {
-        let report = given(seed, &[when(Kind::Drain, Place::Compute, 50, 0)]);
+        let report = given(seed, &[when(FaultKind::Drain, Situation::Compute, 50, 0)]);
         assert_eq!(report.violations, [], "{}", report.story.join("\n"));
         let Some(Outcome::Interrupted(Some(end))) = &report.outcome else { panic!("{:?}", report.outcome) };
         assert_eq!(end.checkpoint.map(|id| id.step), Some(end.step));
@@ -235,7 +239,7 @@ fn a_drain_ends_the_run_after_one_step_of_all_with_a_checkpoint() {
 #[test]
 fn a_host_that_leaves_takes_no_step_with_it() {
     for seed in SEEDS {
-        let mut leaves = when(Kind::HostLeaves, Place::Compute, 50, 0);
+        let mut leaves = when(FaultKind::HostLeaves, Situation::Compute, 50, 0);
         leaves.victim = Some(0);
         let report = given(seed, &[leaves]);
         assert_eq!(says(finishes(&report), "Resumed"), 0);
@@ -263,8 +267,8 @@ fn seeds_that_found_bugs_find_them_no_more() {
 fn a_rank_that_stopped_and_was_not_heard_says_so_again() {
     // Given words that are lost; when two ranks are to be admitted; then the generation that admits them is formed.
     for seed in SEEDS {
-        let noise = when(Kind::Noise, Place::Build, 1, 5_900);
-        finishes(&given(seed, &[noise, when(Kind::CrashSome, Place::Ready, 3, 0)]));
+        let noise = when(FaultKind::Noise, Situation::Build, 1, 5_900);
+        finishes(&given(seed, &[noise, when(FaultKind::CrashSome, Situation::Ready, 3, 0)]));
     }
 }
 
@@ -272,8 +276,8 @@ fn a_rank_that_stopped_and_was_not_heard_says_so_again() {
 fn a_connection_that_breaks_at_the_step_of_a_checkpoint_holds_up_none_after_it() {
     // Given a checkpoint every 5 steps; when a connection breaks in one of those; then the next checkpoint is written.
     for nth in 34..44 {
-        for place in [Place::Offer, Place::Round1, Place::Round2] {
-            finishes(&given(1, &[when(Kind::Reset, place, nth, 0)]));
+        for place in [Situation::Offer, Situation::Round1, Situation::Round2] {
+            finishes(&given(1, &[when(FaultKind::Reset, place, nth, 0)]));
         }
     }
 }
@@ -283,8 +287,8 @@ fn what_all_had_begun_to_write_when_they_were_lost_is_where_the_run_goes_on() {
     // Given a checkpoint every 5 steps, on disks some of which are slow; when all are lost before the one of step 15 has its
     // name, and again after a few steps; then each time the newest checkpoint is where they go on.
     for seed in 0..100 {
-        let lost = when(Kind::CrashAll, Place::BeforeRename, 3, 0);
-        finishes(&given(seed, &[lost, when(Kind::CrashAll, Place::Compute, 37 * 8, 0)]));
+        let lost = when(FaultKind::CrashAll, Situation::BeforeRename, 3, 0);
+        finishes(&given(seed, &[lost, when(FaultKind::CrashAll, Situation::Compute, 37 * 8, 0)]));
     }
 }
 
@@ -293,9 +297,9 @@ fn a_drain_while_lost_steps_are_made_again_is_heard() {
     // Given words that are lost, and members some of which say and hold little at once; when all are lost between two
     // checkpoints, and a drain is asked for while the steps since are made again; then the run ends after one of them.
     for seed in 0..200 {
-        let noise = when(Kind::Noise, Place::Compute, 1, 60_000);
-        let lost = when(Kind::CrashAll, Place::Compute, 9 * 8, 0);
-        let drain = when(Kind::Drain, Place::Compute, 9 * 8 + 4 + (seed % 16) as u32, 0);
+        let noise = when(FaultKind::Noise, Situation::Compute, 1, 60_000);
+        let lost = when(FaultKind::CrashAll, Situation::Compute, 9 * 8, 0);
+        let drain = when(FaultKind::Drain, Situation::Compute, 9 * 8 + 4 + (seed % 16) as u32, 0);
         let report = given(seed, &[noise, lost, drain]);
         assert_eq!(report.violations, [], "seed {seed}\n{}", report.story.join("\n"));
         assert!(matches!(report.outcome, Some(Outcome::Interrupted(Some(_)))), "{:?}", report.outcome);

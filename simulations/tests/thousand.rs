@@ -209,8 +209,8 @@ impl World {
                 machine.handle_left(now, left, &mut effects);
             }
             MemberEffect::Build { generation, .. } => machine.handle_built(generation, &mut effects),
-            MemberEffect::Load { generation, truth } => {
-                machine.handle_loaded(now, generation, truth.step, Digest([7; 32]), &mut effects);
+            MemberEffect::Load { generation, resume_point } => {
+                machine.handle_loaded(now, generation, resume_point.step, Digest([7; 32]), &mut effects);
             }
             _ => {}
         }

@@ -42,4 +42,4 @@ pub use manifest::shard_name;
 pub use manifest::{MANIFEST_VERSION, Manifest, ManifestError, PARAMETERS, STATS, ShardInfo, TensorSpec};
 pub use shard::TensorData;
 pub use slice::slice_for;
-pub use store::{Found, Newest, Store};
+pub use store::{FoundCheckpoint, Newest, Store};

@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 
 /// A checkpoint that lies in the store.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundCheckpoint {
     /// Its name.
     pub id: CheckpointId,
     /// Its manifest, or what is wrong with it.
@@ -74,8 +74,8 @@ pub trait Store: Send + Sync {
     fn sweep(&self, owner: &dyn Owner) -> Result<(), StoreError>;
 
     /// All checkpoints with their manifests or what is wrong with them, newest first.
-    fn list(&self, check: Check) -> Result<Vec<Found>, StoreError> {
-        let found = |id| Found { id, valid: self.open(id, check).map(Checkpoint::into_manifest) };
+    fn list(&self, check: Check) -> Result<Vec<FoundCheckpoint>, StoreError> {
+        let found = |id| FoundCheckpoint { id, valid: self.open(id, check).map(Checkpoint::into_manifest) };
         Ok(self.ids()?.into_iter().map(found).collect())
     }
 

@@ -1,6 +1,6 @@
 //! One operation at one size: what is measured, and what nccl-tests would call its bandwidth.
 
-use dtrain_collective::{Mode, Op, OpKind};
+use dtrain_collective::{Op, OpKind, Reduce};
 use dtrain_types::{MicroRange, Rank, Trailer, Wire, cut_evenly};
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +39,8 @@ pub struct Case {
 const WARM_UP: u32 = 3;
 
 impl Case {
-    pub fn mode(&self) -> Mode {
-        if self.ring { Mode::Ring } else { Mode::Exact }
+    pub fn mode(&self) -> Reduce {
+        if self.ring { Reduce::Ring } else { Reduce::Exact }
     }
 
     pub fn wire(&self) -> Wire {

@@ -8,7 +8,7 @@ use super::timing::{Said, Times, Way, measure};
 use crate::arguments::BenchRank;
 use crate::commands::print;
 use crate::error::CliError;
-use dtrain_collective::{Geometry, HostBackend, Membership, OpKind};
+use dtrain_collective::{Assignment, Geometry, HostBackend, OpKind};
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{Generation, Rank, WorldSize, counted};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -21,8 +21,8 @@ fn geometry(case: &Case) -> Geometry {
     Geometry::plan(case.floats(), &case.ranges(), &[case.ranks], case.mode())
 }
 
-fn membership(case: &Case, rank: u32) -> Membership {
-    Membership { generation: Generation(1), rank: Rank(rank), ranges: case.ranges() }
+fn membership(case: &Case, rank: u32) -> Assignment {
+    Assignment { generation: Generation(1), rank: Rank(rank), ranges: case.ranges() }
 }
 
 fn failed(what: impl std::fmt::Display) -> CliError {

@@ -2,7 +2,7 @@
 //! round, so that an addition in another order has other bits.
 
 use super::case::Case;
-use dtrain_collective::{BLOCK, Chunks, CountPlan, Membership, OpKind, sum_block};
+use dtrain_collective::{Assignment, BLOCK, Chunks, CountPlan, OpKind, sum_block};
 use dtrain_types::{Generation, Rank, Wire};
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub struct Reference {
 impl Reference {
     pub fn new(case: &Case, rank: usize) -> Self {
         let ranks = case.ranks as usize;
-        let membership = |rank| Membership { generation: Generation(1), rank, ranges: case.ranges() };
+        let membership = |rank| Assignment { generation: Generation(1), rank, ranges: case.ranges() };
         let order = |rank| CountPlan::new(&membership(Rank(rank)), case.mode(), case.ranks);
         let orders: Vec<CountPlan> = (0..case.ranks).map(order).collect();
         let depth = orders.iter().map(|plan| plan.data_order().depth()).max().unwrap_or(1);

@@ -7,7 +7,7 @@ use crate::report::{age, bytes, loss, percent, utc};
 use crate::request::checkpoint_argument;
 use crate::run_folder::RunFolder;
 use dtrain_checkpoint::{
-    Change, Check, Checkpoint, CheckpointId, FileStore, Found, Manifest, Store, StoreError,
+    Change, Check, Checkpoint, CheckpointId, FileStore, FoundCheckpoint, Manifest, Store, StoreError,
 };
 use dtrain_telemetry::UnixTime;
 use dtrain_types::counted;
@@ -41,7 +41,7 @@ fn list(arguments: &RunArgument, check: Check) -> Result<usize, CliError> {
         let error = CliError::usage(format!("{} has no checkpoints", run.path.display()));
         return Err(error.hint("checkpoint.every says when they are written"));
     }
-    for Found { id, valid } in found {
+    for FoundCheckpoint { id, valid } in found {
         let is_best = best == Some(id);
         if arguments.json {
             print_json(&as_json(id, &valid, is_best))?;

@@ -14,7 +14,7 @@ use crate::welcome::{MeshAddress, RunWelcome};
 use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
 use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
-use dtrain_runtime::{Callee, HostEnd, HostNews, HostPlan, Isolation as Lives, Uplink, UplinkError};
+use dtrain_runtime::{Callee, HostConfig, HostEnd, HostNews, Isolation as Lives, Uplink, UplinkError};
 use dtrain_types::{NodeId, WorldSize, counted};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -83,9 +83,9 @@ fn patience(arguments: &Node) -> Result<Duration, CliError> {
 }
 
 /// What this host brings into the run that welcomed it.
-fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<HostPlan, CliError> {
+fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<HostConfig, CliError> {
     let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.master));
-    let mut welcome = RunWelcome::read(uplink.welcome()).map_err(foreign)?;
+    let mut welcome = RunWelcome::read(uplink.setup()).map_err(foreign)?;
     let settings = &arguments.train.settings;
     let config =
         Config::of_host(welcome.source(), settings.file.as_deref(), &settings.overrides, Machine::here())?;
@@ -123,7 +123,7 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
         Carrier::Host => Some(new_arena(WorldSize(ranks), geometry, StateInCommon::No).map_err(memory)?),
         Carrier::Nccl(_) => None,
     };
-    Ok(HostPlan {
+    Ok(HostConfig {
         ranks,
         isolation: Lives::Process(carrier.program()),
         arena,

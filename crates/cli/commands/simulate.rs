@@ -7,7 +7,7 @@ use super::{print, print_json};
 use crate::arguments::{Simulate as Arguments, SimulatedPlane};
 use crate::error::CliError;
 use crate::report::{amount, grouped};
-use dtrain_sim::{DataPlane, Faults, Kind, Report, Settings, Violation, simulate};
+use dtrain_sim::{DataPlane, FaultKind, Faults, Settings, SimReport, Violation, simulate};
 use dtrain_simulations::{Limit, Sweep, Tally, sweep};
 use dtrain_types::{Seed, counted};
 use serde_json::{Value, json};
@@ -54,8 +54,8 @@ fn settings(arguments: &Arguments) -> Result<Settings, CliError> {
 
 fn faults(words: &str) -> Result<Faults, CliError> {
     let kind = |word: &str| {
-        let all: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-        Kind::parse(word).ok_or_else(|| {
+        let all: Vec<&str> = FaultKind::ALL.iter().map(|kind| kind.name()).collect();
+        FaultKind::parse(word).ok_or_else(|| {
             CliError::usage(format!("there is no fault `{word}`"))
                 .hint(format!("there are all, none, {}", all.join(", ")))
         })
@@ -154,11 +154,11 @@ fn broken(arguments: &Arguments, settings: &Settings, violations: &[Violation]) 
     story.hint(format!("replay it with: {}", replay(arguments, seed)))
 }
 
-fn hex(report: &Report) -> Option<String> {
+fn hex(report: &SimReport) -> Option<String> {
     report.digest.map(|digest| digest.to_string())
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &SimReport) -> String {
     let state = hex(report).map_or_else(|| "no final state".to_owned(), |digest| format!("digest {digest}"));
     format!(
         "seed {}: trace {:016x}, {state}, {}, {} in {:.3} s of virtual time, {}",
@@ -175,7 +175,7 @@ fn violations(all: &[Violation]) -> Vec<Value> {
     all.iter().map(|v| json!({"invariant": v.invariant, "text": v.text})).collect()
 }
 
-fn as_json(report: &Report) -> Value {
+fn as_json(report: &SimReport) -> Value {
     json!({
         "seed": report.seed,
         "trace": format!("{:016x}", report.trace),
@@ -202,13 +202,13 @@ fn summary(tally: &Tally) -> String {
 
 fn tally_as_json(first: u64, tally: &Tally) -> Value {
     let found = tally.found.iter();
-    let coverage: serde_json::Map<String, Value> = Kind::ALL
+    let coverage: serde_json::Map<String, Value> = FaultKind::ALL
         .iter()
         .map(|kind| {
-            let of = |place: &dtrain_sim::Place| {
+            let of = |place: &dtrain_sim::Situation| {
                 (place.name().to_owned(), json!(tally.coverage.of(*kind, *place)))
             };
-            (kind.name().to_owned(), Value::Object(dtrain_sim::Place::ALL.iter().map(of).collect()))
+            (kind.name().to_owned(), Value::Object(dtrain_sim::Situation::ALL.iter().map(of).collect()))
         })
         .collect();
     json!({

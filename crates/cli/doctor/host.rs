@@ -4,7 +4,7 @@
 use super::Check;
 use crate::config::Machine;
 use crate::fabric::{StateInCommon, new_arena};
-use dtrain_collective::{Geometry, Mode};
+use dtrain_collective::{Geometry, Reduce};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_types::{WorldSize, counted};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -98,7 +98,7 @@ fn count_listed(text: &str) -> Option<usize> {
 
 /// The memory in which ranks add up gradients is a real one here, of two ranks.
 fn shared() -> Check {
-    match new_arena(WorldSize(2), Geometry::bound(1024, 4, Mode::Exact), StateInCommon::No) {
+    match new_arena(WorldSize(2), Geometry::bound(1024, 4, Reduce::Exact), StateInCommon::No) {
         Ok(_) => Check::ok("arena", "ranks can share memory (memfd)"),
         Err(error) => Check::missing("arena", error).hint("a sandbox that forbids memfd_create does this"),
     }

@@ -9,7 +9,7 @@
 //! anything; a copy one in which only the sources own a part and only the targets hear of it. Pure data: it does not know how frames travel.
 
 use crate::chunk::Parts;
-use crate::seat::{Seat, foreign};
+use crate::position::{Position, foreign};
 use crate::{
     BLOCK, Chunks, CollectiveError, CountPlan, Frame, Header, Moves, OpKind, Outgoing, Plans, Slots, Tag,
     Verdict, sum_block,
@@ -24,7 +24,7 @@ const GATHER: u32 = 1;
 /// One rank's part in one direct collective after another.
 #[derive(Debug)]
 pub(crate) struct Direct {
-    seat: Seat,
+    position: Position,
     /// Who owns what: sums it in a reduction, sends it in round 1.
     parts: Parts,
     /// What is added, in a reduction.
@@ -81,10 +81,10 @@ struct Fresh<'a> {
 }
 
 impl Direct {
-    pub fn new(seat: Seat) -> Self {
+    pub fn new(position: Position) -> Self {
         Self {
-            seat,
-            parts: Parts::new(seat.world, seat.segment),
+            position,
+            parts: Parts::new(position.world, position.segment),
             plan: None,
             wire: Wire::F32,
             takes: false,
@@ -110,7 +110,7 @@ impl Direct {
 
     /// Makes room for every collective over buffers of `len` floats, so that none allocates.
     pub fn prepare(&mut self, plans: &Plans, len: usize) {
-        let (rank, world) = (self.seat.rank, self.seat.world);
+        let (rank, world) = (self.position.rank, self.position.world);
         let (mut own, mut all, mut staged) = (0, 0, 0);
         for kind in [OpKind::AllReduce, OpKind::ReduceScatter] {
             self.cut(kind, len);
@@ -118,7 +118,7 @@ impl Direct {
             all = all.max((0..world).map(|owner| self.parts.segments(owner)).sum());
             staged = staged.max(self.parts.copy(rank, 1, 0));
         }
-        all = all.max(Chunks::whole(len, rank).with_segment(self.seat.segment).segments(rank));
+        all = all.max(Chunks::whole(len, rank).with_segment(self.position.segment).segments(rank));
         let mut leaves = 0;
         for plan in plans.iter() {
             leaves = leaves.max(plan.leaf_count());
@@ -141,7 +141,7 @@ impl Direct {
 
     /// Cuts a buffer for a reduction.
     fn cut(&mut self, kind: OpKind, len: usize) {
-        let world = self.seat.world;
+        let world = self.position.world;
         match kind {
             OpKind::AllReduce => self.parts.stripe(len),
             _ => self.parts.assign(|owner| Some(Chunks::even(len, world).chunk(owner))),
@@ -150,7 +150,7 @@ impl Direct {
 
     /// Takes up a reduction, whose sums are rounded; only an all-reduce has a second round. Nothing is final yet.
     pub fn begin_sum(&mut self, kind: OpKind, wire: Wire, plan: Arc<CountPlan>, len: usize) {
-        let (rank, world) = (self.seat.rank, self.seat.world);
+        let (rank, world) = (self.position.rank, self.position.world);
         self.cut(kind, len);
         self.expect(|_| kind == OpKind::AllReduce);
         let longest = (0..world).map(|owner| self.parts.segments(owner)).max().unwrap_or(0);
@@ -173,17 +173,17 @@ impl Direct {
     /// Notes the trailers of this rank's roots. *Panics* unless there is one for each.
     pub fn tell(&mut self, trailers: &[Trailer]) {
         let plan = self.plan.as_ref().expect("only a reduction has trailers");
-        self.trailers[plan.leaves_of(self.seat.rank)].copy_from_slice(trailers);
+        self.trailers[plan.leaves_of(self.position.rank)].copy_from_slice(trailers);
         self.told = true;
     }
 
     /// Notes that this rank's roots are final from element `from` on.
     pub fn give(&mut self, from: usize, arena: &mut impl Slots) {
         self.given = self.given.min(from);
-        let segments = self.parts.segments(self.seat.rank);
+        let segments = self.parts.segments(self.position.rank);
         while self.own_given < segments {
             let segment = segments - 1 - self.own_given;
-            if self.parts.segment(self.seat.rank, segment).start < self.given {
+            if self.parts.segment(self.position.rank, segment).start < self.given {
                 break;
             }
             self.own_given += 1;
@@ -201,12 +201,12 @@ impl Direct {
         self.expect(|rank| moves(rank).takes);
         self.cursor = Cursor { left: 0, step: 1, part: 0 };
         self.unsummed = 0;
-        self.ready.extend(0..self.parts.segments(self.seat.rank));
+        self.ready.extend(0..self.parts.segments(self.position.rank));
     }
 
     /// Notes who takes what its owner sends in round 1.
     fn expect(&mut self, takes: impl Fn(usize) -> bool) {
-        let (rank, world) = (self.seat.rank, self.seat.world);
+        let (rank, world) = (self.position.rank, self.position.world);
         self.takes = takes(rank);
         self.audience.clear();
         self.audience.extend((1..world).map(|step| (rank + step) % world).filter(|peer| takes(*peer)));
@@ -224,7 +224,7 @@ impl Direct {
         }
         self.gathered.clear();
         self.gathered.resize(base, false);
-        self.ungathered = if self.takes { base - self.parts.segments(self.seat.rank) } else { 0 };
+        self.ungathered = if self.takes { base - self.parts.segments(self.position.rank) } else { 0 };
     }
 
     /// Whether this rank has sent and received everything.
@@ -250,7 +250,7 @@ impl Direct {
 
     /// The next frame to send: sums first, because others wait for them.
     pub fn poll_send<'a>(&self, tag: Tag, arena: &'a impl Slots) -> Option<Outgoing<'a>> {
-        let (rank, world) = (self.seat.rank, self.seat.world);
+        let (rank, world) = (self.position.rank, self.position.world);
         if !self.nothing_ready() {
             let segment = *self.ready.front()?;
             let tag = Tag { round: GATHER, part: 0, segment: segment as u32, ..tag };
@@ -290,16 +290,18 @@ impl Direct {
 
     /// Moves the cursor on to a contribution that exists, or to the end.
     fn settle(&mut self) {
-        let own = self.plan.as_ref().map_or(0, |plan| plan.leaves_of(self.seat.rank).len());
+        let own = self.plan.as_ref().map_or(0, |plan| plan.leaves_of(self.position.rank).len());
         while let Cursor { left: left @ 1.., step, part } = self.cursor {
             let segment = left - 1;
-            if step >= self.seat.world {
+            if step >= self.position.world {
                 self.cursor = Cursor { left: segment, step: 1, part: 0 };
                 continue;
             }
             // A rank without a root sends each owner one frame without floats.
             let parts = if own == 0 { usize::from(segment == 0) } else { own };
-            if part < parts && segment < self.parts.segments((self.seat.rank + step) % self.seat.world) {
+            if part < parts
+                && segment < self.parts.segments((self.position.rank + step) % self.position.world)
+            {
                 return;
             }
             self.cursor = Cursor { left, step: step + 1, part: 0 };
@@ -326,7 +328,7 @@ impl Direct {
         arena: &mut impl Slots,
     ) -> Result<(), CollectiveError> {
         let Some(plan) = &self.plan else { return Err(foreign(frame, "nothing is added here")) };
-        let (from, rank) = (frame.from.index(), self.seat.rank);
+        let (from, rank) = (frame.from.index(), self.position.rank);
         let (part, segment) = (frame.header.tag.part as usize, frame.header.tag.segment as usize);
         let (theirs, segments) = (plan.leaves_of(from), self.parts.segments(rank));
         let spare = theirs.is_empty();
@@ -366,7 +368,7 @@ impl Direct {
     /// Adds all leaves of one segment of the own part into slot 0. The others than `fresh` are in slots or staged.
     fn sum_segment(&mut self, segment: usize, fresh: Option<Fresh<'_>>, arena: &mut impl Slots) {
         let plan = self.plan.as_ref().expect("only a reduction sums");
-        let rank = self.seat.rank;
+        let rank = self.position.rank;
         let own = plan.leaves_of(rank);
         let range = self.parts.segment(rank, segment);
         for start in range.clone().step_by(BLOCK) {
@@ -411,7 +413,7 @@ impl Direct {
 
     /// Whether slot 0 still holds floats of this segment that are to be sent to its owner.
     fn still_owes(&self, owner: usize, segment: usize) -> bool {
-        let (rank, world) = (self.seat.rank, self.seat.world);
+        let (rank, world) = (self.position.rank, self.position.world);
         let gives = self.plan.as_ref().is_some_and(|plan| !plan.leaves_of(rank).is_empty());
         let step = (owner + world - rank) % world;
         let Cursor { left, step: next, .. } = self.cursor;

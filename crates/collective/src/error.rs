@@ -66,7 +66,7 @@ pub enum CollectiveError {
     },
     /// The membership makes no sense.
     #[error("rank {rank} of {world} {what}")]
-    Membership {
+    Assignment {
         /// The first rank at which it does not.
         rank: Rank,
         /// The world size.

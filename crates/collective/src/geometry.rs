@@ -4,7 +4,7 @@
 //! `root_slots + k - 1`. The reduced gradient appears in slot 0 of every rank. All ranks of a generation have one
 //! geometry, because on one host each of them finds its way in the buffers of the others.
 
-use crate::Mode;
+use crate::Reduce;
 use dtrain_types::{Merger, MicroRange, roots};
 
 /// The gradient buffers of a rank.
@@ -23,7 +23,7 @@ impl Geometry {
     ///
     /// In ring mode a rank's whole range is one root.
     #[must_use]
-    pub fn plan(len: usize, ranges: &[MicroRange], counts: &[u32], mode: Mode) -> Self {
+    pub fn plan(len: usize, ranges: &[MicroRange], counts: &[u32], mode: Reduce) -> Self {
         let (mut root_slots, mut scratch_slots) = (1, 0);
         for &count in counts {
             for range in ranges {
@@ -45,10 +45,10 @@ impl Geometry {
     /// *Source*: at most `2 ceil(log2 n)` subtrees make up a range of a binary tree over `n` leaves; this counts them
     /// exactly. A shorter step never needs more, because its tree is the same one without the absent leaves.
     #[must_use]
-    pub fn bound(len: usize, micro_batches: u32, mode: Mode) -> Self {
+    pub fn bound(len: usize, micro_batches: u32, mode: Reduce) -> Self {
         let root_slots = match mode {
-            Mode::Exact => Most::roots_over(micro_batches).range,
-            Mode::Ring => 1,
+            Reduce::Exact => Most::roots_over(micro_batches).range,
+            Reduce::Ring => 1,
         };
         let scratch_slots = Merger::buffers(micro_batches).saturating_sub(1);
         Self { len, root_slots: root_slots.max(1), scratch_slots }
@@ -103,10 +103,10 @@ impl Most {
 /// *Order*: in exact mode the largest subtrees of the step's tree inside the range; in ring mode the part of the
 /// range that exists in this step, as one.
 #[must_use]
-pub fn rank_roots(range: MicroRange, count: u32, mode: Mode) -> Vec<MicroRange> {
+pub fn rank_roots(range: MicroRange, count: u32, mode: Reduce) -> Vec<MicroRange> {
     match mode {
-        Mode::Exact => roots(range, count),
-        Mode::Ring => {
+        Reduce::Exact => roots(range, count),
+        Reduce::Ring => {
             let whole = range.within(count);
             if whole.is_empty() { Vec::new() } else { vec![whole] }
         }
@@ -120,12 +120,12 @@ mod tests {
 
     #[test]
     fn an_aligned_range_needs_one_root_and_a_skewed_one_more() {
-        let aligned = Geometry::plan(8, &cut_evenly(8, 2), &[8], Mode::Exact);
+        let aligned = Geometry::plan(8, &cut_evenly(8, 2), &[8], Reduce::Exact);
         assert_eq!((aligned.root_slots, aligned.scratch_slots), (1, 2));
         let ranges = [MicroRange { lo: 0, hi: 3 }, MicroRange { lo: 3, hi: 8 }];
-        let skewed = Geometry::plan(8, &ranges, &[8], Mode::Exact);
+        let skewed = Geometry::plan(8, &ranges, &[8], Reduce::Exact);
         assert_eq!((skewed.root_slots, skewed.scratch_slots), (2, 2));
-        assert_eq!(Geometry::plan(8, &ranges, &[8], Mode::Ring).root_slots, 1);
+        assert_eq!(Geometry::plan(8, &ranges, &[8], Reduce::Ring).root_slots, 1);
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
             for count in 1..=40 {
                 let ranges = cut_evenly(count, world);
                 for short in 1..=count {
-                    for mode in [Mode::Exact, Mode::Ring] {
+                    for mode in [Reduce::Exact, Reduce::Ring] {
                         let geometry = Geometry::plan(1, &ranges, &[count, short], mode);
                         for range in &ranges {
                             for (index, root) in rank_roots(*range, short, mode).iter().enumerate() {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_bound_is_what_the_worst_range_of_any_step_needs() {
         for full in 1..=40u32 {
-            for mode in [Mode::Exact, Mode::Ring] {
+            for mode in [Reduce::Exact, Reduce::Ring] {
                 let bound = Geometry::bound(7, full, mode);
                 let mut worst = Geometry { len: 7, root_slots: 1, scratch_slots: 0 };
                 for (lo, hi) in (0..=full).flat_map(|lo| (lo..=full).map(move |hi| (lo, hi))) {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_bound_of_a_step_of_four_thousand_micro_batches_is_small() {
-        let bound = Geometry::bound(1, 4_096, Mode::Exact);
+        let bound = Geometry::bound(1, 4_096, Reduce::Exact);
         assert_eq!((bound.root_slots, bound.scratch_slots), (22, 12));
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::drive::{drive, flush, pump};
 use crate::{
-    Abort, AbortFlag, Aborter, Arena, Backend, CollectiveError, Geometry, Membership, Mode, Op, RankMachine,
-    SEGMENT, Sequence, Transport, Waker,
+    Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Op, RankMachine,
+    Reduce, SEGMENT, Sequence, Transport, Waker,
 };
 use dtrain_types::{Trailer, Wire};
 use std::sync::Arc;
@@ -35,11 +35,11 @@ impl Abort for HostAbort {
 impl<T: Transport> HostBackend<T> {
     /// Joins a generation over `transport`, prepared for steps of `counts` micro-batches.
     ///
-    /// *Errors*: [`CollectiveError::Membership`]. *Panics* as [`Backend::prepare`].
+    /// *Errors*: [`CollectiveError::Assignment`]. *Panics* as [`Backend::prepare`].
     pub fn new(
         transport: T,
-        membership: Membership,
-        mode: Mode,
+        membership: Assignment,
+        mode: Reduce,
         geometry: Geometry,
         counts: &[u32],
     ) -> Result<Self, CollectiveError> {
@@ -119,7 +119,7 @@ impl<T: Transport> Backend for HostBackend<T> {
     }
 
     fn describe(&self) -> String {
-        let Membership { rank, .. } = self.machine.membership();
+        let Assignment { rank, .. } = self.machine.membership();
         let (mode, world) = (self.machine.describe_sums(), self.machine.membership().world());
         format!("{}, {mode}, rank {rank} of {world}", self.transport.describe())
     }

@@ -6,7 +6,7 @@
 //! `j` belongs to a host root no later than `j` and has been read when slot `j` is written. It does not know what the
 //! slots hold.
 
-use crate::{Mode, SumOrder, rank_roots};
+use crate::{Reduce, SumOrder, rank_roots};
 use dtrain_types::MicroRange;
 use std::ops::Range;
 
@@ -52,7 +52,12 @@ impl HostPlan {
     ///
     /// *Order*: exact: that of the tree inside each host root. Ring: by rank, as one host root.
     #[must_use]
-    pub fn new(ranges: &[MicroRange], count: u32, mode: Mode, slot: impl Fn(usize, usize) -> usize) -> Self {
+    pub fn new(
+        ranges: &[MicroRange],
+        count: u32,
+        mode: Reduce,
+        slot: impl Fn(usize, usize) -> usize,
+    ) -> Self {
         let (mut leaves, mut roots) = (Vec::new(), Vec::new());
         for (rank, range) in ranges.iter().enumerate() {
             for (index, root) in rank_roots(*range, count, mode).into_iter().enumerate() {
@@ -70,8 +75,8 @@ impl HostPlan {
                 .map(|root| MicroRange { lo: root.lo - host_root.lo, hi: root.hi - host_root.lo })
                 .collect();
             let order = match mode {
-                Mode::Exact => SumOrder::tree(&moved, host_root.len()),
-                Mode::Ring => SumOrder::in_turn(0..inside),
+                Reduce::Exact => SumOrder::tree(&moved, host_root.len()),
+                Reduce::Ring => SumOrder::in_turn(0..inside),
             };
             let starts = leaves[mine.clone()].iter().map(|(rank, root)| slot(*rank, *root)).collect();
             folds.push(RootFold { order, starts, leaves: mine, out: slot(0, index) });
@@ -102,7 +107,7 @@ mod tests {
         for count in 1..=12 {
             for lo in 0..=count {
                 for ranges in (lo..=count + 1).flat_map(|hi| cuts(lo, hi)) {
-                    let plan = HostPlan::new(&ranges, count, Mode::Exact, |rank, slot| rank * 100 + slot);
+                    let plan = HostPlan::new(&ranges, count, Reduce::Exact, |rank, slot| rank * 100 + slot);
                     for (at, fold) in plan.folds.iter().enumerate() {
                         let later = plan.folds[at + 1..].iter().flat_map(|fold| &fold.starts);
                         assert!(later.clone().all(|start| *start != fold.out), "{ranges:?} of {count}");
@@ -121,10 +126,10 @@ mod tests {
     #[test]
     fn a_host_whose_ranks_share_a_subtree_has_one_root() {
         let ranges = [(8, 10), (10, 13), (13, 16)].map(|(lo, hi)| MicroRange { lo, hi });
-        let plan = HostPlan::new(&ranges, 16, Mode::Exact, |rank, slot| rank * 10 + slot);
+        let plan = HostPlan::new(&ranges, 16, Reduce::Exact, |rank, slot| rank * 10 + slot);
         assert_eq!(plan.folds.len(), 1);
         assert_eq!(plan.folds[0].starts, [0, 10, 11, 20, 21]);
-        let alone = HostPlan::new(&ranges[..1], 16, Mode::Exact, |rank, slot| rank * 10 + slot);
+        let alone = HostPlan::new(&ranges[..1], 16, Reduce::Exact, |rank, slot| rank * 10 + slot);
         assert!(alone.folds[0].is_in_place());
     }
 }

@@ -6,10 +6,10 @@
 //! no I/O.
 
 use crate::direct::Direct;
+use crate::position::{Position, foreign};
 use crate::ring::Ring;
-use crate::seat::{Seat, foreign};
 use crate::{
-    CollectiveError, Frame, Geometry, HostArena, Membership, Mode, Moves, Op, OpKind, Outgoing, Plans,
+    Assignment, CollectiveError, Frame, Geometry, HostArena, Moves, Op, OpKind, Outgoing, Plans, Reduce,
     SEGMENT, Sequence, Slots, Tag, Verdict,
 };
 use dtrain_types::{Generation, Trailer, Wire};
@@ -32,15 +32,15 @@ pub struct RankMachine<A = HostArena> {
 }
 
 impl RankMachine {
-    /// A machine with zeroed slots. *Errors*: [`CollectiveError::Membership`].
-    pub fn new(membership: Membership, mode: Mode, geometry: Geometry) -> Result<Self, CollectiveError> {
+    /// A machine with zeroed slots. *Errors*: [`CollectiveError::Assignment`].
+    pub fn new(membership: Assignment, mode: Reduce, geometry: Geometry) -> Result<Self, CollectiveError> {
         Self::with_segment(membership, mode, geometry, SEGMENT)
     }
 
     /// As `new`, with at most `segment` floats in a frame, the same on all ranks. *Panics* if it is 0.
     pub fn with_segment(
-        membership: Membership,
-        mode: Mode,
+        membership: Assignment,
+        mode: Reduce,
         geometry: Geometry,
         segment: usize,
     ) -> Result<Self, CollectiveError> {
@@ -51,21 +51,21 @@ impl RankMachine {
 impl<A: Slots> RankMachine<A> {
     /// A machine that works in `arena`, with at most `segment` floats in a frame, the same on all ranks.
     ///
-    /// *Errors*: [`CollectiveError::Membership`]. *Panics* if `segment` is 0.
+    /// *Errors*: [`CollectiveError::Assignment`]. *Panics* if `segment` is 0.
     pub fn over(
         arena: A,
-        membership: Membership,
-        mode: Mode,
+        membership: Assignment,
+        mode: Reduce,
         segment: usize,
     ) -> Result<Self, CollectiveError> {
         membership.check()?;
         let (rank, world) = (membership.rank.index(), membership.ranges.len());
-        let seat = Seat { rank, world, segment };
+        let position = Position { rank, world, segment };
         let plans = Plans::new(membership, mode);
         let mut machine = Self {
             arena,
-            direct: Direct::new(seat),
-            ring: Ring::new(seat),
+            direct: Direct::new(position),
+            ring: Ring::new(position),
             plans,
             wire: Wire::F32,
             current: None,
@@ -118,13 +118,13 @@ impl<A: Slots> RankMachine<A> {
 
     /// For whom this machine works.
     #[must_use]
-    pub fn membership(&self) -> &Membership {
+    pub fn membership(&self) -> &Assignment {
         self.plans.membership()
     }
 
     /// The order of its sums.
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> Reduce {
         self.plans.mode()
     }
 
@@ -139,7 +139,7 @@ impl<A: Slots> RankMachine<A> {
     }
 
     fn runs_ring(&self, kind: OpKind) -> bool {
-        self.plans.mode() == Mode::Ring && kind == OpKind::AllReduce
+        self.plans.mode() == Reduce::Ring && kind == OpKind::AllReduce
     }
 
     /// Whether [`RankMachine::offer`] is of use: a ring takes a gradient as a whole, and alone there is nobody to send to.

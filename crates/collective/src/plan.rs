@@ -2,7 +2,7 @@
 //!
 //! Made by `prepare`, before the first step of a generation, so that a step only looks it up.
 
-use crate::{Membership, Mode, SumOrder, rank_roots};
+use crate::{Assignment, Reduce, SumOrder, rank_roots};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl CountPlan {
     /// *Order*: exact: the reduction tree for data and trailers. Ring: chunk `c` is summed around the ring from rank
     /// `c + 1` to rank `c`, the trailers by rank. *Panics* if `count` is 0 or the ranges do not cover it.
     #[must_use]
-    pub fn new(membership: &Membership, mode: Mode, count: u32) -> Self {
+    pub fn new(membership: &Assignment, mode: Reduce, count: u32) -> Self {
         let covered = membership.ranges.last().map_or(0, |range| range.hi);
         assert!((1..=covered).contains(&count), "a step has 1 to {covered} micro-batches, not {count}");
         let (mut leaves, mut all) = (Vec::new(), Vec::new());
@@ -31,8 +31,8 @@ impl CountPlan {
             leaves.push(first..all.len());
         }
         let (data, trailers) = match mode {
-            Mode::Exact => (SumOrder::tree(&all, count), SumOrder::tree(&all, count)),
-            Mode::Ring => {
+            Reduce::Exact => (SumOrder::tree(&all, count), SumOrder::tree(&all, count)),
+            Reduce::Ring => {
                 let (world, own) = (leaves.len(), membership.rank.index());
                 let around = (1..=world).flat_map(|step| leaves[(own + step) % world].clone());
                 (SumOrder::in_turn(around), SumOrder::in_turn(0..all.len()))
@@ -83,15 +83,15 @@ impl CountPlan {
 /// The plans of all counts that a generation's steps have.
 #[derive(Clone, Debug)]
 pub struct Plans {
-    membership: Membership,
-    mode: Mode,
+    membership: Assignment,
+    mode: Reduce,
     by_count: BTreeMap<u32, Arc<CountPlan>>,
 }
 
 impl Plans {
     /// No plan yet.
     #[must_use]
-    pub fn new(membership: Membership, mode: Mode) -> Self {
+    pub fn new(membership: Assignment, mode: Reduce) -> Self {
         Self { membership, mode, by_count: BTreeMap::new() }
     }
 
@@ -125,13 +125,13 @@ impl Plans {
 
     /// For whom they are.
     #[must_use]
-    pub fn membership(&self) -> &Membership {
+    pub fn membership(&self) -> &Assignment {
         &self.membership
     }
 
     /// The order of the sums.
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> Reduce {
         self.mode
     }
 }

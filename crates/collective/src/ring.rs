@@ -7,7 +7,7 @@
 //! hops, and every rank adds all of them by rank. Pure data: it does not know how frames travel.
 
 use crate::add::add_to;
-use crate::seat::{Seat, foreign};
+use crate::position::{Position, foreign};
 use crate::{Chunks, CollectiveError, CountPlan, Frame, Header, Outgoing, Plans, Slots, Tag, Verdict};
 use dtrain_types::{Rank, Trailer, Wire};
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// One rank's part in one ring all-reduce after another.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    seat: Seat,
+    position: Position,
     chunks: Chunks,
     plan: Option<Arc<CountPlan>>,
     /// What the sums of this collective are rounded to.
@@ -33,10 +33,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    pub fn new(seat: Seat) -> Self {
+    pub fn new(position: Position) -> Self {
         Self {
-            seat,
-            chunks: Chunks::even(0, seat.world),
+            position,
+            chunks: Chunks::even(0, position.world),
             plan: None,
             wire: Wire::F32,
             trailers: Vec::new(),
@@ -49,13 +49,13 @@ impl Ring {
     }
 
     fn hops(&self) -> usize {
-        2 * (self.seat.world - 1)
+        2 * (self.position.world - 1)
     }
 
     /// Makes room for every step over buffers of `len` floats, so that none allocates.
     pub fn prepare(&mut self, plans: &Plans, len: usize) {
-        self.chunks = Chunks::even(len, self.seat.world).with_segment(self.seat.segment);
-        self.longest = (0..self.seat.world).map(|owner| self.chunks.segments(owner)).max().unwrap_or(0);
+        self.chunks = Chunks::even(len, self.position.world).with_segment(self.position.segment);
+        self.longest = (0..self.position.world).map(|owner| self.chunks.segments(owner)).max().unwrap_or(0);
         let leaves = plans.iter().map(|plan| plan.leaf_count()).max().unwrap_or(0);
         self.trailers.clear();
         self.trailers.reserve(leaves);
@@ -70,14 +70,14 @@ impl Ring {
         self.wire = wire;
         self.trailers.clear();
         self.trailers.resize(plan.leaf_count(), Trailer::EMPTY);
-        self.trailers[plan.leaves_of(self.seat.rank)].copy_from_slice(trailers);
+        self.trailers[plan.leaves_of(self.position.rank)].copy_from_slice(trailers);
         self.seen.fill(false);
         let left = self.left();
         self.missing = (0..self.hops()).map(|hop| self.chunks.segments(self.chunk_sent(left, hop))).sum();
         self.plan = Some(plan);
         self.queue.clear();
         if self.hops() > 0 {
-            let first = self.chunks.segments(self.chunk_sent(self.seat.rank, 0));
+            let first = self.chunks.segments(self.chunk_sent(self.position.rank, 0));
             self.queue.extend((0..first).map(|segment| (0, segment)));
         }
     }
@@ -94,17 +94,17 @@ impl Ring {
     }
 
     fn left(&self) -> usize {
-        (self.seat.rank + self.seat.world - 1) % self.seat.world
+        (self.position.rank + self.position.world - 1) % self.position.world
     }
 
     /// The chunk that `rank` sends in `hop`.
     fn chunk_sent(&self, rank: usize, hop: usize) -> usize {
-        (rank + 2 * self.seat.world - 1 - hop) % self.seat.world
+        (rank + 2 * self.position.world - 1 - hop) % self.position.world
     }
 
     /// Whose trailer `rank` sends in `hop`, in the first half.
     fn trailer_sent(&self, rank: usize, hop: usize) -> usize {
-        (rank + self.seat.world - hop) % self.seat.world
+        (rank + self.position.world - hop) % self.position.world
     }
 
     fn contributes(&self, rank: usize) -> bool {
@@ -112,25 +112,25 @@ impl Ring {
     }
 
     fn is_summing(&self, hop: usize) -> bool {
-        hop < self.seat.world - 1
+        hop < self.position.world - 1
     }
 
     /// Whether anything has been put into the chunk that `sender` sends in `hop`.
     fn has_floats(&self, sender: usize, hop: usize) -> bool {
-        let world = self.seat.world;
+        let world = self.position.world;
         !self.is_summing(hop) || (0..=hop).any(|back| self.contributes((sender + world - back) % world))
     }
 
     /// The trailer that `sender` owes beside a frame, as the rank that it belongs to.
     fn trailer_due(&self, sender: usize, hop: usize, segment: usize) -> Option<usize> {
-        let origin = self.trailer_sent(sender, hop % self.seat.world);
+        let origin = self.trailer_sent(sender, hop % self.position.world);
         (self.is_summing(hop) && segment == 0 && self.contributes(origin)).then_some(origin)
     }
 
     /// The next frame to send.
     pub fn poll_send<'a>(&self, tag: Tag, arena: &'a impl Slots) -> Option<Outgoing<'a>> {
         let &(hop, segment) = self.queue.front()?;
-        let rank = self.seat.rank;
+        let rank = self.position.rank;
         let payload = match self.has_floats(rank, hop) {
             true => arena.read(0, self.chunks.segment(self.chunk_sent(rank, hop), segment)),
             false => &[],
@@ -139,7 +139,7 @@ impl Ring {
         let due = self.trailer_due(rank, hop, segment);
         let trailer = due.map(|origin| self.trailers[plan.leaves_of(origin).start]);
         let tag = Tag { round: hop as u32, part: 0, segment: segment as u32, ..tag };
-        let to = Rank(((rank + 1) % self.seat.world) as u32);
+        let to = Rank(((rank + 1) % self.position.world) as u32);
         Some(Outgoing { to, header: Header { tag, wire: self.wire, trailer }, payload })
     }
 
@@ -154,7 +154,7 @@ impl Ring {
         frame: &Frame<'_>,
         arena: &mut impl Slots,
     ) -> Result<Verdict, CollectiveError> {
-        let (rank, left) = (self.seat.rank, self.left());
+        let (rank, left) = (self.position.rank, self.left());
         let Tag { round, part, segment, .. } = frame.header.tag;
         let (hop, segment) = (round as usize, segment as usize);
         if frame.from.index() != left {

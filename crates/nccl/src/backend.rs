@@ -15,8 +15,8 @@ use crate::pause::{Deadline, Pause};
 use crate::transfer::{Map, Part};
 use crate::{Communicator, CommunicatorAborter, Group, NcclError, record};
 use dtrain_collective::{
-    Abort, AbortFlag, Aborter, Arena, Backend, CollectiveError, CountPlan, Geometry, Intent, Membership,
-    Mode, Moves, Op, OpKind, Plans, Progress, Sequence,
+    Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, CountPlan, Geometry, Intent,
+    Moves, Op, OpKind, Plans, Progress, Reduce, Sequence,
 };
 use dtrain_types::{Rank, Trailer};
 use std::collections::BTreeMap;
@@ -34,9 +34,9 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct NcclSetup<'a> {
     /// The generation.
-    pub membership: Membership,
+    pub membership: Assignment,
     /// The order of the sums.
-    pub mode: Mode,
+    pub mode: Reduce,
     /// Steps that are prepared for: micro-batches.
     pub counts: &'a [u32],
 }
@@ -116,7 +116,7 @@ impl From<DeviceError> for CollectiveError {
 impl<D: Device> NcclBackend<D> {
     /// Takes up a generation on a device, in an arena that may be larger than the generation needs.
     ///
-    /// *Errors*: [`CollectiveError::Membership`]; `Device` if there is not enough memory. *Panics* if the communicator is
+    /// *Errors*: [`CollectiveError::Assignment`]; `Device` if there is not enough memory. *Panics* if the communicator is
     /// not that of the membership, if the arena lacks slots, and as [`Backend::prepare`].
     pub fn new(
         device: D,
@@ -325,8 +325,8 @@ impl<D: Device> NcclBackend<D> {
     fn sum(&self, intent: Intent, place: usize) -> Result<(), CollectiveError> {
         match self.plans.mode() {
             _ if self.map.world == 1 => Ok(()),
-            Mode::Exact => self.sum_exact(intent, place),
-            Mode::Ring => self.sum_ring(intent, place),
+            Reduce::Exact => self.sum_exact(intent, place),
+            Reduce::Ring => self.sum_ring(intent, place),
         }
     }
 
@@ -415,7 +415,7 @@ impl<D: Device> NcclBackend<D> {
         let (plans, parts, map) = (&self.plans, &self.parts, &self.map);
         let staged = plans.iter().flat_map(|plan| parts.iter().map(move |part| map.staged(plan, part)));
         let most = staged.max().unwrap_or(0);
-        if self.plans.mode() == Mode::Ring || self.map.world == 1 {
+        if self.plans.mode() == Reduce::Ring || self.map.world == 1 {
             return Ok(());
         }
         if most > held.staged {
@@ -533,7 +533,7 @@ impl<D: Device> Backend for NcclBackend<D> {
     }
 
     fn describe(&self) -> String {
-        let mode = if self.plans.mode() == Mode::Exact { "exact" } else { "ring" };
+        let mode = if self.plans.mode() == Reduce::Exact { "exact" } else { "ring" };
         let (library, device) = (self.communicator().library(), self.held().device.describe());
         let (rank, world) = (self.map.rank, self.map.world);
         format!("NCCL {} on {device}, {mode}, rank {rank} of {world}", library.version())

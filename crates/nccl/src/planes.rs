@@ -11,7 +11,7 @@ use crate::communicator::Forming;
 use crate::device::{Device, DeviceError};
 use crate::{CommunicatorAborter, Library, NcclBackend, NcclError, NcclSetup, Parts, UniqueId};
 use dtrain_collective::{
-    Abort, Aborter, Arena, Backend, CollectiveError, Geometry, Membership, Mode, Op, Sequence,
+    Abort, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Op, Reduce, Sequence,
 };
 use dtrain_types::Trailer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -153,8 +153,8 @@ struct Meeting<D: Device> {
     forming: Forming,
     device: D,
     arena: D::Arena,
-    membership: Membership,
-    mode: Mode,
+    membership: Assignment,
+    mode: Reduce,
     counts: Vec<u32>,
 }
 

@@ -7,7 +7,7 @@
 //!
 //! It does not know gradients, threads or the network, nor how a task is done.
 
-use crate::message::{Owed, Source, StartFrom, StepRecord, StopFlag, Truth};
+use crate::message::{Pending, ResumePoint, StartFrom, StateSource, StepRecord, StopFlag};
 use crate::schedule::{Due, Schedule};
 use dtrain_types::CheckpointId;
 use dtrain_types::{Epoch, MicroBatch, Rank, Step, Trailer};
@@ -97,24 +97,26 @@ impl Agenda {
         Self { schedule, holder: StateHolder::Rank, pending: VecDeque::new(), undecided: None, begun: None }
     }
 
-    /// What a rank does to a shared state that is to be `truth`. Nobody has written into the memory of the sum since the sum was
+    /// What a rank does to a shared state that is to be that of `resume_point`. Nobody has written into the memory of the sum since the sum was
     /// there: if an update is not done to its end, no rank has gone on.
     #[must_use]
-    pub fn opening(truth: &Truth, rank: Rank, writers: &[Rank]) -> Opening {
-        match &truth.source {
-            Source::Start(StartFrom::Fresh) if rank == Rank(0) => Opening::Publish,
-            Source::Start(StartFrom::Checkpoint(_)) if writers.first() == Some(&rank) => Opening::Publish,
-            Source::Ranks(_) if rank == Rank(0) => Opening::Complete,
-            Source::Start(_) | Source::Ranks(_) => Opening::Wait,
+    pub fn opening(resume_point: &ResumePoint, rank: Rank, writers: &[Rank]) -> Opening {
+        match &resume_point.source {
+            StateSource::Start(StartFrom::Fresh) if rank == Rank(0) => Opening::Publish,
+            StateSource::Start(StartFrom::Checkpoint(_)) if writers.first() == Some(&rank) => {
+                Opening::Publish
+            }
+            StateSource::Ranks(_) if rank == Rank(0) => Opening::Complete,
+            StateSource::Start(_) | StateSource::Ranks(_) => Opening::Wait,
         }
     }
 
-    /// A generation runs: what is owed of the step before comes first. `from` may lie past the last step: then only that is left.
-    pub fn begin(&mut self, holder: StateHolder, from: Step, owed: Owed) {
+    /// A generation runs: what is pending of the step before comes first. `from` may lie past the last step: then only that is left.
+    pub fn begin(&mut self, holder: StateHolder, from: Step, pending: Pending) {
         assert!(self.undecided.is_none(), "a generation is left before the next one runs");
         self.holder = holder;
         self.pending.clear();
-        let Owed { validate, checkpoint, ends } = owed;
+        let Pending { validate, checkpoint, ends } = pending;
         let due = Due { verify: false, validate, checkpoint, ends: ends || from > self.schedule.last };
         self.follow(Step(from.0.saturating_sub(1)), due, true);
     }
@@ -237,7 +239,7 @@ mod tests {
             verify: 3,
         };
         let mut agenda = Agenda::new(schedule);
-        agenda.begin(holder, Step(1), Owed::default());
+        agenda.begin(holder, Step(1), Pending::default());
         agenda
     }
 
@@ -286,7 +288,7 @@ mod tests {
     #[test]
     fn a_generation_that_begins_behind_the_last_step_does_what_is_owed_and_ends() {
         let mut agenda = agenda(StateHolder::Rank);
-        agenda.begin(StateHolder::Rank, Step(7), Owed { checkpoint: true, ..Owed::default() });
+        agenda.begin(StateHolder::Rank, Step(7), Pending { checkpoint: true, ..Pending::default() });
         assert_eq!(taken(&mut agenda), [Task::Checkpoint(Step(6)), Task::Finish]);
     }
 
@@ -295,17 +297,17 @@ mod tests {
         let mut agenda = agenda(StateHolder::Rank);
         let told = Signals::default();
         assert!(agenda.is_ready(&told) && !agenda.is_ready(&Signals { paused: true, ..told }));
-        agenda.begin(StateHolder::Rank, Step(3), Owed { checkpoint: true, ..Owed::default() });
+        agenda.begin(StateHolder::Rank, Step(3), Pending { checkpoint: true, ..Pending::default() });
         assert!(agenda.is_ready(&told) && !agenda.is_ready(&Signals { writing: true, ..told }));
         let id = |step| CheckpointId { generation: Generation(1), step: Step(step) };
         agenda.handle_checkpoint(id(2));
         assert!(!agenda.is_ready(&Signals { settled: id(1), ..told }));
         assert!(agenda.is_ready(&Signals { settled: id(2), ..told }));
-        agenda.begin(StateHolder::Rank, Step(4), Owed { validate: Some(Epoch(1)), ..Owed::default() });
+        agenda.begin(StateHolder::Rank, Step(4), Pending { validate: Some(Epoch(1)), ..Pending::default() });
         assert_eq!(agenda.take(), Some(Task::Validate(Epoch(1), Step(3))));
         assert!(!agenda.is_ready(&Signals { validated: Some(Epoch(0)), ..told }));
         assert!(agenda.is_ready(&Signals { validated: Some(Epoch(1)), ..told }));
-        agenda.begin(StateHolder::Rank, Step(7), Owed::default());
+        agenda.begin(StateHolder::Rank, Step(7), Pending::default());
         assert!(!agenda.is_ready(&Signals { writing: true, ..told }));
     }
 
@@ -323,7 +325,7 @@ mod tests {
         assert_eq!(agenda.handle_left(Some(Step(0))), None, "nobody decided it");
         agenda.handle_measured(record(1));
         assert_eq!(agenda.handle_left(Some(Step(1))), Some(record(1)));
-        agenda.begin(StateHolder::Host, Step(2), Owed::default());
+        agenda.begin(StateHolder::Host, Step(2), Pending::default());
         agenda.handle_measured(record(2));
         agenda.handle_committed(Step(2), StopFlag::default());
         assert_eq!(agenda.handle_left(Some(Step(2))), None, "it was told when it was made");

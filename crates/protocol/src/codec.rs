@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 const REPORT: u16 = 1;
 const DIRECTIVE: u16 = 2;
 const HEARTBEAT: u16 = 3;
-const WELCOME: u16 = 4;
+const RANK_SETUP: u16 = 4;
 const HELLO: u16 = 5;
 const NODE_REPORT: u16 = 6;
 const NODE_ORDER: u16 = 7;
@@ -31,7 +31,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) -> Result<(), CodecError> {
         Message::Report(body) => put(REPORT, &**body, out),
         Message::Directive(body) => put(DIRECTIVE, &**body, out),
         Message::Heartbeat(body) => put(HEARTBEAT, body, out),
-        Message::Welcome(body) => put(WELCOME, body, out),
+        Message::RankSetup(body) => put(RANK_SETUP, body, out),
         Message::Hello(body) => put(HELLO, body, out),
         Message::NodeReport(body) => put(NODE_REPORT, &**body, out),
         Message::NodeOrder(body) => put(NODE_ORDER, &**body, out),
@@ -63,7 +63,7 @@ fn decode(kind: u16, payload: &[u8]) -> Result<Message, CodecError> {
         REPORT => take(kind, payload).map(|body| Message::Report(Box::new(body))),
         DIRECTIVE => take(kind, payload).map(|body| Message::Directive(Box::new(body))),
         HEARTBEAT => take(kind, payload).map(Message::Heartbeat),
-        WELCOME => take(kind, payload).map(Message::Welcome),
+        RANK_SETUP => take(kind, payload).map(Message::RankSetup),
         HELLO => take(kind, payload).map(Message::Hello),
         NODE_REPORT => take(kind, payload).map(|body| Message::NodeReport(Box::new(body))),
         NODE_ORDER => take(kind, payload).map(|body| Message::NodeOrder(Box::new(body))),

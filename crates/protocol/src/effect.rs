@@ -4,7 +4,7 @@ use crate::bootstrap::Bootstrap;
 use crate::cause::{Cause, Outcome};
 use crate::host::NodeOrder;
 use crate::message::{
-    Directive, Heartbeat, Membership, Owed, Profile, Report, ShardFile, StepRecord, StopFlag, Truth,
+    Directive, Heartbeat, Membership, Pending, Profile, Report, ResumePoint, ShardFile, StepRecord, StopFlag,
 };
 use dtrain_types::{CheckpointId, Digest, Fingerprint};
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, NodeId, Rank, Step, Trailer};
@@ -277,16 +277,16 @@ pub enum MemberEffect {
         /// The generation.
         generation: Generation,
         /// Which.
-        truth: Truth,
+        resume_point: ResumePoint,
     },
-    /// Make steps from this one on, as the schedule says; first do again what is owed after the step before it.
+    /// Make steps from this one on, as the schedule says; first do again what is pending after the step before it.
     Run {
         /// The generation.
         generation: Generation,
         /// The first step.
         from_step: Step,
-        /// What is owed.
-        owed: Owed,
+        /// What is pending.
+        pending: Pending,
     },
     /// Set these bits of the stop flag in the next trailer.
     AskStop(StopFlag),

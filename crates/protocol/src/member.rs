@@ -7,8 +7,8 @@ use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::effect::{Exit, MemberEffect};
 use crate::message::{
-    Directive, Finished, Heartbeat, Limits, Profile, Report, ShardOutcome, ShardReport, Stage, StepRecord,
-    StopFlag, Truth, ValidationPart,
+    Directive, Finished, Heartbeat, Limits, Profile, Report, ResumePoint, ShardOutcome, ShardReport, Stage,
+    StepRecord, StopFlag, ValidationPart,
 };
 use crate::number::Number;
 use crate::phase::{Activity, Phase};
@@ -63,7 +63,7 @@ pub struct Member {
     /// The rank in the generation that is being formed.
     next_rank: Option<Rank>,
     rank: Option<Rank>,
-    truth: Truth,
+    resume_point: ResumePoint,
     /// The newest Directive that was taken in.
     seen: Number,
     stage: Stage,
@@ -106,7 +106,7 @@ impl Member {
             acted: (Generation(0), Phase::Join),
             next_rank: None,
             rank: None,
-            truth: Truth::default(),
+            resume_point: ResumePoint::default(),
             seen: Number(0),
             stage: Stage::Joining,
             activity: Activity::Idle,
@@ -200,7 +200,7 @@ impl Member {
     /// The data plane of `generation` stands: all peers were reached.
     pub fn handle_built(&mut self, generation: Generation, effects: &mut Vec<MemberEffect>) {
         if self.in_sync(generation) {
-            effects.push(MemberEffect::Load { generation, truth: self.truth.clone() });
+            effects.push(MemberEffect::Load { generation, resume_point: self.resume_point.clone() });
         }
     }
 
@@ -443,7 +443,7 @@ impl Member {
                 effects.push(MemberEffect::Quit { generation, rank });
             }
             (Phase::Sync, Stage::Formed, Some(rank)) if generation == self.generation => {
-                self.truth = directive.truth.clone();
+                self.resume_point = directive.resume_point.clone();
                 let membership = directive.membership.clone();
                 let bootstrap = directive.bootstrap;
                 effects.push(MemberEffect::Build { generation, rank, membership, bootstrap });
@@ -451,7 +451,7 @@ impl Member {
             (Phase::Run, Stage::Ready { .. }, Some(_)) if generation == self.generation => {
                 self.stage = Stage::Running;
                 let from_step = self.applied.expect("a member that is ready has a state").next();
-                effects.push(MemberEffect::Run { generation, from_step, owed: directive.owed });
+                effects.push(MemberEffect::Run { generation, from_step, pending: directive.pending });
                 self.report(now, effects);
             }
             (Phase::Finish, _, _) => self.leave(now, effects),

@@ -59,7 +59,7 @@ pub struct Profile {
 
 /// One rank of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct Participant {
     /// The member that holds the rank.
     pub member: MemberId,
     /// Its life.
@@ -77,26 +77,29 @@ pub struct Seat {
 /// The members of one generation, by rank, with their ranges: one value, fixed for the generation (S2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// The seats; the index is the rank.
-    pub seats: Vec<Seat>,
+    /// The participants; the index is the rank.
+    pub participants: Vec<Participant>,
 }
 
 impl Membership {
     /// The rank of `member`, if it has one.
     #[must_use]
     pub fn rank_of(&self, member: MemberId) -> Option<Rank> {
-        self.seats.iter().position(|seat| seat.member == member).map(|i| Rank(i as u32))
+        self.participants.iter().position(|participant| participant.member == member).map(|i| Rank(i as u32))
     }
 
     /// The ranks that read and write checkpoints, in order.
     pub fn writers(&self) -> impl Iterator<Item = Rank> {
-        (0..).zip(&self.seats).filter(|(_, seat)| seat.sees_run_folder).map(|(rank, _)| Rank(rank))
+        (0..)
+            .zip(&self.participants)
+            .filter(|(_, participant)| participant.sees_run_folder)
+            .map(|(rank, _)| Rank(rank))
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn world(&self) -> WorldSize {
-        WorldSize(self.seats.len() as u32)
+        WorldSize(self.participants.len() as u32)
     }
 }
 
@@ -123,22 +126,22 @@ impl StartFrom {
 
 /// The state that a generation goes on with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Truth {
+pub struct ResumePoint {
     /// The updates it holds.
     pub step: Step,
     /// Who has it.
-    pub source: Source,
+    pub source: StateSource,
 }
 
-impl Default for Truth {
+impl Default for ResumePoint {
     fn default() -> Self {
-        Self { step: Step(0), source: Source::Start(StartFrom::Fresh) }
+        Self { step: Step(0), source: StateSource::Start(StartFrom::Fresh) }
     }
 }
 
 /// Where the members of a generation find its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
+pub enum StateSource {
     /// Nobody has a state: all take this one. Of a checkpoint only those that see the run folder can; the others copy it.
     Start(StartFrom),
     /// These ranks hold it, in rising order; all others copy it from them, a slice from each.
@@ -147,7 +150,7 @@ pub enum Source {
 
 /// What is due again after the step that a generation begins with, because the one before did not finish it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owed {
+pub struct Pending {
     /// Validate, as the end of this epoch.
     pub validate: Option<Epoch>,
     /// Write a checkpoint.
@@ -308,11 +311,11 @@ pub struct Directive {
     /// Members, ranks and ranges of the generation; empty in [`Phase::Join`].
     pub membership: Membership,
     /// Which state to go on with, from [`Phase::Sync`] on.
-    pub truth: Truth,
+    pub resume_point: ResumePoint,
     /// What the ranks of this generation need to meet, in [`Phase::Sync`], where rank 0 gave it.
     pub bootstrap: Option<Bootstrap>,
     /// What is due again before the next step, in [`Phase::Run`].
-    pub owed: Owed,
+    pub pending: Pending,
     /// All steps up to this one are committed and written down: their records need not be sent again.
     pub acknowledged: Step,
     /// All validations up to this epoch are recorded.
@@ -377,7 +380,7 @@ pub enum Message {
     /// Either way.
     Heartbeat(Heartbeat),
     /// To a fresh rank process, and to a node: what ranks are made of.
-    Welcome(RankSetup),
+    RankSetup(RankSetup),
     /// From a fresh rank process.
     Hello(Hello),
     /// Node to supervisor.
@@ -386,7 +389,7 @@ pub enum Message {
     NodeOrder(Box<NodeOrder>),
     /// Supervisor to node, the last word: the run is over, or has no place for this node.
     Goodbye(Goodbye),
-    /// Supervisor to node, before the welcome: what its clock says, for people.
+    /// Supervisor to node, before the set-up: what its clock says, for people.
     Clock(ClockReading),
     /// Node to supervisor, ahead of the report that a rank has ended.
     LastLines(LastLines),

@@ -3,9 +3,10 @@
 use dtrain_protocol::{
     Activity, BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointId, ClockReading, CodecError, Decoder, Digest,
     Directive, ExitCause, Failure, Fingerprint, Goodbye, HEADER_BYTES, Heartbeat, Hello, LastLines,
-    LifeOrder, LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number, Owed,
-    Phase, Profile, RankSetup, Report, Seat, ShardFile, ShardOutcome, ShardReport, Source, Stage, StepRecord,
-    StopFlag, Truth, UnixNanos, VERSION, ValidationPart, cut_text, encode,
+    LifeOrder, LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number,
+    Participant, Pending, Phase, Profile, RankSetup, Report, ResumePoint, ShardFile, ShardOutcome,
+    ShardReport, Stage, StateSource, StepRecord, StopFlag, UnixNanos, VERSION, ValidationPart, cut_text,
+    encode,
 };
 use dtrain_types::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank, Step,
@@ -72,7 +73,7 @@ fn bootstrap() -> Bootstrap {
 }
 
 fn directive() -> Directive {
-    let seat = |m| Seat {
+    let participant = |m| Participant {
         member: MemberId(m),
         incarnation: Incarnation(1),
         node: NodeId(0),
@@ -87,10 +88,10 @@ fn directive() -> Directive {
         incarnation: Incarnation(4),
         number: Number(6),
         phase: Phase::Run,
-        membership: Membership { seats: vec![seat(0), seat(1)] },
-        truth: Truth { step: Step(6), source: Source::Ranks(vec![Rank(0)]) },
+        membership: Membership { participants: vec![participant(0), participant(1)] },
+        resume_point: ResumePoint { step: Step(6), source: StateSource::Ranks(vec![Rank(0)]) },
         bootstrap: Some(bootstrap()),
-        owed: Owed { validate: Some(Epoch(1)), checkpoint: true, ends: false },
+        pending: Pending { validate: Some(Epoch(1)), checkpoint: true, ends: false },
         acknowledged: Step(7),
         validated: Some(Epoch(0)),
         settled: CheckpointId { generation: Generation(1), step: Step(3) },
@@ -110,7 +111,7 @@ fn messages() -> Vec<Message> {
             incarnation: Incarnation(4),
             number: Number(5),
         }),
-        Message::Welcome(RankSetup::of(&("name: digits\n", 7u64))),
+        Message::RankSetup(RankSetup::of(&("name: digits\n", 7u64))),
         Message::Hello(Hello { member, incarnation: Incarnation(4), revision: "abc".to_owned() }),
         Message::NodeReport(Box::new(NodeReport {
             instance: Some(Instance(1)),
@@ -221,7 +222,7 @@ fn a_claimed_length_above_the_limit_is_refused_by_the_header_alone() {
 #[test]
 fn a_message_above_the_limit_is_not_sent() {
     let mut out = vec![1, 2, 3];
-    let message = Message::Welcome(RankSetup::of(&"x".repeat(MAX_PAYLOAD)));
+    let message = Message::RankSetup(RankSetup::of(&"x".repeat(MAX_PAYLOAD)));
     assert!(encode(&message, &mut out).is_err());
     assert_eq!(out, [1, 2, 3]);
 }
@@ -238,7 +239,7 @@ fn another_version_is_named() {
 #[test]
 fn a_claimed_list_longer_than_the_payload_is_refused_without_allocating_it() {
     // A sealed frame with a good checksum, whose body says that a list of 2^63 bytes follows.
-    let mut bytes = framed(&Message::Welcome(RankSetup::of(&12_345_678u64)));
+    let mut bytes = framed(&Message::RankSetup(RankSetup::of(&12_345_678u64)));
     bytes[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&(1u64 << 63).to_le_bytes());
     let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[HEADER_BYTES..]);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());

@@ -216,11 +216,11 @@ impl World {
                     machine.handle_left(now, Left { generation, applied, bootstrap }, &mut more);
                 }
                 MemberEffect::Build { generation, membership, bootstrap, .. } => {
-                    self.built.push((generation, membership.seats[0].member, bootstrap));
+                    self.built.push((generation, membership.participants[0].member, bootstrap));
                     machine.handle_built(generation, &mut more);
                 }
-                MemberEffect::Load { generation, truth } => {
-                    machine.handle_loaded(now, generation, truth.step, Digest([7; 32]), &mut more);
+                MemberEffect::Load { generation, resume_point } => {
+                    machine.handle_loaded(now, generation, resume_point.step, Digest([7; 32]), &mut more);
                 }
                 _ => {}
             }

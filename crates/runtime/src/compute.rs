@@ -12,19 +12,19 @@ use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
 use crate::data_plane::{DataPlane, step_counts};
 use crate::figures::{flatten, lend};
-use crate::news::{News, NewsDesk};
+use crate::news::{News, NewsSender};
 use crate::passes::Passes;
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
 use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
-use dtrain_collective::{Backend, Membership, Op, Sequence};
+use dtrain_collective::{Assignment, Backend, Op, Sequence};
 use dtrain_data::{Loader, Share};
 use dtrain_engine::{ClassCounts, EngineError, Figures, UpdateInfo};
 use dtrain_protocol::{
-    Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Owed, Source, StartFrom,
-    StateHolder, StepRecord, StopFlag, Task, Truth, ValidationPart,
+    Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
+    StartFrom, StateHolder, StateSource, StepRecord, StopFlag, Task, ValidationPart,
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
@@ -42,7 +42,7 @@ pub enum Order {
         /// The data plane of the generation.
         backend: Box<dyn Backend>,
         /// Who takes part.
-        membership: Membership,
+        membership: Assignment,
         /// The ranks that see the run folder.
         writers: Vec<Rank>,
     },
@@ -51,14 +51,14 @@ pub enum Order {
         /// The generation that starts with it.
         generation: Generation,
         /// Which state, and who has it.
-        truth: Truth,
+        resume_point: ResumePoint,
     },
     /// Make steps.
     Run {
         /// The first one.
         from_step: Step,
         /// What is due again before it.
-        owed: Owed,
+        pending: Pending,
     },
     /// Every generation below this one is over: say where the state stands.
     Leave {
@@ -73,7 +73,7 @@ pub enum Order {
 pub struct Compute {
     parts: ComputeParts,
     controls: Arc<Controls>,
-    desk: NewsDesk,
+    news: NewsSender,
     saver: Saver,
     specs: Arc<[TensorSpec]>,
     plane: Option<DataPlane>,
@@ -92,14 +92,14 @@ impl Compute {
         parts: ComputeParts,
         life: (MemberId, Incarnation),
         controls: Arc<Controls>,
-        desk: NewsDesk,
+        news: NewsSender,
     ) -> Self {
         let specs: Arc<[TensorSpec]> = crate::state_files::specs(parts.replica.as_ref()).into();
         let saver =
-            Saver::start(parts.run_dir.clone(), Arc::clone(&specs), desk.clone(), Arc::clone(&controls));
+            Saver::start(parts.run_dir.clone(), Arc::clone(&specs), news.clone(), Arc::clone(&controls));
         let profiler = Profiler::new(parts.profile, parts.run_dir.clone(), life);
         let (plane, generation, agenda) = (None, Generation(0), Agenda::new(parts.schedule));
-        Self { parts, controls, desk, saver, specs, plane, generation, has_state: false, agenda, profiler }
+        Self { parts, controls, news, saver, specs, plane, generation, has_state: false, agenda, profiler }
     }
 
     /// Obeys until the orders end. What goes wrong is told, and the next order is awaited.
@@ -112,11 +112,11 @@ impl Compute {
                 Ok(Ok(())) => {}
                 Ok(Err(Broke::Off(why))) => {
                     self.plane = None;
-                    self.desk.tell(News::Broken { generation, why, unreachable: Vec::new() });
+                    self.news.tell(News::Broken { generation, why, unreachable: Vec::new() });
                 }
-                Ok(Err(Broke::Failed(failure))) => self.desk.tell(News::Failed(generation, failure)),
+                Ok(Err(Broke::Failed(failure))) => self.news.tell(News::Failed(generation, failure)),
                 Err(panic) => {
-                    self.desk.tell(News::Failed(generation, Failure::Panic(panic_text(panic.as_ref()))))
+                    self.news.tell(News::Failed(generation, Failure::Panic(panic_text(panic.as_ref()))))
                 }
             }
         }
@@ -127,17 +127,17 @@ impl Compute {
         self.controls.set_activity(Activity::Preparing);
         match order {
             Order::Build { backend, membership, writers } => self.build(backend, membership, writers),
-            Order::Load { generation, truth } => self.load(generation, &truth),
-            Order::Run { from_step, owed } => self.train(from_step, owed),
+            Order::Load { generation, resume_point } => self.load(generation, &resume_point),
+            Order::Run { from_step, pending } => self.train(from_step, pending),
             Order::Leave { generation, bootstrap } => {
                 self.plane = None;
                 shared_state::close(self.parts.replica.as_mut());
                 let applied = self.has_state.then(|| self.parts.replica.applied());
                 if let Some(record) = self.agenda.handle_left(applied) {
                     let info = shared_state::settle(self.parts.replica.as_mut()).map_err(engine)?;
-                    self.desk.step(told(record, &info), true);
+                    self.news.step(told(record, &info), true);
                 }
-                self.desk.tell(News::Left(Left { generation, applied, bootstrap }));
+                self.news.tell(News::Left(Left { generation, applied, bootstrap }));
                 Ok(())
             }
         }
@@ -146,55 +146,55 @@ impl Compute {
     fn build(
         &mut self,
         mut backend: Box<dyn Backend>,
-        membership: Membership,
+        membership: Assignment,
         writers: Vec<Rank>,
     ) -> Result<(), Broke> {
         self.generation = membership.generation;
-        self.desk.enter(membership.rank);
+        self.news.enter(membership.rank);
         let counts = step_counts(self.parts.feed.plan());
         backend.prepare(&counts);
         backend.start(Sequence(0), &Op::Barrier).and_then(|()| backend.finish(Sequence(0))).map_err(off)?;
         tracing::debug!(backend = backend.describe(), "reached all peers");
         let group = self.parts.replica.about().group as usize;
         self.plane = Some(DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group));
-        self.desk.tell(News::Built(self.generation));
+        self.news.tell(News::Built(self.generation));
         Ok(())
     }
 
-    fn load(&mut self, generation: Generation, truth: &Truth) -> Result<(), Broke> {
+    fn load(&mut self, generation: Generation, resume_point: &ResumePoint) -> Result<(), Broke> {
         let Some(plane) = &mut self.plane else { return Err(Broke::Off("the data plane is gone".into())) };
         let replica = self.parts.replica.as_mut();
         replica.bring_state().map_err(engine)?;
         let (rank, world) = (plane.membership.rank, plane.membership.world());
-        let sources = match &truth.source {
-            Source::Start(StartFrom::Fresh) => None,
-            Source::Start(StartFrom::Checkpoint(id)) => {
+        let sources = match &resume_point.source {
+            StateSource::Start(StartFrom::Fresh) => None,
+            StateSource::Start(StartFrom::Checkpoint(id)) => {
                 if plane.writers.contains(&rank) {
                     crate::state_files::load(&self.parts.run_dir, *id, &self.specs, replica)
                         .map_err(Failure::Setup)?;
                 }
                 Some(&plane.writers)
             }
-            Source::Ranks(sources) => Some(sources),
+            StateSource::Ranks(sources) => Some(sources),
         };
         let shared = replica.sharing().is_some();
         if let Some(sources) = sources.filter(|sources| !sources.is_empty() && !shared) {
             let roles = Roles::new(sources, world, rank);
-            copy_state(plane.backend.as_mut(), &mut plane.sequence, replica, truth.step, &roles)
+            copy_state(plane.backend.as_mut(), &mut plane.sequence, replica, resume_point.step, &roles)
                 .map_err(off)?;
         }
         if shared {
-            shared_state::open(plane, replica, truth)?;
+            shared_state::open(plane, replica, resume_point)?;
         }
         self.has_state = true;
         let state = replica.bring_state().map_err(engine)?;
         let (applied, state_digest) = (state.applied, Digest(state.state_digest()));
-        self.desk.tell(News::Loaded { generation, applied, state_digest });
+        self.news.tell(News::Loaded { generation, applied, state_digest });
         Ok(())
     }
 
-    /// The loop of a generation. `from_step` may lie past the last step: then only what is owed is left to do.
-    fn train(&mut self, from_step: Step, owed: Owed) -> Result<(), Broke> {
+    /// The loop of a generation. `from_step` may lie past the last step: then only what is pending is left to do.
+    fn train(&mut self, from_step: Step, pending: Pending) -> Result<(), Broke> {
         let Some(mut plane) = self.plane.take() else {
             return Err(Broke::Off("the data plane is gone".into()));
         };
@@ -210,7 +210,7 @@ impl Compute {
         let loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
         let shared = self.parts.replica.sharing().is_some();
-        self.agenda.begin(if shared { StateHolder::Host } else { StateHolder::Rank }, from_step, owed);
+        self.agenda.begin(if shared { StateHolder::Host } else { StateHolder::Rank }, from_step, pending);
         let mut work = Work { plane, batches: Batches::of(loader), step: None, compute: self };
         while let Some(task) = work.compute.agenda.next() {
             work.await_turn(task)?;
@@ -232,7 +232,7 @@ impl Compute {
             digest: Digest(state.digest()),
             state_digest: Digest(state.state_digest()),
         };
-        self.desk.tell(News::Finished(self.generation, finished));
+        self.news.tell(News::Finished(self.generation, finished));
         Ok(())
     }
 }
@@ -387,25 +387,25 @@ impl Work<'_> {
     fn committed(&mut self) {
         let StepInHand { plan, trailer, info, .. } = *self.in_hand();
         let record = self.in_hand().record(self.compute.generation);
-        let Compute { profiler, agenda, desk, .. } = &mut *self.compute;
+        let Compute { profiler, agenda, news, .. } = &mut *self.compute;
         profiler.lap(Doing::Optimizer);
         agenda.handle_committed(plan.step, StopFlag(trailer.stop));
         let info = info.expect("an update is settled before it is made");
-        desk.step(told(record, &info), !agenda.goes_on());
+        news.step(told(record, &info), !agenda.goes_on());
     }
 
     fn verify(&mut self, step: Step) -> Result<(), Broke> {
-        let Compute { parts, profiler, desk, generation, .. } = &mut *self.compute;
+        let Compute { parts, profiler, news, generation, .. } = &mut *self.compute;
         profiler.skip();
         let digest = Digest(parts.replica.bring_state().map_err(engine)?.state_digest());
-        desk.tell(News::Verified(*generation, step, digest));
+        news.tell(News::Verified(*generation, step, digest));
         profiler.lap(Doing::Verify);
         Ok(())
     }
 
     /// Hands this rank's shard of a checkpoint to the saver, if it writes one.
     fn save(&mut self, step: Step) -> Result<(), Broke> {
-        let Membership { generation, rank, .. } = self.plane.membership;
+        let Assignment { generation, rank, .. } = self.plane.membership;
         let (id, writers) = (CheckpointId { generation, step }, &self.plane.writers);
         let Compute { parts, profiler, agenda, saver, .. } = &mut *self.compute;
         if let Some(place) = writers.iter().position(|writer| *writer == rank) {
@@ -446,7 +446,7 @@ impl Work<'_> {
         }
         let counts = if classes <= MOST_CLASSES { flatten(&counts) } else { Vec::new() };
         let part = ValidationPart { epoch, step, parts: sums, counts };
-        self.compute.desk.tell(News::Validated(self.compute.generation, part));
+        self.compute.news.tell(News::Validated(self.compute.generation, part));
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::gradients::{AllReduce, Company, Gradients};
 use crate::recipe::ComputeParts;
-use dtrain_collective::{Backend, Geometry, Membership, Mode, Sequence, rank_roots};
+use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
 use dtrain_engine::Figures;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
 
@@ -17,7 +17,7 @@ pub struct DataPlane {
     /// The ranks that see the run folder.
     pub writers: Vec<Rank>,
     /// Who takes part.
-    pub membership: Membership,
+    pub membership: Assignment,
     /// The slots of this rank.
     pub geometry: Geometry,
     /// The roots of this rank for each number of micro-batches that a step can have.
@@ -38,10 +38,10 @@ impl DataPlane {
     /// A plane whose ranks have met, for steps of `counts` micro-batches of which a rank computes up to `group` at once.
     pub fn new(
         mut backend: Box<dyn Backend>,
-        membership: Membership,
+        membership: Assignment,
         writers: Vec<Rank>,
         counts: &[u32],
-        mode: Mode,
+        mode: Reduce,
         group: usize,
     ) -> Self {
         let roots_of = |count: &u32| (*count, rank_roots(membership.range(), *count, mode));
@@ -90,6 +90,10 @@ pub fn collective_membership(
     generation: Generation,
     rank: Rank,
     membership: &dtrain_protocol::Membership,
-) -> Membership {
-    Membership { generation, rank, ranges: membership.seats.iter().map(|seat| seat.range).collect() }
+) -> Assignment {
+    Assignment {
+        generation,
+        rank,
+        ranges: membership.participants.iter().map(|participant| participant.range).collect(),
+    }
 }

@@ -1,12 +1,12 @@
-//! Where the nodes of other hosts reach the supervisor: accepts their links, one a node, and carries words both ways.
+//! Where the nodes of other hosts reach the supervisor: accepts their links, one a node, and carries words both nodes.
 //!
-//! Whoever comes through the endpoint has the token; this file only sees to it that each node has one place. It does not
+//! Whoever comes through the endpoint has the token; this file only sees to it that each node has one link. It does not
 //! know what the words mean, except the first one, which says who is there.
 
 use crate::clock::time_of_day;
 use crate::link::{self, LinkReceiver, LinkSender};
 use crate::mail::Heard;
-use crate::supervisor::{NodeIs, NodeLost, Supervisor, Way};
+use crate::supervisor::{NodeIs, NodeLost, Supervisor, ToNode};
 use dtrain_protocol::{
     BootId, ClockReading, Goodbye, Message as Word, NodeReport, Outcome, RankSetup, Timeouts,
 };
@@ -20,14 +20,14 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-/// The place where other hosts join a run; it listens from the moment it is opened.
+/// Where other hosts join a run; it listens from the moment it is opened.
 pub struct Gateway {
     endpoint: Endpoint,
     /// Carries the packets. It ends after the endpoint.
     links: IoThread,
     most_nodes: u32,
     timeouts: Timeouts,
-    welcome: RankSetup,
+    setup: RankSetup,
 }
 
 impl Gateway {
@@ -45,7 +45,7 @@ impl Gateway {
         let own = identity.clone();
         let tuning = tuning(&timeouts);
         let endpoint = links.run(async move { Endpoint::bind(addr, &own, tuning) })?;
-        Ok(Self { endpoint, links, most_nodes, timeouts, welcome: RankSetup::default() })
+        Ok(Self { endpoint, links, most_nodes, timeouts, setup: RankSetup::default() })
     }
 
     /// Where it listens.
@@ -54,17 +54,18 @@ impl Gateway {
         self.endpoint.local_addr()
     }
 
-    /// The same with what every node is welcomed with.
+    /// The same with the set-up that every node gets.
     #[must_use]
-    pub fn with_welcome(self, welcome: RankSetup) -> Self {
-        Self { welcome, ..self }
+    pub fn with_setup(self, setup: RankSetup) -> Self {
+        Self { setup, ..self }
     }
 
     /// Begins to let nodes in. *Panics* outside of a tokio runtime.
     pub(crate) fn start(self, supervisor: ActorRef<Supervisor>) -> OpenGateway {
-        let Self { mut endpoint, links, most_nodes, timeouts, welcome } = self;
-        let desk = Arc::new(Desk { supervisor, most_nodes, timeouts, welcome, places: Mutex::default() });
-        let (own, detect) = (Arc::clone(&desk), timeouts.detect);
+        let Self { mut endpoint, links, most_nodes, timeouts, setup } = self;
+        let registry =
+            Arc::new(NodeRegistry { supervisor, most_nodes, timeouts, setup, linked: Mutex::default() });
+        let (own, detect) = (Arc::clone(&registry), timeouts.detect);
         let accepting = tokio::spawn(async move {
             let mut serving = JoinSet::new();
             loop {
@@ -78,7 +79,7 @@ impl Gateway {
                 }
             }
         });
-        OpenGateway { desk, accepting, detect, _links: links }
+        OpenGateway { registry, accepting, detect, _links: links }
     }
 }
 
@@ -97,7 +98,7 @@ pub fn tuning(timeouts: &Timeouts) -> Tuning {
 
 /// A gateway that lets nodes in.
 pub(crate) struct OpenGateway {
-    desk: Arc<Desk>,
+    registry: Arc<NodeRegistry>,
     accepting: JoinHandle<()>,
     detect: Duration,
     _links: IoThread,
@@ -107,11 +108,11 @@ impl OpenGateway {
     /// Tells every node what the run came to, and waits until they have gone, for at most `detect`.
     pub async fn close(self, outcome: &Outcome) {
         let (code, why) = (exit_code(outcome), in_words(outcome));
-        for place in self.desk.places().values() {
-            place.link.send(&Word::Goodbye(Goodbye { code, why: why.clone() }));
+        for entry in self.registry.linked().values() {
+            entry.link.send(&Word::Goodbye(Goodbye { code, why: why.clone() }));
         }
         let end = Instant::now() + self.detect;
-        while !self.desk.places().is_empty() && Instant::now() < end {
+        while !self.registry.linked().is_empty() && Instant::now() < end {
             sleep(self.detect / 64).await;
         }
         self.accepting.abort();
@@ -143,16 +144,16 @@ fn in_words(outcome: &Outcome) -> String {
 }
 
 /// What all links share.
-struct Desk {
+struct NodeRegistry {
     supervisor: ActorRef<Supervisor>,
     most_nodes: u32,
     timeouts: Timeouts,
-    welcome: RankSetup,
-    places: Mutex<BTreeMap<NodeId, Place>>,
+    setup: RankSetup,
+    linked: Mutex<BTreeMap<NodeId, LinkedNode>>,
 }
 
 /// A node that is linked.
-struct Place {
+struct LinkedNode {
     boot: BootId,
     link: LinkSender,
     connection: Connection,
@@ -160,15 +161,15 @@ struct Place {
     heard: Instant,
 }
 
-impl Desk {
-    fn places(&self) -> MutexGuard<'_, BTreeMap<NodeId, Place>> {
-        self.places.lock().expect("no holder panics")
+impl NodeRegistry {
+    fn linked(&self) -> MutexGuard<'_, BTreeMap<NodeId, LinkedNode>> {
+        self.linked.lock().expect("no holder panics")
     }
 
-    /// Gives a node its place, once nobody else has it.
+    /// Lets a node in, once no other has its number.
     ///
     /// *Errors*: why it gets none.
-    async fn seat(
+    async fn admit(
         &self,
         report: &NodeReport,
         link: &LinkSender,
@@ -184,8 +185,8 @@ impl Desk {
         let (come, detect) = (Instant::now(), self.timeouts.detect);
         loop {
             {
-                let mut places = self.places();
-                let free = match places.get(&node) {
+                let mut linked = self.linked();
+                let free = match linked.get(&node) {
                     None => true,
                     // Its old link is a link of the past, whatever it looks like from here.
                     Some(old) if old.boot == report.boot => true,
@@ -197,13 +198,13 @@ impl Desk {
                     Some(_) => Instant::now() >= come + detect,
                 };
                 if free {
-                    let place = Place {
+                    let entry = LinkedNode {
                         boot: report.boot,
                         link: link.clone(),
                         connection: connection.clone(),
                         heard: Instant::now(),
                     };
-                    if let Some(old) = places.insert(node, place) {
+                    if let Some(old) = linked.insert(node, entry) {
                         old.connection.close();
                     }
                     return Ok(());
@@ -215,46 +216,46 @@ impl Desk {
 
     /// Notes that the node was heard; false if the link is no longer its own.
     fn hear(&self, node: NodeId, link: &LinkSender) -> bool {
-        let mut places = self.places();
-        let own = places.get_mut(&node).filter(|place| place.link.is_same(link));
-        own.map(|place| place.heard = Instant::now()).is_some()
+        let mut linked = self.linked();
+        let own = linked.get_mut(&node).filter(|entry| entry.link.is_same(link));
+        own.map(|entry| entry.heard = Instant::now()).is_some()
     }
 
     fn leave(&self, node: NodeId, link: &LinkSender) {
-        let mut places = self.places();
-        if places.get(&node).is_some_and(|place| place.link.is_same(link)) {
-            places.remove(&node);
+        let mut linked = self.linked();
+        if linked.get(&node).is_some_and(|entry| entry.link.is_same(link)) {
+            linked.remove(&node);
         }
     }
 }
 
 /// Serves one link from its first word to its last.
-async fn serve(connection: Connection, desk: Arc<Desk>) {
+async fn serve(connection: Connection, registry: Arc<NodeRegistry>) {
     let from = connection.remote_addr();
-    let (link, mut words, report) = match first_word(&connection, &desk).await {
+    let (link, mut words, report) = match first_word(&connection, &registry).await {
         Ok(come) => come,
         Err(why) => return tracing::warn!(%from, why, "a link that is no node's"),
     };
     let heard = time_of_day();
     let node = report.node;
-    if let Err(why) = desk.seat(&report, &link, &connection).await {
+    if let Err(why) = registry.admit(&report, &link, &connection).await {
         tracing::warn!(%from, why, "a node was refused");
         link.send(&Word::Goodbye(Goodbye { code: 2, why }));
         // It goes when it has read that.
-        let _ = timeout(desk.timeouts.detect, connection.closed()).await;
+        let _ = timeout(registry.timeouts.detect, connection.closed()).await;
         return connection.close();
     }
     tracing::info!(%node, %from, host = report.host, "a node is linked");
     link.send(&Word::Clock(ClockReading { heard, said: time_of_day() }));
-    link.send(&Word::Welcome(desk.welcome.clone()));
-    let supervisor = desk.supervisor.clone();
-    let _ = supervisor.tell(NodeIs(node, Way::Link(link.clone()))).send().await;
+    link.send(&Word::RankSetup(registry.setup.clone()));
+    let supervisor = registry.supervisor.clone();
+    let _ = supervisor.tell(NodeIs(node, ToNode::Link(link.clone()))).send().await;
     // Who offers no rank yet only asks for the configuration, to find out how many it has.
     let mut next = (report.ranks > 0).then_some(Word::NodeReport(report));
     loop {
         if let Some(word) = next.take() {
             let strange = matches!(&word, Word::NodeReport(report) if report.node != node);
-            if strange || !desk.hear(node, &link) || supervisor.tell(Heard(word)).send().await.is_err() {
+            if strange || !registry.hear(node, &link) || supervisor.tell(Heard(word)).send().await.is_err() {
                 break;
             }
         }
@@ -267,7 +268,7 @@ async fn serve(connection: Connection, desk: Arc<Desk>) {
             }
         }
     }
-    desk.leave(node, &link);
+    registry.leave(node, &link);
     let _ = supervisor.tell(NodeLost(node, link)).send().await;
     connection.close();
 }
@@ -275,7 +276,7 @@ async fn serve(connection: Connection, desk: Arc<Desk>) {
 /// *Errors*: what came instead of a node's report.
 async fn first_word(
     connection: &Connection,
-    desk: &Desk,
+    registry: &NodeRegistry,
 ) -> Result<(LinkSender, LinkReceiver, Box<NodeReport>), String> {
     let come = async {
         let (kind, send, recv) = connection.accept_stream().await.map_err(|error| error.to_string())?;
@@ -290,6 +291,6 @@ async fn first_word(
             Err(error) => Err(error.to_string()),
         }
     };
-    let patience = tuning(&desk.timeouts).handshake_timeout;
+    let patience = tuning(&registry.timeouts).handshake_timeout;
     timeout(patience, come).await.unwrap_or_else(|_| Err(format!("it said nothing for {patience:?}")))
 }

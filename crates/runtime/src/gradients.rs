@@ -8,7 +8,7 @@ use crate::broke::{Broke, engine, off};
 use crate::gradient_slot::{GradientSlot, Offer, Offering, cuts};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use dtrain_collective::{Backend, Geometry, Mode, Op, Sequence};
+use dtrain_collective::{Backend, Geometry, Op, Reduce, Sequence};
 use dtrain_engine::{Batch, EngineError, Figures, Group, Keeping, Kept, Replica, UpdateInfo};
 use dtrain_protocol::Failure;
 use dtrain_types::{Merger, Step, Trailer, Wire};
@@ -123,7 +123,7 @@ impl Gradients {
         let slots: Option<Vec<_>> = slots.into_iter().map(|slot| backend.arena().on_device(slot)).collect();
         if slots.is_some_and(|slots| keeper(replica).keep_in(&slots)) {
             // How a library cuts its own sums is part of their bits.
-            if let (Mode::Exact, Some(bytes)) = (*mode, *bucket_bytes) {
+            if let (Reduce::Exact, Some(bytes)) = (*mode, *bucket_bytes) {
                 backend.cut(&cuts(&replica.about().layout, bytes));
             }
             return match company {

@@ -88,7 +88,7 @@ pub struct Conclusion {
     /// How it ended.
     pub outcome: Outcome,
     /// The numbers of the run.
-    pub figures: Figures,
+    pub figures: RunFigures,
     /// The last output of every rank that has ended, for the report of a failure.
     pub last_lines: BTreeMap<MemberId, Vec<String>>,
     /// Every life of a member that began to make steps.
@@ -99,7 +99,7 @@ pub struct Conclusion {
 
 /// The numbers of a run so far.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
+pub struct RunFigures {
     /// Steps committed by this process.
     pub steps: u64,
     /// The last committed step.
@@ -153,7 +153,7 @@ impl Journal {
             files: self.files,
             observer: self.observer,
             answer,
-            figures: Figures::default(),
+            figures: RunFigures::default(),
             last_lines: BTreeMap::new(),
             pids: BTreeMap::new(),
             host: host_name(),
@@ -214,7 +214,7 @@ struct Writer {
     files: RunFiles,
     observer: Box<dyn Observer>,
     answer: Arc<Mutex<Option<Answer>>>,
-    figures: Figures,
+    figures: RunFigures,
     last_lines: BTreeMap<MemberId, Vec<String>>,
     /// The ranks of this host.
     pids: BTreeMap<MemberId, u32>,

@@ -126,8 +126,8 @@ mod tests {
     use super::*;
     use dtrain_protocol::RankSetup;
 
-    fn welcome(n: usize) -> Message {
-        Message::Welcome(RankSetup::of(&"x".repeat(n)))
+    fn large(n: usize) -> Message {
+        Message::RankSetup(RankSetup::of(&"x".repeat(n)))
     }
 
     #[tokio::test]
@@ -136,10 +136,10 @@ mod tests {
         let (sender, _receiver, writer) = open(a).expect("opens");
         let (_other, mut receiver, _) = open(b).expect("opens");
         for n in [0, 1, 100_000] {
-            sender.send(&welcome(n));
+            sender.send(&large(n));
         }
         for n in [0, 1, 100_000] {
-            assert_eq!(receiver.next().await.expect("reads"), Some(welcome(n)));
+            assert_eq!(receiver.next().await.expect("reads"), Some(large(n)));
         }
         drop(sender);
         writer.await.expect("the writer ends");
@@ -161,7 +161,7 @@ mod tests {
         let (a, _b) = StdStream::pair().expect("a pair");
         let (sender, _receiver, _writer) = open(a).expect("opens");
         for _ in 0..10 * QUEUE {
-            sender.send(&welcome(100_000));
+            sender.send(&large(100_000));
         }
         assert!(sender.queue.capacity() < QUEUE);
     }

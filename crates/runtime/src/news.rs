@@ -1,8 +1,8 @@
 //! What a rank's own threads tell its actor: the compute thread what it has done, the saver what is on the disk.
 //!
 //! Waking the actor for every step would cost more than some steps do, and a message is an allocation. So records of
-//! steps are laid into a tray that the actor empties when it is rung, at most once per pace; everything else is a
-//! message, and before it looks at one the actor empties the tray, so the order of news is kept.
+//! steps are laid into a buffer that the actor empties when it is notified, at most once per pace; everything else is a
+//! message, and before it looks at one the actor empties the buffer, so the order of news is kept.
 
 use dtrain_protocol::{Digest, Failure, Finished, Left, ShardReport, StepRecord, Timeouts, ValidationPart};
 use dtrain_types::{Generation, MemberId, Rank, Step};
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Room in the tray at the start: twice what a member holds before it pauses, so that it never grows.
-const TRAY: usize = 2 * dtrain_protocol::MAX_UNACKNOWLEDGED;
+/// Room in the buffer at the start: twice what a member holds before it pauses, so that it never grows.
+const BUFFERED: usize = 2 * dtrain_protocol::MAX_UNACKNOWLEDGED;
 
 /// One thing done by a thread of the rank.
 #[derive(Debug)]
@@ -55,32 +55,32 @@ pub type Deliver = Arc<dyn Fn(News) + Send + Sync>;
 
 /// Where the compute thread lays its records and the actor finds them.
 #[derive(Clone)]
-pub struct Tray {
+pub struct RecordBuffer {
     records: Arc<Mutex<Vec<StepRecord>>>,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
-impl Tray {
-    /// An empty tray.
+impl RecordBuffer {
+    /// An empty buffer.
     pub fn new() -> Self {
-        Self { records: Arc::new(Mutex::new(Vec::with_capacity(TRAY))), bell: Arc::new(Notify::new()) }
+        Self { records: Arc::new(Mutex::new(Vec::with_capacity(BUFFERED))), notify: Arc::new(Notify::new()) }
     }
 
     /// Waits until it is rung for.
-    pub async fn rung(&self) {
-        self.bell.notified().await;
+    pub async fn notified(&self) {
+        self.notify.notified().await;
     }
 
     /// Moves all records to the end of `to`.
     pub fn empty_into(&self, to: &mut Vec<StepRecord>) {
-        to.append(&mut self.records.lock().expect("no holder of the tray panics"));
+        to.append(&mut self.records.lock().expect("no holder of the buffer panics"));
     }
 }
 
 /// Takes news from the threads of a rank.
 #[derive(Clone)]
-pub struct NewsDesk {
-    tray: Tray,
+pub struct NewsSender {
+    buffer: RecordBuffer,
     deliver: Deliver,
     deliver_later: Deliver,
     timeouts: Timeouts,
@@ -88,11 +88,11 @@ pub struct NewsDesk {
     rung: Instant,
 }
 
-impl NewsDesk {
-    /// A desk that rings for step records as seldom as they are told. `deliver` may block, `deliver_later` may not.
-    pub fn new(tray: Tray, deliver: Deliver, deliver_later: Deliver, timeouts: Timeouts) -> Self {
+impl NewsSender {
+    /// A sender that notifies for step records as seldom as they are told. `deliver` may block, `deliver_later` may not.
+    pub fn new(buffer: RecordBuffer, deliver: Deliver, deliver_later: Deliver, timeouts: Timeouts) -> Self {
         let pace = timeouts.pace_of(None);
-        Self { tray, deliver, deliver_later, timeouts, pace, rung: Instant::now() }
+        Self { buffer, deliver, deliver_later, timeouts, pace, rung: Instant::now() }
     }
 
     /// A generation begins, with this rank in it.
@@ -103,10 +103,10 @@ impl NewsDesk {
     /// A step is made. `urgent` where no further step follows at once, so that nothing lies here unseen. Allocates
     /// nothing.
     pub fn step(&mut self, record: StepRecord, urgent: bool) {
-        self.tray.records.lock().expect("no holder of the tray panics").push(record);
+        self.buffer.records.lock().expect("no holder of the buffer panics").push(record);
         if urgent || self.rung.elapsed() >= self.pace {
             self.rung = Instant::now();
-            self.tray.bell.notify_one();
+            self.buffer.notify.notify_one();
         }
     }
 
@@ -115,7 +115,7 @@ impl NewsDesk {
         (self.deliver)(news);
     }
 
-    /// As [`NewsDesk::tell`], from inside an actor: it does not block.
+    /// As [`NewsSender::tell`], from inside an actor: it does not block.
     pub fn tell_later(&self, news: News) {
         (self.deliver_later)(news);
     }

@@ -10,7 +10,7 @@ use crate::link::{self, LinkReceiver, LinkSender};
 use crate::mail::{Deliver, Heard, LinkLost};
 use crate::out_of_memory::Kills;
 use crate::rank_host::{
-    Ending, Killer, LAST_LINES, Program, RankNews, ServeSeat, start_process, start_thread,
+    Killer, LAST_LINES, Program, RankExit, RankNews, ServeRank, start_process, start_thread,
 };
 use crate::supervisor::Supervisor;
 use dtrain_protocol::{
@@ -41,12 +41,12 @@ pub enum Isolation {
     /// A process each.
     Process(Program),
     /// Threads of this process.
-    Thread(ServeSeat),
+    Thread(ServeRank),
 }
 
 /// The way up to the supervisor.
 #[derive(Clone)]
-pub enum Up {
+pub enum ToSupervisor {
     /// It is in this process.
     Here(ActorRef<Supervisor>),
     /// It is on another host; the sender changes with every connection, and is none while there is none.
@@ -61,10 +61,10 @@ pub struct NodeConfig {
     pub isolation: Isolation,
     /// The memory that they share.
     pub arena: Option<OwnedFd>,
-    /// What they are made of, for their welcome.
+    /// What they are made of, for their set-up.
     pub setup: RankSetup,
     /// Where their words go.
-    pub up: Up,
+    pub up: ToSupervisor,
     /// Where their output goes.
     pub journal: JournalSender,
     /// Where it tells what its own host should know.
@@ -191,7 +191,7 @@ impl Node {
         match opened {
             Ok(((link, words, _writer), killer, pid)) => {
                 tracing::debug!(%member, %incarnation, pid, "started");
-                link.send(&Word::Welcome(self.config.setup.clone()));
+                link.send(&Word::RankSetup(self.config.setup.clone()));
                 let listener = tokio::spawn(listen(member, words, self.config.up.clone()));
                 let last_lines = VecDeque::new();
                 let rank = LocalRank { incarnation, link, killer, killed: false, last_lines, listener };
@@ -206,7 +206,7 @@ impl Node {
     }
 }
 
-impl Up {
+impl ToSupervisor {
     /// Says a word. Words are whole views: one that finds no room is made good by the next.
     fn send(&self, word: Word) {
         match self {
@@ -233,7 +233,7 @@ impl Up {
 }
 
 /// Hands every word of one rank to the supervisor.
-async fn listen(member: MemberId, mut words: LinkReceiver, up: Up) {
+async fn listen(member: MemberId, mut words: LinkReceiver, up: ToSupervisor) {
     loop {
         match words.next().await {
             Ok(Some(Word::Hello(hello))) => tracing::debug!(%member, ?hello, "hello"),
@@ -245,7 +245,7 @@ async fn listen(member: MemberId, mut words: LinkReceiver, up: Up) {
             }
         }
     }
-    if let Up::Here(supervisor) = up {
+    if let ToSupervisor::Here(supervisor) = up {
         let _ = supervisor.tell(LinkLost(member)).send().await;
     }
 }
@@ -322,7 +322,7 @@ impl Message<RankNews> for Node {
                 let Some(rank) = self.ranks.remove(&member) else { return };
                 let cause = self.cause(ending, rank.killed);
                 let last_lines: Vec<String> = rank.last_lines.into();
-                if let up @ Up::Link(_) = &self.config.up {
+                if let up @ ToSupervisor::Link(_) = &self.config.up {
                     up.send(Word::LastLines(LastLines { member, lines: last_lines.clone() }));
                 }
                 self.config.journal.enter(Entry::RankEnded { member, last_lines });
@@ -339,14 +339,14 @@ impl Message<RankNews> for Node {
 }
 
 impl Node {
-    fn cause(&mut self, ending: Ending, killed: bool) -> ExitCause {
+    fn cause(&mut self, ending: RankExit, killed: bool) -> ExitCause {
         match ending {
-            Ending::Code(code) => ExitCause::Code(code),
+            RankExit::Code(code) => ExitCause::Code(code),
             // The kernel kills with the same signal as everybody; it counts, though.
-            Ending::Signal(9) if self.kills.is_new() && !killed => ExitCause::OutOfMemory,
-            Ending::Signal(signal) => ExitCause::Signal(signal),
-            Ending::Returned => ExitCause::Code(0),
-            Ending::Panicked => ExitCause::Code(101),
+            RankExit::Signal(9) if self.kills.is_new() && !killed => ExitCause::OutOfMemory,
+            RankExit::Signal(signal) => ExitCause::Signal(signal),
+            RankExit::Returned => ExitCause::Code(0),
+            RankExit::Panicked => ExitCause::Code(101),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! file is written at the end. It does not know the other ranks: what is put together lies in `dtrain_telemetry::profile`.
 
 use crate::recipe::host_name;
-use dtrain_collective::Membership;
+use dtrain_collective::Assignment;
 use dtrain_telemetry::TelemetryError;
 use dtrain_telemetry::profile::{Doing, Part, Span, StepTimes, write_part};
 use dtrain_types::{Incarnation, MemberId, MicroBatch, Step};
@@ -77,7 +77,7 @@ impl Profiler {
     }
 
     /// A step begins; one that did not end is forgotten.
-    pub fn begin(&mut self, step: Step, membership: &Membership) {
+    pub fn begin(&mut self, step: Step, membership: &Assignment) {
         if let Some(recording) = &mut self.0 {
             recording.begin(step, membership);
         }
@@ -154,7 +154,7 @@ impl Recording {
         }
     }
 
-    fn begin(&mut self, step: Step, membership: &Membership) {
+    fn begin(&mut self, step: Step, membership: &Assignment) {
         let slot = self.open.take().or_else(|| self.spare.pop()).or_else(|| self.kept.pop_front());
         let Some(mut slot) = slot else { return };
         slot.spans.clear();
@@ -251,9 +251,9 @@ mod tests {
     use super::*;
     use dtrain_types::{Generation, MicroRange, Rank, WorldSize};
 
-    fn membership() -> Membership {
+    fn membership() -> Assignment {
         let ranges = vec![MicroRange { lo: 0, hi: 2 }, MicroRange { lo: 2, hi: 4 }];
-        Membership { generation: Generation(3), rank: Rank(1), ranges }
+        Assignment { generation: Generation(3), rank: Rank(1), ranges }
     }
 
     fn profiler(run_dir: PathBuf, steps: u32) -> Profiler {

@@ -8,9 +8,9 @@ use crate::compute::{Compute, Order};
 use crate::controls::Controls;
 use crate::data_plane::{collective_membership, step_counts};
 use crate::link::{self, LinkReceiver, LinkSender};
-use crate::news::{News, NewsDesk, Tray};
+use crate::news::{News, NewsSender, RecordBuffer};
+use crate::rank_handles::RankHandles;
 use crate::recipe::{Plane, RankParts, Recipe};
-use crate::seat::Seat;
 use crate::sync::{Abort, Connect, Leave, SYNC_MAILBOX, Sync};
 use dtrain_protocol::{
     Digest, Exit, Failure, Fingerprint, Hello, Limits, Member, MemberConfig, MemberEffect, Message as Word,
@@ -33,16 +33,16 @@ struct Rank {
     member: Member,
     clock: Clock,
     effects: Vec<MemberEffect>,
-    tray: Tray,
+    buffer: RecordBuffer,
     steps: Vec<StepRecord>,
     link: LinkSender,
-    hands: Option<Hands>,
+    workers: Option<Workers>,
     ended: Option<oneshot::Sender<Exit>>,
 }
 
 /// What works for a rank. A rank whose parts could not be made has none, and only says so.
 #[derive(Clone)]
-struct Hands {
+struct Workers {
     controls: Arc<Controls>,
     orders: Sender<Order>,
     sync: ActorRef<Sync>,
@@ -69,10 +69,10 @@ impl Actor for Rank {
             tokio::select! {
                 biased;
                 signal = mailbox.recv() => return Ok(signal),
-                () = self.tray.rung() => self.take_steps(),
+                () = self.buffer.notified() => self.take_steps(),
                 () = tokio::time::sleep_until(self.clock.at(deadline)) => {
-                    if let Some(hands) = &self.hands {
-                        self.member.handle_activity(hands.controls.activity());
+                    if let Some(workers) = &self.workers {
+                        self.member.handle_activity(workers.controls.activity());
                     }
                     self.member.handle_timeout(self.clock.now(), &mut self.effects);
                     self.run_effects();
@@ -139,7 +139,7 @@ impl Message<LinkEnded> for Rank {
 
 impl Rank {
     fn take_steps(&mut self) {
-        self.tray.empty_into(&mut self.steps);
+        self.buffer.empty_into(&mut self.steps);
         for record in self.steps.drain(..) {
             self.member.handle_step(self.clock.now(), record, &mut self.effects);
         }
@@ -162,32 +162,34 @@ impl Rank {
             }
             _ => {}
         }
-        let Some(hands) = &self.hands else { return };
+        let Some(workers) = &self.workers else { return };
         match effect {
             MemberEffect::Quit { generation, rank } => {
-                hands.controls.leave_below(generation);
-                hands.sync(Leave { generation, rank });
+                workers.controls.leave_below(generation);
+                workers.sync(Leave { generation, rank });
             }
             MemberEffect::Build { generation, rank, membership, bootstrap } => {
                 let members = membership;
                 let membership = collective_membership(generation, rank, &members);
-                hands.sync(Connect(Plane { membership, members, bootstrap }));
+                workers.sync(Connect(Plane { membership, members, bootstrap }));
             }
-            MemberEffect::Load { generation, truth } => hands.order(Order::Load { generation, truth }),
-            MemberEffect::Run { from_step, owed, .. } => {
-                hands.controls.ask_stop(StopFlag::default());
-                hands.order(Order::Run { from_step, owed });
+            MemberEffect::Load { generation, resume_point } => {
+                workers.order(Order::Load { generation, resume_point })
             }
-            MemberEffect::AskStop(bits) => hands.controls.ask_stop(bits),
+            MemberEffect::Run { from_step, pending, .. } => {
+                workers.controls.ask_stop(StopFlag::default());
+                workers.order(Order::Run { from_step, pending });
+            }
+            MemberEffect::AskStop(bits) => workers.controls.ask_stop(bits),
             MemberEffect::Validated(epoch) => {
-                hands.controls.signal(|signals| signals.validated = Some(epoch))
+                workers.controls.signal(|signals| signals.validated = Some(epoch))
             }
-            MemberEffect::Pause => hands.controls.signal(|signals| signals.paused = true),
-            MemberEffect::Resume => hands.controls.signal(|signals| signals.paused = false),
-            MemberEffect::Settled(id) => hands.controls.signal(|signals| signals.settled = id),
+            MemberEffect::Pause => workers.controls.signal(|signals| signals.paused = true),
+            MemberEffect::Resume => workers.controls.signal(|signals| signals.paused = false),
+            MemberEffect::Settled(id) => workers.controls.signal(|signals| signals.settled = id),
             MemberEffect::Abort => {
-                hands.controls.leave_below(Generation(u64::MAX));
-                hands.sync(Abort("the supervisor said stop"));
+                workers.controls.leave_below(Generation(u64::MAX));
+                workers.sync(Abort("the supervisor said stop"));
             }
             MemberEffect::Send(_) | MemberEffect::Beat(_) | MemberEffect::Exit(_) => {
                 unreachable!("handled above")
@@ -196,7 +198,7 @@ impl Rank {
     }
 }
 
-impl Hands {
+impl Workers {
     fn order(&self, order: Order) {
         // The compute thread is gone only when the rank is ending.
         let _ = self.orders.send(order);
@@ -212,25 +214,25 @@ impl Hands {
     }
 }
 
-/// Serves a seat until its run is over; the exit code of the process.
+/// Serves a rank by its handles until its run is over; the exit code of the process.
 ///
-/// *Blocks* for the whole run. *Errors*: the control link cannot be opened, or its first word is not a welcome.
-pub fn serve(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
+/// *Blocks* for the whole run. *Errors*: the control link cannot be opened, or its first word is not the set-up of a rank.
+pub fn serve(handles: RankHandles, recipe: &dyn Recipe) -> std::io::Result<i32> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(serve_link(seat, recipe))?;
+    let code = runtime.block_on(serve_link(handles, recipe))?;
     // Tasks that still wait for the link are of no use any more.
     runtime.shutdown_timeout(Duration::ZERO);
     Ok(code)
 }
 
-async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
+async fn serve_link(handles: RankHandles, recipe: &dyn Recipe) -> std::io::Result<i32> {
     ignore_signals()?;
-    let (link, mut words, writer) = link::open(seat.link)?;
-    let life @ (member, incarnation) = (seat.member, seat.incarnation);
+    let (link, mut words, writer) = link::open(handles.link)?;
+    let life @ (member, incarnation) = (handles.member, handles.incarnation);
     let revision = env!("CARGO_PKG_VERSION").to_owned();
     link.send(&Word::Hello(Hello { member, incarnation, revision }));
-    let setup = welcome(&mut words).await?;
-    let made = recipe.rank(&setup, member, seat.arena);
+    let setup = rank_setup(&mut words).await?;
+    let made = recipe.rank(&setup, member, handles.arena);
     let (profile, timeouts) = match &made {
         Ok(parts) => (parts.profile.clone(), parts.timeouts),
         Err(_) => (nobody(), Timeouts::derive(Duration::from_secs(1)).expect("a second is in range")),
@@ -240,12 +242,12 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
     let (ended, end) = oneshot::channel();
     let prepared = Rank::prepare_with_mailbox(kameo::mailbox::bounded(RANK_MAILBOX));
     let rank = prepared.actor_ref().clone();
-    let tray = Tray::new();
-    let desk = desk_of(&rank, tray.clone(), timeouts);
-    let (hands, compute, failure) = match made {
+    let buffer = RecordBuffer::new();
+    let news = news_sender(&rank, buffer.clone(), timeouts);
+    let (workers, compute, failure) = match made {
         Ok(parts) => {
-            let (hands, compute) = start_hands(parts, &desk, life)?;
-            (Some(hands), Some(compute), None)
+            let (workers, compute) = start_workers(parts, &news, life)?;
+            (Some(workers), Some(compute), None)
         }
         Err(what) => (None, None, Some(Failure::Setup(what))),
     };
@@ -253,15 +255,15 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
         member,
         clock: Clock::start(),
         effects: Vec::new(),
-        tray,
+        buffer,
         steps: Vec::new(),
         link,
-        hands,
+        workers,
         ended: Some(ended),
     };
     drop(prepared.spawn(state));
     if let Some(failure) = failure {
-        desk.tell_later(News::Failed(Generation(0), failure));
+        news.tell_later(News::Failed(Generation(0), failure));
     }
     let reader = tokio::spawn(read_words(words, rank.clone()));
     let exit = end.await.unwrap_or(Exit::Failed);
@@ -279,11 +281,11 @@ async fn serve_link(seat: Seat, recipe: &dyn Recipe) -> std::io::Result<i32> {
 }
 
 /// Starts the compute thread and the sync actor.
-fn start_hands(
+fn start_workers(
     parts: RankParts,
-    desk: &NewsDesk,
+    news: &NewsSender,
     life: (MemberId, Incarnation),
-) -> std::io::Result<(Hands, std::thread::JoinHandle<()>)> {
+) -> std::io::Result<(Workers, std::thread::JoinHandle<()>)> {
     let controls = Arc::new(Controls::default());
     let (orders, queue) = channel();
     let RankParts { compute: parts, fabric, .. } = parts;
@@ -291,22 +293,22 @@ fn start_hands(
     let sync = Sync {
         fabric: Some(fabric),
         orders: orders.clone(),
-        desk: desk.clone(),
+        news: news.clone(),
         gradient,
         mode: parts.mode,
         wire: parts.wire,
         aborter: None,
     };
     let sync = Sync::spawn_with_mailbox(sync, kameo::mailbox::bounded(SYNC_MAILBOX));
-    let (shared, own_desk) = (Arc::clone(&controls), desk.clone());
+    let (shared, own_news) = (Arc::clone(&controls), news.clone());
     let compute = std::thread::Builder::new()
         .name("compute".into())
-        .spawn(move || Compute::new(parts, life, shared, own_desk).obey(&queue))?;
-    Ok((Hands { controls, orders, sync }, compute))
+        .spawn(move || Compute::new(parts, life, shared, own_news).obey(&queue))?;
+    Ok((Workers { controls, orders, sync }, compute))
 }
 
 /// News from threads: they wait while the mailbox is full, and are dropped when the rank is gone.
-fn desk_of(rank: &ActorRef<Rank>, tray: Tray, timeouts: Timeouts) -> NewsDesk {
+fn news_sender(rank: &ActorRef<Rank>, buffer: RecordBuffer, timeouts: Timeouts) -> NewsSender {
     let weak = rank.downgrade();
     let deliver = move |news| {
         if let Some(rank) = weak.upgrade() {
@@ -319,7 +321,7 @@ fn desk_of(rank: &ActorRef<Rank>, tray: Tray, timeouts: Timeouts) -> NewsDesk {
             tokio::spawn(async move { rank.tell(news).send().await });
         }
     };
-    NewsDesk::new(tray, Arc::new(deliver), Arc::new(deliver_later), timeouts)
+    NewsSender::new(buffer, Arc::new(deliver), Arc::new(deliver_later), timeouts)
 }
 
 async fn read_words(mut words: LinkReceiver, rank: ActorRef<Rank>) {
@@ -340,11 +342,13 @@ async fn read_words(mut words: LinkReceiver, rank: ActorRef<Rank>) {
     let _ = rank.tell(LinkEnded).send().await;
 }
 
-async fn welcome(words: &mut LinkReceiver) -> std::io::Result<RankSetup> {
+async fn rank_setup(words: &mut LinkReceiver) -> std::io::Result<RankSetup> {
     let bad = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
     match words.next().await {
-        Ok(Some(Word::Welcome(setup))) => Ok(setup),
-        Ok(Some(other)) => Err(bad(format!("the first word of a supervisor is a welcome, not {other:?}"))),
+        Ok(Some(Word::RankSetup(setup))) => Ok(setup),
+        Ok(Some(other)) => {
+            Err(bad(format!("the first word of a supervisor is the set-up of a rank, not {other:?}")))
+        }
         Ok(None) => Err(bad("the supervisor is gone before it said a word".into())),
         Err(error) => Err(bad(error.to_string())),
     }

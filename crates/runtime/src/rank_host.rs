@@ -1,9 +1,9 @@
-//! Where ranks live: a process of its own each, or threads of this one. Both get the same seat and speak the same
+//! Where ranks live: a process of its own each, or threads of this one. Both get the same handles and speak the same
 //! frames; only their ends differ (a process has an exit status and can be killed, a thread has neither).
 //!
 //! Does not know the protocol: it starts, watches and kills.
 
-use crate::seat::{self, SEAT_VARIABLE, Seat};
+use crate::rank_handles::{self, HANDLES_VARIABLE, RankHandles};
 use dtrain_types::{Incarnation, MemberId};
 use std::ffi::OsString;
 use std::io;
@@ -53,7 +53,7 @@ impl Program {
 
 /// How one life of a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RankExit {
     /// The process exited with this code.
     Code(i32),
     /// The process was killed by this signal.
@@ -64,7 +64,7 @@ pub enum Ending {
     Panicked,
 }
 
-impl From<ExitStatus> for Ending {
+impl From<ExitStatus> for RankExit {
     fn from(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(code),
@@ -80,11 +80,11 @@ pub enum RankNews {
     /// A line that it printed.
     Line(MemberId, String),
     /// The end of this life; nothing of it comes after.
-    Ended(MemberId, Incarnation, Ending),
+    Ended(MemberId, Incarnation, RankExit),
 }
 
-/// The function that a rank thread runs: it serves the seat until the run is over.
-pub type ServeSeat = Arc<dyn Fn(Seat) + Send + Sync>;
+/// The function that a rank thread runs: it serves the handles until the run is over.
+pub type ServeRank = Arc<dyn Fn(RankHandles) + Send + Sync>;
 
 /// A started rank.
 #[derive(Debug)]
@@ -122,11 +122,11 @@ pub fn start_process(
     news: tokio::sync::mpsc::Sender<RankNews>,
 ) -> io::Result<StartedRank> {
     let (ours, theirs) = UnixStream::pair()?;
-    seat::offer(&ours, arena.map(AsFd::as_fd))?;
+    rank_handles::offer(&ours, arena.map(AsFd::as_fd))?;
     let mut child = Command::new(&program.path)
         .args(&program.arguments)
         .envs(program.environment.iter().map(|(name, value)| (name, value)))
-        .env(SEAT_VARIABLE, format!("{}:{}:{}", member.0, incarnation.0, std::process::id()))
+        .env(HANDLES_VARIABLE, format!("{}:{}:{}", member.0, incarnation.0, std::process::id()))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -150,7 +150,7 @@ pub fn start_process(
     Ok(StartedRank { link: ours, pid, killer: Killer(Some(trigger)) })
 }
 
-async fn wait_or_kill(child: &mut Child, killed: tokio::sync::oneshot::Receiver<()>) -> Ending {
+async fn wait_or_kill(child: &mut Child, killed: tokio::sync::oneshot::Receiver<()>) -> RankExit {
     let status = tokio::select! {
         biased;
         status = child.wait() => status,
@@ -160,7 +160,7 @@ async fn wait_or_kill(child: &mut Child, killed: tokio::sync::oneshot::Receiver<
             child.wait().await
         }
     };
-    status.map_or(Ending::Code(-1), Ending::from)
+    status.map_or(RankExit::Code(-1), RankExit::from)
 }
 
 async fn forward_lines(
@@ -183,17 +183,17 @@ async fn forward_lines(
 ///
 /// *Errors*: of the system calls.
 pub fn start_thread(
-    serve: ServeSeat,
+    serve: ServeRank,
     (member, incarnation): (MemberId, Incarnation),
     arena: Option<&OwnedFd>,
     news: tokio::sync::mpsc::Sender<RankNews>,
 ) -> io::Result<StartedRank> {
     let (ours, theirs) = UnixStream::pair()?;
-    seat::offer(&ours, arena.map(AsFd::as_fd))?;
-    let seat = seat::accept(member, incarnation, theirs)?;
+    rank_handles::offer(&ours, arena.map(AsFd::as_fd))?;
+    let handles = rank_handles::accept(member, incarnation, theirs)?;
     let thread = std::thread::Builder::new().name(format!("rank-{member}")).spawn(move || {
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(seat)));
-        let ending = if ended.is_ok() { Ending::Returned } else { Ending::Panicked };
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(handles)));
+        let ending = if ended.is_ok() { RankExit::Returned } else { RankExit::Panicked };
         let _ = news.blocking_send(RankNews::Ended(member, incarnation, ending));
     })?;
     // The end of the thread is told by its last line above; the process ends only after all of them.

@@ -1,9 +1,9 @@
 //! What the root of the program hands to the runtime: how to build the parts of a rank, and nothing chosen yet.
 //!
 //! The runtime does not know which data set, model, device or network it drives. A rank calls its [`Recipe`] once,
-//! with what it was welcomed with.
+//! with its set-up.
 
-use dtrain_collective::{Backend, Geometry, Membership, Mode};
+use dtrain_collective::{Assignment, Backend, Geometry, Reduce};
 use dtrain_data::{Dataset, EvaluationPlan, Feed};
 use dtrain_engine::Replica;
 use dtrain_protocol::{Bootstrap, Profile, RankSetup, Schedule, Timeouts};
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Builds the parts of a rank from what it is welcomed with.
+/// Builds the parts of a rank from its set-up.
 pub trait Recipe: Send + Sync {
     /// *Errors*: one sentence for people; it becomes the first cause of the run's end.
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String>;
@@ -53,7 +53,7 @@ pub struct ComputeParts {
     /// What is due after which step.
     pub schedule: Schedule,
     /// How gradients are summed.
-    pub mode: Mode,
+    pub mode: Reduce,
     /// What every node of the sum is rounded to.
     pub wire: Wire,
     /// How much of a gradient is sent at once while the rest is computed, at least, where there is a way that is worth it; none:
@@ -69,7 +69,7 @@ pub struct ComputeParts {
 #[derive(Clone, Debug)]
 pub struct Plane {
     /// Ranges and the own rank.
-    pub membership: Membership,
+    pub membership: Assignment,
     /// Members, hosts and addresses, by rank.
     pub members: dtrain_protocol::Membership,
     /// What rank 0 made for all to meet, if it made anything.
@@ -115,7 +115,7 @@ pub trait Fabric: Send {
         &mut self,
         plane: &Plane,
         geometry: Geometry,
-        mode: Mode,
+        mode: Reduce,
         wire: Wire,
         counts: &[u32],
     ) -> Result<Box<dyn Backend>, FabricError>;

@@ -6,10 +6,10 @@
 use crate::clock::Clock;
 use crate::gateway::Gateway;
 use crate::journal::{Conclusion, Journal};
-use crate::node::{Isolation, NODE_MAILBOX, Node, NodeConfig, Up};
+use crate::node::{Isolation, NODE_MAILBOX, Node, NodeConfig, ToSupervisor};
 use crate::recipe::host_name;
 use crate::recorder::Recorder;
-use crate::supervisor::{NodeIs, SUPERVISOR_MAILBOX, Supervisor, Way};
+use crate::supervisor::{NodeIs, SUPERVISOR_MAILBOX, Supervisor, ToNode};
 use dtrain_protocol::{
     BootId, NodeConfig as NodeMachine, Outcome, RankSetup, Request, Supervisor as Machine, SupervisorConfig,
 };
@@ -32,7 +32,7 @@ pub struct RunPlan {
     pub isolation: Isolation,
     /// The memory that they share.
     pub arena: Option<OwnedFd>,
-    /// What the ranks are made of, for their welcome.
+    /// What the ranks are made of, for their set-up.
     pub setup: RankSetup,
     /// Where other hosts join; none in a run of one host.
     pub gateway: Option<Gateway>,
@@ -69,7 +69,7 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
         machine: Machine::new(plan.supervisor),
         clock: Clock::start(),
         effects: Vec::new(),
-        ways: BTreeMap::new(),
+        nodes: BTreeMap::new(),
         homes: BTreeMap::new(),
         messages: (0, 0),
         recorder,
@@ -82,14 +82,14 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
         isolation: plan.isolation,
         arena: plan.arena,
         setup: plan.setup,
-        up: Up::Here(supervisor.clone()),
+        up: ToSupervisor::Here(supervisor.clone()),
         journal: journal.clone(),
         told: None,
     };
     let prepared = Node::prepare_with_mailbox(kameo::mailbox::bounded(NODE_MAILBOX));
     let reference = prepared.actor_ref().clone();
     // Before its first word, so that the answer finds it.
-    let _ = supervisor.tell(NodeIs(HERE, Way::Here(reference.clone().recipient()))).send().await;
+    let _ = supervisor.tell(NodeIs(HERE, ToNode::Here(reference.clone().recipient()))).send().await;
     drop(prepared.spawn(node));
     let node = reference;
     let gateway = plan.gateway.map(|gateway| gateway.start(supervisor.clone()));

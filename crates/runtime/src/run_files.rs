@@ -13,7 +13,7 @@ use dtrain_protocol::{
 };
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
-    ClassCount, ClassCounts, EpochMetrics, Event as LogEvent, EventLog, GpuWatch, JsonLines, Metrics,
+    ClassCount, ClassTable, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics, RunEvent as LogEvent,
     StepMetrics, UnixTime,
 };
 use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step, counted};
@@ -161,7 +161,7 @@ impl RunFiles {
 
     /// A generation has these members.
     pub fn formed(&mut self, _: Generation, membership: &Membership) {
-        self.ranges = membership.seats.iter().map(|seat| seat.range).collect();
+        self.ranges = membership.participants.iter().map(|participant| participant.range).collect();
     }
 
     /// Writes a committed step: ledger, event, metrics.
@@ -394,14 +394,14 @@ impl RunFiles {
 }
 
 /// Counts as a rank flattens them: all true positives, then false positives, then false negatives.
-fn class_counts(flat: &[u64]) -> ClassCounts {
+fn class_counts(flat: &[u64]) -> ClassTable {
     let classes = flat.len() / 3;
     let count = |class| ClassCount {
         true_positives: flat[class],
         false_positives: flat[classes + class],
         false_negatives: flat[2 * classes + class],
     };
-    ClassCounts((0..classes).map(count).collect())
+    ClassTable((0..classes).map(count).collect())
 }
 
 fn metrics_of(seen: &EpochSeen) -> serde_json::Map<String, serde_json::Value> {

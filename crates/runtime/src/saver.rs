@@ -4,7 +4,7 @@
 //! alone is not a checkpoint.
 
 use crate::controls::Controls;
-use crate::news::{News, NewsDesk};
+use crate::news::{News, NewsSender};
 use dtrain_checkpoint::{FileStore, Store, TensorData, TensorSpec, slice_for};
 use dtrain_engine::State;
 use dtrain_protocol::{CheckpointId, Digest, ShardFile, ShardOutcome, ShardReport};
@@ -51,7 +51,7 @@ impl Saver {
     pub fn start(
         run_dir: PathBuf,
         specs: Arc<[TensorSpec]>,
-        desk: NewsDesk,
+        news: NewsSender,
         controls: Arc<Controls>,
     ) -> Self {
         let (jobs, queue) = channel::<Job>();
@@ -61,7 +61,7 @@ impl Saver {
             let store = FileStore::new(&run_dir);
             while let Ok(job) = queue.recv() {
                 let report = write(&store, &layout, &job);
-                desk.tell(News::Shard(report));
+                news.tell(News::Shard(report));
                 // Nobody takes it back when the rank is ending.
                 let _ = give_back.send(job.copy);
                 idle.tell();

@@ -7,24 +7,28 @@ use crate::broke::{Broke, engine, off, told_to_leave};
 use crate::data_plane::DataPlane;
 use dtrain_collective::Op;
 use dtrain_engine::{EngineError, Replica, Share, Sharing, UpdateInfo};
-use dtrain_protocol::{Agenda, Failure, Opening, Truth};
+use dtrain_protocol::{Agenda, Failure, Opening, ResumePoint};
 use dtrain_types::{Step, Trailer};
 use std::time::{Duration, Instant};
 
 /// Gives this rank the state of all.
 ///
 /// *Blocks* until all ranks are there.
-pub fn open(plane: &mut DataPlane, replica: &mut dyn Replica, truth: &Truth) -> Result<(), Broke> {
-    match Agenda::opening(truth, plane.membership.rank, &plane.writers) {
+pub fn open(
+    plane: &mut DataPlane,
+    replica: &mut dyn Replica,
+    resume_point: &ResumePoint,
+) -> Result<(), Broke> {
+    match Agenda::opening(resume_point, plane.membership.rank, &plane.writers) {
         Opening::Publish => sharing(replica).publish(),
         Opening::Complete => sharing(replica).complete(plane.backend.reduced()).map_err(engine)?,
         Opening::Wait => {}
     }
     meet(plane)?;
-    match sharing(replica).adopt(truth.step) {
+    match sharing(replica).adopt(resume_point.step) {
         true => Ok(()),
         false => {
-            let step = truth.step;
+            let step = resume_point.step;
             Err(Failure::Setup(format!("the state of step {step} is not in the memory of this host")).into())
         }
     }

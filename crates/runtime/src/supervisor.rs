@@ -30,8 +30,8 @@ pub struct Supervisor {
     pub clock: Clock,
     /// Effects not carried out yet.
     pub effects: Vec<SupervisorEffect>,
-    /// The ways to the nodes that are connected.
-    pub ways: BTreeMap<NodeId, Way>,
+    /// The nodes that are connected.
+    pub nodes: BTreeMap<NodeId, ToNode>,
     /// Which node a member is on, as the orders say.
     pub homes: BTreeMap<MemberId, NodeId>,
     /// Messages heard and said.
@@ -71,7 +71,7 @@ impl Actor for Supervisor {
 }
 
 /// The way to a node.
-pub enum Way {
+pub enum ToNode {
     /// It is in this process.
     Here(Recipient<Deliver>),
     /// It is on another host.
@@ -79,13 +79,13 @@ pub enum Way {
 }
 
 /// A node can be reached.
-pub struct NodeIs(pub NodeId, pub Way);
+pub struct NodeIs(pub NodeId, pub ToNode);
 
 impl Message<NodeIs> for Supervisor {
     type Reply = ();
 
     async fn handle(&mut self, NodeIs(node, way): NodeIs, _: &mut Context<Self, ()>) {
-        self.ways.insert(node, way);
+        self.nodes.insert(node, way);
     }
 }
 
@@ -96,10 +96,10 @@ impl Message<NodeLost> for Supervisor {
     type Reply = ();
 
     async fn handle(&mut self, NodeLost(node, broken): NodeLost, _: &mut Context<Self, ()>) {
-        if !matches!(self.ways.get(&node), Some(Way::Link(link)) if link.is_same(&broken)) {
+        if !matches!(self.nodes.get(&node), Some(ToNode::Link(link)) if link.is_same(&broken)) {
             return;
         }
-        self.ways.remove(&node);
+        self.nodes.remove(&node);
         self.feed(Input::NodeLost(node));
     }
 }
@@ -199,14 +199,14 @@ impl Supervisor {
     /// Words are whole views: one that finds no way is made good by the next.
     fn deliver(&mut self, node: Option<NodeId>, word: Word) {
         self.messages.1 += 1;
-        match node.and_then(|node| self.ways.get(&node)) {
-            Some(Way::Here(node)) => {
+        match node.and_then(|node| self.nodes.get(&node)) {
+            Some(ToNode::Here(node)) => {
                 let taken = node.tell(Deliver(word)).try_send();
                 if taken.is_err() {
                     tracing::warn!("the node does not take its messages");
                 }
             }
-            Some(Way::Link(link)) => link.send(&word),
+            Some(ToNode::Link(link)) => link.send(&word),
             None => {}
         }
     }

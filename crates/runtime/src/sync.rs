@@ -5,9 +5,9 @@
 //! protocol: the rank actor tells it when.
 
 use crate::compute::Order;
-use crate::news::{News, NewsDesk};
+use crate::news::{News, NewsSender};
 use crate::recipe::{Fabric, FabricError, Plane};
-use dtrain_collective::{Aborter, Geometry, Mode};
+use dtrain_collective::{Aborter, Geometry, Reduce};
 use dtrain_protocol::{Bootstrap, Failure};
 use dtrain_types::{Generation, Rank, Wire};
 use kameo::prelude::*;
@@ -24,11 +24,11 @@ pub struct Sync {
     /// The compute thread.
     pub orders: Sender<Order>,
     /// Where a failure is told.
-    pub desk: NewsDesk,
+    pub news: NewsSender,
     /// Length of a gradient buffer, and the numbers of micro-batches that a step can have.
     pub gradient: (usize, Vec<u32>),
     /// How gradients are summed.
-    pub mode: Mode,
+    pub mode: Reduce,
     /// What every node of the sum is rounded to.
     pub wire: Wire,
     /// Stops the backend of the generation in hand.
@@ -65,7 +65,7 @@ impl Message<Connect> for Sync {
         let generation = plane.membership.generation;
         let Some(mut fabric) = self.fabric.take() else {
             let failure = Failure::Panic("while a data plane was prepared".into());
-            return self.desk.tell_later(News::Failed(generation, failure));
+            return self.news.tell_later(News::Failed(generation, failure));
         };
         let (len, counts) = (self.gradient.0, self.gradient.1.clone());
         let (mode, wire) = (self.mode, self.wire);
@@ -79,7 +79,7 @@ impl Message<Connect> for Sync {
         });
         let Ok((fabric, backend)) = built.await else {
             let failure = Failure::Panic("while the data plane was built".into());
-            return self.desk.tell_later(News::Failed(generation, failure));
+            return self.news.tell_later(News::Failed(generation, failure));
         };
         self.fabric = Some(fabric);
         match backend {
@@ -89,11 +89,11 @@ impl Message<Connect> for Sync {
                 let _ = self.orders.send(Order::Build { backend, membership, writers });
             }
             Err(FabricError::Stuck(what)) => {
-                self.desk.tell_later(News::Failed(generation, Failure::Stuck(what)));
+                self.news.tell_later(News::Failed(generation, Failure::Stuck(what)));
             }
             Err(FabricError::Unreached { what, unreachable }) => {
                 let why = format!("cannot reach the peers: {what}");
-                self.desk.tell_later(News::Broken { generation, why, unreachable });
+                self.news.tell_later(News::Broken { generation, why, unreachable });
             }
         }
     }

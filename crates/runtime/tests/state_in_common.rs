@@ -166,12 +166,12 @@ impl Host {
     fn new() -> Self {
         let whole = replica(Rule::adamw(), 1, None);
         let host = Self { mapping: arena(&whole), whole };
-        host.seat().publish();
+        host.participant().publish();
         host
     }
 
     /// A replica that has just come.
-    fn seat(&self) -> ModelReplica<Cpu> {
+    fn participant(&self) -> ModelReplica<Cpu> {
         let mut replica = replica(Rule::adamw(), 1, None);
         replica.share(state(&self.mapping));
         replica
@@ -179,7 +179,7 @@ impl Host {
 
     /// One that has the state of all.
     fn adopted(&self, applied: u64) -> ModelReplica<Cpu> {
-        let mut replica = self.seat();
+        let mut replica = self.participant();
         assert!(replica.adopt(Step(applied)));
         replica
     }
@@ -204,7 +204,7 @@ fn an_update_that_somebody_began_is_done_to_its_end_whoever_is_lost() {
         first.close();
         assert_eq!((first.applied(), first.settle()), (Step(step), Ok(said)));
         // Whoever comes completes it, with the gradient that is still there.
-        let mut third = host.seat();
+        let mut third = host.participant();
         assert!(step % 2 == 0 || first.complete(&gradient).is_ok());
         assert!(step % 2 == 1 || third.complete(&gradient).is_ok());
         assert!(!third.adopt(Step(step - 1)) && third.adopt(Step(step)) && first.adopt(Step(step)));
@@ -277,7 +277,7 @@ fn a_block_that_is_torn_is_taken_from_the_journal() {
         memory.words()[SHARES + STRIDE * index].store(1 << COUNT | 1, Ordering::SeqCst);
         memory.words()[SHARES + STRIDE * index + 1].store(1 << COUNT | 2, Ordering::SeqCst);
         replicas.iter_mut().for_each(|replica| replica.close());
-        let mut next = host.seat();
+        let mut next = host.participant();
         next.complete(&gradient).expect("what was decided");
         assert!(next.adopt(Step(1)));
         assert_eq!(digest(next.state()), wanted, "share {index} of {of}");

@@ -2,21 +2,21 @@
 //!
 //! This file only counts.
 
-use crate::Place;
-use crate::fault::Kind;
+use crate::Situation;
+use crate::fault::FaultKind;
 use std::collections::BTreeMap;
 
 /// The table.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    met: BTreeMap<(Kind, Place), u64>,
+    met: BTreeMap<(FaultKind, Situation), u64>,
     /// Runs, and those of them without a fault.
     pub runs: [u64; 2],
 }
 
 impl Coverage {
     /// A fault met a place.
-    pub fn note(&mut self, kind: Kind, place: Place) {
+    pub fn note(&mut self, kind: FaultKind, place: Situation) {
         *self.met.entry((kind, place)).or_default() += 1;
     }
 
@@ -30,7 +30,7 @@ impl Coverage {
 
     /// How often a fault met a place.
     #[must_use]
-    pub fn of(&self, kind: Kind, place: Place) -> u64 {
+    pub fn of(&self, kind: FaultKind, place: Situation) -> u64 {
         self.met.get(&(kind, place)).copied().unwrap_or(0)
     }
 
@@ -38,12 +38,12 @@ impl Coverage {
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = format!("{:<18}", "fault");
-        for place in Place::ALL {
+        for place in Situation::ALL {
             text += &format!("{:>8}", place.name());
         }
-        for kind in Kind::ALL {
+        for kind in FaultKind::ALL {
             text += &format!("\n{:<18}", kind.name());
-            for place in Place::ALL {
+            for place in Situation::ALL {
                 text += &format!("{:>8}", self.of(kind, place));
             }
         }
@@ -58,11 +58,11 @@ mod tests {
     #[test]
     fn tables_add_up_and_are_shown_with_names() {
         let mut one = Coverage { runs: [2, 1], ..Coverage::default() };
-        one.note(Kind::Crash, Place::Round2);
+        one.note(FaultKind::Crash, Situation::Round2);
         let mut two = one.clone();
         two.add(&one);
-        assert_eq!((two.of(Kind::Crash, Place::Round2), two.runs), (2, [4, 2]));
+        assert_eq!((two.of(FaultKind::Crash, Situation::Round2), two.runs), (2, [4, 2]));
         let text = two.render();
-        assert!(text.contains("round2") && text.lines().count() == Kind::ALL.len() + 1, "{text}");
+        assert!(text.contains("round2") && text.lines().count() == FaultKind::ALL.len() + 1, "{text}");
     }
 }

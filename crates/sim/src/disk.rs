@@ -41,14 +41,14 @@ impl fmt::Display for DiskError {
 
 /// The run folder.
 #[derive(Debug, Default)]
-pub struct Disk {
+pub struct SimDisk {
     files: BTreeMap<(CheckpointId, Rank), File>,
     manifests: BTreeMap<CheckpointId, ManifestOrder>,
     /// Nothing can be written.
     pub full: bool,
 }
 
-impl Disk {
+impl SimDisk {
     /// Writes a shard; it is not durable yet. *Errors*: [`DiskError::Full`].
     pub fn write(
         &mut self,
@@ -111,8 +111,8 @@ impl Disk {
                 return Err(DiskError::Damaged(format!("{} of {}", shard.name, order.id)));
             }
         }
-        if order.shards.len() != order.membership.seats.len() {
-            let (got, want) = (order.shards.len(), order.membership.seats.len());
+        if order.shards.len() != order.membership.participants.len() {
+            let (got, want) = (order.shards.len(), order.membership.participants.len());
             return Err(DiskError::Damaged(format!("{}: {got} of {want} shards", order.id)));
         }
         Ok(())
@@ -170,13 +170,13 @@ pub fn share(len: usize, rank: Rank, world: u32) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{Fingerprint, Membership, Seat};
+    use dtrain_protocol::{Fingerprint, Membership, Participant};
     use dtrain_types::{Generation, Incarnation, MemberId, MicroRange, Step};
 
     const ID: CheckpointId = CheckpointId { generation: Generation(1), step: Step(7) };
 
     fn order(shards: Vec<ShardFile>) -> ManifestOrder {
-        let seat = Seat {
+        let participant = Participant {
             member: MemberId(0),
             incarnation: Incarnation(1),
             node: NodeId(1),
@@ -188,7 +188,7 @@ mod tests {
             Fingerprint { isa: "scalar".into(), self_test: Digest([0; 32]), kernel_revision: 1 };
         ManifestOrder {
             id: ID,
-            membership: Membership { seats: vec![seat; shards.len()] },
+            membership: Membership { participants: vec![participant; shards.len()] },
             shards,
             digest: Digest([0; 32]),
             state_digest: Digest([7; 32]),
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    fn written(disk: &mut Disk) -> Vec<ShardFile> {
+    fn written(disk: &mut SimDisk) -> Vec<ShardFile> {
         let half = |rank: u32| (Rank(rank), vec![rank as f32; 3]);
         let write = |(rank, floats)| {
             disk.write(ID, rank, NodeId(1), floats).expect("room");
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_is_synced_and_named_by_a_manifest_is_read_again() {
-        let mut disk = Disk::default();
+        let mut disk = SimDisk::default();
         let shards = written(&mut disk);
         disk.power_lost(NodeId(1), false);
         disk.rename(order(shards)).expect("room");
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn what_was_not_synced_is_gone_or_torn_and_never_read() {
         for torn in [false, true] {
-            let mut disk = Disk::default();
+            let mut disk = SimDisk::default();
             let shards = written(&mut disk);
             disk.write(ID, Rank(1), NodeId(1), vec![1.0; 3]).expect("room");
             disk.power_lost(NodeId(1), torn);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_takes_nothing() {
-        let mut disk = Disk { full: true, ..Disk::default() };
+        let mut disk = SimDisk { full: true, ..SimDisk::default() };
         assert_eq!(disk.write(ID, Rank(0), NodeId(0), Vec::new()), Err(DiskError::Full));
         assert_eq!(disk.rename(order(Vec::new())), Err(DiskError::Full));
         assert_eq!(disk.manifests().count(), 0);

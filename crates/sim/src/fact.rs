@@ -120,11 +120,11 @@ pub enum Fact<'a> {
         /// Frames for later.
         parked: usize,
     },
-    /// The truth of a generation was named, after so many committed steps; the newest state that a member of it holds.
-    Truth {
+    /// The resume point of a generation was named, after so many committed steps; the newest state that a member of it holds.
+    ResumePoint {
         /// The generation.
         generation: Generation,
-        /// The truth.
+        /// The resume point.
         step: Step,
         /// Committed so far.
         committed: Step,

@@ -3,11 +3,11 @@
 //! This file does not know how a fault is done to the world.
 
 use crate::random::Chance;
-use crate::situation::Place;
+use crate::situation::Situation;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FaultKind {
     /// A rank's process is killed.
     Crash,
     /// Two or three are killed at once.
@@ -54,7 +54,7 @@ pub enum Kind {
     Drain,
 }
 
-impl Kind {
+impl FaultKind {
     /// All of them.
     pub const ALL: [Self; 22] = [
         Self::Crash,
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// The inverse of [`Kind::name`].
+    /// The inverse of [`FaultKind::name`].
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == word)
@@ -125,7 +125,7 @@ pub enum When {
     /// When a rank comes to this place for the so-many-th time (of all ranks together, from 1), and a little later.
     Enter {
         /// The place.
-        place: Place,
+        place: Situation,
         /// Which time.
         nth: u32,
         /// How much later. *Units*: microseconds.
@@ -144,7 +144,7 @@ pub enum When {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// What.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// When.
     pub when: When,
     /// For how long, or how strong. *Units*: milliseconds.
@@ -157,7 +157,7 @@ pub struct Planned {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Faults {
     /// Drawn from the seed, out of these kinds.
-    Drawn(Vec<Kind>),
+    Drawn(Vec<FaultKind>),
     /// These and no others.
     Written(Vec<Planned>),
 }
@@ -172,7 +172,7 @@ impl Faults {
     /// All kinds, drawn.
     #[must_use]
     pub fn all() -> Self {
-        Self::Drawn(Kind::ALL.to_vec())
+        Self::Drawn(FaultKind::ALL.to_vec())
     }
 
     /// The faults of one seed.
@@ -188,44 +188,52 @@ impl Faults {
         // What comes again only after a loss waits in vain without one; and one fault is sure to come.
         let needs = |when: &When| match when {
             When::Enter { place, .. } => match place {
-                Place::Broken => Some(Kind::Reset),
-                Place::CopySource | Place::CopyTarget | Place::Admission | Place::Recovery => {
-                    Some(Kind::Crash)
-                }
+                Situation::Broken => Some(FaultKind::Reset),
+                Situation::CopySource
+                | Situation::CopyTarget
+                | Situation::Admission
+                | Situation::Recovery => Some(FaultKind::Crash),
                 _ => None,
             },
-            When::AfterLoss { .. } => Some(Kind::Crash),
+            When::AfterLoss { .. } => Some(FaultKind::Crash),
             When::At(_) => None,
         };
         let before = planned.iter().find_map(|planned| needs(&planned.when));
         let kind = before.filter(|kind| kinds.contains(kind)).unwrap_or(planned[0].kind);
         if before.is_some() || chance.per_mille(300) {
-            let place = *chance.pick(&[Place::Compute, Place::Update]);
+            let place = *chance.pick(&[Situation::Compute, Situation::Update]);
             let when = When::Enter { place, nth: 1 + chance.below(120) as u32, later: chance.below(400) };
             planned.insert(0, Planned { kind, when, millis: planned[0].millis, victim: None });
         }
         // Words that are lost, doubled, overtaken and far too late are harmless beside every other fault.
-        if kinds.contains(&Kind::Noise) && chance.per_mille(250) {
+        if kinds.contains(&FaultKind::Noise) && chance.per_mille(250) {
             let (when, millis) = (When::At(chance.below(200_000)), 1_000 + chance.below(5_000));
-            planned.push(Planned { kind: Kind::Noise, when, millis, victim: None });
+            planned.push(Planned { kind: FaultKind::Noise, when, millis, victim: None });
         }
         planned
     }
 }
 
 /// How many times a rank, or the world, comes to a place in a run, about; a fault waits for one of them.
-fn visits(place: Place) -> u64 {
+fn visits(place: Situation) -> u64 {
     match place {
-        Place::Compute | Place::Offer | Place::Round1 | Place::Round2 | Place::Update => 150,
-        Place::Validate => 16,
-        Place::Form | Place::Build | Place::Load | Place::Ready | Place::Start | Place::CopySource => 8,
-        Place::Finished | Place::Save => 6,
-        Place::BeforeRename | Place::AfterRename => 4,
+        Situation::Compute | Situation::Offer | Situation::Round1 | Situation::Round2 | Situation::Update => {
+            150
+        }
+        Situation::Validate => 16,
+        Situation::Form
+        | Situation::Build
+        | Situation::Load
+        | Situation::Ready
+        | Situation::Start
+        | Situation::CopySource => 8,
+        Situation::Finished | Situation::Save => 6,
+        Situation::BeforeRename | Situation::AfterRename => 4,
         _ => 1,
     }
 }
 
-fn draw(kinds: &[Kind], chance: &mut Chance) -> Planned {
+fn draw(kinds: &[FaultKind], chance: &mut Chance) -> Planned {
     let kind = *chance.pick(kinds);
     let when = match chance.below(12) {
         0 => When::At(chance.below(600_000)),
@@ -236,8 +244,8 @@ fn draw(kinds: &[Kind], chance: &mut Chance) -> Planned {
         _ => {
             // The places of a copy are visited least often, and not at all where nobody was lost.
             let place = match chance.below(10) {
-                0 => *chance.pick(&[Place::CopySource, Place::CopyTarget]),
-                _ => Place::ALL[chance.below(Place::ALL.len() as u64 - 1) as usize],
+                0 => *chance.pick(&[Situation::CopySource, Situation::CopyTarget]),
+                _ => Situation::ALL[chance.below(Situation::ALL.len() as u64 - 1) as usize],
             };
             let nth = 1 + chance.below(visits(place)) as u32;
             let later = if chance.per_mille(800) { 0 } else { chance.below(400) };
@@ -261,11 +269,11 @@ mod tests {
     #[test]
     fn every_kind_is_drawn_and_has_a_name_of_its_own() {
         let mut chance = Chance::new(Seed(3), 0);
-        let drawn: Vec<Kind> =
+        let drawn: Vec<FaultKind> =
             (0..500).flat_map(|_| Faults::all().plan(&mut chance)).map(|planned| planned.kind).collect();
-        for kind in Kind::ALL {
+        for kind in FaultKind::ALL {
             assert!(drawn.contains(&kind), "{kind:?}");
-            assert_eq!(Kind::parse(kind.name()), Some(kind));
+            assert_eq!(FaultKind::parse(kind.name()), Some(kind));
         }
     }
 

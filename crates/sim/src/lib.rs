@@ -23,12 +23,12 @@ mod world;
 
 pub use compute::{At, Compute};
 pub use coverage::Coverage;
-pub use disk::{Disk, DiskError};
+pub use disk::{DiskError, SimDisk};
 pub use fact::{Excuses, Fact, Invariant, LeftState, Life, Violation};
-pub use fault::{Faults, Kind, Planned, When};
+pub use fault::{FaultKind, Faults, Planned, When};
 pub use invariants::all as invariants;
 pub use job::{Engine, Job, MICRO_BATCHES, Oracle};
 pub use random::Chance;
 pub use sabotage::Sabotage;
-pub use situation::Place;
-pub use world::{DataPlane, Report, Settings, simulate};
+pub use situation::Situation;
+pub use world::{DataPlane, Settings, SimReport, simulate};

@@ -2,10 +2,10 @@
 
 /// Where something stands when a fault meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Situation {
     /// A process that has no generation yet.
     Start,
-    /// A rank that has left what was before and waits for the truth.
+    /// A rank that has left what was before and waits for the resume point.
     Form,
     /// A rank that meets its peers.
     Build,
@@ -53,7 +53,7 @@ pub enum Place {
     Nobody,
 }
 
-impl Place {
+impl Situation {
     /// All of them.
     pub const ALL: [Self; 24] = [
         Self::Start,

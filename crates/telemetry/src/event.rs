@@ -22,7 +22,7 @@ pub struct Stamped<E> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Event {
+pub enum RunEvent {
     /// A step was committed; once per step number.
     Step {
         /// Its number.
@@ -194,24 +194,24 @@ fn null_is_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 mod tests {
     use super::*;
 
-    fn line(event: Event) -> String {
+    fn line(event: RunEvent) -> String {
         serde_json::to_string(&Stamped { time: UnixTime(1.5), event }).unwrap()
     }
 
     #[test]
     fn a_step_is_one_flat_object() {
         let (step, epoch, generation) = (Step(3), Epoch(0), Generation(1));
-        let event = Event::Step { step, epoch, generation, loss: 0.25, samples: 64 };
+        let event = RunEvent::Step { step, epoch, generation, loss: 0.25, samples: 64 };
         let text =
             r#"{"time":1.5,"event":"step","step":3,"epoch":0,"generation":1,"loss":0.25,"samples":64}"#;
         assert_eq!(line(event.clone()), text);
-        let back: Stamped<Event> = serde_json::from_str(text).unwrap();
+        let back: Stamped<RunEvent> = serde_json::from_str(text).unwrap();
         assert_eq!(back, Stamped { time: UnixTime(1.5), event });
     }
 
     #[test]
     fn what_is_not_finite_or_not_known_is_null_and_reads_back() {
-        let text = line(Event::Epoch {
+        let text = line(RunEvent::Epoch {
             epoch: Epoch(1),
             train_loss: f64::INFINITY,
             val_loss: Some(f64::NAN),
@@ -220,8 +220,8 @@ mod tests {
         });
         let fields = r#""train_loss":null,"val_loss":null,"val_accuracy":null,"val_f1":0.5}"#;
         assert!(text.ends_with(fields), "{text}");
-        let back: Stamped<Event> = serde_json::from_str(&text).unwrap();
-        let Event::Epoch { train_loss, val_loss, .. } = back.event else { panic!("{back:?}") };
+        let back: Stamped<RunEvent> = serde_json::from_str(&text).unwrap();
+        let RunEvent::Epoch { train_loss, val_loss, .. } = back.event else { panic!("{back:?}") };
         assert!(train_loss.is_nan() && val_loss.is_none());
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let events = [
             (
                 "rank_started",
-                Event::RankStarted {
+                RunEvent::RankStarted {
                     member,
                     rank: Rank(0),
                     incarnation: Incarnation(4),
@@ -242,36 +242,43 @@ mod tests {
                     device: "cpu".into(),
                 },
             ),
-            ("generation", Event::Generation { generation, ranks: 3, step }),
+            ("generation", RunEvent::Generation { generation, ranks: 3, step }),
             (
                 "fault",
-                Event::Fault { member, rank: None, host: text(), phase: text(), cause: text(), doing: None },
+                RunEvent::Fault {
+                    member,
+                    rank: None,
+                    host: text(),
+                    phase: text(),
+                    cause: text(),
+                    doing: None,
+                },
             ),
-            ("straggler", Event::Straggler { member, rank: Rank(1), ratio: 2.5, slow: true }),
-            ("recovery", Event::Recovery { member, seconds: 0.5, step }),
+            ("straggler", RunEvent::Straggler { member, rank: Rank(1), ratio: 2.5, slow: true }),
+            ("recovery", RunEvent::Recovery { member, seconds: 0.5, step }),
             (
                 "checkpoint",
-                Event::Checkpoint { generation, step, name: text(), bytes: 7, seconds: 0.5, best: true },
+                RunEvent::Checkpoint { generation, step, name: text(), bytes: 7, seconds: 0.5, best: true },
             ),
-            ("checkpoint_failed", Event::CheckpointFailed { generation, step, cause: text() }),
-            ("notice", Event::Notice { text: "a \"quoted\"\nline".into() }),
+            ("checkpoint_failed", RunEvent::CheckpointFailed { generation, step, cause: text() }),
+            ("notice", RunEvent::Notice { text: "a \"quoted\"\nline".into() }),
             (
                 "profile",
-                Event::Profile(ProfileReport { trace: Some(text()), step_ms: 1.5, ..Default::default() }),
+                RunEvent::Profile(ProfileReport { trace: Some(text()), step_ms: 1.5, ..Default::default() }),
             ),
-            ("summary", Event::Summary(Summary { recoveries: vec![0.5], ..Summary::default() })),
+            ("summary", RunEvent::Summary(Summary { recoveries: vec![0.5], ..Summary::default() })),
         ];
         for (name, event) in events {
             let text = line(event.clone());
             assert!(text.contains(&format!("\"event\":\"{name}\"")) && !text.contains('\n'), "{text}");
-            let back: Stamped<Event> = serde_json::from_str(&text).unwrap();
+            let back: Stamped<RunEvent> = serde_json::from_str(&text).unwrap();
             assert_eq!(back.event, event);
         }
     }
 
     #[test]
     fn the_summary_has_exactly_the_promised_fields() {
-        let value = serde_json::to_value(Event::Summary(Summary::default())).unwrap();
+        let value = serde_json::to_value(RunEvent::Summary(Summary::default())).unwrap();
         let keys: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
         let promised = "event digest steps epochs samples seconds samples_per_second train_loss val_loss val_accuracy \
                         val_f1 ranks generations lost_steps recoveries peak_rss_mb run";

@@ -20,23 +20,23 @@ pub struct ClassCount {
 
 /// The counts of all classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClassCounts(pub Vec<ClassCount>);
+pub struct ClassTable(pub Vec<ClassCount>);
 
 /// What the counts come to; `None` where nothing was predicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figures {
+pub struct ClassScores {
     /// Share of predictions that were right.
     pub accuracy: Option<f64>,
     /// Mean F1 over the classes that occur among labels or predictions.
     pub macro_f1: Option<f64>,
 }
 
-impl ClassCounts {
+impl ClassTable {
     /// Accuracy and macro F1.
     ///
     /// *Order*: classes are added in order, in `f64`.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> ClassScores {
         let right: u64 = self.0.iter().map(|count| count.true_positives).sum();
         let all: u64 = self.0.iter().map(|count| count.true_positives + count.false_negatives).sum();
         let (mut sum, mut present) = (0.0, 0u32);
@@ -48,7 +48,7 @@ impl ClassCounts {
                 present += 1;
             }
         }
-        Figures {
+        ClassScores {
             accuracy: (all > 0).then(|| right as f64 / all as f64),
             macro_f1: (present > 0).then(|| sum / f64::from(present)),
         }
@@ -59,7 +59,7 @@ impl ClassCounts {
 mod tests {
     use super::*;
 
-    fn counted(classes: u32, labels: &[u32], predicted: &[u32]) -> ClassCounts {
+    fn counted(classes: u32, labels: &[u32], predicted: &[u32]) -> ClassTable {
         let mut counts = vec![ClassCount::default(); classes as usize];
         for (&label, &predicted) in labels.iter().zip(predicted) {
             if label == predicted {
@@ -69,7 +69,7 @@ mod tests {
                 counts[predicted as usize].false_positives += 1;
             }
         }
-        ClassCounts(counts)
+        ClassTable(counts)
     }
 
     fn close(got: Option<f64>, expected: f64) {
@@ -97,6 +97,6 @@ mod tests {
 
     #[test]
     fn no_prediction_gives_no_figure() {
-        assert_eq!(counted(3, &[], &[]).figures(), Figures { accuracy: None, macro_f1: None });
+        assert_eq!(counted(3, &[], &[]).figures(), ClassScores { accuracy: None, macro_f1: None });
     }
 }

@@ -3,7 +3,7 @@
 //! A line is encoded whole before a byte of it is written, so that a record that cannot be encoded leaves nothing
 //! behind. What a crash tore off at the end of a file is removed when the file is opened again.
 
-use crate::{Event, Stamped, TelemetryError, UnixTime};
+use crate::{RunEvent, Stamped, TelemetryError, UnixTime};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -76,7 +76,7 @@ impl<W: Write> JsonLines<W> {
     /// Writes an event.
     ///
     /// *Errors*: it cannot be encoded or written.
-    pub fn event(&mut self, time: UnixTime, event: &Event) -> Result<(), TelemetryError> {
+    pub fn event(&mut self, time: UnixTime, event: &RunEvent) -> Result<(), TelemetryError> {
         self.record(&Stamped { time, event })
     }
 
@@ -114,8 +114,8 @@ impl<W: Write> Drop for JsonLines<W> {
 mod tests {
     use super::*;
 
-    fn notice(text: &str) -> Event {
-        Event::Notice { text: text.to_owned() }
+    fn notice(text: &str) -> RunEvent {
+        RunEvent::Notice { text: text.to_owned() }
     }
 
     fn lines(path: &Path) -> Vec<String> {

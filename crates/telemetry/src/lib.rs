@@ -19,8 +19,8 @@ mod tensorboard;
 
 pub use clock::UnixTime;
 pub use error::TelemetryError;
-pub use event::{Event, Stamped, Summary};
-pub use figures::{ClassCount, ClassCounts, Figures};
+pub use event::{RunEvent, Stamped, Summary};
+pub use figures::{ClassCount, ClassScores, ClassTable};
 pub use gpu::{Gpu, GpuError, GpuReadings, Gpus, Pair, Route};
 pub use gpu_watch::{GPU_INTERVAL, GpuSample, GpuWatch};
 pub use json_lines::{EventLog, Flush, JsonLines};

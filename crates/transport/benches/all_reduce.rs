@@ -4,7 +4,7 @@
 //! untouched buffers flatters. Only the operation is timed: a barrier stands between the writing and the clock.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, Sequence};
+use dtrain_collective::{Assignment, Backend, Geometry, HostBackend, Op, Reduce, Sequence};
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 const RANKS: usize = 2;
 const SIZES_KIB: [usize; 5] = [4, 64, 1 << 10, 16 << 10, 64 << 10];
 
-fn membership(rank: usize, ranges: &[MicroRange]) -> Membership {
-    Membership { generation: Generation(1), rank: Rank(rank as u32), ranges: ranges.to_vec() }
+fn membership(rank: usize, ranges: &[MicroRange]) -> Assignment {
+    Assignment { generation: Generation(1), rank: Rank(rank as u32), ranges: ranges.to_vec() }
 }
 
-fn shm(len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+fn shm(len: usize, mode: Reduce) -> Vec<Box<dyn Backend>> {
     let ranges = cut_evenly(RANKS as u32, RANKS as u32);
     let geometry = Geometry::plan(len, &ranges, &[RANKS as u32], mode);
     let file = ArenaFile::create(WorldSize(RANKS as u32), geometry).expect("a memfd");
@@ -27,7 +27,7 @@ fn shm(len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
     (0..RANKS).map(|rank| Box::new(join(rank).expect("free")) as Box<dyn Backend>).collect()
 }
 
-fn host(len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+fn host(len: usize, mode: Reduce) -> Vec<Box<dyn Backend>> {
     let ranges = cut_evenly(RANKS as u32, RANKS as u32);
     let geometry = Geometry::plan(len, &ranges, &[RANKS as u32], mode);
     let ends = memory_mesh(RANKS).into_iter().enumerate();
@@ -73,11 +73,11 @@ fn follow(mut backend: Box<dyn Backend>, counts: &Receiver<u64>) {
 }
 
 fn bench(c: &mut Criterion) {
-    type Make = fn(usize, Mode) -> Vec<Box<dyn Backend>>;
-    let backends: [(&str, Make, Mode); 3] = [
-        ("shm exact", shm, Mode::Exact),
-        ("threads exact", host, Mode::Exact),
-        ("threads ring", host, Mode::Ring),
+    type Make = fn(usize, Reduce) -> Vec<Box<dyn Backend>>;
+    let backends: [(&str, Make, Reduce); 3] = [
+        ("shm exact", shm, Reduce::Exact),
+        ("threads exact", host, Reduce::Exact),
+        ("threads ring", host, Reduce::Ring),
     ];
     pin(0);
     for (name, make, mode) in backends {

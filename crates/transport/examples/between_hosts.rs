@@ -10,7 +10,7 @@
 //! is 64 bytes there and back instead, which is the round trip.
 
 use bytes::Bytes;
-use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, RankMachine, Sequence};
+use dtrain_collective::{Assignment, Backend, Geometry, HostBackend, Op, RankMachine, Reduce, Sequence};
 use dtrain_transport::quic::{
     Connection, Endpoint, Identity, IoThread, MESH_SEGMENT, MeshPlan, MeshPort, QuicMesh, RecvStream,
     SendStream, Token, Tuning, ValidityWindow,
@@ -29,7 +29,7 @@ const CHUNK: usize = 256 << 10;
 const WARM: usize = 3;
 
 /// What the command line says.
-struct Seat {
+struct Position {
     index: usize,
     own: IpAddr,
     peer: IpAddr,
@@ -37,7 +37,7 @@ struct Seat {
     sizes: Vec<usize>,
 }
 
-impl Seat {
+impl Position {
     fn read() -> Self {
         let args: Vec<String> = std::env::args().skip(1).collect();
         let number = |text: &String| text.parse().expect("a number");
@@ -70,10 +70,10 @@ struct Bare {
 }
 
 impl Bare {
-    fn open(seat: &Seat, identity: Identity) -> Self {
+    fn open(position: &Position, identity: Identity) -> Self {
         let io = IoThread::start("bare").expect("a thread");
-        let [first, second] = seat.both(PORT + 1);
-        let index = seat.index;
+        let [first, second] = position.both(PORT + 1);
+        let index = position.index;
         let (endpoint, link, mut streams) = io.run(async move {
             let own = if index == 0 { first } else { second };
             let mut endpoint = Endpoint::bind(own, &identity, Tuning::default()).expect("a free port");
@@ -173,14 +173,14 @@ struct Ours {
 }
 
 impl Ours {
-    fn join(seat: &Seat, port: &MeshPort, generation: u64, bytes: usize, mode: Mode) -> Self {
+    fn join(position: &Position, port: &MeshPort, generation: u64, bytes: usize, mode: Reduce) -> Self {
         let generation = Generation(generation);
-        let peers = seat.both(PORT).to_vec();
-        let plan = MeshPlan { generation, index: seat.index, peers, patience: PATIENCE };
+        let peers = position.both(PORT).to_vec();
+        let plan = MeshPlan { generation, index: position.index, peers, patience: PATIENCE };
         let mesh = QuicMesh::connect(port, plan).expect("the peer comes");
         let (ranges, counts) = (cut_evenly(2, 2), [2]);
         let geometry = Geometry::plan(bytes / 4, &ranges, &counts, mode);
-        let membership = Membership { generation, rank: Rank(seat.index as u32), ranges };
+        let membership = Assignment { generation, rank: Rank(position.index as u32), ranges };
         let machine = RankMachine::with_segment(membership, mode, geometry, MESH_SEGMENT);
         let mut backend = HostBackend::from_machine(mesh, machine.expect("a good plan"));
         backend.prepare(&counts);
@@ -253,33 +253,33 @@ impl Times {
 }
 
 fn main() {
-    let seat = Seat::read();
+    let position = Position::read();
     let token: Token = std::env::var("TOKEN").expect("TOKEN is set").parse().expect("a token");
     let identity =
         || Identity::from_token(&token, ValidityWindow::around(SystemTime::now())).expect("an identity");
     let io = IoThread::start("links").expect("a thread");
-    let (own, first) = (seat.both(PORT)[seat.index], identity());
+    let (own, first) = (position.both(PORT)[position.index], identity());
     let lender = io.lender();
     let made = async move {
         Endpoint::bind(own, &first, Tuning::default()).map(|endpoint| MeshPort::lent_by(endpoint, lender))
     };
     let port = io.run(made).expect("a free port");
-    let mut bare = Bare::open(&seat, identity());
-    for (place, &bytes) in seat.sizes.iter().enumerate() {
+    let mut bare = Bare::open(&position, identity());
+    for (place, &bytes) in position.sizes.iter().enumerate() {
         let data = Bytes::from(vec![7; bytes]);
         let generation = place as u64 * 2 + 1;
-        let mut exact = Ours::join(&seat, &port, generation, bytes, Mode::Exact);
-        let mut ring = Ours::join(&seat, &port, generation + 1, bytes, Mode::Ring);
+        let mut exact = Ours::join(&position, &port, generation, bytes, Reduce::Exact);
+        let mut ring = Ours::join(&position, &port, generation + 1, bytes, Reduce::Ring);
         let mut times: [Times; 3] = Default::default();
-        for turn in 0..seat.pairs + WARM {
+        for turn in 0..position.pairs + WARM {
             if turn == WARM {
                 times = Default::default();
             }
-            times[0].note(&if bytes < LARGE { bare.ping(seat.index) } else { bare.exchange(&data) });
+            times[0].note(&if bytes < LARGE { bare.ping(position.index) } else { bare.exchange(&data) });
             times[1].note(&exact.all_reduce());
             times[2].note(&ring.all_reduce());
         }
-        if seat.index == 0 {
+        if position.index == 0 {
             let [bare_times, exact, ring] = times.map(|times| times.json());
             println!(
                 "{{\"bytes\": {bytes}, \"datagram\": {}, \"bare\": {bare_times}, \"exact\": {exact}, \"ring\": {ring}}}",

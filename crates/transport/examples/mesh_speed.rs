@@ -5,7 +5,7 @@
 //! operation, as a backward pass does; only the operation is timed. CPU time is of the whole process, per byte that a
 //! host reduces.
 
-use dtrain_collective::{Backend, Geometry, HostBackend, Membership, Mode, Op, Sequence};
+use dtrain_collective::{Assignment, Backend, Geometry, HostBackend, Op, Reduce, Sequence};
 use dtrain_transport::quic::{
     Endpoint, Identity, IoThread, LARGEST_DATAGRAM, MeshPlan, MeshPort, QuicMesh, Token, Tuning,
     ValidityWindow,
@@ -87,10 +87,11 @@ fn main() {
                         let plan = MeshPlan { generation, index, peers, patience };
                         let mesh = QuicMesh::connect(&host.port, plan).expect("all are there");
                         let (ranges, counts) = (cut_evenly(world as u32, world as u32), [world as u32]);
-                        let geometry = Geometry::plan(kib * 256, &ranges, &counts, Mode::Exact);
-                        let membership = Membership { generation, rank: Rank(index as u32), ranges };
+                        let geometry = Geometry::plan(kib * 256, &ranges, &counts, Reduce::Exact);
+                        let membership = Assignment { generation, rank: Rank(index as u32), ranges };
                         let mut backend =
-                            HostBackend::new(mesh, membership, Mode::Exact, geometry, &counts).expect("good");
+                            HostBackend::new(mesh, membership, Reduce::Exact, geometry, &counts)
+                                .expect("good");
                         operations(&mut backend, world as u32, index == 0)
                     })
                 })

@@ -6,7 +6,7 @@ mod counting;
 
 use counting::Counting;
 use dtrain_collective::{
-    Backend, Geometry, Header, HostBackend, Membership, Mode, Op, OpKind, Outgoing, SEGMENT, Sequence, Tag,
+    Assignment, Backend, Geometry, Header, HostBackend, Op, OpKind, Outgoing, Reduce, SEGMENT, Sequence, Tag,
     Transport, Verdict,
 };
 use dtrain_transport::{
@@ -40,12 +40,12 @@ fn ranges() -> Vec<MicroRange> {
     cut_evenly(COUNTS[0], 4)
 }
 
-fn membership(rank: usize) -> Membership {
-    Membership { generation: Generation(1), rank: Rank(rank as u32), ranges: ranges() }
+fn membership(rank: usize) -> Assignment {
+    Assignment { generation: Generation(1), rank: Rank(rank as u32), ranges: ranges() }
 }
 
 fn geometry() -> Geometry {
-    Geometry::bound(LEN, COUNTS[0], Mode::Exact)
+    Geometry::bound(LEN, COUNTS[0], Reduce::Exact)
 }
 
 fn arena(ranks: u32) -> Arc<Mapping> {
@@ -91,13 +91,13 @@ fn warm_mesh(world: usize) -> Vec<MemoryTransport> {
 
 fn shm() -> Vec<Box<dyn Backend>> {
     let mapping = arena(4);
-    let join = |rank| ShmBackend::new(mapping.clone(), membership(rank), Mode::Exact, &COUNTS);
+    let join = |rank| ShmBackend::new(mapping.clone(), membership(rank), Reduce::Exact, &COUNTS);
     (0..4).map(|rank| Box::new(join(rank).expect("free")) as Box<dyn Backend>).collect()
 }
 
 fn host() -> Vec<Box<dyn Backend>> {
     let ends = warm_mesh(4).into_iter().enumerate();
-    let join = |(rank, end)| HostBackend::new(end, membership(rank), Mode::Exact, geometry(), &COUNTS);
+    let join = |(rank, end)| HostBackend::new(end, membership(rank), Reduce::Exact, geometry(), &COUNTS);
     ends.map(|end| Box::new(join(end).expect("good")) as Box<dyn Backend>).collect()
 }
 
@@ -111,7 +111,7 @@ fn hierarchical() -> Vec<Box<dyn Backend>> {
         let setup = HierarchicalSetup {
             membership: membership(rank),
             topology: topology.clone(),
-            mode: Mode::Exact,
+            mode: Reduce::Exact,
             counts: &COUNTS,
             segment: SEGMENT,
         };

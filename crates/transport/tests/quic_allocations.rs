@@ -8,7 +8,7 @@ mod counting;
 
 use counting::Counting;
 use dtrain_collective::{
-    Backend, CollectiveError, Frame, Geometry, HostBackend, Membership, Mode, Op, Outgoing, SEGMENT,
+    Assignment, Backend, CollectiveError, Frame, Geometry, HostBackend, Op, Outgoing, Reduce, SEGMENT,
     Sequence, Transport, Verdict, Waker,
 };
 use dtrain_transport::quic::{
@@ -109,9 +109,9 @@ fn allocations(lends: bool) -> Vec<u64> {
         let mesh = QuicMesh::connect(&hosts[index].0, plan).expect("all come");
         let mesh: Box<dyn Transport> = if lends { Box::new(WaitsApart(mesh)) } else { Box::new(mesh) };
         let (ranges, counts) = (cut_evenly(HOSTS as u32, HOSTS as u32), [HOSTS as u32]);
-        let geometry = Geometry::plan(3 * SEGMENT + 5, &ranges, &counts, Mode::Exact);
-        let membership = Membership { generation, rank: Rank(index as u32), ranges };
-        let made = HostBackend::new(mesh, membership, Mode::Exact, geometry, &counts);
+        let geometry = Geometry::plan(3 * SEGMENT + 5, &ranges, &counts, Reduce::Exact);
+        let membership = Assignment { generation, rank: Rank(index as u32), ranges };
+        let made = HostBackend::new(mesh, membership, Reduce::Exact, geometry, &counts);
         let mut backend = made.expect("a good membership");
         step(&mut backend, 0);
         let before = HERE.get();

@@ -3,12 +3,12 @@
 //! The tests of each backend include this file beside `plain.rs`, and give it a way to make a world of theirs.
 
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use dtrain_collective::{Aborter, Backend, Chunks, Membership, Mode, Op, Sequence};
+use dtrain_collective::{Aborter, Assignment, Backend, Chunks, Op, Reduce, Sequence};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, cut_evenly};
 use std::collections::BTreeSet;
 
 /// Makes a backend for each rank: of these ranges, for steps of these counts, with slots of this length.
-pub type Make<'a> = &'a dyn Fn(&[MicroRange], &[u32], usize, Mode) -> Vec<Box<dyn Backend>>;
+pub type Make<'a> = &'a dyn Fn(&[MicroRange], &[u32], usize, Reduce) -> Vec<Box<dyn Backend>>;
 
 pub const WORLDS: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16];
 pub const COUNTS: [u32; 3] = [16, 9, 1];
@@ -29,8 +29,8 @@ pub fn cuts(count: u32, world: u32) -> Vec<Vec<MicroRange>> {
     if world == 1 { vec![cut_evenly(count, 1)] } else { vec![cut_evenly(count, world), skewed.collect()] }
 }
 
-pub fn membership(generation: u64, rank: usize, ranges: &[MicroRange]) -> Membership {
-    Membership { generation: Generation(generation), rank: Rank(rank as u32), ranges: ranges.to_vec() }
+pub fn membership(generation: u64, rank: usize, ranges: &[MicroRange]) -> Assignment {
+    Assignment { generation: Generation(generation), rank: Rank(rank as u32), ranges: ranges.to_vec() }
 }
 
 /// Runs `work` on a thread for each rank.
@@ -71,7 +71,7 @@ pub fn one_step(
     seq: u64,
     range: MicroRange,
     count: u32,
-    mode: Mode,
+    mode: Reduce,
 ) -> (Vec<u32>, Trailer) {
     let trailers = compute(backend.arena(), range, count, mode);
     let op = Op::AllReduce { micro_batches: count, trailers: &trailers };
@@ -85,7 +85,7 @@ pub fn steps(
     backend: &mut dyn Backend,
     range: MicroRange,
     counts: &[u32],
-    mode: Mode,
+    mode: Reduce,
 ) -> Vec<(Vec<u32>, Trailer)> {
     let step = |(seq, count): (usize, &u32)| one_step(backend, seq as u64, range, *count, mode);
     counts.iter().enumerate().map(step).collect()
@@ -107,8 +107,8 @@ fn of_all(worlds: &[u32], count: u32, mut each: impl FnMut(usize, &[MicroRange])
 pub fn exact_steps_have_the_bits_of_the_plain_tree(worlds: &[u32], make: Make<'_>) {
     of_all(worlds, COUNTS[0], |len, ranges| {
         let want = want(len, &COUNTS);
-        let got = on_ranks(make(ranges, &COUNTS, len, Mode::Exact), |rank, mut backend| {
-            steps(&mut *backend, ranges[rank], &COUNTS, Mode::Exact)
+        let got = on_ranks(make(ranges, &COUNTS, len, Reduce::Exact), |rank, mut backend| {
+            steps(&mut *backend, ranges[rank], &COUNTS, Reduce::Exact)
         });
         for (rank, got) in got.iter().enumerate() {
             assert!(*got == want, "rank {rank}, {len} floats, {ranges:?}");
@@ -136,7 +136,7 @@ pub fn run(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
 pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], make: Make<'_>) {
     of_all(worlds, 4, |len, ranges| {
         let world = ranges.len();
-        on_ranks(make(ranges, &[4], len, Mode::Exact), |rank, mut backend| {
+        on_ranks(make(ranges, &[4], len, Reduce::Exact), |rank, mut backend| {
             fill(&mut *backend, rank);
             run(&mut *backend, 1, Op::Barrier);
             assert!(is_of(&mut *backend, rank), "a barrier moves nothing");
@@ -159,7 +159,7 @@ pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Ma
     for world in worlds {
         for len in lengths(*world) {
             let lists = copies(*world);
-            on_ranks(make(&cut_evenly(4, *world), &[4], len, Mode::Exact), |rank, mut backend| {
+            on_ranks(make(&cut_evenly(4, *world), &[4], len, Reduce::Exact), |rank, mut backend| {
                 // One backend copies many windows, one after the other, as the copy of a whole state does.
                 for (seq, [sources, targets]) in lists.iter().enumerate() {
                     before_copy(backend.arena().lease(0), rank, sources);
@@ -172,7 +172,7 @@ pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Ma
     }
 }
 
-pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mode: Mode, make: Make<'_>) {
+pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mode: Reduce, make: Make<'_>) {
     for world in worlds {
         let ranges = cut_evenly(7, *world);
         let whole = on_ranks(make(&ranges, &[7], 1_000, mode), |rank, mut backend| {
@@ -190,15 +190,15 @@ pub fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(worlds: &[u32], mod
 }
 
 /// *Panics* too if ranks differ, or a step from an earlier one of the same count.
-pub fn many_steps_in_a_row_stay_right(world: u32, len: usize, mode: Mode, make: Make<'_>) {
+pub fn many_steps_in_a_row_stay_right(world: u32, len: usize, mode: Reduce, make: Make<'_>) {
     let ranges = cut_evenly(6, world);
     let counts: Vec<u32> = (0..300).map(|step| [6, 5, 6, 1][step % 4]).collect();
     let got = on_ranks(make(&ranges, &[6, 5, 1], len, mode), |rank, mut backend| {
         steps(&mut *backend, ranges[rank], &counts, mode)
     });
     let first = match mode {
-        Mode::Exact => want(len, &counts[..4]),
-        Mode::Ring => got[0][..4].to_vec(),
+        Reduce::Exact => want(len, &counts[..4]),
+        Reduce::Ring => got[0][..4].to_vec(),
     };
     for (rank, got) in got.iter().enumerate() {
         for (step, got) in got.iter().enumerate() {

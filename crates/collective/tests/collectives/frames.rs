@@ -2,11 +2,11 @@
 
 use crate::network::{Flying, Network};
 use crate::plain::{bits, compute};
-use dtrain_collective::{CollectiveError, Frame, Mode, Op, RankMachine, Sequence, Verdict};
+use dtrain_collective::{CollectiveError, Frame, Op, RankMachine, Reduce, Sequence, Verdict};
 use dtrain_types::{Generation, Rank, Trailer, Wire, cut_evenly};
 
 /// Three ranks in an all-reduce, and a frame from rank 1 to rank 2 that has not arrived yet.
-fn mid_step(mode: Mode) -> (Network, Flying) {
+fn mid_step(mode: Reduce) -> (Network, Flying) {
     let mut network = Network::new(&cut_evenly(6, 3), &[6, 5], 1_000, mode, 64);
     (0..3).for_each(|rank| network.start_step(rank, Sequence(4), 6));
     let at = network.flying.iter().position(|flying| flying.from == Rank(1) && flying.to == 2);
@@ -20,7 +20,7 @@ fn offer(machine: &mut RankMachine, flying: &Flying) -> Result<Verdict, Collecti
 
 #[test]
 fn a_frame_of_an_older_generation_is_dropped_and_one_of_a_newer_is_left() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         let (mut network, flying) = mid_step(mode);
         for (generation, want) in [(4, Verdict::Stale), (6, Verdict::Later), (5, Verdict::Taken)] {
             let mut frame = flying.clone();
@@ -32,7 +32,7 @@ fn a_frame_of_an_older_generation_is_dropped_and_one_of_a_newer_is_left() {
 
 #[test]
 fn a_frame_of_a_later_collective_waits_and_is_used_in_its_time() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         let (mut network, flying) = mid_step(mode);
         let mut early = flying.clone();
         early.header.tag.sequence = Sequence(5);
@@ -51,7 +51,7 @@ fn a_frame_of_a_later_collective_waits_and_is_used_in_its_time() {
 
 #[test]
 fn a_rank_one_collective_ahead_does_not_disturb_the_others() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         let mut network = Network::new(&cut_evenly(6, 3), &[6], 500, mode, 64);
         (0..3).for_each(|rank| network.start_step(rank, Sequence(1), 6));
         // Whoever is done goes on at once, while frames of the step before are still flying to the others.
@@ -79,7 +79,7 @@ fn a_rank_one_collective_ahead_does_not_disturb_the_others() {
 }
 
 /// The bits of the step above, from a run of its own.
-fn expected(mode: Mode) -> Vec<u32> {
+fn expected(mode: Reduce) -> Vec<u32> {
     let mut network = Network::new(&cut_evenly(6, 3), &[6], 500, mode, 500);
     (0..3).for_each(|rank| network.start_step(rank, Sequence(1), 6));
     network.settle().expect("a sound run");
@@ -102,7 +102,7 @@ fn a_frame_that_no_schedule_contains_is_an_error() {
         ("rounded", |f| f.header.wire = Wire::Bf16),
         ("trailer", |f| f.header.trailer = f.header.trailer.xor(Some(Trailer::EMPTY))),
     ];
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         for (name, spoil) in spoilers {
             let (mut network, mut flying) = mid_step(mode);
             spoil(&mut flying);
@@ -118,8 +118,8 @@ fn a_frame_that_no_schedule_contains_is_an_error() {
 
 #[test]
 fn a_sum_that_arrives_before_this_rank_put_in_its_part_is_an_error() {
-    let mut network = Network::new(&cut_evenly(6, 3), &[6], 1_000, Mode::Exact, 64);
-    let trailers = compute(network.machines[2].arena(), cut_evenly(6, 3)[2], 6, Mode::Exact);
+    let mut network = Network::new(&cut_evenly(6, 3), &[6], 1_000, Reduce::Exact, 64);
+    let trailers = compute(network.machines[2].arena(), cut_evenly(6, 3)[2], 6, Reduce::Exact);
     network.machines[2].start(Sequence(1), &Op::AllReduce { micro_batches: 6, trailers: &trailers });
     // Rank 2 has sent nothing yet: a sum from rank 0 would overwrite what rank 2 still has to send.
     let mut header = network.machines[2].poll_send().expect("it has something to send").header;
@@ -131,7 +131,7 @@ fn a_sum_that_arrives_before_this_rank_put_in_its_part_is_an_error() {
 
 #[test]
 fn a_peer_in_another_collective_under_the_same_number_is_found_out() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         let (mut network, flying) = mid_step(mode);
         let mut other_count = flying.clone();
         other_count.header.tag.operand = 5;
@@ -142,7 +142,7 @@ fn a_peer_in_another_collective_under_the_same_number_is_found_out() {
 
 #[test]
 fn in_a_copy_a_frame_from_no_source_or_to_no_target_is_an_error() {
-    let mut network = Network::new(&cut_evenly(4, 4), &[4], 1_000, Mode::Exact, 64);
+    let mut network = Network::new(&cut_evenly(4, 4), &[4], 1_000, Reduce::Exact, 64);
     let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(2)] };
     (0..4).for_each(|rank| network.machines[rank].start(Sequence(1), &op));
     network.send(0);

@@ -3,7 +3,7 @@
 use crate::network::Network;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use crate::ring_sum::around_the_ring;
-use dtrain_collective::{Arena, Chunks, Mode, Op, OpKind, RankMachine, Sequence};
+use dtrain_collective::{Arena, Chunks, Op, OpKind, RankMachine, Reduce, Sequence};
 use dtrain_types::{MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ fn an_exact_all_reduce_gives_every_rank_the_bits_of_the_plain_tree() {
             for ranges in cuts(full, world) {
                 for len in lengths(world) {
                     let counts = [full, full.div_ceil(2), 1];
-                    let mut network = Network::new(&ranges, &counts, len, Mode::Exact, 112);
+                    let mut network = Network::new(&ranges, &counts, len, Reduce::Exact, 112);
                     for (step, count) in counts.into_iter().enumerate() {
                         let seq = Sequence(10 + step as u64);
                         (0..world as usize).for_each(|rank| network.start_step(rank, seq, count));
@@ -62,13 +62,13 @@ fn a_ring_all_reduce_gives_every_rank_the_bits_of_the_ring_order() {
             for ranges in cuts(full, world) {
                 for len in lengths(world) {
                     let counts = [full, full.div_ceil(2)];
-                    let mut network = Network::new(&ranges, &counts, len, Mode::Ring, 48);
+                    let mut network = Network::new(&ranges, &counts, len, Reduce::Ring, 48);
                     for (step, count) in counts.into_iter().enumerate() {
                         let seq = Sequence(step as u64);
                         let (mut own, mut trailers) = (Vec::new(), Vec::new());
                         for machine in &mut network.machines {
                             let range = machine.membership().range();
-                            let mine = compute(machine.arena(), range, count, Mode::Ring);
+                            let mine = compute(machine.arena(), range, count, Reduce::Ring);
                             own.push((!mine.is_empty()).then(|| machine.arena().slot(0).to_vec()));
                             trailers.extend_from_slice(&mine);
                         }
@@ -113,7 +113,7 @@ fn fill(machine: &mut RankMachine, rank: usize) {
 
 #[test]
 fn gather_broadcast_and_barrier_move_what_they_should_and_nothing_else() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         for world in WORLDS {
             let n = world as usize;
             for len in lengths(world) {
@@ -146,7 +146,7 @@ fn gather_broadcast_and_barrier_move_what_they_should_and_nothing_else() {
 
 #[test]
 fn a_copy_gives_the_targets_the_bits_of_the_sources_and_leaves_the_others_alone() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         for world in WORLDS {
             for [sources, targets] in copies(world) {
                 for len in lengths(world) {
@@ -175,7 +175,7 @@ fn a_copy_gives_the_targets_the_bits_of_the_sources_and_leaves_the_others_alone(
 
 #[test]
 fn only_frames_from_sources_to_targets_travel_in_a_copy() {
-    let mut network = Network::new(&cut_evenly(4, 5), &[4], 1_000, Mode::Exact, 48);
+    let mut network = Network::new(&cut_evenly(4, 5), &[4], 1_000, Reduce::Exact, 48);
     let op = Op::Copy { sources: &[Rank(1), Rank(4)], targets: &[Rank(0), Rank(2)] };
     for rank in 0..5 {
         network.machines[rank].start(Sequence(1), &op);
@@ -216,7 +216,7 @@ fn a_copy_that_makes_no_sense_is_a_bug_and_two_different_ones_have_two_operands(
 
 #[test]
 fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_all_reduce() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         for world in WORLDS {
             for len in lengths(world) {
                 let ranges = cut_evenly(7, world);
@@ -245,7 +245,7 @@ fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_all_reduce() {
 #[test]
 fn nobody_finishes_an_all_reduce_before_every_rank_has_put_in_its_part() {
     // The lockstep lemma, for spares and empty buffers too: the rank that is missing is missed by all.
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         for world in [2u32, 3, 5, 8] {
             for len in [0, 1, 1_000] {
                 for ranges in cuts(3, world) {

@@ -3,7 +3,7 @@
 use crate::halves::rounded;
 use crate::plain::compute_rounded;
 use dtrain_collective::{
-    CollectiveError, Frame, Geometry, Header, Membership, Mode, Op, RankMachine, Sequence, Verdict,
+    Assignment, CollectiveError, Frame, Geometry, Header, Op, RankMachine, Reduce, Sequence, Verdict,
 };
 use dtrain_types::{Generation, Key, MicroBatch, MicroRange, Rank, Seed, Site, Step, Wire};
 
@@ -28,11 +28,11 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode, segment: usize) -> Self {
+    pub fn new(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Reduce, segment: usize) -> Self {
         let geometry = Geometry::plan(len, ranges, counts, mode);
         let machine = |rank| {
             let membership =
-                Membership { generation: GENERATION, rank: Rank(rank as u32), ranges: ranges.to_vec() };
+                Assignment { generation: GENERATION, rank: Rank(rank as u32), ranges: ranges.to_vec() };
             let mut machine =
                 RankMachine::with_segment(membership, mode, geometry, segment).expect("a good membership");
             machine.prepare(counts);

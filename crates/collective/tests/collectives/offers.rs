@@ -3,7 +3,7 @@
 use crate::network::Network;
 use crate::piecewise::Piecewise;
 use crate::plain::{bits, reference, reference_trailer};
-use dtrain_collective::{Mode, Op, Sequence};
+use dtrain_collective::{Op, Reduce, Sequence};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ proptest! {
         turns in prop::collection::vec((0..7usize, 0.0..1.0f64, 0..6usize), 0..40),
     ) {
         let counts = [full, full.div_ceil(2)];
-        let mut network = Network::new(&ranges(world, full, skewed), &counts, len, Mode::Exact, segment);
+        let mut network = Network::new(&ranges(world, full, skewed), &counts, len, Reduce::Exact, segment);
         for (step, count) in counts.into_iter().enumerate() {
             let seq = Sequence(step as u64);
             let mut pending: Vec<Piecewise> =
@@ -70,7 +70,7 @@ proptest! {
 #[test]
 fn what_everybody_has_offered_is_summed_everywhere_before_anybody_starts() {
     let len = 1_000;
-    let mut network = Network::new(&cut_evenly(4, 2), &[4], len, Mode::Exact, 48);
+    let mut network = Network::new(&cut_evenly(4, 2), &[4], len, Reduce::Exact, 48);
     let mut pending = [0, 1].map(|rank| begin(&mut network, rank, 4));
     for (rank, pending) in pending.iter_mut().enumerate() {
         pending.compute_to(network.machines[rank].arena(), 300);
@@ -91,7 +91,7 @@ fn what_everybody_has_offered_is_summed_everywhere_before_anybody_starts() {
 #[test]
 #[should_panic(expected = "part of another sum was offered")]
 fn a_sum_that_was_offered_as_another_is_a_bug() {
-    let mut network = Network::new(&cut_evenly(2, 2), &[2, 1], 8, Mode::Exact, 16);
+    let mut network = Network::new(&cut_evenly(2, 2), &[2, 1], 8, Reduce::Exact, 16);
     network.machines[0].offer(Sequence(1), 2, 4);
     let trailers = [Trailer::EMPTY];
     network.machines[0].start(Sequence(1), &Op::AllReduce { micro_batches: 1, trailers: &trailers });

@@ -1,7 +1,7 @@
 //! Steps that are computed piece by piece, so that a part can be offered before the rest is there.
 
 use crate::plain::compute;
-use dtrain_collective::{Arena, Mode};
+use dtrain_collective::{Arena, Reduce};
 use dtrain_types::{MicroRange, Trailer};
 
 /// A step of one rank that is computed from the end of the buffer to its start. What is not computed yet must never be sent.
@@ -16,7 +16,7 @@ pub struct Piecewise {
 impl Piecewise {
     /// Nothing is computed yet: the slots hold what is no number.
     pub fn new(arena: &mut dyn Arena, range: MicroRange, count: u32) -> Self {
-        let trailers = compute(arena, range, count, Mode::Exact);
+        let trailers = compute(arena, range, count, Reduce::Exact);
         let roots = (0..trailers.len()).map(|root| arena.lease(root).to_vec()).collect();
         let geometry = arena.geometry();
         (0..geometry.slots()).for_each(|slot| arena.lease(slot).fill(f32::NAN));

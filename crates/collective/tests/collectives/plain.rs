@@ -1,6 +1,6 @@
 //! Made-up gradients, and the plain sums that collectives are held against.
 
-use dtrain_collective::{Arena, Chunks, Mode, rank_roots};
+use dtrain_collective::{Arena, Chunks, Reduce, rank_roots};
 use dtrain_types::{Key, Merger, MicroBatch, MicroRange, Rank, Seed, Site, Step, Trailer};
 
 /// Element `i` of the gradient of micro-batch `m`: magnitudes differ, so the order of a sum shows.
@@ -46,7 +46,7 @@ pub fn bits(floats: &[f32]) -> Vec<u32> {
 }
 
 /// Computes the micro-batches of `range` into an arena as a rank does, and gives the trailers of its roots.
-pub fn compute(arena: &mut dyn Arena, range: MicroRange, count: u32, mode: Mode) -> Vec<Trailer> {
+pub fn compute(arena: &mut dyn Arena, range: MicroRange, count: u32, mode: Reduce) -> Vec<Trailer> {
     compute_rounded(arena, range, count, mode, |x| x)
 }
 
@@ -55,7 +55,7 @@ pub fn compute_rounded(
     arena: &mut dyn Arena,
     range: MicroRange,
     count: u32,
-    mode: Mode,
+    mode: Reduce,
     round: impl Fn(f32) -> f32,
 ) -> Vec<Trailer> {
     let geometry = arena.geometry();

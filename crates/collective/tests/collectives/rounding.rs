@@ -5,7 +5,7 @@ use crate::halves::{node, reference, rounded};
 use crate::network::Network;
 use crate::plain::{bits, compute_rounded, reference as unrounded, reference_trailer, tree};
 use crate::ring_sum::around_the_ring;
-use dtrain_collective::{Arena, CollectiveError, Mode, Op, OpKind, RankMachine, Sequence};
+use dtrain_collective::{Arena, CollectiveError, Op, OpKind, RankMachine, Reduce, Sequence};
 use dtrain_types::{MicroRange, Wire, cut_evenly};
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ fn rounded_sums_have_the_bits_of_the_rounded_tree_for_every_world_and_cut() {
         for (full, ranges) in [(7u32, cut_evenly(7, world)), (16, cut_evenly(16, world))] {
             for len in [0, 1, 17, 1_237] {
                 let counts = [full, full.div_ceil(2), 1];
-                let mut network = Network::new(&ranges, &counts, len, Mode::Exact, 112).rounded();
+                let mut network = Network::new(&ranges, &counts, len, Reduce::Exact, 112).rounded();
                 for (seq, count) in counts.into_iter().enumerate() {
                     let want = reference(len, count);
                     for got in step(&mut network, seq as u64, count) {
@@ -64,7 +64,7 @@ proptest! {
             ranges.push(MicroRange { lo, hi });
             lo = hi;
         }
-        let mut network = Network::new(&ranges, &[count], len, Mode::Exact, 48).rounded();
+        let mut network = Network::new(&ranges, &[count], len, Reduce::Exact, 48).rounded();
         let want = reference(len, count);
         prop_assert!(step(&mut network, 1, count).iter().all(|got| *got == want));
     }
@@ -87,9 +87,9 @@ fn a_node_that_was_not_rounded_is_seen_whichever_it_is() {
 fn a_rank_that_does_not_round_its_own_nodes_gives_other_bits() {
     let (count, len) = (8, 1_000);
     for (forgets, round) in [(true, (|x| x) as fn(f32) -> f32), (false, rounded)] {
-        let mut network = Network::new(&cut_evenly(count, 2), &[count], len, Mode::Exact, 64).rounded();
+        let mut network = Network::new(&cut_evenly(count, 2), &[count], len, Reduce::Exact, 64).rounded();
         let range = network.machines[0].membership().range();
-        let trailers = compute_rounded(network.machines[0].arena(), range, count, Mode::Exact, round);
+        let trailers = compute_rounded(network.machines[0].arena(), range, count, Reduce::Exact, round);
         network.machines[0].start(Sequence(1), &Op::AllReduce { micro_batches: count, trailers: &trailers });
         network.send(0);
         network.start_step(1, Sequence(1), count);
@@ -104,11 +104,11 @@ fn around_the_ring_every_partial_sum_is_rounded() {
     for world in [1, 2, 3, 5, 9] {
         for (len, count) in [(0, 7), (17, 7), (1_237, 16)] {
             let ranges = cut_evenly(count, world);
-            let mut network = Network::new(&ranges, &[count], len, Mode::Ring, 48).rounded();
+            let mut network = Network::new(&ranges, &[count], len, Reduce::Ring, 48).rounded();
             let mut own = Vec::new();
             for machine in &mut network.machines {
                 let range = machine.membership().range();
-                let mine = compute_rounded(machine.arena(), range, count, Mode::Ring, rounded);
+                let mine = compute_rounded(machine.arena(), range, count, Reduce::Ring, rounded);
                 own.push((!mine.is_empty()).then(|| machine.arena().slot(0).to_vec()));
             }
             let want = around_the_ring(&own, len, |a, b| rounded(a + b));
@@ -124,7 +124,7 @@ fn around_the_ring_every_partial_sum_is_rounded() {
 
 #[test]
 fn frames_of_sums_say_that_they_are_rounded_and_those_that_only_move_that_they_are_not() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         let mut network = Network::new(&cut_evenly(6, 3), &[6], 500, mode, 64).rounded();
         (0..3).for_each(|rank| network.start_step(rank, Sequence(1), 6));
         let halves = |x: &f32| x.to_bits() & 0xffff == 0;
@@ -154,7 +154,7 @@ fn frames_of_sums_say_that_they_are_rounded_and_those_that_only_move_that_they_a
 
 #[test]
 fn a_peer_that_rounds_otherwise_is_found_out() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         let mut network = Network::new(&cut_evenly(4, 2), &[4], 100, mode, 64).rounded();
         network.machines[1].set_wire(Wire::F32);
         (0..2).for_each(|rank| network.start_step(rank, Sequence(1), 4));

@@ -6,7 +6,7 @@
 #![allow(dead_code)]
 
 use crate::over_nccl;
-use dtrain_collective::{Aborter, Backend, Geometry, Membership, Mode, Op, Sequence, rank_roots};
+use dtrain_collective::{Aborter, Assignment, Backend, Geometry, Op, Reduce, Sequence, rank_roots};
 use dtrain_cuda::collectives::NcclDevice;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, Precision, rehearsed};
@@ -50,11 +50,11 @@ pub fn ranges(world: u32) -> Vec<MicroRange> {
 
 /// The slots that a rank needs.
 pub fn geometry(replica: &dyn Replica, ranges: &[MicroRange]) -> Geometry {
-    Geometry::plan(replica.about().gradient_len(), ranges, &[COUNT], Mode::Exact)
+    Geometry::plan(replica.about().gradient_len(), ranges, &[COUNT], Reduce::Exact)
 }
 
-pub fn membership(rank: Rank, ranges: &[MicroRange]) -> Membership {
-    Membership { generation: Generation(1), rank, ranges: ranges.to_vec() }
+pub fn membership(rank: Rank, ranges: &[MicroRange]) -> Assignment {
+    Assignment { generation: Generation(1), rank, ranges: ranges.to_vec() }
 }
 
 /// The samples of a micro-batch.
@@ -115,7 +115,7 @@ pub fn settle(replica: &mut DeviceReplica<CudaDevice>, backend: &mut dyn Backend
 fn steps(replica: &mut DeviceReplica<CudaDevice>, backend: &mut dyn Backend, range: MicroRange) -> String {
     let geometry = backend.arena().geometry();
     for step in (1..=STEPS).map(Step) {
-        let roots = rank_roots(range, COUNT, Mode::Exact).into_iter().enumerate();
+        let roots = rank_roots(range, COUNT, Reduce::Exact).into_iter().enumerate();
         let trailers: Vec<Trailer> =
             roots.map(|(index, range)| root(replica, geometry, step, index, range)).collect();
         let op = Op::AllReduce { micro_batches: COUNT, trailers: &trailers };
@@ -170,7 +170,7 @@ pub fn meet(gpus: &[Arc<Gpu>], library: &Library, ranges: &[MicroRange]) -> Rank
         let gpu = &gpus[rank as usize % gpus.len()];
         let mut replica = replica(gpu);
         let setup =
-            NcclSetup { membership: membership(Rank(rank), ranges), mode: Mode::Exact, counts: &[COUNT] };
+            NcclSetup { membership: membership(Rank(rank), ranges), mode: Reduce::Exact, counts: &[COUNT] };
         let (geometry, stream) = (geometry(&replica, ranges), replica.device().stream());
         let mut backend = over_nccl::meet(gpu, (library, &id), setup, geometry, Some(stream));
         settle(&mut replica, &mut backend);

@@ -4,7 +4,7 @@
 //! rank. This file does not know where the library and the GPUs come from.
 
 use crate::over_nccl::{self, together};
-use dtrain_collective::{Aborter, Backend, Geometry, Membership, Mode, Op, Sequence};
+use dtrain_collective::{Aborter, Assignment, Backend, Geometry, Op, Reduce, Sequence};
 use dtrain_cuda::collectives::NcclDevice;
 use dtrain_cuda::driver::Gpu;
 use dtrain_nccl::{Library, NcclBackend, NcclSetup, UniqueId};
@@ -58,15 +58,15 @@ impl Pair {
         world: u32,
         len: usize,
     ) -> Self {
-        let meet = |mode: Mode, id: &UniqueId| {
+        let meet = |mode: Reduce, id: &UniqueId| {
             let ranges = cut_evenly(world, world);
             let geometry = Geometry::plan(len, &ranges, &[world], mode);
-            let membership = Membership { generation: Generation(1), rank, ranges };
+            let membership = Assignment { generation: Generation(1), rank, ranges };
             let setup = NcclSetup { membership, mode, counts: &[world] };
             over_nccl::meet(gpu, (library, id), setup, geometry, None)
         };
         let [exact, ring] = ids;
-        Self { backends: [meet(Mode::Exact, exact), meet(Mode::Ring, ring)], rank, world, next: 1 }
+        Self { backends: [meet(Reduce::Exact, exact), meet(Reduce::Ring, ring)], rank, world, next: 1 }
     }
 
     /// Both find the right sum of what the ranks give; then all of it is zeros.

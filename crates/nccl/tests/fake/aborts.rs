@@ -4,7 +4,7 @@ use crate::conformance::{membership, on_threads, steps};
 use crate::host_device::{HostDevice, HostSlots};
 use crate::plain::{compute, reference, reference_trailer};
 use crate::support::{backend, backends, child, communicators, is_child};
-use dtrain_collective::{Aborter, Arena, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
+use dtrain_collective::{Aborter, Arena, Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_nccl::{Device, DeviceArena, NcclBackend, NcclError, NcclSetup};
 use dtrain_types::{Rank, cut_evenly};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const WITHIN: Duration = Duration::from_secs(20);
 
 fn step(backend: &mut dyn Backend, rank: usize, seq: u64) -> Result<(), CollectiveError> {
-    let trailers = compute(backend.arena(), cut_evenly(6, 3)[rank], 6, Mode::Exact);
+    let trailers = compute(backend.arena(), cut_evenly(6, 3)[rank], 6, Reduce::Exact);
     backend.start(Sequence(seq), &Op::AllReduce { micro_batches: 6, trailers: &trailers })?;
     backend.finish(Sequence(seq)).map(drop)
 }
@@ -24,7 +24,7 @@ fn is_aborted(result: &Result<(), CollectiveError>) -> bool {
 
 #[test]
 fn an_abort_ends_every_wait_and_every_later_call_says_so() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         let mut backends = backends(&cut_evenly(6, 3), &[6], 50_000, mode);
         let missing = backends.pop().expect("three ranks");
         let aborters: Vec<Aborter> = backends.iter().map(|backend| backend.aborter()).collect();
@@ -50,13 +50,13 @@ fn an_abort_ends_every_wait_and_every_later_call_says_so() {
 #[test]
 fn a_mark_that_the_stream_passed_because_of_an_abort_is_no_success() {
     let ranges = cut_evenly(6, 3);
-    let geometry = Geometry::plan(1_000, &ranges, &[6], Mode::Exact);
+    let geometry = Geometry::plan(1_000, &ranges, &[6], Reduce::Exact);
     let mut made = communicators(3);
     drop(made.pop());
     // The communicator's own aborter: the backend has to find out by itself.
     let aborter = made[0].aborter();
-    let mut one = backend(made.remove(0), membership(1, 0, &ranges), &[6], geometry, Mode::Exact);
-    let trailers = compute(one.arena(), ranges[0], 6, Mode::Exact);
+    let mut one = backend(made.remove(0), membership(1, 0, &ranges), &[6], geometry, Reduce::Exact);
+    let trailers = compute(one.arena(), ranges[0], 6, Reduce::Exact);
     one.start(Sequence(1), &Op::AllReduce { micro_batches: 6, trailers: &trailers }).expect("sound");
     aborter.abort("rank 2 was killed");
     // From here on nothing holds the stream up, and its marks are passed, now or soon.
@@ -69,9 +69,10 @@ fn a_mark_that_the_stream_passed_because_of_an_abort_is_no_success() {
 fn what_a_failed_backend_was_made_of_serves_the_next_generation() {
     let ranges = cut_evenly(6, 3);
     // Room for every cut, because the next generation has another one.
-    let geometry = Geometry::bound(3_000, 6, Mode::Exact);
+    let geometry = Geometry::bound(3_000, 6, Reduce::Exact);
     let made = communicators(3).into_iter().enumerate().take(2);
-    let made = made.map(|(rank, it)| backend(it, membership(1, rank, &ranges), &[6], geometry, Mode::Exact));
+    let made =
+        made.map(|(rank, it)| backend(it, membership(1, rank, &ranges), &[6], geometry, Reduce::Exact));
     let failed: Vec<_> = made.collect();
     let parts = on_threads(failed, |rank, mut backend| {
         let aborter = backend.aborter();
@@ -90,9 +91,9 @@ fn what_a_failed_backend_was_made_of_serves_the_next_generation() {
     let next: Vec<_> = communicators(2).into_iter().zip(parts).collect();
     let got = on_threads(next, |rank, (communicator, (device, arena))| {
         let setup =
-            NcclSetup { membership: membership(2, rank, &ranges), mode: Mode::Exact, counts: &counts };
+            NcclSetup { membership: membership(2, rank, &ranges), mode: Reduce::Exact, counts: &counts };
         let mut backend = NcclBackend::new(device, arena, communicator, setup).expect("a good setup");
-        let got = steps(&mut backend, ranges[rank], &counts, Mode::Exact);
+        let got = steps(&mut backend, ranges[rank], &counts, Reduce::Exact);
         let parts = backend.dissolve(WITHIN).expect("nothing is under way");
         parts.communicator.expect("it did not fail").finalize(WITHIN).expect("all ranks end it");
         got
@@ -105,13 +106,14 @@ fn what_a_failed_backend_was_made_of_serves_the_next_generation() {
 fn ranks_in_different_collectives_find_out_and_die() {
     let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)] };
     for other in [Op::AllGather, copy, Op::Broadcast { from: Rank(0) }] {
-        let results = on_threads(backends(&cut_evenly(2, 2), &[2], 100, Mode::Exact), |rank, mut backend| {
-            let op = if rank == 0 { Op::Barrier } else { other };
-            let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));
-            let later = backend.start(Sequence(2), &Op::Barrier);
-            // Keeps the other end until both have heard of the other.
-            (first.map(drop), later, backend)
-        });
+        let results =
+            on_threads(backends(&cut_evenly(2, 2), &[2], 100, Reduce::Exact), |rank, mut backend| {
+                let op = if rank == 0 { Op::Barrier } else { other };
+                let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));
+                let later = backend.start(Sequence(2), &Op::Barrier);
+                // Keeps the other end until both have heard of the other.
+                (first.map(drop), later, backend)
+            });
         for (first, later, _) in &results {
             assert!(matches!(first, Err(CollectiveError::Mismatch { .. })), "{first:?}");
             assert_eq!(*later, Err(CollectiveError::Dead));
@@ -122,10 +124,10 @@ fn ranks_in_different_collectives_find_out_and_die() {
 #[test]
 fn ranks_of_different_generations_find_out() {
     let ranges = cut_evenly(2, 2);
-    let geometry = Geometry::plan(10, &ranges, &[2], Mode::Exact);
+    let geometry = Geometry::plan(10, &ranges, &[2], Reduce::Exact);
     let results = on_threads(communicators(2), |rank, communicator| {
         let member = membership(1 + rank as u64, rank, &ranges);
-        let mut backend = backend(communicator, member, &[2], geometry, Mode::Exact);
+        let mut backend = backend(communicator, member, &[2], geometry, Reduce::Exact);
         backend.start(Sequence(1), &Op::Barrier).expect("a sound start");
         (backend.finish(Sequence(1)), backend)
     });
@@ -140,7 +142,7 @@ fn see_a_link_break() {
     if !is_child() {
         return;
     }
-    let results = on_threads(backends(&cut_evenly(6, 3), &[6], 1_000, Mode::Exact), |rank, mut backend| {
+    let results = on_threads(backends(&cut_evenly(6, 3), &[6], 1_000, Reduce::Exact), |rank, mut backend| {
         let failed = (1..).find_map(|seq| step(&mut backend, rank, seq).err()).expect("it fails one day");
         assert_eq!(backend.start(Sequence(u64::MAX), &Op::Barrier), Err(CollectiveError::Dead));
         failed
@@ -170,7 +172,7 @@ fn be_left_by_a_stuck_library() {
     if !is_child() {
         return;
     }
-    let mut backends = backends(&cut_evenly(6, 3), &[6], 1_000, Mode::Exact);
+    let mut backends = backends(&cut_evenly(6, 3), &[6], 1_000, Reduce::Exact);
     let missing = backends.pop();
     let mut one = backends.pop().expect("three ranks");
     let aborter = one.aborter();

@@ -3,7 +3,7 @@
 use crate::conformance::{membership, steps};
 use crate::plain::{reference, reference_trailer};
 use crate::support::{LONG, backend, communicators, join, library};
-use dtrain_collective::{Geometry, Mode};
+use dtrain_collective::{Geometry, Reduce};
 use dtrain_nccl::{Communicator, Forming, NcclError};
 use dtrain_types::{Rank, WorldSize, cut_evenly};
 use std::time::Duration;
@@ -15,10 +15,10 @@ const LEN: usize = 1_003;
 fn works(communicator: Communicator) -> bool {
     let (rank, world) = (communicator.rank(), communicator.world());
     let ranges = cut_evenly(COUNTS[0], world as u32);
-    let geometry = Geometry::plan(LEN, &ranges, &COUNTS, Mode::Exact);
+    let geometry = Geometry::plan(LEN, &ranges, &COUNTS, Reduce::Exact);
     let member = membership(1, rank, &ranges);
-    let mut backend = backend(communicator, member, &COUNTS, geometry, Mode::Exact);
-    let got = steps(&mut backend, ranges[rank], &COUNTS, Mode::Exact);
+    let mut backend = backend(communicator, member, &COUNTS, geometry, Reduce::Exact);
+    let got = steps(&mut backend, ranges[rank], &COUNTS, Reduce::Exact);
     let parts = backend.dissolve(LONG).expect("nothing is under way");
     parts.communicator.expect("it did not fail").finalize(LONG).expect("all ranks end it");
     got == COUNTS.map(|count| (reference(LEN, count), reference_trailer(count)))

@@ -6,7 +6,7 @@ use crate::offered::offered_steps;
 use crate::piecewise::Piecewise;
 use crate::plain::{bits, reference, reference_trailer};
 use crate::support::backends;
-use dtrain_collective::{Backend, Mode, Op, Sequence};
+use dtrain_collective::{Backend, Op, Reduce, Sequence};
 use dtrain_types::{MicroRange, Trailer, cut_evenly};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn made(
     ranges: &[MicroRange],
     counts: &[u32],
     len: usize,
-    mode: Mode,
+    mode: Reduce,
     at: &[usize],
 ) -> Vec<impl Backend + use<>> {
     let mut all = backends(ranges, counts, len, mode);
@@ -42,7 +42,7 @@ fn parts_that_are_offered_by_some_and_not_by_others_make_the_bits_of_the_whole()
             for len in lengths(world).into_iter().filter(|len| *len > 4) {
                 for at in cuts_of(len) {
                     let got =
-                        on_threads(made(&ranges, &COUNTS, len, Mode::Exact, &at), |rank, mut backend| {
+                        on_threads(made(&ranges, &COUNTS, len, Reduce::Exact, &at), |rank, mut backend| {
                             offered_steps(&mut backend, rank, ranges[rank], &COUNTS)
                         });
                     let want = COUNTS.map(|count| (reference(len, count), reference_trailer(count)));
@@ -61,8 +61,8 @@ fn the_library_s_own_sums_may_be_cut_too() {
     for ranges in cuts(16, 3) {
         let len = 1_000;
         let want: Vec<_> = COUNTS.iter().map(|count| by_rank(&ranges, len, *count)).collect();
-        let got = on_threads(made(&ranges, &COUNTS, len, Mode::Ring, &[700, 100]), |rank, mut backend| {
-            crate::conformance::steps(&mut backend, ranges[rank], &COUNTS, Mode::Ring)
+        let got = on_threads(made(&ranges, &COUNTS, len, Reduce::Ring, &[700, 100]), |rank, mut backend| {
+            crate::conformance::steps(&mut backend, ranges[rank], &COUNTS, Reduce::Ring)
         });
         assert!(got.iter().all(|rank| *rank == want), "{ranges:?}");
     }
@@ -72,7 +72,7 @@ fn the_library_s_own_sums_may_be_cut_too() {
 fn other_collectives_know_nothing_of_parts() {
     crate::conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(
         &[2, 3],
-        Mode::Exact,
+        Reduce::Exact,
         &|ranges, counts, len, mode| {
             let mut all = backends(ranges, counts, len, mode);
             if len > 2 {
@@ -87,7 +87,7 @@ fn other_collectives_know_nothing_of_parts() {
 fn what_all_have_offered_is_summed_before_anybody_starts() {
     let (len, count, ranges) = (1_000, 4, cut_evenly(4, 2));
     let want = reference(len, count);
-    let got = on_threads(made(&ranges, &[count], len, Mode::Exact, &[600, 300]), |rank, mut backend| {
+    let got = on_threads(made(&ranges, &[count], len, Reduce::Exact, &[600, 300]), |rank, mut backend| {
         let mut pending = Piecewise::new(backend.arena(), ranges[rank], count);
         pending.compute_to(backend.arena(), 300);
         backend.offer(Sequence(1), count, 300);
@@ -110,7 +110,7 @@ fn what_all_have_offered_is_summed_before_anybody_starts() {
 #[should_panic(expected = "part of another sum was offered")]
 fn a_sum_that_was_offered_as_another_is_a_bug() {
     let ranges = cut_evenly(1, 1);
-    let mut all = backends(&ranges, &[1], 1_000, Mode::Exact);
+    let mut all = backends(&ranges, &[1], 1_000, Reduce::Exact);
     all[0].cut(&[500]);
     all[0].offer(Sequence(1), 1, 500);
     let _refused =

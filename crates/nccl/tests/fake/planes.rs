@@ -4,7 +4,7 @@ use crate::conformance::{membership, on_threads, steps};
 use crate::host_device::{HostDevice, HostSlots};
 use crate::plain::{reference, reference_trailer};
 use crate::support::{LONG, child, is_child, library};
-use dtrain_collective::{Backend, CollectiveError, Geometry, Mode, Op, Sequence};
+use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_nccl::{DeviceArena, NcclError, NcclSetup, Patience, Plane, Planes, UniqueId};
 use dtrain_types::{MicroRange, cut_evenly};
 use std::time::Duration;
@@ -25,8 +25,8 @@ fn connect(
     made: &mut Vec<usize>,
 ) -> Result<Plane<HostDevice>, NcclError> {
     let setup =
-        NcclSetup { membership: membership(generation, rank, ranges), mode: Mode::Exact, counts: &COUNTS };
-    planes.connect(id, setup, Geometry::bound(LEN, COUNTS[0], Mode::Exact), |geometry| {
+        NcclSetup { membership: membership(generation, rank, ranges), mode: Reduce::Exact, counts: &COUNTS };
+    planes.connect(id, setup, Geometry::bound(LEN, COUNTS[0], Reduce::Exact), |geometry| {
         let slots = HostSlots::new(geometry);
         made.push(slots.address(0).0 as usize);
         Ok((HostDevice::new()?, slots))
@@ -54,7 +54,7 @@ fn a_plane_that_is_aborted_while_its_peers_come_hands_its_slots_on_to_the_next_w
         let ranges = cut_evenly(6, 2);
         let mut plane = connect(&mut planes, &shared, (2, rank), &ranges, &mut made).expect("begun");
         plane.prepare(&COUNTS);
-        let got = steps(&mut plane, ranges[rank], &COUNTS, Mode::Exact);
+        let got = steps(&mut plane, ranges[rank], &COUNTS, Reduce::Exact);
         // It ends in order, which needs both.
         drop(plane);
         assert_eq!(made.len(), 1, "device and slots were made once");

@@ -7,7 +7,7 @@ use crate::host_device::{HostDevice, HostSlots};
 use crate::matrix::by_rank;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use crate::support::{child, is_child, join, library};
-use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
+use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_nccl::{Communicator, NcclBackend, NcclSetup, UniqueId};
 use dtrain_types::{MicroRange, Rank, Trailer, cut_evenly};
 use std::io::{BufRead, BufReader, Write};
@@ -58,8 +58,8 @@ fn say(what: &str) {
 }
 
 /// The order of the sums, the same in all children of a test.
-fn mode() -> Mode {
-    if std::env::var_os(RING).is_some() { Mode::Ring } else { Mode::Exact }
+fn mode() -> Reduce {
+    if std::env::var_os(RING).is_some() { Reduce::Ring } else { Reduce::Exact }
 }
 
 /// One step; its bits are held against the plain tree, or the sum by rank.
@@ -102,8 +102,8 @@ fn live(
     steps: u64,
 ) -> Result<(), CollectiveError> {
     let want = COUNTS.map(|count| match mode() {
-        Mode::Exact => (reference(LEN, count), reference_trailer(count)),
-        Mode::Ring => by_rank(&ranges(world), LEN, count),
+        Reduce::Exact => (reference(LEN, count), reference_trailer(count)),
+        Reduce::Ring => by_rank(&ranges(world), LEN, count),
     });
     let lists = copies(world as u32);
     for seq in 0..steps {

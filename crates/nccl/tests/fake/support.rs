@@ -2,7 +2,7 @@
 
 use crate::conformance::membership;
 use crate::host_device::{HostDevice, HostSlots};
-use dtrain_collective::{Backend, Geometry, Membership, Mode};
+use dtrain_collective::{Assignment, Backend, Geometry, Reduce};
 use dtrain_nccl::{Communicator, Forming, Library, NcclBackend, NcclSetup, UniqueId, open};
 use dtrain_types::{MicroRange, Rank, WorldSize};
 use std::path::PathBuf;
@@ -38,10 +38,10 @@ pub fn communicators(world: usize) -> Vec<Communicator> {
 
 pub fn backend(
     communicator: Communicator,
-    membership: Membership,
+    membership: Assignment,
     counts: &[u32],
     geometry: Geometry,
-    mode: Mode,
+    mode: Reduce,
 ) -> NcclBackend<HostDevice> {
     let device = HostDevice::new().expect("a thread for the stream");
     let setup = NcclSetup { membership, mode, counts };
@@ -53,7 +53,7 @@ pub fn backends(
     ranges: &[MicroRange],
     counts: &[u32],
     len: usize,
-    mode: Mode,
+    mode: Reduce,
 ) -> Vec<NcclBackend<HostDevice>> {
     let geometry = Geometry::plan(len, ranges, counts, mode);
     let made = communicators(ranges.len()).into_iter().enumerate();

@@ -108,7 +108,7 @@ impl Checkpoints {
         {
             let missing = open.writers.writers().find(|rank| !open.shards.contains_key(rank));
             if let Some(rank) = missing.filter(|_| !(at == 0 && self.writing)) {
-                let member = open.writers.seats[rank.index()].member;
+                let member = open.writers.participants[rank.index()].member;
                 open.orphaned.get_or_insert(member);
             }
         }
@@ -127,8 +127,14 @@ impl Checkpoints {
         for shard in shards {
             // A shard is said again until its checkpoint is settled.
             let Some(open) = self.open.iter_mut().find(|open| open.id == shard.id) else { continue };
-            let seat = open.writers.seats.get(shard.rank.index()).filter(|seat| seat.sees_run_folder);
-            if seat.is_none_or(|seat| (seat.member, seat.incarnation) != (member, incarnation)) {
+            let participant = open
+                .writers
+                .participants
+                .get(shard.rank.index())
+                .filter(|participant| participant.sees_run_folder);
+            if participant.is_none_or(|participant| {
+                (participant.member, participant.incarnation) != (member, incarnation)
+            }) {
                 return Err(format!(
                     "a shard of rank {} of checkpoint {}, which it is not",
                     shard.rank, shard.id
@@ -146,7 +152,8 @@ impl Checkpoints {
         let open = self.open.front().filter(|_| !self.writing)?;
         let (id, world) = (open.id, open.writers.writers().count());
         if world == 0 {
-            let member = open.writers.seats.first().map_or(MemberId(0), |seat| seat.member);
+            let member =
+                open.writers.participants.first().map_or(MemberId(0), |participant| participant.member);
             self.settle(current);
             let reason = "no rank sees the run folder".to_owned();
             return Some(Verdict::GivenUp { id, member, reason });
@@ -173,7 +180,10 @@ impl Checkpoints {
     /// asked only once what could be completed is.
     pub fn give_up(&mut self, current: Generation) -> Option<(CheckpointId, MemberId)> {
         let open = self.open.front().filter(|_| !self.writing)?;
-        let (id, member) = (open.id, open.writers.seats.first().map_or(MemberId(0), |seat| seat.member));
+        let (id, member) = (
+            open.id,
+            open.writers.participants.first().map_or(MemberId(0), |participant| participant.member),
+        );
         self.settle(current);
         Some((id, member))
     }
@@ -209,7 +219,7 @@ impl Checkpoints {
     pub fn missing(&self) -> Vec<MemberId> {
         let Some(open) = self.open.front().filter(|_| !self.writing) else { return Vec::new() };
         let silent = open.writers.writers().filter(|rank| !open.shards.contains_key(rank));
-        silent.map(|rank| open.writers.seats[rank.index()].member).collect()
+        silent.map(|rank| open.writers.participants[rank.index()].member).collect()
     }
 }
 
@@ -217,7 +227,7 @@ fn judge(id: CheckpointId, writers: &Arc<Membership>, ranks: &BTreeMap<Rank, Sha
     let mut shards = Vec::with_capacity(ranks.len());
     let mut agreed: Option<(Digest, Digest)> = None;
     for (rank, outcome) in ranks {
-        let member = writers.seats[rank.index()].member;
+        let member = writers.participants[rank.index()].member;
         match outcome {
             ShardOutcome::Failed { reason } => {
                 return Verdict::GivenUp { id, member, reason: reason.clone() };
@@ -238,7 +248,7 @@ fn judge(id: CheckpointId, writers: &Arc<Membership>, ranks: &BTreeMap<Rank, Sha
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Seat;
+    use crate::message::Participant;
     use dtrain_types::{Bytes, NodeId, cut_evenly};
 
     fn id(generation: u64, step: u64) -> CheckpointId {
@@ -250,12 +260,12 @@ mod tests {
     }
 
     fn world(size: u32) -> Arc<Membership> {
-        let seat = |(m, range)| {
+        let participant = |(m, range)| {
             let (member, incarnation) = life(m);
             let (node, address, sees_run_folder) = (NodeId(0), None, m < 2);
-            Seat { member, incarnation, node, address, sees_run_folder, range }
+            Participant { member, incarnation, node, address, sees_run_folder, range }
         };
-        Arc::new(Membership { seats: (0..).zip(cut_evenly(8, size)).map(seat).collect() })
+        Arc::new(Membership { participants: (0..).zip(cut_evenly(8, size)).map(participant).collect() })
     }
 
     fn shard(id: CheckpointId, rank: u32, state: u8) -> ShardReport {
@@ -310,7 +320,7 @@ mod tests {
         let Some(Verdict::GivenUp { id: given_up, .. }) = all.next(now, |_| true) else { panic!("given up") };
         assert_eq!(given_up, id(1, 450));
         assert!(all.settled() >= id(1, 525), "nobody waits for it: {:?}", all.settled());
-        assert!(all.settled() < id(2, 525) && !all.is_settled(), "what is owed is still to be written");
+        assert!(all.settled() < id(2, 525) && !all.is_settled(), "what is pending is still to be written");
     }
 
     #[test]
@@ -387,7 +397,7 @@ mod tests {
         assert!(matches!(all.next(Generation(1), |_| true), Some(Verdict::Complete { .. })));
         let mut blind = Checkpoints::new(None);
         let mut nobody = (*world(1)).clone();
-        nobody.seats[0].sees_run_folder = false;
+        nobody.participants[0].sees_run_folder = false;
         blind.expect(id(1, 5), &Arc::new(nobody));
         assert!(matches!(blind.next(Generation(1), |_| true), Some(Verdict::GivenUp { .. })));
         assert!(blind.is_settled());

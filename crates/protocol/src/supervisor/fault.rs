@@ -64,7 +64,7 @@ impl Supervisor {
 
     /// Lets the others go on. However a member was lost, its process ends before memory that it mapped is used again.
     fn replace(&mut self, now: Instant, member: MemberId, effects: &mut Vec<SupervisorEffect>) {
-        let seated = self.seat_of(member).is_some();
+        let seated = self.rank_of(member).is_some();
         let poison = seated.then(|| self.poison(member)).flatten();
         if seated && self.phase != Phase::Join {
             self.trouble.lost(member, now);
@@ -123,7 +123,7 @@ impl Supervisor {
             // A rank that names its step knows better than we: the steps before it are in the same Report.
             step: match &what {
                 What::Reported(Failure::NonFinite { step, .. }) => *step,
-                _ => self.progress.at().max(self.truth.step).next(),
+                _ => self.progress.at().max(self.resume_point.step).next(),
             },
             phase: self.phase,
             doing: self.doing(member, &what),

@@ -6,7 +6,7 @@ use super::slot::{Life, Place};
 use super::{RESERVE_AHEAD, Reduce, Supervisor};
 use crate::cause::{Outcome, What};
 use crate::effect::{Event, Reason, SupervisorEffect};
-use crate::message::{Membership, Owed, Report, Seat, Source, Stage, StopFlag, Truth};
+use crate::message::{Membership, Participant, Pending, Report, ResumePoint, Stage, StateSource, StopFlag};
 use crate::number::Number;
 use crate::phase::{Activity, Phase};
 use dtrain_types::{CheckpointId, Digest, Generation, Instant, MemberId, NodeId, Rank, Step};
@@ -175,9 +175,9 @@ impl Supervisor {
         }
         able.sort_by_key(|member| (self.slots[member].node, *member));
         let ranges = self.cut(&able);
-        let seats = able.iter().zip(ranges).map(|(member, range)| {
+        let participants = able.iter().zip(ranges).map(|(member, range)| {
             let (slot, life) = (&self.slots[member], self.life(*member));
-            Seat {
+            Participant {
                 member: *member,
                 incarnation: slot.incarnation,
                 node: slot.node,
@@ -186,7 +186,7 @@ impl Supervisor {
                 range,
             }
         });
-        self.membership = Arc::new(Membership { seats: seats.collect() });
+        self.membership = Arc::new(Membership { participants: participants.collect() });
         self.generation = generation;
         self.stop = if self.stop.has(StopFlag::DRAIN) { StopFlag::DRAIN } else { StopFlag::default() };
         self.checkpoints.restart(generation);
@@ -206,7 +206,7 @@ impl Supervisor {
         self.checkpoints.is_writing() && self.is_formed() && !self.lives().any(|(_, life)| holds(life))
     }
 
-    /// Names the truth.
+    /// Names the resume point.
     pub(super) fn try_sync(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         if !self.is_formed() {
             return;
@@ -217,13 +217,17 @@ impl Supervisor {
             if !self.settle_checkpoints(now, effects) {
                 return;
             }
-            let from = self.resume_point();
+            let from = self.start_from();
             let lost = self.progress.committed().0 - from.step().0;
             if self.generation > self.config.first_generation {
                 effects.push(SupervisorEffect::Event(Event::Resumed { from: from.step(), lost }));
             }
             self.progress.go_back(self.generation, from.step());
-            return self.sync(now, Truth { step: from.step(), source: Source::Start(from) }, effects);
+            return self.sync(
+                now,
+                ResumePoint { step: from.step(), source: StateSource::Start(from) },
+                effects,
+            );
         };
         // The lockstep lemma: who was in one generation differs by one step at most (S4).
         if let Some((member, own)) = stands.iter().copied().find(|(_, own)| own.next() < step) {
@@ -236,13 +240,13 @@ impl Supervisor {
         }
         let holds = |life: &Life| life.applied == Some(step);
         let ranks = self.lives().zip(0..).filter(|((_, life), _)| holds(life)).map(|(_, rank)| Rank(rank));
-        let source = Source::Ranks(ranks.collect());
-        self.sync(now, Truth { step, source }, effects);
+        let source = StateSource::Ranks(ranks.collect());
+        self.sync(now, ResumePoint { step, source }, effects);
     }
 
     /// Says which state all go on with, and by what they meet: what rank 0 made in this generation, and no other rank.
-    fn sync(&mut self, now: Instant, truth: Truth, effects: &mut Vec<SupervisorEffect>) {
-        self.truth = truth;
+    fn sync(&mut self, now: Instant, resume_point: ResumePoint, effects: &mut Vec<SupervisorEffect>) {
+        self.resume_point = resume_point;
         let bootstrap = self.lives().next().and_then(|(_, first)| first.bootstrap);
         self.bootstrap = bootstrap;
         self.enter(now, Phase::Sync, effects);
@@ -251,7 +255,8 @@ impl Supervisor {
     /// A process that was killed and has not ended, on a host that takes part: a number cannot fence what it stores into
     /// the memory that the generation is about to use.
     pub(super) fn unended(&self) -> Option<MemberId> {
-        let here = |node: NodeId| self.membership.seats.iter().any(|seat| seat.node == node);
+        let here =
+            |node: NodeId| self.membership.participants.iter().any(|participant| participant.node == node);
         let ends = |place: &Place| matches!(place, Place::Ending { .. });
         let mut slots = self.slots.iter();
         slots.find(|(_, slot)| ends(&slot.place) && here(slot.node)).map(|(member, _)| *member)
@@ -262,8 +267,9 @@ impl Supervisor {
         if !self.all_in(|life| matches!(life.stage, Stage::Ready { .. })) {
             return;
         }
-        let step = self.truth.step;
-        let sources: &[Rank] = if let Source::Ranks(ranks) = &self.truth.source { ranks } else { &[] };
+        let step = self.resume_point.step;
+        let sources: &[Rank] =
+            if let StateSource::Ranks(ranks) = &self.resume_point.source { ranks } else { &[] };
         let reference = sources.first().map_or(0, |rank| rank.index());
         let ready = self.lives().map(|(member, life)| {
             let digest =
@@ -287,22 +293,24 @@ impl Supervisor {
 
     /// Steps may be made.
     fn begin(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let step = self.truth.step;
+        let step = self.resume_point.step;
         self.checkpoints.leave_behind(self.generation);
-        self.owed = self.owed_after(step);
-        let share = self.membership.seats.iter().map(|seat| seat.range.len()).max().unwrap_or(1);
-        self.progress.begin(now, step, share, self.owed);
-        self.validations.restart(self.owed.validate.map(|epoch| (epoch, step)));
+        self.pending = self.pending_after(step);
+        let share =
+            self.membership.participants.iter().map(|participant| participant.range.len()).max().unwrap_or(1);
+        self.progress.begin(now, step, share, self.pending);
+        self.validations.restart(self.pending.validate.map(|epoch| (epoch, step)));
         self.paces.begin(step);
         let generation = self.generation;
-        for (rank, seat) in self.membership.seats.iter().enumerate() {
-            let (member, incarnation, rank) = (seat.member, seat.incarnation, Rank(rank as u32));
+        for (rank, participant) in self.membership.participants.iter().enumerate() {
+            let (member, incarnation, rank) =
+                (participant.member, participant.incarnation, Rank(rank as u32));
             let profile = self.life(member).profile.clone();
             let event = Event::RankStarted { member, rank, incarnation, generation, profile };
             effects.push(SupervisorEffect::Event(event));
         }
         effects.push(SupervisorEffect::Event(Event::Running { generation, from_step: step.next() }));
-        if self.owed.checkpoint {
+        if self.pending.checkpoint {
             let id = CheckpointId { generation, step };
             self.checkpoints.expect(id, &self.membership);
         }
@@ -310,12 +318,12 @@ impl Supervisor {
     }
 
     /// What the generation before did not finish after the step that this one begins with.
-    fn owed_after(&self, step: Step) -> Owed {
+    fn pending_after(&self, step: Step) -> Pending {
         if step == self.config.start.step() && self.progress.committed() == step || step == Step(0) {
-            return Owed::default();
+            return Pending::default();
         }
         let due = self.config.schedule.after(step, self.progress.stop_of(step));
-        Owed {
+        Pending {
             validate: due.validate.filter(|epoch| Some(*epoch) > self.validations.done()),
             checkpoint: due.checkpoint && !self.checkpoints.has(step),
             ends: due.ends,
@@ -334,9 +342,9 @@ impl Supervisor {
         if self.stop.has(StopFlag::REFORM) || self.progress.ended().is_some() {
             return;
         }
-        let come: Vec<MemberId> = self.able().filter(|member| self.seat_of(*member).is_none()).collect();
+        let come: Vec<MemberId> = self.able().filter(|member| self.rank_of(*member).is_none()).collect();
         let leaving = |member: &MemberId| self.nodes.get(&self.slots[member].node).is_some_and(|v| v.leaving);
-        let seated = self.membership.seats.iter().map(|seat| seat.member);
+        let seated = self.membership.participants.iter().map(|participant| participant.member);
         let go: Vec<MemberId> = seated.filter(leaving).collect();
         let reason = if !go.is_empty() {
             Reason::Departure(go)

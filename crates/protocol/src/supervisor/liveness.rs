@@ -232,9 +232,9 @@ impl Supervisor {
             self.lives().filter(|(_, life)| test(life)).map(|(member, _)| member).collect()
         };
         let of_ranks = |ranks: Vec<Rank>| -> Vec<MemberId> {
-            ranks.into_iter().map(|rank| self.membership.seats[rank.index()].member).collect()
+            ranks.into_iter().map(|rank| self.membership.participants[rank.index()].member).collect()
         };
-        let here = |member: &MemberId| self.seat_of(*member).is_some();
+        let here = |member: &MemberId| self.rank_of(*member).is_some();
         let world = self.membership.world().0;
         let ended = self.progress.ended().is_some();
         let narrowest = [

@@ -21,7 +21,9 @@ mod verdict;
 use crate::bootstrap::Bootstrap;
 use crate::cause::{Cause, Failure, Outcome};
 use crate::effect::{Event, SupervisorEffect};
-use crate::message::{Directive, Heartbeat, Membership, Owed, Report, Stage, StartFrom, StopFlag, Truth};
+use crate::message::{
+    Directive, Heartbeat, Membership, Pending, Report, ResumePoint, Stage, StartFrom, StopFlag,
+};
 use crate::number::{BootId, Number};
 use crate::phase::Phase;
 use crate::schedule::Schedule;
@@ -117,10 +119,10 @@ pub struct Supervisor {
     /// When the phase began.
     since: Instant,
     membership: Arc<Membership>,
-    truth: Truth,
+    resume_point: ResumePoint,
     /// What rank 0 made for the ranks of this generation to meet.
     bootstrap: Option<Bootstrap>,
-    owed: Owed,
+    pending: Pending,
     progress: Progress,
     /// All steps up to this one are written down.
     recorded: Step,
@@ -175,9 +177,9 @@ impl Supervisor {
             phase: Phase::Join,
             since: Instant::ZERO,
             membership: Arc::default(),
-            truth: Truth::default(),
+            resume_point: ResumePoint::default(),
             bootstrap: None,
-            owed: Owed::default(),
+            pending: Pending::default(),
             progress: Progress::new(start),
             recorded: start,
             validations: Validations::default(),
@@ -327,7 +329,7 @@ impl Supervisor {
 
     /// The state that the run would go on with if every member were lost now.
     #[must_use]
-    pub fn resume_point(&self) -> StartFrom {
+    pub fn start_from(&self) -> StartFrom {
         self.checkpoints.newest().map_or(StartFrom::Fresh, StartFrom::Checkpoint)
     }
 
@@ -395,26 +397,32 @@ impl Supervisor {
 
     /// The lives of the generation, by rank. While it forms or works all of them are there: a loss makes another one.
     fn lives(&self) -> impl Iterator<Item = (MemberId, &Life)> {
-        self.membership.seats.iter().filter_map(|seat| {
-            let slot = self.slots.get(&seat.member).filter(|slot| slot.incarnation == seat.incarnation)?;
-            Some((seat.member, slot.life()?))
+        self.membership.participants.iter().filter_map(|participant| {
+            let slot = self
+                .slots
+                .get(&participant.member)
+                .filter(|slot| slot.incarnation == participant.incarnation)?;
+            Some((participant.member, slot.life()?))
         })
     }
 
     /// Whether `test` holds for every rank of the generation, each of which has entered it. Asked at every Report: it
     /// ends at the first rank for which it does not.
     fn all_in(&self, test: impl Fn(&Life) -> bool) -> bool {
-        self.membership.seats.iter().all(|seat| {
-            let slot = self.slots.get(&seat.member).filter(|slot| slot.incarnation == seat.incarnation);
+        self.membership.participants.iter().all(|participant| {
+            let slot = self
+                .slots
+                .get(&participant.member)
+                .filter(|slot| slot.incarnation == participant.incarnation);
             let life = slot.and_then(Slot::life);
             life.is_some_and(|life| life.generation == self.generation && test(life))
         })
     }
 
     /// The rank of a life in the newest generation.
-    fn seat_of(&self, member: MemberId) -> Option<Rank> {
+    fn rank_of(&self, member: MemberId) -> Option<Rank> {
         let rank = self.membership.rank_of(member)?;
-        let same = self.membership.seats[rank.index()].incarnation == self.slots[&member].incarnation;
+        let same = self.membership.participants[rank.index()].incarnation == self.slots[&member].incarnation;
         same.then_some(rank)
     }
 
@@ -422,8 +430,12 @@ impl Supervisor {
     /// that computed it may have been told to stop before it said so.
     fn to_blame(&self, member: MemberId, failure: &Failure) -> MemberId {
         let Failure::NonFinite { micro_batch: Some(m), .. } = failure else { return member };
-        let seat = self.membership.seats.iter().find(|seat| (seat.range.lo..seat.range.hi).contains(&m.0));
-        seat.map_or(member, |seat| seat.member)
+        let participant = self
+            .membership
+            .participants
+            .iter()
+            .find(|participant| (participant.range.lo..participant.range.hi).contains(&m.0));
+        participant.map_or(member, |participant| participant.member)
     }
 
     /// Acknowledgements take the place of the next sign of life: members hold a thousand steps without one.
@@ -459,7 +471,7 @@ impl Supervisor {
         let life = slot.life()?;
         let phase = match self.phase {
             _ if life.refused => Phase::Stop,
-            Phase::Form | Phase::Sync | Phase::Run if self.seat_of(member).is_none() => Phase::Join,
+            Phase::Form | Phase::Sync | Phase::Run if self.rank_of(member).is_none() => Phase::Join,
             phase => phase,
         };
         Some(SupervisorEffect::Send(Box::new(Directive {
@@ -470,9 +482,9 @@ impl Supervisor {
             number: life.number,
             phase,
             membership: (*self.membership).clone(),
-            truth: self.truth.clone(),
+            resume_point: self.resume_point.clone(),
             bootstrap: self.bootstrap.filter(|_| phase == Phase::Sync),
-            owed: self.owed,
+            pending: self.pending,
             acknowledged: self.recorded.min(self.progress.committed()).min(self.progress.told()),
             validated: self.validations.done(),
             settled: self.checkpoints.settled(),

@@ -23,14 +23,15 @@ const JUDGED_AFTER: u64 = 20;
 impl Supervisor {
     /// Learns from a rank's newest step, and says when it has become, or is no more, a straggler.
     pub(super) fn pace(&mut self, rank: Rank, record: &StepRecord, effects: &mut Vec<SupervisorEffect>) {
-        let seat = &self.membership.seats[rank.index()];
-        let (member, share) = (seat.member, seat.range.len());
+        let participant = &self.membership.participants[rank.index()];
+        let (member, share) = (participant.member, participant.range.len());
         // A peer may report any number. A step in which the rank has less to do than in others says nothing of its speed.
         if share == 0
             || record.generation != self.generation
             || !(record.busy > 0.0 && record.busy.is_finite())
             || !(Step(1)..=self.config.schedule.last).contains(&record.step)
-            || seat.range.within(self.config.batches.step(record.step).micro_batches) != seat.range
+            || participant.range.within(self.config.batches.step(record.step).micro_batches)
+                != participant.range
         {
             return;
         }
@@ -58,8 +59,8 @@ impl Supervisor {
     }
 
     fn busy_paces(&self) -> Option<Vec<f64>> {
-        let busy = self.membership.seats.iter().filter(|seat| !seat.range.is_empty());
-        busy.map(|seat| self.paces.known(seat.member)).collect()
+        let busy = self.membership.participants.iter().filter(|participant| !participant.range.is_empty());
+        busy.map(|participant| self.paces.known(participant.member)).collect()
     }
 
     /// The ranges of a generation of these members.
@@ -78,13 +79,14 @@ impl Supervisor {
         if !self.config.balance || made < JUDGED_AFTER << self.paces.cuts {
             return false;
         }
-        let members: Vec<MemberId> = self.membership.seats.iter().map(|seat| seat.member).collect();
+        let members: Vec<MemberId> =
+            self.membership.participants.iter().map(|participant| participant.member).collect();
         let paces: Option<Vec<f64>> = members.iter().map(|member| self.paces.known(*member)).collect();
         let Some(paces) = paces else { return false };
         let longest = |ranges: &mut dyn Iterator<Item = MicroRange>| {
             ranges.zip(&paces).map(|(range, pace)| f64::from(range.len()) * pace).fold(0.0, f64::max)
         };
-        let now = longest(&mut self.membership.seats.iter().map(|seat| seat.range));
+        let now = longest(&mut self.membership.participants.iter().map(|participant| participant.range));
         let then = longest(&mut self.cut(&members).into_iter());
         then < now * WORTH_IT
     }
@@ -94,7 +96,7 @@ impl Supervisor {
 mod tests {
     use super::super::{Losses, Reduce, StartFrom, SupervisorConfig};
     use super::*;
-    use crate::message::{Membership, Seat};
+    use crate::message::{Membership, Participant};
     use crate::schedule::{CheckpointEvery, Schedule};
     use crate::timeouts::Timeouts;
     use dtrain_types::{BatchPlan, Epoch, Generation, Incarnation, Instance, NodeId, Seed, Trailer};
@@ -129,7 +131,7 @@ mod tests {
             first_generation: Generation(1),
             reserved: Generation(1),
         });
-        let seats = (0..).zip(cut_evenly(4, 2)).map(|(rank, range)| Seat {
+        let participants = (0..).zip(cut_evenly(4, 2)).map(|(rank, range)| Participant {
             member: MemberId(rank),
             incarnation: Incarnation(1),
             node: NodeId(0),
@@ -137,7 +139,7 @@ mod tests {
             sees_run_folder: true,
             range,
         });
-        supervisor.membership = Arc::new(Membership { seats: seats.collect() });
+        supervisor.membership = Arc::new(Membership { participants: participants.collect() });
         supervisor
     }
 

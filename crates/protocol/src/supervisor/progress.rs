@@ -3,7 +3,7 @@
 //! This file does not know members, only records and times.
 
 use crate::effect::SupervisorEffect;
-use crate::message::{MAX_STEPS_IN_REPORT, Owed, StepRecord, StopFlag};
+use crate::message::{MAX_STEPS_IN_REPORT, Pending, StepRecord, StopFlag};
 use crate::schedule::{Due, Schedule};
 use crate::timeouts::Timeouts;
 use dtrain_types::{Generation, Instant, Step};
@@ -80,11 +80,11 @@ impl Progress {
 
     /// A generation begins to run from the state after `at`; `share` is its longest range, `owes` whether it begins with
     /// something that is due after that state.
-    pub fn begin(&mut self, now: Instant, at: Step, share: u32, owed: Owed) {
+    pub fn begin(&mut self, now: Instant, at: Step, share: u32, pending: Pending) {
         self.at = at;
-        self.ended = owed.ends.then_some(at);
+        self.ended = pending.ends.then_some(at);
         self.share = share.max(1);
-        self.owes = owed.validate.is_some() || owed.checkpoint || owed.ends;
+        self.owes = pending.validate.is_some() || pending.checkpoint || pending.ends;
         self.moved_at = now;
         self.touch(now);
     }
@@ -270,7 +270,7 @@ mod tests {
 
     fn begun(from: u64) -> Progress {
         let mut progress = Progress::new(Step(0));
-        progress.begin(at(0), Step(from), 1, Owed::default());
+        progress.begin(at(0), Step(from), 1, Pending::default());
         progress
     }
 
@@ -304,7 +304,7 @@ mod tests {
         let due = progress.made(at(1), Step(12), 0.1, &SCHEDULE);
         assert_eq!(due.iter().filter(|(_, due)| due.validate.is_some()).count(), 1);
         effects.clear();
-        progress.begin(at(2), Step(5), 1, Owed::default());
+        progress.begin(at(2), Step(5), 1, Pending::default());
         progress.take(&records(6..=12), Some(Step(12))).expect("possible");
         assert!(!progress.commit(Step(u64::MAX), &mut effects) && effects.is_empty());
         let again = progress.made(at(3), Step(12), 0.1, &SCHEDULE);
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(progress.made(at(1), Step(3), 0.1, &SCHEDULE).len(), 3);
         assert_eq!((progress.ended(), progress.stop_of(Step(3))), (Some(Step(3)), StopFlag::DRAIN));
         progress.go_back(Generation(2), Step(1));
-        progress.begin(at(2), Step(1), 1, Owed::default());
+        progress.begin(at(2), Step(1), 1, Pending::default());
         let again = [2, 3].map(|step| StepRecord { generation: Generation(2), ..record(step) });
         progress.take(&again, Some(Step(3))).expect("possible");
         assert_eq!(progress.made(at(3), Step(3), 0.1, &SCHEDULE).len(), 2);
@@ -334,7 +334,7 @@ mod tests {
         progress.take(&records(1..=4), Some(Step(4))).expect("possible");
         progress.commit(Step(u64::MAX), &mut effects);
         progress.go_back(Generation(2), Step(2));
-        progress.begin(at(2), Step(2), 1, Owed::default());
+        progress.begin(at(2), Step(2), 1, Pending::default());
         assert_eq!((progress.committed(), progress.told()), (Step(4), Step(2)));
         assert_eq!(progress.made(at(3), Step(3), 0.1, &SCHEDULE), [], "nobody has heard its stop flag");
         // A late word of the generation before says nothing of the second making.
@@ -358,7 +358,7 @@ mod tests {
             progress.made(at(step), Step(step), 3.0, &SCHEDULE);
         }
         assert_eq!(progress.deadline(&times), at(8) + Duration::from_secs(30));
-        progress.begin(at(9), Step(8), 2, Owed::default());
+        progress.begin(at(9), Step(8), 2, Pending::default());
         assert_eq!(
             progress.deadline(&times),
             at(9) + Duration::from_secs(60),

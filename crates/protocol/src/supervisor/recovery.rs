@@ -24,7 +24,7 @@ impl Supervisor {
     pub(super) fn note_recovery(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         let (at, committed) = (self.progress.at(), self.progress.committed());
         // Steps that are made again after a resume were committed before.
-        if at <= self.truth.step || at < committed {
+        if at <= self.resume_point.step || at < committed {
             return;
         }
         self.trouble.poison = None;
@@ -44,20 +44,24 @@ impl Supervisor {
             return None;
         }
         let (step, generation) = (self.progress.at().next(), self.generation);
-        let seat = self.membership.seats.iter().find(|seat| seat.member == member)?;
+        let participant =
+            self.membership.participants.iter().find(|participant| participant.member == member)?;
         let common = |a: MicroRange, b: MicroRange| MicroRange { lo: a.lo.max(b.lo), hi: a.hi.min(b.hi) };
         let poison = match self.trouble.poison.filter(|poison| poison.step == step) {
             // Two losses in one generation count once, and the first of them.
             Some(poison) if poison.generation == generation => poison,
-            Some(poison) if common(poison.range, seat.range).lo < common(poison.range, seat.range).hi => {
+            Some(poison)
+                if common(poison.range, participant.range).lo
+                    < common(poison.range, participant.range).hi =>
+            {
                 Poison {
                     generation,
-                    range: common(poison.range, seat.range),
+                    range: common(poison.range, participant.range),
                     count: poison.count + 1,
                     ..poison
                 }
             }
-            _ => Poison { step, generation, range: seat.range, count: 1 },
+            _ => Poison { step, generation, range: participant.range, count: 1 },
         };
         self.trouble.poison = Some(poison);
         let Poison { step, range, .. } = poison;

@@ -34,7 +34,7 @@ impl Supervisor {
             // Steps that are made again after a resume were recorded before: nothing else would have them acknowledged.
             self.acknowledge_soon();
         }
-        if report.generation == self.generation && self.seat_of(member).is_some() {
+        if report.generation == self.generation && self.rank_of(member).is_some() {
             self.read_seated(now, report, effects);
         }
         self.commit(effects);
@@ -119,7 +119,7 @@ impl Supervisor {
                 Ok(None) => return moved,
                 Ok(Some(validation)) => effects.push(SupervisorEffect::Validated(validation)),
                 Err((rank, text)) => {
-                    let member = self.membership.seats[rank.index()].member;
+                    let member = self.membership.participants[rank.index()].member;
                     self.lost(now, member, What::Impossible(text), effects);
                     return true;
                 }
@@ -182,7 +182,7 @@ impl Supervisor {
     /// Ends the run once all have made the last step and all that is due is recorded.
     fn try_finish(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
         let Some(last) = self.progress.ended().filter(|_| self.phase == Phase::Run) else { return };
-        let mut ends = Vec::with_capacity(self.membership.seats.len());
+        let mut ends = Vec::with_capacity(self.membership.participants.len());
         for (member, life) in self.lives() {
             match &life.stage {
                 Stage::Finished(finished) if life.generation == self.generation => {
@@ -224,7 +224,7 @@ impl Supervisor {
     pub(super) fn is_at_boundary(&self) -> bool {
         let at = self.progress.at();
         // The step that the generation began with may be the boundary of the one before it.
-        at > self.truth.step
+        at > self.resume_point.step
             && self.progress.ended().is_none()
             && self.progress.stop_of(at).has(StopFlag::REFORM)
             && self.all_in(|life| life.applied == Some(at) && !has_failed(life))
@@ -252,6 +252,6 @@ impl Supervisor {
 
     /// The member of rank 0.
     pub(super) fn first_member(&self) -> MemberId {
-        self.membership.seats.first().map_or(MemberId(0), |seat| seat.member)
+        self.membership.participants.first().map_or(MemberId(0), |participant| participant.member)
     }
 }

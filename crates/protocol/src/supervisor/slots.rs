@@ -281,7 +281,7 @@ impl Supervisor {
         if !others || self.is_ending() {
             return self.handle_request(now, super::Request::Drain, effects);
         }
-        // Whoever holds no seat may go at once.
+        // Whoever holds no rank may go at once.
         for member in self.members_of(node) {
             if self.membership.rank_of(member).is_none() || self.phase == Phase::Join {
                 self.kill(now, member, false, effects);

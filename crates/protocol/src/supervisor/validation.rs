@@ -7,11 +7,11 @@ use crate::message::ValidationPart;
 use dtrain_types::{Epoch, Fold, MicroRange, Rank, Step, Trailer, roots};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The validations that are owed, and what is reported of them.
+/// The validations that are pending, and what is reported of them.
 #[derive(Debug, Default)]
 pub(super) struct Validations {
     /// Due after a step of this generation, not recorded yet; in order.
-    owed: VecDeque<(Epoch, Step)>,
+    pending: VecDeque<(Epoch, Step)>,
     parts: BTreeMap<Epoch, BTreeMap<Rank, ValidationPart>>,
     /// The newest epoch that is recorded.
     done: Option<Epoch>,
@@ -26,20 +26,20 @@ impl Validations {
     /// A step owes a validation, unless it is recorded already: steps may be made again.
     pub fn owe(&mut self, epoch: Epoch, step: Step) {
         if Some(epoch) > self.done {
-            self.owed.push_back((epoch, step));
+            self.pending.push_back((epoch, step));
         }
     }
 
-    /// A new generation begins after `owed`: whatever else was owed is owed again when its step is made again, and parts
+    /// A new generation begins after `pending`: whatever else was pending is pending again when its step is made again, and parts
     /// of other ranges count no more.
-    pub fn restart(&mut self, owed: Option<(Epoch, Step)>) {
+    pub fn restart(&mut self, pending: Option<(Epoch, Step)>) {
         self.parts.clear();
-        self.owed = owed.into_iter().collect();
+        self.pending = pending.into_iter().collect();
     }
 
     /// Whether everything that steps up to this one owe is recorded.
     pub fn is_settled(&self, step: Step) -> bool {
-        self.owed.front().is_none_or(|(_, owed)| *owed > step)
+        self.pending.front().is_none_or(|(_, pending)| *pending > step)
     }
 
     /// Takes in what one rank reports; what is recorded already changes nothing. Says whether there was anything new.
@@ -52,24 +52,24 @@ impl Validations {
         new
     }
 
-    /// The oldest owed validation, merged, once all `world` ranks reported it.
+    /// The oldest pending validation, merged, once all `world` ranks reported it.
     ///
     /// *Errors*: the rank to blame and what is wrong with its part, in words.
     pub fn next(&mut self, world: u32, count: u32) -> Result<Option<Validation>, (Rank, String)> {
-        let Some((epoch, step)) = self.owed.front().copied() else { return Ok(None) };
+        let Some((epoch, step)) = self.pending.front().copied() else { return Ok(None) };
         let Some(parts) = self.parts.get(&epoch).filter(|parts| parts.len() == world as usize) else {
             return Ok(None);
         };
         let merged = merge(epoch, step, parts, count)?;
         self.done = Some(epoch);
-        self.owed.pop_front();
+        self.pending.pop_front();
         self.parts.remove(&epoch);
         Ok(Some(merged))
     }
 
-    /// The ranks that have not reported the oldest owed validation; none if nothing is owed.
+    /// The ranks that have not reported the oldest pending validation; none if nothing is pending.
     pub fn missing(&self, world: u32) -> Vec<Rank> {
-        let Some((epoch, _)) = self.owed.front() else { return Vec::new() };
+        let Some((epoch, _)) = self.pending.front() else { return Vec::new() };
         let has = |rank: &Rank| self.parts.get(epoch).is_some_and(|parts| parts.contains_key(rank));
         (0..world).map(Rank).filter(|rank| !has(rank)).collect()
     }

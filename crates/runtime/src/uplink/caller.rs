@@ -160,7 +160,7 @@ impl Caller {
             first = timeout(patience, words.next()).await;
         }
         match first {
-            Ok(Ok(Some(Word::Welcome(setup)))) => {
+            Ok(Ok(Some(Word::RankSetup(setup)))) => {
                 Ok((HostLink { sender, words, connection, clock, endpoint }, setup))
             }
             Ok(Ok(Some(Word::Goodbye(goodbye)))) => {

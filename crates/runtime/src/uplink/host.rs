@@ -4,12 +4,12 @@
 //! It does not know what a word of the supervisor means, but for the end.
 
 use super::caller::{CallError, Caller, FIRST_PAUSE, HostLink, LONGEST_PAUSE, next_word};
-use super::part::{HostEnd, HostNews, HostPlan, Tell, say};
+use super::part::{HostConfig, HostEnd, HostNews, Tell, say};
 use super::probe::Probe;
 use crate::journal::OutputSink;
 use crate::link::LinkSender;
 use crate::mail::Deliver;
-use crate::node::{AskLeave, Linked, NODE_MAILBOX, Node, NodeConfig, NodeNews, Up};
+use crate::node::{AskLeave, Linked, NODE_MAILBOX, Node, NodeConfig, NodeNews, ToSupervisor};
 use crate::recipe::host_name;
 use dtrain_protocol::{
     Directive, Goodbye, Message as Word, NodeConfig as NodeMachine, Phase, RankSetup, Timeouts,
@@ -30,7 +30,7 @@ const NEWS: usize = 16;
 /// A host at work.
 struct Host {
     caller: Caller,
-    welcome: RankSetup,
+    setup: RankSetup,
     tell: Tell,
     node: ActorRef<Node>,
     up: Arc<Mutex<Option<LinkSender>>>,
@@ -48,8 +48,8 @@ struct Host {
 pub(super) async fn serve(
     caller: Caller,
     link: HostLink,
-    welcome: RankSetup,
-    plan: HostPlan,
+    setup: RankSetup,
+    plan: HostConfig,
     tell: Tell,
 ) -> io::Result<HostEnd> {
     let lines = Arc::clone(&tell);
@@ -69,7 +69,7 @@ pub(super) async fn serve(
         isolation: plan.isolation,
         arena: plan.arena,
         setup: plan.setup,
-        up: Up::Link(Arc::clone(&up)),
+        up: ToSupervisor::Link(Arc::clone(&up)),
         journal,
         told: Some(told),
     };
@@ -79,7 +79,7 @@ pub(super) async fn serve(
     let (heard, running) = (Instant::now(), Generation(0));
     let host = Host {
         caller,
-        welcome,
+        setup,
         tell,
         node: node.clone(),
         up,
@@ -132,7 +132,7 @@ impl Host {
                     }
                 },
                 Some(called) = calling.join_next() => match called.unwrap_or_else(|error| Err(CallError::Passing(error.to_string()))) {
-                    Ok((_, welcome)) if welcome != self.welcome => {
+                    Ok((_, setup)) if setup != self.setup => {
                         break self.end(link, HostEnd::SupervisorRestarted).await;
                     }
                     Ok((new, _)) => {
@@ -193,8 +193,10 @@ impl Host {
         let Directive { generation, phase, membership, .. } = directive;
         if *phase == Phase::Run && *generation > self.running {
             self.running = *generation;
-            let own = |seat: &&dtrain_protocol::Seat| seat.node == self.caller.callee.node;
-            let (ranks, here) = (membership.seats.len(), membership.seats.iter().filter(own).count());
+            let own =
+                |participant: &&dtrain_protocol::Participant| participant.node == self.caller.callee.node;
+            let (ranks, here) =
+                (membership.participants.len(), membership.participants.iter().filter(own).count());
             say(&self.tell, HostNews::Running { generation: *generation, ranks, here });
         }
     }

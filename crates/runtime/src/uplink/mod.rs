@@ -10,7 +10,7 @@ mod part;
 mod probe;
 
 pub use caller::{Callee, UplinkError};
-pub use part::{HostEnd, HostNews, HostPlan};
+pub use part::{HostConfig, HostEnd, HostNews};
 
 use caller::{Caller, HostLink};
 use dtrain_protocol::{BootId, ClockOffset, RankSetup, Timeouts};
@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// A host that was welcomed and has not begun.
+/// A host that was let in and has not begun.
 pub struct Uplink {
     runtime: Runtime,
     caller: Caller,
     link: HostLink,
     /// What the supervisor said; another life of it says something else.
-    welcome: RankSetup,
+    setup: RankSetup,
 }
 
 impl Uplink {
@@ -41,14 +41,14 @@ impl Uplink {
         let runtime = runtime.map_err(|error| system("start", error))?;
         let timeouts = Timeouts::derive(Duration::from_secs(1)).expect("a second is in range");
         let caller = Caller { callee, boot, timeouts };
-        let (link, welcome) = runtime.block_on(caller.call_until(patience))?;
-        Ok(Self { runtime, caller, link, welcome })
+        let (link, setup) = runtime.block_on(caller.call_until(patience))?;
+        Ok(Self { runtime, caller, link, setup })
     }
 
     /// What the supervisor said.
     #[must_use]
-    pub fn welcome(&self) -> &RankSetup {
-        &self.welcome
+    pub fn setup(&self) -> &RankSetup {
+        &self.setup
     }
 
     /// The address of this host that the supervisor was reached from.
@@ -70,12 +70,12 @@ impl Uplink {
     /// *Blocks*. *Errors*: signal handlers or the thread of the output cannot be had.
     pub fn serve(
         self,
-        plan: HostPlan,
+        plan: HostConfig,
         tell: impl FnMut(HostNews<'_>) + Send + 'static,
     ) -> io::Result<HostEnd> {
-        let Self { runtime, mut caller, link, welcome } = self;
+        let Self { runtime, mut caller, link, setup } = self;
         caller.timeouts = plan.timeouts;
-        let end = runtime.block_on(host::serve(caller, link, welcome, plan, Arc::new(Mutex::new(tell))));
+        let end = runtime.block_on(host::serve(caller, link, setup, plan, Arc::new(Mutex::new(tell))));
         runtime.shutdown_timeout(Duration::from_millis(100));
         end
     }

@@ -61,14 +61,14 @@ pub enum HostEnd {
 }
 
 /// What a host brings into a run.
-pub struct HostPlan {
+pub struct HostConfig {
     /// How many ranks it has.
     pub ranks: u32,
     /// Where they live.
     pub isolation: Isolation,
     /// The memory that they share.
     pub arena: Option<OwnedFd>,
-    /// What the ranks are made of, for their welcome.
+    /// What the ranks are made of, for their set-up.
     pub setup: RankSetup,
     /// The run's timeouts.
     pub timeouts: Timeouts,

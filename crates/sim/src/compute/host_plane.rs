@@ -3,7 +3,7 @@
 use crate::memory::HostMemory;
 use dtrain_collective::host_range;
 use dtrain_collective::sum_block;
-use dtrain_collective::{Arena, BLOCK, Chunks, HostPlan, Membership, Mode, Moves, OpKind};
+use dtrain_collective::{Arena, Assignment, BLOCK, Chunks, HostPlan, Moves, OpKind, Reduce};
 use dtrain_protocol as protocol;
 use dtrain_types::{Generation, MemberId, MicroRange, Rank, Trailer, Wire};
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub(super) enum HostOp {
 
 /// A rank's place in the memory of its host.
 #[derive(Debug)]
-pub(super) struct HostSeat {
+pub(super) struct HostPlane {
     /// Its place among the ranks of the host.
     pub local: usize,
     /// The host's place, and the ranks of each host.
@@ -51,18 +51,19 @@ pub(super) struct HostSeat {
     pub trailer: Trailer,
 }
 
-impl HostSeat {
+impl HostPlane {
     /// The place of a rank in a host. Where its ranks share a state they have the sum once, too, in the first slot of all.
     pub fn new(members: &protocol::Membership, rank: Rank, sums_once: bool) -> Self {
         let mut hosts: Vec<Range<usize>> = Vec::new();
-        for (at, seat) in members.seats.iter().enumerate() {
-            match hosts.last_mut().filter(|host| members.seats[host.start].node == seat.node) {
+        for (at, participant) in members.participants.iter().enumerate() {
+            match hosts.last_mut().filter(|host| members.participants[host.start].node == participant.node) {
                 Some(host) => host.end = at + 1,
                 None => hosts.push(at..at + 1),
             }
         }
         let host = hosts.iter().position(|host| host.contains(&rank.index())).expect("every rank has a host");
-        let ranges = members.seats[hosts[host].clone()].iter().map(|seat| seat.range).collect();
+        let ranges =
+            members.participants[hosts[host].clone()].iter().map(|participant| participant.range).collect();
         Self {
             local: rank.index() - hosts[host].start,
             host,
@@ -81,14 +82,15 @@ impl HostSeat {
         &self,
         members: &protocol::Membership,
         generation: Generation,
-    ) -> (Membership, Vec<MemberId>) {
+    ) -> (Assignment, Vec<MemberId>) {
         let range = |host: &Range<usize>| {
-            let ranges: Vec<MicroRange> = members.seats[host.clone()].iter().map(|seat| seat.range).collect();
+            let ranges: Vec<MicroRange> =
+                members.participants[host.clone()].iter().map(|participant| participant.range).collect();
             host_range(&ranges)
         };
         let ranges = self.hosts.iter().map(range).collect();
-        let peers = self.hosts.iter().map(|host| members.seats[host.start].member).collect();
-        (Membership { generation, rank: Rank(self.host as u32), ranges }, peers)
+        let peers = self.hosts.iter().map(|host| members.participants[host.start].member).collect();
+        (Assignment { generation, rank: Rank(self.host as u32), ranges }, peers)
     }
 
     /// How many ranks the host has.
@@ -105,7 +107,7 @@ impl HostSeat {
     }
 
     pub fn plan(&self, count: u32) -> HostPlan {
-        HostPlan::new(&self.ranges, count, Mode::Exact, |rank, root| rank * ROOTS + root)
+        HostPlan::new(&self.ranges, count, Reduce::Exact, |rank, root| rank * ROOTS + root)
     }
 
     /// Adds up this rank's share of the roots of its host, in their order: see [`HostPlan`].

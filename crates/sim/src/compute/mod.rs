@@ -18,13 +18,14 @@ mod words;
 use crate::job::{Engine, flat};
 use crate::sabotage::Sabotage;
 use doing::{Computed, Copying, Doing, SEGMENT, digest_as_floats};
-use dtrain_collective::{Geometry, HostArena, Membership, Mode, RankMachine};
+use dtrain_collective::{Assignment, Geometry, HostArena, RankMachine, Reduce};
 use dtrain_engine::{Sharer, State};
 use dtrain_protocol::{
-    self as protocol, Activity, Agenda, Digest, Owed, Signals, Source, StateHolder, StopFlag, Task, Truth,
+    self as protocol, Activity, Agenda, Digest, Pending, ResumePoint, Signals, StateHolder, StateSource,
+    StopFlag, Task,
 };
 use dtrain_types::{Generation, Instant, MemberId, Rank, Step};
-use host_plane::HostSeat;
+use host_plane::HostPlane;
 
 use std::collections::BTreeSet;
 
@@ -40,9 +41,9 @@ struct Plane {
     /// The members whose frames these are, by their rank in the machine.
     peers: Vec<MemberId>,
     /// The place in the memory of the host, where ranks meet there.
-    host: Option<HostSeat>,
+    host: Option<HostPlane>,
     /// The state that all start from.
-    truth: Step,
+    resume_point: Step,
     members: protocol::Membership,
     generation: Generation,
     rank: Rank,
@@ -193,44 +194,55 @@ impl Compute {
     ) {
         assert!(matches!(self.doing, Doing::Rest) && self.plane.is_none(), "what was before is left first");
         let sums_once = self.sharer.is_some();
-        let host = tools.memory.is_some().then(|| HostSeat::new(&members, rank, sums_once));
+        let host = tools.memory.is_some().then(|| HostPlane::new(&members, rank, sums_once));
         let (membership, peers) = match &host {
-            Some(seat) => seat.leaders(&members, generation),
+            Some(participant) => participant.leaders(&members, generation),
             None => {
-                let ranges = members.seats.iter().map(|seat| seat.range).collect();
-                let peers = members.seats.iter().map(|seat| seat.member).collect();
-                (Membership { generation, rank, ranges }, peers)
+                let ranges = members.participants.iter().map(|participant| participant.range).collect();
+                let peers = members.participants.iter().map(|participant| participant.member).collect();
+                (Assignment { generation, rank, ranges }, peers)
             }
         };
-        let mut machine = RankMachine::with_segment(membership, Mode::Exact, geometry(tools.engine), SEGMENT)
-            .expect("the supervisor cuts ranges in order");
+        let mut machine =
+            RankMachine::with_segment(membership, Reduce::Exact, geometry(tools.engine), SEGMENT)
+                .expect("the supervisor cuts ranges in order");
         machine.prepare(&tools.engine.job().counts());
         self.broke_early.retain(|(of, _)| *of >= generation);
         let early = self.broke_early.iter().filter(|(of, _)| *of == generation);
         let (gathering, lost) = (false, early.map(|(_, peer)| *peer).collect::<BTreeSet<MemberId>>());
         let lost = lost.into_iter().filter(|peer| peers.contains(peer)).collect();
-        let (sequence, truth) = (0, Step(0));
-        self.plane =
-            Some(Plane { machine, peers, host, truth, members, generation, rank, sequence, gathering, lost });
+        let (sequence, resume_point) = (0, Step(0));
+        self.plane = Some(Plane {
+            machine,
+            peers,
+            host,
+            resume_point,
+            members,
+            generation,
+            rank,
+            sequence,
+            gathering,
+            lost,
+        });
         self.doing = Doing::Reach;
         self.enter(tools);
     }
 
     /// Order: take this state.
-    pub fn load(&mut self, tools: &mut Tools<'_>, truth: &Truth) {
+    pub fn load(&mut self, tools: &mut Tools<'_>, resume_point: &ResumePoint) {
         let Some(plane) = &mut self.plane else { return };
-        plane.truth = truth.step;
+        plane.resume_point = resume_point.step;
         if self.sharer.is_some() {
             let writers: Vec<Rank> = (0..plane.members.world().0).map(Rank).collect();
-            let opening = Agenda::opening(truth, plane.rank, &writers);
-            return self.open(tools, opening, truth);
+            let opening = Agenda::opening(resume_point, plane.rank, &writers);
+            return self.open(tools, opening, resume_point);
         }
-        match &truth.source {
-            Source::Start(from) => {
+        match &resume_point.source {
+            StateSource::Start(from) => {
                 self.doing = Doing::Load(*from);
                 self.work(tools, Work::Load);
             }
-            Source::Ranks(sources) => {
+            StateSource::Ranks(sources) => {
                 let world = plane.members.world().0;
                 let targets: Vec<Rank> =
                     (0..world).map(Rank).filter(|rank| !sources.contains(rank)).collect();
@@ -241,7 +253,7 @@ impl Compute {
                 let mut copy = Copying {
                     sources: sources.clone(),
                     targets,
-                    step: truth.step,
+                    step: resume_point.step,
                     window: 0,
                     floats: Vec::new(),
                     digest: [0.0; DIGEST_FLOATS],
@@ -257,9 +269,9 @@ impl Compute {
     }
 
     /// Order: make steps.
-    pub fn run(&mut self, tools: &mut Tools<'_>, from: Step, owed: Owed) {
+    pub fn run(&mut self, tools: &mut Tools<'_>, from: Step, pending: Pending) {
         let holder = if self.shares() { StateHolder::Host } else { StateHolder::Rank };
-        self.agenda.begin(holder, from, owed);
+        self.agenda.begin(holder, from, pending);
         self.go(tools);
     }
 
@@ -371,7 +383,7 @@ impl Compute {
     /// This rank's slots: its own memory, or its part of the host's.
     fn arena<'a>(plane: &'a mut Plane, tools: &'a mut Tools<'_>) -> &'a mut HostArena {
         match (&plane.host, tools.memory.as_deref_mut()) {
-            (Some(seat), Some(memory)) => &mut memory.slots[seat.local],
+            (Some(participant), Some(memory)) => &mut memory.slots[participant.local],
             _ => plane.machine.arena(),
         }
     }
@@ -379,5 +391,5 @@ impl Compute {
 
 /// Room for every generation.
 pub fn geometry(engine: &Engine) -> Geometry {
-    Geometry::bound(engine.gradient_len(), engine.job().plan.micro_batches(), Mode::Exact)
+    Geometry::bound(engine.gradient_len(), engine.job().plan.micro_batches(), Reduce::Exact)
 }

@@ -30,7 +30,7 @@ impl Compute {
     fn exchanges(&self) -> bool {
         let collective =
             matches!(self.doing, Doing::Reach | Doing::Copy(_) | Doing::Reduce | Doing::Open | Doing::Meet);
-        let turn = |plane: &Plane| plane.host.as_ref().is_none_or(|seat| seat.exchanges());
+        let turn = |plane: &Plane| plane.host.as_ref().is_none_or(|participant| participant.exchanges());
         collective && !self.working && self.plane.as_ref().is_some_and(turn)
     }
 

@@ -10,14 +10,14 @@ use crate::memory::HostMemory;
 use crate::sabotage::Sabotage;
 use dtrain_collective::Op;
 use dtrain_engine::{Share, Sum};
-use dtrain_protocol::{Digest, Failure, Opening, Source, StepRecord, Truth};
+use dtrain_protocol::{Digest, Failure, Opening, ResumePoint, StateSource, StepRecord};
 use dtrain_types::Step;
 
 impl Compute {
     /// Does what this rank has to do to the state before all adopt it.
-    pub(super) fn open(&mut self, tools: &mut Tools<'_>, opening: Opening, truth: &Truth) {
-        match (opening, &truth.source) {
-            (Opening::Publish, Source::Start(from)) => {
+    pub(super) fn open(&mut self, tools: &mut Tools<'_>, opening: Opening, resume_point: &ResumePoint) {
+        match (opening, &resume_point.source) {
+            (Opening::Publish, StateSource::Start(from)) => {
                 self.doing = Doing::Load(*from);
                 self.work(tools, Work::Load);
             }
@@ -66,7 +66,7 @@ impl Compute {
         else {
             return;
         };
-        let (generation, step) = (plane.generation, plane.truth);
+        let (generation, step) = (plane.generation, plane.resume_point);
         if !sharer.adopt(&memory.state, step) {
             let text = format!("the state of step {step} is not in the memory of this host");
             return tools.tell(News::Failed(generation, Failure::Setup(text)));
@@ -86,7 +86,7 @@ impl Compute {
             return;
         };
         let (weight, samples) = (record.trailer.weight, record.trailer.samples);
-        let share = Share { index: plane.rank.index(), of: plane.members.seats.len() };
+        let share = Share { index: plane.rank.index(), of: plane.members.participants.len() };
         let HostMemory { slots, state, .. } = memory;
         let sum = Sum { gradient: slots[0].slot(0), weight, samples };
         self.agenda.handle_measured(record);

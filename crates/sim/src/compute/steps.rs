@@ -7,7 +7,7 @@ use super::words::{Ask, News, ShardJob, Work};
 use crate::disk::share;
 use crate::job::{VALIDATION, flat, flatten, no_counts};
 use crate::sabotage::Sabotage;
-use dtrain_collective::{Arena, Mode, Op, Sequence, rank_roots};
+use dtrain_collective::{Arena, Op, Reduce, Sequence, rank_roots};
 use dtrain_protocol::{CheckpointId, Digest, Finished, StepRecord, StopFlag, Task, ValidationPart};
 use dtrain_types::{Epoch, Merger, MicroBatch, Step, Trailer, cut_evenly, roots};
 
@@ -76,8 +76,8 @@ impl Compute {
     fn begin_step(&mut self, tools: &mut Tools<'_>, step: Step) {
         let Some(plane) = &self.plane else { return };
         let plan = tools.engine.job().plan.step(step);
-        let range = plane.members.seats[plane.rank.index()].range;
-        let roots = rank_roots(range, plan.micro_batches, Mode::Exact);
+        let range = plane.members.participants[plane.rank.index()].range;
+        let roots = rank_roots(range, plan.micro_batches, Reduce::Exact);
         (self.begun, self.busy) = (tools.now, 0.0);
         let next = roots.first().map_or(0, |root| root.lo);
         let pending = vec![Trailer::EMPTY; Merger::buffers(plan.micro_batches)];

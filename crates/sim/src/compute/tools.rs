@@ -2,7 +2,7 @@
 
 use crate::compute::{Ask, News};
 use crate::memory::HostMemory;
-use crate::{Disk, Engine};
+use crate::{Engine, SimDisk};
 use dtrain_types::Instant;
 
 /// What a compute thread works with.
@@ -10,7 +10,7 @@ pub struct Tools<'a> {
     /// The engine of all ranks.
     pub engine: &'a mut Engine,
     /// The run folder.
-    pub disk: &'a Disk,
+    pub disk: &'a SimDisk,
     /// The memory of its host, where ranks meet there.
     pub memory: Option<&'a mut HostMemory>,
     /// The time of its process.

@@ -31,13 +31,13 @@ impl Invariant for OneMembership {
 mod tests {
     use super::super::testing::{first_bad, oracle};
     use super::*;
-    use dtrain_protocol::Seat;
+    use dtrain_protocol::Participant;
     use dtrain_types::{Incarnation, MemberId, MicroRange, NodeId};
 
     #[test]
     fn two_memberships_of_one_generation_are_found() {
         let world = |member: u32| Membership {
-            seats: vec![Seat {
+            participants: vec![Participant {
                 member: MemberId(member),
                 incarnation: Incarnation(1),
                 node: NodeId(0),

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 #[derive(Default)]
 pub(super) struct NewestManifest {
     /// Due at the beginning of a generation, neither written nor given up yet.
-    owed: BTreeSet<CheckpointId>,
+    pending: BTreeSet<CheckpointId>,
     written: BTreeSet<Step>,
-    /// The newest generation whose truth was named.
+    /// The newest generation whose resume point was named.
     named: Generation,
     /// The last resume: which generation went back, and to which step.
     back: Option<(Generation, Step)>,
@@ -25,7 +25,7 @@ impl Invariant for NewestManifest {
 
     fn see(&mut self, fact: &Fact<'_>, oracle: &Oracle) -> Result<(), String> {
         match fact {
-            Fact::Truth { generation, .. } => {
+            Fact::ResumePoint { generation, .. } => {
                 self.named = *generation;
                 Ok(())
             }
@@ -45,7 +45,7 @@ impl Invariant for NewestManifest {
                 }
             }
             Fact::Begins(generation, step) if oracle.saves(*step) && !self.written.contains(step) => {
-                self.owed.insert(CheckpointId { generation: *generation, step: *step });
+                self.pending.insert(CheckpointId { generation: *generation, step: *step });
                 Ok(())
             }
             Fact::Renamed(order, _)
@@ -55,15 +55,15 @@ impl Invariant for NewestManifest {
             }
             Fact::Renamed(order, _) => {
                 self.written.insert(order.id.step);
-                self.owed.retain(|owed| owed.step != order.id.step);
+                self.pending.retain(|pending| pending.step != order.id.step);
                 Ok(())
             }
             Fact::GivenUp(id) => {
-                self.owed.remove(id);
+                self.pending.remove(id);
                 Ok(())
             }
-            Fact::Ended(Outcome::Finished(_), excuses) if !self.owed.is_empty() && !excuses.disk_full => {
-                Err(format!("the run ended, and of {:?} nothing was heard", self.owed))
+            Fact::Ended(Outcome::Finished(_), excuses) if !self.pending.is_empty() && !excuses.disk_full => {
+                Err(format!("the run ended, and of {:?} nothing was heard", self.pending))
             }
             Fact::Complete(Some(id), on_disk) if !on_disk.contains(id) => {
                 Err(format!("checkpoint {id} was written and is lost"))

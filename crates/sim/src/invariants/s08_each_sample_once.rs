@@ -63,7 +63,7 @@ impl Invariant for EachSampleOnce {
             Fact::Ended(Outcome::Finished(_), _) if self.validated != oracle.last_validated() => {
                 Err(format!("the run ended with {:?} as its newest validation", self.validated))
             }
-            Fact::Truth { generation, step, committed, .. } if committed < step => {
+            Fact::ResumePoint { generation, step, committed, .. } if committed < step => {
                 Err(format!("generation {generation} begins with step {step}, known are {committed}"))
             }
             Fact::Resumed(..) => {
@@ -116,13 +116,13 @@ mod tests {
 
     #[test]
     fn a_generation_that_begins_with_a_step_that_is_not_recorded_is_found() {
-        let truth = |step, committed| Fact::Truth {
+        let resume_point = |step, committed| Fact::ResumePoint {
             generation: Generation(2),
             step: Step(step),
             committed: Step(committed),
             held: Some(Step(step)),
         };
         let first = |fact| first_bad(EachSampleOnce::default(), &oracle(), &[fact]);
-        assert_eq!((first(truth(2, 2)), first(truth(2, 1))), (None, Some(0)));
+        assert_eq!((first(resume_point(2, 2)), first(resume_point(2, 1))), (None, Some(0)));
     }
 }

@@ -12,7 +12,7 @@ impl Invariant for NothingUndone {
     }
 
     fn see(&mut self, fact: &Fact<'_>, _: &Oracle) -> Result<(), String> {
-        let Fact::Truth { generation, step, committed, held } = fact else { return Ok(()) };
+        let Fact::ResumePoint { generation, step, committed, held } = fact else { return Ok(()) };
         match held {
             Some(held) if *step < *held.min(committed) => Err(format!(
                 "generation {generation} goes on with step {step}; committed are {committed}, and a member holds {held}"
@@ -30,16 +30,16 @@ mod tests {
 
     #[test]
     fn a_generation_that_goes_back_behind_what_a_member_holds_is_found() {
-        let truth = |step, committed, held: Option<u64>| Fact::Truth {
+        let resume_point = |step, committed, held: Option<u64>| Fact::ResumePoint {
             generation: Generation(2),
             step: Step(step),
             committed: Step(committed),
             held: held.map(Step),
         };
         let first = |fact| first_bad(NothingUndone, &oracle(), &[fact]);
-        assert_eq!(first(truth(7, 12, None)), None);
-        assert_eq!(first(truth(12, 12, Some(12))), None);
-        assert_eq!(first(truth(11, 12, Some(12))), Some(0));
-        assert_eq!(first(truth(11, 11, Some(12))), None, "what nobody told of may be made again");
+        assert_eq!(first(resume_point(7, 12, None)), None);
+        assert_eq!(first(resume_point(12, 12, Some(12))), None);
+        assert_eq!(first(resume_point(11, 12, Some(12))), Some(0));
+        assert_eq!(first(resume_point(11, 11, Some(12))), None, "what nobody told of may be made again");
     }
 }

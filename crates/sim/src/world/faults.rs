@@ -5,8 +5,8 @@ use super::event::{Asleep, Event};
 use super::network::Block;
 use crate::clock::{MICRO, MILLI, SECOND};
 use crate::fact::Life;
-use crate::fault::{Kind, When};
-use crate::situation::Place;
+use crate::fault::{FaultKind, When};
+use crate::situation::Situation;
 use dtrain_protocol::{ExitCause, Failure, Input, Request};
 use dtrain_types::{MemberId, NodeId};
 
@@ -25,7 +25,7 @@ impl World {
     }
 
     /// A rank, or the world, came to a place: faults that wait for that begin.
-    pub(super) fn entered(&mut self, place: Place, life: Option<Life>) {
+    pub(super) fn entered(&mut self, place: Situation, life: Option<Life>) {
         let count = &mut self.entered[place as usize];
         *count += 1;
         let count = *count;
@@ -89,38 +89,44 @@ impl World {
             self.touch(life.member);
         }
         match planned.kind {
-            Kind::Crash | Kind::CrashSome | Kind::CrashAllButOne | Kind::CrashAll => {
+            FaultKind::Crash | FaultKind::CrashSome | FaultKind::CrashAllButOne | FaultKind::CrashAll => {
                 self.crash(planned.kind, &living, victim);
             }
-            Kind::HostLeaves | Kind::Drain | Kind::StartFails | Kind::SlowStart | Kind::Panic => {
+            FaultKind::HostLeaves
+            | FaultKind::Drain
+            | FaultKind::StartFails
+            | FaultKind::SlowStart
+            | FaultKind::Panic => {
                 self.ask(planned.kind, victim, length);
             }
-            Kind::Stop | Kind::ComputeHang | Kind::Slow => self.hold_up(at, planned.kind, victim, length),
+            FaultKind::Stop | FaultKind::ComputeHang | FaultKind::Slow => {
+                self.hold_up(at, planned.kind, victim, length)
+            }
             _ => self.break_world(at, planned.kind, victim, length),
         }
     }
 
-    fn note_places(&mut self, kind: Kind, victim: Option<Life>) {
+    fn note_places(&mut self, kind: FaultKind, victim: Option<Life>) {
         let mut places = self.world_places(&self.supervisor);
-        places.push(victim.and_then(|life| self.process(life.member)).map_or(Place::Nobody, |p| p.place));
+        places.push(victim.and_then(|life| self.process(life.member)).map_or(Situation::Nobody, |p| p.place));
         for place in places {
             self.coverage.note(kind, place);
         }
     }
 
-    fn crash(&mut self, kind: Kind, living: &[Life], victim: Option<Life>) {
+    fn crash(&mut self, kind: FaultKind, living: &[Life], victim: Option<Life>) {
         let Some(first) = victim else { return };
         let others = living.iter().copied().filter(|life| *life != first);
         let victims: Vec<Life> = match kind {
-            Kind::Crash => vec![first],
-            Kind::CrashSome => {
+            FaultKind::Crash => vec![first],
+            FaultKind::CrashSome => {
                 let others: Vec<Life> = others.collect();
                 let more = 1 + self.chance.below(2) as usize;
                 let from = self.chance.below(others.len().max(1) as u64) as usize;
                 let more = others.iter().cycle().skip(from).take(more.min(others.len())).copied();
                 std::iter::once(first).chain(more).collect()
             }
-            Kind::CrashAllButOne => others.collect(),
+            FaultKind::CrashAllButOne => others.collect(),
             _ => living.to_vec(),
         };
         for life in victims {
@@ -128,23 +134,23 @@ impl World {
         }
     }
 
-    fn ask(&mut self, kind: Kind, victim: Option<Life>, length: u64) {
+    fn ask(&mut self, kind: FaultKind, victim: Option<Life>, length: u64) {
         match kind {
-            Kind::Drain => {
+            FaultKind::Drain => {
                 self.excuses.drained = true;
                 self.push(0, Event::Told(Input::Request(Request::Drain)));
             }
             // A first process that cannot be started ends the run: that is its own story.
-            Kind::StartFails if self.supervisor.generation().0 == 0 => {}
-            Kind::StartFails => {
+            FaultKind::StartFails if self.supervisor.generation().0 == 0 => {}
+            FaultKind::StartFails => {
                 self.start_fails = true;
                 self.touched_all = self.now;
             }
-            Kind::SlowStart => {
+            FaultKind::SlowStart => {
                 self.slow_start_until = self.now + length;
                 self.last_fault = self.last_fault.max(self.now + length);
             }
-            Kind::Panic => {
+            FaultKind::Panic => {
                 let Some(life) = victim else { return };
                 self.with_process(life, |_, process, now, effects| {
                     let generation = process.member.generation();
@@ -174,18 +180,18 @@ impl World {
         Some(self.process(victim?.member)?.host)
     }
 
-    fn hold_up(&mut self, at: usize, kind: Kind, victim: Option<Life>, length: u64) {
+    fn hold_up(&mut self, at: usize, kind: FaultKind, victim: Option<Life>, length: u64) {
         let Some(life) = victim else { return };
         let until = self.now + length;
         let Some(process) = self.process_mut(life) else { return };
         match kind {
-            Kind::Stop => process.sleep.until = until,
-            Kind::ComputeHang => process.hang.until = until,
+            FaultKind::Stop => process.sleep.until = until,
+            FaultKind::ComputeHang => process.hang.until = until,
             _ => process.slow = 3_000,
         }
         match kind {
-            Kind::Stop => self.push(length, Event::Wake(Asleep::Rank(life))),
-            Kind::ComputeHang => {
+            FaultKind::Stop => self.push(length, Event::Wake(Asleep::Rank(life))),
+            FaultKind::ComputeHang => {
                 self.patient = true;
                 self.push(length, Event::Wake(Asleep::Compute(life)));
             }
@@ -200,7 +206,7 @@ impl World {
         self.last_fault = self.last_fault.max(until);
     }
 
-    fn break_world(&mut self, at: usize, kind: Kind, victim: Option<Life>, length: u64) {
+    fn break_world(&mut self, at: usize, kind: FaultKind, victim: Option<Life>, length: u64) {
         let until = self.now + length;
         self.touched_all = self.touched_all.max(until);
         self.lasts(until);
@@ -210,33 +216,37 @@ impl World {
         if far.0 >= self.settings.nodes
             && !matches!(
                 kind,
-                Kind::SupervisorStop | Kind::PairCut | Kind::Reset | Kind::Noise | Kind::DiskFull
+                FaultKind::SupervisorStop
+                    | FaultKind::PairCut
+                    | FaultKind::Reset
+                    | FaultKind::Noise
+                    | FaultKind::DiskFull
             )
         {
             return;
         }
         match kind {
-            Kind::HostCrash => return self.crash_host(far, Some(length.max(50 * MILLI))),
-            Kind::HostStop => return self.stop_host(far, length.min(MOST_NODE_STOP * MILLI)),
-            Kind::SupervisorStop => return self.stop_supervisor(length),
-            Kind::Partition => {
+            FaultKind::HostCrash => return self.crash_host(far, Some(length.max(50 * MILLI))),
+            FaultKind::HostStop => return self.stop_host(far, length.min(MOST_NODE_STOP * MILLI)),
+            FaultKind::SupervisorStop => return self.stop_supervisor(length),
+            FaultKind::Partition => {
                 self.network.blocks.push((at, Block::From(far)));
                 self.network.blocks.push((at, Block::To(far)));
             }
-            Kind::CutFrom => self.network.blocks.push((at, Block::From(far))),
-            Kind::CutTo => self.network.blocks.push((at, Block::To(far))),
-            Kind::PairCut | Kind::Reset => return self.cut_pair(at, kind, victim, length),
-            Kind::Noise => self.network.noise = 200,
+            FaultKind::CutFrom => self.network.blocks.push((at, Block::From(far))),
+            FaultKind::CutTo => self.network.blocks.push((at, Block::To(far))),
+            FaultKind::PairCut | FaultKind::Reset => return self.cut_pair(at, kind, victim, length),
+            FaultKind::Noise => self.network.noise = 200,
             _ => (self.disk.full, self.excuses.disk_full) = (true, true),
         }
-        if matches!(kind, Kind::Partition | Kind::CutFrom) && self.chance.per_mille(500) {
+        if matches!(kind, FaultKind::Partition | FaultKind::CutFrom) && self.chance.per_mille(500) {
             let after = self.chance.between(MILLI, 500 * MILLI);
             self.push(after, Event::Told(Input::NodeLost(far)));
         }
         self.push(length, Event::Heal(at));
     }
 
-    fn cut_pair(&mut self, at: usize, kind: Kind, victim: Option<Life>, length: u64) {
+    fn cut_pair(&mut self, at: usize, kind: FaultKind, victim: Option<Life>, length: u64) {
         let Some(one) = victim else { return };
         let others: Vec<Life> = self.living().into_iter().filter(|life| *life != one).collect();
         if others.is_empty() {
@@ -244,7 +254,7 @@ impl World {
         }
         let other = *self.chance.pick(&others);
         let generation = self.process(one.member).map_or(dtrain_types::Generation(0), |p| p.generation);
-        if kind == Kind::Reset {
+        if kind == FaultKind::Reset {
             return self.reset(one.member, other.member, generation);
         }
         self.network.blocks.push((at, Block::Pair(one.member, other.member)));
@@ -256,9 +266,9 @@ impl World {
         let planned = self.planned[at];
         self.tell(|| format!("healed: {}", planned.kind.name()));
         match planned.kind {
-            Kind::Noise => self.network.noise = 0,
-            Kind::DiskFull => self.disk.full = false,
-            Kind::Slow => self.processes.iter_mut().flatten().for_each(|process| process.slow = 1_000),
+            FaultKind::Noise => self.network.noise = 0,
+            FaultKind::DiskFull => self.disk.full = false,
+            FaultKind::Slow => self.processes.iter_mut().flatten().for_each(|process| process.slow = 1_000),
             _ => {
                 self.network.blocks.retain(|(by, _)| *by != at);
                 self.unstall();

@@ -9,7 +9,7 @@ use crate::fact::{Fact, Life, View};
 use crate::memory::HostMemory;
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
-use crate::situation::Place;
+use crate::situation::Situation;
 use dtrain_engine::Sharer;
 use dtrain_protocol::{
     Agenda, BootId, Digest, ExitCause, Fingerprint, Input, Member, MemberConfig, Node, NodeConfig,
@@ -198,7 +198,7 @@ impl World {
             news_at: 0,
             generation: Generation(0),
             first_in: None,
-            place: Place::Nobody,
+            place: Situation::Nobody,
             exits: None,
         };
         self.processes[place] = Some(Box::new(process));

@@ -14,7 +14,7 @@ mod supervisor;
 use crate::clock::{Clock, MILLI, SECOND};
 use crate::compute::{Ask, Compute, News, Parcel, ShardJob};
 use crate::coverage::Coverage;
-use crate::disk::Disk;
+use crate::disk::SimDisk;
 use crate::fact::{Excuses, Fact, Invariant, Life, Violation};
 use crate::fault::Planned;
 use crate::job::{Engine, Job, Oracle};
@@ -22,7 +22,7 @@ use crate::memory::HostMemory;
 use crate::queue::{Class, Queue};
 use crate::random::Chance;
 use crate::sabotage::Sabotage;
-use crate::situation::Place;
+use crate::situation::Situation;
 use event::{Asleep, Event};
 use network::Network;
 use settings::DETECT;
@@ -49,7 +49,7 @@ const MOST_EVENTS: u64 = 6_000_000;
 
 /// How a simulation went.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct SimReport {
     /// The seed.
     pub seed: u64,
     /// A hash over every event.
@@ -97,7 +97,7 @@ struct Process {
     generation: Generation,
     /// The newest generation in which it was told to be rank 0: it makes what that one needs to meet.
     first_in: Option<Generation>,
-    place: Place,
+    place: Situation,
     /// It exits by itself with this code.
     exits: Option<i32>,
 }
@@ -123,7 +123,7 @@ struct World {
     chance: Chance,
     engine: Engine,
     oracle: Oracle,
-    disk: Disk,
+    disk: SimDisk,
     network: Network,
     supervisor: Supervisor,
     clock: Clock,
@@ -136,13 +136,13 @@ struct World {
     checkers: Vec<Box<dyn Invariant>>,
     planned: Vec<Planned>,
     /// Faults that have begun and end later, and how many times each place was entered.
-    entered: [u32; Place::ALL.len()],
+    entered: [u32; Situation::ALL.len()],
     losses: u32,
     /// The committed step at which a boundary was asked for.
     asked: Option<Step>,
     /// The supervisor has told of a cause for another generation since the last one.
     caused: bool,
-    named_truth: Generation,
+    named_resume_point: Generation,
     excuses: Excuses,
     /// When something was last done to each member, and to all.
     touched: Vec<u64>,
@@ -156,7 +156,7 @@ struct World {
     /// Lives that have begun.
     begun: BTreeSet<Life>,
     slow_start_until: u64,
-    renamed: Place,
+    renamed: Situation,
     /// The disk takes so many times as long as a fast one.
     disk_slow: u64,
     /// How much members hold and say at once.
@@ -177,7 +177,7 @@ struct World {
 ///
 /// *Order*: a function of the settings alone.
 #[must_use]
-pub fn simulate(settings: &Settings) -> Report {
+pub fn simulate(settings: &Settings) -> SimReport {
     let mut world = World::new(settings.clone().drawn());
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| world.run())) {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -239,7 +239,7 @@ impl World {
             chance,
             engine,
             oracle,
-            disk: Disk::default(),
+            disk: SimDisk::default(),
             network: Network::new(ranks),
             supervisor,
             clock,
@@ -250,11 +250,11 @@ impl World {
             processes: (0..ranks).map(|_| None).collect(),
             checkers: crate::invariants::all(),
             planned,
-            entered: [0; Place::ALL.len()],
+            entered: [0; Situation::ALL.len()],
             losses: 0,
             asked: None,
             caused: false,
-            named_truth: Generation(0),
+            named_resume_point: Generation(0),
             excuses: Excuses::default(),
             touched: vec![0; ranks],
             touched_all: 0,
@@ -264,7 +264,7 @@ impl World {
             starting: BTreeMap::new(),
             begun: BTreeSet::new(),
             slow_start_until: 0,
-            renamed: Place::Nobody,
+            renamed: Situation::Nobody,
             disk_slow,
             limits,
             violations: Vec::new(),
@@ -399,14 +399,14 @@ impl World {
         (process.life == life).then_some(process)
     }
 
-    fn report(self) -> Report {
+    fn report(self) -> SimReport {
         let mut coverage = self.coverage;
         coverage.runs = [1, u64::from(self.last_fault == 0)];
         let digest = match &self.outcome {
             Some(Outcome::Finished(end) | Outcome::Interrupted(Some(end))) => Some(end.digest),
             _ => None,
         };
-        Report {
+        SimReport {
             seed: self.settings.seed.0,
             trace: self.trace,
             digest,

@@ -7,7 +7,7 @@ use crate::compute::{Ask, At, News, Tools, Work};
 use crate::fact::{Fact, LeftState, Life, View};
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
-use crate::situation::Place;
+use crate::situation::Situation;
 use dtrain_protocol::{
     BOOTSTRAP_BYTES, Bootstrap, Exit, ExitCause, Input, Left, MemberEffect, ShardOutcome, ShardReport,
     Signals, Stage,
@@ -224,8 +224,8 @@ impl World {
                 MemberEffect::Beat(beat) => self.send_up(p.host, Event::Told(Input::Heartbeat(beat))),
                 MemberEffect::Build { generation, rank, membership, bootstrap } => {
                     self.fact(&Fact::Named(generation, &membership));
-                    let seat = &membership.seats[0];
-                    let first = Life { member: seat.member, incarnation: seat.incarnation };
+                    let participant = &membership.participants[0];
+                    let first = Life { member: participant.member, incarnation: participant.incarnation };
                     let by = bootstrap.as_ref();
                     self.fact(&Fact::Meets { life: p.life, generation, first, by });
                     self.compute(p, now, |compute, tools| compute.build(tools, generation, rank, membership));
@@ -234,11 +234,11 @@ impl World {
                     p.first_in = (rank == Rank(0)).then_some(generation);
                     self.compute(p, now, |compute, tools| compute.quit(tools, generation));
                 }
-                MemberEffect::Load { truth, .. } => {
-                    self.compute(p, now, |compute, tools| compute.load(tools, &truth));
+                MemberEffect::Load { resume_point, .. } => {
+                    self.compute(p, now, |compute, tools| compute.load(tools, &resume_point));
                 }
-                MemberEffect::Run { from_step, owed, .. } => {
-                    self.compute(p, now, |compute, tools| compute.run(tools, from_step, owed));
+                MemberEffect::Run { from_step, pending, .. } => {
+                    self.compute(p, now, |compute, tools| compute.run(tools, from_step, pending));
                 }
                 MemberEffect::AskStop(_) if self.breaks(Sabotage::ForgottenStop) => {}
                 MemberEffect::AskStop(flag) => p.compute.ask_stop(flag),
@@ -349,27 +349,27 @@ fn bootstrap_of(life: Life, generation: Generation) -> Bootstrap {
 }
 
 /// Where a rank stands.
-pub(super) fn place_of(process: &Process) -> Place {
+pub(super) fn place_of(process: &Process) -> Situation {
     match (process.member.stage(), process.compute.at()) {
-        (Stage::Joining, _) => Place::Start,
-        (Stage::Broken { .. }, _) => Place::Broken,
-        (Stage::Finished(_) | Stage::Failed(_) | Stage::Leaving, _) => Place::Finished,
-        (_, At::Build) => Place::Build,
-        (_, At::Load) => Place::Load,
-        (_, At::CopySource) => Place::CopySource,
-        (_, At::CopyTarget) => Place::CopyTarget,
-        (_, At::Compute) => Place::Compute,
-        (_, At::Offer) => Place::Offer,
-        (_, At::Round1) => Place::Round1,
-        (_, At::Round2) => Place::Round2,
-        (_, At::Update) => Place::Update,
-        (_, At::UpdateShare) => Place::UpdateShare,
-        (_, At::Meet) => Place::Meet,
-        (_, At::Complete) => Place::Complete,
-        (_, At::Validate) => Place::Validate,
-        (_, At::Save) => Place::Save,
-        (Stage::Formed, At::Rest) => Place::Form,
-        (Stage::Ready { .. }, At::Rest) => Place::Ready,
-        (Stage::Running, At::Rest) => Place::Finished,
+        (Stage::Joining, _) => Situation::Start,
+        (Stage::Broken { .. }, _) => Situation::Broken,
+        (Stage::Finished(_) | Stage::Failed(_) | Stage::Leaving, _) => Situation::Finished,
+        (_, At::Build) => Situation::Build,
+        (_, At::Load) => Situation::Load,
+        (_, At::CopySource) => Situation::CopySource,
+        (_, At::CopyTarget) => Situation::CopyTarget,
+        (_, At::Compute) => Situation::Compute,
+        (_, At::Offer) => Situation::Offer,
+        (_, At::Round1) => Situation::Round1,
+        (_, At::Round2) => Situation::Round2,
+        (_, At::Update) => Situation::Update,
+        (_, At::UpdateShare) => Situation::UpdateShare,
+        (_, At::Meet) => Situation::Meet,
+        (_, At::Complete) => Situation::Complete,
+        (_, At::Validate) => Situation::Validate,
+        (_, At::Save) => Situation::Save,
+        (Stage::Formed, At::Rest) => Situation::Form,
+        (Stage::Ready { .. }, At::Rest) => Situation::Ready,
+        (Stage::Running, At::Rest) => Situation::Finished,
     }
 }

@@ -6,10 +6,10 @@ use crate::clock::{MICRO, MILLI};
 use crate::fact::{Fact, Life, View};
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
-use crate::situation::Place;
+use crate::situation::Situation;
 use crate::world::event::copy_of;
 use dtrain_protocol::{
-    CheckpointId, Input, Membership, Outcome, Phase, Source, Supervisor, SupervisorEffect,
+    CheckpointId, Input, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
 };
 use dtrain_types::{Generation, Instant, NodeId, Step};
 
@@ -42,7 +42,7 @@ impl World {
             }
             Event::ManifestWritten(order) => self.rename(order),
             Event::ManifestTold(order, result) => {
-                self.renamed = Place::Nobody;
+                self.renamed = Situation::Nobody;
                 self.mark(6, &[order.id.step.0, u64::from(result.is_ok())]);
                 self.supervisor.feed(now, &Input::Manifest(order.id, result), effects);
             }
@@ -101,9 +101,13 @@ impl World {
             match effect {
                 SupervisorEffect::Send(directive) => {
                     self.mark(10, &[directive.member.0.into(), directive.number.0, directive.generation.0]);
-                    if directive.phase == Phase::Sync && directive.generation > self.named_truth {
-                        self.named_truth = directive.generation;
-                        self.name_truth(&directive.membership, directive.truth.step, &directive.truth.source);
+                    if directive.phase == Phase::Sync && directive.generation > self.named_resume_point {
+                        self.named_resume_point = directive.generation;
+                        self.name_resume_point(
+                            &directive.membership,
+                            directive.resume_point.step,
+                            &directive.resume_point.source,
+                        );
                     }
                     let member = directive.member;
                     self.send_down(member, Event::Directive(directive));
@@ -130,8 +134,8 @@ impl World {
                 SupervisorEffect::WriteManifest(order) => {
                     self.mark(13, &[order.id.step.0]);
                     self.fact(&Fact::Ordered(&order));
-                    self.renamed = Place::BeforeRename;
-                    self.entered(Place::BeforeRename, None);
+                    self.renamed = Situation::BeforeRename;
+                    self.entered(Situation::BeforeRename, None);
                     let after = self.chance.between(MILLI, 20 * MILLI) * self.disk_slow;
                     self.push(after, Event::ManifestWritten(order));
                 }
@@ -153,8 +157,8 @@ impl World {
             _ => self.disk.rename((*order).clone()).map_err(|error| error.to_string()),
         };
         if result.is_ok() {
-            self.renamed = Place::AfterRename;
-            self.entered(Place::AfterRename, None);
+            self.renamed = Situation::AfterRename;
+            self.entered(Situation::AfterRename, None);
             self.fact(&Fact::Renamed(&order, sound.as_ref().copied().map_err(String::as_str)));
         }
         let after = self.chance.between(100 * MICRO, 10 * MILLI);
@@ -163,21 +167,21 @@ impl World {
         self.push(after, Event::ManifestTold(order, told));
     }
 
-    /// The truth of a new generation is named: is it the newest state that any of its members holds?
-    fn name_truth(&mut self, membership: &Membership, step: Step, source: &Source) {
-        let generation = self.named_truth;
-        let held = membership.seats.iter().filter_map(|seat| {
-            let process = self.processes.get(seat.member.0 as usize)?.as_deref()?;
-            (process.life.incarnation == seat.incarnation).then(|| process.compute.applied())?
+    /// The resume point of a new generation is named: is it the newest state that any of its members holds?
+    fn name_resume_point(&mut self, membership: &Membership, step: Step, source: &StateSource) {
+        let generation = self.named_resume_point;
+        let held = membership.participants.iter().filter_map(|participant| {
+            let process = self.processes.get(participant.member.0 as usize)?.as_deref()?;
+            (process.life.incarnation == participant.incarnation).then(|| process.compute.applied())?
         });
         let held = held.max();
         let committed = self.supervisor.committed();
-        self.fact(&Fact::Truth { generation, step, committed, held });
+        self.fact(&Fact::ResumePoint { generation, step, committed, held });
         let on_disk: Vec<CheckpointId> = self.disk.manifests().collect();
-        if let Source::Start(from) = source {
+        if let StateSource::Start(from) = source {
             // A manifest that is renamed and not told of may be missed: nobody was told that it counts.
             let told: Vec<CheckpointId> = match self.renamed {
-                Place::AfterRename => {
+                Situation::AfterRename => {
                     let newest = on_disk.iter().max().copied();
                     on_disk.iter().copied().filter(|id| Some(*id) != newest).collect()
                 }
@@ -192,13 +196,16 @@ impl World {
         use dtrain_protocol::Event as Told;
         match &event {
             Told::Formed { generation, membership } => {
-                self.mark(20, &[generation.0, membership.seats.len() as u64]);
+                self.mark(20, &[generation.0, membership.participants.len() as u64]);
                 self.fact(&Fact::Named(*generation, membership));
                 self.asked = None;
                 let caused = std::mem::take(&mut self.caused);
                 self.fact(&Fact::Formed(*generation, caused));
-                let members: Vec<String> =
-                    membership.seats.iter().map(|s| format!("{}.{}", s.member, s.incarnation)).collect();
+                let members: Vec<String> = membership
+                    .participants
+                    .iter()
+                    .map(|s| format!("{}.{}", s.member, s.incarnation))
+                    .collect();
                 self.tell(|| format!("supervisor: forms generation {generation} of {}", members.join(" ")));
             }
             Told::Fault(cause) => {
@@ -213,12 +220,12 @@ impl World {
                 self.fact(&Fact::Lost(cause.member, excused, &text));
                 self.tell(|| format!("supervisor: {text}"));
                 self.trigger_after_loss();
-                self.entered(Place::Recovery, None);
+                self.entered(Situation::Recovery, None);
             }
             Told::Reforming { reason } => {
                 self.caused = true;
                 self.asked = Some(self.supervisor.committed()).filter(|_| self.network.is_sound());
-                self.entered(Place::Admission, None);
+                self.entered(Situation::Admission, None);
                 self.tell(|| format!("supervisor: reforms for {reason:?}"));
             }
             Told::CheckpointWritten { id } => {
@@ -279,17 +286,17 @@ impl World {
     }
 
     /// The supervisor's own view, for the places that are not a rank's.
-    pub(super) fn world_places(&self, supervisor: &Supervisor) -> Vec<Place> {
+    pub(super) fn world_places(&self, supervisor: &Supervisor) -> Vec<Situation> {
         let mut places = Vec::new();
-        if self.renamed != Place::Nobody {
+        if self.renamed != Situation::Nobody {
             places.push(self.renamed);
         }
         let again = supervisor.generation() > Generation(1) || self.losses > 0;
         if again && matches!(supervisor.phase(), Phase::Join | Phase::Form | Phase::Sync) {
-            places.push(Place::Recovery);
+            places.push(Situation::Recovery);
         }
         if self.caused && supervisor.phase() == Phase::Run {
-            places.push(Place::Admission);
+            places.push(Situation::Admission);
         }
         places
     }

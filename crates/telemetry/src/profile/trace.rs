@@ -1,6 +1,6 @@
 //! The trace: parts as trace events in JSON, one process a member and one thread a life of it.
 //!
-//! *Source*: "Trace Event Format", the JSON object format with complete events (`"ph": "X"`). Times are microseconds from
+//! *Source*: "Trace RunEvent Format", the JSON object format with complete events (`"ph": "X"`). Times are microseconds from
 //! the first step on. It does not know what the spans mean.
 
 use super::part::{Part, Span, StepTimes};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 #[derive(Serialize)]
-struct Event<'a, A: Serialize> {
+struct RunEvent<'a, A: Serialize> {
     name: &'a str,
     cat: &'static str,
     ph: &'static str,
@@ -98,7 +98,7 @@ struct Trace<'a, W> {
 }
 
 impl<W: Write> Trace<'_, W> {
-    fn event<A: Serialize>(&mut self, event: &Event<'_, A>) -> io::Result<()> {
+    fn event<A: Serialize>(&mut self, event: &RunEvent<'_, A>) -> io::Result<()> {
         self.out.write_all(if std::mem::replace(&mut self.any, true) { b",\n" } else { b"\n" })?;
         Ok(serde_json::to_writer(&mut *self.out, event)?)
     }
@@ -123,7 +123,7 @@ impl<W: Write> Trace<'_, W> {
 
     fn meta_of<A: Serialize>(&mut self, part: &Part, on: u32, name: &str, args: A) -> io::Result<()> {
         let (pid, tid) = (part.member.0, part.incarnation.0 + on);
-        self.event(&Event { name, cat: "__metadata", ph: "M", ts: None, dur: None, pid, tid, args })
+        self.event(&RunEvent { name, cat: "__metadata", ph: "M", ts: None, dur: None, pid, tid, args })
     }
 
     fn step(&mut self, part: &Part, step: &StepTimes) -> io::Result<()> {
@@ -132,13 +132,13 @@ impl<W: Write> Trace<'_, W> {
         let args =
             StepArgs { step: number, generation: step.generation.0, rank: step.rank.0, world: step.world.0 };
         let (ts, dur) = self.times(part, step.begun, step.nanos());
-        self.event(&Event { name: "step", cat: "step", ph: "X", ts, dur, pid, tid, args })?;
+        self.event(&RunEvent { name: "step", cat: "step", ph: "X", ts, dur, pid, tid, args })?;
         let spans = step.spans.iter().map(|span| (*span, tid));
         for (span, tid) in spans.chain(step.ahead().map(|ahead| (ahead, tid + AHEAD))) {
             let Span { doing, begun, micro_batch, .. } = span;
             let args = SpanArgs { step: number, micro_batch: micro_batch.map(|m| m.0) };
             let (ts, dur) = self.times(part, begun, span.nanos());
-            self.event(&Event { name: doing.name(), cat: "part", ph: "X", ts, dur, pid, tid, args })?;
+            self.event(&RunEvent { name: doing.name(), cat: "part", ph: "X", ts, dur, pid, tid, args })?;
         }
         Ok(())
     }

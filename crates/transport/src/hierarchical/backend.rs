@@ -7,8 +7,8 @@ use super::link::Link;
 use super::{HierarchicalError, Topology};
 use crate::shm::{Group, Isa, Mapping, ShmAbort, ShmError, Strips};
 use dtrain_collective::{
-    Abort, Aborter, Arena, Backend, Chunks, CollectiveError, Geometry, HostPlan, Intent, Membership, Mode,
-    Moves, Op, OpKind, Progress, RankMachine, Sequence, Transport, host_range, rank_roots,
+    Abort, Aborter, Arena, Assignment, Backend, Chunks, CollectiveError, Geometry, HostPlan, Intent, Moves,
+    Op, OpKind, Progress, RankMachine, Reduce, Sequence, Transport, host_range, rank_roots,
 };
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, Wire, WorldSize};
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct HierarchicalSetup<'a> {
     /// The generation, by ranks of the whole world.
-    pub membership: Membership,
+    pub membership: Assignment,
     /// Which of them live where.
     pub topology: Topology,
     /// The order of the sums.
-    pub mode: Mode,
+    pub mode: Reduce,
     /// Steps that are prepared for: micro-batches.
     pub counts: &'a [u32],
     /// The most floats in a frame, the same on all hosts; normally [`dtrain_collective::SEGMENT`].
@@ -40,7 +40,7 @@ pub struct HierarchicalBackend<T> {
     ranges: Vec<MicroRange>,
     /// One past the last micro-batch of a full step.
     covered: u32,
-    mode: Mode,
+    mode: Reduce,
     plans: BTreeMap<u32, HostPlan>,
     /// On the leader of a host, if there are others.
     link: Option<Link<T>>,
@@ -97,7 +97,7 @@ impl<T: Transport> HierarchicalBackend<T> {
         let link = transport.map(|transport| {
             let by_host = |host| host_range(&membership.ranges[topology.ranks(host)]);
             let ranges = (0..hosts).map(by_host).collect();
-            let of_hosts = Membership { generation, rank: Rank(host as u32), ranges };
+            let of_hosts = Assignment { generation, rank: Rank(host as u32), ranges };
             let machine =
                 RankMachine::over(group.slots(), of_hosts, mode, segment).map_err(ShmError::from)?;
             Link::new(machine, transport, group.abort_handle())
@@ -353,7 +353,7 @@ fn check_room(
     generation: Generation,
     ranges: &[MicroRange],
     counts: &[u32],
-    mode: Mode,
+    mode: Reduce,
 ) -> Result<(), ShmError> {
     let (arena, world) = (mapping.geometry(), WorldSize(ranges.len() as u32));
     let mut needed = Geometry::plan(arena.len, ranges, counts, mode);
@@ -377,7 +377,7 @@ fn with_ranks(error: CollectiveError, rank: impl Fn(Rank) -> Rank) -> Collective
         }
         E::Superseded { from, generation } => E::Superseded { from: rank(from), generation },
         E::Lost { to, what } => E::Lost { to: rank(to), what },
-        E::Aborted { .. } | E::Dead | E::Device { .. } | E::Membership { .. } => error,
+        E::Aborted { .. } | E::Dead | E::Device { .. } | E::Assignment { .. } => error,
     }
 }
 
@@ -414,7 +414,7 @@ impl<T: Transport> Backend for HierarchicalBackend<T> {
     }
 
     fn takes_offers(&self) -> bool {
-        self.mode == Mode::Exact && self.topology.hosts() > 1
+        self.mode == Reduce::Exact && self.topology.hosts() > 1
     }
 
     fn offer(&mut self, seq: Sequence, micro_batches: u32, from: usize) {

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use tokio::time::timeout;
 
 /// What a dialling process waits for.
-pub(super) const WELCOME: u8 = b'w';
+pub(super) const GREETING: u8 = b'w';
 
 /// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,12 +101,12 @@ impl Connection {
         }
     }
 
-    /// Reads the welcome of the side that was dialled.
-    pub(super) async fn welcomed(&self) -> Result<(), quinn::ConnectionError> {
+    /// Reads the greeting of the side that was dialled.
+    pub(super) async fn greeted(&self) -> Result<(), quinn::ConnectionError> {
         let mut stream = self.link.accept_uni().await?;
         let mut byte = [0];
         match stream.read_exact(&mut byte).await {
-            Ok(()) if byte == [WELCOME] => Ok(()),
+            Ok(()) if byte == [GREETING] => Ok(()),
             _ => Err(self.link.close_reason().unwrap_or(quinn::ConnectionError::Reset)),
         }
     }

@@ -155,11 +155,11 @@ impl Dialler {
             quinn::ConnectError::EndpointStopping => LinkError::Closed,
             other => LinkError::Lost { addr, what: other.to_string() },
         })?;
-        let welcomed = async {
+        let greeted = async {
             let connection = Connection::new(connecting.await?, self.tuning);
-            connection.welcomed().await.map(|()| connection)
+            connection.greeted().await.map(|()| connection)
         };
-        match timeout(after, welcomed).await {
+        match timeout(after, greeted).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(LinkError::of_dial(addr, after, &error)),
             Err(_) => Err(LinkError::Silent { addr, after }),

@@ -51,7 +51,7 @@ struct Visitors {
 /// What to do with an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
-    Welcome,
+    Granted,
     ProveAddress,
     Refused,
 }
@@ -65,7 +65,7 @@ impl Visitors {
         if self.all >= tuning.most_half_open || here >= tuning.most_half_open_per_source {
             return Admission::Refused;
         }
-        Admission::Welcome
+        Admission::Granted
     }
 
     fn enter(&mut self, source: IpAddr) {
@@ -117,7 +117,7 @@ pub(super) async fn keep(
                 let addr = incoming.remote_address();
                 let source = source_of(addr);
                 match visitors.judge(source, incoming.remote_address_validated(), &tuning) {
-                    Admission::Welcome => {
+                    Admission::Granted => {
                         visitors.enter(source);
                         let (admitted, refusals) = (admitted.clone(), Arc::clone(&refusals));
                         handshakes.spawn(async move {
@@ -153,8 +153,8 @@ async fn shake_hands(
         let link = incoming.accept()?.await?;
         // The dialling side believes that the handshake is over before its certificate is looked at here, so it waits for
         // this byte. Whoever reads it was let in.
-        let mut welcome = link.open_uni().await?;
-        let _lost = welcome.write_all(&[super::connection::WELCOME]).await;
+        let mut greeting = link.open_uni().await?;
+        let _lost = greeting.write_all(&[super::connection::GREETING]).await;
         Ok::<_, quinn::ConnectionError>(link)
     };
     match timeout(tuning.handshake_timeout, shaken).await {
@@ -175,17 +175,17 @@ mod tests {
             Tuning { most_half_open: 4, most_half_open_per_source: 2, retry_from: 1, ..Tuning::default() };
         let mut visitors = Visitors::default();
         let host = |last: u8| IpAddr::from([10, 0, 0, last]);
-        assert_eq!(visitors.judge(host(1), false, &tuning), Admission::Welcome);
+        assert_eq!(visitors.judge(host(1), false, &tuning), Admission::Granted);
         visitors.enter(host(1));
         assert_eq!(visitors.judge(host(2), false, &tuning), Admission::ProveAddress);
         visitors.enter(host(1));
         assert_eq!(visitors.judge(host(1), true, &tuning), Admission::Refused, "two of one source");
-        assert_eq!(visitors.judge(host(2), true, &tuning), Admission::Welcome);
+        assert_eq!(visitors.judge(host(2), true, &tuning), Admission::Granted);
         visitors.enter(host(2));
         visitors.enter(host(3));
         assert_eq!(visitors.judge(host(4), true, &tuning), Admission::Refused, "four in all");
         visitors.leave(host(1));
-        assert_eq!(visitors.judge(host(4), true, &tuning), Admission::Welcome);
+        assert_eq!(visitors.judge(host(4), true, &tuning), Admission::Granted);
         visitors.leave(host(1));
         assert!(!visitors.by_source.contains_key(&host(1)), "what is gone is forgotten");
     }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 pub struct IoThread {
     handle: Handle,
     tasks: Weak<Tasks>,
-    desk: Arc<Desk>,
+    lending: Arc<Lending>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,7 +30,7 @@ struct Tasks(Runtime);
 
 /// Where the thread hears what others want of it.
 #[derive(Debug, Default)]
-struct Desk {
+struct Lending {
     wanted: Mutex<Wanted>,
     /// Wakes the thread while others run the tasks.
     returned: Condvar,
@@ -51,7 +51,7 @@ impl Wanted {
     }
 }
 
-impl Desk {
+impl Lending {
     /// A thread that panicked holding the lock left nothing half done: each critical section is one assignment.
     fn lock(&self) -> MutexGuard<'_, Wanted> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,16 +81,16 @@ impl Desk {
 #[derive(Clone, Debug)]
 pub struct Lender {
     tasks: Weak<Tasks>,
-    desk: Arc<Desk>,
+    lending: Arc<Lending>,
 }
 
 impl Lender {
     /// Asks for the tasks; none if they have ended.
     pub(super) fn borrow(&self) -> Option<Borrowed> {
         let tasks = self.tasks.upgrade()?;
-        self.desk.lock().borrowers += 1;
-        self.desk.asked.notify_one();
-        Some(Borrowed { tasks, desk: self.desk.clone() })
+        self.lending.lock().borrowers += 1;
+        self.lending.asked.notify_one();
+        Some(Borrowed { tasks, lending: self.lending.clone() })
     }
 }
 
@@ -98,7 +98,7 @@ impl Lender {
 #[derive(Debug)]
 pub(super) struct Borrowed {
     tasks: Arc<Tasks>,
-    desk: Arc<Desk>,
+    lending: Arc<Lending>,
 }
 
 impl Borrowed {
@@ -110,16 +110,16 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        self.desk.lock().borrowers -= 1;
-        self.desk.returned.notify_one();
+        self.lending.lock().borrowers -= 1;
+        self.lending.returned.notify_one();
     }
 }
 
 impl IoThread {
     /// Starts it. *Errors*: what the system says when it has no thread or no event queue left.
     pub fn start(name: &str) -> io::Result<Self> {
-        let desk = Arc::new(Desk::default());
-        let own = desk.clone();
+        let lending = Arc::new(Lending::default());
+        let own = lending.clone();
         let (tell, told) = mpsc::channel();
         let run = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
@@ -135,7 +135,7 @@ impl IoThread {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
         let (handle, tasks) =
             told.recv().map_err(|_| io::Error::other("the thread of the links ended"))??;
-        Ok(Self { handle, tasks, desk, thread: Some(thread) })
+        Ok(Self { handle, tasks, lending, thread: Some(thread) })
     }
 
     /// Runs `future` on the thread. *Blocks* until it is done. *Panics* if it panics, or inside an asynchronous task.
@@ -149,7 +149,7 @@ impl IoThread {
     /// For threads that wait for what the tasks do, and run them themselves meanwhile.
     #[must_use]
     pub fn lender(&self) -> Lender {
-        Lender { tasks: self.tasks.clone(), desk: self.desk.clone() }
+        Lender { tasks: self.tasks.clone(), lending: self.lending.clone() }
     }
 
     /// A handle for spawning tasks.
@@ -175,9 +175,9 @@ where
 
 impl Drop for IoThread {
     fn drop(&mut self) {
-        self.desk.lock().stop = true;
-        self.desk.asked.notify_one();
-        self.desk.returned.notify_one();
+        self.lending.lock().stop = true;
+        self.lending.asked.notify_one();
+        self.lending.returned.notify_one();
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported by the thread itself.
             let _panicked = thread.join();

@@ -8,7 +8,7 @@ use super::board::{Board, Ending, Next};
 use super::error::{code, read_words, write_words};
 use super::io_thread::{Borrowed, Lender, run_on};
 use super::path::Path;
-use super::port::{Caller, Desk, Joined, MeshPort, PeerIsPast, join, refuse};
+use super::port::{Caller, Joined, MeshPort, PeerIsPast, PortShared, join, refuse};
 use super::wire::{Decoder, Hello};
 use dtrain_collective::{CollectiveError, Frame, Outgoing, Transport, Verdict, Waker};
 use dtrain_types::{Generation, Rank};
@@ -115,18 +115,18 @@ impl QuicMesh {
     /// *Blocks* up to the patience. *Errors*: [`MeshError`]. *Panics* inside an asynchronous task (use
     /// [`QuicMesh::establish`]), or if the index is not among the peers.
     pub fn connect(port: &MeshPort, plan: MeshPlan) -> Result<Self, MeshError> {
-        let desk = Arc::clone(port.desk());
-        let handle = desk.dialler().handle().clone();
-        run_on(&handle, establish(desk, plan))
+        let shared = Arc::clone(port.shared());
+        let handle = shared.dialler().handle().clone();
+        run_on(&handle, establish(shared, plan))
     }
 
     /// As `connect`, without blocking; from any runtime. The work is done on that of the port.
     pub async fn establish(port: &MeshPort, plan: MeshPlan) -> Result<Self, MeshError> {
-        let desk = Arc::clone(port.desk());
-        let handle = desk.dialler().handle().clone();
+        let shared = Arc::clone(port.shared());
+        let handle = shared.dialler().handle().clone();
         // A set of one ends with this future, should the caller lose patience before the plan does.
         let mut work = JoinSet::new();
-        work.spawn_on(establish(desk, plan), &handle);
+        work.spawn_on(establish(shared, plan), &handle);
         let done = work.join_next().await.expect("there is one");
         done.unwrap_or_else(|error| match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
@@ -134,14 +134,14 @@ impl QuicMesh {
         })
     }
 
-    fn over(desk: &Desk, plan: &MeshPlan, joined: Vec<Option<Joined>>) -> Self {
+    fn over(shared: &PortShared, plan: &MeshPlan, joined: Vec<Option<Joined>>) -> Self {
         let board = Arc::new(Board::new(plan.peers.len()));
         let mut readers = JoinSet::new();
         for (peer, joined) in joined.into_iter().enumerate() {
             let Some(Joined { streams: (send, recv), link }) = joined else { continue };
-            let path = Path::new(link, desk.dialler().local_addr());
+            let path = Path::new(link, shared.dialler().local_addr());
             let lane = OneLane { board: Arc::clone(&board), peer, path: Arc::clone(&path) };
-            desk.spawn_writer(write(lane.clone(), send));
+            shared.spawn_writer(write(lane.clone(), send));
             readers.spawn(read(lane, recv, plan.generation));
             readers.spawn(path.watch(Arc::clone(&board), peer));
         }
@@ -152,7 +152,7 @@ impl QuicMesh {
             generation: plan.generation,
             looked: 0,
             failed: false,
-            lender: desk.lender(),
+            lender: shared.lender(),
             borrowed: None,
             untold: vec![false; plan.peers.len()],
             _readers: readers,
@@ -266,20 +266,21 @@ impl Drop for QuicMesh {
     }
 }
 
-async fn establish(desk: Arc<Desk>, plan: MeshPlan) -> Result<QuicMesh, MeshError> {
+async fn establish(shared: Arc<PortShared>, plan: MeshPlan) -> Result<QuicMesh, MeshError> {
     assert!(plan.index < plan.peers.len(), "index {} of {} peers", plan.index, plan.peers.len());
     let generation = plan.generation;
-    let callers =
-        desk.enter(generation, plan.peers.len()).map_err(|newest| MeshError::Stale { generation, newest })?;
+    let callers = shared
+        .enter(generation, plan.peers.len())
+        .map_err(|newest| MeshError::Stale { generation, newest })?;
     let mut gathering = Gathering { joined: plan.peers.iter().map(|_| None).collect(), plan };
-    let gathered = gathering.gather(&desk, callers).await;
-    desk.settle(generation);
+    let gathered = gathering.gather(&shared, callers).await;
+    shared.settle(generation);
     let Gathering { plan, joined } = gathering;
     if let Err(error) = gathered {
         joined.into_iter().flatten().for_each(|joined| refuse(joined.streams, code::ABANDONED));
         return Err(error);
     }
-    Ok(QuicMesh::over(&desk, &plan, joined))
+    Ok(QuicMesh::over(&shared, &plan, joined))
 }
 
 /// A mesh that is being made.
@@ -297,17 +298,17 @@ impl Gathering {
     /// Waits for those with lower indices and calls the others.
     async fn gather(
         &mut self,
-        desk: &Arc<Desk>,
+        shared: &Arc<PortShared>,
         mut callers: mpsc::Receiver<Caller>,
     ) -> Result<(), MeshError> {
         let deadline = Instant::now() + self.plan.patience;
         let generation = self.plan.generation;
         let why = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut calls = self.call_all(desk, &why);
+        let mut calls = self.call_all(shared, &why);
         while self.missing().next().is_some() {
             tokio::select! {
                 biased;
-                Some(caller) = callers.recv() => self.admit(desk, caller).await,
+                Some(caller) = callers.recv() => self.admit(shared, caller).await,
                 Some(call) = calls.join_next() => match call.expect("a call does not panic") {
                     (peer, Ok(joined)) => self.joined[peer] = Some(joined),
                     (peer, Err(PeerIsPast)) => return Err(MeshError::Superseded { generation, peer }),
@@ -326,32 +327,32 @@ impl Gathering {
 
     fn call_all(
         &self,
-        desk: &Arc<Desk>,
+        shared: &Arc<PortShared>,
         why: &Arc<Mutex<BTreeMap<usize, String>>>,
     ) -> JoinSet<(usize, Result<Joined, PeerIsPast>)> {
         let MeshPlan { generation, index, ref peers, .. } = self.plan;
         let mut calls = JoinSet::new();
         for (peer, addr) in peers.iter().copied().enumerate().skip(index + 1) {
             let (from, to, world) = (index as u32, peer as u32, peers.len() as u32);
-            let (desk, why) = (Arc::clone(desk), Arc::clone(why));
+            let (shared, why) = (Arc::clone(shared), Arc::clone(why));
             calls.spawn(async move {
                 let note = |what| {
                     why.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, what);
                 };
-                (peer, desk.call(Hello { generation, from, to, world }, addr, note).await)
+                (peer, shared.call(Hello { generation, from, to, world }, addr, note).await)
             });
         }
         calls
     }
 
     /// Lets a caller join if it is who it should be. One that calls again has lost its first call.
-    async fn admit(&mut self, desk: &Desk, mut caller: Caller) {
+    async fn admit(&mut self, shared: &PortShared, mut caller: Caller) {
         let Hello { from, to, world, .. } = caller.hello;
         let fits = (from as usize) < self.plan.index
             && to as usize == self.plan.index
             && world as usize == self.joined.len();
         if !fits {
-            desk.note_strange(&format_args!(
+            shared.note_strange(&format_args!(
                 "{:?} at index {} of {}",
                 caller.hello,
                 self.plan.index,

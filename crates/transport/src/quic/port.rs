@@ -50,7 +50,7 @@ pub(super) struct Joined {
 /// An endpoint for meshes. It takes every link that comes; streams of another kind are refused.
 #[derive(Debug)]
 pub struct MeshPort {
-    desk: Arc<Desk>,
+    shared: Arc<PortShared>,
     local: SocketAddr,
     accepting: JoinHandle<()>,
 }
@@ -73,9 +73,9 @@ impl MeshPort {
         let local = endpoint.local_addr();
         let refusals = endpoint.refusals_handle();
         let strange = AtomicU64::new(0);
-        let desk = Arc::new(Desk { dialler, lender, refusals, strange, state: Mutex::default() });
-        let accepting = tokio::spawn(accept(endpoint, Arc::clone(&desk)));
-        Self { desk, local, accepting }
+        let shared = Arc::new(PortShared { dialler, lender, refusals, strange, state: Mutex::default() });
+        let accepting = tokio::spawn(accept(endpoint, Arc::clone(&shared)));
+        Self { shared, local, accepting }
     }
 
     /// Where it listens. A wildcard stays one: peers then reach it at this port of the host's own addresses.
@@ -87,48 +87,48 @@ impl MeshPort {
     /// How many streams of token holders were refused because they were no hello, or one of another plan.
     #[must_use]
     pub fn strange_streams(&self) -> u64 {
-        self.desk.strange.load(Ordering::Relaxed)
+        self.shared.strange.load(Ordering::Relaxed)
     }
 
     /// How often each kind of stranger was turned away.
     #[must_use]
     pub fn refusals(&self) -> BTreeMap<Refusal, u64> {
-        self.desk.refusals.counts()
+        self.shared.refusals.counts()
     }
 
-    pub(super) fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub(super) fn shared(&self) -> &Arc<PortShared> {
+        &self.shared
     }
 
     /// Waits until what dropped meshes had still to send has arrived, for at most `patience`; then closes all links.
     ///
     /// A process that ends without this may take its last frames with it.
     pub async fn close(self, patience: Duration) {
-        let mut writing = std::mem::take(&mut self.desk.state().writing);
+        let mut writing = std::mem::take(&mut self.shared.state().writing);
         // What has not arrived by then has no one who waits for it.
         let _late = timeout(patience, async { while writing.join_next().await.is_some() {} }).await;
-        self.desk.dialler.close();
-        let _unheard = timeout(patience, self.desk.dialler.closed()).await;
+        self.shared.dialler.close();
+        let _unheard = timeout(patience, self.shared.dialler.closed()).await;
     }
 }
 
 impl Drop for MeshPort {
     fn drop(&mut self) {
-        // The task owns the endpoint, which closes with it. The tasks of the links hold the desk, and the desk holds them.
+        // The task owns the endpoint, which closes with it. The tasks of the links hold the shared, and the shared holds them.
         self.accepting.abort();
-        self.desk.state().serving.abort_all();
+        self.shared.state().serving.abort_all();
     }
 }
 
-async fn accept(mut endpoint: Endpoint, desk: Arc<Desk>) {
+async fn accept(mut endpoint: Endpoint, shared: Arc<PortShared>) {
     while let Ok(connection) = endpoint.accept().await {
-        desk.adopt(&connection);
+        shared.adopt(&connection);
     }
 }
 
 /// What a port knows.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct PortShared {
     dialler: Dialler,
     /// Of the thread on which the links live, if it lends its tasks.
     lender: Option<Lender>,
@@ -164,7 +164,7 @@ enum CallError {
     Failed(String),
 }
 
-impl Desk {
+impl PortShared {
     /// A thread that panicked holding the lock left nothing half done: each critical section is a few insertions.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -357,7 +357,7 @@ pub(super) async fn join(streams: &mut Streams) -> Result<(), String> {
 }
 
 /// Serves the streams that the peer opens on one link, until the link is gone.
-async fn serve(desk: Arc<Desk>, connection: Connection) {
+async fn serve(shared: Arc<PortShared>, connection: Connection) {
     loop {
         let streams = match connection.accept_stream().await {
             Ok((Kind::Bulk, send, recv)) => (send, recv),
@@ -368,15 +368,15 @@ async fn serve(desk: Arc<Desk>, connection: Connection) {
             Err(LinkError::Kind { .. } | LinkError::Silent { .. }) => continue,
             Err(_) => break,
         };
-        answer(&desk, &connection, streams).await;
+        answer(&shared, &connection, streams).await;
     }
-    desk.forget(&connection);
+    shared.forget(&connection);
 }
 
 /// Reads the hello on a stream and presents the caller.
-async fn answer(desk: &Desk, connection: &Connection, (mut send, mut recv): Streams) {
+async fn answer(shared: &PortShared, connection: &Connection, (mut send, mut recv): Streams) {
     let mut bytes = [0; HELLO_BYTES];
-    let after = desk.dialler.tuning().handshake_timeout;
+    let after = shared.dialler.tuning().handshake_timeout;
     match timeout(after, recv.read_exact(&mut bytes)).await {
         Ok(Ok(())) => {}
         // It broke off, or says nothing: there is nobody to answer.
@@ -385,15 +385,15 @@ async fn answer(desk: &Desk, connection: &Connection, (mut send, mut recv): Stre
     let hello = match Hello::decode(&bytes) {
         Ok(hello) => hello,
         Err(error) => {
-            desk.note_strange(&format_args!("{}: {error}", connection.remote_addr()));
+            shared.note_strange(&format_args!("{}: {error}", connection.remote_addr()));
             return refuse((send, recv), code::UNKNOWN);
         }
     };
-    if desk.is_stale(&hello) {
+    if shared.is_stale(&hello) {
         return refuse((send, recv), code::STALE);
     }
     if send.write_all(&[SEEN]).await.is_ok() {
         let joined = Joined { streams: (send, recv), link: connection.clone() };
-        desk.present(Caller { hello, joined });
+        shared.present(Caller { hello, joined });
     }
 }

@@ -83,8 +83,8 @@ impl Tuning {
         Ok(())
     }
 
-    /// `welcomes`: streams without a kind that the other side may open.
-    fn transport(&self, welcomes: u32) -> Arc<TransportConfig> {
+    /// `greetings`: streams without a kind that the other side may open.
+    fn transport(&self, greetings: u32) -> Arc<TransportConfig> {
         let mut config = TransportConfig::default();
         let idle = IdleTimeout::try_from(self.idle_timeout).expect("checked");
         // Some streams with full windows must not hold up the rest of the connection.
@@ -101,12 +101,12 @@ impl Tuning {
             .send_window(u64::from(self.stream_window) * 2)
             .datagram_receive_buffer_size(None)
             .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS))
-            .max_concurrent_uni_streams(VarInt::from_u32(welcomes))
+            .max_concurrent_uni_streams(VarInt::from_u32(greetings))
             .congestion_controller_factory(Arc::new(FloorConfig { least: self.least_window }));
         Arc::new(config)
     }
 
-    /// What a dialled link is made with: the other side welcomes this one.
+    /// What a dialled link is made with: the other side greets this one.
     pub(super) fn dialled(&self) -> Arc<TransportConfig> {
         self.transport(1)
     }

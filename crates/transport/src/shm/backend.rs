@@ -12,8 +12,8 @@ use super::group::Group;
 use super::pieces::Pieces;
 use super::{Isa, Mapping, ShmError};
 use dtrain_collective::{
-    Aborter, Arena, Backend, Chunks, CollectiveError, CountPlan, Geometry, Intent, Membership, Mode, Op,
-    OpKind, Plans, Progress, Sequence, SumOrder,
+    Aborter, Arena, Assignment, Backend, Chunks, CollectiveError, CountPlan, Geometry, Intent, Op, OpKind,
+    Plans, Progress, Reduce, Sequence, SumOrder,
 };
 use dtrain_types::{Generation, Rank, Trailer, Wire, WorldSize};
 use std::collections::BTreeMap;
@@ -47,11 +47,11 @@ impl ShmBackend {
     /// Joins a generation in an arena, prepared for steps of `counts` micro-batches.
     ///
     /// The arena may be larger than the generation needs. *Errors*: [`ShmError::TooSmall`], [`ShmError::RankTaken`],
-    /// [`ShmError::Membership`].
+    /// [`ShmError::Assignment`].
     pub fn new(
         mapping: Arc<Mapping>,
-        membership: Membership,
-        mode: Mode,
+        membership: Assignment,
+        mode: Reduce,
         counts: &[u32],
     ) -> Result<Self, ShmError> {
         membership.check()?;
@@ -273,13 +273,13 @@ impl ShmBackend {
 
 /// How each rank's chunk is added up in a step of `count` micro-batches: along one tree, or each around the ring to its owner.
 fn orders_of_chunks(plans: &Plans, count: u32) -> Vec<SumOrder> {
-    if plans.mode() == Mode::Exact {
+    if plans.mode() == Reduce::Exact {
         return vec![plans.get(count).data_order().clone()];
     }
     let mut membership = plans.membership().clone();
     let order = |rank| {
         membership.rank = Rank(rank);
-        CountPlan::new(&membership, Mode::Ring, count).data_order().clone()
+        CountPlan::new(&membership, Reduce::Ring, count).data_order().clone()
     };
     (0..plans.membership().world().0).map(order).collect()
 }

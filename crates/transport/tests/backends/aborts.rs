@@ -3,12 +3,12 @@
 use crate::conformance::{membership, on_threads};
 use crate::plain::compute;
 use crate::threads::{host, shm};
-use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Mode, Op, Sequence};
+use dtrain_collective::{Aborter, Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_transport::{ArenaFile, ShmBackend};
 use dtrain_types::{Rank, WorldSize, cut_evenly};
 
 fn step(backend: &mut dyn Backend, rank: usize, seq: u64) -> Result<(), CollectiveError> {
-    let trailers = compute(backend.arena(), cut_evenly(6, 3)[rank], 6, Mode::Exact);
+    let trailers = compute(backend.arena(), cut_evenly(6, 3)[rank], 6, Reduce::Exact);
     backend.start(Sequence(seq), &Op::AllReduce { micro_batches: 6, trailers: &trailers })?;
     backend.finish(Sequence(seq)).map(drop)
 }
@@ -20,7 +20,7 @@ fn is_aborted(result: &Result<(), CollectiveError>) -> bool {
 #[test]
 fn an_abort_ends_every_wait_and_every_later_call_says_so() {
     for make in [shm, host] {
-        let mut backends = make(&cut_evenly(6, 3), &[6], 1_000, Mode::Exact);
+        let mut backends = make(&cut_evenly(6, 3), &[6], 1_000, Reduce::Exact);
         let missing = backends.pop().expect("three ranks");
         let aborters: Vec<Aborter> = backends.iter().map(|backend| backend.aborter()).collect();
         // The third rank never comes, so nothing but the abort can end these waits, whether it comes before or after.
@@ -46,11 +46,12 @@ fn an_abort_ends_every_wait_and_every_later_call_says_so() {
 #[test]
 fn in_shared_memory_one_abort_stops_the_whole_generation_and_no_later_one() {
     let ranges = cut_evenly(6, 3);
-    let geometry = Geometry::plan(100, &ranges, &[6], Mode::Exact);
+    let geometry = Geometry::plan(100, &ranges, &[6], Reduce::Exact);
     let mapping = ArenaFile::create(WorldSize(3), geometry).and_then(|file| file.map()).expect("an arena");
     let join = |generation| -> Vec<Box<dyn Backend>> {
-        let backend =
-            |rank| ShmBackend::new(mapping.clone(), membership(generation, rank, &ranges), Mode::Exact, &[6]);
+        let backend = |rank| {
+            ShmBackend::new(mapping.clone(), membership(generation, rank, &ranges), Reduce::Exact, &[6])
+        };
         (0..3).map(|rank| Box::new(backend(rank).expect("free")) as Box<dyn Backend>).collect()
     };
     let old = join(1);
@@ -73,10 +74,10 @@ fn in_shared_memory_one_abort_stops_the_whole_generation_and_no_later_one() {
 #[test]
 fn a_rank_left_behind_in_an_old_generation_learns_it() {
     let ranges = cut_evenly(2, 2);
-    let geometry = Geometry::plan(10, &ranges, &[2], Mode::Exact);
+    let geometry = Geometry::plan(10, &ranges, &[2], Reduce::Exact);
     let mapping = ArenaFile::create(WorldSize(2), geometry).and_then(|file| file.map()).expect("an arena");
     let join = |generation, rank| {
-        ShmBackend::new(mapping.clone(), membership(generation, rank, &ranges), Mode::Exact, &[2])
+        ShmBackend::new(mapping.clone(), membership(generation, rank, &ranges), Reduce::Exact, &[2])
     };
     let mut behind = join(1, 0).expect("free");
     let mut ahead = join(2, 1).expect("free");
@@ -92,7 +93,7 @@ fn ranks_in_different_collectives_find_out_and_die() {
     for (make, other) in
         [(shm as fn(&[_], &[_], _, _) -> _, Op::AllGather), (host, Op::AllGather), (shm, copy)]
     {
-        let results = on_threads(make(&cut_evenly(2, 2), &[2], 10, Mode::Exact), |rank, mut backend| {
+        let results = on_threads(make(&cut_evenly(2, 2), &[2], 10, Reduce::Exact), |rank, mut backend| {
             let op = if rank == 0 { Op::Barrier } else { other };
             let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));
             let later = backend.start(Sequence(2), &Op::Barrier);

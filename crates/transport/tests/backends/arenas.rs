@@ -1,7 +1,7 @@
 //! An arena that came from elsewhere gives an error, never a crash.
 
 use crate::conformance::membership;
-use dtrain_collective::{Geometry, Mode};
+use dtrain_collective::{Geometry, Reduce};
 use dtrain_transport::{ArenaFile, ShmBackend, ShmError};
 use dtrain_types::{MicroRange, WorldSize, cut_evenly};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -78,7 +78,7 @@ fn a_generation_that_does_not_fit_or_a_rank_that_is_taken_is_refused() {
     let ranges = cut_evenly(4, 2);
     let mapping = ArenaFile::create(WorldSize(2), GEOMETRY).and_then(|file| file.map()).expect("an arena");
     let join = |generation, rank, ranges: &[MicroRange], counts: &[u32]| {
-        ShmBackend::new(mapping.clone(), membership(generation, rank, ranges), Mode::Exact, counts)
+        ShmBackend::new(mapping.clone(), membership(generation, rank, ranges), Reduce::Exact, counts)
     };
     let too_many = join(1, 0, &cut_evenly(4, 3), &[4]);
     assert!(matches!(too_many, Err(ShmError::TooSmall { world: WorldSize(3), .. })));

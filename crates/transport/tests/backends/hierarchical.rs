@@ -7,7 +7,7 @@ use crate::offered::offered_steps;
 use crate::plain::{before_copy, compute, is_copied, reference, reference_trailer};
 use crate::threads::{host, shm};
 use dtrain_collective::{
-    Backend, CollectiveError, Frame, Geometry, Mode, Op, Outgoing, Sequence, Transport, Verdict, Waker,
+    Backend, CollectiveError, Frame, Geometry, Op, Outgoing, Reduce, Sequence, Transport, Verdict, Waker,
     rank_roots,
 };
 use dtrain_transport::shm::Isa;
@@ -43,7 +43,7 @@ pub fn world(hosts: &[u32]) -> u32 {
 }
 
 /// An arena for a host, as one that outlives generations is made.
-fn arena(ranks: u32, len: usize, micro_batches: u32, mode: Mode) -> Arc<Mapping> {
+fn arena(ranks: u32, len: usize, micro_batches: u32, mode: Reduce) -> Arc<Mapping> {
     let geometry = Geometry::bound(len, micro_batches, mode);
     ArenaFile::create(WorldSize(ranks), geometry).and_then(|file| file.map()).expect("an arena")
 }
@@ -65,7 +65,7 @@ fn hierarchical(
     ranges: &[MicroRange],
     counts: &[u32],
     len: usize,
-    mode: Mode,
+    mode: Reduce,
 ) -> (Vec<Box<dyn Backend>>, Hosts) {
     hierarchical_in(Wire::F32, hosts, ranges, counts, len, mode)
 }
@@ -77,7 +77,7 @@ pub fn hierarchical_in(
     ranges: &[MicroRange],
     counts: &[u32],
     len: usize,
-    mode: Mode,
+    mode: Reduce,
 ) -> (Vec<Box<dyn Backend>>, Hosts) {
     let topology = Topology::new(hosts).expect("hosts");
     let full = ranges.last().map_or(1, |range| range.hi);
@@ -112,7 +112,7 @@ fn exact_steps_have_the_bits_of_the_plain_tree_on_every_topology() {
 
 /// Offers of every kind make the sums that they should.
 fn offers_make_the_sum_of(hosts: &[u32], len: usize, ranges: &[MicroRange]) {
-    let (backends, _arenas) = hierarchical(hosts, ranges, &COUNTS, len, Mode::Exact);
+    let (backends, _arenas) = hierarchical(hosts, ranges, &COUNTS, len, Reduce::Exact);
     assert_eq!(backends[0].takes_offers(), hosts.len() > 1);
     let got =
         on_ranks(backends, |rank, mut backend| offered_steps(&mut *backend, rank, ranges[rank], &COUNTS));
@@ -141,8 +141,8 @@ fn ranks_of_a_host_add_up_what_all_of_them_have_given_while_the_rest_is_computed
 #[test]
 fn an_offer_that_comes_to_nothing_leaves_the_rest_of_the_slots_and_the_start_tells_of_it() {
     let ranges = cut_evenly(2, 2);
-    let (hosts, _arenas) = hierarchical(&[1, 1], &ranges, &[2], 100, Mode::Exact);
-    for mut backends in [hosts, host(&ranges, &[2], 100, Mode::Exact)] {
+    let (hosts, _arenas) = hierarchical(&[1, 1], &ranges, &[2], 100, Reduce::Exact);
+    for mut backends in [hosts, host(&ranges, &[2], 100, Reduce::Exact)] {
         let backend = &mut backends[0];
         assert!(backend.takes_offers());
         backend.aborter().abort("a peer is gone");
@@ -167,9 +167,9 @@ fn every_cut_of_a_step_over_two_hosts_has_the_bits_of_the_plain_tree() {
     for (a, b, c) in (0..=11u32).flat_map(|a| (a..=11).map(move |b| (a, b, (a + b).div_ceil(2)))) {
         let ranges = [(0, a), (a, c), (c, b), (b, 11)].map(|(lo, hi)| MicroRange { lo, hi });
         for hosts in [[2, 2], [1, 3], [3, 1]] {
-            let (backends, _arenas) = hierarchical(&hosts, &ranges, &counts, 50, Mode::Exact);
+            let (backends, _arenas) = hierarchical(&hosts, &ranges, &counts, 50, Reduce::Exact);
             let got = on_threads(backends, |rank, mut backend| {
-                steps(&mut *backend, ranges[rank], &counts, Mode::Exact)
+                steps(&mut *backend, ranges[rank], &counts, Reduce::Exact)
             });
             assert!(got.iter().all(|got| *got == want), "{hosts:?} {ranges:?}");
         }
@@ -185,13 +185,13 @@ fn ring_steps_give_all_ranks_the_same_sum_and_on_one_rank_per_host_that_of_the_f
             for len in lengths(world) {
                 let run = |backends| {
                     on_threads(backends, |rank, mut backend: Box<dyn Backend>| {
-                        steps(&mut *backend, ranges[rank], &counts, Mode::Ring)
+                        steps(&mut *backend, ranges[rank], &counts, Reduce::Ring)
                     })
                 };
-                let (backends, _arenas) = hierarchical(hosts, &ranges, &counts, len, Mode::Ring);
+                let (backends, _arenas) = hierarchical(hosts, &ranges, &counts, len, Reduce::Ring);
                 let got = run(backends);
                 assert!(got.iter().all(|rank| *rank == got[0]), "ranks differ: {hosts:?} {len} {ranges:?}");
-                let flat = run(shm(&ranges, &counts, len, Mode::Ring));
+                let flat = run(shm(&ranges, &counts, len, Reduce::Ring));
                 if hosts.iter().all(|ranks| *ranks == 1) {
                     assert!(got == flat, "{hosts:?}, {len} floats, {ranges:?}");
                 }
@@ -221,14 +221,14 @@ fn a_copy_across_hosts_gives_the_targets_the_bits_of_the_sources() {
 #[test]
 fn a_reduce_scatter_across_hosts_gives_each_rank_its_chunk_of_the_sum() {
     on_every_topology(|world, make| {
-        conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(world, Mode::Exact, make);
+        conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(world, Reduce::Exact, make);
     });
 }
 
 #[test]
 fn many_steps_in_a_row_stay_right_while_hosts_overtake_one_another() {
     let hosts = [2, 1, 2];
-    conformance::many_steps_in_a_row_stay_right(5, 200, Mode::Exact, &|ranges, counts, len, mode| {
+    conformance::many_steps_in_a_row_stay_right(5, 200, Reduce::Exact, &|ranges, counts, len, mode| {
         hierarchical(&hosts, ranges, counts, len, mode).0
     });
 }
@@ -281,7 +281,7 @@ struct Watched {
 fn watched(hosts: &[u32], ranges: &[MicroRange], len: usize) -> Watched {
     let topology = Topology::new(hosts).expect("hosts");
     let (floats, (sender, waits)) = (Arc::new(AtomicUsize::new(0)), channel());
-    let arenas: Hosts = hosts.iter().map(|ranks| arena(*ranks, len, 6, Mode::Exact)).collect();
+    let arenas: Hosts = hosts.iter().map(|ranks| arena(*ranks, len, 6, Reduce::Exact)).collect();
     let counted = |end| Some(Counted { end, floats: floats.clone(), waits: sender.clone() });
     let mut ends: Vec<_> = memory_mesh(hosts.len()).into_iter().map(counted).collect();
     let backend = |rank: usize| {
@@ -289,7 +289,8 @@ fn watched(hosts: &[u32], ranges: &[MicroRange], len: usize) -> Watched {
         let end = if topology.leader(host) == membership.rank { ends[host].take() } else { None };
         let transport = end.map(|end| Box::new(end) as Box<dyn Transport>);
         let topology = topology.clone();
-        let setup = HierarchicalSetup { membership, topology, mode: Mode::Exact, counts: &[6], segment: 64 };
+        let setup =
+            HierarchicalSetup { membership, topology, mode: Reduce::Exact, counts: &[6], segment: 64 };
         let backend = HierarchicalBackend::new(arenas[host].clone(), transport, setup);
         Box::new(backend.expect("a good place")) as Box<dyn Backend>
     };
@@ -316,7 +317,7 @@ fn between_hosts_a_float_travels_once_for_each_host_that_needs_it() {
     on_threads(backends, |rank, mut backend| step(&mut *backend, ranges[rank], 2).expect("a sound step"));
     // Each root of a host goes to the two other owners, a third of it each, and each sum to the two other hosts.
     let roots: usize =
-        (0..3).map(|host| rank_roots(host_range(&ranges, &topology, host), 6, Mode::Exact).len()).sum();
+        (0..3).map(|host| rank_roots(host_range(&ranges, &topology, host), 6, Reduce::Exact).len()).sum();
     assert_eq!(floats.load(Ordering::Relaxed), roots * 2 * LEN / 3 + 2 * LEN);
 }
 
@@ -326,7 +327,7 @@ fn host_range(ranges: &[MicroRange], topology: &Topology, host: usize) -> MicroR
 }
 
 fn step(backend: &mut dyn Backend, range: MicroRange, seq: u64) -> Result<(), CollectiveError> {
-    let trailers = compute(backend.arena(), range, 6, Mode::Exact);
+    let trailers = compute(backend.arena(), range, 6, Reduce::Exact);
     backend.start(Sequence(seq), &Op::AllReduce { micro_batches: 6, trailers: &trailers })?;
     backend.finish(Sequence(seq)).map(drop)
 }
@@ -360,7 +361,7 @@ fn an_abort_on_a_host_ends_its_leaders_wait_for_the_other_hosts() {
 #[test]
 fn a_lost_host_is_told_by_the_leader_as_its_leader_and_its_peers_do_not_wait() {
     let (hosts, ranges) = ([2, 1, 3], cut_evenly(6, 6));
-    let (mut backends, _arenas) = hierarchical(&hosts, &ranges, &[6], 1_000, Mode::Exact);
+    let (mut backends, _arenas) = hierarchical(&hosts, &ranges, &[6], 1_000, Reduce::Exact);
     // Host 2 is ranks 3, 4 and 5; its end of the mesh is gone before anybody sends to it.
     drop(backends.split_off(3));
     drop(backends.remove(2));
@@ -372,7 +373,7 @@ fn a_lost_host_is_told_by_the_leader_as_its_leader_and_its_peers_do_not_wait() {
 #[test]
 fn hosts_in_different_collectives_find_out_and_no_rank_of_them_hangs() {
     let ranges = cut_evenly(6, 4);
-    let (backends, _arenas) = hierarchical(&[2, 2], &ranges, &[6], 10, Mode::Exact);
+    let (backends, _arenas) = hierarchical(&[2, 2], &ranges, &[6], 10, Reduce::Exact);
     let results = on_threads(backends, |rank, mut backend| {
         let op = if rank < 2 { Op::Barrier } else { Op::AllGather };
         let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));
@@ -394,7 +395,7 @@ fn hosts_in_different_collectives_find_out_and_no_rank_of_them_hangs() {
 #[test]
 fn ranks_of_one_host_in_different_collectives_are_named_by_their_rank_in_the_world() {
     let ranges = cut_evenly(6, 3);
-    let (backends, _arenas) = hierarchical(&[1, 2], &ranges, &[6], 10, Mode::Exact);
+    let (backends, _arenas) = hierarchical(&[1, 2], &ranges, &[6], 10, Reduce::Exact);
     let both = backends.into_iter().skip(1).collect();
     let results = on_threads(both, |rank, mut backend| {
         let op = if rank == 0 { Op::Barrier } else { Op::AllGather };
@@ -412,7 +413,7 @@ fn ranks_of_one_host_in_different_collectives_are_named_by_their_rank_in_the_wor
 fn the_next_generation_works_in_the_arenas_of_the_last_with_another_topology() {
     // Five ranks on two hosts; then a rank of host 0 is gone, and its host has one rank.
     let counts = [6];
-    let arenas: Hosts = [2, 3].map(|ranks| arena(ranks, 300, 6, Mode::Exact)).to_vec();
+    let arenas: Hosts = [2, 3].map(|ranks| arena(ranks, 300, 6, Reduce::Exact)).to_vec();
     for (generation, hosts) in [(1, [2, 3]), (2, [1, 3]), (3, [2, 2])] {
         let topology = Topology::new(&hosts).expect("hosts");
         let ranges = cut_evenly(6, world(&hosts));
@@ -423,12 +424,12 @@ fn the_next_generation_works_in_the_arenas_of_the_last_with_another_topology() {
             let transport = if topology.leader(host) == membership.rank { ends[host].take() } else { None };
             let topology = topology.clone();
             let setup =
-                HierarchicalSetup { membership, topology, mode: Mode::Exact, counts: &counts, segment: 64 };
+                HierarchicalSetup { membership, topology, mode: Reduce::Exact, counts: &counts, segment: 64 };
             Box::new(join(&arenas, transport, setup).expect("a good place")) as Box<dyn Backend>
         };
         let backends = (0..ranges.len()).map(backend).collect();
         let got = on_threads(backends, |rank, mut backend| {
-            steps(&mut *backend, ranges[rank], &counts, Mode::Exact).remove(0)
+            steps(&mut *backend, ranges[rank], &counts, Reduce::Exact).remove(0)
         });
         assert!(got.iter().all(|got| *got == (reference(300, 6), reference_trailer(6))), "{generation}");
     }
@@ -437,11 +438,11 @@ fn the_next_generation_works_in_the_arenas_of_the_last_with_another_topology() {
 #[test]
 fn a_place_that_makes_no_sense_is_refused_with_its_reason() {
     let ranges = cut_evenly(6, 3);
-    let arenas: Hosts = [1, 2].map(|ranks| arena(ranks, 10, 6, Mode::Exact)).to_vec();
+    let arenas: Hosts = [1, 2].map(|ranks| arena(ranks, 10, 6, Reduce::Exact)).to_vec();
     let setup = |rank: usize, hosts: &[u32]| HierarchicalSetup {
         membership: membership(1, rank, &ranges),
         topology: Topology::new(hosts).expect("hosts"),
-        mode: Mode::Exact,
+        mode: Reduce::Exact,
         counts: &[6],
         segment: 64,
     };
@@ -459,7 +460,7 @@ fn a_place_that_makes_no_sense_is_refused_with_its_reason() {
         let setup = HierarchicalSetup {
             membership: membership(1, 1, &ranges),
             topology: Topology::new(&[3, 1]).expect("hosts"),
-            mode: Mode::Exact,
+            mode: Reduce::Exact,
             counts,
             segment: 64,
         };

@@ -7,7 +7,7 @@ use crate::conformance::membership;
 use crate::hierarchical::world;
 use crate::plain::reference;
 use crate::survivors::{COUNTS, Halt, LEN, Member, given_arena, live, report};
-use dtrain_collective::{CollectiveError, Geometry, Mode};
+use dtrain_collective::{CollectiveError, Geometry, Reduce};
 use dtrain_transport::{
     ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, MemoryTransport, Topology, memory_mesh,
 };
@@ -31,7 +31,7 @@ fn take_part(
     let setup = HierarchicalSetup {
         membership: membership(generation, rank, &ranges),
         topology: Topology::new(hosts).expect("hosts"),
-        mode: Mode::Exact,
+        mode: Reduce::Exact,
         counts: &COUNTS,
         segment: 1_000,
     };
@@ -97,7 +97,7 @@ fn generation(
 fn a_rank_killed_on_one_host_stops_both_and_the_survivors_go_on_in_the_same_arenas() {
     let want = COUNTS.map(|count| reference(LEN, count));
     let files = [3, 2].map(|ranks| {
-        ArenaFile::create(WorldSize(ranks), Geometry::bound(LEN, COUNTS[0], Mode::Exact)).expect("a memfd")
+        ArenaFile::create(WorldSize(ranks), Geometry::bound(LEN, COUNTS[0], Reduce::Exact)).expect("a memfd")
     });
     let arenas = [0, 1].map(|host: usize| files[host].map().expect("mapped"));
     let mut members = [2, 1].map(|_| Vec::new());

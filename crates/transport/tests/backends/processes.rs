@@ -4,7 +4,7 @@
 
 use crate::conformance::membership;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use dtrain_collective::{Backend, CollectiveError, Geometry, Mode, Op, Sequence};
+use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_transport::{ArenaFile, ShmBackend};
 use dtrain_types::{MicroRange, WorldSize, cut_evenly};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -57,13 +57,13 @@ impl Drop for Rank {
 }
 
 fn arena(world: u32) -> ArenaFile {
-    let geometry = Geometry::plan(LEN, &ranges(world), &COUNTS, Mode::Exact);
+    let geometry = Geometry::plan(LEN, &ranges(world), &COUNTS, Reduce::Exact);
     ArenaFile::create(WorldSize(world), geometry).expect("a memfd")
 }
 
 fn one_step(backend: &mut ShmBackend, range: MicroRange, seq: u64) -> Result<(), CollectiveError> {
     let count = COUNTS[seq as usize % COUNTS.len()];
-    let trailers = compute(backend.arena(), range, count, Mode::Exact);
+    let trailers = compute(backend.arena(), range, count, Reduce::Exact);
     backend.start(Sequence(seq), &Op::AllReduce { micro_batches: count, trailers: &trailers })?;
     let trailer = backend.finish(Sequence(seq))?;
     assert_eq!(trailer, reference_trailer(count));
@@ -87,7 +87,7 @@ fn be_a_rank() {
     let stdin = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned().expect("the arena");
     let mapping = ArenaFile::from_fd(stdin).and_then(|file| file.map()).expect("an arena");
     let member = membership(1, rank as usize, &ranges(world));
-    let mut backend = ShmBackend::new(mapping, member, Mode::Exact, &COUNTS).expect("a place in it");
+    let mut backend = ShmBackend::new(mapping, member, Reduce::Exact, &COUNTS).expect("a place in it");
     let range = ranges(world)[rank as usize];
     let steps = if number(ENDLESS) == Some(1) { u64::MAX } else { STEPS };
     let want: Vec<Vec<u32>> = COUNTS.iter().map(|count| reference(LEN, *count)).collect();

@@ -5,7 +5,7 @@
 
 use crate::conformance::membership;
 use crate::plain::{bits, compute, reference, reference_trailer};
-use dtrain_collective::{Backend, CollectiveError, Geometry, Mode, Op, Sequence};
+use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
 use dtrain_transport::{ArenaFile, Mapping, ShmBackend};
 use dtrain_types::{
     Generation, Key, MicroBatch, MicroRange, Seed, Site, Step, Trailer, WorldSize, cut_evenly,
@@ -68,7 +68,7 @@ struct Work {
 
 impl Work {
     fn new(backend: &mut dyn Backend, range: MicroRange, count: u32) -> Self {
-        let trailers = compute(backend.arena(), range, count, Mode::Exact);
+        let trailers = compute(backend.arena(), range, count, Reduce::Exact);
         let roots = (0..trailers.len()).map(|slot| backend.arena().lease(slot).to_vec()).collect();
         Self { roots, trailers }
     }
@@ -150,7 +150,7 @@ fn be_a_member() {
         let form = Form::parse(&line.expect("a line"));
         let ranges = cut_evenly(COUNTS[0], form.world);
         let member = membership(form.generation, form.rank, &ranges);
-        let backend = ShmBackend::new(mapping.clone(), member, Mode::Exact, &COUNTS);
+        let backend = ShmBackend::new(mapping.clone(), member, Reduce::Exact, &COUNTS);
         let mut backend = backend.expect("a place in the arena").with_cores(form.cores);
         report(live(&mut backend, ranges[form.rank], form.steps, form.halt, &want));
     }
@@ -220,7 +220,7 @@ fn form_all(
 
 #[test]
 fn survivors_of_a_kill_at_any_moment_form_the_next_generation_in_the_same_arena() {
-    let file = ArenaFile::create(WorldSize(WORLD), Geometry::bound(LEN, COUNTS[0], Mode::Exact));
+    let file = ArenaFile::create(WorldSize(WORLD), Geometry::bound(LEN, COUNTS[0], Reduce::Exact));
     let file = file.expect("a memfd");
     let mapping = file.map().expect("mapped");
     let key = Key::new(Seed(30), Step(0), MicroBatch(0), Site(0));

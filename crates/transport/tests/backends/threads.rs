@@ -1,13 +1,15 @@
 //! Every backend between threads: algorithm x world x length x cut, against the plain tree and against one another.
 
 use crate::conformance::{self, COUNTS, WORLDS, cuts, lengths, membership, on_threads, steps};
-use dtrain_collective::{Arena, Backend, Geometry, HostArena, HostBackend, Mode, Op, RankMachine, Sequence};
+use dtrain_collective::{
+    Arena, Backend, Geometry, HostArena, HostBackend, Op, RankMachine, Reduce, Sequence,
+};
 use dtrain_transport::shm::Isa;
 use dtrain_transport::{ArenaFile, ShmBackend, memory_mesh};
 use dtrain_types::{MicroRange, Trailer, Wire, WorldSize, cut_evenly};
 
 /// Ranges of the ranks, counts of micro-batches, floats, mode.
-type Case<'a> = (&'a [MicroRange], &'a [u32], usize, Mode);
+type Case<'a> = (&'a [MicroRange], &'a [u32], usize, Reduce);
 
 /// One backend for each rank, in shared memory that all of them map once; `cores` says what each knows of the machine.
 fn shm_on(cores: impl Fn(usize) -> usize, wire: Wire, case: Case<'_>) -> Vec<Box<dyn Backend>> {
@@ -40,7 +42,7 @@ fn in_common(cores: usize, case: Case<'_>) -> Vec<Box<dyn Backend>> {
 }
 
 /// Ranks that share cores, and so the work of sums.
-pub fn shm(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+pub fn shm(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Reduce) -> Vec<Box<dyn Backend>> {
     shm_in(Wire::F32, (ranges, counts, len, mode))
 }
 
@@ -50,18 +52,18 @@ pub fn shm_in(wire: Wire, (ranges, counts, len, mode): Case<'_>) -> Vec<Box<dyn 
 }
 
 /// Ranks with a core each, as they believe: each adds up its own chunk.
-fn roomy(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+fn roomy(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Reduce) -> Vec<Box<dyn Backend>> {
     shm_on(|_| ranges.len(), Wire::F32, (ranges, counts, len, mode))
 }
 
 /// Ranks that count cores differently: one of them finds too few, and all share the work.
-fn at_odds(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+fn at_odds(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Reduce) -> Vec<Box<dyn Backend>> {
     let cores = |rank| if rank + 1 == ranges.len() { 1 } else { ranges.len() };
     shm_on(cores, Wire::F32, (ranges, counts, len, mode))
 }
 
 /// One backend for each rank, over queues, with short segments so that they get full.
-pub fn host(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode) -> Vec<Box<dyn Backend>> {
+pub fn host(ranges: &[MicroRange], counts: &[u32], len: usize, mode: Reduce) -> Vec<Box<dyn Backend>> {
     host_in(Wire::F32, (ranges, counts, len, mode))
 }
 
@@ -89,18 +91,19 @@ fn exact_steps_have_the_bits_of_the_plain_tree_on_every_backend() {
 #[test]
 fn a_sum_in_common_has_the_same_bits_and_lies_in_one_slot() {
     for cores in [1, 8] {
-        let make = |ranges: &[MicroRange], counts: &[u32], len: usize, mode: Mode| {
+        let make = |ranges: &[MicroRange], counts: &[u32], len: usize, mode: Reduce| {
             in_common(cores, (ranges, counts, len, mode))
         };
         for (world, len) in WORLDS[..5].iter().flat_map(|world| lengths(*world).map(|len| (*world, len))) {
             for ranges in cuts(COUNTS[0], world) {
                 let want = conformance::want(len, &COUNTS);
                 on_threads(
-                    make(&ranges, &COUNTS, len, Mode::Exact),
+                    make(&ranges, &COUNTS, len, Reduce::Exact),
                     |rank, mut backend: Box<dyn Backend>| {
                         for (seq, (count, want)) in (0..).zip(COUNTS.iter().zip(&want)) {
                             let own = ranges[rank];
-                            let got = conformance::one_step(&mut *backend, 2 * seq, own, *count, Mode::Exact);
+                            let got =
+                                conformance::one_step(&mut *backend, 2 * seq, own, *count, Reduce::Exact);
                             assert!(got == *want, "rank {rank}, {len} floats, {ranges:?}");
                             // All have read it before the first rank writes there again.
                             conformance::run(&mut *backend, 2 * seq + 1, Op::Barrier);
@@ -109,7 +112,7 @@ fn a_sum_in_common_has_the_same_bits_and_lies_in_one_slot() {
                 );
             }
         }
-        let backends = make(&cut_evenly(3, 3), &[3], 5_000, Mode::Exact);
+        let backends = make(&cut_evenly(3, 3), &[3], 5_000, Reduce::Exact);
         on_threads(backends, |rank, mut backend: Box<dyn Backend>| {
             backend.arena().lease(0).fill(1.0);
             let op = Op::AllReduce { micro_batches: 3, trailers: &[Trailer::EMPTY] };
@@ -130,15 +133,15 @@ fn ring_steps_have_the_same_bits_in_shared_memory_and_over_frames() {
             for len in lengths(world) {
                 let run = |backends| {
                     on_threads(backends, |rank, mut backend: Box<dyn Backend>| {
-                        steps(&mut *backend, ranges[rank], &COUNTS, Mode::Ring)
+                        steps(&mut *backend, ranges[rank], &COUNTS, Reduce::Ring)
                     })
                 };
-                let over_frames = run(host(&ranges, &COUNTS, len, Mode::Ring));
-                let shared = run(shm(&ranges, &COUNTS, len, Mode::Ring));
+                let over_frames = run(host(&ranges, &COUNTS, len, Reduce::Ring));
+                let shared = run(shm(&ranges, &COUNTS, len, Reduce::Ring));
                 assert!(over_frames == shared, "world {world}, {len} floats, {ranges:?}");
                 // Ranks that believe to have a core each are slow where they have not: not the large worlds.
                 if world <= 5 {
-                    let owned = run(roomy(&ranges, &COUNTS, len, Mode::Ring));
+                    let owned = run(roomy(&ranges, &COUNTS, len, Reduce::Ring));
                     assert!(owned == shared, "world {world}, {len} floats, {ranges:?}, a core for each");
                 }
                 assert!(shared.iter().all(|rank| *rank == shared[0]), "ranks differ");
@@ -161,15 +164,15 @@ fn a_copy_gives_the_targets_the_bits_of_the_sources_on_every_backend() {
 
 #[test]
 fn a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum() {
-    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Mode::Exact, &shm);
-    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Mode::Exact, &host);
-    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Mode::Ring, &shm);
-    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS[..5], Mode::Exact, &roomy);
+    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Reduce::Exact, &shm);
+    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Reduce::Exact, &host);
+    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS, Reduce::Ring, &shm);
+    conformance::a_reduce_scatter_gives_each_rank_its_chunk_of_the_sum(&WORLDS[..5], Reduce::Exact, &roomy);
 }
 
 #[test]
 fn many_steps_in_a_row_stay_right_while_ranks_overtake_one_another() {
-    for mode in [Mode::Exact, Mode::Ring] {
+    for mode in [Reduce::Exact, Reduce::Ring] {
         conformance::many_steps_in_a_row_stay_right(3, 200, mode, &shm);
         conformance::many_steps_in_a_row_stay_right(3, 200, mode, &roomy);
         // More pieces than ranks.
@@ -181,14 +184,14 @@ fn many_steps_in_a_row_stay_right_while_ranks_overtake_one_another() {
 #[test]
 #[should_panic(expected = "between collectives")]
 fn slots_are_not_lent_inside_a_collective() {
-    let mut backends = shm(&cut_evenly(2, 2), &[2], 8, Mode::Exact);
+    let mut backends = shm(&cut_evenly(2, 2), &[2], 8, Reduce::Exact);
     backends[0].start(Sequence(1), &Op::Barrier).expect("a sound start");
     backends[0].arena();
 }
 
 #[test]
 fn slots_start_on_cache_lines() {
-    let mut backends = shm(&cut_evenly(5, 3), &[5], 1_001, Mode::Exact);
+    let mut backends = shm(&cut_evenly(5, 3), &[5], 1_001, Reduce::Exact);
     for backend in &mut backends {
         for slot in 0..backend.arena().geometry().slots() {
             assert_eq!(backend.arena().lease(slot).as_ptr().align_offset(64), 0);

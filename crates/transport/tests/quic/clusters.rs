@@ -3,7 +3,7 @@
 use crate::meshes::{hosts, meshes, on_threads};
 use crate::offered::offered_steps;
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
-use dtrain_collective::{Backend, Geometry, Membership, Mode, Op, SEGMENT, Sequence, Transport};
+use dtrain_collective::{Assignment, Backend, Geometry, Op, Reduce, SEGMENT, Sequence, Transport};
 use dtrain_transport::{ArenaFile, HierarchicalBackend, HierarchicalSetup, Mapping, Topology, memory_mesh};
 use dtrain_types::{Generation, MicroRange, Rank, Trailer, WorldSize, cut_evenly};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ struct Cluster<'a> {
     topology: &'a Topology,
     arenas: Vec<Arc<Mapping>>,
     ranges: Vec<MicroRange>,
-    mode: Mode,
+    mode: Reduce,
     segment: usize,
 }
 
 impl<'a> Cluster<'a> {
-    fn new(topology: &'a Topology, len: usize, mode: Mode, segment: usize) -> Self {
+    fn new(topology: &'a Topology, len: usize, mode: Reduce, segment: usize) -> Self {
         let geometry = Geometry::bound(len, COUNTS[0], mode);
         let arena = |host: usize| {
             let ranks = WorldSize(topology.ranks(host).len() as u32);
@@ -38,7 +38,7 @@ impl<'a> Cluster<'a> {
             let host = self.topology.host_of(rank);
             let end = if self.topology.leader(host) == rank { ends[host].take() } else { None };
             let setup = HierarchicalSetup {
-                membership: Membership { generation, rank, ranges: self.ranges.clone() },
+                membership: Assignment { generation, rank, ranges: self.ranges.clone() },
                 topology: self.topology.clone(),
                 mode: self.mode,
                 counts: &COUNTS,
@@ -76,19 +76,19 @@ fn clusters_have_the_bits_of_the_plain_tree_and_of_the_queues_generation_after_g
         let hosts = hosts(topology.hosts());
         let mut generation = 0;
         for (len, segment) in [(0, 64), (1, 64), (1_003, 64), (2 * SEGMENT + 9, SEGMENT)] {
-            for mode in [Mode::Exact, Mode::Ring] {
+            for mode in [Reduce::Exact, Reduce::Ring] {
                 let cluster = Cluster::new(&topology, len, mode, segment);
                 generation += 3;
                 let got = cluster.steps(generation, meshes(&hosts, generation));
                 let want = match mode {
-                    Mode::Exact => {
+                    Reduce::Exact => {
                         let step = |count: &u32| (reference(len, *count), reference_trailer(*count));
                         vec![COUNTS.iter().map(step).collect(); topology.world().0 as usize]
                     }
-                    Mode::Ring => cluster.steps(generation + 1, memory_mesh(topology.hosts())),
+                    Reduce::Ring => cluster.steps(generation + 1, memory_mesh(topology.hosts())),
                 };
                 assert!(got == want, "{ranks:?}, {len} floats, {mode:?}");
-                if mode == Mode::Exact {
+                if mode == Reduce::Exact {
                     let got = cluster.offered(generation + 2, meshes(&hosts, generation + 2));
                     assert!(got == want, "{ranks:?}, {len} floats, offered");
                 }
@@ -101,7 +101,7 @@ fn clusters_have_the_bits_of_the_plain_tree_and_of_the_queues_generation_after_g
 fn state_is_copied_across_clusters() {
     let topology = Topology::new(&[2, 1, 2]).expect("hosts");
     let hosts = hosts(3);
-    let cluster = Cluster::new(&topology, 5_003, Mode::Exact, 64);
+    let cluster = Cluster::new(&topology, 5_003, Reduce::Exact, 64);
     let lists = copies(topology.world().0);
     on_threads(cluster.join(1, meshes(&hosts, 1)), |rank, mut backend| {
         let mut seq = 0;

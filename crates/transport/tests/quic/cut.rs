@@ -3,7 +3,7 @@
 use crate::links::identity;
 use crate::lossy::{Network, Weather};
 use dtrain_collective::{
-    Arena, CollectiveError, Geometry, Membership, Mode, Op, RankMachine, Sequence, Transport,
+    Arena, Assignment, CollectiveError, Geometry, Op, RankMachine, Reduce, Sequence, Transport,
 };
 use dtrain_transport::quic::{Endpoint, MeshPlan, MeshPort, QuicMesh, Token, Tuning};
 use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
@@ -31,9 +31,9 @@ async fn rank(network: Arc<Network>, token: Token, rank: usize) -> CollectiveErr
     let plan = MeshPlan { generation, index: rank, peers: vec![addr(0), addr(1)], patience };
     let mut mesh = QuicMesh::establish(&port, plan).await.expect("both come");
     let ranges = cut_evenly(2, 2);
-    let geometry = Geometry::plan(LEN, &ranges, &[2], Mode::Exact);
-    let membership = Membership { generation, rank: Rank(rank as u32), ranges };
-    let mut machine = RankMachine::new(membership, Mode::Exact, geometry).expect("a good membership");
+    let geometry = Geometry::plan(LEN, &ranges, &[2], Reduce::Exact);
+    let membership = Assignment { generation, rank: Rank(rank as u32), ranges };
+    let mut machine = RankMachine::new(membership, Reduce::Exact, geometry).expect("a good membership");
     machine.prepare(&[2]);
     machine.arena().lease(0).fill(1.0);
     machine.start(Sequence(1), &Op::AllReduce { micro_batches: 2, trailers: &[Trailer::EMPTY] });

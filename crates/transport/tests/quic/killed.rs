@@ -3,7 +3,7 @@
 use crate::links::loopback;
 use crate::meshes::{Case, Host, meshes, plan, run};
 use crate::plain::{reference, reference_trailer};
-use dtrain_collective::{CollectiveError, Mode, Transport, Verdict};
+use dtrain_collective::{CollectiveError, Reduce, Transport, Verdict};
 use dtrain_transport::quic::{QuicMesh, Token, Tuning};
 use dtrain_types::{Rank, cut_evenly};
 use std::io::{BufRead, BufReader, Write};
@@ -65,7 +65,7 @@ fn kill(mut child: Child) {
 /// Another process takes its place, its address and its index, and a step comes out right.
 fn replace(host: Host, addr: SocketAddr, token: &Token) {
     let hosts = [host, Host::at(addr, token, tuning())];
-    let case = Case { ranges: &cut_evenly(2, 2), counts: &[2], len: 100, segment: 64, mode: Mode::Exact };
+    let case = Case { ranges: &cut_evenly(2, 2), counts: &[2], len: 100, segment: 64, mode: Reduce::Exact };
     let got = run(meshes(&hosts, 2), 2, &case);
     assert!(got.iter().all(|steps| *steps == [(reference(100, 2), reference_trailer(2))]));
 }

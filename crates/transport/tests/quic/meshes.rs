@@ -3,7 +3,7 @@
 use crate::links::{identity, loopback};
 use crate::plain::{before_copy, bits, compute, copies, is_copied, reference, reference_trailer};
 use dtrain_collective::{
-    Backend, CollectiveError, Geometry, HostBackend, Membership, Mode, Op, RankMachine, SEGMENT, Sequence,
+    Assignment, Backend, CollectiveError, Geometry, HostBackend, Op, RankMachine, Reduce, SEGMENT, Sequence,
     Transport,
 };
 use dtrain_transport::memory_mesh;
@@ -73,14 +73,14 @@ pub struct Case<'a> {
     pub counts: &'a [u32],
     pub len: usize,
     pub segment: usize,
-    pub mode: Mode,
+    pub mode: Reduce,
 }
 
 fn backends<T: Transport>(ends: Vec<T>, generation: u64, case: &Case<'_>) -> Vec<HostBackend<T>> {
     let geometry = Geometry::plan(case.len, case.ranges, case.counts, case.mode);
     let backend = |(rank, end)| {
         let (generation, rank) = (Generation(generation), Rank(rank as u32));
-        let membership = Membership { generation, rank, ranges: case.ranges.to_vec() };
+        let membership = Assignment { generation, rank, ranges: case.ranges.to_vec() };
         let machine = RankMachine::with_segment(membership, case.mode, geometry, case.segment);
         let mut backend = HostBackend::from_machine(end, machine.expect("a good membership"));
         backend.prepare(case.counts);
@@ -130,16 +130,16 @@ fn exact_and_ring_steps_have_the_same_bits_as_the_plain_tree_and_the_queues() {
             // Short segments fill the queues; full ones are what training sends.
             let shapes = [(0, 64), (1, 64), (n - 1, 64), (n + 1, 64), (1_000, 64), (5_237, 64)];
             for (len, segment) in shapes.into_iter().chain([(2 * SEGMENT + 77, SEGMENT)]) {
-                for mode in [Mode::Exact, Mode::Ring] {
+                for mode in [Reduce::Exact, Reduce::Ring] {
                     generation += 1;
                     let case = Case { ranges: &ranges, counts: &counts, len, segment, mode };
                     let got = run(meshes(&hosts, generation), generation, &case);
                     let want = match mode {
-                        Mode::Exact => {
+                        Reduce::Exact => {
                             let step = |count: &u32| (reference(len, *count), reference_trailer(*count));
                             vec![counts.iter().map(step).collect(); n]
                         }
-                        Mode::Ring => run(memory_mesh(n), generation, &case),
+                        Reduce::Ring => run(memory_mesh(n), generation, &case),
                     };
                     assert!(got == want, "world {world}, {len} floats, {mode:?}, {ranges:?}");
                 }
@@ -157,7 +157,7 @@ fn state_is_copied_whoever_has_it_and_whoever_needs_it() {
         {
             let generation = generation as u64 + 1;
             let ranges = cut_evenly(4, world);
-            let case = Case { ranges: &ranges, counts: &[4], len, segment, mode: Mode::Exact };
+            let case = Case { ranges: &ranges, counts: &[4], len, segment, mode: Reduce::Exact };
             on_threads(backends(meshes(&hosts, generation), generation, &case), |rank, mut backend| {
                 for (seq, [sources, targets]) in lists.iter().enumerate() {
                     before_copy(backend.arena().lease(0), rank, sources);
@@ -180,7 +180,7 @@ fn run_op(backend: &mut dyn Backend, seq: u64, op: Op<'_>) {
 fn many_steps_in_a_row_stay_right_while_hosts_overtake_one_another() {
     let hosts = hosts(3);
     let counts: Vec<u32> = (0..300).map(|step| [6, 5, 6, 1][step % 4]).collect();
-    for (generation, mode) in [(1, Mode::Exact), (2, Mode::Ring)] {
+    for (generation, mode) in [(1, Reduce::Exact), (2, Reduce::Ring)] {
         let case = Case { ranges: &cut_evenly(6, 3), counts: &counts, len: 700, segment: 64, mode };
         let got = run(meshes(&hosts, generation), generation, &case);
         assert!(got[0] == got[1] && got[1] == got[2], "{mode:?}");
@@ -260,7 +260,7 @@ fn a_host_that_dies_inside_a_collective_is_lost_by_name_and_the_rest_form_anew()
         ..Tuning::default()
     };
     let mut hosts: Vec<Host> = (0..3).map(|_| Host::new(&token, tuning)).collect();
-    let case = Case { ranges: &cut_evenly(3, 3), counts: &[3], len: 1_000, segment: 64, mode: Mode::Exact };
+    let case = Case { ranges: &cut_evenly(3, 3), counts: &[3], len: 1_000, segment: 64, mode: Reduce::Exact };
     let mut backends = backends(meshes(&hosts, 1), 1, &case);
     let dead = backends.pop().expect("three");
     let victim = hosts.pop().expect("three");
@@ -268,7 +268,7 @@ fn a_host_that_dies_inside_a_collective_is_lost_by_name_and_the_rest_form_anew()
     let (held, release) = std::sync::mpsc::channel::<()>();
     victim.io.handle().spawn(async move { release.recv().ok() });
     let blamed = on_threads(backends, |rank, mut backend| {
-        let trailers = compute(backend.arena(), case.ranges[rank], 3, Mode::Exact);
+        let trailers = compute(backend.arena(), case.ranges[rank], 3, Reduce::Exact);
         let op = Op::AllReduce { micro_batches: 3, trailers: &trailers };
         backend.start(Sequence(1), &op).expect("a sound start");
         lost(backend.finish(Sequence(1)))
@@ -285,7 +285,7 @@ fn a_host_that_dies_inside_a_collective_is_lost_by_name_and_the_rest_form_anew()
 #[test]
 fn an_abort_ends_the_wait_for_a_peer_that_does_not_come() {
     let hosts = hosts(2);
-    let case = Case { ranges: &cut_evenly(2, 2), counts: &[2], len: 10, segment: 64, mode: Mode::Exact };
+    let case = Case { ranges: &cut_evenly(2, 2), counts: &[2], len: 10, segment: 64, mode: Reduce::Exact };
     let mut backends = backends(meshes(&hosts, 1), 1, &case);
     let _absent = backends.pop();
     let mut backend = backends.pop().expect("two");
@@ -303,7 +303,7 @@ fn what_a_mesh_has_queued_arrives_though_it_is_dropped_and_its_port_closed() {
     let mut hosts = hosts(2);
     // A broadcast needs nothing back, so the sender is done while most of it is on its way.
     let len = 20 * SEGMENT;
-    let case = Case { ranges: &cut_evenly(2, 2), counts: &[2], len, segment: SEGMENT, mode: Mode::Exact };
+    let case = Case { ranges: &cut_evenly(2, 2), counts: &[2], len, segment: SEGMENT, mode: Reduce::Exact };
     let mut backends = backends(meshes(&hosts, 1), 1, &case);
     let (mut receiver, mut sender) = (backends.pop().expect("two"), backends.pop().expect("two"));
     let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(1)] };

@@ -5,7 +5,7 @@ use crate::halves::{reference, rounded};
 use crate::meshes::{Host, addrs, hosts, meshes, on_threads, plan};
 use crate::plain::{bits, compute_rounded, reference_trailer};
 use dtrain_collective::{
-    Backend, Geometry, HostBackend, Membership, Mode, Op, RankMachine, SEGMENT, Sequence, Transport,
+    Assignment, Backend, Geometry, HostBackend, Op, RankMachine, Reduce, SEGMENT, Sequence, Transport,
 };
 use dtrain_transport::memory_mesh;
 use dtrain_transport::quic::{QuicMesh, Token, Tuning};
@@ -18,7 +18,7 @@ fn steps<T: Transport>(
     ends: Vec<T>,
     generation: u64,
     (len, segment): (usize, usize),
-    mode: Mode,
+    mode: Reduce,
     wire: Wire,
 ) -> Vec<Vec<Vec<u32>>> {
     let ranges = cut_evenly(COUNTS[0], ends.len() as u32);
@@ -26,7 +26,7 @@ fn steps<T: Transport>(
     let ends: Vec<_> = ends.into_iter().collect();
     on_threads(ends, |rank, end| {
         let (generation, at) = (Generation(generation), Rank(rank as u32));
-        let membership = Membership { generation, rank: at, ranges: ranges.clone() };
+        let membership = Assignment { generation, rank: at, ranges: ranges.clone() };
         let machine = RankMachine::with_segment(membership, mode, geometry, segment).expect("good");
         let mut backend = HostBackend::from_machine(end, machine).with_wire(wire);
         backend.prepare(&COUNTS);
@@ -37,7 +37,7 @@ fn steps<T: Transport>(
             let op = Op::AllReduce { micro_batches: *count, trailers: &trailers };
             backend.start(seq, &op).expect("a sound start");
             let trailer = backend.finish(seq).expect("a sound finish");
-            assert!(mode == Mode::Ring || trailer == reference_trailer(*count));
+            assert!(mode == Reduce::Ring || trailer == reference_trailer(*count));
             bits(backend.arena().lease(0))
         };
         let sums = COUNTS.iter().enumerate().map(step).collect();
@@ -56,12 +56,12 @@ fn rounded_sums_between_hosts_have_the_bits_of_the_rounded_tree_and_of_the_queue
         let hosts = hosts(world);
         let mut generation = 0;
         for size in [(1, 64), (1_237, 64), (SEGMENT + 77, SEGMENT)] {
-            for mode in [Mode::Exact, Mode::Ring] {
+            for mode in [Reduce::Exact, Reduce::Ring] {
                 generation += 1;
                 let got = steps(meshes(&hosts, generation), generation, size, mode, Wire::Bf16);
                 let want = match mode {
-                    Mode::Exact => vec![COUNTS.map(|count| reference(size.0, count)).to_vec(); world],
-                    Mode::Ring => steps(memory_mesh(world), generation, size, mode, Wire::Bf16),
+                    Reduce::Exact => vec![COUNTS.map(|count| reference(size.0, count)).to_vec(); world],
+                    Reduce::Ring => steps(memory_mesh(world), generation, size, mode, Wire::Bf16),
                 };
                 assert!(got == want, "world {world}, {size:?}, {mode:?}");
             }
@@ -83,7 +83,7 @@ fn bytes_a_float(wire: Wire) -> [f64; 2] {
     let before = relay.carried();
     // The state that is copied once at the end has all its bytes: half the buffer each way.
     let of_copy = LEN * 4 / 2;
-    steps(ends, 1, (LEN, SEGMENT), Mode::Ring, wire);
+    steps(ends, 1, (LEN, SEGMENT), Reduce::Ring, wire);
     let after = relay.carried();
     [0, 1].map(|way| ((after[way] - before[way]) - of_copy) as f64 / (LEN * COUNTS.len()) as f64)
 }

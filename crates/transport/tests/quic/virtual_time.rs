@@ -4,7 +4,7 @@
 use crate::links::identity;
 use crate::lossy::{Network, Sighting, Weather};
 use crate::plain::{bits, compute, reference, reference_trailer};
-use dtrain_collective::{Geometry, Membership, Mode, Op, RankMachine, Sequence, Transport};
+use dtrain_collective::{Assignment, Geometry, Op, RankMachine, Reduce, Sequence, Transport};
 use dtrain_transport::quic::{Endpoint, Kind, MeshPlan, MeshPort, QuicMesh, Token, Tuning};
 use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
 use std::net::SocketAddr;
@@ -131,14 +131,14 @@ async fn rank(network: Arc<Network>, token: Token, rank: usize) {
     let mut mesh = QuicMesh::establish(&port, plan).await.expect("all come");
     let ranges = cut_evenly(7, WORLD as u32);
     let counts = [7, 4];
-    let geometry = Geometry::plan(LEN, &ranges, &counts, Mode::Exact);
-    let membership = Membership { generation, rank: Rank(rank as u32), ranges: ranges.clone() };
-    let mut machine = RankMachine::new(membership, Mode::Exact, geometry).expect("a good membership");
+    let geometry = Geometry::plan(LEN, &ranges, &counts, Reduce::Exact);
+    let membership = Assignment { generation, rank: Rank(rank as u32), ranges: ranges.clone() };
+    let mut machine = RankMachine::new(membership, Reduce::Exact, geometry).expect("a good membership");
     machine.prepare(&counts);
     let mut step = async |seq: u64, count: Option<u32>| -> Trailer {
         match count {
             Some(count) => {
-                let trailers = compute(machine.arena(), ranges[rank], count, Mode::Exact);
+                let trailers = compute(machine.arena(), ranges[rank], count, Reduce::Exact);
                 machine.start(Sequence(seq), &Op::AllReduce { micro_batches: count, trailers: &trailers });
             }
             None => machine.start(Sequence(seq), &Op::Barrier),

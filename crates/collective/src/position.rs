@@ -4,7 +4,7 @@ use crate::{CollectiveError, Frame};
 
 /// What an algorithm must know of its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct Position {
     pub rank: usize,
     pub world: usize,
     /// Floats in a segment.

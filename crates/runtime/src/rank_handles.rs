@@ -15,13 +15,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// The variable that tells a process that it is a rank: `MEMBER:LIFE:PID-OF-PARENT`.
-pub const SEAT_VARIABLE: &str = "DTRAIN_RANK_SEAT";
+pub const HANDLES_VARIABLE: &str = "DTRAIN_RANK_HANDLES";
 
 const GREETING: u8 = b'S';
 
 /// What a rank holds before it has said a word.
 #[derive(Debug)]
-pub struct Seat {
+pub struct RankHandles {
     /// The member this rank is.
     pub member: MemberId,
     /// Which life of it.
@@ -49,7 +49,7 @@ pub fn offer(link: &UnixStream, arena: Option<BorrowedFd<'_>>) -> io::Result<()>
 /// Takes what the parent offered. *Blocks* until it is there; it always is, because it was sent before the spawn.
 ///
 /// *Errors*: of the system call, or when the first byte is not the parent's.
-pub fn accept(member: MemberId, incarnation: Incarnation, link: UnixStream) -> io::Result<Seat> {
+pub fn accept(member: MemberId, incarnation: Incarnation, link: UnixStream) -> io::Result<RankHandles> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8];
@@ -66,18 +66,19 @@ pub fn accept(member: MemberId, incarnation: Incarnation, link: UnixStream) -> i
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    Ok(Seat { member, incarnation, link, arena })
+    Ok(RankHandles { member, incarnation, link, arena })
 }
 
-/// The seat of this process, if its parent made it a rank.
+/// The handles of this process, if its parent made it a rank.
 ///
 /// It arranges that this process dies with its parent, also when that is killed, before anything else.
 ///
 /// *Errors*: a variable that no parent wrote, or a parent that is gone already.
-pub fn inherited() -> io::Result<Option<Seat>> {
-    let Some(text) = std::env::var_os(SEAT_VARIABLE) else { return Ok(None) };
-    let wrong =
-        || io::Error::new(io::ErrorKind::InvalidInput, format!("{SEAT_VARIABLE} is set, but not by dtrain"));
+pub fn inherited() -> io::Result<Option<RankHandles>> {
+    let Some(text) = std::env::var_os(HANDLES_VARIABLE) else { return Ok(None) };
+    let wrong = || {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{HANDLES_VARIABLE} is set, but not by dtrain"))
+    };
     let text = text.into_string().map_err(|_| wrong())?;
     let mut parts = text.splitn(3, ':');
     let mut part = || parts.next().ok_or_else(wrong);
@@ -105,12 +106,12 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"arena").unwrap();
         offer(&ours, Some(file.as_fd())).unwrap();
-        let seat = accept(MemberId(3), Incarnation(1), theirs).unwrap();
-        let mut copy = std::fs::File::from(seat.arena.unwrap());
+        let handles = accept(MemberId(3), Incarnation(1), theirs).unwrap();
+        let mut copy = std::fs::File::from(handles.arena.unwrap());
         copy.rewind().unwrap();
         let mut text = String::new();
         copy.read_to_string(&mut text).unwrap();
-        assert_eq!((text.as_str(), seat.member), ("arena", MemberId(3)));
+        assert_eq!((text.as_str(), handles.member), ("arena", MemberId(3)));
     }
 
     #[test]

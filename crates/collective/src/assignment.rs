@@ -1,6 +1,6 @@
 //! Who takes part in a generation, and who computes what.
 //!
-//! Membership and ranges are one value: a rank that knows one of them knows both, and any change makes a new
+//! Assignment and ranges are one value: a rank that knows one of them knows both, and any change makes a new
 //! generation. This file does not know how a membership was agreed on.
 
 use crate::CollectiveError;
@@ -8,7 +8,7 @@ use dtrain_types::{Generation, MicroRange, Rank, WorldSize};
 
 /// One rank's view of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Membership {
+pub struct Assignment {
     /// The generation that every frame and every barrier is stamped with.
     pub generation: Generation,
     /// This rank.
@@ -17,7 +17,7 @@ pub struct Membership {
     pub ranges: Vec<MicroRange>,
 }
 
-impl Membership {
+impl Assignment {
     /// How many ranks take part.
     #[must_use]
     pub fn world(&self) -> WorldSize {
@@ -26,7 +26,7 @@ impl Membership {
 
     /// The micro-batches of this rank.
     ///
-    /// *Panics* if the rank is outside the world, which [`Membership::check`] refuses.
+    /// *Panics* if the rank is outside the world, which [`Assignment::check`] refuses.
     #[must_use]
     pub fn range(&self) -> MicroRange {
         self.ranges[self.rank.index()]
@@ -34,10 +34,10 @@ impl Membership {
 
     /// Tells whether this is a membership at all: the rank is in the world and the ranges follow on one another.
     ///
-    /// *Errors*: [`CollectiveError::Membership`] with the first rank at which it is not.
+    /// *Errors*: [`CollectiveError::Assignment`] with the first rank at which it is not.
     pub fn check(&self) -> Result<(), CollectiveError> {
         let world = self.world();
-        let wrong = |rank: usize, what| CollectiveError::Membership { rank: Rank(rank as u32), world, what };
+        let wrong = |rank: usize, what| CollectiveError::Assignment { rank: Rank(rank as u32), world, what };
         if self.rank.index() >= self.ranges.len() {
             return Err(wrong(self.rank.index(), "is outside the world"));
         }
@@ -59,12 +59,12 @@ mod tests {
 
     #[test]
     fn a_membership_with_a_gap_or_a_foreign_rank_is_refused() {
-        let good = Membership { generation: Generation(3), rank: Rank(1), ranges: cut_evenly(5, 3) };
+        let good = Assignment { generation: Generation(3), rank: Rank(1), ranges: cut_evenly(5, 3) };
         assert_eq!(good.check(), Ok(()));
-        let outside = Membership { rank: Rank(3), ..good.clone() };
-        assert!(matches!(outside.check(), Err(CollectiveError::Membership { rank: Rank(3), .. })));
+        let outside = Assignment { rank: Rank(3), ..good.clone() };
+        assert!(matches!(outside.check(), Err(CollectiveError::Assignment { rank: Rank(3), .. })));
         let mut gap = good;
         gap.ranges[1].lo += 1;
-        assert!(matches!(gap.check(), Err(CollectiveError::Membership { rank: Rank(1), .. })));
+        assert!(matches!(gap.check(), Err(CollectiveError::Assignment { rank: Rank(1), .. })));
     }
 }
