@@ -8,7 +8,7 @@ mod counting;
 
 use counting::Counting;
 use dtrain::Own;
-use dtrain::config::{Config, Machine};
+use dtrain::config::Config;
 use dtrain::data::{DataError, DigitsOptions, Opened, SampleSpec, Source};
 use dtrain::engine::cpu::Cpu;
 use dtrain::engine::models::{CnnOptions, cnn};
@@ -110,14 +110,14 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         "threads=1",
         "checkpoint.every=none",
     ];
-    let config = Config::parse(None, &settings, Machine::here()).expect("the settings are good");
+    let config = Config::parse(None, &settings, dtrain::gpus::this_machine()).expect("the settings are good");
     let own = Own { name: "digits without validation", data, model };
     let plan = Plan::open(&config, Some(own)).expect("the digits are inside");
     let replica = plan.replica().expect("the model fits");
     let looks = Arc::new(Mutex::new(Vec::new()));
     let session = Session {
         plan,
-        carrier: dtrain::nccl::Carrier::Host,
+        backend: dtrain::nccl::ChosenBackend::Host,
         replica: Box::new(replica),
         run: RunFolder { path: folder.path().to_owned(), name: "allocation".into() },
         resume: None,

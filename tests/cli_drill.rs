@@ -173,7 +173,7 @@ fn what_cannot_be_drilled_is_refused_with_a_hint_before_anything_runs() {
         ("kill --times 0", "--times"),
         ("kill isolation=thread", "hint: write isolation=process for the drill"),
         ("hang isolation=thread", "cannot be lost one by one"),
-        ("kill steps=9 --times 5", "9 steps leave no room for 5 hurts"),
+        ("kill steps=9 --times 5", "9 steps leave no room for 5 faults"),
         ("kill optimizer.lr=fast", "optimizer.lr: expected a number above 0"),
         ("kill -c missing.yaml", "cannot read missing.yaml"),
         ("kill data.kind=csv data.path=missing.csv", "missing.csv does not exist"),
@@ -187,7 +187,7 @@ fn what_cannot_be_drilled_is_refused_with_a_hint_before_anything_runs() {
         ("partition ranks=2 --seconds -1", "a cut lasts from 1.5 to 58 seconds"),
         ("partition ranks=2 --seconds NaN", "a cut lasts from 1.5 to 58 seconds"),
         ("partition ranks=2 join_timeout=2s", "2s is too short for a cut with detect 1s"),
-        ("partition ranks=2 steps=7", "7 steps leave no room for 2 hurts"),
+        ("partition ranks=2 steps=7", "7 steps leave no room for 2 faults"),
     ] {
         let refused = finish(dtrain(folder.path(), &format!("drill {arguments}")));
         refused.ended_with(2);
@@ -349,7 +349,7 @@ fn a_run_that_ends_while_a_host_is_cut_off_has_proved_nothing() {
         drill(folder.path(), &format!("partition {MLP} ranks=2 threads=1 steps=9 --times 2 --seconds 1.5"));
     run.ended_with(1);
     assert_eq!(run.summary()["held"], false);
-    assert_eq!(promise(&run, "the run goes on after every hurt")["held"], false);
+    assert_eq!(promise(&run, "the run goes on after every fault")["held"], false);
     assert_eq!(promise(&run, "the bits are those of an undisturbed run")["held"], true);
     run.said("give it more steps=");
 }

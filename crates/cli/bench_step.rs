@@ -4,67 +4,28 @@
 //! The model, its start and its one batch are those of PyTorch's script, see `dtrain_engine::models::peer`.
 
 use crate::arguments::BenchStep;
+use crate::bench_rank::{Measure, SEED, timeouts, work};
 use crate::error::CliError;
-use crate::fabric::{HostFabric, StateInCommon, new_arena};
-use crate::recipe::profile;
-use crate::welcome::Welcome;
+use crate::fabric::new_arena;
+use crate::rank_setup::RankTask;
 use dtrain_checkpoint::RunLock;
 use dtrain_collective::{Geometry, Reduce};
-use dtrain_data::{DataError, Dataset, Feed, InputSpec, SampleSlot, SampleSpec, TargetSpec};
-use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::models::peer::{PeerData, Work, initialise};
-use dtrain_engine::{Inputs, ModelReplica, Replica, Targets};
-use dtrain_protocol::{CheckpointEvery, Losses, Outcome, Schedule, StartFrom, SupervisorConfig, Timeouts};
+use dtrain_engine::Replica;
+use dtrain_engine::models::peer::Work;
+use dtrain_protocol::{Losses, Outcome, StartFrom, SupervisorConfig};
 use dtrain_runtime::{
-    ComputeParts, Isolation, Journal, Observer, Program, RankParts, RunFacts, RunFigures, RunFiles, RunPlan,
-    StepSeen, supervise,
+    Isolation, Journal, Observer, Program, RunFacts, RunFigures, RunFiles, RunPlan, StepSeen, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_types::{
-    BatchPlan, Generation, Instance, Seed, Step, Wire, WorldSize, counted, cut_evenly,
-};
-use serde::{Deserialize, Serialize};
+use dtrain_types::{Generation, Instance, WorldSize, counted, cut_evenly};
 use serde_json::json;
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Steps that are not counted: pages, caches and schedulers settle.
 const WARM_UP: u64 = 10;
-const SEED: Seed = Seed(7);
-
-/// What is measured, as its ranks are told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Measure {
-    #[serde(with = "workload")]
-    work: Work,
-    ranks: u32,
-    threads: u32,
-    /// The peers' batches in a global batch.
-    batches: u32,
-    /// Micro-batches that each of them is cut into.
-    micro_batches: u32,
-    steps: u64,
-    #[serde(with = "crate::welcome::path")]
-    run_dir: PathBuf,
-}
-
-/// Workloads by their names: the engine does not know that they travel.
-mod workload {
-    use super::Work;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(work: &Work, to: S) -> Result<S::Ok, S::Error> {
-        work.name().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Work, D::Error> {
-        let name = String::deserialize(from)?;
-        super::work(&name).map_err(D::Error::custom)
-    }
-}
 
 /// What somebody wants to know the speed of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,14 +95,6 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The workload of this name.
-///
-/// *Errors*: there is none.
-pub fn work(name: &str) -> Result<Work, CliError> {
-    let found = Work::ALL.into_iter().find(|work| work.name() == name);
-    found.ok_or_else(|| CliError::usage(format!("there is no workload {name}")))
-}
-
 /// Trains for a while and counts. *Blocks* for the time asked for and a little more.
 ///
 /// *Errors*: the run failed.
@@ -195,7 +148,7 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
     let ranges = cut_evenly(plan.micro_batches(), measure.ranks);
     let counts = dtrain_runtime::step_counts(&plan);
     let geometry = Geometry::plan(replica.about().gradient_len(), &ranges, &counts, Reduce::Exact);
-    let state = StateInCommon::Yes(replica.about().state);
+    let state = Some(replica.about().state);
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
     let run_plan = RunPlan {
         supervisor: SupervisorConfig {
@@ -218,7 +171,7 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
         ranks: measure.ranks,
         isolation: Isolation::Process(Program::this()),
         arena: Some(new_arena(WorldSize(measure.ranks), geometry, state).map_err(failed)?),
-        setup: Welcome::Bench(measure.clone()).to_setup(),
+        setup: RankTask::Bench(measure.clone()).to_setup(),
         gateway: None,
     };
     drop(replica);
@@ -231,122 +184,6 @@ fn session(measure: &Measure) -> Result<Answer, CliError> {
     let [rate, computing, reducing] =
         [stopwatch.samples as f64, stopwatch.busy, stopwatch.reducing].map(|sum| stopwatch.a_second(sum));
     Ok(Answer { rate, computing, reducing, figures: conclusion.figures })
-}
-
-fn timeouts() -> Timeouts {
-    Timeouts::derive(Duration::from_secs(1)).expect("a second is in range")
-}
-
-impl Measure {
-    fn plan(&self) -> BatchPlan {
-        let micro = self.work.batch() as u32 / self.micro_batches;
-        let global = self.work.batch() as u32 * self.batches;
-        BatchPlan::new(SEED, global.into(), global, micro).expect("the peers' batches are not empty")
-    }
-
-    fn schedule(&self) -> Schedule {
-        Schedule {
-            last: Step(self.steps),
-            steps_per_epoch: 1,
-            checkpoint: CheckpointEvery::Never,
-            validation_micro_batches: 0,
-            verify: 0,
-        }
-    }
-
-    fn replica(&self) -> Result<ModelReplica<Cpu>, String> {
-        let device = Cpu::new(CpuOptions { isa: Isa::best(), threads: self.threads as usize });
-        let device = device.map_err(|error| error.to_string())?;
-        let (plan, rows) = (self.plan(), self.plan().micro_batch() as usize);
-        let model = self.work.model_in_groups(&device, rows, plan.micro_batches());
-        let model = model.map_err(|error| error.to_string())?;
-        let replica = ModelReplica::new(device, model, self.work.optimizer(), SEED);
-        let mut replica = replica.map_err(|error| error.to_string())?;
-        let mut state = replica.state().clone();
-        initialise(&replica.about().layout, &mut state);
-        replica.swap_state(&mut state).map_err(|error| error.to_string())?;
-        Ok(replica)
-    }
-}
-
-/// A rank of a benchmark.
-///
-/// *Errors*: a sentence for people.
-pub fn rank(measure: &Measure, arena: Option<OwnedFd>) -> Result<RankParts, String> {
-    let mut replica = measure.replica()?;
-    let profile = profile(&replica);
-    let fabric = HostFabric::from_arena(arena.ok_or("a benchmark's ranks share an arena")?)?;
-    if let Some(state) = fabric.state() {
-        replica.share(Box::new(state));
-    }
-    let dataset = OneBatch { data: measure.work.data(), samples: measure.plan().samples() };
-    let feed = Feed::new(Arc::new(dataset), measure.plan(), SEED).map_err(|error| error.to_string())?;
-    let compute = ComputeParts {
-        replica: Box::new(replica),
-        feed,
-        validation: None,
-        workers: 0,
-        schedule: measure.schedule(),
-        mode: Reduce::Exact,
-        wire: Wire::F32,
-        bucket_bytes: None,
-        run_dir: measure.run_dir.clone(),
-        profile: None,
-    };
-    Ok(RankParts { compute, profile, timeouts: timeouts(), fabric: Box::new(fabric) })
-}
-
-/// The peers' one batch, over and over.
-struct OneBatch {
-    data: PeerData,
-    samples: u64,
-}
-
-impl Dataset for OneBatch {
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
-    fn spec(&self) -> SampleSpec {
-        let batch = self.data.batch();
-        let (rows, Targets::Classes(classes)) = (batch.rows, batch.targets) else {
-            unreachable!("the peers' targets are classes")
-        };
-        let widest = classes.iter().max().map_or(1, |class| class + 1).max(10);
-        match batch.inputs {
-            Inputs::Values(values) => SampleSpec {
-                input: InputSpec::Values { shape: vec![values.len() / rows] },
-                target: TargetSpec::Class { classes: widest },
-            },
-            Inputs::Tokens(tokens) => SampleSpec {
-                input: InputSpec::Tokens { length: tokens.len() / rows, vocabulary: 256 },
-                target: TargetSpec::ClassPerToken { classes: 256 },
-            },
-        }
-    }
-
-    fn read(
-        &self,
-        index: u64,
-        _: Option<&dtrain_types::Key>,
-        sample: &mut SampleSlot<'_>,
-    ) -> Result<(), DataError> {
-        let batch = self.data.batch();
-        let row = index as usize % batch.rows;
-        let of = |len: usize| row * (len / batch.rows)..(row + 1) * (len / batch.rows);
-        let Targets::Classes(classes) = batch.targets else { unreachable!("the peers' targets are classes") };
-        match batch.inputs {
-            Inputs::Values(values) => {
-                sample.values().copy_from_slice(&values[of(values.len())]);
-                sample.set_class(classes[row]);
-            }
-            Inputs::Tokens(tokens) => {
-                sample.tokens().copy_from_slice(&tokens[of(tokens.len())]);
-                sample.token_classes().copy_from_slice(&classes[of(classes.len())]);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// When the warm-up ended, when the newest step came, and what was fed and done between.

@@ -5,7 +5,7 @@
 //! links from the first rank of each host to that of every other.
 
 use crate::hosts::identity;
-use crate::welcome::MeshAddress;
+use crate::mesh_address::MeshAddress;
 use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Reduce};
 use dtrain_engine::{StateShape, shared_shape};
 use dtrain_protocol::Participant;
@@ -23,20 +23,20 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-/// The way to the other ranks of this host.
+/// How the ranks of this host reach each other.
 #[derive(Clone)]
 pub struct HostFabric {
-    way: Way,
+    route: Route,
 }
 
 #[derive(Clone)]
-enum Way {
+enum Route {
     Shared(Arc<Mapping>),
     Queues { ends: Arc<Mutex<Vec<Option<MemoryTransport>>>>, member: usize },
     Hosts { mapping: Arc<Mapping>, mesh: Arc<Mesh> },
 }
 
-/// A rank's way to other hosts.
+/// A rank's links to other hosts.
 struct Mesh {
     /// Goes before the thread that carries its links; none once it is closed.
     port: Option<MeshPort>,
@@ -95,7 +95,7 @@ impl HostFabric {
     pub fn from_arena(arena: OwnedFd) -> Result<Self, String> {
         let file = ArenaFile::from_fd(arena).map_err(|error| error.to_string())?;
         let mapping = file.map().map_err(|error| error.to_string())?;
-        Ok(Self { way: Way::Shared(mapping) })
+        Ok(Self { route: Route::Shared(mapping) })
     }
 
     /// Between the threads of this process.
@@ -105,33 +105,33 @@ impl HostFabric {
         world: WorldSize,
         geometry: Geometry,
         mode: Reduce,
-        state: StateInCommon,
+        state: Option<StateShape>,
     ) -> Result<Self, String> {
         match mode {
             Reduce::Exact => Self::from_arena(new_arena(world, geometry, state)?),
             Reduce::Ring => {
                 let ends = memory_mesh(world.0 as usize).into_iter().map(Some).collect();
-                Ok(Self { way: Way::Queues { ends: Arc::new(Mutex::new(ends)), member: 0 } })
+                Ok(Self { route: Route::Queues { ends: Arc::new(Mutex::new(ends)), member: 0 } })
             }
         }
     }
 
-    /// The memory in which the ranks have their state in common, if they do.
+    /// The memory of the state that the ranks share, if they share it.
     #[must_use]
     pub fn state(&self) -> Option<ShmState> {
-        match &self.way {
-            Way::Shared(mapping) => ShmState::of(mapping),
-            Way::Queues { .. } | Way::Hosts { .. } => None,
+        match &self.route {
+            Route::Shared(mapping) => ShmState::of(mapping),
+            Route::Queues { .. } | Route::Hosts { .. } => None,
         }
     }
 
     /// The end that belongs to a member.
     #[must_use]
     pub fn for_member(&self, member: MemberId) -> Self {
-        match &self.way {
-            Way::Shared(_) | Way::Hosts { .. } => self.clone(),
-            Way::Queues { ends, .. } => {
-                Self { way: Way::Queues { ends: Arc::clone(ends), member: member.0 as usize } }
+        match &self.route {
+            Route::Shared(_) | Route::Hosts { .. } => self.clone(),
+            Route::Queues { ends, .. } => {
+                Self { route: Route::Queues { ends: Arc::clone(ends), member: member.0 as usize } }
             }
         }
     }
@@ -142,11 +142,11 @@ impl HostFabric {
     ///
     /// *Errors*: no token, or an address that is not this host's.
     pub fn among_hosts(self, address: MeshAddress, detect: Duration) -> Result<(Self, SocketAddr), String> {
-        let Way::Shared(mapping) = self.way else {
+        let Route::Shared(mapping) = self.route else {
             return Err("the ranks of several hosts are processes".to_owned());
         };
         let (mesh, reached_at) = Mesh::open(address, detect)?;
-        Ok((Self { way: Way::Hosts { mapping, mesh: Arc::new(mesh) } }, reached_at))
+        Ok((Self { route: Route::Hosts { mapping, mesh: Arc::new(mesh) } }, reached_at))
     }
 }
 
@@ -194,22 +194,13 @@ fn connect_hosts(
     Ok(Box::new(backend.map_err(|error| error.to_string())?.with_wire(wire)))
 }
 
-/// Whether the ranks of a host have their state in common, each doing its share of every update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateInCommon {
-    /// Each has its own.
-    No,
-    /// They do; of this shape.
-    Yes(StateShape),
-}
-
-/// The memory that the ranks of a host share.
+/// The memory that the ranks of a host share, with room for a state of this shape if they share theirs.
 ///
 /// *Errors*: there is not enough.
-pub fn new_arena(world: WorldSize, geometry: Geometry, state: StateInCommon) -> Result<OwnedFd, String> {
+pub fn new_arena(world: WorldSize, geometry: Geometry, state: Option<StateShape>) -> Result<OwnedFd, String> {
     let state = match state {
-        StateInCommon::Yes(shape) if world.0 > 1 => shared_shape(shape, world.0 as usize),
-        StateInCommon::Yes(_) | StateInCommon::No => SharedShape::default(),
+        Some(shape) if world.0 > 1 => shared_shape(shape, world.0 as usize),
+        Some(_) | None => SharedShape::default(),
     };
     let file = ArenaFile::with_state(world, geometry, state);
     file.map(ArenaFile::into_fd).map_err(|error| error.to_string())
@@ -225,8 +216,8 @@ impl Fabric for HostFabric {
         counts: &[u32],
     ) -> Result<Box<dyn Backend>, FabricError> {
         let membership = &plane.membership;
-        match &self.way {
-            Way::Shared(mapping) => {
+        match &self.route {
+            Route::Shared(mapping) => {
                 let backend = ShmBackend::new(Arc::clone(mapping), membership.clone(), mode, counts);
                 let backend = backend.map_err(|error| error.to_string())?.with_wire(wire);
                 Ok(Box::new(match ShmState::of(mapping) {
@@ -234,8 +225,8 @@ impl Fabric for HostFabric {
                     None => backend,
                 }))
             }
-            Way::Hosts { mapping, mesh } => connect_hosts((mapping, mesh), plane, mode, wire, counts),
-            Way::Queues { ends, member } => {
+            Route::Hosts { mapping, mesh } => connect_hosts((mapping, mesh), plane, mode, wire, counts),
+            Route::Queues { ends, member } => {
                 let end = ends.lock().expect("no holder panics")[*member].take();
                 let end = end.ok_or_else(|| "the queues of this process serve one generation".to_owned())?;
                 let backend = HostBackend::new(end, membership.clone(), mode, geometry, counts);

@@ -5,7 +5,7 @@
 
 use crate::arguments::Node;
 use crate::error::CliError;
-use crate::welcome::MeshAddress;
+use crate::mesh_address::MeshAddress;
 use dtrain_protocol::Timeouts;
 use dtrain_runtime::Gateway;
 use dtrain_transport::quic::{Identity, LinkError, Token, ValidityWindow};

@@ -8,6 +8,7 @@ compile_error!("dtrain runs on Linux: it needs memfd, pidfd and futexes");
 
 pub mod arguments;
 mod bench_collectives;
+mod bench_rank;
 mod bench_scaling;
 mod bench_step;
 pub mod commands;
@@ -24,16 +25,19 @@ mod gpt2_names;
 pub mod gpus;
 mod hosts;
 pub mod log;
+mod mesh_address;
 pub mod nccl;
 pub mod plan;
 mod random;
+mod rank_profile;
+mod rank_setup;
 mod recipe;
 pub mod report;
 pub mod request;
 pub mod run_folder;
+mod serde_path;
 pub mod session;
 mod trainer;
-mod welcome;
 
 pub use error::{CliError, Kind};
 pub use plan::Own;

@@ -4,13 +4,13 @@
 //! in slots on their GPU, from which it takes them. For ranks of a CPU it is refused before anything is written.
 
 use crate::config::{Backend as Wish, Config, CudaList, Problem};
-use crate::gpus::least;
+use crate::gpus::oldest;
 use dtrain_collective::{Backend, Geometry, Reduce};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
 use dtrain_cuda::driver::Stream;
 use dtrain_locate::{Environment, Finder, Library as Wanted};
 use dtrain_nccl::{
-    DeviceError, LOG, Library, NcclError, NcclSetup, Patience, Planes, UniqueId, must_not_block, open,
+    DeviceError, LOG, NcclError, NcclLibrary, NcclSetup, Patience, Planes, UniqueId, must_not_block, open,
 };
 use dtrain_protocol::Bootstrap;
 use dtrain_runtime::{Fabric, FabricError, Plane, Program};
@@ -26,11 +26,11 @@ const MULTI_RANK: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// What carries the gradients of a run.
 #[derive(Clone, Debug)]
-pub enum Carrier {
+pub enum ChosenBackend {
     /// Shared memory, and encrypted links between hosts.
     Host,
     /// This library.
-    Nccl(Library),
+    Nccl(NcclLibrary),
 }
 
 /// Whether other hosts may take part.
@@ -42,7 +42,7 @@ pub enum Hosts {
     Several,
 }
 
-impl Carrier {
+impl ChosenBackend {
     /// What a configuration asks for, on this host, whose ranks train on these GPUs or on the CPU. Writes nothing.
     ///
     /// *Errors*: no library, one that is too old, one that cannot serve ranks on the CPU or several on one GPU, or hosts between
@@ -116,9 +116,9 @@ fn gpus_of(list: &CudaList, ranks: u32) -> u32 {
 }
 
 /// The library of this host, opened.
-fn find() -> Result<Library, (String, &'static str)> {
+fn find() -> Result<NcclLibrary, (String, &'static str)> {
     let get = "`pip install nvidia-nccl-cu12`, or name its folder in DTRAIN_LIBRARY_PATH; `dtrain doctor` says more";
-    let finding = Finder::new(Environment::here()).find(Wanted::Nccl, least(Wanted::Nccl).as_ref());
+    let finding = Finder::new(Environment::here()).find(Wanted::Nccl, oldest(Wanted::Nccl).as_ref());
     let Some(found) = &finding.found else {
         return Err((format!("there is no NCCL to be used: {}", finding.sentence()), get));
     };
@@ -149,7 +149,7 @@ impl NcclFabric {
     ///
     /// *Errors*: there is no room for them.
     pub fn new(
-        library: Library,
+        library: NcclLibrary,
         detect: Duration,
         computes: &Arc<Stream>,
         slots: Geometry,

@@ -10,7 +10,7 @@ use crate::config::{
 };
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
-use crate::gpus::{Chosen, OnGpus};
+use crate::gpus::Chosen;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_data::{
     ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
@@ -29,9 +29,6 @@ use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Seed, Step};
 use std::path::Path;
-
-/// Whom this build trains on GPUs for: their device was tried on a stand-in for a driver alone so far.
-pub const ON_GPUS: OnGpus = OnGpus::WhoAsks;
 
 /// The data and the model of a program of one's own: what `data.kind` and `model.kind` `own` mean.
 #[derive(Clone, Copy, Debug)]
@@ -389,7 +386,7 @@ impl Plan {
         }
     }
 
-    fn learning_rate(&self) -> dtrain_engine::Schedule {
+    fn learning_rate(&self) -> dtrain_engine::LrSchedule {
         let Schedule { warmup, shape } = self.config.schedule;
         let optimizer = &self.config.optimizer;
         let per_epoch = self.batches.steps_per_epoch();
@@ -397,7 +394,7 @@ impl Plan {
             Length::Epochs(epochs) => Span::Epochs(epochs.into()),
             Length::Steps(steps) => Span::Steps(steps),
         };
-        dtrain_engine::Schedule {
+        dtrain_engine::LrSchedule {
             base: optimizer.lr
                 * optimizer.lr_scaling.factor(self.config.batch.global, optimizer.lr_base_batch),
             warmup: warmup.map_or(0, |length| span(length).steps(per_epoch)),

@@ -3,17 +3,17 @@
 //! A rank is given the run's configuration and opens data and model for itself; nothing else is handed
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
+use crate::bench_rank;
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
-use crate::nccl::{Carrier, Hosts, NcclFabric};
+use crate::nccl::{ChosenBackend, Hosts, NcclFabric};
 use crate::plan::{Blocks, Own, Plan};
-use crate::welcome::Welcome;
+use crate::rank_profile::{self, profile_of};
+use crate::rank_setup::RankTask;
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::cpu::Cpu;
-use dtrain_engine::fingerprint::fingerprint;
-use dtrain_engine::{ModelReplica, Replica, device_fingerprint};
-use dtrain_protocol::{Fingerprint, Profile, RankSetup, Timeouts};
-use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe, host_name};
+use dtrain_engine::{Replica, device_fingerprint};
+use dtrain_protocol::{Profile, RankSetup, Timeouts};
+use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
@@ -29,40 +29,40 @@ pub struct ConfigRecipe {
 
 impl Recipe for ConfigRecipe {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
-        let welcome = match Welcome::read(setup)? {
-            Welcome::Run(welcome) => welcome,
-            Welcome::Bench(measure) => return crate::bench_step::rank(&measure, arena),
+        let run = match RankTask::read(setup)? {
+            RankTask::Train(run) => run,
+            RankTask::Bench(measure) => return bench_rank::rank(&measure, arena),
         };
-        let plan = Plan::open(&welcome.config()?, self.own).map_err(|error| error.to_string())?;
-        let hosts = if welcome.hosts.is_some() { Hosts::Several } else { Hosts::One };
+        let plan = Plan::open(&run.config()?, self.own).map_err(|error| error.to_string())?;
+        let hosts = if run.hosts.is_some() { Hosts::Several } else { Hosts::One };
         let detect = plan.config.world.detect;
         // The library is this host's own, so every rank looks for it where it is.
-        let carrier = Carrier::choose(&plan.config, hosts, welcome.gpus.as_ref());
-        let carrier = carrier.map_err(|problem| problem.to_string())?;
-        let fabric = match &carrier {
-            Carrier::Host => Some(self.fabric(member, arena)?),
-            Carrier::Nccl(_) => None,
+        let backend = ChosenBackend::choose(&plan.config, hosts, run.gpus.as_ref());
+        let backend = backend.map_err(|problem| problem.to_string())?;
+        let fabric = match &backend {
+            ChosenBackend::Host => Some(self.fabric(member, arena)?),
+            ChosenBackend::Nccl(_) => None,
         };
-        let Seated { replica, mut profile, over_nccl } = match &welcome.gpus {
+        let BuiltReplica { replica, mut profile, over_nccl } = match &run.gpus {
             // Where it would be NCCL, the choice was an error.
             None => on_cpu(&plan, fabric.as_ref())?,
             Some(list) => {
                 // The members of a host have numbers in a row, wherever it begins.
                 let ranks = plan.config.world.ranks;
-                on_gpu(&plan, list.of_rank(member.0 % ranks, ranks), carrier)?
+                on_gpu(&plan, list.of_rank(member.0 % ranks, ranks), backend)?
             }
         };
-        profile.sees_run_folder = welcome.sees_run_folder();
+        profile.sees_run_folder = run.sees_run_folder();
         if let Some(fabric) = over_nccl {
-            return rank_parts(&plan, replica, profile, welcome.run_dir, fabric);
+            return rank_parts(&plan, replica, profile, run.run_dir, fabric);
         }
-        let mut fabric = fabric.ok_or(NO_WAY)?;
-        if let Some(mesh) = welcome.hosts.and_then(|hosts| hosts.mesh) {
+        let mut fabric = fabric.ok_or(NO_ROUTE)?;
+        if let Some(mesh) = run.hosts.and_then(|hosts| hosts.mesh) {
             let address;
             (fabric, address) = fabric.among_hosts(mesh, detect)?;
             profile.address = Some(address);
         }
-        rank_parts(&plan, replica, profile, welcome.run_dir, Box::new(fabric))
+        rank_parts(&plan, replica, profile, run.run_dir, Box::new(fabric))
     }
 }
 
@@ -71,12 +71,12 @@ impl ConfigRecipe {
         match (&self.threads, arena) {
             (Some(shared), _) => Ok(shared.for_member(member)),
             (None, Some(arena)) => HostFabric::from_arena(arena),
-            (None, None) => Err(NO_WAY.into()),
+            (None, None) => Err(NO_ROUTE.into()),
         }
     }
 }
 
-const NO_WAY: &str = "this rank was given no way to reach the others";
+const NO_ROUTE: &str = "this rank was given no way to reach the others";
 
 /// A rank's parts around any replica.
 ///
@@ -108,33 +108,33 @@ pub fn rank_parts(
 /// What the fingerprint of a GPU begins with.
 pub const CUDA: &str = "cuda:";
 
-/// A replica on its device, who its rank is, and its way to its peers if that is NCCL.
-struct Seated {
+/// A replica on its device, who its rank is, and its fabric if that is NCCL.
+struct BuiltReplica {
     replica: Box<dyn Replica>,
     profile: Profile,
     over_nccl: Option<Box<dyn Fabric>>,
 }
 
-fn on_cpu(plan: &Plan, fabric: Option<&HostFabric>) -> Result<Seated, String> {
+fn on_cpu(plan: &Plan, fabric: Option<&HostFabric>) -> Result<BuiltReplica, String> {
     let mut replica = plan.replica().map_err(|error| error.to_string())?;
     if let Some(state) = fabric.and_then(HostFabric::state) {
         replica.share(Box::new(state));
     }
-    Ok(Seated { profile: profile(&replica), replica: Box::new(replica), over_nccl: None })
+    Ok(BuiltReplica { profile: rank_profile::on_cpu(&replica), replica: Box::new(replica), over_nccl: None })
 }
 
 /// The same on the GPU of this number.
 ///
 /// *Errors*: also what the device fails in, which its operations tell by a panic.
-fn on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, String> {
-    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, carrier)));
+fn on_gpu(plan: &Plan, number: u32, backend: ChosenBackend) -> Result<BuiltReplica, String> {
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| try_on_gpu(plan, number, backend)));
     made.unwrap_or_else(|panic| match panic.downcast::<String>() {
         Ok(words) => Err(format!("cuda:{number}: {words}")),
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
 
-fn try_on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, String> {
+fn try_on_gpu(plan: &Plan, number: u32, backend: ChosenBackend) -> Result<BuiltReplica, String> {
     let fail = |error: String| format!("cuda:{number}: {error}");
     let gpu = open_gpu(number).map_err(fail)?;
     let about = gpu.context().about();
@@ -150,9 +150,9 @@ fn try_on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, Stri
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
     let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
-    let over_nccl: Option<Box<dyn Fabric>> = match carrier {
-        Carrier::Host => None,
-        Carrier::Nccl(library) => {
+    let over_nccl: Option<Box<dyn Fabric>> = match backend {
+        ChosenBackend::Host => None,
+        ChosenBackend::Nccl(library) => {
             let (computes, detect) = (replica.device().stream(), plan.config.world.detect);
             let fabric =
                 NcclFabric::new(library, detect, computes, plan.slots(replica.about().gradient_len()));
@@ -161,22 +161,5 @@ fn try_on_gpu(plan: &Plan, number: u32, carrier: Carrier) -> Result<Seated, Stri
     };
     let note = if blocks == Blocks::Twice { ", blocks computed twice" } else { "" };
     let profile = profile_of(fingerprint, format!("cuda:{number} {}{note}", about.name));
-    Ok(Seated { replica: Box::new(replica), profile, over_nccl })
-}
-
-/// Who a rank on this host's CPU is.
-#[must_use]
-pub fn profile(replica: &ModelReplica<Cpu>) -> Profile {
-    profile_of(fingerprint(replica.device()), "cpu".into())
-}
-
-fn profile_of(fingerprint: Fingerprint, device: String) -> Profile {
-    Profile {
-        fingerprint,
-        pid: std::process::id(),
-        host: host_name(),
-        device,
-        address: None,
-        sees_run_folder: true,
-    }
+    Ok(BuiltReplica { replica: Box::new(replica), profile, over_nccl })
 }

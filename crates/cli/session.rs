@@ -4,19 +4,19 @@
 
 use crate::config::{CudaList, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
-use crate::fabric::{HostFabric, StateInCommon, new_arena};
+use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
-use crate::nccl::Carrier;
+use crate::nccl::ChosenBackend;
 use crate::plan::{Own, Plan};
+use crate::rank_setup::{Hosts, RunSetup, remove_probe, write_probe};
 use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Voice};
 use crate::run_folder::RunFolder;
-use crate::welcome::{Hosts, RunWelcome, remove_probe, write_probe};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
 use dtrain_collective::Geometry;
-use dtrain_engine::Replica;
+use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, Timeouts,
     What,
@@ -45,7 +45,7 @@ pub struct Session {
     /// A replica made of it, to be asked for shapes; ranks make their own.
     pub replica: Box<dyn Replica>,
     /// What carries the gradients.
-    pub carrier: Carrier,
+    pub backend: ChosenBackend,
     /// The folder of the run; it exists and holds `config.yaml`. Its name is the run's lineage.
     pub run: RunFolder,
     /// The checkpoint to go on from.
@@ -286,8 +286,8 @@ impl Session {
         tracing::info!(%timeouts, "timeouts");
         // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.
         let state = match lead.is_some() || self.cuda.is_some() {
-            true => StateInCommon::No,
-            false => StateInCommon::Yes(self.replica.about().state),
+            true => None,
+            false => Some(self.replica.about().state),
         };
         let (isolation, arena) = self.ranks(world, mode, state)?;
         let supervisor = SupervisorConfig {
@@ -307,31 +307,31 @@ impl Session {
             reduce: mode,
             batches: self.plan.batches,
             schedule: self.plan.schedule(),
-            start: self.resume.map_or(StartFrom::Fresh, |id| StartFrom::Checkpoint(id)),
+            start: self.resume.map_or(StartFrom::Fresh, StartFrom::Checkpoint),
             first_generation,
             reserved: first_generation,
         };
-        let (gateway, setup) = self.welcomes(lead)?;
+        let (gateway, setup) = self.rank_setups(lead)?;
         Ok(RunPlan { supervisor, ranks: world, isolation, arena, setup, gateway })
     }
 
-    /// What the ranks of this host are welcomed with, and the gate at which other hosts are.
-    fn welcomes(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, RankSetup), CliError> {
+    /// What the ranks of this host are set up with, and where other hosts join.
+    fn rank_setups(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, RankSetup), CliError> {
         let run_dir = self.run.path.clone();
         let (gpus, yaml) = (self.cuda.clone(), self.plan.config.to_yaml());
-        let mut welcome = RunWelcome { run_dir, hosts: None, gpus, yaml };
-        let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, welcome.to_setup())) };
+        let mut run = RunSetup { run_dir, hosts: None, gpus, yaml };
+        let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, run.to_setup())) };
         let drawn = (crate::random::u64(), crate::random::u64());
         let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
         let probe = format!("{high:016x}{low:016x}");
         write_probe(&self.run.path, &probe)
             .map_err(|error| refused("write to the folder of the run", &error))?;
         let samples = self.plan.opened.train.len();
-        welcome.hosts = Some(Hosts { probe, samples, mesh: None });
+        run.hosts = Some(Hosts { probe, samples, mesh: None });
         // Other hosts have GPUs of their own, or none.
-        let gateway = gateway.with_setup(RunWelcome { gpus: None, ..welcome.clone() }.to_setup());
-        welcome.hosts.iter_mut().for_each(|hosts| hosts.mesh = Some(mesh));
-        Ok((Some(gateway), welcome.to_setup()))
+        let gateway = gateway.with_setup(RunSetup { gpus: None, ..run.clone() }.to_setup());
+        run.hosts.iter_mut().for_each(|hosts| hosts.mesh = Some(mesh));
+        Ok((Some(gateway), run.to_setup()))
     }
 
     /// Where the ranks live and what they share.
@@ -339,7 +339,7 @@ impl Session {
         &self,
         world: u32,
         mode: Reduce,
-        state: StateInCommon,
+        state: Option<StateShape>,
     ) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
         // Ranges are cut anew with every generation: there must be room for any.
         let geometry =
@@ -351,12 +351,12 @@ impl Session {
         match self.plan.config.world.isolation {
             // They share no memory: each has its slots for itself.
             IsolationKey::Process if self.is_over_nccl() => {
-                Ok((Isolation::Process(self.carrier.program()), None))
+                Ok((Isolation::Process(self.backend.program()), None))
             }
             IsolationKey::Thread if self.is_over_nccl() => Ok((in_threads(None, own), None)),
             IsolationKey::Process => {
                 let arena = new_arena(WorldSize(world), geometry, state).map_err(memory)?;
-                Ok((Isolation::Process(self.carrier.program()), Some(arena)))
+                Ok((Isolation::Process(self.backend.program()), Some(arena)))
             }
             IsolationKey::Thread => {
                 let shared = HostFabric::between_threads(WorldSize(world), geometry, mode, state);
@@ -367,7 +367,7 @@ impl Session {
     }
 
     fn is_over_nccl(&self) -> bool {
-        matches!(self.carrier, Carrier::Nccl(_))
+        matches!(self.backend, ChosenBackend::Nccl(_))
     }
 
     fn end(self, mut conclusion: Conclusion) -> Ended {

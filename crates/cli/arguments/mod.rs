@@ -129,7 +129,7 @@ pub enum Command {
     /// A rank of `bench collectives`; not for people
     #[command(hide = true)]
     BenchRank(BenchRank),
-    /// Hurt a run of your configuration on purpose, and see that nothing is lost
+    /// Disturb a run of your configuration on purpose, and see that nothing is lost
     #[command(after_help = DRILL_EXAMPLES)]
     Drill(Drill),
     /// Run whole clusters with crashes and broken networks in virtual time

@@ -4,8 +4,9 @@
 
 use super::{print, print_json};
 use crate::arguments::Audit as Arguments;
-use crate::config::{Config, Machine, Source};
+use crate::config::{Config, Source};
 use crate::error::CliError;
+use crate::gpus::this_machine;
 use crate::plan::Plan;
 use crate::report::amount;
 use crate::run_folder::{CONFIG, RunFolder};
@@ -23,7 +24,7 @@ const LEDGER: &str = "ledger.jsonl";
 pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let run = RunFolder::find(&arguments.run.run)?;
     let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
-    let config = Config::parse::<&str>(Some(source), &[], Machine::here())?;
+    let config = Config::parse::<&str>(Some(source), &[], this_machine())?;
     let plan = Plan::open(&config, None)?;
     let path = run.path.join(LEDGER);
     let bytes = std::fs::read(&path).map_err(|error| {

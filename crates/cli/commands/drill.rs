@@ -1,11 +1,11 @@
-//! `dtrain drill`: hurts a run of the user's own configuration on purpose, and says whether every promise held.
+//! `dtrain drill`: disturbs a run of the user's own configuration on purpose, and says whether every promise held.
 //!
-//! First an undisturbed run gives the digest, then one is hurt, then its books are audited. The runs lie in a temporary
+//! First an undisturbed run gives the digest, then one is disturbed, then its books are audited. The runs lie in a temporary
 //! folder; no run of the user is touched.
 
 use crate::arguments::{Drill as Arguments, DrillKind};
 use crate::drill::{
-    Disturbed, Hosts, Pace, Promise, Run, Seen, Setup, SmallDisk, Stop, Teller, disk_full, hang, kill,
+    Disturbed, Hosts, Pace, Promise, Reporter, Run, Seen, Setup, SmallDisk, Stop, disk_full, hang, kill,
     partition, sigterm, table, this_program,
 };
 use crate::error::CliError;
@@ -21,7 +21,7 @@ const MEASURED: Duration = Duration::from_millis(500);
 const MEASURED_STEPS: u64 = 4;
 /// A length that was guessed wrong is mended so often.
 const MOST_TRIES: u32 = 3;
-/// The folder of the run that is hurt.
+/// The folder of the run that is disturbed.
 const HURT: &str = "hurt";
 /// The exit code of a drill in which a promise did not hold.
 const BROKEN: u8 = 1;
@@ -29,7 +29,7 @@ const BROKEN: u8 = 1;
 /// Does the drill. The exit code says whether every promise held.
 ///
 /// *Errors*: of the configuration (kind usage, nothing started); a machine that does not allow it (partition: usage,
-/// disk-full: failed), a run that fails without being hurt (failed); somebody stopped it. *Blocks* for several runs.
+/// disk-full: failed), a run that fails without being disturbed (failed); somebody stopped it. *Blocks* for several runs.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     let stop = Stop::new()?;
     let folder = tempfile::Builder::new()
@@ -45,40 +45,42 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     if setup.kind == DrillKind::DiskFull {
         SmallDisk::around(&setup.run_dir("disk"), 1 << 20)?;
     }
-    let mut teller = Teller::new(arguments.output, arguments.kind.name());
+    let mut reporter = Reporter::new(arguments.output, arguments.kind.name());
     if setup.needs_step_time() {
-        teller.say("how long a step takes is measured first; steps=N or epochs=N says how long the runs are");
+        reporter
+            .say("how long a step takes is measured first; steps=N or epochs=N says how long the runs are");
         let pace = pace(&setup, hosts.as_ref())?;
         setup.fit(pace)?;
     }
     let mut tries = 1;
     let (expected, disturbed) = loop {
-        teller.begin(&setup);
+        reporter.begin(&setup);
         let expected = undisturbed(&setup)?;
-        teller.say(&format!("  undisturbed: digest {}", short(&expected)));
-        let disturbed = disturb(&setup, hosts.as_ref(), &mut teller)?;
+        reporter.say(&format!("  undisturbed: digest {}", short(&expected)));
+        let disturbed = disturb(&setup, hosts.as_ref(), &mut reporter)?;
         if tries == MOST_TRIES || !setup.was_too_short(&disturbed, &expected) {
             break (expected, disturbed);
         }
         tries += 1;
-        teller.say("  the run ended before everybody was back, so it proves nothing: again, with more steps");
+        reporter
+            .say("  the run ended before everybody was back, so it proves nothing: again, with more steps");
         setup.lengthen()?;
     };
     let dir = disturbed.disk.as_ref().map_or(setup.run_dir(HURT), |disk| disk.path().join("run"));
     let promises = judge(&setup, &disturbed, &expected, audit(&dir)?);
-    Ok(report(&teller, &disturbed, &promises, &expected))
+    Ok(report(&reporter, &disturbed, &promises, &expected))
 }
 
-/// The run that is hurt.
-fn disturb(setup: &Setup, hosts: Option<&Hosts>, teller: &mut Teller) -> Result<Disturbed, CliError> {
+/// The run that is disturbed.
+fn disturb(setup: &Setup, hosts: Option<&Hosts>, reporter: &mut Reporter) -> Result<Disturbed, CliError> {
     let dir = setup.run_dir(HURT);
     let run = || Run::start(setup.train(&dir, &[])?, Seen::default(), &setup.stop);
     match setup.kind {
-        DrillKind::Kill => kill(setup, run()?, teller),
-        DrillKind::Hang => hang(setup, run()?, teller),
-        DrillKind::Sigterm => sigterm(setup, run()?, &dir, teller),
-        DrillKind::DiskFull => disk_full(setup, teller),
-        DrillKind::Partition => partition(setup, hosts.expect("they were made"), &dir, teller),
+        DrillKind::Kill => kill(setup, run()?, reporter),
+        DrillKind::Hang => hang(setup, run()?, reporter),
+        DrillKind::Sigterm => sigterm(setup, run()?, &dir, reporter),
+        DrillKind::DiskFull => disk_full(setup, reporter),
+        DrillKind::Partition => partition(setup, hosts.expect("they were made"), &dir, reporter),
     }
 }
 
@@ -173,7 +175,7 @@ fn judge(
 }
 
 fn recovered(setup: &Setup, disturbed: &Disturbed) -> Promise {
-    let mut times: Vec<Duration> = disturbed.hurts.iter().filter_map(|hurt| hurt.recovery).collect();
+    let mut times: Vec<Duration> = disturbed.faults.iter().filter_map(|fault| fault.recovery).collect();
     times.sort();
     let mut detail = format!("{} of {}", times.len(), setup.times);
     if let (Some(median), Some(worst)) = (times.get(times.len() / 2), times.last()) {
@@ -183,7 +185,7 @@ fn recovered(setup: &Setup, disturbed: &Disturbed) -> Promise {
     if missing && disturbed.ended.seen.last_step == setup.steps {
         detail += "; the run ended first, so give it more steps=";
     }
-    Promise::new("the run goes on after every hurt", times.len() as u64 == setup.times, detail)
+    Promise::new("the run goes on after every fault", times.len() as u64 == setup.times, detail)
 }
 
 /// With one rank nobody is left that holds the state, and the run goes on from its newest checkpoint: that steps are
@@ -204,18 +206,18 @@ fn steps_kept(setup: &Setup, disturbed: &Disturbed) -> Promise {
     Promise::new(what, seen.disorder.is_none() && all && (alone || lost == 0), detail)
 }
 
-fn report(teller: &Teller, disturbed: &Disturbed, promises: &[Promise], expected: &str) -> ExitCode {
+fn report(reporter: &Reporter, disturbed: &Disturbed, promises: &[Promise], expected: &str) -> ExitCode {
     let held = promises.iter().all(|promise| promise.held);
     let listed: Vec<_> = promises
         .iter()
         .map(|promise| json!({"promise": promise.what, "held": promise.held, "detail": promise.detail}))
         .collect();
     let recoveries: Vec<f64> =
-        disturbed.hurts.iter().filter_map(|hurt| hurt.recovery).map(|time| time.as_secs_f64()).collect();
+        disturbed.faults.iter().filter_map(|fault| fault.recovery).map(|time| time.as_secs_f64()).collect();
     let digest = disturbed.ended.seen.ending.as_ref().map_or("", |ending| &ending.digest);
     let fields = json!({
         "held": held,
-        "hurts": disturbed.hurts.len(),
+        "hurts": disturbed.faults.len(),
         "recoveries": recoveries,
         "steps": disturbed.ended.seen.last_step,
         "lost_steps": disturbed.lost_steps,
@@ -226,10 +228,10 @@ fn report(teller: &Teller, disturbed: &Disturbed, promises: &[Promise], expected
     if !held {
         let story = disturbed.ended.seen.notices.iter();
         let story: Vec<String> = story.map(|(step, text)| format!("  after step {step}: {text}")).collect();
-        teller.say(&format!("what the run told of itself:\n{}", story.join("\n")));
+        reporter.say(&format!("what the run told of itself:\n{}", story.join("\n")));
     }
     let last = if held { "all promises held" } else { "a promise did not hold" };
-    teller.end(fields, &format!("{}\n{last}\n", table(&disturbed.hurts, promises)));
+    reporter.end(fields, &format!("{}\n{last}\n", table(&disturbed.faults, promises)));
     if held { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) }
 }
 

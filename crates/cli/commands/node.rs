@@ -2,15 +2,16 @@
 //! other one joins, brings its ranks, and ends with the run.
 
 use crate::arguments::Node;
-use crate::config::{Config, Isolation, Machine};
+use crate::config::{Config, Isolation};
 use crate::error::{CliError, Kind};
-use crate::fabric::{StateInCommon, new_arena};
-use crate::gpus::choose_here;
+use crate::fabric::new_arena;
+use crate::gpus::{choose_here, this_machine};
 use crate::hosts::{HostsPlan, reached_at};
-use crate::nccl::{Carrier, Hosts};
+use crate::mesh_address::MeshAddress;
+use crate::nccl::{ChosenBackend, Hosts};
 use crate::plan::Plan;
+use crate::rank_setup::RunSetup;
 use crate::report::Voice;
-use crate::welcome::{MeshAddress, RunWelcome};
 use dtrain_collective::Geometry;
 use dtrain_engine::Replica;
 use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
@@ -76,19 +77,19 @@ fn patience(arguments: &Node) -> Result<Duration, CliError> {
         arguments.train.settings.overrides.iter().filter(|word| word.starts_with("join_timeout=")).collect();
     let config = match &arguments.train.settings.file {
         // Read whole, so that a mistake in the file is told before anybody is called.
-        Some(_) => crate::request::settings(&arguments.train.settings, Machine::here())?,
-        None => Config::load(None, &given, Machine::here())?,
+        Some(_) => crate::request::settings(&arguments.train.settings, this_machine())?,
+        None => Config::load(None, &given, this_machine())?,
     };
     Ok(config.world.join_timeout)
 }
 
-/// What this host brings into the run that welcomed it.
+/// What this host brings into the run that it joined.
 fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<HostConfig, CliError> {
     let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.master));
-    let mut welcome = RunWelcome::read(uplink.setup()).map_err(foreign)?;
+    let mut run = RunSetup::read(uplink.setup()).map_err(foreign)?;
     let settings = &arguments.train.settings;
     let config =
-        Config::of_host(welcome.source(), settings.file.as_deref(), &settings.overrides, Machine::here())?;
+        Config::of_host(run.source(), settings.file.as_deref(), &settings.overrides, this_machine())?;
     if config.world.isolation == Isolation::Thread {
         let problem = config.problem("isolation", "the ranks of several hosts are processes");
         return Err(problem.hint("leave it out, or write isolation=process").into());
@@ -101,33 +102,33 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     chosen.prepare(&config, |words| voice.say(words))?;
     let own = uplink.own_address().map_err(|error| foreign(error.to_string()))?;
     let listen = hosts.bind.unwrap_or(own);
-    if let Some(run) = &mut welcome.hosts {
+    if let Some(of_hosts) = &mut run.hosts {
         let samples = plan.opened.train.len();
-        if run.samples != samples {
+        if of_hosts.samples != samples {
             return Err(CliError::usage(format!(
                 "the data of this host has {samples} training samples, that of the run {}",
-                run.samples
+                of_hosts.samples
             ))
             .hint("every host needs the same data, byte for byte"));
         }
-        run.mesh = Some(MeshAddress { listen, reached_at: reached_at(listen, own) });
+        of_hosts.mesh = Some(MeshAddress { listen, reached_at: reached_at(listen, own) });
     }
-    welcome.yaml = config.to_yaml();
-    welcome.gpus = chosen.cuda();
+    run.yaml = config.to_yaml();
+    run.gpus = chosen.cuda();
     let ranks = config.world.ranks;
     let geometry =
         Geometry::bound(replica.about().gradient_len(), plan.batches.micro_batches(), plan.config.reduce);
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
-    let carrier = Carrier::choose(&config, Hosts::Several, chosen.cuda().as_ref())?;
-    let arena = match &carrier {
-        Carrier::Host => Some(new_arena(WorldSize(ranks), geometry, StateInCommon::No).map_err(memory)?),
-        Carrier::Nccl(_) => None,
+    let backend = ChosenBackend::choose(&config, Hosts::Several, chosen.cuda().as_ref())?;
+    let arena = match &backend {
+        ChosenBackend::Host => Some(new_arena(WorldSize(ranks), geometry, None).map_err(memory)?),
+        ChosenBackend::Nccl(_) => None,
     };
     Ok(HostConfig {
         ranks,
-        isolation: Lives::Process(carrier.program()),
+        isolation: Lives::Process(backend.program()),
         arena,
-        setup: welcome.to_setup(),
+        setup: run.to_setup(),
         timeouts,
         join_timeout: config.world.join_timeout,
     })

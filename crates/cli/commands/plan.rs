@@ -2,9 +2,8 @@
 
 use super::{print, print_json};
 use crate::arguments::Plan as Arguments;
-use crate::config::Machine;
 use crate::error::CliError;
-use crate::gpus::{Chosen, choose_here};
+use crate::gpus::{Chosen, choose_here, this_machine};
 use crate::plan::Plan;
 use crate::report::{Voice, banner, bytes, grouped};
 use crate::request::settings;
@@ -17,7 +16,7 @@ use std::fmt::Write;
 ///
 /// *Errors*: of the configuration or its data.
 pub fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let machine = Machine::here();
+    let machine = this_machine();
     let config = settings(&arguments.settings, machine)?;
     config.check_one_host()?;
     let chosen = choose_here(&config)?;

@@ -4,13 +4,14 @@
 
 use super::print;
 use crate::arguments::Train;
-use crate::config::{Config, CudaList, Isolation, Machine, Oom};
+use crate::config::{Config, CudaList, Isolation, Oom};
 use crate::error::CliError;
-use crate::gpus::{choose_here, most_rows};
+use crate::gpus::{choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
-use crate::nccl::{Carrier, Hosts};
+use crate::nccl::{ChosenBackend, Hosts};
 use crate::plan::{Own, Plan};
-use crate::recipe::{CUDA, profile};
+use crate::rank_profile;
+use crate::recipe::CUDA;
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
@@ -29,7 +30,7 @@ const INITIAL: &str = "initial.safetensors";
 /// *Errors*: of the request (kind usage, nothing written), or of the training. *Blocks* for the whole run.
 pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Result<(), CliError> {
     let arguments = &arguments.with_flags_as_settings();
-    let machine = Machine::here();
+    let machine = this_machine();
     if arguments.print_config && arguments.resume.is_none() {
         return print(&settings(&arguments.settings, machine)?.to_yaml());
     }
@@ -39,7 +40,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     }
     let chosen = choose_here(&request.config)?;
     let several = if hosts.is_some() { Hosts::Several } else { Hosts::One };
-    let carrier = Carrier::choose(&request.config, several, chosen.cuda().as_ref())?;
+    let backend = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
     let mut plan = Plan::open(&request.config, own)?;
     let mut replica = plan.replica_as_on(&chosen)?;
     let voice = Voice::new(arguments.output.quiet);
@@ -82,7 +83,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         Start::Fresh | Start::Fork { .. } => None,
     };
     let other_bits = resume.and_then(|id| note_of_other_bits(&run, id, &replica, chosen.cuda().is_some()));
-    let carried = carrier.notes(several);
+    let carried = backend.notes(several);
     let shrunk = shrunk.map(|(_, note)| note);
     for note in request.notes.iter().chain(&shrunk).chain(&other_bits).chain(&chosen.note()).chain(&carried) {
         voice.say(&format!("  note: {note}"));
@@ -93,7 +94,7 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     }
     let (cuda, gpus, json) = (chosen.cuda(), chosen.watch(), arguments.output.json);
     let replica = Box::new(replica);
-    session::run(Session { plan, replica, carrier, run, resume, lead, cuda, gpus, json }, voice)
+    session::run(Session { plan, replica, backend, run, resume, lead, cuda, gpus, json }, voice)
 }
 
 /// The configuration with a micro-batch that the GPUs have room for, and what to say of it; nothing if they have room for the one
@@ -156,7 +157,7 @@ fn note_of_other_bits(
 ) -> Option<String> {
     // A checkpoint that cannot be read is the ranks' to report: they load it.
     let manifest = FileStore::new(&run.path).open(id, Check::Sizes).ok()?.into_manifest();
-    let (then, now) = (manifest.fingerprint, profile(replica).fingerprint.to_string());
+    let (then, now) = (manifest.fingerprint, rank_profile::on_cpu(replica).fingerprint.to_string());
     // Only a rank can tell which arithmetic its GPU has; that it is not the CPU's is certain.
     let (differs, now) = match on_gpus {
         true => (!then.starts_with(CUDA), "a GPU".to_owned()),

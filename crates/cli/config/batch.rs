@@ -4,9 +4,9 @@
 
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
+use super::on_gpus::{ON_GPUS, OnGpus};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
-use crate::gpus::OnGpus;
 use dtrain_types::{counted, cut_evenly};
 
 /// What the configuration needs to know about this machine.
@@ -17,15 +17,6 @@ pub struct Machine {
     /// Counts the GPUs that `auto` and `all` come to, 0 where ranks train on the CPU. It is asked only where that matters: it
     /// may take seconds.
     pub gpus: fn() -> u32,
-}
-
-impl Machine {
-    /// This machine, as its scheduler and its limits present it.
-    #[must_use]
-    pub fn here() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Self { cores: u32::try_from(cores).expect("fewer than 2^32 cores"), gpus: crate::gpus::count_here }
-    }
 }
 
 /// How a step is cut.
@@ -86,7 +77,7 @@ fn gpus(r: &Resolved, machine: Machine) -> Option<u32> {
     match Devices::parse(r.text("devices")?) {
         Ok(Devices::Cuda(list)) => u32::try_from(list.numbers().len()).ok(),
         Ok(Devices::All) => Some((machine.gpus)()).filter(|count| *count > 0),
-        Ok(Devices::Auto) if crate::plan::ON_GPUS == OnGpus::Everybody => {
+        Ok(Devices::Auto) if ON_GPUS == OnGpus::Everybody => {
             Some((machine.gpus)()).filter(|count| *count > 0)
         }
         Ok(Devices::Auto | Devices::Cpu) | Err(_) => None,

@@ -2,7 +2,7 @@
 //!
 //! It only carries facts and renders them as text; it does not know colours, terminals or exit codes.
 
-use super::tree::Origin;
+use super::origin::Origin;
 use std::fmt;
 
 /// One thing that is wrong.

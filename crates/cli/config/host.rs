@@ -3,10 +3,12 @@
 //! It does not know hosts, only which keys each may set for itself.
 
 use super::error::{ConfigError, Problem};
+use super::load::read_file;
+use super::origin::Source;
 use super::resolve::{self, Layer};
-use super::tree::{Source, parse_yaml};
+use super::tree::parse_yaml;
 use super::value::Value;
-use super::{Config, Machine, keys, read_file};
+use super::{Config, Machine, keys};
 use std::path::Path;
 use std::sync::Arc;
 

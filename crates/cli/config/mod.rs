@@ -11,7 +11,10 @@ mod devices;
 mod error;
 mod host;
 mod keys;
+mod load;
 mod nearest;
+mod on_gpus;
+mod origin;
 mod parts;
 mod resolve;
 mod resume;
@@ -32,11 +35,12 @@ pub use dtrain_runtime::Best;
 pub use dtrain_types::{Reduce, Wire};
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
+pub use on_gpus::{ON_GPUS, OnGpus};
+pub use origin::{Origin, Source};
 pub use parts::{
     Checkpoint, ClassWeights, Gpt, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule, Shape, World,
 };
 pub use resume::Resumed;
-pub use tree::{Origin, Source};
 pub use value::{Length, Value};
 
 pub(crate) use nearest::nearest;
@@ -46,7 +50,6 @@ use dtrain_types::Seed;
 use resolve::Resolved;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Everything that a run needs to know from its user.
 #[derive(Clone, Debug)]
@@ -99,46 +102,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads a configuration: defaults, then the file, then the arguments (`key=value`).
-    ///
-    /// *Errors*: a file that cannot be read, unknown keys, values that do not fit or contradict each other.
-    pub fn load<S: AsRef<str>>(
-        file: Option<&Path>,
-        arguments: &[S],
-        machine: Machine,
-    ) -> Result<Self, ConfigError> {
-        let source = match file {
-            None => None,
-            Some(path) => Some(Source { path: path.to_owned(), text: read_file(path)? }),
-        };
-        Self::parse(source, arguments, machine)
-    }
-
-    /// Reads a configuration from text that is in memory already.
-    ///
-    /// *Errors*: as [`Config::load`].
-    pub fn parse<S: AsRef<str>>(
-        source: Option<Source>,
-        arguments: &[S],
-        machine: Machine,
-    ) -> Result<Self, ConfigError> {
-        let mut layers = Vec::new();
-        if let Some(source) = source {
-            layers.push(resolve::file_layer(tree::parse_yaml(&Arc::new(source))?)?);
-        }
-        layers.push(resolve::argument_layer(arguments)?);
-        Self::of_layers(layers, machine)
-    }
-
-    fn of_layers(layers: Vec<resolve::Layer>, machine: Machine) -> Result<Self, ConfigError> {
-        let mut resolved = Resolved::new(layers)?;
-        let derived = batch::settle(&mut resolved, machine)?;
-        check::resolved(&resolved)?;
-        let config = Self::typed(resolved, derived);
-        check::config(&config)?;
-        Ok(config)
-    }
-
     fn typed(resolved: Resolved, derived: bool) -> Self {
         let r = &resolved;
         Self {
@@ -207,45 +170,37 @@ impl Config {
     /// This configuration as it is written to the folder of a run: under its name, and asking for nothing.
     #[must_use]
     pub fn stored(&self, name: &str) -> Self {
-        let mut config = self.clone();
-        if config.run_dir.is_none() {
-            config.name = Some(name.to_owned());
-            config.resolved.set("name", Value::Text(name.to_owned()));
-        }
-        config.resume = Resume::Never;
-        config.resolved.set("resume", Value::Word("never"));
-        config.profile = None;
-        config.resolved.set("profile", Value::Word("none"));
-        config
+        let named = self.run_dir.is_none().then(|| ("name", Value::Text(name.to_owned())));
+        self.with(
+            named.into_iter().chain([("resume", Value::Word("never")), ("profile", Value::Word("none"))]),
+        )
     }
 
     /// This configuration with the first parameters taken from a file.
     #[must_use]
     pub fn starting_from(&self, file: &Path) -> Self {
-        let mut config = self.clone();
-        config.resolved.set("model.init_from", Value::Text(file.to_string_lossy().into_owned()));
-        config.model = Model::from_resolved(&config.resolved);
-        config
+        self.with([("model.init_from", Value::Text(file.to_string_lossy().into_owned()))])
     }
 
     /// This configuration with another micro-batch.
     #[must_use]
     pub fn with_micro_batch(&self, rows: u32) -> Self {
-        let mut config = self.clone();
-        config.resolved.set("micro_batch", Value::Int(rows.into()));
-        config.batch.micro = rows;
-        config
+        self.with([("micro_batch", Value::Int(rows.into()))])
     }
 
     /// This configuration without a name and a folder.
     #[must_use]
     pub fn unnamed(&self) -> Self {
-        let mut config = self.clone();
-        (config.name, config.run_dir) = (None, None);
-        for key in ["name", "run_dir"] {
-            config.resolved.set(key, Value::Word("none"));
+        self.with(["name", "run_dir"].map(|key| (key, Value::Word("none"))))
+    }
+
+    /// This configuration with other values of some keys, and all types read from them anew.
+    fn with(&self, values: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        let mut resolved = self.resolved.clone();
+        for (key, value) in values {
+            resolved.set(key, value);
         }
-        config
+        Self::typed(resolved, self.batch.derived)
     }
 
     /// Whether a name or a folder was given as an argument.
@@ -284,11 +239,4 @@ impl Config {
     pub fn reference() -> String {
         write::reference()
     }
-}
-
-fn read_file(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|error| {
-        let problem = Problem::new(format!("cannot read {}: {error}", path.display()));
-        problem.hint("-c FILE is a YAML file; `dtrain train --print-config > FILE` makes one").into()
-    })
 }

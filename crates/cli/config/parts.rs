@@ -6,7 +6,7 @@
 use super::choice::{DataKind, Isolation, LossKind, ModelKind, OptimizerKind, ScheduleKind};
 use super::devices::Devices;
 use super::resolve::Resolved;
-use super::value::{Length, Value};
+use super::value::{Length, Value, counts};
 use super::{Best, LrScaling};
 use dtrain_data::{
     Augment, Column, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Normalise, NpyOptions,
@@ -26,16 +26,6 @@ fn path(r: &Resolved, name: &str) -> Option<PathBuf> {
 
 fn needed_path(r: &Resolved, name: &str) -> PathBuf {
     path(r, name).unwrap_or_else(|| panic!("{name} is required by the table"))
-}
-
-pub(super) fn counts(values: &[Value]) -> Vec<usize> {
-    values
-        .iter()
-        .map(|value| match value {
-            Value::Int(count) => usize::try_from(*count).expect("the table bounds widths"),
-            other => panic!("no count: {other:?}"),
-        })
-        .collect()
 }
 
 /// Whether to start a run or to go on with one.

@@ -6,8 +6,9 @@
 use super::error::{ConfigError, Problem};
 use super::keys::{KEYS, Key, Mark, is_section, names};
 use super::nearest::nearest;
+use super::origin::Origin;
 use super::samples;
-use super::tree::{Entry, Node, Origin, Tree, parse_argument};
+use super::tree::{Entry, Node, Tree, parse_argument};
 use super::value::{Length, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -157,7 +158,7 @@ impl Resolved {
 
     /// What a key is where nobody says it: what the table says, but for the model that suits the samples.
     fn default_of(&self, key: &Key) -> Option<&'static str> {
-        let by_samples = if key.name == "model.kind" { samples::model(self) } else { None };
+        let by_samples = if key.name == "model.kind" { samples::model(|key| self.get(key)) } else { None };
         by_samples.or(key.default)
     }
 

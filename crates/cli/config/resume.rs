@@ -1,6 +1,7 @@
 //! What may change when a run goes on: keys marked `free` may, keys marked `bits` make another run.
 
 use super::Config;
+use super::batch::Batch;
 use super::error::{ConfigError, Problem};
 use super::value::Value;
 
@@ -30,17 +31,18 @@ impl Config {
     ///
     /// *Errors*: a changed key that makes another run.
     pub fn resumed_by(&self, new: &Self) -> Result<Resumed, ConfigError> {
-        let mut config = new.clone();
-        let mut notes = Vec::new();
+        let (mut config, mut notes) = (new.clone(), Vec::new());
         if new.batch.derived && new.batch != self.batch {
             notes.push(format!(
                 "batch_size would give global_batch {} of micro-batches of {}; the run keeps {} of {}, so that its bits \
                  stay the same",
                 new.batch.global, new.batch.micro, self.batch.global, self.batch.micro
             ));
-            config.batch = self.batch;
-            config.resolved.set("global_batch", Value::Int(self.batch.global.into()));
-            config.resolved.set("micro_batch", Value::Int(self.batch.micro.into()));
+            let Batch { global, micro, .. } = self.batch;
+            config = new.with(
+                [("global_batch", global), ("micro_batch", micro)]
+                    .map(|(key, rows)| (key, Value::Int(rows.into()))),
+            );
         }
         let changed = |key: &'static str| -> Problem {
             let value =

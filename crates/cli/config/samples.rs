@@ -3,22 +3,21 @@
 //! Only what is known without reading samples is looked at: a shape in the configuration, or the header of an array.
 
 use super::choice::{DataKind, ModelKind};
-use super::parts::{choice, counts};
-use super::resolve::Resolved;
-use super::value::Value;
+use super::value::{Value, counts};
 use std::path::Path;
 
 /// The shortest side of an image: the blocks of a cnn halve it twice by default.
 const SHORTEST_SIDE: usize = 4;
 
-/// The default of `model.kind` for samples of this shape, if it is another one than the table's.
-pub(super) fn model(r: &Resolved) -> Option<&'static str> {
-    let shape = match choice(r, "data.kind", DataKind::from_name) {
-        DataKind::Csv => match r.get("data.shape") {
+/// The default of `model.kind` for the samples of a data set with these values of its keys, if it is another one than the table's.
+pub(super) fn model<'a>(value: impl Fn(&str) -> Option<&'a Value>) -> Option<&'static str> {
+    let Some(Value::Word(kind)) = value("data.kind") else { return None };
+    let shape = match DataKind::from_name(kind)? {
+        DataKind::Csv => match value("data.shape") {
             Some(Value::List(sides)) => counts(sides),
             _ => return None,
         },
-        DataKind::Npy => match r.get("data.inputs") {
+        DataKind::Npy => match value("data.inputs") {
             // What is wrong with the file is said when it is opened.
             Some(Value::Text(path)) => dtrain_data::npy_sample_shape(Path::new(path))?,
             _ => return None,

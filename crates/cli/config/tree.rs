@@ -4,39 +4,13 @@
 //! It does not know any key.
 
 use super::error::{ConfigError, Problem};
+use super::origin::{Origin, Source};
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How deep mappings and lists may be nested; no key of ours needs more than three.
 const MAX_DEPTH: usize = 16;
-
-/// A file that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// Where it was read from, as the user named it.
-    pub path: PathBuf,
-    /// All of its text.
-    pub text: String,
-}
-
-/// Where a value was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Nobody wrote it: the default of the key.
-    Default,
-    /// A place in a file.
-    File {
-        /// The file.
-        source: Arc<Source>,
-        /// Line, from 1.
-        line: usize,
-        /// Column in characters, from 1.
-        column: usize,
-    },
-    /// A `key=value` argument, as typed.
-    Argument(Arc<str>),
-}
 
 /// A value with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -316,9 +316,23 @@ fn write_quoted(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     f.write_str("\"")
 }
 
+/// Whole numbers of a list.
+///
+/// *Panics* where the table lets other values be in it.
+pub(super) fn counts(values: &[Value]) -> Vec<usize> {
+    values
+        .iter()
+        .map(|value| match value {
+            Value::Int(count) => usize::try_from(*count).expect("the table bounds widths"),
+            other => panic!("no count: {other:?}"),
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{Origin, parse_argument};
+    use super::super::origin::Origin;
+    use super::super::tree::parse_argument;
     use super::*;
 
     fn read(ty: Type, text: &str) -> Option<Value> {

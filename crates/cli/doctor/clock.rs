@@ -3,7 +3,7 @@
 //! The clock of another host is not asked for: nothing that it says could be trusted before both hold the token. If each host's
 //! clock is kept, they agree; who keeps it is asked here, with programs that may be missing or may hang.
 
-use super::{Check, within};
+use super::check::{Check, within};
 use serde_json::json;
 use std::io::Read;
 use std::process::{Command, Stdio};

@@ -1,9 +1,9 @@
 //! What training on GPUs needs: GPUs on the bus, a driver, the libraries, and GPUs that may be used.
 
-use super::{Check, Verdict, probe};
-use crate::gpus::OnGpus;
+use super::check::{Check, Verdict};
+use super::probe;
+use crate::config::{ON_GPUS, OnGpus};
 use crate::gpus::on_the_bus;
-use crate::plan::ON_GPUS;
 use crate::report::bytes;
 use dtrain_locate::{Finding, Library, Refusal, visible};
 use dtrain_telemetry::{Gpu, Pair, Route};

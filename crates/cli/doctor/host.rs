@@ -1,9 +1,9 @@
 //! What training on the CPU needs: the kernel, the processor, memory that ranks share. A `missing` here means that it
 //! does not work.
 
-use super::Check;
-use crate::config::Machine;
-use crate::fabric::{StateInCommon, new_arena};
+use super::check::Check;
+use crate::fabric::new_arena;
+use crate::gpus::this_machine;
 use dtrain_collective::{Geometry, Reduce};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_types::{WorldSize, counted};
@@ -68,7 +68,7 @@ fn cores() -> Check {
         fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| count_listed(text.trim()));
     let allowed: Option<CpuSet> = sched_getaffinity(None).ok();
     let allowed = allowed.map(|set| set.count() as usize);
-    let used = Machine::here().cores as usize;
+    let used = this_machine().cores as usize;
     let details = json!({"online": online, "affinity": allowed, "used": used});
     let found = match online {
         Some(online) if online > used => format!("{used} of {online} may be used"),
@@ -98,7 +98,7 @@ fn count_listed(text: &str) -> Option<usize> {
 
 /// The memory in which ranks add up gradients is a real one here, of two ranks.
 fn shared() -> Check {
-    match new_arena(WorldSize(2), Geometry::bound(1024, 4, Reduce::Exact), StateInCommon::No) {
+    match new_arena(WorldSize(2), Geometry::bound(1024, 4, Reduce::Exact), None) {
         Ok(_) => Check::ok("arena", "ranks can share memory (memfd)"),
         Err(error) => Check::missing("arena", error).hint("a sandbox that forbids memfd_create does this"),
     }

@@ -1,7 +1,7 @@
 //! What the system allows: memory, open files, locked memory, `/dev/shm`. None of these alone keeps training from
 //! working; each has cost somebody an evening.
 
-use super::Check;
+use super::check::Check;
 use crate::report::bytes;
 use rustix::process::{Resource, Rlimit, getrlimit};
 use serde_json::json;

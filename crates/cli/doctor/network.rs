@@ -1,6 +1,6 @@
 //! What several hosts need: a free port, a name that others can use, a way to the first host.
 
-use super::{Check, within};
+use super::check::{Check, within};
 use crate::arguments::Node;
 use crate::error::CliError;
 use crate::hosts::{self, DEFAULT_PORT};

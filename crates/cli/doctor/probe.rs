@@ -4,11 +4,11 @@
 //! The child says which file it is about to open, then what came of it, a JSON object a line. If it dies, the last file
 //! that it named is the cause; the next child passes over that one.
 
-use super::within;
+use super::check::within;
 use crate::arguments::DoctorProbe;
 use crate::commands::print_json;
 use crate::error::CliError;
-use crate::gpus::least;
+use crate::gpus::oldest;
 use dtrain_locate::{Environment, Finder, Finding, Library, Refusal, Refused};
 use dtrain_telemetry::{Gpu, Gpus, Pair};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -57,7 +57,7 @@ pub fn answer(asked: &DoctorProbe) -> Result<(), CliError> {
     let avoided: Vec<Refused> = serde_json::from_str(&asked.avoid)
         .map_err(|error| CliError::usage("the list of files to avoid").because(&error))?;
     let finder = avoided.into_iter().fold(Finder::new(Environment::here()), Finder::avoiding);
-    let finding = finder.find_telling(library, least(library).as_ref(), |path| {
+    let finding = finder.find_telling(library, oldest(library).as_ref(), |path| {
         // If nobody reads any more, the last line fails too.
         let _ = tell(Line::Opening(path.to_owned()));
     });

@@ -4,11 +4,11 @@
 //! machine that gives users namespaces of their own. The drill reaches it through the run's process and holds it open,
 //! so that it is still there for the audit.
 
-use super::report::Teller;
+use super::report::Reporter;
 use super::run::{Heard, Run, this_program};
 use super::seen::{Seen, is_step};
 use super::setup::Setup;
-use super::{Disturbed, Hurt, Promise};
+use super::{Disturbed, InjectedFault, Promise};
 use crate::error::CliError;
 use dtrain_types::counted;
 use std::collections::BTreeMap;
@@ -100,11 +100,11 @@ pub fn room(setup: &Setup) -> u64 {
 /// Fills the disk before a checkpoint and makes room again after it.
 ///
 /// *Errors*: the drill was stopped; this machine does not allow it. *Blocks* to the end of the run.
-pub fn disk_full(setup: &Setup, teller: &mut Teller) -> Result<Disturbed, CliError> {
+pub fn disk_full(setup: &Setup, reporter: &mut Reporter) -> Result<Disturbed, CliError> {
     let place = setup.run_dir("disk");
     let around = SmallDisk::around(&place, room(setup))?;
     let mut run = Run::start(setup.train(&place.join("run"), &around)?, Seen::default(), &setup.stop)?;
-    let (mut hurts, mut disk, mut damaged, mut pause) = (Vec::new(), None, 0, Duration::ZERO);
+    let (mut faults, mut disk, mut damaged, mut pause) = (Vec::new(), None, 0, Duration::ZERO);
     for number in 0..setup.times {
         let begins = setup.stretch_begins(number);
         let saved = run.wait_for(|seen, _| seen.checkpoint.is_some() && seen.last_step >= begins)?;
@@ -128,7 +128,7 @@ pub fn disk_full(setup: &Setup, teller: &mut Teller) -> Result<Disturbed, CliErr
             .map_err(|error| CliError::failed("cannot make room on the disk of the run").because(&error))?;
         let saved_again = run.wait_for(|_, line| line["event"] == "checkpoint")?.is_some();
         pause = pause.max(full.pause);
-        let hurt = Hurt {
+        let fault = InjectedFault {
             what: "the disk filled".to_owned(),
             moment: "before a checkpoint",
             step,
@@ -136,27 +136,27 @@ pub fn disk_full(setup: &Setup, teller: &mut Teller) -> Result<Disturbed, CliErr
             news: full.news,
             recovery: full.recovery.filter(|_| saved_again),
             cause: full.cause,
-            ..Hurt::default()
+            ..InjectedFault::default()
         };
-        teller.hurt(&hurt);
-        hurts.push(hurt);
+        reporter.fault(&fault);
+        faults.push(fault);
     }
     let ended = run.finish()?;
     let lost_steps = ended.seen.ending.as_ref().map_or(0, |ending| ending.lost_steps);
     let promises = vec![
         Promise::new(
             "training goes on while the disk is full",
-            hurts.iter().all(|hurt: &Hurt| hurt.recovery.is_some()),
+            faults.iter().all(|fault: &InjectedFault| fault.recovery.is_some()),
             format!("the longest time between two steps was {:.2} s", pause.as_secs_f64()),
         ),
         Promise::new(
             "older checkpoints stay valid, and new ones come with new room",
             damaged == 0,
-            format!("verified {}, damaged {}", counted(hurts.len(), "time"), counted(damaged, "time")),
+            format!("verified {}, damaged {}", counted(faults.len(), "time"), counted(damaged, "time")),
         ),
-        told_once(&ended.words, hurts.len()),
+        told_once(&ended.words, faults.len()),
     ];
-    Ok(Disturbed { hurts, ended, lost_steps, promises, disk })
+    Ok(Disturbed { faults, ended, lost_steps, promises, disk })
 }
 
 /// What happened while the disk was full.

@@ -1,10 +1,11 @@
-//! Drills: a run of the user's own configuration, hurt on purpose, and what came of it.
+//! Drills: a run of the user's own configuration, disturbed on purpose, and what came of it.
 //!
 //! Every drill has the same course (see [`crate::commands::drill`]): an undisturbed run gives the digest that is
-//! expected; a second run with the same settings is hurt; an audit reads its books. All of them are child processes
+//! expected; a second run with the same settings is disturbed; an audit reads its books. All of them are child processes
 //! of this very program, in a temporary folder. A drill judges from outside, by pids, by wall time, by exit codes and
 //! by the lines of `--json`: what a run believes of itself is no evidence.
 
+mod cut;
 mod disk_full;
 mod network;
 mod partition;
@@ -18,7 +19,7 @@ mod sigterm;
 pub use disk_full::{SmallDisk, disk_full};
 pub use partition::{Hosts, partition};
 pub use ranks::{hang, kill};
-pub use report::{Teller, table};
+pub use report::{Reporter, table};
 pub use run::{Ended, Run, Stop, this_program};
 pub use seen::Seen;
 pub use setup::{Pace, Setup};
@@ -26,7 +27,7 @@ pub use sigterm::sigterm;
 
 use std::time::Duration;
 
-/// A rank that was hurt.
+/// A rank that was disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// Which.
@@ -37,7 +38,7 @@ pub struct Victim {
 
 /// One thing that was done to a run, and what it cost.
 #[derive(Clone, Debug, Default)]
-pub struct Hurt {
+pub struct InjectedFault {
     /// What was done, in words.
     pub what: String,
     /// At which moment of the run, in words.
@@ -46,15 +47,15 @@ pub struct Hurt {
     pub step: u64,
     /// Since the run was started.
     pub at: Duration,
-    /// Who was hurt, where it was ranks.
+    /// Who was disturbed, where it was ranks.
     pub victims: Vec<Victim>,
-    /// From the hurt to the news of it.
+    /// From the fault to the news of it.
     pub news: Option<Duration>,
-    /// From the hurt to the first step after the news; none when the run ended first.
+    /// From the fault to the first step after the news; none when the run ended first.
     pub recovery: Option<Duration>,
-    /// From the end of the hurt until all ranks took part again, where it is one that ends.
+    /// From the end of the fault until all ranks took part again, where it is one that ends.
     pub returned: Option<Duration>,
-    /// Processes of the ranks that were not hurt.
+    /// Processes of the ranks that were not disturbed.
     pub survivors: Vec<u32>,
     /// Survivors that did not live on, or were replaced.
     pub not_kept: Vec<u32>,
@@ -81,16 +82,16 @@ impl Promise {
     }
 }
 
-/// A run that was hurt, at its end.
+/// A run that was disturbed, at its end.
 #[derive(Debug)]
 pub struct Disturbed {
     /// What was done to it.
-    pub hurts: Vec<Hurt>,
+    pub faults: Vec<InjectedFault>,
     /// Its last life.
     pub ended: Ended,
     /// Steps that were computed again, over all its lives.
     pub lost_steps: u64,
-    /// What is promised for this kind of hurt alone.
+    /// What is promised for this kind of fault alone.
     pub promises: Vec<Promise>,
     /// Where its folder lies, if that is a file system of its own.
     pub disk: Option<SmallDisk>,

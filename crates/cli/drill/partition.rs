@@ -6,14 +6,13 @@
 //! step after the news of the loss; a return is that from the mended link to the generation in which all ranks take
 //! part again.
 
+use super::cut::shares;
 use super::network::Network;
-use super::report::Teller;
+use super::report::Reporter;
 use super::run::{Heard, Run, lives, parent, this_program};
 use super::seen::{Seen, is_step_after};
 use super::setup::Setup;
-use super::{Chance, Disturbed, Hurt, Promise, Victim};
-use crate::arguments::Drill;
-use crate::config::{Config, Isolation};
+use super::{Chance, Disturbed, InjectedFault, Promise, Victim};
 use crate::error::CliError;
 use dtrain_types::counted;
 use serde_json::Value;
@@ -25,64 +24,8 @@ use std::time::{Duration, Instant};
 const SOME_TIME: Duration = Duration::from_millis(300);
 /// Between two cuts all ranks make so many steps together.
 const CALM: u64 = 6;
-/// How long a cut lasts, in tenths of `detect`: where nothing else is said, and at least. In the usual one the cut host
-/// ends its ranks, which it does after 25 tenths.
-const USUAL: u32 = 30;
-const SHORTEST: u32 = 15;
-/// A host that is heard again needs part of `join_timeout` to be let in.
-const TO_BE_LET_IN: u32 = 20;
 /// A host ends this long after the first one, at the latest.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-
-/// How many ranks of so many each host has.
-#[must_use]
-pub fn shares(ranks: usize) -> [usize; 2] {
-    [ranks.div_ceil(2), ranks / 2]
-}
-
-/// How long the link is cut.
-///
-/// *Errors*: the configuration has no two hosts, or the time is of no use; of kind usage.
-pub fn cut_length(arguments: &Drill, config: &Config) -> Result<Duration, CliError> {
-    let world = &config.world;
-    let of = |key: &str, message: String, hint: &str| config.problem(key, message).hint(hint).into();
-    if world.isolation == Isolation::Thread {
-        let message = "the ranks of several hosts are processes".to_owned();
-        return Err(of("isolation", message, "write isolation=process for the drill"));
-    }
-    if config.batch.derived {
-        let message = "it is per rank, and a host comes and goes in the drill partition".to_owned();
-        return Err(of("batch_size", message, "give global_batch and micro_batch instead"));
-    }
-    if world.ranks < 2 {
-        let message = format!("{} rank cannot be divided between two hosts", world.ranks);
-        return Err(of("ranks", message, "write ranks=2 for the drill partition"));
-    }
-    let tenths = |count: u32| world.detect * count / 10;
-    let (least, most) = (tenths(SHORTEST), world.join_timeout.saturating_sub(tenths(TO_BE_LET_IN)));
-    if least > most {
-        let message =
-            format!("{:?} is too short for a cut with detect {:?}", world.join_timeout, world.detect);
-        return Err(of("join_timeout", message, "write a longer join_timeout or a shorter detect"));
-    }
-    let Some(seconds) = arguments.seconds else { return Ok(tenths(USUAL).min(most)) };
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(cut) if (least..=most).contains(&cut) => Ok(cut),
-        _ => {
-            let message = format!(
-                "--seconds {seconds}: with detect {:?} and join_timeout {:?} a cut lasts from {} to {} seconds",
-                world.detect,
-                world.join_timeout,
-                least.as_secs_f64(),
-                most.as_secs_f64()
-            );
-            Err(CliError::usage(message).hint(
-                "shorter ones are not noticed, and after longer ones the host has given up; without --seconds a \
-                 fitting time is chosen",
-            ))
-        }
-    }
-}
 
 /// Two hosts, ready to train.
 #[derive(Debug)]
@@ -131,11 +74,11 @@ pub fn partition(
     setup: &Setup,
     hosts: &Hosts,
     dir: &Path,
-    teller: &mut Teller,
+    reporter: &mut Reporter,
 ) -> Result<Disturbed, CliError> {
     let mut chance = Chance::new()?;
     let [mut first, second] = hosts.start(setup, dir)?;
-    let mut hurts = Vec::new();
+    let mut faults = Vec::new();
     for _ in 0..setup.times {
         let whole = first.seen.ranks.len() >= setup.ranks
             || first.wait_for(|seen, _| seen.ranks.len() >= setup.ranks)?.is_some();
@@ -143,15 +86,15 @@ pub fn partition(
         if !whole || !first.wait_for_step(calm)? || !first.pause(chance.time(SOME_TIME))? {
             break;
         }
-        let hurt = cut_off(setup, &hosts.network, &mut first, &second)?;
-        teller.hurt(&hurt);
-        hurts.push(hurt);
+        let fault = cut_off(setup, &hosts.network, &mut first, &second)?;
+        reporter.fault(&fault);
+        faults.push(fault);
     }
     let ended = first.finish()?;
     let promises =
-        vec![went_on(setup, &hurts), survivors_kept(&hurts), came_back(&hurts), second_ended(second)?];
+        vec![went_on(setup, &faults), survivors_kept(&faults), came_back(&faults), second_ended(second)?];
     let lost_steps = ended.seen.ending.as_ref().map_or(0, |ending| ending.lost_steps);
-    Ok(Disturbed { hurts, ended, lost_steps, promises, disk: None })
+    Ok(Disturbed { faults, ended, lost_steps, promises, disk: None })
 }
 
 /// What comes of a cut, as the lines of the first host tell it.
@@ -201,7 +144,12 @@ impl Watch {
 }
 
 /// One cut, from the calm before it until all ranks are there again.
-fn cut_off(setup: &Setup, network: &Network, first: &mut Run, second: &Run) -> Result<Hurt, CliError> {
+fn cut_off(
+    setup: &Setup,
+    network: &Network,
+    first: &mut Run,
+    second: &Run,
+) -> Result<InjectedFault, CliError> {
     let all = first.seen.ranks.iter().map(|(member, pid)| Victim { member: *member, pid: *pid });
     let (victims, survivors): (Vec<_>, Vec<_>) = all.partition(|rank| parent(rank.pid) == Some(second.pid()));
     let step = first.seen.last_step;
@@ -225,7 +173,7 @@ fn cut_off(setup: &Setup, network: &Network, first: &mut Run, second: &Run) -> R
     let not_kept = |rank: &&Victim| {
         watch.whole.is_some() && (!lives(rank.pid) || first.seen.ranks.get(&rank.member) != Some(&rank.pid))
     };
-    Ok(Hurt {
+    Ok(InjectedFault {
         what: format!("host 1 cut off for {:.1} s", setup.cut.as_secs_f64()),
         moment: "at random",
         step,
@@ -240,19 +188,19 @@ fn cut_off(setup: &Setup, network: &Network, first: &mut Run, second: &Run) -> R
     })
 }
 
-fn went_on(setup: &Setup, hurts: &[Hurt]) -> Promise {
+fn went_on(setup: &Setup, faults: &[InjectedFault]) -> Promise {
     let what = "the other host goes on while one is cut off";
     if setup.min_ranks > shares(setup.ranks)[0] {
         let detail = format!("with min_ranks={} the run waits for it, as it was told to", setup.min_ranks);
         return Promise::new(what, true, detail);
     }
-    let times = hurts.iter().filter(|hurt| hurt.recovery.is_some_and(|took| took < setup.cut)).count();
-    Promise::new(what, times == hurts.len(), format!("{times} of {}", counted(hurts.len(), "time")))
+    let times = faults.iter().filter(|fault| fault.recovery.is_some_and(|took| took < setup.cut)).count();
+    Promise::new(what, times == faults.len(), format!("{times} of {}", counted(faults.len(), "time")))
 }
 
-fn survivors_kept(hurts: &[Hurt]) -> Promise {
-    let all: usize = hurts.iter().map(|hurt| hurt.survivors.len()).sum();
-    let lost: usize = hurts.iter().map(|hurt| hurt.not_kept.len()).sum();
+fn survivors_kept(faults: &[InjectedFault]) -> Promise {
+    let all: usize = faults.iter().map(|fault| fault.survivors.len()).sum();
+    let lost: usize = faults.iter().map(|fault| fault.not_kept.len()).sum();
     Promise::new(
         "survivors keep their processes",
         lost == 0,
@@ -260,15 +208,15 @@ fn survivors_kept(hurts: &[Hurt]) -> Promise {
     )
 }
 
-fn came_back(hurts: &[Hurt]) -> Promise {
-    let mut times: Vec<Duration> = hurts.iter().filter_map(|hurt| hurt.returned).collect();
+fn came_back(faults: &[InjectedFault]) -> Promise {
+    let mut times: Vec<Duration> = faults.iter().filter_map(|fault| fault.returned).collect();
     times.sort();
-    let mut detail = format!("{} of {}", times.len(), hurts.len());
+    let mut detail = format!("{} of {}", times.len(), faults.len());
     if let (Some(median), Some(worst)) = (times.get(times.len() / 2), times.last()) {
         let (median, worst) = (median.as_secs_f64(), worst.as_secs_f64());
         detail += &format!(", median {median:.2} s, worst {worst:.2} s after the link is back");
     }
-    Promise::new("the ranks of a host that is back take part again", times.len() == hurts.len(), detail)
+    Promise::new("the ranks of a host that is back take part again", times.len() == faults.len(), detail)
 }
 
 /// The second host ends with the run, and is the same process all the time.
@@ -316,10 +264,5 @@ mod tests {
         let (watch, come) = told(&all);
         assert_eq!(come, [true; 3]);
         assert!(watch.whole > watch.again && watch.again > watch.news);
-    }
-
-    #[test]
-    fn a_host_has_at_least_one_rank_of_two_or_more() {
-        assert_eq!([2, 3, 4, 13].map(shares), [[1, 1], [2, 1], [2, 2], [7, 6]]);
     }
 }

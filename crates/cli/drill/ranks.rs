@@ -3,11 +3,11 @@
 //! A recovery is the wall time from the signal to the first step that is made without the lost. Moments are chosen so that
 //! every kind of them is met, victims at random.
 
-use super::report::Teller;
+use super::report::Reporter;
 use super::run::{Heard, Run, lives, signal};
 use super::seen::{is_join, is_step, is_step_after};
 use super::setup::Setup;
-use super::{Chance, Disturbed, Hurt, Promise, Victim};
+use super::{Chance, Disturbed, InjectedFault, Promise, Victim};
 use crate::error::CliError;
 use dtrain_types::counted;
 use rustix::process::Signal;
@@ -20,14 +20,14 @@ const TWO_AT_ONCE: u64 = 3;
 /// A rank that hangs is named and replaced in so many times `detect`.
 const DETECTS: u32 = 3;
 
-/// When a rank is hurt.
+/// When a rank is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     AtRandom,
     AfterAStep,
     InACheckpoint,
     InAValidation,
-    /// While the state is copied to a rank that comes back from the hurt before.
+    /// While the state is copied to a rank that comes back from the fault before.
     InAStateCopy,
 }
 
@@ -53,70 +53,75 @@ enum Way {
 /// `kill -9` of random ranks.
 ///
 /// *Errors*: the drill was stopped. *Blocks* to the end of the run.
-pub fn kill(setup: &Setup, run: Run, teller: &mut Teller) -> Result<Disturbed, CliError> {
-    let mut disturbed = hurt_ranks(Way::Kill, setup, run, teller)?;
-    disturbed.promises.push(survivors_kept(setup, &disturbed.hurts));
+pub fn kill(setup: &Setup, run: Run, reporter: &mut Reporter) -> Result<Disturbed, CliError> {
+    let mut disturbed = disturb_ranks(Way::Kill, setup, run, reporter)?;
+    disturbed.promises.push(survivors_kept(setup, &disturbed.faults));
     Ok(disturbed)
 }
 
 /// `kill -STOP` of random ranks, and `kill -CONT` when they are given up.
 ///
 /// *Errors*: the drill was stopped. *Blocks* to the end of the run.
-pub fn hang(setup: &Setup, run: Run, teller: &mut Teller) -> Result<Disturbed, CliError> {
-    let mut disturbed = hurt_ranks(Way::Stop, setup, run, teller)?;
+pub fn hang(setup: &Setup, run: Run, reporter: &mut Reporter) -> Result<Disturbed, CliError> {
+    let mut disturbed = disturb_ranks(Way::Stop, setup, run, reporter)?;
     let promise = setup.detect * DETECTS;
-    let in_time = |hurt: &&Hurt| hurt.recovery.is_some_and(|took| took <= promise);
-    let held = disturbed.hurts.iter().filter(in_time).count();
-    let named = disturbed.hurts.iter().filter_map(|hurt| hurt.news).max().unwrap_or_default();
+    let in_time = |fault: &&InjectedFault| fault.recovery.is_some_and(|took| took <= promise);
+    let held = disturbed.faults.iter().filter(in_time).count();
+    let named = disturbed.faults.iter().filter_map(|fault| fault.news).max().unwrap_or_default();
     let detail = format!(
         "{held} of {} within {:.1} s; named after {:.2} s at the latest",
-        disturbed.hurts.len(),
+        disturbed.faults.len(),
         promise.as_secs_f64(),
         named.as_secs_f64()
     );
-    let all = held == disturbed.hurts.len();
+    let all = held == disturbed.faults.len();
     disturbed.promises.push(Promise::new(
         "a rank that hangs is named and replaced within 3 x detect",
         all,
         detail,
     ));
-    disturbed.promises.push(survivors_kept(setup, &disturbed.hurts));
+    disturbed.promises.push(survivors_kept(setup, &disturbed.faults));
     Ok(disturbed)
 }
 
-fn survivors_kept(setup: &Setup, hurts: &[Hurt]) -> Promise {
+fn survivors_kept(setup: &Setup, faults: &[InjectedFault]) -> Promise {
     let what = "survivors keep their processes";
     if setup.ranks == 1 {
         return Promise::new(what, true, "with one rank there are none");
     }
-    let (all, lost) = hurts
+    let (all, lost) = faults
         .iter()
-        .fold((0, 0), |(all, lost), hurt| (all + hurt.survivors.len(), lost + hurt.not_kept.len()));
+        .fold((0, 0), |(all, lost), fault| (all + fault.survivors.len(), lost + fault.not_kept.len()));
     Promise::new(what, lost == 0, format!("{} of {}", all - lost, counted(all, "time")))
 }
 
-fn hurt_ranks(way: Way, setup: &Setup, mut run: Run, teller: &mut Teller) -> Result<Disturbed, CliError> {
+fn disturb_ranks(
+    way: Way,
+    setup: &Setup,
+    mut run: Run,
+    reporter: &mut Reporter,
+) -> Result<Disturbed, CliError> {
     let mut chance = Chance::new()?;
-    let mut hurts = Vec::new();
+    let mut faults = Vec::new();
     let mut left = Vec::new();
     for number in 0..setup.times {
         if left.is_empty() {
             left = moments(way, setup);
         }
         let mut moment = left.swap_remove(chance.below(left.len()));
-        // A state is copied to one that was hurt just before.
-        if moment == Moment::InAStateCopy && hurts.is_empty() {
+        // A state is copied to one that was disturbed just before.
+        if moment == Moment::InAStateCopy && faults.is_empty() {
             moment = Moment::AtRandom;
         }
         let Some(moment) = wait_for(&mut run, setup, number, moment, &mut chance)? else { break };
         let two = way == Way::Kill && number % TWO_AT_ONCE == TWO_AT_ONCE - 1;
-        let hurt = hurt_now(way, &mut run, if two { 2 } else { 1 }, moment, &mut chance)?;
-        teller.hurt(&hurt);
-        hurts.push(hurt);
+        let fault = inject_now(way, &mut run, if two { 2 } else { 1 }, moment, &mut chance)?;
+        reporter.fault(&fault);
+        faults.push(fault);
     }
     let ended = run.finish()?;
     let lost_steps = ended.seen.ending.as_ref().map_or(0, |ending| ending.lost_steps);
-    Ok(Disturbed { hurts, ended, lost_steps, promises: Vec::new(), disk: None })
+    Ok(Disturbed { faults, ended, lost_steps, promises: Vec::new(), disk: None })
 }
 
 /// The moments that this run has.
@@ -130,7 +135,7 @@ fn moments(way: Way, setup: &Setup) -> Vec<Moment> {
     all
 }
 
-/// Reads up to the moment, in the stretch of this hurt; a moment that does not come is given up for any other. None when
+/// Reads up to the moment, in the stretch of this fault; a moment that does not come is given up for any other. None when
 /// the run ended first.
 fn wait_for(
     run: &mut Run,
@@ -150,7 +155,7 @@ fn wait_for(
             Some(_) => moment = Moment::AtRandom,
         }
     }
-    // All are there, so that the hurt before is over.
+    // All are there, so that the fault before is over.
     let begins = setup.stretch_begins(number);
     let whole = |run: &Run| run.seen.ranks.len() >= setup.ranks && run.seen.last_step >= begins;
     while !whole(run) {
@@ -169,14 +174,14 @@ fn wait_for(
     Ok(come.map(|_| moment))
 }
 
-/// Hurts so many ranks, but never the last one of several, and reads on until the run makes steps again.
-fn hurt_now(
+/// Disturbs so many ranks, but never the last one of several, and reads on until the run makes steps again.
+fn inject_now(
     way: Way,
     run: &mut Run,
     count: usize,
     moment: Moment,
     chance: &mut Chance,
-) -> Result<Hurt, CliError> {
+) -> Result<InjectedFault, CliError> {
     let before = run.seen.ranks.clone();
     let mut rest: Vec<Victim> =
         before.iter().map(|(member, pid)| Victim { member: *member, pid: *pid }).collect();
@@ -205,7 +210,7 @@ fn hurt_now(
             && (!lives(survivor.pid)
                 || run.seen.ranks.get(&survivor.member).is_some_and(|pid| *pid != survivor.pid))
     };
-    Ok(Hurt {
+    Ok(InjectedFault {
         what: words(way, &victims),
         moment: moment.words(),
         step,

@@ -1,8 +1,8 @@
-//! What a drill tells: progress for people, one JSON object a hurt for programs, and a table at the end.
+//! What a drill tells: progress for people, one JSON object a fault for programs, and a table at the end.
 //!
 //! It does not judge; see [`crate::commands::drill`].
 
-use super::{Hurt, Promise, Setup};
+use super::{InjectedFault, Promise, Setup};
 use crate::arguments::Output;
 use crate::commands::print_json;
 use crate::report::{Voice, amount, grouped};
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells of a drill while it goes on.
 #[derive(Debug)]
-pub struct Teller {
+pub struct Reporter {
     voice: Voice,
     json: bool,
     kind: &'static str,
@@ -21,7 +21,7 @@ pub struct Teller {
     told: u64,
 }
 
-impl Teller {
+impl Reporter {
     /// One that has told nothing yet.
     #[must_use]
     pub fn new(output: Output, kind: &'static str) -> Self {
@@ -34,7 +34,7 @@ impl Teller {
         let ranks = counted(setup.ranks, "rank");
         let times = if setup.times == 1 { "once".to_owned() } else { format!("{} times", setup.times) };
         let steps = amount(setup.steps, "step");
-        self.say(&format!("drill {}: {steps} on {ranks}, hurt {times}", self.kind));
+        self.say(&format!("drill {}: {steps} on {ranks}, disturbed {times}", self.kind));
         setup.notes.iter().for_each(|note| self.say(&format!("  note: {note}")));
     }
 
@@ -43,29 +43,29 @@ impl Teller {
         self.voice.say(text);
     }
 
-    /// A hurt that is over.
-    pub fn hurt(&mut self, hurt: &Hurt) {
+    /// A fault that is over.
+    pub fn fault(&mut self, fault: &InjectedFault) {
         self.told += 1;
-        let took = hurt.recovery.map_or("the run ended first".to_owned(), seconds);
-        let (number, step) = (self.told, grouped(hurt.step));
-        let words = format!("{} {} at step {step}: {took}", hurt.what, hurt.moment);
+        let took = fault.recovery.map_or("the run ended first".to_owned(), seconds);
+        let (number, step) = (self.told, grouped(fault.step));
+        let words = format!("{} {} at step {step}: {took}", fault.what, fault.moment);
         self.say(&format!("  {number} of {}: {words}", self.times));
         self.line(json!({
             "event": "drill",
             "kind": self.kind,
             "number": number,
-            "what": hurt.what,
-            "moment": hurt.moment,
-            "step": hurt.step,
-            "at_seconds": hurt.at.as_secs_f64(),
-            "members": hurt.victims.iter().map(|victim| victim.member).collect::<Vec<_>>(),
-            "pids": hurt.victims.iter().map(|victim| victim.pid).collect::<Vec<_>>(),
-            "cause": hurt.cause,
-            "news_seconds": hurt.news.map(|time| time.as_secs_f64()),
-            "recovery_seconds": hurt.recovery.map(|time| time.as_secs_f64()),
-            "returned_seconds": hurt.returned.map(|time| time.as_secs_f64()),
-            "survivors": hurt.survivors,
-            "survivors_kept": hurt.not_kept.is_empty(),
+            "what": fault.what,
+            "moment": fault.moment,
+            "step": fault.step,
+            "at_seconds": fault.at.as_secs_f64(),
+            "members": fault.victims.iter().map(|victim| victim.member).collect::<Vec<_>>(),
+            "pids": fault.victims.iter().map(|victim| victim.pid).collect::<Vec<_>>(),
+            "cause": fault.cause,
+            "news_seconds": fault.news.map(|time| time.as_secs_f64()),
+            "recovery_seconds": fault.recovery.map(|time| time.as_secs_f64()),
+            "returned_seconds": fault.returned.map(|time| time.as_secs_f64()),
+            "survivors": fault.survivors,
+            "survivors_kept": fault.not_kept.is_empty(),
         }));
     }
 
@@ -94,10 +94,10 @@ impl Teller {
 
 /// What was done and what came of it.
 #[must_use]
-pub fn table(hurts: &[Hurt], promises: &[Promise]) -> String {
+pub fn table(faults: &[InjectedFault], promises: &[Promise]) -> String {
     let mut text = String::new();
-    // Only some hurts end by themselves.
-    let with_return = hurts.iter().any(|hurt| hurt.returned.is_some());
+    // Only some faults end by themselves.
+    let with_return = faults.iter().any(|fault| fault.returned.is_some());
     let last = |words: String| if with_return { format!(" {words:>10}") } else { String::new() };
     // Writing to a string cannot fail.
     let _ = writeln!(
@@ -111,18 +111,18 @@ pub fn table(hurts: &[Hurt], promises: &[Promise]) -> String {
         "recovered",
         last("back".to_owned())
     );
-    for (number, hurt) in hurts.iter().enumerate() {
+    for (number, fault) in faults.iter().enumerate() {
         let time = |time: Option<Duration>| time.map_or("-".to_owned(), seconds);
         let _ = writeln!(
             text,
             "{:>3}  {:<30} {:<20} {:>10} {:>10} {:>10}{}",
             number + 1,
-            hurt.what,
-            hurt.moment,
-            grouped(hurt.step),
-            time(hurt.news),
-            time(hurt.recovery),
-            last(time(hurt.returned))
+            fault.what,
+            fault.moment,
+            grouped(fault.step),
+            time(fault.news),
+            time(fault.recovery),
+            last(time(fault.returned))
         );
     }
     let _ = writeln!(text);

@@ -1,15 +1,15 @@
-//! What is run in a drill: the user's settings, a length that leaves room for every hurt, and a folder of the drill's
+//! What is run in a drill: the user's settings, a length that leaves room for every fault, and a folder of the drill's
 //! own.
 //!
 //! Nothing is started here. What the user wrote on the command line is never changed, except the place of the run.
 
-use super::partition::{cut_length, shares};
+use super::cut::{cut_length, shares};
 use super::run::{Stop, this_program};
-use super::{Disturbed, Hurt};
+use super::{Disturbed, InjectedFault};
 use crate::arguments::{Drill, DrillKind};
-use crate::config::{Config, Isolation, Length, Machine, Reduce};
+use crate::config::{Config, Isolation, Length, Reduce};
 use crate::error::CliError;
-use crate::gpus::choose_here;
+use crate::gpus::{choose_here, this_machine};
 use crate::plan::Plan;
 use crate::request::settings;
 use dtrain_engine::Replica;
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A hurt has a stretch of the run of its own, about as long: time to be lost, to come back and to work again.
+/// A fault has a stretch of the run of its own, about as long: time to be lost, to come back and to work again.
 const STRETCH: Duration = Duration::from_millis(800);
-/// Steps of minutes do not make a stretch of one step: something must happen between two hurts.
+/// Steps of minutes do not make a stretch of one step: something must happen between two faults.
 const FEWEST_STEPS: u64 = 6;
-/// Before the first hurt and after the last one the run is left alone.
+/// Before the first fault and after the last one the run is left alone.
 const CALM_STRETCHES: u64 = 2;
 /// Of checkpoints in a stretch, where the user did not say how often they are written.
 const CHECKPOINTS: u64 = 4;
@@ -31,7 +31,7 @@ const CHECKPOINTS: u64 = 4;
 const RETURN: Duration = Duration::from_secs(2);
 /// So many times the steps are made where they were too few: a busy machine is timed when it is slow, and is fast later.
 const LONGER: u64 = 3;
-/// A rank that is hurt all the time would be given up.
+/// A rank that is disturbed all the time would be given up.
 const MAX_RESTARTS: u32 = 1000;
 
 /// How long a step takes.
@@ -89,7 +89,7 @@ impl Setup {
     ///
     /// *Errors*: of the configuration or its data; a kind that cannot be done with it.
     pub fn new(arguments: &Drill, folder: &Path, stop: Stop) -> Result<Self, CliError> {
-        let config = settings(&arguments.settings, Machine::here())?;
+        let config = settings(&arguments.settings, this_machine())?;
         refuse(arguments, &config)?;
         let chosen = choose_here(&config)?;
         let cut = match arguments.kind {
@@ -159,7 +159,7 @@ impl Setup {
         self.steps == 0
     }
 
-    /// Makes the run long enough for all hurts.
+    /// Makes the run long enough for all faults.
     ///
     /// *Errors*: none here: there is room by construction.
     pub fn fit(&mut self, pace: Pace) -> Result<(), CliError> {
@@ -192,21 +192,21 @@ impl Setup {
         Ok(())
     }
 
-    /// Whether all that is wrong is that the run was over before the last hurt was: the length that was chosen for it was
+    /// Whether all that is wrong is that the run was over before the last fault was: the length that was chosen for it was
     /// too short.
     #[must_use]
     pub fn was_too_short(&self, disturbed: &Disturbed, expected: &str) -> bool {
-        let Disturbed { hurts, ended, lost_steps, .. } = disturbed;
-        let is_back = |hurt: &Hurt| match self.kind {
-            DrillKind::Partition => hurt.returned.is_some(),
-            _ => hurt.recovery.is_some(),
+        let Disturbed { faults, ended, lost_steps, .. } = disturbed;
+        let is_back = |fault: &InjectedFault| match self.kind {
+            DrillKind::Partition => fault.returned.is_some(),
+            _ => fault.recovery.is_some(),
         };
-        let is_whole = hurts.len() as u64 == self.times && hurts.iter().all(is_back);
+        let is_whole = faults.len() as u64 == self.times && faults.iter().all(is_back);
         let same = ended.seen.ending.as_ref().is_some_and(|ending| ending.digest == expected);
         let is_well = ended.code == Some(0)
             && ended.seen.disorder.is_none()
             && *lost_steps == 0
-            && hurts.iter().all(|hurt| hurt.not_kept.is_empty())
+            && faults.iter().all(|fault| fault.not_kept.is_empty())
             && (same || !self.exact);
         !self.given_length && !is_whole && is_well
     }
@@ -225,7 +225,7 @@ impl Setup {
         let stretch = steps / (self.times + CALM_STRETCHES);
         if stretch < 2 {
             let message =
-                format!("{} leave no room for {}", counted(steps, "step"), counted(self.times, "hurt"));
+                format!("{} leave no room for {}", counted(steps, "step"), counted(self.times, "fault"));
             return Err(CliError::usage(message).hint("give more steps=, fewer --times, or no length at all"));
         }
         self.steps = steps;
@@ -237,7 +237,7 @@ impl Setup {
         Ok(())
     }
 
-    /// The step from which on the hurt of this number, from 0, may be done.
+    /// The step from which on the fault of this number, from 0, may be done.
     #[must_use]
     pub fn stretch_begins(&self, number: u64) -> u64 {
         self.steps / (self.times + CALM_STRETCHES) * (number + 1)

@@ -3,11 +3,11 @@
 //! A recovery is the wall time from the signal to the first step of the next life: the last step in hand, the
 //! checkpoint, the end of the process and a start with `--resume`.
 
-use super::report::Teller;
+use super::report::Reporter;
 use super::run::{Ended, Run, signal, this_program};
 use super::seen::is_step;
 use super::setup::Setup;
-use super::{Chance, Disturbed, Hurt, Promise};
+use super::{Chance, Disturbed, InjectedFault, Promise};
 use crate::error::CliError;
 use rustix::process::Signal;
 use std::path::Path;
@@ -21,9 +21,14 @@ const INTERRUPTED: i32 = 130;
 /// SIGTERM, and `--resume`, again and again.
 ///
 /// *Errors*: the drill was stopped. *Blocks* to the end of the last life.
-pub fn sigterm(setup: &Setup, mut run: Run, dir: &Path, teller: &mut Teller) -> Result<Disturbed, CliError> {
+pub fn sigterm(
+    setup: &Setup,
+    mut run: Run,
+    dir: &Path,
+    reporter: &mut Reporter,
+) -> Result<Disturbed, CliError> {
     let mut chance = Chance::new()?;
-    let (mut hurts, mut lost_steps, mut problems) = (Vec::new(), 0, Vec::new());
+    let (mut faults, mut lost_steps, mut problems) = (Vec::new(), 0, Vec::new());
     for number in 0..setup.times {
         if !run.wait_for_step(setup.stretch_begins(number))? || !run.pause(chance.time(SOME_TIME))? {
             break;
@@ -39,7 +44,7 @@ pub fn sigterm(setup: &Setup, mut run: Run, dir: &Path, teller: &mut Teller) -> 
         let reached = ended.seen.last_step;
         run = Run::start(this_program(&[], &words)?, ended.seen.next_life(), &setup.stop)?;
         let again = run.wait_for(|_, line| is_step(line))?;
-        let hurt = Hurt {
+        let fault = InjectedFault {
             what: "asked to stop".to_owned(),
             moment: "at random",
             step,
@@ -47,21 +52,21 @@ pub fn sigterm(setup: &Setup, mut run: Run, dir: &Path, teller: &mut Teller) -> 
             news: Some(stopped),
             recovery: again.map(|again| again - asked),
             cause: format!("exit code {} after step {reached}", ended.code.unwrap_or(-1)),
-            ..Hurt::default()
+            ..InjectedFault::default()
         };
-        teller.hurt(&hurt);
-        hurts.push(hurt);
+        reporter.fault(&fault);
+        faults.push(fault);
     }
     let ended = run.finish()?;
     lost_steps += ended.seen.ending.as_ref().map_or(0, |ending| ending.lost_steps);
-    let longest = hurts.iter().filter_map(|hurt: &Hurt| hurt.news).max().unwrap_or_default();
+    let longest = faults.iter().filter_map(|fault: &InjectedFault| fault.news).max().unwrap_or_default();
     let detail = match problems.as_slice() {
-        [] => format!("{} of {0}; the longest stop took {:.2} s", hurts.len(), longest.as_secs_f64()),
+        [] => format!("{} of {0}; the longest stop took {:.2} s", faults.len(), longest.as_secs_f64()),
         problems => problems.join("; "),
     };
     let what = "a run that is asked to stop ends with 130 and a checkpoint of its last step";
     let promises = vec![Promise::new(what, problems.is_empty(), detail)];
-    Ok(Disturbed { hurts, ended, lost_steps, promises, disk: None })
+    Ok(Disturbed { faults, ended, lost_steps, promises, disk: None })
 }
 
 /// What is wrong with the end of a run that was asked to stop.

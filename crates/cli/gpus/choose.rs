@@ -1,7 +1,7 @@
 //! From the key `devices` and what the host has to what its ranks train on, or to why they cannot.
 
-use super::Inventory;
-use crate::config::{Config, CudaList, Devices, Precision, Problem};
+use super::inventory::Inventory;
+use crate::config::{Config, CudaList, Devices, OnGpus, Precision, Problem};
 use crate::report::bytes;
 use dtrain_locate::{Refusal, Visible, visible};
 use dtrain_telemetry::{GPU_INTERVAL, Gpu, GpuWatch, Gpus};
@@ -26,17 +26,6 @@ pub enum Chosen {
         /// Where NVML is.
         nvml: Option<PathBuf>,
     },
-}
-
-/// Whom a build trains on GPUs for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnGpus {
-    /// For nobody.
-    Nobody,
-    /// For those who name GPUs, or `all`: `auto` stays on the CPU.
-    WhoAsks,
-    /// For everybody who has some.
-    Everybody,
 }
 
 /// What the choice depends on.

@@ -1,6 +1,7 @@
 //! What this host has of GPUs, as one value: what `devices` is held against.
 
-use super::{least, on_the_bus};
+use super::bus::on_the_bus;
+use super::versions::oldest;
 use dtrain_locate::{Environment, Finder, Finding, Library};
 use dtrain_telemetry::{Gpu, GpuError, Gpus};
 use std::ffi::OsString;
@@ -26,7 +27,7 @@ impl Inventory {
     #[must_use]
     pub fn here() -> Self {
         let finder = Finder::new(Environment::here());
-        let find = |library| finder.find(library, least(library).as_ref());
+        let find = |library| finder.find(library, oldest(library).as_ref());
         let nvml = find(Library::Nvml);
         let gpus = match &nvml.found {
             None => Err(format!("NVML: {}", nvml.sentence())),

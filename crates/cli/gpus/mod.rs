@@ -8,29 +8,23 @@ mod inventory;
 mod listed;
 mod open;
 mod room;
+mod versions;
 
 pub use bus::on_the_bus;
-pub use choose::{Chosen, Host, OnGpus, choose, count};
+pub use choose::{Chosen, Host, choose, count};
 pub use inventory::Inventory;
 pub use listed::listed;
 pub use open::open_gpu;
 pub use room::{answer as answer_room, most_rows};
+pub use versions::oldest;
 
-use crate::config::{Config, Problem};
-use dtrain_locate::{Library, Version};
+use crate::config::{Config, Machine, ON_GPUS, Problem};
 
-/// The oldest version of a library that dtrain works with; none where any does.
-///
-/// *Source*: CUDA 12 for the driver, so that what NVRTC 12 compiles loads; 2.14 for NCCL, the first that can be told not
-/// to block and so be aborted; 11.8 for NVRTC, the first that knows Hopper.
+/// This machine, as its scheduler and its limits present it.
 #[must_use]
-pub fn least(library: Library) -> Option<Version> {
-    match library {
-        Library::Driver => Some(Version::new(&[12, 0])),
-        Library::Nvrtc => Some(Version::new(&[11, 8])),
-        Library::Nccl => Some(Version::new(&[2, 14])),
-        Library::Nvml | Library::CublasLt | Library::Cudnn => None,
-    }
+pub fn this_machine() -> Machine {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    Machine { cores: u32::try_from(cores).expect("fewer than 2^32 cores"), gpus: count_here }
 }
 
 /// What the ranks of this host train on.
@@ -48,5 +42,5 @@ pub fn count_here() -> u32 {
 }
 
 fn here() -> Host<impl FnOnce() -> u32, impl FnOnce() -> Inventory> {
-    Host { trains: crate::plan::ON_GPUS, count: listed, inventory: Inventory::here }
+    Host { trains: ON_GPUS, count: listed, inventory: Inventory::here }
 }

@@ -1,6 +1,7 @@
 //! Opens GPUs: the driver and the compiler of kernels are found, the kernels come from the cache or are compiled.
 
-use super::{Chosen, least};
+use super::choose::Chosen;
+use super::versions::oldest;
 use crate::config::{Config, CudaList, Problem};
 use dtrain_cuda::driver::{Context, Driver, Gpu, KernelCache, Loaded};
 use dtrain_cuda::nvrtc::Nvrtc;
@@ -20,7 +21,7 @@ impl Tools {
     fn find() -> Result<Self, String> {
         let finder = Finder::new(Environment::here());
         let find = |library: Library| -> Result<PathBuf, String> {
-            let finding = finder.find(library, least(library).as_ref());
+            let finding = finder.find(library, oldest(library).as_ref());
             let sentence = finding.sentence();
             let hint = "`dtrain doctor` says how to get it; devices=cpu trains on the cores";
             let missing = || format!("{}: {sentence}\nhint: {hint}", library.name());

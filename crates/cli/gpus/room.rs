@@ -6,8 +6,9 @@
 use super::open_gpu;
 use crate::arguments::RoomProbe;
 use crate::commands::print_json;
-use crate::config::{Config, CudaList, Machine, Source};
+use crate::config::{Config, CudaList, Source};
 use crate::error::CliError;
+use crate::gpus::this_machine;
 use crate::plan::Plan;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -79,7 +80,7 @@ pub fn answer(asked: &RoomProbe) -> Result<(), CliError> {
         .read_to_string(&mut text)
         .map_err(|error| CliError::usage("the configuration cannot be read").because(&error))?;
     let source = Source { path: PathBuf::from("standard input"), text };
-    let config = Config::parse::<&str>(Some(source), &[], Machine::here())?;
+    let config = Config::parse::<&str>(Some(source), &[], this_machine())?;
     let plan = Plan::open(&config, None)?;
     let look = || -> Result<Option<u32>, String> {
         let gpu = open_gpu(asked.gpu)?;

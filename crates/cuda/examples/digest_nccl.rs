@@ -18,12 +18,12 @@ mod machine;
 #[path = "../tests/on_gpu/over_nccl.rs"]
 mod over_nccl;
 
-use dtrain_nccl::Library;
+use dtrain_nccl::NcclLibrary;
 use machine::Machine;
 use std::process::ExitCode;
 
 /// The digest of all ranks. *Panics* with the words of whatever fails.
-fn digest(machine: &Machine, library: &Library, world: u32) -> String {
+fn digest(machine: &Machine, library: &NcclLibrary, world: u32) -> String {
     let gpus: Vec<_> = (0..machine.count().min(world as usize)).map(|ordinal| machine.gpu(ordinal)).collect();
     digest::digest(&gpus, library, world)
 }

@@ -134,7 +134,7 @@ impl<T: Letter> From<&mut Option<SliceMut<'_, T>>> for Argument {
 
 /// One launch.
 #[derive(Clone, Copy, Debug)]
-pub struct Launch {
+pub struct KernelLaunch {
     /// What runs.
     pub kernel: &'static Kernel,
     /// Blocks, in one dimension; at least one.
@@ -145,7 +145,7 @@ pub struct Launch {
     count: usize,
 }
 
-impl Launch {
+impl KernelLaunch {
     /// *Panics* if the arguments are not those of the kernel, or with more blocks than a grid can have.
     pub(crate) fn new<const N: usize>(
         kernel: &'static Kernel,
@@ -168,7 +168,7 @@ impl Launch {
 
     /// Of a kernel with a loop over `len` elements.
     ///
-    /// *Panics* as [`Launch::new`], and without an element.
+    /// *Panics* as [`KernelLaunch::new`], and without an element.
     pub(crate) fn over<const N: usize>(
         kernel: &'static Kernel,
         len: usize,
@@ -200,12 +200,12 @@ impl Launch {
 /// has to be as it was promised to [`Slice::new`] and [`SliceMut::new`].
 pub unsafe trait Queue {
     /// Runs a kernel.
-    fn launch(&self, launch: &Launch);
+    fn launch(&self, launch: &KernelLaunch);
 }
 
 // SAFETY: the queue that it shares keeps the promise.
 unsafe impl<Q: Queue + ?Sized> Queue for std::sync::Arc<Q> {
-    fn launch(&self, launch: &Launch) {
+    fn launch(&self, launch: &KernelLaunch) {
         (**self).launch(launch);
     }
 }

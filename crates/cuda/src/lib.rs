@@ -23,6 +23,6 @@ pub mod nvrtc;
 pub mod operations;
 
 pub use device::{CudaDevice, PendingSums, rehearsed};
-pub use launch::{Argument, Launch, Queue};
+pub use launch::{Argument, KernelLaunch, Queue};
 pub use memory::{Slice, SliceMut};
 pub use operations::Precision;

@@ -38,7 +38,7 @@ pub use error::DataError;
 pub use evaluation::EvaluationPlan;
 pub use feed::{Feed, augment_site};
 pub use idx::IdxOptions;
-pub use loader::{Loader, LoanedBatch, QUEUE_PER_WORKER, Share};
+pub use loader::{Loader, LoaderPlan, LoanedBatch, QUEUE_PER_WORKER};
 pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};

@@ -20,7 +20,7 @@ pub const QUEUE_PER_WORKER: usize = 2;
 
 /// Which micro-batches a rank computes, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct LoaderPlan {
     /// The rank's micro-batches of every step; those that a short step lacks are skipped.
     pub range: MicroRange,
     /// The first step.
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 struct State {
-    share: Share,
+    share: LoaderPlan,
     /// The next micro-batch to be taken by a worker, if there is one.
     next: Option<(Step, MicroBatch)>,
     /// Tickets taken by workers so far.
@@ -74,7 +74,7 @@ impl Loader {
     /// Starts `workers` threads that read ahead; with 0 each batch is read when it is asked for.
     ///
     /// *Errors*: a thread cannot be started. *Panics* if `share.from` is 0, the state before the first step.
-    pub fn start(feed: Feed, share: Share, workers: usize) -> Result<Self, DataError> {
+    pub fn start(feed: Feed, share: LoaderPlan, workers: usize) -> Result<Self, DataError> {
         Self::reading_ahead(feed, share, workers, 1)
     }
 
@@ -82,7 +82,12 @@ impl Loader {
     /// ready, however few the workers are.
     ///
     /// *Errors* and *panics*: as [`Loader::start`].
-    pub fn reading_ahead(feed: Feed, share: Share, workers: usize, group: usize) -> Result<Self, DataError> {
+    pub fn reading_ahead(
+        feed: Feed,
+        share: LoaderPlan,
+        workers: usize,
+        group: usize,
+    ) -> Result<Self, DataError> {
         // Without a worker nothing is read ahead.
         let depth = if workers == 0 { 1 } else { (workers * QUEUE_PER_WORKER).max(group) };
         // One more than the queue holds, for the batch that the consumer is computing on.
@@ -245,7 +250,7 @@ impl State {
 ///
 /// Only the last step of an epoch is short, and the step after it begins an epoch. So if neither this step nor the
 /// next holds any of the range, every step is as short as these and none ever will.
-fn first_at(feed: &Feed, share: &Share, step: Step) -> Option<(Step, MicroBatch)> {
+fn first_at(feed: &Feed, share: &LoaderPlan, step: Step) -> Option<(Step, MicroBatch)> {
     let plan = feed.plan();
     let within = |step: &Step| share.until.is_none_or(|last| *step <= last);
     [step, step.next()]
@@ -256,7 +261,7 @@ fn first_at(feed: &Feed, share: &Share, step: Step) -> Option<(Step, MicroBatch)
 }
 
 /// The micro-batch of the share that follows this one.
-fn after(feed: &Feed, share: &Share, step: Step, micro_batch: MicroBatch) -> Option<(Step, MicroBatch)> {
+fn after(feed: &Feed, share: &LoaderPlan, step: Step, micro_batch: MicroBatch) -> Option<(Step, MicroBatch)> {
     let next = MicroBatch(micro_batch.0 + 1);
     let end = share.range.hi.min(feed.plan().step(step).micro_batches);
     if next.0 < end { Some((step, next)) } else { first_at(feed, share, step.next()) }

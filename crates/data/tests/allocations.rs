@@ -7,8 +7,8 @@ mod counting;
 
 use counting::Counting;
 use dtrain_data::{
-    DataError, Dataset, DigitsOptions, Feed, Loader, SampleSlot, SampleSpec, Share, Source, TokensOptions,
-    open,
+    DataError, Dataset, DigitsOptions, Feed, Loader, LoaderPlan, SampleSlot, SampleSpec, Source,
+    TokensOptions, open,
 };
 use dtrain_types::{BatchPlan, Key, MicroRange, Seed, Step};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ fn nothing_is_allocated_for(source: &Source) {
         let (inner, all_here) = (Arc::clone(&train), Barrier::new(workers));
         let train = Arc::new(Gathered { inner, workers, arrived: AtomicUsize::new(0), all_here });
         let feed = Feed::new(train, plan, Seed(3)).unwrap();
-        let share = Share { range: MicroRange { lo: 0, hi: 8 }, from: Step(1), until: None };
+        let share = LoaderPlan { range: MicroRange { lo: 0, hi: 8 }, from: Step(1), until: None };
         let mut loader = Loader::start(feed, share, workers).unwrap();
         // The first batches start the threads.
         for _ in 0..100 {

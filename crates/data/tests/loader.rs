@@ -3,8 +3,8 @@
 mod support;
 
 use dtrain_data::{
-    Batch, DataError, Dataset, DigitsOptions, EvaluationPlan, Feed, InputSpec, Loader, SampleSlot,
-    SampleSpec, Share, Source, TargetSpec, open,
+    Batch, DataError, Dataset, DigitsOptions, EvaluationPlan, Feed, InputSpec, Loader, LoaderPlan,
+    SampleSlot, SampleSpec, Source, TargetSpec, open,
 };
 use dtrain_types::{BatchPlan, Key, MicroBatch, MicroRange, Seed, Step};
 use std::collections::BTreeMap;
@@ -50,8 +50,8 @@ fn feed(dataset: impl Dataset + 'static, global: u32, micro: u32) -> Feed {
     Feed::new(Arc::new(dataset), plan, Seed(7)).unwrap()
 }
 
-fn share(range: (u32, u32), from: u64, until: u64) -> Share {
-    Share { range: MicroRange { lo: range.0, hi: range.1 }, from: Step(from), until: Some(Step(until)) }
+fn share(range: (u32, u32), from: u64, until: u64) -> LoaderPlan {
+    LoaderPlan { range: MicroRange { lo: range.0, hi: range.1 }, from: Step(from), until: Some(Step(until)) }
 }
 
 /// Everything that a batch says of itself.
@@ -97,7 +97,7 @@ fn the_ranks_of_an_epoch_feed_each_sample_once_and_their_checks_add_up() {
         let mut seen = BTreeMap::<u32, u32>::new();
         let mut checks = vec![0u64; steps as usize];
         for range in dtrain_types::cut_evenly(feed.plan().micro_batches(), world) {
-            let share = Share { range, from: Step(1), until: Some(Step(steps)) };
+            let share = LoaderPlan { range, from: Step(1), until: Some(Step(steps)) };
             let mut loader = Loader::start(feed.clone(), share, workers).unwrap();
             while let Some(batch) = loader.next_batch().unwrap() {
                 batch.targets().u32().iter().for_each(|sample| *seen.entry(*sample).or_default() += 1);
@@ -139,7 +139,7 @@ fn augmentation_depends_on_the_key_alone() {
 #[test]
 fn a_loader_that_is_dropped_early_or_never_asked_comes_to_an_end() {
     for workers in [0, 1, 4] {
-        let endless = Share { range: MicroRange { lo: 0, hi: 2 }, from: Step(1), until: None };
+        let endless = LoaderPlan { range: MicroRange { lo: 0, hi: 2 }, from: Step(1), until: None };
         drop(Loader::start(feed(Numbers::new(10), 4, 2), endless, workers).unwrap());
         let mut loader = Loader::start(feed(Numbers::new(10), 4, 2), endless, workers).unwrap();
         let held = loader.next_batch().unwrap().unwrap();
@@ -173,7 +173,7 @@ fn a_spare_gets_nothing_and_a_short_step_is_passed_over() {
         let steps: Vec<_> = drain(&mut loader).into_iter().map(|(step, ..)| step.0).collect();
         assert_eq!(steps, [1, 3, 5]);
         // The whole epoch is shorter than the rank's range: there is never anything to do, and that is found out.
-        let endless = Share { range: MicroRange { lo: 2, hi: 4 }, from: Step(1), until: None };
+        let endless = LoaderPlan { range: MicroRange { lo: 2, hi: 4 }, from: Step(1), until: None };
         let mut loader = Loader::start(feed(Numbers::new(3), 8, 2), endless, workers).unwrap();
         assert!(loader.next_batch().unwrap().is_none());
     }

@@ -26,14 +26,14 @@ fn now() -> f64 {
 }
 
 /// One thread's products: the second layer of the compared MLP.
-struct Share {
+struct UpdateShare {
     cpu: Cpu,
     x: Vec<f32>,
     w: Vec<f32>,
     y: Vec<f32>,
 }
 
-impl Share {
+impl UpdateShare {
     fn new() -> Self {
         let cpu = Cpu::new(CpuOptions::default()).unwrap_or_else(|error| panic!("{error}"));
         Self { cpu, x: vec![0.5; 128 * 1024], w: vec![0.25; 1024 * 1024], y: vec![0.0; 128 * 1024] }
@@ -68,9 +68,9 @@ impl Meeting {
 }
 
 /// Steps a second of all threads, added up.
-fn rate(shares: &mut [Share], products: u32, time: f64, in_step: bool) -> f64 {
+fn rate(shares: &mut [UpdateShare], products: u32, time: f64, in_step: bool) -> f64 {
     let (meeting, threads) = (Meeting::default(), shares.len() as u64);
-    let measure = |share: &mut Share| {
+    let measure = |share: &mut UpdateShare| {
         let (begun, mut steps) = (now(), 0u64);
         while now() - begun < time {
             share.products(products);
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let mut shares: Vec<Share> = (0..threads).map(|_| Share::new()).collect();
+    let mut shares: Vec<UpdateShare> = (0..threads).map(|_| UpdateShare::new()).collect();
     let begun = now();
     shares[0].products(20);
     let products = (f64::from(milliseconds) * 0.02 / (now() - begun)).ceil() as u32;

@@ -8,7 +8,9 @@
 
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::models::peer::{PeerData, Work};
-use dtrain_engine::{Batch, Figures, Group, Inputs, ModelReplica, Replica, Targets, micro_batch};
+use dtrain_engine::{
+    BatchFigures, BatchView, Inputs, MicroBatchGroup, ModelReplica, Replica, Targets, micro_batch,
+};
 use dtrain_types::{Merger, MicroBatch, MicroRange, Seed, Wire};
 
 /// CPU seconds of this thread so far.
@@ -22,7 +24,7 @@ struct Subject {
     replica: ModelReplica<Cpu>,
     micro_batches: u32,
     buffers: Vec<Vec<f32>>,
-    figures: Vec<Figures>,
+    figures: Vec<BatchFigures>,
     seconds: Vec<f64>,
 }
 
@@ -33,7 +35,7 @@ impl Subject {
         let model = work.model_in_groups(&device, rows, most).expect("it fits");
         let replica = ModelReplica::new(device, model, work.optimizer(), Seed(7)).expect("AdamW's defaults");
         let buffers = vec![vec![0.0; replica.about().gradient_len()]; Merger::buffers(micro_batches)];
-        let figures = vec![Figures::default(); replica.about().group as usize];
+        let figures = vec![BatchFigures::default(); replica.about().group as usize];
         Self { replica, micro_batches, buffers, figures, seconds: Vec::new() }
     }
 
@@ -54,7 +56,8 @@ impl Subject {
                     micro_batch(replica, step, MicroBatch(first), &batch, gradient).expect("it fits");
             } else {
                 let (last, wire) = (first + count - 1, Wire::F32);
-                let group = Group { step, micro_batches: MicroRange { lo: first, hi: last + 1 }, wire };
+                let group =
+                    MicroBatchGroup { step, micro_batches: MicroRange { lo: first, hi: last + 1 }, wire };
                 for m in first..last {
                     let batch = part(data, m, *micro_batches);
                     replica.prefetch(&group, MicroBatch(m), &batch).expect("it fits");
@@ -83,14 +86,14 @@ fn add(replica: &ModelReplica<Cpu>, buffers: &mut [Vec<f32>], left: usize, right
 }
 
 /// Micro-batch `index` of `of`.
-fn part(data: &PeerData, index: u32, of: u32) -> Batch<'_> {
+fn part(data: &PeerData, index: u32, of: u32) -> BatchView<'_> {
     fn cut<T>(x: &[T], index: u32, of: u32) -> &[T] {
         let each = x.len() / of as usize;
         &x[index as usize * each..][..each]
     }
     let whole = data.batch();
     let Targets::Classes(classes) = whole.targets else { unreachable!("the peers' targets are classes") };
-    Batch {
+    BatchView {
         rows: whole.rows / of as usize,
         inputs: match whole.inputs {
             Inputs::Values(values) => Inputs::Values(cut(values, index, of)),

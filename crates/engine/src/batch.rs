@@ -25,7 +25,7 @@ pub enum Targets<'a> {
 
 /// One micro-batch of samples, lent for the length of a pass.
 #[derive(Clone, Copy, Debug)]
-pub struct Batch<'a> {
+pub struct BatchView<'a> {
     /// How many samples.
     pub rows: usize,
     /// What the model sees.
@@ -36,14 +36,14 @@ pub struct Batch<'a> {
 
 /// What a micro-batch says of itself beside its gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct BatchFigures {
     /// Loss, normaliser and counts.
     pub sums: LossSums,
     /// Samples fed.
     pub samples: u64,
 }
 
-impl Figures {
+impl BatchFigures {
     /// These figures as the leaf of a step's trailer. `check` is the ledger's sum over the samples fed.
     #[must_use]
     pub fn trailer(&self, micro_batch: MicroBatch, check: u64) -> Trailer {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_not_finite_names_its_micro_batch() {
-        let mut figures = Figures { samples: 3, ..Figures::default() };
+        let mut figures = BatchFigures { samples: 3, ..BatchFigures::default() };
         assert_eq!(figures.trailer(MicroBatch(5), 9).non_finite, Trailer::ALL_FINITE);
         figures.sums.loss = f64::NAN;
         assert_eq!(figures.trailer(MicroBatch(5), 9).non_finite, 5);

@@ -4,11 +4,11 @@
 //! A batch that came ahead is known by its step and micro-batch, which say what is in it. This file does not know what a pass does
 //! with a batch.
 
-use crate::batch::{Batch, Inputs, Targets};
-use crate::device_replica::OwnMemory;
+use crate::batch::{BatchView, Inputs, Targets};
 use crate::error::EngineError;
 use crate::loss::Loss;
 use crate::model::Model;
+use crate::own_memory::OwnMemory;
 use crate::stage::{Input, Shape};
 use dtrain_types::{MicroBatch, Step};
 
@@ -98,7 +98,7 @@ impl<D: OwnMemory> Sides<D> {
         })
     }
 
-    fn send(&mut self, device: &D, batch: &Batch<'_>, way: Way) -> Result<(), EngineError> {
+    fn send(&mut self, device: &D, batch: &BatchView<'_>, way: Way) -> Result<(), EngineError> {
         self.inputs.send(device, &batch.inputs.into(), way)?;
         self.targets.send(device, &List::from(&batch.targets), way)
     }
@@ -123,7 +123,7 @@ impl<D: OwnMemory> Feeds<D> {
         &'a mut self,
         device: &D,
         micro_batch: (Step, MicroBatch),
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
     ) -> Result<(Input<'a, D>, Input<'a, D>), EngineError> {
         // In any case: what comes ahead during this pass must not overtake the passes before it.
         device.join_ahead()?;
@@ -141,7 +141,7 @@ impl<D: OwnMemory> Feeds<D> {
         &mut self,
         device: &D,
         micro_batch: (Step, MicroBatch),
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
     ) -> Result<(), EngineError> {
         self.ahead = None;
         self.next.send(device, batch, Way::Ahead)?;

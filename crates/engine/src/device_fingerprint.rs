@@ -3,15 +3,16 @@
 //! The CPU's fingerprint runs each operation by itself, on lists of the host. Here the models that are built in stand for the
 //! operations: together they use all of them, forwards, backwards and in both updates.
 
-use crate::batch::{Batch, Inputs, Targets};
-use crate::device_replica::{DeviceReplica, OwnMemory};
+use crate::batch::{BatchView, Inputs, Targets};
+use crate::device_replica::DeviceReplica;
 use crate::error::EngineError;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer};
 use crate::optimizer::{DecayGroup, Optimizer, Rule};
+use crate::own_memory::OwnMemory;
 use crate::replica::{Replica, micro_batch};
-use crate::schedule::Schedule;
+use crate::schedule::LrSchedule;
 use crate::stage::Shape;
 use crate::stages::Chain;
 use dtrain_types::{Digest, Fingerprint, MicroBatch, Seed, Step};
@@ -93,7 +94,7 @@ pub fn device_fingerprint<D: OwnMemory>(
             rule: trial.rule,
             decays: DecayGroup::Matrices,
             clip_norm: Some(1.0),
-            schedule: Schedule::constant(1e-2),
+            schedule: LrSchedule::constant(1e-2),
         };
         let mut replica = DeviceReplica::new(device, model, optimizer, SEED)?;
         learn(&mut replica, &trial.input, &trial.loss, &mut hash)?;
@@ -120,7 +121,7 @@ fn learn(
         Loss::MeanSquaredError => Targets::Values(&wanted),
         Loss::CrossEntropy { .. } => Targets::Classes(&classes),
     };
-    let batch = Batch { rows: ROWS, inputs, targets };
+    let batch = BatchView { rows: ROWS, inputs, targets };
     let mut gradient = vec![0.0; replica.about().gradient_len()];
     for step in [Step(1), Step(2)] {
         let figures = micro_batch(replica, step, MicroBatch(0), &batch, &mut gradient)?;

@@ -4,9 +4,10 @@
 //! state stays on the device; the host has a copy of it that is brought up to date when somebody wants to look. All
 //! memory is taken when the replica is made.
 
+use crate::OwnMemory;
 use crate::about::{About, BufferLengths};
-use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
-use crate::device::{Device, LossSums, Outputs, Rows};
+use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
+use crate::device::{LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
 use crate::error::EngineError;
 use crate::keeping::{Keeping, Kept};
@@ -16,49 +17,14 @@ use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Room, Training};
-use crate::replica::{Gradient, Group, Replica, UpdateInfo};
+use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
 use crate::state::{State, StateShape};
+use crate::update_info::UpdateInfo;
 use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
-
-/// A device with memory of its own, that the host reaches by copies alone.
-///
-/// *Errors* of all functions: [`EngineError::Device`]. What work that was given earlier failed in may be told by any of them.
-pub trait OwnMemory: Device {
-    /// f32 memory of the device; freed when dropped.
-    type Floats: Send;
-    /// u32 memory of the device; freed when dropped.
-    type Words: Send;
-
-    /// Zeroed memory. *Errors*: also if there is not so much.
-    fn floats(&self, len: usize) -> Result<Self::Floats, EngineError>;
-    /// Zeroed memory. *Errors*: also if there is not so much.
-    fn words(&self, len: usize) -> Result<Self::Words, EngineError>;
-    /// A slot of somebody's arena as memory of this device, if that is what it is: the arena lends it as long as this lives.
-    fn slot(memory: &DeviceMemory) -> Option<Self::Floats>;
-    /// All of it, to read.
-    fn look(memory: &Self::Floats) -> Self::Ref<'_>;
-    /// All of it, to write.
-    fn take(memory: &mut Self::Floats) -> Self::Mut<'_>;
-    /// All of it, to read.
-    fn ids(memory: &Self::Words) -> Self::Ids<'_>;
-    /// Copies from the host to the beginning of `to`, behind the work given so far. `from` may be changed afterwards.
-    fn send(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError>;
-    /// Copies from the host to the beginning of `to`, behind the work given so far. `from` may be changed afterwards.
-    fn send_ids(&self, from: &[u32], to: &mut Self::Words) -> Result<(), EngineError>;
-    /// Copies from the host to the beginning of `to`, behind the work given up to the last join and beside all that was given
-    /// since, of which none may use `to`. `from` may be changed afterwards.
-    fn send_ahead(&self, from: &[f32], to: &mut Self::Floats) -> Result<(), EngineError>;
-    /// The same for ids.
-    fn send_ids_ahead(&self, from: &[u32], to: &mut Self::Words) -> Result<(), EngineError>;
-    /// What is given from now on comes behind what was sent ahead.
-    fn join_ahead(&self) -> Result<(), EngineError>;
-    /// Copies the beginning of `from` to the host. *Blocks* until all work given so far is done.
-    fn fetch(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), EngineError>;
-}
 
 /// Gradients where they are kept: one is computed, and what waits for it is added as soon as it is final.
 struct Laid<'a, 'b, D: OwnMemory> {
@@ -209,11 +175,11 @@ impl<D: OwnMemory> DeviceReplica<D> {
             Loss::MeanSquaredError => Targets::Values(&values[..shape.rows * shape.width]),
             Loss::CrossEntropy { .. } => Targets::Classes(&ids[..shape.rows]),
         };
-        let batch = Batch { rows, inputs, targets };
+        let batch = BatchView { rows, inputs, targets };
         self.begin(Step(0), MicroBatch(0), &batch, Kept::alone(0))?;
         self.figures();
         // No run has this one: what the way ahead needs is there, and what came by it is used by nobody.
-        self.prefetch(&Group::of_one(Step(0), MicroBatch(1)), MicroBatch(1), &batch)?;
+        self.prefetch(&MicroBatchGroup::of_one(Step(0), MicroBatch(1)), MicroBatch(1), &batch)?;
         self.device.fetch(&self.passes.gradients[0], &mut [0.0])
     }
 
@@ -228,7 +194,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
     fn pass(
         &mut self,
         (step, micro_batch): (Step, MicroBatch),
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
         to: Option<Kept<'_>>,
     ) -> Result<(), EngineError> {
         self.model.check_batch(batch)?;
@@ -285,9 +251,9 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn prefetch(
         &mut self,
-        group: &Group,
+        group: &MicroBatchGroup,
         micro_batch: MicroBatch,
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
     ) -> Result<(), EngineError> {
         assert_eq!(micro_batch, group.first(), "it takes one micro-batch at a time");
         self.model.check_batch(batch)?;
@@ -296,10 +262,10 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn compute(
         &mut self,
-        group: &Group,
-        batch: &Batch<'_>,
+        group: &MicroBatchGroup,
+        batch: &BatchView<'_>,
         gradient: &mut dyn Gradient,
-        figures: &mut [Figures],
+        figures: &mut [BatchFigures],
     ) -> Result<(), EngineError> {
         let [figures] = figures else { panic!("{group:?}, of a replica that takes one at a time") };
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
@@ -331,7 +297,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         self.update_kept(step, weight, samples)
     }
 
-    fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
+    fn evaluate(&mut self, batch: &BatchView<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
         self.model.check_inputs(batch.rows, batch.inputs)?;
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
@@ -413,7 +379,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         &mut self,
         step: Step,
         micro_batch: MicroBatch,
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
         to: Kept<'_>,
     ) -> Result<(), EngineError> {
         self.pass((step, micro_batch), batch, Some(to))?;
@@ -421,9 +387,9 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         Ok(())
     }
 
-    fn figures(&mut self) -> Figures {
+    fn figures(&mut self) -> BatchFigures {
         let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
-        Figures { sums: self.device.sums(loss), samples: rows as u64 }
+        BatchFigures { sums: self.device.sums(loss), samples: rows as u64 }
     }
 
     fn add_kept(&mut self, from: usize, into: usize) {

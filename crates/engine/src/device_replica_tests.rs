@@ -9,7 +9,7 @@ use crate::model_replica::ModelReplica;
 use crate::models::{CnnOptions, GptOptions, cnn, gpt, peer};
 use crate::optimizer::{DecayGroup, Rule};
 use crate::replica::micro_batch;
-use crate::schedule::Schedule;
+use crate::schedule::LrSchedule;
 use crate::stages::{Chain, Flatten, Linear};
 use std::cell::Cell;
 
@@ -116,7 +116,7 @@ fn optimizer() -> Optimizer {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: Some(1.0),
-        schedule: Schedule::constant(1e-2),
+        schedule: LrSchedule::constant(1e-2),
     }
 }
 
@@ -151,7 +151,7 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
             Shape::Values { .. } => Inputs::Values(&values),
             Shape::Tokens { .. } => Inputs::Tokens(&tokens),
         };
-        let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
         let mut sums =
             [vec![f32::NAN; host.about().gradient_len()], vec![f32::NAN; host.about().gradient_len()]];
         for step in 1..=3 {
@@ -185,12 +185,13 @@ fn a_gradient_and_a_sum_are_rounded_as_the_group_says_on_either_side() {
     let (chain, input, targets) = models()[0].clone();
     let (mut host, mut far) = pair(chain, &input);
     let (values, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
-    let batch = Batch { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
-    let plain = Group::of_one(Step(1), MicroBatch(0));
+    let batch =
+        BatchView { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let plain = MicroBatchGroup::of_one(Step(1), MicroBatch(0));
     let of = |replica: &mut dyn Replica, wire: Wire| {
         let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
-        let figures = &mut [Figures::default()];
-        replica.compute(&Group { wire, ..plain }, &batch, &mut gradient, figures).expect("it fits");
+        let figures = &mut [BatchFigures::default()];
+        replica.compute(&MicroBatchGroup { wire, ..plain }, &batch, &mut gradient, figures).expect("it fits");
         let mut sum = gradient.clone();
         replica.add(wire, &gradient, &mut sum);
         [gradient, sum]
@@ -219,7 +220,7 @@ fn gradients_that_are_kept_have_the_same_bits_and_stay_where_they_are() {
             Shape::Values { .. } => Inputs::Values(&values),
             Shape::Tokens { .. } => Inputs::Tokens(&tokens),
         };
-        let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
         let elements = host.about().gradient_len();
         let mut sums = [vec![f32::NAN; elements], vec![f32::NAN; elements]];
         for step in [1, 2, 3].map(Step) {
@@ -252,9 +253,9 @@ fn state_digest(far: &mut DeviceReplica<Cpu>) -> [u8; 32] {
 fn kept(
     far: &mut DeviceReplica<Cpu>,
     (step, micro): (Step, MicroBatch),
-    batch: &Batch<'_>,
+    batch: &BatchView<'_>,
     to: Kept<'_>,
-) -> Figures {
+) -> BatchFigures {
     far.begin(step, micro, batch, to).expect("it fits");
     far.figures()
 }
@@ -270,7 +271,7 @@ fn what_waits_for_the_last_gradient_is_added_part_by_part_to_the_same_bits() {
             Shape::Values { .. } => Inputs::Values(&values),
             Shape::Tokens { .. } => Inputs::Tokens(&tokens),
         };
-        let batch = Batch { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
         let elements = far.about().gradient_len();
         let sum = |far: &mut DeviceReplica<Cpu>, at_once: bool| {
             for m in 0..2 {
@@ -307,7 +308,7 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
             let values = peer::uniform(stream, ROWS * 64, 1.0);
             (values, peer::integers(stream + 10, ROWS * 6, 10), peer::integers(stream + 20, targets, 10))
         });
-        let [first, second] = lists.each_ref().map(|(values, tokens, classes)| Batch {
+        let [first, second] = lists.each_ref().map(|(values, tokens, classes)| BatchView {
             rows: ROWS,
             inputs: match input {
                 Shape::Values { .. } => Inputs::Values(values),
@@ -320,7 +321,7 @@ fn a_batch_that_came_ahead_is_used_for_its_micro_batch_alone() {
         let begin = |far: &mut DeviceReplica<Cpu>, m: u32, batch| {
             far.begin(step, MicroBatch(m), batch, Kept::alone(0)).expect("it fits");
         };
-        let group = Group::of_one(step, MicroBatch(1));
+        let group = MicroBatchGroup::of_one(step, MicroBatch(1));
         begin(&mut far, 0, &first);
         far.prefetch(&group, MicroBatch(1), &second).expect("it fits");
         let alone = far.figures();
@@ -363,7 +364,8 @@ fn a_loss_is_scaled_by_what_the_state_says_after_every_update_and_where_a_state_
     };
     let ((mut host, mut far), (_, mut late)) = (pair_of(model), pair_of(model));
     let (values, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
-    let batch = Batch { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let batch =
+        BatchView { rows: ROWS, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
     let mut gradients = [(); 2].map(|()| vec![f32::NAN; host.about().gradient_len()]);
     let mut step = |number: u64, replicas: [&mut dyn Replica; 2], broken: bool| {
         let infos = replicas.into_iter().zip(&mut gradients).map(|(replica, gradient)| {

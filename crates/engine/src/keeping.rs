@@ -3,9 +3,9 @@
 //! A replica that keeps gradients adds them up and applies them there: none of them visits the host. Whoever drives it names them by
 //! number. This file does not know which gradient is whose.
 
-use crate::batch::{Batch, Figures};
+use crate::batch::{BatchFigures, BatchView};
 use crate::error::EngineError;
-use crate::replica::UpdateInfo;
+use crate::update_info::UpdateInfo;
 use dtrain_types::{DeviceMemory, MicroBatch, Step};
 
 /// One of the gradients that a replica keeps, and what becomes of it.
@@ -47,12 +47,12 @@ pub trait Keeping {
         &mut self,
         step: Step,
         micro_batch: MicroBatch,
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
         to: Kept<'_>,
     ) -> Result<(), EngineError>;
 
     /// What the micro-batch came to that was begun. *Blocks* for the device. *Panics* if none is under way.
-    fn figures(&mut self) -> Figures;
+    fn figures(&mut self) -> BatchFigures;
 
     /// `into += from`: the same addition as [`Replica::add`](crate::Replica::add), whose sum is not rounded.
     fn add_kept(&mut self, from: usize, into: usize);

@@ -3,7 +3,7 @@
 //! A model holds no numbers: parameters lie in a [`crate::State`], activations in a replica's arena. It does not
 //! know the optimizer.
 
-use crate::batch::{Batch, Inputs};
+use crate::batch::{BatchView, Inputs};
 use crate::device::{Device, Rows};
 use crate::error::EngineError;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
@@ -197,7 +197,7 @@ impl<D: Device> Model<D> {
     /// Checks a batch to train with: its inputs, its targets, and that it has enough rows.
     ///
     /// *Errors*: as [`Model::check_inputs`] and [`Loss::check_targets`]; [`EngineError::SingleValue`].
-    pub fn check_batch(&self, batch: &Batch<'_>) -> Result<(), EngineError> {
+    pub fn check_batch(&self, batch: &BatchView<'_>) -> Result<(), EngineError> {
         self.check_inputs(batch.rows, batch.inputs)?;
         if batch.rows < self.min_rows() {
             return Err(EngineError::SingleValue { needed: self.min_rows(), rows: batch.rows });

@@ -4,7 +4,7 @@
 //! where it can, and the batches of a group where it takes several micro-batches at once. A step allocates nothing.
 
 use crate::about::{About, BufferLengths};
-use crate::batch::{Batch, ClassCounts, Figures, Inputs, Targets};
+use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
 use crate::device::{LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
@@ -16,14 +16,15 @@ use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Room, Training};
-use crate::replica::{Gradient, Group, Replica, UpdateInfo};
+use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
-use crate::sharing::{Share, Sharing};
+use crate::sharing::{Sharing, UpdateShare};
 use crate::stack::{Side, Stack};
 use crate::stage::{Input, Mode, Shape};
 use crate::stages::Gradients;
 use crate::state::{State, StateShape};
+use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, SharedState, Step, Wire};
 use std::ops::Range;
 
@@ -262,9 +263,9 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 
     fn prefetch(
         &mut self,
-        group: &Group,
+        group: &MicroBatchGroup,
         micro_batch: MicroBatch,
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
     ) -> Result<(), EngineError> {
         self.model.check_batch(batch)?;
         let range = group.micro_batches;
@@ -278,10 +279,10 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 
     fn compute(
         &mut self,
-        group: &Group,
-        batch: &Batch<'_>,
+        group: &MicroBatchGroup,
+        batch: &BatchView<'_>,
         gradient: &mut dyn Gradient,
-        figures: &mut [Figures],
+        figures: &mut [BatchFigures],
     ) -> Result<(), EngineError> {
         self.model.check_batch(batch)?;
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
@@ -312,7 +313,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let (last, others) = losses.split_last_mut().expect("a group has a micro-batch");
         *last = device.sums(passes::train(model, &pass, room, x, targets, to, others));
         for ((figures, sums), rows) in figures.iter_mut().zip(losses).zip(rows) {
-            *figures = Figures { sums: *sums, samples: *rows as u64 };
+            *figures = BatchFigures { sums: *sums, samples: *rows as u64 };
         }
         Ok(())
     }
@@ -344,7 +345,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         Ok(info)
     }
 
-    fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
+    fn evaluate(&mut self, batch: &BatchView<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
         self.model.check_inputs(batch.rows, batch.inputs)?;
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
@@ -414,7 +415,7 @@ impl<D: HostDevice> Sharing for ModelReplica<D> {
         there
     }
 
-    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: Share) {
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare) {
         self.assert_next(step, gradient);
         let (rule, memory, sharer) = self.sharing_parts();
         sharer.measure(&rule, memory, step, Sum { gradient, weight, samples }, share);

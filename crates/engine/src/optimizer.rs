@@ -7,7 +7,7 @@ use crate::error::EngineError;
 use crate::host_device::HostDevice;
 use crate::layout::Layout;
 use crate::numbers::power;
-use crate::schedule::Schedule;
+use crate::schedule::LrSchedule;
 use dtrain_types::Step;
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ pub struct Optimizer {
     /// The greatest norm of the mean gradient, if it is clipped.
     pub clip_norm: Option<f64>,
     /// The learning rate of each step.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
 }
 
 /// The flat buffers that an update changes; moments that the rule does not keep are empty.
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     fn optimizer(rule: Rule) -> Optimizer {
-        Optimizer { rule, decays: DecayGroup::All, clip_norm: Some(2.0), schedule: Schedule::constant(0.1) }
+        Optimizer { rule, decays: DecayGroup::All, clip_norm: Some(2.0), schedule: LrSchedule::constant(0.1) }
     }
 
     #[test]

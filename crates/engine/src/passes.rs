@@ -7,9 +7,9 @@ use crate::error::EngineError;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
-use crate::replica::UpdateInfo;
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
 use crate::stages::{BatchNorm, Gradients};
+use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
 

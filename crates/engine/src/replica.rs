@@ -3,39 +3,20 @@
 //! A replica does not know how many others there are, which micro-batches are its own, or how gradients are
 //! reduced. Whoever drives it hands it buffers, micro-batches by number and the reduced gradient.
 
+use crate::UpdateInfo;
 use crate::about::About;
-use crate::batch::{Batch, ClassCounts, Figures, Inputs};
+use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::keeping::Keeping;
-use crate::loss_scale::LossScale;
 use crate::sharing::Sharing;
 use crate::state::State;
 use dtrain_types::{MicroBatch, MicroRange, Step, Wire};
 use std::ops::Range;
 
-/// What an update says of itself.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct UpdateInfo {
-    /// The learning rate used.
-    pub lr: f64,
-    /// Norm of the mean gradient, before clipping; infinite where the step was skipped.
-    pub gradient_norm: f64,
-    /// What the loss is scaled by from now on, if it is scaled.
-    pub loss_scale: Option<LossScale>,
-}
-
-impl UpdateInfo {
-    /// Whether the gradient of a scaled loss was not finite, so that nothing was changed but the scale.
-    #[must_use]
-    pub fn skipped(&self) -> bool {
-        !self.gradient_norm.is_finite()
-    }
-}
-
 /// Micro-batches of a step that follow one another, whose gradients a replica computes as one sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct MicroBatchGroup {
     /// The step.
     pub step: Step,
     /// At least one, at most [`About::group`].
@@ -44,7 +25,7 @@ pub struct Group {
     pub wire: Wire,
 }
 
-impl Group {
+impl MicroBatchGroup {
     /// One micro-batch alone, whose gradient is not rounded.
     #[must_use]
     pub fn of_one(step: Step, micro_batch: MicroBatch) -> Self {
@@ -106,9 +87,9 @@ pub trait Replica: Send {
     /// *Errors*: a batch that does not fit the model, or of the device. *Panics* if the group has no such micro-batch.
     fn prefetch(
         &mut self,
-        group: &Group,
+        group: &MicroBatchGroup,
         micro_batch: MicroBatch,
-        batch: &Batch<'_>,
+        batch: &BatchView<'_>,
     ) -> Result<(), EngineError>;
 
     /// Computes the losses of a group, the batch of whose last micro-batch this is, and overwrites all of `gradient` with the gradient
@@ -120,10 +101,10 @@ pub trait Replica: Send {
     /// *Panics* if a batch was not fetched, or if one but the last had fewer rows than the model was planned for.
     fn compute(
         &mut self,
-        group: &Group,
-        batch: &Batch<'_>,
+        group: &MicroBatchGroup,
+        batch: &BatchView<'_>,
         gradient: &mut dyn Gradient,
-        figures: &mut [Figures],
+        figures: &mut [BatchFigures],
     ) -> Result<(), EngineError>;
 
     /// `into += from`: the addition of the reduction tree, its sum rounded.
@@ -145,7 +126,7 @@ pub trait Replica: Send {
     /// The loss by running statistics and without dropout; counts each prediction, where targets are classes.
     ///
     /// *Errors*: a batch that does not fit the model.
-    fn evaluate(&mut self, batch: &Batch<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError>;
+    fn evaluate(&mut self, batch: &BatchView<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError>;
 
     /// Writes the model's outputs for `rows` rows of inputs, as in [`Replica::evaluate`].
     ///
@@ -181,11 +162,11 @@ pub fn micro_batch(
     replica: &mut dyn Replica,
     step: Step,
     micro_batch: MicroBatch,
-    batch: &Batch<'_>,
+    batch: &BatchView<'_>,
     mut gradient: &mut [f32],
-) -> Result<Figures, EngineError> {
-    let mut figures = [Figures::default()];
-    replica.compute(&Group::of_one(step, micro_batch), batch, &mut gradient, &mut figures)?;
+) -> Result<BatchFigures, EngineError> {
+    let mut figures = [BatchFigures::default()];
+    replica.compute(&MicroBatchGroup::of_one(step, micro_batch), batch, &mut gradient, &mut figures)?;
     Ok(figures[0])
 }
 
@@ -197,7 +178,7 @@ pub fn is_at_fault(
     replica: &mut dyn Replica,
     step: Step,
     at: MicroBatch,
-    batch: &Batch<'_>,
+    batch: &BatchView<'_>,
     gradient: &mut [f32],
 ) -> Result<bool, EngineError> {
     let figures = micro_batch(replica, step, at, batch, gradient)?;

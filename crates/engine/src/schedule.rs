@@ -14,12 +14,12 @@ pub enum Decay {
     Constant,
     /// In a straight line to `last` times the base.
     Linear {
-        /// Share of the base at the end.
+        /// UpdateShare of the base at the end.
         last: f64,
     },
     /// Along half a cosine to `last` times the base.
     Cosine {
-        /// Share of the base at the end.
+        /// UpdateShare of the base at the end.
         last: f64,
     },
     /// Times `factor` after every `every` steps.
@@ -80,7 +80,7 @@ impl LrScaling {
 
 /// The learning rate of every step of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Schedule {
+pub struct LrSchedule {
     /// The learning rate after the warm-up, already scaled.
     pub base: f64,
     /// Steps of warm-up: the first has `base / warmup`, the last `base`.
@@ -91,7 +91,7 @@ pub struct Schedule {
     pub decay: Decay,
 }
 
-impl Schedule {
+impl LrSchedule {
     /// One learning rate for ever.
     #[must_use]
     pub fn constant(base: f64) -> Self {
@@ -146,13 +146,13 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    fn rates(schedule: Schedule, steps: u64) -> Vec<f64> {
+    fn rates(schedule: LrSchedule, steps: u64) -> Vec<f64> {
         (1..=steps).map(|step| (schedule.lr(Step(step)) * 1e6).round() / 1e6).collect()
     }
 
     #[test]
     fn each_schedule_warms_up_and_falls_as_its_name_says() {
-        let with = |decay| Schedule { base: 1.0, warmup: 2, total: 6, decay };
+        let with = |decay| LrSchedule { base: 1.0, warmup: 2, total: 6, decay };
         assert_eq!(rates(with(Decay::Constant), 5), [0.5, 1.0, 1.0, 1.0, 1.0]);
         assert_eq!(rates(with(Decay::Linear { last: 0.0 }), 7), [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]);
         let cosine = [0.5, 1.0, 1.0, 0.868_198, 0.55, 0.231_802, 0.1, 0.1];
@@ -172,16 +172,16 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_the_key_to_change() {
-        let refused = |schedule: Schedule| schedule.check().expect_err("it makes no sense").to_string();
+        let refused = |schedule: LrSchedule| schedule.check().expect_err("it makes no sense").to_string();
         assert_eq!(
-            refused(Schedule::constant(f64::NAN)),
+            refused(LrSchedule::constant(f64::NAN)),
             "optimizer.lr: must be a finite number of at least 0, got NaN"
         );
         let decay = Decay::Step { every: 0, factor: 0.5 };
         assert_eq!(
-            refused(Schedule { decay, ..Schedule::constant(0.1) }),
+            refused(LrSchedule { decay, ..LrSchedule::constant(0.1) }),
             "schedule.every: must be at least 1 step"
         );
-        Schedule::constant(0.1).check().expect("a plain rate is fine");
+        LrSchedule::constant(0.1).check().expect("a plain rate is fine");
     }
 }

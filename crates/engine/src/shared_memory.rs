@@ -111,8 +111,8 @@ pub trait SharedAreas {
     /// A part of one area, to write.
     fn write(&mut self, area: usize, part: Range<usize>) -> &mut [f32];
 
-    /// Parts of the parameters and of both moments, and a part of the journals, to write; and the words.
-    fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> Parts<'_>;
+    /// SharedParts of the parameters and of both moments, and a part of the journals, to write; and the words.
+    fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> SharedParts<'_>;
 
     /// All of one area, to read, and all of another, to write.
     fn read_write(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]);
@@ -120,10 +120,10 @@ pub trait SharedAreas {
 
 /// What one rank updates.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct SharedParts<'a> {
     /// The words.
     pub words: &'a [AtomicU64],
-    /// Parts of the parameters and of both moments.
+    /// SharedParts of the parameters and of both moments.
     pub own: [&'a mut [f32]; PARTS],
     /// A part of the journals.
     pub journal: &'a mut [f32],
@@ -177,11 +177,11 @@ impl SharedAreas for Mapped {
         self.areas[area].part(part)
     }
 
-    fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> Parts<'_> {
+    fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> SharedParts<'_> {
         let Self { memory, areas: [p, m, v, _, _, journals], .. } = self;
         let [of_p, of_m, of_v] = own;
         let own = [p.part(of_p), m.part(of_m), v.part(of_v)];
-        Parts { words: memory.words(), own, journal: journals.part(journal) }
+        SharedParts { words: memory.words(), own, journal: journals.part(journal) }
     }
 
     fn read_write(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]) {

@@ -17,13 +17,13 @@ use crate::layout::Section;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Seen, Settled};
-use crate::replica::UpdateInfo;
 use crate::shared_memory::{
-    DECIDED, PARTS, Parts, SAMPLES, STATS_FINITE, SharedAreas, Sizes, WEIGHT, WORLD, journal_word,
+    DECIDED, PARTS, SAMPLES, STATS_FINITE, SharedAreas, SharedParts, Sizes, WEIGHT, WORLD, journal_word,
     stats_area, word_of,
 };
-use crate::sharing::Share;
+use crate::sharing::UpdateShare;
 use crate::state::State;
+use crate::update_info::UpdateInfo;
 use dtrain_types::Step;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -63,7 +63,7 @@ struct Update {
 #[derive(Debug)]
 struct Making {
     update: Update,
-    share: Share,
+    share: UpdateShare,
     divisor: Divisor,
     settled: Option<Settled>,
 }
@@ -147,7 +147,7 @@ impl Sharer {
         areas: &impl SharedAreas,
         step: Step,
         sum: Sum<'_>,
-        share: Share,
+        share: UpdateShare,
     ) {
         let applied = self.applied.expect("a state is adopted before it is updated");
         assert_eq!(step, applied.next(), "updates come in order, each once");
@@ -216,7 +216,7 @@ impl Sharer {
             let seen = passes::look(rule.device, rule.model, &reduced);
             let settled = passes::settle(rule.model, rule.optimizer, step, divisor, seen)?;
             for index in 0..world {
-                let share = Share { index, of: world };
+                let share = UpdateShare { index, of: world };
                 self.write_share(rule, areas, (step, share), (&reduced, &settled));
             }
         }
@@ -234,7 +234,7 @@ impl Sharer {
         let world = counted(look(WORLD), step)?;
         let (weight, samples) = (f64::from_bits(look(WEIGHT)), look(SAMPLES));
         let done = |index| {
-            let all = self.blocks(Share { index, of: world }) + 1;
+            let all = self.blocks(UpdateShare { index, of: world }) + 1;
             counted(look(word_of(index)), step) == Some(all)
         };
         (!(0..world).all(done)).then_some(Update { step, world, weight, samples })
@@ -253,11 +253,11 @@ impl Sharer {
         Seen { squares, stats_finite: areas.words()[STATS_FINITE].load(Ordering::Relaxed) == 1 }
     }
 
-    fn part(&self, share: Share) -> Range<usize> {
+    fn part(&self, share: UpdateShare) -> Range<usize> {
         share.part(self.sizes.parameters, self.sizes.block)
     }
 
-    fn blocks(&self, share: Share) -> usize {
+    fn blocks(&self, share: UpdateShare) -> usize {
         self.part(share).len().div_ceil(self.sizes.block)
     }
 
@@ -266,7 +266,7 @@ impl Sharer {
         &mut self,
         rule: &UpdateRule<'_, D>,
         areas: &mut impl SharedAreas,
-        (step, share): (Step, Share),
+        (step, share): (Step, UpdateShare),
         (reduced, settled): (&Reduced<'_, D>, &Settled),
     ) {
         if share.index == 0 {
@@ -292,13 +292,13 @@ impl Sharer {
     fn write_blocks(
         &mut self,
         areas: &mut impl SharedAreas,
-        (step, share): (Step, Share),
+        (step, share): (Step, UpdateShare),
         update: impl Fn(Range<usize>, [&[f32]; PARTS], [&mut [f32]; PARTS]),
     ) {
         let (part, block, blocks) = (self.part(share), self.sizes.block, self.blocks(share));
         let [first, second] = self.sizes.moments.map(|moment| if moment == 0 { 0..0 } else { part.clone() });
         let parts = [part.clone(), first, second];
-        let Parts { words, mut own, journal } = areas.parts(parts, self.sizes.journal(share.index));
+        let SharedParts { words, mut own, journal } = areas.parts(parts, self.sizes.journal(share.index));
         let [word, kept] = [word_of(share.index), journal_word(share.index)].map(|at| &words[at]);
         for number in counted(word.load(Ordering::Acquire), step).unwrap_or(0)..blocks {
             let at = number * block..part.len().min((number + 1) * block);

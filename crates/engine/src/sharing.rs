@@ -5,20 +5,20 @@
 //! what lies where, `shared_memory.rs`. This file does not know memory.
 
 use crate::error::EngineError;
-use crate::replica::UpdateInfo;
+use crate::update_info::UpdateInfo;
 use dtrain_types::Step;
 use std::ops::Range;
 
 /// Which share of a gradient and of its update a replica does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct UpdateShare {
     /// Its place among the replicas.
     pub index: usize,
     /// How many they are.
     pub of: usize,
 }
 
-impl Share {
+impl UpdateShare {
     /// Its part of so many elements: even but for one block of `block` elements. All shares make the whole, and none overlap.
     #[must_use]
     pub fn part(&self, len: usize, block: usize) -> Range<usize> {
@@ -39,7 +39,7 @@ pub trait Sharing {
     /// Looks at its share of the gradient of update number `step`, and changes nothing of the state.
     ///
     /// *Panics* as `Replica::update`.
-    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: Share);
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare);
 
     /// Says what the update comes to that was measured, and changes nothing. Every replica must have measured its share; then all say
     /// the same, whenever they are asked until the next update is measured.
@@ -77,7 +77,7 @@ mod tests {
                 for block in [8, 256, 4_096] {
                     let mut next = 0;
                     for index in 0..of {
-                        let part = Share { index, of }.part(len, block);
+                        let part = UpdateShare { index, of }.part(len, block);
                         assert!(part.start == next && part.end >= part.start, "{part:?} of {len}");
                         assert!(part.len() <= len.div_ceil(of) + 2 * block);
                         next = part.end;

@@ -2,7 +2,7 @@
 //!
 //! It is filled by copies, since a loader wants its buffers back at once. This file does not know the model.
 
-use crate::batch::{Batch, Inputs, Targets};
+use crate::batch::{BatchView, Inputs, Targets};
 use crate::flat::Flat;
 
 /// One side of the batches: inputs or targets.
@@ -67,7 +67,7 @@ impl Stack {
     }
 
     /// Copies a batch, which was checked, to its place.
-    pub(crate) fn lay(&mut self, place: usize, batch: &Batch<'_>) {
+    pub(crate) fn lay(&mut self, place: usize, batch: &BatchView<'_>) {
         let first = place * self.each;
         self.rows[place] = batch.rows;
         match batch.inputs {
@@ -88,12 +88,12 @@ impl Stack {
     /// The first `count` batches as one.
     ///
     /// *Panics* if one of them was never laid, or one but the last is shorter than a full one.
-    pub(crate) fn batch(&self, count: usize) -> Batch<'_> {
+    pub(crate) fn batch(&self, count: usize) -> BatchView<'_> {
         let (last, others) = self.rows[..count].split_last().expect("a group has a micro-batch");
         let is_whole = *last > 0 && others.iter().all(|rows| *rows == self.each);
         assert!(is_whole, "micro-batches of {:?} rows where {} are full", &self.rows[..count], self.each);
         let rows = others.len() * self.each + last;
-        Batch {
+        BatchView {
             rows,
             inputs: match &self.inputs {
                 Side::Values(x, width) => Inputs::Values(&x[..rows * width]),

@@ -10,8 +10,8 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, gpt2, 
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    Batch, ClassCounts, DecayGroup, Figures, Group, Inputs, Loss, Model, ModelReplica, Optimizer, Replica,
-    Rule, Schedule, Targets, micro_batch,
+    BatchFigures, BatchView, ClassCounts, DecayGroup, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
+    ModelReplica, Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ fn allocations(
     [threads, steps]: [usize; 2],
     rule: Rule,
 ) -> Vec<u64> {
-    let schedule = Schedule::constant(1e-3);
+    let schedule = LrSchedule::constant(1e-3);
     let optimizer = Optimizer { rule, decays: DecayGroup::Matrices, clip_norm: Some(1.0), schedule };
     let cpu = device(threads);
     let model = Model::in_groups(&cpu, || Ok(stages()), input.clone(), Loss::cross_entropy(), 2);
@@ -52,11 +52,11 @@ fn allocations(
             Shape::Values { .. } => Inputs::Values(&values[..rows * input.per_row()]),
             Shape::Tokens { .. } => Inputs::Tokens(&tokens[..rows * input.per_row()]),
         };
-        Batch { rows, inputs, targets: Targets::Classes(&classes[..rows * targets]) }
+        BatchView { rows, inputs, targets: Targets::Classes(&classes[..rows * targets]) }
     };
     let mut gradients =
         [vec![0.0; replica.about().gradient_len()], vec![0.0; replica.about().gradient_len()]];
-    let mut figures = [Figures::default(); 2];
+    let mut figures = [BatchFigures::default(); 2];
     let mut counts = ClassCounts::new(replica.about().outputs);
     let mut seen = Vec::with_capacity(steps);
     for step in 1..=steps as u64 {
@@ -71,7 +71,7 @@ fn allocations(
         replica.add(Wire::F32, other, sum);
         if replica.about().group > 1 {
             let micro_batches = MicroRange { lo: 0, hi: 2 };
-            let group = Group { step: Step(step), micro_batches, wire: Wire::F32 };
+            let group = MicroBatchGroup { step: Step(step), micro_batches, wire: Wire::F32 };
             replica.prefetch(&group, MicroBatch(0), &batch(ROWS)).expect("the batch fits");
             replica.compute(&group, &batch(ROWS - 2), other, &mut figures).expect("both fit");
             assert!(sum == other, "a group is the sum of its micro-batches");

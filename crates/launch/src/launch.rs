@@ -78,3 +78,8 @@ impl Launch {
         self.processes > 1 && var_os("OMP_NUM_THREADS").is_none()
     }
 }
+
+/// The name of this host.
+pub fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

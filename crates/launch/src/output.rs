@@ -220,7 +220,7 @@ fn take(line: &[u8], now: Instant, prefix: &[u8], tail: &mut Tail, text: &mut Ve
 }
 
 fn prefix(template: &str, source: &Source) -> Vec<u8> {
-    let host = crate::words::host();
+    let host = crate::launch::host();
     let filled = template
         .replace("${rank}", &source.rank.to_string())
         .replace("${local_rank}", &source.local.to_string())

@@ -2,6 +2,7 @@
 
 use crate::Launch;
 use crate::cause::{Asked, Death, first_cause};
+use crate::launch::host;
 use crate::life::Ended;
 use crate::rank::{NOT_STARTED, NOT_STARTED_CODE};
 use console::style;
@@ -10,11 +11,6 @@ use std::fmt::Write;
 
 /// Ranks that a list names before it counts the rest.
 const MOST_NAMED: usize = 8;
-
-/// The name of this host.
-pub fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
 
 /// What is started.
 pub fn beginning(launch: &Launch) -> String {

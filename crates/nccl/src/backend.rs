@@ -10,10 +10,10 @@
 //!
 //! It does not know what the floats mean, nor how the communicator came about.
 
-use crate::device::{Device, DeviceArena, DeviceError, Place};
+use crate::device::{Device, DeviceArena, DeviceError, MemoryPlace};
 use crate::pause::{Deadline, Pause};
 use crate::transfer::{Map, Part};
-use crate::{Communicator, CommunicatorAborter, Group, NcclError, record};
+use crate::{Communicator, CommunicatorAborter, NcclError, NcclGroup, record};
 use dtrain_collective::{
     Abort, AbortFlag, Aborter, Arena, Assignment, Backend, CollectiveError, CountPlan, Geometry, Intent,
     Moves, Op, OpKind, Plans, Progress, Reduce, Sequence,
@@ -42,7 +42,7 @@ pub struct NcclSetup<'a> {
 }
 
 /// What is left of a backend: what the next one can be made of.
-pub struct Parts<D: Device> {
+pub struct BackendParts<D: Device> {
     /// The device; its stream is at rest.
     pub device: D,
     /// The slots. After a failure nothing is known of what is in them.
@@ -134,9 +134,9 @@ impl<D: Device> NcclBackend<D> {
         let record_size = record::size(Geometry::bound(0, covered, setup.mode).root_slots);
         let held = Held {
             sums: BTreeMap::new(),
-            mailbox: device.allocate(Place::Host, world * record_size)?,
-            records: device.allocate(Place::Device, world * record_size)?,
-            staging: device.allocate(Place::Device, 0)?,
+            mailbox: device.allocate(MemoryPlace::Host, world * record_size)?,
+            records: device.allocate(MemoryPlace::Device, world * record_size)?,
+            staging: device.allocate(MemoryPlace::Device, 0)?,
             staged: 0,
             told: device.event()?,
             done: device.event()?,
@@ -175,7 +175,7 @@ impl<D: Device> NcclBackend<D> {
     ///
     /// *Errors*: [`NcclError::Stuck`] if the stream still works on the memory after an abort; then the memory is never
     /// freed. *Panics* in a collective of a living backend.
-    pub fn dissolve(mut self, within: Duration) -> Result<Parts<D>, NcclError> {
+    pub fn dissolve(mut self, within: Duration) -> Result<BackendParts<D>, NcclError> {
         // A sum that was begun and not started never ends.
         let alive = self.alive().is_ok() && !self.progress.is_dead() && self.offered.is_none();
         if alive {
@@ -195,7 +195,7 @@ impl<D: Device> NcclBackend<D> {
         };
         let held = self.held.take().expect("only the end takes it");
         match is_at_rest(&held, within) {
-            true => Ok(Parts { device: held.device, arena: held.arena, communicator }),
+            true => Ok(BackendParts { device: held.device, arena: held.arena, communicator }),
             false => {
                 std::mem::forget(held);
                 Err(NcclError::Stuck { within })
@@ -287,7 +287,10 @@ impl<D: Device> NcclBackend<D> {
         Ok(held.device.record(&held.told)?)
     }
 
-    fn group(&self, work: impl FnOnce(&Group<'_>) -> Result<(), NcclError>) -> Result<(), CollectiveError> {
+    fn group(
+        &self,
+        work: impl FnOnce(&NcclGroup<'_>) -> Result<(), NcclError>,
+    ) -> Result<(), CollectiveError> {
         Ok(self.communicator().group(self.held().device.stream(), work)?)
     }
 
@@ -419,7 +422,7 @@ impl<D: Device> NcclBackend<D> {
             return Ok(());
         }
         if most > held.staged {
-            held.staging = held.device.allocate(Place::Device, most * size_of::<f32>())?;
+            held.staging = held.device.allocate(MemoryPlace::Device, most * size_of::<f32>())?;
             held.staged = most;
             self.map.staging = held.device.address(&held.staging);
             held.sums.clear();

@@ -15,7 +15,7 @@ use crate::abort::Owned;
 use crate::device::Stream;
 use crate::pause::Deadline;
 use crate::shared::Shared;
-use crate::{CommunicatorAborter, Group, Library, NcclError, UniqueId};
+use crate::{CommunicatorAborter, NcclError, NcclGroup, NcclLibrary, UniqueId};
 use dtrain_types::{Rank, WorldSize};
 use nccl_sys::ncclConfig_t;
 use std::ffi::c_int;
@@ -56,7 +56,12 @@ impl Forming {
     /// Begins to meet the other ranks: `world` of them, all with this id, each in a call of its own.
     ///
     /// *Errors*: [`NcclError::Failed`], [`NcclError::Blocking`], [`NcclError::NoThread`].
-    pub fn begin(library: &Library, id: &UniqueId, rank: Rank, world: WorldSize) -> Result<Self, NcclError> {
+    pub fn begin(
+        library: &NcclLibrary,
+        id: &UniqueId,
+        rank: Rank,
+        world: WorldSize,
+    ) -> Result<Self, NcclError> {
         must_not_block()?;
         let (mut handle, mut config) =
             (null_mut(), ncclConfig_t { blocking: 0, ..ncclConfig_t::INITIALIZER });
@@ -101,7 +106,7 @@ impl Communicator {
 
     /// The library.
     #[must_use]
-    pub fn library(&self) -> &Library {
+    pub fn library(&self) -> &NcclLibrary {
         self.owned.shared.library()
     }
 
@@ -125,10 +130,10 @@ impl Communicator {
     pub fn group(
         &self,
         stream: Stream,
-        work: impl FnOnce(&Group<'_>) -> Result<(), NcclError>,
+        work: impl FnOnce(&NcclGroup<'_>) -> Result<(), NcclError>,
     ) -> Result<(), NcclError> {
         let shared = &self.owned.shared;
-        shared.with(|comm| Group::run(shared.library(), comm, stream, work))?;
+        shared.with(|comm| NcclGroup::run(shared.library(), comm, stream, work))?;
         shared.settle("a group of calls", None)
     }
 

@@ -40,7 +40,7 @@ pub struct Stream(pub cudaStream_t);
 
 /// Where memory is to lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryPlace {
     /// On the device.
     Device,
     /// On the host, where the device's copies can reach it (pinned).
@@ -89,7 +89,7 @@ pub unsafe trait Device: Send {
     fn stream(&self) -> Stream;
 
     /// Zeroed memory. *Errors*: there is not so much.
-    fn allocate(&self, place: Place, bytes: usize) -> Result<Self::Memory, DeviceError>;
+    fn allocate(&self, place: MemoryPlace, bytes: usize) -> Result<Self::Memory, DeviceError>;
 
     /// Where memory begins; a multiple of 64.
     fn address(&self, memory: &Self::Memory) -> Address;

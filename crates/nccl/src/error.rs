@@ -1,6 +1,7 @@
 //! What can go wrong with the library or a communicator, with the library's own words in it.
 
-use crate::library::{Function, Version};
+use crate::library::Function;
+use crate::version::NcclVersion;
 use dtrain_collective::CollectiveError;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub enum NcclError {
         /// What it lacks.
         function: Function,
         /// What it says that it is.
-        version: Version,
+        version: NcclVersion,
     },
     /// The environment tells the library to block in every call, whatever this crate asks for.
     #[error(

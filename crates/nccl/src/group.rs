@@ -1,29 +1,29 @@
 //! Calls that the library takes as one: they are on the stream together or not at all, and move at once.
 
 use crate::device::{Address, Stream};
-use crate::{Library, NcclError};
+use crate::{NcclError, NcclLibrary};
 use nccl_sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 use std::ffi::c_int;
 
 /// An open group of one communicator.
-pub struct Group<'a> {
-    library: &'a Library,
+pub struct NcclGroup<'a> {
+    library: &'a NcclLibrary,
     comm: ncclComm_t,
     stream: Stream,
 }
 
-impl Group<'_> {
+impl NcclGroup<'_> {
     /// Opens a group, lets `work` fill it, and closes it.
     pub(crate) fn run(
-        library: &Library,
+        library: &NcclLibrary,
         comm: ncclComm_t,
         stream: Stream,
-        work: impl FnOnce(&Group<'_>) -> Result<(), NcclError>,
+        work: impl FnOnce(&NcclGroup<'_>) -> Result<(), NcclError>,
     ) -> Result<(), NcclError> {
         let nccl = library.raw();
         // SAFETY: no argument.
         library.check("ncclGroupStart", unsafe { nccl.ncclGroupStart() }, comm)?;
-        let result = work(&Group { library, comm, stream });
+        let result = work(&NcclGroup { library, comm, stream });
         // SAFETY: it ends the group above, also after an error inside it.
         let ended = library.check("ncclGroupEnd", unsafe { nccl.ncclGroupEnd() }, comm);
         result.and(ended.map(drop))

@@ -2,28 +2,13 @@
 //!
 //! It is never closed: NCCL starts threads that outlive its communicators.
 
-use crate::NcclError;
+use crate::{NcclError, NcclVersion};
 use nccl_sys::{NcclLib, ncclComm_t, ncclResult_t, ncclUniqueId};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A version as NCCL counts: major, minor and patch in one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `NCCL_VERSION` of nccl.h: from 2.9 on, the minor number has two digits.
-        let (major, minor) = match self.0 {
-            0..10_000 => (self.0 / 1_000, self.0 % 1_000 / 100),
-            code => (code / 10_000, code % 10_000 / 100),
-        };
-        write!(f, "{major}.{minor}.{}", self.0 % 100)
-    }
-}
 
 /// What the ranks of a communicator must share before they meet. It is no secret key: who has it can join.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,19 +81,19 @@ functions! {
 
 /// An opened library; clones are the same one.
 #[derive(Clone)]
-pub struct Library {
+pub struct NcclLibrary {
     nccl: Arc<ManuallyDrop<NcclLib>>,
     path: PathBuf,
-    version: Version,
+    version: NcclVersion,
 }
 
-impl fmt::Debug for Library {
+impl fmt::Debug for NcclLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NCCL {} from {}", self.version, self.path.display())
     }
 }
 
-impl Library {
+impl NcclLibrary {
     /// Opens the library at `path`: a file, or a name that the loader looks for.
     ///
     /// *Errors*: in words, for the list of all that was tried; [`NcclError::Missing`] for one that is too old.
@@ -117,14 +102,14 @@ impl Library {
         let nccl =
             unsafe { NcclLib::new(path) }.map_err(|error| OpenError::NotOpened(with_source(&error)))?;
         let mut library =
-            Self { nccl: Arc::new(ManuallyDrop::new(nccl)), path: path.to_owned(), version: Version(0) };
+            Self { nccl: Arc::new(ManuallyDrop::new(nccl)), path: path.to_owned(), version: NcclVersion(0) };
         if !library.has(Function::GetVersion) {
             return Err(OpenError::NotOpened("it has no ncclGetVersion, so it is no NCCL".to_owned()));
         }
         let mut code: c_int = 0;
         // SAFETY: the function is there and writes one number.
         let result = unsafe { library.nccl.ncclGetVersion(&mut code) };
-        library.version = Version(code.unsigned_abs());
+        library.version = NcclVersion(code.unsigned_abs());
         if result != ncclResult_t::ncclSuccess {
             return Err(OpenError::NotOpened(format!("ncclGetVersion answers {}", result.0)));
         }
@@ -141,7 +126,7 @@ impl Library {
 
     /// What it says that it is.
     #[must_use]
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> NcclVersion {
         self.version
     }
 
@@ -245,7 +230,7 @@ mod tests {
     #[test]
     fn versions_are_read_as_the_header_writes_them() {
         for (code, text) in [(23203, "2.32.3"), (21403, "2.14.3"), (2804, "2.8.4"), (2408, "2.4.8")] {
-            assert_eq!(Version(code).to_string(), text);
+            assert_eq!(NcclVersion(code).to_string(), text);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One backend after another, for one generation after another: what outlives a generation is handed on to the next.
 //!
-//! A rank keeps its device and its slots for as long as it lives; a communicator lasts for one generation. A [`Plane`]
+//! A rank keeps its device and its slots for as long as it lives; a communicator lasts for one generation. A [`NcclPlane`]
 //! begins to meet its peers when it is made and waits for them in its first collective, so that whoever aborts it is heard
 //! from the first moment. When it is dropped, its communicator is ended and device and slots go back to [`Planes`].
 //!
@@ -9,7 +9,7 @@
 
 use crate::communicator::Forming;
 use crate::device::{Device, DeviceError};
-use crate::{CommunicatorAborter, Library, NcclBackend, NcclError, NcclSetup, Parts, UniqueId};
+use crate::{BackendParts, CommunicatorAborter, NcclBackend, NcclError, NcclLibrary, NcclSetup, UniqueId};
 use dtrain_collective::{
     Abort, Aborter, Arena, Assignment, Backend, CollectiveError, Geometry, Op, Reduce, Sequence,
 };
@@ -28,7 +28,7 @@ pub struct Patience {
 
 /// Makes the planes of one rank.
 pub struct Planes<D: Device> {
-    library: Library,
+    library: NcclLibrary,
     patience: Patience,
     kept: Arc<Mutex<Kept<D>>>,
 }
@@ -36,7 +36,7 @@ pub struct Planes<D: Device> {
 /// What is left of the plane before.
 enum Kept<D: Device> {
     Nothing,
-    Parts(D, D::Arena),
+    BackendParts(D, D::Arena),
     /// The library never came back.
     Stuck(NcclError),
 }
@@ -46,7 +46,7 @@ impl<D: Device> Kept<D> {
     fn take(&mut self) -> Result<Option<(D, D::Arena)>, NcclError> {
         match std::mem::replace(self, Self::Nothing) {
             Self::Nothing => Ok(None),
-            Self::Parts(device, arena) => Ok(Some((device, arena))),
+            Self::BackendParts(device, arena) => Ok(Some((device, arena))),
             Self::Stuck(error) => {
                 *self = Self::Stuck(error.clone());
                 Err(error)
@@ -62,20 +62,20 @@ fn locked<D: Device>(kept: &Mutex<Kept<D>>) -> MutexGuard<'_, Kept<D>> {
 impl<D: Device> Planes<D> {
     /// For a rank that has made none.
     #[must_use]
-    pub fn new(library: Library, patience: Patience) -> Self {
+    pub fn new(library: NcclLibrary, patience: Patience) -> Self {
         Self { library, patience, kept: Arc::new(Mutex::new(Kept::Nothing)) }
     }
 
     /// The same, for a rank that has its device and its slots already.
     #[must_use]
     pub fn with(self, device: D, arena: D::Arena) -> Self {
-        *locked(&self.kept) = Kept::Parts(device, arena);
+        *locked(&self.kept) = Kept::BackendParts(device, arena);
         self
     }
 
     /// The library.
     #[must_use]
-    pub fn library(&self) -> &Library {
+    pub fn library(&self) -> &NcclLibrary {
         &self.library
     }
 
@@ -90,7 +90,7 @@ impl<D: Device> Planes<D> {
         setup: NcclSetup<'_>,
         geometry: Geometry,
         make: impl FnOnce(Geometry) -> Result<(D, D::Arena), DeviceError>,
-    ) -> Result<Plane<D>, NcclError> {
+    ) -> Result<NcclPlane<D>, NcclError> {
         let kept = locked(&self.kept).take()?.filter(|(_, arena)| arena.geometry() == geometry);
         let (device, arena) = match kept {
             Some(parts) => parts,
@@ -102,14 +102,14 @@ impl<D: Device> Planes<D> {
         let forming = match entered.and_then(begin) {
             Ok(forming) => forming,
             Err(error) => {
-                *locked(&self.kept) = Kept::Parts(device, arena);
+                *locked(&self.kept) = Kept::BackendParts(device, arena);
                 return Err(error);
             }
         };
         let (generation, rank, world) = (membership.generation.0, membership.rank.0, membership.world().0);
         let (version, path) = (self.library.version(), self.library.path().display());
         tracing::debug!(target: LOG, generation, rank, world, %version, %path, "a communicator is being made");
-        Ok(Plane {
+        Ok(NcclPlane {
             aborter: forming.aborter(),
             generation,
             rank,
@@ -131,7 +131,7 @@ impl<D: Device> Planes<D> {
 pub const LOG: &str = "nccl";
 
 /// The backend of one generation.
-pub struct Plane<D: Device> {
+pub struct NcclPlane<D: Device> {
     /// Ends the communicator in whatever state it is.
     aborter: CommunicatorAborter,
     generation: u64,
@@ -173,7 +173,7 @@ impl Abort for PlaneAbort {
     }
 }
 
-impl<D: Device> Plane<D> {
+impl<D: Device> NcclPlane<D> {
     /// The backend, once all peers are there. *Blocks* for them.
     fn met(&mut self) -> Result<&mut NcclBackend<D>, CollectiveError> {
         if let State::Meeting(_) = &self.state {
@@ -210,7 +210,7 @@ impl<D: Device> Plane<D> {
     /// Hands device and slots on, unless the library still works at the end of the communicator.
     fn keep(&self, device: D, arena: D::Arena) {
         *locked(&self.kept) = match self.aborter.wait(Duration::ZERO) {
-            Ok(()) => Kept::Parts(device, arena),
+            Ok(()) => Kept::BackendParts(device, arena),
             Err(_) => Kept::Stuck(NcclError::Stuck { within: self.patience.end }),
         };
     }
@@ -222,7 +222,7 @@ impl<D: Device> Plane<D> {
             self.aborter.abort("this rank panicked");
         }
         let (generation, rank, within) = (self.generation, self.rank, self.patience.end);
-        let Parts { device, arena, communicator } = match backend.dissolve(within) {
+        let BackendParts { device, arena, communicator } = match backend.dissolve(within) {
             Ok(parts) => parts,
             Err(error) => {
                 tracing::warn!(target: LOG, generation, rank, %error, "the library is stuck");
@@ -241,7 +241,7 @@ impl<D: Device> Plane<D> {
     }
 }
 
-impl<D: Device> Backend for Plane<D> {
+impl<D: Device> Backend for NcclPlane<D> {
     fn prepare(&mut self, counts: &[u32]) {
         match &mut self.state {
             State::Met(backend) => backend.prepare(counts),
@@ -296,7 +296,7 @@ impl<D: Device> Backend for Plane<D> {
     }
 }
 
-impl<D: Device> Drop for Plane<D> {
+impl<D: Device> Drop for NcclPlane<D> {
     fn drop(&mut self) {
         let ended = State::Failed(CollectiveError::Aborted { reason: "it was dropped".to_owned() });
         match std::mem::replace(&mut self.state, ended) {

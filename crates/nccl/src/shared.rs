@@ -2,7 +2,7 @@
 //! away, so that nothing is ever called on a handle that is gone.
 
 use crate::pause::{Deadline, Pause};
-use crate::{Library, NcclError};
+use crate::{NcclError, NcclLibrary};
 use dtrain_collective::{AbortFlag, CollectiveError};
 use nccl_sys::{NcclLib, ncclComm_t, ncclResult_t};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ pub(crate) struct Handle(pub ncclComm_t);
 unsafe impl Send for Handle {}
 
 pub(crate) struct Shared {
-    library: Library,
+    library: NcclLibrary,
     /// `None` once it was aborted or destroyed.
     handle: Mutex<Option<Handle>>,
     pub flag: AbortFlag,
 }
 
 impl Shared {
-    pub fn new(library: Library, handle: ncclComm_t) -> Self {
+    pub fn new(library: NcclLibrary, handle: ncclComm_t) -> Self {
         Self { library, handle: Mutex::new(Some(Handle(handle))), flag: AbortFlag::default() }
     }
 
-    pub fn library(&self) -> &Library {
+    pub fn library(&self) -> &NcclLibrary {
         &self.library
     }
 

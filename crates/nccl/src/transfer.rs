@@ -3,7 +3,7 @@
 //! It knows addresses and ranks, and waits for nothing.
 
 use crate::device::{Address, Device, DeviceError};
-use crate::{Group, NcclError};
+use crate::{NcclError, NcclGroup};
 use dtrain_collective::{Chunks, CountPlan, Moves};
 use std::ops::Range;
 
@@ -91,8 +91,8 @@ impl Map {
     /// Everybody's record to everybody.
     ///
     /// # Safety
-    /// As [`Group::send`], for all that this map names.
-    pub unsafe fn tell(&self, group: &Group<'_>) -> Result<(), NcclError> {
+    /// As [`NcclGroup::send`], for all that this map names.
+    pub unsafe fn tell(&self, group: &NcclGroup<'_>) -> Result<(), NcclError> {
         self.peers().try_for_each(|peer| {
             // SAFETY: the caller vouches for the records.
             unsafe {
@@ -105,10 +105,10 @@ impl Map {
     /// The own roots of each owner's chunk to that owner, and the peers' roots of the own chunk to the staging.
     ///
     /// # Safety
-    /// As [`Group::send`], for all that this map names.
+    /// As [`NcclGroup::send`], for all that this map names.
     pub unsafe fn contribute(
         &self,
-        group: &Group<'_>,
+        group: &NcclGroup<'_>,
         plan: &CountPlan,
         part: &Part,
     ) -> Result<(), NcclError> {
@@ -131,8 +131,12 @@ impl Map {
     /// What each rank gives of slot 0 to all who take; `moves` tells it of every rank.
     ///
     /// # Safety
-    /// As [`Group::send`], for all that this map names.
-    pub unsafe fn spread(&self, group: &Group<'_>, moves: impl Fn(usize) -> Moves) -> Result<(), NcclError> {
+    /// As [`NcclGroup::send`], for all that this map names.
+    pub unsafe fn spread(
+        &self,
+        group: &NcclGroup<'_>,
+        moves: impl Fn(usize) -> Moves,
+    ) -> Result<(), NcclError> {
         let own = moves(self.rank);
         for peer in self.peers() {
             let theirs = moves(peer);
@@ -153,7 +157,7 @@ impl Map {
     /// Nothing is sent of an empty part, and nobody waits for it: that all are there was told by the records.
     unsafe fn send(
         &self,
-        group: &Group<'_>,
+        group: &NcclGroup<'_>,
         from: Address,
         floats: usize,
         to: usize,
@@ -165,7 +169,7 @@ impl Map {
     /// As `send`, from the other side.
     unsafe fn receive(
         &self,
-        group: &Group<'_>,
+        group: &NcclGroup<'_>,
         to: Address,
         floats: usize,
         from: usize,

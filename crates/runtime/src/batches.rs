@@ -5,7 +5,7 @@
 use crate::broke::{data, engine};
 use crate::figures::lend;
 use dtrain_data::{Loader, LoanedBatch};
-use dtrain_engine::{Group, Replica};
+use dtrain_engine::{MicroBatchGroup, Replica};
 use dtrain_protocol::Failure;
 use dtrain_types::{MicroBatch, Step};
 
@@ -37,7 +37,7 @@ impl Batches {
     pub fn prefetch(&mut self, replica: &mut dyn Replica) -> Result<(), Failure> {
         self.ahead = self.loader.ready_batch();
         let Some(next) = &self.ahead else { return Ok(()) };
-        let group = Group::of_one(next.step(), next.micro_batch());
+        let group = MicroBatchGroup::of_one(next.step(), next.micro_batch());
         replica.prefetch(&group, next.micro_batch(), &lend(next)).map_err(engine)
     }
 }

@@ -20,8 +20,8 @@ use crate::saver::{Saver, Slice};
 use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Assignment, Backend, Op, Sequence};
-use dtrain_data::{Loader, Share};
-use dtrain_engine::{ClassCounts, EngineError, Figures, UpdateInfo};
+use dtrain_data::{Loader, LoaderPlan};
+use dtrain_engine::{BatchFigures, ClassCounts, EngineError, UpdateInfo};
 use dtrain_protocol::{
     Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
     StartFrom, StateHolder, StateSource, StepRecord, StopFlag, Task, ValidationPart,
@@ -201,7 +201,7 @@ impl Compute {
         // Behind the last copy of a state, which goes through the slots.
         plane.choose_gradients(&mut self.parts);
         let until = Some(self.parts.schedule.last);
-        let share = Share { range: plane.membership.range(), from: from_step, until };
+        let share = LoaderPlan { range: plane.membership.range(), from: from_step, until };
         let (feed, workers, group) = (
             self.parts.feed.clone(),
             self.parts.workers,
@@ -437,7 +437,7 @@ impl Work<'_> {
                 }
                 set.plan.read(set.dataset.as_ref(), MicroBatch(m), &mut batch).map_err(data)?;
                 let loss = parts.replica.evaluate(&lend(&batch), &mut counts).map_err(engine)?;
-                let figures = Figures { sums: loss, samples: batch.rows() as u64 };
+                let figures = BatchFigures { sums: loss, samples: batch.rows() as u64 };
                 pending[merger.next_buffer()] = figures.trailer(MicroBatch(m), 0);
                 merger.push(|l, r| pending[l] = pending[l].merge(&pending[r]));
             }

@@ -5,7 +5,7 @@
 use crate::gradients::{AllReduce, Company, Gradients};
 use crate::recipe::ComputeParts;
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
-use dtrain_engine::Figures;
+use dtrain_engine::BatchFigures;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
 
 /// The backend of a generation, with what follows from its membership.
@@ -29,7 +29,7 @@ pub struct DataPlane {
     /// The ledger's sum of each of the micro-batches that are computed together.
     pub checks: Vec<u64>,
     /// What each of them says of itself.
-    pub figures: Vec<Figures>,
+    pub figures: Vec<BatchFigures>,
     /// Who holds the gradients.
     pub gradients: Gradients,
 }
@@ -55,7 +55,7 @@ impl DataPlane {
             trailers: Vec::with_capacity(geometry.root_slots),
             pending: vec![Trailer::EMPTY; geometry.scratch_slots + 1],
             checks: vec![0; group],
-            figures: vec![Figures::default(); group],
+            figures: vec![BatchFigures::default(); group],
             gradients: Gradients::Host(None),
             membership,
         }

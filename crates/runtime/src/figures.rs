@@ -1,13 +1,13 @@
 //! Between the words of the data, those of the engine and those of a step: batches on their way in, figures on their way out.
 
-use dtrain_engine::{Batch, ClassCounts, Figures, Inputs, Targets};
+use dtrain_engine::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
 use dtrain_types::{Merger, MicroBatch, Trailer};
 
 /// Subtrees that wait while the trailers of a group are added: enough for any number of micro-batches.
 const MOST_PENDING: usize = 33;
 
 /// The trailers of micro-batches from `first` on, added in tree order.
-pub fn sum_of_trailers(figures: &[Figures], checks: &[u64], first: u32, stop: u32) -> Trailer {
+pub fn sum_of_trailers(figures: &[BatchFigures], checks: &[u64], first: u32, stop: u32) -> Trailer {
     let mut pending = [Trailer::EMPTY; MOST_PENDING];
     let mut merger = Merger::default();
     for (m, (figures, check)) in (first..).zip(figures.iter().zip(checks)) {
@@ -21,9 +21,9 @@ pub fn sum_of_trailers(figures: &[Figures], checks: &[u64], first: u32, stop: u3
 }
 
 /// A batch as a replica takes it.
-pub fn lend(batch: &dtrain_data::Batch) -> Batch<'_> {
+pub fn lend(batch: &dtrain_data::Batch) -> BatchView<'_> {
     use dtrain_data::Elements;
-    Batch {
+    BatchView {
         rows: batch.rows(),
         inputs: match batch.inputs() {
             Elements::F32(values) => Inputs::Values(values),

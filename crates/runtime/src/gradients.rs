@@ -9,7 +9,9 @@ use crate::gradient_slot::{GradientSlot, Offer, Offering, cuts};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use dtrain_collective::{Backend, Geometry, Op, Reduce, Sequence};
-use dtrain_engine::{Batch, EngineError, Figures, Group, Keeping, Kept, Replica, UpdateInfo};
+use dtrain_engine::{
+    BatchFigures, BatchView, EngineError, Keeping, Kept, MicroBatchGroup, Replica, UpdateInfo,
+};
 use dtrain_protocol::Failure;
 use dtrain_types::{Merger, Step, Trailer, Wire};
 
@@ -64,9 +66,9 @@ pub enum Turn {
 /// One pass: what is computed into which subtree.
 pub struct Pass<'a> {
     /// Its micro-batches; those but the last were fetched.
-    pub group: Group,
+    pub group: MicroBatchGroup,
     /// Of the last micro-batch.
-    pub batch: &'a Batch<'a>,
+    pub batch: &'a BatchView<'a>,
     /// Where its gradient goes.
     pub into: Subtree,
     /// When.
@@ -163,7 +165,7 @@ impl Gradients {
         &mut self,
         pass: &Pass<'_>,
         tools: Tools<'_>,
-        figures: &mut [Figures],
+        figures: &mut [BatchFigures],
     ) -> Result<(), Failure> {
         let geometry = tools.backend.arena().geometry();
         let number = self.number(geometry, pass.into);
@@ -279,7 +281,7 @@ fn fill_slot(
     offering: Option<(&mut Offering, AllReduce)>,
     pass: &Pass<'_>,
     tools: Tools<'_>,
-    figures: &mut [Figures],
+    figures: &mut [BatchFigures],
 ) -> Result<(), Failure> {
     let offer = offering.map(|(offering, AllReduce { sequence, micro_batches })| Offer {
         sequence,
@@ -299,9 +301,9 @@ fn fill_kept(
     pass: &Pass<'_>,
     replica: &mut dyn Replica,
     batches: &mut Batches,
-    figures: &mut [Figures],
+    figures: &mut [BatchFigures],
 ) -> Result<(), Failure> {
-    let Group { step, .. } = pass.group;
+    let MicroBatchGroup { step, .. } = pass.group;
     let [figures] = figures else { panic!("{:?} of a replica that keeps one at a time", pass.group) };
     keeper(replica).begin(step, pass.group.first(), pass.batch, to).map_err(engine)?;
     batches.prefetch(replica)?;

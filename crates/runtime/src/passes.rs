@@ -10,7 +10,7 @@ use crate::figures::{lend, sum_of_trailers};
 use crate::gradients::{Pass, Subtree, Tools, Turn};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use dtrain_engine::{EngineError, Group, UpdateInfo, is_at_fault};
+use dtrain_engine::{EngineError, MicroBatchGroup, UpdateInfo, is_at_fault};
 use dtrain_protocol::{Activity, Failure};
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{Merger, MicroBatch, MicroRange, Step, StepPlan, Trailer};
@@ -86,7 +86,7 @@ impl Passes<'_> {
         turn: Turn,
     ) -> Result<Trailer, Broke> {
         let Self { plane, batches, parts, controls, profiler } = self;
-        let group = Group { step: plan.step, micro_batches: range, wire: parts.wire };
+        let group = MicroBatchGroup { step: plan.step, micro_batches: range, wire: parts.wire };
         let figures = &mut plane.figures[..range.len() as usize];
         for (at, m) in (range.lo..range.hi).map(MicroBatch).enumerate() {
             if controls.must_leave(plane.membership.generation) {

@@ -6,7 +6,7 @@
 use crate::broke::{Broke, engine, off, told_to_leave};
 use crate::data_plane::DataPlane;
 use dtrain_collective::Op;
-use dtrain_engine::{EngineError, Replica, Share, Sharing, UpdateInfo};
+use dtrain_engine::{EngineError, Replica, Sharing, UpdateInfo, UpdateShare};
 use dtrain_protocol::{Agenda, Failure, Opening, ResumePoint};
 use dtrain_types::{Step, Trailer};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub fn open(
 
 /// Looks at this rank's share of the sum. Nothing is changed yet.
 pub fn measure(plane: &mut DataPlane, replica: &mut dyn Replica, step: Step, trailer: &Trailer) {
-    let share = Share { index: plane.membership.rank.index(), of: plane.membership.world().0 as usize };
+    let share = UpdateShare { index: plane.membership.rank.index(), of: plane.membership.world().0 as usize };
     sharing(replica).measure(step, plane.backend.reduced(), trailer.weight, trailer.samples, share);
 }
 

@@ -7,8 +7,8 @@ use dtrain_engine::device::NORM_BLOCK;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    DecayGroup, EngineError, Loss, LossScaling, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
-    Section, Share, Sharing, State, UpdateInfo, shared_shape,
+    DecayGroup, EngineError, Loss, LossScaling, LrSchedule, Model, ModelReplica, Optimizer, Replica, Rule,
+    Section, Sharing, State, UpdateInfo, UpdateShare, shared_shape,
 };
 use dtrain_transport::{ArenaFile, Mapping, ShmState};
 use dtrain_types::{Seed, SharedState, Step, WorldSize};
@@ -23,7 +23,12 @@ fn momentum(momentum: f32) -> Rule {
 }
 
 fn optimizer(rule: Rule) -> Optimizer {
-    Optimizer { rule, decays: DecayGroup::Matrices, clip_norm: Some(3.0), schedule: Schedule::constant(1e-2) }
+    Optimizer {
+        rule,
+        decays: DecayGroup::Matrices,
+        clip_norm: Some(3.0),
+        schedule: LrSchedule::constant(1e-2),
+    }
 }
 
 /// An MLP with running statistics, of some five blocks of the norm, the last of which is short.
@@ -73,7 +78,7 @@ fn measure<'a>(
 ) {
     let of = replicas.len();
     for (index, replica) in replicas.enumerate().rev() {
-        replica.measure(Step(step), gradient, 8.0, SAMPLES, Share { index, of });
+        replica.measure(Step(step), gradient, 8.0, SAMPLES, UpdateShare { index, of });
     }
 }
 
@@ -261,7 +266,7 @@ fn a_block_that_is_torn_is_taken_from_the_journal() {
         // As if one had been killed in its second block: that one is in its journal, and anything in its place; what comes
         // behind is old.
         let memory = state(&host.mapping);
-        let part = Share { index, of }.part(before.section(Section::Parameters).len(), BLOCK);
+        let part = UpdateShare { index, of }.part(before.section(Section::Parameters).len(), BLOCK);
         assert!(part.len() > 2 * BLOCK, "{part:?}");
         let torn = part.start + BLOCK..part.start + 2 * BLOCK;
         for (area, section) in [Section::Parameters, Section::First, Section::Second].into_iter().enumerate()

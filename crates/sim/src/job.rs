@@ -7,8 +7,8 @@ use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, ClassCounts, DecayGroup, Figures, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule as Rates, Section, State, StateShape, Targets, UpdateRule, micro_batch,
+    BatchFigures, BatchView, ClassCounts, DecayGroup, Inputs, Loss, LrSchedule as Rates, Model, ModelReplica,
+    Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
@@ -173,7 +173,7 @@ impl Engine {
             .evaluate(&batch(rows.len(), &self.inputs, &self.targets), counts)
             .expect("a batch that fits");
         self.swap(state);
-        Figures { sums, samples: rows.len() as u64 }.trailer(micro, 0)
+        BatchFigures { sums, samples: rows.len() as u64 }.trailer(micro, 0)
     }
 
     fn swap(&mut self, state: &mut State) {
@@ -201,8 +201,8 @@ impl Engine {
     }
 }
 
-fn batch<'a>(rows: usize, inputs: &'a [f32], targets: &'a [u32]) -> Batch<'a> {
-    Batch { rows, inputs: Inputs::Values(inputs), targets: Targets::Classes(targets) }
+fn batch<'a>(rows: usize, inputs: &'a [f32], targets: &'a [u32]) -> BatchView<'a> {
+    BatchView { rows, inputs: Inputs::Values(inputs), targets: Targets::Classes(targets) }
 }
 
 /// Counts that are sent up, flat.

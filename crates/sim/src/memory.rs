@@ -6,7 +6,7 @@
 use crate::job::Engine;
 use dtrain_collective::{Arena, Geometry, HostArena};
 use dtrain_engine::{
-    Parts, Section, SharedAreas, State, StateShape, journal_word, shared_shape_in_blocks, stats_area,
+    Section, SharedAreas, SharedParts, State, StateShape, journal_word, shared_shape_in_blocks, stats_area,
 };
 use dtrain_types::{Generation, SHARED_AREAS, SharedShape, Step, Trailer};
 use std::ops::Range;
@@ -133,10 +133,14 @@ impl SharedAreas for AreaMemory {
         &mut self.floats[area][part]
     }
 
-    fn parts(&mut self, own: [Range<usize>; 3], journal: Range<usize>) -> Parts<'_> {
+    fn parts(&mut self, own: [Range<usize>; 3], journal: Range<usize>) -> SharedParts<'_> {
         let Self { floats: [p, m, v, _, _, journals], words, .. } = self;
         let [of_p, of_m, of_v] = own;
-        Parts { words, own: [&mut p[of_p], &mut m[of_m], &mut v[of_v]], journal: &mut journals[journal] }
+        SharedParts {
+            words,
+            own: [&mut p[of_p], &mut m[of_m], &mut v[of_v]],
+            journal: &mut journals[journal],
+        }
     }
 
     fn read_write(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]) {

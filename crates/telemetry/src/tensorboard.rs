@@ -12,11 +12,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// What every reader expects in the first record.
-const VERSION: &[u8] = b"brain.RunEvent:2";
+const VERSION: &[u8] = b"brain.Event:2";
 /// Files that one process may begin in one second in one folder; more is an error elsewhere.
 const MOST_FILES: u32 = 1000;
 
-/// Fields of `RunEvent`.
+/// Fields of `Event`.
 mod event {
     pub const WALL_TIME: u32 = 1;
     pub const STEP: u32 = 2;

@@ -2,9 +2,8 @@
 //! that can be wrong with the request is found here.
 
 use crate::arguments::{Processes, Run};
-use crate::config::Machine;
 use crate::error::CliError;
-use crate::gpus::listed;
+use crate::gpus::{listed, this_machine};
 use dtrain_launch::{Console, Hosts, Launch, Master};
 use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
@@ -64,7 +63,7 @@ fn processes(asked: Processes) -> Result<u32, CliError> {
         (Processes::Gpu, 0) => Err(CliError::usage("--nproc gpu: this host has no visible GPU")
             .hint("--nproc cpu starts a process per core; look at CUDA_VISIBLE_DEVICES")),
         (Processes::Gpu | Processes::Auto, gpus @ 1..) => Ok(gpus),
-        (Processes::Cpu | Processes::Auto, _) => Ok(Machine::here().cores),
+        (Processes::Cpu | Processes::Auto, _) => Ok(this_machine().cores),
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::asked::Asked;
 use crate::started::{Started, one_step};
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::{Batch, EngineError, Inputs, Targets};
+use dtrain_engine::{BatchView, EngineError, Inputs, Targets};
 use std::path::Path;
 
 /// Rows of a batch, if none are asked for, and the learning rate.
@@ -37,7 +37,7 @@ pub fn print(
     for step in 1..=asked.steps {
         let [tokens, next] = batch(&text, step, rows, time);
         let (inputs, targets) = (Inputs::Tokens(&tokens), Targets::Classes(&next));
-        let loss = one_step(&mut started.replica, step, &Batch { rows, inputs, targets });
+        let loss = one_step(&mut started.replica, step, &BatchView { rows, inputs, targets });
         println!("loss {step} {loss:.6}");
     }
     Ok(())

@@ -7,7 +7,8 @@ use dtrain_engine::models::gpt2;
 use dtrain_engine::models::peer::{PeerData, Work, gpt2_data, initialise};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, Model, Optimizer, Replica, Schedule,
+    BatchView, DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, LrSchedule, Model, Optimizer,
+    Replica,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
 
@@ -27,7 +28,7 @@ const BATCHES: [usize; 4] = [64, 32, 16, 8];
 pub fn optimizer(rate: Option<f64>) -> Optimizer {
     let optimizer = Work::Mlp.optimizer();
     match rate {
-        Some(rate) => Optimizer { schedule: Schedule::constant(rate), ..optimizer },
+        Some(rate) => Optimizer { schedule: LrSchedule::constant(rate), ..optimizer },
         None => optimizer,
     }
 }
@@ -108,7 +109,7 @@ impl Started {
 }
 
 /// Step `number`, as far as the GPU has been told of it; gives its mean loss.
-pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &Batch<'_>) -> f64 {
+pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &BatchView<'_>) -> f64 {
     let step = Step(number);
     let begun = replica.begin(step, MicroBatch(0), batch, Kept::alone(0));
     begun.unwrap_or_else(|error| panic!("{error}"));

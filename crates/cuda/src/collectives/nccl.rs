@@ -4,7 +4,7 @@ use super::slots::GpuSlots;
 use super::sum::PlannedSum;
 use crate::driver::{Buffer, DriverError, Event, Gpu, Pinned, Stream};
 use dtrain_collective::SumOrder;
-use dtrain_nccl::{Address, Device, DeviceArena, DeviceError, Place};
+use dtrain_nccl::{Address, Device, DeviceArena, DeviceError, MemoryPlace};
 use std::sync::Arc;
 
 /// A GPU with a stream for communication.
@@ -75,11 +75,11 @@ unsafe impl Device for NcclDevice {
         dtrain_nccl::Stream(self.stream.handle().cast())
     }
 
-    fn allocate(&self, place: Place, bytes: usize) -> Result<NcclMemory, DeviceError> {
+    fn allocate(&self, place: MemoryPlace, bytes: usize) -> Result<NcclMemory, DeviceError> {
         let (context, words) = (self.stream.gpu().context(), bytes.div_ceil(size_of::<u32>()));
         match place {
-            Place::Host => Ok(NcclMemory::Host(Pinned::new(context, words)?)),
-            Place::Device => {
+            MemoryPlace::Host => Ok(NcclMemory::Host(Pinned::new(context, words)?)),
+            MemoryPlace::Device => {
                 let memory = Buffer::new(context, words)?;
                 // SAFETY: it is nobody else's, and the stream is waited for.
                 unsafe { self.stream.fill(memory.address(), words, 0)? };

@@ -2,7 +2,6 @@
 
 use super::error::{DriverError, sticks};
 use super::library::{Driver, told};
-use super::repeats::Repeats;
 use cudarc::driver::sys;
 use std::ffi::CStr;
 use std::ptr;
@@ -33,6 +32,12 @@ impl About {
     }
 }
 
+/// Holds launches back.
+pub(super) trait Submit: Send + Sync + std::fmt::Debug {
+    /// Puts on its stream what is held back. *Errors*: the driver's.
+    fn submit(&self) -> Result<(), DriverError>;
+}
+
 /// The primary context of a device: shared with everybody in this process who uses the device.
 #[derive(Debug)]
 pub struct Context {
@@ -41,7 +46,7 @@ pub struct Context {
     about: About,
     failure: OnceLock<DriverError>,
     /// In front of streams that hold launches back.
-    holders: Mutex<Vec<Weak<Repeats>>>,
+    holders: Mutex<Vec<Weak<dyn Submit>>>,
 }
 
 // SAFETY: a context may be used by any thread that makes it current, which every call here does first.
@@ -100,10 +105,10 @@ impl Context {
     }
 
     /// Remembers who holds launches back, for as long as it lives.
-    pub(super) fn submits(&self, holder: &Arc<Repeats>) {
+    pub(super) fn submits(&self, holder: Weak<dyn Submit>) {
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         holders.retain(|known| known.strong_count() > 0);
-        holders.push(Arc::downgrade(holder));
+        holders.push(holder);
     }
 
     /// Lets the device begin with everything that was given to any stream: memory that it needs is about to be freed.

@@ -1,6 +1,6 @@
 //! What can go wrong with a device, with the driver's own words in it.
 
-use crate::driver::library::{DriverVersion, LEAST};
+use crate::driver::version::{DriverVersion, LEAST};
 use crate::nvrtc::NvrtcError;
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@
 use super::context::Context;
 use super::error::DriverError;
 use super::gpu::Gpu;
-use crate::launch::{Launch, MOST};
+use crate::launch::{KernelLaunch, MOST};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr;
@@ -19,7 +19,7 @@ pub(super) struct Graph {
     plan: Plan,
     ready: sys::CUgraphExec,
     /// What it does when it runs next.
-    launches: Vec<Launch>,
+    launches: Vec<KernelLaunch>,
 }
 
 /// What graphs are made ready from.
@@ -35,7 +35,7 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     /// Makes one of launches, each behind the one before it. *Errors*: the driver's.
-    pub fn new(gpu: &Arc<Gpu>, launches: &[Launch]) -> Result<Self, DriverError> {
+    pub fn new(gpu: &Arc<Gpu>, launches: &[KernelLaunch]) -> Result<Self, DriverError> {
         let context = gpu.context();
         let mut raw = ptr::null_mut();
         // SAFETY: the place outlives the call.
@@ -52,14 +52,14 @@ impl Graph {
     }
 
     /// What it does when it runs next.
-    pub fn launches(&self) -> &[Launch] {
+    pub fn launches(&self) -> &[KernelLaunch] {
         &self.launches
     }
 
     /// Gives the launch at a place the arguments and the number of blocks of another one of its kernel, if they differ.
     ///
     /// What was begun before keeps its own. *Errors*: the driver's; then it is as it was, or has failed for good.
-    pub fn set_launch(&mut self, at: usize, launch: &Launch) -> Result<(), DriverError> {
+    pub fn set_launch(&mut self, at: usize, launch: &KernelLaunch) -> Result<(), DriverError> {
         if self.launches[at].is_same(launch) {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl Drop for Graph {
 }
 
 impl Plan {
-    fn add(&mut self, gpu: &Gpu, launch: &Launch) -> Result<(), DriverError> {
+    fn add(&mut self, gpu: &Gpu, launch: &KernelLaunch) -> Result<(), DriverError> {
         let (mut node, before) = (ptr::null_mut(), self.nodes.last().map_or(&[][..], std::slice::from_ref));
         with_parameters(gpu, launch, |parameters| {
             let call = || {
@@ -120,7 +120,7 @@ impl Drop for Plan {
 }
 
 /// Where the arguments of a launch lie, as the driver wants them.
-pub(super) fn values(launch: &Launch) -> [*mut c_void; MOST] {
+pub(super) fn values(launch: &KernelLaunch) -> [*mut c_void; MOST] {
     let mut values = [ptr::null_mut::<c_void>(); MOST];
     for (value, argument) in values.iter_mut().zip(launch.arguments()) {
         *value = argument.value().cast_mut();
@@ -131,7 +131,7 @@ pub(super) fn values(launch: &Launch) -> [*mut c_void; MOST] {
 /// A launch as a node of a graph has it, for as long as `call` takes.
 fn with_parameters<T>(
     gpu: &Gpu,
-    launch: &Launch,
+    launch: &KernelLaunch,
     call: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS_v2) -> T,
 ) -> T {
     let mut values = values(launch);

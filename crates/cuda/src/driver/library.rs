@@ -1,24 +1,12 @@
 //! The driver's library: found, whole, new enough.
 
 use super::error::DriverError;
+use crate::driver::DriverVersion;
+use crate::driver::version::LEAST;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_void};
-use std::fmt;
 use std::path::Path;
 use std::ptr;
-
-/// The newest CUDA that a driver serves, as it says it: 1000 x major + 10 x minor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DriverVersion(pub u32);
-
-impl fmt::Display for DriverVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
-}
-
-/// The first driver that serves every GPU that the kernels are written for.
-pub(crate) const LEAST: DriverVersion = DriverVersion(12_000);
 
 /// Every function that this crate calls. The bindings panic on one that is not there.
 const FUNCTIONS: &[&str] = &[

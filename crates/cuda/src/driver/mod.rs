@@ -12,6 +12,7 @@
 mod cache;
 mod context;
 mod error;
+mod event;
 mod gpu;
 mod graph;
 mod library;
@@ -19,12 +20,15 @@ mod memory;
 mod repeats;
 mod stream;
 mod times;
+mod version;
 
 pub use cache::KernelCache;
 pub use context::{About, Context};
 pub use error::{DriverError, GpuError};
+pub use event::Event;
 pub use gpu::{Gpu, Loaded};
-pub use library::{Driver, DriverVersion};
+pub use library::Driver;
 pub use memory::{Buffer, Part, Pinned};
-pub use stream::{Event, Stream};
+pub use stream::Stream;
 pub use times::KernelTime;
+pub use version::DriverVersion;

@@ -7,11 +7,12 @@
 //!
 //! Whoever frees memory submits what is held back first: see [`Context::submit_all`](super::Context::submit_all).
 
+use super::context::Submit;
 use super::error::DriverError;
 use super::gpu::Gpu;
 use super::graph::{Graph, values};
 use super::times::Clock;
-use crate::launch::Launch;
+use crate::launch::KernelLaunch;
 use cudarc::driver::sys;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -51,7 +52,7 @@ pub(super) enum Giving {
 
 #[derive(Debug, Default)]
 struct State {
-    held: Vec<Launch>,
+    held: Vec<KernelLaunch>,
     /// The last used one is the last.
     graphs: Vec<Graph>,
     /// Kernels that came once, oldest first.
@@ -77,6 +78,12 @@ enum Way {
     Known(usize),
 }
 
+impl Submit for Repeats {
+    fn submit(&self) -> Result<(), DriverError> {
+        self.submit_held(&mut self.state())
+    }
+}
+
 impl Repeats {
     /// In front of a stream of this device.
     ///
@@ -100,7 +107,7 @@ impl Repeats {
     }
 
     /// One more launch. *Errors*: those of launches that were held back until now.
-    pub fn launch(&self, launch: &Launch) -> Result<(), DriverError> {
+    pub fn launch(&self, launch: &KernelLaunch) -> Result<(), DriverError> {
         match &self.giving {
             Giving::OneByOne => return self.give(launch),
             // SAFETY: the stream is alive until it is closed, and nobody launches behind that.
@@ -113,11 +120,6 @@ impl Repeats {
         let mut state = self.state();
         state.held.push(*launch);
         if state.held.len() == MOST_HELD { self.submit_held(&mut state) } else { Ok(()) }
-    }
-
-    /// Puts on the stream what is held back. *Errors*: the driver's.
-    pub fn submit(&self) -> Result<(), DriverError> {
-        self.submit_held(&mut self.state())
     }
 
     /// The same for the last time; then graphs go. *Blocks* until none of them runs.
@@ -149,7 +151,7 @@ impl Repeats {
         given
     }
 
-    fn give_all(&self, state: &mut State, launches: &[Launch]) -> Result<(), DriverError> {
+    fn give_all(&self, state: &mut State, launches: &[KernelLaunch]) -> Result<(), DriverError> {
         let graph = match state.way(launches) {
             Way::OneByOne => None,
             Way::Known(at) => Some(state.graphs.remove(at)),
@@ -175,7 +177,7 @@ impl Repeats {
     }
 
     /// A new graph, for which the oldest one may have to go.
-    fn make(&self, state: &mut State, launches: &[Launch]) -> Result<Graph, DriverError> {
+    fn make(&self, state: &mut State, launches: &[KernelLaunch]) -> Result<Graph, DriverError> {
         if state.graphs.len() == MOST_GRAPHS {
             let finish = || {
                 // SAFETY: the stream is alive until it is closed.
@@ -188,7 +190,7 @@ impl Repeats {
     }
 
     /// Puts one launch on the stream.
-    fn give(&self, launch: &Launch) -> Result<(), DriverError> {
+    fn give(&self, launch: &KernelLaunch) -> Result<(), DriverError> {
         let mut values = values(launch);
         let function = self.gpu.function(launch.kernel);
         let (blocks, threads) = (launch.blocks, launch.kernel.threads);
@@ -203,7 +205,7 @@ impl Repeats {
 
 impl State {
     /// What is best for these launches.
-    fn way(&mut self, launches: &[Launch]) -> Way {
+    fn way(&mut self, launches: &[KernelLaunch]) -> Way {
         if self.without || launches.len() < FEWEST {
             return Way::OneByOne;
         }
@@ -225,7 +227,7 @@ impl State {
     }
 
     /// Whether these kernels came before, in this order. From now on they did.
-    fn was_seen(&mut self, launches: &[Launch]) -> bool {
+    fn was_seen(&mut self, launches: &[KernelLaunch]) -> bool {
         let mut hasher = DefaultHasher::new();
         launches.iter().for_each(|launch| ptr::from_ref(launch.kernel).hash(&mut hasher));
         let row = hasher.finish();
@@ -241,7 +243,7 @@ impl State {
 }
 
 /// How many launches are not the same; none if the kernels are others.
-fn differences(known: &[Launch], launches: &[Launch]) -> Option<usize> {
+fn differences(known: &[KernelLaunch], launches: &[KernelLaunch]) -> Option<usize> {
     if known.len() != launches.len() {
         return None;
     }

@@ -5,11 +5,13 @@ use super::error::DriverError;
 use super::gpu::Gpu;
 use super::repeats::{Giving, Repeats};
 use super::times::{Clock, KernelTime};
-use crate::launch::{Launch, Queue};
+use crate::driver::Event;
+use crate::driver::context::Submit;
+use crate::launch::{KernelLaunch, Queue};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A queue of work on a device, which runs beside other streams.
 ///
@@ -26,65 +28,6 @@ pub struct Stream {
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
-
-/// A mark that can be put into streams again and again. It keeps no time, unless it is a clock's.
-#[derive(Debug)]
-pub struct Event {
-    context: Arc<Context>,
-    raw: sys::CUevent,
-}
-
-// SAFETY: as for a stream.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
-
-impl Event {
-    /// A mark that counts as reached until it is put somewhere.
-    ///
-    /// *Errors*: the driver's.
-    pub fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
-        Self::create(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
-    }
-
-    /// One that keeps the time at which it was reached. *Errors*: the driver's.
-    pub(super) fn timed(context: &Arc<Context>) -> Result<Self, DriverError> {
-        Self::create(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
-    }
-
-    fn create(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, DriverError> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: the place outlives the call.
-        context.call("cuEventCreate", || unsafe { sys::cuEventCreate(&mut raw, flags as u32) })?;
-        Ok(Self { context: context.clone(), raw })
-    }
-
-    /// As the driver has it, for as long as this lives.
-    pub(super) fn raw(&self) -> sys::CUevent {
-        self.raw
-    }
-
-    /// Whether everything before it is done, where it was put last.
-    ///
-    /// *Errors*: what the device failed in.
-    pub fn has_happened(&self) -> Result<bool, DriverError> {
-        // SAFETY: the event is alive.
-        self.context.ask("cuEventQuery", || unsafe { sys::cuEventQuery(self.raw) })
-    }
-
-    /// *Blocks* until everything before it is done. *Errors*: what the device failed in.
-    pub fn wait(&self) -> Result<(), DriverError> {
-        // SAFETY: the event is alive.
-        self.context.call("cuEventSynchronize", || unsafe { sys::cuEventSynchronize(self.raw) })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: created once, destroyed once; the driver lets streams that wait for it go on.
-        self.context.give_back("cuEventDestroy_v2", || unsafe { sys::cuEventDestroy_v2(self.raw) });
-    }
-}
 
 impl Stream {
     /// A new stream, which gives every launch to the driver at once. *Errors*: the driver's.
@@ -112,7 +55,8 @@ impl Stream {
         // SAFETY: the stream is destroyed behind `close`.
         let repeats = Arc::new(unsafe { Repeats::new(gpu, raw, giving) });
         if gathers {
-            gpu.context().submits(&repeats);
+            let holder: Weak<Repeats> = Arc::downgrade(&repeats);
+            gpu.context().submits(holder);
         }
         Ok(Self { gpu: gpu.clone(), raw, repeats })
     }
@@ -215,7 +159,7 @@ impl Stream {
 // SAFETY: a stream runs what it is given in that order.
 unsafe impl Queue for Stream {
     /// After a failure nothing is launched any more; who waits is told.
-    fn launch(&self, launch: &Launch) {
+    fn launch(&self, launch: &KernelLaunch) {
         if let Err(error) = self.repeats.launch(launch) {
             self.context().fail(error);
         }

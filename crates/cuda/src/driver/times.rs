@@ -7,8 +7,8 @@
 
 use super::context::Context;
 use super::error::DriverError;
+use super::event::Event;
 use super::library::told;
-use super::stream::Event;
 use cudarc::driver::sys;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 
 use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels::{self, Kernel};
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::Attention;
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
@@ -59,7 +59,7 @@ pub fn attention(
         let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
         let arguments =
             [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
-        queue.launch(&Launch::new(kernel, blocks, arguments));
+        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
     }
 }
 
@@ -99,7 +99,7 @@ pub fn attention_gradient(
         head,
         scale(shape).into(),
     ];
-    queue.launch(&Launch::new(queries, blocks, arguments));
+    queue.launch(&KernelLaunch::new(queries, blocks, arguments));
     let arguments = [
         qkv.into(),
         saved.into(),
@@ -111,5 +111,5 @@ pub fn attention_gradient(
         head,
         scale(shape).into(),
     ];
-    queue.launch(&Launch::new(keys, blocks, arguments));
+    queue.launch(&KernelLaunch::new(keys, blocks, arguments));
 }

@@ -5,7 +5,7 @@
 use super::attention::{attention_saved, attention_scratch};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same, size};
 use crate::kernels::{self, Kernel};
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::Attention;
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
@@ -97,7 +97,7 @@ pub fn attention_half(
         let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
         let arguments =
             [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
-        queue.launch(&Launch::new(kernel, blocks, arguments));
+        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
     }
 }
 
@@ -137,8 +137,8 @@ pub fn attention_half_gradient(
     let factor = scale(shape).into();
     let (d, deltas) = ((&mut dqkv).into(), (&mut scratch).into());
     let arguments = [qkv, y.into(), logs, dy, d, deltas, time, heads, head, factor];
-    queue.launch(&Launch::new(queries, blocks, arguments));
+    queue.launch(&KernelLaunch::new(queries, blocks, arguments));
     let deltas = scratch.read().into();
     let arguments = [qkv, logs, deltas, dy, d, time, heads, head, factor];
-    queue.launch(&Launch::new(keys, blocks, arguments));
+    queue.launch(&KernelLaunch::new(keys, blocks, arguments));
 }

@@ -7,7 +7,7 @@ use super::product::TILE;
 use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
 use super::{Floats, FloatsMut, Precision, room, same, size};
 use crate::kernels::{self, Kernel};
-use crate::launch::{Argument, Launch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Conv3d, ConvOver};
 
 /// Cells that one range of a weight gradient has at least, and the most ranges.
@@ -125,7 +125,7 @@ pub fn conv(
         let arguments =
             [x.into(), w.into(), bias.into(), (&mut y).into(), plan.argument, code(activation).into()];
         let [kernel, ..] = kernels_of(precision, shape);
-        queue.launch(&Launch::new(kernel, tiles(shape.outputs, plan.cells), arguments));
+        queue.launch(&KernelLaunch::new(kernel, tiles(shape.outputs, plan.cells), arguments));
     }
 }
 
@@ -147,7 +147,7 @@ pub fn conv_input_gradient(
         let blocks = tiles(shape.channels, x_len / shape.channels);
         let arguments = [w.into(), dy.into(), (&mut dx).into(), plan.argument];
         let [_, kernel, _] = kernels_of(precision, shape);
-        queue.launch(&Launch::new(kernel, blocks, arguments));
+        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
     }
 }
 
@@ -174,7 +174,7 @@ pub fn conv_weight_gradient(
         let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };
         let arguments = [x.into(), dy.into(), to, plan.argument, size(plan.splits).into()];
         let [.., kernel] = kernels_of(precision, shape);
-        queue.launch(&Launch::new(kernel, blocks, arguments));
+        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
         if plan.splits > 1 {
             let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
             sum_parts(queue, &parts, scratch.read(), dw);

@@ -4,7 +4,7 @@
 
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
 use crate::kernels::{self, Kernel};
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu};
 use dtrain_types::Key;
 
@@ -12,7 +12,7 @@ use dtrain_types::Key;
 pub fn fill(queue: &impl Queue, mut y: FloatsMut<'_>, value: f32) {
     if y.len() > 0 {
         let len = y.len();
-        queue.launch(&Launch::over(
+        queue.launch(&KernelLaunch::over(
             &kernels::FILL,
             len,
             [(&mut y).into(), value.into(), (len as u64).into()],
@@ -25,7 +25,7 @@ fn one_to_one(queue: &impl Queue, kernel: &'static Kernel, x: Floats<'_>, mut y:
     same("y", y.len(), x.len());
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
-        queue.launch(&Launch::over(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over(kernel, x.len(), arguments));
     }
 }
 
@@ -73,7 +73,7 @@ pub fn add(queue: &impl Queue, a: Floats<'_>, b: Floats<'_>, mut y: FloatsMut<'_
     same("b", b.len(), y.len());
     if a.len() > 0 {
         let arguments = [a.into(), b.into(), (&mut y).into(), (a.len() as u64).into()];
-        queue.launch(&Launch::over(&kernels::ADD, a.len(), arguments));
+        queue.launch(&KernelLaunch::over(&kernels::ADD, a.len(), arguments));
     }
 }
 
@@ -106,7 +106,7 @@ pub fn bias_activation(
         let shape = [(len as u64).into(), size(channels).into(), size(area).into(), code(activation).into()];
         let [all, channels, area, activation] = shape;
         let arguments = [bias.into(), (&mut y).into(), all, channels, area, activation];
-        queue.launch(&Launch::over(&kernels::BIAS_ACTIVATION, len, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::BIAS_ACTIVATION, len, arguments));
     }
 }
 
@@ -133,7 +133,7 @@ pub fn dropout(queue: &impl Queue, key: Key, rate: f32, x: Floats<'_>, mut y: Fl
             bar.into(),
             keep.into(),
         ];
-        queue.launch(&Launch::over(&kernels::DROPOUT, x.len().div_ceil(4), arguments));
+        queue.launch(&KernelLaunch::over(&kernels::DROPOUT, x.len().div_ceil(4), arguments));
     }
 }
 
@@ -151,7 +151,7 @@ pub fn to_half(queue: &impl Queue, half: Half, x: Floats<'_>, mut y: HalvesMut<'
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
         let [kernel, _] = rounding(half);
-        queue.launch(&Launch::over(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over(kernel, x.len(), arguments));
     }
 }
 
@@ -161,6 +161,6 @@ pub fn from_half(queue: &impl Queue, half: Half, x: Halves<'_>, mut y: FloatsMut
     if x.len() > 0 {
         let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
         let [_, kernel] = rounding(half);
-        queue.launch(&Launch::over(kernel, x.len(), arguments));
+        queue.launch(&KernelLaunch::over(kernel, x.len(), arguments));
     }
 }

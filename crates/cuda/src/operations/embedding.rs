@@ -4,7 +4,7 @@
 
 use super::{Floats, FloatsMut, Ids, THREADS, room, same, size};
 use crate::kernels;
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use crate::memory::SliceMut;
 use dtrain_engine::device::{Rows, Write};
 
@@ -34,7 +34,7 @@ pub fn embedding(
         let count = y.len();
         let arguments =
             [ids.into(), table.into(), places.into(), (&mut y).into(), len, width, entries.into(), time];
-        queue.launch(&Launch::over(&kernels::EMBEDDING, count, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::EMBEDDING, count, arguments));
     }
 }
 
@@ -62,11 +62,11 @@ pub fn embedding_gradient(
     }
     if rows > 0 {
         let arguments = [ids.into(), (&mut order).into(), size(rows).into()];
-        queue.launch(&Launch::new(&kernels::EMBEDDING_ORDER, rows.div_ceil(THREADS), arguments));
+        queue.launch(&KernelLaunch::new(&kernels::EMBEDDING_ORDER, rows.div_ceil(THREADS), arguments));
         let [rows_, width] = [rows, width].map(|n| size(n).into());
         let arguments =
             [ids.into(), order.read().into(), dy.into(), (&mut dtable).into(), rows_, width, entries.into()];
-        queue.launch(&Launch::new(&kernels::EMBEDDING_GRADIENT, rows, arguments));
+        queue.launch(&KernelLaunch::new(&kernels::EMBEDDING_GRADIENT, rows, arguments));
     }
     let Some((mut dplaces, time)) = dplaces else { return };
     room("dplaces", dplaces.len(), time * width);
@@ -74,6 +74,6 @@ pub fn embedding_gradient(
     if len > 0 {
         let [rows, width, time] = [rows, width, time].map(|n| size(n).into());
         let arguments = [dy.into(), (&mut dplaces).into(), (len as u64).into(), rows, width, time];
-        queue.launch(&Launch::over(&kernels::PLACES_GRADIENT, len, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::PLACES_GRADIENT, len, arguments));
     }
 }

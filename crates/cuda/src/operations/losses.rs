@@ -4,7 +4,7 @@
 
 use super::{Floats, FloatsMut, Ids, same, size};
 use crate::kernels;
-use crate::launch::{Argument, Launch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
 use dtrain_engine::device::{Outputs, Rows};
 
@@ -62,7 +62,7 @@ fn totals(queue: &impl Queue, rows: &LossRows<'_>, mut totals: LossTotals<'_>) {
         (&mut totals.counts).into(),
         size(rows.counts.len()).into(),
     ];
-    queue.launch(&Launch::new(&kernels::LOSS_SUMS, 1, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::LOSS_SUMS, 1, arguments));
 }
 
 /// Cross entropy of `logits: [rows, width]`.
@@ -94,7 +94,7 @@ pub fn cross_entropy(
             options.ignore_index.unwrap_or_default().into(),
             options.scale.into(),
         ];
-        queue.launch(&Launch::new(&kernels::CROSS_ENTROPY, shape.rows, arguments));
+        queue.launch(&KernelLaunch::new(&kernels::CROSS_ENTROPY, shape.rows, arguments));
     }
     totals(queue, &rows, to);
 }
@@ -125,7 +125,7 @@ pub fn squared_error(
             size(shape.width).into(),
             scale.into(),
         ];
-        queue.launch(&Launch::new(&kernels::SQUARED_ERROR, shape.rows, arguments));
+        queue.launch(&KernelLaunch::new(&kernels::SQUARED_ERROR, shape.rows, arguments));
     }
     totals(queue, &rows, to);
 }
@@ -136,6 +136,6 @@ pub fn arg_max(queue: &impl Queue, shape: Rows, x: Floats<'_>, mut best: SliceMu
     same("best", best.len(), shape.rows);
     if shape.rows > 0 {
         let arguments = [x.into(), (&mut best).into(), size(shape.width).into()];
-        queue.launch(&Launch::new(&kernels::ARG_MAX, shape.rows, arguments));
+        queue.launch(&KernelLaunch::new(&kernels::ARG_MAX, shape.rows, arguments));
     }
 }

@@ -5,7 +5,7 @@
 use super::sums::{Parts, RUN, STRIP, sum_parts};
 use super::{Floats, FloatsMut, THREADS, room, same, size};
 use crate::kernels;
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use crate::memory::SliceMut;
 use dtrain_engine::device::{ChannelNorm, Rows};
 
@@ -36,7 +36,7 @@ pub fn layer_norm(
         let [rows_, width] = [rows, width].map(|n| size(n).into());
         let arguments =
             [x.into(), gain.into(), bias.into(), (&mut y).into(), (&mut saved).into(), rows_, width];
-        queue.launch(&Launch::new(&kernels::LAYER_NORM, rows.div_ceil(ROWS), arguments));
+        queue.launch(&KernelLaunch::new(&kernels::LAYER_NORM, rows.div_ceil(ROWS), arguments));
     }
 }
 
@@ -87,11 +87,11 @@ pub fn layer_norm_gradient(
     if let Some(mut dx) = dx {
         same("dx", dx.len(), x.len());
         let arguments = [x.into(), gain.into(), saved.into(), dy.into(), (&mut dx).into(), rows_, width_];
-        queue.launch(&Launch::new(&kernels::LAYER_NORM_GRADIENT, rows.div_ceil(ROWS), arguments));
+        queue.launch(&KernelLaunch::new(&kernels::LAYER_NORM_GRADIENT, rows.div_ceil(ROWS), arguments));
     }
     let runs = rows.div_ceil(PARTS);
     let arguments = [x.into(), saved.into(), dy.into(), (&mut scratch).into(), rows_, width_];
-    queue.launch(&Launch::new(&kernels::LAYER_NORM_PARTS, width.div_ceil(STRIP) * runs, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::LAYER_NORM_PARTS, width.div_ceil(STRIP) * runs, arguments));
     let parts = Parts { len: width, count: runs, pitch: 2 * width };
     sum_parts(queue, &parts, scratch.read(), dgain);
     sum_parts(queue, &parts, scratch.part(width..2 * width).read(), dbias);
@@ -139,7 +139,7 @@ pub fn batch_norm(
     assert!(shape.images * shape.area > 1, "a single value per channel has no variance");
     let [images, channels_, area] = [shape.images, channels, shape.area].map(|n| size(n).into());
     let arguments = [x.into(), (&mut scratch).into(), images, channels_, area];
-    queue.launch(&Launch::new(&kernels::BATCH_NORM_PARTS, channels * runs(shape), arguments));
+    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_PARTS, channels * runs(shape), arguments));
     let arguments = [
         scratch.read().into(),
         (&mut saved).into(),
@@ -149,10 +149,10 @@ pub fn batch_norm(
         area,
         shape.epsilon.into(),
     ];
-    queue.launch(&Launch::new(&kernels::BATCH_NORM_STATISTICS, channels.div_ceil(THREADS), arguments));
+    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_STATISTICS, channels.div_ceil(THREADS), arguments));
     let arguments =
         [x.into(), gain.into(), bias.into(), saved.read().into(), (&mut y).into(), channels_, area];
-    queue.launch(&Launch::new(&kernels::BATCH_NORM, pieces(shape), arguments));
+    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM, pieces(shape), arguments));
 }
 
 /// Batch norm by running statistics `[2, channels]` (mean, then variance).
@@ -176,7 +176,7 @@ pub fn batch_norm_by(
         let memory = [x.into(), gain.into(), bias.into(), running.into(), (&mut y).into()];
         let [x, gain, bias, running, y] = memory;
         let arguments = [x, gain, bias, running, y, channels, area, shape.epsilon.into()];
-        queue.launch(&Launch::new(&kernels::BATCH_NORM_BY, pieces(shape), arguments));
+        queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_BY, pieces(shape), arguments));
     }
 }
 
@@ -204,7 +204,7 @@ pub fn batch_norm_gradient(
     }
     let [images, channels_, area] = [shape.images, channels, shape.area].map(|n| size(n).into());
     let arguments = [x.into(), saved.into(), dy.into(), (&mut scratch).into(), images, channels_, area];
-    queue.launch(&Launch::new(&kernels::BATCH_NORM_GRADIENT_PARTS, channels * runs(shape), arguments));
+    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_GRADIENT_PARTS, channels * runs(shape), arguments));
     let arguments = [
         scratch.read().into(),
         (&mut dgain).into(),
@@ -212,7 +212,11 @@ pub fn batch_norm_gradient(
         size(runs(shape)).into(),
         channels_,
     ];
-    queue.launch(&Launch::new(&kernels::BATCH_NORM_GRADIENT_SUMS, channels.div_ceil(THREADS), arguments));
+    queue.launch(&KernelLaunch::new(
+        &kernels::BATCH_NORM_GRADIENT_SUMS,
+        channels.div_ceil(THREADS),
+        arguments,
+    ));
     let Some(mut dx) = dx else { return };
     same("dx", dx.len(), x.len());
     let arguments = [
@@ -227,5 +231,5 @@ pub fn batch_norm_gradient(
         channels_,
         area,
     ];
-    queue.launch(&Launch::new(&kernels::BATCH_NORM_GRADIENT, pieces(shape), arguments));
+    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_GRADIENT, pieces(shape), arguments));
 }

@@ -4,7 +4,7 @@
 
 use super::{Floats, FloatsMut, Ids, same, size};
 use crate::kernels;
-use crate::launch::{Argument, Launch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
 use dtrain_engine::device::Pool2d;
 
@@ -44,7 +44,7 @@ pub fn max_pool(
     same("places", places.len(), out);
     if out > 0 {
         let arguments = [x.into(), (&mut y).into(), (&mut places).into(), argument];
-        queue.launch(&Launch::over(&kernels::MAX_POOL, out, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::MAX_POOL, out, arguments));
     }
 }
 
@@ -62,7 +62,7 @@ pub fn max_pool_gradient(
     same("dx", dx.len(), len);
     if len > 0 {
         let arguments = [places.into(), dy.into(), (&mut dx).into(), argument];
-        queue.launch(&Launch::over(&kernels::MAX_POOL_GRADIENT, len, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::MAX_POOL_GRADIENT, len, arguments));
     }
 }
 
@@ -72,7 +72,7 @@ pub fn avg_pool(queue: &impl Queue, shape: &Pool2d, x: Floats<'_>, mut y: Floats
     same("x", x.len(), len);
     same("y", y.len(), out);
     if out > 0 {
-        queue.launch(&Launch::over(&kernels::AVG_POOL, out, [x.into(), (&mut y).into(), argument]));
+        queue.launch(&KernelLaunch::over(&kernels::AVG_POOL, out, [x.into(), (&mut y).into(), argument]));
     }
 }
 
@@ -83,6 +83,6 @@ pub fn avg_pool_gradient(queue: &impl Queue, shape: &Pool2d, dy: Floats<'_>, mut
     same("dx", dx.len(), len);
     if len > 0 {
         let arguments = [dy.into(), (&mut dx).into(), argument];
-        queue.launch(&Launch::over(&kernels::AVG_POOL_GRADIENT, len, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::AVG_POOL_GRADIENT, len, arguments));
     }
 }

@@ -5,7 +5,7 @@
 use super::elementwise::code;
 use super::{Floats, FloatsMut, same, size};
 use crate::kernels;
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
 
 /// Rows and columns of a tile.
@@ -66,7 +66,7 @@ fn finished(
         code(finish.activation).into(),
     ];
     let blocks = shape.m.div_ceil(TILE) * shape.n.div_ceil(TILE);
-    queue.launch(&Launch::new(&kernels::PRODUCT, blocks, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::PRODUCT, blocks, arguments));
 }
 
 /// `C = A B` or `C += A B`. *Order*: K in blocks of 512 from zero, each in order by fused multiply-add, blocks added in
@@ -140,5 +140,5 @@ pub fn linear_gelu(
     let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
     let blocks = shape.rows.div_ceil(TILE) * shape.width.div_ceil(TILE);
     let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form];
-    queue.launch(&Launch::new(&kernels::LINEAR_GELU, blocks, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::LINEAR_GELU, blocks, arguments));
 }

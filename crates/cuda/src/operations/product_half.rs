@@ -6,7 +6,7 @@ use super::elementwise::code;
 use super::product::{by_tanh, inside, linear_lengths};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
 use crate::kernels::{self, Kernel};
-use crate::launch::{Argument, Launch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
 
 /// The kernels of a tile: rows by columns (`x w'`), rows by rows (`dy w`), columns by rows (`dy' x`).
@@ -151,7 +151,7 @@ fn finished(
         aligned.into(),
     ];
     let blocks = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
-    queue.launch(&Launch::new(kernel, blocks, arguments));
+    queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
 }
 
 /// `C = A B` or, in f32, `C += A B`. *Order*: K in steps of 16 from the first, then C.
@@ -224,5 +224,5 @@ pub fn linear_gelu_half(
     let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
     let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form, aligned.into()];
     let blocks = shape.rows.div_ceil(tile) * shape.width.div_ceil(tile);
-    queue.launch(&Launch::new(kernel, blocks, arguments));
+    queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
 }

@@ -4,7 +4,7 @@
 
 use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels;
-use crate::launch::{Argument, Launch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
 use dtrain_engine::device::Rows;
 
@@ -35,7 +35,7 @@ pub(super) fn sum_parts(queue: &impl Queue, shape: &Parts, parts: Floats<'_>, mu
         size(shape.count).into(),
         (shape.pitch as u64).into(),
     ];
-    queue.launch(&Launch::over(&kernels::SUM_PARTS, shape.len, arguments));
+    queue.launch(&KernelLaunch::over(&kernels::SUM_PARTS, shape.len, arguments));
 }
 
 /// Elements that [`column_sums`] needs for partial sums.
@@ -61,7 +61,7 @@ pub fn column_sums(
     }
     let runs = rows.div_ceil(ROWS);
     let arguments = [x.into(), (&mut scratch).into(), size(rows).into(), size(width).into()];
-    queue.launch(&Launch::new(&kernels::COLUMN_PARTS, width.div_ceil(STRIP) * runs, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::COLUMN_PARTS, width.div_ceil(STRIP) * runs, arguments));
     sum_parts(queue, &Parts { len: width, count: runs, pitch: width }, scratch.read(), sums);
 }
 
@@ -83,7 +83,7 @@ pub(super) fn plane_sums(
     room("scratch", scratch.len(), plane_sums_scratch(shape));
     let arguments =
         [x.into(), (&mut scratch).into(), size(images).into(), size(channels).into(), size(area).into()];
-    queue.launch(&Launch::new(&kernels::PLANE_PARTS, channels * runs, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::PLANE_PARTS, channels * runs, arguments));
     sum_parts(queue, &Parts { len: channels, count: runs, pitch: channels }, scratch.read(), sums);
 }
 
@@ -106,10 +106,10 @@ pub fn sum_of_squares(
     room("scratch", scratch.len(), count);
     if count > 0 {
         let arguments = [g.into(), (&mut scratch).into(), (g.len() as u64).into(), scale.into()];
-        queue.launch(&Launch::new(&kernels::SQUARE_PARTS, count.div_ceil(SQUARES.1), arguments));
+        queue.launch(&KernelLaunch::new(&kernels::SQUARE_PARTS, count.div_ceil(SQUARES.1), arguments));
     }
     let arguments = [scratch.read().into(), (&mut sum).into(), size(count).into()];
-    queue.launch(&Launch::new(&kernels::SUM_IN_ORDER, 1, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::SUM_IN_ORDER, 1, arguments));
 }
 
 /// Elements that [`all_finite`] needs.
@@ -130,8 +130,8 @@ pub fn all_finite(
     room("scratch", scratch.len(), count);
     if count > 0 {
         let arguments = [x.into(), (&mut scratch).into(), (x.len() as u64).into()];
-        queue.launch(&Launch::new(&kernels::FINITE_PARTS, count, arguments));
+        queue.launch(&KernelLaunch::new(&kernels::FINITE_PARTS, count, arguments));
     }
     let arguments = [scratch.read().into(), (&mut all).into(), size(count).into()];
-    queue.launch(&Launch::new(&kernels::FINITE_ALL, 1, arguments));
+    queue.launch(&KernelLaunch::new(&kernels::FINITE_ALL, 1, arguments));
 }

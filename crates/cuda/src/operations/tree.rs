@@ -4,7 +4,7 @@
 
 use super::{Ids, size};
 use crate::kernels;
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use dtrain_collective::{SumOrder, SumStep};
 
 /// The most values that the kernel has on its stack.
@@ -58,6 +58,6 @@ pub unsafe fn sum_tree(queue: &impl Queue, sum: &TreeSum<'_>, len: usize) {
             size(sum.targets.len() / 2).into(),
             (len as u64).into(),
         ];
-        queue.launch(&Launch::over(&kernels::SUM_TREE, len, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::SUM_TREE, len, arguments));
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{Floats, FloatsMut, same};
 use crate::kernels;
-use crate::launch::{Launch, Queue};
+use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::{AdamW, Sgd};
 
 /// AdamW in place over flat slices.
@@ -34,7 +34,7 @@ pub fn adamw(
             o.beta2.into(),
             o.epsilon.into(),
         ];
-        queue.launch(&Launch::over(&kernels::ADAMW, g.len(), arguments));
+        queue.launch(&KernelLaunch::over(&kernels::ADAMW, g.len(), arguments));
     }
 }
 
@@ -48,7 +48,7 @@ pub fn sgd(queue: &impl Queue, o: &Sgd, g: Floats<'_>, mut p: FloatsMut<'_>, mut
     let len = (g.len() as u64).into();
     if o.momentum == 0.0 {
         let arguments = [g.into(), (&mut p).into(), len, scale, lr, decay];
-        return queue.launch(&Launch::over(&kernels::SGD, g.len(), arguments));
+        return queue.launch(&KernelLaunch::over(&kernels::SGD, g.len(), arguments));
     }
     same("m", m.len(), g.len());
     let arguments = [
@@ -63,7 +63,7 @@ pub fn sgd(queue: &impl Queue, o: &Sgd, g: Floats<'_>, mut p: FloatsMut<'_>, mut
         u32::from(o.nesterov).into(),
         u32::from(o.first).into(),
     ];
-    queue.launch(&Launch::over(&kernels::SGD_MOMENTUM, g.len(), arguments));
+    queue.launch(&KernelLaunch::over(&kernels::SGD_MOMENTUM, g.len(), arguments));
 }
 
 /// `running = (1 - momentum) * running + momentum * (sums * scale)`.
@@ -72,6 +72,6 @@ pub fn blend(queue: &impl Queue, momentum: f32, scale: f32, sums: Floats<'_>, mu
     if sums.len() > 0 {
         let arguments =
             [sums.into(), (&mut running).into(), (sums.len() as u64).into(), momentum.into(), scale.into()];
-        queue.launch(&Launch::over(&kernels::BLEND, sums.len(), arguments));
+        queue.launch(&KernelLaunch::over(&kernels::BLEND, sums.len(), arguments));
     }
 }

@@ -6,7 +6,7 @@ use crate::stand_in::build::compiler;
 use crate::support::{Fake, child, gpu, is_child};
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::device::Device;
-use dtrain_engine::{DeviceReplica, Group, Keeping, Kept, OwnMemory, Replica};
+use dtrain_engine::{DeviceReplica, Keeping, Kept, MicroBatchGroup, OwnMemory, Replica};
 use dtrain_types::{MicroBatch, Step};
 
 /// Micro-batches of a step, and steps.
@@ -25,7 +25,7 @@ fn train(mut replica: DeviceReplica<CudaDevice>, ahead: bool) -> (Vec<f64>, Stri
         replica.begin(step, MicroBatch(m), &batch(&own), to).expect("a device that works");
         if let Some(&(step, m)) = all.get(place + 1).filter(|_| ahead) {
             let next = samples(step, m);
-            let group = Group::of_one(step, MicroBatch(m));
+            let group = MicroBatchGroup::of_one(step, MicroBatch(m));
             replica.prefetch(&group, MicroBatch(m), &batch(&next)).expect("a device that works");
         }
         let figures = replica.figures();

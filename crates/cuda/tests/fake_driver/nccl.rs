@@ -8,7 +8,7 @@ use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::OwnMemory;
 use dtrain_engine::device::Device as _;
 use dtrain_engine::models::peer::uniform;
-use dtrain_nccl::{Address, Device, DeviceArena, Place};
+use dtrain_nccl::{Address, Device, DeviceArena, MemoryPlace};
 use dtrain_types::{MicroRange, Wire, cut_evenly, roots};
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ fn wanted() -> Vec<u32> {
 
 /// Uses everything that a backend uses; gives what the host sees of it.
 fn use_all(device: &NcclDevice, arena: &mut GpuSlots) -> Vec<u32> {
-    let (host, there) = (device.allocate(Place::Host, LEN * 4), device.allocate(Place::Device, LEN * 4));
+    let (host, there) =
+        (device.allocate(MemoryPlace::Host, LEN * 4), device.allocate(MemoryPlace::Device, LEN * 4));
     let (host, there) = (host.expect("memory"), there.expect("memory"));
     let (here, on_device) = (device.address(&host), device.address(&there));
     assert!([here, on_device].iter().all(|address| (address.0 as usize).is_multiple_of(64)));
@@ -99,7 +100,7 @@ fn part(slots: &mut GpuSlots, slot: usize) -> Part<f32> {
 /// Two floats of a slot, as the stream of the collectives sees them behind a start.
 fn seen(device: &NcclDevice, slots: &mut GpuSlots, slot: usize) -> [f32; 2] {
     DeviceArena::settle(slots).expect("a stream that works");
-    let host = device.allocate(Place::Host, 8).expect("memory");
+    let host = device.allocate(MemoryPlace::Host, 8).expect("memory");
     let from = DeviceArena::address(slots, slot);
     // SAFETY: two floats of a slot and of host memory, which is waited for.
     unsafe { device.copy(from, device.address(&host), 8).expect("a stream that works") };

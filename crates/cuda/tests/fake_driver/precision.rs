@@ -11,8 +11,8 @@ use dtrain_engine::device::{Activation, Attention, Conv3d, Device};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DecayGroup, DeviceReplica, EngineError, Inputs, Loss, LossScaling, Model, Optimizer, Replica,
-    Rule, Schedule, Section, Targets, device_fingerprint, micro_batch,
+    BatchView, DecayGroup, DeviceReplica, EngineError, Inputs, Loss, LossScaling, LrSchedule, Model,
+    Optimizer, Replica, Rule, Section, Targets, device_fingerprint, micro_batch,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
 use std::sync::Arc;
@@ -126,11 +126,11 @@ fn overflow(gpu: &Arc<Gpu>, start: f32) -> (usize, [u8; 32]) {
         rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: None,
-        schedule: Schedule::constant(1e-2),
+        schedule: LrSchedule::constant(1e-2),
     };
     let mut replica = DeviceReplica::new(device, model, optimizer, Seed(7)).expect("memory");
     let (values, classes) = (numbers(1, 3 * 64), ids(2, 3, 10));
-    let batch = Batch { rows: 3, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let batch = BatchView { rows: 3, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
     let started = replica.bring_state().expect("a device that works").clone();
     let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
     let (mut skipped, mut made, mut factor, mut losses) = (0, 0, start, Vec::new());

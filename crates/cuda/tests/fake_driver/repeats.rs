@@ -7,8 +7,8 @@ use dtrain_cuda::{CudaDevice, Precision, operations};
 use dtrain_engine::models::{GptOptions, gpt2};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DecayGroup, DeviceReplica, Inputs, Keeping, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule,
-    Targets,
+    BatchView, DecayGroup, DeviceReplica, Inputs, Keeping, Kept, Loss, LrSchedule, Model, Optimizer, Replica,
+    Rule, Targets,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 use std::sync::Arc;
@@ -149,7 +149,7 @@ fn replica(device: CudaDevice) -> DeviceReplica<CudaDevice> {
         rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: Some(1.0),
-        schedule: Schedule::constant(1e-3),
+        schedule: LrSchedule::constant(1e-3),
     };
     DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7)).expect("memory")
 }
@@ -157,7 +157,7 @@ fn replica(device: CudaDevice) -> DeviceReplica<CudaDevice> {
 /// Steps of two micro-batches; what the losses and the state are in the end, and `after` each step.
 fn train(mut replica: DeviceReplica<CudaDevice>, mut after: impl FnMut()) -> (Vec<u64>, [u8; 32]) {
     let ids: Vec<u32> = (0..18).map(|i| i * 7 % 20).collect();
-    let batch = Batch { rows: 3, inputs: Inputs::Tokens(&ids), targets: Targets::Classes(&ids) };
+    let batch = BatchView { rows: 3, inputs: Inputs::Tokens(&ids), targets: Targets::Classes(&ids) };
     assert!(replica.keep(2));
     let mut losses = Vec::new();
     for step in (1..=6).map(Step) {

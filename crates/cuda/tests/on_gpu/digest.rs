@@ -14,10 +14,10 @@ use dtrain_engine::models::peer::{integers, uniform};
 use dtrain_engine::models::{CnnOptions, cnn};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DecayGroup, DeviceReplica, Inputs, Keeping, Kept, Loss, Model, Optimizer, Replica, Rule, Schedule,
-    Targets,
+    BatchView, DecayGroup, DeviceReplica, Inputs, Keeping, Kept, Loss, LrSchedule, Model, Optimizer, Replica,
+    Rule, Targets,
 };
-use dtrain_nccl::{Library, NcclBackend, NcclSetup};
+use dtrain_nccl::{NcclBackend, NcclLibrary, NcclSetup};
 use dtrain_types::{Generation, Merger, MicroBatch, MicroRange, Rank, Seed, Step, Trailer, cut_evenly};
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub fn replica(gpu: &Arc<Gpu>) -> DeviceReplica<CudaDevice> {
         rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: Some(1.0),
-        schedule: Schedule::constant(1e-2),
+        schedule: LrSchedule::constant(1e-2),
     };
     let replica = DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7));
     rehearsed(replica.expect("memory")).unwrap_or_else(|error| panic!("{error}"))
@@ -64,8 +64,8 @@ pub fn samples(step: Step, m: u32) -> (Vec<f32>, Vec<u32>) {
 }
 
 /// The same for a replica.
-pub fn batch<'a>((values, classes): &'a (Vec<f32>, Vec<u32>)) -> Batch<'a> {
-    Batch { rows: ROWS, inputs: Inputs::Values(values), targets: Targets::Classes(classes) }
+pub fn batch<'a>((values, classes): &'a (Vec<f32>, Vec<u32>)) -> BatchView<'a> {
+    BatchView { rows: ROWS, inputs: Inputs::Values(values), targets: Targets::Classes(classes) }
 }
 
 /// One micro-batch into a slot; gives its trailer.
@@ -164,7 +164,11 @@ pub fn on_threads<B: Backend + Send>(ranks: Ranks<B>, ranges: &[MicroRange]) -> 
 }
 
 /// Ranks that meet over NCCL, on GPUs that they share in turn; settled.
-pub fn meet(gpus: &[Arc<Gpu>], library: &Library, ranges: &[MicroRange]) -> Ranks<NcclBackend<NcclDevice>> {
+pub fn meet(
+    gpus: &[Arc<Gpu>],
+    library: &NcclLibrary,
+    ranges: &[MicroRange],
+) -> Ranks<NcclBackend<NcclDevice>> {
     let id = library.unique_id().unwrap_or_else(|error| panic!("{error}"));
     let connect = |rank: u32| {
         let gpu = &gpus[rank as usize % gpus.len()];
@@ -180,7 +184,7 @@ pub fn meet(gpus: &[Arc<Gpu>], library: &Library, ranges: &[MicroRange]) -> Rank
 }
 
 /// The digest of all ranks. *Panics* with the words of whatever fails.
-pub fn digest(gpus: &[Arc<Gpu>], library: &Library, world: u32) -> String {
+pub fn digest(gpus: &[Arc<Gpu>], library: &NcclLibrary, world: u32) -> String {
     let ranges = ranges(world);
     let (digest, ranks) = on_threads(meet(gpus, library, &ranges), &ranges);
     // Models live until all have ended.

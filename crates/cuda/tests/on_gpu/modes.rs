@@ -7,7 +7,7 @@ use crate::over_nccl::{self, together};
 use dtrain_collective::{Aborter, Assignment, Backend, Geometry, Op, Reduce, Sequence};
 use dtrain_cuda::collectives::NcclDevice;
 use dtrain_cuda::driver::Gpu;
-use dtrain_nccl::{Library, NcclBackend, NcclSetup, UniqueId};
+use dtrain_nccl::{NcclBackend, NcclLibrary, NcclSetup, UniqueId};
 use dtrain_types::{Generation, Rank, Trailer, cut_evenly};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ impl Pair {
     /// Meets the other ranks. *Blocks* until they are all there.
     fn new(
         gpu: &Arc<Gpu>,
-        library: &Library,
+        library: &NcclLibrary,
         ids: &[UniqueId; 2],
         rank: Rank,
         world: u32,
@@ -114,7 +114,7 @@ impl Pair {
 }
 
 /// What `world` ranks take that share these GPUs in turn. *Panics* with the words of whatever fails, and if a sum is wrong.
-pub fn took(gpus: &[Arc<Gpu>], library: &Library, world: u32, bytes: usize, rounds: usize) -> Took {
+pub fn took(gpus: &[Arc<Gpu>], library: &NcclLibrary, world: u32, bytes: usize, rounds: usize) -> Took {
     let ids = [(); 2].map(|()| library.unique_id().unwrap_or_else(|error| panic!("{error}")));
     let meet = |rank: u32| {
         let gpu = &gpus[rank as usize % gpus.len()];

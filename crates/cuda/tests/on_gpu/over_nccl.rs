@@ -7,7 +7,7 @@
 use dtrain_collective::Geometry;
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
 use dtrain_cuda::driver::{Gpu, Stream};
-use dtrain_nccl::{Device, Forming, Library, NcclBackend, NcclError, NcclSetup, UniqueId, open};
+use dtrain_nccl::{Device, Forming, NcclBackend, NcclError, NcclLibrary, NcclSetup, UniqueId, open};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const END: Duration = Duration::from_secs(10);
 
 /// The library that `DTRAIN_NCCL` names, or that the dynamic linker finds. *Errors*: none can be used.
 #[allow(dead_code)]
-pub fn library() -> Result<Library, NcclError> {
+pub fn library() -> Result<NcclLibrary, NcclError> {
     match std::env::var_os("DTRAIN_NCCL") {
         Some(path) => open(&[path.into()]),
         None => open(&["libnccl.so.2".into(), "librccl.so.1".into()]),
@@ -29,7 +29,7 @@ pub fn library() -> Result<Library, NcclError> {
 /// *Panics* with the words of whatever fails.
 pub fn meet(
     gpu: &Arc<Gpu>,
-    (library, id): (&Library, &UniqueId),
+    (library, id): (&NcclLibrary, &UniqueId),
     setup: NcclSetup<'_>,
     geometry: Geometry,
     filled_on: Option<&Arc<Stream>>,

@@ -10,7 +10,7 @@ use dtrain_engine::models::peer::{PeerData, Work, initialise};
 use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, cnn3d, gpt, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, DeviceReplica, Inputs, Loss, LossScale, LossScaling, Model, ModelReplica, Replica, Targets,
+    BatchView, DeviceReplica, Inputs, Loss, LossScale, LossScaling, Model, ModelReplica, Replica, Targets,
     micro_batch,
 };
 use dtrain_types::{MicroBatch, Seed, Step};
@@ -30,13 +30,13 @@ enum Data {
 }
 
 impl Data {
-    fn batch(&self) -> Batch<'_> {
+    fn batch(&self) -> BatchView<'_> {
         let (inputs, classes) = match self {
             Self::Peers(data) => return data.batch(),
             Self::Images(values, classes) => (Inputs::Values(values), classes),
             Self::Tokens(tokens, classes) => (Inputs::Tokens(tokens), classes),
         };
-        Batch { rows: ROWS, inputs, targets: Targets::Classes(classes) }
+        BatchView { rows: ROWS, inputs, targets: Targets::Classes(classes) }
     }
 }
 

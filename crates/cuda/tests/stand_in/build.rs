@@ -1,7 +1,7 @@
 //! Builds kernels for the stand-in and runs them: a C++ compiler that is found at run time, a shared library for each file.
 
 use dtrain_cuda::kernels::{FILES, File, Kernel};
-use dtrain_cuda::{CudaDevice, Launch, Queue};
+use dtrain_cuda::{CudaDevice, KernelLaunch, Queue};
 use libloading::Library;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -135,13 +135,13 @@ impl Built {
     }
 
     /// Runs a kernel. *Errors*: what the stand-in has to say.
-    fn run(&self, label: &str, launch: &Launch, way: Way) -> Result<(), String> {
+    fn run(&self, label: &str, launch: &KernelLaunch, way: Way) -> Result<(), String> {
         let library = self.lock();
         let mut values: Vec<*const c_void> =
             launch.arguments().iter().map(|argument| argument.value()).collect();
         type Run = unsafe extern "C" fn(*mut *const c_void, c_uint, c_uint, c_uint, c_uint) -> *const c_char;
         let Way { order, at_the_edge } = way;
-        // SAFETY: the type is that of SHIM_KERNEL. The arguments have the kernel's types: `Launch` compares them with the
+        // SAFETY: the type is that of SHIM_KERNEL. The arguments have the kernel's types: `KernelLaunch` compares them with the
         // table, and a test the table with the source. Memory was promised by whoever made the slices.
         unsafe {
             let run = library.get::<Run>(&format!("shim_run_{label}")).expect("it was built");
@@ -242,7 +242,7 @@ impl<'m> StandIn<'m> {
 
 // SAFETY: a launch has ended when this returns, or is on the stream that everything of this stand-in goes through.
 unsafe impl Queue for StandIn<'_> {
-    fn launch(&self, launch: &Launch) {
+    fn launch(&self, launch: &KernelLaunch) {
         if let Some(device) = &self.device {
             return device.stream().launch(launch);
         }

@@ -21,16 +21,15 @@ mod update;
 
 use crate::device::{ChannelNorm, Conv3d, NORM_BLOCK, Pool2d};
 use crate::host_device::HostDevice;
+
 pub use isa::{Isa, IsaError};
-use pool::{Cut, Pool};
+use pool::{CHUNK, Cut, Pool};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 /// Counts the changes of the kernels that changed the bits of a result. Part of the fingerprint.
 pub const KERNEL_REVISION: u32 = 1;
 
-/// Elements that one task of a point-wise kernel takes.
-const CHUNK: usize = 1 << 15;
 /// Elements that one task takes when rows or planes must stay whole.
 const GROUP: usize = 1 << 14;
 

@@ -284,6 +284,9 @@ impl Drop for Pool {
     }
 }
 
+/// Elements that one task of a point-wise kernel takes.
+pub(super) const CHUNK: usize = 1 << 15;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,8 @@
 //!
 //! This file does not know schedules or which parameters decay.
 
-use super::CHUNK;
 use super::isa::{Have, Isa, on_every_isa};
-use super::pool::{Cut, Pool};
+use super::pool::{CHUNK, Cut, Pool};
 use crate::device::{AdamW, NORM_BLOCK, Sgd};
 use std::sync::atomic::{AtomicU64, Ordering};
 

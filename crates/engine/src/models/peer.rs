@@ -5,14 +5,14 @@
 //! targets 1001.
 
 use super::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, mlp};
-use crate::batch::{Batch, Inputs, Targets};
+use crate::batch::{BatchView, Inputs, Targets};
 use crate::device::Device;
 use crate::error::EngineError;
 use crate::layout::Layout;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::optimizer::{DecayGroup, Optimizer, Rule};
-use crate::schedule::Schedule;
+use crate::schedule::LrSchedule;
 use crate::stage::{Init, Shape};
 use crate::stages::{Chain, Conv3d, Flatten, Linear};
 use crate::state::State;
@@ -109,7 +109,7 @@ impl Work {
             rule: Rule::adamw(),
             decays: DecayGroup::All,
             clip_norm: None,
-            schedule: Schedule::constant(1e-3),
+            schedule: LrSchedule::constant(1e-3),
         }
     }
 
@@ -175,12 +175,12 @@ pub struct PeerData {
 impl PeerData {
     /// The batch, lent.
     #[must_use]
-    pub fn batch(&self) -> Batch<'_> {
+    pub fn batch(&self) -> BatchView<'_> {
         let inputs = match self.tokens.is_empty() {
             true => Inputs::Values(&self.values),
             false => Inputs::Tokens(&self.tokens),
         };
-        Batch { rows: self.rows, inputs, targets: Targets::Classes(&self.classes) }
+        BatchView { rows: self.rows, inputs, targets: Targets::Classes(&self.classes) }
     }
 }
 

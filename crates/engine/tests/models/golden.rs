@@ -10,8 +10,8 @@ use dtrain_engine::models::{
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{Chain, Gelu, LayerNorm, Linear, Residual};
 use dtrain_engine::{
-    Batch, ClassCounts, Decay, DecayGroup, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule, Section, Targets, micro_batch,
+    BatchView, ClassCounts, Decay, DecayGroup, Inputs, Loss, LrSchedule, Model, ModelReplica, Optimizer,
+    Replica, Rule, Section, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use serde_json::Value;
@@ -37,7 +37,7 @@ struct Case {
 }
 
 impl Case {
-    fn batch(&self, from: usize, rows: usize) -> Batch<'_> {
+    fn batch(&self, from: usize, rows: usize) -> BatchView<'_> {
         let part = |len: usize| {
             let per_row = len / (STEPS * self.rows);
             from * per_row..(from + rows) * per_row
@@ -53,7 +53,7 @@ impl Case {
                 (Inputs::Tokens(&tokens[part(tokens.len())]), Targets::Classes(&classes[part(classes.len())]))
             }
         };
-        Batch { rows, inputs, targets }
+        BatchView { rows, inputs, targets }
     }
 
     fn check(mut self) {
@@ -131,7 +131,7 @@ fn adamw() -> Optimizer {
         rule: Rule::AdamW { betas: [0.9, 0.99], epsilon: 1e-8, weight_decay: 0.1 },
         decays: DecayGroup::Matrices,
         clip_norm: None,
-        schedule: Schedule::constant(0.01),
+        schedule: LrSchedule::constant(0.01),
     }
 }
 
@@ -165,7 +165,7 @@ fn class_weights_smoothing_clipping_and_nesterov_are_pytorchs() {
         rule: Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
         decays: DecayGroup::All,
         clip_norm: Some(0.3),
-        schedule: Schedule::constant(0.3),
+        schedule: LrSchedule::constant(0.3),
     };
     case.check();
 }
@@ -188,7 +188,7 @@ fn residuals_and_squared_error_are_pytorchs() {
     case.data = Data::Values { values, targets: peer::uniform(1001, STEPS * 10 * 3, 1.0) };
     case.loss = Loss::MeanSquaredError;
     case.optimizer.rule = Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-    case.optimizer.schedule = Schedule::constant(0.1);
+    case.optimizer.schedule = LrSchedule::constant(0.1);
     case.check();
 }
 
@@ -255,7 +255,7 @@ fn a_gpt_learns_as_in_pytorch() {
         classes: peer::integers(1001, STEPS * rows * time, 32),
     };
     let decay = Decay::Cosine { last: 0.1 };
-    let schedule = Schedule { base: 0.01, warmup: 2, total: 6, decay };
+    let schedule = LrSchedule { base: 0.01, warmup: 2, total: 6, decay };
     Case {
         name: "gpt, ignoring, clipped, warm cosine",
         stages: gpt(&options).expect("the options make sense"),

@@ -6,8 +6,8 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, 
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{AvgPool, BatchNorm, Chain, Flatten, Gelu, LayerNorm, Linear, Relu, Residual};
 use dtrain_engine::{
-    Batch, DecayGroup, EngineError, Figures, Gradient, Group, Inputs, Loss, Model, ModelReplica, Optimizer,
-    Replica, Rule, Schedule, Targets, micro_batch,
+    BatchFigures, BatchView, DecayGroup, EngineError, Gradient, Inputs, Loss, LrSchedule, MicroBatchGroup,
+    Model, ModelReplica, Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{Merger, MicroBatch, MicroRange, Seed, Step, Wire, to_bf16};
 use std::ops::Range;
@@ -106,7 +106,7 @@ fn cases() -> Vec<Case> {
 
 impl Case {
     fn replica(&self, threads: usize, most: u32) -> ModelReplica<Cpu> {
-        let schedule = Schedule::constant(1e-2);
+        let schedule = LrSchedule::constant(1e-2);
         let optimizer =
             Optimizer { rule: Rule::adamw(), decays: DecayGroup::Matrices, clip_norm: None, schedule };
         let model =
@@ -135,7 +135,7 @@ impl Data {
     }
 
     /// Micro-batch `m` of a step of `samples`; the last may be short.
-    fn batch(&self, case: &Case, m: u32, samples: usize) -> Batch<'_> {
+    fn batch(&self, case: &Case, m: u32, samples: usize) -> BatchView<'_> {
         let from = m as usize * ROWS;
         let rows = ROWS.min(samples - from);
         let of = |width: usize| from * width..(from + rows) * width;
@@ -148,7 +148,7 @@ impl Data {
             Loss::MeanSquaredError => Targets::Values(&self.targets[of(1)]),
             Loss::CrossEntropy { .. } => Targets::Classes(&self.classes[of(per_sample)]),
         };
-        Batch { rows, inputs, targets }
+        BatchView { rows, inputs, targets }
     }
 }
 
@@ -160,9 +160,9 @@ fn root(
     [lo, hi]: [u32; 2],
     samples: usize,
     wire: Wire,
-) -> (Vec<f32>, Vec<Figures>) {
+) -> (Vec<f32>, Vec<BatchFigures>) {
     let mut buffers = vec![vec![f32::NAN; replica.about().gradient_len()]; Merger::buffers(hi - lo)];
-    let mut all = vec![Figures::default(); (hi - lo) as usize];
+    let mut all = vec![BatchFigures::default(); (hi - lo) as usize];
     let mut merger = Merger::default();
     for first in (lo..hi).step_by(replica.about().group as usize) {
         let count = replica.about().group.min(hi - first);
@@ -173,8 +173,11 @@ fn root(
             figures[0] = micro_batch(replica, Step(1), MicroBatch(first), &batch, gradient).expect("it fits");
             rounded(wire, gradient);
         } else {
-            let group =
-                Group { step: Step(1), micro_batches: MicroRange { lo: first, hi: first + count }, wire };
+            let group = MicroBatchGroup {
+                step: Step(1),
+                micro_batches: MicroRange { lo: first, hi: first + count },
+                wire,
+            };
             compute(replica, &group, |m| data.batch(case, m, samples), gradient, figures);
         }
         merger.push_subtree(count, |l, r| add(replica, &mut buffers, [l, r], wire));
@@ -278,17 +281,17 @@ fn each_part_of_a_gradient_is_whole_when_it_is_settled_and_not_touched_again() {
                 let samples = count as usize * ROWS;
                 let (wanted, _) = root(&mut alone, &case, &data, [0, count], samples, wire);
                 let mut got = Settling::new(wanted.len());
-                let mut figures = vec![Figures::default(); count as usize];
+                let mut figures = vec![BatchFigures::default(); count as usize];
                 let micro_batches = MicroRange { lo: 0, hi: count };
-                let group = Group { step: Step(1), micro_batches, wire };
+                let group = MicroBatchGroup { step: Step(1), micro_batches, wire };
                 compute(&mut grouped, &group, |m| data.batch(&case, m, samples), &mut got, &mut figures);
                 check(&got, &wanted, &format!("{count} at once, {wire:?}"));
             }
         }
         let (wanted, _) = root(&mut alone, &case, &data, [0, 1], ROWS, Wire::F32);
         let mut got = Settling::new(wanted.len());
-        let one = Group::of_one(Step(1), MicroBatch(0));
-        let figures = &mut [Figures::default()];
+        let one = MicroBatchGroup::of_one(Step(1), MicroBatch(0));
+        let figures = &mut [BatchFigures::default()];
         alone.compute(&one, &data.batch(&case, 0, ROWS), &mut got, figures).expect("it fits");
         check(&got, &wanted, "one");
     }
@@ -323,11 +326,12 @@ fn a_batch_that_does_not_fit_is_refused_when_it_is_laid() {
     let data = Data::new(case);
     let mut replica = case.replica(1, MOST);
     let good = data.batch(case, 0, 64);
-    let group = Group { step: Step(1), micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
-    let mut lay = |batch: &Batch<'_>| replica.prefetch(&group, MicroBatch(1), batch);
-    let error = lay(&Batch { rows: ROWS + 1, ..good }).expect_err("too many rows");
+    let group =
+        MicroBatchGroup { step: Step(1), micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
+    let mut lay = |batch: &BatchView<'_>| replica.prefetch(&group, MicroBatch(1), batch);
+    let error = lay(&BatchView { rows: ROWS + 1, ..good }).expect_err("too many rows");
     assert_eq!(error, EngineError::Rows { rows: ROWS + 1, planned: ROWS });
-    let error = lay(&Batch { inputs: Inputs::Tokens(&[1]), ..good }).expect_err("token ids");
+    let error = lay(&BatchView { inputs: Inputs::Tokens(&[1]), ..good }).expect_err("token ids");
     assert!(matches!(error, EngineError::Kind { .. }));
 }
 

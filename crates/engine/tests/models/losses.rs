@@ -8,8 +8,8 @@ use dtrain_engine::models::{GptOptions, gpt, peer};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 use dtrain_engine::stages::{Chain, Flatten, Linear, Relu};
 use dtrain_engine::{
-    Batch, DecayGroup, Figures, Group, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
-    Section, Targets, micro_batch,
+    BatchFigures, BatchView, DecayGroup, Inputs, Loss, LrSchedule, MicroBatchGroup, Model, ModelReplica,
+    Optimizer, Replica, Rule, Section, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 
@@ -76,7 +76,7 @@ fn replica(stages: &dyn Fn() -> Chain<Cpu>, loss: &Loss, most: u32) -> ModelRepl
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: None,
-        schedule: Schedule::constant(1e-2),
+        schedule: LrSchedule::constant(1e-2),
     };
     ModelReplica::new(cpu(), model, optimizer, Seed(3)).expect("the options make sense")
 }
@@ -96,27 +96,31 @@ impl Data {
         }
     }
 
-    fn batch(&self, loss: &Loss, rows: usize) -> Batch<'_> {
+    fn batch(&self, loss: &Loss, rows: usize) -> BatchView<'_> {
         let targets = match loss {
             Loss::MeanSquaredError => Targets::Values(&self.targets[..rows * OUTPUTS]),
             Loss::CrossEntropy { .. } => Targets::Classes(&self.classes[..rows]),
         };
-        Batch { rows, inputs: Inputs::Values(&self.values[..rows * INPUTS]), targets }
+        BatchView { rows, inputs: Inputs::Values(&self.values[..rows * INPUTS]), targets }
     }
 }
 
 /// What a pass over all micro-batches that the replica takes at once says, the last of which is short.
-fn pass(mut replica: ModelReplica<Cpu>, loss: &Loss) -> (Vec<u32>, Vec<Figures>) {
+fn pass(mut replica: ModelReplica<Cpu>, loss: &Loss) -> (Vec<u32>, Vec<BatchFigures>) {
     let (data, group) = (Data::new(), replica.about().group);
     let mut gradient = vec![f32::NAN; replica.about().gradient_len()];
-    let mut figures = vec![Figures::default(); group as usize];
+    let mut figures = vec![BatchFigures::default(); group as usize];
     if group == 1 {
         let batch = data.batch(loss, ROWS - 2);
         figures[0] =
             micro_batch(&mut replica, Step(1), MicroBatch(0), &batch, &mut gradient).expect("it fits");
     } else {
         let rows = |m| if m + 1 == group { ROWS - 2 } else { ROWS };
-        let whole = Group { step: Step(1), micro_batches: MicroRange { lo: 0, hi: group }, wire: Wire::F32 };
+        let whole = MicroBatchGroup {
+            step: Step(1),
+            micro_batches: MicroRange { lo: 0, hi: group },
+            wire: Wire::F32,
+        };
         compute(&mut replica, &whole, |m| data.batch(loss, rows(m)), &mut gradient, &mut figures);
     }
     (gradient.iter().map(|g| g.to_bits()).collect(), figures)
@@ -207,7 +211,7 @@ fn a_large_vocabulary_is_paid_for_once() {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: None,
-        schedule: Schedule::constant(1e-2),
+        schedule: LrSchedule::constant(1e-2),
     };
     let replica = ModelReplica::blank(cpu(), model.expect("it fits"), optimizer, Seed(3)).expect("it fits");
     let (outputs, taken) = (1024 * 50_257 * 4, bytes(&replica, "activations") + bytes(&replica, "scratch"));

@@ -12,7 +12,7 @@ mod scaling;
 mod steps;
 
 use dtrain_engine::cpu::{Cpu, CpuOptions};
-use dtrain_engine::{Batch, Figures, Gradient, Group, ModelReplica, Replica};
+use dtrain_engine::{BatchFigures, BatchView, Gradient, MicroBatchGroup, ModelReplica, Replica};
 use dtrain_types::MicroBatch;
 
 /// A CPU device with one thread.
@@ -28,10 +28,10 @@ fn cpu_with(threads: usize) -> Cpu {
 /// Computes a group at once, whose batches are all there.
 fn compute<'a>(
     replica: &mut ModelReplica<Cpu>,
-    group: &Group,
-    batch: impl Fn(u32) -> Batch<'a>,
+    group: &MicroBatchGroup,
+    batch: impl Fn(u32) -> BatchView<'a>,
     gradient: &mut dyn Gradient,
-    figures: &mut [Figures],
+    figures: &mut [BatchFigures],
 ) {
     let last = group.micro_batches.hi - 1;
     for m in group.micro_batches.lo..last {

@@ -6,8 +6,8 @@ use dtrain_engine::models::{GptOptions, gpt, gpt2, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{BatchNorm, Chain, LayerNorm, Linear, Residual};
 use dtrain_engine::{
-    Batch, DecayGroup, Figures, Group, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule, Schedule,
-    Targets, micro_batch,
+    BatchFigures, BatchView, DecayGroup, Inputs, Loss, LrSchedule, MicroBatchGroup, Model, ModelReplica,
+    Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{Bytes, MicroBatch, MicroRange, Seed, Step, Wire};
 
@@ -16,7 +16,7 @@ const TIME: usize = 12;
 
 fn replica(stages: impl Fn() -> Chain<Cpu>, input: &Shape, most: u32) -> ModelReplica<Cpu> {
     let model = Model::in_groups(&cpu(), || Ok(stages()), input.clone(), Loss::cross_entropy(), most);
-    let schedule = Schedule::constant(1e-2);
+    let schedule = LrSchedule::constant(1e-2);
     let optimizer =
         Optimizer { rule: Rule::adamw(), decays: DecayGroup::Matrices, clip_norm: None, schedule };
     ModelReplica::new(cpu(), model.expect("it fits"), optimizer, Seed(3)).expect("the options make sense")
@@ -27,11 +27,11 @@ fn steps(
     mut replica: ModelReplica<Cpu>,
     batch: impl Fn(usize) -> usize,
     of: &Data,
-) -> ([u8; 32], Vec<Figures>) {
+) -> ([u8; 32], Vec<BatchFigures>) {
     let mut said = Vec::new();
     for step in [1, 2].map(Step) {
         let mut sum = vec![f32::NAN; replica.about().gradient_len()];
-        let mut figures = [Figures::default(); 2];
+        let mut figures = [BatchFigures::default(); 2];
         if replica.about().group == 1 {
             let mut other = sum.clone();
             for (m, gradient) in [&mut sum, &mut other].into_iter().enumerate() {
@@ -41,7 +41,7 @@ fn steps(
             }
             replica.add(Wire::F32, &other, &mut sum);
         } else {
-            let group = Group { step, micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
+            let group = MicroBatchGroup { step, micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
             compute(&mut replica, &group, |m| of.batch(batch(m as usize)), &mut sum, &mut figures);
         }
         replica.update(step, &sum, 50.0, 5).expect("the gradient is finite");
@@ -65,9 +65,9 @@ impl Data {
         }
     }
 
-    fn batch(&self, rows: usize) -> Batch<'_> {
+    fn batch(&self, rows: usize) -> BatchView<'_> {
         let inputs = Inputs::Tokens(&self.tokens[..rows * TIME]);
-        Batch { rows, inputs, targets: Targets::Classes(&self.classes[..rows * TIME]) }
+        BatchView { rows, inputs, targets: Targets::Classes(&self.classes[..rows * TIME]) }
     }
 }
 
@@ -114,7 +114,7 @@ fn a_block_with_running_statistics_keeps_what_it_has() {
     assert_eq!(activations(&plain), activations(&again));
     let data = Data::new();
     let step = |mut replica: ModelReplica<Cpu>| {
-        let batch = Batch {
+        let batch = BatchView {
             rows: ROWS,
             inputs: Inputs::Values(&data.values),
             targets: Targets::Classes(&data.classes[..ROWS]),

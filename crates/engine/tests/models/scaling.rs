@@ -5,8 +5,9 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, MlpOptions, cnn, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, Decay, DecayGroup, EngineError, Figures, Group, Inputs, Loss, LossScale, LossScaling, Model,
-    ModelReplica, Optimizer, Replica, Rule, Schedule, Section, State, Targets, UpdateInfo, micro_batch,
+    BatchFigures, BatchView, Decay, DecayGroup, EngineError, Inputs, Loss, LossScale, LossScaling,
+    LrSchedule, MicroBatchGroup, Model, ModelReplica, Optimizer, Replica, Rule, Section, State, Targets,
+    UpdateInfo, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 
@@ -20,7 +21,7 @@ fn optimizer() -> Optimizer {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: Some(0.5),
-        schedule: Schedule { base: 1e-2, warmup: 0, total: 100, decay },
+        schedule: LrSchedule { base: 1e-2, warmup: 0, total: 100, decay },
     }
 }
 
@@ -59,18 +60,18 @@ impl Data {
         Self { values, classes: peer::integers(2, ROWS, 10), wanted: peer::uniform(3, ROWS * 10, 1.0) }
     }
 
-    fn batch(&self, loss: &Loss, m: usize) -> Batch<'_> {
+    fn batch(&self, loss: &Loss, m: usize) -> BatchView<'_> {
         let targets = match loss {
             Loss::CrossEntropy { .. } => Targets::Classes(&self.classes),
             Loss::MeanSquaredError => Targets::Values(&self.wanted),
         };
-        Batch { rows: ROWS, inputs: Inputs::Values(&self.values[m * ROWS * 64..][..ROWS * 64]), targets }
+        BatchView { rows: ROWS, inputs: Inputs::Values(&self.values[m * ROWS * 64..][..ROWS * 64]), targets }
     }
 }
 
 /// The summed gradient of two micro-batches, and the sum of their weights.
 fn gradient(replica: &mut ModelReplica<Cpu>, loss: &Loss, step: Step) -> (Vec<f32>, f64) {
-    let (data, mut figures) = (Data::new(), [Figures::default(); 2]);
+    let (data, mut figures) = (Data::new(), [BatchFigures::default(); 2]);
     let [mut sum, mut other] = [(); 2].map(|()| vec![f32::NAN; replica.about().gradient_len()]);
     if replica.about().group == 1 {
         for (m, to) in [&mut sum, &mut other].into_iter().enumerate() {
@@ -79,7 +80,7 @@ fn gradient(replica: &mut ModelReplica<Cpu>, loss: &Loss, step: Step) -> (Vec<f3
         }
         replica.add(Wire::F32, &other, &mut sum);
     } else {
-        let group = Group { step, micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
+        let group = MicroBatchGroup { step, micro_batches: MicroRange { lo: 0, hi: 2 }, wire: Wire::F32 };
         compute(replica, &group, |m| data.batch(loss, m as usize), &mut sum, &mut figures);
     }
     (sum, figures.iter().map(|figures| figures.sums.weight).sum())

@@ -6,8 +6,8 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, cnn, cnn1d, cnn3d, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    Batch, ClassCounts, DecayGroup, EngineError, Inputs, Loss, Model, ModelReplica, Optimizer, Replica, Rule,
-    Schedule, Section, State, Targets, is_at_fault, micro_batch,
+    BatchView, ClassCounts, DecayGroup, EngineError, Inputs, Loss, LrSchedule, Model, ModelReplica,
+    Optimizer, Replica, Rule, Section, State, Targets, is_at_fault, micro_batch,
 };
 use dtrain_types::{Fold, Merger, MicroBatch, MicroRange, Seed, Step, Wire, cut_evenly, roots};
 
@@ -22,7 +22,7 @@ fn optimizer() -> Optimizer {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: Some(1.0),
-        schedule: Schedule::constant(1e-2),
+        schedule: LrSchedule::constant(1e-2),
     }
 }
 
@@ -59,10 +59,10 @@ impl Data {
     }
 
     /// Micro-batch `m` of a step of `samples`; the last may be short.
-    fn batch(&self, m: u32, samples: usize) -> Batch<'_> {
+    fn batch(&self, m: u32, samples: usize) -> BatchView<'_> {
         let from = m as usize * ROWS;
         let rows = ROWS.min(samples - from);
-        Batch {
+        BatchView {
             rows,
             inputs: Inputs::Values(&self.values[from * PIXELS..(from + rows) * PIXELS]),
             targets: Targets::Classes(&self.classes[from..from + rows]),
@@ -268,22 +268,28 @@ fn batches_that_do_not_fit_are_refused_with_their_numbers() {
     let data = Data::new();
     let good = data.batch(0, 64);
     let mut gradient = vec![0.0; replica.about().gradient_len()];
-    let mut refused = |batch: Batch<'_>| {
+    let mut refused = |batch: BatchView<'_>| {
         let error = micro_batch(&mut replica, Step(1), MicroBatch(0), &batch, &mut gradient)
             .expect_err("it does not fit");
         let same = replica.evaluate(&batch, &mut ClassCounts::new(10)).expect_err("it does not fit");
         assert_eq!(error, same);
         error.to_string()
     };
-    assert_eq!(refused(Batch { rows: 5, ..good }), "a micro-batch of 5 rows, planned for 1 to 4");
-    assert_eq!(refused(Batch { rows: 3, ..good }), "inputs: expected 192 values, got 256");
+    assert_eq!(refused(BatchView { rows: 5, ..good }), "a micro-batch of 5 rows, planned for 1 to 4");
+    assert_eq!(refused(BatchView { rows: 3, ..good }), "inputs: expected 192 values, got 256");
     let tokens = Inputs::Tokens(&[1, 2]);
-    assert_eq!(refused(Batch { inputs: tokens, ..good }), "the model takes values as inputs, got token ids");
+    assert_eq!(
+        refused(BatchView { inputs: tokens, ..good }),
+        "the model takes values as inputs, got token ids"
+    );
     let far = Targets::Classes(&[0, 1, 10, 3]);
-    assert_eq!(refused(Batch { targets: far, ..good }), "target 10 in row 2, but the model has 10 outputs");
+    assert_eq!(
+        refused(BatchView { targets: far, ..good }),
+        "target 10 in row 2, but the model has 10 outputs"
+    );
     let values = Targets::Values(&[0.0; 40]);
     assert_eq!(
-        refused(Batch { targets: values, ..good }),
+        refused(BatchView { targets: values, ..good }),
         "the model takes class ids as targets, got values"
     );
 }

@@ -4,7 +4,7 @@
 //! library that takes a [`HostStream`] for a CUDA stream puts its jobs between ours.
 
 use dtrain_collective::{Arena, BLOCK, Geometry, SumOrder, sum_block};
-use dtrain_nccl::{Address, Device, DeviceArena, DeviceError, Place, Stream};
+use dtrain_nccl::{Address, Device, DeviceArena, DeviceError, MemoryPlace, Stream};
 use dtrain_types::Wire;
 use nccl_sys::HostStream;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -139,7 +139,7 @@ unsafe impl Device for HostDevice {
         Stream(std::ptr::from_ref(self.queue()).cast_mut().cast())
     }
 
-    fn allocate(&self, _place: Place, bytes: usize) -> Result<HostMemory, DeviceError> {
+    fn allocate(&self, _place: MemoryPlace, bytes: usize) -> Result<HostMemory, DeviceError> {
         Ok(HostMemory::new(bytes))
     }
 

@@ -1,7 +1,7 @@
 //! Libraries that are not there, no library, old, or lack a function.
 
 use crate::support::{LONG, child, communicators, is_child, library, library_path};
-use dtrain_nccl::{Forming, Function, NcclError, Version, open};
+use dtrain_nccl::{Forming, Function, NcclError, NcclVersion, open};
 use dtrain_types::{Rank, WorldSize};
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn the_first_candidate_that_is_a_library_is_taken() {
     std::fs::write(&junk, "no library").expect("a temporary file");
     let library = open(&[folder.path().join("absent"), junk, library_path()]).expect("the third one");
     assert_eq!(library.path(), library_path());
-    assert_eq!(library.version(), Version(23203));
+    assert_eq!(library.version(), NcclVersion(23203));
     assert!(Function::ALL.iter().all(|function| library.has(*function)));
 }
 

@@ -5,7 +5,7 @@ use crate::host_device::{HostDevice, HostSlots};
 use crate::plain::{reference, reference_trailer};
 use crate::support::{LONG, child, is_child, library};
 use dtrain_collective::{Backend, CollectiveError, Geometry, Op, Reduce, Sequence};
-use dtrain_nccl::{DeviceArena, NcclError, NcclSetup, Patience, Plane, Planes, UniqueId};
+use dtrain_nccl::{DeviceArena, NcclError, NcclPlane, NcclSetup, Patience, Planes, UniqueId};
 use dtrain_types::{MicroRange, cut_evenly};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn connect(
     (generation, rank): (u64, usize),
     ranges: &[MicroRange],
     made: &mut Vec<usize>,
-) -> Result<Plane<HostDevice>, NcclError> {
+) -> Result<NcclPlane<HostDevice>, NcclError> {
     let setup =
         NcclSetup { membership: membership(generation, rank, ranges), mode: Reduce::Exact, counts: &COUNTS };
     planes.connect(id, setup, Geometry::bound(LEN, COUNTS[0], Reduce::Exact), |geometry| {

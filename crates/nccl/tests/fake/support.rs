@@ -3,7 +3,7 @@
 use crate::conformance::membership;
 use crate::host_device::{HostDevice, HostSlots};
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce};
-use dtrain_nccl::{Communicator, Forming, Library, NcclBackend, NcclSetup, UniqueId, open};
+use dtrain_nccl::{Communicator, Forming, NcclBackend, NcclLibrary, NcclSetup, UniqueId, open};
 use dtrain_types::{MicroRange, Rank, WorldSize};
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,12 +17,12 @@ pub fn library_path() -> PathBuf {
     std::env::current_exe().expect("this binary").with_file_name("libfake_nccl.so")
 }
 
-pub fn library() -> Library {
+pub fn library() -> NcclLibrary {
     open(&[library_path()]).expect("the fake library")
 }
 
 /// One communicator of a world; *blocks* until all have joined.
-pub fn join(library: &Library, id: &UniqueId, rank: usize, world: usize) -> Communicator {
+pub fn join(library: &NcclLibrary, id: &UniqueId, rank: usize, world: usize) -> Communicator {
     let forming = Forming::begin(library, id, Rank(rank as u32), WorldSize(world as u32));
     forming.and_then(|forming| forming.wait(LONG)).expect("all ranks come")
 }

@@ -9,7 +9,7 @@ use super::words::{Ask, News, Work};
 use crate::memory::HostMemory;
 use crate::sabotage::Sabotage;
 use dtrain_collective::Op;
-use dtrain_engine::{Share, Sum};
+use dtrain_engine::{Sum, UpdateShare};
 use dtrain_protocol::{Digest, Failure, Opening, ResumePoint, StateSource, StepRecord};
 use dtrain_types::Step;
 
@@ -86,7 +86,7 @@ impl Compute {
             return;
         };
         let (weight, samples) = (record.trailer.weight, record.trailer.samples);
-        let share = Share { index: plane.rank.index(), of: plane.members.participants.len() };
+        let share = UpdateShare { index: plane.rank.index(), of: plane.members.participants.len() };
         let HostMemory { slots, state, .. } = memory;
         let sum = Sum { gradient: slots[0].slot(0), weight, samples };
         self.agenda.handle_measured(record);

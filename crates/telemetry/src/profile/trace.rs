@@ -1,6 +1,6 @@
 //! The trace: parts as trace events in JSON, one process a member and one thread a life of it.
 //!
-//! *Source*: "Trace RunEvent Format", the JSON object format with complete events (`"ph": "X"`). Times are microseconds from
+//! *Source*: "Trace Event Format", the JSON object format with complete events (`"ph": "X"`). Times are microseconds from
 //! the first step on. It does not know what the spans mean.
 
 use super::part::{Part, Span, StepTimes};

@@ -12,6 +12,7 @@
 pub(super) mod leaves;
 pub(super) mod pack;
 mod strip;
+pub(super) mod target;
 pub(super) mod tile;
 pub(super) mod transpose;
 
@@ -20,52 +21,15 @@ use super::pool::{Pool, Workspace};
 use crate::device::{Activation, Product, Strides, Write};
 use std::ops::Range;
 use strip::{KEPT, settle};
+
 pub(super) use strip::{Panels, Starts, Strip, strips};
+pub(super) use target::{Finish, Target};
 use tile::{Ahead, K_BLOCK, MOST_ROWS, STRIP_ROW, Size};
 
 /// Elements of packed `B` that stay in the second-level cache beside everything else.
 const B_BLOCK: usize = 1 << 17;
 /// Terms of a sum that take as long as one element of a point-wise operation.
 pub(super) const TERMS: usize = 4;
-
-/// What is added to a product once its sums are whole.
-#[derive(Clone, Copy)]
-pub(super) struct Finish<'a> {
-    /// One for each column; empty for none.
-    pub(super) bias: &'a [f32],
-    /// Applied last.
-    pub(super) activation: Activation,
-}
-
-impl Finish<'_> {
-    /// Nothing is added.
-    pub(super) const NONE: Self = Self { bias: &[], activation: Activation::None };
-}
-
-/// Where the elements of a result lie: `(r, c)` at `r * row + c * column`.
-#[derive(Clone, Copy)]
-pub(super) struct Target {
-    /// The first element.
-    pub(super) c: *mut f32,
-    /// Elements from one row to the next.
-    pub(super) row: usize,
-    /// Elements from one column to the next.
-    pub(super) column: usize,
-    /// Overwrite or add.
-    pub(super) write: Write,
-}
-
-// SAFETY: it is a pointer with strides; whoever writes through it vouches that no other task writes there.
-unsafe impl Send for Target {}
-// SAFETY: as above.
-unsafe impl Sync for Target {}
-
-impl Target {
-    /// The same, starting `by` elements later.
-    pub(super) fn shifted(self, by: usize) -> Self {
-        Self { c: self.c.wrapping_add(by), ..self }
-    }
-}
 
 /// The last index that a matrix touches, plus one.
 fn extent(rows: usize, columns: usize, strides: Strides) -> usize {

@@ -5,7 +5,7 @@
 //!
 //! This file does not know the loops around a strip.
 
-use super::Target;
+use super::target::Target;
 use super::tile::{self, Ahead, Form, K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
 use super::transpose::{Source, turn};
 use crate::cpu::isa::Have;

@@ -1,26 +1,18 @@
-//! What a rank is welcomed with: which run or benchmark it is of, where that lies, and how hosts reach each other.
+//! What a rank is set up with: which run or benchmark it is of, where that lies, and how hosts reach each other.
 //!
 //! The supervisor sends it to every host; a host sends it on to its ranks, with what is its own put in. It travels in the
 //! encoding of all messages. It does not know what the configuration means.
 
-use crate::bench_step::Measure;
-use crate::config::{Config, CudaList, Machine, Source};
+use crate::bench_rank::Measure;
+use crate::config::{Config, CudaList, Source};
+use crate::gpus::this_machine;
+use crate::mesh_address::MeshAddress;
 use dtrain_protocol::RankSetup;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// The file in a run's folder by which ranks find out whether they see it.
 const PROBE_FILE: &str = ".seen-by-hosts";
-
-/// The addresses of a host for the links between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MeshAddress {
-    /// Where its ranks listen.
-    pub listen: IpAddr,
-    /// Where others reach them.
-    pub reached_at: IpAddr,
-}
 
 /// What only a run of several hosts has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,20 +25,20 @@ pub struct Hosts {
     pub mesh: Option<MeshAddress>,
 }
 
-/// A welcome.
+/// What a rank is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Welcome {
-    /// To a training run.
-    Run(RunWelcome),
-    /// To a benchmark of a step.
+pub enum RankTask {
+    /// A training run.
+    Train(RunSetup),
+    /// A benchmark of a step.
     Bench(Measure),
 }
 
-/// A welcome to a training run.
+/// What the ranks of a training run are set up with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunWelcome {
+pub struct RunSetup {
     /// The folder of the run, as its supervisor writes it.
-    #[serde(with = "path")]
+    #[serde(with = "crate::serde_path")]
     pub run_dir: PathBuf,
     /// What a run of several hosts needs.
     pub hosts: Option<Hosts>,
@@ -56,28 +48,7 @@ pub struct RunWelcome {
     pub yaml: String,
 }
 
-/// Paths of any bytes: serde's own are texts.
-pub mod path {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::ffi::OsString;
-    use std::path::{Path, PathBuf};
-
-    /// Writes a path.
-    ///
-    /// *Errors*: of the format.
-    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        path.as_os_str().serialize(to)
-    }
-
-    /// Reads it.
-    ///
-    /// *Errors*: of the format.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-        OsString::deserialize(from).map(PathBuf::from)
-    }
-}
-
-impl Welcome {
+impl RankTask {
     /// As links carry it.
     #[must_use]
     pub fn to_setup(&self) -> RankSetup {
@@ -88,32 +59,32 @@ impl Welcome {
     ///
     /// *Errors*: a sentence for people.
     pub fn read(setup: &RankSetup) -> Result<Self, String> {
-        setup.read().ok_or_else(|| "this is no welcome of this version of dtrain".to_owned())
+        setup.read().ok_or_else(|| "this is no set-up of this version of dtrain".to_owned())
     }
 }
 
-impl RunWelcome {
-    /// Reads the welcome of a host, which nobody has a benchmark on.
+impl RunSetup {
+    /// Reads what another host is set up with, which is no benchmark.
     ///
     /// *Errors*: a sentence for people.
     pub fn read(setup: &RankSetup) -> Result<Self, String> {
-        match Welcome::read(setup)? {
-            Welcome::Run(welcome) => Ok(welcome),
-            Welcome::Bench(_) => Err("it is a benchmark, which has one host".to_owned()),
+        match RankTask::read(setup)? {
+            RankTask::Train(run) => Ok(run),
+            RankTask::Bench(_) => Err("it is a benchmark, which has one host".to_owned()),
         }
     }
 
     /// As links carry it.
     #[must_use]
     pub fn to_setup(&self) -> RankSetup {
-        Welcome::Run(self.clone()).to_setup()
+        RankTask::Train(self.clone()).to_setup()
     }
 
     /// The configuration in it.
     ///
     /// *Errors*: a sentence for people.
     pub fn config(&self) -> Result<Config, String> {
-        Config::parse::<&str>(Some(self.source()), &[], Machine::here()).map_err(|error| error.to_string())
+        Config::parse::<&str>(Some(self.source()), &[], this_machine()).map_err(|error| error.to_string())
     }
 
     /// The configuration as a file that messages can point at.
@@ -157,24 +128,24 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     #[test]
-    fn a_welcome_survives_its_journey() {
+    fn a_set_up_survives_its_journey() {
         let mesh = MeshAddress { listen: [0, 0, 0, 0].into(), reached_at: "fd00::1".parse().unwrap() };
         let hosts = Hosts { probe: "abc".into(), samples: 1617, mesh: Some(mesh) };
         let Ok(Devices::Cuda(list)) = Devices::parse("cuda:2,0") else { panic!("two GPUs") };
         for hosts in [None, Some(Hosts { mesh: None, ..hosts.clone() }), Some(hosts)] {
             for gpus in [None, Some(list.clone())] {
-                // A name that is no text, and a configuration that looks like a welcome of old.
+                // A name that is no text, and a configuration that looks like a set-up of old.
                 let run_dir = PathBuf::from(OsString::from_vec(b"runs/a \xff\n# gpus cuda:7".to_vec()));
                 let yaml = "seed: 7\n# ---\n# bench mlp\n".to_owned();
-                let welcome = RunWelcome { run_dir, hosts: hosts.clone(), gpus, yaml };
-                assert_eq!(RunWelcome::read(&welcome.to_setup()), Ok(welcome));
+                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml };
+                assert_eq!(RunSetup::read(&run.to_setup()), Ok(run));
             }
         }
-        assert!(Welcome::read(&RankSetup::of(&"seed: 7\n")).is_err());
+        assert!(RankTask::read(&RankSetup::of(&"seed: 7\n")).is_err());
     }
 
     #[test]
-    fn a_list_of_gpus_that_nobody_can_write_is_no_welcome() {
+    fn a_list_of_gpus_that_nobody_can_write_is_no_set_up() {
         let bytes = |numbers: &[u32]| RankSetup::of(&numbers).read::<CudaList>();
         assert!(bytes(&[]).is_none() && bytes(&[1, 1]).is_none());
         assert_eq!(bytes(&[1, 0]).map(|list| list.to_string()).as_deref(), Some("cuda:1,0"));
@@ -184,12 +155,12 @@ mod tests {
     fn a_folder_is_seen_where_the_text_of_this_life_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let hosts = |probe: &str| Some(Hosts { probe: probe.into(), samples: 1, mesh: None });
-        let welcome =
-            |hosts| RunWelcome { run_dir: folder.path().to_owned(), hosts, gpus: None, yaml: String::new() };
-        assert!(welcome(None).sees_run_folder(), "one host sees its own folder");
-        assert!(!welcome(hosts("one")).sees_run_folder());
+        let run =
+            |hosts| RunSetup { run_dir: folder.path().to_owned(), hosts, gpus: None, yaml: String::new() };
+        assert!(run(None).sees_run_folder(), "one host sees its own folder");
+        assert!(!run(hosts("one")).sees_run_folder());
         write_probe(folder.path(), "one").unwrap();
-        assert!(welcome(hosts("one")).sees_run_folder());
-        assert!(!welcome(hosts("two")).sees_run_folder(), "another run of the same name elsewhere");
+        assert!(run(hosts("one")).sees_run_folder());
+        assert!(!run(hosts("two")).sees_run_folder(), "another run of the same name elsewhere");
     }
 }
