@@ -22,7 +22,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SLOT = 16  # bytes of a rank in the file of steps: pid, count
-PATIENCE = 60.0  # seconds to the next step, after which a gang counts as not started again
+PATIENCE = 60.0  # seconds to the next step, after which the ranks count as not started again
 CAUSE = re.compile(r"first cause: rank (\d+) \(pid (\d+) on \S+\): killed by signal 9 \(SIGKILL\)")
 WRAPPER = r"""
 import os, runpy, struct, sys
@@ -92,7 +92,7 @@ def steps_of(path, ranks):
 
 
 class NotSurvived(Exception):
-    """The gang did not come back."""
+    """The ranks did not come back."""
 
 
 def wait(what, condition, job):

@@ -29,7 +29,7 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
     match command {
         // The process below has said what went wrong; its exit code is ours.
         Command::Run(_) => return commands::run::guard(),
-        Command::RunGang(arguments) => commands::run::gang(arguments),
+        Command::RunLauncher(arguments) => commands::run::launcher(arguments),
         Command::RunRank(arguments) => commands::run::rank(arguments),
         Command::Train(arguments) => commands::train::run(arguments, None, None),
         // A host ends with the exit code of its run.
@@ -46,6 +46,9 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Bench(arguments) => commands::bench::run(arguments),
         Command::BenchRank(arguments) => commands::bench::rank(arguments),
         Command::Simulate(arguments) => commands::simulate::run(arguments),
+        Command::Help(arguments) => commands::help::run(arguments),
+        Command::Completions(arguments) => commands::shell::completions(arguments),
+        Command::Man(arguments) => commands::shell::man(arguments),
     }
     .map(|()| ExitCode::SUCCESS)
 }

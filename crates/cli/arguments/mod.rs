@@ -7,7 +7,7 @@ mod run;
 
 pub use bench::{Bench, BenchCollectives, BenchRank, BenchScaling, BenchStep};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
-pub use run::{Processes, Run, RunGang, RunRank};
+pub use run::{Processes, Run, RunLauncher, RunRank};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -77,9 +77,24 @@ Examples:
 
 Exit codes: 0 training on the CPU works here, 1 it does not or what was asked for does not, 2 usage.";
 
+const HELP_EXAMPLES: &str = "\
+Examples:
+  dtrain help                  the topics
+  dtrain help data             how your own data is read
+  dtrain help train            what `dtrain train --help` says
+  dtrain help optimizer.lr     one key: default, values, meaning
+  dtrain help keys model       the keys of a section";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  dtrain completions bash > ~/.local/share/bash-completion/completions/dtrain
+  dtrain completions zsh > ~/.zfunc/_dtrain          (with ~/.zfunc in fpath)
+  dtrain completions fish > ~/.config/fish/completions/dtrain.fish";
+
 /// Train neural networks data-parallel: the same bits on any number of ranks.
 #[derive(Debug, Parser)]
 #[command(name = "dtrain", version = VERSION, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -103,8 +118,8 @@ pub enum Command {
     Run(Run),
     /// The process under `run` that starts and watches the ranks; not for people
     #[command(hide = true)]
-    RunGang(RunGang),
-    /// A rank under `run-gang`, before it becomes the program; not for people
+    RunLauncher(RunLauncher),
+    /// A rank under `run-launcher`, before it becomes the program; not for people
     #[command(hide = true)]
     RunRank(RunRank),
     /// Show what would be trained: layout, memory, micro-batches per rank
@@ -135,6 +150,36 @@ pub enum Command {
     /// Run whole clusters with crashes and broken networks in virtual time
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
+    /// Explain a command, a topic of the guide, or a key of the configuration
+    #[command(after_help = HELP_EXAMPLES)]
+    Help(Help),
+    /// Write a script that completes command lines in a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
+    /// Write man pages into a folder, one a command
+    Man(Man),
+}
+
+/// `dtrain help`.
+#[derive(Args, Clone, Debug)]
+pub struct Help {
+    /// A command, a topic or a key; without any, what there is
+    #[arg(value_name = "WORD")]
+    pub words: Vec<String>,
+}
+
+/// `dtrain completions`.
+#[derive(Args, Clone, Debug)]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `dtrain man`.
+#[derive(Args, Clone, Debug)]
+pub struct Man {
+    /// The folder; it is made if it is not there
+    pub folder: PathBuf,
 }
 
 /// `dtrain simulate`.
@@ -509,6 +554,20 @@ impl Train {
     }
 }
 
+/// The command line as people see it: without the commands that dtrain calls itself by.
+#[must_use]
+pub fn shown_command() -> clap::Command {
+    let all = Arguments::command();
+    let shown: Vec<clap::Command> =
+        all.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
+    clap::Command::new("dtrain")
+        .version(VERSION)
+        .about(all.get_about().cloned().unwrap_or_default())
+        .after_help(EXAMPLES)
+        .disable_help_subcommand(true)
+        .subcommands(shown.into_iter().map(|command| command.disable_help_subcommand(true)))
+}
+
 /// What is not for people is not suggested to them either.
 fn without_hidden(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};
@@ -566,7 +625,7 @@ mod tests {
             let message = read(&format!("dtrain {typed}")).unwrap_err().to_string();
             assert_eq!(meant.is_some(), message.contains("similar"), "{message}");
             assert!(meant.is_none_or(|word| message.contains(word)), "{message}");
-            for hidden in ["run-gang", "run-rank", "bench-rank", "doctor-probe", "room-probe"] {
+            for hidden in ["run-launcher", "run-rank", "bench-rank", "doctor-probe", "room-probe"] {
                 assert!(!message.contains(hidden), "{message}");
             }
         }

@@ -127,9 +127,9 @@ pub struct Run {
     pub program: Vec<std::ffi::OsString>,
 }
 
-/// `dtrain run-gang`.
+/// `dtrain run-launcher`.
 #[derive(Args, Clone, Debug)]
-pub struct RunGang {
+pub struct RunLauncher {
     /// The process that keeps this one.
     pub guard: i32,
     /// What it was asked for.

@@ -2,7 +2,7 @@
 
 mod request;
 
-use crate::arguments::{RunGang, RunRank};
+use crate::arguments::{RunLauncher, RunRank};
 use crate::error::{CliError, Kind};
 use crate::report::Voice;
 use dtrain_launch::{LaunchError, Wrong};
@@ -19,7 +19,7 @@ pub fn guard() -> Result<ExitCode, CliError> {
 ///
 /// *Errors*: of the request (kind usage, nothing started), a rank failed, or somebody stopped it. *Blocks* for the
 /// whole run.
-pub fn gang(arguments: &RunGang) -> Result<(), CliError> {
+pub fn launcher(arguments: &RunLauncher) -> Result<(), CliError> {
     let (launch, voice) = (request::read(&arguments.run)?, Voice::new(arguments.run.quiet));
     Ok(dtrain_launch::supervise(&launch, arguments.guard, &|text| voice.say(text))?)
 }

@@ -234,6 +234,18 @@ impl Config {
         self.resolved.problem(key, message)
     }
 
+    /// Whether a key has this name, or a section.
+    #[must_use]
+    pub fn explains(name: &str) -> bool {
+        keys::names().any(|key| write::is_or_below(key, name))
+    }
+
+    /// The key of this name, or all of a section, for people.
+    #[must_use]
+    pub fn explanation(name: &str) -> String {
+        write::explanation(name)
+    }
+
     /// All keys as a page of the documentation.
     #[must_use]
     pub fn reference() -> String {

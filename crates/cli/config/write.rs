@@ -26,27 +26,66 @@ pub(super) fn yaml(resolved: &Resolved) -> String {
     text
 }
 
-/// The table as Markdown.
-pub(super) fn reference() -> String {
-    let mut text = String::from("| key | default | mark | accepts | meaning |\n|---|---|---|---|---|\n");
-    for name in names() {
-        let rows: Vec<_> = KEYS.iter().filter(|key| key.name == name).collect();
-        let first = rows[0];
+/// What is told of a key.
+struct Told {
+    name: &'static str,
+    default: String,
+    mark: String,
+    accepts: String,
+    meaning: String,
+}
+
+impl Told {
+    /// All keys, in the order of the table.
+    fn all() -> impl Iterator<Item = Self> {
+        names().map(|name| Self::of(name, &KEYS.iter().filter(|key| key.name == name).collect::<Vec<_>>()))
+    }
+
+    fn of(name: &'static str, rows: &[&Key]) -> Self {
         let default = |row: &Key| row.default.map_or("(needed)".to_owned(), |text| format!("`{text}`"));
-        let defaults = by_condition(&rows, default);
         let mark = |row: &Key| match row.mark {
             Mark::Bits => "bits".to_owned(),
             Mark::Free => "free".to_owned(),
         };
-        let mark = by_condition(&rows, mark);
+        let first = rows[0];
         let only = match first.when {
             Some((other, words)) if rows.len() == 1 => format!(" ({other}: {})", words.join(", ")),
             _ => String::new(),
         };
-        let accepts = first.accepts.expected().replace('|', "\\|");
-        let help = first.help.replace('|', "\\|");
-        text.push_str(&format!("| `{name}` | {defaults} | {mark} | {accepts} | {help}{only} |\n"));
+        Self {
+            name,
+            default: by_condition(rows, default),
+            mark: by_condition(rows, mark),
+            accepts: first.accepts.expected(),
+            meaning: format!("{}{only}", first.help),
+        }
     }
+}
+
+/// The table as Markdown.
+pub(super) fn reference() -> String {
+    let mut text = String::from("| key | default | mark | accepts | meaning |\n|---|---|---|---|---|\n");
+    for Told { name, default, mark, accepts, meaning } in Told::all() {
+        let [accepts, meaning] = [accepts, meaning].map(|text| text.replace('|', "\\|"));
+        text.push_str(&format!("| `{name}` | {default} | {mark} | {accepts} | {meaning} |\n"));
+    }
+    text
+}
+
+/// Whether a key has this name, or is in the section of this name.
+pub(super) fn is_or_below(key: &str, name: &str) -> bool {
+    key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The key of this name, or all of a section, as a terminal shows them.
+pub(super) fn explanation(name: &str) -> String {
+    let mut text = String::new();
+    for Told { name, default, mark, accepts, meaning } in
+        Told::all().filter(|told| is_or_below(told.name, name))
+    {
+        text.push_str(&format!("{name}: {meaning}\n  default {default}; takes {accepts}; mark {mark}\n"));
+    }
+    text.push_str("\nmark bits: another value gives another result; mark free: the result stays the same, bit for bit.\n");
     text
 }
 

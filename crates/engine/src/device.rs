@@ -136,7 +136,7 @@ pub struct Rows {
     pub width: usize,
 }
 
-/// BatchView norm over `x: [images, channels, area]`, per channel.
+/// Batch norm over `x: [images, channels, area]`, per channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChannelNorm {
     /// Images in the micro-batch.
@@ -174,7 +174,7 @@ pub enum Outputs<R, M> {
 /// Options of cross entropy over class ids.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy<'a> {
-    /// UpdateShare of the target that is spread evenly over all classes, in `[0, 1)`.
+    /// Share of the target that is spread evenly over all classes, in `[0, 1)`.
     pub label_smoothing: f32,
     /// Weight of each class; empty for all ones. As in PyTorch, with smoothing the spread part is weighted too.
     pub class_weights: &'a [f32],
@@ -409,7 +409,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Elements of scratch that the gradient of layer norm needs. A function of the shape alone.
     fn layer_norm_scratch(&self, shape: Rows) -> usize;
 
-    /// BatchView norm by the statistics of this micro-batch. `saved: [channels, 2]` keeps mean and reciprocal
+    /// Batch norm by the statistics of this micro-batch. `saved: [channels, 2]` keeps mean and reciprocal
     /// deviation; `sums: [2, channels]` gets images x mean, then images x unbiased variance, for the running ones.
     #[allow(clippy::too_many_arguments)]
     fn batch_norm(
@@ -422,7 +422,7 @@ pub trait Device: Send + Sync + Sized + 'static {
         saved: Self::Mut<'_>,
         sums: Self::Mut<'_>,
     );
-    /// BatchView norm by running statistics `[2, channels]` (mean, then variance).
+    /// Batch norm by running statistics `[2, channels]` (mean, then variance).
     fn batch_norm_by(
         &self,
         shape: ChannelNorm,

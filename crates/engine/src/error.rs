@@ -26,7 +26,7 @@ pub enum EngineError {
         /// A sentence for people.
         reason: String,
     },
-    /// BatchView norm met a single value per channel.
+    /// Batch norm met a single value per channel.
     #[error(
         "batch norm needs at least {needed} rows in a micro-batch, got {rows}: a single value has no variance"
     )]

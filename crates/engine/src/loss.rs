@@ -13,7 +13,7 @@ use crate::stage::Input;
 pub enum Loss {
     /// Cross entropy over class ids, on the last dimension of the outputs; as PyTorch's.
     CrossEntropy {
-        /// UpdateShare of the target that is spread evenly over all classes, in `[0, 1)`.
+        /// Share of the target that is spread evenly over all classes, in `[0, 1)`.
         label_smoothing: f32,
         /// Weight of each class; empty for all ones.
         class_weights: Vec<f32>,

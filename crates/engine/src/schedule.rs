@@ -14,12 +14,12 @@ pub enum Decay {
     Constant,
     /// In a straight line to `last` times the base.
     Linear {
-        /// UpdateShare of the base at the end.
+        /// Share of the base at the end.
         last: f64,
     },
     /// Along half a cosine to `last` times the base.
     Cosine {
-        /// UpdateShare of the base at the end.
+        /// Share of the base at the end.
         last: f64,
     },
     /// Times `factor` after every `every` steps.

@@ -111,7 +111,7 @@ pub trait SharedAreas {
     /// A part of one area, to write.
     fn write(&mut self, area: usize, part: Range<usize>) -> &mut [f32];
 
-    /// SharedParts of the parameters and of both moments, and a part of the journals, to write; and the words.
+    /// Parts of the parameters and of both moments, and a part of the journals, to write; and the words.
     fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> SharedParts<'_>;
 
     /// All of one area, to read, and all of another, to write.
@@ -123,7 +123,7 @@ pub trait SharedAreas {
 pub struct SharedParts<'a> {
     /// The words.
     pub words: &'a [AtomicU64],
-    /// SharedParts of the parameters and of both moments.
+    /// Parts of the parameters and of both moments.
     pub own: [&'a mut [f32]; PARTS],
     /// A part of the journals.
     pub journal: &'a mut [f32],

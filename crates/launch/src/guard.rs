@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode};
 
-/// Runs `dtrain run-gang` with these words and waits for its end. *Blocks* for the whole run.
+/// Runs `dtrain run-launcher` with these words and waits for its end. *Blocks* for the whole run.
 ///
 /// *Errors*: of the system, or the supervisor was killed; then nothing that it had started is left.
 pub fn guard(words: impl Iterator<Item = OsString>) -> Result<ExitCode, LaunchError> {
@@ -23,7 +23,7 @@ pub fn guard(words: impl Iterator<Item = OsString>) -> Result<ExitCode, LaunchEr
     let mut watch = Watch::new().map_err(failed)?;
     // The path of this very file, also when another one has taken its name meanwhile.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("dtrain").arg("run-gang").arg(getpid().to_string()).args(words);
+    command.arg0("dtrain").arg("run-launcher").arg(getpid().to_string()).args(words);
     let mut child = command.spawn().map_err(failed)?;
     let pid = Pid::from_child(&child);
     let status = watch_child(&mut watch, pid).and_then(|()| child.wait()).map_err(failed)?;

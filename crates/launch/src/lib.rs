@@ -3,7 +3,7 @@
 //! Three processes of this binary stand over each other, so that no death leaves anything behind:
 //! ```text
 //! dtrain run        the guard: holds the terminal's place, passes signals down           (guard.rs)
-//!   dtrain run-gang   the supervisor, in a session of its own: starts, watches, restarts (supervisor.rs, life.rs)
+//!   dtrain run-launcher   the supervisor, in a session of its own: starts, watches, restarts (supervisor.rs, life.rs)
 //!     PROGRAM           the ranks, each in a session of its own: run-rank became it      (rank.rs)
 //!       ...               whatever they start
 //! ```

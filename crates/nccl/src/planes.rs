@@ -36,7 +36,7 @@ pub struct Planes<D: Device> {
 /// What is left of the plane before.
 enum Kept<D: Device> {
     Nothing,
-    BackendParts(D, D::Arena),
+    Parts(D, D::Arena),
     /// The library never came back.
     Stuck(NcclError),
 }
@@ -46,7 +46,7 @@ impl<D: Device> Kept<D> {
     fn take(&mut self) -> Result<Option<(D, D::Arena)>, NcclError> {
         match std::mem::replace(self, Self::Nothing) {
             Self::Nothing => Ok(None),
-            Self::BackendParts(device, arena) => Ok(Some((device, arena))),
+            Self::Parts(device, arena) => Ok(Some((device, arena))),
             Self::Stuck(error) => {
                 *self = Self::Stuck(error.clone());
                 Err(error)
@@ -69,7 +69,7 @@ impl<D: Device> Planes<D> {
     /// The same, for a rank that has its device and its slots already.
     #[must_use]
     pub fn with(self, device: D, arena: D::Arena) -> Self {
-        *locked(&self.kept) = Kept::BackendParts(device, arena);
+        *locked(&self.kept) = Kept::Parts(device, arena);
         self
     }
 
@@ -102,7 +102,7 @@ impl<D: Device> Planes<D> {
         let forming = match entered.and_then(begin) {
             Ok(forming) => forming,
             Err(error) => {
-                *locked(&self.kept) = Kept::BackendParts(device, arena);
+                *locked(&self.kept) = Kept::Parts(device, arena);
                 return Err(error);
             }
         };
@@ -210,7 +210,7 @@ impl<D: Device> NcclPlane<D> {
     /// Hands device and slots on, unless the library still works at the end of the communicator.
     fn keep(&self, device: D, arena: D::Arena) {
         *locked(&self.kept) = match self.aborter.wait(Duration::ZERO) {
-            Ok(()) => Kept::BackendParts(device, arena),
+            Ok(()) => Kept::Parts(device, arena),
             Err(_) => Kept::Stuck(NcclError::Stuck { within: self.patience.end }),
         };
     }

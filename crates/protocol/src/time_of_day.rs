@@ -32,7 +32,7 @@ impl ClockOffset {
     /// The offset by one round trip, asked and answered by the own clock; none where the times make no sense, because a
     /// clock was set meanwhile.
     ///
-    /// *StateSource*: RFC 5905, section 8: `((T2 - T1) + (T3 - T4)) / 2` with the delay `(T4 - T1) - (T3 - T2)`.
+    /// *Source*: RFC 5905, section 8: `((T2 - T1) + (T3 - T4)) / 2` with the delay `(T4 - T1) - (T3 - T2)`.
     #[must_use]
     pub fn estimate(asked: UnixNanos, reading: ClockReading, answered: UnixNanos) -> Option<Self> {
         let [t1, t2, t3, t4] = [asked, reading.heard, reading.said, answered].map(|time| i128::from(time.0));

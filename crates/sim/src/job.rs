@@ -20,13 +20,13 @@ const FEATURES: usize = 6;
 const HIDDEN: usize = 8;
 const CLASSES: usize = 3;
 /// Rows of a micro-batch.
-const ROWS: u32 = 2;
+const ROWS: u32 = 3;
 /// Micro-batches of a full step.
 pub const MICRO_BATCHES: u32 = 16;
 /// Micro-batches of a validation.
 pub const VALIDATION: u32 = 5;
 /// Neither a whole number of steps nor of micro-batches: the last step of an epoch is shorter than the others.
-const SAMPLES: u64 = 299;
+const SAMPLES: u64 = 443;
 /// How often a checkpoint is due: with every validation, and between two of them. *Units*: steps.
 const CHECKPOINT_EVERY: u64 = 5;
 
@@ -79,7 +79,8 @@ impl Engine {
     pub fn new(job: &Job) -> Self {
         // The plain instruction set, so that a seed replays on every CPU.
         let cpu = Cpu::new(CpuOptions { isa: Isa::Scalar, threads: 1 }).expect("every CPU has it");
-        let options = MlpOptions { hidden: vec![HIDDEN], ..MlpOptions::default() };
+        // Batch norm, so that the state has running statistics.
+        let options = MlpOptions { hidden: vec![HIDDEN], batch_norm: true, ..MlpOptions::default() };
         let chain = mlp(&options, CLASSES).expect("options that make sense");
         let input = Shape::Values { rows: ROWS as usize, dims: vec![FEATURES] };
         let model = Model::new(&cpu, chain, input, Loss::cross_entropy()).expect("a model that fits");

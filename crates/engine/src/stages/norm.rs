@@ -60,7 +60,7 @@ impl<D: Device> Stage<D> for LayerNorm {
     }
 }
 
-/// BatchView norm per channel (epsilon 1e-5): over rows and area of `[channels, ...]`, over rows of `[features]`.
+/// Batch norm per channel (epsilon 1e-5): over rows and area of `[channels, ...]`, over rows of `[features]`.
 ///
 /// Training uses the statistics of the micro-batch. Evaluation uses the running ones: each micro-batch gives its
 /// mean and unbiased variance times its rows; their sums over the step, divided by its rows, are blended in with
@@ -72,7 +72,7 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// UpdateShare of the newest step in the running statistics.
+    /// Share of the newest step in the running statistics.
     pub const MOMENTUM: f32 = 0.1;
 
     /// A batch norm.

@@ -64,16 +64,16 @@ impl Supervisor {
 
     /// Lets the others go on. However a member was lost, its process ends before memory that it mapped is used again.
     fn replace(&mut self, now: Instant, member: MemberId, effects: &mut Vec<SupervisorEffect>) {
-        let seated = self.rank_of(member).is_some();
-        let poison = seated.then(|| self.poison(member)).flatten();
-        if seated && self.phase != Phase::Join {
+        let participates = self.rank_of(member).is_some();
+        let poison = participates.then(|| self.poison(member)).flatten();
+        if participates && self.phase != Phase::Join {
             self.trouble.lost(member, now);
         }
         self.kill(now, member, true, effects);
         if let Some(what) = poison {
             return self.lost(now, member, what, effects);
         }
-        if seated && matches!(self.phase, Phase::Form | Phase::Sync | Phase::Run) {
+        if participates && matches!(self.phase, Phase::Form | Phase::Sync | Phase::Run) {
             match &mut self.regroup_later {
                 Some(wanted) => *wanted = true,
                 None => self.regroup(now, effects),

@@ -344,8 +344,8 @@ impl Supervisor {
         }
         let come: Vec<MemberId> = self.able().filter(|member| self.rank_of(*member).is_none()).collect();
         let leaving = |member: &MemberId| self.nodes.get(&self.slots[member].node).is_some_and(|v| v.leaving);
-        let seated = self.membership.participants.iter().map(|participant| participant.member);
-        let go: Vec<MemberId> = seated.filter(leaving).collect();
+        let members = self.membership.participants.iter().map(|participant| participant.member);
+        let go: Vec<MemberId> = members.filter(leaving).collect();
         let reason = if !go.is_empty() {
             Reason::Departure(go)
         } else if !come.is_empty() {

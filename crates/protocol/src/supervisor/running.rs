@@ -35,7 +35,7 @@ impl Supervisor {
             self.acknowledge_soon();
         }
         if report.generation == self.generation && self.rank_of(member).is_some() {
-            self.read_seated(now, report, effects);
+            self.read_participant(now, report, effects);
         }
         self.commit(effects);
         match self.checkpoints.take(member, report.incarnation, &report.shards) {
@@ -45,7 +45,7 @@ impl Supervisor {
         }
     }
 
-    fn read_seated(&mut self, now: Instant, report: &Report, effects: &mut Vec<SupervisorEffect>) {
+    fn read_participant(&mut self, now: Instant, report: &Report, effects: &mut Vec<SupervisorEffect>) {
         let Some(rank) = self.membership.rank_of(report.member) else { return };
         if self.phase == Phase::Run {
             let newest = report.steps.last();

@@ -24,7 +24,7 @@ use dtrain_protocol::{
     self as protocol, Activity, Agenda, Digest, Pending, ResumePoint, Signals, StateHolder, StateSource,
     StopFlag, Task,
 };
-use dtrain_types::{Generation, Instant, MemberId, Rank, Step};
+use dtrain_types::{CheckpointId, Generation, Instant, MemberId, Rank, Step};
 use host_plane::HostPlane;
 
 use std::collections::BTreeSet;
@@ -65,6 +65,8 @@ pub struct Compute {
     doing: Doing,
     agenda: Agenda,
     signals: Signals,
+    /// The checkpoint that it copied its share for last.
+    copied: Option<CheckpointId>,
     /// The bits to set in the next trailer's stop flag.
     stop: StopFlag,
     /// Its part in the state of the host, where ranks share one.
@@ -91,6 +93,7 @@ impl Compute {
             doing: Doing::Rest,
             agenda,
             signals: Signals::default(),
+            copied: None,
             stop: StopFlag::default(),
             sharer,
             computed: None,

@@ -67,6 +67,11 @@ impl Compute {
         let all = flat(state);
         let own = share(all.len(), plane.rank, plane.members.world().0);
         let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
+        let before = self.copied.replace(id);
+        assert!(
+            before.is_none_or(|id| id <= self.signals.settled),
+            "{before:?} is not settled when {id} is copied"
+        );
         self.agenda.handle_checkpoint(id);
         self.signals.writing = true;
         let floats = all[own].to_vec();

@@ -20,7 +20,7 @@ fn all_start_again_on_another_port_until_all_exit_with_0() {
         assert!(cause.starts_with(&named) && cause.contains("exited with code 7"), "{cause}");
     }
     let ports: BTreeSet<String> = (0..3).map(|attempt| job.read(&format!("port.{attempt}.0"))).collect();
-    assert_eq!(ports.len(), 3, "a dead gang's port is not taken again: {ports:?}");
+    assert_eq!(ports.len(), 3, "the port of a dead launch is not taken again: {ports:?}");
     assert_eq!(job.read("port.2.0"), job.read("port.2.2"));
 }
 
