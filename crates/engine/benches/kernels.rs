@@ -2,7 +2,9 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dtrain_engine::cpu::{Cpu, CpuOptions};
-use dtrain_engine::device::{Activation, Attention, Conv3d, Device, Gelu, Product, Strides, Write};
+use dtrain_engine::device::{
+    Activation, Attended, Attention, Conv3d, Device, Gelu, Operands, Product, Strides, Write,
+};
 use std::hint::black_box;
 
 fn products(c: &mut Criterion) {
@@ -42,7 +44,15 @@ fn convolutions(c: &mut Criterion) {
     let mut scratch = vec![0.0; cpu.conv_scratch(&shape).expect("the CPU has them")];
     group.throughput(Throughput::Elements(2 * 32 * 64 * 576 * 288));
     group.bench_function("forward", |bench| {
-        bench.iter(|| cpu.conv(&shape, &x, &w, None, Activation::Relu, black_box(&mut y), &mut scratch));
+        bench.iter(|| {
+            cpu.conv(
+                &shape,
+                Operands { x: &x, w: &w, bias: None },
+                Activation::Relu,
+                black_box(&mut y),
+                &mut scratch,
+            )
+        });
     });
     group.bench_function("inputs", |bench| {
         bench.iter(|| cpu.conv_input_gradient(&shape, &w, &y, black_box(&mut dx), &mut scratch));
@@ -62,7 +72,14 @@ fn others(c: &mut Criterion) {
     });
     let dy = y.clone();
     c.bench_function("attention gradient", |bench| {
-        bench.iter(|| cpu.attention_gradient(&shape, &qkv, &y, &saved, &dy, black_box(&mut dqkv), &mut []));
+        bench.iter(|| {
+            cpu.attention_gradient(
+                &shape,
+                Attended { qkv: &qkv, y: &y, saved: &saved, dy: &dy },
+                black_box(&mut dqkv),
+                &mut [],
+            )
+        });
     });
     let (x, mut z) = (vec![0.3; 1 << 20], vec![0.3; 1 << 20]);
     c.bench_function("gelu of 2^20", |bench| bench.iter(|| cpu.gelu(Gelu::Exact, &x, black_box(&mut z))));

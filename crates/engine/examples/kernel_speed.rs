@@ -5,7 +5,10 @@
 //! `cargo run --release -p dtrain-engine --example kernel_speed [filter]`
 
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::device::{Activation, Attention, Conv3d, Device, Gelu, Product, Rows, Strides, Write};
+use dtrain_engine::device::{
+    Activation, Attended, Attention, Conv3d, Device, Gelu, NormGradients, NormInputs, Operands, Product,
+    Rows, Strides, Write,
+};
 
 /// CPU seconds of this thread so far.
 fn now() -> f64 {
@@ -95,7 +98,9 @@ fn convolutions(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
         let (mut dx, mut dw) = (x.clone(), w.clone());
         let mut scratch = vec![0.0; cpu.conv_scratch(&shape).expect("the CPU has them")];
         let flops = 2.0 * (y.len() * terms) as f64;
-        let forward = seconds(|| cpu.conv(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch));
+        let forward = seconds(|| {
+            cpu.conv(&shape, Operands { x: &x, w: &w, bias: None }, Activation::Relu, &mut y, &mut scratch)
+        });
         report(&format!("{name} forward"), flops, forward);
         let inputs = seconds(|| cpu.conv_input_gradient(&shape, &w, &y, &mut dx, &mut scratch));
         report(&format!("{name} inputs"), flops, inputs);
@@ -111,7 +116,14 @@ fn others(cpu: &Cpu) {
     let flops = 2.0 * 64.0 * 128.0 * 128.0 * 32.0;
     report("attention", flops, seconds(|| cpu.attention(&shape, &qkv, &mut y, &mut saved, &mut [])));
     let d = y.clone();
-    let gradient = seconds(|| cpu.attention_gradient(&shape, &qkv, &y, &saved, &d, &mut dqkv, &mut []));
+    let gradient = seconds(|| {
+        cpu.attention_gradient(
+            &shape,
+            Attended { qkv: &qkv, y: &y, saved: &saved, dy: &d },
+            &mut dqkv,
+            &mut [],
+        )
+    });
     report("attention gradient", 2.5 * flops, gradient);
     let (x, mut z) = (vec![0.3; 1 << 20], vec![0.3; 1 << 20]);
     let million = (1 << 20) as f64;
@@ -132,7 +144,12 @@ fn others(cpu: &Cpu) {
     let (mut dgain, mut scratch) = (vec![0.0; 256], vec![0.0; cpu.layer_norm_scratch(rows)]);
     let mut dbias = dgain.clone();
     let call = || {
-        cpu.layer_norm_gradient(rows, x, &gain, &saved, x, Some(z), &mut dgain, &mut dbias, &mut scratch);
+        cpu.layer_norm_gradient(
+            rows,
+            NormInputs { x, gain: &gain, saved: &saved, dy: x },
+            NormGradients { dx: Some(z), dgain: &mut dgain, dbias: &mut dbias },
+            &mut scratch,
+        );
     };
     report("layer norm gradient (an element)", quarter, seconds(call));
     report("max pool (an output)", 128.0 * 64.0 * 144.0, {

@@ -136,6 +136,93 @@ pub struct Rows {
     pub width: usize,
 }
 
+/// A linear layer: `x: [rows, inputs]`, `w: [outputs, inputs]`, `y: [rows, outputs]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearShape {
+    /// How many rows.
+    pub rows: usize,
+    /// Elements of a row of `x`.
+    pub inputs: usize,
+    /// Elements of a row of `y`.
+    pub outputs: usize,
+}
+
+impl LinearShape {
+    /// The layer that makes `y` of rows with so many inputs.
+    #[must_use]
+    pub fn new(y: Rows, inputs: usize) -> Self {
+        Self { rows: y.rows, inputs, outputs: y.width }
+    }
+}
+
+/// What a linear layer or a convolution reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<X, B = X> {
+    /// The inputs.
+    pub x: X,
+    /// The weights.
+    pub w: X,
+    /// One element for each output, added to the sum.
+    pub bias: Option<B>,
+}
+
+/// What a norm multiplies and adds, an element for each channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine<R> {
+    /// The factors.
+    pub gain: R,
+    /// What is added.
+    pub bias: R,
+}
+
+/// What batch norm writes.
+#[derive(Debug)]
+pub struct BatchNormOutputs<M> {
+    /// The outputs.
+    pub y: M,
+    /// `[channels, 2]`: mean and reciprocal deviation, for the gradient.
+    pub saved: M,
+    /// `[2, channels]`: images x mean, then images x unbiased variance, for the running statistics.
+    pub sums: M,
+}
+
+/// What the gradient of a norm reads.
+#[derive(Clone, Copy, Debug)]
+pub struct NormInputs<R> {
+    /// The inputs of the forward pass.
+    pub x: R,
+    /// The factors.
+    pub gain: R,
+    /// What the forward pass saved.
+    pub saved: R,
+    /// The gradient of the outputs.
+    pub dy: R,
+}
+
+/// What the gradient of a norm writes.
+#[derive(Debug)]
+pub struct NormGradients<M> {
+    /// Of the inputs, if anybody asks.
+    pub dx: Option<M>,
+    /// Of the factors.
+    pub dgain: M,
+    /// Of what is added.
+    pub dbias: M,
+}
+
+/// What the gradient of attention reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Attended<R, F = R> {
+    /// Queries, keys and values of the forward pass.
+    pub qkv: R,
+    /// Its outputs.
+    pub y: R,
+    /// What it saved.
+    pub saved: F,
+    /// The gradient of the outputs.
+    pub dy: R,
+}
+
 /// Batch norm over `x: [images, channels, area]`, per channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChannelNorm {
@@ -223,6 +310,11 @@ pub struct Sgd {
     pub first: bool,
 }
 
+/// A slice for a shorter while: what goes into one value of operands has one lifetime.
+pub fn reborrow<'b, 'a: 'b, D: Device>(x: D::Ref<'a>) -> D::Ref<'b> {
+    D::part(x, 0..D::len(x))
+}
+
 /// The hardware of one rank.
 ///
 /// *Blocks*: on a device with streams an operation may return before it is done; [`Device::wait`] and every read by
@@ -282,32 +374,24 @@ pub trait Device: Send + Sync + Sized + 'static {
         self.product(shape, a, b, c);
     }
     /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
-    #[allow(clippy::too_many_arguments)]
     fn linear(
         &self,
-        shape: Rows,
-        inputs: usize,
-        x: Self::Ref<'_>,
-        w: Self::Ref<'_>,
-        bias: Option<Self::Ref<'_>>,
+        shape: LinearShape,
+        operands: Operands<Self::Ref<'_>>,
         activation: Activation,
         y: Self::Mut<'_>,
     );
     /// [`Device::linear`] to `z`, and `y = gelu(z)` of this form. *Order*: the bits of the two one behind the other.
-    #[allow(clippy::too_many_arguments)]
     fn linear_gelu(
         &self,
-        shape: Rows,
-        inputs: usize,
-        x: Self::Ref<'_>,
-        w: Self::Ref<'_>,
-        bias: Option<Self::Ref<'_>>,
+        shape: LinearShape,
+        operands: Operands<Self::Ref<'_>>,
         form: Gelu,
         mut z: Self::Mut<'_>,
         y: Self::Mut<'_>,
     ) {
         let len = Self::len_mut(&z);
-        self.linear(shape, inputs, x, w, bias, Activation::None, Self::part_mut(&mut z, 0..len));
+        self.linear(shape, operands, Activation::None, Self::part_mut(&mut z, 0..len));
         self.gelu(form, Self::read(&z), y);
     }
     /// `sums[width] = sum over rows of x[rows, width]`, in row order within fixed blocks of rows.
@@ -322,13 +406,10 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// device that has no such convolution, for which no model with one can be planned.
     fn conv_scratch(&self, shape: &Conv3d) -> Option<usize>;
     /// Convolution with bias and activation. `scratch` has [`Device::conv_scratch`] elements.
-    #[allow(clippy::too_many_arguments)]
     fn conv(
         &self,
         shape: &Conv3d,
-        x: Self::Ref<'_>,
-        w: Self::Ref<'_>,
-        bias: Option<Self::Ref<'_>>,
+        operands: Operands<Self::Ref<'_>>,
         activation: Activation,
         y: Self::Mut<'_>,
         scratch: Self::Mut<'_>,
@@ -393,34 +474,23 @@ pub trait Device: Send + Sync + Sized + 'static {
         saved: Self::Mut<'_>,
     );
     /// Gradients of layer norm. `scratch` has [`Device::layer_norm_scratch`] elements.
-    #[allow(clippy::too_many_arguments)]
     fn layer_norm_gradient(
         &self,
         shape: Rows,
-        x: Self::Ref<'_>,
-        gain: Self::Ref<'_>,
-        saved: Self::Ref<'_>,
-        dy: Self::Ref<'_>,
-        dx: Option<Self::Mut<'_>>,
-        dgain: Self::Mut<'_>,
-        dbias: Self::Mut<'_>,
+        inputs: NormInputs<Self::Ref<'_>>,
+        gradients: NormGradients<Self::Mut<'_>>,
         scratch: Self::Mut<'_>,
     );
     /// Elements of scratch that the gradient of layer norm needs. A function of the shape alone.
     fn layer_norm_scratch(&self, shape: Rows) -> usize;
 
-    /// Batch norm by the statistics of this micro-batch. `saved: [channels, 2]` keeps mean and reciprocal
-    /// deviation; `sums: [2, channels]` gets images x mean, then images x unbiased variance, for the running ones.
-    #[allow(clippy::too_many_arguments)]
+    /// Batch norm by the statistics of this micro-batch.
     fn batch_norm(
         &self,
         shape: ChannelNorm,
         x: Self::Ref<'_>,
-        gain: Self::Ref<'_>,
-        bias: Self::Ref<'_>,
-        y: Self::Mut<'_>,
-        saved: Self::Mut<'_>,
-        sums: Self::Mut<'_>,
+        affine: Affine<Self::Ref<'_>>,
+        outputs: BatchNormOutputs<Self::Mut<'_>>,
     );
     /// Batch norm by running statistics `[2, channels]` (mean, then variance).
     fn batch_norm_by(
@@ -433,17 +503,11 @@ pub trait Device: Send + Sync + Sized + 'static {
         y: Self::Mut<'_>,
     );
     /// Gradients of batch norm by the micro-batch's statistics.
-    #[allow(clippy::too_many_arguments)]
     fn batch_norm_gradient(
         &self,
         shape: ChannelNorm,
-        x: Self::Ref<'_>,
-        gain: Self::Ref<'_>,
-        saved: Self::Ref<'_>,
-        dy: Self::Ref<'_>,
-        dx: Option<Self::Mut<'_>>,
-        dgain: Self::Mut<'_>,
-        dbias: Self::Mut<'_>,
+        inputs: NormInputs<Self::Ref<'_>>,
+        gradients: NormGradients<Self::Mut<'_>>,
     );
 
     /// `y[i] = table[ids[i]] + places[i % time]`; `places` may be absent.
@@ -478,14 +542,10 @@ pub trait Device: Send + Sync + Sized + 'static {
         scratch: Self::Mut<'_>,
     );
     /// `dqkv` of causal self-attention.
-    #[allow(clippy::too_many_arguments)]
     fn attention_gradient(
         &self,
         shape: &Attention,
-        qkv: Self::Ref<'_>,
-        y: Self::Ref<'_>,
-        saved: Self::Ref<'_>,
-        dy: Self::Ref<'_>,
+        inputs: Attended<Self::Ref<'_>>,
         dqkv: Self::Mut<'_>,
         scratch: Self::Mut<'_>,
     );

@@ -7,8 +7,9 @@
 
 use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv2d, Conv3d, CrossEntropy, Device, Gelu, LossSums, Outputs,
-    Pool2d, Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv2d, Conv3d,
+    CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d,
+    Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Digest, Fingerprint, Key, MicroBatch, Seed, Site, Step};
 
@@ -89,7 +90,12 @@ impl SelfTest<'_> {
         let (rows, width, inputs) = (33, 10, 600);
         let (x, w, bias) = (self.numbers(rows * inputs), self.numbers(width * inputs), self.numbers(width));
         self.output(rows * width, |cpu, y| {
-            cpu.linear(Rows { rows, width }, inputs, &x, &w, Some(&bias), Activation::Relu, y);
+            cpu.linear(
+                LinearShape::new(Rows { rows, width }, inputs),
+                Operands { x: &x, w: &w, bias: Some(&bias) },
+                Activation::Relu,
+                y,
+            );
         });
         self.output(inputs, |cpu, sums| cpu.column_sums(Rows { rows, width: inputs }, &x, sums));
     }
@@ -122,7 +128,7 @@ impl SelfTest<'_> {
         let dy = self.numbers(shape.images * shape.outputs * volume(shape.output_size()));
         let mut scratch = vec![f32::NAN; self.cpu.conv_scratch(shape).expect("the CPU has them")];
         self.output(dy.len(), |cpu, y| {
-            cpu.conv(shape, &x, &w, Some(&bias), Activation::None, y, &mut scratch);
+            cpu.conv(shape, Operands { x: &x, w: &w, bias: Some(&bias) }, Activation::None, y, &mut scratch);
         });
         self.output(x.len(), |cpu, dx| cpu.conv_input_gradient(shape, &w, &dy, dx, &mut scratch));
         self.output(w.len() + bias.len(), |cpu, d| {
@@ -174,17 +180,33 @@ impl SelfTest<'_> {
         let (mut dgain, mut dbias) = (vec![0.0; width], vec![0.0; width]);
         self.output(x.len(), |cpu, dx| {
             let dx = Some(dx);
-            cpu.layer_norm_gradient(shape, &x, &gain, &saved, &dy, dx, &mut dgain, &mut dbias, &mut scratch);
+            cpu.layer_norm_gradient(
+                shape,
+                NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
+                NormGradients { dx, dgain: &mut dgain, dbias: &mut dbias },
+                &mut scratch,
+            );
         });
         [&saved, &dgain, &dbias].into_iter().for_each(|out| self.take(out));
 
         let shape = ChannelNorm { images: 7, channels: 10, area: 37, epsilon: 1e-5 };
         let (gain, bias) = (&gain[..10], &bias[..10]);
         let (mut saved, mut sums) = (vec![0.0; 20], vec![0.0; 20]);
-        self.output(x.len(), |cpu, y| cpu.batch_norm(shape, &x, gain, bias, y, &mut saved, &mut sums));
+        self.output(x.len(), |cpu, y| {
+            cpu.batch_norm(
+                shape,
+                &x,
+                Affine { gain, bias },
+                BatchNormOutputs { y, saved: &mut saved, sums: &mut sums },
+            )
+        });
         let (mut dgain, mut dbias) = (vec![0.0; 10], vec![0.0; 10]);
         self.output(x.len(), |cpu, dx| {
-            cpu.batch_norm_gradient(shape, &x, gain, &saved, &dy, Some(dx), &mut dgain, &mut dbias);
+            cpu.batch_norm_gradient(
+                shape,
+                NormInputs { x: &x, gain, saved: &saved, dy: &dy },
+                NormGradients { dx: Some(dx), dgain: &mut dgain, dbias: &mut dbias },
+            );
         });
         let running: Vec<f32> = sums.iter().map(|v| v.abs()).collect();
         self.output(x.len(), |cpu, y| cpu.batch_norm_by(shape, &x, gain, bias, &running, y));
@@ -209,7 +231,12 @@ impl SelfTest<'_> {
         let mut scratch = vec![f32::NAN; self.cpu.attention_scratch(&shape)];
         let y = self.output(out, |cpu, y| cpu.attention(&shape, &qkv, y, &mut saved, &mut scratch));
         self.output(3 * out, |cpu, dqkv| {
-            cpu.attention_gradient(&shape, &qkv, &y, &saved, &dy, dqkv, &mut scratch);
+            cpu.attention_gradient(
+                &shape,
+                Attended { qkv: &qkv, y: &y, saved: &saved, dy: &dy },
+                dqkv,
+                &mut scratch,
+            );
         });
         self.take(&saved);
     }

@@ -62,7 +62,7 @@ fn products_convolutions_and_attention_allocate_once() {
         let (mut db, scratch) = (poison(40), cpu.conv_scratch(&shape).expect("the CPU has them"));
         let mut scratch = poison(scratch);
         let count = second(|| {
-            cpu.conv(&shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
+            cpu.conv(&shape, Operands { x: &x, w: &w, bias: None }, Activation::Relu, &mut y, &mut scratch);
             cpu.conv_weight_gradient(&shape, &x, &y, &mut w, Some(&mut db), &mut scratch);
             cpu.conv_input_gradient(&shape, &w, &y, &mut x, &mut scratch);
         });
@@ -73,7 +73,7 @@ fn products_convolutions_and_attention_allocate_once() {
     let mut saved = poison(cpu.attention_saved(&shape));
     let count = second(|| {
         cpu.attention(&shape, &qkv, &mut y, &mut saved, &mut []);
-        cpu.attention_gradient(&shape, &qkv, &y, &saved, &y, &mut d, &mut []);
+        cpu.attention_gradient(&shape, Attended { qkv: &qkv, y: &y, saved: &saved, dy: &y }, &mut d, &mut []);
     });
     assert_eq!(count, 0, "attention");
 }

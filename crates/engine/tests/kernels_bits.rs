@@ -234,7 +234,7 @@ fn convolved(cpu: &Cpu, shape: &Conv3d) -> [Vec<u32>; 4] {
     let mut scratch = poison(cpu.conv_scratch(shape).expect("the CPU has them"));
     let (mut y, mut dx) = (poison(dy.len()), poison(x.len()));
     let (mut dw, mut db) = (poison(w.len()), poison(shape.outputs));
-    cpu.conv(shape, &x, &w, None, Activation::Relu, &mut y, &mut scratch);
+    cpu.conv(shape, Operands { x: &x, w: &w, bias: None }, Activation::Relu, &mut y, &mut scratch);
     cpu.conv_input_gradient(shape, &w, &dy, &mut dx, &mut scratch);
     cpu.conv_weight_gradient(shape, &x, &dy, &mut dw, Some(&mut db), &mut scratch);
     [bits(&y), bits(&dx), bits(&dw), bits(&db)]
@@ -271,7 +271,12 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     let (mut y, mut saved) = (poison(dy.len()), poison(cpu.attention_saved(&attention)));
     cpu.attention(&attention, &qkv, &mut y, &mut saved, &mut []);
     let mut d = poison(qkv.len());
-    cpu.attention_gradient(&attention, &qkv, &y, &saved, &dy, &mut d, &mut []);
+    cpu.attention_gradient(
+        &attention,
+        Attended { qkv: &qkv, y: &y, saved: &saved, dy: &dy },
+        &mut d,
+        &mut [],
+    );
     all.extend([bits(&y), bits(&saved), bits(&d)]);
 
     let shape = Rows { rows: 2700, width: 100 };
@@ -281,7 +286,12 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     let (mut dx, mut sums, mut dgain, mut dbias) = (poison(270_000), poison(100), poison(100), poison(100));
     let mut scratch = poison(cpu.layer_norm_scratch(shape));
     let d = Some(&mut dx[..]);
-    cpu.layer_norm_gradient(shape, &x, &gain, &saved, &dy, d, &mut dgain, &mut dbias, &mut scratch);
+    cpu.layer_norm_gradient(
+        shape,
+        NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
+        NormGradients { dx: d, dgain: &mut dgain, dbias: &mut dbias },
+        &mut scratch,
+    );
     cpu.column_sums(shape, &x, &mut sums);
     all.extend([&y, &dx, &dgain, &dbias, &sums].map(|out| bits(out)));
 
@@ -302,7 +312,7 @@ fn small_images_have_the_same_bits_in_any_batch() {
             let shape = Conv3d { images, ..shape };
             let mut scratch = poison(cpu.conv_scratch(&shape).expect("the CPU has them"));
             let (mut y, mut dx) = (poison(images * 7 * 16), poison(x.len()));
-            cpu.conv(&shape, x, &w, None, Activation::None, &mut y, &mut scratch);
+            cpu.conv(&shape, Operands { x, w: &w, bias: None }, Activation::None, &mut y, &mut scratch);
             cpu.conv_input_gradient(&shape, &w, &y, &mut dx, &mut scratch);
             [bits(&y), bits(&dx)]
         };
@@ -333,7 +343,7 @@ fn a_sum_of_a_convolution_is_that_of_its_definition() {
     for device in devices() {
         let mut y = poison(3 * depth * height * width);
         let mut scratch = poison(device.conv_scratch(&shape).expect("the CPU has them"));
-        device.conv(&shape, &x, &w, None, Activation::None, &mut y, &mut scratch);
+        device.conv(&shape, Operands { x: &x, w: &w, bias: None }, Activation::None, &mut y, &mut scratch);
         for (i, y) in y.iter().enumerate() {
             let (output, cell) = (i / (depth * height * width), i % (depth * height * width));
             let to = [cell / (height * width), cell / width % height, cell % width];

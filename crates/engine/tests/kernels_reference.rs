@@ -75,7 +75,12 @@ fn linear_adds_the_bias_and_activates() {
                 let (x, w, bias) = (numbers(1, rows * inputs), numbers(2, width * inputs), numbers(3, width));
                 let mut y = poison(rows * width);
                 let given = with_bias.then_some(&bias[..]);
-                cpu.linear(Rows { rows, width }, inputs, &x, &w, given, activation, &mut y);
+                cpu.linear(
+                    LinearShape::new(Rows { rows, width }, inputs),
+                    Operands { x: &x, w: &w, bias: given },
+                    activation,
+                    &mut y,
+                );
                 let wanted: Vec<f64> = (0..rows * width)
                     .map(|i| {
                         let (x, w) = (&x[i / width * inputs..], &w[i % width * inputs..]);
@@ -222,7 +227,12 @@ fn layer_norm_and_its_gradients_are_right() {
         let mut scratch = poison(cpu.layer_norm_scratch(shape));
         let wants =
             |out: Option<&mut [f32]>, out_gain: &mut [f32], out_bias: &mut [f32], scratch: &mut [f32]| {
-                cpu.layer_norm_gradient(shape, &x, &gain, &saved, &dy, out, out_gain, out_bias, scratch);
+                cpu.layer_norm_gradient(
+                    shape,
+                    NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
+                    NormGradients { dx: out, dgain: out_gain, dbias: out_bias },
+                    scratch,
+                );
             };
         wants(Some(&mut out), &mut out_gain, &mut out_bias, &mut scratch);
         assert_near("dx of layer norm", &out, &dx);
@@ -267,7 +277,12 @@ fn batch_norm_and_its_gradients_are_right() {
             })
             .collect();
         let (mut out, mut saved, mut sums) = (poison(len), poison(2 * channels), poison(2 * channels));
-        cpu.batch_norm(shape, &x, &gain, &bias, &mut out, &mut saved, &mut sums);
+        cpu.batch_norm(
+            shape,
+            &x,
+            Affine { gain: &gain, bias: &bias },
+            BatchNormOutputs { y: &mut out, saved: &mut saved, sums: &mut sums },
+        );
         // With a mean a thousand deviations away, the inputs themselves carry only so many digits.
         let near = |what: &str, out: &[f32], wanted: &[f64]| {
             if shift < 100.0 {
@@ -285,7 +300,11 @@ fn batch_norm_and_its_gradients_are_right() {
         assert_near("means", &sums[..channels], &means);
         near("variances", &sums[channels..], &variances);
         let (mut d, mut d_gain, mut d_bias) = (poison(len), poison(channels), poison(channels));
-        cpu.batch_norm_gradient(shape, &x, &gain, &saved, &dy, Some(&mut d), &mut d_gain, &mut d_bias);
+        cpu.batch_norm_gradient(
+            shape,
+            NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
+            NormGradients { dx: Some(&mut d), dgain: &mut d_gain, dbias: &mut d_bias },
+        );
         near("dx of batch norm", &d, &dx);
         near("dgain of batch norm", &d_gain, &dgain);
         assert_near("dbias of batch norm", &d_bias, &dbias);
@@ -385,7 +404,12 @@ fn attention_and_its_gradient_are_right() {
         cpu.attention(&shape, &qkv, &mut out_y, &mut saved, &mut scratch);
         assert_near(&format!("y of {shape:?}"), &out_y, &y);
         let mut out_d = poison(3 * out);
-        cpu.attention_gradient(&shape, &qkv, &out_y, &saved, &dy, &mut out_d, &mut scratch);
+        cpu.attention_gradient(
+            &shape,
+            Attended { qkv: &qkv, y: &out_y, saved: &saved, dy: &dy },
+            &mut out_d,
+            &mut scratch,
+        );
         assert_near(&format!("dqkv of {shape:?}"), &out_d, &d);
     }
 }
@@ -407,7 +431,14 @@ fn slices_of_a_wrong_length_are_refused() {
     refuses(|cpu| cpu.product(&product(8, 8, 8), &x, &x[1..], &mut [0.0; 64]));
     refuses(|cpu| cpu.product(&product(8, 8, 8), &x, &x, &mut [0.0; 63]));
     refuses(|cpu| cpu.product(&Product { c_row: 7, ..product(8, 8, 8) }, &x, &x, &mut [0.0; 64]));
-    refuses(|cpu| cpu.linear(rows, 8, &x, &x, Some(&x[..7]), Activation::None, &mut [0.0; 64]));
+    refuses(|cpu| {
+        cpu.linear(
+            LinearShape::new(rows, 8),
+            Operands { x: &x, w: &x, bias: Some(&x[..7]) },
+            Activation::None,
+            &mut [0.0; 64],
+        )
+    });
     refuses(|cpu| cpu.column_sums(rows, &x, &mut [0.0; 7]));
     refuses(|cpu| cpu.add(&x, &x[1..], &mut [0.0; 64]));
     refuses(|cpu| cpu.layer_norm(rows, &x, &x[..8], &x[..8], &mut [0.0; 64], &mut [0.0; 15]));
@@ -430,7 +461,15 @@ fn slices_of_a_wrong_length_are_refused() {
         stride: [1, 1],
         padding: [0, 0],
     };
-    refuses(|cpu| cpu.conv(&conv.into(), &x, &[0.0; 81], None, Activation::None, &mut [], &mut []));
+    refuses(|cpu| {
+        cpu.conv(
+            &conv.into(),
+            Operands { x: &x, w: &[0.0; 81], bias: None },
+            Activation::None,
+            &mut [],
+            &mut [],
+        )
+    });
     let pool = Pool2d { planes: 1, size: [8, 8], window: [2, 2], stride: [2, 2] };
     refuses(|cpu| cpu.max_pool(&pool, &x, &mut [0.0; 15], &mut [0.0; 16]));
 }

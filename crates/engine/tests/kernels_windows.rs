@@ -109,9 +109,21 @@ fn a_convolution_and_its_gradients_are_right() {
         });
         let mut scratch = poison(cpu.conv_scratch(&shape).expect("the CPU has them"));
         let mut out = poison(y.len());
-        cpu.conv(&shape, &x, &w, Some(&bias), Activation::None, &mut out, &mut scratch);
+        cpu.conv(
+            &shape,
+            Operands { x: &x, w: &w, bias: Some(&bias) },
+            Activation::None,
+            &mut out,
+            &mut scratch,
+        );
         assert_near(&format!("y of {shape:?}"), &out, &y);
-        cpu.conv(&shape, &x, &w, Some(&bias), Activation::Relu, &mut out, &mut scratch);
+        cpu.conv(
+            &shape,
+            Operands { x: &x, w: &w, bias: Some(&bias) },
+            Activation::Relu,
+            &mut out,
+            &mut scratch,
+        );
         let positive: Vec<f64> = y.iter().map(|v| v.max(0.0)).collect();
         assert_near(&format!("activated y of {shape:?}"), &out, &positive);
         let mut out = poison(x.len());

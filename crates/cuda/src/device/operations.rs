@@ -6,8 +6,9 @@ use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, Half, LossRows, LossTotals};
 use dtrain_engine::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, LossSums, Outputs, Pool2d,
-    Product, Rows, Sgd, Write,
+    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv3d, CrossEntropy,
+    Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows,
+    Sgd, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -124,40 +125,28 @@ impl Device for CudaDevice {
         });
     }
 
-    fn linear(
-        &self,
-        shape: Rows,
-        inputs: usize,
-        x: Ref<'_>,
-        w: Ref<'_>,
-        bias: Option<Ref<'_>>,
-        activation: Activation,
-        y: Mut<'_>,
-    ) {
+    fn linear(&self, shape: LinearShape, operands: Operands<Ref<'_>>, activation: Activation, y: Mut<'_>) {
         let Some(half) = self.half(true) else {
-            return kernels::linear(self.stream(), shape, inputs, x, w, bias, activation, y);
+            return kernels::linear(self.stream(), shape, operands, activation, y);
         };
-        self.rounding(kernels::linear_rounded_scratch(shape, inputs), |scratch| {
-            kernels::linear_rounded(self.stream(), half, shape, inputs, x, w, bias, activation, y, scratch);
+        self.rounding(kernels::linear_rounded_scratch(shape), |scratch| {
+            kernels::linear_rounded(self.stream(), half, shape, operands, activation, y, scratch);
         });
     }
 
     fn linear_gelu(
         &self,
-        shape: Rows,
-        inputs: usize,
-        x: Ref<'_>,
-        w: Ref<'_>,
-        bias: Option<Ref<'_>>,
+        shape: LinearShape,
+        operands: Operands<Ref<'_>>,
         form: Gelu,
         z: Mut<'_>,
         y: Mut<'_>,
     ) {
         let Some(half) = self.half(true) else {
-            return kernels::linear_gelu(self.stream(), shape, inputs, x, w, bias, form, z, y);
+            return kernels::linear_gelu(self.stream(), shape, operands, form, z, y);
         };
-        self.rounding(kernels::linear_rounded_scratch(shape, inputs), |scratch| {
-            kernels::linear_gelu_rounded(self.stream(), half, shape, inputs, x, w, bias, form, z, y, scratch);
+        self.rounding(kernels::linear_rounded_scratch(shape), |scratch| {
+            kernels::linear_gelu_rounded(self.stream(), half, shape, operands, form, [z, y], scratch);
         });
     }
 
@@ -177,14 +166,12 @@ impl Device for CudaDevice {
     fn conv(
         &self,
         shape: &Conv3d,
-        x: Ref<'_>,
-        w: Ref<'_>,
-        bias: Option<Ref<'_>>,
+        operands: Operands<Ref<'_>>,
         activation: Activation,
         y: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv(self.stream(), self.precision, shape, x, w, bias, activation, y);
+        kernels::conv(self.stream(), self.precision, shape, operands, activation, y);
     }
 
     fn conv_input_gradient(&self, shape: &Conv3d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
@@ -200,7 +187,15 @@ impl Device for CudaDevice {
         db: Option<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::conv_weight_gradient(self.stream(), self.precision, shape, x, dy, dw, db, scratch);
+        kernels::conv_weight_gradient(
+            self.stream(),
+            self.precision,
+            shape,
+            x,
+            dy,
+            kernels::WeightGradients { dw, db },
+            scratch,
+        );
     }
 
     fn max_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>, places: Mut<'_>) {
@@ -254,16 +249,11 @@ impl Device for CudaDevice {
     fn layer_norm_gradient(
         &self,
         shape: Rows,
-        x: Ref<'_>,
-        gain: Ref<'_>,
-        saved: Ref<'_>,
-        dy: Ref<'_>,
-        dx: Option<Mut<'_>>,
-        dgain: Mut<'_>,
-        dbias: Mut<'_>,
+        inputs: NormInputs<Ref<'_>>,
+        gradients: NormGradients<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::layer_norm_gradient(self.stream(), shape, x, gain, saved, dy, dx, dgain, dbias, scratch);
+        kernels::layer_norm_gradient(self.stream(), shape, inputs, gradients, scratch);
     }
 
     fn layer_norm_scratch(&self, shape: Rows) -> usize {
@@ -274,18 +264,15 @@ impl Device for CudaDevice {
         &self,
         shape: ChannelNorm,
         x: Ref<'_>,
-        gain: Ref<'_>,
-        bias: Ref<'_>,
-        y: Mut<'_>,
-        saved: Mut<'_>,
-        sums: Mut<'_>,
+        affine: Affine<Ref<'_>>,
+        outputs: BatchNormOutputs<Mut<'_>>,
     ) {
         let len = kernels::batch_norm_scratch(shape);
         let mut workspace = self.workspace();
         let mut parts = or_panic(workspace.parts(Want::default().and::<f64>(len)));
         // SAFETY: the workspace is locked until the operation is on the stream.
         let scratch = unsafe { parts.take(len) };
-        kernels::batch_norm(self.stream(), shape, x, gain, bias, y, saved, sums, scratch);
+        kernels::batch_norm(self.stream(), shape, x, affine, outputs, scratch);
     }
 
     fn batch_norm_by(
@@ -303,20 +290,15 @@ impl Device for CudaDevice {
     fn batch_norm_gradient(
         &self,
         shape: ChannelNorm,
-        x: Ref<'_>,
-        gain: Ref<'_>,
-        saved: Ref<'_>,
-        dy: Ref<'_>,
-        dx: Option<Mut<'_>>,
-        dgain: Mut<'_>,
-        dbias: Mut<'_>,
+        inputs: NormInputs<Ref<'_>>,
+        gradients: NormGradients<Mut<'_>>,
     ) {
         let len = kernels::batch_norm_scratch(shape);
         let mut workspace = self.workspace();
         let mut parts = or_panic(workspace.parts(Want::default().and::<f64>(len)));
         // SAFETY: the workspace is locked until the operation is on the stream.
         let scratch = unsafe { parts.take(len) };
-        kernels::batch_norm_gradient(self.stream(), shape, x, gain, saved, dy, dx, dgain, dbias, scratch);
+        kernels::batch_norm_gradient(self.stream(), shape, inputs, gradients, scratch);
     }
 
     fn embedding(
@@ -343,7 +325,15 @@ impl Device for CudaDevice {
         let mut parts = or_panic(workspace.parts(Want::default().and::<u32>(shape.rows)));
         // SAFETY: the workspace is locked until the operation is on the stream.
         let order = unsafe { parts.take(shape.rows) };
-        kernels::embedding_gradient(self.stream(), shape, ids, dy, write, dtable, dplaces, order);
+        kernels::embedding_gradient(
+            self.stream(),
+            shape,
+            ids,
+            dy,
+            kernels::TableGradient { write, dtable },
+            dplaces,
+            order,
+        );
     }
 
     fn attention(&self, shape: &Attention, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
@@ -358,29 +348,15 @@ impl Device for CudaDevice {
     fn attention_gradient(
         &self,
         shape: &Attention,
-        qkv: Ref<'_>,
-        y: Ref<'_>,
-        saved: Ref<'_>,
-        dy: Ref<'_>,
+        inputs: Attended<Ref<'_>>,
         dqkv: Mut<'_>,
         scratch: Mut<'_>,
     ) {
         let Some(half) = self.half(kernels::attention_half_is_there(shape)) else {
-            return kernels::attention_gradient(self.stream(), shape, qkv, y, saved, dy, dqkv, scratch);
+            return kernels::attention_gradient(self.stream(), shape, inputs, dqkv, scratch);
         };
         self.rounding(kernels::attention_rounded_gradient_scratch(shape), |halves| {
-            kernels::attention_rounded_gradient(
-                self.stream(),
-                half,
-                shape,
-                qkv,
-                y,
-                saved,
-                dy,
-                dqkv,
-                scratch,
-                halves,
-            );
+            kernels::attention_rounded_gradient(self.stream(), half, shape, inputs, dqkv, scratch, halves);
         });
     }
 

@@ -5,7 +5,7 @@
 use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::Attention;
+use dtrain_engine::device::{Attended, Attention};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
 static WIDTHS: [(usize, [&Kernel; 3]); 4] = [
@@ -64,17 +64,14 @@ pub fn attention(
 }
 
 /// `dqkv` of causal self-attention.
-#[allow(clippy::too_many_arguments)]
 pub fn attention_gradient(
     queue: &impl Queue,
     shape: &Attention,
-    qkv: Floats<'_>,
-    y: Floats<'_>,
-    saved: Floats<'_>,
-    dy: Floats<'_>,
+    inputs: Attended<Floats<'_>>,
     mut dqkv: FloatsMut<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
+    let Attended { qkv, y, saved, dy } = inputs;
     let out = shape.batch * shape.time * shape.heads * shape.head;
     same("qkv", qkv.len(), 3 * out);
     same("y", y.len(), out);

@@ -6,7 +6,7 @@ use super::attention::{attention_saved, attention_scratch};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::Attention;
+use dtrain_engine::device::{Attended, Attention};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
 type Width = (usize, [&'static Kernel; 3]);
@@ -104,18 +104,15 @@ pub fn attention_half(
 /// `dqkv` of causal self-attention. Of the f32 `scratch` there are [`attention_scratch`] elements.
 ///
 /// *Panics* as [`attention_half`].
-#[allow(clippy::too_many_arguments)]
 pub fn attention_half_gradient(
     queue: &impl Queue,
     half: Half,
     shape: &Attention,
-    qkv: Halves<'_>,
-    y: Halves<'_>,
-    saved: Floats<'_>,
-    dy: Halves<'_>,
+    inputs: Attended<Halves<'_>, Floats<'_>>,
     mut dqkv: HalvesMut<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
+    let Attended { qkv, y, saved, dy } = inputs;
     let out = shape.batch * shape.time * shape.heads * shape.head;
     same("qkv", qkv.len(), 3 * out);
     same("y", y.len(), out);

@@ -8,7 +8,7 @@ use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
 use super::{Floats, FloatsMut, Precision, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
-use dtrain_engine::device::{Activation, Conv3d, ConvOver};
+use dtrain_engine::device::{Activation, Conv3d, ConvOver, Operands};
 
 /// Cells that one range of a weight gradient has at least, and the most ranges.
 const SPLIT: (usize, usize) = (2048, 64);
@@ -104,17 +104,15 @@ pub fn conv_scratch(shape: &Conv3d) -> usize {
 }
 
 /// Convolution with bias and activation.
-#[allow(clippy::too_many_arguments)]
 pub fn conv(
     queue: &impl Queue,
     precision: Precision,
     shape: &Conv3d,
-    x: Floats<'_>,
-    w: Floats<'_>,
-    bias: Option<Floats<'_>>,
+    operands: Operands<Floats<'_>>,
     activation: Activation,
     mut y: FloatsMut<'_>,
 ) {
+    let Operands { x, w, bias } = operands;
     let plan = planned(shape);
     let [x_len, w_len, y_len] = plan.lengths;
     same("x", x.len(), x_len);
@@ -151,18 +149,25 @@ pub fn conv_input_gradient(
     }
 }
 
+/// What the gradient of a convolution's parameters writes.
+pub struct WeightGradients<'a> {
+    /// Of the weights.
+    pub dw: FloatsMut<'a>,
+    /// Of the bias, if there is one.
+    pub db: Option<FloatsMut<'a>>,
+}
+
 /// `dw` and, if asked, `db` of a convolution. `scratch` has [`conv_scratch`] elements.
-#[allow(clippy::too_many_arguments)]
 pub fn conv_weight_gradient(
     queue: &impl Queue,
     precision: Precision,
     shape: &Conv3d,
     x: Floats<'_>,
     dy: Floats<'_>,
-    mut dw: FloatsMut<'_>,
-    db: Option<FloatsMut<'_>>,
+    gradients: WeightGradients<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
+    let WeightGradients { mut dw, db } = gradients;
     let plan = planned(shape);
     let [x_len, w_len, y_len] = plan.lengths;
     same("x", x.len(), x_len);

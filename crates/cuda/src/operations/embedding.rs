@@ -38,20 +38,27 @@ pub fn embedding(
     }
 }
 
+/// What the gradient of a table of embeddings writes.
+pub struct TableGradient<'a> {
+    /// Whether it is overwritten (zero where nothing came) or added to what is there.
+    pub write: Write,
+    /// The gradient.
+    pub dtable: FloatsMut<'a>,
+}
+
 /// Gradients of an embedding, rows added in order: that of the table overwritten (zero where nothing came) or added to what is
 /// there, that of places overwritten. `order` is memory for one word a row.
-#[allow(clippy::too_many_arguments)]
 pub fn embedding_gradient(
     queue: &impl Queue,
     shape: Rows,
     ids: Ids<'_>,
     dy: Floats<'_>,
-    write: Write,
-    mut dtable: FloatsMut<'_>,
+    table: TableGradient<'_>,
     dplaces: Option<(FloatsMut<'_>, usize)>,
     mut order: SliceMut<'_, u32>,
 ) {
     let Rows { rows, width } = shape;
+    let TableGradient { write, mut dtable } = table;
     same("ids", ids.len(), rows);
     same("dy", dy.len(), rows * width);
     room("order", order.len(), rows);

@@ -101,7 +101,6 @@ pub fn cross_entropy(
 
 /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1). The gradient is multiplied by
 /// `scale`, a power of two.
-#[allow(clippy::too_many_arguments)]
 pub fn squared_error(
     queue: &impl Queue,
     shape: Rows,

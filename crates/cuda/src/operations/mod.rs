@@ -23,12 +23,12 @@ mod update;
 
 pub use attention::{attention, attention_gradient, attention_saved, attention_scratch};
 pub use attention_half::{attention_half, attention_half_gradient, attention_half_is_there};
-pub use conv::{conv, conv_input_gradient, conv_scratch, conv_weight_gradient};
+pub use conv::{WeightGradients, conv, conv_input_gradient, conv_scratch, conv_weight_gradient};
 pub use elementwise::{
     add, add_to, bias_activation, copy, dropout, fill, from_half, gelu, gelu_gradient, relu, relu_gradient,
     to_half,
 };
-pub use embedding::{embedding, embedding_gradient};
+pub use embedding::{TableGradient, embedding, embedding_gradient};
 pub use losses::{CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, squared_error};
 pub use norms::{
     batch_norm, batch_norm_by, batch_norm_gradient, batch_norm_scratch, layer_norm, layer_norm_gradient,

@@ -7,7 +7,7 @@ use super::{Floats, FloatsMut, THREADS, room, same, size};
 use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
 use crate::memory::SliceMut;
-use dtrain_engine::device::{ChannelNorm, Rows};
+use dtrain_engine::device::{Affine, BatchNormOutputs, ChannelNorm, NormGradients, NormInputs, Rows};
 
 /// Rows of a block of `layer_norm`: a warp each.
 const ROWS: usize = 8;
@@ -62,20 +62,16 @@ pub fn layer_norm_scratch(shape: Rows) -> usize {
 }
 
 /// Gradients of layer norm.
-#[allow(clippy::too_many_arguments)]
 pub fn layer_norm_gradient(
     queue: &impl Queue,
     shape: Rows,
-    x: Floats<'_>,
-    gain: Floats<'_>,
-    saved: Floats<'_>,
-    dy: Floats<'_>,
-    dx: Option<FloatsMut<'_>>,
-    dgain: FloatsMut<'_>,
-    dbias: FloatsMut<'_>,
+    inputs: NormInputs<Floats<'_>>,
+    gradients: NormGradients<FloatsMut<'_>>,
     mut scratch: FloatsMut<'_>,
 ) {
     let Rows { rows, width } = shape;
+    let NormInputs { x, gain, saved, dy } = inputs;
+    let NormGradients { dx, dgain, dbias } = gradients;
     same("dgain", dgain.len(), width);
     same("dbias", dbias.len(), width);
     same_operands([x, dy, gain, saved], [rows * width, width, 2 * rows]);
@@ -112,23 +108,20 @@ pub fn batch_norm_scratch(shape: ChannelNorm) -> usize {
     2 * runs(shape) * shape.channels
 }
 
-/// Batch norm by the statistics of this micro-batch. `saved: [channels, 2]` keeps mean and reciprocal deviation;
-/// `sums: [2, channels]` gets images x mean, then images x unbiased variance.
+/// Batch norm by the statistics of this micro-batch.
 ///
 /// *Panics* on a single value per channel.
-#[allow(clippy::too_many_arguments)]
 pub fn batch_norm(
     queue: &impl Queue,
     shape: ChannelNorm,
     x: Floats<'_>,
-    gain: Floats<'_>,
-    bias: Floats<'_>,
-    mut y: FloatsMut<'_>,
-    mut saved: FloatsMut<'_>,
-    mut sums: FloatsMut<'_>,
+    affine: Affine<Floats<'_>>,
+    outputs: BatchNormOutputs<FloatsMut<'_>>,
     mut scratch: SliceMut<'_, f64>,
 ) {
     let channels = shape.channels;
+    let Affine { gain, bias } = affine;
+    let BatchNormOutputs { mut y, mut saved, mut sums } = outputs;
     same("x", x.len(), shape.images * channels * shape.area);
     same("y", y.len(), x.len());
     same("gain", gain.len(), channels);
@@ -181,20 +174,16 @@ pub fn batch_norm_by(
 }
 
 /// Gradients of batch norm by the micro-batch's statistics.
-#[allow(clippy::too_many_arguments)]
 pub fn batch_norm_gradient(
     queue: &impl Queue,
     shape: ChannelNorm,
-    x: Floats<'_>,
-    gain: Floats<'_>,
-    saved: Floats<'_>,
-    dy: Floats<'_>,
-    dx: Option<FloatsMut<'_>>,
-    mut dgain: FloatsMut<'_>,
-    mut dbias: FloatsMut<'_>,
+    inputs: NormInputs<Floats<'_>>,
+    gradients: NormGradients<FloatsMut<'_>>,
     mut scratch: SliceMut<'_, f64>,
 ) {
     let channels = shape.channels;
+    let NormInputs { x, gain, saved, dy } = inputs;
+    let NormGradients { dx, mut dgain, mut dbias } = gradients;
     same("dgain", dgain.len(), channels);
     same("dbias", dbias.len(), channels);
     same_operands([x, dy, gain, saved], [shape.images * channels * shape.area, channels, 2 * channels]);

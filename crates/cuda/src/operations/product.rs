@@ -6,7 +6,7 @@ use super::elementwise::code;
 use super::{Floats, FloatsMut, same, size};
 use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Strides, Write};
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 64;
@@ -77,33 +77,31 @@ pub fn product(queue: &impl Queue, shape: &Product, a: Floats<'_>, b: Floats<'_>
 
 /// Asserts the lengths of the operands of a linear layer.
 #[track_caller]
-pub(super) fn linear_lengths(shape: Rows, inputs: usize, [x, w, y]: [usize; 3], bias: Option<Floats<'_>>) {
-    same("x", x, shape.rows * inputs);
-    same("w", w, shape.width * inputs);
-    same("y", y, shape.rows * shape.width);
-    same("bias", bias.map_or(shape.width, |bias| bias.len()), shape.width);
+pub(super) fn linear_lengths(shape: LinearShape, [x, w, y]: [usize; 3], bias: Option<Floats<'_>>) {
+    let LinearShape { rows, inputs, outputs } = shape;
+    same("x", x, rows * inputs);
+    same("w", w, outputs * inputs);
+    same("y", y, rows * outputs);
+    same("bias", bias.map_or(outputs, |bias| bias.len()), outputs);
 }
 
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is added after the sum.
-#[allow(clippy::too_many_arguments)]
 pub fn linear(
     queue: &impl Queue,
-    shape: Rows,
-    inputs: usize,
-    x: Floats<'_>,
-    w: Floats<'_>,
-    bias: Option<Floats<'_>>,
+    shape: LinearShape,
+    operands: Operands<Floats<'_>>,
     activation: Activation,
     y: FloatsMut<'_>,
 ) {
-    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
+    let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
+    linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
     let product = Product {
-        m: shape.rows,
-        n: shape.width,
+        m: rows,
+        n: outputs,
         k: inputs,
         a: Strides::rows(inputs),
         b: Strides::transposed(inputs),
-        c_row: shape.width,
+        c_row: outputs,
         write: Write::Set,
     };
     finished(queue, &product, x, w, y, Finish { bias, activation });
@@ -119,26 +117,23 @@ pub(super) fn by_tanh(form: Gelu) -> u32 {
 
 /// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`: the bits of [`linear`] and of
 /// [`gelu`](super::gelu) behind it.
-#[allow(clippy::too_many_arguments)]
 pub fn linear_gelu(
     queue: &impl Queue,
-    shape: Rows,
-    inputs: usize,
-    x: Floats<'_>,
-    w: Floats<'_>,
-    bias: Option<Floats<'_>>,
+    shape: LinearShape,
+    operands: Operands<Floats<'_>>,
     form: Gelu,
     mut z: FloatsMut<'_>,
     mut y: FloatsMut<'_>,
 ) {
-    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
+    let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
+    linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
     same("z", z.len(), y.len());
     if y.len() == 0 {
         return;
     }
-    let [m, n, k] = [shape.rows, shape.width, inputs].map(|n| size(n).into());
+    let [m, n, k] = [rows, outputs, inputs].map(|n| size(n).into());
     let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
-    let blocks = shape.rows.div_ceil(TILE) * shape.width.div_ceil(TILE);
+    let blocks = rows.div_ceil(TILE) * outputs.div_ceil(TILE);
     let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form];
     queue.launch(&KernelLaunch::new(&kernels::LINEAR_GELU, blocks, arguments));
 }

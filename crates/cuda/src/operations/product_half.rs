@@ -7,7 +7,7 @@ use super::product::{by_tanh, inside, linear_lengths};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
-use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Strides, Write};
 
 /// The kernels of a tile: rows by columns (`x w'`), rows by rows (`dy w`), columns by rows (`dy' x`).
 type Tile = (usize, [&'static Kernel; 3]);
@@ -169,26 +169,23 @@ pub fn product_half(
 }
 
 /// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is f32 and added before the sum is rounded.
-#[allow(clippy::too_many_arguments)]
 pub fn linear_half(
     queue: &impl Queue,
     half: Half,
-    shape: Rows,
-    inputs: usize,
-    x: Halves<'_>,
-    w: Halves<'_>,
-    bias: Option<Floats<'_>>,
+    shape: LinearShape,
+    operands: Operands<Halves<'_>, Floats<'_>>,
     activation: Activation,
     y: HalfResult<'_>,
 ) {
-    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
+    let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
+    linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
     let product = Product {
-        m: shape.rows,
-        n: shape.width,
+        m: rows,
+        n: outputs,
         k: inputs,
         a: Strides::rows(inputs),
         b: Strides::transposed(inputs),
-        c_row: shape.width,
+        c_row: outputs,
         write: Write::Set,
     };
     finished(queue, half, &product, x, w, y, Finish { bias, activation });
@@ -196,20 +193,16 @@ pub fn linear_half(
 
 /// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in f32: the bits of [`linear_half`] and of
 /// [`gelu`](super::gelu) behind it.
-#[allow(clippy::too_many_arguments)]
 pub fn linear_gelu_half(
     queue: &impl Queue,
     half: Half,
-    shape: Rows,
-    inputs: usize,
-    x: Halves<'_>,
-    w: Halves<'_>,
-    bias: Option<Floats<'_>>,
+    shape: LinearShape,
+    operands: Operands<Halves<'_>, Floats<'_>>,
     form: Gelu,
-    mut z: FloatsMut<'_>,
-    mut y: FloatsMut<'_>,
+    [mut z, mut y]: [FloatsMut<'_>; 2],
 ) {
-    linear_lengths(shape, inputs, [x.len(), w.len(), y.len()], bias);
+    let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
+    linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
     same("z", z.len(), y.len());
     if y.len() == 0 {
         return;
@@ -218,11 +211,11 @@ pub fn linear_gelu_half(
         Half::Bf16 => &GELU_OF_BF16,
         Half::F16 => &GELU_OF_F16,
     };
-    let (tile, kernel) = all[usize::from(are_enough(shape.rows, shape.width))];
+    let (tile, kernel) = all[usize::from(are_enough(rows, outputs))];
     let aligned = is_fast(x.address(), inputs) | is_fast(w.address(), inputs) << 1;
-    let [m, n, k] = [shape.rows, shape.width, inputs].map(|n| size(n).into());
+    let [m, n, k] = [rows, outputs, inputs].map(|n| size(n).into());
     let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
     let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form, aligned.into()];
-    let blocks = shape.rows.div_ceil(tile) * shape.width.div_ceil(tile);
+    let blocks = rows.div_ceil(tile) * outputs.div_ceil(tile);
     queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
 }

@@ -11,7 +11,7 @@ use super::{
     linear_gelu_half, linear_half, product_half, room, to_half,
 };
 use crate::launch::Queue;
-use dtrain_engine::device::{Activation, Attention, Gelu, Product, Rows};
+use dtrain_engine::device::{Activation, Attended, Attention, Gelu, LinearShape, Operands, Product};
 
 /// Rounds an operand to the beginning of a part of the scratch.
 fn rounded<'a>(queue: &impl Queue, half: Half, x: Floats<'_>, part: &'a mut HalvesMut<'_>) -> HalvesMut<'a> {
@@ -47,45 +47,39 @@ pub fn product_rounded(
 
 /// Elements of scratch for inputs and for weights.
 #[must_use]
-pub fn linear_rounded_scratch(shape: Rows, inputs: usize) -> [usize; 2] {
-    [shape.rows * inputs, shape.width * inputs]
+pub fn linear_rounded_scratch(shape: LinearShape) -> [usize; 2] {
+    [shape.rows * shape.inputs, shape.outputs * shape.inputs]
 }
 
 /// [`linear_half`] of f32 operands. `scratch` has [`linear_rounded_scratch`] elements.
-#[allow(clippy::too_many_arguments)]
 pub fn linear_rounded(
     queue: &impl Queue,
     half: Half,
-    shape: Rows,
-    inputs: usize,
-    x: Floats<'_>,
-    w: Floats<'_>,
-    bias: Option<Floats<'_>>,
+    shape: LinearShape,
+    operands: Operands<Floats<'_>>,
     activation: Activation,
     y: FloatsMut<'_>,
     [mut x_part, mut w_part]: [HalvesMut<'_>; 2],
 ) {
+    let Operands { x, w, bias } = operands;
     let (x, w) = (rounded(queue, half, x, &mut x_part), rounded(queue, half, w, &mut w_part));
-    linear_half(queue, half, shape, inputs, x.read(), w.read(), bias, activation, HalfResult::F32(y));
+    let operands = Operands { x: x.read(), w: w.read(), bias };
+    linear_half(queue, half, shape, operands, activation, HalfResult::F32(y));
 }
 
 /// [`linear_gelu_half`] of f32 operands. `scratch` has [`linear_rounded_scratch`] elements.
-#[allow(clippy::too_many_arguments)]
 pub fn linear_gelu_rounded(
     queue: &impl Queue,
     half: Half,
-    shape: Rows,
-    inputs: usize,
-    x: Floats<'_>,
-    w: Floats<'_>,
-    bias: Option<Floats<'_>>,
+    shape: LinearShape,
+    operands: Operands<Floats<'_>>,
     form: Gelu,
-    z: FloatsMut<'_>,
-    y: FloatsMut<'_>,
+    outputs: [FloatsMut<'_>; 2],
     [mut x_part, mut w_part]: [HalvesMut<'_>; 2],
 ) {
+    let Operands { x, w, bias } = operands;
     let (x, w) = (rounded(queue, half, x, &mut x_part), rounded(queue, half, w, &mut w_part));
-    linear_gelu_half(queue, half, shape, inputs, x.read(), w.read(), bias, form, z, y);
+    linear_gelu_half(queue, half, shape, Operands { x: x.read(), w: w.read(), bias }, form, outputs);
 }
 
 /// Elements of an output of attention.
@@ -128,34 +122,22 @@ pub fn attention_rounded_gradient_scratch(shape: &Attention) -> [usize; 4] {
 /// [`attention_rounded_gradient_scratch`].
 ///
 /// *Panics* as it does.
-#[allow(clippy::too_many_arguments)]
 pub fn attention_rounded_gradient(
     queue: &impl Queue,
     half: Half,
     shape: &Attention,
-    qkv: Floats<'_>,
-    y: Floats<'_>,
-    saved: Floats<'_>,
-    dy: Floats<'_>,
+    inputs: Attended<Floats<'_>>,
     dqkv: FloatsMut<'_>,
     scratch: FloatsMut<'_>,
     [mut qkv_part, mut y_part, mut dy_part, mut d_part]: [HalvesMut<'_>; 4],
 ) {
+    let Attended { qkv, y, saved, dy } = inputs;
     let qkv = rounded(queue, half, qkv, &mut qkv_part);
     // What the forward pass left are halves already, so this changes no bit.
     let (y, dy) = (rounded(queue, half, y, &mut y_part), rounded(queue, half, dy, &mut dy_part));
     let len = 3 * outputs(shape);
     let mut d = d_part.part(0..len);
-    attention_half_gradient(
-        queue,
-        half,
-        shape,
-        qkv.read(),
-        y.read(),
-        saved,
-        dy.read(),
-        d.part(0..len),
-        scratch,
-    );
+    let inputs = Attended { qkv: qkv.read(), y: y.read(), saved, dy: dy.read() };
+    attention_half_gradient(queue, half, shape, inputs, d.part(0..len), scratch);
     from_half(queue, half, d.read(), dqkv);
 }

@@ -4,8 +4,9 @@ use crate::rig::{Rig, assert_near};
 use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, LossSums, Outputs, Pool2d,
-    Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv3d, CrossEntropy,
+    Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows,
+    Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
@@ -55,10 +56,21 @@ fn products<R: Rig>(r: &R, to: &mut Results) {
     let (d, x, w, b) =
         (r.device(), r.put(&numbers(1, 9 * 33)), r.put(&numbers(2, 20 * 33)), r.put(&numbers(3, 20)));
     let (mut y, rows) = (r.empty(180), Rows { rows: 9, width: 20 });
-    d.linear(rows, 33, r.r(&x), r.r(&w), Some(r.r(&b)), Activation::Relu, r.w(&mut y));
+    d.linear(
+        LinearShape::new(rows, 33),
+        Operands { x: r.r(&x), w: r.r(&w), bias: Some(r.r(&b)) },
+        Activation::Relu,
+        r.w(&mut y),
+    );
     to.push(("linear", r.get(&y)));
     let mut z = r.empty(180);
-    d.linear_gelu(rows, 33, r.r(&x), r.r(&w), Some(r.r(&b)), Gelu::Tanh, r.w(&mut z), r.w(&mut y));
+    d.linear_gelu(
+        LinearShape::new(rows, 33),
+        Operands { x: r.r(&x), w: r.r(&w), bias: Some(r.r(&b)) },
+        Gelu::Tanh,
+        r.w(&mut z),
+        r.w(&mut y),
+    );
     to.push(("linear_gelu", [r.get(&z), r.get(&y)].concat()));
     let (a, b) = (Strides::rows(33), Strides::transposed(33));
     let product = Product { m: 9, n: 20, k: 33, a, b, c_row: 20, write: Write::Add };
@@ -89,7 +101,13 @@ fn convolution<R: Rig>(r: &R, shape: &Conv3d, names: [&'static str; 4], to: &mut
     let (x, w, b) = (r.put(&numbers(1, len)), r.put(&numbers(2, weights)), r.put(&numbers(3, 4)));
     let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv_scratch(shape).expect("devices have both")));
     let none = Activation::None;
-    d.conv(shape, r.r(&x), r.r(&w), Some(r.r(&b)), none, r.w(&mut y), r.w(&mut scratch));
+    d.conv(
+        shape,
+        Operands { x: r.r(&x), w: r.r(&w), bias: Some(r.r(&b)) },
+        none,
+        r.w(&mut y),
+        r.w(&mut scratch),
+    );
     let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(len));
     d.conv_input_gradient(shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
     let (mut dw, mut db) = (r.empty(weights), r.empty(4));
@@ -126,13 +144,8 @@ fn layer_norm<R: Rig>(r: &R, to: &mut Results) {
     let (dgain_, dbias_) = (r.w(&mut dgain), r.w(&mut dbias));
     d.layer_norm_gradient(
         shape,
-        x,
-        gain,
-        saved_,
-        r.r(&dy),
-        Some(r.w(&mut dx)),
-        dgain_,
-        dbias_,
+        NormInputs { x, gain, saved: saved_, dy: r.r(&dy) },
+        NormGradients { dx: Some(r.w(&mut dx)), dgain: dgain_, dbias: dbias_ },
         r.w(&mut scratch),
     );
     to.extend([
@@ -151,20 +164,20 @@ fn batch_norm<R: Rig>(r: &R, to: &mut Results) {
     let running = r.put(&numbers(5, 12).iter().map(|v| v + 1.5).collect::<Vec<_>>());
     let (mut y, mut saved, mut sums) = (r.empty(len), r.empty(12), r.empty(12));
     let (mut dx, mut dgain, mut dbias) = (r.empty(len), r.empty(6), r.empty(6));
-    d.batch_norm(shape, r.r(&x), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut saved), r.w(&mut sums));
+    d.batch_norm(
+        shape,
+        r.r(&x),
+        Affine { gain: r.r(&gain), bias: r.r(&bias) },
+        BatchNormOutputs { y: r.w(&mut y), saved: r.w(&mut saved), sums: r.w(&mut sums) },
+    );
     to.extend([("batch_norm", r.get(&y)), ("its statistics", r.get(&saved)), ("its sums", r.get(&sums))]);
     d.batch_norm_by(shape, r.r(&x), r.r(&gain), r.r(&bias), r.r(&running), r.w(&mut y));
     to.push(("batch_norm_by", r.get(&y)));
     let (dgain_, dbias_) = (r.w(&mut dgain), r.w(&mut dbias));
     d.batch_norm_gradient(
         shape,
-        r.r(&x),
-        r.r(&gain),
-        r.r(&saved),
-        r.r(&dy),
-        Some(r.w(&mut dx)),
-        dgain_,
-        dbias_,
+        NormInputs { x: r.r(&x), gain: r.r(&gain), saved: r.r(&saved), dy: r.r(&dy) },
+        NormGradients { dx: Some(r.w(&mut dx)), dgain: dgain_, dbias: dbias_ },
     );
     to.extend([("batch_norm_gradient", r.get(&dx)), ("gain", r.get(&dgain)), ("bias", r.get(&dbias))]);
 }
@@ -185,7 +198,12 @@ fn embeddings_and_attention<R: Rig>(r: &R, to: &mut Results) {
     let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));
     d.attention(&shape, r.r(&qkv), r.w(&mut y), r.w(&mut saved), r.w(&mut scratch));
     let (dqkv_, scratch_) = (r.w(&mut dqkv), r.w(&mut scratch));
-    d.attention_gradient(&shape, r.r(&qkv), r.r(&y), r.r(&saved), r.r(&dy), dqkv_, scratch_);
+    d.attention_gradient(
+        &shape,
+        Attended { qkv: r.r(&qkv), y: r.r(&y), saved: r.r(&saved), dy: r.r(&dy) },
+        dqkv_,
+        scratch_,
+    );
     to.extend([("attention", r.get(&y)), ("attention_gradient", r.get(&dqkv))]);
 }
 

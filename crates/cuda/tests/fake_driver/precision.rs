@@ -7,7 +7,7 @@ use crate::support::{Fake, child, device_in, gpu, is_child};
 use crate::training::train;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::device::{Activation, Attention, Conv3d, Device};
+use dtrain_engine::device::{Activation, Attended, Attention, Conv3d, Device, Operands};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
@@ -27,7 +27,12 @@ fn attend(gpu: &Arc<CudaDevice>, head: usize) {
     let (mut saved, mut scratch) = (gpu.empty(saved), gpu.empty(scratch));
     gpu.attention(&shape, gpu.r(&qkv), gpu.w(&mut y), gpu.w(&mut saved), gpu.w(&mut scratch));
     let (y, saved, dqkv) = (gpu.r(&y), gpu.r(&saved), gpu.w(&mut dqkv));
-    gpu.attention_gradient(&shape, gpu.r(&qkv), y, saved, gpu.r(&dy), dqkv, gpu.w(&mut scratch));
+    gpu.attention_gradient(
+        &shape,
+        Attended { qkv: gpu.r(&qkv), y, saved, dy: gpu.r(&dy) },
+        dqkv,
+        gpu.w(&mut scratch),
+    );
     gpu.finish().expect("a device that works");
 }
 
@@ -39,7 +44,13 @@ fn convolve(gpu: &Arc<CudaDevice>) {
     let (mut y, mut dx, mut dw) = (gpu.empty(72), gpu.empty(120), gpu.empty(48));
     let mut scratch = gpu.empty(gpu.conv_scratch(&shape).expect("there are such convolutions"));
     let none = Activation::None;
-    gpu.conv(&shape, gpu.r(&x), gpu.r(&w), None, none, gpu.w(&mut y), gpu.w(&mut scratch));
+    gpu.conv(
+        &shape,
+        Operands { x: gpu.r(&x), w: gpu.r(&w), bias: None },
+        none,
+        gpu.w(&mut y),
+        gpu.w(&mut scratch),
+    );
     gpu.conv_input_gradient(&shape, gpu.r(&w), gpu.r(&dy), gpu.w(&mut dx), gpu.w(&mut scratch));
     let (dw, scratch) = (gpu.w(&mut dw), gpu.w(&mut scratch));
     gpu.conv_weight_gradient(&shape, gpu.r(&x), gpu.r(&dy), dw, None, scratch);

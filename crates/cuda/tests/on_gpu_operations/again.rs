@@ -7,7 +7,7 @@ use crate::support::{device, extent};
 use crate::training::train;
 use crate::{real_sizes, stand_in::Extent};
 use dtrain_cuda::CudaDevice;
-use dtrain_engine::device::{Activation, Device, Rows};
+use dtrain_engine::device::{Activation, Device, LinearShape, Operands, Rows};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,7 +40,12 @@ fn keep_busy(other: &Arc<CudaDevice>, started: &std::sync::Barrier, stop: &Atomi
     loop {
         for _ in 0..8 {
             let rows = Rows { rows: n, width: n };
-            other.linear(rows, n, other.r(&x), other.r(&x), None, Activation::None, other.w(&mut y));
+            other.linear(
+                LinearShape::new(rows, n),
+                Operands { x: other.r(&x), w: other.r(&x), bias: None },
+                Activation::None,
+                other.w(&mut y),
+            );
         }
         other.finish().expect("a device that works");
         if stop.load(Ordering::Relaxed) {

@@ -2,11 +2,11 @@
 
 use crate::operations::Results;
 use crate::rig::{Rig, assert_near};
-use crate::stand_in::Extent;
-use crate::stand_in::{cpu, ids, numbers};
+use crate::stand_in::{Extent, cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
-    Activation, Attention, Conv3d, CrossEntropy, Device, Gelu, Outputs, Pool2d, Product, Rows, Strides, Write,
+    Activation, Attended, Attention, Conv3d, CrossEntropy, Device, Gelu, LinearShape, NormGradients,
+    NormInputs, Operands, Outputs, Pool2d, Product, Rows, Strides, Write,
 };
 
 /// A size of the workloads; on the fake GPU an eighth of it.
@@ -20,7 +20,12 @@ pub fn layer<R: Rig>(r: &R, to: &mut Results) {
     let (x, w) = (r.put(&numbers(1, rows * inputs)), r.put(&numbers(2, width * inputs)));
     let (b, mut y) = (r.put(&numbers(3, width)), r.empty(rows * width));
     let shape = Rows { rows, width };
-    d.linear(shape, inputs, r.r(&x), r.r(&w), Some(r.r(&b)), Activation::Relu, r.w(&mut y));
+    d.linear(
+        LinearShape::new(shape, inputs),
+        Operands { x: r.r(&x), w: r.r(&w), bias: Some(r.r(&b)) },
+        Activation::Relu,
+        r.w(&mut y),
+    );
     to.push(("a layer", r.get(&y)));
     let dy = r.put(&numbers(4, rows * width));
     let (mut dx, mut dw, mut db) = (r.empty(rows * inputs), r.empty(width * inputs), r.empty(width));
@@ -44,7 +49,13 @@ fn convolve<R: Rig>(r: &R, shape: &Conv3d, to: &mut Results) {
     let (x, w, b) = (r.put(&numbers(1, len)), r.put(&numbers(2, weights)), r.put(&numbers(3, shape.outputs)));
     let (mut y, mut scratch) = (r.empty(out), r.empty(d.conv_scratch(shape).expect("devices have all")));
     let relu = Activation::Relu;
-    d.conv(shape, r.r(&x), r.r(&w), Some(r.r(&b)), relu, r.w(&mut y), r.w(&mut scratch));
+    d.conv(
+        shape,
+        Operands { x: r.r(&x), w: r.r(&w), bias: Some(r.r(&b)) },
+        relu,
+        r.w(&mut y),
+        r.w(&mut scratch),
+    );
     to.push(("a convolution", r.get(&y)));
     let (dy, mut dx) = (r.put(&numbers(4, out)), r.empty(len));
     d.conv_input_gradient(shape, r.r(&w), r.r(&dy), r.w(&mut dx), r.w(&mut scratch));
@@ -91,7 +102,12 @@ pub fn attention<R: Rig>(r: &R, to: &mut Results) {
     let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));
     d.attention(&shape, r.r(&qkv), r.w(&mut y), r.w(&mut saved), r.w(&mut scratch));
     let (qkv_, saved_, dqkv_) = (r.r(&qkv), r.r(&saved), r.w(&mut dqkv));
-    d.attention_gradient(&shape, qkv_, r.r(&y), saved_, r.r(&dy), dqkv_, r.w(&mut scratch));
+    d.attention_gradient(
+        &shape,
+        Attended { qkv: qkv_, y: r.r(&y), saved: saved_, dy: r.r(&dy) },
+        dqkv_,
+        r.w(&mut scratch),
+    );
     to.extend([("attention", r.get(&y)), ("its gradient", r.get(&dqkv))]);
 }
 
@@ -108,7 +124,12 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     d.layer_norm(shape, r.r(&dy), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut statistics));
     let (statistics, dgain_, dbias_) = (r.r(&statistics), r.w(&mut dgain), r.w(&mut dbias));
     let (x, gain, dy, dx_) = (r.r(&dy), r.r(&gain), r.r(&y), Some(r.w(&mut dx)));
-    d.layer_norm_gradient(shape, x, gain, statistics, dy, dx_, dgain_, dbias_, r.w(&mut scratch));
+    d.layer_norm_gradient(
+        shape,
+        NormInputs { x, gain, saved: statistics, dy },
+        NormGradients { dx: dx_, dgain: dgain_, dbias: dbias_ },
+        r.w(&mut scratch),
+    );
     to.extend([("layer norm", r.get(&y)), ("its gradient", r.get(&dx))]);
     to.extend([("its gain", r.get(&dgain)), ("its bias", r.get(&dbias))]);
     d.gelu(Gelu::Exact, r.r(&dx), r.w(&mut y));

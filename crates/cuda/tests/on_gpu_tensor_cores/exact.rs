@@ -5,7 +5,7 @@
 
 use crate::stand_in::{Buffer, Extent, Kind, StandIn, ids, nearest};
 use dtrain_cuda::operations::{self, HalfResult};
-use dtrain_engine::device::{Attention, Product, Strides, Write};
+use dtrain_engine::device::{Attended, Attention, Product, Strides, Write};
 
 /// `len` whole numbers from -8 to 8.
 fn whole_numbers(site: u32, len: usize) -> Vec<i32> {
@@ -116,10 +116,7 @@ pub fn attention<K: Kind>(q: &StandIn, extent: Extent) {
             q,
             K::HALF,
             &shape,
-            qkv_.read(),
-            y_,
-            saved,
-            dy.read(),
+            Attended { qkv: qkv_.read(), y: y_, saved, dy: dy.read() },
             d.write(),
             scratch.write(),
         );

@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Attention, Device};
+use dtrain_engine::device::{Attended, Attention, Device};
 
 /// Shapes of heads of up to `width` elements. For narrow ones a sequence of more than one block of queries.
 fn shapes(width: usize, extent: Extent) -> Vec<Attention> {
@@ -47,7 +47,12 @@ fn gradient(q: &StandIn, extent: Extent, width: usize) {
         let (mut y, mut saved) = (vec![0.0; out], vec![0.0; cpu().attention_saved(&shape)]);
         cpu().attention(&shape, &qkv, &mut y, &mut saved, &mut []);
         let mut wanted = vec![0.0; 3 * out];
-        cpu().attention_gradient(&shape, &qkv, &y, &saved, &dy, &mut wanted, &mut []);
+        cpu().attention_gradient(
+            &shape,
+            Attended { qkv: &qkv, y: &y, saved: &saved, dy: &dy },
+            &mut wanted,
+            &mut [],
+        );
         let [qkv_, y_, saved_, dy_] = [("qkv", &qkv), ("y", &y), ("saved", &saved), ("dy", &dy)]
             .map(|(name, x)| Buffer::of(q, name, x));
         let d = Buffer::empty(q, "dqkv", 3 * out);
@@ -55,10 +60,7 @@ fn gradient(q: &StandIn, extent: Extent, width: usize) {
         operations::attention_gradient(
             q,
             &shape,
-            qkv_.read(),
-            y_.read(),
-            saved_.read(),
-            dy_.read(),
+            Attended { qkv: qkv_.read(), y: y_.read(), saved: saved_.read(), dy: dy_.read() },
             d.write(),
             scratch.write(),
         );

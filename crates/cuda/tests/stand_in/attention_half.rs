@@ -8,7 +8,7 @@ use super::halves::{as_f64, values};
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, halves, nearest};
 use dtrain_cuda::operations;
-use dtrain_engine::device::Attention;
+use dtrain_engine::device::{Attended, Attention};
 
 /// In the most that one rounding is off by.
 const OUTPUT: f64 = 1.0;
@@ -129,10 +129,7 @@ fn gradient<K: Kind>(q: &StandIn, extent: Extent, width: usize) {
             q,
             K::HALF,
             &shape,
-            qkv.read(),
-            y.read(),
-            saved.read(),
-            dy.read(),
+            Attended { qkv: qkv.read(), y: y.read(), saved: saved.read(), dy: dy.read() },
             d.write(),
             scratch.write(),
         );

@@ -1,9 +1,9 @@
 //! Checks of convolutions: the CPU's bits for outputs and gradients of inputs.
 
 use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
-use dtrain_cuda::Precision;
-use dtrain_cuda::operations;
-use dtrain_engine::device::{Activation, Conv2d, Conv3d, Device};
+use dtrain_cuda::operations::WeightGradients;
+use dtrain_cuda::{Precision, operations};
+use dtrain_engine::device::{Activation, Conv2d, Conv3d, Device, Operands};
 
 /// Convolutions over images.
 pub fn images(extent: Extent) -> Vec<Conv3d> {
@@ -107,11 +107,18 @@ fn forward(q: &StandIn, shapes: &[Conv3d]) {
         for (with_bias, activation) in [(false, Activation::None), (true, Activation::Relu)] {
             let y = Buffer::empty(q, "y", y_len);
             let given = with_bias.then(|| bias_.read());
-            operations::conv(q, Precision::F32, shape, x_.read(), w_.read(), given, activation, y.write());
+            operations::conv(
+                q,
+                Precision::F32,
+                shape,
+                Operands { x: x_.read(), w: w_.read(), bias: given },
+                activation,
+                y.write(),
+            );
             let mut wanted = vec![0.0; y_len];
             let mut scratch = vec![0.0; cpu().conv_scratch(shape).expect("the CPU has them")];
             let given = with_bias.then_some(&bias[..]);
-            cpu().conv(shape, &x, &w, given, activation, &mut wanted, &mut scratch);
+            cpu().conv(shape, Operands { x: &x, w: &w, bias: given }, activation, &mut wanted, &mut scratch);
             same_but_zeros(&y, &format!("{shape:?}"), &wanted);
         }
     }
@@ -149,8 +156,7 @@ fn weight_gradient(q: &StandIn, shapes: &[Conv3d]) {
                 shape,
                 x_.read(),
                 dy_.read(),
-                dw.write(),
-                to,
+                WeightGradients { dw: dw.write(), db: to },
                 scratch.write(),
             );
             dw.is_near(&format!("dw of {shape:?}"), &wanted);

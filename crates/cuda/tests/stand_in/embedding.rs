@@ -2,6 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, ids, numbers};
 use dtrain_cuda::operations;
+use dtrain_cuda::operations::TableGradient;
 use dtrain_engine::device::{Device, Rows, Write};
 
 /// Rows, width, entries, time.
@@ -42,8 +43,7 @@ pub fn embedding_gradient(q: &StandIn, extent: Extent) {
                 shape,
                 tokens_.read(),
                 dy_.read(),
-                Write::Set,
-                table.write(),
+                TableGradient { write: Write::Set, dtable: table.write() },
                 given,
                 order.write(),
             );
@@ -57,8 +57,7 @@ pub fn embedding_gradient(q: &StandIn, extent: Extent) {
                 shape,
                 tokens_.read(),
                 dy_.read(),
-                Write::Add,
-                table.write(),
+                TableGradient { write: Write::Add, dtable: table.write() },
                 None,
                 order.write(),
             );
@@ -91,8 +90,7 @@ pub fn wrong_ids(q: &StandIn, _: Extent) {
         shape,
         ids_.read(),
         dy_.read(),
-        Write::Set,
-        dtable.write(),
+        TableGradient { write: Write::Set, dtable: dtable.write() },
         None,
         order.write(),
     );

@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{ChannelNorm, Device, Rows};
+use dtrain_engine::device::{Affine, BatchNormOutputs, ChannelNorm, Device, NormGradients, NormInputs, Rows};
 
 const ROWS: [(usize, usize); 6] = [(1, 3), (130, 33), (7, 256), (5, 1000), (65, 64), (70, 37)];
 
@@ -40,13 +40,8 @@ pub fn layer_norm_gradient(q: &StandIn, extent: Extent) {
         let mut room = vec![0.0; cpu().layer_norm_scratch(shape)];
         cpu().layer_norm_gradient(
             shape,
-            &x,
-            &gain,
-            &saved,
-            &dy,
-            Some(&mut dx),
-            &mut dgain,
-            &mut dbias,
+            NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
+            NormGradients { dx: Some(&mut dx), dgain: &mut dgain, dbias: &mut dbias },
             &mut room,
         );
         for with_dx in [true, false] {
@@ -56,13 +51,12 @@ pub fn layer_norm_gradient(q: &StandIn, extent: Extent) {
             operations::layer_norm_gradient(
                 q,
                 shape,
-                x_.read(),
-                gain_.read(),
-                saved_.read(),
-                dy_.read(),
-                with_dx.then(|| out.write()),
-                out_gain.write(),
-                out_bias.write(),
+                NormInputs { x: x_.read(), gain: gain_.read(), saved: saved_.read(), dy: dy_.read() },
+                NormGradients {
+                    dx: with_dx.then(|| out.write()),
+                    dgain: out_gain.write(),
+                    dbias: out_bias.write(),
+                },
                 scratch.write(),
             );
             if with_dx {
@@ -99,16 +93,18 @@ pub fn batch_norm(q: &StandIn, extent: Extent) {
             q,
             shape,
             x_.read(),
-            gain_.read(),
-            bias_.read(),
-            y.write(),
-            saved.write(),
-            sums.write(),
+            Affine { gain: gain_.read(), bias: bias_.read() },
+            BatchNormOutputs { y: y.write(), saved: saved.write(), sums: sums.write() },
             scratch.write(),
         );
         let [mut y2, mut saved2, mut sums2] =
             [vec![0.0; len], vec![0.0; 2 * channels], vec![0.0; 2 * channels]];
-        cpu().batch_norm(shape, &x, &gain, &bias, &mut y2, &mut saved2, &mut sums2);
+        cpu().batch_norm(
+            shape,
+            &x,
+            Affine { gain: &gain, bias: &bias },
+            BatchNormOutputs { y: &mut y2, saved: &mut saved2, sums: &mut sums2 },
+        );
         for (buffer, wanted) in [(y, y2), (saved, saved2), (sums, sums2)] {
             buffer.is_near(&format!("batch_norm of {shape:?}"), &wanted);
         }
@@ -150,14 +146,19 @@ pub fn batch_norm_gradient(q: &StandIn, extent: Extent) {
         cpu().batch_norm(
             shape,
             &x,
-            &gain,
-            &gain,
-            &mut vec![0.0; len],
-            &mut saved,
-            &mut vec![0.0; 2 * channels],
+            Affine { gain: &gain, bias: &gain },
+            BatchNormOutputs {
+                y: &mut vec![0.0; len],
+                saved: &mut saved,
+                sums: &mut vec![0.0; 2 * channels],
+            },
         );
         let (mut dx, mut dgain, mut dbias) = (vec![0.0; len], vec![0.0; channels], vec![0.0; channels]);
-        cpu().batch_norm_gradient(shape, &x, &gain, &saved, &dy, Some(&mut dx), &mut dgain, &mut dbias);
+        cpu().batch_norm_gradient(
+            shape,
+            NormInputs { x: &x, gain: &gain, saved: &saved, dy: &dy },
+            NormGradients { dx: Some(&mut dx), dgain: &mut dgain, dbias: &mut dbias },
+        );
         let [x_, gain_, saved_, dy_] = [("x", &x), ("gain", &gain), ("saved", &saved), ("dy", &dy)]
             .map(|(name, x)| Buffer::of(q, name, x));
         for with_dx in [true, false] {
@@ -167,13 +168,12 @@ pub fn batch_norm_gradient(q: &StandIn, extent: Extent) {
             operations::batch_norm_gradient(
                 q,
                 shape,
-                x_.read(),
-                gain_.read(),
-                saved_.read(),
-                dy_.read(),
-                with_dx.then(|| out.write()),
-                out_gain.write(),
-                out_bias.write(),
+                NormInputs { x: x_.read(), gain: gain_.read(), saved: saved_.read(), dy: dy_.read() },
+                NormGradients {
+                    dx: with_dx.then(|| out.write()),
+                    dgain: out_gain.write(),
+                    dbias: out_bias.write(),
+                },
                 scratch.write(),
             );
             if with_dx {

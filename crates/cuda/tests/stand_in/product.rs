@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Activation, Device, Gelu, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Device, Gelu, LinearShape, Operands, Product, Rows, Strides, Write};
 
 pub fn product(q: &StandIn, extent: Extent) {
     let sizes =
@@ -52,10 +52,21 @@ pub fn linear(q: &StandIn, extent: Extent) {
                     [("x", &x), ("w", &w), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
                 let (y, shape) = (Buffer::empty(q, "y", rows * width), Rows { rows, width });
                 let given = with_bias.then(|| bias_.read());
-                operations::linear(q, shape, inputs, x_.read(), w_.read(), given, activation, y.write());
+                operations::linear(
+                    q,
+                    LinearShape::new(shape, inputs),
+                    Operands { x: x_.read(), w: w_.read(), bias: given },
+                    activation,
+                    y.write(),
+                );
                 let mut wanted = vec![0.0; rows * width];
                 let given = with_bias.then_some(&bias[..]);
-                cpu().linear(shape, inputs, &x, &w, given, activation, &mut wanted);
+                cpu().linear(
+                    LinearShape::new(shape, inputs),
+                    Operands { x: &x, w: &w, bias: given },
+                    activation,
+                    &mut wanted,
+                );
                 y.has_bits(&format!("linear of {shape:?} with {inputs} inputs"), &wanted);
             }
         }
@@ -76,18 +87,20 @@ pub fn linear_gelu(q: &StandIn, extent: Extent) {
             let given = with_bias.then(|| bias_.read());
             operations::linear_gelu(
                 q,
-                shape,
-                inputs,
-                x_.read(),
-                w_.read(),
-                given,
+                LinearShape::new(shape, inputs),
+                Operands { x: x_.read(), w: w_.read(), bias: given },
                 form,
                 z.write(),
                 y.write(),
             );
             let (mut wanted_z, mut wanted_y) = (vec![0.0; rows * width], vec![0.0; rows * width]);
             let given = with_bias.then_some(&bias[..]);
-            cpu().linear(shape, inputs, &x, &w, given, Activation::None, &mut wanted_z);
+            cpu().linear(
+                LinearShape::new(shape, inputs),
+                Operands { x: &x, w: &w, bias: given },
+                Activation::None,
+                &mut wanted_z,
+            );
             cpu().gelu(form, &wanted_z, &mut wanted_y);
             z.has_bits(&format!("what goes into {form:?} of {shape:?} with {inputs} inputs"), &wanted_z);
             y.has_bits(&format!("{form:?} of {shape:?} with {inputs} inputs"), &wanted_y);

@@ -7,7 +7,7 @@ use super::halves::values;
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, halves, numbers};
 use dtrain_cuda::operations::{self, HalfResult};
-use dtrain_engine::device::{Activation, Gelu, Product, Rows, Strides, Write};
+use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Rows, Strides, Write};
 
 const F32: f64 = 1e-6;
 
@@ -121,7 +121,14 @@ pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
             let shape = Rows { rows, width };
             let given = with_bias.then(|| bias_.read());
             let to = HalfResult::Half(y.write());
-            operations::linear_half(q, K::HALF, shape, inputs, x_.read(), w_.read(), given, activation, to);
+            operations::linear_half(
+                q,
+                K::HALF,
+                LinearShape::new(shape, inputs),
+                Operands { x: x_.read(), w: w_.read(), bias: given },
+                activation,
+                to,
+            );
             let (a, b) = (Strides::rows(inputs), Strides::transposed(inputs));
             let product = Product { m: rows, n: width, k: inputs, a, b, c_row: width, write: Write::Set };
             let mut out = wanted(&product, &values::<K>(&x), &values::<K>(&w), &vec![0.0; rows * width]);
@@ -148,17 +155,20 @@ fn gelu_of<K: Kind>(q: &StandIn, (rows, inputs, width): (usize, usize, usize), f
         operations::linear_gelu_half(
             q,
             K::HALF,
-            shape,
-            inputs,
-            x_.read(),
-            w_.read(),
-            given(),
+            LinearShape::new(shape, inputs),
+            Operands { x: x_.read(), w: w_.read(), bias: given() },
             form,
-            to_z,
-            to_y,
+            [to_z, to_y],
         );
         let (to, none) = (HalfResult::F32(plain_z.write()), Activation::None);
-        operations::linear_half(q, K::HALF, shape, inputs, x_.read(), w_.read(), given(), none, to);
+        operations::linear_half(
+            q,
+            K::HALF,
+            LinearShape::new(shape, inputs),
+            Operands { x: x_.read(), w: w_.read(), bias: given() },
+            none,
+            to,
+        );
         operations::gelu(q, form, plain_z.read(), plain_y.write());
         z.has_bits(&format!("what goes into {form:?} of {shape:?} with {inputs} inputs"), &plain_z.now());
         y.has_bits(&format!("{form:?} of {shape:?} with {inputs} inputs"), &plain_y.now());

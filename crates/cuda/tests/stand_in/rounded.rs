@@ -5,8 +5,10 @@ use super::halves::as_f64;
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, attention_half, conv, cpu, nearest, numbers, product_half};
 use dtrain_cuda::Precision;
-use dtrain_cuda::operations::{self, Half, HalfResult, HalvesMut};
-use dtrain_engine::device::{Activation, Attention, Conv3d, Device, Product, Rows, Strides, Write};
+use dtrain_cuda::operations::{self, Half, HalfResult, HalvesMut, WeightGradients};
+use dtrain_engine::device::{
+    Activation, Attended, Attention, Conv3d, Device, LinearShape, Operands, Product, Rows, Strides, Write,
+};
 
 /// What rounding operands may cost: to bf16, which is the coarser.
 const NEAR: f64 = 1e-2;
@@ -75,17 +77,14 @@ pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
                 [("x", &x), ("w", &w), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
             let run = |rows: usize| {
                 let (shape, y) = (Rows { rows, width }, Buffer::<f32>::empty(q, "y", rows * width));
-                let scratch = parts(q, operations::linear_rounded_scratch(shape, inputs));
+                let scratch = parts(q, operations::linear_rounded_scratch(LinearShape::new(shape, inputs)));
                 let (x, bias) = (x_.read().part(0..rows * inputs), with_bias.then(|| bias_.read()));
                 let (to, scratch) = (y.write(), lent(&scratch));
                 operations::linear_rounded(
                     q,
                     K::HALF,
-                    shape,
-                    inputs,
-                    x,
-                    w_.read(),
-                    bias,
+                    LinearShape::new(shape, inputs),
+                    Operands { x, w: w_.read(), bias },
                     activation,
                     to,
                     scratch,
@@ -141,10 +140,7 @@ pub fn attention<K: Kind>(q: &StandIn, extent: Extent) {
             q,
             K::HALF,
             &shape,
-            qkv_.read(),
-            y.read(),
-            saved.read(),
-            dy_.read(),
+            Attended { qkv: qkv_.read(), y: y.read(), saved: saved.read(), dy: dy_.read() },
             d.write(),
             deltas.write(),
             lent(&halves),
@@ -162,10 +158,7 @@ pub fn attention<K: Kind>(q: &StandIn, extent: Extent) {
             q,
             K::HALF,
             &shape,
-            qkv16.read(),
-            y16.read(),
-            saved.read(),
-            dy16.read(),
+            Attended { qkv: qkv16.read(), y: y16.read(), saved: saved.read(), dy: dy16.read() },
             d16.write(),
             deltas.write(),
         );
@@ -223,11 +216,18 @@ fn convolution<K: Kind>(q: &StandIn, shapes: &[Conv3d]) {
             let y = Buffer::empty(q, "y", y_len);
             let given = with_bias.then(|| bias_.read());
             let (to, precision) = (y.write(), precision::<K>());
-            operations::conv(q, precision, shape, x_.read(), w_.read(), given, activation, to);
+            operations::conv(
+                q,
+                precision,
+                shape,
+                Operands { x: x_.read(), w: w_.read(), bias: given },
+                activation,
+                to,
+            );
             is_near_the_cpus::<K>(&y, &format!("{shape:?}"), [&x, &w], |[x, w]| {
                 let (mut y, mut scratch) = (vec![0.0; y_len], cpus_scratch(shape));
                 let given = with_bias.then_some(&bias[..]);
-                cpu().conv(shape, x, w, given, activation, &mut y, &mut scratch);
+                cpu().conv(shape, Operands { x, w, bias: given }, activation, &mut y, &mut scratch);
                 y
             });
         }
@@ -255,7 +255,15 @@ fn weight_gradient<K: Kind>(q: &StandIn, shapes: &[Conv3d]) {
         let (x_, dy_, dw) = (Buffer::of(q, "x", &x), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dw", w_len));
         let room = Buffer::empty(q, "scratch", operations::conv_scratch(shape));
         let (to, room, precision) = (dw.write(), room.write(), precision::<K>());
-        operations::conv_weight_gradient(q, precision, shape, x_.read(), dy_.read(), to, None, room);
+        operations::conv_weight_gradient(
+            q,
+            precision,
+            shape,
+            x_.read(),
+            dy_.read(),
+            WeightGradients { dw: to, db: None },
+            room,
+        );
         is_near_the_cpus::<K>(&dw, &format!("dw of {shape:?}"), [&x, &dy], |[x, dy]| {
             let (mut dw, mut scratch) = (vec![0.0; w_len], cpus_scratch(shape));
             cpu().conv_weight_gradient(shape, x, dy, &mut dw, None, &mut scratch);

@@ -2,9 +2,10 @@
 
 use super::memory::Number;
 use super::{Buffer, StandIn, numbers};
-use dtrain_cuda::Precision;
-use dtrain_cuda::operations;
-use dtrain_engine::device::{Activation, Attention, Conv3d, Rows};
+use dtrain_cuda::{Precision, operations};
+use dtrain_engine::device::{
+    Activation, Attended, Attention, Conv3d, LinearShape, NormGradients, NormInputs, Operands, Rows,
+};
 
 /// Rows that are stacked.
 const MANY: usize = 131;
@@ -33,11 +34,8 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         let (given, activation) = (Some(bias_.read()), Activation::None);
         operations::linear(
             q,
-            Rows { rows, width },
-            inputs,
-            x.read(),
-            w_.read(),
-            given,
+            LinearShape::new(Rows { rows, width }, inputs),
+            Operands { x: x.read(), w: w_.read(), bias: given },
             activation,
             y.write(),
         );
@@ -53,13 +51,8 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         operations::layer_norm_gradient(
             q,
             shape,
-            x.read(),
-            bias_.read(),
-            saved.read(),
-            y.read(),
-            Some(dx.write()),
-            dgain.write(),
-            dbias.write(),
+            NormInputs { x: x.read(), gain: bias_.read(), saved: saved.read(), dy: y.read() },
+            NormGradients { dx: Some(dx.write()), dgain: dgain.write(), dbias: dbias.write() },
             scratch.write(),
         );
         dx.now()
@@ -73,7 +66,14 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
             alone(q, &format!("convolution of {size:?}"), 5, &numbers(5, 5 * 189), |images, x| {
                 let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * out));
                 let (shape, relu) = (conv(images), Activation::Relu);
-                operations::conv(q, precision, &shape, x.read(), kernels.read(), None, relu, y.write());
+                operations::conv(
+                    q,
+                    precision,
+                    &shape,
+                    Operands { x: x.read(), w: kernels.read(), bias: None },
+                    relu,
+                    y.write(),
+                );
                 y.now()
             });
             alone(q, &format!("gradient of inputs of {size:?}"), 5, &numbers(5, 5 * out), |images, dy| {
@@ -91,7 +91,13 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
             [batch * 2640, 3 * batch * 2640, batch * 80, batch * 80].map(|len| Buffer::empty(q, "out", len));
         operations::attention(q, &shape, qkv.read(), y.write(), saved.write());
         let (saved, out) = (saved.read(), y.read());
-        operations::attention_gradient(q, &shape, qkv.read(), out, saved, out, d.write(), scratch.write());
+        operations::attention_gradient(
+            q,
+            &shape,
+            Attended { qkv: qkv.read(), y: out, saved, dy: out },
+            d.write(),
+            scratch.write(),
+        );
         d.now()
     });
 }

@@ -15,7 +15,7 @@ use super::isa::{Have, on_every_isa};
 use super::math::{exp, greatest, ln, sum, sum2};
 use super::pool::{Cut, Pool, Workspace};
 use super::product::{TERMS, Target, multiply, pack};
-use crate::device::{Attention, Strides, Write};
+use crate::device::{Attended, Attention, Strides, Write};
 
 /// Queries of a block.
 const QUERIES: usize = 32;
@@ -143,43 +143,36 @@ on_every_isa! {
 }
 
 /// `dqkv`.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn gradient(
     isa: Have,
     pool: &Pool,
     shape: &Attention,
-    qkv: &[f32],
-    y: &[f32],
-    saved: &[f32],
-    dy: &[f32],
+    inputs: Attended<&[f32]>,
     dqkv: &mut [f32],
 ) {
+    let Attended { qkv, y, saved, dy } = inputs;
     let out =
         Target { c: dqkv.as_mut_ptr(), row: 3 * shape.heads * shape.head, column: 1, write: Write::Set };
     pool.run(qkv.len() * shape.time / TERMS, shape.batch * shape.heads, [], |task, [], workspace| {
         let head = Head::new(shape, task);
         let out = out.shifted(head.start);
         let saved = &saved[task * shape.time..][..shape.time];
+        let inputs = Attended { qkv, y: &y[head.out..], saved, dy: &dy[head.out..] };
         // SAFETY: this head's columns of this sequence's rows belong to this task alone.
-        unsafe {
-            one_gradient(isa, shape, &head, qkv, &y[head.out..], saved, &dy[head.out..], out, workspace)
-        };
+        unsafe { one_gradient(isa, shape, &head, inputs, out, workspace) };
     });
 }
 
 /// SAFETY: the target's elements, three runs for each position, are the caller's.
-#[allow(clippy::too_many_arguments)]
 unsafe fn one_gradient(
     isa: Have,
     shape: &Attention,
     head: &Head,
-    qkv: &[f32],
-    y: &[f32],
-    saved: &[f32],
-    dy: &[f32],
+    inputs: Attended<&[f32]>,
     out: Target,
     workspace: &mut Workspace,
 ) {
+    let Attended { qkv, y, saved, dy } = inputs;
     let (time, width) = (shape.time, shape.head);
     let (rows, turned) = (Strides::rows(head.row()), Strides::transposed(head.row()));
     let (out_rows, scale) = (Strides::rows(head.wide), scale(shape));

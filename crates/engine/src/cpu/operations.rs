@@ -5,11 +5,12 @@
 use super::pool::Cut;
 use super::{
     Cpu, attention, conv, conv_lengths, elementwise, embedding, group, loss, norm, pool_areas, pooling,
+    product, same, update,
 };
-use super::{product, same, update};
 use crate::device::{
-    Activation, AdamW, Attention, ChannelNorm, Conv3d, CrossEntropy, Device, Gelu, Leaf, LossSums, Outputs,
-    Pool2d, Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv3d, CrossEntropy,
+    Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product,
+    Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -71,29 +72,21 @@ impl Device for Cpu {
         product::leaves::product_of_leaves(self.isa, &self.pool, shape, leaf, a, b, c);
     }
 
-    fn linear(
-        &self,
-        shape: Rows,
-        inputs: usize,
-        x: &[f32],
-        w: &[f32],
-        bias: Option<&[f32]>,
-        activation: Activation,
-        y: &mut [f32],
-    ) {
-        same("x", x.len(), shape.rows * inputs);
-        same("w", w.len(), shape.width * inputs);
-        same("y", y.len(), shape.rows * shape.width);
+    fn linear(&self, shape: LinearShape, operands: Operands<&[f32]>, activation: Activation, y: &mut [f32]) {
+        let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
+        same("x", x.len(), rows * inputs);
+        same("w", w.len(), outputs * inputs);
+        same("y", y.len(), rows * outputs);
         if let Some(bias) = bias {
-            same("bias", bias.len(), shape.width);
+            same("bias", bias.len(), outputs);
         }
         let product = Product {
-            m: shape.rows,
-            n: shape.width,
+            m: rows,
+            n: outputs,
             k: inputs,
             a: Strides::rows(inputs),
             b: Strides::transposed(inputs),
-            c_row: shape.width,
+            c_row: outputs,
             write: Write::Set,
         };
         let finish = product::Finish { bias: bias.unwrap_or_default(), activation };
@@ -120,13 +113,12 @@ impl Device for Cpu {
     fn conv(
         &self,
         shape: &Conv3d,
-        x: &[f32],
-        w: &[f32],
-        bias: Option<&[f32]>,
+        operands: Operands<&[f32]>,
         activation: Activation,
         y: &mut [f32],
         _scratch: &mut [f32],
     ) {
+        let Operands { x, w, bias } = operands;
         let [x_len, w_len, y_len] = conv_lengths(shape);
         same("x", x.len(), x_len);
         same("w", w.len(), w_len);
@@ -302,16 +294,13 @@ impl Device for Cpu {
     fn layer_norm_gradient(
         &self,
         shape: Rows,
-        x: &[f32],
-        gain: &[f32],
-        saved: &[f32],
-        dy: &[f32],
-        dx: Option<&mut [f32]>,
-        dgain: &mut [f32],
-        dbias: &mut [f32],
+        inputs: NormInputs<&[f32]>,
+        gradients: NormGradients<&mut [f32]>,
         scratch: &mut [f32],
     ) {
         let Rows { rows, width } = shape;
+        let NormInputs { x, gain, saved, dy } = inputs;
+        let NormGradients { dx, dgain, dbias } = gradients;
         same("x", x.len(), rows * width);
         same("dy", dy.len(), rows * width);
         same("gain", gain.len(), width);
@@ -340,13 +329,11 @@ impl Device for Cpu {
         &self,
         shape: ChannelNorm,
         x: &[f32],
-        gain: &[f32],
-        bias: &[f32],
-        y: &mut [f32],
-        saved: &mut [f32],
-        sums: &mut [f32],
+        affine: Affine<&[f32]>,
+        outputs: BatchNormOutputs<&mut [f32]>,
     ) {
         let channels = shape.channels;
+        let (Affine { gain, bias }, BatchNormOutputs { y, saved, sums }) = (affine, outputs);
         same("x", x.len(), shape.images * channels * shape.area);
         same("y", y.len(), x.len());
         same("gain", gain.len(), channels);
@@ -393,15 +380,12 @@ impl Device for Cpu {
     fn batch_norm_gradient(
         &self,
         shape: ChannelNorm,
-        x: &[f32],
-        gain: &[f32],
-        saved: &[f32],
-        dy: &[f32],
-        dx: Option<&mut [f32]>,
-        dgain: &mut [f32],
-        dbias: &mut [f32],
+        inputs: NormInputs<&[f32]>,
+        gradients: NormGradients<&mut [f32]>,
     ) {
         let ChannelNorm { images, channels, area, .. } = shape;
+        let NormInputs { x, gain, saved, dy } = inputs;
+        let NormGradients { dx, dgain, dbias } = gradients;
         same("x", x.len(), images * channels * area);
         same("dy", dy.len(), x.len());
         same("gain", gain.len(), channels);
@@ -493,20 +477,18 @@ impl Device for Cpu {
     fn attention_gradient(
         &self,
         shape: &Attention,
-        qkv: &[f32],
-        y: &[f32],
-        saved: &[f32],
-        dy: &[f32],
+        inputs: Attended<&[f32]>,
         dqkv: &mut [f32],
         _scratch: &mut [f32],
     ) {
+        let Attended { qkv, y, saved, dy } = inputs;
         let out = shape.batch * shape.time * shape.heads * shape.head;
         same("qkv", qkv.len(), 3 * out);
         same("y", y.len(), out);
         same("saved", saved.len(), self.attention_saved(shape));
         same("dy", dy.len(), out);
         same("dqkv", dqkv.len(), 3 * out);
-        attention::gradient(self.isa, &self.pool, shape, qkv, y, saved, dy, dqkv);
+        attention::gradient(self.isa, &self.pool, shape, inputs, dqkv);
     }
 
     fn attention_saved(&self, shape: &Attention) -> usize {

@@ -1,6 +1,6 @@
 //! Causal self-attention over packed queries, keys and values; the projections around it are linear stages.
 
-use crate::device::{Attention as AttentionShape, Device};
+use crate::device::{Attended, Attention as AttentionShape, Device, reborrow};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
 /// The core of causal self-attention: `[B, T, 3 x heads x head]` to `[B, T, heads x head]`.
@@ -62,6 +62,7 @@ impl<D: Device> Stage<D> for Attention {
         let saved = D::part(D::read(&io.saved), 0..pass.device.attention_saved(&shape));
         let scratch = D::part_mut(&mut io.scratch, 0..pass.device.attention_scratch(&shape));
         let dy = D::read(&io.dy);
-        pass.device.attention_gradient(&shape, io.x.values(), io.y, saved, dy, dx, scratch);
+        let (qkv, y) = (reborrow::<D>(io.x.values()), reborrow::<D>(io.y));
+        pass.device.attention_gradient(&shape, Attended { qkv, y, saved, dy }, dx, scratch);
     }
 }

@@ -3,7 +3,7 @@
 //! This file does not know how a device computes them.
 
 use super::by;
-use crate::device::{Activation, Conv3d as ConvShape, Device};
+use crate::device::{Activation, Conv3d as ConvShape, Device, Operands};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// A convolution over `N` dimensions, with a ReLU fused behind it if asked. See the file's comment.
@@ -137,7 +137,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         let w = D::part(io.params, 0..self.weights());
         let bias = self.has_bias.then(|| D::part(io.params, self.weights()..self.weights() + shape.outputs));
         let scratch = Self::room(pass, &shape, &mut io.scratch);
-        device.conv(&shape, x, w, bias, activation, io.y, scratch);
+        device.conv(&shape, Operands { x, w, bias }, activation, io.y, scratch);
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {

@@ -2,7 +2,7 @@
 //!
 //! Shapes: R rows (samples times leading dimensions), I inputs, O outputs.
 
-use crate::device::{Activation, Device, Gelu, Leaf, Product, Rows, Strides, Write};
+use crate::device::{Activation, Device, Gelu, Leaf, LinearShape, Operands, Product, Rows, Strides, Write};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// What is fused behind a linear layer.
@@ -121,11 +121,27 @@ impl<D: Device> Stage<D> for Linear {
         let bias_o = self.has_bias.then(|| D::part(io.params, self.weights()..self.weights() + self.outputs));
         let (device, inputs, mut saved) = (pass.device, self.inputs, io.saved);
         match self.behind {
-            Behind::Nothing => device.linear(shape, inputs, x_ri, w_oi, bias_o, Activation::None, io.y),
-            Behind::Relu => device.linear(shape, inputs, x_ri, w_oi, bias_o, Activation::Relu, io.y),
+            Behind::Nothing => device.linear(
+                LinearShape::new(shape, inputs),
+                Operands { x: x_ri, w: w_oi, bias: bias_o },
+                Activation::None,
+                io.y,
+            ),
+            Behind::Relu => device.linear(
+                LinearShape::new(shape, inputs),
+                Operands { x: x_ri, w: w_oi, bias: bias_o },
+                Activation::Relu,
+                io.y,
+            ),
             Behind::Gelu(form) => {
                 let z_ro = D::part_mut(&mut saved, 0..shape.rows * shape.width);
-                device.linear_gelu(shape, inputs, x_ri, w_oi, bias_o, form, z_ro, io.y);
+                device.linear_gelu(
+                    LinearShape::new(shape, inputs),
+                    Operands { x: x_ri, w: w_oi, bias: bias_o },
+                    form,
+                    z_ro,
+                    io.y,
+                );
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Normalisation: over the last dimension of each row, or per channel over the micro-batch.
 
-use crate::device::{ChannelNorm, Device, Rows};
+use crate::device::{
+    Affine, BatchNormOutputs, ChannelNorm, Device, NormGradients, NormInputs, Rows, reborrow,
+};
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Mode, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// Layer norm over the last dimension (epsilon 1e-5), with gain and bias.
@@ -56,7 +58,8 @@ impl<D: Device> Stage<D> for LayerNorm {
         let (dgain, dbias) = D::split_mut(io.grads, self.width);
         let scratch = D::part_mut(&mut io.scratch, 0..pass.device.layer_norm_scratch(shape));
         let dy = D::read(&io.dy);
-        pass.device.layer_norm_gradient(shape, x, gain, saved, dy, io.dx, dgain, dbias, scratch);
+        let inputs = NormInputs { x: reborrow::<D>(x), gain: reborrow::<D>(gain), saved, dy };
+        pass.device.layer_norm_gradient(shape, inputs, NormGradients { dx: io.dx, dgain, dbias }, scratch);
     }
 }
 
@@ -126,13 +129,18 @@ impl<D: Device> Stage<D> for BatchNorm {
         Ok(input.clone())
     }
 
-    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
         let (shape, x) = (self.of(pass.rows), io.x.values());
         let (gain, bias) = halves::<D>(io.params, shape.channels);
         match (pass.mode, io.stat_sums) {
             (Mode::Train, Some(sums)) => {
-                let saved = D::part_mut(&mut io.saved, 0..2 * shape.channels);
-                pass.device.batch_norm(shape, x, gain, bias, io.y, saved, sums);
+                let (saved, _) = D::split_mut(io.saved, 2 * shape.channels);
+                pass.device.batch_norm(
+                    shape,
+                    x,
+                    Affine { gain, bias },
+                    BatchNormOutputs { y: io.y, saved, sums },
+                );
             }
             (Mode::Train, None) => panic!("a training pass lends memory for statistics"),
             (Mode::Evaluate, _) => pass.device.batch_norm_by(shape, x, gain, bias, io.stats, io.y),
@@ -145,7 +153,8 @@ impl<D: Device> Stage<D> for BatchNorm {
         let saved = D::part(D::read(&io.saved), 0..2 * shape.channels);
         let (dgain, dbias) = D::split_mut(io.grads, shape.channels);
         let dy = D::read(&io.dy);
-        pass.device.batch_norm_gradient(shape, io.x.values(), gain, saved, dy, io.dx, dgain, dbias);
+        let inputs = NormInputs { x: reborrow::<D>(io.x.values()), gain: reborrow::<D>(gain), saved, dy };
+        pass.device.batch_norm_gradient(shape, inputs, NormGradients { dx: io.dx, dgain, dbias });
     }
 }
 
