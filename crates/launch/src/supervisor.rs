@@ -101,7 +101,11 @@ impl Supervisor<'_> {
         (self.say)(&format!("dtrain run: {report}"));
         let next = attempt + 1;
         let of = self.launch.restarts;
-        (self.say)(&format!("dtrain run: restart {next} of {of}: all {} ranks", self.launch.processes));
+        let which = match self.launch.processes {
+            1 => "its rank".to_owned(),
+            all => format!("all {all} ranks"),
+        };
+        (self.say)(&format!("dtrain run: restart {next} of {of}: {which}"));
         Ok(())
     }
 
@@ -132,7 +136,8 @@ fn interrupted(ended: &Ended, signal: Signal) -> LaunchError {
         _ => "a signal",
     };
     let (well, all) = (ended.deaths.iter().filter(|death| death.is_success()).count(), ended.deaths.len());
-    let message = format!("interrupted by {name}: {well} of {all} ranks exited with 0");
+    let ranks = if all == 1 { "rank" } else { "ranks" };
+    let message = format!("interrupted by {name}: {well} of {all} {ranks} exited with 0");
     LaunchError::new(Wrong::Interrupted, message)
 }
 

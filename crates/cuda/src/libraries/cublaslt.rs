@@ -321,7 +321,7 @@ pub struct PlannedProduct<'l> {
 
 /// Addresses on the device.
 #[derive(Clone, Copy, Debug)]
-pub struct Operands {
+pub struct Matrices {
     /// The engine's `A`.
     pub a: u64,
     /// The engine's `B`.
@@ -350,11 +350,11 @@ impl PlannedProduct<'_> {
     /// Nothing else uses `c` and the workspace until then. The stream is alive.
     pub unsafe fn run(
         &self,
-        operands: Operands,
+        operands: Matrices,
         workspace: Workspace,
         stream: *mut c_void,
     ) -> Result<(), LibraryError> {
-        let Operands { a, b, c } = operands;
+        let Matrices { a, b, c } = operands;
         let alignment = u64::from(self.key.alignment);
         assert!([a, b, c].iter().all(|at| at.is_multiple_of(alignment)), "{operands:?} by {alignment}");
         assert!(workspace.bytes >= self.workspace, "{workspace:?}, and {} bytes are needed", self.workspace);
