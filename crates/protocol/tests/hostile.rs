@@ -6,11 +6,12 @@
 use dtrain_protocol::{
     BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, ExitCause, Fingerprint,
     HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig,
-    NodeEffect, Phase, Profile, Reduce, Report, Schedule, StartFrom, StepRecord, Supervisor,
-    SupervisorConfig, SupervisorEffect, Timeouts, encode,
+    NodeEffect, Phase, Profile, Reduce, Report, Schedule, ShardFile, ShardOutcome, ShardReport, StartFrom,
+    StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, ValidationPart, encode,
 };
 use dtrain_types::{
-    BatchPlan, Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank, Seed, Step, Trailer,
+    BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
+    NodeId, Rank, Seed, Step, Trailer,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ struct World {
     said: Vec<Message>,
     /// Every data plane that a member was told to build: its generation, who is rank 0 there, and by what they meet.
     built: Vec<(Generation, MemberId, Option<Bootstrap>)>,
+    /// Every checkpoint whose manifest was asked for.
+    manifests: Vec<CheckpointId>,
     /// Numbers of generations cannot be reserved.
     deaf_disk: bool,
 }
@@ -99,6 +102,7 @@ impl World {
             members: BTreeMap::new(),
             said: Vec::new(),
             built: Vec::new(),
+            manifests: Vec::new(),
             deaf_disk: reserved == Generation(1),
         };
         world.supervisor.start(world.now);
@@ -155,6 +159,7 @@ impl World {
                     self.supervisor.handle_reserved(self.now, upto, &mut effects);
                     self.run_supervisor(effects);
                 }
+                SupervisorEffect::WriteManifest(order) => self.manifests.push(order.id),
                 SupervisorEffect::Commit(record) => self.supervisor.handle_recorded(self.now, record.step),
                 _ => {}
             }
@@ -275,6 +280,11 @@ impl World {
         let due = self.supervisor.next_deadline().expect("the run goes on");
         assert!(due > self.now, "a deadline in the past");
         self.wait(due.since(self.now).as_millis() as u64 + 1);
+        self.wake_members();
+    }
+
+    /// Timers of all members.
+    fn wake_members(&mut self) {
         for member in self.members.keys().copied().collect::<Vec<_>>() {
             let (now, mut effects) = (self.now, Vec::new());
             if let Some(machine) = self.members.get_mut(&member) {
@@ -402,4 +412,57 @@ fn a_generation_whose_number_could_not_be_reserved_is_asked_for_again() {
     }
     assert!(world.supervisor.generation() > generation);
     assert_eq!(world.supervisor.phase(), Phase::Run);
+}
+
+/// A second wall behind the order of a link, over which the last words of a life come before the news of its end.
+#[test]
+fn a_report_of_a_life_that_has_ended_says_nothing_of_the_next_one() {
+    let mut world = World::in_run();
+    let member = MemberId(1);
+    let said = |message: &Message| match message {
+        Message::Report(report) if report.member == member => Some(Report::clone(report)),
+        _ => None,
+    };
+    let mut late = world.said.iter().rev().find_map(said).expect("it made steps");
+    world.kill(member);
+    let heard = world.supervisor.heard_of(member).expect("it has come back");
+    assert_eq!((late.incarnation, heard.0), (Incarnation(1), Incarnation(2)));
+    late.number.0 += 1_000;
+    world.report(&late);
+    assert_eq!(world.supervisor.heard_of(member), Some(heard));
+}
+
+/// A second wall behind the agenda, on which a checkpoint follows the validation of its step once that is recorded.
+#[test]
+fn no_manifest_is_written_before_the_validations_up_to_its_step_are_recorded() {
+    let mut world = World::in_run();
+    let (generation, now) = (world.supervisor.generation(), world.now);
+    let id = CheckpointId { generation, step: Step(3) };
+    let members: Vec<MemberId> = world.members.keys().copied().collect();
+    let tell = |world: &mut World, tell: &dyn Fn(&mut Member, usize, &mut Vec<MemberEffect>)| {
+        for (rank, member) in members.iter().enumerate() {
+            let mut effects = Vec::new();
+            tell(world.members.get_mut(member).expect("it lives"), rank, &mut effects);
+            world.run_member(*member, effects);
+        }
+        world.wait(200);
+        world.wake_members();
+    };
+    tell(&mut world, &|member, rank, effects| {
+        let file =
+            ShardFile { name: format!("shard-{rank}"), bytes: Bytes(1), digest: Digest([rank as u8; 32]) };
+        let outcome = ShardOutcome::Durable { file, digest: Digest([1; 32]), state_digest: Digest([2; 32]) };
+        member.handle_shard(now, ShardReport { id, rank: Rank(rank as u32), outcome }, effects);
+    });
+    let told = |message: &&Message| matches!(message, Message::Report(report) if !report.shards.is_empty());
+    assert!(world.said.iter().filter(told).count() >= members.len(), "all have told of their shards");
+    assert_eq!(world.manifests, [], "the validation after step 2 is not there");
+    tell(&mut world, &|member, rank, effects| {
+        let ranges = [(0, 2), (2, 3), (3, 4)].map(|(lo, hi)| MicroRange { lo, hi });
+        let trailer = Trailer { weight: 1.0, samples: 1, ..Trailer::EMPTY };
+        let parts = vec![(ranges[rank], trailer)];
+        let part = ValidationPart { epoch: Epoch(0), step: Step(2), parts, counts: Vec::new() };
+        member.handle_validation(now, generation, part, effects);
+    });
+    assert_eq!(world.manifests, [id]);
 }
