@@ -466,3 +466,29 @@ fn no_manifest_is_written_before_the_validations_up_to_its_step_are_recorded() {
     });
     assert_eq!(world.manifests, [id]);
 }
+
+/// *A drain while lost steps are made again*: whoever is told that a step is acknowledged forgets its record, and with it the flag that
+/// the supervisor has not read yet.
+#[test]
+fn after_a_run_went_back_no_step_is_acknowledged_before_it_is_told_again() {
+    let mut world = World::in_run();
+    assert_eq!(world.supervisor.committed(), Step(3));
+    // The host starts anew, and nobody holds a state any more.
+    let (timeouts, mut effects) = (timeouts(), Vec::new());
+    let config = NodeConfig { node: NodeId(0), boot: BootId(2), host: "a".into(), ranks: RANKS, timeouts };
+    (world.node, world.members) = (Node::new(config), BTreeMap::new());
+    world.said.clear();
+    world.node.start(world.now, &mut effects);
+    world.run_node(effects);
+    let acknowledged = |world: &World| {
+        let newest = world.said.iter().rev().find_map(|message| match message {
+            Message::Directive(directive) if directive.phase == Phase::Run => Some(directive.acknowledged),
+            _ => None,
+        });
+        newest.expect("the run goes on")
+    };
+    assert_eq!((world.supervisor.phase(), acknowledged(&world)), (Phase::Run, Step(0)));
+    world.step(1);
+    world.wait(200);
+    assert_eq!((world.supervisor.committed(), acknowledged(&world)), (Step(3), Step(1)));
+}
