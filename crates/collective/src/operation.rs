@@ -19,7 +19,7 @@ impl fmt::Display for Sequence {
 /// One collective. All ranks of a generation start the same ones in the same order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
-    /// Sums the roots of all ranks; the sum appears in slot 0 of every rank, or in one place for all ([`Backend::reduced`]).
+    /// Sums the roots of all ranks; the sum appears in slot 0 of every rank, or in one place for all ([`Backend::reduced`](crate::Backend::reduced)).
     AllReduce {
         /// Micro-batches in this step, at most those of a full step.
         micro_batches: u32,

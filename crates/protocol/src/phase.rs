@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where the life of a generation stands. The order is the order in time; a [`Directive`] is acted on once per
+/// Where the life of a generation stands. The order is the order in time; a [`Directive`](crate::Directive) is acted on once per
 /// (generation, phase).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {

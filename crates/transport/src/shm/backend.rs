@@ -47,7 +47,7 @@ impl ShmBackend {
     /// Joins a generation in an arena, prepared for steps of `counts` micro-batches.
     ///
     /// The arena may be larger than the generation needs. *Errors*: [`ShmError::TooSmall`], [`ShmError::RankTaken`],
-    /// [`ShmError::Assignment`].
+    /// [`ShmError::Membership`].
     pub fn new(
         mapping: Arc<Mapping>,
         membership: Assignment,
