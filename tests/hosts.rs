@@ -109,7 +109,7 @@ const PATIENT: &str = "detect=10s";
 
 #[test]
 fn a_rank_killed_while_part_of_its_sum_is_on_its_way_costs_no_step_and_no_bit() {
-    let model = format!("{WIDE} {PATIENT} steps=300 threads=1 checkpoint.every=50~steps");
+    let model = format!("{WIDE} {PATIENT} steps=900 threads=1 checkpoint.every=150~steps");
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");
     let mut first = hosts.start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
@@ -119,7 +119,7 @@ fn a_rank_killed_while_part_of_its_sum_is_on_its_way_costs_no_step_and_no_bit() 
         lose_a_rank(&mut first, children(of)[kill / 2], 4);
     }
     let run = first.finish();
-    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 300);
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 900);
     assert_eq!(run.events("fault").count(), 4, "{}", run.stderr);
     second.finish().succeeded();
 }

@@ -4,8 +4,7 @@
 //! Each row is a run of `bench step`'s: processes, supervisor, all-reduce, ledger. It does not know how one is measured.
 
 use crate::arguments::BenchScaling;
-use crate::bench_rank::work;
-use crate::bench_step::{Answer, Question, ask};
+use crate::bench_step::{Answer, Question, ask, work};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::report::{grouped, percent};

@@ -1,28 +1,25 @@
-//! `dtrain bench step`: the peers' workloads through the whole of dtrain: processes, supervisor, all-reduce, ledger.
+//! `dtrain bench step`: the peers' workloads through the whole of dtrain: a run as `dtrain train` makes it.
 //!
-//! Nothing is switched off for the measurement but checkpoints and validation, which the peers do not have either.
-//! The model, its start and its one batch are those of PyTorch's script, see `dtrain_engine::models::peer`.
+//! Nothing is switched off for the measurement but checkpoints within it and validation, which the peers do not have
+//! either. The model and its one batch are those of PyTorch's script, see `dtrain_engine::models::peer`.
 
 use crate::arguments::BenchStep;
-use crate::bench_rank::{Measure, SEED, timeouts, work};
+use crate::bench_data;
+use crate::config::Config;
 use crate::error::CliError;
-use crate::fabric::new_arena;
-use crate::rank_setup::RankTask;
-use dtrain_checkpoint::RunLock;
-use dtrain_collective::{Geometry, Reduce};
-use dtrain_engine::Replica;
+use crate::gpus::{choose_here, this_machine};
+use crate::nccl::{ChosenBackend, Hosts};
+use crate::plan::Plan;
+use crate::run_folder::RunFolder;
+use crate::session::Session;
 use dtrain_engine::models::peer::Work;
-use dtrain_protocol::{Losses, Outcome, StartFrom, SupervisorConfig};
-use dtrain_runtime::{
-    Isolation, Journal, Observer, Program, RunFacts, RunFigures, RunFiles, RunPlan, StepSeen, supervise,
-};
-use dtrain_telemetry::ledger::{Binding, LedgerWriter};
-use dtrain_types::{Generation, Instance, WorldSize, counted, cut_evenly};
+use dtrain_protocol::Outcome;
+use dtrain_runtime::{Observer, RunFigures, StepSeen};
+use dtrain_types::counted;
 use serde_json::json;
-use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Steps that are not counted: pages, caches and schedulers settle.
 const WARM_UP: u64 = 10;
@@ -95,6 +92,14 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The workload of this name.
+///
+/// *Errors*: there is none.
+pub fn work(name: &str) -> Result<Work, CliError> {
+    let found = Work::ALL.into_iter().find(|work| work.name() == name);
+    found.ok_or_else(|| CliError::usage(format!("there is no workload {name}")))
+}
+
 /// Trains for a while and counts. *Blocks* for the time asked for and a little more.
 ///
 /// *Errors*: the run failed.
@@ -107,78 +112,52 @@ pub fn ask(question: &Question) -> Result<Answer, CliError> {
 }
 
 fn measure(question: &Question, scratch: &Path) -> Result<Answer, CliError> {
-    let Question { work, ranks, threads, batches, micro_batches, seconds } = *question;
-    let of = |name: &str, steps| {
-        let run_dir = scratch.join(name);
-        Measure { work, ranks, threads, batches, micro_batches, steps, run_dir }
-    };
     // A short run tells how many steps fill the time.
-    let short = session(&of("short", 2 * WARM_UP))?;
-    let samples = f64::from(batches) * work.batch() as f64;
-    let steps = (f64::from(seconds) * short.rate / samples).ceil() as u64 + WARM_UP;
-    session(&of("long", steps.max(3 * WARM_UP)))
+    let short = session(question, 2 * WARM_UP, scratch.join("short"))?;
+    let samples = f64::from(question.batches) * question.work.batch() as f64;
+    let steps = (f64::from(question.seconds) * short.rate / samples).ceil() as u64 + WARM_UP;
+    session(question, steps.max(3 * WARM_UP), scratch.join("long"))
 }
 
-fn session(measure: &Measure) -> Result<Answer, CliError> {
-    let failed = |what: String| CliError::failed(what);
-    std::fs::create_dir_all(&measure.run_dir).map_err(|e| failed(e.to_string()))?;
-    let replica = measure.replica().map_err(failed)?;
-    let (plan, schedule) = (measure.plan(), measure.schedule());
-    let instance = Instance(u64::from(std::process::id()));
-    let lock = RunLock::acquire(&measure.run_dir, instance).map_err(|e| failed(e.to_string()))?;
-    let binding = Binding::new("bench", SEED, &plan);
-    let ledger = LedgerWriter::open(&measure.run_dir.join("ledger.jsonl"), &binding);
-    let facts = RunFacts {
-        run_dir: measure.run_dir.clone(),
-        run: "bench".into(),
-        parent: None,
-        seed: SEED,
-        plan,
-        schedule,
-        bits: serde_json::Map::new(),
-        reduce: "exact".into(),
-        revision: crate::arguments::VERSION.into(),
-        specs: Vec::new(),
-        keep: NonZeroUsize::MIN,
-        best: None,
-        classifies: false,
-    };
-    let files =
-        RunFiles::open(facts, lock, ledger.map_err(|e| failed(e.to_string()))?, None).map_err(failed)?;
-    let ranges = cut_evenly(plan.micro_batches(), measure.ranks);
-    let counts = dtrain_runtime::step_counts(&plan);
-    let geometry = Geometry::plan(replica.about().gradient_len(), &ranges, &counts, Reduce::Exact);
-    let state = Some(replica.about().state);
+/// The run that is measured, as anybody would ask for it.
+fn config(question: &Question, steps: u64) -> Result<Config, CliError> {
+    let Question { work, ranks, threads, batches, micro_batches, .. } = *question;
+    let batch = work.batch() as u32;
+    let settings = [
+        "data.kind=own".to_owned(),
+        format!("data.name={}", bench_data::own(work).name),
+        "model.kind=own".to_owned(),
+        format!("ranks={ranks}"),
+        format!("min_ranks={ranks}"),
+        format!("threads={threads}"),
+        format!("global_batch={}", batch * batches),
+        format!("micro_batch={}", batch / micro_batches),
+        format!("steps={steps}"),
+        "devices=cpu".to_owned(),
+        "max_restarts=0".to_owned(),
+        "checkpoint.every=none".to_owned(),
+        "optimizer.lr=0.001".to_owned(),
+        "optimizer.weight_decay=0.01".to_owned(),
+        "optimizer.decays=all".to_owned(),
+        "schedule.kind=constant".to_owned(),
+        "schedule.warmup=none".to_owned(),
+    ];
+    Ok(Config::parse(None, &settings, this_machine())?)
+}
+
+fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, CliError> {
+    let config = config(question, steps)?;
+    let chosen = choose_here(&config)?;
+    let backend = ChosenBackend::choose(&config, Hosts::One, None)?;
+    let plan = Plan::open(&config, None)?;
+    let replica = Box::new(plan.replica_as_on(&chosen)?);
+    let run = RunFolder::create_named(folder)?;
+    let (resume, lead, cuda, gpus, json) = (None, None, None, None, false);
+    let session = Session { plan, replica, backend, run, resume, lead, cuda, gpus, json };
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
-    let run_plan = RunPlan {
-        supervisor: SupervisorConfig {
-            instance,
-            wanted_nodes: 1,
-            most_nodes: 1,
-            most_ranks: measure.ranks,
-            min_ranks: measure.ranks,
-            join_timeout: Duration::from_secs(60),
-            timeouts: timeouts(),
-            losses: Losses::EndTheRun,
-            reduce: Reduce::Exact,
-            balance: false,
-            batches: plan,
-            schedule,
-            start: StartFrom::Fresh,
-            first_generation: Generation(1),
-            reserved: Generation(1),
-        },
-        ranks: measure.ranks,
-        isolation: Isolation::Process(Program::this()),
-        arena: Some(new_arena(WorldSize(measure.ranks), geometry, state).map_err(failed)?),
-        setup: RankTask::Bench(measure.clone()).to_setup(),
-        gateway: None,
-    };
-    drop(replica);
-    let observer = Box::new(Timer(Arc::clone(&stopwatch)));
-    let conclusion = supervise(run_plan, Journal::new(files, observer)).map_err(|e| failed(e.to_string()))?;
+    let conclusion = session.run(Box::new(Timer(Arc::clone(&stopwatch))))?.conclusion;
     let Outcome::Finished(_) = conclusion.outcome else {
-        return Err(failed(format!("the benchmark did not finish: {:?}", conclusion.outcome)));
+        return Err(CliError::failed(format!("the benchmark did not finish: {:?}", conclusion.outcome)));
     };
     let stopwatch = stopwatch.lock().expect("the journal has ended");
     let [rate, computing, reducing] =

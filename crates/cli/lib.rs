@@ -8,7 +8,7 @@ compile_error!("dtrain runs on Linux: it needs memfd, pidfd and futexes");
 
 pub mod arguments;
 mod bench_collectives;
-mod bench_rank;
+mod bench_data;
 mod bench_scaling;
 mod bench_step;
 pub mod commands;
@@ -27,6 +27,7 @@ mod hosts;
 pub mod log;
 mod mesh_address;
 pub mod nccl;
+mod own;
 pub mod plan;
 mod random;
 mod rank_profile;
@@ -40,7 +41,7 @@ pub mod session;
 mod trainer;
 
 pub use error::{CliError, Kind};
-pub use plan::Own;
+pub use own::Own;
 pub use trainer::train_own;
 
 pub use dtrain_data as data;

@@ -4,6 +4,7 @@
 
 mod on_gpu;
 
+use crate::bench_data;
 use crate::config::{
     ClassWeights, Config, DataFacts, Gpt, Length, Loss, Model, ModelKind, Oom, Over, Pool, Precision,
     Problem, Recompute, Rule, Schedule, Shape,
@@ -11,10 +12,9 @@ use crate::config::{
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
 use crate::gpus::Chosen;
+use crate::own::Own;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
-use dtrain_data::{
-    ClassDistribution, DataError, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec,
-};
+use dtrain_data::{ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::Device;
 use dtrain_engine::models::{
@@ -29,17 +29,6 @@ use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::ValidationSet;
 use dtrain_types::{BatchPlan, Seed, Step};
 use std::path::Path;
-
-/// The data and the model of a program of one's own: what `data.kind` and `model.kind` `own` mean.
-#[derive(Clone, Copy, Debug)]
-pub struct Own {
-    /// What the data is called: the name of its runs.
-    pub name: &'static str,
-    /// Opens the data.
-    pub data: fn() -> Result<Opened, DataError>,
-    /// Makes the model for samples like these.
-    pub model: fn(&SampleSpec) -> Chain<Cpu>,
-}
 
 /// A configuration with its data opened and all that follows from the two.
 pub struct Plan {
@@ -84,6 +73,7 @@ impl Plan {
     ///
     /// *Errors*: missing or damaged data, a configuration that does not fit it. *Blocks* on the disk.
     pub fn open(config: &Config, own: Option<Own>) -> Result<Self, CliError> {
+        let own = own.or_else(|| bench_data::named(config.data_name()?));
         let opened = match (&config.data, own) {
             (Some(source), _) => dtrain_data::open(source)?,
             (None, Some(own)) => (own.data)()?,

@@ -1,9 +1,8 @@
-//! What a rank is set up with: which run or benchmark it is of, where that lies, and how hosts reach each other.
+//! What a rank is set up with: which run it is of, where that lies, and how hosts reach each other.
 //!
 //! The supervisor sends it to every host; a host sends it on to its ranks, with what is its own put in. It travels in the
 //! encoding of all messages. It does not know what the configuration means.
 
-use crate::bench_rank::Measure;
 use crate::config::{Config, CudaList, Source};
 use crate::gpus::this_machine;
 use crate::mesh_address::MeshAddress;
@@ -25,16 +24,7 @@ pub struct Hosts {
     pub mesh: Option<MeshAddress>,
 }
 
-/// What a rank is to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RankTask {
-    /// A training run.
-    Train(RunSetup),
-    /// A benchmark of a step.
-    Bench(Measure),
-}
-
-/// What the ranks of a training run are set up with.
+/// What the ranks of a run are set up with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSetup {
     /// The folder of the run, as its supervisor writes it.
@@ -48,7 +38,7 @@ pub struct RunSetup {
     pub yaml: String,
 }
 
-impl RankTask {
+impl RunSetup {
     /// As links carry it.
     #[must_use]
     pub fn to_setup(&self) -> RankSetup {
@@ -60,24 +50,6 @@ impl RankTask {
     /// *Errors*: a sentence for people.
     pub fn read(setup: &RankSetup) -> Result<Self, String> {
         setup.read().ok_or_else(|| "this is no set-up of this version of dtrain".to_owned())
-    }
-}
-
-impl RunSetup {
-    /// Reads what another host is set up with, which is no benchmark.
-    ///
-    /// *Errors*: a sentence for people.
-    pub fn read(setup: &RankSetup) -> Result<Self, String> {
-        match RankTask::read(setup)? {
-            RankTask::Train(run) => Ok(run),
-            RankTask::Bench(_) => Err("it is a benchmark, which has one host".to_owned()),
-        }
-    }
-
-    /// As links carry it.
-    #[must_use]
-    pub fn to_setup(&self) -> RankSetup {
-        RankTask::Train(self.clone()).to_setup()
     }
 
     /// The configuration in it.
@@ -141,7 +113,7 @@ mod tests {
                 assert_eq!(RunSetup::read(&run.to_setup()), Ok(run));
             }
         }
-        assert!(RankTask::read(&RankSetup::of(&"seed: 7\n")).is_err());
+        assert!(RunSetup::read(&RankSetup::of(&"seed: 7\n")).is_err());
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! A rank is given the run's configuration and opens data and model for itself; nothing else is handed
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
-use crate::bench_rank;
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
 use crate::nccl::{ChosenBackend, Hosts, NcclFabric};
-use crate::plan::{Blocks, Own, Plan};
+use crate::own::Own;
+use crate::plan::{Blocks, Plan};
 use crate::rank_profile::{self, profile_of};
-use crate::rank_setup::RankTask;
+use crate::rank_setup::RunSetup;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::{Replica, device_fingerprint};
 use dtrain_protocol::{Profile, RankSetup, Timeouts};
@@ -29,10 +29,7 @@ pub struct ConfigRecipe {
 
 impl Recipe for ConfigRecipe {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
-        let run = match RankTask::read(setup)? {
-            RankTask::Train(run) => run,
-            RankTask::Bench(measure) => return bench_rank::rank(&measure, arena),
-        };
+        let run = RunSetup::read(setup)?;
         let plan = Plan::open(&run.config()?, self.own).map_err(|error| error.to_string())?;
         let hosts = if run.hosts.is_some() { Hosts::Several } else { Hosts::One };
         let detect = plan.config.world.detect;

@@ -5,7 +5,7 @@
 
 use crate::arguments::{OwnArguments, Train};
 use crate::commands;
-use crate::plan::Own;
+use crate::own::Own;
 use crate::session::serve_if_rank;
 use std::process::ExitCode;
 

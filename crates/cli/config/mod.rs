@@ -137,6 +137,12 @@ impl Config {
         self.resolved.word("data.kind")
     }
 
+    /// What a program calls the data that it brings, where it does.
+    #[must_use]
+    pub fn data_name(&self) -> Option<&str> {
+        (self.data_kind() == "own").then(|| self.resolved.text("data.name").unwrap_or("own"))
+    }
+
     /// Whether the model is a cnn because the samples look like images, and nobody asked for one.
     #[must_use]
     pub fn model_suits_samples(&self) -> bool {
@@ -154,11 +160,7 @@ impl Config {
     /// The name that a run without a name is numbered under.
     #[must_use]
     pub fn base_name(&self) -> &str {
-        let by_data = || match self.data_kind() {
-            "own" => self.resolved.text("data.name").unwrap_or("own"),
-            kind => kind,
-        };
-        self.name.as_deref().unwrap_or_else(by_data)
+        self.name.as_deref().or(self.data_name()).unwrap_or_else(|| self.data_kind())
     }
 
     /// Every key with its value, as YAML that [`Config::load`] reads back to the same configuration.

@@ -86,7 +86,9 @@ impl Work {
     }
 
     /// Its stages, and its input for micro-batches of `rows` samples.
-    fn stages<D: Device>(self, rows: usize) -> Result<(Chain<D>, Shape), EngineError> {
+    ///
+    /// *Errors*: none that is known.
+    pub fn stages<D: Device>(self, rows: usize) -> Result<(Chain<D>, Shape), EngineError> {
         let (stages, input) = match self {
             Self::Mlp => {
                 let options = MlpOptions { hidden: vec![1024, 1024], ..MlpOptions::default() };
