@@ -210,25 +210,23 @@ fn data_that_is_missing_or_damaged_is_refused_before_anything_is_written() {
 fn what_a_table_cannot_be_used_for_is_said_with_its_columns_and_the_keys_to_write() {
     let shell = Shell::new();
     shell
-        .write("cities.csv", "size,city,kind\n0.5,Bern,0\n0.7,Rome,1\n")
-        .write("gaps.csv", "size,age,kind\n0.5,3,0\n0.7,,1\n")
+        .write("cities.csv", "size,city,kind\n0.5,Bern,0\nmuch,Rome,1\n")
         .write("years.csv", "size,2024,kind\n0.5,3,0\n0.7,1,1\n")
         .write("prices.csv", "a,b,price\n1,2,3.5\n1,2,4.25\n");
     for (path, words) in [
         (
             "cities.csv",
-            &[
-                "line 2, column 2 (city): \"Bern\" is not a number",
-                "column \"city\" is text",
-                "data.label=city",
-            ][..],
+            &["line 3, column 1 (size): \"much\" is not a number", "data.columns=[size:category] or [-size]"]
+                [..],
         ),
-        ("gaps.csv", &["line 3, column 2 (age)", "replace missing values"]),
         ("years.csv", &["line 1, column 1: \"size\"", "data.header=true", "data.skip=N"]),
         ("prices.csv", &["label \"3.5\" is not a whole number", "write loss.kind=mse"]),
     ] {
         shell.refuses(&["train", "data=csv", &format!("data.path={path}")], words);
     }
+    shell.write("gaps.csv", "size,age,kind\n0.5,3,0\n0.7,,1\n");
+    let words = &["line 3, column 2 (age)", "data.missing=fill"];
+    shell.refuses(&["train", "data=csv", "data.path=gaps.csv", "data.missing=refuse"], words);
 }
 
 #[test]

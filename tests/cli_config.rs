@@ -466,7 +466,7 @@ fn a_resumed_run_may_change_its_ranks_and_not_its_bits() {
         ("model.dropout=0.2", "model.dropout"),
         ("optimizer.lr=1", "optimizer.lr"),
         ("data.augment=none", "data.augment"),
-        ("epochs=30", "epochs"),
+        ("epochs=3", "epochs"),
     ] {
         let new = arguments(&[argument]).unwrap();
         assert_eq!(old.changed_bits(&new), [key]);
@@ -489,6 +489,16 @@ fn a_resumed_run_may_change_its_ranks_and_not_its_bits() {
             "model.dropout"
         ]
     );
+}
+
+#[test]
+fn a_run_may_be_made_longer_and_not_shorter_where_the_schedule_stretches_over_its_length() {
+    let resumed =
+        |before: &str, now: &str| arguments(&[before]).unwrap().resumed_by(&arguments(&[now]).unwrap());
+    assert!(resumed("epochs=10", "epochs=30").unwrap().longer);
+    assert!(resumed("steps=100", "steps=101").unwrap().longer);
+    assert!(!resumed("epochs=10", "epochs=10").unwrap().longer);
+    assert!(resumed("epochs=10", "epochs=9").is_err() && resumed("epochs=10", "steps=9000").is_err());
 }
 
 #[test]

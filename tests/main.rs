@@ -30,4 +30,5 @@ mod recovery;
 mod same_bits;
 mod shown_runs;
 mod transcript;
+mod use_model;
 mod while_running;

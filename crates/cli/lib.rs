@@ -11,11 +11,13 @@ mod bench_collectives;
 mod bench_data;
 mod bench_scaling;
 mod bench_step;
+mod blueprint;
 pub mod commands;
 pub mod config;
 mod doctor;
 mod drill;
 mod error;
+mod evaluate;
 mod fabric;
 #[cfg(test)]
 #[path = "../../tests/harness/fake_libraries.rs"]
@@ -29,6 +31,7 @@ mod mesh_address;
 pub mod nccl;
 mod own;
 pub mod plan;
+pub mod predict;
 mod random;
 mod rank_profile;
 mod rank_setup;
@@ -38,6 +41,7 @@ pub mod request;
 pub mod run_folder;
 mod serde_path;
 pub mod session;
+mod trained;
 mod trainer;
 
 pub use error::{CliError, Kind};

@@ -35,6 +35,8 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         // A host ends with the exit code of its run.
         Command::Node(arguments) => return commands::node::run(arguments),
         Command::Token(arguments) => commands::token::run(arguments),
+        Command::Eval(arguments) => commands::eval::run(arguments),
+        Command::Predict(arguments) => commands::predict::run(arguments),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Checkpoint(arguments) => commands::checkpoint::run(arguments),
         Command::Audit(arguments) => commands::audit::run(arguments),

@@ -5,28 +5,24 @@
 mod on_gpu;
 
 use crate::bench_data;
+use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
-    ClassWeights, Config, DataFacts, Gpt, Length, Loss, Model, ModelKind, Oom, Over, Pool, Precision,
-    Problem, Recompute, Rule, Schedule, Shape,
+    ClassWeights, Config, DataFacts, Length, Loss, ModelKind, Oom, Problem, Recompute, Rule, Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
 use crate::gpus::Chosen;
 use crate::own::Own;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
-use dtrain_data::{ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, SampleSpec, TargetSpec};
-use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::device::Device;
-use dtrain_engine::models::{
-    CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, gpt2, mlp,
+use dtrain_data::{
+    ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
 };
-use dtrain_engine::stages::Chain;
+use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
-    Decay, DecayGroup, EngineError, LossScale, LossScaling, ModelReplica, Optimizer, Replica, Section, Span,
-    State, stage,
+    Decay, DecayGroup, EngineError, LossScale, ModelReplica, Optimizer, Replica, Section, Span, State,
 };
 use dtrain_protocol::CheckpointEvery;
-use dtrain_runtime::ValidationSet;
+use dtrain_runtime::{Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Seed, Step};
 use std::path::Path;
 
@@ -49,24 +45,6 @@ pub struct Plan {
 /// With first parameters or without.
 type MakeReplica =
     fn(Cpu, dtrain_engine::Model<Cpu>, Optimizer, Seed) -> Result<ModelReplica<Cpu>, EngineError>;
-
-/// How the blocks of a model are computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocks {
-    /// Once: what the backward pass needs is kept.
-    Once,
-    /// Once more in the backward pass: only their outputs are kept.
-    Twice,
-}
-
-impl Blocks {
-    fn of<D: Device>(self, chain: Chain<D>) -> Chain<D> {
-        match self {
-            Self::Once => chain,
-            Self::Twice => chain.recomputed(),
-        }
-    }
-}
 
 impl Plan {
     /// Opens the data and holds it against the configuration. Writes nothing.
@@ -127,6 +105,34 @@ impl Plan {
         Some(ValidationSet { dataset, plan })
     }
 
+    /// What turns a sample as people have it into what the model is trained on: part of every checkpoint. Data of a program's
+    /// own are as they are.
+    #[must_use]
+    pub fn preparation(&self) -> Preparation {
+        let mut preparation = match &self.opened.preparation {
+            Some(preparation) => preparation.clone(),
+            None => Preparation::plain(&self.spec, self.opened.class_names.clone()),
+        };
+        preparation.class_counts =
+            self.classes.as_ref().map_or_else(Vec::new, |classes| classes.counts().to_vec());
+        preparation
+    }
+
+    /// What the model predicts, and in which unit.
+    #[must_use]
+    pub fn predicts(&self) -> Predicts {
+        if self.spec.classes().is_some() {
+            return Predicts::Classes;
+        }
+        let one = self.spec.target_width() == 1;
+        let Some(val) = self.opened.val.as_deref().filter(|_| one) else { return Predicts::Values };
+        let scale = self.opened.preparation.as_ref().and_then(|preparation| preparation.targets.as_ref());
+        let unit = scale.map_or(1.0, |scale| scale.deviation[0]);
+        // What cannot be read stops the run where it is read.
+        let variance = dtrain_data::target_variance(val).unwrap_or(0.0);
+        Predicts::Value { unit, variance }
+    }
+
     /// The classes that held-out samples have and no training sample, each with how many of them it has. Nobody counts where
     /// labels are only known by reading all samples.
     #[must_use]
@@ -141,6 +147,13 @@ impl Plan {
             .filter(|class| count(*class) > 0)
             .map(|class| (train.name(class), count(class)))
             .collect()
+    }
+
+    /// How its model is made.
+    #[must_use]
+    pub fn blueprint(&self) -> Blueprint<'_> {
+        let class_counts = self.classes.as_ref().map_or(&[][..], |classes| classes.counts());
+        Blueprint { config: &self.config, spec: &self.spec, class_counts, own: self.own }
     }
 
     /// The number of the last step.
@@ -169,14 +182,6 @@ impl Plan {
             },
             validation_micro_batches: self.validation().map_or(0, |set| set.plan.micro_batches()),
             verify: self.config.world.verify.into(),
-        }
-    }
-
-    /// The model, whose loss is scaled where small gradients would be lost otherwise.
-    fn scaled<D: Device>(&self, model: dtrain_engine::Model<D>) -> dtrain_engine::Model<D> {
-        match self.config.precision {
-            Precision::F16 => model.scaling_loss(LossScaling::default()),
-            Precision::F32 | Precision::Bf16 => model,
         }
     }
 
@@ -233,13 +238,7 @@ impl Plan {
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
         let options = CpuOptions { isa, threads: config.world.threads as usize };
         let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
-        let chain = || match (&config.model, self.own) {
-            (Model::Own { .. }, Some(own)) => Ok(blocks.of((own.model)(&self.spec))),
-            _ => self.chain(blocks),
-        };
-        let input = self.input_shape(config.batch.micro);
-        let model = dtrain_engine::Model::in_groups(&device, chain, input, self.loss()?, most);
-        let model = self.scaled(model.map_err(|error| self.misfit(&error))?);
+        let model = self.blueprint().model(&device, (config.batch.micro, most), blocks)?;
         let replica = make(device, model, self.optimizer(), config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         self.complete(&mut replica)?;
@@ -252,105 +251,6 @@ impl Plan {
             self.initialise(replica, file)?;
         }
         self.check_rows(replica)
-    }
-
-    fn input_shape(&self, rows: u32) -> stage::Shape {
-        let rows = rows as usize;
-        match &self.spec.input {
-            InputSpec::Values { shape } => {
-                let sample = match &self.config.model {
-                    Model::Cnn { over, .. } => over.sample(shape),
-                    _ => None,
-                };
-                stage::Shape::values(rows, sample.as_ref().unwrap_or(shape))
-            }
-            InputSpec::Tokens { length, .. } => stage::Shape::Tokens { rows, time: *length },
-        }
-    }
-
-    fn outputs(&self) -> usize {
-        match self.spec.target {
-            TargetSpec::Class { classes } | TargetSpec::ClassPerToken { classes } => classes as usize,
-            TargetSpec::Values { width } => width,
-        }
-    }
-
-    /// The stages of a built-in model, with its blocks computed in this way. *Panics* for a program's own.
-    fn chain<D: Device>(&self, blocks: Blocks) -> Result<Chain<D>, EngineError> {
-        let chain = match &self.config.model {
-            Model::Mlp { hidden, batch_norm, dropout, .. } => {
-                let (hidden, dropout) = (hidden.clone(), *dropout as f32);
-                mlp(&MlpOptions { hidden, dropout, batch_norm: *batch_norm }, self.outputs())
-            }
-            Model::Cnn { over, channels, kernel, padding, pool, hidden, batch_norm, dropout, .. } => {
-                let options = CnnOptions {
-                    channels: channels.clone(),
-                    kernel: *kernel,
-                    padding: *padding,
-                    pool: match pool {
-                        Pool::Each => PoolPlace::Each,
-                        Pool::Last => PoolPlace::Last,
-                    },
-                    hidden: hidden.clone(),
-                    batch_norm: *batch_norm,
-                    dropout: *dropout as f32,
-                };
-                match over {
-                    Over::Sequences => cnn1d(&options, self.outputs()),
-                    Over::Images => cnn(&options, self.outputs()),
-                    Over::Volumes => cnn3d(&options, self.outputs()),
-                }
-            }
-            Model::Own { .. } => panic!("own data was opened by its program, which has the model"),
-            Model::Gpt { like, layers, width, heads, dropout, .. } => {
-                let options = GptOptions {
-                    vocabulary: match self.spec.input {
-                        InputSpec::Tokens { vocabulary, .. } => vocabulary as usize,
-                        InputSpec::Values { .. } => 0,
-                    },
-                    context: self.spec.input_width(),
-                    layers: *layers,
-                    width: *width,
-                    heads: *heads,
-                    dropout: *dropout as f32,
-                };
-                match like {
-                    Gpt::Small => gpt(&options),
-                    Gpt::Gpt2 => gpt2(&options),
-                }
-            }
-        };
-        Ok(blocks.of(chain?))
-    }
-
-    fn loss(&self) -> Result<dtrain_engine::Loss, CliError> {
-        let Loss::CrossEntropy { label_smoothing, class_weights, ignore_index } = &self.config.loss else {
-            return Ok(dtrain_engine::Loss::MeanSquaredError);
-        };
-        let class_weights = match class_weights {
-            ClassWeights::None => Vec::new(),
-            ClassWeights::Given(weights) => weights.clone(),
-            ClassWeights::Balanced => self.balanced()?,
-        };
-        // A negative label is no class of any data set here: nothing has it, so nothing is ignored.
-        let ignore_index = ignore_index.and_then(|index| u32::try_from(index).ok());
-        Ok(dtrain_engine::Loss::CrossEntropy {
-            label_smoothing: *label_smoothing as f32,
-            class_weights,
-            ignore_index,
-        })
-    }
-
-    /// `samples / (classes * count)`, as scikit-learn weighs classes.
-    fn balanced(&self) -> Result<Vec<f32>, CliError> {
-        let classes = self.classes.as_ref().expect("cross entropy was checked against the data");
-        if let Some(absent) = classes.absent().next() {
-            let problem =
-                self.config.problem("loss.class_weights", format!("class {absent} has no training sample"));
-            return Err(problem.hint("give one weight a class, or none").into());
-        }
-        let (total, count) = (classes.total() as f64, classes.counts().len() as f64);
-        Ok(classes.counts().iter().map(|n| (total / (count * *n as f64)) as f32).collect())
     }
 
     /// How parameters move.
@@ -372,23 +272,24 @@ impl Plan {
             },
             decays: if optimizer.decays_all { DecayGroup::All } else { DecayGroup::Matrices },
             clip_norm: optimizer.clip_norm,
-            schedule: self.learning_rate(),
+            schedule: self.learning_rate(&self.config),
         }
     }
 
-    fn learning_rate(&self) -> dtrain_engine::LrSchedule {
-        let Schedule { warmup, shape } = self.config.schedule;
-        let optimizer = &self.config.optimizer;
+    /// The learning rate of each step by a configuration of this data and these batches.
+    #[must_use]
+    pub fn learning_rate(&self, config: &Config) -> dtrain_engine::LrSchedule {
+        let Schedule { warmup, shape } = config.schedule;
+        let optimizer = &config.optimizer;
         let per_epoch = self.batches.steps_per_epoch();
         let span = |length| match length {
             Length::Epochs(epochs) => Span::Epochs(epochs.into()),
             Length::Steps(steps) => Span::Steps(steps),
         };
         dtrain_engine::LrSchedule {
-            base: optimizer.lr
-                * optimizer.lr_scaling.factor(self.config.batch.global, optimizer.lr_base_batch),
+            base: optimizer.lr * optimizer.lr_scaling.factor(config.batch.global, optimizer.lr_base_batch),
             warmup: warmup.map_or(0, |length| span(length).steps(per_epoch)),
-            total: self.last_step().0,
+            total: self.steps(config.length),
             decay: match shape {
                 Shape::Constant => Decay::Constant,
                 Shape::Linear { min_factor } => Decay::Linear { last: min_factor },
@@ -449,19 +350,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The engine's complaint under the key that it names.
     fn misfit(&self, error: &EngineError) -> Problem {
-        let text = error.to_string();
-        match error {
-            EngineError::Option { key, reason } => {
-                self.config.problem(key, reason.clone()).hint("change this key")
-            }
-            EngineError::Loss(_) => self.config.problem("loss.kind", text).hint("loss and targets must fit"),
-            _ => self
-                .config
-                .problem("model.kind", text)
-                .hint("a smaller model, other data, or another model.kind"),
-        }
+        misfit(&self.config, error)
     }
 }
 

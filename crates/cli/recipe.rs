@@ -3,11 +3,12 @@
 //! A rank is given the run's configuration and opens data and model for itself; nothing else is handed
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
+use crate::blueprint::Blocks;
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
 use crate::nccl::{ChosenBackend, Hosts, NcclFabric};
 use crate::own::Own;
-use crate::plan::{Blocks, Plan};
+use crate::plan::Plan;
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
 use dtrain_cuda::{CudaDevice, Precision};

@@ -18,6 +18,8 @@ pub struct Request {
     pub place: Place,
     /// From which state.
     pub start: Start,
+    /// The configuration before, where the run is made longer than its schedule was made for.
+    pub shorter: Option<Config>,
     /// What the user should know before it starts, a line each.
     pub notes: Vec<String>,
 }
@@ -93,7 +95,7 @@ impl Request {
         if let Place::Named(path) = &place {
             RunFolder::check_free(path)?;
         }
-        Ok(Self { config, place, start: Start::Fresh, notes: Vec::new() })
+        Ok(Self { config, place, start: Start::Fresh, shorter: None, notes: Vec::new() })
     }
 
     /// `resume: auto`: a run that was stopped before its first checkpoint starts again in its folder.
@@ -106,7 +108,13 @@ impl Request {
         let none_yet = FileStore::new(&run.path).ids().is_ok_and(|ids| ids.is_empty());
         if none_yet {
             let notes = vec![format!("{} has no checkpoint yet and starts again", run.path.display())];
-            return Ok(Self { config, place: Place::Existing(run), start: Start::Fresh, notes });
+            return Ok(Self {
+                config,
+                place: Place::Existing(run),
+                start: Start::Fresh,
+                shorter: None,
+                notes,
+            });
         }
         let own_file = arguments.settings.file.is_none();
         Self::go_on(run, (!own_file).then_some(config), arguments, machine)
@@ -134,7 +142,13 @@ impl Request {
             if let Place::Named(path) = &place {
                 RunFolder::check_free(path)?;
             }
-            return Ok(Self { config, place, start: Start::Fork { from: run, checkpoint }, notes });
+            return Ok(Self {
+                config,
+                place,
+                start: Start::Fork { from: run, checkpoint },
+                shorter: None,
+                notes,
+            });
         }
         let resumed = old.resumed_by(&new)?;
         notes.extend(resumed.notes);
@@ -142,6 +156,7 @@ impl Request {
             config: resumed.config,
             place: Place::Existing(run),
             start: Start::Resume(checkpoint),
+            shorter: resumed.longer.then_some(old),
             notes,
         })
     }

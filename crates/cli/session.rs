@@ -230,6 +230,8 @@ impl Session {
             val_loss: number("val_loss"),
             val_accuracy: number("val_accuracy"),
             val_f1: number("val_f1"),
+            val_rmse: number("val_rmse"),
+            val_r2: number("val_r2"),
             ranks: plan.config.world.ranks,
             run: run.path.display().to_string(),
             ..Summary::default()
@@ -274,7 +276,8 @@ impl Session {
             specs: specs(self.replica.as_ref()),
             keep: NonZeroUsize::new(config.checkpoint.keep).unwrap_or(NonZeroUsize::MIN),
             best: config.checkpoint.best,
-            classifies: self.plan.spec.classes().is_some(),
+            predicts: self.plan.predicts(),
+            preparation: serde_json::to_value(self.plan.preparation()).ok(),
         }
     }
 
@@ -389,6 +392,8 @@ impl Session {
             val_loss: figures.validation.and_then(|seen| seen.val_loss),
             val_accuracy: figures.validation.and_then(|seen| seen.val_accuracy),
             val_f1: figures.validation.and_then(|seen| seen.val_f1),
+            val_rmse: figures.validation.and_then(|seen| seen.val_rmse),
+            val_r2: figures.validation.and_then(|seen| seen.val_r2),
             ranks: figures.ranks,
             generations: figures.generations,
             lost_steps: figures.lost_steps,

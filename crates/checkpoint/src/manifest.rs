@@ -101,6 +101,9 @@ pub struct Manifest {
     pub created: String,
     /// The revision of dtrain that wrote it.
     pub revision: String,
+    /// What turns a sample as people have it into what the model was trained on, as the data crate writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preparation: Option<Value>,
     /// Every shard.
     pub shards: Vec<ShardInfo>,
     /// Every tensor, in layout order.

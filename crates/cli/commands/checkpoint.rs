@@ -3,7 +3,7 @@
 use super::{print, print_json};
 use crate::arguments::{Checkpoint as Arguments, RunArgument};
 use crate::error::CliError;
-use crate::report::{age, bytes, loss, percent, utc};
+use crate::report::{age, bytes, loss, measure, percent, utc};
 use crate::request::checkpoint_argument;
 use crate::run_folder::RunFolder;
 use dtrain_checkpoint::{
@@ -62,6 +62,9 @@ fn line(id: CheckpointId, valid: &Result<Manifest, dtrain_checkpoint::Damage>, b
     let mut text = format!("{id}  epoch {:>3}  {:>10}", manifest.epoch.0 + 1, bytes(size));
     if let Some(share) = number("val_accuracy") {
         text += &format!("  accuracy {}", percent(share));
+    }
+    if let Some(rmse) = number("val_rmse") {
+        text += &format!("  RMSE {}", measure(rmse));
     }
     if let Some(value) = number("val_loss") {
         text += &format!("  val {}", loss(value));

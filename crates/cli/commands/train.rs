@@ -84,9 +84,18 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         Start::Fresh | Start::Fork { .. } => None,
     };
     let other_bits = resume.and_then(|id| note_of_other_bits(&run, id, &replica, chosen.cuda().is_some()));
+    let longer = request.shorter.as_ref().zip(resume).map(|(before, id)| note_of_length(&plan, before, id));
     let carried = backend.notes(several);
     let shrunk = shrunk.map(|(_, note)| note);
-    for note in request.notes.iter().chain(&shrunk).chain(&other_bits).chain(&chosen.note()).chain(&carried) {
+    for note in request
+        .notes
+        .iter()
+        .chain(&shrunk)
+        .chain(&other_bits)
+        .chain(&longer)
+        .chain(&chosen.note())
+        .chain(&carried)
+    {
         voice.say(&format!("  note: {note}"));
     }
     if let (Some(hosts), Some(lead)) = (hosts, &lead) {
@@ -147,6 +156,19 @@ fn make_folder(place: &Place) -> Result<RunFolder, CliError> {
         Place::Numbered(base) => RunFolder::create_numbered(base),
         Place::Existing(run) => Ok(run.clone()),
     }
+}
+
+/// What becomes of the schedule of a run that is made longer.
+fn note_of_length(plan: &Plan, before: &Config, id: CheckpointId) -> String {
+    let next = id.step.next();
+    let rate = |config: &Config| plan.learning_rate(config).lr(next);
+    let (was, is) = (before.length, plan.config.length);
+    format!(
+        "{is} instead of {was}: from step {next} on the learning rate is that of the longer schedule, {:.2e} instead of {:.2e} \
+         there; the result is not that of a run that was begun with {is}",
+        rate(&plan.config),
+        rate(before),
+    )
 }
 
 /// What to say when a run goes on with another arithmetic than its checkpoint was computed with.

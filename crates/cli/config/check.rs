@@ -159,13 +159,10 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
         problems.push(problem.hint("one number per class, or balanced, or none"));
     }
     if config.resolved.word("loss.kind") == LossKind::Mse.name() {
-        let best = config.resolved.word("checkpoint.best");
-        if best == "val_accuracy" {
-            problems.push(
-                config
-                    .problem("checkpoint.best", "mse has no accuracy")
-                    .hint("write checkpoint.best=val_loss"),
-            );
+        let best = config.checkpoint.best;
+        if let Some(best) = best.filter(|best| best.is_of_classes()) {
+            let problem = config.problem("checkpoint.best", format!("mse has no {}", best.name()));
+            problems.push(problem.hint("write checkpoint.best=val_loss, or val_r2"));
         }
         let data = config.resolved.word("data.kind");
         let of_classes = [DataKind::Text, DataKind::Tokens, DataKind::Digits, DataKind::Idx];
@@ -173,6 +170,12 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
             let message = format!("mse needs numbers as targets, and {} has classes", data);
             problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));
         }
+    }
+    if let (Loss::CrossEntropy { .. }, Some(best)) = (&config.loss, config.checkpoint.best)
+        && best.is_of_values()
+    {
+        let problem = config.problem("checkpoint.best", format!("cross_entropy has no {}", best.name()));
+        problems.push(problem.hint("write checkpoint.best=val_accuracy, val_f1 or val_loss"));
     }
     if let Rule::Sgd { momentum: 0.0, nesterov: true, .. } = config.optimizer.rule {
         let problem = config.problem("optimizer.nesterov", "it looks ahead along a momentum of 0");

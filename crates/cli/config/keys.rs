@@ -9,7 +9,7 @@ use super::choice::{
     Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
-use super::{LrScaling, Precision, Reduce, Wire};
+use super::{Best, LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
 
 /// Whether a key can change the bits of the final state.
@@ -159,6 +159,15 @@ pub static KEYS: &[Key] = &[
     Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "standard", Bits,
         "standard (mean 0, deviation 1 of the training part) | none | a factor, such as 0.00392")
         .when("data.kind", &["digits", "idx", "csv", "npy"]),
+    Key::new("data.normalize_targets", Type::Bool, "true", Bits, "with mse: train on targets of mean 0 and deviation 1; results are in their own unit")
+        .when("data.kind", &["csv", "npy"]),
+    Key::new("data.columns", Type::Either(&[AUTO, Type::List(&Type::Either(&[WHOLE, Type::Text]))]), "auto", Bits,
+        "inputs: auto | names of those to use | [-name] leaves one out | [name:category] takes numbers as words")
+        .when("data.kind", &["csv"]),
+    Key::new("data.missing", Type::Choice(&["fill", "refuse"]), "fill", Bits, "a missing input: fill (the mean of the training part; of words: none) | refuse")
+        .when("data.kind", &["csv"]),
+    Key::new("data.unseen", Type::Choice(&["ignore", "refuse"]), "ignore", Bits, "a word that no training row has: ignore (as if there were none) | refuse")
+        .when("data.kind", &["csv"]),
     Key::new("data.name", Type::Text, "own", Bits, "what the program that brings the data calls it").when("data.kind", &["own"]),
     Key::new("data.augment", AUGMENT, "shift", Bits, AUGMENT_HELP).when("data.kind", &["digits"]),
     Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "csv", "npy"]),
@@ -227,9 +236,9 @@ pub static KEYS: &[Key] = &[
     // Checkpoints.
     Key::new("checkpoint.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"200 steps\", none; one is always written at the end"),
     Key::new("checkpoint.keep", COUNT, "3", Free, "how many of the newest stay, besides the best"),
-    Key::new("checkpoint.best", Type::Choice(&["val_accuracy", "val_loss", "none"]), "val_accuracy", Free, "which result marks the best: val_accuracy | val_loss | none")
+    Key::new("checkpoint.best", Type::Choice(Best::NAMES_OR_NONE), "val_accuracy", Free, "which result marks the best: val_accuracy | val_f1 | val_loss | none")
         .when("loss.kind", &["cross_entropy"]),
-    Key::new("checkpoint.best", Type::Choice(&["val_accuracy", "val_loss", "none"]), "val_loss", Free, "which result marks the best: val_loss | none")
+    Key::new("checkpoint.best", Type::Choice(Best::NAMES_OR_NONE), "val_loss", Free, "which result marks the best: val_loss | val_rmse | val_r2 | none")
         .when("loss.kind", &["mse"]),
     // The world.
     Key::new("min_ranks", Type::Int(1, 4096), "1", Free, "with fewer ranks left the run stops (exit code 3)"),

@@ -9,9 +9,10 @@ use super::resolve::Resolved;
 use super::value::{Length, Value, counts};
 use super::{Best, LrScaling};
 use dtrain_data::{
-    Augment, Column, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Normalise, NpyOptions,
-    NpyTarget, Source, TextOptions, TokensOptions, ValSplit,
+    Augment, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Missing,
+    Normalise, NpyOptions, NpyTarget, Source, TextOptions, TokensOptions, Unseen, ValSplit,
 };
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -82,6 +83,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
                 },
                 augment: augment(r),
                 normalise: normalise(r),
+                normalise_targets: r.flag("data.normalize_targets"),
             })
         }
         DataKind::Text => Source::Text(TextOptions {
@@ -122,6 +124,10 @@ fn csv(r: &Resolved) -> CsvOptions {
             Some(Value::Text(text)) => text.chars().next(),
             _ => None,
         },
+        columns: columns(r),
+        missing: if r.word("data.missing") == "fill" { Missing::Fill } else { Missing::Refuse },
+        unseen: if r.word("data.unseen") == "refuse" { Unseen::Refuse } else { Unseen::Ignore },
+        normalise_targets: r.flag("data.normalize_targets"),
         shape: match r.get("data.shape") {
             Some(Value::List(sides)) => Some(counts(sides)),
             _ => None,
@@ -129,6 +135,17 @@ fn csv(r: &Resolved) -> CsvOptions {
         augment: augment(r),
         normalise: normalise(r),
     }
+}
+
+/// What is said of single columns.
+fn columns(r: &Resolved) -> Vec<ColumnRule> {
+    let Some(Value::List(rules)) = r.get("data.columns") else { return Vec::new() };
+    let rule = |rule: &Value| match rule {
+        Value::Int(index) => index.to_string(),
+        Value::Text(text) => text.clone(),
+        other => panic!("neither a name nor a number: {other:?}"),
+    };
+    rules.iter().map(|value| rule(value).parse().unwrap_or_else(|never: Infallible| match never {})).collect()
 }
 
 fn val_split(r: &Resolved) -> ValSplit {

@@ -3,7 +3,7 @@
 use super::Config;
 use super::batch::Batch;
 use super::error::{ConfigError, Problem};
-use super::value::Value;
+use super::value::{Length, Value};
 
 /// A configuration that goes on with an older one.
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ pub struct Resumed {
     pub config: Config,
     /// What the user should know, a line each.
     pub notes: Vec<String>,
+    /// Whether the run is made longer than its schedule was made for.
+    pub longer: bool,
 }
 
 impl Config {
@@ -22,7 +24,6 @@ impl Config {
     #[must_use]
     pub fn changed_bits(&self, new: &Self) -> Vec<&'static str> {
         let stretched = self.schedule.depends_on_length() || new.schedule.depends_on_length();
-        let is_length = |key: &str| matches!(key, "epochs" | "steps");
         let changed = self.resolved.changed_bits(&new.resolved);
         changed.into_iter().filter(|key| stretched || !is_length(key)).collect()
     }
@@ -53,7 +54,25 @@ impl Config {
                 "it changes the bits of the result: keep it, or start a new run from this state with --fork",
             )
         };
-        ConfigError::check(self.changed_bits(&config).into_iter().map(changed).collect())?;
-        Ok(Resumed { config, notes })
+        let longer = self.is_shorter_than(&config);
+        let mut keys = self.changed_bits(&config);
+        let stretched = keys.len();
+        keys.retain(|key| !(longer && is_length(key)));
+        let longer = keys.len() < stretched;
+        ConfigError::check(keys.into_iter().map(changed).collect())?;
+        Ok(Resumed { config, notes, longer })
     }
+
+    /// Whether `new` goes on for longer, in the same unit.
+    fn is_shorter_than(&self, new: &Self) -> bool {
+        match (self.length, new.length) {
+            (Length::Epochs(old), Length::Epochs(new)) => old < new,
+            (Length::Steps(old), Length::Steps(new)) => old < new,
+            (Length::Epochs(_), Length::Steps(_)) | (Length::Steps(_), Length::Epochs(_)) => false,
+        }
+    }
+}
+
+fn is_length(key: &str) -> bool {
+    matches!(key, "epochs" | "steps")
 }

@@ -1,6 +1,7 @@
 //! Replicas on GPUs: which models can be trained there, and how much of one there is room for.
 
-use super::{Blocks, Plan};
+use super::Plan;
+use crate::blueprint::Blocks;
 use crate::config::{Backend, Model, Problem};
 use crate::error::CliError;
 use crate::gpus::Chosen;
@@ -18,7 +19,7 @@ impl Plan {
     /// *Errors*: as [`Plan::replica`]; a program's own model; not enough memory, with the micro-batch that there is room for.
     pub fn cuda_replica(&self, gpu: &Arc<Gpu>) -> Result<(DeviceReplica<CudaDevice>, Blocks), CliError> {
         self.check_device()?;
-        let loss = self.loss()?;
+        let loss = self.blueprint().loss()?;
         let most = self.config.batch.micro;
         let mut full = String::new();
         for blocks in self.blocks() {
@@ -41,7 +42,7 @@ impl Plan {
 
     /// The largest micro-batch that so many replicas have room for on a GPU: this one, half of it, half of that, and so on.
     pub fn most_rows_on(&self, gpu: &Arc<Gpu>, largest: u32, replicas: u32) -> Option<u32> {
-        let loss = self.loss().ok()?;
+        let loss = self.blueprint().loss().ok()?;
         let sizes = std::iter::successors(Some(largest), |rows| Some(rows / 2));
         let ways = || self.blocks().iter().copied();
         let fits = |rows: u32| {
@@ -61,9 +62,11 @@ impl Plan {
         loss: &dtrain_engine::Loss,
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
         let device = CudaDevice::new(gpu, self.config.precision)?;
-        let model =
-            dtrain_engine::Model::new(&device, self.chain(blocks)?, self.input_shape(rows), loss.clone())?;
-        let replica = DeviceReplica::new(device, self.scaled(model), self.optimizer(), self.config.seed)?;
+        let blueprint = self.blueprint();
+        let (chain, input) = (blueprint.chain(blocks)?, blueprint.input_shape(rows));
+        let model = dtrain_engine::Model::new(&device, chain, input, loss.clone())?;
+        let replica =
+            DeviceReplica::new(device, blueprint.scaled(model), self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots.
         let _room_for_slots = replica.device().floats(self.floats_beside(replica.about().gradient_len()))?;
         rehearsed(replica)

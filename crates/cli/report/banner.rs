@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::request::Start;
 use crate::run_folder::RunFolder;
 use console::style;
-use dtrain_data::{InputSpec, TargetSpec};
+use dtrain_data::{ColumnUse, InputSpec, Role, TargetSpec};
 use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
 use dtrain_types::counted;
@@ -43,6 +43,12 @@ pub fn banner(
         }
     }
     line("data", data(plan));
+    if let Some(columns) = columns(plan) {
+        line("columns", wrapped(&columns));
+    }
+    if let Some(target) = target(plan) {
+        line("target", target);
+    }
     if let Some(classes) =
         plan.classes.as_ref().filter(|_| matches!(plan.spec.target, TargetSpec::Class { .. }))
     {
@@ -114,6 +120,43 @@ fn data(plan: &Plan) -> String {
         text += &format!(" ({source})");
     }
     text
+}
+
+/// What became of each column of a table, where that is not plain: all of them are numbers.
+fn columns(plan: &Plan) -> Option<String> {
+    let columns = &plan.opened.preparation.as_ref()?.columns;
+    let plain = |column: &ColumnUse| matches!(column.role, Role::Number { missing: 0, .. } | Role::Target);
+    if columns.iter().all(plain) {
+        return None;
+    }
+    let shown = |(at, column): (usize, &ColumnUse)| {
+        let name = column.name.clone().unwrap_or_else(|| format!("column {at}"));
+        let filled = |count: u64, with: &str| match count {
+            0 => String::new(),
+            count => format!(" ({} missing: {with})", grouped(count)),
+        };
+        match &column.role {
+            Role::Target => format!("{name}: predicted"),
+            Role::Number { fill, missing } => {
+                let with = fill.map_or(String::new(), |fill| format!("{fill:.4}"));
+                format!("{name}: number{}", filled(*missing, &with))
+            }
+            Role::Category { words, missing, .. } => {
+                format!("{name}: {}{}", counted(words.len(), "word"), filled(missing.unwrap_or(0), "none"))
+            }
+            Role::LeftOut(why) => format!("{name}: left out ({})", why.reason()),
+        }
+    };
+    Some(columns.iter().enumerate().map(shown).collect::<Vec<_>>().join(", "))
+}
+
+/// How the target of a regression was standardised.
+fn target(plan: &Plan) -> Option<String> {
+    let scale = plan.opened.preparation.as_ref()?.targets.as_ref()?;
+    let ([mean], [deviation]) = (&scale.mean[..], &scale.deviation[..]) else {
+        return Some(format!("{}, each standardised", counted(scale.mean.len(), "number")));
+    };
+    Some(format!("mean {mean:.6}, deviation {deviation:.6}: standardised; RMSE is in its own unit"))
 }
 
 /// Nothing can be learned of a class without a training sample: a slip in a label, or in the choice of files.

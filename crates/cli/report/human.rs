@@ -1,7 +1,7 @@
 //! Shows a run to a person while it happens.
 
 use super::Voice;
-use super::numbers::{bytes, duration, loss, percent, rate};
+use super::numbers::{bytes, duration, loss, measure, percent, rate};
 use console::style;
 use dtrain_protocol::Event;
 use dtrain_runtime::{EpochSeen, Observer, StepSeen};
@@ -124,6 +124,12 @@ fn epoch_line(seen: &EpochSeen, epochs: u64) -> String {
     }
     if let Some(f1) = seen.val_f1 {
         line += &format!("  F1 {f1:.4}");
+    }
+    if let Some(rmse) = seen.val_rmse {
+        line += &format!("  RMSE {}", measure(rmse));
+    }
+    if let Some(r2) = seen.val_r2 {
+        line += &format!("  R2 {r2:.4}");
     }
     line
 }
@@ -251,6 +257,8 @@ mod tests {
             val_loss: Some(0.0987),
             val_accuracy: Some(0.9722),
             val_f1: Some(0.97134),
+            val_rmse: None,
+            val_r2: None,
         };
         let all = "  epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713";
         assert_eq!(epoch_line(&seen, 20), all);

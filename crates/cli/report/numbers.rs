@@ -59,6 +59,19 @@ pub fn loss(loss: f64) -> String {
     }
 }
 
+/// A measured size with five digits that count, and no exponent where a person can do without: `9213.8`, `0.01235`.
+#[must_use]
+pub fn measure(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    match magnitude {
+        -4..=11 => format!("{value:.*}", usize::try_from(4 - magnitude).unwrap_or(0)),
+        _ => format!("{value:.4e}"),
+    }
+}
+
 /// `97.2 %`.
 #[must_use]
 pub fn percent(share: f64) -> String {
@@ -88,6 +101,10 @@ mod tests {
         let times = [20, 1234, 65_000, 7_500_000].map(|ms| duration(Duration::from_millis(ms)));
         assert_eq!(times, ["20 ms", "1.2 s", "1 min 05 s", "2 h 05 min"]);
         assert_eq!([0.123_456, 0.0, 2e-5, 12_345.6].map(loss), ["0.1235", "0.0000", "2.000e-5", "1.235e4"]);
+        assert_eq!(
+            [9213.75, 0.012_345_6, 312_345.6, 1e-9].map(measure),
+            ["9213.8", "0.012346", "312346", "1.0000e-9"]
+        );
         assert_eq!(loss(f64::NAN), "NaN");
         assert_eq!((percent(0.972), rate(100, 0.0)), ("97.2 %".to_owned(), String::new()));
     }

@@ -1,7 +1,7 @@
 //! The last lines of a run: what it came to, or which fault came first and what to do.
 
 use super::Stream;
-use super::numbers::{amount, duration, loss, percent, rate};
+use super::numbers::{amount, duration, loss, measure, percent, rate};
 use console::style;
 use dtrain_protocol::Cause;
 use dtrain_telemetry::Summary;
@@ -28,6 +28,8 @@ pub fn end(summary: &Summary, stream: Stream) -> String {
     let mut result: Vec<String> = Vec::new();
     result.extend(summary.val_accuracy.map(|share| format!("accuracy {}", percent(share))));
     result.extend(summary.val_f1.map(|f1| format!("macro F1 {f1:.4}")));
+    result.extend(summary.val_rmse.map(|rmse| format!("RMSE {}", measure(rmse))));
+    result.extend(summary.val_r2.map(|r2| format!("R2 {r2:.4}")));
     result.extend(summary.val_loss.map(|value| format!("loss {}", loss(value))));
     if !result.is_empty() {
         line("held out", result.join(", "));

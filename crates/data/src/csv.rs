@@ -1,34 +1,73 @@
-//! Tables of numbers in text files, one row a line, with one column as the label.
+//! Tables in text files, one row a line, with one column as the label.
 //!
-//! The delimiter and the header are found out if they are not given. It does not know dates, units or missing values:
-//! a field that is no number is an error that names its line and column.
+//! The delimiter, the header and what each column is are found out if they are not given. A table of numbers is read in
+//! one go; only one with words, holes or ids is surveyed first. It does not know units.
 
+mod encoder;
 mod labels;
 mod layout;
 mod lines;
 mod options;
+mod parser;
+mod survey;
 
 use crate::bytes::open_lines;
-use crate::rows::{Recipe, Store, Table, assemble};
+use crate::preparation::{ColumnUse, Role};
+use crate::rows::{Feature, Recipe, Store, Table, assemble};
 use crate::{DataError, Opened};
+use encoder::Encoder;
 use labels::Labels;
 use layout::Layout;
 use lines::Lines;
 
-pub use options::{Column, CsvOptions, CsvTarget};
-use std::fmt;
+pub use options::{Column, ColumnRule, CsvOptions, CsvTarget, Missing, Wish};
+pub use parser::{RowParser, Rows};
 use std::io::BufRead;
-use std::path::PathBuf;
+pub use survey::MOST_WORDS;
+use survey::{is_id, survey};
 
-const NEEDS: &str = "kind csv needs `path`, a table of numbers with a label column (plain or gzip)";
+const NEEDS: &str = "kind csv needs `path`, a table with a label column (plain or gzip)";
 
 pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {
+    let simple = match options.columns.is_empty() {
+        true => open_as(options, None),
+        false => Err(NotSimple::Surveyed),
+    };
+    match simple {
+        Ok(opened) => Ok(opened),
+        Err(NotSimple::Broken(error)) => Err(error),
+        Err(NotSimple::Surveyed) => {
+            let columns = survey(open_lines(&options.path, NEEDS)?, options)?;
+            open_as(options, Some(columns)).map_err(|error| match error {
+                NotSimple::Broken(error) => error,
+                NotSimple::Surveyed => unreachable!("a surveyed table is known"),
+            })
+        }
+    }
+}
+
+/// Why a table cannot be read as numbers alone.
+enum NotSimple {
+    /// It may be more than numbers.
+    Surveyed,
+    /// It is wrong.
+    Broken(DataError),
+}
+
+impl From<DataError> for NotSimple {
+    fn from(error: DataError) -> Self {
+        Self::Broken(error)
+    }
+}
+
+fn open_as(options: &CsvOptions, columns: Option<Vec<ColumnUse>>) -> Result<Opened, NotSimple> {
     let mut labels = Labels::new(options.target);
-    let mut train = read(open_lines(&options.path, NEEDS)?, options, &mut labels)?;
+    let mut columns = columns;
+    let mut train = read(open_lines(&options.path, NEEDS)?, options, &mut columns, &mut labels)?;
     let mut val = match &options.val_path {
         Some(path) => {
             let options = CsvOptions { path: path.clone(), ..options.clone() };
-            Some(read(open_lines(path, NEEDS)?, &options, &mut labels)?)
+            Some(read(open_lines(path, NEEDS)?, &options, &mut columns, &mut labels)?)
         }
         None => None,
     };
@@ -38,64 +77,121 @@ pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {
         classes: options.classes().or(named),
         split: options.val_split,
         normalise: options.normalise,
+        normalise_targets: options.normalise_targets,
         augment: options.augment,
         class_names,
+        columns: columns.unwrap_or_default(),
     };
-    assemble(train, val, recipe)
+    Ok(assemble(train, val, recipe)?)
 }
 
-/// Reads a single table; its classes' names if they are words.
+/// Reads a single table of numbers; its classes' names if they are words.
 pub(crate) fn read_one(text: impl BufRead, options: &CsvOptions) -> Result<(Table, Vec<String>), DataError> {
     let mut labels = Labels::new(options.target);
-    let mut table = read(text, options, &mut labels)?;
+    let mut table = read(text, options, &mut None, &mut labels).map_err(|error| match error {
+        NotSimple::Broken(error) => error,
+        NotSimple::Surveyed => DataError::Empty { file: options.path.clone() },
+    })?;
     let names = labels.finish(std::iter::once(&mut table));
     Ok((table, names))
 }
 
-fn read(text: impl BufRead, options: &CsvOptions, labels: &mut Labels) -> Result<Table, DataError> {
+/// Reads rows whose columns are used so; where nobody knows yet, all of them must be numbers.
+fn read(
+    text: impl BufRead,
+    options: &CsvOptions,
+    columns: &mut Option<Vec<ColumnUse>>,
+    labels: &mut Labels,
+) -> Result<Table, NotSimple> {
     let mut lines = Lines::new(text, &options.path, options.skip, options.delimiter)?;
     let mut inputs = Vec::new();
     let mut targets = labels.column();
-    let mut layout: Option<Layout> = None;
+    let surveyed = columns.is_some();
+    let mut known: Option<(Layout, Encoder)> = None;
     let mut rows = 0u64;
     while let Some(line) = lines.next_line()? {
-        let place = match &layout {
-            Some(layout) => layout,
+        let (layout, encoder) = match &known {
+            Some(known) => known,
             None => {
-                let place = layout.insert(Layout::of(&line, options)?);
-                if !place.names.is_empty() {
+                let layout = Layout::of(&line, options)?;
+                if !surveyed && layout.names.iter().any(|name| is_id(name)) {
+                    return Err(NotSimple::Surveyed);
+                }
+                let columns = columns.get_or_insert_with(|| layout.numbers(options.missing));
+                if columns.len() != layout.columns {
+                    let (file, expected, got) = (options.path.clone(), columns.len(), layout.columns);
+                    return Err(DataError::RaggedRow { file, line: line.number, expected, got }.into());
+                }
+                let is_header = !layout.names.is_empty();
+                let encoder = match surveyed {
+                    true => Encoder::new(columns.iter(), true),
+                    false => Encoder::new(layout.numbers(Missing::Refuse).iter(), true),
+                };
+                let known = known.insert((layout, encoder));
+                if is_header {
                     continue;
                 }
-                place
+                known
             }
         };
         let fields = line.fields();
-        if fields.len() != place.columns {
-            let (expected, got) = (place.columns, fields.len());
-            return Err(DataError::RaggedRow {
-                file: options.path.clone(),
-                line: line.number,
-                expected,
-                got,
-            });
+        if fields.len() != layout.columns {
+            let (expected, got) = (layout.columns, fields.len());
+            let (file, line) = (options.path.clone(), line.number);
+            return Err(DataError::RaggedRow { file, line, expected, got }.into());
         }
         for (column, field) in fields.iter().enumerate() {
-            if column == place.label {
-                labels.read(&options.path, &line, place.at(column), &mut targets)?;
-            } else {
-                inputs.push(line.number_in(&options.path, place.at(column), field)?);
+            let at = layout.at(column);
+            if column == layout.label {
+                labels.read(&options.path, &line, at, &mut targets)?;
+                continue;
+            }
+            match encoder.encode(column, field, (&options.path, line.number, at), &mut inputs) {
+                Ok(()) => {}
+                Err(DataError::NotANumber { .. } | DataError::NotFinite { .. }) if !surveyed => {
+                    return Err(NotSimple::Surveyed);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         rows += 1;
     }
-    let width = match layout {
-        Some(layout) if rows > 0 => layout.columns - 1,
-        _ => return Err(DataError::Empty { file: options.path.clone() }),
+    let Some((_, encoder)) = known.filter(|_| rows > 0) else {
+        return Err(DataError::Empty { file: options.path.clone() }.into());
     };
+    let width = encoder.width();
     let shape = options.shape.clone().unwrap_or_else(|| vec![width]);
     let elements = shape.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
     if elements != Some(width) || width == 0 {
-        return Err(DataError::Shape { file: options.path.clone(), expected: shape, got: vec![width] });
+        return Err(match columns.as_ref().filter(|_| surveyed && width == 0) {
+            Some(columns) => DataError::NoInputs { file: options.path.clone(), columns: became(columns) },
+            None => DataError::Shape { file: options.path.clone(), expected: shape, got: vec![width] },
+        }
+        .into());
     }
-    Ok(Table { file: options.path.clone(), rows, shape, store: Store::Floats(inputs), targets })
+    let features = columns.iter().flatten().flat_map(features).collect();
+    let store = Store::Floats(inputs);
+    Ok(Table { file: options.path.clone(), rows, shape, store, targets, features })
+}
+
+/// What the features of a column are.
+fn features(column: &ColumnUse) -> Vec<Feature> {
+    match &column.role {
+        Role::Number { fill: None, .. } => vec![Feature::Number],
+        Role::Number { fill: Some(_), .. } => vec![Feature::NumberOrMissing],
+        Role::Category { words, .. } => vec![Feature::Word; words.len()],
+        Role::Target | Role::LeftOut(_) => Vec::new(),
+    }
+}
+
+fn became(columns: &[ColumnUse]) -> String {
+    let shown = |(at, column): (usize, &ColumnUse)| {
+        let name = column.name.clone().unwrap_or_else(|| format!("column {at}"));
+        match &column.role {
+            Role::Target => format!("{name} is the label"),
+            Role::LeftOut(why) => format!("{name} is {}", why.reason()),
+            Role::Number { .. } | Role::Category { .. } => name,
+        }
+    };
+    columns.iter().enumerate().map(shown).collect::<Vec<_>>().join(", ")
 }

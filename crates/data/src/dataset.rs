@@ -5,12 +5,14 @@
 
 use crate::DataError;
 use dtrain_types::Key;
+use serde::{Deserialize, Serialize};
 
 /// The class of a token that counts neither in the loss nor in the accuracy.
 pub const IGNORED: u32 = u32::MAX;
 
 /// What the inputs of one sample are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InputSpec {
     /// Real numbers.
     Values {
@@ -27,7 +29,8 @@ pub enum InputSpec {
 }
 
 /// What is to be predicted for one sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TargetSpec {
     /// One class.
     Class {

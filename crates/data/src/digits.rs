@@ -36,6 +36,7 @@ pub(crate) fn open(options: &DigitsOptions) -> Result<Opened, DataError> {
         normalise: options.normalise,
         augment: options.augment,
         class_names,
+        ..Recipe::default()
     };
     let opened = assemble(table, None, recipe)?;
     Ok(Opened { attribution: Some(DIGITS_ATTRIBUTION), ..opened })

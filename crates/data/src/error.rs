@@ -86,6 +86,16 @@ pub enum DataError {
         /// The shape found.
         got: Vec<usize>,
     },
+    /// Samples to be predicted of another shape than those of training.
+    #[error("samples of {} have shape {got:?}, and the model was trained on {expected:?}", file.display())]
+    OtherShape {
+        /// The file.
+        file: PathBuf,
+        /// The shape of the training samples.
+        expected: Vec<usize>,
+        /// The shape found.
+        got: Vec<usize>,
+    },
     /// A row with another number of columns than the rows before it.
     #[error("{} line {line}: {}, expected {expected}", file.display(), counted(*got, "column"))]
     RaggedRow {
@@ -123,6 +133,36 @@ pub enum DataError {
         element: usize,
         /// The value.
         value: f64,
+    },
+    /// A word that no training row has, where such words are refused.
+    #[error("{} line {line}, column {column}: {text:?} is in no row of the training table", file.display())]
+    UnseenWord {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// The column's name, or its number from 1.
+        column: String,
+        /// The word.
+        text: String,
+    },
+    /// A table to be predicted whose columns are not those of training.
+    #[error("{} line {line}: {problem}", file.display())]
+    OtherColumns {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// What differs.
+        problem: String,
+    },
+    /// A table of which no column is left as an input.
+    #[error("{} has no column of inputs: {columns}", file.display())]
+    NoInputs {
+        /// The file.
+        file: PathBuf,
+        /// What became of each.
+        columns: String,
     },
     /// A column that the table does not have.
     #[error("{} has no column {column}, only {columns}", file.display())]
@@ -327,12 +367,15 @@ impl DataError {
                 "inputs and targets must come from the same part of the data".into()
             }
             Self::Shape { .. } => "training and validation samples must have one shape".into(),
+            Self::OtherShape { .. } => "bring the samples to the shape of training".into(),
             Self::RaggedRow { .. } => {
                 "check data.delimiter, and pass over lines that do not belong to the table with data.skip=N".into()
             }
-            Self::NotANumber { text, .. } if is_missing(text) => "replace missing values before training".into(),
+            Self::NotANumber { text, .. } if is_missing(text) => {
+                "data.missing=fill puts the mean of the column there; or replace missing values in the file".into()
+            }
             Self::NotANumber { name: Some(name), .. } => format!(
-                "column {name:?} is text: turn it into numbers or leave it out; only a label may be words (data.label={name})"
+                "most of column {name:?} is numbers: correct the field, or write data.columns=[{name}:category] or [-{name}]"
             ),
             Self::NotANumber { line, .. } if *line <= 2 => {
                 "write data.header=true if the first line names the columns, or data.skip=N for lines before the table"
@@ -341,7 +384,18 @@ impl DataError {
             Self::NotANumber { .. } => {
                 "turn text into numbers, or leave the column out, before training".into()
             }
-            Self::NotFinite { .. } => "replace missing values before training".into(),
+            Self::NotFinite { value, .. } if value.is_nan() => {
+                "in a table data.missing=fill puts the mean of the column there; or replace missing values in the file".into()
+            }
+            Self::NotFinite { .. } => "correct the value, or leave its row out".into(),
+            Self::UnseenWord { .. } => {
+                "the run was trained with data.unseen=refuse; train with data.unseen=ignore, or with rows that have this word"
+                    .into()
+            }
+            Self::OtherColumns { .. } => {
+                "a table to be predicted has the columns of the training table; that of the target may be left out".into()
+            }
+            Self::NoInputs { .. } => "name the inputs with data.columns=[...]".into(),
             Self::NoSuchColumn { .. } => "name a column of the header, or give its number from 0".into(),
             Self::LabelNotInteger { .. } => {
                 "write loss.kind=mse to predict real numbers, or number the classes from 0".into()
@@ -385,7 +439,8 @@ fn named(name: &Option<String>) -> String {
 }
 
 /// Whether a field stands for a value that nobody has.
-fn is_missing(text: &str) -> bool {
-    let text = text.trim().to_lowercase();
-    ["", "?", "-", "na", "n/a", "nan", "null", "none"].contains(&text.as_str())
+pub(crate) fn is_missing(field: &str) -> bool {
+    const WORDS: [&str; 9] = ["", "?", "-", "na", "n/a", "#n/a", "nan", "null", "none"];
+    let field = field.trim();
+    field.len() <= 4 && WORDS.iter().any(|word| word.eq_ignore_ascii_case(field))
 }

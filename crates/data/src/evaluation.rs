@@ -3,7 +3,7 @@
 //! It does not know who computes which micro-batch; results are counts and sums, added in micro-batch order.
 
 use crate::batch::Wanted;
-use crate::{Batch, DataError, Dataset};
+use crate::{Batch, DataError, Dataset, Elements};
 use dtrain_types::{MicroBatch, Step};
 
 /// How a validation set is cut into micro-batches.
@@ -63,4 +63,26 @@ impl EvaluationPlan {
         batch.check = 0;
         Ok(())
     }
+}
+
+/// Rows read at a time.
+const ROWS: u32 = 64;
+
+/// The variance of the targets of a data set, where they are one number a sample, as the model is trained on it.
+///
+/// *Errors*: what reading gives. *Panics* if targets are classes, or several numbers.
+pub fn target_variance(dataset: &dyn Dataset) -> Result<f64, DataError> {
+    let plan = EvaluationPlan::new(dataset.len(), ROWS);
+    let mut batch = plan.batch(dataset);
+    let (mut sum, mut squares) = (0.0, 0.0);
+    for micro_batch in 0..plan.micro_batches() {
+        plan.read(dataset, MicroBatch(micro_batch), &mut batch)?;
+        let Elements::F32(targets) = batch.targets() else { panic!("targets are numbers") };
+        for target in targets {
+            sum += f64::from(*target);
+            squares += f64::from(*target) * f64::from(*target);
+        }
+    }
+    let count = dataset.len().max(1) as f64;
+    Ok((squares / count - (sum / count) * (sum / count)).max(0.0))
 }

@@ -72,9 +72,23 @@ pub(crate) fn open(options: &IdxOptions) -> Result<Opened, DataError> {
         split: options.val_split,
         normalise: options.normalise,
         augment: options.augment,
-        class_names: Vec::new(),
+        ..Recipe::default()
     };
     assemble(train, val, recipe)
+}
+
+/// The images of a file alone: their number, the shape of one, and their values.
+pub(crate) fn images(file: &Path) -> Result<(u64, Vec<usize>, Store), DataError> {
+    let pictures = Array::open(file, 2..=4, "00 00 08 03 (images)")?;
+    let shape = match pictures.dims[1..] {
+        [height, width] => vec![1, height, width],
+        ref shape => shape.to_vec(),
+    };
+    if shape.contains(&0) {
+        return Err(DataError::Empty { file: file.to_owned() });
+    }
+    let store = Store::Bytes { bytes: pictures.bytes, offset: pictures.offset };
+    Ok((pictures.dims[0] as u64, shape, store))
 }
 
 fn table(images: &Path, labels: &Path, classes: Option<u32>) -> Result<Table, DataError> {
@@ -104,6 +118,7 @@ fn table(images: &Path, labels: &Path, classes: Option<u32>) -> Result<Table, Da
         shape,
         targets: Targets::Classes(targets.collect::<Result<_, _>>()?),
         store: Store::Bytes { bytes: pictures.bytes, offset: pictures.offset },
+        features: Vec::new(),
     })
 }
 

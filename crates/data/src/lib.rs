@@ -5,6 +5,7 @@
 //!
 //! It does not know what a model, a rank, a device or a configuration file is.
 
+mod arrays;
 mod augment;
 mod batch;
 mod bytes;
@@ -21,6 +22,7 @@ mod mmap;
 mod normalise;
 mod npy;
 mod opened;
+mod preparation;
 mod rows;
 mod source;
 mod split;
@@ -28,14 +30,17 @@ mod text;
 mod tokens;
 mod windows;
 
+pub use arrays::{InputArray, is_array};
 pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
 pub use classes::{ClassDistribution, class_distribution};
-pub use csv::{Column, CsvOptions, CsvTarget};
+pub use csv::{
+    Column, ColumnRule, CsvOptions, CsvTarget, MOST_WORDS, Missing, RowParser, Rows as CsvRows, Wish,
+};
 pub use dataset::{Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpec};
 pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
 pub use error::DataError;
-pub use evaluation::EvaluationPlan;
+pub use evaluation::{EvaluationPlan, target_variance};
 pub use feed::{Feed, augment_site};
 pub use idx::IdxOptions;
 pub use loader::{Loader, LoaderPlan, LoanedBatch, QUEUE_PER_WORKER};
@@ -43,6 +48,7 @@ pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};
 pub use opened::Opened;
+pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen};
 pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};
 pub use text::TextOptions;

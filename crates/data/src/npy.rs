@@ -48,6 +48,8 @@ pub struct NpyOptions {
     pub augment: Augment,
     /// Scaling per channel or column.
     pub normalise: Normalise,
+    /// Whether targets that are numbers are brought to mean 0 and deviation 1.
+    pub normalise_targets: bool,
 }
 
 impl NpyOptions {
@@ -62,6 +64,7 @@ impl NpyOptions {
             target: NpyTarget::default(),
             augment: Augment::default(),
             normalise: Normalise::default(),
+            normalise_targets: false,
         }
     }
 }
@@ -89,7 +92,8 @@ pub(crate) fn open(options: &NpyOptions) -> Result<Opened, DataError> {
         split: options.val_split,
         normalise: options.normalise,
         augment: options.augment,
-        class_names: Vec::new(),
+        normalise_targets: options.normalise_targets,
+        ..Recipe::default()
     };
     assemble(train, val, recipe)
 }
@@ -119,7 +123,18 @@ fn table(inputs_file: &Path, targets_file: &Path, target: NpyTarget) -> Result<T
         Element::U1 => Store::Bytes { offset: inputs.header.offset, bytes: inputs.bytes },
         _ => Store::Floats(inputs.floats()?),
     };
-    Ok(Table { file: inputs_file.to_owned(), rows, shape, store, targets })
+    Ok(Table { file: inputs_file.to_owned(), rows, shape, store, targets, features: Vec::new() })
+}
+
+/// The rows of an array of inputs alone: their number, the shape of one, and their values.
+pub(crate) fn inputs(file: &Path) -> Result<(u64, Vec<usize>, Store), DataError> {
+    let array = Array::open(file)?;
+    let (rows, shape) = (array.rows(), shape_of_row(&array.header));
+    let store = match array.header.element {
+        Element::U1 => Store::Bytes { offset: array.header.offset, bytes: array.bytes },
+        _ => Store::Floats(array.floats()?),
+    };
+    Ok((rows, shape, store))
 }
 
 /// One value, an image of one channel, or as it stands.

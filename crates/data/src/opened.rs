@@ -1,6 +1,6 @@
 //! A data set that is ready for use, whatever it was made from.
 
-use crate::Dataset;
+use crate::{Dataset, Preparation};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +12,8 @@ pub struct Opened {
     pub val: Option<Arc<dyn Dataset>>,
     /// A name per class; empty if no class is predicted, or if the classes are tokens.
     pub class_names: Vec<String>,
+    /// What turns a sample as people have it into one like these; none for data that are not prepared, such as texts.
+    pub preparation: Option<Preparation>,
     /// Whom to thank, if the data ship with dtrain.
     pub attribution: Option<&'static str>,
 }
@@ -20,7 +22,7 @@ impl Opened {
     /// A data set of one's own, without validation.
     #[must_use]
     pub fn new(train: Arc<dyn Dataset>) -> Self {
-        Self { train, val: None, class_names: Vec::new(), attribution: None }
+        Self { train, val: None, class_names: Vec::new(), preparation: None, attribution: None }
     }
 
     /// With samples to validate on.

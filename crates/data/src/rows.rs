@@ -6,6 +6,7 @@
 use crate::augment::{Augment, Window};
 use crate::bytes::Bytes;
 use crate::normalise::{Moments, Normalise, Scaling, byte_moments, moments};
+use crate::preparation::{ColumnUse, Preparation, Role, TargetScale};
 use crate::split::{Selection, ValSplit};
 use crate::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_types::Key;
@@ -38,6 +39,19 @@ pub(crate) struct Table {
     pub shape: Vec<usize>,
     pub store: Store,
     pub targets: Targets,
+    /// What each value of a row is, where not all are numbers that are there.
+    pub features: Vec<Feature>,
+}
+
+/// What one value of a row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Feature {
+    /// A number.
+    Number,
+    /// A number, or `NaN` for one that is missing: it becomes the mean of the training rows that have one.
+    NumberOrMissing,
+    /// 1 if this word stands there, else 0; it is not scaled.
+    Word,
 }
 
 /// What is made of a table.
@@ -47,12 +61,19 @@ pub(crate) struct Recipe {
     pub classes: Option<u32>,
     pub split: ValSplit,
     pub normalise: Normalise,
+    pub normalise_targets: bool,
     pub augment: Augment,
     pub class_names: Vec<String>,
+    /// The columns of a table in a text file.
+    pub columns: Vec<ColumnUse>,
 }
 
 /// Makes the training and validation sets out of one table, or of two.
-pub(crate) fn assemble(train: Table, val: Option<Table>, recipe: Recipe) -> Result<Opened, DataError> {
+pub(crate) fn assemble(
+    mut train: Table,
+    mut val: Option<Table>,
+    mut recipe: Recipe,
+) -> Result<Opened, DataError> {
     if train.rows == 0 {
         return Err(DataError::Empty { file: train.file });
     }
@@ -81,7 +102,19 @@ pub(crate) fn assemble(train: Table, val: Option<Table>, recipe: Recipe) -> Resu
         Some(_) => (Selection::Range { first: 0, len: train.rows }, None),
         None => recipe.split.cut(train.rows)?,
     };
-    let scaling = Scaling::new(recipe.normalise, train.channels(), || train.moments(&train_rows));
+    let fills = train.fills(&train_rows);
+    let targets = train.target_scale(&train_rows).filter(|_| recipe.normalise_targets);
+    for table in [Some(&mut train), val.as_mut()].into_iter().flatten() {
+        table.complete(&fills, targets.as_ref());
+    }
+    let mut scaling = Scaling::new(recipe.normalise, train.channels(), || train.moments(&train_rows));
+    // Where there are words there is one dimension, and each feature is a channel.
+    for (at, _) in train.features.iter().enumerate().filter(|(_, feature)| **feature == Feature::Word) {
+        if at < scaling.mean.len() {
+            (scaling.mean[at], scaling.factor[at]) = (0.0, 1.0);
+        }
+    }
+    note_fills(&mut recipe.columns, &fills);
     let train = Arc::new(train);
     let spec = sample_spec(&train, &recipe, classes);
     let part = |table: &Arc<Table>, selection| -> Arc<dyn Dataset> {
@@ -104,7 +137,37 @@ pub(crate) fn assemble(train: Table, val: Option<Table>, recipe: Recipe) -> Resu
         (true, Some(classes)) => (0..classes).map(|class| class.to_string()).collect(),
         _ => recipe.class_names,
     };
-    Ok(Opened { train: part(&train, train_rows), val, class_names, attribution: None })
+    let wide = |values: &[f32]| values.iter().map(|value| f64::from(*value)).collect();
+    let preparation = Preparation {
+        input: spec.input.clone(),
+        target: spec.target.clone(),
+        header: recipe.columns.iter().any(|column| column.name.is_some()),
+        columns: recipe.columns,
+        mean: wide(&scaling.mean),
+        factor: wide(&scaling.factor),
+        class_names: class_names.clone(),
+        class_counts: Vec::new(),
+        targets,
+    };
+    let preparation = Some(preparation);
+    Ok(Opened { train: part(&train, train_rows), val, class_names, preparation, attribution: None })
+}
+
+/// Writes down what stands for the missing values of each column.
+fn note_fills(columns: &mut [ColumnUse], fills: &[f32]) {
+    let mut feature = 0;
+    for column in columns {
+        match &mut column.role {
+            Role::Number { fill, .. } => {
+                if let (Some(fill), Some(mean)) = (fill, fills.get(feature)) {
+                    *fill = f64::from(*mean);
+                }
+                feature += 1;
+            }
+            Role::Category { words, .. } => feature += words.len(),
+            Role::Target | Role::LeftOut(_) => {}
+        }
+    }
 }
 
 fn sample_spec(table: &Table, recipe: &Recipe, classes: Option<u32>) -> SampleSpec {
@@ -144,6 +207,58 @@ impl Table {
         match &self.targets {
             Targets::Classes(classes) => classes.iter().max().copied(),
             Targets::Values { .. } => None,
+        }
+    }
+
+    /// What stands for a missing value of each feature: its mean over those of these rows that have one. None where nothing
+    /// can be missing.
+    fn fills(&self, rows: &Selection) -> Vec<f32> {
+        let Store::Floats(values) = &self.store else { return Vec::new() };
+        if !self.features.contains(&Feature::NumberOrMissing) {
+            return Vec::new();
+        }
+        let width = self.width();
+        let (mut sums, mut counts) = (vec![0.0f64; width], vec![0u64; width]);
+        for row in (0..rows.len()).map(|at| rows.row(at) as usize) {
+            for (at, value) in values[row * width..(row + 1) * width].iter().enumerate() {
+                if !value.is_nan() {
+                    sums[at] += f64::from(*value);
+                    counts[at] += 1;
+                }
+            }
+        }
+        let mean = |(sum, count): (f64, u64)| (sum / count.max(1) as f64) as f32;
+        sums.into_iter().zip(counts).map(mean).collect()
+    }
+
+    /// Mean and deviation of the targets of these rows, where they are numbers. A constant target has deviation 1.
+    fn target_scale(&self, rows: &Selection) -> Option<TargetScale> {
+        let Targets::Values { values, width } = &self.targets else { return None };
+        let row = |at| rows.row(at) as usize;
+        let moments =
+            moments((0..rows.len()).map(|at| &values[row(at) * width..(row(at) + 1) * width]), *width);
+        let deviation = |deviation: f64| if deviation > 0.0 { deviation } else { 1.0 };
+        Some(TargetScale {
+            mean: moments.iter().map(|moments| moments.mean).collect(),
+            deviation: moments.iter().map(|moments| deviation(moments.deviation)).collect(),
+        })
+    }
+
+    /// Puts the fills where values are missing, and brings targets to their scale.
+    fn complete(&mut self, fills: &[f32], scale: Option<&TargetScale>) {
+        if let (Store::Floats(values), false) = (&mut self.store, fills.is_empty()) {
+            for row in values.chunks_exact_mut(fills.len()) {
+                row.iter_mut()
+                    .zip(fills)
+                    .filter(|(value, _)| value.is_nan())
+                    .for_each(|(value, fill)| *value = *fill);
+            }
+        }
+        if let (Targets::Values { values, width }, Some(scale)) = (&mut self.targets, scale) {
+            for row in values.chunks_exact_mut(*width) {
+                let each = row.iter_mut().enumerate();
+                each.for_each(|(target, value)| *value = scale.standardise(target, f64::from(*value)));
+            }
         }
     }
 

@@ -46,7 +46,13 @@ pub(crate) fn open(options: &TextOptions) -> Result<Opened, DataError> {
     let sequence = Sequence { file: path, length: bytes.len(), unit: "bytes", context };
     let (train, val) = sequence.split(val_split)?;
     let part = |windows| -> Arc<dyn Dataset> { Arc::new(Text { bytes: Arc::clone(&bytes), windows }) };
-    Ok(Opened { train: part(train), val: val.map(part), class_names: Vec::new(), attribution: None })
+    Ok(Opened {
+        train: part(train),
+        val: val.map(part),
+        class_names: Vec::new(),
+        preparation: None,
+        attribution: None,
+    })
 }
 
 impl Dataset for Text {

@@ -353,6 +353,8 @@ impl Writer {
             val_loss: scores.loss,
             val_accuracy: scores.accuracy,
             val_f1: scores.f1,
+            val_rmse: scores.rmse,
+            val_r2: scores.r2,
         };
         if self.files.ends_epoch(record.step) {
             self.figures.epochs = u64::from(record.epoch.0) + 1;

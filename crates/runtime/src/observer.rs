@@ -57,4 +57,8 @@ pub struct EpochSeen {
     pub val_accuracy: Option<f64>,
     /// Macro F1.
     pub val_f1: Option<f64>,
+    /// Root of the mean squared error of a regression. *Units*: those of the target.
+    pub val_rmse: Option<f64>,
+    /// Coefficient of determination of a regression.
+    pub val_r2: Option<f64>,
 }

@@ -49,8 +49,26 @@ pub struct RunFacts {
     pub keep: NonZeroUsize,
     /// What makes a checkpoint the best.
     pub best: Option<Best>,
-    /// Whether targets are classes, so that accuracy means something.
-    pub classifies: bool,
+    /// What is predicted, and so which numbers of a validation mean something.
+    pub predicts: Predicts,
+    /// What turns a sample as people have it into what the model is trained on, for every manifest.
+    pub preparation: Option<serde_json::Value>,
+}
+
+/// What a model predicts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Predicts {
+    /// Classes: accuracy and F1 mean something.
+    Classes,
+    /// A number, in a unit of its own.
+    Value {
+        /// The unit, in those that the model is trained on.
+        unit: f64,
+        /// The variance of the targets that are held out, in the units that the model is trained on.
+        variance: f64,
+    },
+    /// Several numbers, whose units may differ.
+    Values,
 }
 
 dtrain_types::words!(
@@ -58,23 +76,51 @@ dtrain_types::words!(
     Best {
         /// The highest accuracy.
         Accuracy = "val_accuracy",
+        /// The highest macro F1.
+        F1 = "val_f1",
         /// The lowest loss.
         Loss = "val_loss",
+        /// The lowest root of the mean squared error.
+        Rmse = "val_rmse",
+        /// The highest coefficient of determination.
+        R2 = "val_r2",
     }
 );
 
 impl Best {
-    /// The number, negated where less is better.
+    /// All names, and that of none of them.
+    pub const NAMES_OR_NONE: &[&str] = &["val_accuracy", "val_f1", "val_loss", "val_rmse", "val_r2", "none"];
+
+    /// Whether only a model that predicts classes has it.
+    #[must_use]
+    pub fn is_of_classes(self) -> bool {
+        matches!(self, Self::Accuracy | Self::F1)
+    }
+
+    /// Whether only a model that predicts numbers has it.
+    #[must_use]
+    pub fn is_of_values(self) -> bool {
+        matches!(self, Self::Rmse | Self::R2)
+    }
+
     fn score(self, seen: &EpochSeen) -> Option<f64> {
-        match self {
+        let number = match self {
             Self::Accuracy => seen.val_accuracy,
-            Self::Loss => seen.val_loss.map(|loss| -loss),
-        }
+            Self::F1 => seen.val_f1,
+            Self::Loss => seen.val_loss,
+            Self::Rmse => seen.val_rmse,
+            Self::R2 => seen.val_r2,
+        };
+        number.map(|number| self.signed(number))
     }
 
     fn score_in(self, metrics: &serde_json::Map<String, serde_json::Value>) -> Option<f64> {
-        let number = metrics.get(self.name()).and_then(serde_json::Value::as_f64)?;
-        Some(if self == Self::Loss { -number } else { number })
+        metrics.get(self.name()).and_then(serde_json::Value::as_f64).map(|number| self.signed(number))
+    }
+
+    /// The number, negated where less is better.
+    fn signed(self, number: f64) -> f64 {
+        if matches!(self, Self::Loss | Self::Rmse) { -number } else { number }
     }
 }
 
@@ -104,6 +150,10 @@ pub struct Scores {
     pub accuracy: Option<f64>,
     /// Macro F1.
     pub f1: Option<f64>,
+    /// Root of the mean squared error, in the unit of the target.
+    pub rmse: Option<f64>,
+    /// Coefficient of determination.
+    pub r2: Option<f64>,
 }
 
 impl RunFiles {
@@ -138,7 +188,8 @@ impl RunFiles {
     /// Share of right predictions, where there are classes.
     #[must_use]
     pub fn accuracy(&self, correct: u64, predictions: u64) -> Option<f64> {
-        (self.facts.classifies && predictions > 0).then(|| correct as f64 / predictions as f64)
+        (self.facts.predicts == Predicts::Classes && predictions > 0)
+            .then(|| correct as f64 / predictions as f64)
     }
 
     /// Whether `step` is the last of its epoch.
@@ -200,6 +251,8 @@ impl RunFiles {
             val_loss: seen.val_loss,
             val_accuracy: seen.val_accuracy,
             val_f1: seen.val_f1,
+            val_rmse: seen.val_rmse,
+            val_r2: seen.val_r2,
         };
         let logged = self.log(&event);
         let metrics = EpochMetrics {
@@ -209,6 +262,8 @@ impl RunFiles {
             val_loss: seen.val_loss,
             val_accuracy: seen.val_accuracy,
             val_f1: seen.val_f1,
+            val_rmse: seen.val_rmse,
+            val_r2: seen.val_r2,
         };
         let metrics = self.metrics.epoch(UnixTime::now(), &metrics).map_err(|error| error.to_string());
         logged.and(metrics).and(self.flush())
@@ -295,7 +350,13 @@ impl RunFiles {
         let trailer = &validation.trailer;
         let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
         let f1 = class_counts(&validation.counts).figures().macro_f1;
-        Scores { loss, accuracy: self.accuracy(trailer.correct, trailer.predictions), f1 }
+        let (rmse, r2) = match (self.facts.predicts, loss) {
+            (Predicts::Value { unit, variance }, Some(loss)) => {
+                (Some(unit * loss.sqrt()), (variance > 0.0).then(|| 1.0 - loss / variance))
+            }
+            _ => (None, None),
+        };
+        Scores { loss, accuracy: self.accuracy(trailer.correct, trailer.predictions), f1, rmse, r2 }
     }
 
     /// Reserves the numbers of generations up to this one, durably.
@@ -387,6 +448,7 @@ impl RunFiles {
             digest: order.digest,
             created: format!("{:.0}", UnixTime::now().0),
             revision: facts.revision.clone(),
+            preparation: facts.preparation.clone(),
             shards: shards.collect(),
             tensors: facts.specs.clone(),
         }
@@ -410,6 +472,8 @@ fn metrics_of(seen: &EpochSeen) -> serde_json::Map<String, serde_json::Value> {
         ("val_loss", seen.val_loss),
         ("val_accuracy", seen.val_accuracy),
         ("val_f1", seen.val_f1),
+        ("val_rmse", seen.val_rmse),
+        ("val_r2", seen.val_r2),
     ];
     numbers.into_iter().filter_map(|(name, x)| x.map(|x| (name.to_owned(), serde_json::json!(x)))).collect()
 }

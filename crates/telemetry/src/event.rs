@@ -50,6 +50,12 @@ pub enum RunEvent {
         val_accuracy: Option<f64>,
         /// Macro F1 over the validation predictions.
         val_f1: Option<f64>,
+        /// Root of the mean squared error of a regression. *Units*: those of the target.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        val_rmse: Option<f64>,
+        /// Coefficient of determination of a regression.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        val_r2: Option<f64>,
     },
     /// A rank's process (or thread) has started and joined a generation.
     RankStarted {
@@ -171,6 +177,12 @@ pub struct Summary {
     pub val_accuracy: Option<f64>,
     /// Macro F1 at the end.
     pub val_f1: Option<f64>,
+    /// Root of the mean squared error of a regression at the end. *Units*: those of the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_rmse: Option<f64>,
+    /// Coefficient of determination of a regression at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_r2: Option<f64>,
     /// Ranks of the last generation.
     pub ranks: u32,
     /// How many generations there were.
@@ -217,6 +229,8 @@ mod tests {
             val_loss: Some(f64::NAN),
             val_accuracy: None,
             val_f1: Some(0.5),
+            val_rmse: None,
+            val_r2: None,
         });
         let fields = r#""train_loss":null,"val_loss":null,"val_accuracy":null,"val_f1":0.5}"#;
         assert!(text.ends_with(fields), "{text}");

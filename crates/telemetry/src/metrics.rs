@@ -71,6 +71,12 @@ pub struct EpochMetrics {
     pub val_accuracy: Option<f64>,
     /// Macro F1 over the validation predictions.
     pub val_f1: Option<f64>,
+    /// Root of the mean squared error of a regression. *Units*: those of the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_rmse: Option<f64>,
+    /// Coefficient of determination of a regression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_r2: Option<f64>,
 }
 
 /// The metrics of a run.
@@ -129,6 +135,8 @@ impl Metrics {
             ("epoch/val_loss", epoch.val_loss),
             ("epoch/val_accuracy", epoch.val_accuracy),
             ("epoch/val_f1", epoch.val_f1),
+            ("epoch/val_rmse", epoch.val_rmse),
+            ("epoch/val_r2", epoch.val_r2),
         ];
         self.points(now, epoch.step, &points)?;
         self.flush(now)

@@ -3,7 +3,7 @@
 //! Names are numbered in alphabetical order once all tables are read, so that the numbers do not depend on which
 //! row comes first.
 
-use super::lines::{ColumnRef, Line};
+use super::lines::{ColumnRef, Line, number};
 use super::options::CsvTarget;
 use crate::DataError;
 use crate::rows::{MAX_DERIVED_CLASSES, Table, Targets, class_of};
@@ -41,7 +41,7 @@ impl Labels {
     ) -> Result<(), DataError> {
         let text = line.fields()[at.column].trim();
         match targets {
-            Targets::Values { values, .. } => values.push(line.number_in(file, at, text)?),
+            Targets::Values { values, .. } => values.push(number(file, line.number, at, text)?),
             Targets::Classes(classes) => classes.push(self.class(file, line.number, text)?),
         }
         Ok(())
@@ -51,10 +51,10 @@ impl Labels {
     fn class(&mut self, file: &Path, row: u64, text: &str) -> Result<u32, DataError> {
         let not_integer =
             || DataError::LabelNotInteger { file: file.to_owned(), row, text: format!("{text:?}") };
-        let number = text.parse::<f64>().ok();
+        let whole = text.parse::<f64>().ok();
         if !self.started {
             self.started = true;
-            self.names = if number.is_none() { Some(BTreeMap::new()) } else { None };
+            self.names = if whole.is_none() { Some(BTreeMap::new()) } else { None };
         }
         let CsvTarget::Class { classes } = self.target else { unreachable!("a value is no class") };
         if let Some(names) = &mut self.names {
@@ -65,9 +65,9 @@ impl Labels {
             let id = *names.entry(text.to_owned()).or_insert(next);
             return class_of(file, row, i64::from(id), classes.or(Some(MAX_DERIVED_CLASSES)));
         }
-        match number {
-            Some(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => {
-                class_of(file, row, number as i64, classes)
+        match whole {
+            Some(label) if label.fract() == 0.0 && label.abs() < 9.0e15 => {
+                class_of(file, row, label as i64, classes)
             }
             _ => Err(not_integer()),
         }

@@ -1,7 +1,9 @@
 //! Where the label is among the columns, by the first line of a table.
 
-use crate::csv::lines::{ColumnRef, Line};
-use crate::{Column, CsvOptions, DataError};
+use super::lines::{ColumnRef, Line};
+use super::options::{Column, CsvOptions, Missing};
+use crate::DataError;
+use crate::preparation::{ColumnUse, Role};
 use dtrain_types::counted;
 
 /// Where the label is among how many columns.
@@ -36,6 +38,16 @@ impl Layout {
         let names =
             if is_header { fields.iter().map(|name| (*name).to_owned()).collect() } else { Vec::new() };
         Ok(Self { columns: fields.len(), label, names })
+    }
+
+    /// All columns but the label as numbers, none of which is missing in the training table.
+    pub fn numbers(&self, missing: Missing) -> Vec<ColumnUse> {
+        let fill = (missing == Missing::Fill).then_some(0.0);
+        let role = |column| match column == self.label {
+            true => Role::Target,
+            false => Role::Number { fill, missing: 0 },
+        };
+        (0..self.columns).map(|at| ColumnUse { name: self.names.get(at).cloned(), role: role(at) }).collect()
     }
 
     pub fn at(&self, column: usize) -> ColumnRef<'_> {

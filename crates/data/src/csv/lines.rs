@@ -70,12 +70,12 @@ impl<R: BufRead> Lines<R> {
 }
 
 /// What separates the columns of a first line.
-fn guess(line: &str) -> char {
+pub(super) fn guess(line: &str) -> char {
     [',', ';', '\t'].into_iter().find(|c| line.contains(*c)).unwrap_or(' ')
 }
 
 /// Cuts a line into fields without the spaces and quotes around them. A delimiter inside quotes belongs to the field.
-fn split(line: &str, delimiter: char) -> Vec<&str> {
+pub(super) fn split(line: &str, delimiter: char) -> Vec<&str> {
     if delimiter == ' ' {
         return line.split_whitespace().collect();
     }
@@ -96,21 +96,26 @@ impl Line<'_> {
     pub fn fields(&self) -> &[&str] {
         &self.fields
     }
+}
 
-    /// A field as a finite number.
-    pub fn number_in(&self, file: &Path, at: ColumnRef<'_>, field: &str) -> Result<f32, DataError> {
-        let value: f32 = field.trim().parse().map_err(|_| DataError::NotANumber {
-            file: file.to_owned(),
-            line: self.number,
-            column: at.column + 1,
-            name: at.name.map(str::to_owned),
-            text: field.to_owned(),
-        })?;
-        if value.is_finite() {
-            return Ok(value);
-        }
-        let (row, element) = (self.number, at.column + 1);
-        Err(DataError::NotFinite { file: file.to_owned(), row, element, value: f64::from(value) })
+/// A field as a finite number.
+pub(super) fn number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> Result<f32, DataError> {
+    let value: f32 = field.trim().parse().map_err(|_| not_a_number(file, line, at, field))?;
+    if value.is_finite() {
+        return Ok(value);
+    }
+    let (row, element) = (line, at.column + 1);
+    Err(DataError::NotFinite { file: file.to_owned(), row, element, value: f64::from(value) })
+}
+
+/// The error about a field that is no number.
+pub(super) fn not_a_number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> DataError {
+    DataError::NotANumber {
+        file: file.to_owned(),
+        line,
+        column: at.column + 1,
+        name: at.name.map(str::to_owned),
+        text: field.to_owned(),
     }
 }
 
@@ -121,6 +126,13 @@ pub(super) struct ColumnRef<'a> {
     pub column: usize,
     /// Its name in the header.
     pub name: Option<&'a str>,
+}
+
+impl ColumnRef<'_> {
+    /// Its name, or its number from 1.
+    pub fn shown(self) -> String {
+        self.name.map_or_else(|| (self.column + 1).to_string(), |name| format!("{name:?}"))
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Which table is read, and how.
 
-use crate::csv::PathBuf;
-use crate::csv::fmt;
+use crate::preparation::Unseen;
 use crate::{Augment, Normalise, ValSplit};
+use std::fmt;
+use std::path::PathBuf;
 
 /// A column of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,52 @@ impl fmt::Display for Column {
             Self::Name(name) => write!(f, "{name:?}"),
         }
     }
+}
+
+/// What the configuration says about one column of inputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnRule {
+    /// Which one.
+    pub column: Column,
+    /// What it is used for.
+    pub wish: Wish,
+}
+
+/// What a column is to be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// As its values suggest; columns that are not named are left out then.
+    Only,
+    /// As a category, whatever its values are.
+    Category,
+    /// For nothing.
+    LeaveOut,
+}
+
+impl std::str::FromStr for ColumnRule {
+    type Err = std::convert::Infallible;
+
+    /// `name`, `name:category` or `-name`; a whole number is the number of a column.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (wish, name) = match (text.strip_prefix('-'), text.strip_suffix(":category")) {
+            (Some(name), _) => (Wish::LeaveOut, name),
+            (None, Some(name)) => (Wish::Category, name),
+            (None, None) => (Wish::Only, text),
+        };
+        let name = name.trim();
+        let column = name.parse().map_or_else(|_| Column::Name(name.to_owned()), Column::Index);
+        Ok(Self { column, wish })
+    }
+}
+
+/// What a missing value of an input comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// An error that names its line and column.
+    #[default]
+    Refuse,
+    /// A number: the mean of the training rows that have one. A word: none.
+    Fill,
 }
 
 /// What the label column holds.
@@ -64,6 +111,14 @@ pub struct CsvOptions {
     pub augment: Augment,
     /// Scaling of the columns.
     pub normalise: Normalise,
+    /// Whether targets that are numbers are brought to mean 0 and deviation 1.
+    pub normalise_targets: bool,
+    /// Which columns are inputs, and of which kind; by default all, of the kind that their values suggest.
+    pub columns: Vec<ColumnRule>,
+    /// What a missing value comes to.
+    pub missing: Missing,
+    /// What a word comes to that no training row has.
+    pub unseen: Unseen,
 }
 
 impl CsvOptions {
@@ -82,6 +137,10 @@ impl CsvOptions {
             shape: None,
             augment: Augment::default(),
             normalise: Normalise::default(),
+            normalise_targets: false,
+            columns: Vec::new(),
+            missing: Missing::default(),
+            unseen: Unseen::default(),
         }
     }
 

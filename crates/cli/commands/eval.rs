@@ -1,0 +1,372 @@
+//! `dtrain eval`: how good a trained model is, on the validation part or on a table with labels.
+
+use super::predict::csv_options;
+use super::{print, print_json};
+use crate::arguments::Eval;
+use crate::error::CliError;
+use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
+use crate::plan::Plan;
+use crate::predict::{Input, Predicted, Unit, Worker, ordered, progress};
+use crate::report::{Stream, Voice, amount, loss, measure, percent};
+use crate::trained::Trained;
+use dtrain_data::{Batch, DataError, Dataset, Elements, EvaluationPlan, Preparation, TargetSpec};
+use dtrain_engine::device::LossSums;
+use dtrain_engine::{BatchView, ClassCounts, Inputs, Replica, Targets};
+use dtrain_types::MicroBatch;
+use serde_json::json;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The widest confusion matrix that a terminal has room for. *Units*: classes.
+const SHOWN: usize = 20;
+
+/// What the samples came to.
+enum Figures {
+    Classes(ClassFigures),
+    Values(ValueFigures),
+    /// Of a text: the loss of its tokens.
+    Tokens {
+        loss: f64,
+        accuracy: f64,
+        tokens: u64,
+    },
+}
+
+/// Measures, shows and writes.
+///
+/// *Errors*: of the data, by file and line. *Blocks* to the end.
+pub fn run(arguments: &Eval) -> Result<(), CliError> {
+    let trained = Trained::open(&arguments.run)?;
+    let voice = Voice::new(arguments.output.quiet);
+    let workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
+    let figures = match &arguments.data {
+        Some(path) => of_table(&trained, path, workers, voice)?,
+        None => of_validation(&trained, workers, arguments.work.batch, voice)?,
+    };
+    let folder = write(&trained, &figures, arguments.data.as_deref())?;
+    match arguments.output.json {
+        true => print_json(&as_json(&trained, &figures)),
+        false if arguments.output.quiet => Ok(()),
+        false => print(&shown(&trained, &figures, arguments.data.as_deref(), folder.as_deref())),
+    }
+}
+
+/// A table with the column of the target.
+fn of_table(
+    trained: &Trained,
+    path: &Path,
+    mut workers: Vec<Worker>,
+    voice: Voice,
+) -> Result<Figures, CliError> {
+    let preparation = &trained.preparation;
+    let input = Input::open(path, preparation, csv_options(trained))?;
+    let bar = progress(voice, input.size(), Unit::Bytes);
+    let counter = input.counter();
+    let (parser, mut pieces) = input.into_pieces();
+    let Some(parser) = parser.filter(|parser| parser.has_target()) else {
+        let message = format!("{} has no column of the target", path.display());
+        return Err(CliError::usage(message).hint("`dtrain predict` is for samples without labels"));
+    };
+    let mut figures = start(preparation)?;
+    let lent: Vec<&mut Worker> = workers.iter_mut().collect();
+    let work = |worker: &mut &mut Worker, piece| worker.predict(piece, Some(&*parser));
+    ordered(
+        lent,
+        || pieces.next_piece(),
+        work,
+        |predicted| {
+            bar.set_position(counter.load(Ordering::Relaxed));
+            add_labelled(&mut figures, &predicted, preparation, path)
+        },
+    )?;
+    bar.finish_and_clear();
+    Ok(figures)
+}
+
+fn start(preparation: &Preparation) -> Result<Figures, CliError> {
+    Ok(match preparation.target {
+        TargetSpec::Class { classes } => Figures::Classes(ClassFigures::new(classes as usize)),
+        TargetSpec::Values { width } => Figures::Values(ValueFigures::new(width)),
+        TargetSpec::ClassPerToken { .. } => {
+            let error = CliError::usage("a model of texts is measured on the validation part of its run");
+            return Err(error.hint("leave --data out"));
+        }
+    })
+}
+
+fn add_labelled(
+    figures: &mut Figures,
+    predicted: &Predicted,
+    preparation: &Preparation,
+    path: &Path,
+) -> Result<(), CliError> {
+    let labels = predicted.targets.iter().zip(&predicted.lines);
+    let width = predicted.outputs.len() / predicted.rows.max(1);
+    for ((label, line), outputs) in labels.zip(predicted.outputs.chunks_exact(width.max(1))) {
+        let wrong = |problem| DataError::OtherColumns { file: path.to_owned(), line: *line, problem };
+        match figures {
+            Figures::Classes(figures) => {
+                let class = class_of(label, preparation);
+                let class =
+                    class.ok_or_else(|| wrong(format!("{label:?} is no class of the training table")))?;
+                figures.add(class, outputs);
+            }
+            Figures::Values(figures) => {
+                let target: f64 = label.parse().map_err(|_| wrong(format!("{label:?} is not a number")))?;
+                figures.add([(target, preparation.restore(0, outputs[0]))]);
+            }
+            Figures::Tokens { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// The class that a label names, by its name or as a number.
+fn class_of(label: &str, preparation: &Preparation) -> Option<usize> {
+    let names = &preparation.class_names;
+    names.iter().position(|name| name == label).or_else(|| {
+        let number: f64 = label.parse().ok()?;
+        let as_name = format!("{number:.0}");
+        (number.fract() == 0.0).then(|| names.iter().position(|name| *name == as_name))?
+    })
+}
+
+/// The part that training held out.
+fn of_validation(
+    trained: &Trained,
+    workers: Vec<Worker>,
+    batch: u32,
+    voice: Voice,
+) -> Result<Figures, CliError> {
+    let plan = Plan::open(&trained.config, None)?;
+    let Some(val) = plan.opened.val.clone() else {
+        let error = CliError::usage(format!("{} held nothing out", trained.run.path.display()));
+        return Err(error.hint("give a table with labels: --data test.csv"));
+    };
+    let micro = EvaluationPlan::new(val.len(), batch);
+    let bar = progress(voice, Some(val.len()), Unit::Samples);
+    let next = {
+        let mut numbers = 0..micro.micro_batches();
+        move || Ok(numbers.next().map(MicroBatch))
+    };
+    let workers: Vec<(Worker, Batch)> =
+        workers.into_iter().map(|worker| (worker, micro.batch(val.as_ref()))).collect();
+    if let TargetSpec::ClassPerToken { classes } = trained.preparation.target {
+        return of_tokens(&val, micro, workers, classes as usize, next);
+    }
+    let mut figures = start(&trained.preparation)?;
+    let work = |(worker, batch): &mut (Worker, Batch), at| {
+        micro.read(val.as_ref(), at, batch)?;
+        let Elements::F32(values) = batch.inputs() else { unreachable!("tokens were told apart") };
+        let outputs = worker.outputs_of(values)?;
+        let targets = match batch.targets() {
+            Elements::U32(classes) => classes.iter().map(|class| *class as f32).collect(),
+            Elements::F32(values) => values.to_vec(),
+        };
+        Ok((outputs, targets, batch.rows()))
+    };
+    ordered(workers, next, work, |(outputs, targets, rows): (Vec<f32>, Vec<f32>, usize)| {
+        bar.inc(rows as u64);
+        let each = outputs.chunks_exact(outputs.len() / rows).zip(targets.chunks_exact(targets.len() / rows));
+        for (outputs, targets) in each {
+            match &mut figures {
+                Figures::Classes(figures) => figures.add(targets[0] as usize, outputs),
+                Figures::Values(figures) => {
+                    let restored = |(at, (target, output)): (usize, (&f32, &f32))| {
+                        (trained.preparation.restore(at, *target), trained.preparation.restore(at, *output))
+                    };
+                    figures.add(targets.iter().zip(outputs).enumerate().map(restored));
+                }
+                Figures::Tokens { .. } => {}
+            }
+        }
+        Ok(())
+    })?;
+    bar.finish_and_clear();
+    Ok(figures)
+}
+
+fn of_tokens(
+    val: &Arc<dyn Dataset>,
+    micro: EvaluationPlan,
+    workers: Vec<(Worker, Batch)>,
+    classes: usize,
+    next: impl FnMut() -> Result<Option<MicroBatch>, CliError> + Send,
+) -> Result<Figures, CliError> {
+    let work = |(worker, batch): &mut (Worker, Batch), at| {
+        micro.read(val.as_ref(), at, batch)?;
+        let (Elements::U32(tokens), Elements::U32(targets)) = (batch.inputs(), batch.targets()) else {
+            unreachable!("a text is tokens")
+        };
+        let view = BatchView {
+            rows: batch.rows(),
+            inputs: Inputs::Tokens(tokens),
+            targets: Targets::Classes(targets),
+        };
+        let sums = worker.replica().evaluate(&view, &mut ClassCounts::new(classes));
+        sums.map_err(|error| CliError::failed(error.to_string()))
+    };
+    let (mut loss, mut weight, mut right, mut tokens) = (0.0, 0.0, 0u64, 0u64);
+    ordered(workers, next, work, |sums: LossSums| {
+        loss += sums.loss;
+        weight += sums.weight;
+        right += sums.correct;
+        tokens += sums.counted;
+        Ok(())
+    })?;
+    Ok(Figures::Tokens { loss: loss / weight, accuracy: right as f64 / tokens.max(1) as f64, tokens })
+}
+
+fn names(preparation: &Preparation, figures: &ClassFigures) -> Vec<String> {
+    (0..figures.classes()).map(|class| preparation.class_name(class)).collect()
+}
+
+/// Writes what is too wide for a terminal into the folder of the run; gives where.
+fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<Option<PathBuf>, CliError> {
+    let name = data.and_then(Path::file_stem).map_or("validation".into(), |stem| stem.to_string_lossy());
+    let folder = trained.run.path.join("eval").join(&*name);
+    let put = |file: &str, text: &str| {
+        let path = folder.join(file);
+        std::fs::write(&path, text)
+            .map_err(|error| CliError::failed(format!("cannot write {}", path.display())).because(&error))
+    };
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| CliError::failed(format!("cannot make {}", folder.display())).because(&error))?;
+    put("figures.json", &format!("{:#}\n", as_json(trained, figures)))?;
+    if let Figures::Classes(figures) = figures {
+        let names = names(&trained.preparation, figures);
+        put("confusion.csv", &confusion_csv(figures, &names))?;
+        put("classes.csv", &classes_csv(figures, &names))?;
+        put("confusion.svg", &confusion_svg(figures, &names))?;
+    }
+    Ok(Some(folder))
+}
+
+fn as_json(trained: &Trained, figures: &Figures) -> serde_json::Value {
+    let about = json!({"run": trained.run.path, "checkpoint": trained.id.to_string()});
+    let rest = match figures {
+        Figures::Classes(figures) => {
+            let names = names(&trained.preparation, figures);
+            let classes = names.iter().enumerate().map(|(class, name)| {
+                let row = figures.row(class);
+                json!({"class": name, "precision": row.precision, "recall": row.recall, "f1": row.f1, "samples": row.samples})
+            });
+            json!({
+                "samples": figures.samples(), "loss": figures.loss(), "accuracy": figures.accuracy(),
+                "macro_f1": figures.macro_f1(), "classes": classes.collect::<Vec<_>>(),
+            })
+        }
+        Figures::Values(figures) => {
+            let rows = figures.rows();
+            let row =
+                |row: &crate::evaluate::ValueRow| json!({"rmse": row.rmse, "mae": row.mae, "r2": row.r2});
+            match &rows[..] {
+                [only] => merged(json!({"samples": figures.samples()}), row(only)),
+                _ => {
+                    json!({"samples": figures.samples(), "targets": rows.iter().map(row).collect::<Vec<_>>()})
+                }
+            }
+        }
+        Figures::Tokens { loss, accuracy, tokens } => {
+            json!({"tokens": tokens, "loss": loss, "perplexity": loss.exp(), "accuracy": accuracy})
+        }
+    };
+    merged(about, rest)
+}
+
+fn merged(mut one: serde_json::Value, other: serde_json::Value) -> serde_json::Value {
+    if let (Some(one), serde_json::Value::Object(other)) = (one.as_object_mut(), other) {
+        one.extend(other);
+    }
+    one
+}
+
+fn shown(trained: &Trained, figures: &Figures, data: Option<&Path>, folder: Option<&Path>) -> String {
+    let mut text = String::new();
+    let bold = |name: &str| Stream::Output.bold(&format!("{name:<9}"));
+    let of = data.map_or("the validation part".to_owned(), |path| path.display().to_string());
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "  {} checkpoint {} of {} on {of}",
+        bold("model"),
+        trained.id,
+        trained.run.path.display()
+    );
+    match figures {
+        Figures::Classes(figures) => {
+            let _ = writeln!(text, "  {} {}", bold("samples"), amount(figures.samples(), "sample"));
+            let (accuracy, f1) = (percent(figures.accuracy()), figures.macro_f1());
+            let _ = writeln!(
+                text,
+                "  {} accuracy {accuracy}, macro F1 {f1:.4}, loss {}",
+                bold("result"),
+                loss(figures.loss())
+            );
+            text += &class_table(figures, &names(&trained.preparation, figures));
+        }
+        Figures::Values(figures) => {
+            let _ = writeln!(text, "  {} {}", bold("samples"), amount(figures.samples(), "sample"));
+            let rows = figures.rows();
+            for (at, row) in rows.iter().enumerate() {
+                let name = if rows.len() == 1 { "result".to_owned() } else { format!("target {at}") };
+                let r2 = row.r2.map_or("none".to_owned(), |r2| format!("{r2:.4}"));
+                let _ = writeln!(
+                    text,
+                    "  {} RMSE {}, MAE {}, R2 {r2}",
+                    bold(&name),
+                    measure(row.rmse),
+                    measure(row.mae)
+                );
+            }
+        }
+        Figures::Tokens { loss: value, accuracy, tokens } => {
+            let _ = writeln!(text, "  {} {}", bold("tokens"), amount(*tokens, "token"));
+            let (perplexity, share) = (measure(value.exp()), percent(*accuracy));
+            let _ = writeln!(
+                text,
+                "  {} perplexity {perplexity}, loss {}, accuracy {share}",
+                bold("result"),
+                loss(*value)
+            );
+        }
+    }
+    if let Some(folder) = folder {
+        let _ = writeln!(text, "  {} {}", bold("written"), folder.display());
+    }
+    text
+}
+
+/// Classes with their figures, and how often each was called what.
+fn class_table(figures: &ClassFigures, names: &[String]) -> String {
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).clamp(5, 24);
+    let mut text = format!("\n  {:<width$}  precision  recall      F1  samples\n", "class");
+    for (class, name) in names.iter().enumerate().take(SHOWN) {
+        let row = figures.row(class);
+        let (precision, recall) = (percent(row.precision), percent(row.recall));
+        let _ = writeln!(
+            text,
+            "  {name:<width$}  {precision:>9}  {recall:>7}  {:.4}  {:>7}",
+            row.f1, row.samples
+        );
+    }
+    if names.len() > SHOWN {
+        let _ = writeln!(text, "  and {} more, in classes.csv", names.len() - SHOWN);
+        return text + "\n";
+    }
+    let most =
+        (0..names.len()).flat_map(|a| (0..names.len()).map(move |b| figures.count(a, b))).max().unwrap_or(0);
+    let cell =
+        most.to_string().len().max(names.iter().map(|name| name.chars().count().min(6)).max().unwrap_or(1));
+    let short = |name: &String| name.chars().take(cell).collect::<String>();
+    let head: Vec<String> = names.iter().map(|name| format!("{:>cell$}", short(name))).collect();
+    let _ = writeln!(text, "\n  {:<width$}  {}  (columns: what it was called)", "is", head.join(" "));
+    for (target, name) in names.iter().enumerate() {
+        let counts: Vec<String> =
+            (0..names.len()).map(|called| format!("{:>cell$}", figures.count(target, called))).collect();
+        let _ = writeln!(text, "  {name:<width$}  {}", counts.join(" "));
+    }
+    text + "\n"
+}

@@ -1,0 +1,87 @@
+//! `dtrain predict`: what a trained model says of samples without labels.
+
+use crate::arguments::Predict;
+use crate::error::CliError;
+use crate::predict::{Format, Input, Shape, Unit, Worker, Writer, ordered, progress};
+use crate::report::{Voice, amount};
+use crate::trained::Trained;
+use dtrain_data::CsvOptions;
+use std::sync::atomic::Ordering;
+
+/// Predicts and writes.
+///
+/// *Errors*: of the input, by file and line, or of the output; no file is half-written then. *Blocks* to the end.
+pub fn run(arguments: &Predict) -> Result<(), CliError> {
+    let trained = Trained::open(&arguments.run)?;
+    let preparation = &trained.preparation;
+    let format = format_of(arguments)?;
+    let shape = Shape::new(format, preparation)?;
+    let options = csv_options(&trained);
+    // All are looked at before the first is predicted.
+    let inputs: Result<Vec<Input>, _> =
+        arguments.inputs.iter().map(|path| Input::open(path, preparation, options)).collect();
+    let inputs = inputs?;
+    let mut workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
+    let mut writer = Writer::new(arguments.output.as_deref(), shape.clone())?;
+    let voice = Voice::new(arguments.quiet || arguments.output.is_none());
+    let begun = std::time::Instant::now();
+    for input in inputs {
+        let (unit, counter) = match &input {
+            Input::Table { .. } => (Unit::Bytes, Some(input.counter())),
+            Input::Array { .. } => (Unit::Samples, None),
+        };
+        let bar = progress(voice, input.size(), unit);
+        let (parser, mut pieces) = input.into_pieces();
+        let lent: Vec<&mut Worker> = workers.iter_mut().collect();
+        let work = |worker: &mut &mut Worker, piece| {
+            let predicted = worker.predict(piece, parser.as_deref())?;
+            Ok((predicted.rows, shape.render(&predicted)))
+        };
+        ordered(
+            lent,
+            || pieces.next_piece(),
+            work,
+            |(rows, text)| {
+                match &counter {
+                    Some(read) => bar.set_position(read.load(Ordering::Relaxed)),
+                    None => bar.inc(rows as u64),
+                }
+                writer.add(rows, &text)
+            },
+        )?;
+        bar.finish_and_clear();
+    }
+    let rows = writer.rows();
+    writer.finish()?;
+    if let Some(output) = &arguments.output {
+        let (rate, id) = (rows as f64 / begun.elapsed().as_secs_f64().max(1e-9), trained.id);
+        let samples = amount(rows, "sample");
+        let path = output.display();
+        voice.say(&format!(
+            "{samples} predicted by {id} into {path} ({} a second)",
+            amount(rate as u64, "sample")
+        ));
+    }
+    Ok(())
+}
+
+fn format_of(arguments: &Predict) -> Result<Format, CliError> {
+    let by_name = arguments.output.as_deref().map(|path| (path, Format::of(path)));
+    match (arguments.format, by_name) {
+        (Some(format), _) => Ok(format),
+        (None, None) => Ok(Format::Csv),
+        (None, Some((_, Some(format)))) => Ok(format),
+        (None, Some((path, None))) => {
+            let message = format!("the name {} does not say how to write", path.display());
+            Err(CliError::usage(message).hint("end it with .csv, .jsonl or .npy, or give --format"))
+        }
+    }
+}
+
+/// How the training table was read, if it was one.
+pub(crate) fn csv_options(trained: &Trained) -> Option<&CsvOptions> {
+    match &trained.config.data {
+        Some(dtrain_data::Source::Csv(options)) => Some(options),
+        _ => None,
+    }
+}

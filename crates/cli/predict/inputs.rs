@@ -1,0 +1,247 @@
+//! What is to be predicted, cut into pieces: tables line by line, arrays sample by sample.
+
+use crate::error::CliError;
+use dtrain_data::{CsvOptions, DataError, InputArray, Preparation, RowParser, is_array};
+use flate2::bufread::MultiGzDecoder;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Text that a worker takes at once. *Units*: bytes.
+const TEXT: usize = 256 << 10;
+/// Samples of an array that a worker takes at once.
+const SAMPLES: u64 = 1024;
+/// How a gzip file begins.
+const GZIP: [u8; 2] = [0x1F, 0x8B];
+
+/// Samples that are predicted together.
+#[derive(Debug)]
+pub enum Piece {
+    /// Whole lines of a table.
+    Text {
+        /// The lines.
+        text: Vec<u8>,
+        /// The number of the first one, from 1.
+        first_line: u64,
+    },
+    /// The values of samples, prepared.
+    Values(Vec<f32>),
+}
+
+/// One file, or standard input.
+pub enum Input {
+    /// A table.
+    Table {
+        /// What reads its lines.
+        parser: Box<RowParser>,
+        /// What is left of it.
+        text: Lines,
+    },
+    /// An array.
+    Array {
+        /// Its samples.
+        array: InputArray,
+        /// What prepares them.
+        preparation: Box<Preparation>,
+        /// The next one.
+        next: u64,
+    },
+}
+
+/// A text cut at the ends of lines.
+pub struct Lines {
+    reader: Box<dyn Read + Send>,
+    path: PathBuf,
+    rest: Vec<u8>,
+    next_line: u64,
+    read: Arc<AtomicU64>,
+    size: Option<u64>,
+}
+
+/// Counts what is read of a file.
+struct Counted<R> {
+    inner: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+impl Input {
+    /// Opens a file, or standard input for `-`.
+    ///
+    /// *Errors*: it is not there; its columns or its samples are not those of training.
+    pub fn open(
+        path: &Path,
+        preparation: &Preparation,
+        options: Option<&CsvOptions>,
+    ) -> Result<Self, CliError> {
+        let standard = path == Path::new("-");
+        // What is no file can be read once: it is a table.
+        let plain = !standard && std::fs::metadata(path).is_ok_and(|about| about.is_file());
+        if plain && is_array(path)? {
+            let (array, preparation) = (InputArray::open(path, preparation)?, Box::new(preparation.clone()));
+            return Ok(Self::Array { array, preparation, next: 0 });
+        }
+        let shown = if standard { PathBuf::from("standard input") } else { path.to_owned() };
+        let mut text = match standard {
+            true => Lines::new(Box::new(std::io::stdin()), shown.clone(), None)?,
+            false => {
+                let needs = "an input is a table, a .npy array, an IDX file, or - for standard input";
+                let file = File::open(path).map_err(|source| match source.kind() {
+                    std::io::ErrorKind::NotFound => DataError::Missing { file: shown.clone(), needs },
+                    _ => DataError::Io { file: shown.clone(), source },
+                })?;
+                let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len());
+                Lines::new(Box::new(file), shown.clone(), size)?
+            }
+        };
+        text.skip(options.map_or(0, |options| options.skip))?;
+        let first = text.first_line()?;
+        let delimiter = options.and_then(|options| options.delimiter);
+        let parser = RowParser::new(preparation, &shown, &first, delimiter)?;
+        if parser.has_header() {
+            text.skip(1)?;
+        }
+        Ok(Self::Table { parser: Box::new(parser), text })
+    }
+
+    /// How far it is read, and how much there is, if that is known.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        match self {
+            Self::Table { text, .. } => text.size,
+            Self::Array { array, .. } => Some(array.rows()),
+        }
+    }
+
+    /// What counts how far it is read.
+    #[must_use]
+    pub fn counter(&self) -> Arc<AtomicU64> {
+        match self {
+            Self::Table { text, .. } => Arc::clone(&text.read),
+            Self::Array { .. } => Arc::default(),
+        }
+    }
+}
+
+/// Gives the pieces of an input one after the other.
+pub struct Pieces {
+    text: Option<Lines>,
+    array: Option<(InputArray, Box<Preparation>, u64)>,
+}
+
+impl Input {
+    /// What reads its lines, and its pieces.
+    #[must_use]
+    pub fn into_pieces(self) -> (Option<Box<RowParser>>, Pieces) {
+        match self {
+            Self::Table { parser, text } => (Some(parser), Pieces { text: Some(text), array: None }),
+            Self::Array { array, preparation, next } => {
+                (None, Pieces { text: None, array: Some((array, preparation, next)) })
+            }
+        }
+    }
+}
+
+impl Pieces {
+    /// The next one.
+    ///
+    /// *Errors*: the file cannot be read. *Blocks* on it.
+    pub fn next_piece(&mut self) -> Result<Option<Piece>, CliError> {
+        if let Some((array, preparation, next)) = &mut self.array {
+            let end = (*next + SAMPLES).min(array.rows());
+            let range = std::mem::replace(next, end)..end;
+            let values = || Piece::Values(array.read(range.clone(), preparation));
+            return Ok((!range.is_empty()).then(values));
+        }
+        match &mut self.text {
+            Some(text) => text.next_piece(),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Lines {
+    fn new(inner: Box<dyn Read + Send>, path: PathBuf, size: Option<u64>) -> Result<Self, CliError> {
+        let read = Arc::new(AtomicU64::new(0));
+        let mut reader = BufReader::with_capacity(TEXT, Counted { inner, read: Arc::clone(&read) });
+        let start = reader.fill_buf().map_err(|source| DataError::Io { file: path.clone(), source })?;
+        let reader: Box<dyn Read + Send> = match start.starts_with(&GZIP) {
+            true => Box::new(MultiGzDecoder::new(reader)),
+            false => Box::new(reader),
+        };
+        Ok(Self { reader, path, rest: Vec::new(), next_line: 1, read, size })
+    }
+
+    /// Reads more; false at the end.
+    fn more(&mut self) -> Result<bool, CliError> {
+        let have = self.rest.len();
+        let read = self.reader.by_ref().take(TEXT as u64).read_to_end(&mut self.rest);
+        read.map_err(|source| DataError::Io { file: self.path.clone(), source })?;
+        Ok(self.rest.len() > have)
+    }
+
+    fn line_end(&mut self) -> Result<usize, CliError> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                return Ok(end + 1);
+            }
+            if !self.more()? {
+                return Ok(self.rest.len());
+            }
+        }
+    }
+
+    fn skip(&mut self, lines: u64) -> Result<(), CliError> {
+        for _ in 0..lines {
+            let end = self.line_end()?;
+            self.rest.drain(..end);
+            self.next_line += 1;
+        }
+        Ok(())
+    }
+
+    /// The first line that is not empty, which stays to be read.
+    fn first_line(&mut self) -> Result<String, CliError> {
+        loop {
+            let end = self.line_end()?;
+            let line = &self.rest[..end];
+            if end == 0 {
+                return Err(DataError::Empty { file: self.path.clone() }.into());
+            }
+            if !line.trim_ascii().is_empty() {
+                return Ok(String::from_utf8_lossy(line).into_owned());
+            }
+            self.skip(1)?;
+        }
+    }
+
+    fn next_piece(&mut self) -> Result<Option<Piece>, CliError> {
+        let end = loop {
+            if self.rest.len() >= TEXT
+                && let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n')
+            {
+                break end + 1;
+            }
+            if !self.more()? {
+                break self.rest.len();
+            }
+        };
+        if end == 0 {
+            return Ok(None);
+        }
+        let rest = self.rest.split_off(end);
+        let text = std::mem::replace(&mut self.rest, rest);
+        let first_line = self.next_line;
+        self.next_line += text.iter().filter(|byte| **byte == b'\n').count() as u64;
+        Ok(Some(Piece::Text { text, first_line }))
+    }
+}

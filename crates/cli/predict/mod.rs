@@ -1,0 +1,17 @@
+//! Predictions of many samples: read, prepared, computed and written side by side, in the order of the input.
+//!
+//! `inputs.rs` cuts what is to be predicted into pieces, `pipeline.rs` gives them to workers and puts what they make in
+//! order, `outputs.rs` writes it. A worker has a replica of its own, and the bits of a sample's prediction depend on that
+//! sample alone.
+
+mod inputs;
+mod outputs;
+mod pipeline;
+mod progress;
+mod worker;
+
+pub use inputs::{Input, Piece};
+pub use outputs::{Format, Shape, Writer, greatest, probabilities};
+pub use pipeline::ordered;
+pub use progress::{Unit, progress};
+pub use worker::{Predicted, Worker};

@@ -1,0 +1,122 @@
+//! A trained model, ready for use: a checkpoint of a run with its configuration and what prepares samples for it.
+//!
+//! It needs no training data. It does not know what it is used for.
+
+use crate::blueprint::{Blocks, Blueprint, misfit};
+use crate::config::{Config, Model, Source};
+use crate::error::CliError;
+use crate::gpus::this_machine;
+use crate::request::checkpoint_argument;
+use crate::run_folder::{CONFIG, RunFolder};
+use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
+use dtrain_data::Preparation;
+use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
+use dtrain_engine::{
+    DecayGroup, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section, State,
+};
+use dtrain_runtime::specs;
+
+/// A checkpoint of a run and what goes with it.
+pub struct Trained {
+    /// The run.
+    pub run: RunFolder,
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// The configuration of the run.
+    pub config: Config,
+    /// What turns a sample as people have it into what the model takes.
+    pub preparation: Preparation,
+}
+
+impl Trained {
+    /// Opens `RUN`, of which it takes the best checkpoint, or else the newest; or `RUN/CHECKPOINT`.
+    ///
+    /// *Errors*: there is none; it is of a version that wrote nothing of how samples are prepared; a program's own model.
+    pub fn open(text: &str) -> Result<Self, CliError> {
+        let (run, id) = best_or_newest(text)?;
+        let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
+        let config = Config::parse::<&str>(Some(source), &[], this_machine())?;
+        let shown = format!("checkpoint {id} of {}", run.path.display());
+        if let Model::Own { .. } = config.model {
+            let message = format!("the model of {} is made by a program of one's own", run.path.display());
+            let hint = "`dtrain checkpoint export` writes its parameters for that program";
+            return Err(CliError::usage(message).hint(hint));
+        }
+        let opened = FileStore::new(&run.path).open(id, Check::Sizes);
+        let manifest = opened.map_err(|damage| damaged(&shown, &damage))?.into_manifest();
+        let Some(preparation) = manifest.preparation else {
+            let message =
+                format!("{shown} does not say how its samples are prepared: an older dtrain wrote it");
+            let hint = format!("`dtrain train --resume {}` writes newer ones", run.path.display());
+            return Err(CliError::usage(message).hint(hint));
+        };
+        let preparation = serde_json::from_value(preparation).map_err(|error| {
+            let message = format!("what {shown} says of its samples is not understood");
+            CliError::failed(message).because(&error).hint("another version of dtrain wrote it: use that one")
+        })?;
+        Ok(Self { run, id, config, preparation })
+    }
+
+    /// The model with the parameters of the checkpoint, on one thread of a CPU, for up to `rows` samples at once.
+    ///
+    /// *Errors*: a damaged checkpoint. *Blocks* on the disk.
+    pub fn replica(&self, rows: u32) -> Result<ModelReplica<Cpu>, CliError> {
+        let spec = self.preparation.spec();
+        let class_counts = &self.preparation.class_counts;
+        let blueprint = Blueprint { config: &self.config, spec: &spec, class_counts, own: None };
+        let isa = Isa::parse(&self.config.isa).unwrap_or_else(|_| Isa::best());
+        let device = Cpu::new(CpuOptions { isa, threads: 1 });
+        let device = device.map_err(|error| CliError::failed(error.to_string()))?;
+        let model = blueprint.model(&device, (rows, 1), Blocks::Once)?;
+        let unfit = |error: EngineError| CliError::from(misfit(&self.config, &error));
+        let mut replica = ModelReplica::blank(device, model, at_rest(), self.config.seed).map_err(unfit)?;
+        let mut state = State::zeros(replica.about().state);
+        self.load(&specs(&replica), &mut state)?;
+        state.applied = self.id.step;
+        replica.swap_state(&mut state).map_err(unfit)?;
+        Ok(replica)
+    }
+
+    fn load(&self, specs: &[dtrain_checkpoint::TensorSpec], state: &mut State) -> Result<(), CliError> {
+        let shown = format!("checkpoint {} of {}", self.id, self.run.path.display());
+        let opened = FileStore::new(&self.run.path).open(self.id, Check::Digests);
+        let checkpoint = opened.map_err(|damage| damaged(&shown, &damage))?;
+        for section in [Section::Parameters, Section::Stats] {
+            if !state.section(section).is_empty() {
+                let loaded = checkpoint.load_into(specs, section.name(), state.section_mut(section));
+                loaded.map_err(|damage| damaged(&shown, &damage))?;
+            }
+        }
+        if state.digest() != checkpoint.manifest().digest.0 {
+            return Err(CliError::failed(format!(
+                "{shown} was read whole, but has another digest than it says"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// An optimizer that keeps nothing: what is predicted needs none.
+fn at_rest() -> Optimizer {
+    Optimizer {
+        rule: Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+        decays: DecayGroup::All,
+        clip_norm: None,
+        schedule: LrSchedule::constant(0.0),
+    }
+}
+
+fn damaged(shown: &str, damage: &(dyn std::error::Error + 'static)) -> CliError {
+    let error = CliError::failed(format!("{shown} is damaged")).because(damage);
+    error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
+}
+
+/// The checkpoint that is meant: the best of a run, where one is marked.
+fn best_or_newest(text: &str) -> Result<(RunFolder, CheckpointId), CliError> {
+    if let Ok(run) = RunFolder::find(text)
+        && let Ok(Some(best)) = FileStore::new(&run.path).best()
+    {
+        return Ok((run, best));
+    }
+    checkpoint_argument(text)
+}

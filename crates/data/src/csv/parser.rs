@@ -1,0 +1,286 @@
+//! Rows of a table that is to be predicted, by the columns of the table that was trained on.
+//!
+//! Columns are found by their names where the training table had names, else by their order. The column of the target may
+//! be there, and its fields are handed on, or not. It does not know where the text comes from: it is given pieces of it
+//! that end at the end of a line, so that many can be read side by side.
+
+use super::encoder::Encoder;
+use super::lines::{ColumnRef, guess, split};
+use crate::DataError;
+use crate::InputSpec;
+use crate::preparation::{ColumnUse, Preparation, Role};
+use dtrain_types::counted;
+use std::path::{Path, PathBuf};
+
+/// What a column of the file to be predicted is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    /// This column of the training table.
+    Input(usize),
+    /// What is to be predicted.
+    Target,
+    /// Something that training left out.
+    Ignored,
+}
+
+/// Reads rows of one file.
+#[derive(Debug)]
+pub struct RowParser {
+    file: PathBuf,
+    delimiter: char,
+    columns: Vec<Is>,
+    /// Of the file to be predicted.
+    names: Vec<String>,
+    /// The columns of inputs in the order of training, each with its place in the file.
+    order: Vec<(usize, usize)>,
+    encoder: Encoder,
+    preparation: Preparation,
+}
+
+/// Rows that were read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// The features of each row, normalised: what a model takes.
+    pub values: Vec<f32>,
+    /// The text in the column of the target, a line each, where the file has that column.
+    pub targets: Vec<String>,
+    /// The line that each row has in the file, from 1.
+    pub lines: Vec<u64>,
+}
+
+impl Rows {
+    /// Forgets all rows and keeps their memory.
+    pub fn clear(&mut self) {
+        self.values.clear();
+        self.targets.clear();
+        self.lines.clear();
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+impl RowParser {
+    /// Understands the first line of a file, which is its header if the training table had one. `delimiter`: what separates
+    /// columns; none: what the line suggests.
+    ///
+    /// *Errors*: columns that are not those of training.
+    pub fn new(
+        preparation: &Preparation,
+        file: &Path,
+        first: &str,
+        delimiter: Option<char>,
+    ) -> Result<Self, DataError> {
+        let first = first.strip_prefix('\u{FEFF}').unwrap_or(first).trim_end_matches(['\n', '\r']);
+        let delimiter = delimiter.unwrap_or_else(|| guess(first));
+        let fields = split(first, delimiter);
+        let numbers = raw_columns(preparation);
+        let trained = if preparation.columns.is_empty() { &numbers } else { &preparation.columns };
+        let other = |problem| DataError::OtherColumns { file: file.to_owned(), line: 1, problem };
+        let columns = match preparation.header {
+            true => by_name(trained, &fields).map_err(other)?,
+            false => by_order(trained, fields.len()).map_err(other)?,
+        };
+        let place = |column| columns.iter().position(|is| *is == Is::Input(column));
+        let order = (0..trained.len()).filter_map(|column| Some((column, place(column)?))).collect();
+        let named = if preparation.header {
+            fields.iter().map(|name| (*name).to_owned()).collect()
+        } else {
+            Vec::new()
+        };
+        let encoder = Encoder::new(trained, false);
+        let preparation = preparation.clone();
+        Ok(Self { file: file.to_owned(), delimiter, columns, names: named, order, encoder, preparation })
+    }
+
+    /// Whether the first line of the file is no row.
+    #[must_use]
+    pub fn has_header(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// Whether the file has the column of the target.
+    #[must_use]
+    pub fn has_target(&self) -> bool {
+        self.columns.contains(&Is::Target)
+    }
+
+    /// Adds the rows of a piece of the file whose first line has this number.
+    ///
+    /// *Errors*: the first line that is not as the others are, by its number.
+    pub fn parse(&self, text: &[u8], first_line: u64, rows: &mut Rows) -> Result<(), DataError> {
+        let width = self.encoder.width();
+        for (line, bytes) in (first_line..).zip(text.split(|byte| *byte == b'\n')) {
+            if bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            let text = std::str::from_utf8(bytes).map_err(|error| DataError::OtherColumns {
+                file: self.file.clone(),
+                line,
+                problem: format!("bytes that are no UTF-8 at {}", error.valid_up_to()),
+            })?;
+            let text = if line == 1 { text.strip_prefix('\u{FEFF}').unwrap_or(text) } else { text };
+            let fields = split(text.trim_end_matches('\r'), self.delimiter);
+            if fields.len() != self.columns.len() {
+                let (file, expected, got) = (self.file.clone(), self.columns.len(), fields.len());
+                return Err(DataError::RaggedRow { file, line, expected, got });
+            }
+            let first = rows.values.len();
+            for (column, place) in &self.order {
+                let at = ColumnRef { column: *place, name: self.names.get(*place).map(String::as_str) };
+                self.encoder.encode(*column, fields[*place], (&self.file, line, at), &mut rows.values)?;
+            }
+            debug_assert_eq!(rows.values.len(), first + width);
+            self.preparation.normalise(&mut rows.values[first..]);
+            if let Some(target) = self.columns.iter().position(|is| *is == Is::Target) {
+                rows.targets.push(fields[target].trim().to_owned());
+            }
+            rows.lines.push(line);
+        }
+        Ok(())
+    }
+}
+
+/// A sample of numbers alone as the columns of a table.
+fn raw_columns(preparation: &Preparation) -> Vec<ColumnUse> {
+    let InputSpec::Values { shape } = &preparation.input else { return Vec::new() };
+    let number = || ColumnUse { name: None, role: Role::Number { fill: None, missing: 0 } };
+    let mut columns: Vec<ColumnUse> = (0..shape.iter().product()).map(|_| number()).collect();
+    columns.push(ColumnUse { name: None, role: Role::Target });
+    columns
+}
+
+fn is(columns: &[ColumnUse], column: usize) -> Is {
+    match columns[column].role {
+        Role::Number { .. } | Role::Category { .. } => Is::Input(column),
+        Role::Target => Is::Target,
+        Role::LeftOut(_) => Is::Ignored,
+    }
+}
+
+fn by_name(trained: &[ColumnUse], header: &[&str]) -> Result<Vec<Is>, String> {
+    let position = |name: &str| trained.iter().position(|column| column.name.as_deref() == Some(name));
+    let shown =
+        |names: Vec<&str>| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    let known = header.iter().filter(|name| position(name).is_some()).count();
+    if known == 0 {
+        return Err("the training table had a line of names, and this is none of them".to_owned());
+    }
+    let new: Vec<&str> = header.iter().copied().filter(|name| position(name).is_none()).collect();
+    let needed = trained.iter().enumerate().filter(|(at, _)| matches!(is(trained, *at), Is::Input(_)));
+    let lacking: Vec<&str> = needed
+        .filter_map(|(_, column)| column.name.as_deref())
+        .filter(|name| !header.contains(name))
+        .collect();
+    match (&lacking[..], &new[..]) {
+        ([], []) => {}
+        ([], _) => {
+            return Err(format!("the training table had no {}", columns_named(&new, shown(new.clone()))));
+        }
+        _ => {
+            return Err(format!(
+                "{} of the training table is missing",
+                columns_named(&lacking, shown(lacking.clone()))
+            ));
+        }
+    }
+    if let Some(twice) = (1..header.len()).find(|at| header[..*at].contains(&header[*at])) {
+        return Err(format!("two columns are called {:?}", header[twice]));
+    }
+    Ok(header.iter().filter_map(|name| position(name)).map(|at| is(trained, at)).collect())
+}
+
+fn columns_named(names: &[&str], shown: String) -> String {
+    format!("column{} {shown}", if names.len() == 1 { "" } else { "s" })
+}
+
+fn by_order(trained: &[ColumnUse], count: usize) -> Result<Vec<Is>, String> {
+    let all = (0..trained.len()).map(|at| is(trained, at));
+    if count == trained.len() {
+        return Ok(all.collect());
+    }
+    if count + 1 == trained.len() {
+        return Ok(all.filter(|is| *is != Is::Target).collect());
+    }
+    let (with, without) = (trained.len(), trained.len() - 1);
+    Err(format!("{}, expected {without}, or {with} with that of the target", counted(count, "column")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CsvOptions, Missing, Source};
+
+    fn trained(text: &str) -> Preparation {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.csv");
+        std::fs::write(&path, text).unwrap();
+        let options = CsvOptions { missing: Missing::Fill, ..CsvOptions::new(path) };
+        crate::open(&Source::Csv(options)).unwrap().preparation.unwrap()
+    }
+
+    fn parse(preparation: &Preparation, text: &str) -> Result<Rows, String> {
+        let first = text.lines().next().unwrap();
+        let parser =
+            RowParser::new(preparation, Path::new("new.csv"), first, None).map_err(|e| e.to_string())?;
+        let mut rows = Rows::default();
+        let (text, line) = match parser.has_header() {
+            true => (text.split_once('\n').unwrap().1, 2),
+            false => (text, 1),
+        };
+        parser.parse(text.as_bytes(), line, &mut rows).map_err(|e| e.to_string())?;
+        Ok(rows)
+    }
+
+    const TABLE: &str = "age,city,class\n1,Bern,no\n3,Rome,yes\n,Bern,no\n5,,yes\n";
+
+    #[test]
+    fn columns_are_found_by_their_names_in_any_order_with_or_without_the_target() {
+        let preparation = trained(TABLE);
+        let known = parse(&preparation, "age,city\n3,Rome\n,Oslo\n").unwrap();
+        let (rome, oslo) = ([0.0, 1.0], [0.0, 0.0]);
+        let mean = 0.0;
+        assert_eq!(known.values, [mean, rome[0], rome[1], mean, oslo[0], oslo[1]]);
+        assert_eq!((known.lines, known.targets.len()), (vec![2, 3], 0));
+        let turned = parse(&preparation, "city,class,age\nRome,yes,3\n").unwrap();
+        assert_eq!(
+            (&turned.values[..], &turned.targets[..]),
+            (&[0.0, 0.0, 1.0][..], &["yes".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn columns_that_are_not_those_of_training_are_named() {
+        let preparation = trained(TABLE);
+        let says = |text| parse(&preparation, text).unwrap_err();
+        assert_eq!(says("age\n1\n"), "new.csv line 1: column \"city\" of the training table is missing");
+        assert_eq!(
+            says("age,city,zip\n1,Bern,2\n"),
+            "new.csv line 1: the training table had no column \"zip\""
+        );
+        assert!(says("1,Bern\n").contains("a line of names"));
+        assert!(says("age,city\n1,Bern\nx,Rome\n").contains("line 3, column 1 (age): \"x\""));
+        assert!(says("age,city\n1,Bern\n1\n").contains("line 3: 1 column, expected 2"));
+    }
+
+    #[test]
+    fn a_table_without_names_is_read_in_its_order() {
+        let preparation = trained("1,10,0\n3,30,1\n");
+        assert_eq!(parse(&preparation, "3,30\n").unwrap().values, [1.0, 1.0]);
+        assert_eq!(parse(&preparation, "1,10,1\n").unwrap().targets, ["1"]);
+        assert!(
+            parse(&preparation, "1\n")
+                .unwrap_err()
+                .contains("1 column, expected 2, or 3 with that of the target")
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! What each column of a training table is, by all of its values.
+//!
+//! It reads a table from end to end and keeps counts. It does not know what rows become.
+
+use super::layout::Layout;
+use super::lines::{Lines, not_a_number, number};
+use super::options::{Column, CsvOptions, Missing, Wish};
+use crate::DataError;
+use crate::error::is_missing;
+use crate::preparation::{ColumnUse, LeftOut, Role};
+use std::collections::{BTreeSet, HashSet};
+use std::io::BufRead;
+
+/// The most words that a column of a category has; of more it is left out.
+pub const MOST_WORDS: usize = 100;
+/// So many rows make it plain that a column with another word in each says nothing.
+const PLAIN: u64 = 10;
+
+/// What was seen of one column.
+#[derive(Default)]
+struct Seen {
+    numbers: u64,
+    missing: u64,
+    dates: u64,
+    others: u64,
+    /// Distinct fields that are not missing, until there are too many.
+    words: BTreeSet<String>,
+    too_many: bool,
+    /// Distinct numbers of a column that is called an id.
+    ids: HashSet<u64>,
+    first_word: Option<(u64, String)>,
+    first_missing: Option<(u64, String)>,
+}
+
+/// Whether a header says that a column numbers the rows.
+pub(super) fn is_id(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["id", "index", "rowid", "uuid", "guid", "", "unnamed: 0"].contains(&name.as_str())
+        || name.ends_with("_id")
+}
+
+/// Whether a field is a date or a time of day.
+fn is_date(field: &str) -> bool {
+    let digits =
+        |part: &str, most| (1..=most).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+    let first = field.split([' ', 'T']).next().unwrap_or(field);
+    let parts = |by| first.split(by).collect::<Vec<_>>();
+    let date = ['-', '/', '.']
+        .into_iter()
+        .any(|by| matches!(parts(by)[..], [a, b, c] if digits(a, 4) && digits(b, 2) && digits(c, 4)));
+    date || matches!(parts(':')[..], [hours, minutes, ..] if digits(hours, 2) && digits(minutes, 2))
+}
+
+impl Seen {
+    fn note(&mut self, field: &str, line: u64, may_be_id: bool) {
+        if is_missing(field) {
+            self.missing += 1;
+            self.first_missing.get_or_insert_with(|| (line, field.to_owned()));
+            return;
+        }
+        match field.trim().parse::<f64>() {
+            Ok(value) => {
+                self.numbers += 1;
+                if may_be_id {
+                    self.ids.insert(value.to_bits());
+                }
+            }
+            Err(_) if is_date(field.trim()) => self.dates += 1,
+            Err(_) => {
+                self.others += 1;
+                self.first_word.get_or_insert_with(|| (line, field.to_owned()));
+            }
+        }
+        if !self.too_many && !self.words.contains(field) {
+            self.words.insert(field.to_owned());
+            self.too_many = self.words.len() > MOST_WORDS;
+        }
+    }
+
+    fn rows(&self) -> u64 {
+        self.numbers + self.missing + self.dates + self.others
+    }
+}
+
+/// What becomes of every column.
+///
+/// *Errors*: a column that is named and not there; a word among numbers; a missing value where they are refused.
+pub(super) fn survey(text: impl BufRead, options: &CsvOptions) -> Result<Vec<ColumnUse>, DataError> {
+    let mut lines = Lines::new(text, &options.path, options.skip, options.delimiter)?;
+    let mut layout: Option<Layout> = None;
+    let mut seen: Vec<Seen> = Vec::new();
+    while let Some(line) = lines.next_line()? {
+        let layout = match &layout {
+            Some(layout) => layout,
+            None => {
+                let layout = layout.insert(Layout::of(&line, options)?);
+                seen.resize_with(layout.columns, Seen::default);
+                if !layout.names.is_empty() {
+                    continue;
+                }
+                layout
+            }
+        };
+        let (fields, number) = (line.fields(), line.number);
+        if fields.len() != layout.columns {
+            let (file, expected, got) = (options.path.clone(), layout.columns, fields.len());
+            return Err(DataError::RaggedRow { file, line: number, expected, got });
+        }
+        for (column, (field, seen)) in fields.iter().zip(&mut seen).enumerate() {
+            seen.note(field, number, layout.names.get(column).is_some_and(|name| is_id(name)));
+        }
+    }
+    let Some(layout) = layout else { return Err(DataError::Empty { file: options.path.clone() }) };
+    let wishes = wishes(options, &layout)?;
+    let columns = seen.into_iter().enumerate().map(|(column, seen)| {
+        let name = layout.names.get(column).cloned();
+        let role = match column == layout.label {
+            true => Role::Target,
+            false => role(seen, wishes[column], options, &layout, column)?,
+        };
+        Ok(ColumnUse { name, role })
+    });
+    columns.collect()
+}
+
+/// What the configuration says of each column, if anything.
+fn wishes(options: &CsvOptions, layout: &Layout) -> Result<Vec<Option<Wish>>, DataError> {
+    let only = options.columns.iter().any(|rule| rule.wish == Wish::Only);
+    let mut wishes = vec![only.then_some(Wish::LeaveOut); layout.columns];
+    for rule in &options.columns {
+        let place = match &rule.column {
+            Column::Name(name) => layout.names.iter().position(|other| other == name),
+            Column::Index(index) => Some(*index).filter(|index| *index < layout.columns),
+            Column::Last => layout.columns.checked_sub(1),
+        };
+        let Some(place) = place else {
+            let columns = match layout.names.is_empty() {
+                true => dtrain_types::counted(layout.columns, "column"),
+                false => layout.names.join(", "),
+            };
+            let (file, column) = (options.path.clone(), rule.column.to_string());
+            return Err(DataError::NoSuchColumn { file, column, columns });
+        };
+        wishes[place] = Some(rule.wish);
+    }
+    Ok(wishes)
+}
+
+fn role(
+    seen: Seen,
+    wish: Option<Wish>,
+    options: &CsvOptions,
+    layout: &Layout,
+    column: usize,
+) -> Result<Role, DataError> {
+    let (rows, filled) = (seen.rows(), options.missing == Missing::Fill);
+    let refused = |(line, field): &(u64, String)| {
+        let error = number(&options.path, *line, layout.at(column), field);
+        error.err().unwrap_or_else(|| not_a_number(&options.path, *line, layout.at(column), field))
+    };
+    let may_be_missing = || match &seen.first_missing {
+        Some(first) if !filled => Err(refused(first)),
+        _ => Ok(()),
+    };
+    if wish == Some(Wish::LeaveOut) {
+        return Ok(Role::LeftOut(LeftOut::AsAsked));
+    }
+    let category = wish == Some(Wish::Category);
+    if seen.missing == rows && filled {
+        return Ok(Role::LeftOut(LeftOut::Empty));
+    }
+    if !category && seen.dates + seen.others == 0 {
+        let distinct = seen.ids.len() as u64 == rows && rows >= PLAIN;
+        if wish.is_none() && distinct && seen.numbers == rows {
+            return Ok(Role::LeftOut(LeftOut::Id));
+        }
+        may_be_missing()?;
+        return Ok(Role::Number { fill: filled.then_some(0.0), missing: seen.missing });
+    }
+    if !category && seen.numbers >= seen.others + seen.dates {
+        let first = seen.first_word.as_ref().or(seen.first_missing.as_ref());
+        return Err(first.map_or_else(|| DataError::Empty { file: options.path.clone() }, refused));
+    }
+    if !category && seen.others == 0 && seen.numbers == 0 {
+        return Ok(Role::LeftOut(LeftOut::Date));
+    }
+    may_be_missing()?;
+    let every_row_another = seen.words.len() as u64 == rows && rows >= PLAIN;
+    if !category && every_row_another {
+        return Ok(Role::LeftOut(LeftOut::Id));
+    }
+    if seen.too_many {
+        return Ok(Role::LeftOut(LeftOut::ManyWords));
+    }
+    let words = seen.words.into_iter().collect();
+    Ok(Role::Category { words, missing: filled.then_some(seen.missing), unseen: options.unseen })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roles(text: &str, options: &CsvOptions) -> Result<Vec<Role>, String> {
+        let columns = survey(text.as_bytes(), options).map_err(|error| error.to_string())?;
+        Ok(columns.into_iter().map(|column| column.role).collect())
+    }
+
+    fn filling() -> CsvOptions {
+        CsvOptions { missing: Missing::Fill, ..CsvOptions::new("t.csv") }
+    }
+
+    #[test]
+    fn columns_are_told_apart_by_all_of_their_values() {
+        let mut text = "id,day,city,code,age,note,empty,class\n".to_owned();
+        for row in 0..120 {
+            let city = ["Bern", "Rome", ""][row % 3];
+            text += &format!(
+                "{row},2024-01-{:02},{city},k{row},{},n{},,{}\n",
+                row % 28 + 1,
+                row % 50,
+                row % 110,
+                row % 2
+            );
+        }
+        let roles = roles(&text, &filling()).unwrap();
+        assert_eq!(roles[0], Role::LeftOut(LeftOut::Id));
+        assert_eq!(roles[1], Role::LeftOut(LeftOut::Date));
+        let words = vec!["Bern".to_owned(), "Rome".to_owned()];
+        assert_eq!(roles[2], Role::Category { words, missing: Some(40), unseen: crate::Unseen::Ignore });
+        assert_eq!(roles[3], Role::LeftOut(LeftOut::ManyWords));
+        assert_eq!(roles[4], Role::Number { fill: Some(0.0), missing: 0 });
+        assert_eq!(roles[5], Role::LeftOut(LeftOut::ManyWords));
+        assert_eq!(roles[6], Role::LeftOut(LeftOut::Empty));
+        assert_eq!(roles[7], Role::Target);
+    }
+
+    #[test]
+    fn what_the_configuration_says_of_columns_comes_first() {
+        let text = "a,zip,c\n1,8001,0\n2,8002,1\n";
+        let with = |rules: &[&str]| {
+            let columns = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+            roles(text, &CsvOptions { columns, ..filling() })
+        };
+        let number = Role::Number { fill: Some(0.0), missing: 0 };
+        let left_out = Role::LeftOut(LeftOut::AsAsked);
+        assert_eq!(with(&["a"]).unwrap(), [number.clone(), left_out.clone(), Role::Target]);
+        assert_eq!(with(&["-a"]).unwrap(), [left_out, number.clone(), Role::Target]);
+        let roles = with(&["zip:category"]).unwrap();
+        assert_eq!(roles[0], number);
+        assert!(matches!(&roles[1], Role::Category { words, .. } if words == &["8001", "8002"]));
+        assert!(with(&["age"]).unwrap_err().contains("no column \"age\", only a, zip, c"));
+        assert!(with(&["7"]).unwrap_err().contains("no column 7"));
+    }
+
+    #[test]
+    fn a_word_among_numbers_and_a_missing_value_that_is_refused_are_named() {
+        let mixed = roles("a,b\n1,0\nx,1\n3,0\n", &filling()).unwrap_err();
+        assert!(mixed.contains("line 3, column 1 (a): \"x\" is not a number"), "{mixed}");
+        let missing = roles("a,b\n1,0\n,1\n", &CsvOptions::new("t.csv")).unwrap_err();
+        assert!(missing.contains("line 3, column 1 (a): \"\" is not a number"), "{missing}");
+    }
+
+    #[test]
+    fn dates_and_times_are_known_by_their_form() {
+        for date in
+            ["2024-05-01", "1/2/2023", "01.02.99", "2024-05-01T10:00:00Z", "2024-05-01 10:00", "10:15"]
+        {
+            assert!(is_date(date), "{date}");
+        }
+        for other in ["Bern", "a-b-c", "12-34", "1-2-3-4", "", "::"] {
+            assert!(!is_date(other), "{other}");
+        }
+    }
+}
