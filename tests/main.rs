@@ -18,6 +18,7 @@ mod cli_run;
 mod cuda;
 mod docs_current;
 mod elastic;
+mod export;
 mod gpt2;
 mod gpu_script;
 mod hosts;

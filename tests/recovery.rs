@@ -224,7 +224,7 @@ fn a_key_that_changes_the_bits_is_refused_and_named_with_the_way_out() {
         "seed=8",
         "global_batch=51",
         "micro_batch=8",
-        "steps=61",
+        "steps=59",
         "reduce=ring",
         "data.augment=none",
         "data.normalize=none",

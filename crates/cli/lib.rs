@@ -18,6 +18,7 @@ mod doctor;
 mod drill;
 mod error;
 mod evaluate;
+mod export;
 mod fabric;
 #[cfg(test)]
 #[path = "../../tests/harness/fake_libraries.rs"]

@@ -36,6 +36,7 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Node(arguments) => return commands::node::run(arguments),
         Command::Token(arguments) => commands::token::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),
+        Command::Export(arguments) => commands::export::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Checkpoint(arguments) => commands::checkpoint::run(arguments),

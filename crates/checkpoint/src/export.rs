@@ -2,7 +2,7 @@
 //! merged from all shards. Optimizer state stays behind.
 
 use crate::digest::Hashing;
-use crate::tensor_file::write_header;
+use crate::tensor_file::{write_header, write_values};
 use crate::{Checkpoint, Disk, PARAMETERS, RealDisk, STATS, ShardInfo, StoreError};
 use dtrain_types::Bytes;
 use std::io::{self, BufWriter, Write};
@@ -46,6 +46,9 @@ fn write_model(checkpoint: &Checkpoint, path: &Path) -> Result<(u64, crate::Dige
         ("run", manifest.run.clone()),
         ("digest", manifest.digest.to_string()),
     ];
+    let preparation =
+        manifest.preparation.as_ref().map(|preparation| ("preparation", preparation.to_string()));
+    let about: Vec<(&str, String)> = about.into_iter().chain(preparation).collect();
     let shapes = specs.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice()));
     write_header(&mut out, &about, shapes).map_err(fail)?;
     let mut reader = checkpoint.reader();
@@ -62,4 +65,21 @@ fn write_model(checkpoint: &Checkpoint, path: &Path) -> Result<(u64, crate::Dige
     let (buffered, bytes, digest) = out.finish();
     buffered.into_inner().map_err(|error| fail(error.into_error()))?.sync().map_err(fail)?;
     Ok((bytes, digest))
+}
+
+/// Writes some tensors, by name, as one safetensors file.
+///
+/// *Blocks* on the disk. *Errors*: of the system; the file may then be half-written.
+pub fn write_tensors<'a>(
+    path: &Path,
+    about: &[(&str, String)],
+    tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [f32])> + Clone,
+) -> io::Result<()> {
+    let mut out = BufWriter::new(std::fs::File::create(path)?);
+    write_header(&mut out, about, tensors.clone().map(|(name, shape, _)| (name, shape)))?;
+    for (_, _, values) in tensors {
+        write_values(&mut out, values)?;
+    }
+    out.flush()?;
+    out.get_ref().sync_all()
 }

@@ -33,7 +33,7 @@ pub use digest::hash;
 pub use disk::{Disk, DiskRead, DiskWrite, RealDisk};
 pub use dtrain_types::{CheckpointId, Digest};
 pub use error::StoreError;
-pub use export::export;
+pub use export::{export, write_tensors};
 pub use file_store::FileStore;
 pub use generations::reserve_generations;
 pub use init::{Given, InitError, Lies, Names, OwnNames, SectionMut, init_from};

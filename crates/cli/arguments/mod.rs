@@ -92,6 +92,12 @@ Examples:
   dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
   cat new.csv | dtrain predict runs/first - | head       standard input";
 
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  dtrain export runs/first --to onnx                  first.onnx: from raw values to probabilities
+  dtrain export runs/first --to torch -o model        a folder with model.py, its parameters and predict.py
+  dtrain export runs/first --to safetensors           the parameters and running statistics alone";
+
 const HELP_EXAMPLES: &str = "\
 Examples:
   dtrain help                  the topics
@@ -143,6 +149,9 @@ pub enum Command {
     /// Predict classes or numbers for new samples with a trained model
     #[command(after_help = PREDICT_EXAMPLES)]
     Predict(Predict),
+    /// Write a trained model for other programs: ONNX, PyTorch, safetensors
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(Export),
     /// Show what would be trained: layout, memory, micro-batches per rank
     Plan(Plan),
     /// List, verify, export or compare checkpoints
@@ -419,6 +428,30 @@ pub struct Predict {
     /// Say nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// `dtrain export`.
+#[derive(Args, Clone, Debug)]
+pub struct Export {
+    /// Run folder or name, with /CHECKPOINT for another than the best
+    pub run: String,
+    /// For whom
+    #[arg(long)]
+    pub to: ExportTo,
+    /// The file to write, or for torch the folder [default: the name of the run]
+    #[arg(short, long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+}
+
+/// For whom a model is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExportTo {
+    /// Whoever reads safetensors.
+    Safetensors,
+    /// Whoever runs ONNX, opset 18.
+    Onnx,
+    /// Whoever has PyTorch.
+    Torch,
 }
 
 /// `dtrain checkpoint`.

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod doctor;
 pub mod drill;
 pub mod eval;
+pub mod export;
 pub mod help;
 pub mod node;
 pub mod plan;

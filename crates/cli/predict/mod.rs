@@ -4,14 +4,16 @@
 //! order, `outputs.rs` writes it. A worker has a replica of its own, and the bits of a sample's prediction depend on that
 //! sample alone.
 
+mod format;
 mod inputs;
 mod outputs;
 mod pipeline;
 mod progress;
 mod worker;
 
+pub use format::Format;
 pub use inputs::{Input, Piece};
-pub use outputs::{Format, Shape, Writer, greatest, probabilities};
+pub use outputs::{Shape, Writer, greatest, probabilities};
 pub use pipeline::ordered;
 pub use progress::{Unit, progress};
 pub use worker::{Predicted, Worker};

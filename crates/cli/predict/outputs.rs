@@ -1,5 +1,6 @@
 //! Where predictions go: a CSV, JSON lines, a NumPy array; a file that is whole or not there, or standard output.
 
+use super::format::Format;
 use super::worker::Predicted;
 use crate::error::CliError;
 use dtrain_data::{Preparation, TargetSpec};
@@ -7,30 +8,6 @@ use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-
-/// How predictions are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// A line a sample, with names in the first.
-    Csv,
-    /// A JSON object a line.
-    Jsonl,
-    /// A NumPy array: probabilities or numbers, `f32`, a row a sample.
-    Npy,
-}
-
-impl Format {
-    /// That of a file, by the end of its name.
-    #[must_use]
-    pub fn of(file: &Path) -> Option<Self> {
-        match file.extension()?.to_str()? {
-            "csv" => Some(Self::Csv),
-            "jsonl" | "ndjson" | "json" => Some(Self::Jsonl),
-            "npy" => Some(Self::Npy),
-            _ => None,
-        }
-    }
-}
 
 /// Turns outputs into lines.
 #[derive(Clone, Debug)]

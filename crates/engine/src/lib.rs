@@ -6,6 +6,7 @@
 pub mod about;
 pub mod batch;
 pub mod cpu;
+pub mod describe;
 pub mod device;
 mod device_feeds;
 mod device_fingerprint;
@@ -39,6 +40,7 @@ pub mod update_info;
 
 pub use about::{About, MemoryTable};
 pub use batch::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
+pub use describe::{Behind, Description, Part};
 pub use device_fingerprint::device_fingerprint;
 pub use device_replica::DeviceReplica;
 pub use error::EngineError;

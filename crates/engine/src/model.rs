@@ -4,6 +4,7 @@
 //! know the optimizer.
 
 use crate::batch::{BatchView, Inputs};
+use crate::describe::Description;
 use crate::device::{Device, Rows};
 use crate::error::EngineError;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
@@ -134,6 +135,12 @@ impl<D: Device> Model<D> {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub fn describe(&self) -> Description {
+        self.chain.describe()
     }
 
     /// The input's shape; its rows are those of the greatest micro-batch.

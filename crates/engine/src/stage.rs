@@ -5,6 +5,7 @@
 //!
 //! A stage does not know the optimizer, the rank, the reduction or the files.
 
+use crate::describe::Description;
 use crate::device::Device;
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 use std::ops::Range;
@@ -460,6 +461,11 @@ pub trait Stage<D: Device>: Send + Sync {
     ///
     /// *Errors*: an input that does not fit is a sentence for people.
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String>;
+
+    /// What it is, with what it learned when it was planned; by default one that no other program knows.
+    fn describe(&self) -> Description {
+        Description::Own(self.kind())
+    }
 
     /// Computes `y`.
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>);

@@ -1,5 +1,6 @@
 //! Causal self-attention over packed queries, keys and values; the projections around it are linear stages.
 
+use crate::describe::Description;
 use crate::device::{Attended, Attention as AttentionShape, Device, reborrow};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
@@ -24,6 +25,11 @@ impl Attention {
 impl<D: Device> Stage<D> for Attention {
     fn kind(&self) -> &'static str {
         "attention"
+    }
+
+    fn describe(&self) -> Description {
+        let AttentionShape { heads, head, time, .. } = self.shape;
+        Description::Attention { heads, head, time }
     }
 
     fn needs(&self) -> Needs {

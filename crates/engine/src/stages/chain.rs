@@ -11,6 +11,7 @@
 
 use super::apart::{Apart, sums_len};
 use super::recomputed::Recomputed;
+use crate::describe::{Description, Part};
 use crate::device::Device;
 use crate::stage::{
     ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
@@ -348,6 +349,15 @@ fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) -> Result<(),
 impl<D: Device> Stage<D> for Chain<D> {
     fn kind(&self) -> &'static str {
         "chain"
+    }
+
+    fn describe(&self) -> Description {
+        let part = |child: &Child<D>| Part {
+            name: child.name.clone(),
+            tied: child.tied.as_ref().map(|tie| tie.name.clone()),
+            stage: child.stage.describe(),
+        };
+        Description::Chain(self.children.iter().map(part).collect())
     }
 
     fn is_block(&self) -> bool {

@@ -3,6 +3,7 @@
 //! This file does not know how a device computes them.
 
 use super::by;
+use crate::describe::{Behind, Description};
 use crate::device::{Activation, Conv3d as ConvShape, Device, Operands};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
@@ -91,6 +92,14 @@ impl<const N: usize> Conv<N> {
 impl<D: Device, const N: usize> Stage<D> for Conv<N> {
     fn kind(&self) -> &'static str {
         ["conv1d", "conv2d", "conv3d"][N - 1]
+    }
+
+    fn describe(&self) -> Description {
+        let last = |along: [usize; 3]| along[3 - N..].to_vec();
+        let ConvShape { channels, outputs, kernel, stride, padding, .. } = self.shape;
+        let behind = if self.activation == Activation::Relu { Behind::Relu } else { Behind::Nothing };
+        let (kernel, stride, padding) = (last(kernel), last(stride), last(padding));
+        Description::Conv { channels, outputs, kernel, stride, padding, bias: self.has_bias, behind }
     }
 
     fn layout(&self) -> &ParamLayout {

@@ -1,5 +1,6 @@
 //! Token ids to vectors: a learned table of tokens and one of positions, added.
 
+use crate::describe::Description;
 use crate::device::{Device, Rows, Write};
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
@@ -32,6 +33,11 @@ impl Embedding {
 impl<D: Device> Stage<D> for Embedding {
     fn kind(&self) -> &'static str {
         "embedding"
+    }
+
+    fn describe(&self) -> Description {
+        let Self { vocabulary, time, width, .. } = *self;
+        Description::Embedding { vocabulary, time, width }
     }
 
     fn layout(&self) -> &ParamLayout {

@@ -2,6 +2,7 @@
 //!
 //! Shapes: R rows (samples times leading dimensions), I inputs, O outputs.
 
+use crate::describe::{self, Description};
 use crate::device::{Activation, Device, Gelu, Leaf, LinearShape, Operands, Product, Rows, Strides, Write};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
@@ -76,6 +77,16 @@ impl Linear {
 impl<D: Device> Stage<D> for Linear {
     fn kind(&self) -> &'static str {
         "linear"
+    }
+
+    fn describe(&self) -> Description {
+        let Self { inputs, outputs, has_bias: bias, behind, .. } = *self;
+        let behind = match behind {
+            Behind::Nothing => describe::Behind::Nothing,
+            Behind::Relu => describe::Behind::Relu,
+            Behind::Gelu(form) => describe::Behind::Gelu(form),
+        };
+        Description::Linear { inputs, outputs, bias, behind }
     }
 
     fn layout(&self) -> &ParamLayout {

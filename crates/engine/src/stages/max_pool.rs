@@ -6,6 +6,7 @@
 //! This file does not know averages.
 
 use super::by;
+use crate::describe::Description;
 use crate::device::{Device, Pool2d};
 use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 
@@ -58,6 +59,10 @@ impl<const N: usize> MaxPoolOver<N> {
 impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
     fn kind(&self) -> &'static str {
         ["max_pool1d", "max_pool", "max_pool3d"][N - 1]
+    }
+
+    fn describe(&self) -> Description {
+        Description::MaxPool { dimensions: N, window: self.window, stride: self.stride }
     }
 
     fn needs(&self) -> Needs {

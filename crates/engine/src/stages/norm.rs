@@ -1,5 +1,6 @@
 //! Normalisation: over the last dimension of each row, or per channel over the micro-batch.
 
+use crate::describe::Description;
 use crate::device::{
     Affine, BatchNormOutputs, ChannelNorm, Device, NormGradients, NormInputs, Rows, reborrow,
 };
@@ -23,6 +24,10 @@ impl LayerNorm {
 impl<D: Device> Stage<D> for LayerNorm {
     fn kind(&self) -> &'static str {
         "layer_norm"
+    }
+
+    fn describe(&self) -> Description {
+        Description::LayerNorm { width: self.width }
     }
 
     fn layout(&self) -> &ParamLayout {
@@ -71,6 +76,8 @@ impl<D: Device> Stage<D> for LayerNorm {
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
     shape: ChannelNorm,
+    /// Of a channel.
+    dimensions: usize,
     layout: ParamLayout,
 }
 
@@ -82,7 +89,7 @@ impl BatchNorm {
     #[must_use]
     pub fn new() -> Self {
         let shape = ChannelNorm { images: 0, channels: 0, area: 0, epsilon: 1e-5 };
-        Self { shape, layout: ParamLayout::NOTHING }
+        Self { shape, dimensions: 0, layout: ParamLayout::NOTHING }
     }
 
     fn of(&self, rows: usize) -> ChannelNorm {
@@ -101,6 +108,11 @@ impl<D: Device> Stage<D> for BatchNorm {
         "batch_norm"
     }
 
+    fn describe(&self) -> Description {
+        let ChannelNorm { channels, epsilon, .. } = self.shape;
+        Description::BatchNorm { channels, dimensions: self.dimensions, epsilon }
+    }
+
     fn layout(&self) -> &ParamLayout {
         &self.layout
     }
@@ -112,6 +124,7 @@ impl<D: Device> Stage<D> for BatchNorm {
     fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let dims = input.dims()?;
         let [channels, area @ ..] = dims else { return Err("its input has no dimension".into()) };
+        self.dimensions = area.len();
         let area = area.iter().product::<usize>();
         self.shape = ChannelNorm { images: input.rows(), channels: *channels, area, ..self.shape };
         if area == 1 {

@@ -1,5 +1,6 @@
 //! Stages without parameters that treat each element alone: ReLU, GELU, dropout; and flatten, which treats none.
 
+use crate::describe::{Behind, Description};
 use crate::device::{Device, Gelu};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Mode, Needs, Pass, Shape, Stage};
 use dtrain_types::Site;
@@ -34,6 +35,10 @@ impl<D: Device> Stage<D> for Relu {
         "relu"
     }
 
+    fn describe(&self) -> Description {
+        Description::Pointwise(Behind::Relu)
+    }
+
     fn needs(&self) -> Needs {
         Needs { output: true, gradient: GradientUse::InPlace, view: false }
     }
@@ -64,6 +69,10 @@ impl<D: Device> Stage<D> for Gelu {
         }
     }
 
+    fn describe(&self) -> Description {
+        Description::Pointwise(Behind::Gelu(*self))
+    }
+
     fn needs(&self) -> Needs {
         Needs { output: false, gradient: GradientUse::InPlace, view: false }
     }
@@ -91,6 +100,10 @@ impl<D: Device> Stage<D> for Flatten {
         "flatten"
     }
 
+    fn describe(&self) -> Description {
+        Description::Flatten
+    }
+
     fn needs(&self) -> Needs {
         Needs { output: false, gradient: GradientUse::InPlace, view: true }
     }
@@ -115,6 +128,10 @@ impl<D: Device> Stage<D> for Flatten {
 impl<D: Device> Stage<D> for Dropout {
     fn kind(&self) -> &'static str {
         "dropout"
+    }
+
+    fn describe(&self) -> Description {
+        Description::Dropout { rate: self.rate }
     }
 
     fn needs(&self) -> Needs {

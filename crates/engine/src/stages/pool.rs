@@ -1,5 +1,6 @@
 //! Pooling over windows of an image: `[N, C, H, W]` to `[N, C, OH, OW]`, no padding. Max-pooling is in a file of its own.
 
+use crate::describe::Description;
 use crate::device::{Device, Pool2d};
 use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 
@@ -50,6 +51,10 @@ impl AvgPool {
 impl<D: Device> Stage<D> for AvgPool {
     fn kind(&self) -> &'static str {
         "avg_pool"
+    }
+
+    fn describe(&self) -> Description {
+        Description::AvgPool { window: self.shape.window, stride: self.shape.stride }
     }
 
     fn needs(&self) -> Needs {

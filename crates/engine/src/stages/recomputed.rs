@@ -3,6 +3,7 @@
 //!
 //! It does not know what is inside, nor who decided that memory is short.
 
+use crate::describe::Description;
 use crate::device::Device;
 use crate::stage::{ArenaPlan, Backward, Forward, Needs, ParamLayout, Pass, Shape, Stage};
 
@@ -33,6 +34,10 @@ impl<D: Device> Recomputed<D> {
 impl<D: Device> Stage<D> for Recomputed<D> {
     fn kind(&self) -> &'static str {
         self.inner.kind()
+    }
+
+    fn describe(&self) -> Description {
+        self.inner.describe()
     }
 
     fn layout(&self) -> &ParamLayout {

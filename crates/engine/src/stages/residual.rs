@@ -4,6 +4,7 @@
 //! not know that it is inside a residual.
 
 use super::Chain;
+use crate::describe::Description;
 use crate::device::Device;
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Shape, Stage};
 
@@ -29,6 +30,10 @@ impl<D: Device> Residual<D> {
 impl<D: Device> Stage<D> for Residual<D> {
     fn kind(&self) -> &'static str {
         "residual"
+    }
+
+    fn describe(&self) -> Description {
+        Description::Residual(Box::new(self.inner.describe()))
     }
 
     fn layout(&self) -> &ParamLayout {

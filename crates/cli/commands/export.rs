@@ -1,0 +1,109 @@
+//! `dtrain export`: a trained model with everything that it needs, for other programs.
+
+use super::print;
+use crate::arguments::{Export, ExportTo};
+use crate::error::CliError;
+use crate::export::{Network, onnx, torch};
+use crate::report::bytes;
+use crate::trained::Trained;
+use dtrain_checkpoint::{Check, FileStore, Store, write_tensors};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Writes the model of a checkpoint; what is written is whole or not there.
+///
+/// *Errors*: of the checkpoint, or of the disk.
+pub fn run(arguments: &Export) -> Result<(), CliError> {
+    let trained = Trained::open(&arguments.run)?;
+    let output = arguments.output.clone().unwrap_or_else(|| default_name(&trained, arguments.to));
+    let size = match arguments.to {
+        ExportTo::Safetensors => safetensors(&trained, &output)?,
+        ExportTo::Onnx => {
+            let file = onnx(&Network::of(&trained)?)?;
+            whole_file(&output, &file)?;
+            file.len() as u64
+        }
+        ExportTo::Torch => folder(&trained, &output)?,
+    };
+    print(&format!(
+        "{}  {}  checkpoint {} of {}\n",
+        output.display(),
+        bytes(size),
+        trained.id,
+        trained.run.path.display()
+    ))
+}
+
+fn default_name(trained: &Trained, to: ExportTo) -> PathBuf {
+    let name = &trained.run.name;
+    PathBuf::from(match to {
+        ExportTo::Safetensors => format!("{name}.safetensors"),
+        ExportTo::Onnx => format!("{name}.onnx"),
+        ExportTo::Torch => format!("{name}-torch"),
+    })
+}
+
+fn unwritable(path: &Path, error: &(dyn std::error::Error + 'static)) -> CliError {
+    CliError::failed(format!("cannot write {}", path.display())).because(error)
+}
+
+fn safetensors(trained: &Trained, output: &Path) -> Result<u64, CliError> {
+    let checkpoint = FileStore::new(&trained.run.path).open(trained.id, Check::Digests);
+    let checkpoint = checkpoint.map_err(|damage| {
+        let error = CliError::failed(format!("{} is damaged", trained.run.path.display())).because(&damage);
+        error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
+    })?;
+    let written =
+        dtrain_checkpoint::export(&checkpoint, output).map_err(|error| unwritable(output, &error))?;
+    Ok(written.bytes.0)
+}
+
+/// A name beside the one that is asked for, on the same disk.
+fn beside(path: &Path) -> Result<PathBuf, CliError> {
+    let name = path.file_name();
+    let name =
+        name.ok_or_else(|| CliError::usage(format!("{} is not the name of a file", path.display())))?;
+    Ok(path.with_file_name(format!(".{}.tmp-{}", name.to_string_lossy(), std::process::id())))
+}
+
+fn whole_file(path: &Path, content: &[u8]) -> Result<(), CliError> {
+    let temporary = beside(path)?;
+    let written = fs::File::create(&temporary).and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    written.map_err(|error| {
+        // What cannot be removed is named like nothing that anybody looks for.
+        let _ = fs::remove_file(&temporary);
+        unwritable(path, &error)
+    })
+}
+
+fn folder(trained: &Trained, output: &Path) -> Result<u64, CliError> {
+    if output.exists() {
+        let error = CliError::usage(format!("{} is there already", output.display()));
+        return Err(error.hint("name another folder with -o"));
+    }
+    let files = torch(&Network::of(trained)?);
+    let temporary = beside(output)?;
+    let written = (|| {
+        fs::create_dir(&temporary)?;
+        fs::write(temporary.join("model.py"), &files.model)?;
+        fs::write(temporary.join("preparation.json"), &files.preparation)?;
+        if let Some(text) = files.predict {
+            fs::write(temporary.join("predict.py"), text)?;
+        }
+        let tensors =
+            files.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..], &tensor.values[..]));
+        write_tensors(&temporary.join("model.safetensors"), &[("format", "pt".to_owned())], tensors)?;
+        let size = fs::metadata(temporary.join("model.safetensors"))?.len();
+        fs::rename(&temporary, output)?;
+        Ok(size)
+    })();
+    written.map_err(|error: std::io::Error| {
+        let _ = fs::remove_dir_all(&temporary);
+        unwritable(output, &error)
+    })
+}

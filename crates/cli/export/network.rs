@@ -1,0 +1,82 @@
+//! A trained model as data: its stages, its parameters by name, and what stands around it.
+
+use crate::error::CliError;
+use crate::trained::Trained;
+use dtrain_data::Preparation;
+use dtrain_engine::{Description, LossScale, Part, Replica};
+use std::collections::BTreeMap;
+
+/// A tensor of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its values, the last dimension innermost.
+    pub values: Vec<f32>,
+}
+
+/// A trained model as data.
+#[derive(Debug)]
+pub struct Network {
+    /// Its stages, one after the other.
+    pub parts: Vec<Part>,
+    /// Parameters and running statistics, by the names of the stages.
+    pub parameters: BTreeMap<String, Parameter>,
+    /// How samples are prepared for it.
+    pub preparation: Preparation,
+    /// Where it comes from, for whoever reads a file of it.
+    pub about: Vec<(&'static str, String)>,
+}
+
+impl Network {
+    /// The model of a checkpoint.
+    ///
+    /// *Errors*: a damaged checkpoint; a stage that no other program knows.
+    pub fn of(trained: &Trained) -> Result<Self, CliError> {
+        let replica = trained.replica(2)?;
+        let Description::Chain(parts) = replica.model().describe() else {
+            return Err(CliError::failed("a model is a chain of stages"));
+        };
+        if let Some(kind) = parts.iter().find_map(|part| own(&part.stage)) {
+            let error = CliError::usage(format!("nobody else knows a stage of the kind {kind}"));
+            return Err(error.hint("--to safetensors writes its parameters"));
+        }
+        let tensors = replica.about().layout.tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
+        let parameter = |tensor: &dtrain_engine::Tensor| {
+            let values = replica.state().section(tensor.section)[tensor.range()].to_vec();
+            (tensor.name.clone(), Parameter { shape: tensor.shape.clone(), values })
+        };
+        let about = vec![
+            ("run", trained.run.name.clone()),
+            ("checkpoint", trained.id.to_string()),
+            ("dtrain", crate::arguments::VERSION.to_owned()),
+        ];
+        let parameters = tensors.map(parameter).collect();
+        Ok(Self { parts, parameters, preparation: trained.preparation.clone(), about })
+    }
+
+    /// A parameter of a stage. *Panics* if there is none: names and parameters are of one model.
+    #[must_use]
+    pub fn parameter(&self, stage: &str, name: &str) -> &Parameter {
+        let full = joined(stage, name);
+        self.parameters.get(&full).unwrap_or_else(|| panic!("the model has no parameter {full}"))
+    }
+}
+
+/// The name of something inside of something.
+#[must_use]
+pub fn joined(outer: &str, inner: &str) -> String {
+    match (outer, inner) {
+        ("", name) | (name, "") => name.to_owned(),
+        _ => format!("{outer}.{inner}"),
+    }
+}
+
+fn own(stage: &Description) -> Option<&'static str> {
+    match stage {
+        Description::Own(kind) => Some(kind),
+        Description::Residual(inner) => own(inner),
+        Description::Chain(parts) => parts.iter().find_map(|part| own(&part.stage)),
+        _ => None,
+    }
+}

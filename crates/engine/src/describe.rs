@@ -1,0 +1,123 @@
+//! What a planned model is made of, for those who write it down for another program.
+//!
+//! Parameters are found by their names in the layout. It does not know any format.
+
+use crate::device::Gelu;
+
+/// One stage.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Description {
+    /// `y = x w^T + b` on the last dimension; `weight` is `[outputs, inputs]`.
+    Linear {
+        /// Width of its input.
+        inputs: usize,
+        /// Width of its output.
+        outputs: usize,
+        /// Whether it has a `bias`.
+        bias: bool,
+        /// What is behind it.
+        behind: Behind,
+    },
+    /// A convolution; `weight` is `[outputs, channels, kernel...]`. One entry for each dimension.
+    Conv {
+        /// Channels of its input.
+        channels: usize,
+        /// Channels of its output.
+        outputs: usize,
+        /// Sides of the kernel.
+        kernel: Vec<usize>,
+        /// Steps between windows.
+        stride: Vec<usize>,
+        /// Zeros on either side.
+        padding: Vec<usize>,
+        /// Whether it has a `bias`.
+        bias: bool,
+        /// What is behind it.
+        behind: Behind,
+    },
+    /// Max-pooling without padding.
+    MaxPool {
+        /// Over how many dimensions.
+        dimensions: usize,
+        /// Side of a window.
+        window: usize,
+        /// Steps between windows.
+        stride: usize,
+    },
+    /// Average pooling of images without padding.
+    AvgPool {
+        /// Sides of a window.
+        window: [usize; 2],
+        /// Steps between windows.
+        stride: [usize; 2],
+    },
+    /// Batch norm per channel by `running_mean` and `running_var`, then `weight` and `bias`.
+    BatchNorm {
+        /// How many.
+        channels: usize,
+        /// Whether a channel has more than one value a sample: then it has so many dimensions.
+        dimensions: usize,
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// Layer norm of the last dimension, then `weight` and `bias`; epsilon is 1e-5.
+    LayerNorm {
+        /// Its width.
+        width: usize,
+    },
+    /// What is the same for each element.
+    Pointwise(Behind),
+    /// The dimensions of a sample as one.
+    Flatten,
+    /// Nothing, but in training.
+    Dropout {
+        /// What share is dropped.
+        rate: f32,
+    },
+    /// `tokens[id] + places[t]`.
+    Embedding {
+        /// Rows of `tokens`.
+        vocabulary: usize,
+        /// Rows of `places`.
+        time: usize,
+        /// Columns of both.
+        width: usize,
+    },
+    /// Causal self-attention over packed queries, keys and values, of heads side by side.
+    Attention {
+        /// How many heads.
+        heads: usize,
+        /// Width of one.
+        head: usize,
+        /// How many positions.
+        time: usize,
+    },
+    /// One after the other.
+    Chain(Vec<Part>),
+    /// `x + f(x)`.
+    Residual(Box<Description>),
+    /// A stage of a program's own, by its kind.
+    Own(&'static str),
+}
+
+/// What is the same for each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// Nothing.
+    Nothing,
+    /// `max(x, 0)`.
+    Relu,
+    /// GELU.
+    Gelu(Gelu),
+}
+
+/// A stage in its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// What its parameters' names begin with; empty for nothing.
+    pub name: String,
+    /// The parameter of the chain that it uses as its `weight`, in place of one of its own.
+    pub tied: Option<String>,
+    /// What it is.
+    pub stage: Description,
+}
