@@ -4,7 +4,7 @@
 //! It does not know what the numbers come to: only that a reader who copies a block gets a run.
 
 use crate::docs_current::{blocks, read, root, yaml_files};
-use crate::harness::{dtrain, finish, write_text};
+use crate::harness::{dtrain, finish, output, write_text};
 use dtrain::config::Config;
 use std::collections::BTreeSet;
 use std::fs;
@@ -135,4 +135,24 @@ fn every_configuration_of_the_guide_trains_and_together_they_have_every_kind() {
             assert!(seen.contains(&wanted), "no configuration of the guide or of examples/ has {key}={kind}");
         }
     }
+}
+
+#[test]
+fn the_page_on_using_a_model_works_as_it_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let examples = folder.path().join("examples");
+    fs::create_dir(&examples).unwrap();
+    for table in ["houses.csv", "new-houses.csv"] {
+        fs::copy(root().join("examples").join(table), examples.join(table)).unwrap();
+    }
+    let commands = blocks(&read(&root().join("docs/guide/use.md")), "sh").concat();
+    for line in commands.lines() {
+        let arguments = line.strip_prefix("dtrain ").expect("a command of dtrain");
+        output(folder.path(), arguments).0.succeeded();
+    }
+    let predicted = fs::read_to_string(folder.path().join("predicted.csv")).unwrap();
+    assert_eq!(predicted.lines().count(), 9, "the head and a line a house");
+    let prices = predicted.lines().skip(1).map(|line| line.parse::<f64>().unwrap());
+    assert!(prices.clone().all(|price| (150_000.0..500_000.0).contains(&price)), "{predicted}");
+    assert!(folder.path().join("houses.onnx").is_file());
 }

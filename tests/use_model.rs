@@ -377,3 +377,26 @@ fn a_finished_run_is_made_longer_and_nothing_of_it_is_made_twice() {
     done.succeeded();
     assert!(done.steps().is_empty());
 }
+
+#[test]
+fn runs_are_listed_with_their_results_and_what_differs_between_them() {
+    let folder = folder();
+    let path = folder.path();
+    let (none, _) = output(path, "runs");
+    none.ended_with(2);
+    none.said("no runs");
+    for (name, rate) in [("a", "1e-3"), ("b", "2e-3")] {
+        let settings = format!("model=mlp model.hidden=[8] epochs=1 optimizer.lr={rate} name={name}");
+        train(path, &settings).succeeded();
+    }
+    let (listed, text) = output(path, "runs --json");
+    listed.succeeded();
+    let runs: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(runs.len(), 2);
+    for (run, rate) in runs.iter().zip(["0.001", "0.002"]) {
+        assert_eq!(run["differs"], serde_json::json!({"optimizer.lr": rate}), "{text}");
+        assert!(run["results"]["val_accuracy"].as_f64().is_some() && run["step"] == 23, "{text}");
+    }
+    let (_, text) = output(path, "runs");
+    assert!(text.contains("accuracy") && text.contains("optimizer.lr=0.002"), "{text}");
+}

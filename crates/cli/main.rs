@@ -35,6 +35,7 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         // A host ends with the exit code of its run.
         Command::Node(arguments) => return commands::node::run(arguments),
         Command::Token(arguments) => commands::token::run(arguments),
+        Command::Runs(arguments) => commands::runs::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Export(arguments) => commands::export::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),

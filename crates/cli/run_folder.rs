@@ -143,17 +143,20 @@ fn not_writable(path: &Path, error: &io::Error) -> CliError {
         .hint("choose a folder that you may write to with run_dir=PATH")
 }
 
+/// All runs in a folder, by name.
+#[must_use]
+pub fn all_runs(folder: &Path) -> Vec<RunFolder> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut runs: Vec<RunFolder> =
+        entries.filter(|path| path.join(CONFIG).is_file()).map(RunFolder::at).collect();
+    runs.sort_by(|one, other| one.name.cmp(&other.name));
+    runs
+}
+
 /// What can be resumed, newest last.
 #[must_use]
 pub fn runs_hint() -> String {
-    let mut names: Vec<String> = fs::read_dir(RUNS)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| entry.path().join(CONFIG).is_file())
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
+    let names: Vec<String> = all_runs(Path::new(RUNS)).into_iter().map(|run| run.name).collect();
     match names.as_slice() {
         [] => format!("there are no runs in {RUNS} yet; start one with `dtrain train`"),
         names => format!("runs in {RUNS}: {}", names.join(", ")),

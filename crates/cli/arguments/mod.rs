@@ -143,6 +143,8 @@ pub enum Command {
     /// A rank under `run-launcher`, before it becomes the program; not for people
     #[command(hide = true)]
     RunRank(RunRank),
+    /// List all runs with their best results and what differs between them
+    Runs(Runs),
     /// Measure a trained model: accuracy, F1 and confusion, RMSE and R2, or perplexity
     #[command(after_help = EVAL_EXAMPLES)]
     Eval(Eval),
@@ -370,6 +372,16 @@ pub struct Plan {
     /// How much is said.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// `dtrain runs`.
+#[derive(Args, Clone, Debug)]
+pub struct Runs {
+    /// The folder of the runs [default: runs]
+    pub folder: Option<PathBuf>,
+    /// Write one JSON object a line to standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How samples are computed.

@@ -12,6 +12,7 @@ pub mod node;
 pub mod plan;
 pub mod predict;
 pub mod run;
+pub mod runs;
 pub mod shell;
 pub mod simulate;
 pub mod token;
