@@ -32,7 +32,7 @@ dtrain=target/release/dtrain
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
 # A part is a function; the line above it is its section in docs/benchmarks/README.md.
-parts="steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels"
+parts="steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions"
 section() {
     case $1 in
         steps|threads|together) echo "Training steps against PyTorch" ;;
@@ -47,6 +47,7 @@ section() {
         hosts) echo "All-reduce between hosts" ;;
         overlap) echo "Training over a slow path" ;;
         kernels) echo "Parts" ;;
+        predictions) echo "Predictions of a table" ;;
     esac
 }
 
@@ -62,6 +63,7 @@ together() {
     cargo build --release --quiet -p dtrain-engine --example lockstep || return 1
     bench/together.py --dtrain $dtrain --limit target/release/examples/lockstep --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"
 }
+predictions() { torch && bench/predictions.py --dtrain $dtrain --python "$python" --pairs "$(pick 5 1)"; }
 micro() { torch && bench/micro_batches.py --dtrain $dtrain --python "$python" --pairs "$(pick 3 1)" --seconds "$(pick 3 1)"; }
 collectives() {
     bench/collectives.py --dtrain $dtrain --python "$python" --ranks 2 4 --pairs "$(pick 7 1)" --samples "$(pick 0 3)"
