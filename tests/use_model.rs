@@ -400,3 +400,20 @@ fn runs_are_listed_with_their_results_and_what_differs_between_them() {
     let (_, text) = output(path, "runs");
     assert!(text.contains("accuracy") && text.contains("optimizer.lr=0.002"), "{text}");
 }
+
+#[test]
+fn the_largest_micro_batch_is_found_by_what_the_ranks_take() {
+    let folder = folder();
+    let (found, text) = output(folder.path(), "plan --largest --json global_batch=256 ranks=2");
+    found.succeeded();
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["micro_batch"], 256, "{text}");
+    // Two ranks of a model whose activations of 2^20 samples take more than any machine of today has.
+    let wide =
+        "plan --largest --json data.kind=digits model=mlp model.hidden=[65536] global_batch=1048576 ranks=64";
+    let (found, text) = output(folder.path(), wide);
+    found.succeeded();
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    let number = |name: &str| answer[name].as_u64().unwrap();
+    assert!(number("micro_batch") < 1_048_576 && number("rank_bytes") * 64 <= number("free_bytes"), "{text}");
+}

@@ -19,7 +19,7 @@ use dtrain_data::{
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
-    Decay, DecayGroup, EngineError, LossScale, ModelReplica, Optimizer, Replica, Section, Span, State,
+    About, Decay, DecayGroup, EngineError, LossScale, ModelReplica, Optimizer, Replica, Section, Span, State,
 };
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::{Predicts, ValidationSet};
@@ -75,6 +75,16 @@ impl Plan {
             false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
         };
         Ok(Self { config: config.clone(), spec, batches, classes, opened, own })
+    }
+
+    /// The same with another micro-batch.
+    ///
+    /// *Errors*: one that does not suit the batches.
+    pub fn with_micro_batch(self, rows: u32) -> Result<Self, CliError> {
+        let config = self.config.with_micro_batch(rows);
+        let batches = BatchPlan::new(config.seed, self.batches.samples(), config.batch.global, rows)
+            .map_err(|error| config.problem("micro_batch", error.to_string()))?;
+        Ok(Self { config, batches, ..self })
     }
 
     /// What the data set is called in messages.
@@ -227,19 +237,38 @@ impl Plan {
         }
     }
 
-    fn replica_in_groups(
+    /// What a rank on cores would be, without the memory for it.
+    ///
+    /// *Errors*: as [`Plan::replica`].
+    pub fn planned_on_cores(&self) -> Result<About, CliError> {
+        let (_, model) = self.model_in_groups(self.batches.micro_batches(), self.blocks()[0])?;
+        let about = ModelReplica::planned(&model, &self.optimizer());
+        self.check_rows(&about)?;
+        Ok(about)
+    }
+
+    fn model_in_groups(
         &self,
         most: u32,
         blocks: Blocks,
-        make: MakeReplica,
-    ) -> Result<ModelReplica<Cpu>, CliError> {
+    ) -> Result<(Cpu, dtrain_engine::Model<Cpu>), CliError> {
         let config = &self.config;
         let isa = Isa::parse(&config.isa)
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
         let options = CpuOptions { isa, threads: config.world.threads as usize };
         let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
         let model = self.blueprint().model(&device, (config.batch.micro, most), blocks)?;
-        let replica = make(device, model, self.optimizer(), config.seed);
+        Ok((device, model))
+    }
+
+    fn replica_in_groups(
+        &self,
+        most: u32,
+        blocks: Blocks,
+        make: MakeReplica,
+    ) -> Result<ModelReplica<Cpu>, CliError> {
+        let (device, model) = self.model_in_groups(most, blocks)?;
+        let replica = make(device, model, self.optimizer(), self.config.seed);
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         self.complete(&mut replica)?;
         Ok(replica)
@@ -250,7 +279,7 @@ impl Plan {
         if let Some(file) = self.config.model.init_from() {
             self.initialise(replica, file)?;
         }
-        self.check_rows(replica)
+        self.check_rows(replica.about())
     }
 
     /// How parameters move.
@@ -300,14 +329,14 @@ impl Plan {
     }
 
     /// Batch norm needs more rows than one in every micro-batch, also in the last one of an epoch.
-    fn check_rows(&self, replica: &dyn Replica) -> Result<(), CliError> {
+    fn check_rows(&self, about: &About) -> Result<(), CliError> {
         let (samples, batch) = (self.batches.samples(), self.config.batch);
         let remainder = |n: u64, of: u64| if n.is_multiple_of(of) { of.min(n) } else { n % of };
         let (global, micro) = (u64::from(batch.global), u64::from(batch.micro));
         let full_step = remainder(global.min(samples), micro);
         let last_step = remainder(remainder(samples, global), micro);
         let least = full_step.min(last_step);
-        let needed = replica.about().min_rows as u64;
+        let needed = about.min_rows as u64;
         if least >= needed {
             return Ok(());
         }

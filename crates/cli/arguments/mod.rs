@@ -369,6 +369,9 @@ pub struct Plan {
     /// Where the configuration comes from.
     #[command(flatten)]
     pub settings: Settings,
+    /// Find the largest micro-batch that the ranks of this host have room for
+    #[arg(long)]
+    pub largest: bool,
     /// How much is said.
     #[command(flatten)]
     pub output: Output,

@@ -2,8 +2,9 @@
 
 use super::{print, print_json};
 use crate::arguments::Plan as Arguments;
+use crate::doctor::free_memory;
 use crate::error::CliError;
-use crate::gpus::{Chosen, choose_here, this_machine};
+use crate::gpus::{Chosen, choose_here, most_rows, this_machine};
 use crate::plan::Plan;
 use crate::report::{Voice, banner, bytes, grouped};
 use crate::request::settings;
@@ -21,12 +22,75 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     config.check_one_host()?;
     let chosen = choose_here(&config)?;
     let plan = Plan::open(&config, None)?;
+    if arguments.largest {
+        return largest(plan, &chosen, arguments.output.json);
+    }
     let replica = plan.replica_as_on(&chosen)?;
     if arguments.output.json {
         return print_json(&as_json(&plan, &replica, &chosen));
     }
     Voice::new(arguments.output.quiet).say(&banner(&plan, &replica, None, (machine, &chosen)));
     print(&tables(&plan, &replica, &chosen))
+}
+
+/// Prints the largest micro-batch that there is room for.
+///
+/// *Errors*: not even one sample fits; a configuration that no micro-batch suits.
+fn largest(plan: Plan, chosen: &Chosen, json: bool) -> Result<(), CliError> {
+    let (global, ranks) = (plan.config.batch.global, plan.config.world.ranks);
+    let (rows, each, free) = match chosen.cuda() {
+        Some(list) => {
+            (most_rows(&plan.config.with_micro_batch(global), &list)?.map(|(rows, _)| rows), None, None)
+        }
+        None => {
+            let free = free_memory();
+            let (rows, each) = most_rows_on_cores(plan, free)?;
+            (rows, each, free)
+        }
+    };
+    let Some(rows) = rows else {
+        let error = CliError::failed("there is no room for a single sample");
+        return Err(error.hint("a smaller model needs less, and so do fewer ranks"));
+    };
+    if json {
+        return print_json(
+            &json!({"micro_batch": rows, "global_batch": global, "rank_bytes": each, "free_bytes": free}),
+        );
+    }
+    let most = if rows == global { " (a global batch: it can be no larger)" } else { "" };
+    let room = match (each, free) {
+        (Some(each), Some(free)) => {
+            format!(": {} a rank, {ranks} of them, {} free", bytes(each), bytes(free))
+        }
+        _ => String::new(),
+    };
+    print(&format!("micro_batch={rows}{most}{room}\nanother micro_batch is another run: its bits differ\n"))
+}
+
+/// The largest micro-batch whose replicas fit into nine tenths of the free memory, of a global batch, half of it, half of that, and so on;
+/// and what one of them takes. *Units*: samples, bytes.
+///
+/// *Errors*: none of them suits the model.
+fn most_rows_on_cores(mut plan: Plan, free: Option<u64>) -> Result<(Option<u32>, Option<u64>), CliError> {
+    let ranks = u64::from(plan.config.world.ranks);
+    let sizes = std::iter::successors(Some(plan.config.batch.global), |rows| Some(rows / 2));
+    let mut unsuited = None;
+    for rows in sizes.take_while(|rows| *rows > 0) {
+        plan = plan.with_micro_batch(rows)?;
+        // Batch norm, for one, needs more rows than the last micro-batch of an epoch may have.
+        let size = match plan.planned_on_cores() {
+            Ok(about) => about.memory.total().0,
+            Err(error) => {
+                unsuited = Some(error);
+                continue;
+            }
+        };
+        if free.is_none_or(|free| size.saturating_mul(ranks) <= free / 10 * 9) {
+            return Ok((Some(rows), Some(size)));
+        }
+        unsuited = None;
+    }
+    unsuited.map_or(Ok((None, None)), Err)
 }
 
 fn ranges(plan: &Plan) -> Vec<MicroRange> {

@@ -97,14 +97,10 @@ impl<D: HostDevice> ModelReplica<D> {
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let stack = (model.group() > 1).then(|| stack(&model));
         let beside = model.reads_outputs().then(|| Flat::zeros(outputs));
-        let lengths = BufferLengths {
-            state: shape,
-            gradient: layout.gradient_len(),
-            activations: plan.saved + outputs + stack.as_ref().map_or(0, Stack::len),
-            scratch: plan.scratch + beside.as_ref().map_or(0, |beside| beside.len()),
-        };
+        let about = Self::planned(&model, &optimizer);
+        debug_assert!(stack.as_ref().is_none_or(|stack| stack.len() == stack_len(&model)));
         Ok(Self {
-            about: About::of(&model, &lengths),
+            about,
             runs: optimizer.runs(layout),
             saved: Flat::zeros(plan.saved),
             scratch: Flat::zeros(plan.scratch),
@@ -120,6 +116,26 @@ impl<D: HostDevice> ModelReplica<D> {
             seed,
             state,
         })
+    }
+
+    /// What a replica of this model will say of itself, and where its memory will go, without taking any.
+    #[must_use]
+    pub fn planned(model: &Model<D>, optimizer: &Optimizer) -> About {
+        let layout = model.layout();
+        let state = StateShape {
+            parameters: layout.parameters,
+            stats: layout.stats,
+            moments: optimizer.rule.moments(),
+        };
+        let rows = model.loss_rows(model.input().rows() * model.group());
+        let (plan, outputs) = (model.plan(), rows.rows * rows.width);
+        let lengths = BufferLengths {
+            state,
+            gradient: layout.gradient_len(),
+            activations: plan.saved + outputs + if model.group() > 1 { stack_len(model) } else { 0 },
+            scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
+        };
+        About::of(model, &lengths)
     }
 
     /// The model.
@@ -209,6 +225,14 @@ impl<D: HostDevice> Gradients<D> for InHost<'_, D> {
     fn backward_begins(&mut self) {
         self.gradient.backward_begins();
     }
+}
+
+/// Elements of the batches of a group.
+fn stack_len<D: HostDevice>(model: &Model<D>) -> usize {
+    let (rows, input, per_sample) = (model.group() * model.input().rows(), model.input(), model.loss_rows(1));
+    let targets =
+        if model.loss.takes_classes() { per_sample.rows } else { per_sample.rows * per_sample.width };
+    rows * (input.per_row() + targets)
 }
 
 /// Room for the batches of a group.
