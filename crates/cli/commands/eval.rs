@@ -49,7 +49,7 @@ pub fn run(arguments: &Eval) -> Result<(), CliError> {
     match arguments.output.json {
         true => print_json(&as_json(&trained, &figures)),
         false if arguments.output.quiet => Ok(()),
-        false => print(&shown(&trained, &figures, arguments.data.as_deref(), folder.as_deref())),
+        false => print(&shown(&trained, &figures, arguments.data.as_deref(), &folder)),
     }
 }
 
@@ -61,11 +61,10 @@ fn of_table(
     voice: Voice,
 ) -> Result<Figures, CliError> {
     let preparation = &trained.preparation;
-    let input = Input::open(path, preparation, csv_options(trained))?;
+    let mut input = Input::open(path, preparation, csv_options(trained))?;
     let bar = progress(voice, input.size(), Unit::Bytes);
-    let counter = input.counter();
-    let (parser, mut pieces) = input.into_pieces();
-    let Some(parser) = parser.filter(|parser| parser.has_target()) else {
+    let counter = input.counter().unwrap_or_default();
+    let Some(parser) = input.take_parser().filter(|parser| parser.has_target()) else {
         let message = format!("{} has no column of the target", path.display());
         return Err(CliError::usage(message).hint("`dtrain predict` is for samples without labels"));
     };
@@ -74,7 +73,7 @@ fn of_table(
     let work = |worker: &mut &mut Worker, piece| worker.predict(piece, Some(&*parser));
     ordered(
         lent,
-        || pieces.next_piece(),
+        || input.next_piece(),
         work,
         |predicted| {
             bar.set_position(counter.load(Ordering::Relaxed));
@@ -224,7 +223,7 @@ fn names(preparation: &Preparation, figures: &ClassFigures) -> Vec<String> {
 }
 
 /// Writes what is too wide for a terminal into the folder of the run; gives where.
-fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<Option<PathBuf>, CliError> {
+fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<PathBuf, CliError> {
     let name = data.and_then(Path::file_stem).map_or("validation".into(), |stem| stem.to_string_lossy());
     let folder = trained.run.path.join("eval").join(&*name);
     let put = |file: &str, text: &str| {
@@ -241,7 +240,7 @@ fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<Op
         put("classes.csv", &classes_csv(figures, &names))?;
         put("confusion.svg", &confusion_svg(figures, &names))?;
     }
-    Ok(Some(folder))
+    Ok(folder)
 }
 
 fn as_json(trained: &Trained, figures: &Figures) -> serde_json::Value {
@@ -283,7 +282,7 @@ fn merged(mut one: serde_json::Value, other: serde_json::Value) -> serde_json::V
     one
 }
 
-fn shown(trained: &Trained, figures: &Figures, data: Option<&Path>, folder: Option<&Path>) -> String {
+fn shown(trained: &Trained, figures: &Figures, data: Option<&Path>, folder: &Path) -> String {
     let mut text = String::new();
     let bold = |name: &str| Stream::Output.bold(&format!("{name:<9}"));
     let of = data.map_or("the validation part".to_owned(), |path| path.display().to_string());
@@ -333,9 +332,7 @@ fn shown(trained: &Trained, figures: &Figures, data: Option<&Path>, folder: Opti
             );
         }
     }
-    if let Some(folder) = folder {
-        let _ = writeln!(text, "  {} {}", bold("written"), folder.display());
-    }
+    let _ = writeln!(text, "  {} {}", bold("written"), folder.display());
     text
 }
 

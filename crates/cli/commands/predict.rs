@@ -25,13 +25,10 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
     let mut writer = Writer::new(arguments.output.as_deref(), shape.clone())?;
     let voice = Voice::new(arguments.quiet || arguments.output.is_none());
     let begun = std::time::Instant::now();
-    for input in inputs {
-        let (unit, counter) = match &input {
-            Input::Table { .. } => (Unit::Bytes, Some(input.counter())),
-            Input::Array { .. } => (Unit::Samples, None),
-        };
+    for mut input in inputs {
+        let (parser, counter) = (input.take_parser(), input.counter());
+        let unit = if counter.is_some() { Unit::Bytes } else { Unit::Samples };
         let bar = progress(voice, input.size(), unit);
-        let (parser, mut pieces) = input.into_pieces();
         let lent: Vec<&mut Worker> = workers.iter_mut().collect();
         let work = |worker: &mut &mut Worker, piece| {
             let predicted = worker.predict(piece, parser.as_deref())?;
@@ -39,7 +36,7 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
         };
         ordered(
             lent,
-            || pieces.next_piece(),
+            || input.next_piece(),
             work,
             |(rows, text)| {
                 match &counter {

@@ -1,7 +1,7 @@
 //! What is to be predicted, cut into pieces: tables line by line, arrays sample by sample.
 
 use crate::error::CliError;
-use dtrain_data::{CsvOptions, DataError, InputArray, Preparation, RowParser, is_array};
+use dtrain_data::{CsvOptions, DataError, InputArray, Preparation, RowParser};
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -30,22 +30,19 @@ pub enum Piece {
     Values(Vec<f32>),
 }
 
-/// One file, or standard input.
-pub enum Input {
-    /// A table.
-    Table {
-        /// What reads its lines.
-        parser: Box<RowParser>,
-        /// What is left of it.
-        text: Lines,
-    },
-    /// An array.
+/// One file, or standard input, that gives its pieces one after the other.
+pub struct Input {
+    parser: Option<Box<RowParser>>,
+    rest: Rest,
+}
+
+/// What is left to read.
+enum Rest {
+    Table(Lines),
     Array {
-        /// Its samples.
         array: InputArray,
-        /// What prepares them.
         preparation: Box<Preparation>,
-        /// The next one.
+        /// The next sample.
         next: u64,
     },
 }
@@ -86,9 +83,9 @@ impl Input {
         let standard = path == Path::new("-");
         // What is no file can be read once: it is a table.
         let plain = !standard && std::fs::metadata(path).is_ok_and(|about| about.is_file());
-        if plain && is_array(path)? {
-            let (array, preparation) = (InputArray::open(path, preparation)?, Box::new(preparation.clone()));
-            return Ok(Self::Array { array, preparation, next: 0 });
+        if let Some(array) = plain.then(|| InputArray::open(path, preparation)).transpose()?.flatten() {
+            let preparation = Box::new(preparation.clone());
+            return Ok(Self { parser: None, rest: Rest::Array { array, preparation, next: 0 } });
         }
         let shown = if standard { PathBuf::from("standard input") } else { path.to_owned() };
         let mut text = match standard {
@@ -110,61 +107,43 @@ impl Input {
         if parser.has_header() {
             text.skip(1)?;
         }
-        Ok(Self::Table { parser: Box::new(parser), text })
+        Ok(Self { parser: Some(Box::new(parser)), rest: Rest::Table(text) })
     }
 
-    /// How far it is read, and how much there is, if that is known.
+    /// What reads the lines of a table.
+    pub fn take_parser(&mut self) -> Option<Box<RowParser>> {
+        self.parser.take()
+    }
+
+    /// How much there is, if that is known. *Units*: bytes of a table, samples of an array.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
-        match self {
-            Self::Table { text, .. } => text.size,
-            Self::Array { array, .. } => Some(array.rows()),
+        match &self.rest {
+            Rest::Table(text) => text.size,
+            Rest::Array { array, .. } => Some(array.rows()),
         }
     }
 
-    /// What counts how far it is read.
+    /// What counts how far a table is read. *Units*: bytes.
     #[must_use]
-    pub fn counter(&self) -> Arc<AtomicU64> {
-        match self {
-            Self::Table { text, .. } => Arc::clone(&text.read),
-            Self::Array { .. } => Arc::default(),
+    pub fn counter(&self) -> Option<Arc<AtomicU64>> {
+        match &self.rest {
+            Rest::Table(text) => Some(Arc::clone(&text.read)),
+            Rest::Array { .. } => None,
         }
     }
-}
 
-/// Gives the pieces of an input one after the other.
-pub struct Pieces {
-    text: Option<Lines>,
-    array: Option<(InputArray, Box<Preparation>, u64)>,
-}
-
-impl Input {
-    /// What reads its lines, and its pieces.
-    #[must_use]
-    pub fn into_pieces(self) -> (Option<Box<RowParser>>, Pieces) {
-        match self {
-            Self::Table { parser, text } => (Some(parser), Pieces { text: Some(text), array: None }),
-            Self::Array { array, preparation, next } => {
-                (None, Pieces { text: None, array: Some((array, preparation, next)) })
-            }
-        }
-    }
-}
-
-impl Pieces {
-    /// The next one.
+    /// The next piece.
     ///
     /// *Errors*: the file cannot be read. *Blocks* on it.
     pub fn next_piece(&mut self) -> Result<Option<Piece>, CliError> {
-        if let Some((array, preparation, next)) = &mut self.array {
-            let end = (*next + SAMPLES).min(array.rows());
-            let range = std::mem::replace(next, end)..end;
-            let values = || Piece::Values(array.read(range.clone(), preparation));
-            return Ok((!range.is_empty()).then(values));
-        }
-        match &mut self.text {
-            Some(text) => text.next_piece(),
-            None => Ok(None),
+        match &mut self.rest {
+            Rest::Table(text) => text.next_piece(),
+            Rest::Array { array, preparation, next } => {
+                let end = (*next + SAMPLES).min(array.rows());
+                let range = std::mem::replace(next, end)..end;
+                Ok((!range.is_empty()).then(|| Piece::Values(array.read(range, preparation))))
+            }
         }
     }
 }

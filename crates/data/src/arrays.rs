@@ -1,7 +1,9 @@
 //! Arrays of inputs without targets: what is to be predicted.
 
+use crate::bytes::open_lines;
 use crate::rows::Store;
 use crate::{DataError, InputSpec, Preparation, idx, npy};
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
@@ -13,27 +15,37 @@ pub struct InputArray {
     store: Store,
 }
 
-/// Whether a file begins as an array does, and not as text.
-///
-/// *Errors*: it cannot be read.
-pub fn is_array(file: &Path) -> Result<bool, DataError> {
-    let needs = "an input is a table, a .npy array, an IDX file, or - for standard input";
+/// The formats of arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    NumPy,
+    Idx,
+}
+
+/// What an input may be.
+const NEEDS: &str = "an input is a table, a .npy array, an IDX file, or - for standard input";
+
+/// The format of a file, by its first bytes; none if it is no array.
+fn format(file: &Path) -> Result<Option<Format>, DataError> {
     let mut start = Vec::new();
-    let reader = crate::bytes::open_lines(file, needs)?;
-    let read = std::io::Read::read_to_end(&mut std::io::Read::take(reader, 6), &mut start);
-    read.map_err(|error| DataError::io(file, needs, error))?;
-    Ok(start.starts_with(b"\x93NUMPY") || start.starts_with(&[0, 0, 8]))
+    let read = open_lines(file, NEEDS)?.take(6).read_to_end(&mut start);
+    read.map_err(|error| DataError::io(file, NEEDS, error))?;
+    Ok(match start[..] {
+        [0x93, b'N', b'U', b'M', b'P', b'Y'] => Some(Format::NumPy),
+        [0, 0, 8, ..] => Some(Format::Idx),
+        _ => None,
+    })
 }
 
 impl InputArray {
-    /// Opens a file.
+    /// Opens a file; nothing if it is no array.
     ///
     /// *Errors*: samples of another shape than those of training; a damaged file.
-    pub fn open(file: &Path, preparation: &Preparation) -> Result<Self, DataError> {
-        let numpy = npy::inputs(file);
-        let (rows, got, store) = match numpy {
-            Err(DataError::Header { .. } | DataError::WrongMagic { .. }) => idx::images(file)?,
-            other => other?,
+    pub fn open(file: &Path, preparation: &Preparation) -> Result<Option<Self>, DataError> {
+        let (rows, got, store) = match format(file)? {
+            Some(Format::NumPy) => npy::inputs(file)?,
+            Some(Format::Idx) => idx::images(file)?,
+            None => return Ok(None),
         };
         let expected = match &preparation.input {
             InputSpec::Values { shape } => shape.clone(),
@@ -44,7 +56,7 @@ impl InputArray {
         if said(&got) != said(&expected) {
             return Err(DataError::OtherShape { file: file.to_owned(), expected, got });
         }
-        Ok(Self { rows, width: expected.iter().product(), store })
+        Ok(Some(Self { rows, width: expected.iter().product(), store }))
     }
 
     /// How many samples there are.

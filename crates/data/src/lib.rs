@@ -30,7 +30,7 @@ mod text;
 mod tokens;
 mod windows;
 
-pub use arrays::{InputArray, is_array};
+pub use arrays::InputArray;
 pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
 pub use classes::{ClassDistribution, class_distribution};
