@@ -2,7 +2,7 @@
 //!
 //! Words that are not clap's own (sizes, operations) pass through as they are: their messages have hints.
 
-use super::Output;
+use super::output::Output;
 use clap::{Args, Subcommand};
 
 const COLLECTIVES_EXAMPLES: &str = "\

@@ -3,13 +3,17 @@
 //! It does not know what a configuration key means; `key=value` arguments pass through as they are.
 
 mod bench;
+mod output;
 mod run;
+mod trained;
 
 pub use bench::{Bench, BenchCollectives, BenchRank, BenchScaling, BenchStep};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+pub use output::Output;
 pub use run::{Processes, Run, RunLauncher, RunRank};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+pub use trained::{Eval, Export, ExportTo, Predict, Runs, Work};
 
 /// Version and revision, as `--version` shows them.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("DTRAIN_REVISION"), ")");
@@ -77,27 +81,6 @@ Examples:
 
 Exit codes: 0 training on the CPU works here, 1 it does not or what was asked for does not, 2 usage.";
 
-const EVAL_EXAMPLES: &str = "\
-Examples:
-  dtrain eval runs/first                      the best checkpoint on the validation part
-  dtrain eval runs/first --data test.csv      on a table with the column of the target
-  dtrain eval runs/first/g1-s000400 --json    another checkpoint, for programs
-
-Tables and pictures are written to RUN/eval.";
-
-const PREDICT_EXAMPLES: &str = "\
-Examples:
-  dtrain predict runs/first new.csv                      class and probabilities to standard output
-  dtrain predict runs/first new.csv -o predicted.csv     the same into a file; .jsonl and .npy work too
-  dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
-  cat new.csv | dtrain predict runs/first - | head       standard input";
-
-const EXPORT_EXAMPLES: &str = "\
-Examples:
-  dtrain export runs/first --to onnx                  first.onnx: from raw values to probabilities
-  dtrain export runs/first --to torch -o model        a folder with model.py, its parameters and predict.py
-  dtrain export runs/first --to safetensors           the parameters and running statistics alone";
-
 const HELP_EXAMPLES: &str = "\
 Examples:
   dtrain help                  the topics
@@ -146,13 +129,13 @@ pub enum Command {
     /// List all runs with their best results and what differs between them
     Runs(Runs),
     /// Measure a trained model: accuracy, F1 and confusion, RMSE and R2, or perplexity
-    #[command(after_help = EVAL_EXAMPLES)]
+    #[command(after_help = trained::EVAL_EXAMPLES)]
     Eval(Eval),
     /// Predict classes or numbers for new samples with a trained model
-    #[command(after_help = PREDICT_EXAMPLES)]
+    #[command(after_help = trained::PREDICT_EXAMPLES)]
     Predict(Predict),
     /// Write a trained model for other programs: ONNX, PyTorch, safetensors
-    #[command(after_help = EXPORT_EXAMPLES)]
+    #[command(after_help = trained::EXPORT_EXAMPLES)]
     Export(Export),
     /// Show what would be trained: layout, memory, micro-batches per rank
     Plan(Plan),
@@ -292,17 +275,6 @@ pub struct Settings {
     pub overrides: Vec<String>,
 }
 
-/// How much is said, and to whom.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub struct Output {
-    /// Write one JSON object a line to standard output
-    #[arg(long)]
-    pub json: bool,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
 /// `dtrain train`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Train {
@@ -375,98 +347,6 @@ pub struct Plan {
     /// How much is said.
     #[command(flatten)]
     pub output: Output,
-}
-
-/// `dtrain runs`.
-#[derive(Args, Clone, Debug)]
-pub struct Runs {
-    /// The folder of the runs [default: runs]
-    pub folder: Option<PathBuf>,
-    /// Write one JSON object a line to standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// How samples are computed.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct Work {
-    /// How many compute side by side [default: one a core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    ranks: Option<u32>,
-    /// How many samples each takes at once; the result does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub batch: u32,
-}
-
-impl Work {
-    /// How many compute side by side.
-    #[must_use]
-    pub fn ranks(&self) -> u32 {
-        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        self.ranks.unwrap_or_else(cores)
-    }
-}
-
-/// `dtrain eval`.
-#[derive(Args, Clone, Debug)]
-pub struct Eval {
-    /// Run folder or name, with /CHECKPOINT for another than the best
-    pub run: String,
-    /// A table with the column of the target [default: the validation part of the run]
-    #[arg(long, value_name = "FILE")]
-    pub data: Option<PathBuf>,
-    /// How samples are computed.
-    #[command(flatten)]
-    pub work: Work,
-    /// How much is said.
-    #[command(flatten)]
-    pub output: Output,
-}
-
-/// `dtrain predict`.
-#[derive(Args, Clone, Debug)]
-pub struct Predict {
-    /// Run folder or name, with /CHECKPOINT for another than the best
-    pub run: String,
-    /// Tables, .npy arrays, IDX images; - is a table on standard input
-    #[arg(required = true, value_name = "INPUT")]
-    pub inputs: Vec<PathBuf>,
-    /// The file to write [default: a CSV on standard output]
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// How to write [default: what the end of FILE says]
-    #[arg(long)]
-    pub format: Option<crate::predict::Format>,
-    /// How samples are computed.
-    #[command(flatten)]
-    pub work: Work,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-/// `dtrain export`.
-#[derive(Args, Clone, Debug)]
-pub struct Export {
-    /// Run folder or name, with /CHECKPOINT for another than the best
-    pub run: String,
-    /// For whom
-    #[arg(long)]
-    pub to: ExportTo,
-    /// The file to write, or for torch the folder [default: the name of the run]
-    #[arg(short, long, value_name = "PATH")]
-    pub output: Option<PathBuf>,
-}
-
-/// For whom a model is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum ExportTo {
-    /// Whoever reads safetensors.
-    Safetensors,
-    /// Whoever runs ONNX, opset 18.
-    Onnx,
-    /// Whoever has PyTorch.
-    Torch,
 }
 
 /// `dtrain checkpoint`.

@@ -1,0 +1,118 @@
+//! The command lines of what is done with trained models: `runs`, `eval`, `predict`, `export`.
+
+use super::output::Output;
+use clap::Args;
+use std::path::PathBuf;
+
+pub(super) const EVAL_EXAMPLES: &str = "\
+Examples:
+  dtrain eval runs/first                      the best checkpoint on the validation part
+  dtrain eval runs/first --data test.csv      on a table with the column of the target
+  dtrain eval runs/first/g1-s000400 --json    another checkpoint, for programs
+
+Tables and pictures are written to RUN/eval.";
+
+pub(super) const PREDICT_EXAMPLES: &str = "\
+Examples:
+  dtrain predict runs/first new.csv                      class and probabilities to standard output
+  dtrain predict runs/first new.csv -o predicted.csv     the same into a file; .jsonl and .npy work too
+  dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
+  cat new.csv | dtrain predict runs/first - | head       standard input";
+
+pub(super) const EXPORT_EXAMPLES: &str = "\
+Examples:
+  dtrain export runs/first --to onnx                  first.onnx: from raw values to probabilities
+  dtrain export runs/first --to torch -o model        a folder with model.py, its parameters and predict.py
+  dtrain export runs/first --to safetensors           the parameters and running statistics alone";
+
+/// `dtrain runs`.
+#[derive(Args, Clone, Debug)]
+pub struct Runs {
+    /// The folder of the runs [default: runs]
+    pub folder: Option<PathBuf>,
+    /// Write one JSON object a line to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How samples are computed.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Work {
+    /// How many compute side by side [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    ranks: Option<u32>,
+    /// How many samples each takes at once; the result does not depend on it
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch: u32,
+}
+
+impl Work {
+    /// How many compute side by side.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        self.ranks.unwrap_or_else(cores)
+    }
+}
+
+/// `dtrain eval`.
+#[derive(Args, Clone, Debug)]
+pub struct Eval {
+    /// Run folder or name, with /CHECKPOINT for another than the best
+    pub run: String,
+    /// A table with the column of the target [default: the validation part of the run]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// How samples are computed.
+    #[command(flatten)]
+    pub work: Work,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `dtrain predict`.
+#[derive(Args, Clone, Debug)]
+pub struct Predict {
+    /// Run folder or name, with /CHECKPOINT for another than the best
+    pub run: String,
+    /// Tables, .npy arrays, IDX images; - is a table on standard input
+    #[arg(required = true, value_name = "INPUT")]
+    pub inputs: Vec<PathBuf>,
+    /// The file to write [default: a CSV on standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// How to write [default: what the end of FILE says]
+    #[arg(long)]
+    pub format: Option<crate::predict::Format>,
+    /// How samples are computed.
+    #[command(flatten)]
+    pub work: Work,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// `dtrain export`.
+#[derive(Args, Clone, Debug)]
+pub struct Export {
+    /// Run folder or name, with /CHECKPOINT for another than the best
+    pub run: String,
+    /// For whom
+    #[arg(long)]
+    pub to: ExportTo,
+    /// The file to write, or for torch the folder [default: the name of the run]
+    #[arg(short, long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+}
+
+/// For whom a model is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExportTo {
+    /// Whoever reads safetensors.
+    Safetensors,
+    /// Whoever runs ONNX, opset 18.
+    Onnx,
+    /// Whoever has PyTorch.
+    Torch,
+}
