@@ -417,3 +417,15 @@ fn the_largest_micro_batch_is_found_by_what_the_ranks_take() {
     let number = |name: &str| answer[name].as_u64().unwrap();
     assert!(number("micro_batch") < 1_048_576 && number("rank_bytes") * 64 <= number("free_bytes"), "{text}");
 }
+
+#[test]
+fn a_model_is_not_measured_on_data_that_have_changed_since() {
+    let folder = folder();
+    let path = folder.path();
+    fs::write(path.join("animals.csv"), animals(300, 9)).unwrap();
+    train(path, "data.kind=csv data.path=animals.csv name=a epochs=1").succeeded();
+    eval(path, "a");
+    fs::write(path.join("animals.csv"), animals(300, 10)).unwrap();
+    refused(path, "eval a", &["the data of runs/a have changed since it was trained", "--data test.csv"]);
+    eval(path, "a --data animals.csv");
+}

@@ -140,6 +140,11 @@ fn of_validation(
     voice: Voice,
 ) -> Result<Figures, CliError> {
     let plan = Plan::open(&trained.config, None)?;
+    if !plan.preparation().is_that_of(&trained.preparation) {
+        let run = trained.run.path.display();
+        let error = CliError::usage(format!("the data of {run} have changed since it was trained"));
+        return Err(error.hint("put the files back, or measure on a table with labels: --data test.csv"));
+    }
     let Some(val) = plan.opened.val.clone() else {
         let error = CliError::usage(format!("{} held nothing out", trained.run.path.display()));
         return Err(error.hint("give a table with labels: --data test.csv"));

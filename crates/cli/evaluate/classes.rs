@@ -1,6 +1,7 @@
 //! Figures of predicted classes.
 
 use crate::predict::{greatest, probabilities};
+use dtrain_telemetry::{ClassCount, ClassTable};
 
 /// Adds up predictions of classes.
 #[derive(Clone, Debug)]
@@ -71,8 +72,26 @@ impl ClassFigures {
     /// Share of right predictions.
     #[must_use]
     pub fn accuracy(&self) -> f64 {
-        let right: u64 = (0..self.classes).map(|class| self.count(class, class)).sum();
-        right as f64 / self.samples.max(1) as f64
+        self.table().figures().accuracy.unwrap_or(0.0)
+    }
+
+    /// The mean F1 of the classes that occur, as a target or as a prediction: as training reports it.
+    #[must_use]
+    pub fn macro_f1(&self) -> f64 {
+        self.table().figures().macro_f1.unwrap_or(0.0)
+    }
+
+    fn table(&self) -> ClassTable {
+        let count = |class| {
+            let ClassRow { samples, called, .. } = self.row(class);
+            let right = self.count(class, class);
+            ClassCount {
+                true_positives: right,
+                false_positives: called - right,
+                false_negatives: samples - right,
+            }
+        };
+        ClassTable((0..self.classes).map(count).collect())
     }
 
     /// The figures of a class.
@@ -86,14 +105,6 @@ impl ClassFigures {
         let (precision, recall) = (share(called), share(samples));
         let f1 = if right > 0.0 { 2.0 * right / (samples + called) as f64 } else { 0.0 };
         ClassRow { precision, recall, f1, samples, called }
-    }
-
-    /// The mean F1 of the classes that occur, as a target or as a prediction.
-    #[must_use]
-    pub fn macro_f1(&self) -> f64 {
-        let rows = (0..self.classes).map(|class| self.row(class));
-        let seen: Vec<f64> = rows.filter(|row| row.samples + row.called > 0).map(|row| row.f1).collect();
-        seen.iter().sum::<f64>() / seen.len().max(1) as f64
     }
 }
 

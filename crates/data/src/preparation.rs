@@ -39,6 +39,17 @@ pub struct ColumnUse {
     pub role: Role,
 }
 
+impl ColumnUse {
+    /// Whether both make the same features of a field, but for what stands for missing numbers, which follows from the others.
+    fn is_that_of(&self, other: &Self) -> bool {
+        let alike = match (&self.role, &other.role) {
+            (Role::Number { .. }, Role::Number { .. }) => true,
+            (one, other) => one == other,
+        };
+        alike && self.name == other.name
+    }
+}
+
 /// What a column is used for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -151,6 +162,28 @@ impl Preparation {
     #[must_use]
     pub fn spec(&self) -> SampleSpec {
         SampleSpec { input: self.input.clone(), target: self.target.clone() }
+    }
+
+    /// Whether samples are prepared alike by both. Numbers that went through a text may differ in their last digit.
+    #[must_use]
+    pub fn is_that_of(&self, other: &Self) -> bool {
+        let near = |a: &[f64], b: &[f64]| {
+            let same = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * a.abs().max(b.abs());
+            a.len() == b.len() && a.iter().zip(b).all(same)
+        };
+        let scales = match (&self.targets, &other.targets) {
+            (None, None) => true,
+            (Some(a), Some(b)) => near(&a.mean, &b.mean) && near(&a.deviation, &b.deviation),
+            _ => false,
+        };
+        let columns = || self.columns.iter().zip(&other.columns).all(|(a, b)| a.is_that_of(b));
+        scales
+            && near(&self.mean, &other.mean)
+            && near(&self.factor, &other.factor)
+            && self.columns.len() == other.columns.len()
+            && columns()
+            && (&self.input, &self.target, &self.class_names)
+                == (&other.input, &other.target, &other.class_names)
     }
 
     /// What a class is called: its name, or its number.
