@@ -14,6 +14,7 @@ mod bench_step;
 mod blueprint;
 pub mod commands;
 pub mod config;
+mod csv_field;
 mod doctor;
 mod drill;
 mod error;
@@ -44,6 +45,7 @@ mod serde_path;
 pub mod session;
 mod trained;
 mod trainer;
+mod whole_file;
 
 pub use error::{CliError, Kind};
 pub use own::Own;

@@ -6,9 +6,9 @@ use crate::error::CliError;
 use crate::export::{Network, onnx, torch};
 use crate::report::bytes;
 use crate::trained::Trained;
+use crate::whole_file::{WholeFile, name_beside, unwritable};
 use dtrain_checkpoint::{Check, FileStore, Store, write_tensors};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Writes the model of a checkpoint; what is written is whole or not there.
@@ -21,7 +21,9 @@ pub fn run(arguments: &Export) -> Result<(), CliError> {
         ExportTo::Safetensors => safetensors(&trained, &output)?,
         ExportTo::Onnx => {
             let file = onnx(&Network::of(&trained)?)?;
-            whole_file(&output, &file)?;
+            let mut whole = WholeFile::create(&output)?;
+            whole.write(&file)?;
+            whole.finish()?;
             file.len() as u64
         }
         ExportTo::Torch => folder(&trained, &output)?,
@@ -44,10 +46,6 @@ fn default_name(trained: &Trained, to: ExportTo) -> PathBuf {
     })
 }
 
-fn unwritable(path: &Path, error: &(dyn std::error::Error + 'static)) -> CliError {
-    CliError::failed(format!("cannot write {}", path.display())).because(error)
-}
-
 fn safetensors(trained: &Trained, output: &Path) -> Result<u64, CliError> {
     let checkpoint = FileStore::new(&trained.run.path).open(trained.id, Check::Digests);
     let checkpoint = checkpoint.map_err(|damage| {
@@ -59,35 +57,13 @@ fn safetensors(trained: &Trained, output: &Path) -> Result<u64, CliError> {
     Ok(written.bytes.0)
 }
 
-/// A name beside the one that is asked for, on the same disk.
-fn beside(path: &Path) -> Result<PathBuf, CliError> {
-    let name = path.file_name();
-    let name =
-        name.ok_or_else(|| CliError::usage(format!("{} is not the name of a file", path.display())))?;
-    Ok(path.with_file_name(format!(".{}.tmp-{}", name.to_string_lossy(), std::process::id())))
-}
-
-fn whole_file(path: &Path, content: &[u8]) -> Result<(), CliError> {
-    let temporary = beside(path)?;
-    let written = fs::File::create(&temporary).and_then(|mut file| {
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    });
-    written.map_err(|error| {
-        // What cannot be removed is named like nothing that anybody looks for.
-        let _ = fs::remove_file(&temporary);
-        unwritable(path, &error)
-    })
-}
-
 fn folder(trained: &Trained, output: &Path) -> Result<u64, CliError> {
     if output.exists() {
         let error = CliError::usage(format!("{} is there already", output.display()));
         return Err(error.hint("name another folder with -o"));
     }
     let files = torch(&Network::of(trained)?);
-    let temporary = beside(output)?;
+    let temporary = name_beside(output)?;
     let written = (|| {
         fs::create_dir(&temporary)?;
         fs::write(temporary.join("model.py"), &files.model)?;

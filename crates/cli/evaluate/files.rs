@@ -1,18 +1,21 @@
 //! Figures as tables for other programs, and as a picture.
 
 use super::classes::ClassFigures;
+use crate::csv_field::csv_field;
 use std::fmt::Write;
 
 /// The confusion matrix: a line a true class, a column a predicted one.
 #[must_use]
 pub fn confusion_csv(figures: &ClassFigures, names: &[String]) -> String {
-    let mut text =
-        format!("true/predicted,{}\n", names.iter().map(|name| field(name)).collect::<Vec<_>>().join(","));
+    let mut text = format!(
+        "true/predicted,{}\n",
+        names.iter().map(|name| csv_field(name)).collect::<Vec<_>>().join(",")
+    );
     for (target, name) in names.iter().enumerate() {
         let counts: Vec<String> =
             (0..names.len()).map(|called| figures.count(target, called).to_string()).collect();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{},{}", field(name), counts.join(","));
+        let _ = writeln!(text, "{},{}", csv_field(name), counts.join(","));
     }
     text
 }
@@ -23,16 +26,10 @@ pub fn classes_csv(figures: &ClassFigures, names: &[String]) -> String {
     let mut text = "class,precision,recall,f1,samples\n".to_owned();
     for (class, name) in names.iter().enumerate() {
         let row = figures.row(class);
-        let _ = writeln!(text, "{},{},{},{},{}", field(name), row.precision, row.recall, row.f1, row.samples);
+        let _ =
+            writeln!(text, "{},{},{},{},{}", csv_field(name), row.precision, row.recall, row.f1, row.samples);
     }
     text
-}
-
-fn field(name: &str) -> String {
-    match name.contains([',', '"', '\n']) {
-        true => format!("\"{}\"", name.replace('"', "\"\"")),
-        false => name.to_owned(),
-    }
 }
 
 /// Pixels of a field of the picture, and of the margin for names.

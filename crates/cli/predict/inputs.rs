@@ -1,10 +1,9 @@
 //! What is to be predicted, cut into pieces: tables line by line, arrays sample by sample.
 
 use crate::error::CliError;
-use dtrain_data::{CsvOptions, DataError, InputArray, Preparation, RowParser};
-use flate2::bufread::MultiGzDecoder;
+use dtrain_data::{CsvOptions, DataError, INPUT_NEEDS, InputArray, Preparation, RowParser, plain_or_gzip};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TEXT: usize = 256 << 10;
 /// Samples of an array that a worker takes at once.
 const SAMPLES: u64 = 1024;
-/// How a gzip file begins.
-const GZIP: [u8; 2] = [0x1F, 0x8B];
 
 /// Samples that are predicted together.
 #[derive(Debug)]
@@ -49,7 +46,7 @@ enum Rest {
 
 /// A text cut at the ends of lines.
 pub struct Lines {
-    reader: Box<dyn Read + Send>,
+    reader: Box<dyn BufRead + Send>,
     path: PathBuf,
     rest: Vec<u8>,
     next_line: u64,
@@ -91,9 +88,10 @@ impl Input {
         let mut text = match standard {
             true => Lines::new(Box::new(std::io::stdin()), shown.clone(), None)?,
             false => {
-                let needs = "an input is a table, a .npy array, an IDX file, or - for standard input";
                 let file = File::open(path).map_err(|source| match source.kind() {
-                    std::io::ErrorKind::NotFound => DataError::Missing { file: shown.clone(), needs },
+                    std::io::ErrorKind::NotFound => {
+                        DataError::Missing { file: shown.clone(), needs: INPUT_NEEDS }
+                    }
                     _ => DataError::Io { file: shown.clone(), source },
                 })?;
                 let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len());
@@ -151,12 +149,8 @@ impl Input {
 impl Lines {
     fn new(inner: Box<dyn Read + Send>, path: PathBuf, size: Option<u64>) -> Result<Self, CliError> {
         let read = Arc::new(AtomicU64::new(0));
-        let mut reader = BufReader::with_capacity(TEXT, Counted { inner, read: Arc::clone(&read) });
-        let start = reader.fill_buf().map_err(|source| DataError::Io { file: path.clone(), source })?;
-        let reader: Box<dyn Read + Send> = match start.starts_with(&GZIP) {
-            true => Box::new(MultiGzDecoder::new(reader)),
-            false => Box::new(reader),
-        };
+        let reader = plain_or_gzip(Counted { inner, read: Arc::clone(&read) });
+        let reader = reader.map_err(|source| DataError::Io { file: path.clone(), source })?;
         Ok(Self { reader, path, rest: Vec::new(), next_line: 1, read, size })
     }
 

@@ -2,12 +2,13 @@
 
 use super::format::Format;
 use super::worker::Predicted;
+use crate::csv_field::csv_field;
 use crate::error::CliError;
+use crate::whole_file::WholeFile;
 use dtrain_data::{Preparation, TargetSpec};
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
 /// Turns outputs into lines.
 #[derive(Clone, Debug)]
@@ -68,7 +69,7 @@ impl Shape {
         let names = self
             .names
             .iter()
-            .map(|name| if self.classifies { quoted(&format!("p({name})")) } else { name.clone() });
+            .map(|name| if self.classifies { csv_field(&format!("p({name})")) } else { name.clone() });
         let names: Vec<String> = names.collect();
         match self.classifies {
             true => format!("prediction,{}\n", names.join(",")),
@@ -103,7 +104,7 @@ impl Shape {
         match self.format {
             Format::Npy => values.iter().for_each(|value| text.extend(value.to_le_bytes())),
             Format::Csv => {
-                text.extend(called.map(quoted).unwrap_or_default().bytes());
+                text.extend(called.map(csv_field).unwrap_or_default().bytes());
                 for (at, value) in values.iter().enumerate() {
                     if at > 0 || called.is_some() {
                         text.push(b',');
@@ -126,14 +127,6 @@ impl Shape {
     }
 }
 
-/// A field of a CSV, in quotes where it must be.
-fn quoted(field: &str) -> String {
-    match field.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field.to_owned(),
-    }
-}
-
 /// Writes predictions.
 pub struct Writer {
     out: Out,
@@ -143,7 +136,7 @@ pub struct Writer {
 
 enum Out {
     Standard,
-    File { file: BufWriter<File>, temporary: PathBuf, path: PathBuf, whole: bool },
+    File(WholeFile),
 }
 
 /// Room for the header of an array, however many rows it will have.
@@ -159,19 +152,14 @@ impl Writer {
                 return Err(CliError::usage("an array needs a file").hint("name it with -o predictions.npy"));
             }
             None => Out::Standard,
-            Some(path) => {
-                let name = path.file_name().ok_or_else(|| {
-                    CliError::usage(format!("{} is not the name of a file", path.display()))
-                })?;
-                let name = format!(".{}.tmp-{}", name.to_string_lossy(), std::process::id());
-                let temporary = path.with_file_name(name);
-                let file = File::create(&temporary).map_err(|error| unwritable(path, &error))?;
-                Out::File { file: BufWriter::new(file), temporary, path: path.to_owned(), whole: false }
-            }
+            Some(path) => Out::File(WholeFile::create(path)?),
         };
         let mut writer = Self { out, shape, rows: 0 };
         match writer.shape.format {
-            Format::Csv => writer.put(writer.shape.head().as_bytes().to_vec().as_slice())?,
+            Format::Csv => {
+                let head = writer.shape.head();
+                writer.put(head.as_bytes())?;
+            }
             Format::Npy => writer.put(&[0; NPY_HEADER])?,
             Format::Jsonl => {}
         }
@@ -200,44 +188,20 @@ impl Writer {
                 written => written
                     .map_err(|error| CliError::failed("cannot write to standard output").because(&error)),
             },
-            Out::File { file, path, .. } => file.write_all(bytes).map_err(|error| unwritable(path, &error)),
+            Out::File(file) => file.write(bytes),
         }
     }
 
     /// Makes the file appear.
     ///
     /// *Errors*: the disk is full, or the like; then there is no file, or the one that was there before.
-    pub fn finish(mut self) -> Result<(), CliError> {
-        let header = npy_header(self.rows, self.shape.names.len());
-        let is_array = self.shape.format == Format::Npy;
-        let Out::File { file, temporary, path, whole } = &mut self.out else { return Ok(()) };
-        let finished = (|| {
-            file.flush()?;
-            let file = file.get_mut();
-            if is_array {
-                file.seek(SeekFrom::Start(0))?;
-                file.write_all(&header)?;
-            }
-            file.sync_all()?;
-            std::fs::rename(&*temporary, &*path)
-        })();
-        finished.map_err(|error| unwritable(path, &error))?;
-        *whole = true;
-        Ok(())
-    }
-}
-
-impl Drop for Out {
-    fn drop(&mut self) {
-        if let Self::File { temporary, whole: false, .. } = self {
-            // What cannot be removed is named like nothing that anybody looks for.
-            let _ = std::fs::remove_file(temporary);
+    pub fn finish(self) -> Result<(), CliError> {
+        let Out::File(mut file) = self.out else { return Ok(()) };
+        if self.shape.format == Format::Npy {
+            file.overwrite_start(&npy_header(self.rows, self.shape.names.len()))?;
         }
+        file.finish()
     }
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> CliError {
-    CliError::failed(format!("cannot write {}", path.display())).because(error)
 }
 
 /// *Source*: NEP 1, version 1.0 of the format.
@@ -275,10 +239,5 @@ mod tests {
             );
             assert!(header.ends_with(b"\n"));
         }
-    }
-
-    #[test]
-    fn a_name_with_a_comma_or_a_quote_is_quoted() {
-        assert_eq!([quoted("a"), quoted("a,b"), quoted("a\"b")], ["a", "\"a,b\"", "\"a\"\"b\""]);
     }
 }

@@ -22,14 +22,14 @@ enum Format {
     Idx,
 }
 
-/// What an input may be.
-const NEEDS: &str = "an input is a table, a .npy array, an IDX file, or - for standard input";
+/// What may be predicted.
+pub const INPUT_NEEDS: &str = "an input is a table, a .npy array, an IDX file, or - for standard input";
 
 /// The format of a file, by its first bytes; none if it is no array.
 fn format(file: &Path) -> Result<Option<Format>, DataError> {
     let mut start = Vec::new();
-    let read = open_lines(file, NEEDS)?.take(6).read_to_end(&mut start);
-    read.map_err(|error| DataError::io(file, NEEDS, error))?;
+    let read = open_lines(file, INPUT_NEEDS)?.take(6).read_to_end(&mut start);
+    read.map_err(|error| DataError::io(file, INPUT_NEEDS, error))?;
     Ok(match start[..] {
         [0x93, b'N', b'U', b'M', b'P', b'Y'] => Some(Format::NumPy),
         [0, 0, 8, ..] => Some(Format::Idx),

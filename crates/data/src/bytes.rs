@@ -66,9 +66,16 @@ impl Bytes {
 
 /// Opens a plain or gzip text file for reading line by line.
 pub(crate) fn open_lines(path: &Path, needs: &'static str) -> Result<Box<dyn BufRead>, DataError> {
-    let mut reader = File::open(path).map(BufReader::new).map_err(|e| DataError::io(path, needs, e))?;
-    let start = reader.fill_buf().map_err(|e| DataError::io(path, needs, e))?;
-    Ok(if start.starts_with(&GZIP_MAGIC) {
+    let reader = File::open(path).map_err(|e| DataError::io(path, needs, e))?;
+    Ok(plain_or_gzip(reader).map_err(|e| DataError::io(path, needs, e))?)
+}
+
+/// The text of a file, decompressed where its first bytes say that it is a gzip file.
+///
+/// *Errors*: of the system. *Blocks* for the first bytes.
+pub fn plain_or_gzip(reader: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
+    let mut reader = BufReader::new(reader);
+    Ok(if reader.fill_buf()?.starts_with(&GZIP_MAGIC) {
         Box::new(BufReader::new(MultiGzDecoder::new(reader)))
     } else {
         Box::new(reader)

@@ -29,38 +29,38 @@ use survey::{is_id, survey};
 const NEEDS: &str = "kind csv needs `path`, a table with a label column (plain or gzip)";
 
 pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {
-    let simple = match options.columns.is_empty() {
+    let read = match options.columns.is_empty() {
         true => open_as(options, None),
-        false => Err(NotSimple::Surveyed),
+        false => Err(Unread::NeedsSurvey),
     };
-    match simple {
+    match read {
         Ok(opened) => Ok(opened),
-        Err(NotSimple::Broken(error)) => Err(error),
-        Err(NotSimple::Surveyed) => {
+        Err(Unread::Broken(error)) => Err(error),
+        Err(Unread::NeedsSurvey) => {
             let columns = survey(open_lines(&options.path, NEEDS)?, options)?;
             open_as(options, Some(columns)).map_err(|error| match error {
-                NotSimple::Broken(error) => error,
-                NotSimple::Surveyed => unreachable!("a surveyed table is known"),
+                Unread::Broken(error) => error,
+                Unread::NeedsSurvey => unreachable!("a surveyed table is known"),
             })
         }
     }
 }
 
 /// Why a table cannot be read as numbers alone.
-enum NotSimple {
+enum Unread {
     /// It may be more than numbers.
-    Surveyed,
+    NeedsSurvey,
     /// It is wrong.
     Broken(DataError),
 }
 
-impl From<DataError> for NotSimple {
+impl From<DataError> for Unread {
     fn from(error: DataError) -> Self {
         Self::Broken(error)
     }
 }
 
-fn open_as(options: &CsvOptions, columns: Option<Vec<ColumnUse>>) -> Result<Opened, NotSimple> {
+fn open_as(options: &CsvOptions, columns: Option<Vec<ColumnUse>>) -> Result<Opened, Unread> {
     let mut labels = Labels::new(options.target);
     let mut columns = columns;
     let mut train = read(open_lines(&options.path, NEEDS)?, options, &mut columns, &mut labels)?;
@@ -89,8 +89,8 @@ fn open_as(options: &CsvOptions, columns: Option<Vec<ColumnUse>>) -> Result<Open
 pub(crate) fn read_one(text: impl BufRead, options: &CsvOptions) -> Result<(Table, Vec<String>), DataError> {
     let mut labels = Labels::new(options.target);
     let mut table = read(text, options, &mut None, &mut labels).map_err(|error| match error {
-        NotSimple::Broken(error) => error,
-        NotSimple::Surveyed => DataError::Empty { file: options.path.clone() },
+        Unread::Broken(error) => error,
+        Unread::NeedsSurvey => unreachable!("a built-in table is numbers without an id"),
     })?;
     let names = labels.finish(std::iter::once(&mut table));
     Ok((table, names))
@@ -102,7 +102,7 @@ fn read(
     options: &CsvOptions,
     columns: &mut Option<Vec<ColumnUse>>,
     labels: &mut Labels,
-) -> Result<Table, NotSimple> {
+) -> Result<Table, Unread> {
     let mut lines = Lines::new(text, &options.path, options.skip, options.delimiter)?;
     let mut inputs = Vec::new();
     let mut targets = labels.column();
@@ -115,7 +115,7 @@ fn read(
             None => {
                 let layout = Layout::of(&line, options)?;
                 if !surveyed && layout.names.iter().any(|name| is_id(name)) {
-                    return Err(NotSimple::Surveyed);
+                    return Err(Unread::NeedsSurvey);
                 }
                 let columns = columns.get_or_insert_with(|| layout.numbers(options.missing));
                 if columns.len() != layout.columns {
@@ -149,7 +149,7 @@ fn read(
             match encoder.encode(column, field, (&options.path, line.number, at), &mut inputs) {
                 Ok(()) => {}
                 Err(DataError::NotANumber { .. } | DataError::NotFinite { .. }) if !surveyed => {
-                    return Err(NotSimple::Surveyed);
+                    return Err(Unread::NeedsSurvey);
                 }
                 Err(error) => return Err(error.into()),
             }

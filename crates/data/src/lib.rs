@@ -30,9 +30,10 @@ mod text;
 mod tokens;
 mod windows;
 
-pub use arrays::InputArray;
+pub use arrays::{INPUT_NEEDS, InputArray};
 pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
+pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
 pub use csv::{
     Column, ColumnRule, CsvOptions, CsvTarget, MOST_WORDS, Missing, RowParser, Rows as CsvRows, Wish,

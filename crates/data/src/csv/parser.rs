@@ -119,6 +119,7 @@ impl RowParser {
     /// *Errors*: the first line that is not as the others are, by its number.
     pub fn parse(&self, text: &[u8], first_line: u64, rows: &mut Rows) -> Result<(), DataError> {
         let width = self.encoder.width();
+        let target = self.columns.iter().position(|is| *is == Is::Target);
         for (line, bytes) in (first_line..).zip(text.split(|byte| *byte == b'\n')) {
             if bytes.trim_ascii().is_empty() {
                 continue;
@@ -141,7 +142,7 @@ impl RowParser {
             }
             debug_assert_eq!(rows.values.len(), first + width);
             self.preparation.normalise(&mut rows.values[first..]);
-            if let Some(target) = self.columns.iter().position(|is| *is == Is::Target) {
+            if let Some(target) = target {
                 rows.targets.push(fields[target].trim().to_owned());
             }
             rows.lines.push(line);
