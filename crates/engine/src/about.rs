@@ -66,7 +66,7 @@ pub(crate) struct BufferLengths {
 }
 
 impl MemoryTable {
-    fn of(lengths: &BufferLengths) -> Self {
+    pub(crate) fn of(lengths: &BufferLengths) -> Self {
         let bytes = |elements: usize| Bytes(elements as u64 * 4);
         let [parameters, stats, first, second] = lengths.state.lengths();
         let rows = vec![

@@ -134,7 +134,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             best: vec![0; rows.rows],
             is_home: true,
             under_way: None,
-            loss_scale: model.loss_scale(host.section(Section::Stats)),
+            loss_scale: model.update_facts().loss_scale(host.section(Section::Stats)),
             host,
             model,
             optimizer,
@@ -338,7 +338,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         self.host.assert_alike(other);
         std::mem::swap(&mut self.host, other);
         self.is_home = true;
-        self.loss_scale = self.model.loss_scale(self.host.section(Section::Stats));
+        self.loss_scale = self.model.update_facts().loss_scale(self.host.section(Section::Stats));
         self.send_state()
     }
 
@@ -411,7 +411,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         let reduced = Reduced::<D> { gradient, samples, divisor };
         let how = (&self.optimizer, &self.runs[..]);
         let state = sections.each_mut().map(|section| D::take(section));
-        let info = passes::update(device, model, how, step, &reduced, state)?;
+        let info = passes::update(device, &model.update_facts(), how, step, &reduced, state)?;
         // The next step's batch may take its time.
         device.submit();
         (self.host.applied, self.is_home, self.loss_scale) = (step, false, info.loss_scale);

@@ -91,6 +91,9 @@ pub enum EngineError {
     /// The device failed: it lost its memory, or its work ended in an error.
     #[error("the device failed: {0}")]
     Device(String),
+    /// The program that makes the passes failed, in its own words.
+    #[error("{0}")]
+    External(String),
     /// The device has not so much memory left.
     #[error("{0}")]
     NoRoom(String),

@@ -12,9 +12,11 @@ mod device_feeds;
 mod device_fingerprint;
 pub mod device_replica;
 pub mod error;
+pub mod external;
 pub mod fingerprint;
 pub mod flat;
 pub mod host_device;
+pub mod host_state;
 pub mod init;
 pub mod keeping;
 pub mod layout;
@@ -36,6 +38,7 @@ mod stack;
 pub mod stage;
 pub mod stages;
 pub mod state;
+pub mod update_facts;
 pub mod update_info;
 
 pub use about::{About, MemoryTable};
@@ -44,6 +47,10 @@ pub use describe::{Behind, Description, Part};
 pub use device_fingerprint::device_fingerprint;
 pub use device_replica::DeviceReplica;
 pub use error::EngineError;
+pub use external::{
+    ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
+};
+pub use host_state::HostState;
 pub use keeping::{Keeping, Kept};
 pub use layout::{Layout, Section, StageSlice, Tensor};
 pub use loss::Loss;
@@ -60,4 +67,5 @@ pub use shared_memory::{
 pub use shared_update::{Sharer, Sum, UpdateRule};
 pub use sharing::{Sharing, UpdateShare};
 pub use state::{State, StateShape};
+pub use update_facts::UpdateFacts;
 pub use update_info::UpdateInfo;

@@ -11,7 +11,8 @@ use crate::layout::{Layout, Section, StageSlice, Tensor};
 use crate::loss::{Loss, expect_length};
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::stage::{ArenaPlan, Parameter, Shape, Stage};
-use crate::stages::Chain;
+use crate::stages::{BatchNorm, Chain};
+use crate::update_facts::UpdateFacts;
 
 /// Stages planned for one size of micro-batch. See the file's comment.
 pub struct Model<D: Device> {
@@ -126,9 +127,15 @@ impl<D: Device> Model<D> {
         self.layout.stats - self.scaling.map_or(0, |_| LossScale::ELEMENTS)
     }
 
-    /// What the loss is scaled by, as this section of a state says.
-    pub(crate) fn loss_scale(&self, stats: &[f32]) -> Option<LossScale> {
-        self.scaling.map(|_| LossScale::read(&stats[self.stats_of_stages()..]))
+    /// What an update has to know of it.
+    #[must_use]
+    pub fn update_facts(&self) -> UpdateFacts {
+        UpdateFacts {
+            parameters: self.layout.parameters,
+            stats: self.stats_of_stages(),
+            momentum: BatchNorm::MOMENTUM,
+            scaling: self.scaling,
+        }
     }
 
     /// Every tensor, and where it lies.

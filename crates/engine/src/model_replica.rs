@@ -9,21 +9,20 @@ use crate::device::{LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::host_device::HostDevice;
+use crate::host_state::HostState;
 use crate::keeping::Keeping;
 use crate::layout::Section;
 use crate::loss::expect_length;
-use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::passes::{self, Divisor, Reduced, Room, Training};
+use crate::passes::{self, Room, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
-use crate::shared_memory::Mapped;
-use crate::shared_update::{Sharer, Sum, UpdateRule};
-use crate::sharing::{Sharing, UpdateShare};
+use crate::shared_update::UpdateRule;
+use crate::sharing::Sharing;
 use crate::stack::{Side, Stack};
 use crate::stage::{Input, Mode, Shape};
 use crate::stages::Gradients;
-use crate::state::{State, StateShape};
+use crate::state::State;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, SharedState, Step, Wire};
 use std::ops::Range;
@@ -31,14 +30,9 @@ use std::ops::Range;
 /// A model with its state on one device. See the file's comment.
 pub struct ModelReplica<D: HostDevice> {
     about: About,
-    device: D,
     model: Model<D>,
-    optimizer: Optimizer,
     seed: Seed,
-    /// Its own; of nothing while it reads one that it has in common with others.
-    state: State,
-    shared: Option<Shared>,
-    runs: Vec<(Range<usize>, bool)>,
+    state: HostState<D>,
     saved: Flat,
     scratch: Flat,
     outputs: Flat,
@@ -50,33 +44,13 @@ pub struct ModelReplica<D: HostDevice> {
     losses: Vec<LossSums>,
 }
 
-/// Memory of a state that replicas share, and this one's part in it.
-struct Shared {
-    memory: Mapped,
-    sharer: Sharer,
-}
-
-impl Shared {
-    /// The state that is read, if one was adopted.
-    fn state(&self) -> Option<&State> {
-        self.sharer.applied().map(|applied| self.memory.view(applied))
-    }
-
-    /// Has the state of the update that was adopted in view.
-    fn turn(&mut self) {
-        if let Some(applied) = self.sharer.applied() {
-            self.memory.turn(applied);
-        }
-    }
-}
-
 impl<D: HostDevice> ModelReplica<D> {
     /// Takes memory for `model` and starts it from `seed`.
     ///
     /// *Errors*: options of the optimizer that make no sense.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let mut replica = Self::blank(device, model, optimizer, seed)?;
-        replica.model.layout().initialise(seed, &mut replica.state);
+        replica.model.layout().initialise(seed, replica.state.own_mut());
         Ok(replica)
     }
 
@@ -85,23 +59,15 @@ impl<D: HostDevice> ModelReplica<D> {
     ///
     /// *Errors*: as [`ModelReplica::new`].
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
-        optimizer.check()?;
-        let layout = model.layout();
-        let shape = StateShape {
-            parameters: layout.parameters,
-            stats: layout.stats,
-            moments: optimizer.rule.moments(),
-        };
-        let state = State::zeros(shape);
+        let about = Self::planned(&model, &optimizer);
+        let state = HostState::zeros(device, optimizer, model.layout(), model.update_facts())?;
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let stack = (model.group() > 1).then(|| stack(&model));
         let beside = model.reads_outputs().then(|| Flat::zeros(outputs));
-        let about = Self::planned(&model, &optimizer);
         debug_assert!(stack.as_ref().is_none_or(|stack| stack.len() == stack_len(&model)));
         Ok(Self {
             about,
-            runs: optimizer.runs(layout),
             saved: Flat::zeros(plan.saved),
             scratch: Flat::zeros(plan.scratch),
             outputs: Flat::zeros(outputs),
@@ -109,10 +75,7 @@ impl<D: HostDevice> ModelReplica<D> {
             best: vec![0; rows.rows],
             stack,
             losses: vec![LossSums::default(); model.group()],
-            shared: None,
-            device,
             model,
-            optimizer,
             seed,
             state,
         })
@@ -122,11 +85,7 @@ impl<D: HostDevice> ModelReplica<D> {
     #[must_use]
     pub fn planned(model: &Model<D>, optimizer: &Optimizer) -> About {
         let layout = model.layout();
-        let state = StateShape {
-            parameters: layout.parameters,
-            stats: layout.stats,
-            moments: optimizer.rule.moments(),
-        };
+        let state = HostState::<D>::shape(optimizer, layout);
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let lengths = BufferLengths {
@@ -147,54 +106,34 @@ impl<D: HostDevice> ModelReplica<D> {
     /// The device.
     #[must_use]
     pub fn device(&self) -> &D {
-        &self.device
+        self.state.device()
     }
 
     /// The rule that its updates follow.
     #[must_use]
     pub fn update_rule(&self) -> UpdateRule<'_, D> {
-        let Self { device, model, optimizer, runs, .. } = self;
-        UpdateRule { device, model, optimizer, runs }
-    }
-
-    /// What it shares a state with: the rule, the memory and its part.
-    fn sharing_parts(&mut self) -> (UpdateRule<'_, D>, &mut Mapped, &mut Sharer) {
-        let Self { device, model, optimizer, runs, shared, .. } = self;
-        let Shared { memory, sharer } = shared.as_mut().expect(GIVEN);
-        (UpdateRule { device, model, optimizer, runs }, memory, sharer)
+        self.state.update_rule()
     }
 
     /// Its state, which the host has anyway.
     #[must_use]
     pub fn state(&self) -> &State {
-        in_hand(&self.state, &self.shared)
+        self.state.state()
     }
 
     /// Is given memory in which it can share its state with other replicas of this host. It goes on with the state that it
     /// has until it is told otherwise ([`Replica::sharing`]). *Panics* if the memory has another shape.
     pub fn share(&mut self, memory: Box<dyn SharedState>) {
-        let memory = Mapped::new(memory, &self.state);
-        self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
-    }
-
-    /// What the loss is scaled by, if it is.
-    fn loss_scale(&self) -> Option<LossScale> {
-        self.model.loss_scale(self.state().section(Section::Stats))
-    }
-
-    /// *Panics* unless this is the next update, with a gradient of this model.
-    fn assert_next(&self, step: Step, gradient: &[f32]) {
-        assert_eq!(step, self.state().applied.next(), "updates come in order, each once");
-        assert_eq!(gradient.len(), self.about.gradient_len(), "a reduced gradient has the layout's length");
+        self.state.share(memory);
     }
 
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
     fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
-        let Self { device, model, seed, state, shared, saved, scratch, outputs, .. } = self;
-        let state = in_hand(state, shared);
+        let Self { model, seed, state, saved, scratch, outputs, .. } = self;
+        let (device, state) = (state.device(), state.state());
         let place = (state.applied, MicroBatch(0));
-        let pass = passes::pass(&*device, Mode::Evaluate, *seed, place, rows);
+        let pass = passes::pass(device, Mode::Evaluate, *seed, place, rows);
         let mut room = room::<D>(state, saved, scratch, outputs);
         Ok(passes::forward(model, &pass, &mut room, lend(inputs), None))
     }
@@ -249,11 +188,6 @@ fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
         false => Side::values(rows, per_sample.rows * per_sample.width),
     };
     Stack::new(group, input.rows(), inputs, targets)
-}
-
-/// The state that a replica works with: that which it has in common with others, once it was adopted.
-fn in_hand<'a>(own: &'a State, shared: &'a Option<Shared>) -> &'a State {
-    shared.as_ref().and_then(Shared::state).unwrap_or(own)
 }
 
 fn room<'a, D: HostDevice>(
@@ -311,11 +245,8 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         self.model.check_batch(batch)?;
         expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
         assert_eq!(figures.len(), group.micro_batches.len() as usize, "figures of each micro-batch");
-        let scale = self.loss_scale();
-        let Self {
-            device, model, seed, state, shared, saved, scratch, outputs, beside, stack, losses, ..
-        } = self;
-        let state = in_hand(state, shared);
+        let Self { model, seed, state, saved, scratch, outputs, beside, stack, losses, .. } = self;
+        let (device, scale, state) = (state.device(), state.loss_scale(), state.state());
         let alone = [batch.rows];
         // Stages round where they add up several.
         let (batch, rows, [among, after]) = match figures.len() {
@@ -327,7 +258,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
             }
         };
         let place = (group.step, group.first());
-        let mut pass = passes::pass(&*device, Mode::Train, *seed, place, batch.rows);
+        let mut pass = passes::pass(device, Mode::Train, *seed, place, batch.rows);
         (pass.each, pass.wire) = (rows[0], among);
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
@@ -343,9 +274,9 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
-        self.device.add_to(from, into);
+        self.device().add_to(from, into);
         if wire != Wire::F32 {
-            self.device.round(wire, into);
+            self.device().round(wire, into);
         }
     }
 
@@ -356,17 +287,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         weight: f64,
         samples: u64,
     ) -> Result<UpdateInfo, EngineError> {
-        self.assert_next(step, gradient);
-        assert!(
-            self.shared.as_ref().is_none_or(|shared| shared.state().is_none()),
-            "it has a share of it alone"
-        );
-        let divisor = Divisor { weight, scale: self.loss_scale() };
-        let reduced = Reduced::<D> { gradient, samples, divisor };
-        let how = (&self.optimizer, &self.runs[..]);
-        let info = passes::update(&self.device, &self.model, how, step, &reduced, self.state.sections_mut())?;
-        self.state.applied = step;
-        Ok(info)
+        self.state.update(step, gradient, weight, samples)
     }
 
     fn evaluate(&mut self, batch: &BatchView<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
@@ -375,11 +296,12 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let shape = self.infer(batch.rows, batch.inputs)?;
         let outputs = &self.outputs[..shape.rows * shape.width];
         let kept = Outputs::Kept(outputs);
-        let sums = self.model.loss.of(&self.device, shape, kept, lend_targets(&batch.targets), 1.0);
-        let sums = self.device.sums(sums);
+        let device = self.state.device();
+        let sums = self.model.loss.of(device, shape, kept, lend_targets(&batch.targets), 1.0);
+        let sums = device.sums(sums);
         if let Targets::Classes(classes) = batch.targets {
             let best = &mut self.best[..shape.rows];
-            self.device.arg_max(shape, outputs, best);
+            device.arg_max(shape, outputs, best);
             counts.note_all(classes, best, shape.width);
         }
         Ok(sums)
@@ -402,13 +324,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
-        self.state().assert_alike(other);
-        if self.shared.as_ref().is_some_and(|shared| shared.state().is_some()) {
-            // What others read is not for anybody to change.
-            self.state = self.state().clone();
-        }
-        self.shared.iter_mut().for_each(|shared| shared.sharer.forget());
-        std::mem::swap(&mut self.state, other);
+        self.state.swap(other);
         Ok(())
     }
 
@@ -418,61 +334,6 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {
-        self.shared.is_some().then_some(self as &mut dyn Sharing)
+        self.state.sharing()
     }
 }
-
-impl<D: HostDevice> Sharing for ModelReplica<D> {
-    fn publish(&mut self) {
-        let Self { shared, state, .. } = self;
-        let Shared { memory, sharer } = shared.as_mut().expect(GIVEN);
-        sharer.publish(memory, state);
-    }
-
-    fn adopt(&mut self, applied: Step) -> bool {
-        let shared = self.shared.as_mut().expect(GIVEN);
-        let there = shared.sharer.adopt(&shared.memory, applied);
-        if there {
-            shared.turn();
-            self.state = State::zeros(StateShape { parameters: 0, stats: 0, moments: 0 });
-        }
-        there
-    }
-
-    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare) {
-        self.assert_next(step, gradient);
-        let (rule, memory, sharer) = self.sharing_parts();
-        sharer.measure(&rule, memory, step, Sum { gradient, weight, samples }, share);
-    }
-
-    fn settle(&mut self) -> Result<UpdateInfo, EngineError> {
-        let (rule, memory, sharer) = self.sharing_parts();
-        sharer.settle(&rule, memory)
-    }
-
-    fn update_share(&mut self, gradient: &[f32]) -> bool {
-        let (rule, memory, sharer) = self.sharing_parts();
-        sharer.update_share(&rule, memory, gradient)
-    }
-
-    fn commit(&mut self, step: Step) {
-        let shared = self.shared.as_mut().expect(GIVEN);
-        shared.sharer.commit(step);
-        shared.turn();
-    }
-
-    fn close(&mut self) {
-        let shared = self.shared.as_mut().expect(GIVEN);
-        shared.sharer.close(&shared.memory);
-        shared.turn();
-    }
-
-    fn complete(&mut self, gradient: &[f32]) -> Result<(), EngineError> {
-        assert_eq!(gradient.len(), self.about.gradient_len(), "a reduced gradient has the layout's length");
-        let (rule, memory, sharer) = self.sharing_parts();
-        sharer.complete(&rule, memory, gradient)
-    }
-}
-
-/// Why there is memory for a state in common: nobody is asked about it otherwise.
-const GIVEN: &str = "it was given memory";

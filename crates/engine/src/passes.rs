@@ -8,7 +8,8 @@ use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
-use crate::stages::{BatchNorm, Gradients};
+use crate::stages::Gradients;
+use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
@@ -194,8 +195,8 @@ pub(crate) struct Settled {
 }
 
 /// Looks at a reduced gradient: one read of it.
-pub(crate) fn look<D: Device>(device: &D, model: &Model<D>, reduced: &Reduced<'_, D>) -> Seen {
-    let (grads, sums) = reduced.parts(model);
+pub(crate) fn look<D: Device>(device: &D, facts: &UpdateFacts, reduced: &Reduced<'_, D>) -> Seen {
+    let (grads, sums) = reduced.parts(facts);
     let squares = device.sum_of_squares(grads, reduced.divisor.mean());
     Seen { squares, stats_finite: D::len(sums) == 0 || device.all_finite(sums) }
 }
@@ -203,8 +204,8 @@ pub(crate) fn look<D: Device>(device: &D, model: &Model<D>, reduced: &Reduced<'_
 /// Says what a reduced gradient comes to.
 ///
 /// *Errors*: [`EngineError::NonFinite`], of a loss that is not scaled.
-pub(crate) fn settle<D: Device>(
-    model: &Model<D>,
+pub(crate) fn settle(
+    facts: &UpdateFacts,
     optimizer: &Optimizer,
     step: Step,
     divisor: Divisor,
@@ -212,7 +213,7 @@ pub(crate) fn settle<D: Device>(
 ) -> Result<Settled, EngineError> {
     let norm = seen.squares.sqrt();
     let finite = norm.is_finite() && seen.stats_finite;
-    let scaled = model.scaling().zip(divisor.scale);
+    let scaled = facts.scaling.zip(divisor.scale);
     let loss_scale = scaled.and_then(|(scaling, scale)| scaling.next(scale, finite));
     if !finite && loss_scale.is_none() {
         return Err(EngineError::NonFinite { step });
@@ -224,24 +225,24 @@ pub(crate) fn settle<D: Device>(
 
 impl<'a, D: Device> Reduced<'a, D> {
     /// Gradients of the parameters, and the sums of the statistics.
-    pub fn parts(&self, model: &Model<D>) -> (D::Ref<'a>, D::Ref<'a>) {
-        let (parameters, stats) = (model.layout().parameters, model.stats_of_stages());
+    pub fn parts(&self, facts: &UpdateFacts) -> (D::Ref<'a>, D::Ref<'a>) {
+        let UpdateFacts { parameters, stats, .. } = *facts;
         let sums = parameters..parameters + stats;
         (D::part(self.gradient, 0..parameters), D::part(self.gradient, sums))
     }
 
     /// Brings the statistics up to date, and the scale of the loss behind them.
-    pub fn blend(&self, device: &D, model: &Model<D>, settled: &Settled, mut stats: D::Mut<'_>) {
-        let len = model.stats_of_stages();
+    pub fn blend(&self, device: &D, facts: &UpdateFacts, settled: &Settled, mut stats: D::Mut<'_>) {
+        let len = facts.stats;
         if let Some(next) = settled.info.loss_scale {
             for (at, element) in (len..).zip(next.elements()) {
                 device.fill(D::part_mut(&mut stats, at..at + 1), element);
             }
         }
         if settled.scale.is_some() && self.samples > 0 && len > 0 {
-            let (_, sums) = self.parts(model);
+            let (_, sums) = self.parts(facts);
             let stats = D::part_mut(&mut stats, 0..len);
-            device.blend(BatchNorm::MOMENTUM, (1.0 / self.samples as f64) as f32, sums, stats);
+            device.blend(facts.momentum, (1.0 / self.samples as f64) as f32, sums, stats);
         }
     }
 }
@@ -251,17 +252,17 @@ impl<'a, D: Device> Reduced<'a, D> {
 /// *Errors*: [`EngineError::NonFinite`], before anything is changed.
 pub(crate) fn update<D: Device>(
     device: &D,
-    model: &Model<D>,
+    facts: &UpdateFacts,
     (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
     step: Step,
     reduced: &Reduced<'_, D>,
     [parameters, stats, first, second]: [D::Mut<'_>; 4],
 ) -> Result<UpdateInfo, EngineError> {
-    let settled = settle(model, optimizer, step, reduced.divisor, look(device, model, reduced))?;
+    let settled = settle(facts, optimizer, step, reduced.divisor, look(device, facts, reduced))?;
     if let Some(scale) = settled.scale {
-        let (grads, _) = reduced.parts(model);
+        let (grads, _) = reduced.parts(facts);
         optimizer.apply(device, step, scale, runs, grads, Buffers::<D> { parameters, first, second });
     }
-    reduced.blend(device, model, &settled, stats);
+    reduced.blend(device, facts, &settled, stats);
     Ok(settled.info)
 }

@@ -14,7 +14,6 @@ use crate::device::{Device, NORM_BLOCK};
 use crate::error::EngineError;
 use crate::host_device::HostDevice;
 use crate::layout::Section;
-use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Divisor, Reduced, Seen, Settled};
 use crate::shared_memory::{
@@ -23,6 +22,7 @@ use crate::shared_memory::{
 };
 use crate::sharing::UpdateShare;
 use crate::state::State;
+use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::Step;
 use std::ops::Range;
@@ -34,7 +34,7 @@ const COUNT: u32 = 24;
 /// By what rule an update is made: the same on every replica.
 pub struct UpdateRule<'a, D: Device> {
     pub(crate) device: &'a D,
-    pub(crate) model: &'a Model<D>,
+    pub(crate) facts: &'a UpdateFacts,
     pub(crate) optimizer: &'a Optimizer,
     pub(crate) runs: &'a [(Range<usize>, bool)],
 }
@@ -151,10 +151,10 @@ impl Sharer {
     ) {
         let applied = self.applied.expect("a state is adopted before it is updated");
         assert_eq!(step, applied.next(), "updates come in order, each once");
-        let scale = rule.model.loss_scale(areas.read(stats_area(applied)));
+        let scale = rule.facts.loss_scale(areas.read(stats_area(applied)));
         let divisor = Divisor { weight: sum.weight, scale };
         let reduced = Reduced::<D> { gradient: sum.gradient, samples: sum.samples, divisor };
-        let (grads, sums) = reduced.parts(rule.model);
+        let (grads, sums) = reduced.parts(rule.facts);
         let part = share.part(grads.len(), NORM_BLOCK);
         let blocks = part.start / NORM_BLOCK..part.end.div_ceil(NORM_BLOCK);
         rule.device.squares(&grads[part], divisor.mean(), &self.squares(areas)[blocks]);
@@ -176,7 +176,7 @@ impl Sharer {
     ) -> Result<UpdateInfo, EngineError> {
         let seen = self.seen(areas);
         let Making { update, divisor, settled, .. } = self.making.as_mut().expect(MEASURED);
-        let known = passes::settle(rule.model, rule.optimizer, update.step, *divisor, seen)?;
+        let known = passes::settle(rule.facts, rule.optimizer, update.step, *divisor, seen)?;
         *settled = Some(known);
         Ok(known.info)
     }
@@ -211,10 +211,10 @@ impl Sharer {
     ) -> Result<(), EngineError> {
         if let Some(Update { step, weight, samples, world }) = self.left(areas) {
             let before = areas.read(stats_area(Step(step.0 - 1)));
-            let divisor = Divisor { weight, scale: rule.model.loss_scale(before) };
+            let divisor = Divisor { weight, scale: rule.facts.loss_scale(before) };
             let reduced = Reduced::<D> { gradient, samples, divisor };
-            let seen = passes::look(rule.device, rule.model, &reduced);
-            let settled = passes::settle(rule.model, rule.optimizer, step, divisor, seen)?;
+            let seen = passes::look(rule.device, rule.facts, &reduced);
+            let settled = passes::settle(rule.facts, rule.optimizer, step, divisor, seen)?;
             for index in 0..world {
                 let share = UpdateShare { index, of: world };
                 self.write_share(rule, areas, (step, share), (&reduced, &settled));
@@ -273,10 +273,10 @@ impl Sharer {
             // They are written elsewhere than read: as often as one likes.
             let (old, new) = areas.read_write(stats_area(Step(step.0 - 1)), stats_area(step));
             rule.device.copy(old, new);
-            reduced.blend(rule.device, rule.model, settled, new);
+            reduced.blend(rule.device, rule.facts, settled, new);
         }
         if let Some(scale) = settled.scale {
-            let (grads, _) = reduced.parts(rule.model);
+            let (grads, _) = reduced.parts(rule.facts);
             let constants = rule.optimizer.constants(step, scale);
             self.write_blocks(areas, (step, share), |block, from, to| {
                 constants.apply_part(rule.device, (rule.runs, block), grads, from, to);

@@ -15,6 +15,11 @@ use dtrain_types::{Seed, SharedState, Step, WorldSize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// A replica's part in the state that it shares.
+fn sharing(replica: &mut ModelReplica<Cpu>) -> &mut dyn Sharing {
+    replica.sharing().expect("it was given memory")
+}
+
 const SAMPLES: u64 = 8;
 const STEPS: u64 = 4;
 
@@ -58,8 +63,8 @@ fn state(mapping: &Arc<Mapping>) -> Box<ShmState> {
 fn in_common(mut replicas: Vec<ModelReplica<Cpu>>) -> Vec<ModelReplica<Cpu>> {
     let mapping = arena(&replicas[0]);
     replicas.iter_mut().for_each(|replica| replica.share(state(&mapping)));
-    replicas[0].publish();
-    assert!(replicas.iter_mut().all(|replica| replica.adopt(Step(0))));
+    sharing(&mut replicas[0]).publish();
+    assert!(replicas.iter_mut().all(|replica| sharing(replica).adopt(Step(0))));
     replicas
 }
 
@@ -78,23 +83,24 @@ fn measure<'a>(
 ) {
     let of = replicas.len();
     for (index, replica) in replicas.enumerate().rev() {
-        replica.measure(Step(step), gradient, 8.0, SAMPLES, UpdateShare { index, of });
+        sharing(replica).measure(Step(step), gradient, 8.0, SAMPLES, UpdateShare { index, of });
     }
 }
 
 /// Does its share of the update that all have measured, and tells whether it did.
 fn share(replica: &mut ModelReplica<Cpu>, gradient: &[f32]) -> bool {
-    replica.settle().expect("it is finite, or the loss is scaled");
-    replica.update_share(gradient)
+    sharing(replica).settle().expect("it is finite, or the loss is scaled");
+    sharing(replica).update_share(gradient)
 }
 
 /// A step, and what all say of it.
 fn step_of_all(replicas: &mut [ModelReplica<Cpu>], step: u64, gradient: &[f32]) -> UpdateInfo {
     measure(replicas.iter_mut(), step, gradient);
-    let said: Vec<_> = replicas.iter_mut().map(|replica| replica.settle().expect("it is settled")).collect();
+    let said: Vec<_> =
+        replicas.iter_mut().map(|replica| sharing(replica).settle().expect("it is settled")).collect();
     assert!(said.iter().all(|info| *info == said[0]), "{said:?}");
     assert!(replicas.iter_mut().rev().all(|replica| share(replica, gradient)));
-    replicas.iter_mut().for_each(|replica| replica.commit(Step(step)));
+    replicas.iter_mut().for_each(|replica| sharing(replica).commit(Step(step)));
     said[0]
 }
 
@@ -152,7 +158,7 @@ fn one_that_is_not_finite_changes_nothing_where_it_is_not() {
         bad[at] = f32::NAN;
         measure(replicas.iter_mut(), 1, &bad);
         for replica in &mut replicas {
-            let refused = replica.settle();
+            let refused = sharing(replica).settle();
             assert!(matches!(refused, Err(EngineError::NonFinite { step: Step(1) })), "{refused:?}");
             assert_eq!(digest(replica.state()), before);
         }
@@ -171,7 +177,7 @@ impl Host {
     fn new() -> Self {
         let whole = replica(Rule::adamw(), 1, None);
         let host = Self { mapping: arena(&whole), whole };
-        host.participant().publish();
+        sharing(&mut host.participant()).publish();
         host
     }
 
@@ -185,7 +191,7 @@ impl Host {
     /// One that has the state of all.
     fn adopted(&self, applied: u64) -> ModelReplica<Cpu> {
         let mut replica = self.participant();
-        assert!(replica.adopt(Step(applied)));
+        assert!(sharing(&mut replica).adopt(Step(applied)));
         replica
     }
 
@@ -202,17 +208,21 @@ fn an_update_that_somebody_began_is_done_to_its_end_whoever_is_lost() {
         let (mut first, mut second) = (host.adopted(step - 1), host.adopted(step - 1));
         let gradient = gradient(&host.whole, step);
         measure([&mut first, &mut second].into_iter(), step, &gradient);
-        let said = second.settle().expect("it is finite");
+        let said = sharing(&mut second).settle().expect("it is finite");
         assert!(share(&mut second, &gradient));
         // The second one is gone, the first one is told to leave, and finds out that the update is decided, and what it came to.
         drop(second);
-        first.close();
-        assert_eq!((first.applied(), first.settle()), (Step(step), Ok(said)));
+        sharing(&mut first).close();
+        assert_eq!((first.applied(), sharing(&mut first).settle()), (Step(step), Ok(said)));
         // Whoever comes completes it, with the gradient that is still there.
         let mut third = host.participant();
-        assert!(step % 2 == 0 || first.complete(&gradient).is_ok());
-        assert!(step % 2 == 1 || third.complete(&gradient).is_ok());
-        assert!(!third.adopt(Step(step - 1)) && third.adopt(Step(step)) && first.adopt(Step(step)));
+        assert!(step % 2 == 0 || sharing(&mut first).complete(&gradient).is_ok());
+        assert!(step % 2 == 1 || sharing(&mut third).complete(&gradient).is_ok());
+        assert!(
+            !sharing(&mut third).adopt(Step(step - 1))
+                && sharing(&mut third).adopt(Step(step))
+                && sharing(&mut first).adopt(Step(step))
+        );
         let wanted = host.digest_after(step, &gradient);
         assert_eq!((digest(first.state()), digest(third.state())), (wanted, wanted));
     }
@@ -225,23 +235,23 @@ fn an_update_that_nobody_began_is_not_made_once_the_state_is_closed() {
     let mut gradient = gradient(&host.whole, 1);
     let before = digest(first.state());
     measure([&mut first, &mut second].into_iter(), 1, &gradient);
-    first.settle().expect("it is finite");
-    first.close();
-    assert!(!share(&mut second, &gradient) && !first.update_share(&gradient));
-    second.close();
+    sharing(&mut first).settle().expect("it is finite");
+    sharing(&mut first).close();
+    assert!(!share(&mut second, &gradient) && !sharing(&mut first).update_share(&gradient));
+    sharing(&mut second).close();
     assert_eq!((first.applied(), second.applied()), (Step(0), Step(0)));
     // What lies in the slots by then is nobody's gradient.
-    first.complete(&vec![f32::NAN; gradient.len()]).expect("there is nothing to do");
+    sharing(&mut first).complete(&vec![f32::NAN; gradient.len()]).expect("there is nothing to do");
     assert_eq!(digest(first.state()), before);
     measure([&mut first, &mut second].into_iter(), 1, &gradient);
     assert!(share(&mut first, &gradient) && share(&mut second, &gradient));
-    first.commit(Step(1));
-    second.commit(Step(1));
+    sharing(&mut first).commit(Step(1));
+    sharing(&mut second).commit(Step(1));
     assert_eq!(digest(first.state()), host.digest_after(1, &gradient));
     // Nor is an update completed that is: the slots have gone on.
-    first.close();
+    sharing(&mut first).close();
     gradient.fill(f32::NAN);
-    second.complete(&gradient).expect("there is nothing to do");
+    sharing(&mut second).complete(&gradient).expect("there is nothing to do");
     assert_eq!(digest(second.state()), digest(host.whole.state()));
 }
 
@@ -281,10 +291,10 @@ fn a_block_that_is_torn_is_taken_from_the_journal() {
         }
         memory.words()[SHARES + STRIDE * index].store(1 << COUNT | 1, Ordering::SeqCst);
         memory.words()[SHARES + STRIDE * index + 1].store(1 << COUNT | 2, Ordering::SeqCst);
-        replicas.iter_mut().for_each(|replica| replica.close());
+        replicas.iter_mut().for_each(|replica| sharing(replica).close());
         let mut next = host.participant();
-        next.complete(&gradient).expect("what was decided");
-        assert!(next.adopt(Step(1)));
+        sharing(&mut next).complete(&gradient).expect("what was decided");
+        assert!(sharing(&mut next).adopt(Step(1)));
         assert_eq!(digest(next.state()), wanted, "share {index} of {of}");
     }
 }
@@ -303,8 +313,10 @@ fn a_state_that_is_loaded_takes_the_place_of_all_that_was_there() {
     let wanted = digest(&loaded);
     first.swap_state(&mut loaded).expect("the same shape");
     assert_eq!((digest(&loaded), digest(second.state())), (shared, shared), "what others read is as it was");
-    first.publish();
-    assert!(!second.adopt(Step(3)) && second.adopt(Step(2)) && first.adopt(Step(2)));
+    sharing(first).publish();
+    assert!(
+        !sharing(second).adopt(Step(3)) && sharing(second).adopt(Step(2)) && sharing(first).adopt(Step(2))
+    );
     assert_eq!((digest(first.state()), digest(second.state())), (wanted, wanted));
 }
 

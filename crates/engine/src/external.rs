@@ -1,0 +1,309 @@
+//! A replica whose passes another program makes, such as PyTorch in this process: the program computes losses and gradients, the
+//! state and its updates are the engine's.
+//!
+//! Parameters and running statistics lie in the flat buffers of the state, which the program reads where they are; it writes
+//! gradients where the driver of the replica wants them. So whatever holds for a replica of stages holds here too: one state for
+//! the ranks of a host, an update in shares, checkpoints, copies, digests.
+//!
+//! This file does not know the program, what its batches hold, or how it comes by them: the inputs of a batch are passed on.
+
+use crate::about::{About, BufferLengths, MemoryTable};
+use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs};
+use crate::device::LossSums;
+use crate::error::EngineError;
+use crate::host_device::HostDevice;
+use crate::host_state::HostState;
+use crate::keeping::Keeping;
+use crate::layout::{Layout, Section, StageSlice, Tensor};
+use crate::loss::expect_length;
+use crate::loss_scale::{LossScale, LossScaling};
+use crate::optimizer::Optimizer;
+use crate::replica::{Gradient, MicroBatchGroup, Replica};
+use crate::sharing::Sharing;
+use crate::stage::Init;
+use crate::state::State;
+use crate::update_facts::UpdateFacts;
+use crate::update_info::UpdateInfo;
+use dtrain_types::{MicroBatch, SharedState, Step, Wire};
+
+/// A tensor of such a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalTensor {
+    /// Its full name, as the program has it.
+    pub name: String,
+    /// Its shape; empty for a single number.
+    pub shape: Vec<usize>,
+    /// [`Section::Parameters`], or [`Section::Stats`] for what is no parameter and changes in training.
+    pub section: Section,
+}
+
+/// What the program reads of a state. It may change none of it.
+#[derive(Clone, Copy, Debug)]
+pub struct StateView<'a> {
+    /// Updates done: while they are the same the numbers are.
+    pub applied: Step,
+    /// All parameters.
+    pub parameters: &'a [f32],
+    /// All running statistics, without a loss scale.
+    pub stats: &'a [f32],
+}
+
+/// One micro-batch, as the program is given it.
+#[derive(Clone, Copy, Debug)]
+pub struct ExternalBatch<'a> {
+    /// The step.
+    pub step: Step,
+    /// Which micro-batch of it.
+    pub micro_batch: MicroBatch,
+    /// What the loss is multiplied by before its gradient is taken: a power of two, 1 where the loss is not scaled.
+    pub loss_scale: f32,
+    /// The samples.
+    pub batch: BatchView<'a>,
+}
+
+/// The passes of a model that another program makes.
+pub trait ExternalModel: Send {
+    /// Computes the loss of a micro-batch and overwrites all of `gradient`: with the gradient of the *sum* of weighted losses, times
+    /// the scale, and behind it, for each running statistic, its value after the micro-batch times the rows.
+    ///
+    /// *Order*: the bits depend on the arguments alone. *Errors*: [`EngineError::External`]; `gradient` then holds anything.
+    fn compute(
+        &mut self,
+        state: StateView<'_>,
+        batch: ExternalBatch<'_>,
+        gradient: &mut dyn Gradient,
+    ) -> Result<LossSums, EngineError>;
+
+    /// The loss of samples that are held out.
+    ///
+    /// *Errors*: [`EngineError::External`].
+    fn evaluate(&mut self, state: StateView<'_>, batch: &BatchView<'_>) -> Result<LossSums, EngineError>;
+}
+
+/// A replica whose passes another program makes. See the file's comment.
+pub struct ExternalReplica<D: HostDevice> {
+    about: About,
+    state: HostState<D>,
+    model: Box<dyn ExternalModel>,
+    /// Running statistics without the loss scale.
+    stats: usize,
+}
+
+/// Where the tensors of such a model lie, in the order in which they are given: a stage for each parameter, so that what is final
+/// may travel.
+///
+/// *Panics* if a running statistic comes before a parameter.
+#[must_use]
+pub fn external_layout(tensors: &[ExternalTensor], scaling: Option<LossScaling>) -> Layout {
+    let mut layout = Layout::default();
+    for ExternalTensor { name, shape, section } in tensors {
+        let offset = match section {
+            Section::Parameters => layout.parameters,
+            _ => layout.stats,
+        };
+        let tensor = Tensor {
+            name: name.clone(),
+            shape: shape.clone(),
+            section: *section,
+            offset,
+            decays: shape.len() > 1,
+            init: Init::Constant(0.0),
+        };
+        let end = tensor.range().end;
+        layout.tensors.push(tensor);
+        if *section == Section::Parameters {
+            assert_eq!(layout.stats, 0, "parameters come before running statistics");
+            let (parameters, stats) = (offset..end, 0..0);
+            layout.stages.push(StageSlice { name: name.clone(), kind: "tensor", parameters, stats });
+            layout.parameters = end;
+        } else {
+            layout.stats = end;
+        }
+    }
+    if let Some(scaling) = scaling {
+        layout.tensors.push(scaling.tensor(layout.stats));
+        layout.stats += LossScale::ELEMENTS;
+    }
+    layout
+}
+
+impl<D: HostDevice> ExternalReplica<D> {
+    /// A replica of these tensors, all of them zero. `device` makes the updates.
+    ///
+    /// *Errors*: options of the optimizer that make no sense.
+    pub fn blank(
+        device: D,
+        model: Box<dyn ExternalModel>,
+        tensors: &[ExternalTensor],
+        scaling: Option<LossScaling>,
+        optimizer: Optimizer,
+    ) -> Result<Self, EngineError> {
+        let layout = external_layout(tensors, scaling);
+        let stats = layout.stats - scaling.map_or(0, |_| LossScale::ELEMENTS);
+        // The mean of what the micro-batches of a step leave behind: each of them began with the same.
+        let facts = UpdateFacts { parameters: layout.parameters, stats, momentum: 1.0, scaling };
+        let mut state = HostState::zeros(device, optimizer, &layout, facts)?;
+        if let Some(scaling) = scaling {
+            state.own_mut().section_mut(Section::Stats)[stats] = scaling.start;
+        }
+        let lengths = BufferLengths {
+            state: HostState::<D>::shape(&optimizer, &layout),
+            gradient: layout.gradient_len(),
+            activations: 0,
+            scratch: 0,
+        };
+        let about = About {
+            state: lengths.state,
+            layout,
+            min_rows: 1,
+            group: 1,
+            outputs: 0,
+            memory: MemoryTable::of(&lengths),
+        };
+        Ok(Self { about, state, model, stats })
+    }
+
+    /// Gives it its first parameters and running statistics. *Panics* if they have another length.
+    pub fn begin_with(&mut self, parameters: &[f32], stats: &[f32]) {
+        let own = self.state.own_mut();
+        own.section_mut(Section::Parameters).copy_from_slice(parameters);
+        own.section_mut(Section::Stats)[..stats.len()].copy_from_slice(stats);
+        assert_eq!(stats.len(), self.stats, "running statistics of another model");
+    }
+
+    /// Is given memory for a shared state: [`HostState::share`].
+    pub fn share(&mut self, memory: Box<dyn SharedState>) {
+        self.state.share(memory);
+    }
+
+    fn view(state: &State, stats: usize) -> StateView<'_> {
+        StateView {
+            applied: state.applied,
+            parameters: state.section(Section::Parameters),
+            stats: &state.section(Section::Stats)[..stats],
+        }
+    }
+}
+
+impl<D: HostDevice> Replica for ExternalReplica<D> {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn prefetch(&mut self, _: &MicroBatchGroup, _: MicroBatch, _: &BatchView<'_>) -> Result<(), EngineError> {
+        // The program reads ahead for itself.
+        Ok(())
+    }
+
+    fn compute(
+        &mut self,
+        group: &MicroBatchGroup,
+        batch: &BatchView<'_>,
+        gradient: &mut dyn Gradient,
+        figures: &mut [BatchFigures],
+    ) -> Result<(), EngineError> {
+        expect_length("gradient", self.about.gradient_len(), gradient.elements())?;
+        let [figures] = figures else { panic!("{group:?} of a program that takes one at a time") };
+        let Self { about, state, model, stats } = self;
+        let loss_scale = state.loss_scale().map_or(1.0, |scale| scale.factor);
+        let end = about.layout.parameters + *stats;
+        let len = gradient.elements();
+        // The sums of ranks have nothing to say of the loss scale.
+        gradient.part(end..len).fill(0.0);
+        let given = ExternalBatch { step: group.step, micro_batch: group.first(), loss_scale, batch: *batch };
+        let view = Self::view(state.state(), *stats);
+        let sums = match group.wire {
+            Wire::F32 => model.compute(view, given, gradient)?,
+            wire => {
+                let mut rounded = Rounded { open: len, device: state.device(), wire, gradient };
+                let sums = model.compute(view, given, &mut rounded)?;
+                rounded.settle(0);
+                sums
+            }
+        };
+        *figures = BatchFigures { sums, samples: batch.rows as u64 };
+        Ok(())
+    }
+
+    fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
+        let device = self.state.device();
+        device.add_to(from, into);
+        if wire != Wire::F32 {
+            device.round(wire, into);
+        }
+    }
+
+    fn update(
+        &mut self,
+        step: Step,
+        gradient: &[f32],
+        weight: f64,
+        samples: u64,
+    ) -> Result<UpdateInfo, EngineError> {
+        self.state.update(step, gradient, weight, samples)
+    }
+
+    fn evaluate(&mut self, batch: &BatchView<'_>, _: &mut ClassCounts) -> Result<LossSums, EngineError> {
+        self.model.evaluate(Self::view(self.state.state(), self.stats), batch)
+    }
+
+    fn predict(&mut self, _: usize, _: Inputs<'_>, _: &mut [f32]) -> Result<(), EngineError> {
+        Err(EngineError::External("its program predicts".into()))
+    }
+
+    fn applied(&self) -> Step {
+        self.state.state().applied
+    }
+
+    fn bring_state(&mut self) -> Result<&State, EngineError> {
+        Ok(self.state.state())
+    }
+
+    fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
+        self.state.swap(other);
+        Ok(())
+    }
+
+    fn keeping(&mut self) -> Option<&mut dyn Keeping> {
+        None
+    }
+
+    fn sharing(&mut self) -> Option<&mut dyn Sharing> {
+        self.state.sharing()
+    }
+}
+
+/// A gradient each part of which is rounded when it is final.
+struct Rounded<'a, D> {
+    gradient: &'a mut dyn Gradient,
+    device: &'a D,
+    wire: Wire,
+    /// Where the part begins that is settled.
+    open: usize,
+}
+
+impl<D: HostDevice> Gradient for Rounded<'_, D> {
+    fn elements(&self) -> usize {
+        self.gradient.elements()
+    }
+
+    fn part(&mut self, part: std::ops::Range<usize>) -> &mut [f32] {
+        self.gradient.part(part)
+    }
+
+    fn settle(&mut self, from: usize) {
+        if from < self.open {
+            self.device.round(self.wire, self.gradient.part(from..self.open));
+            self.open = from;
+        }
+        self.gradient.settle(from);
+    }
+
+    fn backward_begins(&mut self) {
+        self.gradient.backward_begins();
+    }
+}
+
+#[cfg(test)]
+#[path = "external_tests.rs"]
+mod tests;

@@ -1,0 +1,224 @@
+//! The state of a replica in the host's memory, its own or shared with others, and the updates that are made to it.
+//!
+//! It has the rule of the updates and the device that makes them. It does not know how a gradient comes about.
+
+use crate::error::EngineError;
+use crate::host_device::HostDevice;
+use crate::layout::{Layout, Section};
+use crate::loss_scale::LossScale;
+use crate::optimizer::Optimizer;
+use crate::passes::{self, Divisor, Reduced};
+use crate::shared_memory::Mapped;
+use crate::shared_update::{Sharer, Sum, UpdateRule};
+use crate::sharing::{Sharing, UpdateShare};
+use crate::state::{State, StateShape};
+use crate::update_facts::UpdateFacts;
+use crate::update_info::UpdateInfo;
+use dtrain_types::{SharedState, Step};
+use std::ops::Range;
+
+/// A state in the host's memory, and how it is updated. See the file's comment.
+pub struct HostState<D: HostDevice> {
+    device: D,
+    optimizer: Optimizer,
+    facts: UpdateFacts,
+    runs: Vec<(Range<usize>, bool)>,
+    /// Its own; of nothing while it reads one that it shares with others.
+    own: State,
+    shared: Option<Shared>,
+}
+
+/// Memory of a state that replicas share, and this one's part in it.
+struct Shared {
+    memory: Mapped,
+    sharer: Sharer,
+}
+
+impl Shared {
+    /// The state that is read, if one was adopted.
+    fn state(&self) -> Option<&State> {
+        self.sharer.applied().map(|applied| self.memory.view(applied))
+    }
+
+    /// Has the state of the update that was adopted in view.
+    fn turn(&mut self) {
+        if let Some(applied) = self.sharer.applied() {
+            self.memory.turn(applied);
+        }
+    }
+}
+
+impl<D: HostDevice> HostState<D> {
+    /// A state of zeros for these tensors.
+    ///
+    /// *Errors*: options of the optimizer that make no sense.
+    pub fn zeros(
+        device: D,
+        optimizer: Optimizer,
+        layout: &Layout,
+        facts: UpdateFacts,
+    ) -> Result<Self, EngineError> {
+        optimizer.check()?;
+        let own = State::zeros(Self::shape(&optimizer, layout));
+        Ok(Self { runs: optimizer.runs(layout), device, optimizer, facts, own, shared: None })
+    }
+
+    /// The shape of a state of these tensors.
+    #[must_use]
+    pub fn shape(optimizer: &Optimizer, layout: &Layout) -> StateShape {
+        let moments = optimizer.rule.moments();
+        StateShape { parameters: layout.parameters, stats: layout.stats, moments }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The state that the replica works with: the shared one, once it was adopted.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        self.shared.as_ref().and_then(Shared::state).unwrap_or(&self.own)
+    }
+
+    /// Its own state, to give it first values. *Panics* if it reads a shared one.
+    pub fn own_mut(&mut self) -> &mut State {
+        assert!(!self.reads_shared(), "what others read is not for anybody to change");
+        &mut self.own
+    }
+
+    /// The rule that its updates follow.
+    #[must_use]
+    pub fn update_rule(&self) -> UpdateRule<'_, D> {
+        let Self { device, facts, optimizer, runs, .. } = self;
+        UpdateRule { device, facts, optimizer, runs }
+    }
+
+    /// What the loss is scaled by, if it is.
+    #[must_use]
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.facts.loss_scale(self.state().section(Section::Stats))
+    }
+
+    /// Is given memory in which it can share its state with other replicas of this host. It goes on with the state that it
+    /// has until it is told otherwise ([`Sharing`]). *Panics* if the memory has another shape.
+    pub fn share(&mut self, memory: Box<dyn SharedState>) {
+        let memory = Mapped::new(memory, &self.own);
+        self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
+    }
+
+    /// [`Replica::update`](crate::Replica::update).
+    ///
+    /// *Errors* and *panics*: as there.
+    pub fn update(
+        &mut self,
+        step: Step,
+        gradient: &[f32],
+        weight: f64,
+        samples: u64,
+    ) -> Result<UpdateInfo, EngineError> {
+        self.assert_next(step, gradient);
+        assert!(!self.reads_shared(), "it has a share of it alone");
+        let divisor = Divisor { weight, scale: self.loss_scale() };
+        let reduced = Reduced::<D> { gradient, samples, divisor };
+        let how = (&self.optimizer, &self.runs[..]);
+        let info = passes::update(&self.device, &self.facts, how, step, &reduced, self.own.sections_mut())?;
+        self.own.applied = step;
+        Ok(info)
+    }
+
+    /// [`Replica::swap_state`](crate::Replica::swap_state).
+    ///
+    /// *Panics*: as there.
+    pub fn swap(&mut self, other: &mut State) {
+        self.state().assert_alike(other);
+        if self.reads_shared() {
+            // What others read is not for anybody to change.
+            self.own = self.state().clone();
+        }
+        self.shared.iter_mut().for_each(|shared| shared.sharer.forget());
+        std::mem::swap(&mut self.own, other);
+    }
+
+    /// [`Replica::sharing`](crate::Replica::sharing).
+    pub fn sharing(&mut self) -> Option<&mut dyn Sharing> {
+        self.shared.is_some().then_some(self as &mut dyn Sharing)
+    }
+
+    fn reads_shared(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.state().is_some())
+    }
+
+    /// What it shares a state with: the rule, the memory and its part.
+    fn sharing_parts(&mut self) -> (UpdateRule<'_, D>, &mut Mapped, &mut Sharer) {
+        let Self { device, facts, optimizer, runs, shared, .. } = self;
+        let Shared { memory, sharer } = shared.as_mut().expect(GIVEN);
+        (UpdateRule { device, facts, optimizer, runs }, memory, sharer)
+    }
+
+    /// *Panics* unless this is the next update, with a gradient of this model.
+    fn assert_next(&self, step: Step, gradient: &[f32]) {
+        assert_eq!(step, self.state().applied.next(), "updates come in order, each once");
+        self.assert_whole(gradient);
+    }
+
+    fn assert_whole(&self, gradient: &[f32]) {
+        assert_eq!(gradient.len(), self.facts.gradient_len(), "a reduced gradient has the layout's length");
+    }
+}
+
+impl<D: HostDevice> Sharing for HostState<D> {
+    fn publish(&mut self) {
+        let Self { shared, own, .. } = self;
+        let Shared { memory, sharer } = shared.as_mut().expect(GIVEN);
+        sharer.publish(memory, own);
+    }
+
+    fn adopt(&mut self, applied: Step) -> bool {
+        let shared = self.shared.as_mut().expect(GIVEN);
+        let there = shared.sharer.adopt(&shared.memory, applied);
+        if there {
+            shared.turn();
+            self.own = State::zeros(StateShape { parameters: 0, stats: 0, moments: 0 });
+        }
+        there
+    }
+
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare) {
+        self.assert_next(step, gradient);
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.measure(&rule, memory, step, Sum { gradient, weight, samples }, share);
+    }
+
+    fn settle(&mut self) -> Result<UpdateInfo, EngineError> {
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.settle(&rule, memory)
+    }
+
+    fn update_share(&mut self, gradient: &[f32]) -> bool {
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.update_share(&rule, memory, gradient)
+    }
+
+    fn commit(&mut self, step: Step) {
+        let shared = self.shared.as_mut().expect(GIVEN);
+        shared.sharer.commit(step);
+        shared.turn();
+    }
+
+    fn close(&mut self) {
+        let shared = self.shared.as_mut().expect(GIVEN);
+        shared.sharer.close(&shared.memory);
+        shared.turn();
+    }
+
+    fn complete(&mut self, gradient: &[f32]) -> Result<(), EngineError> {
+        self.assert_whole(gradient);
+        let (rule, memory, sharer) = self.sharing_parts();
+        sharer.complete(&rule, memory, gradient)
+    }
+}
+
+/// Why there is memory for a shared state: nobody is asked about it otherwise.
+const GIVEN: &str = "it was given memory";
