@@ -7,7 +7,6 @@
 mod counting;
 
 use counting::Counting;
-use dtrain::Own;
 use dtrain::config::Config;
 use dtrain::data::{DataError, DigitsOptions, Opened, SampleSpec, Source};
 use dtrain::engine::cpu::Cpu;
@@ -16,6 +15,7 @@ use dtrain::engine::stages::Chain;
 use dtrain::plan::Plan;
 use dtrain::run_folder::RunFolder;
 use dtrain::session::Session;
+use dtrain::{Brought, Own};
 use dtrain_protocol::Outcome;
 use dtrain_runtime::{Observer, StepSeen};
 use dtrain_types::Step;
@@ -112,10 +112,11 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
     ];
     let config = Config::parse(None, &settings, dtrain::gpus::this_machine()).expect("the settings are good");
     let own = Own { name: "digits without validation", data, model };
-    let plan = Plan::open(&config, Some(own)).expect("the digits are inside");
+    let plan = Plan::open(&config, Some(Brought::Stages(own))).expect("the digits are inside");
     let replica = plan.replica().expect("the model fits");
     let looks = Arc::new(Mutex::new(Vec::new()));
     let session = Session {
+        agreement: None,
         plan,
         backend: dtrain::nccl::ChosenBackend::Host,
         replica: Box::new(replica),

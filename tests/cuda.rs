@@ -224,7 +224,11 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
     };
     let config = |settings: &[&str]| Config::parse(None, settings, Machine { cores: 2, gpus: || 0 }).unwrap();
     let mine = config(&["data.kind=own", "model.kind=own"]);
-    let refused = Plan::open(&mine, Some(own)).unwrap().check_device().unwrap_err().to_string();
+    let refused = Plan::open(&mine, Some(dtrain::Brought::Stages(own)))
+        .unwrap()
+        .check_device()
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("made for the CPU"), "{refused}");
     Plan::open(&config(&[]), None).unwrap().check_device().unwrap();
     let folder = folder();

@@ -150,10 +150,10 @@ fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, C
     let chosen = choose_here(&config)?;
     let backend = ChosenBackend::choose(&config, Hosts::One, None)?;
     let plan = Plan::open(&config, None)?;
-    let replica = Box::new(plan.replica_as_on(&chosen)?);
+    let replica = plan.prototype(&chosen)?.replica;
     let run = RunFolder::create_named(folder)?;
     let (resume, lead, cuda, gpus, json) = (None, None, None, None, false);
-    let session = Session { plan, replica, backend, run, resume, lead, cuda, gpus, json };
+    let session = Session { plan, replica, backend, agreement: None, run, resume, lead, cuda, gpus, json };
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
     let conclusion = session.run(Box::new(Timer(Arc::clone(&stopwatch))))?.conclusion;
     let Outcome::Finished(_) = conclusion.outcome else {

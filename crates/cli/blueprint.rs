@@ -123,7 +123,9 @@ impl Blueprint<'_> {
                     Over::Volumes => cnn3d(&options, self.outputs()),
                 }
             }
-            Model::Own { .. } => panic!("own data was opened by its program, which has the model"),
+            Model::Own { .. } | Model::Torch { .. } => {
+                panic!("own data was opened by its program, which has the model")
+            }
             Model::Gpt { like, layers, width, heads, dropout, .. } => {
                 let options = GptOptions {
                     vocabulary: match self.spec.input {
@@ -150,6 +152,7 @@ impl Blueprint<'_> {
     /// *Errors*: balanced weights of a class without a sample.
     pub fn loss(&self) -> Result<dtrain_engine::Loss, CliError> {
         let Loss::CrossEntropy { label_smoothing, class_weights, ignore_index } = &self.config.loss else {
+            // That of a program is its own.
             return Ok(dtrain_engine::Loss::MeanSquaredError);
         };
         let class_weights = match class_weights {

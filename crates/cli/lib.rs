@@ -20,6 +20,7 @@ mod drill;
 mod error;
 mod evaluate;
 mod export;
+mod external;
 mod fabric;
 #[cfg(test)]
 #[path = "../../tests/harness/fake_libraries.rs"]
@@ -48,9 +49,12 @@ mod trainer;
 mod whole_file;
 
 pub use error::{CliError, Kind};
+pub use external::{Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose};
 pub use own::Own;
-pub use trainer::train_own;
+pub use trained::export_parameters;
+pub use trainer::{train_external, train_own};
 
 pub use dtrain_data as data;
 pub use dtrain_engine as engine;
+pub use dtrain_runtime as runtime;
 pub use dtrain_types as types;

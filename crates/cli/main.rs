@@ -31,9 +31,9 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Run(_) => return commands::run::guard(),
         Command::RunLauncher(arguments) => commands::run::launcher(arguments),
         Command::RunRank(arguments) => commands::run::rank(arguments),
-        Command::Train(arguments) => commands::train::run(arguments, None, None),
+        Command::Train(arguments) => commands::train::run(arguments, None, None).map(drop),
         // A host ends with the exit code of its run.
-        Command::Node(arguments) => return commands::node::run(arguments),
+        Command::Node(arguments) => return commands::node::run(arguments, None),
         Command::Token(arguments) => commands::token::run(arguments),
         Command::Runs(arguments) => commands::runs::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),

@@ -10,9 +10,9 @@ use crate::config::{
     ClassWeights, Config, DataFacts, Length, Loss, ModelKind, Oom, Problem, Recompute, Rule, Schedule, Shape,
 };
 use crate::error::CliError;
+use crate::external::{Agreement, Brought, ExternalBuilt, Purpose, is_external};
 use crate::gpt2_names::Gpt2Names;
 use crate::gpus::Chosen;
-use crate::own::Own;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_data::{
     ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
@@ -23,7 +23,7 @@ use dtrain_engine::{
 };
 use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::{Predicts, ValidationSet};
-use dtrain_types::{BatchPlan, Seed, Step};
+use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
 use std::path::Path;
 
 /// A configuration with its data opened and all that follows from the two.
@@ -39,7 +39,15 @@ pub struct Plan {
     /// How often each class occurs in the training part, where there are classes.
     pub classes: Option<ClassDistribution>,
     /// What the program brings, if it is not the binary.
-    pub own: Option<Own>,
+    pub brought: Option<Brought>,
+}
+
+/// A replica to be asked for shapes; ranks make their own.
+pub struct Prototype {
+    /// The replica.
+    pub replica: Box<dyn Replica>,
+    /// What it computes with, and what all processes have to agree on, where another program makes the passes.
+    pub external: Option<(Fingerprint, Agreement)>,
 }
 
 /// With first parameters or without.
@@ -50,11 +58,16 @@ impl Plan {
     /// Opens the data and holds it against the configuration. Writes nothing.
     ///
     /// *Errors*: missing or damaged data, a configuration that does not fit it. *Blocks* on the disk.
-    pub fn open(config: &Config, own: Option<Own>) -> Result<Self, CliError> {
-        let own = own.or_else(|| bench_data::named(config.data_name()?));
-        let opened = match (&config.data, own) {
+    pub fn open(config: &Config, brought: Option<Brought>) -> Result<Self, CliError> {
+        let brought = brought.or_else(|| bench_data::named(config.data_name()?).map(Brought::Stages));
+        let opened = match (&config.data, brought) {
             (Some(source), _) => dtrain_data::open(source)?,
-            (None, Some(own)) => (own.data)()?,
+            (None, Some(Brought::Stages(own))) => (own.data)()?,
+            (None, Some(Brought::External(program))) => program.data()?,
+            (None, None) if is_external(config) => {
+                let problem = config.problem("data.kind", "torch is the data of a Python program");
+                return Err(problem.hint("run that program: `python train.py`").into());
+            }
             (None, None) => {
                 let problem = config.problem("data.kind", "own is the data of a program of one's own");
                 return Err(problem.hint("run that program; examples/own_model.rs shows one").into());
@@ -74,7 +87,7 @@ impl Plan {
             true => None,
             false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
         };
-        Ok(Self { config: config.clone(), spec, batches, classes, opened, own })
+        Ok(Self { config: config.clone(), spec, batches, classes, opened, brought })
     }
 
     /// The same with another micro-batch.
@@ -131,7 +144,8 @@ impl Plan {
     /// What the model predicts, and in which unit.
     #[must_use]
     pub fn predicts(&self) -> Predicts {
-        if self.spec.classes().is_some() {
+        // What a program counts are right predictions, if it counts.
+        if self.spec.classes().is_some() || self.external().is_some() {
             return Predicts::Classes;
         }
         let one = self.spec.target_width() == 1;
@@ -163,7 +177,11 @@ impl Plan {
     #[must_use]
     pub fn blueprint(&self) -> Blueprint<'_> {
         let class_counts = self.classes.as_ref().map_or(&[][..], |classes| classes.counts());
-        Blueprint { config: &self.config, spec: &self.spec, class_counts, own: self.own }
+        let own = match self.brought {
+            Some(Brought::Stages(own)) => Some(own),
+            Some(Brought::External(_)) | None => None,
+        };
+        Blueprint { config: &self.config, spec: &self.spec, class_counts, own }
     }
 
     /// The number of the last step.
@@ -207,7 +225,18 @@ impl Plan {
     /// take one micro-batch at a time, and may have room only for one whose blocks are computed twice.
     ///
     /// *Errors*: as [`Plan::replica`]; not enough memory.
-    pub fn replica_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
+    pub fn prototype(&self, chosen: &Chosen) -> Result<Prototype, CliError> {
+        if let Some(program) = self.external() {
+            let built = self.external_replica(program, Purpose::Shapes, None)?;
+            let ExternalBuilt { replica, fingerprint, agreement, .. } = built;
+            let replica = Box::new(replica);
+            return Ok(Prototype { replica, external: Some((fingerprint, agreement)) });
+        }
+        let replica = Box::new(self.stages_as_on(chosen)?);
+        Ok(Prototype { replica, external: None })
+    }
+
+    fn stages_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
         if let Chosen::Cpu { .. } = chosen {
             return self.replica_in_groups(
                 self.batches.micro_batches(),
@@ -252,13 +281,20 @@ impl Plan {
         most: u32,
         blocks: Blocks,
     ) -> Result<(Cpu, dtrain_engine::Model<Cpu>), CliError> {
+        let device = self.cpu()?;
+        let model = self.blueprint().model(&device, (self.config.batch.micro, most), blocks)?;
+        Ok((device, model))
+    }
+
+    /// The CPU as a rank has it.
+    ///
+    /// *Errors*: an instruction set that this CPU lacks.
+    pub fn cpu(&self) -> Result<Cpu, CliError> {
         let config = &self.config;
         let isa = Isa::parse(&config.isa)
             .map_err(|error| config.problem("isa", error.to_string()).hint("write isa=auto"))?;
         let options = CpuOptions { isa, threads: config.world.threads as usize };
-        let device = Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?;
-        let model = self.blueprint().model(&device, (config.batch.micro, most), blocks)?;
-        Ok((device, model))
+        Ok(Cpu::new(options).map_err(|error| config.problem("threads", error.to_string()))?)
     }
 
     fn replica_in_groups(
@@ -275,7 +311,7 @@ impl Plan {
     }
 
     /// Gives a replica the parameters that it is to start from, and holds it against the batches.
-    fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
+    pub fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
         if let Some(file) = self.config.model.init_from() {
             self.initialise(replica, file)?;
         }
@@ -379,7 +415,8 @@ impl Plan {
         Ok(())
     }
 
-    fn misfit(&self, error: &EngineError) -> Problem {
+    /// The engine's complaint under the key that it names.
+    pub fn misfit(&self, error: &EngineError) -> Problem {
         misfit(&self.config, error)
     }
 }

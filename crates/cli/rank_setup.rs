@@ -4,6 +4,7 @@
 //! encoding of all messages. It does not know what the configuration means.
 
 use crate::config::{Config, CudaList, Source};
+use crate::external::Agreement;
 use crate::gpus::this_machine;
 use crate::mesh_address::MeshAddress;
 use dtrain_protocol::RankSetup;
@@ -36,6 +37,8 @@ pub struct RunSetup {
     pub gpus: Option<CudaList>,
     /// The configuration as YAML.
     pub yaml: String,
+    /// What another program's model is to agree with, where one makes the passes.
+    pub external: Option<Agreement>,
 }
 
 impl RunSetup {
@@ -109,7 +112,9 @@ mod tests {
                 // A name that is no text, and a configuration that looks like a set-up of old.
                 let run_dir = PathBuf::from(OsString::from_vec(b"runs/a \xff\n# gpus cuda:7".to_vec()));
                 let yaml = "seed: 7\n# ---\n# bench mlp\n".to_owned();
-                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml };
+                let external =
+                    gpus.as_ref().map(|_| Agreement(vec![("parameter 0.weight".into(), "[2]".into())]));
+                let run = RunSetup { run_dir, hosts: hosts.clone(), gpus, yaml, external };
                 assert_eq!(RunSetup::read(&run.to_setup()), Ok(run));
             }
         }
@@ -127,8 +132,13 @@ mod tests {
     fn a_folder_is_seen_where_the_text_of_this_life_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let hosts = |probe: &str| Some(Hosts { probe: probe.into(), samples: 1, mesh: None });
-        let run =
-            |hosts| RunSetup { run_dir: folder.path().to_owned(), hosts, gpus: None, yaml: String::new() };
+        let run = |hosts| RunSetup {
+            run_dir: folder.path().to_owned(),
+            hosts,
+            gpus: None,
+            yaml: String::new(),
+            external: None,
+        };
         assert!(run(None).sees_run_folder(), "one host sees its own folder");
         assert!(!run(hosts("one")).sees_run_folder());
         write_probe(folder.path(), "one").unwrap();

@@ -4,10 +4,10 @@
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
 use crate::blueprint::Blocks;
+use crate::external::{Brought, ExternalBuilt, ExternalProgram, Purpose};
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
 use crate::nccl::{ChosenBackend, Hosts, NcclFabric};
-use crate::own::Own;
 use crate::plan::Plan;
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
@@ -25,13 +25,13 @@ pub struct ConfigRecipe {
     /// Ranks that share this process reach each other here; the processes of a host by the arena that they inherit.
     pub threads: Option<HostFabric>,
     /// Data and model of a program of one's own.
-    pub own: Option<Own>,
+    pub brought: Option<Brought>,
 }
 
 impl Recipe for ConfigRecipe {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
         let run = RunSetup::read(setup)?;
-        let plan = Plan::open(&run.config()?, self.own).map_err(|error| error.to_string())?;
+        let plan = Plan::open(&run.config()?, self.brought).map_err(|error| error.to_string())?;
         let hosts = if run.hosts.is_some() { Hosts::Several } else { Hosts::One };
         let detect = plan.config.world.detect;
         // The library is this host's own, so every rank looks for it where it is.
@@ -41,14 +41,14 @@ impl Recipe for ConfigRecipe {
             ChosenBackend::Host => Some(self.fabric(member, arena)?),
             ChosenBackend::Nccl(_) => None,
         };
-        let BuiltReplica { replica, mut profile, over_nccl } = match &run.gpus {
+        // The members of a host have numbers in a row, wherever it begins.
+        let ranks = plan.config.world.ranks;
+        let gpu = run.gpus.as_ref().map(|list| list.of_rank(member.0 % ranks, ranks));
+        let BuiltReplica { replica, mut profile, over_nccl } = match (plan.external(), gpu) {
+            (Some(program), gpu) => external(&plan, program, gpu, &run, fabric.as_ref())?,
             // Where it would be NCCL, the choice was an error.
-            None => on_cpu(&plan, fabric.as_ref())?,
-            Some(list) => {
-                // The members of a host have numbers in a row, wherever it begins.
-                let ranks = plan.config.world.ranks;
-                on_gpu(&plan, list.of_rank(member.0 % ranks, ranks), backend)?
-            }
+            (None, None) => on_cpu(&plan, fabric.as_ref())?,
+            (None, Some(gpu)) => on_gpu(&plan, gpu, backend)?,
         };
         profile.sees_run_folder = run.sees_run_folder();
         if let Some(fabric) = over_nccl {
@@ -119,6 +119,23 @@ fn on_cpu(plan: &Plan, fabric: Option<&HostFabric>) -> Result<BuiltReplica, Stri
         replica.share(Box::new(state));
     }
     Ok(BuiltReplica { profile: rank_profile::on_cpu(&replica), replica: Box::new(replica), over_nccl: None })
+}
+
+/// A replica whose passes another program makes, on the CPU or on this GPU: its state is the host's.
+fn external(
+    plan: &Plan,
+    program: &'static dyn ExternalProgram,
+    gpu: Option<u32>,
+    run: &RunSetup,
+    fabric: Option<&HostFabric>,
+) -> Result<BuiltReplica, String> {
+    let built = plan.external_replica(program, Purpose::Training, gpu).map_err(|error| error.to_string())?;
+    let ExternalBuilt { mut replica, fingerprint, device, agreement } = built;
+    run.external.as_ref().map_or(Ok(()), |expected| expected.check(&agreement))?;
+    if let Some(state) = fabric.and_then(HostFabric::state) {
+        replica.share(Box::new(state));
+    }
+    Ok(BuiltReplica { replica: Box::new(replica), profile: profile_of(fingerprint, device), over_nccl: None })
 }
 
 /// The same on the GPU of this number.

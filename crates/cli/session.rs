@@ -4,10 +4,10 @@
 
 use crate::config::{CudaList, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
+use crate::external::{Agreement, Brought};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
 use crate::nccl::ChosenBackend;
-use crate::own::Own;
 use crate::plan::Plan;
 use crate::rank_setup::{Hosts, RunSetup, remove_probe, write_probe};
 use crate::recipe::ConfigRecipe;
@@ -23,8 +23,8 @@ use dtrain_protocol::{
     What,
 };
 use dtrain_runtime::{
-    Conclusion, Gateway, Isolation, Journal, Observer, RankHandles, RunFacts, RunFiles, RunPlan, inherited,
-    serve, specs, supervise,
+    Conclusion, Gateway, Isolation, Journal, Observer, Program, RankHandles, RunFacts, RunFiles, RunPlan,
+    inherited, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
@@ -47,6 +47,8 @@ pub struct Session {
     pub replica: Box<dyn Replica>,
     /// What carries the gradients.
     pub backend: ChosenBackend,
+    /// What the ranks of another program's model must agree with.
+    pub agreement: Option<Agreement>,
     /// The folder of the run; it exists and holds `config.yaml`. Its name is the run's lineage.
     pub run: RunFolder,
     /// The checkpoint to go on from.
@@ -64,7 +66,7 @@ pub struct Session {
 /// Runs what the command line asked for, and says what it came to.
 ///
 /// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
-pub fn run(session: Session, voice: Voice) -> Result<(), CliError> {
+pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     let last = session.plan.last_step();
     if let Some(id) = session.resume.filter(|id| id.step >= last) {
         return session.already_complete(id, voice);
@@ -76,7 +78,7 @@ pub fn run(session: Session, voice: Voice) -> Result<(), CliError> {
 }
 
 /// Says how a session ended; its error is the exit code.
-fn conclude(ended: Ended, voice: Voice, json: bool) -> Result<(), CliError> {
+fn conclude(ended: Ended, voice: Voice, json: bool) -> Result<Summary, CliError> {
     let Ended { conclusion, summary, profile } = ended;
     if let Some(report) = &profile {
         voice.show(json, |stream| report::profile(report, stream));
@@ -84,7 +86,7 @@ fn conclude(ended: Ended, voice: Voice, json: bool) -> Result<(), CliError> {
     match &conclusion.outcome {
         Outcome::Finished(_) => {
             voice.show(json, |stream| report::end(&summary, stream));
-            Ok(())
+            Ok(summary)
         }
         Outcome::Interrupted(ending) => {
             let written = ending.and_then(|ending| ending.checkpoint);
@@ -151,6 +153,7 @@ fn hint_for(first: &Cause, run: &str) -> String {
         What::Reported(Failure::Data(_) | Failure::Setup(_)) => {
             format!("repair what it names; then {way_on}")
         }
+        What::Reported(Failure::Program(_)) => format!("mend what the traceback names; then {way_on}"),
         What::Exited(ExitCause::Signal(9)) => {
             format!("somebody killed it, or the kernel did for want of memory (see `dmesg`); {way_on}")
         }
@@ -163,10 +166,10 @@ fn hint_for(first: &Cause, run: &str) -> String {
 
 /// Serves this process as a rank, if its parent made it a rank.
 #[must_use]
-pub fn serve_if_rank(own: Option<Own>) -> Option<ExitCode> {
+pub fn serve_if_rank(brought: Option<Brought>) -> Option<ExitCode> {
     let served = match inherited() {
         Ok(None) => return None,
-        Ok(Some(handles)) => serve(handles, &ConfigRecipe { threads: None, own }),
+        Ok(Some(handles)) => serve(handles, &ConfigRecipe { threads: None, brought }),
         Err(error) => Err(error),
     };
     Some(match served {
@@ -215,7 +218,7 @@ impl Session {
     }
 
     /// A run that has nothing left to do: its summary is what its last checkpoint says.
-    fn already_complete(self, id: CheckpointId, voice: Voice) -> Result<(), CliError> {
+    fn already_complete(self, id: CheckpointId, voice: Voice) -> Result<Summary, CliError> {
         let Self { plan, run, json, .. } = self;
         voice.show(json, |_| format!("{} is complete: checkpoint {id} holds its last step", run.name));
         let checkpoint = FileStore::new(&run.path).open(id, Check::Sizes);
@@ -237,10 +240,10 @@ impl Session {
             ..Summary::default()
         };
         if json {
-            let told = standard_output().event(UnixTime::now(), &RunEvent::Summary(summary));
+            let told = standard_output().event(UnixTime::now(), &RunEvent::Summary(summary.clone()));
             told.map_err(|error| CliError::failed(error.to_string()))?;
         }
-        Ok(())
+        Ok(summary)
     }
 
     fn open_ledger(&self) -> Result<LedgerWriter, CliError> {
@@ -289,7 +292,8 @@ impl Session {
             .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
         tracing::info!(%timeouts, "timeouts");
         // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.
-        let state = match lead.is_some() || self.cuda.is_some() {
+        let on_gpus = self.cuda.is_some() && self.plan.external().is_none();
+        let state = match lead.is_some() || on_gpus {
             true => None,
             false => Some(self.replica.about().state),
         };
@@ -323,7 +327,8 @@ impl Session {
     fn rank_setups(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, RankSetup), CliError> {
         let run_dir = self.run.path.clone();
         let (gpus, yaml) = (self.cuda.clone(), self.plan.config.to_yaml());
-        let mut run = RunSetup { run_dir, hosts: None, gpus, yaml };
+        let external = self.agreement.clone();
+        let mut run = RunSetup { run_dir, hosts: None, gpus, yaml, external };
         let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, run.to_setup())) };
         let drawn = (crate::random::u64(), crate::random::u64());
         let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
@@ -351,23 +356,26 @@ impl Session {
         let memory = |problem: String| {
             CliError::failed(problem).hint("fewer ranks or a smaller model need less memory")
         };
-        let own = self.plan.own;
+        let brought = self.plan.brought;
         match self.plan.config.world.isolation {
             // They share no memory: each has its slots for itself.
-            IsolationKey::Process if self.is_over_nccl() => {
-                Ok((Isolation::Process(self.backend.program()), None))
-            }
-            IsolationKey::Thread if self.is_over_nccl() => Ok((in_threads(None, own), None)),
+            IsolationKey::Process if self.is_over_nccl() => Ok((Isolation::Process(self.program()), None)),
+            IsolationKey::Thread if self.is_over_nccl() => Ok((in_threads(None, brought), None)),
             IsolationKey::Process => {
                 let arena = new_arena(WorldSize(world), geometry, state).map_err(memory)?;
-                Ok((Isolation::Process(self.backend.program()), Some(arena)))
+                Ok((Isolation::Process(self.program()), Some(arena)))
             }
             IsolationKey::Thread => {
                 let shared = HostFabric::between_threads(WorldSize(world), geometry, mode, state);
                 let shared = shared.map_err(memory)?;
-                Ok((in_threads(Some(shared), own), None))
+                Ok((in_threads(Some(shared), brought), None))
             }
         }
+    }
+
+    /// What a rank process runs.
+    fn program(&self) -> Program {
+        self.plan.external().map_or_else(|| self.backend.program(), |program| program.rank_program())
     }
 
     fn is_over_nccl(&self) -> bool {
@@ -429,8 +437,8 @@ fn no_profile(observer: &mut dyn Observer, error: &TelemetryError) {
 }
 
 /// Ranks as threads of this process, which reach each other by what they share, if they share anything.
-fn in_threads(shared: Option<HostFabric>, own: Option<Own>) -> Isolation {
-    let recipe = ConfigRecipe { threads: shared, own };
+fn in_threads(shared: Option<HostFabric>, brought: Option<Brought>) -> Isolation {
+    let recipe = ConfigRecipe { threads: shared, brought };
     let serve_rank = move |handles: RankHandles| {
         if let Err(error) = serve(handles, &recipe) {
             tracing::error!(%error, "a rank could not be served");

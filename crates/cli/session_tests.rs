@@ -16,7 +16,18 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
     let run = RunFolder::create_named(folder.path().join("run")).unwrap();
     run.write_config(&config.to_yaml()).unwrap();
     let (replica, backend, resume) = (Box::new(replica), ChosenBackend::Host, None);
-    let session = Session { plan, replica, backend, run, resume, lead: None, cuda: None, gpus, json: false };
+    let session = Session {
+        plan,
+        replica,
+        backend,
+        agreement: None,
+        run,
+        resume,
+        lead: None,
+        cuda: None,
+        gpus,
+        json: false,
+    };
     super::run(session, Voice::new(true)).unwrap();
     let text = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -15,6 +15,7 @@ use dtrain_engine::{
     DecayGroup, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section, State,
 };
 use dtrain_runtime::specs;
+use std::path::{Path, PathBuf};
 
 /// A checkpoint of a run and what goes with it.
 pub struct Trained {
@@ -37,7 +38,7 @@ impl Trained {
         let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
         let config = Config::parse::<&str>(Some(source), &[], this_machine())?;
         let shown = format!("checkpoint {id} of {}", run.path.display());
-        if let Model::Own { .. } = config.model {
+        if let Model::Own { .. } | Model::Torch { .. } = config.model {
             let message = format!("the model of {} is made by a program of one's own", run.path.display());
             let hint = "`dtrain checkpoint export` writes its parameters for that program";
             return Err(CliError::usage(message).hint(hint));
@@ -109,6 +110,20 @@ fn at_rest() -> Optimizer {
 fn damaged(shown: &str, damage: &(dyn std::error::Error + 'static)) -> CliError {
     let error = CliError::failed(format!("{shown} is damaged")).because(damage);
     error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
+}
+
+/// Writes parameters and running statistics of `RUN`, `RUN/best` or `RUN/CHECKPOINT` to one safetensors file, and gives the folder of
+/// the run. `RUN` alone means its best checkpoint, or else its newest.
+///
+/// *Blocks* on the disk. *Errors*: there is none; it is damaged; the file cannot be written.
+pub fn export_parameters(run: &str, out: &Path) -> Result<PathBuf, CliError> {
+    let (run, id) = best_or_newest(run)?;
+    let shown = format!("checkpoint {id} of {}", run.path.display());
+    let opened = FileStore::new(&run.path).open(id, Check::Digests);
+    let checkpoint = opened.map_err(|damage| damaged(&shown, &damage))?;
+    let written = dtrain_checkpoint::export(&checkpoint, out);
+    written.map_err(|error| CliError::failed(format!("cannot write {}", out.display())).because(&error))?;
+    Ok(run.path)
 }
 
 /// The checkpoint that is meant: the best of a run, where one is marked.

@@ -512,6 +512,23 @@ impl Arguments {
     }
 }
 
+/// What a program with data and a model of its own is asked for.
+#[derive(Clone, Debug)]
+pub enum OwnCommand {
+    /// To train on this host.
+    Train(Train),
+    /// To train as one host of several.
+    Node(Node),
+}
+
+/// The command line of one host of several of such a program: that of `dtrain node`.
+#[derive(Debug, Parser)]
+#[command(about = "Train on this host as one of several", after_help = NODE_EXAMPLES)]
+struct OwnNode {
+    #[command(flatten)]
+    node: Node,
+}
+
 /// The command line of a program with data and a model of its own: that of `dtrain train`.
 #[derive(Debug, Parser)]
 #[command(about = "Train on this host, on all its cores", after_help = OWN_EXAMPLES)]
@@ -523,16 +540,26 @@ pub struct OwnArguments {
 const OWN_EXAMPLES: &str = "Examples (put the program's name in front):
   ranks=4 epochs=5 optimizer.lr=1e-3     settings, as `dtrain train --print-config` lists them
   --resume                               go on with the newest run
+  node --rank 1 --master 10.0.0.1        one host of several, see `dtrain node --help`
   --json --quiet                         one JSON object a line, for programs";
 
 impl OwnArguments {
-    /// Reads the command line of this process.
+    /// Reads the words of a command line, the program's name first: `node` behind it asks for one host of several.
     ///
     /// *Errors*: as [`Arguments::read`].
-    pub fn read() -> Result<Train, clap::Error> {
-        let mut train = Self::try_parse().map_err(key_as_flag)?.train;
+    pub fn from_words(words: impl Iterator<Item = std::ffi::OsString>) -> Result<OwnCommand, clap::Error> {
+        let mut words: Vec<_> = words.collect();
+        let is_node = words.get(1).is_some_and(|word| word == "node");
+        let mut command = match is_node {
+            true => {
+                words.remove(1);
+                OwnCommand::Node(OwnNode::try_parse_from(words).map_err(key_as_flag)?.node)
+            }
+            false => OwnCommand::Train(Self::try_parse_from(words).map_err(key_as_flag)?.train),
+        };
+        let (OwnCommand::Train(train) | OwnCommand::Node(Node { train, .. })) = &mut command;
         train.give_back_override();
-        Ok(train)
+        Ok(command)
     }
 }
 

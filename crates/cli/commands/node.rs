@@ -4,16 +4,16 @@
 use crate::arguments::Node;
 use crate::config::{Config, Isolation};
 use crate::error::{CliError, Kind};
+use crate::external::Brought;
 use crate::fabric::new_arena;
 use crate::gpus::{choose_here, this_machine};
 use crate::hosts::{HostsPlan, reached_at};
 use crate::mesh_address::MeshAddress;
 use crate::nccl::{ChosenBackend, Hosts};
-use crate::plan::Plan;
+use crate::plan::{Plan, Prototype};
 use crate::rank_setup::RunSetup;
 use crate::report::Voice;
 use dtrain_collective::Geometry;
-use dtrain_engine::Replica;
 use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
 use dtrain_runtime::{Callee, HostConfig, HostEnd, HostNews, Isolation as Lives, Uplink, UplinkError};
 use dtrain_types::{NodeId, WorldSize, counted};
@@ -23,16 +23,16 @@ use std::time::Duration;
 /// Trains on this host as one of several.
 ///
 /// *Errors*: of the request, of the training, or the first host is lost. *Blocks* for the whole run.
-pub fn run(arguments: &Node) -> Result<ExitCode, CliError> {
+pub fn run(arguments: &Node, brought: Option<Brought>) -> Result<ExitCode, CliError> {
     let hosts = HostsPlan::new(arguments)?;
     match hosts {
-        Some(hosts) if hosts.rank > 0 => return join(arguments, &hosts),
-        hosts => super::train::run(&arguments.train, None, hosts.as_ref())?,
+        Some(hosts) if hosts.rank > 0 => return join(arguments, brought, &hosts),
+        hosts => super::train::run(&arguments.train, brought, hosts.as_ref()).map(drop)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn join(arguments: &Node, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
+fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
     let train = &arguments.train;
     if train.resume.is_some() || train.fork {
         return Err(CliError::usage(
@@ -63,7 +63,7 @@ fn join(arguments: &Node, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
     if let Some(offset) = uplink.clock() {
         voice.say(&clock_line(offset, &hosts.master));
     }
-    let plan = host_plan(arguments, hosts, &uplink)?;
+    let plan = host_plan(arguments, brought, hosts, &uplink)?;
     let join_timeout = plan.join_timeout;
     let mut shown = show(voice, hosts.rank, master.clone());
     let end = uplink.serve(plan, move |news| shown(&news));
@@ -84,7 +84,12 @@ fn patience(arguments: &Node) -> Result<Duration, CliError> {
 }
 
 /// What this host brings into the run that it joined.
-fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<HostConfig, CliError> {
+fn host_plan(
+    arguments: &Node,
+    brought: Option<Brought>,
+    hosts: &HostsPlan,
+    uplink: &Uplink,
+) -> Result<HostConfig, CliError> {
     let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.master));
     let mut run = RunSetup::read(uplink.setup()).map_err(foreign)?;
     let settings = &arguments.train.settings;
@@ -96,10 +101,13 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     }
     let timeouts = Timeouts::derive(config.world.detect).map_err(|error| foreign(error.to_string()))?;
     let chosen = choose_here(&config)?;
-    let plan = Plan::open(&config, None)?;
-    let replica = plan.replica_as_on(&chosen)?;
+    let plan = Plan::open(&config, brought)?;
+    let Prototype { replica, external } = plan.prototype(&chosen)?;
     let voice = Voice::new(arguments.train.output.quiet);
-    chosen.prepare(&config, |words| voice.say(words))?;
+    match (&external, &run.external) {
+        (Some((_, found)), Some(expected)) => expected.check(found).map_err(CliError::usage)?,
+        _ => chosen.prepare(&config, |words| voice.say(words))?,
+    }
     let own = uplink.own_address().map_err(|error| foreign(error.to_string()))?;
     let listen = hosts.bind.unwrap_or(own);
     if let Some(of_hosts) = &mut run.hosts {
@@ -126,7 +134,9 @@ fn host_plan(arguments: &Node, hosts: &HostsPlan, uplink: &Uplink) -> Result<Hos
     };
     Ok(HostConfig {
         ranks,
-        isolation: Lives::Process(backend.program()),
+        isolation: Lives::Process(
+            plan.external().map_or_else(|| backend.program(), |program| program.rank_program()),
+        ),
         arena,
         setup: run.to_setup(),
         timeouts,

@@ -25,12 +25,13 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.largest {
         return largest(plan, &chosen, arguments.output.json);
     }
-    let replica = plan.replica_as_on(&chosen)?;
+    let prototype = plan.prototype(&chosen)?;
+    let replica = prototype.replica.as_ref();
     if arguments.output.json {
-        return print_json(&as_json(&plan, &replica, &chosen));
+        return print_json(&as_json(&plan, replica, &chosen));
     }
-    Voice::new(arguments.output.quiet).say(&banner(&plan, &replica, None, (machine, &chosen)));
-    print(&tables(&plan, &replica, &chosen))
+    Voice::new(arguments.output.quiet).say(&banner(&plan, replica, None, (machine, &chosen)));
+    print(&tables(&plan, replica, &chosen))
 }
 
 /// Prints the largest micro-batch that there is room for.

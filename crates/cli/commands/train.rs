@@ -6,21 +6,21 @@ use super::print;
 use crate::arguments::Train;
 use crate::config::{Config, CudaList, Isolation, Oom};
 use crate::error::CliError;
+use crate::external::Brought;
 use crate::gpus::{choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
 use crate::nccl::{ChosenBackend, Hosts};
-use crate::own::Own;
-use crate::plan::Plan;
-use crate::rank_profile;
+use crate::plan::{Plan, Prototype};
 use crate::recipe::CUDA;
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::session::{self, Session};
 use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
-use dtrain_engine::ModelReplica;
-use dtrain_engine::cpu::Cpu;
+use dtrain_engine::fingerprint::fingerprint;
 use dtrain_protocol::Timeouts;
+use dtrain_telemetry::Summary;
+use dtrain_types::Fingerprint;
 
 /// The parameters that a fork begins with.
 const INITIAL: &str = "initial.safetensors";
@@ -29,31 +29,39 @@ const INITIAL: &str = "initial.safetensors";
 /// then this is the first of them.
 ///
 /// *Errors*: of the request (kind usage, nothing written), or of the training. *Blocks* for the whole run.
-pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Result<(), CliError> {
+pub fn run(
+    arguments: &Train,
+    brought: Option<Brought>,
+    hosts: Option<&HostsPlan>,
+) -> Result<Option<Summary>, CliError> {
     let arguments = &arguments.with_flags_as_settings();
     let machine = this_machine();
     if arguments.print_config && arguments.resume.is_none() {
-        return print(&settings(&arguments.settings, machine)?.to_yaml());
+        return print(&settings(&arguments.settings, machine)?.to_yaml()).map(|()| None);
     }
     let request = Request::new(arguments, machine)?;
     if arguments.print_config {
-        return print(&request.config.to_yaml());
+        return print(&request.config.to_yaml()).map(|()| None);
     }
     let chosen = choose_here(&request.config)?;
     let several = if hosts.is_some() { Hosts::Several } else { Hosts::One };
     let backend = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
-    let mut plan = Plan::open(&request.config, own)?;
-    let mut replica = plan.replica_as_on(&chosen)?;
+    let mut plan = Plan::open(&request.config, brought)?;
+    let mut prototype = plan.prototype(&chosen)?;
     let voice = Voice::new(arguments.output.quiet);
-    chosen.cuda().map_or(Ok(()), |_| plan.check_device())?;
-    chosen.prepare(&plan.config, |words| voice.say(words))?;
-    let shrunk = match (&chosen.cuda(), plan.config.oom) {
+    // A program of its own knows how to use a GPU.
+    let stages_on = chosen.cuda().filter(|_| plan.external().is_none());
+    if stages_on.is_some() {
+        plan.check_device()?;
+        chosen.prepare(&plan.config, |words| voice.say(words))?;
+    }
+    let shrunk = match (&stages_on, plan.config.oom) {
         (Some(list), Oom::Shrink) => shrink(&plan.config, list, &request.start)?,
         _ => None,
     };
     if let Some((config, _)) = &shrunk {
-        plan = Plan::open(config, own)?;
-        replica = plan.replica_as_on(&chosen)?;
+        plan = Plan::open(config, brought)?;
+        prototype = plan.prototype(&chosen)?;
     }
     let lead = match hosts {
         Some(hosts) => Some(lead(hosts, &plan.config)?),
@@ -65,12 +73,16 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
     let run = make_folder(&request.place)?;
     let begun = match &request.start {
         Start::Fork { from, checkpoint } => fork(&mut plan, &run, (from, *checkpoint)).and_then(|()| {
-            replica = plan.replica_as_on(&chosen)?;
+            prototype = plan.prototype(&chosen)?;
             Ok(())
         }),
         Start::Fresh | Start::Resume(_) => Ok(()),
     };
-    if let Err(error) = begun.and_then(|()| write_config(&run, &plan, &request.place)) {
+    let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|()| {
+        let program = plan.external();
+        program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)
+    });
+    if let Err(error) = begun {
         // A folder that was made for nothing goes away again; what a refused run leaves is its error.
         if !matches!(request.place, Place::Existing(_)) {
             let _ = std::fs::remove_dir_all(&run.path);
@@ -78,12 +90,21 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         return Err(error);
     }
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
-    voice.say(&banner(&plan, &replica, Some((&run, &request.start)), (machine, &chosen)));
+    let Prototype { replica, external } = prototype;
+    let (here, agreement) = match external {
+        Some((fingerprint, agreement)) => (Here::External(fingerprint), Some(agreement)),
+        None if chosen.cuda().is_some() => (Here::Gpu, None),
+        None => (Here::Cpu, None),
+    };
+    voice.say(&banner(&plan, replica.as_ref(), Some((&run, &request.start)), (machine, &chosen)));
     let resume = match request.start {
         Start::Resume(id) => Some(id),
         Start::Fresh | Start::Fork { .. } => None,
     };
-    let other_bits = resume.and_then(|id| note_of_other_bits(&run, id, &replica, chosen.cuda().is_some()));
+    let other_bits = match resume {
+        Some(id) => note_of_other_bits(&run, id, &plan, here)?,
+        None => None,
+    };
     let longer = request.shorter.as_ref().zip(resume).map(|(before, id)| note_of_length(&plan, before, id));
     let carried = backend.notes(several);
     let shrunk = shrunk.map(|(_, note)| note);
@@ -103,8 +124,8 @@ pub fn run(arguments: &Train, own: Option<Own>, hosts: Option<&HostsPlan>) -> Re
         voice.say(&format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master));
     }
     let (cuda, gpus, json) = (chosen.cuda(), chosen.watch(), arguments.output.json);
-    let replica = Box::new(replica);
-    session::run(Session { plan, replica, backend, run, resume, lead, cuda, gpus, json }, voice)
+    let session = Session { plan, replica, backend, agreement, run, resume, lead, cuda, gpus, json };
+    session::run(session, voice).map(Some)
 }
 
 /// The configuration with a micro-batch that the GPUs have room for, and what to say of it; nothing if they have room for the one
@@ -171,27 +192,42 @@ fn note_of_length(plan: &Plan, before: &Config, id: CheckpointId) -> String {
     )
 }
 
+/// What the ranks of this host compute with.
+enum Here {
+    /// Stages on the CPU.
+    Cpu,
+    /// Stages on a GPU.
+    Gpu,
+    /// A program of its own.
+    External(Fingerprint),
+}
+
 /// What to say when a run goes on with another arithmetic than its checkpoint was computed with.
 fn note_of_other_bits(
     run: &RunFolder,
     id: CheckpointId,
-    replica: &ModelReplica<Cpu>,
-    on_gpus: bool,
-) -> Option<String> {
+    plan: &Plan,
+    here: Here,
+) -> Result<Option<String>, CliError> {
     // A checkpoint that cannot be read is the ranks' to report: they load it.
-    let manifest = FileStore::new(&run.path).open(id, Check::Sizes).ok()?.into_manifest();
-    let (then, now) = (manifest.fingerprint, rank_profile::on_cpu(replica).fingerprint.to_string());
-    // Only a rank can tell which arithmetic its GPU has; that it is not the CPU's is certain.
-    let (differs, now) = match on_gpus {
-        true => (!then.starts_with(CUDA), "a GPU".to_owned()),
-        false => (arithmetic(&then) != arithmetic(&now), now),
+    let Ok(checkpoint) = FileStore::new(&run.path).open(id, Check::Sizes) else { return Ok(None) };
+    let then = checkpoint.into_manifest().fingerprint;
+    let (differs, now) = match here {
+        // Only a rank can tell which arithmetic its GPU has; that it is not the CPU's is certain.
+        Here::Gpu => (!then.starts_with(CUDA), "a GPU".to_owned()),
+        Here::Cpu => {
+            let now = fingerprint(&plan.cpu()?).to_string();
+            (arithmetic(&then) != arithmetic(&now), now)
+        }
+        // What a program computes is tried by the ranks alone.
+        Here::External(now) => (then.split(' ').next() != Some(&now.isa), now.isa),
     };
-    differs.then(|| {
+    Ok(differs.then(|| {
         format!(
             "checkpoint {id} was computed by {then}, this is {now}: the bits of the result will differ from \
              those of a run that never stopped"
         )
-    })
+    }))
 }
 
 /// A fingerprint as manifests show it, without the instruction set, which is no part of the result.

@@ -2,6 +2,7 @@
 //!
 //! It does not know the data set.
 
+use super::choice::DataKind;
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::on_gpus::{ON_GPUS, OnGpus};
@@ -66,7 +67,10 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
     let on_cpu = || machine.cores.min(batch.micro_batches()).max(1);
     let ranks = r.int("ranks").or_else(|| gpus(r, machine)).unwrap_or_else(on_cpu);
     r.set("ranks", Value::Int(ranks.into()));
-    let threads = r.int("threads").unwrap_or_else(|| (machine.cores / ranks).max(1));
+    // What PyTorch computes depends on its threads: their number must not follow from that of the ranks.
+    let is_torch = r.word("data.kind") == DataKind::Torch.name();
+    let auto = || if is_torch { 1 } else { (machine.cores / ranks).max(1) };
+    let threads = r.int("threads").unwrap_or_else(auto);
     r.set("threads", Value::Int(threads.into()));
     settle_length(r)?;
     Ok(derived)

@@ -2,15 +2,14 @@
 //!
 //! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
 
-use super::Config;
-use super::Wire;
-use super::choice::{Backend, DataKind, LossKind};
+use super::choice::{Backend, DataKind, Isolation, LossKind};
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::parts::augment_text;
 use super::parts::{ClassWeights, Loss, Model, Over, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
+use super::{Best, Config, Wire};
 use dtrain_data::Augment;
 use dtrain_protocol::Timeouts;
 use dtrain_types::counted;
@@ -113,6 +112,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
         }
     }
     model(config, &mut problems);
+    torch(config, &mut problems);
     loss_and_optimizer(config, &mut problems);
     ConfigError::check(problems)
 }
@@ -147,7 +147,41 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
             let problem = config.problem("model.kind", "own is the model of a program of one's own");
             problems.push(problem.hint("see examples/own_model.rs, or choose mlp, cnn or gpt"));
         }
-        Model::Mlp { .. } | Model::Cnn { .. } | Model::Own { .. } => {}
+        Model::Torch { .. } if data != DataKind::Torch.name() => {
+            let problem = config.problem("model.kind", "torch is the model of a Python program");
+            problems.push(problem.hint("run that program: `python train.py`; or choose mlp, cnn or gpt"));
+        }
+        Model::Mlp { .. } | Model::Cnn { .. } | Model::Own { .. } | Model::Torch { .. } => {}
+    }
+}
+
+/// What a Python program brings belongs together, and is a process a rank.
+fn torch(config: &Config, problems: &mut Vec<Problem>) {
+    let word = |key| config.resolved.word(key) == DataKind::Torch.name();
+    if !word("data.kind") {
+        if word("loss.kind") {
+            let problem = config.problem("loss.kind", "torch is the loss of a Python program");
+            problems.push(problem.hint("write loss.kind=cross_entropy or mse"));
+        }
+        return;
+    }
+    for key in ["model.kind", "loss.kind"].into_iter().filter(|key| !word(key)) {
+        let problem = config.problem(key, "the data are a Python program's, and so are model and loss");
+        problems.push(problem.hint(format!("leave {key} out")));
+    }
+    if config.world.isolation == Isolation::Thread {
+        let problem = config.problem("isolation", "the ranks of a Python program are processes");
+        problems.push(problem.hint("leave it out, or write isolation=process"));
+    }
+    if let Some(best) = config.checkpoint.best.filter(|best| !matches!(best, Best::Accuracy | Best::Loss)) {
+        let problem = config.problem("checkpoint.best", format!("a Python program has no {}", best.name()));
+        problems.push(
+            problem.hint("write checkpoint.best=val_loss, or val_accuracy with metrics={\"accuracy\": ...}"),
+        );
+    }
+    if config.backend == Backend::Nccl {
+        let problem = config.problem("backend", "gradients of a Python program go through the host");
+        problems.push(problem.hint("leave it out, or write backend=host"));
     }
 }
 

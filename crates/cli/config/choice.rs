@@ -39,6 +39,8 @@ words!(
         Tokens = "tokens",
         /// The data of a program of one's own.
         Own = "own",
+        /// The data of a Python program.
+        Torch = "torch",
     }
 );
 words!(
@@ -58,6 +60,8 @@ words!(
         Gpt2 = "gpt2",
         /// The model of a program of one's own.
         Own = "own",
+        /// The model of a Python program.
+        Torch = "torch",
     }
 );
 words!(
@@ -87,6 +91,8 @@ words!(
         CrossEntropy = "cross_entropy",
         /// Mean squared error.
         Mse = "mse",
+        /// The loss of a Python program.
+        Torch = "torch",
     }
 );
 words!(

@@ -2,6 +2,7 @@
 //!
 //! It does not know hosts, only which keys each may set for itself.
 
+use super::choice::ModelKind;
 use super::error::{ConfigError, Problem};
 use super::load::read_file;
 use super::origin::Source;
@@ -48,7 +49,12 @@ impl Config {
         let base = resolve::file_layer(parse_yaml(&Arc::new(run))?)?;
         let whole = Self::of_layers(vec![base.clone()], machine)?;
         // Another host may have more cores, or fewer.
-        let mut layers = vec![without(base, &["ranks", "threads"])];
+        let own: &[&str] = match whole.model.kind() {
+            // Its bits depend on its threads.
+            ModelKind::Torch => &["ranks"],
+            _ => &["ranks", "threads"],
+        };
+        let mut layers = vec![without(base, own)];
         if let Some(path) = file {
             let source = Source { path: path.to_owned(), text: read_file(path)? };
             layers.push(without(resolve::file_layer(parse_yaml(&Arc::new(source))?)?, OF_THE_FIRST));

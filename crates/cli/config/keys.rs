@@ -83,6 +83,10 @@ const AUGMENT_HELP: &str =
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
 const MODEL_KIND_HELP: &str =
     "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
+const LOSS_KIND_HELP: &str = "cross_entropy | mse | torch (what a Python program says)";
+const DECAYS_HELP: &str = "which parameters weight_decay applies to";
+/// All data that dtrain reads itself, or a Rust program.
+const NOT_TORCH: &[&str] = &["digits", "idx", "csv", "npy", "text", "tokens", "own"];
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.
@@ -98,7 +102,7 @@ pub static KEYS: &[Key] = &[
     Key::new("ranks", Type::Either(&[AUTO, Type::Int(1, 4096)]), "auto", Free,
         "replicas; auto: one per GPU that devices comes to; on the CPU one per core, at most one per micro-batch"),
     Key::new("threads", Type::Either(&[AUTO, Type::Int(1, 1024)]), "auto", Free,
-        "compute threads of a rank; auto: cores / ranks"),
+        "compute threads of a rank; auto: cores / ranks, for a Python program 1 (its bits depend on it)"),
     Key::new("isolation", Type::Choice(Isolation::NAMES), "process", Free,
         "a rank is a process of its own, or a thread of this one"),
     Key::new("global_batch", COUNT, "64", Bits, "samples in one optimizer step, over all ranks"),
@@ -168,7 +172,7 @@ pub static KEYS: &[Key] = &[
         .when("data.kind", &["csv"]),
     Key::new("data.unseen", Type::Choice(&["ignore", "refuse"]), "ignore", Bits, "a word that no training row has: ignore (as if there were none) | refuse")
         .when("data.kind", &["csv"]),
-    Key::new("data.name", Type::Text, "own", Bits, "what the program that brings the data calls it").when("data.kind", &["own"]),
+    Key::new("data.name", Type::Text, "own", Bits, "what the program that brings the data calls it").when("data.kind", &["own", "torch"]),
     Key::new("data.augment", AUGMENT, "shift", Bits, AUGMENT_HELP).when("data.kind", &["digits"]),
     Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "csv", "npy"]),
     // Model.
@@ -176,6 +180,7 @@ pub static KEYS: &[Key] = &[
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, MODEL_KIND_HELP).when("data.kind", &["csv", "npy"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, MODEL_KIND_HELP).when("data.kind", &["text", "tokens"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "own", Bits, MODEL_KIND_HELP).when("data.kind", &["own"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "torch", Bits, MODEL_KIND_HELP).when("data.kind", &["torch"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128, 64]", Bits, "width of each hidden layer").when("model.kind", &["mlp"]),
     Key::new("model.channels", Type::List(&COUNT), "[32, 64]", Bits, "channels of each convolution")
         .when("model.kind", &["cnn", "cnn1d"]),
@@ -199,7 +204,8 @@ pub static KEYS: &[Key] = &[
     Key::new("model.dropout", DROPOUT, "0.1", Bits, "share of activations dropped while training").when("model.kind", CNNS),
     Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters; for gpt2 also with the names that GPT-2 has elsewhere"),
     // Loss.
-    Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, "cross_entropy | mse"),
+    Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, LOSS_KIND_HELP).when("data.kind", NOT_TORCH),
+    Key::new("loss.kind", Type::Choice(LossKind::NAMES), "torch", Bits, LOSS_KIND_HELP).when("data.kind", &["torch"]),
     Key::new("loss.label_smoothing", Type::Number(&BELOW_ONE), "0", Bits, "share of a target spread over all classes")
         .when("loss.kind", &["cross_entropy"]),
     Key::new("loss.class_weights", Type::Either(&[Type::Choice(&["none", "balanced"]), Type::List(&Type::Number(&NOT_NEGATIVE))]),
@@ -221,7 +227,8 @@ pub static KEYS: &[Key] = &[
     Key::new("optimizer.nesterov", Type::Bool, "false", Bits, "look ahead along the momentum").when("optimizer.kind", &["sgd"]),
     Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0", Bits, "added to the gradient")
         .when("optimizer.kind", &["sgd"]),
-    Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "matrices", Bits, "which parameters weight_decay applies to"),
+    Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "matrices", Bits, DECAYS_HELP).when("data.kind", NOT_TORCH),
+    Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "all", Bits, DECAYS_HELP).when("data.kind", &["torch"]),
     Key::new("optimizer.clip_norm", Type::Either(&[NONE, Type::Number(&POSITIVE)]), "none", Bits, "largest norm of the whole gradient"),
     Key::new("optimizer.lr_scaling", Type::Choice(LrScaling::NAMES), "none", Bits,
         "multiply lr by global_batch / lr_base_batch (linear) or its root (sqrt)"),
@@ -240,6 +247,8 @@ pub static KEYS: &[Key] = &[
         .when("loss.kind", &["cross_entropy"]),
     Key::new("checkpoint.best", Type::Choice(Best::NAMES_OR_NONE), "val_loss", Free, "which result marks the best: val_loss | val_rmse | val_r2 | none")
         .when("loss.kind", &["mse"]),
+    Key::new("checkpoint.best", Type::Choice(Best::NAMES_OR_NONE), "val_loss", Free, "which result marks the best: val_loss | val_accuracy | none")
+        .when("loss.kind", &["torch"]),
     // The world.
     Key::new("min_ranks", Type::Int(1, 4096), "1", Free, "with fewer ranks left the run stops (exit code 3)"),
     Key::new("max_restarts", WHOLE, "10", Free, "a lost rank is started again, at most so often in 60 s; isolation=process only"),

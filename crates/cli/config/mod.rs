@@ -140,7 +140,8 @@ impl Config {
     /// What a program calls the data that it brings, where it does.
     #[must_use]
     pub fn data_name(&self) -> Option<&str> {
-        (self.data_kind() == "own").then(|| self.resolved.text("data.name").unwrap_or("own"))
+        let kind = self.data_kind();
+        ["own", "torch"].contains(&kind).then(|| self.resolved.text("data.name").unwrap_or(kind))
     }
 
     /// Whether the model is a cnn because the samples look like images, and nobody asked for one.

@@ -55,7 +55,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
     let pair = |x, y| (needed_path(r, x), needed_path(r, y));
     let optional_pair = |x, y| path(r, x).zip(path(r, y));
     Some(match choice(r, "data.kind", DataKind::from_name) {
-        DataKind::Own => return None,
+        DataKind::Own | DataKind::Torch => return None,
         DataKind::Digits => Source::Digits(DigitsOptions { augment: augment(r), normalise: normalise(r) }),
         DataKind::Idx => {
             let (images, labels) = pair("data.images", "data.labels");
@@ -78,7 +78,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
                 val: optional_pair("data.val_inputs", "data.val_targets"),
                 val_split: val_split(r),
                 target: match choice(r, "loss.kind", LossKind::from_name) {
-                    LossKind::Mse => NpyTarget::Value,
+                    LossKind::Mse | LossKind::Torch => NpyTarget::Value,
                     LossKind::CrossEntropy => NpyTarget::Class { classes: r.int("data.classes") },
                 },
                 augment: augment(r),
@@ -112,7 +112,7 @@ fn csv(r: &Resolved) -> CsvOptions {
             _ => Column::Last,
         },
         target: match choice(r, "loss.kind", LossKind::from_name) {
-            LossKind::Mse => CsvTarget::Value,
+            LossKind::Mse | LossKind::Torch => CsvTarget::Value,
             LossKind::CrossEntropy => CsvTarget::Class { classes: r.int("data.classes") },
         },
         header: match r.get("data.header") {
@@ -282,6 +282,11 @@ pub enum Model {
         /// A file with the first parameters.
         init_from: Option<PathBuf>,
     },
+    /// What a Python program brings.
+    Torch {
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
 }
 
 impl Model {
@@ -296,6 +301,7 @@ impl Model {
             Self::Gpt { like: Gpt::Small, .. } => ModelKind::Gpt,
             Self::Gpt { like: Gpt::Gpt2, .. } => ModelKind::Gpt2,
             Self::Own { .. } => ModelKind::Own,
+            Self::Torch { .. } => ModelKind::Torch,
         }
     }
 
@@ -306,7 +312,8 @@ impl Model {
             Self::Mlp { init_from, .. }
             | Self::Cnn { init_from, .. }
             | Self::Gpt { init_from, .. }
-            | Self::Own { init_from } => init_from.as_ref(),
+            | Self::Own { init_from }
+            | Self::Torch { init_from } => init_from.as_ref(),
         }
     }
 
@@ -342,6 +349,7 @@ impl Model {
             ModelKind::Cnn => cnn(Over::Images),
             ModelKind::Cnn3d => cnn(Over::Volumes),
             ModelKind::Own => Self::Own { init_from },
+            ModelKind::Torch => Self::Torch { init_from },
             ModelKind::Gpt => gpt(Gpt::Small),
             ModelKind::Gpt2 => gpt(Gpt::Gpt2),
         }
@@ -373,12 +381,15 @@ pub enum Loss {
     },
     /// Mean squared error.
     Mse,
+    /// What a Python program says.
+    Torch,
 }
 
 impl Loss {
     pub(super) fn from_resolved(r: &Resolved) -> Self {
         match choice(r, "loss.kind", LossKind::from_name) {
             LossKind::Mse => Self::Mse,
+            LossKind::Torch => Self::Torch,
             LossKind::CrossEntropy => Self::CrossEntropy {
                 label_smoothing: r.number("loss.label_smoothing").expect("smoothing is a number"),
                 class_weights: match r.get("loss.class_weights") {

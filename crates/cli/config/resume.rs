@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::batch::Batch;
+use super::choice::ModelKind;
 use super::error::{ConfigError, Problem};
 use super::value::{Length, Value};
 
@@ -24,7 +25,10 @@ impl Config {
     #[must_use]
     pub fn changed_bits(&self, new: &Self) -> Vec<&'static str> {
         let stretched = self.schedule.depends_on_length() || new.schedule.depends_on_length();
-        let changed = self.resolved.changed_bits(&new.resolved);
+        let mut changed = self.resolved.changed_bits(&new.resolved);
+        if self.model.kind() == ModelKind::Torch && self.world.threads != new.world.threads {
+            changed.push("threads");
+        }
         changed.into_iter().filter(|key| stretched || !is_length(key)).collect()
     }
 

@@ -12,7 +12,6 @@ use crate::error::CliError;
 use crate::gpus::{choose_here, this_machine};
 use crate::plan::Plan;
 use crate::request::settings;
-use dtrain_engine::Replica;
 use dtrain_types::counted;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -97,7 +96,7 @@ impl Setup {
             _ => Duration::ZERO,
         };
         let plan = Plan::open(&config, None)?;
-        let layout = plan.replica_as_on(&chosen)?.about().layout.clone();
+        let layout = plan.prototype(&chosen)?.replica.about().layout.clone();
         let steps_per_epoch = plan.batches.steps_per_epoch();
         let given = |key: &str| is_given(&arguments.settings.overrides, key);
         let mut words = Vec::new();

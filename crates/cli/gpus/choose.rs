@@ -2,6 +2,7 @@
 
 use super::inventory::Inventory;
 use crate::config::{Config, CudaList, Devices, OnGpus, Precision, Problem};
+use crate::external::is_external;
 use crate::report::bytes;
 use dtrain_locate::{Refusal, Visible, visible};
 use dtrain_telemetry::{GPU_INTERVAL, Gpu, GpuWatch, Gpus};
@@ -50,6 +51,8 @@ pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
 ) -> Result<Chosen, Problem> {
     let chosen = choose_devices(config, host)?;
     match (&chosen, config.precision) {
+        // A program of its own rounds by itself.
+        _ if is_external(config) => Ok(chosen),
         (Chosen::Cpu { .. }, halves @ (Precision::Bf16 | Precision::F16)) => {
             let words = format!("{} is for GPUs, and this host trains on its CPU", halves.name());
             let problem = config.problem("precision", words);

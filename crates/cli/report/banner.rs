@@ -114,7 +114,10 @@ fn data(plan: &Plan) -> String {
         InputSpec::Tokens { length, vocabulary } => format!("{} of {vocabulary}", counted(*length, "token")),
     };
     let samples = amount(plan.batches.samples(), "training sample");
-    let mut text = format!("{}: {samples}, {} held out, {input}", plan.kind(), grouped(held_out));
+    let mut text = format!("{}: {samples}, {} held out", plan.kind(), grouped(held_out));
+    if plan.external().is_none() {
+        text += &format!(", {input}");
+    }
     if let Some(attribution) = plan.opened.attribution {
         let source = attribution.split(',').next().unwrap_or(attribution);
         text += &format!(" ({source})");

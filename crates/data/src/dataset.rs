@@ -4,7 +4,7 @@
 //! make a batch.
 
 use crate::DataError;
-use dtrain_types::Key;
+use dtrain_types::{Key, MicroBatch, Step};
 use serde::{Deserialize, Serialize};
 
 /// The class of a token that counts neither in the loss nor in the accuracy.
@@ -95,7 +95,7 @@ impl SampleSpec {
 ///
 /// ```
 /// use dtrain_data::{DataError, Dataset, InputSpec, SampleSlot, SampleSpec, TargetSpec};
-/// use dtrain_types::Key;
+/// use dtrain_types::{Key, MicroBatch, Step};
 ///
 /// /// Is the sum of two numbers above one?
 /// struct Sums;
@@ -136,6 +136,13 @@ pub trait Dataset: Send + Sync {
     ///
     /// *Errors*: whatever reading can meet; [`DataError::other`] wraps any error.
     fn read(&self, index: u64, augment: Option<&Key>, sample: &mut SampleSlot<'_>) -> Result<(), DataError>;
+
+    /// Hears which samples of a micro-batch will be read, in their order, before the first of them is: a data set that reads in other
+    /// processes can begin. It hears so from any thread, of micro-batches of training alone, and maybe of some that nobody reads
+    /// in the end.
+    fn announce(&self, micro_batch: (Step, MicroBatch), samples: &mut dyn Iterator<Item = u64>) {
+        let _ = (micro_batch, samples);
+    }
 
     /// The class of sample `index` when that is known without reading its inputs. Only a short cut for counting.
     fn label(&self, index: u64) -> Option<u32> {

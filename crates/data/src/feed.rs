@@ -65,6 +65,8 @@ impl Feed {
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         let step = self.plan.step(step);
+        let mut samples = self.plan.micro_batch_samples(&step, micro_batch);
+        self.dataset.announce((step.step, micro_batch), &mut samples);
         let mut check = 0u64;
         let wanted = (0..).zip(self.plan.micro_batch_samples(&step, micro_batch)).map(|(row, sample)| {
             check = check.wrapping_add(self.plan.check(&step, sample));

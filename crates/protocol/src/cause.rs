@@ -43,6 +43,9 @@ pub enum Failure {
     /// What the process leans on (a library, a device) does not come back: nothing but its end frees it.
     #[error("stuck: {0}")]
     Stuck(String),
+    /// The program that makes the passes failed, in its own words: an exception with its traceback.
+    #[error("{0}")]
+    Program(String),
 }
 
 impl Failure {
@@ -56,7 +59,7 @@ impl Failure {
     /// Whether it broke the process itself, and not only the work of one generation.
     #[must_use]
     pub fn is_of_process(&self) -> bool {
-        matches!(self, Self::Data(_) | Self::Engine(_) | Self::Panic(_) | Self::Stuck(_))
+        matches!(self, Self::Data(_) | Self::Engine(_) | Self::Panic(_) | Self::Stuck(_) | Self::Program(_))
     }
 
     /// The same with its text cut to what a message may hold.
@@ -68,6 +71,7 @@ impl Failure {
             Self::Setup(text) => Self::Setup(cut_text(&text)),
             Self::Panic(text) => Self::Panic(cut_text(&text)),
             Self::Stuck(text) => Self::Stuck(cut_text(&text)),
+            Self::Program(text) => Self::Program(cut_text(&text)),
             Self::NonFinite { .. } | Self::SupervisorLost { .. } => self,
         }
     }

@@ -33,7 +33,10 @@ pub fn data(error: DataError) -> Failure {
 }
 
 pub fn engine(error: EngineError) -> Failure {
-    Failure::Engine(error.to_string())
+    match error {
+        EngineError::External(words) => Failure::Program(words),
+        error => Failure::Engine(error.to_string()),
+    }
 }
 
 /// What a panic said.

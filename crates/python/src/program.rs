@@ -1,0 +1,212 @@
+//! A program of Python as dtrain sees it: its data are numbers of samples, its model makes passes over flat buffers.
+//!
+//! The other side is `python/dtrain/_program.py`. What is an exception there comes over as its text.
+
+use crate::threads::make_known;
+use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
+use dtrain::engine::device::LossSums;
+use dtrain::engine::{
+    BatchView, EngineError, ExternalBatch, ExternalModel, ExternalTensor, Gradient, Inputs, Section,
+    StateView,
+};
+use dtrain::runtime::Program;
+use dtrain::types::{Digest, Fingerprint, Key, MicroBatch, Step};
+use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Words of a sample: its number in two halves, since a token has 32 bits.
+const HALVES: usize = 2;
+
+/// The program of a script. See the file's comment.
+pub struct PythonProgram {
+    program: Arc<Py<PyAny>>,
+    name: String,
+    python: Program,
+}
+
+impl PythonProgram {
+    /// *Errors*: a program without a name.
+    pub fn new(
+        py: Python<'_>,
+        program: Py<PyAny>,
+        (path, arguments): (OsString, Vec<OsString>),
+    ) -> PyResult<Self> {
+        let name = program.getattr(py, "name")?.extract(py)?;
+        let python = Program { path: PathBuf::from(path), arguments, environment: Vec::new() };
+        Ok(Self { program: Arc::new(program), name, python })
+    }
+}
+
+impl ExternalProgram for PythonProgram {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn data(&self) -> Result<Opened, DataError> {
+        let lengths = Python::attach(|py| -> PyResult<(u64, Option<u64>)> {
+            self.program.call_method0(py, "lengths")?.extract(py)
+        });
+        let (train, val) = lengths.map_err(|error| DataError::other(words(error)))?;
+        let part = |len, reader| Arc::new(Samples { len, program: self.program.clone(), reader });
+        let opened = Opened::new(part(train, Reader::Training));
+        Ok(match val {
+            Some(len) => opened.with_validation(part(len, Reader::Validation)),
+            None => opened,
+        })
+    }
+
+    fn build(&self, setup: &ExternalSetup) -> Result<ExternalParts, String> {
+        Python::attach(|py| self.try_build(py, setup)).map_err(words)
+    }
+
+    fn begun(&self, folder: &Path) -> Result<(), String> {
+        let told = Python::attach(|py| self.program.call_method1(py, "begun", (folder,)));
+        told.map(drop).map_err(words)
+    }
+
+    fn rank_program(&self) -> Program {
+        self.python.clone()
+    }
+}
+
+impl PythonProgram {
+    fn try_build(&self, py: Python<'_>, setup: &ExternalSetup) -> PyResult<ExternalParts> {
+        let asked = PyDict::new(py);
+        asked.set_item("trains", setup.purpose == Purpose::Training)?;
+        asked.set_item("seed", setup.seed.0)?;
+        asked.set_item("threads", setup.threads)?;
+        asked.set_item("gpu", setup.gpu)?;
+        asked.set_item("precision", setup.precision.name())?;
+        asked.set_item("micro_batch", setup.micro_batch)?;
+        asked.set_item("workers", setup.workers)?;
+        let made = self.program.bind(py).call_method1("build", (asked,))?;
+        let tensors: Vec<(String, Vec<usize>, bool)> = made.get_item("tensors")?.extract()?;
+        let tensor = |(name, shape, trained)| {
+            let section = if trained { Section::Parameters } else { Section::Stats };
+            ExternalTensor { name, shape, section }
+        };
+        let (isa, self_test): (String, [u8; 32]) = made.get_item("fingerprint")?.extract()?;
+        Ok(ExternalParts {
+            model: Box::new(PythonModel(self.program.clone())),
+            tensors: tensors.into_iter().map(tensor).collect(),
+            parameters: floats(made.get_item("parameters")?.extract()?),
+            stats: floats(made.get_item("stats")?.extract()?),
+            fingerprint: Fingerprint { isa, self_test: Digest(self_test), kernel_revision: 0 },
+            device: made.get_item("device")?.extract()?,
+            agreement: Agreement(made.get_item("agreement")?.extract()?),
+        })
+    }
+}
+
+/// Little-endian bytes as numbers.
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+}
+
+/// What an exception says. That of the program's own side has the traceback as its text.
+fn words(error: PyErr) -> String {
+    Python::attach(|py| error.value(py).to_string())
+}
+
+/// Which part of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    Training,
+    Validation,
+}
+
+/// Samples that only Python reads: here each is its number.
+struct Samples {
+    len: u64,
+    program: Arc<Py<PyAny>>,
+    reader: Reader,
+}
+
+impl Dataset for Samples {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn spec(&self) -> SampleSpec {
+        let input = InputSpec::Tokens { length: HALVES, vocabulary: u32::MAX };
+        SampleSpec { input, target: TargetSpec::Values { width: 0 } }
+    }
+
+    fn read(&self, index: u64, _: Option<&Key>, sample: &mut SampleSlot<'_>) -> Result<(), DataError> {
+        sample.tokens().copy_from_slice(&[index as u32, (index >> 32) as u32]);
+        Ok(())
+    }
+
+    fn announce(&self, (step, micro_batch): (Step, MicroBatch), samples: &mut dyn Iterator<Item = u64>) {
+        if self.reader == Reader::Validation {
+            return;
+        }
+        make_known();
+        let samples: Vec<u64> = samples.collect();
+        // What is wrong with it is told when the micro-batch is computed.
+        let _ =
+            Python::attach(|py| self.program.call_method1(py, "announce", (step.0, micro_batch.0, samples)));
+    }
+}
+
+/// The numbers of the samples of a batch.
+fn numbers(batch: &BatchView<'_>) -> Vec<u64> {
+    let Inputs::Tokens(halves) = batch.inputs else { panic!("the samples of a program are their numbers") };
+    halves.chunks_exact(HALVES).map(|half| u64::from(half[0]) | u64::from(half[1]) << 32).collect()
+}
+
+/// The passes of the program's model.
+struct PythonModel(Arc<Py<PyAny>>);
+
+/// What a pass gives: loss, weight, predictions that were counted, and those that were right.
+type Told = (f64, f64, u64, u64);
+
+fn sums((loss, weight, counted, correct): Told) -> LossSums {
+    LossSums { loss, weight, counted, correct }
+}
+
+/// Where a buffer lies.
+fn address(floats: &[f32]) -> usize {
+    floats.as_ptr() as usize
+}
+
+impl ExternalModel for PythonModel {
+    fn compute(
+        &mut self,
+        state: StateView<'_>,
+        batch: ExternalBatch<'_>,
+        gradient: &mut dyn Gradient,
+    ) -> Result<LossSums, EngineError> {
+        make_known();
+        let len = state.parameters.len() + state.stats.len();
+        let to = gradient.part(0..len).as_mut_ptr() as usize;
+        let place = (batch.step.0, batch.micro_batch.0);
+        let told = Python::attach(|py| -> PyResult<Told> {
+            let given = (
+                place,
+                state.applied.0,
+                (address(state.parameters), address(state.stats)),
+                to,
+                batch.loss_scale,
+                numbers(&batch.batch),
+            );
+            self.0.call_method1(py, "compute", given)?.extract(py)
+        });
+        let told = told.map_err(|error| EngineError::External(words(error)))?;
+        gradient.settle(0);
+        Ok(sums(told))
+    }
+
+    fn evaluate(&mut self, state: StateView<'_>, batch: &BatchView<'_>) -> Result<LossSums, EngineError> {
+        make_known();
+        let told = Python::attach(|py| -> PyResult<Told> {
+            let given = (state.applied.0, (address(state.parameters), address(state.stats)), numbers(batch));
+            self.0.call_method1(py, "evaluate", given)?.extract(py)
+        });
+        told.map(sums).map_err(|error| EngineError::External(words(error)))
+    }
+}

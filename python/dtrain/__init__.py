@@ -1,0 +1,32 @@
+"""Train PyTorch models with dtrain: the same bits on any number of ranks, and no step lost when one of them dies.
+
+    import torch, torch.nn.functional as F, dtrain
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+    def loss(net, batch):
+        x, y = batch
+        return F.cross_entropy(net(x), y, reduction="sum"), len(y)
+
+    if __name__ == "__main__":
+        dtrain.train(model, data=my_dataset, loss=loss, optimizer=dtrain.AdamW(lr=2e-3), epochs=20)
+
+``python train.py`` trains on all cores of this host, or on all GPUs with ``devices=all``; ``python train.py --help`` has the rest.
+Nothing of PyTorch is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+from ._checkpoints import load
+from ._optimizers import SGD, AdamW, Optimizer
+from ._train import Result, train
+
+try:
+    from ._native import revision as _revision
+
+    __version__: str = _revision().split(" ")[0]
+except ImportError:  # the sources, without the extension module
+    __version__ = "0.0.0"
+
+__all__ = ["SGD", "AdamW", "Optimizer", "Result", "__version__", "load", "train"]

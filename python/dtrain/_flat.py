@@ -1,0 +1,257 @@
+"""A module over dtrain's flat buffers: its parameters are views of the state, its gradients are written where dtrain wants them.
+
+It knows the module's tensors and their places; it does not know losses, data or ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fnmatch
+import hashlib
+from typing import Any, Dict, List, Sequence, Tuple
+
+import torch
+
+#: What is trained; the state has it in f32.
+_TRAINED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def at(address: int, length: int) -> torch.Tensor:
+    """The floats at an address, which somebody else keeps."""
+    if length == 0:
+        return torch.empty(0)
+    return torch.frombuffer((ctypes.c_float * length).from_address(address), dtype=torch.float32)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Eight letters that tell one tensor's bits from another's."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy() if flat.numel() else b""
+    return hashlib.blake2b(raw, digest_size=4).hexdigest()
+
+
+def plain(name: str) -> str:
+    """The name of a tensor without what ``torch.compile`` puts in front."""
+    return name.replace("_orig_mod.", "")
+
+
+class Buffer:
+    """A buffer of a module, which may be exchanged for another tensor while it computes."""
+
+    def __init__(self, module: torch.nn.Module, key: str, name: str) -> None:
+        self.module, self.key, self.name = module, key, name
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self.module._buffers[self.key]  # type: ignore[return-value]
+
+    def put(self, tensor: torch.Tensor) -> None:
+        self.module._buffers[self.key] = tensor
+
+
+class FlatModule:
+    """See the top of the file."""
+
+    def __init__(self, net: torch.nn.Module, patterns: Sequence[str]) -> None:
+        self.net = net
+        self.parameters: List[Tuple[str, torch.nn.Parameter]] = []
+        self.frozen: List[Tuple[str, torch.nn.Parameter]] = []
+        for name, parameter in net.named_parameters():
+            if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+                raise ValueError(f"parameter {plain(name)} has no shape yet: let model() make a pass over a sample before it returns")
+            if not parameter.requires_grad:
+                self.frozen.append((plain(name), parameter))
+            elif parameter.dtype in _TRAINED:
+                self.parameters.append((plain(name), parameter))
+            else:
+                raise ValueError(
+                    f"parameter {plain(name)} is {parameter.dtype}: the state of a run is float32; `net.float()`, or `requires_grad_(False)`"
+                )
+        if not self.parameters:
+            raise ValueError("model() has no parameter with requires_grad")
+        self.statistics: List[Buffer] = []
+        self.counters: List[Tuple[Buffer, int]] = []
+        self.constants: List[Buffer] = []
+        self._sort_buffers(patterns)
+        self.offsets: List[Tuple[int, int]] = []
+        end = 0
+        for _, parameter in self.parameters:
+            self.offsets.append((end, end + parameter.numel()))
+            end += parameter.numel()
+        self.length = end
+        self.stats_length = sum(buffer.tensor.numel() for buffer in self.statistics)
+        self._modes = [(module, module.training) for module in net.modules()]
+        self._bound: Tuple[int, int] = (0, -1)
+        self._slots: Dict[int, Tuple[List[torch.Tensor], torch.Tensor]] = {}
+        self._views: List[torch.Tensor] = []
+        self._seen = bytearray(len(self.parameters))
+        self._flat_stats = torch.empty(0)
+        self._versions: List[Tuple[Buffer, torch.Tensor, int]] = []
+        self._in_place: List[bool] = []
+
+    def _sort_buffers(self, patterns: Sequence[str]) -> None:
+        unmet = set(patterns)
+        seen = set()
+        for prefix, module in self.net.named_modules():
+            for key, tensor in module._buffers.items():
+                if tensor is None or id(tensor) in seen:
+                    continue
+                seen.add(id(tensor))
+                name = plain(f"{prefix}.{key}" if prefix else key)
+                buffer = Buffer(module, key, name)
+                of_norm = isinstance(module, torch.nn.modules.batchnorm._NormBase)
+                asked = {pattern for pattern in patterns if fnmatch.fnmatch(name, pattern)}
+                unmet -= asked
+                if of_norm and key == "num_batches_tracked":
+                    self.counters.append((buffer, int(tensor)))
+                elif asked or (of_norm and key in ("running_mean", "running_var")):
+                    if tensor.dtype != torch.float32:
+                        raise ValueError(f"buffer {name} is {tensor.dtype}, and changes in training: the state of a run is float32")
+                    self.statistics.append(buffer)
+                else:
+                    self.constants.append(buffer)
+        if unmet:
+            names = ", ".join(buffer.name for buffer in self.constants) or "none"
+            raise ValueError(f"no buffer is called {sorted(unmet)[0]}; there are: {names}")
+
+    # What is told of it.
+
+    def tensors(self) -> List[Tuple[str, List[int], bool]]:
+        """Name, shape, and whether it is trained, of all that a state holds."""
+        trained = [(name, list(parameter.shape), True) for name, parameter in self.parameters]
+        return trained + [(buffer.name, list(buffer.tensor.shape), False) for buffer in self.statistics]
+
+    def first_values(self) -> Tuple[bytes, bytes]:
+        """Parameters and statistics as little-endian f32."""
+
+        def raw(tensors: List[torch.Tensor]) -> bytes:
+            flat = [tensor.detach().cpu().float().reshape(-1) for tensor in tensors]
+            return torch.cat(flat).numpy().tobytes() if flat else b""
+
+        return raw([parameter for _, parameter in self.parameters]), raw([buffer.tensor for buffer in self.statistics])
+
+    def agreement(self) -> List[Tuple[str, str]]:
+        """What has to be the same in all processes of a run."""
+
+        def told(tensor: torch.Tensor) -> str:
+            return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {digest(tensor)}"
+
+        rows = [(f"parameter {name}", told(parameter)) for name, parameter in self.parameters]
+        rows += [(f"frozen parameter {name}", told(parameter)) for name, parameter in self.frozen]
+        buffers = self.statistics + [buffer for buffer, _ in self.counters] + self.constants
+        return rows + [(f"buffer {buffer.name}", told(buffer.tensor)) for buffer in buffers]
+
+    def state_keys(self) -> Dict[str, Tuple[str, Any]]:
+        """Where each key of the module's ``state_dict`` is found: trained, constant, or a count of steps."""
+        found: Dict[int, Tuple[str, Any]] = {}
+        for name, parameter in self.parameters:
+            found[id(parameter)] = ("trained", name)
+        for name, parameter in self.frozen:
+            found[id(parameter)] = ("constant", name)
+        for buffer in self.statistics:
+            found[id(buffer.tensor)] = ("trained", buffer.name)
+        for buffer, first in self.counters:
+            found[id(buffer.tensor)] = ("steps", first)
+        for buffer in self.constants:
+            found[id(buffer.tensor)] = ("constant", buffer.name)
+        keys = self.net.state_dict(keep_vars=True)
+        return {plain(key): found[id(tensor)] for key, tensor in keys.items() if id(tensor) in found}
+
+    def constant_tensors(self) -> Dict[str, torch.Tensor]:
+        """What training does not change."""
+        wanted = {of for kind, of in self.state_keys().values() if kind == "constant"}
+        named = dict(self.frozen)
+        named.update({buffer.name: buffer.tensor for buffer in self.constants})
+        return {name: tensor.detach() for name, tensor in named.items() if name in wanted}
+
+    # Passes.
+
+    def prepare(self, device: torch.device) -> None:
+        """Takes its places on a device, and listens for gradients."""
+        self.net.to(device)
+        self._in_place = [parameter.dtype == torch.float32 and parameter.device.type == "cpu" for _, parameter in self.parameters]
+        self._flat_stats = torch.empty(self.stats_length, device=device)
+        end = 0
+        for buffer in self.statistics:
+            old = buffer.tensor
+            place = self._flat_stats[end : end + old.numel()].view(old.shape)
+            place.copy_(old)
+            buffer.put(place)
+            end += old.numel()
+        self._places = [buffer.tensor for buffer in self.statistics]
+        self._versions = [(buffer, buffer.tensor, buffer.tensor._version) for buffer in self.constants]
+        for number, (_, parameter) in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(number))
+
+    def _hook(self, number: int) -> Any:
+        def take(parameter: torch.Tensor) -> None:
+            gradient = parameter.grad
+            parameter.grad = None
+            if gradient is None:
+                return
+            if gradient.layout != torch.strided:
+                gradient = gradient.to_dense()
+            if self._seen[number]:
+                self._views[number].add_(gradient)
+            else:
+                self._views[number].copy_(gradient)
+                self._seen[number] = 1
+
+        return take
+
+    def read_state(self, applied: int, parameters: int, stats: int) -> None:
+        """Turns to the state after so many updates, whose parameters and statistics lie at these addresses."""
+        address, known = self._bound
+        if address != parameters or known != applied:
+            flat = at(parameters, self.length)
+            moved = address != parameters
+            for (_, parameter), (begin, end), in_place in zip(self.parameters, self.offsets, self._in_place):
+                if in_place and moved:
+                    parameter.data = flat[begin:end].view(parameter.shape)
+                elif not in_place:
+                    parameter.data.copy_(flat[begin:end].view(parameter.shape))
+            self._bound = (parameters, applied)
+        if self.stats_length:
+            self._flat_stats.copy_(at(stats, self.stats_length))
+        for buffer, first in self.counters:
+            buffer.tensor.fill_(first + applied)
+
+    def begin(self, to: int) -> None:
+        """Gradients of the next pass go to this address."""
+        slot = self._slots.get(to)
+        if slot is None:
+            if len(self._slots) >= 256:
+                self._slots.clear()
+            flat = at(to, self.length + self.stats_length)
+            views = [flat[begin:end].view(parameter.shape) for (_, parameter), (begin, end) in zip(self.parameters, self.offsets)]
+            slot = self._slots[to] = (views, flat[self.length :])
+        self._views = slot[0]
+        self._seen = bytearray(len(self.parameters))
+        self._sums = slot[1]
+
+    def end(self, rows: int) -> None:
+        """The pass is over: what had no gradient gets zeros, statistics are weighted by the rows."""
+        for number, seen in enumerate(self._seen):
+            if not seen:
+                self._views[number].zero_()
+        if self.stats_length:
+            for buffer, place in zip(self.statistics, self._places):
+                if buffer.tensor is not place:
+                    place.copy_(buffer.tensor)
+                    buffer.put(place)
+            self._sums.copy_(self._flat_stats).mul_(rows)
+        for buffer, tensor, version in self._versions:
+            if buffer.tensor is not tensor or tensor._version != version:
+                raise ValueError(
+                    f"buffer {buffer.name} changed in training, and dtrain takes it for a constant\n"
+                    f"hint: buffers=[{buffer.name!r}] makes it a running statistic: the mean of what the micro-batches of a step leave behind"
+                )
+
+    def evaluating(self) -> None:
+        """Turns to evaluation."""
+        self.net.eval()
+
+    def training(self) -> None:
+        """Turns back to how model() left each module."""
+        for module, mode in self._modes:
+            module.training = mode

@@ -1,0 +1,70 @@
+"""Optimizers: dtrain's own, which update a state that the ranks of a host share, each its part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+
+class Optimizer:
+    """How parameters move. Its options are keys of the configuration, so that the command line can change them."""
+
+    def settings(self) -> "list[str]":
+        """The options as ``key=value``."""
+        raise NotImplementedError
+
+
+def _decays(decay: str) -> str:
+    if decay not in ("all", "matrices"):
+        raise ValueError(f"decay is {decay!r}: 'all' lets every parameter decay, as torch.optim does, 'matrices' no bias and no norm")
+    return f"optimizer.decays={decay}"
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay, as ``torch.optim.AdamW``.
+
+    ``clip_norm``: the largest norm of the whole gradient. ``decay``: what decays, ``'all'`` or ``'matrices'``.
+    """
+
+    lr: float = 1e-3
+    betas: Tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    clip_norm: Optional[float] = None
+    decay: str = "all"
+
+    def settings(self) -> "list[str]":
+        return [
+            "optimizer.kind=adamw",
+            f"optimizer.lr={self.lr!r}",
+            f"optimizer.beta1={self.betas[0]!r}",
+            f"optimizer.beta2={self.betas[1]!r}",
+            f"optimizer.eps={self.eps!r}",
+            f"optimizer.weight_decay={self.weight_decay!r}",
+            f"optimizer.clip_norm={'none' if self.clip_norm is None else repr(self.clip_norm)}",
+            _decays(self.decay),
+        ]
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Gradient descent with momentum, as ``torch.optim.SGD``; weight decay is an L2 penalty."""
+
+    lr: float = 0.05
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: Optional[float] = None
+    decay: str = "all"
+
+    def settings(self) -> "list[str]":
+        return [
+            "optimizer.kind=sgd",
+            f"optimizer.lr={self.lr!r}",
+            f"optimizer.momentum={self.momentum!r}",
+            f"optimizer.nesterov={str(self.nesterov).lower()}",
+            f"optimizer.weight_decay={self.weight_decay!r}",
+            f"optimizer.clip_norm={'none' if self.clip_norm is None else repr(self.clip_norm)}",
+            _decays(self.decay),
+        ]

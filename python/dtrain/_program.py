@@ -1,0 +1,326 @@
+"""The program of a script, as the extension module asks for it: lengths of the data, the model, passes.
+
+Whatever the script raises comes out as one text, its traceback without the frames of this package.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from . import _checkpoints
+from ._data import COMPUTING, MAKING, Place, Reader, ReaderDied, as_dataset, collated, seed_all, seed_of
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+#: What dtrain carries of a failure. *Units*: bytes.
+_LONGEST = 3_600
+#: The oldest PyTorch that will do.
+_TORCH = (2, 6)
+
+
+class ProgramError(Exception):
+    """What a script did wrong, as a text for people."""
+
+
+def _told(error: BaseException) -> str:
+    """The traceback of an error of the script, or the sentence of one of ours."""
+    if isinstance(error, (ProgramError, ReaderDied)):
+        return str(error)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
+    if not frames:
+        return f"{error}" if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {error}"
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames), *traceback.format_exception_only(error)]
+    text = "".join(lines).rstrip()
+    if len(text.encode()) > _LONGEST:
+        text = "Traceback (the end of it):\n" + text.encode()[-_LONGEST:].decode(errors="ignore").split("\n", 1)[1]
+    return text
+
+
+def _in_own_words(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def guarded(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except Exception as error:
+            raise ProgramError(_told(error)) from None
+
+    return guarded
+
+
+class Program:
+    """See the top of the file."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: Callable[[], Any],
+        data: Any,
+        val: Any,
+        loss: Callable[[Any, Any], Any],
+        metrics: Mapping[str, Callable[[Any, Any], Any]],
+        collate: Optional[Callable[[list], Any]],
+        buffers: Tuple[str, ...],
+        bits: bool,
+    ) -> None:
+        import torch
+
+        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+        if version < _TORCH:
+            raise ImportError(f"PyTorch {torch.__version__} is too old: dtrain.train wants {_TORCH[0]}.{_TORCH[1]} or later")
+        for what, given in (("model", model), ("loss", loss)):
+            if not callable(given):
+                raise TypeError(f"{what} is a {type(given).__name__}, and has to be a function")
+        others = sorted(set(metrics) - {"accuracy"})
+        if others:
+            raise ValueError(f"metrics: {others[0]!r} is not known; accuracy is, and the loss is always shown")
+        self.name, self.model, self.loss, self.metrics = name, model, loss, metrics
+        self.collate, self.buffers, self.bits = collate, buffers, bits
+        self._data, self._val = data, val
+        self._opened: Optional[Tuple[Any, Any]] = None
+        self._made: Optional[Tuple[Any, Any]] = None
+
+    def _datasets(self) -> Tuple[Any, Any]:
+        if self._opened is None:
+            val = None if self._val is None else as_dataset(self._val, "val")
+            self._opened = (as_dataset(self._data, "data"), val)
+        return self._opened
+
+    @_in_own_words
+    def lengths(self) -> Tuple[int, Optional[int]]:
+        """Samples to train on, and samples held out."""
+        data, val = self._datasets()
+        return len(data), None if val is None else len(val)
+
+    @_in_own_words
+    def build(self, setup: Dict[str, Any]) -> Dict[str, Any]:
+        """Makes the model, and tells all of it; for a rank it also tries what it computes."""
+        import torch
+
+        self.seed = setup["seed"]
+        net = self._module()
+        from ._flat import FlatModule
+
+        flat = FlatModule(net, self.buffers)
+        self.flat = flat
+        told = {
+            "tensors": flat.tensors(),
+            "agreement": [("PyTorch", torch.__version__), *flat.agreement()],
+            "parameters": flat.first_values()[0],
+            "stats": flat.first_values()[1],
+        }
+        gpu = setup["gpu"]
+        self.device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
+        where = "cpu" if gpu is None else torch.cuda.get_device_name(gpu).replace(" ", "-")
+        capability = torch.backends.cpu.get_cpu_capability().replace(" ", "-") if gpu is None else "cuda"
+        threads = setup["threads"]
+        told["device"] = f"cpu, PyTorch {torch.__version__}" if gpu is None else f"cuda:{gpu} {torch.cuda.get_device_name(gpu)}"
+        name = f"torch-{torch.__version__}-{where}-{capability}-{threads}t"
+        if not setup["trains"]:
+            told["fingerprint"] = (name, bytes(32))
+            return told
+        torch.set_num_threads(threads)
+        self.threads = threads
+        self._thread_is_set = False
+        self.reader = Reader(self._datasets()[0], self.collate, self.seed, setup["workers"])
+        flat.prepare(self.device)
+        halves = {"bf16": torch.bfloat16, "f16": torch.float16}.get(setup["precision"])
+        self.autocast = halves
+        if self.bits:
+            told["fingerprint"] = (name, self._try(setup["micro_batch"]))
+        else:
+            told["fingerprint"] = ("torch-whatever-it-computes", bytes(32))
+        return told
+
+    def _module(self) -> Any:
+        import torch
+
+        if isinstance(self.model, torch.nn.Module):
+            return self.model
+        seed_all(seed_of(self.seed, MAKING, (0, 0)))
+        net = self.model()
+        if not isinstance(net, torch.nn.Module):
+            raise ProgramError(f"model() gives a {type(net).__name__}, and has to give a torch.nn.Module: does it say `return`?")
+        return net
+
+    @_in_own_words
+    def begun(self, folder: str) -> None:
+        """Writes what a checkpoint does not hold into the folder of a run."""
+        constants = self.flat.constant_tensors()
+        if constants:
+            _checkpoints.write(Path(folder) / _checkpoints.CONSTANTS, constants)
+        keys = {"keys": self.flat.state_keys()}
+        (Path(folder) / _checkpoints.PROGRAM).write_text(json.dumps(keys))
+
+    @_in_own_words
+    def announce(self, step: int, micro_batch: int, indices: List[int]) -> None:
+        """These samples will be asked for."""
+        self.reader.announce((step, micro_batch), indices)
+
+    @_in_own_words
+    def compute(
+        self, place: Place, applied: int, state: Tuple[int, int], to: int, scale: float, indices: List[int]
+    ) -> Tuple[float, float, int, int]:
+        """A micro-batch of the training: its gradient goes to an address."""
+        self._set_threads()
+        self.flat.read_state(applied, *state)
+        return self._pass(place, self.reader.take(place, indices), to, scale, len(indices))
+
+    def _pass(self, place: Place, batch: Any, to: int, scale: float, rows: int) -> Tuple[float, float, int, int]:
+        self.flat.begin(to)
+        seed_all(seed_of(self.seed, COMPUTING, place))
+        loss, weight = self._loss(batch)
+        if not loss.requires_grad:
+            raise ProgramError("loss() gives a number that no parameter is behind: is it detached, or under torch.no_grad()?")
+        (loss if scale == 1.0 else loss * scale).backward()
+        self.flat.end(rows)
+        return loss.item(), weight, 0, 0
+
+    def _loss(self, batch: Any) -> Tuple[Any, float]:
+        import torch
+
+        batch = moved(batch, self.device) if self.device.type != "cpu" else batch
+        if self.autocast is None:
+            given = self.loss(self.flat.net, batch)
+        else:
+            with torch.autocast(self.device.type, self.autocast):
+                given = self.loss(self.flat.net, batch)
+        try:
+            loss, weight = given
+        except (TypeError, ValueError):
+            raise ProgramError(
+                f"loss() gives a {type(given).__name__}, and has to give two things: the summed loss and its weight\n"
+                'hint: `return F.cross_entropy(net(x), y, reduction="sum"), len(y)`'
+            ) from None
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ProgramError(f'the loss is {shape}, and has to be one number: reduction="sum", or .sum()')
+        return loss, float(weight)
+
+    @_in_own_words
+    def evaluate(self, applied: int, state: Tuple[int, int], indices: List[int]) -> Tuple[float, float, int, int]:
+        """The loss of held-out samples, and how many are right of how many."""
+        import torch
+
+        self._set_threads()
+        self.flat.read_state(applied, *state)
+        seed_all(seed_of(self.seed, COMPUTING, (0, 0)))
+        batch = collated(self._datasets()[1], self.collate, indices)
+        self.flat.evaluating()
+        try:
+            with torch.no_grad():
+                loss, weight = self._loss(batch)
+                correct = counted = 0
+                if "accuracy" in self.metrics:
+                    on_device = moved(batch, self.device) if self.device.type != "cpu" else batch
+                    correct, counted = self.metrics["accuracy"](self.flat.net, on_device)
+        finally:
+            self.flat.training()
+        return loss.item(), weight, int(counted), int(correct)
+
+    def _set_threads(self) -> None:
+        """PyTorch's threads are told to each thread that computes."""
+        import torch
+
+        if not self._thread_is_set:
+            torch.set_num_threads(self.threads)
+            self._thread_is_set = True
+
+    # The trial.
+
+    def _try(self, micro_batch: int) -> bytes:
+        """Computes one micro-batch twice, and gives a digest of its gradient, by which ranks find out whether they compute alike.
+
+        *Raises* if the two differ, or if the loss is a mean.
+        """
+        import torch
+
+        flat, data = self.flat, self._datasets()[0]
+        indices = list(range(min(micro_batch, len(data))))
+        parameters = torch.cat([parameter.detach().float().cpu().reshape(-1) for _, parameter in flat.parameters])
+        stats = flat._flat_stats.cpu().clone()
+        place = (0, 0)
+
+        def once() -> Tuple[torch.Tensor, float]:
+            seed_all(seed_of(self.seed, 1, place))
+            batch = collated(data, self.collate, indices)
+            to = torch.empty(flat.length + flat.stats_length)
+            flat.read_state(0, parameters.data_ptr(), stats.data_ptr())
+            loss = self._pass(place, batch, to.data_ptr(), 1.0, len(indices))[0]
+            flat._slots.clear()
+            return to, loss
+
+        (one, loss), (other, again) = once(), once()
+        if not torch.equal(one.view(torch.int32), other.view(torch.int32)) or loss != again:
+            raise ProgramError(self._difference(one, other, loss, again))
+        self._refuse_means(data, indices, parameters, stats)
+        flat._bound = (0, -1)
+        return hashlib.blake2b(one.numpy().tobytes(), digest_size=32).digest()
+
+    def _difference(self, one: Any, other: Any, loss: float, again: float) -> str:
+        names = []
+        begin = 0
+        for name, shape, _ in self.flat.tensors():
+            size = 1
+            for side in shape:
+                size *= side
+            if not bool((one[begin : begin + size] == other[begin : begin + size]).all()):
+                names.append(name)
+            begin += size
+        first = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        what = f"the gradient of {first} differs" if names else f"the loss is {loss!r}, and then {again!r}"
+        return (
+            f"one micro-batch, computed twice, did not give the same bits: {what}\n"
+            "hint: random numbers come from random, numpy.random and torch alone, which are seeded before each pass (a generator of one's own "
+            "is not); a pass may leave nothing behind that the next one sees; torch.use_deterministic_algorithms(True) names operations "
+            "that are not repeatable. bits=False trains all the same, without the promise"
+        )
+
+    def _refuse_means(self, data: Any, indices: List[int], parameters: Any, stats: Any) -> None:
+        """A mean instead of a sum is noticed by two sizes of batch."""
+        import torch
+
+        half = len(indices) // 2
+        if half == 0:
+            return
+        self.flat.read_state(0, parameters.data_ptr(), stats.data_ptr())
+        self.flat.evaluating()
+        try:
+            with torch.no_grad():
+                parts = []
+                for part in (indices, indices[:half], indices[half:]):
+                    seed_all(seed_of(self.seed, 1, (0, 0)))
+                    loss, weight = self._loss(collated(data, self.collate, part))
+                    parts.append((loss.item(), weight))
+        finally:
+            self.flat.training()
+        (whole, weight), *halves = parts
+        sums = sum(loss for loss, _ in halves)
+        mean = sum(loss * of for loss, of in halves) / max(sum(of for _, of in halves), 1e-30)
+        if abs(whole - mean) < 0.02 * abs(whole) and abs(whole - sums) > 0.2 * abs(whole):
+            raise ProgramError(
+                f"the loss looks like a mean: {whole:.6g} for {len(indices)} samples, {halves[0][0]:.6g} for the first {half} of them\n"
+                'hint: dtrain divides once, by the weights of all micro-batches: `reduction="sum"`, or the mean times its weight: '
+                "`return loss * n, n`"
+            )
+
+
+def moved(batch: Any, device: Any) -> Any:
+    """A batch on a device: tensors in tuples, lists and dicts."""
+    import torch
+
+    if isinstance(batch, torch.Tensor) or hasattr(batch, "to"):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(moved(value, device) for value in batch)
+    return batch

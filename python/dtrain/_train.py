@@ -1,0 +1,155 @@
+"""``dtrain.train``: from a script to a run. In the process that a user starts it supervises the run; in a rank, which is the same script
+again, it computes and never returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+
+from ._checkpoints import load
+from ._optimizers import AdamW, Optimizer
+
+#: By which a process knows that it is a rank.
+_RANK = "DTRAIN_RANK_HANDLES"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. ``summary`` has all that ``--json`` says in its last line."""
+
+    run: Path
+    digest: str
+    steps: int
+    train_loss: Optional[float]
+    val_loss: Optional[float]
+    val_accuracy: Optional[float]
+    summary: Dict[str, Any] = field(repr=False)
+
+    def load(self, checkpoint: str = "best") -> "Dict[str, Any]":
+        """The ``state_dict`` of a checkpoint: the best one, where one is marked, or else the newest."""
+        return load(self.run if checkpoint == "best" else self.run / checkpoint)
+
+
+def train(
+    model: Callable[[], Any],
+    data: Any,
+    loss: Callable[[Any, Any], Any],
+    *,
+    val: Any = None,
+    metrics: Optional[Mapping[str, Callable[[Any, Any], Any]]] = None,
+    optimizer: Optional[Optimizer] = None,
+    schedule: Optional[str] = None,
+    warmup: Union[str, int, None] = None,
+    epochs: Optional[int] = None,
+    steps: Optional[int] = None,
+    global_batch: Optional[int] = None,
+    micro_batch: Optional[int] = None,
+    seed: Optional[int] = None,
+    name: Optional[str] = None,
+    workers: int = 0,
+    collate: Optional[Callable[[list], Any]] = None,
+    buffers: Sequence[str] = (),
+    bits: bool = True,
+    settings: Optional[Mapping[str, Any]] = None,
+    argv: Optional[Sequence[str]] = None,
+) -> Result:
+    """Trains a PyTorch model on all devices of this host, or on those of several.
+
+    ``model()`` makes the model, in each rank; all random numbers before it follow from the seed. ``data`` and ``val`` are anything with
+    ``len()`` and ``[]``: a ``torch.utils.data.Dataset``, one of Hugging Face ``datasets``, a tuple of arrays or tensors of one length, or a
+    function that opens one. ``loss(net, batch)`` gives the *summed* loss of a batch and its weight, such as ``len(y)``; a batch is what
+    ``collate`` makes of a list of samples, by default PyTorch's ``default_collate``. ``metrics`` are asked on ``val``, each as
+    ``metric(net, batch)``, which gives how many are right, and of how many; ``accuracy`` is the one that is shown.
+
+    ``global_batch`` samples make a step, ``micro_batch`` of them one forward and backward pass: the bits of a run depend on both, and not
+    on the number of ranks. ``workers`` is how many processes of a rank read samples ahead. ``buffers`` names, by patterns such as
+    ``"*.mean"``, buffers that training changes beside those of batch norm: each is the mean of what a step's micro-batches leave behind.
+    ``bits=False`` trains what does not compute the same twice, without the promise.
+
+    ``settings`` are further keys, as ``dtrain help keys`` lists them. What stands on the command line (``sys.argv``, or ``argv``) wins over
+    all of it: ``python train.py ranks=3 epochs=5 --resume``.
+
+    It gives the result of a run that came to its end; otherwise the process ends with the exit code of ``dtrain train``. *Raises*
+    ``TypeError`` and ``ValueError`` for arguments that make no sense.
+    """
+    _refuse_notebooks()
+    from ._program import Program
+    from . import _native
+
+    given: Dict[str, Any] = {
+        "epochs": epochs,
+        "steps": steps,
+        "global_batch": global_batch,
+        "micro_batch": micro_batch,
+        "seed": seed,
+        "workers": workers,
+        "schedule.kind": schedule,
+        "schedule.warmup": f"{warmup} steps" if isinstance(warmup, int) else warmup,
+    }
+    if epochs is None and steps is not None:
+        given["epochs"] = "none"
+    words = [f"{key}={_value(value)}" for key, value in given.items() if value is not None]
+    words += (optimizer or AdamW()).settings()
+    words += [f"{key}={_value(value)}" for key, value in (settings or {}).items()]
+    script = Path(sys.argv[0] or "train").stem
+    program = Program(
+        name=name or script,
+        model=model,
+        data=data,
+        val=val,
+        loss=loss,
+        metrics=metrics or {},
+        collate=collate,
+        buffers=tuple(buffers),
+        bits=bits,
+    )
+    is_rank = _RANK in os.environ
+    if is_rank:
+        _become_rank()
+    python = (sys.executable, sys.orig_argv[1:])
+    typed = list(sys.argv[1:] if argv is None else argv)
+    code, summary = _native.train(program, words, [sys.argv[0] or "train.py", *typed], python)
+    if is_rank or code or summary is None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Without the interpreter's own end: threads of PyTorch and workers are not waited for.
+        os._exit(code) if is_rank else sys.exit(code)
+    told = json.loads(summary)
+    return Result(
+        run=Path(told["run"]),
+        digest=told["digest"],
+        steps=told["steps"],
+        train_loss=told.get("train_loss"),
+        val_loss=told.get("val_loss"),
+        val_accuracy=told.get("val_accuracy"),
+        summary=told,
+    )
+
+
+def _value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _become_rank() -> None:
+    """What a rank's process has to be careful about."""
+    import faulthandler
+    import signal
+
+    # The supervisor asks a rank that hangs for its stacks before it ends it.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # Ctrl-C is for the supervisor, which ends its ranks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _refuse_notebooks() -> None:
+    main = sys.modules.get("__main__")
+    if _RANK not in os.environ and (main is None or getattr(main, "__file__", None) is None):
+        raise RuntimeError(
+            "dtrain.train starts the ranks as this program again, and a notebook or a prompt is no program: write the cell to a file, "
+            "with `%%writefile train.py` as its first line and `if __name__ == \"__main__\":` before dtrain.train, and run it with "
+            "`!python train.py`; the result is then `dtrain.load(\"runs/train\")`"
+        )
