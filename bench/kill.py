@@ -9,6 +9,7 @@ survivors of each kill must have kept their pids.
 
     cargo build --release
     python3 bench/kill.py --kills 50 --data /usr/share/datasets/fashion-mnist
+    python3 bench/kill.py --kills 50 --python .venv/bin/python     # the same model in PyTorch: bench/torch_mlp.py
 """
 
 import argparse
@@ -29,6 +30,11 @@ CHECKPOINT_EVERY = 60
 
 
 def configuration(arguments):
+    common = [
+        "threads=1", f"steps={arguments.steps}", f"checkpoint.every={CHECKPOINT_EVERY} steps", "max_restarts=1000",
+    ]
+    if arguments.python:
+        return common
     data = [
         f"data.{key}={os.path.join(arguments.data, name)}"
         for key, name in [
@@ -39,8 +45,7 @@ def configuration(arguments):
         ]
     ]
     return [
-        "data.kind=idx", *data, "model.kind=mlp", "model.hidden=[1024,1024]", "global_batch=128", "micro_batch=16",
-        "threads=1", f"steps={arguments.steps}", f"checkpoint.every={CHECKPOINT_EVERY} steps", "max_restarts=1000",
+        "data.kind=idx", *data, "model.kind=mlp", "model.hidden=[1024,1024]", "global_batch=128", "micro_batch=16", *common,
     ]
 
 
@@ -48,7 +53,10 @@ class Run:
     """A run, read as it goes."""
 
     def __init__(self, arguments, folder, more):
-        command = [arguments.dtrain, "train", "--json", "--quiet", *configuration(arguments), *more]
+        program = [arguments.dtrain, "train"]
+        if arguments.python:
+            program = [arguments.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_mlp.py")]
+        command = [*program, "--json", "--quiet", *configuration(arguments), *more]
         self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
         self.lines = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -138,6 +146,7 @@ def kill(run, count, rng):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtrain", default="target/release/dtrain")
+    parser.add_argument("--python", help="train bench/torch_mlp.py with this Python, which has dtrain and torch")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=2 * STEPS_PER_EPOCH)

@@ -2,6 +2,7 @@
 //!
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
+mod of_program;
 mod on_gpu;
 
 use crate::bench_data;
@@ -10,7 +11,7 @@ use crate::config::{
     ClassWeights, Config, DataFacts, Length, Loss, ModelKind, Oom, Problem, Recompute, Rule, Schedule, Shape,
 };
 use crate::error::CliError;
-use crate::external::{Agreement, Brought, ExternalBuilt, Purpose, is_external};
+use crate::external::{Agreement, Brought, Purpose, is_external};
 use crate::gpt2_names::Gpt2Names;
 use crate::gpus::Chosen;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
@@ -25,6 +26,8 @@ use dtrain_protocol::CheckpointEvery;
 use dtrain_runtime::{Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
 use std::path::Path;
+
+pub use of_program::ExternalBuilt;
 
 /// A configuration with its data opened and all that follows from the two.
 pub struct Plan {

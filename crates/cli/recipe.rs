@@ -4,11 +4,11 @@
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
 use crate::blueprint::Blocks;
-use crate::external::{Brought, ExternalBuilt, ExternalProgram, Purpose};
+use crate::external::{Brought, ExternalProgram, Purpose};
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
 use crate::nccl::{ChosenBackend, Hosts, NcclFabric};
-use crate::plan::Plan;
+use crate::plan::{ExternalBuilt, Plan};
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
 use dtrain_cuda::{CudaDevice, Precision};

@@ -98,12 +98,22 @@ def write(path: Path, tensors: "Dict[str, Any]") -> None:
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    replace(path, struct.pack("<Q", len(text)) + text, *map(_raw, tensors.values()))
+
+
+def _raw(tensor: Any) -> bytes:
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def replace(path: Path, *parts: bytes) -> None:
+    """Writes a file, whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with open(temporary, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            out.write(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        for part in parts:
+            out.write(part)
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, path)

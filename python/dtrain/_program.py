@@ -155,8 +155,8 @@ class Program:
         constants = self.flat.constant_tensors()
         if constants:
             _checkpoints.write(Path(folder) / _checkpoints.CONSTANTS, constants)
-        keys = {"keys": self.flat.state_keys()}
-        (Path(folder) / _checkpoints.PROGRAM).write_text(json.dumps(keys))
+        told = {"samples": len(self._datasets()[0]), "keys": self.flat.state_keys()}
+        _checkpoints.replace(Path(folder) / _checkpoints.PROGRAM, json.dumps(told).encode())
 
     @_in_own_words
     def announce(self, step: int, micro_batch: int, indices: List[int]) -> None:

@@ -6,13 +6,14 @@ use super::{print, print_json};
 use crate::arguments::Audit as Arguments;
 use crate::config::{Config, Source};
 use crate::error::CliError;
+use crate::external::{PROGRAM, is_external};
 use crate::gpus::this_machine;
 use crate::plan::Plan;
 use crate::report::amount;
 use crate::run_folder::{CONFIG, RunFolder};
 use dtrain_checkpoint::{FileStore, Manifest, Store};
 use dtrain_telemetry::ledger::{AuditReport, EpochUse, LineHash, Newest, audit};
-use dtrain_types::counted;
+use dtrain_types::{BatchPlan, counted};
 use serde_json::json;
 
 /// The ledger in a run folder.
@@ -25,7 +26,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let run = RunFolder::find(&arguments.run.run)?;
     let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
     let config = Config::parse::<&str>(Some(source), &[], this_machine())?;
-    let plan = Plan::open(&config, None)?;
+    let batches = batches(&run, &config)?;
     let path = run.path.join(LEDGER);
     let bytes = std::fs::read(&path).map_err(|error| {
         CliError::usage(format!("cannot read {}", path.display()))
@@ -33,7 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
             .hint("a run writes it with its first step")
     })?;
     let newest = newest(&run)?;
-    match audit(&bytes, &plan.batches, newest) {
+    match audit(&bytes, &batches, newest) {
         Ok(report) if arguments.run.json => print_json(&as_json(&report, newest)),
         Ok(report) => print(&text(&report, newest)),
         Err(problems) => {
@@ -41,6 +42,23 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
             Err(problems.iter().fold(error, |error, problem| error.cause(problem.to_string())))
         }
     }
+}
+
+/// Which samples each step of a run holds: of another program's data, which only that program opens, by the number that it wrote down
+/// when the run began.
+fn batches(run: &RunFolder, config: &Config) -> Result<BatchPlan, CliError> {
+    if !is_external(config) {
+        return Ok(Plan::open(config, None)?.batches);
+    }
+    let path = run.path.join(PROGRAM);
+    let told = std::fs::read_to_string(&path)
+        .map_err(|error| CliError::usage(format!("cannot read {}", path.display())).because(&error))?;
+    let samples =
+        serde_json::from_str::<serde_json::Value>(&told).ok().and_then(|told| told["samples"].as_u64());
+    let samples =
+        samples.ok_or_else(|| CliError::failed(format!("{} tells no number of samples", path.display())))?;
+    let plan = BatchPlan::new(config.seed, samples, config.batch.global, config.batch.micro);
+    plan.map_err(|error| CliError::failed(error.to_string()))
 }
 
 fn newest(run: &RunFolder) -> Result<Option<Newest>, CliError> {
