@@ -5,7 +5,7 @@
 
 use crate::config::{Config, Precision};
 use crate::own::Own;
-use dtrain_data::{DataError, Opened};
+use dtrain_data::Opened;
 use dtrain_engine::{ExternalModel, ExternalTensor};
 use dtrain_runtime::Program;
 use dtrain_types::{Fingerprint, Seed};
@@ -31,8 +31,8 @@ pub trait ExternalProgram: Sync {
 
     /// Its samples. The inputs of a sample are for the program itself: they are passed on to its model.
     ///
-    /// *Errors*: a data set that cannot be trained on.
-    fn data(&self) -> Result<Opened, DataError>;
+    /// *Errors*: a data set that cannot be trained on, in the program's own words.
+    fn data(&self) -> Result<Opened, String>;
 
     /// Makes its model, and tells all of it.
     ///

@@ -66,7 +66,7 @@ impl Plan {
         let opened = match (&config.data, brought) {
             (Some(source), _) => dtrain_data::open(source)?,
             (None, Some(Brought::Stages(own))) => (own.data)()?,
-            (None, Some(Brought::External(program))) => program.data()?,
+            (None, Some(Brought::External(program))) => program.data().map_err(CliError::usage)?,
             (None, None) if is_external(config) => {
                 let problem = config.problem("data.kind", "torch is the data of a Python program");
                 return Err(problem.hint("run that program: `python train.py`").into());

@@ -55,7 +55,8 @@ pub enum Start {
 ///
 /// *Errors*: of the configuration.
 pub fn settings(settings: &Settings, machine: Machine) -> Result<Config, CliError> {
-    Ok(Config::load(settings.file.as_deref(), &settings.overrides, machine)?)
+    let Settings { base, file, overrides } = settings;
+    Ok(Config::load_over(base, file.as_deref(), overrides, machine)?)
 }
 
 impl Request {
@@ -68,7 +69,7 @@ impl Request {
             // The base is the run's own file. The arguments alone must say which run is meant, and may hold keys
             // that fit that file and not the defaults.
             let found = match run.as_str() {
-                "" => newest(&Wanted::from_words(&arguments.settings.overrides))?,
+                "" => newest(&Wanted::from_words(&arguments.settings))?,
                 run => RunFolder::find(run)?,
             };
             return Self::go_on(found, None, arguments, machine);
@@ -135,6 +136,7 @@ impl Request {
             None => Config::parse(Some(source), &arguments.settings.overrides, machine)?,
         };
         let (checkpoint, mut notes) = newest_checkpoint(&run)?;
+        notes.extend(new.unlike(&arguments.settings.base, machine)?);
         if arguments.fork {
             // A name that stands in the file of the forked run is that run's.
             let config = if own_file && !new.was_named_by_argument() { new.unnamed() } else { new };
@@ -191,9 +193,10 @@ impl Wanted {
         Self { path: named_path(config), base: config.base_name().to_owned() }
     }
 
-    fn from_words(words: &[String]) -> Self {
+    fn from_words(settings: &Settings) -> Self {
         let value = |keys: &[&str]| {
-            let mut given = words.iter().filter_map(|word| word.split_once('='));
+            let words = settings.base.iter().chain(&settings.overrides);
+            let mut given = words.filter_map(|word| word.split_once('='));
             given.rfind(|(key, _)| keys.contains(key)).map(|(_, value)| value.to_owned())
         };
         let by_name = || value(&["name"]).map(|name| Path::new(RUNS).join(name));

@@ -4,7 +4,7 @@
 
 use crate::config::{CudaList, Isolation as IsolationKey};
 use crate::error::{CliError, Kind};
-use crate::external::{Agreement, Brought};
+use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
 use crate::nccl::ChosenBackend;
@@ -127,7 +127,9 @@ fn conclude(ended: Ended, voice: Voice, json: bool) -> Result<Summary, CliError>
 /// The command that goes on with a run, if it has a checkpoint.
 fn resume_command(run: &str) -> Option<String> {
     let any = FileStore::new(Path::new(run)).ids().is_ok_and(|ids| !ids.is_empty());
-    any.then(|| format!("dtrain train --resume {run}"))
+    let program = Path::new(run).join(PROGRAM).exists();
+    let command = if program { "python YOUR-PROGRAM.py" } else { "dtrain train" };
+    any.then(|| format!("{command} --resume {run}"))
 }
 
 /// How a run that ended early goes on.

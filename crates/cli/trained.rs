@@ -113,11 +113,15 @@ fn damaged(shown: &str, damage: &(dyn std::error::Error + 'static)) -> CliError 
 }
 
 /// Writes parameters and running statistics of `RUN`, `RUN/best` or `RUN/CHECKPOINT` to one safetensors file, and gives the folder of
-/// the run. `RUN` alone means its best checkpoint, or else its newest.
+/// the run. `RUN` alone and `RUN/best` mean its best checkpoint, or else its newest; `RUN/last` the newest.
 ///
 /// *Blocks* on the disk. *Errors*: there is none; it is damaged; the file cannot be written.
 pub fn export_parameters(run: &str, out: &Path) -> Result<PathBuf, CliError> {
-    let (run, id) = best_or_newest(run)?;
+    let (run, id) = match run.trim_end_matches('/').rsplit_once('/') {
+        Some((run, "last")) => checkpoint_argument(run),
+        Some((run, "best")) => best_or_newest(run),
+        _ => best_or_newest(run),
+    }?;
     let shown = format!("checkpoint {id} of {}", run.path.display());
     let opened = FileStore::new(&run.path).open(id, Check::Digests);
     let checkpoint = opened.map_err(|damage| damaged(&shown, &damage))?;

@@ -64,7 +64,7 @@ fn run(
         }
     };
     let (OwnCommand::Train(train) | OwnCommand::Node(Node { train, .. })) = &mut command;
-    train.settings.overrides.splice(0..0, settings);
+    train.settings.base = settings.into_iter().collect();
     carry_out(&command, brought).map_err(|error| {
         eprint!("{}", error.render());
         error.exit_code()

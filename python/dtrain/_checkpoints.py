@@ -28,9 +28,9 @@ _DTYPES = {
 
 
 def load(run: "Union[str, os.PathLike[str]]") -> "Dict[str, Any]":
-    """The ``state_dict`` of ``"runs/x"``, ``"runs/x/best"`` or ``"runs/x/g1-s000460"``, for ``net.load_state_dict``.
+    """The ``state_dict`` of ``"runs/x/best"``, ``"runs/x/last"`` or ``"runs/x/g1-s000460"``, for ``net.load_state_dict``.
 
-    A run alone means its best checkpoint, where one is marked, or else its newest. Every digest is checked. *Raises* ``ValueError`` if
+    A run alone means its best checkpoint; where none is marked, best is the newest. Every digest is checked. *Raises* ``ValueError`` if
     there is no such run or checkpoint, or if it is damaged.
     """
     from . import _native

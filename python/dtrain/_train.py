@@ -3,12 +3,13 @@ again, it computes and never returns."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Union
 
 from ._checkpoints import load
 from ._optimizers import AdamW, Optimizer
@@ -30,8 +31,8 @@ class Result:
     summary: Dict[str, Any] = field(repr=False)
 
     def load(self, checkpoint: str = "best") -> "Dict[str, Any]":
-        """The ``state_dict`` of a checkpoint: the best one, where one is marked, or else the newest."""
-        return load(self.run if checkpoint == "best" else self.run / checkpoint)
+        """The ``state_dict`` of a checkpoint: ``"best"`` (where none is marked, the newest), ``"last"``, or one by its name."""
+        return load(self.run / checkpoint)
 
 
 def train(
@@ -112,7 +113,8 @@ def train(
         _become_rank()
     python = (sys.executable, sys.orig_argv[1:])
     typed = list(sys.argv[1:] if argv is None else argv)
-    code, summary = _native.train(program, words, [sys.argv[0] or "train.py", *typed], python)
+    with _signals_of_the_run():
+        code, summary = _native.train(program, words, [sys.argv[0] or "train.py", *typed], python)
     if is_rank or code or summary is None:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -132,6 +134,22 @@ def train(
 
 def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextlib.contextmanager
+def _signals_of_the_run() -> "Iterator[None]":
+    """Ctrl-C is the run's: it saves a checkpoint. Python's own handler would raise beside it."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _become_rank() -> None:

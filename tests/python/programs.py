@@ -96,10 +96,11 @@ def main():
         argv=sys.argv[1:],
     )
     net = KINDS[kind]()[0]
-    net.load_state_dict(result.load())
+    net.load_state_dict(result.load("last"))
     net.eval()
-    right, of = accuracy(net, (x[400:], y[400:]))
-    print(f"accuracy {right / of:.6f} told {result.val_accuracy:.6f}")
+    with torch.no_grad():
+        right, of = accuracy(net, (x[400:], y[400:]))
+    print(f"accuracy {right / of:.6f} told {result.val_accuracy:.6f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -273,6 +273,9 @@ pub struct Settings {
     /// Settings that win over the file, such as optimizer.lr=3e-4
     #[arg(value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
+    /// What a program of its own says, over which the file wins.
+    #[arg(skip)]
+    pub base: Vec<String>,
 }
 
 /// `dtrain train`.

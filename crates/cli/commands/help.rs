@@ -31,6 +31,7 @@ const TOPICS: &[Topic] = topics! {
     "first-training", "commands, batch size, learning rate, resume, checkpoints";
     "data", "images, tables, arrays, text, tokens";
     "model", "the built-in ones, parameters from elsewhere, stages of your own";
+    "pytorch", "`import dtrain`: your PyTorch model, with all promises";
     "use", "evaluate, predict, export to ONNX and PyTorch, train for longer";
     "devices", "ranks, GPUs, precision, where the time goes";
     "hosts", "several hosts, slow networks, clocks";

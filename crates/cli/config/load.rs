@@ -16,11 +16,40 @@ impl Config {
         arguments: &[S],
         machine: Machine,
     ) -> Result<Self, ConfigError> {
-        let source = match file {
-            None => None,
-            Some(path) => Some(Source { path: path.to_owned(), text: read_file(path)? }),
-        };
-        Self::parse(source, arguments, machine)
+        Self::load_over(&[], file, arguments, machine)
+    }
+
+    /// The same with what a program of its own says (`key=value`) between the defaults and the file.
+    ///
+    /// *Errors*: as [`Config::load`].
+    pub fn load_over<S: AsRef<str>>(
+        base: &[String],
+        file: Option<&Path>,
+        arguments: &[S],
+        machine: Machine,
+    ) -> Result<Self, ConfigError> {
+        let mut layers = vec![resolve::argument_layer(base)?];
+        if let Some(path) = file {
+            let source = Source { path: path.to_owned(), text: read_file(path)? };
+            layers.push(resolve::file_layer(tree::parse_yaml(&Arc::new(source))?)?);
+        }
+        layers.push(resolve::argument_layer(arguments)?);
+        Self::of_layers(layers, machine)
+    }
+
+    /// What a program of its own says, with `key=value`, and this configuration has otherwise: a sentence each.
+    ///
+    /// *Errors*: of what it says.
+    pub fn unlike<S: AsRef<str>>(&self, said: &[S], machine: Machine) -> Result<Vec<String>, ConfigError> {
+        let other = Self::of_layers(vec![resolve::argument_layer(said)?], machine)?;
+        let keys = said.iter().filter_map(|word| word.as_ref().split_once('=')).map(|(key, _)| key);
+        let differs = keys.filter_map(|key| {
+            let (here, there) = (self.resolved.get(key), other.resolved.get(key)?);
+            let shown = here.map_or("unset".to_owned(), ToString::to_string);
+            (here != Some(there))
+                .then(|| format!("the program says {key}={there}; the run goes on with {shown}"))
+        });
+        Ok(differs.collect())
     }
 
     /// Reads a configuration from text that is in memory already.

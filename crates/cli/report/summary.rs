@@ -47,6 +47,10 @@ pub fn end(summary: &Summary, stream: Stream) -> String {
 #[must_use]
 pub fn fault_report(first: &Cause, others: &[Cause], last_lines: &BTreeMap<MemberId, Vec<String>>) -> String {
     let mut text = format!("{} {first}\n", style("first cause:").for_stderr().red().bold());
+    let words = first.what.to_string();
+    if words.lines().count() > 1 {
+        words.lines().for_each(|line| text += &format!("  {line}\n"));
+    }
     if let Some(lines) = last_lines.get(&first.member).filter(|lines| !lines.is_empty()) {
         text += "  its last lines:\n";
         for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
@@ -101,6 +105,24 @@ mod tests {
         let (own, followed) = (text.find("line 19").unwrap(), text.find("after that").unwrap());
         assert!(own < followed && text[followed..].contains("peer left"), "{text}");
         assert!(!text.contains("innocent"), "{text}");
+    }
+
+    #[test]
+    fn a_traceback_is_shown_once_and_whole() {
+        let words = "Traceback (most recent call last):\n  File \"a.py\", line 3, in loss\nNameError: x";
+        let failed = |member| cause(member, What::Reported(Failure::Program(words.into())));
+        let text = fault_report(&failed(1), &[failed(0)], &BTreeMap::new());
+        let text = console::strip_ansi_codes(&text).into_owned();
+        assert!(
+            text.starts_with("first cause: rank 1 (member 1) on here: NameError: x [phase run"),
+            "{text}"
+        );
+        assert_eq!(
+            (text.matches("Traceback").count(), text.matches("line 3, in loss").count()),
+            (1, 1),
+            "{text}"
+        );
+        assert!(text.contains("    rank 0 (member 0) on here: NameError: x"), "{text}");
     }
 
     #[test]

@@ -271,6 +271,16 @@ impl fmt::Display for Doing {
     }
 }
 
+/// One line of what may be many: of a traceback the last, which says what went wrong, of others the first.
+fn brief(text: &str) -> &str {
+    let line = match text.contains("Traceback (") {
+        true => text.lines().rfind(|line| !line.trim().is_empty()),
+        false => text.lines().next(),
+    };
+    line.unwrap_or(text)
+}
+
+/// In one line: [`Cause::what`] may have more to say.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rank {
@@ -280,7 +290,7 @@ impl fmt::Display for Cause {
         if !self.host.is_empty() {
             write!(f, " on {}", self.host)?;
         }
-        write!(f, ": {} [phase {}, step {}", self.what, self.phase, self.step)?;
+        write!(f, ": {} [phase {}, step {}", brief(&self.what.to_string()), self.phase, self.step)?;
         match &self.doing {
             Some(doing) => write!(f, ", {doing}]"),
             None => f.write_str("]"),

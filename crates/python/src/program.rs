@@ -46,11 +46,11 @@ impl ExternalProgram for PythonProgram {
         self.name.clone()
     }
 
-    fn data(&self) -> Result<Opened, DataError> {
+    fn data(&self) -> Result<Opened, String> {
         let lengths = Python::attach(|py| -> PyResult<(u64, Option<u64>)> {
             self.program.call_method0(py, "lengths")?.extract(py)
         });
-        let (train, val) = lengths.map_err(|error| DataError::other(words(error)))?;
+        let (train, val) = lengths.map_err(words)?;
         let part = |len, reader| Arc::new(Samples { len, program: self.program.clone(), reader });
         let opened = Opened::new(part(train, Reader::Training));
         Ok(match val {

@@ -1,0 +1,160 @@
+"""What dtrain promises to PyTorch programs, judged from outside: by digests, processes, events and files."""
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from harness import PROGRAMS, Run, is_alive, train, wait_for
+
+#: The command that came with the package.
+DTRAIN = os.environ.get("DTRAIN_BINARY") or str(Path(sys.executable).parent / "dtrain")
+
+
+class InAFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def good(self, ended):
+        self.assertEqual(ended.code, 0, ended.words)
+        return ended
+
+
+class TheSameBits(InAFolder):
+    def test_for_any_number_of_ranks_and_of_readers(self):
+        for kind, worlds in {"mlp": [1, 2, 3, 5], "cnn": [1, 3], "lstm": [1, 2], "gpt": [1, 3]}.items():
+            digests = {ranks: self.good(train(self.folder, kind, f"ranks={ranks}")).digest for ranks in worlds}
+            self.assertEqual(len(set(digests.values())), 1, f"{kind}: {digests}")
+        read_ahead = self.good(train(self.folder, "gpt", "ranks=2", "workers=2"))
+        self.assertEqual(read_ahead.digest, digests[1])
+
+    def test_after_ranks_were_killed_and_no_step_is_lost(self):
+        length = ["epochs=250", "checkpoint.every=50 epochs"]
+        calm = self.good(train(self.folder, "mlp", "ranks=1", *length))
+        run = Run(self.folder, [PROGRAMS, "mlp", "--json", "ranks=3", *length, "name=hurt", "max_restarts=100"])
+        for member in (1, 0):
+            # All three are there: whoever was killed before has come back, and works.
+            run.until(lambda event: event["event"] == "generation" and event["ranks"] == 3)
+            run.until(lambda event: event["event"] == "step")
+            os.kill(run.pids()[member], signal.SIGKILL)
+            fault = run.until(lambda event: event["event"] == "fault")
+            self.assertEqual(fault["member"], member)
+        ended = self.good(run.end())
+        self.assertEqual(ended.digest, calm.digest)
+        self.assertEqual([event["step"] for event in ended.of("step")], list(range(1, 2501)), "each step once")
+        self.assertEqual(ended.summary["lost_steps"], 0)
+        audit = subprocess.run([DTRAIN, "audit", "hurt"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(audit.returncode, 0, audit.stderr)
+        self.assertIn("250 whole epochs", audit.stdout)
+
+    def test_of_a_run_that_was_stopped_and_went_on_with_other_ranks(self):
+        whole = self.good(train(self.folder, "mlp", "ranks=2", "epochs=20"))
+        run = Run(self.folder, [PROGRAMS, "mlp", "--json", "ranks=2", "epochs=20", "name=part"])
+        run.until(lambda event: event["event"] == "step" and event["step"] == 50)
+        pids = run.pids()
+        run.process.send_signal(signal.SIGINT)
+        self.assertEqual(run.end().code, 130)
+        wait_for(lambda: not any(map(is_alive, pids.values())), "no rank is left behind")
+        rest = self.good(train(self.folder, "mlp", "--resume", "runs/part", "ranks=3"))
+        self.assertEqual(rest.digest, whole.digest)
+
+    def test_on_two_hosts(self):
+        alone = self.good(train(self.folder, "cnn", "ranks=1", "epochs=6"))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        token = {"DTRAIN_TOKEN": secrets.token_hex(32)}
+        place = ["--master", f"127.0.0.1:{port}", "--nodes", "2", "ranks=2"]
+        first = Run(self.folder, [PROGRAMS, "cnn", "node", "--rank", "0", *place, "--json", "epochs=6", "name=hosts"], token)
+        second = Run(self.folder, [PROGRAMS, "cnn", "node", "--rank", "1", *place], token)
+        ended = self.good(first.end())
+        joined = second.end()
+        self.assertEqual(joined.code, 0, joined.words)
+        self.assertEqual(ended.digest, alone.digest)
+        self.assertEqual(ended.summary["ranks"], 4)
+
+
+class TheResult(InAFolder):
+    def test_is_loaded_by_pytorch_and_has_the_accuracy_that_was_told(self):
+        for kind in ("cnn", "gpt"):
+            ended = self.good(train(self.folder, kind, "ranks=2"))
+            found = re.search(r"accuracy (\S+) told (\S+)", ended.words)
+            self.assertIsNotNone(found, ended.words)
+            self.assertEqual(found[1], found[2])
+
+
+BAD = {
+    "an exception in loss": (
+        "def loss(net, batch):\n    return undefined_name, 1",
+        1,
+        ["NameError: name 'undefined_name' is not defined", "line 7, in loss"],
+    ),
+    "a mean": ("def loss(net, batch):\n    return F.cross_entropy(net(batch[0]), batch[1]), 1", 1, ["looks like a mean", 'reduction="sum"']),
+    "no weight": ("def loss(net, batch):\n    return F.cross_entropy(net(batch[0]), batch[1], reduction='sum')", 1, ["has to give two things"]),
+    "no return": ("def model():\n    torch.nn.Linear(4, 2)", 1, ["model() gives a NoneType", "does it say `return`?"]),
+    "models that differ": (
+        "import os\ndef model():\n    net = torch.nn.Linear(4, 2)\n    net.bias.data.fill_(os.getpid())\n    return net",
+        1,
+        ["parameter bias is", "hint: model() and the data must come out alike in every process"],
+    ),
+    "data that change": ("import os\nX = torch.zeros(60 + os.getpid() % 50, 4)\nY = torch.zeros(len(X)).long()", 1, ["the number of training samples is"]),
+    "numbers that nobody seeds": (
+        "import os\ndef loss(net, batch):\n    noise = int.from_bytes(os.urandom(2), 'little') / 65536\n"
+        "    return F.cross_entropy(net(batch[0]) * noise, batch[1], reduction='sum'), len(batch[1])",
+        1,
+        ["one micro-batch, computed twice, did not give the same bits: the gradient of weight, bias differs", "bits=False"],
+    ),
+    "a stream": ("X = Y = None\ndef opened():\n    return iter(range(10))\nDATA = opened", 2, ["without len() or []", "read by number"]),
+    "a loader": (
+        "DATA = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=4)",
+        2,
+        ["data is a DataLoader", "`data=loader.dataset`"],
+    ),
+    "a buffer that changes": (
+        "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.l = torch.nn.Linear(4, 2)\n"
+        "        self.register_buffer('seen', torch.zeros(1))\n    def forward(self, x):\n        if self.training:\n            self.seen += 1\n"
+        "        return self.l(x)\nmodel = Net",
+        1,
+        ["buffer seen changed in training", "buffers=['seen']"],
+    ),
+    "a key that is none": ("SETTINGS = {'optimizer.lrr': 1}", 2, ["there is no such key", "optimizer.lr"]),
+}
+SCRIPT = """
+import torch, torch.nn.functional as F, dtrain
+X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+Y = (X[:, 0] > 0).long()
+DATA, SETTINGS = None, {{}}
+{}
+model = globals().get("model") or (lambda: torch.nn.Linear(4, 2))
+loss = globals().get("loss") or (lambda net, batch: (F.cross_entropy(net(batch[0]), batch[1], reduction="sum"), len(batch[1])))
+if __name__ == "__main__":
+    dtrain.train(model, data=DATA if DATA is not None else (X, Y), loss=loss, epochs=2, global_batch=16, micro_batch=8, settings=SETTINGS)
+"""
+
+
+class BadPrograms(InAFolder):
+    def test_end_in_one_clear_error_and_leave_nothing_behind(self):
+        for what, (lines, code, told) in BAD.items():
+            with self.subTest(what):
+                script = self.folder / "bad.py"
+                script.write_text(SCRIPT.format(lines))
+                ended = Run(self.folder, [script, "--json", "ranks=2"]).end()
+                self.assertEqual(ended.code, code, ended.words)
+                for words in told:
+                    self.assertIn(words, ended.words)
+                self.assertLessEqual(ended.words.count("Traceback"), 1, ended.words)
+                self.assertNotIn("panicked", ended.words)
+                pids = [event["pid"] for event in ended.of("rank_started")]
+                wait_for(lambda: not any(map(is_alive, pids)), "no rank is left behind")
+
+
+if __name__ == "__main__":
+    unittest.main()
