@@ -66,6 +66,7 @@ Examples:
   dtrain drill sigterm -c run.yaml --times 3    stop the run as a batch queue does, and go on with it
   dtrain drill partition -c run.yaml ranks=4    cut the link between two hosts, which are made on this machine
   dtrain drill disk-full -c run.yaml            fill the disk before a checkpoint
+  dtrain drill kill ranks=3 -- python train.py  kill ranks of your PyTorch program
 
 It trains in a temporary folder: no run of yours is touched. Without steps= or epochs= it chooses the length.
 partition needs network namespaces and disk-full a file system of its own: root, or a machine that gives users namespaces.
@@ -293,6 +294,9 @@ pub struct Train {
     /// Write the configuration with every default and stop
     #[arg(long)]
     pub print_config: bool,
+    /// Say what would be trained, as one JSON object, and stop: for drills.
+    #[arg(long, hide = true)]
+    pub describe: bool,
     /// Show where the time of the steps goes: a table at the end, and RUN/profile/trace.json for ui.perfetto.dev
     #[arg(long)]
     pub profile: bool,
@@ -483,6 +487,9 @@ pub struct Drill {
     /// Where the configuration comes from.
     #[command(flatten)]
     pub settings: Settings,
+    /// A program with a model of its own in place of `dtrain train`, behind --: python train.py
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<std::ffi::OsString>,
     /// How often [default: kill 5, hang and partition 2, the others once]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub times: Option<u32>,

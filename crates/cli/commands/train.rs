@@ -2,9 +2,10 @@
 //!
 //! Everything that can be wrong with the request is found before the run folder is made.
 
-use super::print;
+use super::{print, print_json};
 use crate::arguments::Train;
 use crate::config::{Config, CudaList, Isolation, Oom};
+use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
 use crate::gpus::{choose_here, most_rows, this_machine};
@@ -48,6 +49,9 @@ pub fn run(
     let backend = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
     let mut plan = Plan::open(&request.config, brought)?;
     let mut prototype = plan.prototype(&chosen)?;
+    if arguments.describe {
+        return print_json(&Described::of(&plan, prototype.replica.as_ref())?.to_json()).map(|()| None);
+    }
     let voice = Voice::new(arguments.output.quiet);
     // A program of its own knows how to use a GPU.
     let stages_on = chosen.cuda().filter(|_| plan.external().is_none());

@@ -6,6 +6,7 @@
 //! by the lines of `--json`: what a run believes of itself is no evidence.
 
 mod cut;
+mod described;
 mod disk_full;
 mod network;
 mod partition;
@@ -16,6 +17,7 @@ mod seen;
 mod setup;
 mod sigterm;
 
+pub use described::Described;
 pub use disk_full::{SmallDisk, disk_full};
 pub use partition::{Hosts, partition};
 pub use ranks::{hang, kill};

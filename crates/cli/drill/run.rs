@@ -102,11 +102,19 @@ pub struct Run {
 ///
 /// *Errors*: the program cannot find itself.
 pub fn this_program(around: &[OsString], words: &[OsString]) -> Result<Command, CliError> {
+    program(&[], around, words)
+}
+
+/// The same of another program, by its words; none is this one.
+///
+/// *Errors*: this program cannot find itself.
+pub fn program(own: &[OsString], around: &[OsString], words: &[OsString]) -> Result<Command, CliError> {
     let this = std::env::current_exe()
         .map_err(|error| CliError::failed("this program cannot find itself").because(&error))?;
     // `run-rank` dies with its parent and becomes what follows, so that nothing is left of a drill that is killed.
-    let bound = [this.clone().into(), "run-rank".into(), std::process::id().to_string().into(), this.into()];
-    let mut all = around.iter().cloned().chain::<[OsString; 4]>(bound);
+    let bound = [this.clone().into(), "run-rank".into(), std::process::id().to_string().into()];
+    let what = if own.is_empty() { vec![this.into()] } else { own.to_vec() };
+    let mut all = around.iter().cloned().chain::<[OsString; 3]>(bound).chain(what);
     let mut command = Command::new(all.next().expect("it has a first word"));
     command.args(all).args(words).stdin(Stdio::null()).env("NO_COLOR", "1");
     Ok(command)

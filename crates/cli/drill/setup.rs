@@ -4,7 +4,8 @@
 //! Nothing is started here. What the user wrote on the command line is never changed, except the place of the run.
 
 use super::cut::{cut_length, shares};
-use super::run::{Stop, this_program};
+use super::described::Described;
+use super::run::{Stop, program};
 use super::{Disturbed, InjectedFault};
 use crate::arguments::{Drill, DrillKind};
 use crate::config::{Config, Isolation, Length, Reduce};
@@ -75,6 +76,8 @@ pub struct Setup {
     pub folder: PathBuf,
     /// Ends the runs of a drill that is stopped.
     pub stop: Stop,
+    /// The words of a program with a model of its own; none is `dtrain train`.
+    program: Vec<OsString>,
     words: Vec<OsString>,
     threads: u32,
     given_length: bool,
@@ -88,22 +91,24 @@ impl Setup {
     ///
     /// *Errors*: of the configuration or its data; a kind that cannot be done with it.
     pub fn new(arguments: &Drill, folder: &Path, stop: Stop) -> Result<Self, CliError> {
-        let config = settings(&arguments.settings, this_machine())?;
-        refuse(arguments, &config)?;
-        let chosen = choose_here(&config)?;
-        let cut = match arguments.kind {
-            DrillKind::Partition => cut_length(arguments, &config)?,
-            _ => Duration::ZERO,
-        };
-        let plan = Plan::open(&config, None)?;
-        let layout = plan.prototype(&chosen)?.replica.about().layout.clone();
-        let steps_per_epoch = plan.batches.steps_per_epoch();
-        let given = |key: &str| is_given(&arguments.settings.overrides, key);
+        let program = arguments.program.clone();
         let mut words = Vec::new();
         if let Some(file) = &arguments.settings.file {
             words.extend(["-c".into(), file.clone().into_os_string()]);
         }
         words.extend(arguments.settings.overrides.iter().map(OsString::from));
+        let described = match program.is_empty() {
+            true => described_here(arguments)?,
+            false => Described::ask(&program, &words)?,
+        };
+        let config = described.config()?;
+        refuse(arguments, &config)?;
+        let cut = match arguments.kind {
+            DrillKind::Partition => cut_length(arguments, &config)?,
+            _ => Duration::ZERO,
+        };
+        let steps_per_epoch = described.steps_per_epoch;
+        let given = |key: &str| is_given(&arguments.settings.overrides, key);
         words.extend(["name=none".into(), "resume=never".into()]);
         let mut setup = Self {
             kind: arguments.kind,
@@ -114,7 +119,7 @@ impl Setup {
             join_timeout: config.world.join_timeout,
             cut,
             exact: config.reduce == Reduce::Exact,
-            validation_every: plan.validation().map(|_| steps_per_epoch),
+            validation_every: (described.held_out > 0).then_some(steps_per_epoch),
             steps: 0,
             checkpoint_every: match config.checkpoint.every {
                 None => None,
@@ -122,10 +127,11 @@ impl Setup {
                 Some(Length::Steps(steps)) => Some(steps),
             },
             // Parameters, and two moments for each.
-            checkpoint_bytes: layout.parameters as u64 * 12,
+            checkpoint_bytes: described.parameters * 12,
             notes: Vec::new(),
             folder: folder.to_owned(),
             stop,
+            program,
             words,
             threads: config.world.threads,
             given_length: given("steps") || given("epochs"),
@@ -147,7 +153,7 @@ impl Setup {
                 .push(format!("two hosts with {here} and {there} of the ranks; a cut lasts {seconds:.1} s"));
         }
         if setup.given_length {
-            setup.choose_steps(plan.last_step().0)?;
+            setup.choose_steps(described.last_step)?;
         }
         Ok(setup)
     }
@@ -252,12 +258,26 @@ impl Setup {
     ///
     /// *Errors*: the program cannot find itself.
     pub fn train(&self, run_dir: &Path, around: &[OsString]) -> Result<Command, CliError> {
-        let mut words: Vec<OsString> = vec!["train".into(), "--json".into()];
+        let mut words: Vec<OsString> = vec!["--json".into()];
         words.extend(self.words.iter().cloned());
         let mut place = OsString::from("run_dir=");
         place.push(run_dir);
         words.push(place);
-        this_program(around, &words)
+        self.trains(around, words)
+    }
+
+    /// The command that goes on with the run in this folder.
+    ///
+    /// *Errors*: as [`Setup::train`].
+    pub fn resume(&self, run_dir: &Path) -> Result<Command, CliError> {
+        self.trains(&[], vec!["--json".into(), "--resume".into(), run_dir.into()])
+    }
+
+    fn trains(&self, around: &[OsString], mut words: Vec<OsString>) -> Result<Command, CliError> {
+        if self.program.is_empty() {
+            words.insert(0, "train".into());
+        }
+        program(&self.program, around, &words)
     }
 
     /// The command of one of two hosts of such a run; the first one tells programs of it.
@@ -278,7 +298,7 @@ impl Setup {
         let mut place = OsString::from("run_dir=");
         place.push(run_dir);
         words.push(place);
-        this_program(around, &words)
+        program(&self.program, around, &words)
     }
 
     /// The settings of a host for its part of the ranks: each has the threads that it would have on one host.
@@ -287,6 +307,14 @@ impl Setup {
         let ranks = shares(self.ranks)[host];
         [format!("ranks={ranks}").into(), format!("threads={}", self.threads).into()]
     }
+}
+
+/// What `dtrain train` would train.
+fn described_here(arguments: &Drill) -> Result<Described, CliError> {
+    let config = settings(&arguments.settings, this_machine())?;
+    let plan = Plan::open(&config, None)?;
+    let prototype = plan.prototype(&choose_here(&config)?)?;
+    Described::of(&plan, prototype.replica.as_ref())
 }
 
 /// What cannot be drilled.

@@ -4,7 +4,7 @@
 //! checkpoint, the end of the process and a start with `--resume`.
 
 use super::report::Reporter;
-use super::run::{Ended, Run, signal, this_program};
+use super::run::{Ended, Run, signal};
 use super::seen::is_step;
 use super::setup::Setup;
 use super::{Chance, Disturbed, InjectedFault, Promise};
@@ -40,9 +40,8 @@ pub fn sigterm(
         let stopped = asked.elapsed();
         problems.extend(not_kept(&ended));
         lost_steps += ended.seen.ending.as_ref().map_or(0, |ending| ending.lost_steps);
-        let words = ["train".into(), "--json".into(), "--resume".into(), dir.into()];
         let reached = ended.seen.last_step;
-        run = Run::start(this_program(&[], &words)?, ended.seen.next_life(), &setup.stop)?;
+        run = Run::start(setup.resume(dir)?, ended.seen.next_life(), &setup.stop)?;
         let again = run.wait_for(|_, line| is_step(line))?;
         let fault = InjectedFault {
             what: "asked to stop".to_owned(),
