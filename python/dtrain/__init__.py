@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from ._checkpoints import load
 from ._optimizers import SGD, AdamW, Optimizer
+from ._steps import Micro, Step, steps
 from ._train import Result, train
 
 try:
@@ -29,4 +30,4 @@ try:
 except ImportError:  # the sources, without the extension module
     __version__ = "0.0.0"
 
-__all__ = ["SGD", "AdamW", "Optimizer", "Result", "__version__", "load", "train"]
+__all__ = ["SGD", "AdamW", "Micro", "Optimizer", "Result", "Step", "__version__", "load", "steps", "train"]

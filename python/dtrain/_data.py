@@ -7,6 +7,7 @@ seeded for each micro-batch. It does not know ranks.
 from __future__ import annotations
 
 import collections
+import os
 import random
 import sys
 import threading
@@ -101,8 +102,8 @@ def collated(dataset: Any, collate: Optional[Callable[[list], Any]], indices: Li
     return collate(samples)
 
 
-class ReaderDied(Exception):
-    """A process that reads samples ended, or failed; the text is for people."""
+class ReaderFailed(Exception):
+    """What a process that reads samples raised; the text is its traceback."""
 
 
 class Reader:
@@ -178,17 +179,21 @@ class _Worker:
                 other, worked, value = self.ours.recv()
             except (EOFError, OSError):
                 self.process.join(1)
-                raise ReaderDied(
-                    f"worker {self.number} (pid {self.process.pid}), which reads samples, ended with exit code {self.process.exitcode}\n"
-                    "hint: workers=0 reads in the rank itself, where an error has a traceback; exit code -9 is often want of memory"
-                ) from None
+                # An accident, as if the rank itself had been hit: it is started again, with all of its workers.
+                print(
+                    f"worker {self.number} (pid {self.process.pid}), which reads samples, ended with exit code {self.process.exitcode}; "
+                    "-9 is often want of memory, and workers=0 reads in the rank itself",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(1)
             if other in self.unwanted:
                 self.unwanted.discard(other)
             else:
                 self.done[other] = (worked, value)
         worked, value = self.done.pop(ticket)
         if not worked:
-            raise ReaderDied(value)
+            raise ReaderFailed(value)
         return value
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import _checkpoints
-from ._data import COMPUTING, MAKING, Place, Reader, ReaderDied, as_dataset, collated, seed_all, seed_of
+from ._data import COMPUTING, MAKING, Place, Reader, ReaderFailed, as_dataset, collated, seed_all, seed_of
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: What dtrain carries of a failure. *Units*: bytes.
@@ -30,7 +30,7 @@ class ProgramError(Exception):
 
 def _told(error: BaseException) -> str:
     """The traceback of an error of the script, or the sentence of one of ours."""
-    if isinstance(error, (ProgramError, ReaderDied)):
+    if isinstance(error, (ProgramError, ReaderFailed)):
         return str(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
     if not frames:
@@ -68,6 +68,7 @@ class Program:
         collate: Optional[Callable[[list], Any]],
         buffers: Tuple[str, ...],
         bits: bool,
+        loop: Any = None,
     ) -> None:
         import torch
 
@@ -83,6 +84,9 @@ class Program:
         self.name, self.model, self.loss, self.metrics = name, model, loss, metrics
         self.collate, self.buffers, self.bits = collate, buffers, bits
         self._data, self._val = data, val
+        self.loop = loop
+        if loop is not None:
+            loop.program = self
         self._opened: Optional[Tuple[Any, Any]] = None
         self._made: Optional[Tuple[Any, Any]] = None
 
@@ -132,10 +136,11 @@ class Program:
         flat.prepare(self.device)
         halves = {"bf16": torch.bfloat16, "f16": torch.float16}.get(setup["precision"])
         self.autocast = halves
-        if self.bits:
+        if self.bits and self.loop is None:
             told["fingerprint"] = (name, self._try(setup["micro_batch"]))
         else:
-            told["fingerprint"] = ("torch-whatever-it-computes", bytes(32))
+            # What a loop of one's own computes is known when it does.
+            told["fingerprint"] = (name if self.bits else "torch-whatever-it-computes", bytes(32))
         return told
 
     def _module(self) -> Any:
@@ -170,17 +175,27 @@ class Program:
         """A micro-batch of the training: its gradient goes to an address."""
         self._set_threads()
         self.flat.read_state(applied, *state)
+        self._applied = applied
         return self._pass(place, self.reader.take(place, indices), to, scale, len(indices))
 
     def _pass(self, place: Place, batch: Any, to: int, scale: float, rows: int) -> Tuple[float, float, int, int]:
         self.flat.begin(to)
         seed_all(seed_of(self.seed, COMPUTING, place))
-        loss, weight = self._loss(batch)
-        if not loss.requires_grad:
-            raise ProgramError("loss() gives a number that no parameter is behind: is it detached, or under torch.no_grad()?")
-        (loss if scale == 1.0 else loss * scale).backward()
+        self._scale = scale
+        if self.loop is None:
+            loss, weight = self.passed(*self._loss(batch))
+        else:
+            on_device = moved(batch, self.device) if self.device.type != "cpu" else batch
+            loss, weight = self.loop.loss_of(place, on_device, self._applied)
         self.flat.end(rows)
-        return loss.item(), weight, 0, 0
+        return loss, weight, 0, 0
+
+    def passed(self, loss: Any, weight: float) -> Tuple[float, float]:
+        """The backward pass of a loss; what it is."""
+        if not loss.requires_grad:
+            raise ProgramError("the loss is a number that no parameter is behind: is it detached, or under torch.no_grad()?")
+        (loss if self._scale == 1.0 else loss * self._scale).backward()
+        return loss.item(), float(weight)
 
     def _loss(self, batch: Any) -> Tuple[Any, float]:
         import torch

@@ -57,6 +57,7 @@ def train(
     bits: bool = True,
     settings: Optional[Mapping[str, Any]] = None,
     argv: Optional[Sequence[str]] = None,
+    _loop: Any = None,
 ) -> Result:
     """Trains a PyTorch model on all devices of this host, or on those of several.
 
@@ -107,6 +108,7 @@ def train(
         collate=collate,
         buffers=tuple(buffers),
         bits=bits,
+        loop=_loop,
     )
     is_rank = _RANK in os.environ
     if is_rank:
@@ -156,11 +158,13 @@ def _become_rank() -> None:
     """What a rank's process has to be careful about."""
     import faulthandler
     import signal
+    import threading
 
     # The supervisor asks a rank that hangs for its stacks before it ends it.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # Ctrl-C is for the supervisor, which ends its ranks.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _refuse_notebooks() -> None:

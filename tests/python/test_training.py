@@ -1,5 +1,6 @@
 """What dtrain promises to PyTorch programs, judged from outside: by digests, processes, events and files."""
 
+import concurrent.futures
 import os
 import re
 import secrets
@@ -65,6 +66,36 @@ class TheSameBits(InAFolder):
         wait_for(lambda: not any(map(is_alive, pids.values())), "no rank is left behind")
         rest = self.good(train(self.folder, "mlp", "--resume", "runs/part", "ranks=3"))
         self.assertEqual(rest.digest, whole.digest)
+
+    def test_after_a_rank_hung_in_the_program_whose_stack_is_shown(self):
+        lines = (
+            "import pathlib, time\ndef loss(net, batch):\n    x, y = batch\n    flag = pathlib.Path('hang')\n"
+            "    if net.training and flag.exists():\n        flag.unlink()\n        time.sleep(1000)\n"
+            "    return F.cross_entropy(net(x), y, reduction='sum'), len(y)"
+        )
+        script = self.folder / "hangs.py"
+        script.write_text(SCRIPT.format(lines))
+        settings = ["ranks=2", "epochs=1500", "checkpoint.every=none", "detect=500ms"]
+        calm = self.good(Run(self.folder, [script, "--json", *settings]).end())
+        run = Run(self.folder, [script, "--json", *settings])
+        run.until(lambda event: event["event"] == "step" and event["step"] == 100)
+        (self.folder / "hang").touch()
+        ended = self.good(run.end())
+        self.assertEqual((ended.digest, ended.summary["lost_steps"]), (calm.digest, 0))
+        self.assertEqual(len(ended.of("fault")), 1)
+        self.assertRegex(ended.words, r'hangs.py", line 13 in loss')
+
+    def test_after_a_process_that_reads_was_killed(self):
+        calm = self.good(train(self.folder, "gpt", "ranks=1", "epochs=12"))
+        run = Run(self.folder, [PROGRAMS, "gpt", "--json", "ranks=2", "workers=2", "epochs=12"])
+        run.until(lambda event: event["event"] == "step" and event["step"] == 5)
+        rank = run.pids()[1]
+        with open(f"/proc/{rank}/task/{rank}/children") as children:
+            reader = int(children.read().split()[0])
+        os.kill(reader, signal.SIGKILL)
+        ended = self.good(run.end())
+        self.assertEqual((ended.digest, ended.summary["lost_steps"]), (calm.digest, 0))
+        self.assertIn(f"(pid {reader}), which reads samples, ended with exit code -9", ended.words)
 
     def test_on_two_hosts(self):
         alone = self.good(train(self.folder, "cnn", "ranks=1", "epochs=6"))
@@ -142,11 +173,17 @@ if __name__ == "__main__":
 
 class BadPrograms(InAFolder):
     def test_end_in_one_clear_error_and_leave_nothing_behind(self):
-        for what, (lines, code, told) in BAD.items():
+        def run(number, lines):
+            script = self.folder / f"bad{number}.py"
+            script.write_text(SCRIPT.format(lines))
+            return Run(self.folder, [script, "--json", "ranks=2"]).end()
+
+        # They wait for one another more than they compute.
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            runs = {what: pool.submit(run, number, lines) for number, (what, (lines, *_)) in enumerate(BAD.items())}
+        for what, (_, code, told) in BAD.items():
             with self.subTest(what):
-                script = self.folder / "bad.py"
-                script.write_text(SCRIPT.format(lines))
-                ended = Run(self.folder, [script, "--json", "ranks=2"]).end()
+                ended = runs[what].result()
                 self.assertEqual(ended.code, code, ended.words)
                 for words in told:
                     self.assertIn(words, ended.words)

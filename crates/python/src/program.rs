@@ -9,7 +9,7 @@ use dtrain::engine::{
     BatchView, EngineError, ExternalBatch, ExternalModel, ExternalTensor, Gradient, Inputs, Section,
     StateView,
 };
-use dtrain::runtime::Program;
+use dtrain::runtime::{Program, Signal};
 use dtrain::types::{Digest, Fingerprint, Key, MicroBatch, Step};
 use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose};
 use pyo3::prelude::*;
@@ -36,7 +36,9 @@ impl PythonProgram {
         (path, arguments): (OsString, Vec<OsString>),
     ) -> PyResult<Self> {
         let name = program.getattr(py, "name")?.extract(py)?;
-        let python = Program { path: PathBuf::from(path), arguments, environment: Vec::new() };
+        // What `faulthandler` was told in `_train.py`.
+        let stacks = Some(Signal::USR1);
+        let python = Program { path: PathBuf::from(path), arguments, environment: Vec::new(), stacks };
         Ok(Self { program: Arc::new(program), name, python })
     }
 }

@@ -54,5 +54,6 @@ pub use rank_host::{Program, RankExit};
 pub use recipe::{ComputeParts, Fabric, FabricError, Plane, RankParts, Recipe, ValidationSet, host_name};
 pub use run::{RunPlan, supervise};
 pub use run_files::{Best, Predicts, RunFacts, RunFiles};
+pub use rustix::process::Signal;
 pub use state_files::specs;
 pub use uplink::{Callee, HostConfig, HostEnd, HostNews, Uplink, UplinkError};

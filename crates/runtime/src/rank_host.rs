@@ -5,6 +5,7 @@
 
 use crate::rank_handles::{self, HANDLES_VARIABLE, RankHandles};
 use dtrain_types::{Incarnation, MemberId};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,6 +22,8 @@ use tokio::process::{Child, Command};
 pub const LAST_LINES: usize = 20;
 /// How long a dead rank's output is still read.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// How long a rank that is to be killed has for its stacks.
+const STACKS: Duration = Duration::from_millis(50);
 /// A line of a rank's output longer than this is cut.
 const LONGEST_LINE: usize = 2_000;
 
@@ -33,6 +36,8 @@ pub struct Program {
     pub arguments: Vec<OsString>,
     /// What it finds in its environment beside what is in ours.
     pub environment: Vec<(OsString, OsString)>,
+    /// What has it write its stacks to standard error, before it is killed; none where it knows no such signal.
+    pub stacks: Option<Signal>,
 }
 
 impl Program {
@@ -40,7 +45,7 @@ impl Program {
     #[must_use]
     pub fn this() -> Self {
         let (path, arguments) = (PathBuf::from("/proc/self/exe"), std::env::args_os().skip(1).collect());
-        Self { path, arguments, environment: Vec::new() }
+        Self { path, arguments, environment: Vec::new(), stacks: None }
     }
 
     /// The same with one more variable in its environment.
@@ -134,6 +139,7 @@ pub fn start_process(
         .kill_on_drop(true)
         .spawn()?;
     let pid = child.id().unwrap_or(0);
+    let stacks = program.stacks;
     let (trigger, killed) = tokio::sync::oneshot::channel();
     let outputs = (child.stdout.take(), child.stderr.take());
     tokio::spawn(async move {
@@ -141,7 +147,7 @@ pub fn start_process(
         let words = tokio::spawn(async move {
             tokio::join!(forward_lines(member, outputs.0, &lines), forward_lines(member, outputs.1, &lines))
         });
-        let ending = wait_or_kill(&mut child, killed).await;
+        let ending = wait_or_kill(&mut child, killed, stacks).await;
         // The end is told after the last line, so that a report of a death can quote it; but a grandchild that
         // keeps the pipe open must not hide the death.
         let _ = tokio::time::timeout(LAST_WORDS, words).await;
@@ -150,12 +156,20 @@ pub fn start_process(
     Ok(StartedRank { link: ours, pid, killer: Killer(Some(trigger)) })
 }
 
-async fn wait_or_kill(child: &mut Child, killed: tokio::sync::oneshot::Receiver<()>) -> RankExit {
+async fn wait_or_kill(
+    child: &mut Child,
+    killed: tokio::sync::oneshot::Receiver<()>,
+    stacks: Option<Signal>,
+) -> RankExit {
     let status = tokio::select! {
         biased;
         status = child.wait() => status,
         Ok(()) = killed => {
             // An error means that it has exited already; the wait below tells how.
+            if let Some((signal, pid)) = stacks.zip(child.id().and_then(|id| Pid::from_raw(id as i32))) {
+                let _ = kill_process(pid, signal);
+                let _ = tokio::time::timeout(STACKS, child.wait()).await;
+            }
             let _ = child.start_kill();
             child.wait().await
         }

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""One of dtrain's four workloads as a PyTorch program that dtrain trains: `torch_works.py WORK MICRO_BATCHES STEPS RANKS`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+import models  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+import dtrain  # noqa: E402
+
+WORK, MICRO_BATCHES, STEPS, RANKS = sys.argv[1], *map(int, sys.argv[2:5])
+BATCH = models.BATCH[WORK]
+#: Batches in the data: a step is no epoch.
+BATCHES = 16
+
+
+def loss(net, batch):
+    x, y = batch
+    return F.cross_entropy(net(x), y.flatten(), reduction="sum"), y.numel()
+
+
+def data():
+    work = models.work(WORK, BATCH * RANKS * BATCHES)
+    return work.x, work.y.reshape(len(work.x), -1)
+
+
+if __name__ == "__main__":
+    result = dtrain.train(
+        lambda: models.work(WORK, 1).model, data=data, loss=loss, optimizer=dtrain.AdamW(lr=1e-3), steps=STEPS, warmup="none",
+        schedule="constant", global_batch=BATCH * RANKS, micro_batch=BATCH // MICRO_BATCHES, name=f"bench-{WORK}",
+        settings={"checkpoint.every": "none", "ranks": RANKS}, argv=["--quiet"],
+    )  # fmt: skip
+    told = result.summary
+    print(f"dtrain {WORK} ranks {RANKS} samples/s {told['samples_per_second']:.1f} rss {told['peak_rss_mb']:.0f} MB")
