@@ -233,6 +233,70 @@ fn no_file_of_tests_is_left_out() {
     );
 }
 
+/// The name of the type that a line of source declares for more than its own file.
+fn public_type(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix("pub")?;
+    // `pub(super)` and `pub(crate)` are found by a search as well.
+    let rest = match rest.strip_prefix('(') {
+        Some(scope) => scope.split_once(')')?.1,
+        None => rest,
+    };
+    let rest = rest.trim_start();
+    let rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
+    let (kind, rest) = rest.split_once(' ')?;
+    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    let is_type = matches!(kind, "struct" | "enum" | "trait" | "type" | "union");
+    // A macro's `$name` is no name yet.
+    (is_type && !name.is_empty()).then_some(name)
+}
+
+/// The crate that a source file is part of; none for tests, examples and benchmarks, which are programs of their own.
+fn crate_of(path: &Path) -> Option<String> {
+    let inside = path.strip_prefix(root()).unwrap();
+    let parts: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap()).collect();
+    let apart = |part: &&str| matches!(*part, "tests" | "examples" | "benches");
+    match parts.as_slice() {
+        ["crates", name, rest @ ..] if !rest.iter().any(|part| apart(part)) => Some((*name).to_owned()),
+        [name, "src", ..] => Some((*name).to_owned()),
+        _ => None,
+    }
+}
+
+/// The names that several public types of one crate have, with the files that declare them.
+fn doubles(sources: &[(String, String, String)]) -> Vec<String> {
+    let mut declared: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for (of, file, text) in sources {
+        for name in text.lines().filter_map(public_type) {
+            declared.entry((of, name)).or_default().push(file);
+        }
+    }
+    let several = declared.iter().filter(|(_, files)| files.len() > 1);
+    several.map(|((of, name), files)| format!("{of}: {name} in {}", files.join(", "))).collect()
+}
+
+#[test]
+fn no_crate_has_two_public_types_of_one_name() {
+    let rust = files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
+    let sources: Vec<(String, String, String)> = rust
+        .filter_map(|path| Some((crate_of(&path)?, shown(&path), fs::read_to_string(&path).unwrap())))
+        // Bindings declare what the foreign header declares.
+        .filter(|(_, _, text)| !text.lines().take(3).any(|line| line.contains("@generated")))
+        .collect();
+    assert!(sources.len() > 300, "only {} sources were found", sources.len());
+    assert_eq!(doubles(&sources), Vec::<String>::new());
+}
+
+#[test]
+fn the_rule_of_names_finds_a_type_that_is_declared_twice() {
+    let source = |of: &str, file: &str, text: &str| (of.to_owned(), file.to_owned(), text.to_owned());
+    let sources = [
+        source("engine", "a.rs", "pub struct Conv<const N: usize> {\n    pub kind: Kind,\nstruct Hidden;"),
+        source("engine", "b.rs", "    pub(super) type Conv = u32;\npub fn hidden() {}\nstruct Hidden;"),
+        source("cuda", "c.rs", "pub trait Conv: Send {}\n// pub struct Conv;\npub unsafe trait Other {}"),
+    ];
+    assert_eq!(doubles(&sources), ["engine: Conv in a.rs, b.rs"]);
+}
+
 #[test]
 fn unsafe_stands_only_where_it_has_to() {
     // The SIMD kernels and their pool, memory shared between processes, libraries that are opened at run time, the GPU's

@@ -35,7 +35,7 @@ pub enum ChosenBackend {
 
 /// Whether other hosts may take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hosts {
+pub enum HostCount {
     /// There is this one alone.
     One,
     /// There may be others.
@@ -47,14 +47,14 @@ impl ChosenBackend {
     ///
     /// *Errors*: no library, one that is too old, one that cannot serve ranks on the CPU or several on one GPU, or hosts between
     /// which nothing may be plain. *Blocks* while a library starts.
-    pub fn choose(config: &Config, hosts: Hosts, gpus: Option<&CudaList>) -> Result<Self, Problem> {
+    pub fn choose(config: &Config, hosts: HostCount, gpus: Option<&CudaList>) -> Result<Self, Problem> {
         match config.backend {
             // No GPU has shown the other way yet.
             Wish::Auto | Wish::Host => return Ok(Self::Host),
             Wish::Nccl => {}
         }
         let problem = |(message, hint): (String, &str)| config.problem("backend", message).hint(hint);
-        if hosts == Hosts::Several && !config.world.trusted_network {
+        if hosts == HostCount::Several && !config.world.trusted_network {
             let message =
                 "NCCL's own traffic between hosts is neither encrypted nor authenticated".to_owned();
             let hint =
@@ -99,11 +99,11 @@ impl ChosenBackend {
 
     /// What people should know of it, a line each.
     #[must_use]
-    pub fn notes(&self, hosts: Hosts) -> Vec<String> {
+    pub fn notes(&self, hosts: HostCount) -> Vec<String> {
         let Self::Nccl(library) = self else { return Vec::new() };
         let (version, path) = (library.version(), library.path().display());
         let mut notes = vec![format!("gradients go over NCCL {version} at {path}")];
-        if hosts == Hosts::Several {
+        if hosts == HostCount::Several {
             notes.push("what NCCL sends between hosts is plain, as trusted_network=true allows".to_owned());
         }
         notes

@@ -7,7 +7,7 @@ use crate::blueprint::Blocks;
 use crate::external::{Brought, ExternalProgram, Purpose};
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
-use crate::nccl::{ChosenBackend, Hosts, NcclFabric};
+use crate::nccl::{ChosenBackend, HostCount, NcclFabric};
 use crate::plan::{ExternalBuilt, Plan};
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
@@ -32,7 +32,7 @@ impl Recipe for ConfigRecipe {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
         let run = RunSetup::read(setup)?;
         let plan = Plan::open(&run.config()?, self.brought).map_err(|error| error.to_string())?;
-        let hosts = if run.hosts.is_some() { Hosts::Several } else { Hosts::One };
+        let hosts = if run.hosts.is_some() { HostCount::Several } else { HostCount::One };
         let detect = plan.config.world.detect;
         // The library is this host's own, so every rank looks for it where it is.
         let backend = ChosenBackend::choose(&plan.config, hosts, run.gpus.as_ref());

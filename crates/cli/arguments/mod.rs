@@ -10,7 +10,7 @@ mod trained;
 pub use bench::{Bench, BenchCollectives, BenchRank, BenchScaling, BenchStep};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 pub use output::Output;
-pub use run::{Processes, Run, RunLauncher, RunRank};
+pub use run::{Processes, RunLauncher, RunProgram, RunRank};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 pub use trained::{Eval, Export, ExportTo, Predict, Runs, Work};
@@ -120,7 +120,7 @@ pub enum Command {
     Token(Token),
     /// Start any program on every device, as torchrun does
     #[command(after_help = run::EXAMPLES)]
-    Run(Run),
+    Run(RunProgram),
     /// The process under `run` that starts and watches the ranks; not for people
     #[command(hide = true)]
     RunLauncher(RunLauncher),
@@ -139,10 +139,10 @@ pub enum Command {
     #[command(after_help = trained::EXPORT_EXAMPLES)]
     Export(Export),
     /// Show what would be trained: layout, memory, micro-batches per rank
-    Plan(Plan),
+    Plan(PlanArguments),
     /// List, verify, export or compare checkpoints
     #[command(subcommand)]
-    Checkpoint(Checkpoint),
+    Checkpoint(CheckpointCommand),
     /// Check that every sample of a run was used exactly once
     Audit(Audit),
     /// Say what this machine has, what it lacks, and what to do about it
@@ -344,7 +344,7 @@ pub enum Token {
 
 /// `dtrain plan`.
 #[derive(Args, Clone, Debug)]
-pub struct Plan {
+pub struct PlanArguments {
     /// Where the configuration comes from.
     #[command(flatten)]
     pub settings: Settings,
@@ -358,7 +358,7 @@ pub struct Plan {
 
 /// `dtrain checkpoint`.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Checkpoint {
+pub enum CheckpointCommand {
     /// List the checkpoints of a run, newest first
     Ls(RunArgument),
     /// Read every byte of every checkpoint and compare digests

@@ -48,7 +48,7 @@ const MOST_PROCESSES: u32 = 4096;
 
 /// `dtrain run`. Each flag has the names that torchrun gives it, and its variable.
 #[derive(Args, Clone, Debug)]
-pub struct Run {
+pub struct RunProgram {
     /// Processes on this host: a number, or auto (one a GPU, else one a core), gpu, cpu
     #[arg(long, aliases = ["nproc-per-node", "nproc_per_node"], env = "PET_NPROC_PER_NODE", hide_env = true)]
     #[arg(value_name = "N|auto", default_value = "1")]
@@ -134,7 +134,7 @@ pub struct RunLauncher {
     pub guard: i32,
     /// What it was asked for.
     #[command(flatten)]
-    pub run: Run,
+    pub run: RunProgram,
 }
 
 /// `dtrain run-rank`.

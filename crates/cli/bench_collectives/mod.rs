@@ -15,14 +15,14 @@ use crate::arguments::{BenchCollectives, BenchRank};
 use crate::commands::{print, print_json};
 use crate::config::Isolation;
 use crate::error::CliError;
-use plan::Plan;
+use plan::BenchPlan;
 use table::Row;
 
 /// Measures and prints, a line for each operation and size.
 ///
 /// *Errors*: words that say nothing (usage); a wrong result or a rank that died (failed). *Blocks* while it measures.
 pub fn run(arguments: &BenchCollectives) -> Result<(), CliError> {
-    let plan = Plan::read(arguments)?;
+    let plan = BenchPlan::read(arguments)?;
     if !arguments.output.json && !arguments.output.quiet {
         print(&table::head(&plan))?;
     }

@@ -18,7 +18,7 @@ const MOVED: u64 = 256 << 20;
 
 /// All that is to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct BenchPlan {
     pub ranks: u32,
     pub operations: Vec<OpKind>,
     /// *Units*: bytes.
@@ -31,7 +31,7 @@ pub struct Plan {
     pub pin: bool,
 }
 
-impl Plan {
+impl BenchPlan {
     /// *Errors*: usage, each with a hint.
     pub fn read(arguments: &BenchCollectives) -> Result<Self, CliError> {
         let ranks = arguments.ranks;
@@ -146,14 +146,14 @@ mod tests {
     use super::*;
     use crate::arguments::{Arguments, Bench, Command};
 
-    fn read(line: &str) -> Result<Plan, String> {
+    fn read(line: &str) -> Result<BenchPlan, String> {
         let words = format!("dtrain bench collectives {line}");
         let words = words.split_whitespace().map(Into::into);
         let Command::Bench(Bench::Collectives(arguments)) = Arguments::from_words(words).unwrap().command
         else {
             panic!("another command")
         };
-        Plan::read(&arguments).map_err(|error| console::strip_ansi_codes(&error.render()).into_owned())
+        BenchPlan::read(&arguments).map_err(|error| console::strip_ansi_codes(&error.render()).into_owned())
     }
 
     #[test]

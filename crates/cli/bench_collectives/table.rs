@@ -1,7 +1,7 @@
 //! From the times of all ranks to a line for people or for programs. It does not measure.
 
 use super::case::{Case, bus_factor};
-use super::plan::Plan;
+use super::plan::BenchPlan;
 use super::ranks::{backend, check_barrier};
 use super::timing::Times;
 use crate::config::Isolation;
@@ -131,7 +131,7 @@ fn mode(ring: bool) -> &'static str {
 }
 
 /// What was asked for, and the names and units of the columns.
-pub fn head(plan: &Plan) -> String {
+pub fn head(plan: &BenchPlan) -> String {
     let ranks = match plan.isolation {
         Isolation::Process => counted(plan.ranks, "process"),
         Isolation::Thread => counted(plan.ranks, "thread"),
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn columns_stand_below_their_names() {
-        let plan = Plan {
+        let plan = BenchPlan {
             ranks: 2,
             operations: vec![OpKind::AllReduce],
             sizes: vec![4000],

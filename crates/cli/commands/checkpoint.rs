@@ -1,7 +1,7 @@
 //! `dtrain checkpoint ls | verify | export | diff`.
 
 use super::{print, print_json};
-use crate::arguments::{Checkpoint as Arguments, RunArgument};
+use crate::arguments::{CheckpointCommand as Arguments, RunArgument};
 use crate::error::CliError;
 use crate::report::{age, bytes, loss, measure, percent, utc};
 use crate::request::checkpoint_argument;

@@ -5,7 +5,7 @@
 
 use crate::arguments::{Drill as Arguments, DrillKind};
 use crate::drill::{
-    Disturbed, Hosts, Pace, Promise, Reporter, Run, Seen, Setup, SmallDisk, Stop, disk_full, hang, kill,
+    Disturbed, Pace, Promise, Reporter, Run, Seen, Setup, SmallDisk, Stop, TwoHosts, disk_full, hang, kill,
     partition, sigterm, table, this_program,
 };
 use crate::error::CliError;
@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     let mut setup = Setup::new(arguments, folder.path(), stop)?;
     // What a machine does not allow is said before anything is trained.
     let hosts = match setup.kind {
-        DrillKind::Partition => Some(setup.stop.unless_stopped(Hosts::new(folder.path()))?),
+        DrillKind::Partition => Some(setup.stop.unless_stopped(TwoHosts::new(folder.path()))?),
         _ => None,
     };
     if setup.kind == DrillKind::DiskFull {
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
 }
 
 /// The run that is disturbed.
-fn disturb(setup: &Setup, hosts: Option<&Hosts>, reporter: &mut Reporter) -> Result<Disturbed, CliError> {
+fn disturb(setup: &Setup, hosts: Option<&TwoHosts>, reporter: &mut Reporter) -> Result<Disturbed, CliError> {
     let dir = setup.run_dir(HURT);
     let run = || Run::start(setup.train(&dir, &[])?, Seen::default(), &setup.stop);
     match setup.kind {
@@ -85,7 +85,7 @@ fn disturb(setup: &Setup, hosts: Option<&Hosts>, reporter: &mut Reporter) -> Res
 }
 
 /// Times steps of the configuration as it is.
-fn pace(setup: &Setup, hosts: Option<&Hosts>) -> Result<Pace, CliError> {
+fn pace(setup: &Setup, hosts: Option<&TwoHosts>) -> Result<Pace, CliError> {
     let mut train = setup.train(&setup.run_dir("timed"), &[])?;
     let Some(hosts) = hosts else {
         let whole = step_time(Run::start(train, Seen::default(), &setup.stop)?)?;
@@ -119,7 +119,7 @@ fn undisturbed(setup: &Setup) -> Result<String, CliError> {
     }
 }
 
-fn failed(which: &str, ended: &crate::drill::Ended) -> CliError {
+fn failed(which: &str, ended: &crate::drill::EndedRun) -> CliError {
     let message = format!("the {which} run failed with exit code {}", ended.code.unwrap_or(-1));
     CliError::failed(message)
         .cause(ended.last_words())

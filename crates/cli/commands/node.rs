@@ -9,7 +9,7 @@ use crate::fabric::new_arena;
 use crate::gpus::{choose_here, this_machine};
 use crate::hosts::{HostsPlan, reached_at};
 use crate::mesh_address::MeshAddress;
-use crate::nccl::{ChosenBackend, Hosts};
+use crate::nccl::{ChosenBackend, HostCount};
 use crate::plan::{Plan, Prototype};
 use crate::rank_setup::RunSetup;
 use crate::report::Voice;
@@ -127,7 +127,7 @@ fn host_plan(
     let geometry =
         Geometry::bound(replica.about().gradient_len(), plan.batches.micro_batches(), plan.config.reduce);
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
-    let backend = ChosenBackend::choose(&config, Hosts::Several, chosen.cuda().as_ref())?;
+    let backend = ChosenBackend::choose(&config, HostCount::Several, chosen.cuda().as_ref())?;
     let arena = match &backend {
         ChosenBackend::Host => Some(new_arena(WorldSize(ranks), geometry, None).map_err(memory)?),
         ChosenBackend::Nccl(_) => None,

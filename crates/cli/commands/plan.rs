@@ -1,7 +1,7 @@
 //! `dtrain plan`: what would be trained, without training it.
 
 use super::{print, print_json};
-use crate::arguments::Plan as Arguments;
+use crate::arguments::PlanArguments as Arguments;
 use crate::doctor::free_memory;
 use crate::error::CliError;
 use crate::gpus::{Chosen, choose_here, most_rows, this_machine};

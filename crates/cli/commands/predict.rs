@@ -2,7 +2,7 @@
 
 use crate::arguments::Predict;
 use crate::error::CliError;
-use crate::predict::{Format, Input, Shape, Unit, Worker, Writer, ordered, progress};
+use crate::predict::{Format, Input, OutputLines, Unit, Worker, Writer, ordered, progress};
 use crate::report::{Voice, amount};
 use crate::trained::Trained;
 use dtrain_data::CsvOptions;
@@ -15,7 +15,7 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let preparation = &trained.preparation;
     let format = format_of(arguments)?;
-    let shape = Shape::new(format, preparation)?;
+    let shape = OutputLines::new(format, preparation)?;
     let options = csv_options(&trained);
     // All are looked at before the first is predicted.
     let inputs: Result<Vec<Input>, _> =

@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::external::Brought;
 use crate::gpus::{choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
-use crate::nccl::{ChosenBackend, Hosts};
+use crate::nccl::{ChosenBackend, HostCount};
 use crate::plan::{Plan, Prototype};
 use crate::recipe::CUDA;
 use crate::report::{Voice, banner};
@@ -45,7 +45,7 @@ pub fn run(
         return print(&request.config.to_yaml()).map(|()| None);
     }
     let chosen = choose_here(&request.config)?;
-    let several = if hosts.is_some() { Hosts::Several } else { Hosts::One };
+    let several = if hosts.is_some() { HostCount::Several } else { HostCount::One };
     let backend = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
     let mut plan = Plan::open(&request.config, brought)?;
     let mut prototype = plan.prototype(&chosen)?;

@@ -8,7 +8,7 @@ use super::keys::{KEYS, Key, Mark, is_section, names};
 use super::nearest::nearest;
 use super::origin::Origin;
 use super::samples;
-use super::tree::{Entry, Node, Tree, parse_argument};
+use super::tree::{Entry, Tree, YamlNode, parse_argument};
 use super::value::{Length, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub type Layer = Vec<Entry>;
 /// The layer of a file.
 ///
 /// *Errors*: a document that is no mapping, a key given twice (once dotted, once nested).
-pub fn file_layer(document: Node) -> Result<Layer, ConfigError> {
+pub fn file_layer(document: YamlNode) -> Result<Layer, ConfigError> {
     let Tree::Map(entries) = document.tree else {
         let problem = Problem::new("a configuration is a mapping of keys to values").at(document.origin);
         return Err(problem
@@ -90,7 +90,7 @@ fn flatten(prefix: &str, entries: Vec<Entry>, layer: &mut Layer) {
                 layer.push(Entry {
                     key,
                     origin: entry.origin,
-                    node: Node { origin: entry.node.origin, tree },
+                    node: YamlNode { origin: entry.node.origin, tree },
                 });
             }
             tree => {
@@ -273,7 +273,7 @@ fn section_hint(key: &str) -> String {
     }
 }
 
-fn default_node(text: &str) -> Node {
+fn default_node(text: &str) -> YamlNode {
     parse_argument(text, &Origin::Default).expect("a default in the table is well formed")
 }
 
@@ -284,7 +284,7 @@ fn missing_key(key: &Key) -> Problem {
         .hint(format!("write {}=..., {}", key.name, key.help))
 }
 
-fn wrong_value(key: &Key, wrong: &Node) -> Problem {
+fn wrong_value(key: &Key, wrong: &YamlNode) -> Problem {
     let message = format!("expected {}, got {}", key.accepts.expected(), wrong.describe());
     let problem = Problem::new(message).key(key.name).at(wrong.origin.clone());
     if key.accepts.reads_unquoted(wrong) {

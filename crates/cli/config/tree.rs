@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 16;
 
 /// A value with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct YamlNode {
     /// Where it was written.
     pub origin: Origin,
     /// What was written.
@@ -32,7 +32,7 @@ pub enum Tree {
         quoted: bool,
     },
     /// A sequence.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// A mapping, in the order of the file.
     Map(Vec<Entry>),
 }
@@ -45,10 +45,10 @@ pub struct Entry {
     /// Where the key stands.
     pub origin: Origin,
     /// Its value.
-    pub node: Node,
+    pub node: YamlNode,
 }
 
-impl Node {
+impl YamlNode {
     /// A plain scalar that stands nowhere in particular.
     #[must_use]
     pub fn plain(text: impl Into<String>, origin: Origin) -> Self {
@@ -77,7 +77,7 @@ impl Node {
 /// Reads YAML into a tree. An empty document is an empty mapping.
 ///
 /// *Errors*: text that is not YAML, a key given twice, anchors, aliases, several documents.
-pub fn parse_yaml(source: &Arc<Source>) -> Result<Node, ConfigError> {
+pub fn parse_yaml(source: &Arc<Source>) -> Result<YamlNode, ConfigError> {
     let mut reader = TreeReader { source, parser: Parser::new_from_str(&source.text) };
     let start = Origin::File { source: Arc::clone(source), line: 1, column: 1 };
     let mut document = None;
@@ -97,16 +97,16 @@ pub fn parse_yaml(source: &Arc<Source>) -> Result<Node, ConfigError> {
     }
     Ok(document
         .filter(|node| !node.is_empty())
-        .unwrap_or(Node { origin: start, tree: Tree::Map(Vec::new()) }))
+        .unwrap_or(YamlNode { origin: start, tree: Tree::Map(Vec::new()) }))
 }
 
 /// Reads the right-hand side of a `key=value` argument: YAML flow notation where it starts like one, else a plain
 /// scalar, so that a colon or a hash sign in a path needs no quotes.
 ///
 /// *Errors*: an unclosed bracket or quote.
-pub fn parse_argument(text: &str, origin: &Origin) -> Result<Node, ConfigError> {
+pub fn parse_argument(text: &str, origin: &Origin) -> Result<YamlNode, ConfigError> {
     if !text.starts_with(['[', '{', '"', '\'']) {
-        return Ok(Node::plain(text.trim(), origin.clone()));
+        return Ok(YamlNode::plain(text.trim(), origin.clone()));
     }
     let source = Arc::new(Source { path: PathBuf::new(), text: text.to_owned() });
     let mut node = parse_yaml(&source).map_err(|error| error.moved_to(origin))?;
@@ -114,7 +114,7 @@ pub fn parse_argument(text: &str, origin: &Origin) -> Result<Node, ConfigError> 
     Ok(node)
 }
 
-fn place(node: &mut Node, origin: &Origin) {
+fn place(node: &mut YamlNode, origin: &Origin) {
     node.origin = origin.clone();
     match &mut node.tree {
         Tree::Scalar { .. } => {}
@@ -161,7 +161,7 @@ impl<'a> TreeReader<'a> {
         Ok(self.next()?.expect("the parser closes what it opened"))
     }
 
-    fn node(&mut self, event: Event<'a>, span: &Span, depth: usize) -> Result<Node, ConfigError> {
+    fn node(&mut self, event: Event<'a>, span: &Span, depth: usize) -> Result<YamlNode, ConfigError> {
         let origin = self.origin(span);
         if depth > MAX_DEPTH {
             return Err(Problem::new(format!("nested deeper than {MAX_DEPTH} levels")).at(origin).into());
@@ -177,7 +177,7 @@ impl<'a> TreeReader<'a> {
                 return Err(problem.at(origin).hint("write the value out").into());
             }
         };
-        Ok(Node { origin, tree })
+        Ok(YamlNode { origin, tree })
     }
 
     fn list(&mut self, depth: usize) -> Result<Tree, ConfigError> {
@@ -215,7 +215,7 @@ impl<'a> TreeReader<'a> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Node, ConfigError> {
+    fn read(text: &str) -> Result<YamlNode, ConfigError> {
         parse_yaml(&Arc::new(Source { path: "a.yaml".into(), text: text.to_owned() }))
     }
 

@@ -3,7 +3,7 @@
 //! Writing and reading are inverse (`read(write(v)) == v`). This file does not know any key.
 
 use super::nearest::nearest;
-use super::tree::{Node, Tree};
+use super::tree::{Tree, YamlNode};
 use std::fmt;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub enum Type {
     /// A whole number from the first to the second, both included.
     Int(i128, i128),
     /// A number that the rule accepts.
-    Number(&'static Rule),
+    Number(&'static NumberRange),
     /// A time with its unit.
     Time,
     /// A size, in bytes or with its unit.
@@ -76,7 +76,7 @@ pub enum Type {
 
 /// A range of numbers with its name.
 #[derive(Debug)]
-pub struct Rule {
+pub struct NumberRange {
     /// How a message calls it.
     pub words: &'static str,
     /// Whether a finite number is in it.
@@ -84,19 +84,21 @@ pub struct Rule {
 }
 
 /// More than zero.
-pub static POSITIVE: Rule = Rule { words: "a number above 0", holds: |x| x > 0.0 };
+pub static POSITIVE: NumberRange = NumberRange { words: "a number above 0", holds: |x| x > 0.0 };
 /// Zero or more.
-pub static NOT_NEGATIVE: Rule = Rule { words: "a number of at least 0", holds: |x| x >= 0.0 };
+pub static NOT_NEGATIVE: NumberRange = NumberRange { words: "a number of at least 0", holds: |x| x >= 0.0 };
 /// From 0 up to 1, without 1.
-pub static BELOW_ONE: Rule = Rule { words: "a number from 0 to below 1", holds: |x| (0.0..1.0).contains(&x) };
+pub static BELOW_ONE: NumberRange =
+    NumberRange { words: "a number from 0 to below 1", holds: |x| (0.0..1.0).contains(&x) };
 /// From 0 to 1, both included.
-pub static FRACTION: Rule = Rule { words: "a number from 0 to 1", holds: |x| (0.0..=1.0).contains(&x) };
+pub static FRACTION: NumberRange =
+    NumberRange { words: "a number from 0 to 1", holds: |x| (0.0..=1.0).contains(&x) };
 
 impl Type {
     /// Reads a value.
     ///
     /// *Errors*: the node again, when it is nothing of this type; [`Type::expected`] says what would be.
-    pub fn read<'n>(&self, node: &'n Node) -> Result<Value, &'n Node> {
+    pub fn read<'n>(&self, node: &'n YamlNode) -> Result<Value, &'n YamlNode> {
         match (self, &node.tree) {
             (Self::List(inner), Tree::List(items)) => {
                 let values = items.iter().map(|item| inner.read(item));
@@ -179,10 +181,10 @@ impl Type {
 
     /// Whether a number in quotes would have been read without them.
     #[must_use]
-    pub fn reads_unquoted(&self, node: &Node) -> bool {
+    pub fn reads_unquoted(&self, node: &YamlNode) -> bool {
         match &node.tree {
             Tree::Scalar { text, quoted: true } => {
-                self.read(&Node::plain(text.clone(), node.origin.clone())).is_ok()
+                self.read(&YamlNode::plain(text.clone(), node.origin.clone())).is_ok()
             }
             _ => false,
         }

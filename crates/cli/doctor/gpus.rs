@@ -16,7 +16,7 @@ use std::time::Duration;
 const OLDEST: (u32, u32) = (8, 0);
 
 /// What was seen of GPUs.
-pub(super) struct Seen {
+pub(super) struct SeenGpus {
     pub checks: Vec<Check>,
     /// How many may be used.
     pub usable: u32,
@@ -25,7 +25,7 @@ pub(super) struct Seen {
 }
 
 /// Looks for the libraries all at once, then at the GPUs.
-pub(super) fn look(patience: Duration) -> Seen {
+pub(super) fn look(patience: Duration) -> SeenGpus {
     let findings: Vec<Finding> = thread::scope(|scope| {
         let children = Library::ALL.map(|library| scope.spawn(move || probe::find(library, patience)));
         children.map(|child| child.join().expect("a probe does not panic")).into()
@@ -59,7 +59,7 @@ pub(super) fn look(patience: Duration) -> Seen {
         }
     }
     let missing = missing(&checks, usable);
-    Seen { checks, usable, missing }
+    SeenGpus { checks, usable, missing }
 }
 
 /// The first thing without which no GPU trains.

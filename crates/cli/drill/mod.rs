@@ -19,10 +19,10 @@ mod sigterm;
 
 pub use described::Described;
 pub use disk_full::{SmallDisk, disk_full};
-pub use partition::{Hosts, partition};
+pub use partition::{TwoHosts, partition};
 pub use ranks::{hang, kill};
 pub use report::{Reporter, table};
-pub use run::{Ended, Run, Stop, this_program};
+pub use run::{EndedRun, Run, Stop, this_program};
 pub use seen::Seen;
 pub use setup::{Pace, Setup};
 pub use sigterm::sigterm;
@@ -90,7 +90,7 @@ pub struct Disturbed {
     /// What was done to it.
     pub faults: Vec<InjectedFault>,
     /// Its last life.
-    pub ended: Ended,
+    pub ended: EndedRun,
     /// Steps that were computed again, over all its lives.
     pub lost_steps: u64,
     /// What is promised for this kind of fault alone.

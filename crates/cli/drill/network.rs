@@ -46,7 +46,7 @@ impl Right {
 
 /// Two hosts and the cable between them.
 #[derive(Debug)]
-pub struct Network {
+pub struct VirtualNetwork {
     right: Right,
     hosts: [Keeper; 2],
 }
@@ -59,7 +59,7 @@ struct Keeper {
     _pipe: ChildStdin,
 }
 
-impl Network {
+impl VirtualNetwork {
     /// Makes the hosts and connects them.
     ///
     /// *Errors*: the machine does not allow it, or a tool is missing; of kind usage.

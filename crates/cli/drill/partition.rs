@@ -7,7 +7,7 @@
 //! part again.
 
 use super::cut::shares;
-use super::network::Network;
+use super::network::VirtualNetwork;
 use super::report::Reporter;
 use super::run::{Heard, Run, lives, parent, this_program};
 use super::seen::{Seen, is_step_after};
@@ -29,17 +29,17 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Two hosts, ready to train.
 #[derive(Debug)]
-pub struct Hosts {
-    network: Network,
+pub struct TwoHosts {
+    network: VirtualNetwork,
     token: PathBuf,
 }
 
-impl Hosts {
+impl TwoHosts {
     /// Connects them and makes their token in `folder`.
     ///
     /// *Errors*: of kind usage when the machine does not allow it.
     pub fn new(folder: &Path) -> Result<Self, CliError> {
-        let network = Network::build()?;
+        let network = VirtualNetwork::build()?;
         let token = folder.join("token");
         let words: [OsString; 4] = ["token".into(), "new".into(), "-o".into(), token.clone().into()];
         let made = this_program(&[], &words)?
@@ -59,7 +59,7 @@ impl Hosts {
     /// *Errors*: it cannot be started.
     pub fn start(&self, setup: &Setup, dir: &Path) -> Result<[Run; 2], CliError> {
         let start = |host: usize| {
-            let mut command = setup.node(host, Network::master(), dir, &self.network.around(host))?;
+            let mut command = setup.node(host, VirtualNetwork::master(), dir, &self.network.around(host))?;
             command.env("DTRAIN_TOKEN_FILE", &self.token);
             Run::start(command, Seen::default(), &setup.stop)
         };
@@ -72,7 +72,7 @@ impl Hosts {
 /// *Errors*: the drill was stopped. *Blocks* to the end of the run.
 pub fn partition(
     setup: &Setup,
-    hosts: &Hosts,
+    hosts: &TwoHosts,
     dir: &Path,
     reporter: &mut Reporter,
 ) -> Result<Disturbed, CliError> {
@@ -146,7 +146,7 @@ impl Watch {
 /// One cut, from the calm before it until all ranks are there again.
 fn cut_off(
     setup: &Setup,
-    network: &Network,
+    network: &VirtualNetwork,
     first: &mut Run,
     second: &Run,
 ) -> Result<InjectedFault, CliError> {

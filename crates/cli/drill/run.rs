@@ -67,7 +67,7 @@ pub enum Heard {
 
 /// What a run left behind.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndedRun {
     /// None when a signal ended it.
     pub code: Option<i32>,
     /// What was seen of it.
@@ -76,7 +76,7 @@ pub struct Ended {
     pub words: String,
 }
 
-impl Ended {
+impl EndedRun {
     /// Its last words, for a report.
     #[must_use]
     pub fn last_words(&self) -> String {
@@ -230,14 +230,14 @@ impl Run {
     /// Reads to the end and waits for the process. *Blocks*.
     ///
     /// *Errors*: as [`Run::hear`]; of the system.
-    pub fn finish(mut self) -> Result<Ended, CliError> {
+    pub fn finish(mut self) -> Result<EndedRun, CliError> {
         while !matches!(self.hear(None)?, Heard::End) {}
         let status = self
             .child
             .wait()
             .map_err(|error| CliError::failed("a run cannot be waited for").because(&error))?;
         let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
-        Ok(Ended { code: status.code(), seen: std::mem::take(&mut self.seen), words })
+        Ok(EndedRun { code: status.code(), seen: std::mem::take(&mut self.seen), words })
     }
 }
 

@@ -4,7 +4,7 @@
 //! checkpoint, the end of the process and a start with `--resume`.
 
 use super::report::Reporter;
-use super::run::{Ended, Run, signal};
+use super::run::{EndedRun, Run, signal};
 use super::seen::is_step;
 use super::setup::Setup;
 use super::{Chance, Disturbed, InjectedFault, Promise};
@@ -69,7 +69,7 @@ pub fn sigterm(
 }
 
 /// What is wrong with the end of a run that was asked to stop.
-fn not_kept(ended: &Ended) -> Option<String> {
+fn not_kept(ended: &EndedRun) -> Option<String> {
     let (reached, saved) = (ended.seen.last_step, ended.seen.checkpoint);
     match ended.code {
         Some(INTERRUPTED) if saved == Some(reached) => None,

@@ -8,8 +8,8 @@
 
 use super::network::{Network, Parameter, joined};
 use super::onnx_format::{
-    Attribute, Dimension, Entry, GraphProto, ModelProto, NodeProto, OperatorSet, TensorProto, TensorShape,
-    TensorType, TypeProto, ValueInfo,
+    Attribute, Dimension, GraphProto, ModelProto, NodeProto, OperatorSet, StringStringEntryProto,
+    TensorProto, TensorShape, TensorType, TypeProto, ValueInfo,
 };
 use crate::error::CliError;
 use dtrain_data::{InputSpec, TargetSpec};
@@ -36,12 +36,12 @@ pub fn onnx(network: &Network) -> Result<Vec<u8>, CliError> {
     let outputs = graph.chain("", &network.parts, x);
     let output = graph.output(outputs);
     let preparation = serde_json::to_string(&network.preparation).unwrap_or_default();
-    let mut metadata: Vec<Entry> = network
+    let mut metadata: Vec<StringStringEntryProto> = network
         .about
         .iter()
-        .map(|(key, value)| Entry { key: (*key).to_owned(), value: value.clone() })
+        .map(|(key, value)| StringStringEntryProto { key: (*key).to_owned(), value: value.clone() })
         .collect();
-    metadata.push(Entry { key: "preparation".into(), value: preparation });
+    metadata.push(StringStringEntryProto { key: "preparation".into(), value: preparation });
     let model = ModelProto {
         ir_version: 8,
         producer_name: "dtrain".into(),

@@ -18,7 +18,7 @@ pub struct ModelProto {
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSet>,
     #[prost(message, repeated, tag = "14")]
-    pub metadata_props: Vec<Entry>,
+    pub metadata_props: Vec<StringStringEntryProto>,
 }
 
 /// Which operators a file means.
@@ -32,7 +32,7 @@ pub struct OperatorSet {
 
 /// A name and a text.
 #[derive(Clone, PartialEq, Message)]
-pub struct Entry {
+pub struct StringStringEntryProto {
     #[prost(string, tag = "1")]
     pub key: String,
     #[prost(string, tag = "2")]

@@ -13,7 +13,7 @@ mod worker;
 
 pub use format::Format;
 pub use inputs::{Input, Piece};
-pub use outputs::{Shape, Writer, greatest, probabilities};
+pub use outputs::{OutputLines, Writer, greatest, probabilities};
 pub use pipeline::ordered;
 pub use progress::{Unit, progress};
 pub use worker::{Predicted, Worker};

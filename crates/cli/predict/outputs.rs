@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Turns outputs into lines.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct OutputLines {
     format: Format,
     preparation: Preparation,
     /// What is predicted, by class or by target.
@@ -41,7 +41,7 @@ pub fn greatest(outputs: &[f32]) -> usize {
     best
 }
 
-impl Shape {
+impl OutputLines {
     /// For a model whose samples are prepared so.
     ///
     /// *Errors*: a model of texts, which predicts a class for each token.
@@ -130,7 +130,7 @@ impl Shape {
 /// Writes predictions.
 pub struct Writer {
     out: Out,
-    shape: Shape,
+    shape: OutputLines,
     rows: u64,
 }
 
@@ -146,7 +146,7 @@ impl Writer {
     /// Into a file, which appears when it is whole, or to standard output.
     ///
     /// *Errors*: the file cannot be written; an array for standard output.
-    pub fn new(path: Option<&Path>, shape: Shape) -> Result<Self, CliError> {
+    pub fn new(path: Option<&Path>, shape: OutputLines) -> Result<Self, CliError> {
         let out = match path {
             None if shape.format == Format::Npy => {
                 return Err(CliError::usage("an array needs a file").hint("name it with -o predictions.npy"));

@@ -16,7 +16,7 @@
 
 /// A text that stands before kernels.
 #[derive(Debug)]
-pub struct Part {
+pub struct SourcePart {
     /// Its name in `kernels/parts`.
     pub name: &'static str,
     /// Its text.
@@ -31,7 +31,7 @@ pub struct File {
     /// Its text.
     pub text: &'static str,
     /// What has to stand before it, in order.
-    pub parts: &'static [Part],
+    pub parts: &'static [SourcePart],
 }
 
 /// A number that is another one when a kernel is: the beginning of a digest of all sources.
@@ -79,7 +79,7 @@ impl File {
 
 macro_rules! part {
     ($name:literal) => {
-        Part { name: $name, text: include_str!(concat!("../kernels/parts/", $name)) }
+        SourcePart { name: $name, text: include_str!(concat!("../kernels/parts/", $name)) }
     };
 }
 

@@ -3,7 +3,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::device::{
-    Activation, Attended, Attention, Conv3d, Device, Gelu, Operands, Product, Strides, Write,
+    Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, Operands, Product, Strides, Write,
 };
 use std::hint::black_box;
 
@@ -30,7 +30,7 @@ fn products(c: &mut Criterion) {
 fn convolutions(c: &mut Criterion) {
     let cpu = Cpu::new(CpuOptions::default()).expect("the CPU");
     let mut group = c.benchmark_group("convolution");
-    let shape = Conv3d {
+    let shape = Conv3dShape {
         images: 32,
         channels: 32,
         size: [1, 26, 26],
@@ -64,7 +64,7 @@ fn convolutions(c: &mut Criterion) {
 
 fn others(c: &mut Criterion) {
     let cpu = Cpu::new(CpuOptions::default()).expect("the CPU");
-    let shape = Attention { batch: 8, time: 128, heads: 8, head: 32 };
+    let shape = AttentionShape { batch: 8, time: 128, heads: 8, head: 32 };
     let (qkv, mut y, mut dqkv) = (vec![0.1; 3 << 18], vec![0.1; 1 << 18], vec![0.1; 3 << 18]);
     let mut saved = vec![0.0; cpu.attention_saved(&shape)];
     c.bench_function("attention", |bench| {

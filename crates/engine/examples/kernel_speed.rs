@@ -6,8 +6,8 @@
 
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::{
-    Activation, Attended, Attention, Conv3d, Device, Gelu, NormGradients, NormInputs, Operands, Product,
-    Rows, Strides, Write,
+    Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, NormGradients, NormInputs, Operands,
+    Product, Rows, Strides, Write,
 };
 
 /// CPU seconds of this thread so far.
@@ -72,11 +72,11 @@ fn products(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
 fn convolutions(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
     let flat = |images, channels, side, outputs, padding| {
         let (size, padding) = ([1, side, side], [0, padding, padding]);
-        Conv3d { images, channels, size, outputs, kernel: [1, 3, 3], stride: [1; 3], padding }
+        Conv3dShape { images, channels, size, outputs, kernel: [1, 3, 3], stride: [1; 3], padding }
     };
     let deep = |channels, outputs, stride| {
         let (size, kernel) = ([8, 32, 32], [3; 3]);
-        Conv3d { images: 16, channels, size, outputs, kernel, stride: [stride; 3], padding: [1; 3] }
+        Conv3dShape { images: 16, channels, size, outputs, kernel, stride: [stride; 3], padding: [1; 3] }
     };
     for (name, shape) in [
         ("cnn 1", flat(128, 1, 28, 32, 0)),
@@ -110,7 +110,7 @@ fn convolutions(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
 }
 
 fn others(cpu: &Cpu) {
-    let shape = Attention { batch: 8, time: 128, heads: 8, head: 32 };
+    let shape = AttentionShape { batch: 8, time: 128, heads: 8, head: 32 };
     let (qkv, mut y, mut dqkv) = (vec![0.1; 3 << 18], vec![0.1; 1 << 18], vec![0.1; 3 << 18]);
     let mut saved = vec![0.0; cpu.attention_saved(&shape)];
     let flops = 2.0 * 64.0 * 128.0 * 128.0 * 32.0;

@@ -12,7 +12,7 @@ mod convolution;
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
 
-pub use convolution::{Conv2d, Conv3d, ConvOver};
+pub use convolution::{Conv2dShape, Conv3dShape, ConvShape};
 
 /// A matrix in a flat buffer, from its first element: element `(r, c)` lies at `r * row + c * col`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Pool2d {
 /// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`, output `[B, T, heads, head]`; the scale is
 /// `1 / sqrt(head)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attention {
+pub struct AttentionShape {
     /// Sequences.
     pub batch: usize,
     /// Positions of a sequence.
@@ -404,11 +404,11 @@ pub trait Device: Send + Sync + Sized + 'static {
 
     /// Elements of scratch that the three operations of this convolution need, a function of the shape alone; `None` on a
     /// device that has no such convolution, for which no model with one can be planned.
-    fn conv_scratch(&self, shape: &Conv3d) -> Option<usize>;
+    fn conv_scratch(&self, shape: &Conv3dShape) -> Option<usize>;
     /// Convolution with bias and activation. `scratch` has [`Device::conv_scratch`] elements.
     fn conv(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         operands: Operands<Self::Ref<'_>>,
         activation: Activation,
         y: Self::Mut<'_>,
@@ -417,7 +417,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// `dx` of a convolution.
     fn conv_input_gradient(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         w: Self::Ref<'_>,
         dy: Self::Ref<'_>,
         dx: Self::Mut<'_>,
@@ -426,7 +426,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// `dw` and, if asked, `db` of a convolution.
     fn conv_weight_gradient(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         x: Self::Ref<'_>,
         dy: Self::Ref<'_>,
         dw: Self::Mut<'_>,
@@ -535,7 +535,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// [`Device::attention_scratch`].
     fn attention(
         &self,
-        shape: &Attention,
+        shape: &AttentionShape,
         qkv: Self::Ref<'_>,
         y: Self::Mut<'_>,
         saved: Self::Mut<'_>,
@@ -544,15 +544,15 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// `dqkv` of causal self-attention.
     fn attention_gradient(
         &self,
-        shape: &Attention,
+        shape: &AttentionShape,
         inputs: Attended<Self::Ref<'_>>,
         dqkv: Self::Mut<'_>,
         scratch: Self::Mut<'_>,
     );
     /// Elements that attention keeps for its gradient.
-    fn attention_saved(&self, shape: &Attention) -> usize;
+    fn attention_saved(&self, shape: &AttentionShape) -> usize;
     /// Elements of scratch that attention and its gradient need.
-    fn attention_scratch(&self, shape: &Attention) -> usize;
+    fn attention_scratch(&self, shape: &AttentionShape) -> usize;
 
     /// Cross entropy of `logits: [rows, width]`.
     fn cross_entropy(

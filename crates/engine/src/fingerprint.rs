@@ -7,9 +7,9 @@
 
 use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
-    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv2d, Conv3d,
-    CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d,
-    Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv2dShape,
+    Conv3dShape, CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands,
+    Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Digest, Fingerprint, Key, MicroBatch, Seed, Site, Step};
 
@@ -103,11 +103,11 @@ impl SelfTest<'_> {
     fn convolutions(&mut self) {
         let flat = |stride, padding| {
             let (size, kernel) = ([9, 10], [3, 3]);
-            Conv2d { images: 2, channels: 3, size, outputs: 18, kernel, stride, padding }.into()
+            Conv2dShape { images: 2, channels: 3, size, outputs: 18, kernel, stride, padding }.into()
         };
         let deep = |channels, size, stride, padding| {
             let (outputs, kernel) = (20, [3; 3]);
-            Conv3d { images: 1, channels, size, outputs, kernel, stride, padding }
+            Conv3dShape { images: 1, channels, size, outputs, kernel, stride, padding }
         };
         for shape in [
             flat([1, 1], [1, 0]),
@@ -120,7 +120,7 @@ impl SelfTest<'_> {
         }
     }
 
-    fn convolution(&mut self, shape: &Conv3d) {
+    fn convolution(&mut self, shape: &Conv3dShape) {
         let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
         let x = self.numbers(shape.images * shape.channels * volume(shape.size));
         let w = self.numbers(shape.outputs * shape.channels * volume(shape.kernel));
@@ -224,7 +224,7 @@ impl SelfTest<'_> {
             cpu.embedding_gradient(shape, &ids, &dy, Write::Add, dtable, None);
         });
 
-        let shape = Attention { batch: 1, time: 70, heads: 2, head: 20 };
+        let shape = AttentionShape { batch: 1, time: 70, heads: 2, head: 20 };
         let out = 70 * 40;
         let (qkv, dy) = (self.numbers(3 * out), self.numbers(out));
         let mut saved = vec![f32::NAN; self.cpu.attention_saved(&shape)];

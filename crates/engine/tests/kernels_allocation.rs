@@ -55,7 +55,7 @@ fn products_convolutions_and_attention_allocate_once() {
         (4, [1; 3], [1, 3, 3]),
     ] {
         let (size, padding) = ([kernel[0], side, side], [kernel[0] / 2, 1, 1]);
-        let shape = Conv3d { images: 6, channels: 16, size, outputs: 40, kernel, stride, padding };
+        let shape = Conv3dShape { images: 6, channels: 16, size, outputs: 40, kernel, stride, padding };
         let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
         let (mut x, mut w) = (numbers(1, 96 * volume(size)), numbers(2, 640 * volume(kernel)));
         let mut y = numbers(3, 240 * volume(shape.output_size()));
@@ -68,7 +68,7 @@ fn products_convolutions_and_attention_allocate_once() {
         });
         assert_eq!(count, 0, "stride {stride:?}, side {side}");
     }
-    let shape = Attention { batch: 1, time: 70, heads: 2, head: 24 };
+    let shape = AttentionShape { batch: 1, time: 70, heads: 2, head: 24 };
     let (qkv, mut y, mut d) = (numbers(1, 70 * 144), numbers(2, 70 * 48), poison(70 * 144));
     let mut saved = poison(cpu.attention_saved(&shape));
     let count = second(|| {

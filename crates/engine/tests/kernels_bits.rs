@@ -226,7 +226,7 @@ fn a_fingerprint_of_other_kernels_does_not_agree() {
 }
 
 /// Output and gradients of a convolution.
-fn convolved(cpu: &Cpu, shape: &Conv3d) -> [Vec<u32>; 4] {
+fn convolved(cpu: &Cpu, shape: &Conv3dShape) -> [Vec<u32>; 4] {
     let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
     let x = numbers(1, shape.images * shape.channels * volume(shape.size));
     let w = numbers(2, shape.outputs * shape.channels * volume(shape.kernel));
@@ -245,17 +245,25 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
     let (images, channels, outputs) = (12, 5, 40);
     let (kernel, padding) = ([1, 3, 3], [0, 1, 1]);
-    let conv = Conv3d { images, channels, size: [1, 26, 26], outputs, kernel, stride: [1; 3], padding };
+    let conv = Conv3dShape { images, channels, size: [1, 26, 26], outputs, kernel, stride: [1; 3], padding };
     all.extend(convolved(cpu, &conv));
-    let conv = Conv3d { images: 77, channels: 60, size: [1, 5, 5], outputs, kernel, stride: [1; 3], padding };
+    let conv =
+        Conv3dShape { images: 77, channels: 60, size: [1, 5, 5], outputs, kernel, stride: [1; 3], padding };
     all.extend(convolved(cpu, &conv));
     // Phases, sums of more than a block, and images of three dimensions and of one.
     let (kernel, padding) = ([3; 3], [1; 3]);
-    let conv =
-        Conv3d { images: 6, channels: 20, size: [5, 9, 13], outputs: 24, kernel, stride: [2; 3], padding };
+    let conv = Conv3dShape {
+        images: 6,
+        channels: 20,
+        size: [5, 9, 13],
+        outputs: 24,
+        kernel,
+        stride: [2; 3],
+        padding,
+    };
     all.extend(convolved(cpu, &conv));
     let (kernel, stride) = ([1, 1, 5], [1, 1, 3]);
-    let conv = Conv3d {
+    let conv = Conv3dShape {
         images: 20,
         channels: 30,
         size: [1, 1, 800],
@@ -266,7 +274,7 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     };
     all.extend(convolved(cpu, &conv));
 
-    let attention = Attention { batch: 3, time: 100, heads: 4, head: 16 };
+    let attention = AttentionShape { batch: 3, time: 100, heads: 4, head: 16 };
     let (qkv, dy) = (numbers(4, 3 * 3 * 100 * 64), numbers(5, 3 * 100 * 64));
     let (mut y, mut saved) = (poison(dy.len()), poison(cpu.attention_saved(&attention)));
     cpu.attention(&attention, &qkv, &mut y, &mut saved, &mut []);
@@ -305,11 +313,11 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
 #[test]
 fn small_images_have_the_same_bits_in_any_batch() {
     let (size, kernel, padding) = ([1, 4, 4], [1, 3, 3], [0, 1, 1]);
-    let shape = Conv3d { images: 30, channels: 6, size, outputs: 7, kernel, stride: [1; 3], padding };
+    let shape = Conv3dShape { images: 30, channels: 6, size, outputs: 7, kernel, stride: [1; 3], padding };
     let (x, w) = (numbers(1, 30 * 6 * 16), numbers(2, 7 * 6 * 9));
     for cpu in devices() {
         let passes = |images: usize, x: &[f32]| {
-            let shape = Conv3d { images, ..shape };
+            let shape = Conv3dShape { images, ..shape };
             let mut scratch = poison(cpu.conv_scratch(&shape).expect("the CPU has them"));
             let (mut y, mut dx) = (poison(images * 7 * 16), poison(x.len()));
             cpu.conv(&shape, Operands { x, w: &w, bias: None }, Activation::None, &mut y, &mut scratch);
@@ -329,7 +337,7 @@ fn small_images_have_the_same_bits_in_any_batch() {
 /// The element `y` of a convolution by the definition: channels and places of the kernel in order, in blocks of 512.
 #[test]
 fn a_sum_of_a_convolution_is_that_of_its_definition() {
-    let shape = Conv3d {
+    let shape = Conv3dShape {
         images: 1,
         channels: 23,
         size: [3, 4, 5],
@@ -368,7 +376,7 @@ fn a_sum_of_a_convolution_is_that_of_its_definition() {
 /// Gradients of inputs skip taps that meet nothing; what they sum is still blocks of the whole kernel.
 #[test]
 fn an_input_gradient_with_stride_is_that_of_its_definition() {
-    let shape = Conv3d {
+    let shape = Conv3dShape {
         images: 1,
         channels: 2,
         size: [3, 5, 6],

@@ -358,8 +358,8 @@ fn an_embedding_and_its_gradients_are_right() {
 }
 
 /// Output and `dqkv` of causal attention in f64.
-fn reference_attention(shape: &Attention, qkv: &[f32], dy: &[f32]) -> (Vec<f64>, Vec<f64>) {
-    let Attention { batch, time, heads, head } = *shape;
+fn reference_attention(shape: &AttentionShape, qkv: &[f32], dy: &[f32]) -> (Vec<f64>, Vec<f64>) {
+    let AttentionShape { batch, time, heads, head } = *shape;
     let scale = 1.0 / (head as f64).sqrt();
     let at = |b: usize, t: usize, part: usize, h: usize| (((b * time + t) * 3 + part) * heads + h) * head;
     let out_at = |b: usize, t: usize, h: usize| ((b * time + t) * heads + h) * head;
@@ -394,7 +394,7 @@ fn attention_and_its_gradient_are_right() {
     for (batch, time, heads, head) in
         [(2, 128, 2, 32), (1, 1, 1, 1), (2, 37, 3, 5), (1, 70, 2, 48), (1, 600, 1, 16)]
     {
-        let shape = Attention { batch, time, heads, head };
+        let shape = AttentionShape { batch, time, heads, head };
         let out = batch * time * heads * head;
         let qkv: Vec<f32> = numbers(1, 3 * out).iter().map(|v| v * 2.0).collect();
         let dy = numbers(2, out);
@@ -452,7 +452,7 @@ fn slices_of_a_wrong_length_are_refused() {
     refuses(|cpu| {
         cpu.squared_error(rows, 1.0, Outputs::Replaced(&mut [0.0; 63]), &x);
     });
-    let conv = Conv2d {
+    let conv = Conv2dShape {
         images: 1,
         channels: 1,
         size: [8, 8],

@@ -7,8 +7,8 @@ use kernels_support::*;
 
 /// Convolutions of every kind: strides, padding, kernels of one, images narrower than a tile, one channel; images first, then
 /// sequences, then volumes.
-fn convolutions() -> Vec<Conv3d> {
-    let conv = |images, channels, size, outputs, kernel, stride, padding| Conv3d {
+fn convolutions() -> Vec<Conv3dShape> {
+    let conv = |images, channels, size, outputs, kernel, stride, padding| Conv3dShape {
         images,
         channels,
         size,
@@ -18,7 +18,7 @@ fn convolutions() -> Vec<Conv3d> {
         padding,
     };
     let flat = |images, channels, size, outputs, kernel, stride, padding| {
-        Conv3d::from(Conv2d { images, channels, size, outputs, kernel, stride, padding })
+        Conv3dShape::from(Conv2dShape { images, channels, size, outputs, kernel, stride, padding })
     };
     vec![
         flat(3, 1, [28, 28], 32, [3, 3], [1, 1], [0, 0]),
@@ -69,7 +69,7 @@ fn index(sides: [usize; 3], place: [usize; 3]) -> usize {
 }
 
 /// Calls `f(y index, x index, w index)` for each term of a convolution.
-fn for_each_term(shape: &Conv3d, mut f: impl FnMut(usize, usize, usize)) {
+fn for_each_term(shape: &Conv3dShape, mut f: impl FnMut(usize, usize, usize)) {
     let out = shape.output_size();
     for (image, o) in (0..shape.images).flat_map(|image| (0..shape.outputs).map(move |o| (image, o))) {
         for to in places(out) {

@@ -51,7 +51,7 @@ pub enum News {
 }
 
 /// Where the news goes: the rank actor's mailbox.
-pub type Deliver = Arc<dyn Fn(News) + Send + Sync>;
+pub type DeliverNews = Arc<dyn Fn(News) + Send + Sync>;
 
 /// Where the compute thread lays its records and the actor finds them.
 #[derive(Clone)]
@@ -81,8 +81,8 @@ impl RecordBuffer {
 #[derive(Clone)]
 pub struct NewsSender {
     buffer: RecordBuffer,
-    deliver: Deliver,
-    deliver_later: Deliver,
+    deliver: DeliverNews,
+    deliver_later: DeliverNews,
     timeouts: Timeouts,
     pace: Duration,
     rung: Instant,
@@ -90,7 +90,12 @@ pub struct NewsSender {
 
 impl NewsSender {
     /// A sender that notifies for step records as seldom as they are told. `deliver` may block, `deliver_later` may not.
-    pub fn new(buffer: RecordBuffer, deliver: Deliver, deliver_later: Deliver, timeouts: Timeouts) -> Self {
+    pub fn new(
+        buffer: RecordBuffer,
+        deliver: DeliverNews,
+        deliver_later: DeliverNews,
+        timeouts: Timeouts,
+    ) -> Self {
         let pace = timeouts.pace_of(None);
         Self { buffer, deliver, deliver_later, timeouts, pace, rung: Instant::now() }
     }

@@ -1,7 +1,7 @@
 //! From the words of `dtrain run` to what is to be started. Nothing is started or written here, and everything
 //! that can be wrong with the request is found here.
 
-use crate::arguments::{Processes, Run};
+use crate::arguments::{Processes, RunProgram};
 use crate::error::CliError;
 use crate::gpus::{listed, this_machine};
 use dtrain_launch::{Console, Hosts, Launch, Master};
@@ -22,7 +22,7 @@ const DESCRIPTORS: (u64, u64) = (5, 64);
 /// Understands a command line.
 ///
 /// *Errors*: of kind usage; nothing is started.
-pub fn read(run: &Run) -> Result<Launch, CliError> {
+pub fn read(run: &RunProgram) -> Result<Launch, CliError> {
     let processes = processes(run.nproc)?;
     let hosts = hosts(run)?;
     if hosts.count > 1 && run.max_restarts > 0 {
@@ -68,7 +68,7 @@ fn processes(asked: Processes) -> Result<u32, CliError> {
 }
 
 /// The program as it is executed: what to put before a script, and whether all of it is there.
-fn program(run: &Run) -> Result<Vec<OsString>, CliError> {
+fn program(run: &RunProgram) -> Result<Vec<OsString>, CliError> {
     let first = &run.program[0];
     let is_script = first.as_encoded_bytes().ends_with(b".py") && !run.no_python;
     if !is_script && !run.module {
@@ -127,7 +127,7 @@ fn number(name: &str) -> Result<Option<u32>, CliError> {
     text.parse().map(Some).map_err(wrong)
 }
 
-fn hosts(run: &Run) -> Result<Hosts, CliError> {
+fn hosts(run: &RunProgram) -> Result<Hosts, CliError> {
     let asked = run.nodes.clone().or_else(|| var("PET_NNODES").ok());
     let count = match &asked {
         Some(text) => node_count(text)?,
@@ -181,7 +181,7 @@ fn node_count(text: &str) -> Result<u32, CliError> {
     }
 }
 
-fn master(run: &Run, hosts: Hosts) -> Result<Master, CliError> {
+fn master(run: &RunProgram, hosts: Hosts) -> Result<Master, CliError> {
     if hosts.count == 1 {
         // A fresh port is worth more here than one from the environment, which torchrun does not read either.
         let address = run.master_addr.clone().unwrap_or_else(|| "127.0.0.1".to_owned());
@@ -214,7 +214,7 @@ fn master(run: &Run, hosts: Hosts) -> Result<Master, CliError> {
     Ok(Master { address, port: Some(port) })
 }
 
-fn run_id(run: &Run) -> Result<String, CliError> {
+fn run_id(run: &RunProgram) -> Result<String, CliError> {
     match &run.run_id {
         Some(id) => Ok(id.clone()),
         None => match crate::random::u64() {
@@ -224,7 +224,7 @@ fn run_id(run: &Run) -> Result<String, CliError> {
     }
 }
 
-fn console(run: &Run, processes: u32, hosts: Hosts) -> Result<Console, CliError> {
+fn console(run: &RunProgram, processes: u32, hosts: Hosts) -> Result<Console, CliError> {
     if run.redirects > 0 && run.log_dir.is_none() {
         return Err(CliError::usage("--redirects keeps output off the console, and no file would have it")
             .hint("--log-dir DIR says where the files go"));

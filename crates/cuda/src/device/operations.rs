@@ -6,9 +6,9 @@ use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, Half, LossRows, LossTotals};
 use dtrain_engine::device::{
-    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv3d, CrossEntropy,
-    Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows,
-    Sgd, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
+    CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d,
+    Product, Rows, Sgd, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -159,13 +159,13 @@ impl Device for CudaDevice {
         kernels::column_sums(self.stream(), shape, x, sums, scratch);
     }
 
-    fn conv_scratch(&self, shape: &Conv3d) -> Option<usize> {
+    fn conv_scratch(&self, shape: &Conv3dShape) -> Option<usize> {
         Some(kernels::conv_scratch(shape))
     }
 
     fn conv(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         operands: Operands<Ref<'_>>,
         activation: Activation,
         y: Mut<'_>,
@@ -174,13 +174,20 @@ impl Device for CudaDevice {
         kernels::conv(self.stream(), self.precision, shape, operands, activation, y);
     }
 
-    fn conv_input_gradient(&self, shape: &Conv3d, w: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>, _scratch: Mut<'_>) {
+    fn conv_input_gradient(
+        &self,
+        shape: &Conv3dShape,
+        w: Ref<'_>,
+        dy: Ref<'_>,
+        dx: Mut<'_>,
+        _scratch: Mut<'_>,
+    ) {
         kernels::conv_input_gradient(self.stream(), self.precision, shape, w, dy, dx);
     }
 
     fn conv_weight_gradient(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         x: Ref<'_>,
         dy: Ref<'_>,
         dw: Mut<'_>,
@@ -336,7 +343,7 @@ impl Device for CudaDevice {
         );
     }
 
-    fn attention(&self, shape: &Attention, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
+    fn attention(&self, shape: &AttentionShape, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
         let Some(half) = self.half(kernels::attention_half_is_there(shape)) else {
             return kernels::attention(self.stream(), shape, qkv, y, saved);
         };
@@ -347,7 +354,7 @@ impl Device for CudaDevice {
 
     fn attention_gradient(
         &self,
-        shape: &Attention,
+        shape: &AttentionShape,
         inputs: Attended<Ref<'_>>,
         dqkv: Mut<'_>,
         scratch: Mut<'_>,
@@ -360,11 +367,11 @@ impl Device for CudaDevice {
         });
     }
 
-    fn attention_saved(&self, shape: &Attention) -> usize {
+    fn attention_saved(&self, shape: &AttentionShape) -> usize {
         kernels::attention_saved(shape)
     }
 
-    fn attention_scratch(&self, shape: &Attention) -> usize {
+    fn attention_scratch(&self, shape: &AttentionShape) -> usize {
         kernels::attention_scratch(shape)
     }
 

@@ -39,7 +39,7 @@ pub struct PendingSums {
 }
 
 /// Parts of the scratch, one after another.
-pub(super) struct Parts {
+pub(super) struct ScratchParts {
     at: u64,
     end: u64,
 }
@@ -62,7 +62,7 @@ impl Want {
     }
 }
 
-impl Parts {
+impl ScratchParts {
     /// The next part. *Panics* if it was not asked for.
     ///
     /// # Safety
@@ -91,7 +91,7 @@ impl Workspace {
     }
 
     /// Scratch for an operation. *Blocks* if it has to grow: the driver frees memory behind all work.
-    pub fn parts(&mut self, want: Want) -> Result<Parts, DriverError> {
+    pub fn parts(&mut self, want: Want) -> Result<ScratchParts, DriverError> {
         let words = want.bytes / size_of::<u32>();
         if words > self.scratch.len() {
             // What is there goes first: the larger one may need its place.
@@ -101,7 +101,7 @@ impl Workspace {
             self.scratch = larger?;
         }
         let at = self.scratch.address();
-        Ok(Parts { at, end: at + want.bytes as u64 })
+        Ok(ScratchParts { at, end: at + want.bytes as u64 })
     }
 
     /// Whether an operation has failed for want of memory.

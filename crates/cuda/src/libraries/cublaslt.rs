@@ -332,7 +332,7 @@ pub struct Matrices {
 
 /// Memory of a stream that its products may write over.
 #[derive(Clone, Copy, Debug)]
-pub struct Workspace {
+pub struct ProductWorkspace {
     /// Its address on the device, aligned to 256 bytes.
     pub address: u64,
     /// Its length.
@@ -351,7 +351,7 @@ impl PlannedProduct<'_> {
     pub unsafe fn run(
         &self,
         operands: Matrices,
-        workspace: Workspace,
+        workspace: ProductWorkspace,
         stream: *mut c_void,
     ) -> Result<(), LibraryError> {
         let Matrices { a, b, c } = operands;

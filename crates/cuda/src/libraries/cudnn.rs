@@ -14,7 +14,7 @@
 
 use super::{LibraryError, Numbers};
 use cudarc::cudnn::sys::{self, cudnnStatus_t as Status};
-use dtrain_engine::device::Conv2d;
+use dtrain_engine::device::Conv2dShape;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
@@ -61,9 +61,10 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(shape: &Conv2d) -> Result<Self, LibraryError> {
+    fn of(shape: &Conv2dShape) -> Result<Self, LibraryError> {
         let wrong = |why| LibraryError::Shape { library: NAME, shape: format!("{shape:?}"), why };
-        let Conv2d { images, channels, size: [height, width], outputs, kernel: [down, across], .. } = *shape;
+        let Conv2dShape { images, channels, size: [height, width], outputs, kernel: [down, across], .. } =
+            *shape;
         let fits = |d: usize| shape.size[d] + 2 * shape.padding[d] >= shape.kernel[d] && shape.stride[d] > 0;
         if images * channels * outputs * down * across == 0 || !fits(0) || !fits(1) {
             return Err(wrong("there is nothing to compute"));
@@ -146,7 +147,11 @@ impl Cudnn {
     /// A convolution that can be run, with the workspace that each of its three operations needs.
     ///
     /// *Errors*: [`LibraryError::Shape`], [`LibraryError::NoAlgorithm`], [`LibraryError::Call`].
-    pub fn plan(&self, shape: &Conv2d, numbers: Numbers) -> Result<PlannedConvolution<'_>, LibraryError> {
+    pub fn plan(
+        &self,
+        shape: &Conv2dShape,
+        numbers: Numbers,
+    ) -> Result<PlannedConvolution<'_>, LibraryError> {
         let sizes = Sizes::of(shape)?;
         let (data, math) = types(numbers).ok_or_else(|| LibraryError::Shape {
             library: NAME,
@@ -220,7 +225,7 @@ impl PlannedConvolution<'_> {
         self.workspace
     }
 
-    fn needed(&self, shape: &Conv2d) -> Result<[u64; 3], LibraryError> {
+    fn needed(&self, shape: &Conv2dShape) -> Result<[u64; 3], LibraryError> {
         let (handle, x, w, y, how) =
             (self.library.handle.what, self.x.what, self.w.what, self.y.what, self.how.what);
         let [mut forward, mut input, mut weight] = [0usize; 3];
@@ -352,8 +357,8 @@ impl PlannedConvolution<'_> {
 mod tests {
     use super::*;
 
-    fn shape() -> Conv2d {
-        Conv2d {
+    fn shape() -> Conv2dShape {
+        Conv2dShape {
             images: 8,
             channels: 3,
             size: [7, 9],
@@ -375,9 +380,9 @@ mod tests {
     #[test]
     fn a_convolution_that_cannot_be_told_is_a_typed_error() {
         for (wrong, words) in [
-            (Conv2d { images: 0, ..shape() }, "nothing to compute"),
-            (Conv2d { kernel: [10, 2], ..shape() }, "nothing to compute"),
-            (Conv2d { images: 1 << 30, ..shape() }, "32 bits"),
+            (Conv2dShape { images: 0, ..shape() }, "nothing to compute"),
+            (Conv2dShape { kernel: [10, 2], ..shape() }, "nothing to compute"),
+            (Conv2dShape { images: 1 << 30, ..shape() }, "32 bits"),
         ] {
             let error = Sizes::of(&wrong).expect_err(words);
             assert!(

@@ -5,7 +5,7 @@
 use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::{Attended, Attention};
+use dtrain_engine::device::{Attended, AttentionShape};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
 static WIDTHS: [(usize, [&Kernel; 3]); 4] = [
@@ -18,7 +18,7 @@ static WIDTHS: [(usize, [&Kernel; 3]); 4] = [
 /// The kernels of a shape and their blocks. A thread has 32 elements of a head, a block 128 threads.
 ///
 /// *Panics* on heads wider than 256.
-fn planned(shape: &Attention) -> ([&'static Kernel; 3], usize) {
+fn planned(shape: &AttentionShape) -> ([&'static Kernel; 3], usize) {
     let (width, kernels) = WIDTHS
         .iter()
         .find(|(width, _)| shape.head <= *width)
@@ -26,26 +26,26 @@ fn planned(shape: &Attention) -> ([&'static Kernel; 3], usize) {
     (*kernels, shape.batch * shape.heads * shape.time.div_ceil(4096 / width))
 }
 
-fn scale(shape: &Attention) -> f32 {
+fn scale(shape: &AttentionShape) -> f32 {
     1.0 / (shape.head as f32).sqrt()
 }
 
 /// Elements that attention keeps for its gradient.
 #[must_use]
-pub fn attention_saved(shape: &Attention) -> usize {
+pub fn attention_saved(shape: &AttentionShape) -> usize {
     shape.batch * shape.heads * shape.time
 }
 
 /// Elements of scratch that the gradient needs.
 #[must_use]
-pub fn attention_scratch(shape: &Attention) -> usize {
+pub fn attention_scratch(shape: &AttentionShape) -> usize {
     shape.batch * shape.heads * shape.time
 }
 
 /// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`; the output is `[B, T, heads, head]`.
 pub fn attention(
     queue: &impl Queue,
-    shape: &Attention,
+    shape: &AttentionShape,
     qkv: Floats<'_>,
     mut y: FloatsMut<'_>,
     mut saved: FloatsMut<'_>,
@@ -66,7 +66,7 @@ pub fn attention(
 /// `dqkv` of causal self-attention.
 pub fn attention_gradient(
     queue: &impl Queue,
-    shape: &Attention,
+    shape: &AttentionShape,
     inputs: Attended<Floats<'_>>,
     mut dqkv: FloatsMut<'_>,
     mut scratch: FloatsMut<'_>,

@@ -6,7 +6,7 @@ use super::attention::{attention_saved, attention_scratch};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::{Attended, Attention};
+use dtrain_engine::device::{Attended, AttentionShape};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
 type Width = (usize, [&'static Kernel; 3]);
@@ -43,14 +43,14 @@ const ROWS: usize = 64;
 
 /// Whether there are kernels for a shape: heads of up to 128 elements, a multiple of 8.
 #[must_use]
-pub fn attention_half_is_there(shape: &Attention) -> bool {
+pub fn attention_half_is_there(shape: &AttentionShape) -> bool {
     shape.head <= 128 && shape.head.is_multiple_of(8)
 }
 
 /// The kernels of a shape and their blocks.
 ///
 /// *Panics* where [`attention_half_is_there`] says no.
-fn planned(half: Half, shape: &Attention) -> ([&'static Kernel; 3], usize) {
+fn planned(half: Half, shape: &AttentionShape) -> ([&'static Kernel; 3], usize) {
     assert!(
         attention_half_is_there(shape),
         "a head of {} elements: tensor cores take up to 128, a multiple of 8",
@@ -64,7 +64,7 @@ fn planned(half: Half, shape: &Attention) -> ([&'static Kernel; 3], usize) {
     (*kernels, shape.batch * shape.heads * shape.time.div_ceil(ROWS))
 }
 
-fn scale(shape: &Attention) -> f32 {
+fn scale(shape: &AttentionShape) -> f32 {
     1.0 / (shape.head as f32).sqrt()
 }
 
@@ -81,7 +81,7 @@ fn aligned(what: &str, address: u64) {
 pub fn attention_half(
     queue: &impl Queue,
     half: Half,
-    shape: &Attention,
+    shape: &AttentionShape,
     qkv: Halves<'_>,
     mut y: HalvesMut<'_>,
     mut saved: FloatsMut<'_>,
@@ -107,7 +107,7 @@ pub fn attention_half(
 pub fn attention_half_gradient(
     queue: &impl Queue,
     half: Half,
-    shape: &Attention,
+    shape: &AttentionShape,
     inputs: Attended<Halves<'_>, Floats<'_>>,
     mut dqkv: HalvesMut<'_>,
     mut scratch: FloatsMut<'_>,

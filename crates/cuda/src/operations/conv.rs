@@ -8,13 +8,13 @@ use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
 use super::{Floats, FloatsMut, Precision, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
-use dtrain_engine::device::{Activation, Conv3d, ConvOver, Operands};
+use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
 
 /// Cells that one range of a weight gradient has at least, and the most ranges.
 const SPLIT: (usize, usize) = (2048, 64);
 
 /// Forward, the gradient of the input, that of the weights. What is one element deep is an image.
-fn kernels_of(precision: Precision, shape: &Conv3d) -> [&'static Kernel; 3] {
+fn kernels_of(precision: Precision, shape: &Conv3dShape) -> [&'static Kernel; 3] {
     match (precision, shape.flat()) {
         (Precision::F32, Some(_)) => {
             [&kernels::CONV2D, &kernels::CONV2D_INPUT_GRADIENT, &kernels::CONV2D_WEIGHT_GRADIENT]
@@ -59,15 +59,15 @@ fn volume(sides: [usize; 3]) -> usize {
 }
 
 /// A shape as the kernels are given it.
-fn fields<const N: usize, const FIELDS: usize>(shape: &ConvOver<N>) -> [u32; FIELDS] {
-    let ConvOver { images, channels, size: sides, outputs, kernel, stride, padding } = *shape;
+fn fields<const N: usize, const FIELDS: usize>(shape: &ConvShape<N>) -> [u32; FIELDS] {
+    let ConvShape { images, channels, size: sides, outputs, kernel, stride, padding } = *shape;
     let fields = [images, channels].into_iter().chain(sides).chain([outputs]);
     let fields = fields.chain(kernel).chain(stride).chain(padding).chain(shape.output_size());
     let mut fields = fields.map(size);
     std::array::from_fn(|_| fields.next().expect("three numbers, and five for each axis"))
 }
 
-fn planned(shape: &Conv3d) -> Plan {
+fn planned(shape: &Conv3dShape) -> Plan {
     for d in [0, 1, 2] {
         let fits = shape.stride[d] > 0
             && shape.kernel[d] > 0
@@ -97,7 +97,7 @@ fn tiles(rows: usize, columns: usize) -> usize {
 
 /// Elements of scratch that the weight gradient needs. A function of the shape alone.
 #[must_use]
-pub fn conv_scratch(shape: &Conv3d) -> usize {
+pub fn conv_scratch(shape: &Conv3dShape) -> usize {
     let plan = planned(shape);
     let bias = plane_sums_scratch([shape.images, shape.outputs, volume(shape.output_size())]);
     bias.max(if plan.splits > 1 { plan.splits * plan.lengths[1] } else { 0 })
@@ -107,7 +107,7 @@ pub fn conv_scratch(shape: &Conv3d) -> usize {
 pub fn conv(
     queue: &impl Queue,
     precision: Precision,
-    shape: &Conv3d,
+    shape: &Conv3dShape,
     operands: Operands<Floats<'_>>,
     activation: Activation,
     mut y: FloatsMut<'_>,
@@ -131,7 +131,7 @@ pub fn conv(
 pub fn conv_input_gradient(
     queue: &impl Queue,
     precision: Precision,
-    shape: &Conv3d,
+    shape: &Conv3dShape,
     w: Floats<'_>,
     dy: Floats<'_>,
     mut dx: FloatsMut<'_>,
@@ -161,7 +161,7 @@ pub struct WeightGradients<'a> {
 pub fn conv_weight_gradient(
     queue: &impl Queue,
     precision: Precision,
-    shape: &Conv3d,
+    shape: &Conv3dShape,
     x: Floats<'_>,
     dy: Floats<'_>,
     gradients: WeightGradients<'_>,

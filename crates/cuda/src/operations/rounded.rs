@@ -11,7 +11,7 @@ use super::{
     linear_gelu_half, linear_half, product_half, room, to_half,
 };
 use crate::launch::Queue;
-use dtrain_engine::device::{Activation, Attended, Attention, Gelu, LinearShape, Operands, Product};
+use dtrain_engine::device::{Activation, Attended, AttentionShape, Gelu, LinearShape, Operands, Product};
 
 /// Rounds an operand to the beginning of a part of the scratch.
 fn rounded<'a>(queue: &impl Queue, half: Half, x: Floats<'_>, part: &'a mut HalvesMut<'_>) -> HalvesMut<'a> {
@@ -83,13 +83,13 @@ pub fn linear_gelu_rounded(
 }
 
 /// Elements of an output of attention.
-fn outputs(shape: &Attention) -> usize {
+fn outputs(shape: &AttentionShape) -> usize {
     shape.batch * shape.time * shape.heads * shape.head
 }
 
 /// Elements of scratch for `qkv` and for `y`.
 #[must_use]
-pub fn attention_rounded_scratch(shape: &Attention) -> [usize; 2] {
+pub fn attention_rounded_scratch(shape: &AttentionShape) -> [usize; 2] {
     [3 * outputs(shape), outputs(shape)]
 }
 
@@ -99,7 +99,7 @@ pub fn attention_rounded_scratch(shape: &Attention) -> [usize; 2] {
 pub fn attention_rounded(
     queue: &impl Queue,
     half: Half,
-    shape: &Attention,
+    shape: &AttentionShape,
     qkv: Floats<'_>,
     y: FloatsMut<'_>,
     saved: FloatsMut<'_>,
@@ -113,7 +113,7 @@ pub fn attention_rounded(
 
 /// Elements of scratch for `qkv`, `y`, `dy` and `dqkv`.
 #[must_use]
-pub fn attention_rounded_gradient_scratch(shape: &Attention) -> [usize; 4] {
+pub fn attention_rounded_gradient_scratch(shape: &AttentionShape) -> [usize; 4] {
     let out = outputs(shape);
     [3 * out, out, out, 3 * out]
 }
@@ -125,7 +125,7 @@ pub fn attention_rounded_gradient_scratch(shape: &Attention) -> [usize; 4] {
 pub fn attention_rounded_gradient(
     queue: &impl Queue,
     half: Half,
-    shape: &Attention,
+    shape: &AttentionShape,
     inputs: Attended<Floats<'_>>,
     dqkv: FloatsMut<'_>,
     scratch: FloatsMut<'_>,

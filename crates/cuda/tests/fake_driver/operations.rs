@@ -4,9 +4,9 @@ use crate::rig::{Rig, assert_near};
 use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
-    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv3d, CrossEntropy,
-    Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows,
-    Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
+    CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d,
+    Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
@@ -84,16 +84,16 @@ fn products<R: Rig>(r: &R, to: &mut Results) {
 fn convolutions<R: Rig>(r: &R, to: &mut Results) {
     let (images, channels, outputs) = (2, 3, 4);
     let (size, kernel, stride, padding) = ([1, 8, 9], [1, 3, 3], [1, 1, 2], [0, 1, 1]);
-    let flat = Conv3d { images, channels, size, outputs, kernel, stride, padding };
+    let flat = Conv3dShape { images, channels, size, outputs, kernel, stride, padding };
     let names = ["conv", "conv_input_gradient", "conv_weight_gradient", "its bias"];
     convolution(r, &flat, names, to);
     let (size, kernel, stride, padding) = ([4, 5, 6], [2, 3, 3], [2, 1, 1], [1, 1, 0]);
-    let deep = Conv3d { size, kernel, stride, padding, ..flat };
+    let deep = Conv3dShape { size, kernel, stride, padding, ..flat };
     let names = ["conv of volumes", "gradient of volumes", "gradient of their weights", "and of their bias"];
     convolution(r, &deep, names, to);
 }
 
-fn convolution<R: Rig>(r: &R, shape: &Conv3d, names: [&'static str; 4], to: &mut Results) {
+fn convolution<R: Rig>(r: &R, shape: &Conv3dShape, names: [&'static str; 4], to: &mut Results) {
     let d = r.device();
     let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
     let (len, out) = (6 * volume(shape.size), 8 * volume(shape.output_size()));
@@ -192,7 +192,7 @@ fn embeddings_and_attention<R: Rig>(r: &R, to: &mut Results) {
     d.embedding_gradient(shape, tokens, r.r(&y), Write::Set, r.w(&mut dtable), Some((r.w(&mut dplaces), 8)));
     d.embedding_gradient(shape, tokens, r.r(&y), Write::Add, r.w(&mut dtable), None);
     to.extend([("embedding", r.get(&y)), ("table", r.get(&dtable)), ("places", r.get(&dplaces))]);
-    let shape = Attention { batch: 2, time: 9, heads: 2, head: 20 };
+    let shape = AttentionShape { batch: 2, time: 9, heads: 2, head: 20 };
     let (qkv, dy) = (r.put(&numbers(4, 2160)), r.put(&numbers(5, 720)));
     let (mut y, mut dqkv) = (r.empty(720), r.empty(2160));
     let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));

@@ -7,7 +7,7 @@ use crate::support::{Fake, child, device_in, gpu, is_child};
 use crate::training::train;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::device::{Activation, Attended, Attention, Conv3d, Device, Operands};
+use dtrain_engine::device::{Activation, Attended, AttentionShape, Conv3dShape, Device, Operands};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Attention of heads of so many elements, forwards and backwards.
 fn attend(gpu: &Arc<CudaDevice>, head: usize) {
-    let shape = Attention { batch: 1, time: 9, heads: 2, head };
+    let shape = AttentionShape { batch: 1, time: 9, heads: 2, head };
     let out = 18 * head;
     let (qkv, dy) = (gpu.put(&numbers(1, 3 * out)), gpu.put(&numbers(2, out)));
     let (mut y, mut dqkv) = (gpu.empty(out), gpu.empty(3 * out));
@@ -39,7 +39,8 @@ fn attend(gpu: &Arc<CudaDevice>, head: usize) {
 /// A convolution over a volume of 3 x 4 x 5, forwards and backwards.
 fn convolve(gpu: &Arc<CudaDevice>) {
     let (size, kernel, one) = ([3, 4, 5], [2, 2, 2], [1; 3]);
-    let shape = Conv3d { images: 1, channels: 2, size, outputs: 3, kernel, stride: one, padding: [0; 3] };
+    let shape =
+        Conv3dShape { images: 1, channels: 2, size, outputs: 3, kernel, stride: one, padding: [0; 3] };
     let (x, w, dy) = (gpu.put(&numbers(1, 120)), gpu.put(&numbers(2, 48)), gpu.put(&numbers(3, 72)));
     let (mut y, mut dx, mut dw) = (gpu.empty(72), gpu.empty(120), gpu.empty(48));
     let mut scratch = gpu.empty(gpu.conv_scratch(&shape).expect("there are such convolutions"));

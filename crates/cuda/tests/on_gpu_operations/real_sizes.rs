@@ -5,8 +5,8 @@ use crate::rig::{Rig, assert_near};
 use crate::stand_in::{Extent, cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
-    Activation, Attended, Attention, Conv3d, CrossEntropy, Device, Gelu, LinearShape, NormGradients,
-    NormInputs, Operands, Outputs, Pool2d, Product, Rows, Strides, Write,
+    Activation, Attended, AttentionShape, Conv3dShape, CrossEntropy, Device, Gelu, LinearShape,
+    NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Strides, Write,
 };
 
 /// A size of the workloads; on the fake GPU an eighth of it.
@@ -40,7 +40,7 @@ pub fn layer<R: Rig>(r: &R, to: &mut Results) {
 }
 
 /// A convolution and its gradients.
-fn convolve<R: Rig>(r: &R, shape: &Conv3d, to: &mut Results) {
+fn convolve<R: Rig>(r: &R, shape: &Conv3dShape, to: &mut Results) {
     let d = r.device();
     let volume = |sides: [usize; 3]| sides.iter().product::<usize>();
     let (len, out) = (shape.channels * volume(shape.size), shape.outputs * volume(shape.output_size()));
@@ -69,14 +69,14 @@ fn convolve<R: Rig>(r: &R, shape: &Conv3d, to: &mut Results) {
 pub fn convolution_of_volumes<R: Rig>(r: &R, to: &mut Results) {
     let (images, channels, outputs) = (size(16), size(16), size(32));
     let (size, kernel, stride) = ([8, size(32), size(32)], [3; 3], [2; 3]);
-    convolve(r, &Conv3d { images, channels, size, outputs, kernel, stride, padding: [1; 3] }, to);
+    convolve(r, &Conv3dShape { images, channels, size, outputs, kernel, stride, padding: [1; 3] }, to);
 }
 
 /// The second convolution of the CNN and what follows it.
 pub fn convolution<R: Rig>(r: &R, to: &mut Results) {
     let (d, images, channels, outputs) = (r.device(), size(128), size(32), size(64));
     let (size, kernel, padding) = ([1, 26, 26], [1, 3, 3], [0; 3]);
-    convolve(r, &Conv3d { images, channels, size, outputs, kernel, stride: [1; 3], padding }, to);
+    convolve(r, &Conv3dShape { images, channels, size, outputs, kernel, stride: [1; 3], padding }, to);
     let out = images * outputs * 576;
     let dy = r.put(&numbers(4, out));
     // Of numbers that both devices have alike, so that no near tie is decided twice.
@@ -95,7 +95,7 @@ fn block() -> [usize; 3] {
 /// Attention in a block of the GPT.
 pub fn attention<R: Rig>(r: &R, to: &mut Results) {
     let (d, [batch, time, heads]) = (r.device(), block());
-    let shape = Attention { batch, time, heads, head: 32 };
+    let shape = AttentionShape { batch, time, heads, head: 32 };
     let out = batch * time * heads * 32;
     let (qkv, dy) = (r.put(&numbers(1, 3 * out)), r.put(&numbers(2, out)));
     let (mut y, mut dqkv) = (r.empty(out), r.empty(3 * out));

@@ -2,21 +2,21 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Attended, Attention, Device};
+use dtrain_engine::device::{Attended, AttentionShape, Device};
 
 /// Shapes of heads of up to `width` elements. For narrow ones a sequence of more than one block of queries.
-fn shapes(width: usize, extent: Extent) -> Vec<Attention> {
+fn shapes(width: usize, extent: Extent) -> Vec<AttentionShape> {
     let all: &[(usize, usize, usize, usize)] = match width {
         32 => &[(1, 1, 1, 1), (2, 37, 3, 5), (1, 150, 2, 32), (1, 21, 1, 20)],
         64 => &[(1, 70, 2, 48), (2, 65, 1, 64), (1, 19, 1, 33)],
         128 => &[(1, 33, 2, 100), (1, 40, 1, 128), (1, 18, 1, 65)],
         _ => &[(1, 17, 2, 129), (1, 35, 1, 256), (1, 17, 1, 200)],
     };
-    let shape = |&(batch, time, heads, head): &_| Attention { batch, time, heads, head };
+    let shape = |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head };
     extent.of(1, all).iter().map(shape).collect()
 }
 
-fn operands(shape: &Attention) -> (Vec<f32>, Vec<f32>, usize) {
+fn operands(shape: &AttentionShape) -> (Vec<f32>, Vec<f32>, usize) {
     let out = shape.batch * shape.time * shape.heads * shape.head;
     (numbers(1, 3 * out).iter().map(|v| v * 2.0).collect(), numbers(2, out), out)
 }

@@ -8,7 +8,7 @@ use super::halves::{as_f64, values};
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, halves, nearest};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Attended, Attention};
+use dtrain_engine::device::{Attended, AttentionShape};
 
 /// In the most that one rounding is off by.
 const OUTPUT: f64 = 1.0;
@@ -17,13 +17,13 @@ const GRADIENT: f64 = 2.0;
 const LOGS: f64 = 1e-5;
 
 /// Shapes of heads of up to `width` elements: one query, tiles that are full, short and missing, one head and several.
-fn shapes(width: usize, extent: Extent) -> Vec<Attention> {
+fn shapes(width: usize, extent: Extent) -> Vec<AttentionShape> {
     let all: &[(usize, usize, usize, usize)] = match width {
         32 => &[(1, 1, 1, 8), (1, 64, 1, 32), (2, 131, 1, 24), (1, 150, 2, 32), (1, 71, 1, 32)],
         64 => &[(1, 1, 1, 64), (1, 129, 1, 64), (2, 65, 2, 40), (1, 70, 1, 64)],
         _ => &[(1, 1, 2, 128), (2, 37, 1, 72), (1, 97, 1, 128), (1, 67, 1, 128)],
     };
-    let shape = |&(batch, time, heads, head): &_| Attention { batch, time, heads, head };
+    let shape = |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head };
     extent.of(1, all).iter().map(shape).collect()
 }
 
@@ -67,8 +67,8 @@ fn reference(time: usize, head: usize, [q, k, v]: [&[f64]; 3], dy: &[f64]) -> Re
 }
 
 /// The same of all heads and sequences, packed as the kernels have it: `y`, `logs`, `dqkv`.
-pub fn whole<T: Wide>(shape: &Attention, qkv: &[T], dy: &[T]) -> [Vec<f64>; 3] {
-    let Attention { batch, time, heads, head } = *shape;
+pub fn whole<T: Wide>(shape: &AttentionShape, qkv: &[T], dy: &[T]) -> [Vec<f64>; 3] {
+    let AttentionShape { batch, time, heads, head } = *shape;
     let out = batch * time * heads * head;
     let [mut y, mut logs, mut dqkv] = [vec![0.0; out], Vec::new(), vec![0.0; 3 * out]];
     for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
@@ -90,7 +90,7 @@ pub fn whole<T: Wide>(shape: &Attention, qkv: &[T], dy: &[T]) -> [Vec<f64>; 3] {
     [y, logs, dqkv]
 }
 
-fn elements(shape: &Attention) -> usize {
+fn elements(shape: &AttentionShape) -> usize {
     shape.batch * shape.time * shape.heads * shape.head
 }
 

@@ -3,10 +3,10 @@
 use super::{Buffer, Extent, StandIn, cpu, numbers, orders};
 use dtrain_cuda::operations::WeightGradients;
 use dtrain_cuda::{Precision, operations};
-use dtrain_engine::device::{Activation, Conv2d, Conv3d, Device, Operands};
+use dtrain_engine::device::{Activation, Conv2dShape, Conv3dShape, Device, Operands};
 
 /// Convolutions over images.
-pub fn images(extent: Extent) -> Vec<Conv3d> {
+pub fn images(extent: Extent) -> Vec<Conv3dShape> {
     // Images, channels, size, outputs, kernel, stride, padding.
     let all = [
         (1, 1, [1, 1], 1, [1, 1], [1, 1], [0, 0]),
@@ -19,13 +19,13 @@ pub fn images(extent: Extent) -> Vec<Conv3d> {
         (2, 3, [8, 9], 5, [3, 3], [2, 1], [1, 1]),
     ];
     let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| {
-        Conv2d { images, channels, size, outputs, kernel, stride, padding }.into()
+        Conv2dShape { images, channels, size, outputs, kernel, stride, padding }.into()
     };
     extent.of(2, &all).iter().map(shape).collect()
 }
 
 /// Convolutions over volumes: each is deep in its size, its kernel or its padding.
-pub fn volumes(extent: Extent) -> Vec<Conv3d> {
+pub fn volumes(extent: Extent) -> Vec<Conv3dShape> {
     // Images, channels, size, outputs, kernel, stride, padding.
     let all = [
         (1, 1, [2, 1, 1], 1, [2, 1, 1], [1, 1, 1], [0, 0, 0]),
@@ -39,7 +39,7 @@ pub fn volumes(extent: Extent) -> Vec<Conv3d> {
         (3, 2, [9, 14, 12], 3, [2, 3, 3], [1, 1, 1], [1, 1, 1]),
         (2, 3, [4, 6, 5], 5, [2, 3, 3], [2, 1, 2], [1, 1, 0]),
     ];
-    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| Conv3d {
+    let shape = |&(images, channels, size, outputs, kernel, stride, padding): &_| Conv3dShape {
         images,
         channels,
         size,
@@ -56,7 +56,7 @@ pub fn volume(sides: [usize; 3]) -> usize {
     sides.iter().product()
 }
 
-pub fn lengths(shape: &Conv3d) -> [usize; 3] {
+pub fn lengths(shape: &Conv3dShape) -> [usize; 3] {
     [
         shape.images * shape.channels * volume(shape.size),
         shape.outputs * shape.channels * volume(shape.kernel),
@@ -99,7 +99,7 @@ pub fn conv3d_weight_gradient(q: &StandIn, extent: Extent) {
     weight_gradient(q, &volumes(extent));
 }
 
-fn forward(q: &StandIn, shapes: &[Conv3d]) {
+fn forward(q: &StandIn, shapes: &[Conv3dShape]) {
     for shape in shapes {
         let [x_len, w_len, y_len] = lengths(shape);
         let (x, w, bias) = (numbers(1, x_len), numbers(2, w_len), numbers(3, shape.outputs));
@@ -124,7 +124,7 @@ fn forward(q: &StandIn, shapes: &[Conv3d]) {
     }
 }
 
-fn input_gradient(q: &StandIn, shapes: &[Conv3d]) {
+fn input_gradient(q: &StandIn, shapes: &[Conv3dShape]) {
     for shape in shapes {
         let [x_len, w_len, y_len] = lengths(shape);
         let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
@@ -137,7 +137,7 @@ fn input_gradient(q: &StandIn, shapes: &[Conv3d]) {
     }
 }
 
-fn weight_gradient(q: &StandIn, shapes: &[Conv3d]) {
+fn weight_gradient(q: &StandIn, shapes: &[Conv3dShape]) {
     for shape in shapes {
         let [x_len, w_len, y_len] = lengths(shape);
         let (x, dy) = (numbers(1, x_len), numbers(4, y_len));

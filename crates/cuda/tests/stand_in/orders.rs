@@ -1,7 +1,7 @@
 //! The orders of sums as the kernels' top comments state them, once more and plainly: a sum has these very bits.
 
 use super::conv::volume;
-use dtrain_engine::device::{Conv3d, Rows};
+use dtrain_engine::device::{Conv3dShape, Rows};
 use std::ops::Add;
 
 /// The sum of a warp's lanes: pairs 16, 8, 4, 2, 1 apart.
@@ -90,7 +90,7 @@ pub fn layer_norm_sums(shape: Rows, x: &[f32], saved: &[f32], dy: &[f32]) -> [Ve
 
 /// `conv2d_weight_gradient` or `conv3d_weight_gradient`, then `sum_parts`: ranges of cells, each in blocks of 512, in order by
 /// fused multiply-add.
-pub fn weight_gradient(shape: &Conv3d, x: &[f32], dy: &[f32]) -> Vec<f32> {
+pub fn weight_gradient(shape: &Conv3dShape, x: &[f32], dy: &[f32]) -> Vec<f32> {
     let out = shape.output_size();
     let (area, window) = (volume(out), volume(shape.kernel));
     let cells = shape.images * area;

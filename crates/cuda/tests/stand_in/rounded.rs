@@ -7,7 +7,8 @@ use super::{Buffer, Extent, Kind, StandIn, attention_half, conv, cpu, nearest, n
 use dtrain_cuda::Precision;
 use dtrain_cuda::operations::{self, Half, HalfResult, HalvesMut, WeightGradients};
 use dtrain_engine::device::{
-    Activation, Attended, Attention, Conv3d, Device, LinearShape, Operands, Product, Rows, Strides, Write,
+    Activation, Attended, AttentionShape, Conv3dShape, Device, LinearShape, Operands, Product, Rows, Strides,
+    Write,
 };
 
 /// What rounding operands may cost: to bf16, which is the coarser.
@@ -116,7 +117,7 @@ pub fn attention<K: Kind>(q: &StandIn, extent: Extent) {
     for &(batch, time, heads, head) in
         extent.of(1, &[(1, 1, 1, 8), (2, 65, 2, 40), (1, 35, 1, 128), (1, 40, 2, 16)])
     {
-        let shape = Attention { batch, time, heads, head };
+        let shape = AttentionShape { batch, time, heads, head };
         let out = batch * time * heads * head;
         let qkv: Vec<f32> = numbers(1, 3 * out).iter().map(|v| v * 2.0).collect();
         let dy = numbers(2, out);
@@ -179,7 +180,7 @@ fn is_near_the_cpus<K: Kind>(
     of.is_near(&format!("{what}, rounded"), &cpus(rounded.each_ref().map(Vec::as_slice)));
 }
 
-fn cpus_scratch(shape: &Conv3d) -> Vec<f32> {
+fn cpus_scratch(shape: &Conv3dShape) -> Vec<f32> {
     vec![0.0; cpu().conv_scratch(shape).expect("the CPU has them")]
 }
 
@@ -207,7 +208,7 @@ pub fn conv3d_weight_gradient<K: Kind>(q: &StandIn, extent: Extent) {
     weight_gradient::<K>(q, &conv::volumes(extent));
 }
 
-fn convolution<K: Kind>(q: &StandIn, shapes: &[Conv3d]) {
+fn convolution<K: Kind>(q: &StandIn, shapes: &[Conv3dShape]) {
     for shape in shapes {
         let [x_len, w_len, y_len] = conv::lengths(shape);
         let (x, w, bias) = (numbers(1, x_len), numbers(2, w_len), numbers(3, shape.outputs));
@@ -234,7 +235,7 @@ fn convolution<K: Kind>(q: &StandIn, shapes: &[Conv3d]) {
     }
 }
 
-fn input_gradient<K: Kind>(q: &StandIn, shapes: &[Conv3d]) {
+fn input_gradient<K: Kind>(q: &StandIn, shapes: &[Conv3dShape]) {
     for shape in shapes {
         let [x_len, w_len, y_len] = conv::lengths(shape);
         let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
@@ -248,7 +249,7 @@ fn input_gradient<K: Kind>(q: &StandIn, shapes: &[Conv3d]) {
     }
 }
 
-fn weight_gradient<K: Kind>(q: &StandIn, shapes: &[Conv3d]) {
+fn weight_gradient<K: Kind>(q: &StandIn, shapes: &[Conv3dShape]) {
     for shape in shapes {
         let [x_len, w_len, y_len] = conv::lengths(shape);
         let (x, dy) = (numbers(1, x_len), numbers(4, y_len));

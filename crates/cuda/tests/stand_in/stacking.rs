@@ -4,7 +4,7 @@ use super::memory::Number;
 use super::{Buffer, StandIn, numbers};
 use dtrain_cuda::{Precision, operations};
 use dtrain_engine::device::{
-    Activation, Attended, Attention, Conv3d, LinearShape, NormGradients, NormInputs, Operands, Rows,
+    Activation, Attended, AttentionShape, Conv3dShape, LinearShape, NormGradients, NormInputs, Operands, Rows,
 };
 
 /// Rows that are stacked.
@@ -60,7 +60,7 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
     // Images, then volumes: size, kernel, elements of an output.
     for (size, kernel, out) in [([1, 7, 9], [1, 3, 3], 180), ([3, 3, 7], [2, 3, 3], 140)] {
         let (stride, padding) = ([1, 2, 1], [0, 1, 1]);
-        let conv = |images| Conv3d { images, channels: 3, size, outputs: 5, kernel, stride, padding };
+        let conv = |images| Conv3dShape { images, channels: 3, size, outputs: 5, kernel, stride, padding };
         let kernels = Buffer::of(q, "w", &w[..135 * kernel[0]]);
         for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
             alone(q, &format!("convolution of {size:?}"), 5, &numbers(5, 5 * 189), |images, x| {
@@ -85,7 +85,7 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         }
     }
     alone(q, "attention and its gradient", 3, &numbers(6, 3 * 3 * 40 * 66), |batch, qkv| {
-        let shape = Attention { batch, time: 40, heads: 2, head: 33 };
+        let shape = AttentionShape { batch, time: 40, heads: 2, head: 33 };
         let qkv = Buffer::of(q, "qkv", qkv);
         let [y, d, saved, scratch] =
             [batch * 2640, 3 * batch * 2640, batch * 80, batch * 80].map(|len| Buffer::empty(q, "out", len));

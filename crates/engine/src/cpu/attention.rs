@@ -15,7 +15,7 @@ use super::isa::{Have, on_every_isa};
 use super::math::{exp, greatest, ln, sum, sum2};
 use super::pool::{Cut, Pool, Workspace};
 use super::product::{TERMS, Target, multiply, pack};
-use crate::device::{Attended, Attention, Strides, Write};
+use crate::device::{Attended, AttentionShape, Strides, Write};
 
 /// Queries of a block.
 const QUERIES: usize = 32;
@@ -31,7 +31,7 @@ struct Head {
 }
 
 impl Head {
-    fn new(shape: &Attention, task: usize) -> Self {
+    fn new(shape: &AttentionShape, task: usize) -> Self {
         let (sequence, head) = (task / shape.heads, task % shape.heads);
         let wide = shape.heads * shape.head;
         Self {
@@ -52,7 +52,7 @@ impl Head {
     }
 }
 
-fn scale(shape: &Attention) -> f32 {
+fn scale(shape: &AttentionShape) -> f32 {
     1.0 / (shape.head as f32).sqrt()
 }
 
@@ -60,7 +60,7 @@ fn scale(shape: &Attention) -> f32 {
 pub(super) fn forward(
     isa: Have,
     pool: &Pool,
-    shape: &Attention,
+    shape: &AttentionShape,
     qkv: &[f32],
     y: &mut [f32],
     saved: &mut [f32],
@@ -82,7 +82,7 @@ pub(super) fn forward(
 /// SAFETY: the target's elements, a row for each position, are the caller's.
 unsafe fn one_forward(
     isa: Have,
-    shape: &Attention,
+    shape: &AttentionShape,
     head: &Head,
     qkv: &[f32],
     out: Target,
@@ -146,7 +146,7 @@ on_every_isa! {
 pub(super) fn gradient(
     isa: Have,
     pool: &Pool,
-    shape: &Attention,
+    shape: &AttentionShape,
     inputs: Attended<&[f32]>,
     dqkv: &mut [f32],
 ) {
@@ -166,7 +166,7 @@ pub(super) fn gradient(
 /// SAFETY: the target's elements, three runs for each position, are the caller's.
 unsafe fn one_gradient(
     isa: Have,
-    shape: &Attention,
+    shape: &AttentionShape,
     head: &Head,
     inputs: Attended<&[f32]>,
     out: Target,

@@ -19,7 +19,7 @@ mod pooling;
 mod product;
 mod update;
 
-use crate::device::{ChannelNorm, Conv3d, NORM_BLOCK, Pool2d};
+use crate::device::{ChannelNorm, Conv3dShape, NORM_BLOCK, Pool2d};
 use crate::host_device::HostDevice;
 
 pub use isa::{Isa, IsaError};
@@ -159,7 +159,7 @@ impl Cpu {
 }
 
 /// Elements of input, weights and output of a convolution.
-fn conv_lengths(shape: &Conv3d) -> [usize; 3] {
+fn conv_lengths(shape: &Conv3dShape) -> [usize; 3] {
     for d in 0..3 {
         let fits = shape.stride[d] > 0
             && shape.kernel[d] > 0

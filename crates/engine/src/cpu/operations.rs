@@ -8,9 +8,9 @@ use super::{
     product, same, update,
 };
 use crate::device::{
-    Activation, AdamW, Affine, Attended, Attention, BatchNormOutputs, ChannelNorm, Conv3d, CrossEntropy,
-    Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product,
-    Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
+    CrossEntropy, Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs,
+    Pool2d, Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -106,13 +106,13 @@ impl Device for Cpu {
         });
     }
 
-    fn conv_scratch(&self, shape: &Conv3d) -> Option<usize> {
+    fn conv_scratch(&self, shape: &Conv3dShape) -> Option<usize> {
         Some(conv::scratch(shape))
     }
 
     fn conv(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         operands: Operands<&[f32]>,
         activation: Activation,
         y: &mut [f32],
@@ -126,13 +126,13 @@ impl Device for Cpu {
         if let Some(bias) = bias {
             same("bias", bias.len(), shape.outputs);
         }
-        let finish = conv::Finish { bias: bias.unwrap_or_default(), activation };
+        let finish = conv::ConvFinish { bias: bias.unwrap_or_default(), activation };
         conv::forward(self.isa, &self.pool, shape, x, w, finish, y);
     }
 
     fn conv_input_gradient(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         w: &[f32],
         dy: &[f32],
         dx: &mut [f32],
@@ -147,7 +147,7 @@ impl Device for Cpu {
 
     fn conv_weight_gradient(
         &self,
-        shape: &Conv3d,
+        shape: &Conv3dShape,
         x: &[f32],
         dy: &[f32],
         dw: &mut [f32],
@@ -461,7 +461,7 @@ impl Device for Cpu {
 
     fn attention(
         &self,
-        shape: &Attention,
+        shape: &AttentionShape,
         qkv: &[f32],
         y: &mut [f32],
         saved: &mut [f32],
@@ -476,7 +476,7 @@ impl Device for Cpu {
 
     fn attention_gradient(
         &self,
-        shape: &Attention,
+        shape: &AttentionShape,
         inputs: Attended<&[f32]>,
         dqkv: &mut [f32],
         _scratch: &mut [f32],
@@ -491,11 +491,11 @@ impl Device for Cpu {
         attention::gradient(self.isa, &self.pool, shape, inputs, dqkv);
     }
 
-    fn attention_saved(&self, shape: &Attention) -> usize {
+    fn attention_saved(&self, shape: &AttentionShape) -> usize {
         shape.batch * shape.heads * shape.time
     }
 
-    fn attention_scratch(&self, _shape: &Attention) -> usize {
+    fn attention_scratch(&self, _shape: &AttentionShape) -> usize {
         0
     }
 

@@ -5,7 +5,7 @@
 /// A convolution over `N` dimensions: `x: [N, C, sides...]`, weights `[O, C, kernel...]`, `y: [N, O, sides...]`. Of images the
 /// axes are height and width, of volumes depth, height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvOver<const N: usize> {
+pub struct ConvShape<const N: usize> {
     /// Images in the batch.
     pub images: usize,
     /// Input channels.
@@ -23,11 +23,11 @@ pub struct ConvOver<const N: usize> {
 }
 
 /// A convolution over images.
-pub type Conv2d = ConvOver<2>;
+pub type Conv2dShape = ConvShape<2>;
 /// A convolution over volumes, or over images in a row. Fewer dimensions are those with 1 in front.
-pub type Conv3d = ConvOver<3>;
+pub type Conv3dShape = ConvShape<3>;
 
-impl<const N: usize> ConvOver<N> {
+impl<const N: usize> ConvShape<N> {
     /// Output sides.
     #[must_use]
     pub fn output_size(&self) -> [usize; N] {
@@ -36,14 +36,14 @@ impl<const N: usize> ConvOver<N> {
     }
 }
 
-impl Conv3d {
+impl Conv3dShape {
     /// The same convolution over images; nothing if they are deeper than one element.
     #[must_use]
-    pub fn flat(&self) -> Option<Conv2d> {
+    pub fn flat(&self) -> Option<Conv2dShape> {
         let Self { images, channels, size, outputs, kernel, stride, padding } = *self;
         let last = |[_, height, width]: [usize; 3]| [height, width];
         let is_flat = [size[0], kernel[0], padding[0]] == [1, 1, 0];
-        is_flat.then_some(Conv2d {
+        is_flat.then_some(Conv2dShape {
             images,
             channels,
             size: last(size),
@@ -55,10 +55,10 @@ impl Conv3d {
     }
 }
 
-impl From<Conv2d> for Conv3d {
+impl From<Conv2dShape> for Conv3dShape {
     /// The same convolution of images that are one element deep.
-    fn from(flat: Conv2d) -> Self {
-        let Conv2d { images, channels, size, outputs, kernel, stride, padding } = flat;
+    fn from(flat: Conv2dShape) -> Self {
+        let Conv2dShape { images, channels, size, outputs, kernel, stride, padding } = flat;
         let deep = |first: usize, [height, width]: [usize; 2]| [first, height, width];
         Self {
             images,

@@ -1,7 +1,7 @@
 //! Causal self-attention over packed queries, keys and values; the projections around it are linear stages.
 
 use crate::describe::Description;
-use crate::device::{Attended, Attention as AttentionShape, Device, reborrow};
+use crate::device::{Attended, AttentionShape, Device, reborrow};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
 /// The core of causal self-attention: `[B, T, 3 x heads x head]` to `[B, T, heads x head]`.

@@ -4,14 +4,14 @@
 
 use super::by;
 use crate::describe::{Behind, Description};
-use crate::device::{Activation, Conv3d as ConvShape, Device, Operands};
+use crate::device::{Activation, Conv3dShape, Device, Operands};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// A convolution over `N` dimensions, with a ReLU fused behind it if asked. See the file's comment.
 #[derive(Clone, Debug)]
 pub struct Conv<const N: usize> {
     /// With sides of 1 in front of the `N` that there are.
-    shape: ConvShape,
+    shape: Conv3dShape,
     has_bias: bool,
     activation: Activation,
     layout: ParamLayout,
@@ -34,7 +34,7 @@ impl<const N: usize> Conv<N> {
     #[must_use]
     pub fn new(outputs: usize, kernel: usize) -> Self {
         const { assert!(0 < N && N < 4, "images have one to three dimensions") };
-        let shape = ConvShape {
+        let shape = Conv3dShape {
             images: 0,
             channels: 0,
             size: [0; 3],
@@ -78,12 +78,16 @@ impl<const N: usize> Conv<N> {
         self.shape.outputs * self.shape.channels * self.shape.kernel.iter().product::<usize>()
     }
 
-    fn of<D: Device>(&self, pass: &Pass<'_, D>) -> ConvShape {
-        ConvShape { images: pass.rows, ..self.shape }
+    fn of<D: Device>(&self, pass: &Pass<'_, D>) -> Conv3dShape {
+        Conv3dShape { images: pass.rows, ..self.shape }
     }
 
     /// The scratch of a planned convolution.
-    fn room<'a, D: Device>(pass: &Pass<'_, D>, shape: &ConvShape, scratch: &'a mut D::Mut<'_>) -> D::Mut<'a> {
+    fn room<'a, D: Device>(
+        pass: &Pass<'_, D>,
+        shape: &Conv3dShape,
+        scratch: &'a mut D::Mut<'_>,
+    ) -> D::Mut<'a> {
         let needed = pass.device.conv_scratch(shape).expect("the plan asked the device");
         D::part_mut(scratch, 0..needed)
     }
@@ -96,7 +100,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
 
     fn describe(&self) -> Description {
         let last = |along: [usize; 3]| along[3 - N..].to_vec();
-        let ConvShape { channels, outputs, kernel, stride, padding, .. } = self.shape;
+        let Conv3dShape { channels, outputs, kernel, stride, padding, .. } = self.shape;
         let behind = if self.activation == Activation::Relu { Behind::Relu } else { Behind::Nothing };
         let (kernel, stride, padding) = (last(kernel), last(stride), last(padding));
         Description::Conv { channels, outputs, kernel, stride, padding, bias: self.has_bias, behind }
@@ -115,7 +119,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
 
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let (channels, size) = input.image_of(N)?;
-        let ConvShape { outputs, kernel, stride, padding, .. } = self.shape;
+        let Conv3dShape { outputs, kernel, stride, padding, .. } = self.shape;
         if outputs == 0 || kernel.contains(&0) || stride.contains(&0) {
             return Err("outputs, kernel and stride must be at least 1".into());
         }
@@ -124,7 +128,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
             let (kernel, size) = (given(kernel), by(&size[3 - N..]));
             return Err(format!("a kernel of {kernel:?} is larger than its input {size}"));
         }
-        self.shape = ConvShape { images: input.rows(), channels, size, ..self.shape };
+        self.shape = Conv3dShape { images: input.rows(), channels, size, ..self.shape };
         let fan_in = channels * kernel.iter().product::<usize>();
         let init = Init::Uniform(1.0 / (fan_in as f32).sqrt());
         let weight = [vec![outputs, channels], given(kernel)].concat();

@@ -7,7 +7,7 @@ use super::problem::{AuditProblem, Wrong};
 use dtrain_types::{BatchPlan, Generation, Step};
 
 /// One span as read, and how much of it still counts.
-pub(super) struct Span {
+pub(super) struct LedgerSpan {
     pub line: usize,
     pub span: SpanLine,
     /// The last step that no later `resume` cancelled; below `from` if none is left.
@@ -17,7 +17,7 @@ pub(super) struct Span {
 /// What a scan found.
 pub(super) struct Scan {
     pub binding: Option<BindLine>,
-    pub spans: Vec<Span>,
+    pub spans: Vec<LedgerSpan>,
     pub resumes: usize,
     /// The last step that counts.
     pub reached: Step,
@@ -114,7 +114,7 @@ impl Scan {
         self.generation = self.generation.max(span.generation);
         self.reached = span.to;
         let counts_to = span.to;
-        self.spans.push(Span { line, span, counts_to });
+        self.spans.push(LedgerSpan { line, span, counts_to });
     }
 
     fn resume(&mut self, line: usize, resume: &ResumeLine) {

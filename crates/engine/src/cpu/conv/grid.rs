@@ -11,7 +11,7 @@
 
 use crate::cpu::isa::{Have, on_every_isa};
 use crate::cpu::product::tile::{K_BLOCK, MOST_COLUMNS};
-use crate::device::Conv3d;
+use crate::device::Conv3dShape;
 use std::ops::Range;
 
 /// The most elements of a result whose image counts as small: a group of images must stay in the second-level cache.
@@ -347,8 +347,8 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// From inputs to outputs.
-    pub(super) fn forward(shape: &Conv3d) -> Self {
-        let Conv3d { kernel, stride, .. } = *shape;
+    pub(super) fn forward(shape: &Conv3dShape) -> Self {
+        let Conv3dShape { kernel, stride, .. } = *shape;
         let size = shape.output_size();
         let grid = Grid {
             lanes: 1,
@@ -363,8 +363,8 @@ impl Sweep {
     }
 
     /// From the gradient of outputs to that of inputs.
-    pub(super) fn backward(shape: &Conv3d) -> Self {
-        let Conv3d { size, kernel, stride, padding, .. } = *shape;
+    pub(super) fn backward(shape: &Conv3dShape) -> Self {
+        let Conv3dShape { size, kernel, stride, padding, .. } = *shape;
         let of_phases = |d: usize, f: &dyn Fn(usize) -> usize| {
             (0..stride[d].min(size[d])).map(f).max().expect("an image has a first row")
         };

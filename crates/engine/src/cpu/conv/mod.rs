@@ -22,7 +22,7 @@ use super::pool::{Buffer, Cut, Pool, Workspace};
 use super::product::tile::{MOST_ROWS, STRIP_ROW, Size};
 use super::product::transpose::transpose;
 use super::product::{Panels, Starts, Strip, TERMS, Target, finish_row, strips};
-use crate::device::{Activation, Conv3d, Write};
+use crate::device::{Activation, Conv3dShape, Write};
 use grid::{Axes, Lines, Sweep, volume};
 use std::ops::Range;
 pub(super) use weights::weight_gradient;
@@ -35,7 +35,7 @@ const GROUPS: &[usize] = &[16, 8, 4, 1];
 
 /// What becomes of the sums of a convolution.
 #[derive(Clone, Copy)]
-pub(super) struct Finish<'a> {
+pub(super) struct ConvFinish<'a> {
     /// One for each output channel, or empty.
     pub(super) bias: &'a [f32],
     /// Applied last.
@@ -43,7 +43,7 @@ pub(super) struct Finish<'a> {
 }
 
 /// Elements of scratch for any of the three operations: the kernel turned, or the sums of its gradient.
-pub(super) fn scratch(shape: &Conv3d) -> usize {
+pub(super) fn scratch(shape: &Conv3dShape) -> usize {
     shape.outputs * shape.channels * volume(shape.kernel)
 }
 
@@ -51,10 +51,10 @@ pub(super) fn scratch(shape: &Conv3d) -> usize {
 pub(super) fn forward(
     isa: Have,
     pool: &Pool,
-    shape: &Conv3d,
+    shape: &Conv3dShape,
     x: &[f32],
     w: &[f32],
-    finish: Finish<'_>,
+    finish: ConvFinish<'_>,
     y: &mut [f32],
 ) {
     let sweep = Sweep::forward(shape);
@@ -66,7 +66,7 @@ pub(super) fn forward(
 pub(super) fn input_gradient(
     isa: Have,
     pool: &Pool,
-    shape: &Conv3d,
+    shape: &Conv3dShape,
     w: &[f32],
     dy: &[f32],
     dx: &mut [f32],
@@ -75,13 +75,13 @@ pub(super) fn input_gradient(
     let sweep = Sweep::backward(shape);
     let turned = &mut turned[..scratch(shape)];
     turn(shape, &sweep, w, turned);
-    let finish = Finish { bias: &[], activation: Activation::None };
+    let finish = ConvFinish { bias: &[], activation: Activation::None };
     let work = Work { sweep, channels: shape.outputs, outputs: shape.channels, w: turned, finish };
     work.batch(isa, pool, shape, dy, dx);
 }
 
 /// The kernels as the sweeps of a backward pass take them: a matrix `[channels, outputs x taps]` for each phase.
-fn turn(shape: &Conv3d, sweep: &Sweep, w: &[f32], turned: &mut [f32]) {
+fn turn(shape: &Conv3dShape, sweep: &Sweep, w: &[f32], turned: &mut [f32]) {
     let area = volume(shape.kernel);
     let mut rest = turned;
     for phase in phases(sweep.apart) {
@@ -111,7 +111,7 @@ struct Work<'a> {
     outputs: usize,
     /// For each phase a matrix `[outputs, channels x taps]`.
     w: &'a [f32],
-    finish: Finish<'a>,
+    finish: ConvFinish<'a>,
 }
 
 /// What a task works in.
@@ -128,7 +128,7 @@ struct Room<'a> {
 
 impl Work<'_> {
     /// All images: small ones in groups, then what is left.
-    fn batch(&self, isa: Have, pool: &Pool, shape: &Conv3d, mut x: &[f32], mut y: &mut [f32]) {
+    fn batch(&self, isa: Have, pool: &Pool, shape: &Conv3dShape, mut x: &[f32], mut y: &mut [f32]) {
         let sizes = if self.sweep.is_small() { GROUPS } else { &[1] };
         let [taken, made] = self.lens();
         for &lanes in sizes {
@@ -146,7 +146,7 @@ impl Work<'_> {
     }
 
     /// Some images or groups a task.
-    fn run(&self, isa: Have, pool: &Pool, shape: &Conv3d, x: &[f32], y: &mut [f32]) {
+    fn run(&self, isa: Have, pool: &Pool, shape: &Conv3dShape, x: &[f32], y: &mut [f32]) {
         let grid = &self.sweep.grid;
         let [taken, made] = self.lens();
         let groups = y.len() / made;
@@ -366,7 +366,7 @@ fn finish_line<const RELU: bool>(sums: &[f32], bias: f32, y: &mut [f32]) {
 }
 
 /// `db`: for each output, sums of its planes, images in order.
-pub(super) fn bias_gradient(isa: Have, pool: &Pool, shape: &Conv3d, dy: &[f32], db: &mut [f32]) {
+pub(super) fn bias_gradient(isa: Have, pool: &Pool, shape: &Conv3dShape, dy: &[f32], db: &mut [f32]) {
     let area = volume(shape.output_size());
     let each = 8;
     pool.run(dy.len(), db.len().div_ceil(each), [Cut::new(db, each)], |task, [db], _| {

@@ -13,7 +13,7 @@ use crate::cpu::isa::{Have, on_every_isa};
 use crate::cpu::pool::{Cut, Pool, Workspace};
 use crate::cpu::product::tile::{K_BLOCK, MOST_COLUMNS, MOST_ROWS, STRIP_ROW, Size};
 use crate::cpu::product::{Panels, Starts, Strip, TERMS, Target, strips, transpose::transpose};
-use crate::device::{Conv3d, Write};
+use crate::device::{Conv3dShape, Write};
 use std::ops::Range;
 
 /// Sums that each image in turn is added to: they stay in the second-level cache beside everything else.
@@ -23,7 +23,7 @@ const SUMS: usize = 1 << 17;
 pub(in crate::cpu) fn weight_gradient(
     isa: Have,
     pool: &Pool,
-    shape: &Conv3d,
+    shape: &Conv3dShape,
     x: &[f32],
     dy: &[f32],
     dw: &mut [f32],
@@ -57,7 +57,7 @@ pub(in crate::cpu) fn weight_gradient(
 fn of_small_images(
     isa: Have,
     pool: &Pool,
-    shape: &Conv3d,
+    shape: &Conv3dShape,
     sweep: Sweep,
     x: &[f32],
     dy: &[f32],
@@ -133,7 +133,7 @@ struct Patches {
 }
 
 impl Patches {
-    fn new(shape: &Conv3d) -> Self {
+    fn new(shape: &Conv3dShape) -> Self {
         let sweep = Sweep::forward(shape);
         let (on_grid, at_pitch) = (sweep.on_grid([0; 3]), shape.stride == [1; 3]);
         let cells = if at_pitch { on_grid } else { Lines::dense(sweep.size) };
