@@ -256,7 +256,7 @@ fn crate_of(path: &Path) -> Option<String> {
     let parts: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap()).collect();
     let apart = |part: &&str| matches!(*part, "tests" | "examples" | "benches");
     match parts.as_slice() {
-        ["crates", name, rest @ ..] if !rest.iter().any(|part| apart(part)) => Some((*name).to_owned()),
+        ["crates", name, rest @ ..] if !rest.iter().any(apart) => Some((*name).to_owned()),
         [name, "src", ..] => Some((*name).to_owned()),
         _ => None,
     }

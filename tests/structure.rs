@@ -15,6 +15,21 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[(
     "a stand-in for a driver whose objects hold each other: a stream has its events, an event its stream",
 )];
 
+/// Parameters that are a bare `bool`, each with its reason: crate, function, parameter.
+const FLAGS: &[(&str, &str, &str, &str)] = &[
+    (
+        "cli",
+        "new",
+        "held",
+        "a promise of a drill: what was looked at and found to hold or not, as in `assert!`",
+    ),
+    ("engine", "demand", "holds", "the condition itself, as in `assert!`"),
+    ("fake-cuda", "ok_if", "holds", "the condition itself, as in `assert!`"),
+    ("transport", "on_ack", "app_limited", "a trait of quinn"),
+    ("transport", "on_congestion_event", "is_persistent", "a trait of quinn"),
+    ("transport", "on_end_acks", "app_limited", "a trait of quinn"),
+];
+
 /// The name of a module: its path in the crate.
 type Module = Vec<String>;
 
@@ -317,7 +332,12 @@ fn circles(all: &Crate) -> Vec<Vec<(Module, String)>> {
 
 /// Reads the files of a crate below `folder`.
 fn read(folder: &Path) -> Crate {
-    let mut all = Crate::new();
+    sources(folder).into_iter().map(|(module, source)| (module, File::read(&source))).collect()
+}
+
+/// The texts of a crate's files, by module.
+fn sources(folder: &Path) -> BTreeMap<Module, String> {
+    let mut all = BTreeMap::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(at) = open.pop() {
         for entry in
@@ -340,7 +360,7 @@ fn read(folder: &Path) -> Crate {
                 continue;
             }
             let source = fs::read_to_string(&entry).expect("a source is text");
-            all.insert(module, File::read(&source));
+            all.insert(module, source);
         }
     }
     all
@@ -378,6 +398,60 @@ fn no_two_files_of_a_crate_use_each_other() {
         }
     }
     assert!(wrong.is_empty(), "{} circles\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The functions of a source that take a bare `bool`, with the parameter's name.
+fn flags(source: &str) -> Vec<(String, String)> {
+    let tokens = tokens(source);
+    let word = |at: usize| tokens.get(at).map_or("", String::as_str);
+    let mut found = Vec::new();
+    for at in (0..tokens.len()).filter(|at| word(*at) == "fn") {
+        let name = word(at + 1);
+        // What stands in angle brackets may have brackets of its own: `fn run<F: Fn(u32) -> bool>(f: F)`.
+        let (mut open, mut angles) = (at + 2, 0);
+        while open < tokens.len() && !(angles == 0 && word(open) == "(") {
+            angles += i32::from(word(open) == "<") - i32::from(word(open) == ">" && word(open - 1) != "-");
+            open += 1;
+        }
+        let (mut depth, mut end) = (0, open);
+        while end < tokens.len() {
+            depth += i32::from(word(end) == "(") - i32::from(word(end) == ")");
+            if depth == 0 {
+                break;
+            }
+            if word(end + 1) == ":" && word(end + 2) == "bool" {
+                found.push((name.to_owned(), word(end).to_owned()));
+            }
+            end += 1;
+        }
+    }
+    found
+}
+
+#[test]
+fn no_function_takes_a_bare_bool() {
+    let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
+    for (of, folder) in crates() {
+        for (module, source) in sources(&folder) {
+            for (function, parameter) in flags(&source) {
+                match FLAGS.iter().position(|(a, b, c, _)| *a == of && *b == function && *c == parameter) {
+                    Some(known) => drop(used.insert(known)),
+                    None => wrong.push(format!("{of} {}: {function}({parameter}: bool)", module.join("::"))),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "a type says more, or two functions do:\n{}", wrong.join("\n"));
+    assert_eq!(used.len(), FLAGS.len(), "an exception is no longer needed: {used:?}");
+}
+
+#[test]
+fn a_bare_bool_is_found_among_other_parameters() {
+    let source =
+        "impl A { pub fn kill<F: Fn(u32) -> bool>(&mut self, f: F, (a, b): (u8, u8), next: bool) -> bool {} }
+        fn fine(f: impl Fn(bool) -> bool) -> bool { struct S { flag: bool } true }
+        #[cfg(test)] mod tests { fn helper(flag: bool) {} }";
+    assert_eq!(flags(source), [("kill".to_owned(), "next".to_owned())]);
 }
 
 /// A crate that is written down.

@@ -11,7 +11,7 @@ use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::rank_setup::{Hosts, RunSetup, remove_probe, write_probe};
 use crate::recipe::ConfigRecipe;
-use crate::report::{self, Human, Voice};
+use crate::report::{self, Human, Reader, Voice};
 use crate::run_folder::RunFolder;
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
@@ -73,19 +73,19 @@ pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     }
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
     let observer = Human::new(voice, last, epochs).watching(session.gpus.clone());
-    let json = session.json;
-    conclude(session.run(Box::new(observer))?, voice, json)
+    let reader = if session.json { Reader::Program } else { Reader::Person };
+    conclude(session.run(Box::new(observer))?, voice, reader)
 }
 
 /// Says how a session ended; its error is the exit code.
-fn conclude(ended: Ended, voice: Voice, json: bool) -> Result<Summary, CliError> {
+fn conclude(ended: Ended, voice: Voice, reader: Reader) -> Result<Summary, CliError> {
     let Ended { conclusion, summary, profile } = ended;
     if let Some(report) = &profile {
-        voice.show(json, |stream| report::profile(report, stream));
+        voice.show(reader, |stream| report::profile(report, stream));
     }
     match &conclusion.outcome {
         Outcome::Finished(_) => {
-            voice.show(json, |stream| report::end(&summary, stream));
+            voice.show(reader, |stream| report::end(&summary, stream));
             Ok(summary)
         }
         Outcome::Interrupted(ending) => {
@@ -222,7 +222,8 @@ impl Session {
     /// A run that has nothing left to do: its summary is what its last checkpoint says.
     fn already_complete(self, id: CheckpointId, voice: Voice) -> Result<Summary, CliError> {
         let Self { plan, run, json, .. } = self;
-        voice.show(json, |_| format!("{} is complete: checkpoint {id} holds its last step", run.name));
+        let reader = if json { Reader::Program } else { Reader::Person };
+        voice.show(reader, |_| format!("{} is complete: checkpoint {id} holds its last step", run.name));
         let checkpoint = FileStore::new(&run.path).open(id, Check::Sizes);
         let manifest = checkpoint.map_err(|damage| CliError::failed(damage.to_string()))?.into_manifest();
         let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);

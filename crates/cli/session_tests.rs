@@ -28,7 +28,7 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
         gpus,
         json: false,
     };
-    super::run(session, Voice::new(true)).unwrap();
+    super::run(session, Voice::Quiet).unwrap();
     let text = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (folder, lines)

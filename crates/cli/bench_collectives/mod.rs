@@ -16,7 +16,7 @@ use crate::commands::{print, print_json};
 use crate::config::Isolation;
 use crate::error::CliError;
 use plan::BenchPlan;
-use table::Row;
+use table::{Columns, Row};
 
 /// Measures and prints, a line for each operation and size.
 ///
@@ -26,6 +26,7 @@ pub fn run(arguments: &BenchCollectives) -> Result<(), CliError> {
     if !arguments.output.json && !arguments.output.quiet {
         print(&table::head(&plan))?;
     }
+    let columns = if plan.limit { Columns::WithLimit } else { Columns::Times };
     for case in plan.cases() {
         let times = match plan.isolation {
             Isolation::Process => ranks::in_processes(&case)?,
@@ -35,7 +36,7 @@ pub fn run(arguments: &BenchCollectives) -> Result<(), CliError> {
         if arguments.output.json {
             print_json(&row.json())?;
         } else {
-            print(&row.text(plan.limit))?;
+            print(&row.text(columns))?;
         }
     }
     Ok(())

@@ -10,6 +10,15 @@ use crate::error::CliError;
 use dtrain_types::counted;
 use serde_json::{Value as Json, json};
 
+/// Which columns a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// Times and bandwidths.
+    Times,
+    /// And what the memory of this machine can do.
+    WithLimit,
+}
+
 /// What one case came to. *Units*: microseconds, and 10^9 bytes a second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -72,7 +81,7 @@ impl Row {
             "op": operation.name(),
             "ranks": ranks,
             "backend": backend(&self.case, self.isolation),
-            "mode": mode(self.case.ring),
+            "mode": self.case.mode().name(),
             "wire": self.case.wire().name(),
             "bytes": bytes,
             "samples": samples,
@@ -91,7 +100,7 @@ impl Row {
     }
 
     /// A line of the table below [`head`].
-    pub fn text(&self, limit: bool) -> String {
+    pub fn text(&self, columns: Columns) -> String {
         let Self { case, median, least, most, .. } = self;
         let size = if case.bytes == 0 { "-".to_owned() } else { Value::Size(case.bytes).to_string() };
         let (algo, bus) = match self.bandwidths() {
@@ -103,7 +112,7 @@ impl Row {
             "{:<WIDTH$}{size:>9}{median:>11}{least:>11}{most:>11}{algo:>10}{bus:>10}",
             case.operation.name()
         );
-        if limit {
+        if columns == Columns::WithLimit {
             let (memory, share) = match self.memory {
                 Some((memory, _)) => (digits(memory), format!("{:.0} %", 100.0 * memory / self.median)),
                 None => ("-".to_owned(), "-".to_owned()),
@@ -126,10 +135,6 @@ fn digits(number: f64) -> String {
     }
 }
 
-fn mode(ring: bool) -> &'static str {
-    if ring { "ring" } else { "exact" }
-}
-
 /// What was asked for, and the names and units of the columns.
 pub fn head(plan: &BenchPlan) -> String {
     let ranks = match plan.isolation {
@@ -141,9 +146,9 @@ pub fn head(plan: &BenchPlan) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores = counted(cores, "core");
     let wire = if plan.bf16 { "bf16" } else { "f32" };
+    let mode = if plan.ring { "ring" } else { "exact" };
     let pinned = if plan.pin { ", pinned" } else { "" };
-    let mut text =
-        format!("{ranks} on {cores}{pinned}, {way}, {}, {wire}; every result is checked\n", mode(plan.ring));
+    let mut text = format!("{ranks} on {cores}{pinned}, {way}, {mode}, {wire}; every result is checked\n");
     let names = format!(
         "{:<WIDTH$}{:>9}{:>11}{:>11}{:>11}{:>10}{:>10}",
         "op", "size", "median us", "least us", "most us", "algo GB/s", "bus GB/s"
@@ -176,7 +181,7 @@ mod tests {
         // 4 000 bytes in 4 us are 1 GB/s, and two ranks have a bus factor of 1.
         assert_eq!((&line["algo_gb_s"], &line["bus_gb_s"]), (&json!(1.0), &json!(1.0)));
         assert_eq!((&line["limit_us"], &line["of_limit"]), (&json!(0.8), &json!(0.2)));
-        assert!(row.text(true).contains("20 %"), "{}", row.text(true));
+        assert!(row.text(Columns::WithLimit).contains("20 %"), "{}", row.text(Columns::WithLimit));
     }
 
     #[test]
@@ -206,7 +211,12 @@ mod tests {
         let row = Row::new(&case, plan.isolation, &[times(&[99_999_999], &[12_345_678])]).unwrap();
         let head = head(&plan);
         let names = head.lines().last().unwrap();
-        assert_eq!(row.text(true).trim_end().len(), names.len(), "{head}{}", row.text(true));
+        assert_eq!(
+            row.text(Columns::WithLimit).trim_end().len(),
+            names.len(),
+            "{head}{}",
+            row.text(Columns::WithLimit)
+        );
         assert_eq!([0.5, 12.34, 1234.5].map(digits), ["0.50", "12.3", "1234"]);
     }
 }

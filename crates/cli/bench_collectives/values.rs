@@ -55,18 +55,18 @@ impl Reference {
                 (0..ranks).try_for_each(|owner| self.check_sum(got, round, even.chunk(owner), owner))
             }
             OpKind::ReduceScatter => self.check_sum(got, round, even.chunk(self.rank), self.rank),
-            OpKind::AllGather => {
-                (0..ranks).try_for_each(|from| self.check_value(got, round, even.chunk(from), from, false))
-            }
-            OpKind::Broadcast => self.check_value(got, round, 0..got.len(), 0, false),
-            OpKind::Barrier => self.check_value(got, round, 0..got.len(), self.rank, false),
+            OpKind::AllGather => (0..ranks)
+                .try_for_each(|from| self.check_value(got, round, even.chunk(from), from, |value| value)),
+            OpKind::Broadcast => self.check_value(got, round, 0..got.len(), 0, |value| value),
+            OpKind::Barrier => self.check_value(got, round, 0..got.len(), self.rank, |value| value),
             OpKind::Copy => {
                 let sources = self.case.sources().len();
                 let chunks = Chunks::even(got.len(), sources);
                 let own = |source: &usize| self.rank >= sources || *source == self.rank;
                 let seen: Vec<usize> = (0..sources).filter(own).collect();
-                seen.into_iter()
-                    .try_for_each(|from| self.check_value(got, round, chunks.chunk(from), from, false))
+                seen.into_iter().try_for_each(|from| {
+                    self.check_value(got, round, chunks.chunk(from), from, |value| value)
+                })
             }
         }
     }
@@ -75,7 +75,7 @@ impl Reference {
     ///
     /// *Errors*: as [`Reference::check`].
     pub fn check_flipped(&mut self, got: &[f32], round: u32) -> Result<(), String> {
-        self.check_value(got, round, 0..got.len(), self.rank, true)
+        self.check_value(got, round, 0..got.len(), self.rank, |value| -value)
     }
 
     fn check_sum(&mut self, got: &[f32], round: u32, part: Range<usize>, owner: usize) -> Result<(), String> {
@@ -97,15 +97,13 @@ impl Reference {
         round: u32,
         part: Range<usize>,
         rank: usize,
-        flipped: bool,
+        change: impl Fn(f32) -> f32,
     ) -> Result<(), String> {
         for start in part.clone().step_by(BLOCK) {
             let n = BLOCK.min(part.end - start);
             let want = &mut self.stack[..n];
             fill(want, self.case.wire(), rank, round, start);
-            if flipped {
-                want.iter_mut().for_each(|value| *value = -*value);
-            }
+            want.iter_mut().for_each(|value| *value = change(*value));
             same(&got[start..start + n], want, start)?;
         }
         Ok(())

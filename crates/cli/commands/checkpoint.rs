@@ -3,7 +3,7 @@
 use super::{print, print_json};
 use crate::arguments::{CheckpointCommand as Arguments, RunArgument};
 use crate::error::CliError;
-use crate::report::{age, bytes, loss, measure, percent, utc};
+use crate::report::{Reader, age, bytes, loss, measure, percent, utc};
 use crate::request::checkpoint_argument;
 use crate::run_folder::RunFolder;
 use dtrain_checkpoint::{
@@ -22,7 +22,9 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
         Arguments::Ls(run) => list(run, Check::Sizes).map(|_| ()),
         Arguments::Verify(run) => verify(run),
         Arguments::Export { from, output } => export(from, output),
-        Arguments::Diff { first, second, json } => diff(first, second, *json),
+        Arguments::Diff { first, second, json } => {
+            diff(first, second, if *json { Reader::Program } else { Reader::Person })
+        }
     }
 }
 
@@ -42,17 +44,20 @@ fn list(arguments: &RunArgument, check: Check) -> Result<usize, CliError> {
         return Err(error.hint("checkpoint.every says when they are written"));
     }
     for FoundCheckpoint { id, valid } in found {
-        let is_best = best == Some(id);
         if arguments.json {
-            print_json(&as_json(id, &valid, is_best))?;
+            print_json(&as_json(id, &valid, best))?;
         } else {
-            print(&line(id, &valid, is_best))?;
+            print(&line(id, &valid, best))?;
         }
     }
     Ok(damaged)
 }
 
-fn line(id: CheckpointId, valid: &Result<Manifest, dtrain_checkpoint::Damage>, best: bool) -> String {
+fn line(
+    id: CheckpointId,
+    valid: &Result<Manifest, dtrain_checkpoint::Damage>,
+    best: Option<CheckpointId>,
+) -> String {
     let manifest = match valid {
         Ok(manifest) => manifest,
         Err(damage) => return format!("{id}  damaged: {damage}\n"),
@@ -69,7 +74,7 @@ fn line(id: CheckpointId, valid: &Result<Manifest, dtrain_checkpoint::Damage>, b
     if let Some(value) = number("val_loss") {
         text += &format!("  val {}", loss(value));
     }
-    let mark = if best { "  best" } else { "" };
+    let mark = if best == Some(id) { "  best" } else { "" };
     text + &format!("  {}  {}{mark}\n", &manifest.digest.to_string()[..16], created(&manifest.created))
 }
 
@@ -85,13 +90,13 @@ fn created(text: &str) -> String {
 fn as_json(
     id: CheckpointId,
     valid: &Result<Manifest, dtrain_checkpoint::Damage>,
-    best: bool,
+    best: Option<CheckpointId>,
 ) -> serde_json::Value {
     match valid {
         Ok(manifest) => json!({
             "checkpoint": id.to_string(),
             "valid": true,
-            "best": best,
+            "best": best == Some(id),
             "step": id.step.0,
             "generation": id.generation.0,
             "epoch": manifest.epoch.0,
@@ -130,13 +135,13 @@ fn export(from: &str, output: &Path) -> Result<(), CliError> {
 }
 
 /// Exit code 0 if the two are the same bits, 1 if they differ, as `diff` does.
-fn diff(first: &str, second: &str, json: bool) -> Result<(), CliError> {
+fn diff(first: &str, second: &str, reader: Reader) -> Result<(), CliError> {
     let (one, other) = (open(first, Check::Digests)?, open(second, Check::Digests)?);
     let found = dtrain_checkpoint::diff(&one, &other)
         .map_err(|damage| CliError::failed("a checkpoint cannot be read").because(&damage))?;
     let different = found.iter().filter(|tensor| tensor.change != Change::Same).count();
     for tensor in &found {
-        if json {
+        if reader == Reader::Program {
             print_json(&json!({"tensor": tensor.name, "change": words(&tensor.change)}))?;
         } else if tensor.change != Change::Same {
             print(&format!("{}: {}\n", tensor.name, words(&tensor.change)))?;
@@ -146,10 +151,9 @@ fn diff(first: &str, second: &str, json: bool) -> Result<(), CliError> {
         let differ = if different == 1 { "differs" } else { "differ" };
         return Err(CliError::failed(format!("{different} of {} {differ}", counted(found.len(), "tensor"))));
     }
-    if json {
-        Ok(())
-    } else {
-        print(&format!("the same bits in all of {}\n", counted(found.len(), "tensor")))
+    match reader {
+        Reader::Program => Ok(()),
+        Reader::Person => print(&format!("the same bits in all of {}\n", counted(found.len(), "tensor"))),
     }
 }
 

@@ -39,7 +39,7 @@ enum Figures {
 /// *Errors*: of the data, by file and line. *Blocks* to the end.
 pub fn run(arguments: &Eval) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
-    let voice = Voice::new(arguments.output.quiet);
+    let voice = Voice::of(arguments.output);
     let workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
     let figures = match &arguments.data {
         Some(path) => of_table(&trained, path, workers, voice)?,

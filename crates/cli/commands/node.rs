@@ -46,7 +46,7 @@ fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result
             problem.hint("leave it out here; docs/guide/hosts.md says which ranks of other hosts are in it")
         );
     }
-    let voice = Voice::new(train.output.quiet);
+    let voice = Voice::of(train.output);
     let master = &hosts.master;
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     voice.say(&format!("  node     {} of {}, calling {master}", hosts.rank, hosts.nodes));
@@ -103,7 +103,7 @@ fn host_plan(
     let chosen = choose_here(&config)?;
     let plan = Plan::open(&config, brought)?;
     let Prototype { replica, external } = plan.prototype(&chosen)?;
-    let voice = Voice::new(arguments.train.output.quiet);
+    let voice = Voice::of(arguments.train.output);
     match (&external, &run.external) {
         (Some((_, found)), Some(expected)) => expected.check(found).map_err(CliError::usage)?,
         _ => chosen.prepare(&config, |words| voice.say(words))?,

@@ -6,7 +6,7 @@ use crate::doctor::free_memory;
 use crate::error::CliError;
 use crate::gpus::{Chosen, choose_here, most_rows, this_machine};
 use crate::plan::Plan;
-use crate::report::{Voice, banner, bytes, grouped};
+use crate::report::{Reader, Voice, banner, bytes, grouped};
 use crate::request::settings;
 use dtrain_engine::Replica;
 use dtrain_types::{MicroRange, cut_evenly};
@@ -23,21 +23,21 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let chosen = choose_here(&config)?;
     let plan = Plan::open(&config, None)?;
     if arguments.largest {
-        return largest(plan, &chosen, arguments.output.json);
+        return largest(plan, &chosen, Reader::of(arguments.output));
     }
     let prototype = plan.prototype(&chosen)?;
     let replica = prototype.replica.as_ref();
     if arguments.output.json {
         return print_json(&as_json(&plan, replica, &chosen));
     }
-    Voice::new(arguments.output.quiet).say(&banner(&plan, replica, None, (machine, &chosen)));
+    Voice::of(arguments.output).say(&banner(&plan, replica, None, (machine, &chosen)));
     print(&tables(&plan, replica, &chosen))
 }
 
 /// Prints the largest micro-batch that there is room for.
 ///
 /// *Errors*: not even one sample fits; a configuration that no micro-batch suits.
-fn largest(plan: Plan, chosen: &Chosen, json: bool) -> Result<(), CliError> {
+fn largest(plan: Plan, chosen: &Chosen, reader: Reader) -> Result<(), CliError> {
     let (global, ranks) = (plan.config.batch.global, plan.config.world.ranks);
     let (rows, each, free) = match chosen.cuda() {
         Some(list) => {
@@ -53,7 +53,7 @@ fn largest(plan: Plan, chosen: &Chosen, json: bool) -> Result<(), CliError> {
         let error = CliError::failed("there is no room for a single sample");
         return Err(error.hint("a smaller model needs less, and so do fewer ranks"));
     };
-    if json {
+    if reader == Reader::Program {
         return print_json(
             &json!({"micro_batch": rows, "global_batch": global, "rank_bytes": each, "free_bytes": free}),
         );

@@ -23,7 +23,8 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
     let inputs = inputs?;
     let mut workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
     let mut writer = Writer::new(arguments.output.as_deref(), shape.clone())?;
-    let voice = Voice::new(arguments.quiet || arguments.output.is_none());
+    let is_quiet = arguments.quiet || arguments.output.is_none();
+    let voice = if is_quiet { Voice::Quiet } else { Voice::here() };
     let begun = std::time::Instant::now();
     for mut input in inputs {
         let (parser, counter) = (input.take_parser(), input.counter());

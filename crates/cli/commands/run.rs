@@ -20,7 +20,8 @@ pub fn guard() -> Result<ExitCode, CliError> {
 /// *Errors*: of the request (kind usage, nothing started), a rank failed, or somebody stopped it. *Blocks* for the
 /// whole run.
 pub fn launcher(arguments: &RunLauncher) -> Result<(), CliError> {
-    let (launch, voice) = (request::read(&arguments.run)?, Voice::new(arguments.run.quiet));
+    let launch = request::read(&arguments.run)?;
+    let voice = if arguments.run.quiet { Voice::Quiet } else { Voice::here() };
     Ok(dtrain_launch::supervise(&launch, arguments.guard, &|text| voice.say(text))?)
 }
 

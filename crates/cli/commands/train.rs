@@ -52,7 +52,7 @@ pub fn run(
     if arguments.describe {
         return print_json(&Described::of(&plan, prototype.replica.as_ref())?.to_json()).map(|()| None);
     }
-    let voice = Voice::new(arguments.output.quiet);
+    let voice = Voice::of(arguments.output);
     // A program of its own knows how to use a GPU.
     let stages_on = chosen.cuda().filter(|_| plan.external().is_none());
     if stages_on.is_some() {

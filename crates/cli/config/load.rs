@@ -72,7 +72,8 @@ impl Config {
         let mut resolved = Resolved::new(layers)?;
         let derived = batch::settle(&mut resolved, machine)?;
         check::resolved(&resolved)?;
-        let config = Self::typed(resolved, derived);
+        let mut config = Self::typed(resolved);
+        config.batch.derived = derived;
         check::config(&config)?;
         Ok(config)
     }

@@ -102,14 +102,15 @@ pub struct Config {
 }
 
 impl Config {
-    fn typed(resolved: Resolved, derived: bool) -> Self {
+    /// The types of a resolved tree, whose batch counts as given.
+    fn typed(resolved: Resolved) -> Self {
         let r = &resolved;
         Self {
             name: r.text("name").map(str::to_owned),
             run_dir: r.text("run_dir").map(PathBuf::from),
             resume: Resume::from_resolved(r),
             seed: Seed(r.count("seed")),
-            batch: Batch { global: r.count("global_batch"), micro: r.count("micro_batch"), derived },
+            batch: Batch { global: r.count("global_batch"), micro: r.count("micro_batch"), derived: false },
             length: batch::length(r),
             precision: parts::choice(r, "precision", Precision::from_name),
             recompute: parts::choice(r, "recompute", Recompute::from_name),
@@ -203,7 +204,9 @@ impl Config {
         for (key, value) in values {
             resolved.set(key, value);
         }
-        Self::typed(resolved, self.batch.derived)
+        let mut config = Self::typed(resolved);
+        config.batch.derived = self.batch.derived;
+        config
     }
 
     /// Whether a name or a folder was given as an argument.

@@ -109,19 +109,16 @@ impl Type {
                 inner.read(node).map(|value| Value::List(vec![value]))
             }
             (Self::Either(types), _) => types.iter().find_map(|ty| ty.read(node).ok()).ok_or(node),
-            (_, Tree::Scalar { text, quoted }) => self.scalar(text, *quoted).ok_or(node),
+            (Self::Text, Tree::Scalar { text, .. }) if !text.is_empty() => Ok(Value::Text(text.clone())),
+            // What stands in quotes is a text and nothing else.
+            (_, Tree::Scalar { text, quoted: false }) => self.scalar(text).ok_or(node),
             _ => Err(node),
         }
     }
 
-    fn scalar(&self, text: &str, quoted: bool) -> Option<Value> {
-        if let Self::Text = self {
-            return (!text.is_empty()).then(|| Value::Text(text.to_owned()));
-        }
-        if quoted {
-            return None;
-        }
+    fn scalar(&self, text: &str) -> Option<Value> {
         match self {
+            Self::Text => None,
             Self::Choice(words) => {
                 // YAML's own words for nothing are understood where `none` is.
                 let text = if matches!(text, "null" | "~") { "none" } else { text };
@@ -140,7 +137,7 @@ impl Type {
             Self::Time => time(text).map(Value::Time),
             Self::Size => size(text).map(Value::Size),
             Self::Length => length(text).map(Value::Length),
-            Self::Text | Self::List(_) | Self::Either(_) => unreachable!("handled by the caller"),
+            Self::List(_) | Self::Either(_) => unreachable!("handled by the caller"),
         }
     }
 

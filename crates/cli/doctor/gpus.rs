@@ -41,7 +41,7 @@ pub(super) fn look(patience: Duration) -> SeenGpus {
     if !bus.is_empty() || !matches!(&told, Some(Ok(told)) if !told.gpus.is_empty()) {
         checks.push(on_bus(&bus));
     }
-    checks.extend(findings.iter().map(|finding| library(finding, cuda, !bus.is_empty())));
+    checks.extend(findings.iter().map(|finding| library(finding, cuda, &bus)));
     let mut usable = 0;
     match told {
         Some(Ok(told)) => {
@@ -85,10 +85,10 @@ fn on_bus(bus: &[String]) -> Check {
 }
 
 /// A library, and how to get one that does. `cuda` is the major version that the driver serves.
-fn library(finding: &Finding, cuda: Option<u32>, on_bus: bool) -> Check {
+fn library(finding: &Finding, cuda: Option<u32>, bus: &[String]) -> Check {
     let name = finding.library.name();
     let details = json!(finding);
-    let get = how_to_get(finding.library, cuda, on_bus);
+    let get = how_to_get(finding.library, cuda, bus);
     let refused = |code| {
         finding.refused.iter().any(|file| matches!(&file.why, Refusal::Failed { code: c, .. } if *c == code))
     };
@@ -126,14 +126,14 @@ fn library(finding: &Finding, cuda: Option<u32>, on_bus: bool) -> Check {
     check.details(details)
 }
 
-fn how_to_get(library: Library, cuda: Option<u32>, on_bus: bool) -> String {
+fn how_to_get(library: Library, cuda: Option<u32>, bus: &[String]) -> String {
     let elsewhere = "if it is somewhere else, DTRAIN_LIBRARY_PATH names its folder";
     let package = |cu12: &str, cu13: &str| {
         let name = if cuda.is_some_and(|cuda| cuda < 13) { cu12 } else { cu13 };
         format!("`pip install {name}`, or NVIDIA's toolkit; {elsewhere}")
     };
     match library {
-        Library::Driver | Library::Nvml if on_bus => {
+        Library::Driver | Library::Nvml if !bus.is_empty() => {
             "install NVIDIA's driver (525 or newer) with the package manager of your system; in a container start it with \
              `--gpus all` and NVIDIA's container toolkit on the host"
                 .to_owned()

@@ -25,7 +25,7 @@ impl Reporter {
     /// One that has told nothing yet.
     #[must_use]
     pub fn new(output: Output, kind: &'static str) -> Self {
-        Self { voice: Voice::new(output.quiet), json: output.json, kind, times: 0, told: 0 }
+        Self { voice: Voice::of(output), json: output.json, kind, times: 0, told: 0 }
     }
 
     /// What is going to be done.

@@ -172,10 +172,6 @@ fn sides(shape: &[usize]) -> String {
     shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn python(flag: bool) -> &'static str {
-    if flag { "True" } else { "False" }
-}
-
 /// One number where all are the same, as people write it.
 fn same(sides: &[usize]) -> String {
     match sides.iter().all(|side| *side == sides[0]) {
@@ -219,7 +215,7 @@ impl Body {
                 self.set(x, wrapped(*behind, &value));
             }
             Description::Conv { channels, outputs, kernel, stride, padding, bias, behind } => {
-                let (d, bias) = (kernel.len(), python(*bias));
+                let (d, bias) = (kernel.len(), if *bias { "True" } else { "False" });
                 let (kernel, stride, padding) = (same(kernel), same(stride), same(padding));
                 let made = format!(
                     "Conv{d}d({channels}, {outputs}, {kernel}, stride={stride}, padding={padding}, bias={bias})"

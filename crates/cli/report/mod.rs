@@ -18,6 +18,7 @@ pub use profile::profile;
 pub use summary::{end, fault_report};
 pub use time::{age, utc};
 
+use crate::arguments::Output;
 use console::{Term, style};
 
 /// Where a text goes; colours depend on whether that is a terminal.
@@ -41,6 +42,23 @@ impl Stream {
     }
 }
 
+/// Who reads standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Somebody at a terminal: lines in words.
+    Person,
+    /// What asked for JSON: one object a line.
+    Program,
+}
+
+impl Reader {
+    /// Who reads what a command line asks for.
+    #[must_use]
+    pub fn of(output: Output) -> Self {
+        if output.json { Self::Program } else { Self::Person }
+    }
+}
+
 /// Who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Voice {
@@ -53,24 +71,26 @@ pub enum Voice {
 }
 
 impl Voice {
+    /// The voice that a command line asks for.
+    #[must_use]
+    pub fn of(output: Output) -> Self {
+        if output.quiet { Self::Quiet } else { Self::here() }
+    }
+
     /// The voice for this process's standard error.
     #[must_use]
-    pub fn new(quiet: bool) -> Self {
-        match (quiet, Term::stderr().is_term()) {
-            (true, _) => Self::Quiet,
-            (false, true) => Self::Terminal,
-            (false, false) => Self::Log,
-        }
+    pub fn here() -> Self {
+        if Term::stderr().is_term() { Self::Terminal } else { Self::Log }
     }
 
     /// Shows the result of a run unless nobody listens: on standard output, or on standard error where programs read that.
-    pub fn show(self, json: bool, result: impl Fn(Stream) -> String) {
+    pub fn show(self, reader: Reader, result: impl Fn(Stream) -> String) {
         if self == Self::Quiet {
             return;
         }
-        let written = match json {
-            true => false,
-            false => Term::stdout().write_line(result(Stream::Output).trim_end()).is_ok(),
+        let written = match reader {
+            Reader::Program => false,
+            Reader::Person => Term::stdout().write_line(result(Stream::Output).trim_end()).is_ok(),
         };
         // A reader of standard output that went away, or a full disk, does not undo the run.
         if !written {

@@ -15,7 +15,7 @@ use crate::bytes::open_lines;
 use crate::preparation::{ColumnUse, Role};
 use crate::rows::{Feature, Recipe, Store, Table, assemble};
 use crate::{DataError, Opened};
-use encoder::Encoder;
+use encoder::{Encoder, Fill};
 use labels::Labels;
 use layout::Layout;
 use lines::Lines;
@@ -124,8 +124,8 @@ fn read(
                 }
                 let is_header = !layout.names.is_empty();
                 let encoder = match surveyed {
-                    true => Encoder::new(columns.iter(), true),
-                    false => Encoder::new(layout.numbers(Missing::Refuse).iter(), true),
+                    true => Encoder::new(columns.iter(), Fill::Later),
+                    false => Encoder::new(layout.numbers(Missing::Refuse).iter(), Fill::Later),
                 };
                 let known = known.insert((layout, encoder));
                 if is_header {

@@ -67,15 +67,24 @@ impl Meeting {
     }
 }
 
+/// Whether the threads wait for each other.
+#[derive(Clone, Copy, PartialEq)]
+enum Pace {
+    /// After every step.
+    InStep,
+    /// Never.
+    Alone,
+}
+
 /// Steps a second of all threads, added up.
-fn rate(shares: &mut [UpdateShare], products: u32, time: f64, in_step: bool) -> f64 {
+fn rate(shares: &mut [UpdateShare], products: u32, time: f64, pace: Pace) -> f64 {
     let (meeting, threads) = (Meeting::default(), shares.len() as u64);
     let measure = |share: &mut UpdateShare| {
         let (begun, mut steps) = (now(), 0u64);
         while now() - begun < time {
             share.products(products);
             steps += 1;
-            if in_step && !meeting.wait(threads, steps) {
+            if pace == Pace::InStep && !meeting.wait(threads, steps) {
                 break;
             }
         }
@@ -106,7 +115,8 @@ fn main() -> ExitCode {
     let time = MEASURED.max(f64::from(milliseconds) / 1000.0 * STEPS);
     let mut ratios: Vec<f64> = (0..pairs)
         .map(|_| {
-            let [together, apart] = [true, false].map(|in_step| rate(&mut shares, products, time, in_step));
+            let [together, apart] =
+                [Pace::InStep, Pace::Alone].map(|pace| rate(&mut shares, products, time, pace));
             together / apart
         })
         .collect();

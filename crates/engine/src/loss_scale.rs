@@ -57,15 +57,18 @@ impl LossScaling {
         }
     }
 
-    /// What the scale is after a step; nothing where the gradient is not finite and there is no scale to blame.
-    pub(crate) fn next(&self, scale: LossScale, finite: bool) -> Option<LossScale> {
+    /// What the scale is after a step whose gradient was finite.
+    pub(crate) fn grown(&self, scale: LossScale) -> LossScale {
         let LossScale { factor, finite_steps } = scale;
-        let changed = |factor| LossScale { factor, finite_steps: 0 };
-        match finite {
-            false => (factor > LEAST).then(|| changed(factor / 2.0)),
-            true if finite_steps + 1 >= self.interval => Some(changed((factor * 2.0).min(MOST))),
-            true => Some(LossScale { factor, finite_steps: finite_steps + 1 }),
+        match finite_steps + 1 >= self.interval {
+            true => LossScale { factor: (factor * 2.0).min(MOST), finite_steps: 0 },
+            false => LossScale { factor, finite_steps: finite_steps + 1 },
         }
+    }
+
+    /// What it is after one whose gradient was not finite; nothing where there is no scale to blame.
+    pub(crate) fn halved(&self, scale: LossScale) -> Option<LossScale> {
+        (scale.factor > LEAST).then(|| LossScale { factor: scale.factor / 2.0, finite_steps: 0 })
     }
 }
 
@@ -95,7 +98,11 @@ mod tests {
     fn it_halves_at_once_doubles_after_the_interval_and_stays_within_its_bounds() {
         let scaling = LossScaling { start: 4.0, interval: 2 };
         let steps = |start: LossScale, finite: &[bool]| {
-            finite.iter().try_fold(start, |scale, finite| scaling.next(scale, *finite))
+            let next = |scale, finite: &bool| match finite {
+                true => Some(scaling.grown(scale)),
+                false => scaling.halved(scale),
+            };
+            finite.iter().try_fold(start, next)
         };
         let start = LossScale { factor: 4.0, finite_steps: 0 };
         assert_eq!(steps(start, &[true]), Some(LossScale { factor: 4.0, finite_steps: 1 }));

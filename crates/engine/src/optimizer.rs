@@ -149,7 +149,7 @@ impl Optimizer {
         for (run, decays) in runs {
             let g = D::part(gradient, run.clone());
             let p = D::part_mut(&mut to.parameters, run.clone());
-            match constants.of(*decays) {
+            match if *decays { &constants.decaying } else { &constants.plain } {
                 Rates::Sgd(constants) => {
                     let kept = if constants.momentum == 0.0 { 0..0 } else { run.clone() };
                     device.sgd(constants, g, p, D::part_mut(&mut to.first, kept));
@@ -164,23 +164,27 @@ impl Optimizer {
 
     /// The numbers of one update, which all its parts have in common.
     pub fn constants(&self, step: Step, scale: f32) -> Constants {
-        Constants { plain: self.rates(step, scale, false), decaying: self.rates(step, scale, true) }
+        let plain = match self.rule {
+            Rule::Sgd { momentum, nesterov, .. } => Rule::Sgd { momentum, nesterov, weight_decay: 0.0 },
+            Rule::AdamW { betas, epsilon, .. } => Rule::AdamW { betas, epsilon, weight_decay: 0.0 },
+        };
+        Constants { plain: self.rates(&plain, step, scale), decaying: self.rates(&self.rule, step, scale) }
     }
 
-    fn rates(&self, step: Step, scale: f32, decays: bool) -> Rates {
+    fn rates(&self, rule: &Rule, step: Step, scale: f32) -> Rates {
         let lr = self.schedule.lr(step);
-        match self.rule {
+        match *rule {
             Rule::Sgd { momentum, nesterov, weight_decay } => Rates::Sgd(Sgd {
                 scale,
                 lr: lr as f32,
-                weight_decay: if decays { weight_decay } else { 0.0 },
+                weight_decay,
                 momentum,
                 nesterov,
                 first: step == Step(1),
             }),
             Rule::AdamW { betas: [beta1, beta2], epsilon, weight_decay } => {
                 let correction = |beta: f32| 1.0 - power(f64::from(beta), step.0);
-                let decay = if decays { 1.0 - lr * f64::from(weight_decay) } else { 1.0 };
+                let decay = 1.0 - lr * f64::from(weight_decay);
                 Rates::AdamW(AdamW {
                     scale,
                     step_size: (lr / correction(beta1)) as f32,
@@ -212,10 +216,6 @@ enum Rates {
 }
 
 impl Constants {
-    fn of(&self, decays: bool) -> &Rates {
-        if decays { &self.decaying } else { &self.plain }
-    }
-
     /// Updates the parameters of `part` alone, which are read in one place and written to another: parameters and moments, each as long
     /// as `part`, or empty where the rule keeps none. `gradient` is whole, `runs` rise.
     ///
@@ -234,7 +234,7 @@ impl Constants {
             let met = run.start.max(part.start)..run.end.min(part.end);
             let g = &gradient[met.clone()];
             let at = met.start - part.start..met.end - part.start;
-            match self.of(*decays) {
+            match if *decays { &self.decaying } else { &self.plain } {
                 Rates::Sgd(constants) => {
                     let kept = if constants.momentum == 0.0 { 0..0 } else { at.clone() };
                     device.copy(&from[0][at.clone()], &mut p[at.clone()]);

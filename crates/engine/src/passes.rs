@@ -214,7 +214,10 @@ pub(crate) fn settle(
     let norm = seen.squares.sqrt();
     let finite = norm.is_finite() && seen.stats_finite;
     let scaled = facts.scaling.zip(divisor.scale);
-    let loss_scale = scaled.and_then(|(scaling, scale)| scaling.next(scale, finite));
+    let loss_scale = scaled.and_then(|(scaling, scale)| match finite {
+        true => Some(scaling.grown(scale)),
+        false => scaling.halved(scale),
+    });
     if !finite && loss_scale.is_none() {
         return Err(EngineError::NonFinite { step });
     }

@@ -12,7 +12,7 @@ use crate::codes::{
 };
 use crate::event::Event;
 use crate::graph::{Graph, Node, Parameters, Ready};
-use crate::knobs::{count, knobs, lazy};
+use crate::knobs::{count, knobs};
 use crate::memory::Kind;
 use crate::module::{Launch, Module};
 use crate::stream::Stream;
@@ -252,7 +252,7 @@ driver! {
 
     cuStreamCreate(to: *mut usize, _flags: c_uint) {
         let device = here("cuStreamCreate")?;
-        *to = STREAMS.add(Stream::start(device, lazy()).ok_or(OUT_OF_MEMORY)?);
+        *to = STREAMS.add(Stream::start(device).ok_or(OUT_OF_MEMORY)?);
         Ok(())
     }
 
@@ -298,7 +298,8 @@ driver! {
 
     cuEventCreate(to: *mut usize, flags: c_uint) {
         here("cuEventCreate")?;
-        *to = EVENTS.add(Arc::new(Event::new(flags & DISABLE_TIMING == 0)));
+        let event = if flags & DISABLE_TIMING == 0 { Event::timed() } else { Event::untimed() };
+        *to = EVENTS.add(Arc::new(event));
         Ok(())
     }
 

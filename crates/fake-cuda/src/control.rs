@@ -1,6 +1,6 @@
 //! What a test asks this library for, beside what a driver has.
 
-use crate::knobs::{calls, set_lazy};
+use crate::knobs::{calls, set_eager, set_lazy};
 use crate::world::{EVENTS, GRAPHS, MODULES, READY, STREAMS, complaints, devices};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn fakeCudaCalls(function: *const c_char) -> u64 {
 /// Whether streams that are created from now on are lazy.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakeCudaLazy(lazy: c_int) {
-    set_lazy(lazy != 0);
+    if lazy == 0 { set_eager() } else { set_lazy() }
 }
 
 /// How much was handed out and not given back: blocks of memory, streams, events, modules, graphs, contexts.

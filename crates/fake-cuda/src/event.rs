@@ -17,8 +17,12 @@ struct State {
 }
 
 impl Event {
-    pub fn new(timed: bool) -> Self {
-        Self { timed, state: Mutex::default() }
+    pub fn timed() -> Self {
+        Self { timed: true, state: Mutex::default() }
+    }
+
+    pub fn untimed() -> Self {
+        Self { timed: false, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -76,7 +76,12 @@ pub(crate) fn lazy() -> bool {
     LAZY.load(Ordering::Relaxed)
 }
 
-pub(crate) fn set_lazy(lazy: bool) {
+pub(crate) fn set_lazy() {
     let _read = knobs();
-    LAZY.store(lazy, Ordering::Relaxed);
+    LAZY.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn set_eager() {
+    let _read = knobs();
+    LAZY.store(false, Ordering::Relaxed);
 }

@@ -1,6 +1,7 @@
 //! A stream: a queue of work with a thread of its own.
 
 use crate::codes::{Code, SUCCESS};
+use crate::knobs::lazy;
 use crate::world::Device;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,8 +32,9 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Starts one. Nothing if there is no thread.
-    pub fn start(device: &'static Device, lazy: bool) -> Option<Arc<Self>> {
+    /// Starts one, lazy if the knob says so. Nothing if there is no thread.
+    pub fn start(device: &'static Device) -> Option<Arc<Self>> {
+        let lazy = lazy();
         let state = State { jobs: VecDeque::new(), given: 0, done: 0, wanted: 0, closing: false };
         let stream = Arc::new(Self { device, lazy, state: Mutex::new(state), changed: Condvar::new() });
         let thread = std::thread::Builder::new().name("fake-cuda-stream".to_owned());

@@ -4,7 +4,7 @@
 //! caller has no reason to give.
 #![allow(non_snake_case)]
 
-use crate::communicator::{Busy, Communicator, knob};
+use crate::communicator::{Busy, Calls, Communicator, knob};
 use crate::group;
 use crate::last_error::{self, Failure, code_of};
 use crate::operation::{Kind, Operation};
@@ -95,11 +95,11 @@ unsafe fn init(
 ) -> Result<ncclResult_t, Failure> {
     // SAFETY: null or the caller's configuration.
     let blocking = unsafe { wants_blocking(config) }?.unwrap_or(true);
+    let calls = if blocking { Calls::Block } else { Calls::Return };
     if group::is_open() {
         return Err(Failure::usage("this library makes no communicators inside a group"));
     }
-    let (handle, communicator) =
-        Communicator::make(Operation::rank(rank)?, Operation::rank(world)?, blocking)?;
+    let (handle, communicator) = Communicator::make(Operation::rank(rank)?, Operation::rank(world)?, calls)?;
     // SAFETY: the caller gives an address to write to.
     unsafe { answer(target, handle) }?;
     communicator.perform(move |it| it.join(&id))

@@ -66,9 +66,18 @@ struct Job {
     stands: bool,
 }
 
+/// What a call does while its work is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// It waits.
+    Block,
+    /// It returns, and the caller polls.
+    Return,
+}
+
 impl Communicator {
     /// Makes one that is about to join, and its handle.
-    pub fn make(rank: usize, world: usize, blocking: bool) -> Result<(ncclComm_t, Arc<Self>), Failure> {
+    pub fn make(rank: usize, world: usize, calls: Calls) -> Result<(ncclComm_t, Arc<Self>), Failure> {
         if world == 0 || world > MOST_RANKS || rank >= world {
             return Err(Failure::argument(format!(
                 "there is no rank {rank} of {world}, at most {MOST_RANKS}"
@@ -77,7 +86,7 @@ impl Communicator {
         let communicator = Arc::new(Self {
             rank,
             world,
-            blocking,
+            blocking: calls == Calls::Block,
             segment: OnceLock::new(),
             stopped: AtomicBool::new(false),
             life: Mutex::new(Life { busy: Some(Busy::Joining), ..Life::default() }),

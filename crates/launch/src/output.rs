@@ -168,7 +168,9 @@ impl Scribe {
                 let (now, mut text) = (Instant::now(), Vec::with_capacity(length + length / 8));
                 stream.splitter.feed(bytes, |line| take(line, now, &stream.prefix, tail, &mut text));
                 let (to, shown) = (stream.to, stream.shown);
-                self.show(to, shown, &text);
+                if shown {
+                    self.show(to, &text);
+                }
             }
         }
     }
@@ -180,12 +182,14 @@ impl Scribe {
         let tail = &mut self.tails[stream.slot];
         let mut text = Vec::new();
         stream.splitter.finish(|line| take(line, Instant::now(), &stream.prefix, tail, &mut text));
-        self.show(stream.to, stream.shown, &text);
+        if stream.shown {
+            self.show(stream.to, &text);
+        }
     }
 
     /// A reader that goes away (`| head`) is no reason to stop a run.
-    fn show(&mut self, to: Target, shown: bool, text: &[u8]) {
-        if !shown || text.is_empty() || self.closed[to as usize] {
+    fn show(&mut self, to: Target, text: &[u8]) {
+        if text.is_empty() || self.closed[to as usize] {
             return;
         }
         let written = match to {

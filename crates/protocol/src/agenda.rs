@@ -118,7 +118,7 @@ impl Agenda {
         self.pending.clear();
         let Pending { validate, checkpoint, ends } = pending;
         let due = Due { verify: false, validate, checkpoint, ends: ends || from > self.schedule.last };
-        self.follow(Step(from.0.saturating_sub(1)), due, true);
+        self.follow(Step(from.0.saturating_sub(1)), due, StopFlag::default());
     }
 
     /// The task that is next.
@@ -177,8 +177,7 @@ impl Agenda {
     pub fn handle_committed(&mut self, step: Step, stop: StopFlag) {
         self.undecided = None;
         let due = self.schedule.after(step, stop);
-        // With a set stop flag all ranks stand here: the next word is the order to leave this generation.
-        self.follow(step, due, stop == StopFlag::default());
+        self.follow(step, due, stop);
     }
 
     /// This rank has begun to write its shard of a checkpoint.
@@ -194,7 +193,7 @@ impl Agenda {
     }
 
     /// Notes what is due after a step, and the step that follows.
-    fn follow(&mut self, step: Step, due: Due, goes_on: bool) {
+    fn follow(&mut self, step: Step, due: Due, stop: StopFlag) {
         let Due { verify, validate, checkpoint, ends } = due;
         self.pending.extend(verify.then_some(Task::Verify(step)));
         if let Some(epoch) = validate {
@@ -203,7 +202,8 @@ impl Agenda {
         self.pending.extend(checkpoint.then_some(Task::Checkpoint(step)));
         if ends {
             self.pending.push_back(Task::Finish);
-        } else if goes_on {
+        } else if stop == StopFlag::default() {
+            // With a set stop flag all ranks stand here: the next word is the order to leave this generation.
             self.step(step.next());
         }
     }

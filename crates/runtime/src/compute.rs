@@ -12,7 +12,7 @@ use crate::controls::Controls;
 use crate::copy_state::{Roles, copy_state};
 use crate::data_plane::{DataPlane, step_counts};
 use crate::figures::{flatten, lend};
-use crate::news::{News, NewsSender};
+use crate::news::{AfterStep, News, NewsSender};
 use crate::passes::Passes;
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
@@ -135,7 +135,7 @@ impl Compute {
                 let applied = self.has_state.then(|| self.parts.replica.applied());
                 if let Some(record) = self.agenda.handle_left(applied) {
                     let info = shared_state::settle(self.parts.replica.as_mut()).map_err(engine)?;
-                    self.news.step(told(record, &info), true);
+                    self.news.step(told(record, &info), AfterStep::Pause);
                 }
                 self.news.tell(News::Left(Left { generation, applied, bootstrap }));
                 Ok(())
@@ -391,7 +391,8 @@ impl Work<'_> {
         profiler.lap(Doing::Optimizer);
         agenda.handle_committed(plan.step, StopFlag(trailer.stop));
         let info = info.expect("an update is settled before it is made");
-        news.step(told(record, &info), !agenda.goes_on());
+        let then = if agenda.goes_on() { AfterStep::Step } else { AfterStep::Pause };
+        news.step(told(record, &info), then);
     }
 
     fn verify(&mut self, step: Step) -> Result<(), Broke> {

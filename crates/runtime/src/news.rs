@@ -77,6 +77,15 @@ impl RecordBuffer {
     }
 }
 
+/// What a rank does after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterStep {
+    /// The next step, at once.
+    Step,
+    /// Something else: what lies here has to be seen now.
+    Pause,
+}
+
 /// Takes news from the threads of a rank.
 #[derive(Clone)]
 pub struct NewsSender {
@@ -105,11 +114,10 @@ impl NewsSender {
         self.pace = self.timeouts.pace_of(Some(rank));
     }
 
-    /// A step is made. `urgent` where no further step follows at once, so that nothing lies here unseen. Allocates
-    /// nothing.
-    pub fn step(&mut self, record: StepRecord, urgent: bool) {
+    /// A step is made, and `then` follows. Allocates nothing.
+    pub fn step(&mut self, record: StepRecord, then: AfterStep) {
         self.buffer.records.lock().expect("no holder of the buffer panics").push(record);
-        if urgent || self.rung.elapsed() >= self.pace {
+        if then == AfterStep::Pause || self.rung.elapsed() >= self.pace {
             self.rung = Instant::now();
             self.buffer.notify.notify_one();
         }

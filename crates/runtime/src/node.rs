@@ -320,7 +320,7 @@ impl Message<RankNews> for Node {
             }
             RankNews::Ended(member, incarnation, ending) => {
                 let Some(rank) = self.ranks.remove(&member) else { return };
-                let cause = self.cause(ending, rank.killed);
+                let cause = self.cause(ending, &rank);
                 let last_lines: Vec<String> = rank.last_lines.into();
                 if let up @ ToSupervisor::Link(_) = &self.config.up {
                     up.send(Word::LastLines(LastLines { member, lines: last_lines.clone() }));
@@ -339,11 +339,11 @@ impl Message<RankNews> for Node {
 }
 
 impl Node {
-    fn cause(&mut self, ending: RankExit, killed: bool) -> ExitCause {
+    fn cause(&mut self, ending: RankExit, rank: &LocalRank) -> ExitCause {
         match ending {
             RankExit::Code(code) => ExitCause::Code(code),
             // The kernel kills with the same signal as everybody; it counts, though.
-            RankExit::Signal(9) if self.kills.is_new() && !killed => ExitCause::OutOfMemory,
+            RankExit::Signal(9) if self.kills.is_new() && !rank.killed => ExitCause::OutOfMemory,
             RankExit::Signal(signal) => ExitCause::Signal(signal),
             RankExit::Returned => ExitCause::Code(0),
             RankExit::Panicked => ExitCause::Code(101),

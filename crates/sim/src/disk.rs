@@ -48,6 +48,15 @@ pub struct SimDisk {
     pub full: bool,
 }
 
+/// What becomes of a file that was not synced when the power was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsynced {
+    /// Its first half is there.
+    Torn,
+    /// Nothing of it is.
+    Gone,
+}
+
 impl SimDisk {
     /// Writes a shard; it is not durable yet. *Errors*: [`DiskError::Full`].
     pub fn write(
@@ -92,8 +101,8 @@ impl SimDisk {
     }
 
     /// A host loses its power: what it had not synced is torn or gone.
-    pub fn power_lost(&mut self, host: NodeId, torn: bool) {
-        self.files.retain(|_, file| file.synced || file.host != host || torn);
+    pub fn power_lost(&mut self, host: NodeId, unsynced: Unsynced) {
+        self.files.retain(|_, file| file.synced || file.host != host || unsynced == Unsynced::Torn);
         for file in self.files.values_mut().filter(|file| !file.synced && file.host == host) {
             file.floats.truncate(file.floats.len() / 2);
             file.synced = true;
@@ -209,20 +218,20 @@ mod tests {
     fn what_is_synced_and_named_by_a_manifest_is_read_again() {
         let mut disk = SimDisk::default();
         let shards = written(&mut disk);
-        disk.power_lost(NodeId(1), false);
+        disk.power_lost(NodeId(1), Unsynced::Gone);
         disk.rename(order(shards)).expect("room");
         assert_eq!(disk.read(ID), Ok((vec![0.0, 0.0, 0.0, 1.0, 1.0, 1.0], Digest([7; 32]))));
     }
 
     #[test]
     fn what_was_not_synced_is_gone_or_torn_and_never_read() {
-        for torn in [false, true] {
+        for unsynced in [Unsynced::Gone, Unsynced::Torn] {
             let mut disk = SimDisk::default();
             let shards = written(&mut disk);
             disk.write(ID, Rank(1), NodeId(1), vec![1.0; 3]).expect("room");
-            disk.power_lost(NodeId(1), torn);
+            disk.power_lost(NodeId(1), unsynced);
             disk.rename(order(shards)).expect("room");
-            assert!(disk.read(ID).is_err(), "torn: {torn}");
+            assert!(disk.read(ID).is_err(), "{unsynced:?}");
         }
     }
 

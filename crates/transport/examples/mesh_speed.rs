@@ -34,7 +34,7 @@ fn host(token: &Token, tuning: Tuning) -> Host {
 }
 
 /// Operations of one host until the first host has had enough; gives the times of each.
-fn operations(backend: &mut dyn Backend, hosts: u32, is_first: bool) -> Vec<Duration> {
+fn operations(backend: &mut dyn Backend, hosts: u32, index: usize) -> Vec<Duration> {
     let mut times = Vec::new();
     let begun = Instant::now();
     let mut seq = 0;
@@ -46,7 +46,7 @@ fn operations(backend: &mut dyn Backend, hosts: u32, is_first: bool) -> Vec<Dura
         (begun.elapsed(), trailer)
     };
     loop {
-        let enough = is_first && begun.elapsed() > SPAN && times.len() > 2;
+        let enough = index == 0 && begun.elapsed() > SPAN && times.len() > 2;
         let trailers = [Trailer { stop: u32::from(enough), ..Trailer::EMPTY }];
         backend.arena().lease(0).fill(1.5);
         run(backend, Op::Barrier);
@@ -92,7 +92,7 @@ fn main() {
                         let mut backend =
                             HostBackend::new(mesh, membership, Reduce::Exact, geometry, &counts)
                                 .expect("good");
-                        operations(&mut backend, world as u32, index == 0)
+                        operations(&mut backend, world as u32, index)
                     })
                 })
                 .collect();

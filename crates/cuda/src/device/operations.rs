@@ -4,7 +4,7 @@ use super::CudaDevice;
 use super::workspace::{PendingSums, Want};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
-use crate::operations::{self as kernels, Half, LossRows, LossTotals};
+use crate::operations::{self as kernels, LossRows, LossTotals};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
     CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d,
@@ -43,11 +43,6 @@ impl CudaDevice {
         let (pending, totals) = workspace.next_loss();
         run(weights, LossRows { values, counts: words }, totals);
         pending
-    }
-
-    /// What an operation rounds its operands to, if it does, and if there is a kernel for its shape.
-    fn half(&self, is_there: bool) -> Option<Half> {
-        self.precision.half().filter(|_| is_there)
     }
 
     /// Runs an operation that rounds, with parts of the scratch for what is rounded.
@@ -117,7 +112,7 @@ impl Device for CudaDevice {
     }
 
     fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
-        let Some(half) = self.half(kernels::product_half_is_there(shape)) else {
+        let Some(half) = self.precision.half().filter(|_| kernels::product_half_is_there(shape)) else {
             return kernels::product(self.stream(), shape, a, b, c);
         };
         self.rounding(kernels::product_rounded_scratch(shape), |scratch| {
@@ -126,7 +121,7 @@ impl Device for CudaDevice {
     }
 
     fn linear(&self, shape: LinearShape, operands: Operands<Ref<'_>>, activation: Activation, y: Mut<'_>) {
-        let Some(half) = self.half(true) else {
+        let Some(half) = self.precision.half() else {
             return kernels::linear(self.stream(), shape, operands, activation, y);
         };
         self.rounding(kernels::linear_rounded_scratch(shape), |scratch| {
@@ -142,7 +137,7 @@ impl Device for CudaDevice {
         z: Mut<'_>,
         y: Mut<'_>,
     ) {
-        let Some(half) = self.half(true) else {
+        let Some(half) = self.precision.half() else {
             return kernels::linear_gelu(self.stream(), shape, operands, form, z, y);
         };
         self.rounding(kernels::linear_rounded_scratch(shape), |scratch| {
@@ -344,7 +339,7 @@ impl Device for CudaDevice {
     }
 
     fn attention(&self, shape: &AttentionShape, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
-        let Some(half) = self.half(kernels::attention_half_is_there(shape)) else {
+        let Some(half) = self.precision.half().filter(|_| kernels::attention_half_is_there(shape)) else {
             return kernels::attention(self.stream(), shape, qkv, y, saved);
         };
         self.rounding(kernels::attention_rounded_scratch(shape), |halves| {
@@ -359,7 +354,7 @@ impl Device for CudaDevice {
         dqkv: Mut<'_>,
         scratch: Mut<'_>,
     ) {
-        let Some(half) = self.half(kernels::attention_half_is_there(shape)) else {
+        let Some(half) = self.precision.half().filter(|_| kernels::attention_half_is_there(shape)) else {
             return kernels::attention_gradient(self.stream(), shape, inputs, dqkv, scratch);
         };
         self.rounding(kernels::attention_rounded_gradient_scratch(shape), |halves| {

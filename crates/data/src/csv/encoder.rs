@@ -19,6 +19,15 @@ enum Encode {
     Skip,
 }
 
+/// When a missing number gets its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// At once: it comes to its fill.
+    Now,
+    /// When all rows are known: until then it is `NaN`.
+    Later,
+}
+
 /// All columns of a table.
 #[derive(Debug)]
 pub(super) struct Encoder {
@@ -27,12 +36,15 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// For rows of columns that are used so. A missing number comes to `NaN` with `fill_later`, else to its fill.
-    pub fn new<'a>(columns: impl IntoIterator<Item = &'a ColumnUse>, fill_later: bool) -> Self {
+    /// For rows of columns that are used so.
+    pub fn new<'a>(columns: impl IntoIterator<Item = &'a ColumnUse>, when: Fill) -> Self {
         let encode = |column: &ColumnUse| match &column.role {
-            Role::Number { fill, .. } => {
-                Encode::Number { fill: fill.map(|fill| if fill_later { f32::NAN } else { fill as f32 }) }
-            }
+            Role::Number { fill, .. } => Encode::Number {
+                fill: fill.map(|fill| match when {
+                    Fill::Now => fill as f32,
+                    Fill::Later => f32::NAN,
+                }),
+            },
             Role::Category { words, missing, unseen } => {
                 Encode::Category { words: words.clone(), missing: missing.is_some(), unseen: *unseen }
             }
@@ -128,12 +140,12 @@ mod tests {
             }
             Ok::<_, DataError>(features)
         };
-        let free = Encoder::new(&columns(Unseen::Ignore, Some(0)), false);
+        let free = Encoder::new(&columns(Unseen::Ignore, Some(0)), Fill::Now);
         assert_eq!(free.width(), 3);
         assert_eq!(row(&free, ["1", "x", "b"]).unwrap(), [1.0, 0.0, 1.0]);
         assert_eq!(row(&free, ["NA", "x", "c"]).unwrap(), [7.0, 0.0, 0.0]);
         assert_eq!(row(&free, ["1", "x", ""]).unwrap(), [1.0, 0.0, 0.0]);
-        let strict = Encoder::new(&columns(Unseen::Refuse, None), false);
+        let strict = Encoder::new(&columns(Unseen::Refuse, None), Fill::Now);
         let says = |fields| row(&strict, fields).unwrap_err().to_string();
         assert!(says(["", "x", "a"]).contains("t line 3, column 1 (city)"));
         assert!(says(["1", "x", ""]).contains("column 3 (city)"));

@@ -4,7 +4,7 @@
 //! be there, and its fields are handed on, or not. It does not know where the text comes from: it is given pieces of it
 //! that end at the end of a line, so that many can be read side by side.
 
-use super::encoder::Encoder;
+use super::encoder::{Encoder, Fill};
 use super::lines::{ColumnRef, guess, split};
 use crate::DataError;
 use crate::InputSpec;
@@ -97,7 +97,7 @@ impl RowParser {
         } else {
             Vec::new()
         };
-        let encoder = Encoder::new(trained, false);
+        let encoder = Encoder::new(trained, Fill::Now);
         let preparation = preparation.clone();
         Ok(Self { file: file.to_owned(), delimiter, columns, names: named, order, encoder, preparation })
     }

@@ -26,7 +26,9 @@ struct Seen {
     /// Distinct fields that are not missing, until there are too many.
     words: BTreeSet<String>,
     too_many: bool,
-    /// Distinct numbers of a column that is called an id.
+    /// Whether its header calls it an id.
+    is_id: bool,
+    /// Distinct numbers, of an id.
     ids: HashSet<u64>,
     first_word: Option<(u64, String)>,
     first_missing: Option<(u64, String)>,
@@ -52,7 +54,7 @@ fn is_date(field: &str) -> bool {
 }
 
 impl Seen {
-    fn note(&mut self, field: &str, line: u64, may_be_id: bool) {
+    fn note(&mut self, field: &str, line: u64) {
         if is_missing(field) {
             self.missing += 1;
             self.first_missing.get_or_insert_with(|| (line, field.to_owned()));
@@ -61,7 +63,7 @@ impl Seen {
         match field.trim().parse::<f64>() {
             Ok(value) => {
                 self.numbers += 1;
-                if may_be_id {
+                if self.is_id {
                     self.ids.insert(value.to_bits());
                 }
             }
@@ -95,6 +97,7 @@ pub(super) fn survey(text: impl BufRead, options: &CsvOptions) -> Result<Vec<Col
             None => {
                 let layout = layout.insert(Layout::of(&line, options)?);
                 seen.resize_with(layout.columns, Seen::default);
+                seen.iter_mut().zip(&layout.names).for_each(|(seen, name)| seen.is_id = is_id(name));
                 if !layout.names.is_empty() {
                     continue;
                 }
@@ -106,8 +109,8 @@ pub(super) fn survey(text: impl BufRead, options: &CsvOptions) -> Result<Vec<Col
             let (file, expected, got) = (options.path.clone(), layout.columns, fields.len());
             return Err(DataError::RaggedRow { file, line: number, expected, got });
         }
-        for (column, (field, seen)) in fields.iter().zip(&mut seen).enumerate() {
-            seen.note(field, number, layout.names.get(column).is_some_and(|name| is_id(name)));
+        for (field, seen) in fields.iter().zip(&mut seen) {
+            seen.note(field, number);
         }
     }
     let Some(layout) = layout else { return Err(DataError::Empty { file: options.path.clone() }) };

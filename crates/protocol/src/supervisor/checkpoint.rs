@@ -203,13 +203,13 @@ impl Checkpoints {
     }
 
     /// The manifest of `id` was written, or could not be. Says whether it was waited for.
-    pub fn written(&mut self, id: CheckpointId, ok: bool, current: Generation) -> bool {
+    pub fn written(&mut self, id: CheckpointId, result: &Result<(), String>, current: Generation) -> bool {
         if !self.writing || self.open.front().is_none_or(|open| open.id != id) {
             return false;
         }
         self.writing = false;
         self.settle(current);
-        if ok {
+        if result.is_ok() {
             self.newest = Some(id);
         }
         true
@@ -304,7 +304,7 @@ mod tests {
         let Some(Verdict::Complete { shards, .. }) = all.next(now, |_| true) else { panic!("complete") };
         assert_eq!(shards.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["rank-00000", "rank-00001"]);
         assert_eq!(all.next(now, |_| true), None);
-        assert!(all.written(id(1, 5), true, now) && !all.written(id(1, 5), true, now));
+        assert!(all.written(id(1, 5), &Ok(()), now) && !all.written(id(1, 5), &Ok(()), now));
         assert_eq!((all.settled(), all.newest()), (id(1, 5), Some(id(1, 5))));
         assert!(!take(&mut all, 0, &[shard(id(1, 5), 0, 7)]), "a late repetition is nothing new");
     }
@@ -352,11 +352,11 @@ mod tests {
         assert!(
             matches!(all.next(now, |_| true), Some(Verdict::Complete { id: got, .. }) if got == id(1, 5))
         );
-        assert!(all.written(id(1, 5), false, now));
+        assert!(all.written(id(1, 5), &Err("no room".to_owned()), now));
         assert!(
             matches!(all.next(now, |_| true), Some(Verdict::Complete { id: got, .. }) if got == id(1, 9))
         );
-        assert!(all.written(id(1, 9), true, now) && all.is_settled());
+        assert!(all.written(id(1, 9), &Ok(()), now) && all.is_settled());
         assert_eq!(all.newest(), Some(id(1, 9)));
     }
 
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(all.settled(), id(0, 0), "a shard that is still to come must not be forgotten");
         all.leave_behind(Generation(2));
         assert!(matches!(all.next(Generation(2), |_| true), Some(Verdict::Complete { .. })));
-        assert!(all.written(id(1, 5), true, Generation(2)));
+        assert!(all.written(id(1, 5), &Ok(()), Generation(2)));
         let lost = all.next(Generation(2), |_| true);
         assert!(matches!(lost, Some(Verdict::GivenUp { member: MemberId(1), .. })), "{lost:?}");
         assert_eq!(all.settled(), id(2, 0), "whatever generation 1 began is settled");
@@ -413,7 +413,7 @@ mod tests {
         all.leave_behind(Generation(2));
         assert!(all.has(Step(5)) && !all.has(Step(9)), "step 9 is to be written again");
         assert!(matches!(all.next(Generation(2), |_| true), Some(Verdict::Complete { .. })));
-        assert!(all.written(id(1, 5), true, Generation(2)));
+        assert!(all.written(id(1, 5), &Ok(()), Generation(2)));
         let given_up = all.next(Generation(2), |_| true);
         assert!(matches!(given_up, Some(Verdict::GivenUp { member: MemberId(1), .. })), "{given_up:?}");
     }

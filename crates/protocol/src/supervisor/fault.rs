@@ -2,7 +2,7 @@
 //!
 //! This file does not decide who is to blame in the end; that is in `verdict.rs`, once all is known.
 
-use super::slot::Life;
+use super::slot::{After, Life};
 use super::verdict::Seen;
 use super::{Losses, Supervisor, has_failed};
 use crate::cause::{Cause, Doing, ExitCause, Failure, What};
@@ -69,7 +69,7 @@ impl Supervisor {
         if participates && self.phase != Phase::Join {
             self.trouble.lost(member, now);
         }
-        self.kill(now, member, true, effects);
+        self.kill(now, member, After::Restart, effects);
         if let Some(what) = poison {
             return self.lost(now, member, what, effects);
         }

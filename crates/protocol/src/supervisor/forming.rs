@@ -2,7 +2,7 @@
 //!
 //! This file does not know what a data plane is; it knows who said that theirs stands.
 
-use super::slot::{Life, Place};
+use super::slot::{After, Life, Place};
 use super::{RESERVE_AHEAD, Reduce, Supervisor};
 use crate::cause::{Outcome, What};
 use crate::effect::{Event, Reason, SupervisorEffect};
@@ -139,7 +139,7 @@ impl Supervisor {
             self.slots.iter().filter(|(_, slot)| late(&slot.place)).map(|(member, _)| *member).collect();
         for member in absent {
             effects.push(SupervisorEffect::Event(Event::LeftOut { member }));
-            self.kill(now, member, true, effects);
+            self.kill(now, member, After::Restart, effects);
         }
     }
 

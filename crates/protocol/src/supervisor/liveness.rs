@@ -3,7 +3,7 @@
 //! This file does not know what the phases mean beyond how long each may take.
 
 use super::Supervisor;
-use super::slot::{Life, Place};
+use super::slot::{After, Life, Place};
 use crate::cause::What;
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::{Heartbeat, Stage};
@@ -191,7 +191,7 @@ impl Supervisor {
             if let Some(silent) = silent.filter(|_| self.phase == Phase::Stop) {
                 self.lost(now, member, What::Silent(silent), effects);
             }
-            self.kill(now, member, false, effects);
+            self.kill(now, member, After::Nothing, effects);
         }
     }
 

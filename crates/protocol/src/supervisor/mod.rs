@@ -245,7 +245,7 @@ impl Supervisor {
         result: Result<(), String>,
         effects: &mut Vec<SupervisorEffect>,
     ) {
-        if !self.checkpoints.written(id, result.is_ok(), self.generation) {
+        if !self.checkpoints.written(id, &result, self.generation) {
             return;
         }
         let event = match result {

@@ -17,6 +17,15 @@ pub(super) struct Slot {
     pub restarts: VecDeque<Instant>,
 }
 
+/// What comes after the process of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// Another one, if it may still be restarted.
+    Restart,
+    /// None: the slot stays empty.
+    Nothing,
+}
+
 /// What is in a slot.
 #[derive(Debug)]
 pub(super) enum Place {

@@ -3,7 +3,7 @@
 //! A slot is a member's place on its node. What happens in it is told by the node's whole report and asked for by a whole
 //! order, so nothing here is retried. This file does not know generations or steps.
 
-use super::slot::{NodeView, Place, Slot};
+use super::slot::{After, NodeView, Place, Slot};
 use super::{Losses, Supervisor};
 use crate::cause::{ExitCause, What};
 use crate::effect::{Event, SupervisorEffect};
@@ -159,18 +159,19 @@ impl Supervisor {
             Place::Out => false,
             _ => self.slots[&member].is_hopeful(),
         };
-        self.vacate(now, member, next && !self.is_ending(), effects);
+        let after = if next && !self.is_ending() { After::Restart } else { After::Nothing };
+        self.vacate(now, member, after, effects);
     }
 
     /// A slot's process is gone: another follows after a while, or none.
-    fn vacate(&mut self, now: Instant, member: MemberId, next: bool, effects: &mut Vec<SupervisorEffect>) {
+    fn vacate(&mut self, now: Instant, member: MemberId, after: After, effects: &mut Vec<SupervisorEffect>) {
         let (limit, detect) = (self.max_restarts(), self.config.timeouts.detect);
         let Some(slot) = self.slots.get_mut(&member) else { return };
         while slot.restarts.front().is_some_and(|at| now.since(*at) >= WINDOW) {
             slot.restarts.pop_front();
         }
         let restarts = slot.restarts.len() as u32;
-        if next && restarts >= limit {
+        if after == After::Restart && restarts >= limit {
             slot.place = Place::Out;
             return effects.push(SupervisorEffect::Event(Event::GivenUp { member, restarts }));
         }
@@ -179,7 +180,10 @@ impl Supervisor {
             0 => Duration::ZERO,
             n => (detect / 16 * 2u32.saturating_pow(n - 1)).min(detect * 4),
         };
-        slot.place = if next { Place::Empty { until: now + pause } } else { Place::Out };
+        slot.place = match after {
+            After::Restart => Place::Empty { until: now + pause },
+            After::Nothing => Place::Out,
+        };
         self.start_due(now, effects);
     }
 
@@ -231,10 +235,11 @@ impl Supervisor {
         &mut self,
         now: Instant,
         member: MemberId,
-        next: bool,
+        after: After,
         effects: &mut Vec<SupervisorEffect>,
     ) {
         let Some(slot) = self.slots.get_mut(&member) else { return };
+        let next = after == After::Restart;
         match &mut slot.place {
             Place::Ending { next: already, .. } => *already &= next,
             Place::Starting { .. } | Place::Live(_) => {
@@ -284,7 +289,7 @@ impl Supervisor {
         // Whoever holds no rank may go at once.
         for member in self.members_of(node) {
             if self.membership.rank_of(member).is_none() || self.phase == Phase::Join {
-                self.kill(now, member, false, effects);
+                self.kill(now, member, After::Nothing, effects);
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::memory::HostMemory;
 use dtrain_collective::host_range;
 use dtrain_collective::sum_block;
 use dtrain_collective::{Arena, Assignment, BLOCK, Chunks, HostPlan, Moves, OpKind, Reduce};
-use dtrain_protocol as protocol;
+use dtrain_protocol::{self as protocol, StateHolder};
 use dtrain_types::{Generation, MemberId, MicroRange, Rank, Trailer, Wire};
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ pub(super) struct HostPlane {
 
 impl HostPlane {
     /// The place of a rank in a host. Where its ranks share a state they have the sum once, too, in the first slot of all.
-    pub fn new(members: &protocol::Membership, rank: Rank, sums_once: bool) -> Self {
+    pub fn new(members: &protocol::Membership, rank: Rank, holder: StateHolder) -> Self {
         let mut hosts: Vec<Range<usize>> = Vec::new();
         for (at, participant) in members.participants.iter().enumerate() {
             match hosts.last_mut().filter(|host| members.participants[host.start].node == participant.node) {
@@ -68,7 +68,7 @@ impl HostPlane {
             local: rank.index() - hosts[host].start,
             host,
             hosts,
-            sums_once,
+            sums_once: holder == StateHolder::Host,
             ranges,
             round: 0,
             stage: Stage::Idle,

@@ -196,8 +196,8 @@ impl Compute {
         members: protocol::Membership,
     ) {
         assert!(matches!(self.doing, Doing::Rest) && self.plane.is_none(), "what was before is left first");
-        let sums_once = self.sharer.is_some();
-        let host = tools.memory.is_some().then(|| HostPlane::new(&members, rank, sums_once));
+        let holder = if self.sharer.is_some() { StateHolder::Host } else { StateHolder::Rank };
+        let host = tools.memory.is_some().then(|| HostPlane::new(&members, rank, holder));
         let (membership, peers) = match &host {
             Some(participant) => participant.leaders(&members, generation),
             None => {

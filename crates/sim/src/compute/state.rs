@@ -11,6 +11,15 @@ use dtrain_collective::{Arena, Op};
 use dtrain_engine::State;
 use dtrain_protocol::{Digest, Failure, StartFrom};
 
+/// Where a state comes from.
+#[derive(Clone, Copy, PartialEq)]
+enum StateFrom {
+    /// It was read, or begun afresh.
+    Checkpoint,
+    /// It was copied from a peer.
+    Peer,
+}
+
 impl Compute {
     pub(super) fn take_from(&mut self, tools: &mut Tools<'_>, from: StartFrom) {
         let Some(generation) = self.plane.as_ref().map(|plane| plane.generation) else { return };
@@ -36,14 +45,15 @@ impl Compute {
             self.state = Some(state);
             return self.publish(tools);
         }
-        self.swap(tools, state, false);
+        self.swap(tools, state, StateFrom::Checkpoint);
         self.told_loaded(tools);
     }
 
-    pub(super) fn swap(&mut self, tools: &mut Tools<'_>, state: State, copied: bool) {
+    fn swap(&mut self, tools: &mut Tools<'_>, state: State, from: StateFrom) {
         let Some(generation) = self.plane.as_ref().map(|plane| plane.generation) else { return };
         let (step, state_digest) = (state.applied, Digest(state.state_digest()));
         self.state = Some(state);
+        let copied = from == StateFrom::Peer;
         tools.asks.push(Ask::Swapped { generation, step, state_digest, copied });
     }
 
@@ -101,7 +111,7 @@ impl Compute {
                 return self
                     .break_off(tools, "the copied state has another digest than its source".to_owned());
             }
-            self.swap(tools, fresh, true);
+            self.swap(tools, fresh, StateFrom::Peer);
         }
         self.told_loaded(tools);
     }

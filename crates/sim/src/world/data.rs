@@ -70,7 +70,7 @@ impl World {
         }
         let parcel = Box::new(Parcel { from: rank, header, payload });
         if self.network.is_open((from.member, sender.host), (to.member, host)) {
-            return self.deliver(from, to, sender.host == host, parcel);
+            return self.deliver((from, sender.host), (to, host), parcel);
         }
         let expires =
             !self.network.stalled.iter().any(|s| (s.from, s.to, s.generation) == (from, to, generation));
@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, from: Life, to: Life, near: bool, parcel: Box<Parcel>) {
-        let delay = match near {
+    fn deliver(&mut self, (from, sender): (Life, NodeId), (to, host): (Life, NodeId), parcel: Box<Parcel>) {
+        let delay = match sender == host {
             true => self.chance.between(10 * MICRO, 60 * MICRO),
             false => self.chance.between(80 * MICRO, 400 * MICRO),
         };
@@ -97,7 +97,7 @@ impl World {
             let hosts = |life: Life| self.process(life.member).filter(|p| p.life == life).map(|p| p.host);
             let (Some(from), Some(to)) = (hosts(stalled.from), hosts(stalled.to)) else { continue };
             if self.network.is_open((stalled.from.member, from), (stalled.to.member, to)) {
-                self.deliver(stalled.from, stalled.to, from == to, stalled.parcel);
+                self.deliver((stalled.from, from), (stalled.to, to), stalled.parcel);
             } else {
                 self.network.stalled.push(stalled);
             }

@@ -5,6 +5,7 @@ use super::settings::DataPlane;
 use super::{Process, Sleep, World};
 use crate::clock::{MICRO, MILLI};
 use crate::compute::{Compute, geometry};
+use crate::disk::Unsynced;
 use crate::fact::{Fact, Life, View};
 use crate::memory::HostMemory;
 use crate::queue::Class;
@@ -256,8 +257,8 @@ impl World {
         if self.hosts[id.0 as usize].node.is_none() {
             return;
         }
-        let torn = self.chance.per_mille(500);
-        self.disk.power_lost(id, torn);
+        let unsynced = if self.chance.per_mille(500) { Unsynced::Torn } else { Unsynced::Gone };
+        self.disk.power_lost(id, unsynced);
         for place in 0..self.processes.len() {
             if self.processes[place].as_ref().is_some_and(|process| process.host == id)
                 && let Some(process) = self.processes[place].take()

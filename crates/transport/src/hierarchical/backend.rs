@@ -236,7 +236,10 @@ impl<T: Transport> HierarchicalBackend<T> {
             false => self.stage(),
         }
         self.on_host(Group::meet)?;
-        self.exchange(intent, reduces)?;
+        match reduces {
+            true => self.on_leader(|leader| leader.sum_of_hosts(intent)),
+            false => self.on_leader(|leader| leader.exchange(intent)),
+        }?;
         self.on_host(Group::meet)?;
         self.spread(intent.kind);
         let reduced = if reduces { self.group.get_trailer(0, 0) } else { Trailer::EMPTY };
@@ -280,18 +283,22 @@ impl<T: Transport> HierarchicalBackend<T> {
     }
 
     /// On the leader: does for the host what the collective does for ranks. If that fails, the peers are waked too.
-    fn exchange(&mut self, intent: Intent, reduces: bool) -> Result<(), CollectiveError> {
+    fn on_leader(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
         if self.group.rank() != 0 {
             return Ok(());
         }
-        let result = match reduces {
-            true => self.sum_of_hosts(intent),
-            false => match &mut self.link {
-                Some(link) => link.exchange(intent.sequence, (intent.kind, intent.operand), &self.host_moves),
-                None => Ok(()),
-            },
-        };
+        let result = work(self);
         self.or_abort(result)
+    }
+
+    fn exchange(&mut self, intent: Intent) -> Result<(), CollectiveError> {
+        match &mut self.link {
+            Some(link) => link.exchange(intent.sequence, (intent.kind, intent.operand), &self.host_moves),
+            None => Ok(()),
+        }
     }
 
     /// Tells an error between hosts to the peers too.

@@ -106,10 +106,19 @@ impl Default for Outbound {
     }
 }
 
+/// When a frame is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// When its collective needs it.
+    Own,
+    /// Before, so that it is there by then.
+    Ahead,
+}
+
 impl Outbound {
     /// A buffer for a frame, if one more may be under way.
-    fn buffer(&mut self, is_ahead: bool) -> Option<FrameBytes> {
-        let room = is_ahead || self.bytes < self.pace.limit();
+    fn buffer(&mut self, turn: Turn) -> Option<FrameBytes> {
+        let room = turn == Turn::Ahead || self.bytes < self.pace.limit();
         let buffer = match room.then(|| self.spare.pop()) {
             Some(Some(buffer)) => Some(buffer),
             Some(None) if self.made < UNDER_WAY => {
@@ -190,14 +199,14 @@ impl Board {
 
     /// Queues a copy of a frame; false if as much is under way as may be, which is more for one that is sent ahead. The task of the stream hears of it by
     /// [`Board::tell`]. *Errors*: how the lane was lost.
-    pub fn send(&self, frame: &Outgoing<'_>, is_ahead: bool) -> Result<bool, String> {
+    pub fn send(&self, frame: &Outgoing<'_>, turn: Turn) -> Result<bool, String> {
         let lane = self.lane(frame.to.index());
         let mut buffer = {
             let out = &mut *lock(&lane.outbound);
             if let Some(what) = &out.lost {
                 return Err(what.clone());
             }
-            match out.buffer(is_ahead) {
+            match out.buffer(turn) {
                 Some(buffer) => buffer,
                 None => return Ok(false),
             }
@@ -339,7 +348,7 @@ mod tests {
     }
 
     fn send(board: &Board) -> Result<bool, String> {
-        board.send(&Outgoing { to: Rank(0), header: header(), payload: &[1.0, 2.0] }, false)
+        board.send(&Outgoing { to: Rank(0), header: header(), payload: &[1.0, 2.0] }, Turn::Own)
     }
 
     #[test]
@@ -367,13 +376,13 @@ mod tests {
         let board = Arc::new(Board::new(1));
         let payload = vec![1.0; 16 << 10];
         let frame = Outgoing { to: Rank(0), header: header(), payload: &payload };
-        let sent = (0..UNDER_WAY).take_while(|_| board.send(&frame, false) == Ok(true)).count();
+        let sent = (0..UNDER_WAY).take_while(|_| board.send(&frame, Turn::Own) == Ok(true)).count();
         assert_eq!(sent, (512 << 10) / (64 << 10), "the least that may be under way, in frames of 64 KiB");
         assert_eq!(board.under_way(0), (sent, 0));
         let Next::Send(bytes) = board.next(0) else { panic!("one was queued") };
         drop(bytes);
-        assert_eq!(board.send(&frame, false), Ok(true), "what was acknowledged makes room");
-        let ahead = (0..).take_while(|_| board.send(&frame, true) == Ok(true)).count();
+        assert_eq!(board.send(&frame, Turn::Own), Ok(true), "what was acknowledged makes room");
+        let ahead = (0..).take_while(|_| board.send(&frame, Turn::Ahead) == Ok(true)).count();
         assert_eq!(sent + ahead, UNDER_WAY, "who comes back late may fill all buffers");
     }
 

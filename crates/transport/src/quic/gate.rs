@@ -48,6 +48,15 @@ struct Visitors {
     all: usize,
 }
 
+/// What is known of where an attempt comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    /// It answered there.
+    Proven,
+    /// It says so.
+    Claimed,
+}
+
 /// What to do with an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
@@ -57,8 +66,8 @@ enum Admission {
 }
 
 impl Visitors {
-    fn judge(&self, source: IpAddr, proven: bool, tuning: &Tuning) -> Admission {
-        if self.all >= tuning.retry_from && !proven {
+    fn judge(&self, source: IpAddr, address: Address, tuning: &Tuning) -> Admission {
+        if self.all >= tuning.retry_from && address == Address::Claimed {
             return Admission::ProveAddress;
         }
         let here = self.by_source.get(&source).copied().unwrap_or(0);
@@ -116,7 +125,11 @@ pub(super) async fn keep(
                 let Some(incoming) = incoming else { return };
                 let addr = incoming.remote_address();
                 let source = source_of(addr);
-                match visitors.judge(source, incoming.remote_address_validated(), &tuning) {
+                let address = match incoming.remote_address_validated() {
+                    true => Address::Proven,
+                    false => Address::Claimed,
+                };
+                match visitors.judge(source, address, &tuning) {
                     Admission::Granted => {
                         visitors.enter(source);
                         let (admitted, refusals) = (admitted.clone(), Arc::clone(&refusals));
@@ -175,17 +188,21 @@ mod tests {
             Tuning { most_half_open: 4, most_half_open_per_source: 2, retry_from: 1, ..Tuning::default() };
         let mut visitors = Visitors::default();
         let host = |last: u8| IpAddr::from([10, 0, 0, last]);
-        assert_eq!(visitors.judge(host(1), false, &tuning), Admission::Granted);
+        assert_eq!(visitors.judge(host(1), Address::Claimed, &tuning), Admission::Granted);
         visitors.enter(host(1));
-        assert_eq!(visitors.judge(host(2), false, &tuning), Admission::ProveAddress);
+        assert_eq!(visitors.judge(host(2), Address::Claimed, &tuning), Admission::ProveAddress);
         visitors.enter(host(1));
-        assert_eq!(visitors.judge(host(1), true, &tuning), Admission::Refused, "two of one source");
-        assert_eq!(visitors.judge(host(2), true, &tuning), Admission::Granted);
+        assert_eq!(
+            visitors.judge(host(1), Address::Proven, &tuning),
+            Admission::Refused,
+            "two of one source"
+        );
+        assert_eq!(visitors.judge(host(2), Address::Proven, &tuning), Admission::Granted);
         visitors.enter(host(2));
         visitors.enter(host(3));
-        assert_eq!(visitors.judge(host(4), true, &tuning), Admission::Refused, "four in all");
+        assert_eq!(visitors.judge(host(4), Address::Proven, &tuning), Admission::Refused, "four in all");
         visitors.leave(host(1));
-        assert_eq!(visitors.judge(host(4), true, &tuning), Admission::Granted);
+        assert_eq!(visitors.judge(host(4), Address::Proven, &tuning), Admission::Granted);
         visitors.leave(host(1));
         assert!(!visitors.by_source.contains_key(&host(1)), "what is gone is forgotten");
     }

@@ -4,7 +4,7 @@
 //! takes frames, and sleeps. A mesh is for one generation: after any error the next generation makes a new one, and the
 //! links under it stay. It does not know what a frame means; the receiver says whether it was used.
 
-use super::board::{Board, Ending, Next};
+use super::board::{Board, Ending, Next, Turn};
 use super::error::{code, read_words, write_words};
 use super::io_thread::{Borrowed, Lender, run_on};
 use super::path::Path;
@@ -164,10 +164,10 @@ impl QuicMesh {
         result
     }
 
-    fn queue(&mut self, frame: &Outgoing<'_>, is_ahead: bool) -> Result<bool, CollectiveError> {
+    fn queue(&mut self, frame: &Outgoing<'_>, turn: Turn) -> Result<bool, CollectiveError> {
         let to = frame.to;
         assert!(to.index() < self.world && to.index() != self.index, "a frame to {to} of {}", self.world);
-        let sent = self.board.send(frame, is_ahead).map_err(|what| CollectiveError::Lost { to, what });
+        let sent = self.board.send(frame, turn).map_err(|what| CollectiveError::Lost { to, what });
         if sent == Ok(true) {
             match self.borrowed {
                 None => self.board.tell(to.index()),
@@ -203,11 +203,11 @@ impl QuicMesh {
 
 impl Transport for QuicMesh {
     fn try_send(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
-        self.queue(frame, false)
+        self.queue(frame, Turn::Own)
     }
 
     fn try_send_ahead(&mut self, frame: &Outgoing<'_>) -> Result<bool, CollectiveError> {
-        self.queue(frame, true)
+        self.queue(frame, Turn::Ahead)
     }
 
     fn receive(

@@ -8,7 +8,7 @@
 
 use super::Mapping;
 use super::mapping::Control;
-use super::wait::wait_until;
+use super::wait::{Cores, wait_until};
 use crate::shm::ShmAbort;
 use dtrain_collective::CollectiveError;
 use dtrain_types::{Generation, Rank};
@@ -107,6 +107,11 @@ impl Barrier {
         self.spins
     }
 
+    /// How this rank waits for its peers.
+    pub fn cores(&self) -> Cores {
+        if self.spins { Cores::OneEach } else { Cores::Shared }
+    }
+
     /// Says how many cores the ranks of this host really have.
     pub fn set_cores(&mut self, cores: usize) {
         self.spins = spins(self.world, cores);
@@ -160,7 +165,7 @@ impl Barrier {
         // Each rank begins with its right neighbour, so that they do not all poll the same line.
         (1..self.world).map(|step| (self.rank + step) % self.world).try_for_each(|peer| {
             let control = self.mapping.control(peer);
-            wait_until(self.spins, &self.abort, &control.bell, || match look(peer, control) {
+            wait_until(self.cores(), &self.abort, &control.bell, || match look(peer, control) {
                 Peer::Here => Ok(true),
                 Peer::Behind => Ok(false),
                 Peer::Gone => {

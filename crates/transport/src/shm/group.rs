@@ -273,7 +273,7 @@ impl Group {
         }
         self.claims.finish(done, pieces)?;
         let (abort, bell) = (self.abort_handle(), &self.arena.mapping.work().done.bell);
-        wait_until(self.barrier.spins(), &abort, bell, || self.claims.are_done(pieces))
+        wait_until(self.barrier.cores(), &abort, bell, || self.claims.are_done(pieces))
     }
 
     /// Ends a collective: the slots are this rank's own again.

@@ -26,21 +26,33 @@ const YIELDING_WHERE_SHARED: Duration = Duration::from_millis(2);
 /// The longest sleep before the abort word is read again, in case the wake-up died with its sender.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
+/// How the ranks of a host are spread over its cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cores {
+    /// Every rank has one, and polling costs nobody anything.
+    OneEach,
+    /// Some share one.
+    Shared,
+}
+
 /// *Blocks* until `come` says so. It must read its word with `SeqCst`, and whoever changes the word answers `bell`.
 ///
-/// With `spins` every rank has a core, and polling costs nobody anything. *Errors*: `Aborted`, and those of `come`.
+/// *Errors*: `Aborted`, and those of `come`.
 pub(super) fn wait_until(
-    spins: bool,
+    cores: Cores,
     abort: &ShmAbort,
     bell: &Bell,
     come: impl Fn() -> Result<bool, CollectiveError>,
 ) -> Result<(), CollectiveError> {
-    if come()? || spins && spin(&come)? {
+    if come()? || cores == Cores::OneEach && spin(&come)? {
         return Ok(());
     }
     abort.check()?;
     let begun = Instant::now();
-    let patience = if spins { YIELDING } else { YIELDING_WHERE_SHARED };
+    let patience = match cores {
+        Cores::OneEach => YIELDING,
+        Cores::Shared => YIELDING_WHERE_SHARED,
+    };
     while begun.elapsed() < patience {
         for _ in 0..YIELDS {
             rustix::thread::sched_yield();
