@@ -46,19 +46,6 @@ impl IdxOptions {
             normalise: Normalise::default(),
         }
     }
-
-    /// The four files of MNIST in a folder, by their usual names, gzip or plain.
-    #[must_use]
-    pub fn in_folder(folder: &Path) -> Self {
-        let file = |name: &str| {
-            let plain = folder.join(name);
-            if plain.exists() { plain } else { folder.join(format!("{name}.gz")) }
-        };
-        Self {
-            val: Some((file("t10k-images-idx3-ubyte"), file("t10k-labels-idx1-ubyte"))),
-            ..Self::new(file("train-images-idx3-ubyte"), file("train-labels-idx1-ubyte"))
-        }
-    }
 }
 
 pub(crate) fn open(options: &IdxOptions) -> Result<Opened, DataError> {

@@ -14,7 +14,12 @@ fn fashion_mnist_is_read_packed_and_mapped_alike() {
         println!("skipped: {FOLDER} is not there (package dataset-fashion-mnist)");
         return;
     }
-    let packed = IdxOptions { normalise: Normalise::Scale(1.0), ..IdxOptions::in_folder(Path::new(FOLDER)) };
+    let file = |name: &str| Path::new(FOLDER).join(format!("{name}.gz"));
+    let packed = IdxOptions {
+        val: Some((file("t10k-images-idx3-ubyte"), file("t10k-labels-idx1-ubyte"))),
+        normalise: Normalise::Scale(1.0),
+        ..IdxOptions::new(file("train-images-idx3-ubyte"), file("train-labels-idx1-ubyte"))
+    };
     let opened = open(&Source::Idx(packed.clone())).unwrap();
     let val = opened.val.unwrap();
     assert_eq!((opened.train.len(), val.len()), (60_000, 10_000));

@@ -268,14 +268,6 @@ driver! {
         ok_if(device.failure() == SUCCESS, device.failure())
     }
 
-    cuStreamQuery(handle: usize) {
-        let device = here("cuStreamQuery")?;
-        let stream = stream(device, handle)?;
-        let done = stream.want(stream.given());
-        ok_if(device.failure() == SUCCESS, device.failure())?;
-        ok_if(done, NOT_READY)
-    }
-
     cuLaunchHostFunc(handle: usize, function: HostFunction, argument: *mut c_void) {
         let device = here("cuLaunchHostFunc")?;
         let argument = argument as usize;

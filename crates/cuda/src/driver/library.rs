@@ -48,7 +48,6 @@ const FUNCTIONS: &[&str] = &[
     "cuModuleUnload",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
-    "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
 ];

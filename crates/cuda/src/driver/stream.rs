@@ -141,13 +141,6 @@ impl Stream {
         self.context().call("cuStreamWaitEvent", || unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) })
     }
 
-    /// Whether everything that was given is done. *Errors*: what the device failed in.
-    pub fn is_idle(&self) -> Result<bool, DriverError> {
-        self.submit()?;
-        // SAFETY: the stream is alive.
-        self.context().ask("cuStreamQuery", || unsafe { sys::cuStreamQuery(self.raw) })
-    }
-
     /// *Blocks* until everything that was given is done. *Errors*: what the device failed in, now or before.
     pub fn finish(&self) -> Result<(), DriverError> {
         self.submit()?;

@@ -65,7 +65,8 @@ impl Endpoint {
         Self::over(inner, identity, tuning).map_err(wrong)
     }
 
-    /// As `bind`, over a socket of the caller's; with a seed the numbers that QUIC draws are the same each time.
+    /// As `bind`, over a socket of the caller's; with a seed the numbers that QUIC draws are the same each time. Tests
+    /// over a network in virtual time need it, and they stand outside this crate.
     pub fn with_socket(
         socket: Arc<dyn AsyncUdpSocket>,
         identity: &Identity,
@@ -130,7 +131,7 @@ impl Endpoint {
         Arc::clone(&self.refusals)
     }
 
-    /// How often a stranger was asked to prove its address.
+    /// How often a stranger was asked to prove its address. A test of a flood asks: nothing else shows it.
     #[must_use]
     pub fn address_proofs_asked(&self) -> u64 {
         self.refusals.retries()

@@ -84,7 +84,8 @@ impl MeshPort {
         self.local
     }
 
-    /// How many streams of token holders were refused because they were no hello, or one of another plan.
+    /// How many streams of token holders were refused because they were no hello, or one of another plan. A test of
+    /// hostile peers asks: nothing else shows it.
     #[must_use]
     pub fn strange_streams(&self) -> u64 {
         self.shared.strange.load(Ordering::Relaxed)
