@@ -145,6 +145,10 @@ fn an_unknown_key_names_its_place_and_the_nearest_key() {
         ("micro-batch=1", "did you mean micro_batch?"),
         ("world_size=2", "write ranks=N"),
         ("learning_rate=1", "write optimizer.lr=X"),
+        ("comm_dtype=bf16", "write wire=f32 or wire=bf16"),
+        ("gradient_checkpointing=on", "write recompute=auto, on or off"),
+        ("activation_checkpointing=on", "write recompute=auto, on or off"),
+        ("mixed_precision=bf16", "write precision=bf16 or precision=f16, on GPUs"),
         ("optimizer.foo_bar_baz=1", "the keys of optimizer are kind, lr, beta1"),
         ("zzzzzz=1", "--print-config"),
     ] {

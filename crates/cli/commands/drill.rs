@@ -22,7 +22,7 @@ const MEASURED_STEPS: u64 = 4;
 /// A length that was guessed wrong is mended so often.
 const MOST_TRIES: u32 = 3;
 /// The folder of the run that is disturbed.
-const HURT: &str = "hurt";
+const DISTURBED: &str = "disturbed";
 /// The exit code of a drill in which a promise did not hold.
 const BROKEN: u8 = 1;
 
@@ -66,14 +66,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
             .say("  the run ended before everybody was back, so it proves nothing: again, with more steps");
         setup.lengthen()?;
     };
-    let dir = disturbed.disk.as_ref().map_or(setup.run_dir(HURT), |disk| disk.path().join("run"));
+    let dir = disturbed.disk.as_ref().map_or(setup.run_dir(DISTURBED), |disk| disk.path().join("run"));
     let promises = judge(&setup, &disturbed, &expected, audit(&dir)?);
     Ok(report(&reporter, &disturbed, &promises, &expected))
 }
 
 /// The run that is disturbed.
 fn disturb(setup: &Setup, hosts: Option<&TwoHosts>, reporter: &mut Reporter) -> Result<Disturbed, CliError> {
-    let dir = setup.run_dir(HURT);
+    let dir = setup.run_dir(DISTURBED);
     let run = || Run::start(setup.train(&dir, &[])?, Seen::default(), &setup.stop);
     match setup.kind {
         DrillKind::Kill => kill(setup, run()?, reporter),
