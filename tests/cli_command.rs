@@ -252,6 +252,18 @@ fn a_class_that_only_held_out_samples_have_is_said_with_its_file_and_the_run_goe
 }
 
 #[test]
+fn a_bare_number_of_devices_is_answered_with_all_that_it_may_mean() {
+    let shell = Shell::new();
+    shell.refuses(
+        &["train", "devices=2"],
+        &[
+            "devices: expected auto | cpu | cuda:0,1 | all, got \"2\"",
+            "for 2 GPUs write devices=cuda:0,1, for 2 ranks ranks=2",
+        ],
+    );
+}
+
+#[test]
 fn arrays_of_images_get_a_cnn_and_the_user_is_told() {
     let shell = Shell::new();
     shell

@@ -132,6 +132,16 @@ fn runs_without_a_name_are_numbered_and_the_newest_is_resumed() {
 }
 
 #[test]
+fn a_resume_says_after_which_step_it_goes_on_and_a_fresh_run_says_nothing_of_it() {
+    let shell = Shell::new();
+    let train: Vec<&str> = ["train", "name=a"].into_iter().chain(SMALL).collect();
+    let (_, fresh) = shell.ends(0, &train);
+    assert!(!fresh.contains("resume   after"), "{fresh}");
+    let (_, told) = shell.ends(0, &["train", "--resume", "a", "epochs=3"]);
+    assert!(told.contains("resume   after step 46 of 69, from checkpoint g1-s000046"), "{told}");
+}
+
+#[test]
 fn a_resume_keeps_the_bits_and_a_fork_starts_a_run_of_its_own() {
     let shell = Shell::new();
     shell.train(&small(&["name=a"]));
