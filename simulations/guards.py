@@ -87,7 +87,7 @@ GUARDS = [
     ("agenda: a step that was committed is undecided no more", AGENDA,
      "        self.undecided = None;\n        let due", "        let due"),
     ("agenda: no step follows a set stop flag", AGENDA,
-     "self.follow(step, due, stop == StopFlag::default());", "self.follow(step, due, true);"),
+     "} else if stop == StopFlag::default() {", "} else {"),
     ("agenda: a checkpoint waits until the last one is settled", AGENDA,
      "self.begun.is_none_or(|begun| begun <= signals.settled)", "true"),
     ("agenda: a member that holds too much is waited for", AGENDA,
