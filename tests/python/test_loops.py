@@ -1,0 +1,70 @@
+"""Loops of one's own, and models of Hugging Face: the same promises."""
+
+import importlib.util
+import os
+import signal
+import unittest
+from pathlib import Path
+
+from harness import Run
+from test_training import SCRIPT, InAFolder
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LOOP = """
+import torch, torch.nn.functional as F, dtrain
+from whole import model, X, Y
+if __name__ == "__main__":
+    made = 0
+    for step in dtrain.steps(model, (X, Y), epochs=EPOCHS, global_batch=16, micro_batch=8, settings={"checkpoint.every": "none"}):
+        for micro in step:
+            x, y = micro.batch
+            BODY
+        made += step.commit()
+"""
+BACKWARD = 'step.backward(F.cross_entropy(step.net(x), y, reduction="sum"), len(y))'
+HAS_TRANSFORMERS = all(importlib.util.find_spec(name) for name in ("transformers", "peft", "tokenizers"))
+
+
+class Loops(InAFolder):
+    def loop(self, epochs, body, *settings):
+        (self.folder / "loop.py").write_text(LOOP.replace("EPOCHS", str(epochs)).replace("BODY", body))
+        return Run(self.folder, [self.folder / "loop.py", "--json", *settings])
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "whole.py").write_text(SCRIPT.format(""))
+
+    def test_a_loop_has_the_bits_of_the_function_also_after_a_kill(self):
+        whole = self.good(Run(self.folder, [self.folder / "whole.py", "--json", "ranks=1", "epochs=600"]).end())
+        run = self.loop(600, BACKWARD, "ranks=2")
+        run.until(lambda event: event["event"] == "step" and event["step"] == 200)
+        os.kill(run.pids()[0], signal.SIGKILL)
+        ended = self.good(run.end())
+        self.assertEqual((ended.digest, ended.summary["lost_steps"]), (whole.digest, 0))
+
+    def test_what_a_loop_forgets_is_said_once(self):
+        for body, told in [("pass", "a micro-batch of the step had no step.backward()"), (f"{BACKWARD}; {BACKWARD}", "called once"), ("1 / 0", "ZeroDivisionError")]:
+            with self.subTest(told):
+                ended = self.loop(2, body, "ranks=2").end()
+                self.assertEqual(ended.code, 1, ended.words)
+                self.assertIn(told, ended.words)
+                self.assertLessEqual(ended.words.count("Traceback"), 1, ended.words)
+
+
+@unittest.skipUnless(HAS_TRANSFORMERS, "transformers and peft are not installed")
+class HuggingFace(InAFolder):
+    def test_a_llama_and_its_lora_have_one_digest_and_are_opened_again(self):
+        for lora in ("", "1"):
+            digests = set()
+            for ranks in (1, 3):
+                run = Run(self.folder, [EXAMPLES / "hugging_face_lm.py", f"ranks={ranks}", "epochs=1"], {"LORA": lora})
+                run.process.wait()
+                run.listener.join()
+                words = "".join(run.words)
+                self.assertEqual(run.process.returncode, 0, words)
+                digests.add(next(line.split()[1] for line in iter(run.lines.get, None) if line.startswith("  digest")))
+            self.assertEqual(len(digests), 1, digests)
+
+
+if __name__ == "__main__":
+    unittest.main()
