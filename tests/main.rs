@@ -17,6 +17,7 @@ mod cli_launch;
 mod cli_run;
 mod cuda;
 mod docs_current;
+mod early_stopping;
 mod elastic;
 mod export;
 mod gpt2;

@@ -8,7 +8,8 @@ mod on_gpu;
 use crate::bench_data;
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
-    ClassWeights, Config, DataFacts, Length, Loss, ModelKind, Oom, Problem, Recompute, Rule, Schedule, Shape,
+    ClassWeights, Config, DataFacts, Length, Loss, Metrics, ModelKind, Oom, Problem, Recompute, Rule,
+    Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
@@ -23,7 +24,7 @@ use dtrain_engine::{
     About, Decay, DecayGroup, EngineError, LossScale, ModelReplica, Optimizer, Replica, Section, Span, State,
 };
 use dtrain_protocol::CheckpointEvery;
-use dtrain_runtime::{Predicts, ValidationSet};
+use dtrain_runtime::{Measured, Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
 use std::path::Path;
 
@@ -90,7 +91,9 @@ impl Plan {
             true => None,
             false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
         };
-        Ok(Self { config: config.clone(), spec, batches, classes, opened, brought })
+        let plan = Self { config: config.clone(), spec, batches, classes, opened, brought };
+        plan.metrics()?;
+        Ok(plan)
     }
 
     /// The same with another micro-batch.
@@ -147,9 +150,12 @@ impl Plan {
     /// What the model predicts, and in which unit.
     #[must_use]
     pub fn predicts(&self) -> Predicts {
-        // What a program counts are right predictions, if it counts.
-        if self.spec.classes().is_some() || self.external().is_some() {
-            return Predicts::Classes;
+        if self.external().is_some() {
+            return Predicts::Counted;
+        }
+        if self.spec.classes().is_some() {
+            let per_token = matches!(self.spec.target, TargetSpec::ClassPerToken { .. });
+            return if per_token { Predicts::Tokens } else { Predicts::Classes };
         }
         let one = self.spec.target_width() == 1;
         let Some(val) = self.opened.val.as_deref().filter(|_| one) else { return Predicts::Values };
@@ -158,6 +164,17 @@ impl Plan {
         // What cannot be read stops the run where it is read.
         let variance = dtrain_data::target_variance(val).unwrap_or(0.0);
         Predicts::Value { unit, variance }
+    }
+
+    /// The metrics that the configuration names.
+    ///
+    /// *Errors*: the run does not measure one of them.
+    pub fn metrics(&self) -> Result<Metrics, CliError> {
+        let classes = self.spec.classes().map_or(0, |classes| classes as usize);
+        let class_names = self.opened.class_names.as_slice();
+        let held_out = self.opened.val.as_ref().map_or(0, |val| val.len());
+        let measured = Measured { predicts: self.predicts(), class_names, classes };
+        Ok(self.config.metrics(&measured, held_out)?)
     }
 
     /// The classes that held-out samples have and no training sample, each with how many of them it has. Nobody counts where

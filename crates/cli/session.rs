@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{CudaList, Isolation as IsolationKey};
+use crate::config::{CudaList, Isolation as IsolationKey, Metrics};
 use crate::error::{CliError, Kind};
 use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
@@ -20,16 +20,17 @@ use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, Timeouts,
-    What,
+    Validated, What,
 };
 use dtrain_runtime::{
     Conclusion, Gateway, Isolation, Journal, Observer, Program, RankHandles, RunFacts, RunFiles, RunPlan,
-    inherited, serve, specs, supervise,
+    Standing,     inherited, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
 use dtrain_telemetry::{Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
 use dtrain_types::{Generation, Instance, Reduce, Step, WorldSize};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
@@ -68,7 +69,7 @@ pub struct Session {
 /// *Errors*: the run failed, was interrupted, or could not begin. *Blocks* for the whole run.
 pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     let last = session.plan.last_step();
-    if let Some(id) = session.resume.filter(|id| id.step >= last) {
+    if let Some(id) = session.resume.filter(|id| id.step >= last || session.has_stopped()) {
         return session.already_complete(id, voice);
     }
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
@@ -204,7 +205,7 @@ impl Session {
         let ledger = self.open_ledger()?;
         let generation = next_generation(&self.run.path, &ledger)?;
         let echo = self.json.then(standard_output);
-        let files = RunFiles::open(self.facts(), lock, ledger, echo).map_err(CliError::failed)?;
+        let files = RunFiles::open(self.facts()?, lock, ledger, echo).map_err(CliError::failed)?;
         let files = files.watching(self.gpus.take());
         if self.plan.config.profile.is_some() {
             profile::prepare(&self.run.path).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
@@ -221,9 +222,16 @@ impl Session {
 
     /// A run that has nothing left to do: its summary is what its last checkpoint says.
     fn already_complete(self, id: CheckpointId, voice: Voice) -> Result<Summary, CliError> {
+        let stopped = self.standing().filter(|_| self.has_stopped()).map(|standing| standing.to_string());
         let Self { plan, run, json, .. } = self;
         let reader = if json { Reader::Program } else { Reader::Person };
-        voice.show(reader, |_| format!("{} is complete: checkpoint {id} holds its last step", run.name));
+        voice.show(reader, |_| match &stopped {
+            None => format!("{} is complete: checkpoint {id} holds its last step", run.name),
+            Some(why) => format!(
+                "{} stopped early with checkpoint {id}: {why}\nstop.patience=none, a larger one, or more epochs let it go on",
+                run.name
+            ),
+        });
         let checkpoint = FileStore::new(&run.path).open(id, Check::Sizes);
         let manifest = checkpoint.map_err(|damage| CliError::failed(damage.to_string()))?.into_manifest();
         let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);
@@ -238,6 +246,7 @@ impl Session {
             val_f1: number("val_f1"),
             val_rmse: number("val_rmse"),
             val_r2: number("val_r2"),
+            stopped,
             ranks: plan.config.world.ranks,
             run: run.path.display().to_string(),
             ..Summary::default()
@@ -264,9 +273,29 @@ impl Session {
         Ok(ledger)
     }
 
-    fn facts(&self) -> RunFacts {
+    /// What the checkpoint to go on from says of early stopping. A run that is asked for another length begins to count anew.
+    fn standing(&self) -> Option<Standing> {
+        let id = self.resume?;
+        // A checkpoint that cannot be read is the ranks' to report: they load it.
+        let manifest = FileStore::new(&self.run.path).open(id, Check::Sizes).ok()?.into_manifest();
+        let standing: Standing = serde_json::from_value(manifest.stopping?).ok()?;
+        let now: BTreeMap<&str, String> = self.plan.config.bits().collect();
+        let is_as_long = ["epochs", "steps"].iter().all(|key| {
+            manifest.bits.get(*key).and_then(serde_json::Value::as_str) == now.get(key).map(String::as_str)
+        });
+        Some(if is_as_long { standing } else { standing.renewed() })
+    }
+
+    /// Whether the run has ended before its length, and is not asked for more.
+    fn has_stopped(&self) -> bool {
+        let patience = self.plan.metrics().ok().and_then(|metrics| metrics.patience);
+        patience.zip(self.standing()).is_some_and(|(patience, standing)| patience.is_over(&standing))
+    }
+
+    fn facts(&self) -> Result<RunFacts, CliError> {
         let config = &self.plan.config;
-        RunFacts {
+        let Metrics { best, patience } = self.plan.metrics()?;
+        Ok(RunFacts {
             run_dir: self.run.path.clone(),
             run: self.run.name.clone(),
             parent: self.resume,
@@ -281,10 +310,12 @@ impl Session {
             revision: crate::arguments::VERSION.to_owned(),
             specs: specs(self.replica.as_ref()),
             keep: NonZeroUsize::new(config.checkpoint.keep).unwrap_or(NonZeroUsize::MIN),
-            best: config.checkpoint.best,
+            best,
+            patience,
+            standing: self.standing(),
             predicts: self.plan.predicts(),
             preparation: serde_json::to_value(self.plan.preparation()).ok(),
-        }
+        })
     }
 
     fn run_plan(&mut self, instance: Instance, first_generation: Generation) -> Result<RunPlan, CliError> {
@@ -318,6 +349,10 @@ impl Session {
             reduce: mode,
             batches: self.plan.batches,
             schedule: self.plan.schedule(),
+            validated: match config.stop {
+                Some(_) => Validated::IsJudged,
+                None => Validated::GoesOn,
+            },
             start: self.resume.map_or(StartFrom::Fresh, StartFrom::Checkpoint),
             first_generation,
             reserved: first_generation,
@@ -400,11 +435,12 @@ impl Session {
             seconds,
             samples_per_second: if seconds > 0.0 { figures.samples as f64 / seconds } else { f64::NAN },
             train_loss: figures.train_loss,
-            val_loss: figures.validation.and_then(|seen| seen.val_loss),
-            val_accuracy: figures.validation.and_then(|seen| seen.val_accuracy),
-            val_f1: figures.validation.and_then(|seen| seen.val_f1),
-            val_rmse: figures.validation.and_then(|seen| seen.val_rmse),
-            val_r2: figures.validation.and_then(|seen| seen.val_r2),
+            val_loss: figures.validation.as_ref().and_then(|seen| seen.val_loss),
+            val_accuracy: figures.validation.as_ref().and_then(|seen| seen.val_accuracy),
+            val_f1: figures.validation.as_ref().and_then(|seen| seen.val_f1),
+            val_rmse: figures.validation.as_ref().and_then(|seen| seen.val_rmse),
+            val_r2: figures.validation.as_ref().and_then(|seen| seen.val_r2),
+            stopped: figures.stopped.as_ref().map(ToString::to_string),
             ranks: figures.ranks,
             generations: figures.generations,
             lost_steps: figures.lost_steps,

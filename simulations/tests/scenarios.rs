@@ -1,7 +1,9 @@
 //! Stories: given a cluster, when something goes wrong, then this. Each is one seed and a few faults that are written down.
 
 use dtrain_protocol::Outcome;
-use dtrain_sim::{DataPlane, FaultKind, Faults, Planned, Settings, SimReport, Situation, When, simulate};
+use dtrain_sim::{
+    DataPlane, EndsBy, FaultKind, Faults, Planned, Settings, SimReport, Situation, When, simulate,
+};
 
 /// When: a rank comes to a place for the so-many-th time.
 fn when(kind: FaultKind, place: Situation, nth: u32, millis: u64) -> Planned {
@@ -304,4 +306,21 @@ fn a_drain_while_lost_steps_are_made_again_is_heard() {
         assert_eq!(report.violations, [], "seed {seed}\n{}", report.story.join("\n"));
         assert!(matches!(report.outcome, Some(Outcome::Interrupted(Some(_)))), "{:?}", report.outcome);
     }
+}
+
+#[test]
+fn a_run_that_a_validation_ends_ends_with_the_same_bits_whatever_goes_wrong() {
+    let mut digests = Vec::new();
+    for seed in 0..120 {
+        let settings = Settings { ends: EndsBy::Judgement, story: true, ..Settings::of(seed) };
+        let report = simulate(&settings);
+        assert_eq!(report.violations, [], "seed {seed}\n{}", report.story.join("\n"));
+        if let Some(Outcome::Finished(end)) = &report.outcome {
+            assert_eq!(end.step.0, 30, "seed {seed}");
+            digests.push(report.digest);
+        }
+    }
+    assert!(digests.len() > 60, "{}", digests.len());
+    digests.dedup();
+    assert_eq!(digests.len(), 1);
 }

@@ -104,6 +104,9 @@ pub struct Manifest {
     /// What turns a sample as people have it into what the model was trained on, as the data crate writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preparation: Option<Value>,
+    /// How long the metric of early stopping has not improved, as the runtime writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping: Option<Value>,
     /// Every shard.
     pub shards: Vec<ShardInfo>,
     /// Every tensor, in layout order.

@@ -9,9 +9,10 @@ use super::parts::augment_text;
 use super::parts::{ClassWeights, Loss, Model, Over, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
-use super::{Best, Config, Wire};
+use super::{Config, Wire};
 use dtrain_data::Augment;
 use dtrain_protocol::Timeouts;
+use dtrain_runtime::{Measured, Metric, NotMeasured, Patience, Quantity};
 use dtrain_types::counted;
 
 /// What the checks need to know about an opened data set.
@@ -27,6 +28,15 @@ pub struct DataFacts {
     pub classes: Option<usize>,
     /// Whether inputs are token numbers.
     pub tokens: bool,
+}
+
+/// The metrics that a configuration names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// That of the best checkpoint.
+    pub best: Option<Metric>,
+    /// When the run ends before its length.
+    pub patience: Option<Patience>,
 }
 
 impl Config {
@@ -114,6 +124,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
     model(config, &mut problems);
     torch(config, &mut problems);
     loss_and_optimizer(config, &mut problems);
+    metrics(config, &mut problems);
     ConfigError::check(problems)
 }
 
@@ -173,12 +184,6 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
         let problem = config.problem("isolation", "the ranks of a Python program are processes");
         problems.push(problem.hint("leave it out, or write isolation=process"));
     }
-    if let Some(best) = config.checkpoint.best.filter(|best| !matches!(best, Best::Accuracy | Best::Loss)) {
-        let problem = config.problem("checkpoint.best", format!("a Python program has no {}", best.name()));
-        problems.push(
-            problem.hint("write checkpoint.best=val_loss, or val_accuracy with metrics={\"accuracy\": ...}"),
-        );
-    }
     if config.backend == Backend::Nccl {
         let problem = config.problem("backend", "gradients of a Python program go through the host");
         problems.push(problem.hint("leave it out, or write backend=host"));
@@ -193,11 +198,6 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
         problems.push(problem.hint("one number per class, or balanced, or none"));
     }
     if config.resolved.word("loss.kind") == LossKind::Mse.name() {
-        let best = config.checkpoint.best;
-        if let Some(best) = best.filter(|best| best.is_of_classes()) {
-            let problem = config.problem("checkpoint.best", format!("mse has no {}", best.name()));
-            problems.push(problem.hint("write checkpoint.best=val_loss, or val_r2"));
-        }
         let data = config.resolved.word("data.kind");
         let of_classes = [DataKind::Text, DataKind::Tokens, DataKind::Digits, DataKind::Idx];
         if of_classes.iter().any(|kind| kind.name() == data) {
@@ -205,15 +205,42 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));
         }
     }
-    if let (Loss::CrossEntropy { .. }, Some(best)) = (&config.loss, config.checkpoint.best)
-        && best.is_of_values()
-    {
-        let problem = config.problem("checkpoint.best", format!("cross_entropy has no {}", best.name()));
-        problems.push(problem.hint("write checkpoint.best=val_accuracy, val_f1 or val_loss"));
-    }
     if let Rule::Sgd { momentum: 0.0, nesterov: true, .. } = config.optimizer.rule {
         let problem = config.problem("optimizer.nesterov", "it looks ahead along a momentum of 0");
         problems.push(problem.hint("write optimizer.momentum=0.9, or nesterov=false"));
+    }
+}
+
+/// The keys that name a metric, each with what it names.
+fn asked(config: &Config) -> impl Iterator<Item = (&'static str, &str)> {
+    let best = config.checkpoint.best.as_deref().map(|name| ("checkpoint.best", name));
+    let stop = config.stop.as_ref().map(|stop| ("stop.metric", stop.metric.as_str()));
+    best.into_iter().chain(stop)
+}
+
+fn metrics(config: &Config, problems: &mut Vec<Problem>) {
+    let loss = config.resolved.word("loss.kind");
+    let values = loss == LossKind::Mse.name();
+    for (key, name) in asked(config) {
+        let quantity = Quantity::named_in(name);
+        let has = quantity.is_some_and(|quantity| match values {
+            true => !quantity.is_of_classes(),
+            false => !quantity.is_of_values(),
+        });
+        if !has {
+            let message = match quantity {
+                Some(_) => format!("{loss} has no {name}"),
+                None => format!("there is no metric {name}"),
+            };
+            let hint = match values {
+                true => "write val_loss, val_rmse, val_r2 or train_loss",
+                false => {
+                    "write val_accuracy, val_f1, val_precision, val_recall, one of these with [CLASS], val_loss, train_loss or \
+                     val_perplexity"
+                }
+            };
+            problems.push(config.problem(key, message).hint(hint));
+        }
     }
 }
 
@@ -231,6 +258,30 @@ fn is_folder_name(name: &str) -> bool {
 }
 
 impl Config {
+    /// Finds the metrics that keys name: that of the best checkpoint, and when to stop.
+    ///
+    /// *Errors*: the run does not measure one of them, or nothing, because there are no held-out samples.
+    pub fn metrics(&self, measured: &Measured<'_>, held_out: u64) -> Result<Metrics, ConfigError> {
+        let mut problems = Vec::new();
+        for (key, name) in asked(self) {
+            if let Err(NotMeasured { has, .. }) = Metric::find(name, measured) {
+                let message = format!("this run has no {name}");
+                problems.push(self.problem(key, message).hint(format!("it has {}", has.join(", "))));
+            }
+        }
+        if self.stop.is_some() && held_out == 0 {
+            let problem = self.problem("stop.patience", "no samples are held out, so nothing is validated");
+            problems
+                .push(problem.hint("give a data.val_split or held-out files, or write stop.patience=none"));
+        }
+        ConfigError::check(problems)?;
+        let find = |name: &str| Metric::find(name, measured).ok();
+        let patience = self.stop.as_ref().and_then(|stop| {
+            Some(Patience { metric: find(&stop.metric)?, epochs: stop.patience, least: stop.least })
+        });
+        Ok(Metrics { best: self.checkpoint.best.as_deref().and_then(find), patience })
+    }
+
     /// Checks that need the data set.
     ///
     /// *Errors*: class weights of another count, more classes than weights, samples too few for batch norm, a

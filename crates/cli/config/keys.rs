@@ -9,7 +9,7 @@ use super::choice::{
     Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
-use super::{Best, LrScaling, Precision, Reduce, Wire};
+use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
 
 /// Whether a key can change the bits of the final state.
@@ -81,6 +81,7 @@ const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str =
     "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
+const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_r2";
 const MODEL_KIND_HELP: &str =
     "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
 const LOSS_KIND_HELP: &str = "cross_entropy | mse | torch (what a Python program says)";
@@ -243,12 +244,14 @@ pub static KEYS: &[Key] = &[
     // Checkpoints.
     Key::new("checkpoint.every", LENGTH_OR_NONE, "1 epoch", Free, "\"1 epoch\", \"200 steps\", none; one is always written at the end"),
     Key::new("checkpoint.keep", COUNT, "3", Free, "how many of the newest stay, besides the best"),
-    Key::new("checkpoint.best", Type::Choice(Best::NAMES_OR_NONE), "val_accuracy", Free, "which result marks the best: val_accuracy | val_f1 | val_loss | none")
-        .when("loss.kind", &["cross_entropy"]),
-    Key::new("checkpoint.best", Type::Choice(Best::NAMES_OR_NONE), "val_loss", Free, "which result marks the best: val_loss | val_rmse | val_r2 | none")
-        .when("loss.kind", &["mse"]),
-    Key::new("checkpoint.best", Type::Choice(Best::NAMES_OR_NONE), "val_loss", Free, "which result marks the best: val_loss | val_accuracy | none")
-        .when("loss.kind", &["torch"]),
+    Key::new("checkpoint.best", TEXT_OR_NONE, "val_accuracy", Free, BEST_HELP).when("loss.kind", &["cross_entropy"]),
+    Key::new("checkpoint.best", TEXT_OR_NONE, "val_loss", Free, BEST_HELP).when("loss.kind", &["mse", "torch"]),
+    // Early stopping.
+    Key::new("stop.patience", COUNT_OR_NONE, "none", Free,
+        "the run ends when so many validations in a row (one an epoch) have not improved stop.metric"),
+    Key::new("stop.metric", Type::Either(&[AUTO, Type::Text]), "auto", Free,
+        "what has to improve, named as in checkpoint.best; auto: that of checkpoint.best, else val_loss"),
+    Key::new("stop.min_delta", Type::Number(&NOT_NEGATIVE), "0", Free, "an improvement is larger than this"),
     // The world.
     Key::new("min_ranks", Type::Int(1, 4096), "1", Free, "with fewer ranks left the run stops (exit code 3)"),
     Key::new("max_restarts", WHOLE, "10", Free, "a lost rank is started again, at most so often in 60 s; isolation=process only"),

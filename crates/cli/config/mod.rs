@@ -24,21 +24,21 @@ mod value;
 mod write;
 
 pub use batch::{Batch, Machine};
-pub use check::DataFacts;
+pub use check::{DataFacts, Metrics};
 pub use choice::{
     Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use dtrain_cuda::Precision;
 pub use dtrain_engine::LrScaling;
-pub use dtrain_runtime::Best;
 pub use dtrain_types::{Reduce, Wire};
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
 pub use on_gpus::{ON_GPUS, OnGpus};
 pub use origin::{Origin, Source};
 pub use parts::{
-    Checkpoint, ClassWeights, Gpt, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule, Shape, World,
+    Checkpoint, ClassWeights, Gpt, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule, Shape, Stop,
+    World,
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};
@@ -96,6 +96,8 @@ pub struct Config {
     pub schedule: Schedule,
     /// When to save.
     pub checkpoint: Checkpoint,
+    /// When to end before the length, if ever.
+    pub stop: Option<Stop>,
     /// The ranks, and how they are watched.
     pub world: World,
     resolved: Resolved,
@@ -127,6 +129,7 @@ impl Config {
             optimizer: Optimizer::from_resolved(r),
             schedule: Schedule::from_resolved(r),
             checkpoint: Checkpoint::from_resolved(r),
+            stop: Stop::from_resolved(r),
             world: World::from_resolved(r),
             resolved,
         }

@@ -3,11 +3,11 @@
 //! Read from resolved values only. What reads data has its options in the data crate; all other types are our own,
 //! and `plan.rs` joins them with the parts that they ask for.
 
+use super::LrScaling;
 use super::choice::{DataKind, Isolation, LossKind, ModelKind, OptimizerKind, ScheduleKind};
 use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value, counts};
-use super::{Best, LrScaling};
 use dtrain_data::{
     Augment, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Missing,
     Normalise, NpyOptions, NpyTarget, Source, TextOptions, TokensOptions, Unseen, ValSplit,
@@ -535,14 +535,14 @@ impl Schedule {
 }
 
 /// When to save, and what to keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// How often; `None` is at the end only.
     pub every: Option<Length>,
     /// How many of the newest stay.
     pub keep: usize,
     /// Which result marks the best, if any does.
-    pub best: Option<Best>,
+    pub best: Option<String>,
 }
 
 impl Checkpoint {
@@ -550,8 +550,34 @@ impl Checkpoint {
         Self {
             every: r.length("checkpoint.every"),
             keep: r.count("checkpoint.keep"),
-            best: Best::from_name(r.word("checkpoint.best")),
+            best: r.text("checkpoint.best").map(str::to_owned),
         }
+    }
+}
+
+/// When a run ends before its length.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stop {
+    /// After so many validations without an improvement.
+    pub patience: u32,
+    /// Of this.
+    pub metric: String,
+    /// By more than this.
+    pub least: f64,
+}
+
+impl Stop {
+    pub(super) fn from_resolved(r: &Resolved) -> Option<Self> {
+        let own = match r.get("stop.metric") {
+            Some(Value::Text(name)) => Some(name.as_str()),
+            _ => None,
+        };
+        let metric = own.or_else(|| r.text("checkpoint.best")).unwrap_or("val_loss");
+        Some(Self {
+            patience: r.int("stop.patience")?,
+            metric: metric.to_owned(),
+            least: r.number("stop.min_delta").unwrap_or(0.0),
+        })
     }
 }
 

@@ -131,6 +131,13 @@ fn epoch_line(seen: &EpochSeen, epochs: u64) -> String {
     if let Some(r2) = seen.val_r2 {
         line += &format!("  R2 {r2:.4}");
     }
+    if let Some(perplexity) = seen.others.get("val_perplexity") {
+        line += &format!("  perplexity {perplexity:.2}");
+    }
+    // A class is named because somebody asked for it.
+    for (name, number) in seen.others.iter().filter(|(name, _)| name.ends_with(']')) {
+        line += &format!("  {name} {number:.4}");
+    }
     line
 }
 
@@ -259,10 +266,12 @@ mod tests {
             val_f1: Some(0.97134),
             val_rmse: None,
             val_r2: None,
+            others: BTreeMap::from([("val_recall".to_owned(), 0.5), ("val_f1[cat]".to_owned(), 0.25)]),
         };
-        let all = "  epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713";
+        let all = "  epoch  3/20  train 0.1234  val 0.0987  accuracy 97.2 %  F1 0.9713  val_f1[cat] 0.2500";
         assert_eq!(epoch_line(&seen, 20), all);
-        let blind = EpochSeen { val_loss: None, val_accuracy: None, val_f1: None, ..seen };
+        let blind =
+            EpochSeen { val_loss: None, val_accuracy: None, val_f1: None, others: BTreeMap::new(), ..seen };
         assert_eq!(epoch_line(&blind, 5), "  epoch 3/5  train 0.1234");
     }
 

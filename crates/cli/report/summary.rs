@@ -34,6 +34,9 @@ pub fn end(summary: &Summary, stream: Stream) -> String {
     if !result.is_empty() {
         line("held out", result.join(", "));
     }
+    if let Some(why) = &summary.stopped {
+        line("stopped", why.clone());
+    }
     if !summary.recoveries.is_empty() {
         let seconds: Vec<String> = summary.recoveries.iter().map(|s| format!("{s:.2} s")).collect();
         line("recovery", format!("{} (steps lost: {})", seconds.join(", "), summary.lost_steps));

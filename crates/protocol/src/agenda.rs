@@ -71,6 +71,8 @@ pub struct Signals {
     pub settled: CheckpointId,
     /// All validations up to this epoch are recorded.
     pub validated: Option<Epoch>,
+    /// The run ends after this step.
+    pub enough: Option<Step>,
     /// A shard is being written.
     pub writing: bool,
 }
@@ -84,6 +86,8 @@ pub struct Agenda {
     schedule: Schedule,
     holder: StateHolder,
     pending: VecDeque<Task>,
+    /// The newest step that is made, and the stop flag of its trailer.
+    at: (Step, StopFlag),
     /// The step whose update peers may still decide when this rank is told to leave; what the update comes to is not in it yet.
     undecided: Option<StepRecord>,
     /// The checkpoint that this rank began last, in any generation.
@@ -94,7 +98,14 @@ impl Agenda {
     /// A rank that has nothing to do.
     #[must_use]
     pub fn new(schedule: Schedule) -> Self {
-        Self { schedule, holder: StateHolder::Rank, pending: VecDeque::new(), undecided: None, begun: None }
+        Self {
+            schedule,
+            holder: StateHolder::Rank,
+            pending: VecDeque::new(),
+            at: (Step(0), StopFlag::default()),
+            undecided: None,
+            begun: None,
+        }
     }
 
     /// What a rank does to a shared state that is to be that of `resume_point`. Nobody has written into the memory of the sum since the sum was
@@ -118,7 +129,8 @@ impl Agenda {
         self.pending.clear();
         let Pending { validate, checkpoint, ends } = pending;
         let due = Due { verify: false, validate, checkpoint, ends: ends || from > self.schedule.last };
-        self.follow(Step(from.0.saturating_sub(1)), due, StopFlag::default());
+        self.at = (Step(from.0.saturating_sub(1)), StopFlag::default());
+        self.follow(self.at.0, due, self.at.1);
     }
 
     /// The task that is next.
@@ -176,8 +188,22 @@ impl Agenda {
     /// A step is made, and its state is in hand.
     pub fn handle_committed(&mut self, step: Step, stop: StopFlag) {
         self.undecided = None;
+        self.at = (step, stop);
         let due = self.schedule.after(step, stop);
         self.follow(step, due, stop);
+    }
+
+    /// The validation that was waited for is recorded, and perhaps the run ends here, before its schedule says. Every rank stands
+    /// at the same step, so no flag has to travel: the tasks that were planned behind it are planned anew.
+    pub fn handle_validated(&mut self, enough: Option<Step>) {
+        let (step, stop) = self.at;
+        let Some(last) = enough.filter(|last| *last < self.schedule.last) else { return };
+        self.schedule.last = last;
+        if step == last {
+            self.pending.clear();
+            let Due { checkpoint, .. } = self.schedule.after(step, stop);
+            self.follow(step, Due { verify: false, validate: None, checkpoint, ends: true }, stop);
+        }
     }
 
     /// This rank has begun to write its shard of a checkpoint.
@@ -282,6 +308,21 @@ mod tests {
         assert_eq!(taken(&mut agenda), []);
         agenda.handle_committed(Step(1), StopFlag::DRAIN);
         assert_eq!(taken(&mut agenda), [Task::Checkpoint(Step(1)), Task::Finish]);
+    }
+
+    #[test]
+    fn a_validation_that_is_enough_ends_the_run_at_its_step_with_a_checkpoint() {
+        let mut agenda = agenda(StateHolder::Rank);
+        taken(&mut agenda);
+        agenda.handle_committed(Step(3), StopFlag::default());
+        assert_eq!(agenda.take(), Some(Task::Verify(Step(3))));
+        assert_eq!(agenda.take(), Some(Task::Validate(Epoch(0), Step(3))));
+        assert_eq!(agenda.take(), Some(Task::AwaitValidation(Epoch(0))));
+        let mut other = agenda.clone();
+        agenda.handle_validated(Some(Step(3)));
+        assert_eq!(taken(&mut agenda), [Task::Checkpoint(Step(3)), Task::Finish]);
+        other.handle_validated(None);
+        assert_eq!(other.next(), Some(Task::Compute(Step(4))));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub enum SupervisorEffect {
     /// Record this step: the `step` event and the ledger line. Once per step, in order. Call `handle_recorded` when it is
     /// written, or for several at once.
     Commit(StepRecord),
-    /// Record this validation. Once per epoch, in order, after its step.
+    /// Record this validation. Once per epoch, in order, after its step. Where validations are judged, call `handle_judged`.
     Validated(Validation),
     /// Write the manifest of this checkpoint, then call `handle_manifest`. Its steps and validations are recorded.
     WriteManifest(Box<ManifestOrder>),
@@ -291,8 +291,8 @@ pub enum MemberEffect {
     /// Set these bits of the stop flag in the next trailer.
     AskStop(StopFlag),
     /// The validation of this epoch is recorded. The driver makes no step after a validation that is not: were a member
-    /// lost, the others could not make it again.
-    Validated(Epoch),
+    /// lost, the others could not make it again. The run may end after a step that is given.
+    Validated(Epoch, Option<Step>),
     /// Make no further step until `Resume`: too many records wait for an acknowledgement (S10).
     Pause,
     /// Go on after a `Pause`.

@@ -495,7 +495,8 @@ impl Member {
         self.shards.retain(|shard| shard.id > directive.settled);
         if directive.validated > self.validated {
             self.validated = directive.validated;
-            effects.extend(directive.validated.map(MemberEffect::Validated));
+            let validated = |epoch| MemberEffect::Validated(epoch, directive.enough);
+            effects.extend(directive.validated.map(validated));
         }
         if directive.settled > self.settled {
             self.settled = directive.settled;

@@ -318,8 +318,10 @@ pub struct Directive {
     pub pending: Pending,
     /// All steps up to this one are committed and written down: their records need not be sent again.
     pub acknowledged: Step,
-    /// All validations up to this epoch are recorded.
+    /// All validations up to this epoch are recorded, and judged where they are.
     pub validated: Option<Epoch>,
+    /// The run ends after this step, before its schedule says: what was validated there is enough.
+    pub enough: Option<Step>,
     /// All checkpoints up to this one are settled: written or given up.
     pub settled: CheckpointId,
     /// The bits that members shall set in the stop flag of their next trailer.

@@ -8,8 +8,8 @@ use crate::bytes::{from_bytes, to_bytes};
 use crate::effect::SupervisorEffect;
 use crate::host::NodeReport;
 use crate::message::{Heartbeat, Report};
-use crate::supervisor::{Request, Supervisor, SupervisorConfig};
-use dtrain_types::{CheckpointId, Generation, Instant, MemberId, NodeId, Step};
+use crate::supervisor::{Judgement, Request, Supervisor, SupervisorConfig};
+use dtrain_types::{CheckpointId, Epoch, Generation, Instant, MemberId, NodeId, Step};
 use serde::{Deserialize, Serialize};
 
 /// Everything that a supervisor can be told.
@@ -33,6 +33,8 @@ pub enum Input {
     Reserved(Generation),
     /// Steps are written down.
     Recorded(Step),
+    /// A validation is judged.
+    Judged(Epoch, Judgement),
     /// What a person asks.
     Request(Request),
     /// The deadline has come.
@@ -52,6 +54,7 @@ impl Supervisor {
             Input::Manifest(id, result) => self.handle_manifest(now, *id, result.clone(), effects),
             Input::Reserved(upto) => self.handle_reserved(now, *upto, effects),
             Input::Recorded(step) => self.handle_recorded(now, *step),
+            Input::Judged(epoch, judgement) => self.handle_judged(now, *epoch, *judgement, effects),
             Input::Request(request) => self.handle_request(now, *request, effects),
             Input::Timeout => self.handle_timeout(now, effects),
         }

@@ -94,6 +94,7 @@ fn directive() -> Directive {
         pending: Pending { validate: Some(Epoch(1)), checkpoint: true, ends: false },
         acknowledged: Step(7),
         validated: Some(Epoch(0)),
+        enough: Some(Step(9)),
         settled: CheckpointId { generation: Generation(1), step: Step(3) },
         stop: StopFlag::DRAIN,
     }
@@ -175,7 +176,7 @@ fn the_bytes_of_every_kind_are_pinned() {
 
 const GOLDEN_HEADERS: [&str; 10] = [
     "4454524e07000100df02000014706c67",
-    "4454524e07000200190100007fffe197",
+    "4454524e070002002201000016113626",
     "4454524e070003002000000032e727c5",
     "4454524e07000400250000006f126c17",
     "4454524e07000500130000009a1067fb",

@@ -7,7 +7,7 @@ use dtrain_protocol::{
     BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, ExitCause, Fingerprint,
     HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig,
     NodeEffect, Phase, Profile, Reduce, Report, Schedule, ShardFile, ShardOutcome, ShardReport, StartFrom,
-    StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, ValidationPart, encode,
+    StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, Validated, ValidationPart, encode,
 };
 use dtrain_types::{
     BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
@@ -84,6 +84,7 @@ impl World {
             balance: true,
             batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
             schedule,
+            validated: Validated::GoesOn,
             start: StartFrom::Fresh,
             first_generation: Generation(1),
             reserved,

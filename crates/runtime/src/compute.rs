@@ -358,7 +358,10 @@ impl Work<'_> {
                 self.compute.controls.set_activity(Activity::Validating);
                 self.validate(epoch, step)
             }
-            Task::AwaitValidation(_) => Ok(()),
+            Task::AwaitValidation(_) => {
+                self.compute.agenda.handle_validated(self.compute.controls.signals().enough);
+                Ok(())
+            }
             Task::Checkpoint(step) => self.save(step),
             Task::Finish => self.compute.finish(),
         }

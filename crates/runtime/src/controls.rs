@@ -57,6 +57,11 @@ impl Controls {
         self.moved.notify_all();
     }
 
+    /// What the compute thread was told last.
+    pub fn signals(&self) -> Signals {
+        *self.signals.lock().expect("no holder of the signals panics")
+    }
+
     /// *Blocks* until the signals are as they are wanted, or the work of `generation` is to be left; tells whether they are.
     pub fn wait_until(&self, generation: Generation, wanted: impl Fn(&Signals) -> bool) -> bool {
         let signals = self.signals.lock().expect("no holder of the signals panics");

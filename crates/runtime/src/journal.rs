@@ -5,9 +5,11 @@
 //! people are told once, and the next checkpoint shows whether it is well again.
 
 use crate::observer::{EpochSeen, Observer, StepSeen};
+use crate::patience::Standing;
 use crate::recipe::host_name;
 use crate::run_files::RunFiles;
-use dtrain_protocol::{CheckpointId, Event, ManifestOrder, Outcome, StepRecord, Validation};
+use dtrain_protocol::{CheckpointId, Event, Judgement, ManifestOrder, Outcome, StepRecord, Validation};
+use dtrain_telemetry::RunEvent;
 use dtrain_telemetry::profile::Life;
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +61,8 @@ pub enum Written {
     Reserved(Generation),
     /// A manifest is, or could not be.
     Manifest(CheckpointId, Result<(), String>),
+    /// The validation of this epoch is judged.
+    Judged(Epoch, Judgement),
 }
 
 type Answer = Box<dyn Fn(Written) + Send>;
@@ -114,6 +118,8 @@ pub struct RunFigures {
     pub train_loss: Option<f64>,
     /// The newest validation.
     pub validation: Option<EpochSeen>,
+    /// Why the run ended before its length, if it did.
+    pub stopped: Option<Standing>,
     /// How many generations there were.
     pub generations: u64,
     /// Ranks of the newest one.
@@ -161,6 +167,7 @@ impl Journal {
             epoch: EpochSums::default(),
             train_losses: BTreeMap::new(),
             seen: BTreeMap::new(),
+            standings: BTreeMap::new(),
             whole_epoch: false,
             begun: None,
             next_reading: Instant::now(),
@@ -225,6 +232,8 @@ struct Writer {
     train_losses: BTreeMap<Epoch, Option<f64>>,
     /// Validations by step, for the manifests of the same steps: shards take their time.
     seen: BTreeMap<Step, EpochSeen>,
+    /// How long the metric of the patience has not improved, by the step of each validation.
+    standings: BTreeMap<Step, Standing>,
     /// Whether an epoch has ended: until then the loss of the run is that of the steps there are.
     whole_epoch: bool,
     /// When the first step was committed, and how long it took.
@@ -342,6 +351,29 @@ impl Writer {
             gradient_norm: 0.0,
         };
         self.epoch_seen(&record, Some(validation));
+        self.judge(validation);
+    }
+
+    /// Says whether the run goes on, where somebody waits for that. Its last step ends it anyway.
+    fn judge(&mut self, validation: &Validation) {
+        let (Some(patience), before) = self.files.patience() else { return };
+        let before = self.standings.last_key_value().map(|(_, standing)| standing).or(before);
+        let seen = self.seen.get(&validation.step);
+        let standing = seen.and_then(|seen| patience.after(before, seen));
+        let over = standing.as_ref().is_some_and(|standing| patience.is_over(standing));
+        self.standings.extend(standing.map(|standing| (validation.step, standing)));
+        if self.standings.len() > MOST_EPOCHS {
+            self.standings.pop_first();
+        }
+        if !over || self.files.is_last(validation.step) {
+            return self.tell_supervisor(Written::Judged(validation.epoch, Judgement::GoOn));
+        }
+        self.figures.stopped = self.standings.get(&validation.step).cloned();
+        let why = self.figures.stopped.as_ref().map(ToString::to_string).unwrap_or_default();
+        let event = RunEvent::Stop { epoch: validation.epoch, step: validation.step, why };
+        let written = self.files.log(&event);
+        self.tell(written);
+        self.tell_supervisor(Written::Judged(validation.epoch, Judgement::Enough));
     }
 
     fn epoch_seen(&mut self, record: &StepRecord, validation: Option<&Validation>) {
@@ -355,12 +387,13 @@ impl Writer {
             val_f1: scores.f1,
             val_rmse: scores.rmse,
             val_r2: scores.r2,
+            others: scores.others,
         };
         if self.files.ends_epoch(record.step) {
             self.figures.epochs = u64::from(record.epoch.0) + 1;
         }
-        self.figures.validation = Some(seen);
-        self.seen.insert(record.step, seen);
+        self.figures.validation = Some(seen.clone());
+        self.seen.insert(record.step, seen.clone());
         if self.seen.len() > MOST_EPOCHS {
             self.seen.pop_first();
         }
@@ -412,7 +445,10 @@ impl Writer {
     }
 
     fn manifest(&mut self, order: &ManifestOrder) {
-        let written = self.files.commit_checkpoint(order, self.seen.get(&order.id.step));
+        let standing = self.standings.range(..=order.id.step).next_back().map(|(_, standing)| standing);
+        let standing = standing.or(self.files.patience().1).cloned();
+        let seen = self.seen.get(&order.id.step);
+        let written = self.files.commit_checkpoint(order, seen, standing.as_ref());
         self.seen = self.seen.split_off(&order.id.step);
         let result = match written {
             Ok(beside) => {

@@ -2,6 +2,7 @@
 
 use dtrain_protocol::Event;
 use dtrain_types::{Epoch, MemberId, Step};
+use std::collections::BTreeMap;
 
 /// Sees a run happen. Called on the journal's thread, in order; slow observers delay files, never training.
 ///
@@ -43,7 +44,7 @@ pub struct StepSeen {
 }
 
 /// A finished epoch, in numbers.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EpochSeen {
     /// Its number, from 0.
     pub epoch: Epoch,
@@ -61,4 +62,6 @@ pub struct EpochSeen {
     pub val_rmse: Option<f64>,
     /// Coefficient of determination of a regression.
     pub val_r2: Option<f64>,
+    /// What only some runs measure, by name.
+    pub others: BTreeMap<String, f64>,
 }

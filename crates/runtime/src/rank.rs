@@ -181,9 +181,10 @@ impl Rank {
                 workers.order(Order::Run { from_step, pending });
             }
             MemberEffect::AskStop(bits) => workers.controls.ask_stop(bits),
-            MemberEffect::Validated(epoch) => {
-                workers.controls.signal(|signals| signals.validated = Some(epoch))
-            }
+            MemberEffect::Validated(epoch, enough) => workers.controls.signal(|signals| {
+                signals.validated = Some(epoch);
+                signals.enough = enough;
+            }),
             MemberEffect::Pause => workers.controls.signal(|signals| signals.paused = true),
             MemberEffect::Resume => workers.controls.signal(|signals| signals.paused = false),
             MemberEffect::Settled(id) => workers.controls.signal(|signals| signals.settled = id),

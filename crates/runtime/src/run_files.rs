@@ -3,7 +3,9 @@
 //! Knows where each number goes and in which order files become durable (the ledger before the manifest that names
 //! it). It does not know why anything happened.
 
+use crate::metric::{Metric, Quantity};
 use crate::observer::{EpochSeen, StepSeen};
+use crate::patience::{Patience, Standing};
 use dtrain_checkpoint::{
     FileStore, MANIFEST_VERSION, Manifest, Owner, RealDisk, RunLock, ShardInfo, Store, TensorSpec,
     reserve_generations,
@@ -17,6 +19,7 @@ use dtrain_telemetry::{
     StepMetrics, UnixTime,
 };
 use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step, counted};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -48,7 +51,11 @@ pub struct RunFacts {
     /// How many checkpoints are kept.
     pub keep: NonZeroUsize,
     /// What makes a checkpoint the best.
-    pub best: Option<Best>,
+    pub best: Option<Metric>,
+    /// When it ends before its length.
+    pub patience: Option<Patience>,
+    /// What is known of that where it goes on.
+    pub standing: Option<Standing>,
     /// What is predicted, and so which numbers of a validation mean something.
     pub predicts: Predicts,
     /// What turns a sample as people have it into what the model is trained on, for every manifest.
@@ -60,6 +67,8 @@ pub struct RunFacts {
 pub enum Predicts {
     /// Classes: accuracy and F1 mean something.
     Classes,
+    /// The next token: perplexity, too.
+    Tokens,
     /// A number, in a unit of its own.
     Value {
         /// The unit, in those that the model is trained on.
@@ -69,59 +78,8 @@ pub enum Predicts {
     },
     /// Several numbers, whose units may differ.
     Values,
-}
-
-dtrain_types::words!(
-    /// A number of the validation by which checkpoints are compared.
-    Best {
-        /// The highest accuracy.
-        Accuracy = "val_accuracy",
-        /// The highest macro F1.
-        F1 = "val_f1",
-        /// The lowest loss.
-        Loss = "val_loss",
-        /// The lowest root of the mean squared error.
-        Rmse = "val_rmse",
-        /// The highest coefficient of determination.
-        R2 = "val_r2",
-    }
-);
-
-impl Best {
-    /// All names, and that of none of them.
-    pub const NAMES_OR_NONE: &[&str] = &["val_accuracy", "val_f1", "val_loss", "val_rmse", "val_r2", "none"];
-
-    /// Whether only a model that predicts classes has it.
-    #[must_use]
-    pub fn is_of_classes(self) -> bool {
-        matches!(self, Self::Accuracy | Self::F1)
-    }
-
-    /// Whether only a model that predicts numbers has it.
-    #[must_use]
-    pub fn is_of_values(self) -> bool {
-        matches!(self, Self::Rmse | Self::R2)
-    }
-
-    fn score(self, seen: &EpochSeen) -> Option<f64> {
-        let number = match self {
-            Self::Accuracy => seen.val_accuracy,
-            Self::F1 => seen.val_f1,
-            Self::Loss => seen.val_loss,
-            Self::Rmse => seen.val_rmse,
-            Self::R2 => seen.val_r2,
-        };
-        number.map(|number| self.signed(number))
-    }
-
-    fn score_in(self, metrics: &serde_json::Map<String, serde_json::Value>) -> Option<f64> {
-        metrics.get(self.name()).and_then(serde_json::Value::as_f64).map(|number| self.signed(number))
-    }
-
-    /// The number, negated where less is better.
-    fn signed(self, number: f64) -> f64 {
-        if matches!(self, Self::Loss | Self::Rmse) { -number } else { number }
-    }
+    /// What a program of its own says; it may count how many are right.
+    Counted,
 }
 
 /// Standard output, for programs.
@@ -142,7 +100,7 @@ pub struct RunFiles {
 }
 
 /// What a validation says in numbers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Scores {
     /// Mean loss.
     pub loss: Option<f64>,
@@ -154,6 +112,8 @@ pub struct Scores {
     pub rmse: Option<f64>,
     /// Coefficient of determination.
     pub r2: Option<f64>,
+    /// What only some runs measure, by name.
+    pub others: BTreeMap<String, f64>,
 }
 
 impl RunFiles {
@@ -172,7 +132,7 @@ impl RunFiles {
         let events = EventLog::append(&dir.join("events.jsonl")).map_err(|error| error.to_string())?;
         let resume = facts.parent.map(|id| id.step);
         let metrics = Metrics::open(dir, UnixTime::now(), resume).map_err(|error| error.to_string())?;
-        let best_score = best_so_far(&store, facts.best);
+        let best_score = best_so_far(&store, facts.best.as_ref());
         Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges: Vec::new(), best_score })
     }
 
@@ -188,7 +148,7 @@ impl RunFiles {
     /// Share of right predictions, where there are classes.
     #[must_use]
     pub fn accuracy(&self, correct: u64, predictions: u64) -> Option<f64> {
-        (self.facts.predicts == Predicts::Classes && predictions > 0)
+        (matches!(self.facts.predicts, Predicts::Classes | Predicts::Tokens | Predicts::Counted) && predictions > 0)
             .then(|| correct as f64 / predictions as f64)
     }
 
@@ -208,6 +168,12 @@ impl RunFiles {
     #[must_use]
     pub fn validates(&self) -> bool {
         self.facts.schedule.validation_micro_batches > 0
+    }
+
+    /// When the run ends before its length, and what is known of that where it goes on.
+    #[must_use]
+    pub fn patience(&self) -> (Option<&Patience>, Option<&Standing>) {
+        (self.facts.patience.as_ref(), self.facts.standing.as_ref())
     }
 
     /// A generation has these members.
@@ -253,6 +219,7 @@ impl RunFiles {
             val_f1: seen.val_f1,
             val_rmse: seen.val_rmse,
             val_r2: seen.val_r2,
+            others: seen.others.clone(),
         };
         let logged = self.log(&event);
         let metrics = EpochMetrics {
@@ -264,6 +231,7 @@ impl RunFiles {
             val_f1: seen.val_f1,
             val_rmse: seen.val_rmse,
             val_r2: seen.val_r2,
+            others: seen.others.clone(),
         };
         let metrics = self.metrics.epoch(UnixTime::now(), &metrics).map_err(|error| error.to_string());
         logged.and(metrics).and(self.flush())
@@ -349,14 +317,39 @@ impl RunFiles {
     pub fn scores(&self, validation: &Validation) -> Scores {
         let trailer = &validation.trailer;
         let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
-        let f1 = class_counts(&validation.counts).figures().macro_f1;
+        let table = class_counts(&validation.counts);
+        let figures = table.figures();
+        let mut others = BTreeMap::new();
+        let mut note = |name: &str, number: Option<f64>| {
+            others.extend(number.map(|number| (name.to_owned(), number)));
+        };
+        note(Quantity::Precision.name(), figures.macro_precision);
+        note(Quantity::Recall.name(), figures.macro_recall);
+        if self.facts.predicts == Predicts::Tokens {
+            note(Quantity::Perplexity.name(), loss.map(f64::exp));
+        }
+        let asked =
+            self.facts.best.iter().chain(self.facts.patience.as_ref().map(|patience| &patience.metric));
+        for metric in asked {
+            let Some((quantity, class)) = metric.of_class() else { continue };
+            let count = table.0.get(class);
+            note(
+                &metric.to_string(),
+                count.map(|count| match quantity {
+                    Quantity::Precision => count.precision(),
+                    Quantity::Recall => count.recall(),
+                    _ => count.f1(),
+                }),
+            );
+        }
         let (rmse, r2) = match (self.facts.predicts, loss) {
             (Predicts::Value { unit, variance }, Some(loss)) => {
                 (Some(unit * loss.sqrt()), (variance > 0.0).then(|| 1.0 - loss / variance))
             }
             _ => (None, None),
         };
-        Scores { loss, accuracy: self.accuracy(trailer.correct, trailer.predictions), f1, rmse, r2 }
+        let accuracy = self.accuracy(trailer.correct, trailer.predictions);
+        Scores { loss, accuracy, f1: figures.macro_f1, rmse, r2, others }
     }
 
     /// Reserves the numbers of generations up to this one, durably.
@@ -386,11 +379,13 @@ impl RunFiles {
         &mut self,
         order: &ManifestOrder,
         validation: Option<&EpochSeen>,
+        standing: Option<&Standing>,
     ) -> Result<Result<(), String>, String> {
         let begun = std::time::Instant::now();
         let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
         let validation = validation.filter(|seen| seen.step == order.id.step);
-        let manifest = self.manifest(order, validation, Digest(ledger.0));
+        let mut manifest = self.manifest(order, validation, Digest(ledger.0));
+        manifest.stopping = standing.and_then(|standing| serde_json::to_value(standing).ok());
         self.store.commit(&manifest, &self.lock).map_err(|error| error.to_string())?;
         let (best, marked) = self.mark_if_best(manifest.id, validation);
         let retained = self.store.retain(self.facts.keep).map(drop).map_err(|error| error.to_string());
@@ -412,7 +407,7 @@ impl RunFiles {
         id: CheckpointId,
         validation: Option<&EpochSeen>,
     ) -> (bool, Result<(), String>) {
-        let score = validation.and_then(|seen| self.facts.best?.score(seen));
+        let score = validation.and_then(|seen| self.facts.best.as_ref()?.score(seen));
         if !score.is_some_and(|score| self.best_score.is_none_or(|before| score > before)) {
             return (false, Ok(()));
         }
@@ -449,6 +444,7 @@ impl RunFiles {
             created: format!("{:.0}", UnixTime::now().0),
             revision: facts.revision.clone(),
             preparation: facts.preparation.clone(),
+            stopping: None,
             shards: shards.collect(),
             tensors: facts.specs.clone(),
         }
@@ -475,10 +471,12 @@ fn metrics_of(seen: &EpochSeen) -> serde_json::Map<String, serde_json::Value> {
         ("val_rmse", seen.val_rmse),
         ("val_r2", seen.val_r2),
     ];
-    numbers.into_iter().filter_map(|(name, x)| x.map(|x| (name.to_owned(), serde_json::json!(x)))).collect()
+    let others = seen.others.iter().map(|(name, x)| (name.as_str(), Some(*x)));
+    let known = numbers.into_iter().chain(others);
+    known.filter_map(|(name, x)| x.map(|x| (name.to_owned(), serde_json::json!(x)))).collect()
 }
 
-fn best_so_far(store: &FileStore, best: Option<Best>) -> Option<f64> {
+fn best_so_far(store: &FileStore, best: Option<&Metric>) -> Option<f64> {
     let id = store.best().ok().flatten()?;
     let checkpoint = store.open(id, dtrain_checkpoint::Check::Sizes).ok()?;
     best?.score_in(&checkpoint.manifest().metrics)

@@ -149,6 +149,7 @@ impl Message<Written> for Supervisor {
         self.feed(match written {
             Written::Steps(step) => Input::Recorded(step),
             Written::Reserved(upto) => Input::Reserved(upto),
+            Written::Judged(epoch, judgement) => Input::Judged(epoch, judgement),
             Written::Manifest(id, result) => Input::Manifest(id, result),
         });
     }

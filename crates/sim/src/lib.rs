@@ -31,4 +31,4 @@ pub use job::{Engine, Job, MICRO_BATCHES, Oracle};
 pub use random::Chance;
 pub use sabotage::Sabotage;
 pub use situation::Situation;
-pub use world::{DataPlane, Settings, SimReport, simulate};
+pub use world::{DataPlane, EndsBy, Settings, SimReport, simulate};

@@ -7,6 +7,7 @@ use crate::UnixTime;
 use crate::profile::ProfileReport;
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Rank, Step};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 
 /// An event and when it happened: one line of the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +57,18 @@ pub enum RunEvent {
         /// Coefficient of determination of a regression.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         val_r2: Option<f64>,
+        /// What only some runs measure, by name.
+        #[serde(flatten)]
+        others: BTreeMap<String, f64>,
+    },
+    /// The run ends after this epoch, before its length: `stop.patience` was used up.
+    Stop {
+        /// Which.
+        epoch: Epoch,
+        /// The last step.
+        step: Step,
+        /// What has not improved, and for how long.
+        why: String,
     },
     /// A rank's process (or thread) has started and joined a generation.
     RankStarted {
@@ -183,6 +196,9 @@ pub struct Summary {
     /// Coefficient of determination of a regression at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_r2: Option<f64>,
+    /// Why the run ended before its length, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
     /// Ranks of the last generation.
     pub ranks: u32,
     /// How many generations there were.
@@ -231,6 +247,7 @@ mod tests {
             val_f1: Some(0.5),
             val_rmse: None,
             val_r2: None,
+            others: BTreeMap::new(),
         });
         let fields = r#""train_loss":null,"val_loss":null,"val_accuracy":null,"val_f1":0.5}"#;
         assert!(text.ends_with(fields), "{text}");

@@ -18,6 +18,31 @@ pub struct ClassCount {
     pub false_negatives: u64,
 }
 
+impl ClassCount {
+    /// Share of the predictions of this class that were right; 0 where there was none.
+    #[must_use]
+    pub fn precision(&self) -> f64 {
+        share(self.true_positives, self.true_positives + self.false_positives)
+    }
+
+    /// Share of the class that was found; 0 where there was none.
+    #[must_use]
+    pub fn recall(&self) -> f64 {
+        share(self.true_positives, self.true_positives + self.false_negatives)
+    }
+
+    /// The harmonic mean of the two.
+    #[must_use]
+    pub fn f1(&self) -> f64 {
+        let twice = 2 * self.true_positives;
+        share(twice, twice + self.false_positives + self.false_negatives)
+    }
+}
+
+fn share(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}
+
 /// The counts of all classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassTable(pub Vec<ClassCount>);
@@ -29,6 +54,10 @@ pub struct ClassScores {
     pub accuracy: Option<f64>,
     /// Mean F1 over the classes that occur among labels or predictions.
     pub macro_f1: Option<f64>,
+    /// Mean precision over the same classes.
+    pub macro_precision: Option<f64>,
+    /// Mean recall over the same classes.
+    pub macro_recall: Option<f64>,
 }
 
 impl ClassTable {
@@ -39,18 +68,19 @@ impl ClassTable {
     pub fn figures(&self) -> ClassScores {
         let right: u64 = self.0.iter().map(|count| count.true_positives).sum();
         let all: u64 = self.0.iter().map(|count| count.true_positives + count.false_negatives).sum();
-        let (mut sum, mut present) = (0.0, 0u32);
-        for count in &self.0 {
-            let twice = 2 * count.true_positives;
-            let seen = twice + count.false_positives + count.false_negatives;
-            if seen > 0 {
-                sum += twice as f64 / seen as f64;
-                present += 1;
-            }
-        }
+        let counts = self.0.iter();
+        let occurs =
+            |count: &&ClassCount| count.true_positives + count.false_positives + count.false_negatives > 0;
+        let present: Vec<&ClassCount> = counts.filter(occurs).collect();
+        let mean = |figure: fn(&ClassCount) -> f64| {
+            let sum = present.iter().fold(0.0, |sum, count| sum + figure(count));
+            (!present.is_empty()).then(|| sum / present.len() as f64)
+        };
         ClassScores {
             accuracy: (all > 0).then(|| right as f64 / all as f64),
-            macro_f1: (present > 0).then(|| sum / f64::from(present)),
+            macro_f1: mean(ClassCount::f1),
+            macro_precision: mean(ClassCount::precision),
+            macro_recall: mean(ClassCount::recall),
         }
     }
 }
@@ -97,6 +127,7 @@ mod tests {
 
     #[test]
     fn no_prediction_gives_no_figure() {
-        assert_eq!(counted(3, &[], &[]).figures(), ClassScores { accuracy: None, macro_f1: None });
+        let none = ClassScores { accuracy: None, macro_f1: None, macro_precision: None, macro_recall: None };
+        assert_eq!(counted(3, &[], &[]).figures(), none);
     }
 }

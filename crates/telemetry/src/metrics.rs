@@ -6,6 +6,7 @@
 use crate::{GpuReadings, GpuWatch, JsonLines, Stamped, TelemetryError, TensorBoard, UnixTime};
 use dtrain_types::{Epoch, Step};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 const FLUSH_AFTER: f64 = 1.0;
 
 /// A line of `metrics.jsonl`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Metric {
     /// Of one step.
@@ -57,7 +58,7 @@ pub struct StepMetrics {
 }
 
 /// What is known of an epoch at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EpochMetrics {
     /// Which.
     pub epoch: Epoch,
@@ -77,6 +78,9 @@ pub struct EpochMetrics {
     /// Coefficient of determination of a regression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_r2: Option<f64>,
+    /// What only some runs measure, by name.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, f64>,
 }
 
 /// The metrics of a run.
@@ -129,7 +133,7 @@ impl Metrics {
     ///
     /// *Errors*: a file does not take them.
     pub fn epoch(&mut self, now: UnixTime, epoch: &EpochMetrics) -> Result<(), TelemetryError> {
-        self.lines.record(&Stamped { time: now, event: Metric::Epoch(*epoch) })?;
+        self.lines.record(&Stamped { time: now, event: Metric::Epoch(epoch.clone()) })?;
         let points = [
             ("epoch/train_loss", Some(epoch.train_loss)),
             ("epoch/val_loss", epoch.val_loss),
@@ -139,6 +143,9 @@ impl Metrics {
             ("epoch/val_r2", epoch.val_r2),
         ];
         self.points(now, epoch.step, &points)?;
+        for (name, number) in &epoch.others {
+            self.points(now, epoch.step, &[(&format!("epoch/{name}"), Some(*number))])?;
+        }
         self.flush(now)
     }
 

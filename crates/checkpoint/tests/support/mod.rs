@@ -86,6 +86,7 @@ impl State {
             digest: self.digest(),
             created: "2026-11-20T13:00:00Z".to_owned(),
             revision: "test".to_owned(),
+            stopping: None,
             preparation: None,
             shards: Vec::new(),
             tensors: self.specs.clone(),

@@ -264,7 +264,9 @@ impl Supervisor {
 
     /// Lets all run once all are ready and stand at the same state.
     pub(super) fn try_run(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        if !self.all_in(|life| matches!(life.stage, Stage::Ready { .. })) {
+        // Whether the run ends here decides what is pending.
+        let judged = !self.validations.awaits_judgement();
+        if !judged || !self.all_in(|life| matches!(life.stage, Stage::Ready { .. })) {
             return;
         }
         let step = self.resume_point.step;

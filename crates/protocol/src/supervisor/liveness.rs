@@ -210,6 +210,8 @@ impl Supervisor {
     fn standstill(&self) -> Option<Instant> {
         let times = &self.config.timeouts;
         Some(match self.phase {
+            // It is told as soon as it is written down.
+            Phase::Sync | Phase::Run if self.validations.awaits_judgement() => return None,
             // Steps that are made and not told yet are told as fast as they are written down.
             Phase::Form if self.recorded < self.progress.committed() => return None,
             Phase::Form if self.awaits_manifest() => return None,

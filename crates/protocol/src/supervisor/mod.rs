@@ -30,8 +30,8 @@ use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
 use dtrain_types::{
-    BatchPlan, CheckpointId, Digest, Generation, Incarnation, Instance, Instant, MemberId, NodeId, Rank,
-    Reduce, Step,
+    BatchPlan, CheckpointId, Digest, Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId,
+    Rank, Reduce, Step,
 };
 use paces::Paces;
 use progress::Progress;
@@ -54,6 +54,24 @@ pub enum Losses {
         /// How often in 60 seconds. Above that the member stays away.
         max_restarts: u32,
     },
+}
+
+/// Who says whether a run goes on after a validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Validated {
+    /// Nobody: it goes on.
+    GoesOn,
+    /// The driver judges every validation that it records. Until then nobody makes a step.
+    IsJudged,
+}
+
+/// What a driver says of a validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Judgement {
+    /// The run goes on.
+    GoOn,
+    /// The run ends at the step of this validation, in good order.
+    Enough,
 }
 
 /// What a person or a scheduler asks of a run.
@@ -92,6 +110,8 @@ pub struct SupervisorConfig {
     pub batches: BatchPlan,
     /// What is due when.
     pub schedule: Schedule,
+    /// Who says whether the run goes on after a validation.
+    pub validated: Validated,
     /// Where the state comes from.
     pub start: StartFrom,
     /// The number of the first generation; above that of every checkpoint of the lineage.
@@ -127,6 +147,8 @@ pub struct Supervisor {
     /// All steps up to this one are written down.
     recorded: Step,
     validations: Validations,
+    /// The step after which the run ends, where a validation was enough. `schedule.last` is the same then.
+    enough: Option<Step>,
     checkpoints: Checkpoints,
     /// Digests taken for `verify` at the newest steps (S5).
     verified: BTreeMap<Step, (MemberId, Digest)>,
@@ -183,6 +205,7 @@ impl Supervisor {
             progress: Progress::new(start),
             recorded: start,
             validations: Validations::default(),
+            enough: None,
             checkpoints: Checkpoints::new(resumed),
             verified: BTreeMap::new(),
             trouble: Trouble::default(),
@@ -271,6 +294,23 @@ impl Supervisor {
             self.progress.touch(now);
             self.acknowledge_soon();
         }
+    }
+
+    /// A validation is judged. All ranks stand at its step, or will come there again: if it is enough, that is the last one.
+    pub fn handle_judged(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        judgement: Judgement,
+        effects: &mut Vec<SupervisorEffect>,
+    ) {
+        let Some(step) = self.validations.judged(epoch).filter(|_| self.outcome.is_none()) else { return };
+        self.progress.touch(now);
+        if judgement == Judgement::Enough && step < self.config.schedule.last {
+            self.end_after(step);
+        }
+        self.direct_all(effects);
+        self.advance(now, effects);
     }
 
     /// Takes in what a person or a scheduler asks.
@@ -486,7 +526,8 @@ impl Supervisor {
             bootstrap: self.bootstrap.filter(|_| phase == Phase::Sync),
             pending: self.pending,
             acknowledged: self.recorded.min(self.progress.committed()).min(self.progress.told()),
-            validated: self.validations.done(),
+            validated: self.validations.told(),
+            enough: self.enough,
             settled: self.checkpoints.settled(),
             stop: self.stop,
         })))

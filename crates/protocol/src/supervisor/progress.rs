@@ -119,6 +119,11 @@ impl Progress {
         self.ended
     }
 
+    /// The generation makes no step after the newest.
+    pub fn end(&mut self) {
+        self.ended = Some(self.at);
+    }
+
     /// The newest step whose record, and those of all before it, are here.
     pub fn known(&self) -> Step {
         self.ahead.last_key_value().map_or(self.committed, |(step, _)| *step)

@@ -3,7 +3,7 @@
 //! This file does not know why a generation was formed, nor what a loss means.
 
 use super::checkpoint::Verdict;
-use super::{MAX_VERIFIED, Reduce, Supervisor, has_failed};
+use super::{MAX_VERIFIED, Reduce, Supervisor, Validated, has_failed};
 use crate::cause::{Ending, Outcome, What};
 use crate::effect::{Event, ManifestOrder, SupervisorEffect};
 use crate::message::{MAX_STEPS_IN_REPORT, Report, Stage, StopFlag};
@@ -117,7 +117,12 @@ impl Supervisor {
         while self.phase == Phase::Run {
             match self.validations.next(world, self.config.schedule.validation_micro_batches) {
                 Ok(None) => return moved,
-                Ok(Some(validation)) => effects.push(SupervisorEffect::Validated(validation)),
+                Ok(Some(validation)) => {
+                    if self.config.validated == Validated::IsJudged {
+                        self.validations.judge();
+                    }
+                    effects.push(SupervisorEffect::Validated(validation));
+                }
                 Err((rank, text)) => {
                     let member = self.membership.participants[rank.index()].member;
                     self.lost(now, member, What::Impossible(text), effects);
@@ -127,6 +132,23 @@ impl Supervisor {
             moved = true;
         }
         moved
+    }
+
+    /// The run ends after `step`, which is validated. If the generation stands there, what is due at an end is due now; one that
+    /// comes there later finds it in the schedule.
+    pub(super) fn end_after(&mut self, step: Step) {
+        let planned = self.config.schedule.after(step, self.progress.stop_of(step));
+        self.config.schedule.last = step;
+        self.enough = Some(step);
+        if self.phase != Phase::Run || self.progress.at() != step {
+            return;
+        }
+        self.progress.end();
+        let due = self.config.schedule.after(step, self.progress.stop_of(step));
+        if due.checkpoint && !planned.checkpoint {
+            let id = CheckpointId { generation: self.generation, step };
+            self.checkpoints.expect(id, &self.membership);
+        }
     }
 
     /// Nobody holds the state: settles all that was begun, so that the newest checkpoint is the newest for good. Says whether
@@ -203,7 +225,8 @@ impl Supervisor {
             };
             return self.lost(now, member, what, effects);
         }
-        let recorded = self.progress.committed() >= last && self.validations.is_settled(last);
+        let settled = self.validations.is_settled(last) && !self.validations.awaits_judgement();
+        let recorded = self.progress.committed() >= last && settled;
         if !recorded || !self.checkpoints.is_settled() {
             return;
         }

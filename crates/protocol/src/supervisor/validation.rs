@@ -13,19 +13,44 @@ pub(super) struct Validations {
     /// Due after a step of this generation, not recorded yet; in order.
     pending: VecDeque<(Epoch, Step)>,
     parts: BTreeMap<Epoch, BTreeMap<Rank, ValidationPart>>,
-    /// The newest epoch that is recorded.
-    done: Option<Epoch>,
+    /// The newest epoch that is recorded, and its step.
+    done: Option<(Epoch, Step)>,
+    /// Whether somebody still says whether that is enough.
+    judging: bool,
 }
 
 impl Validations {
     /// The newest epoch that is recorded.
     pub fn done(&self) -> Option<Epoch> {
-        self.done
+        self.done.map(|(epoch, _)| epoch)
+    }
+
+    /// The newest epoch that members may go on behind: it is recorded and judged.
+    pub fn told(&self) -> Option<Epoch> {
+        let before = |epoch: Epoch| epoch.0.checked_sub(1).map(Epoch);
+        if self.judging { self.done().and_then(before) } else { self.done() }
+    }
+
+    /// What was recorded last is to be judged: nobody goes on before.
+    pub fn judge(&mut self) {
+        self.judging = true;
+    }
+
+    /// Whether a validation waits for its judgement.
+    pub fn awaits_judgement(&self) -> bool {
+        self.judging
+    }
+
+    /// The validation of `epoch` is judged; gives its step, if it was waited for.
+    pub fn judged(&mut self, epoch: Epoch) -> Option<Step> {
+        let (_, step) = self.done.filter(|(done, _)| self.judging && *done == epoch)?;
+        self.judging = false;
+        Some(step)
     }
 
     /// A step owes a validation, unless it is recorded already: steps may be made again.
     pub fn owe(&mut self, epoch: Epoch, step: Step) {
-        if Some(epoch) > self.done {
+        if Some(epoch) > self.done() {
             self.pending.push_back((epoch, step));
         }
     }
@@ -61,7 +86,7 @@ impl Validations {
             return Ok(None);
         };
         let merged = merge(epoch, step, parts, count)?;
-        self.done = Some(epoch);
+        self.done = Some((epoch, step));
         self.pending.pop_front();
         self.parts.remove(&epoch);
         Ok(Some(merged))

@@ -43,7 +43,7 @@ impl Compute {
                 self.work(tools, Work::Update);
             }
             Task::Commit(step) => self.commit(tools, step),
-            Task::AwaitValidation(_) => {}
+            Task::AwaitValidation(_) => self.agenda.handle_validated(self.signals.enough),
             Task::Verify(step) => {
                 let digest = self.state_digest().expect("a rank that runs has a state");
                 tools.tell(News::Verified(generation, step, digest));

@@ -184,7 +184,7 @@ impl World {
         let config = MemberConfig { member, incarnation, profile, timeouts, limits: self.limits };
         let memory = self.hosts[host.0 as usize].memory.as_ref().filter(|_| self.settings.nodes == 1);
         let sharer = memory.map(|memory| Sharer::new(&memory.state));
-        let agenda = Agenda::new(self.engine.job().schedule);
+        let agenda = Agenda::new(super::settings::schedule(&self.settings, self.engine.job()));
         let process = Process {
             life,
             host,

@@ -17,7 +17,7 @@ use crate::coverage::Coverage;
 use crate::disk::SimDisk;
 use crate::fact::{Excuses, Fact, Invariant, Life, Violation};
 use crate::fault::Planned;
-use crate::job::{Engine, Job, Oracle};
+use crate::job::{Engine, Oracle};
 use crate::memory::HostMemory;
 use crate::queue::{Class, Queue};
 use crate::random::Chance;
@@ -33,7 +33,7 @@ use dtrain_protocol::{
 };
 use dtrain_types::{Generation, NodeId, Step};
 
-pub use settings::{DataPlane, Settings};
+pub use settings::{DataPlane, EndsBy, Settings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -207,7 +207,7 @@ impl World {
 
     fn new(settings: Settings) -> Self {
         let seed = settings.seed;
-        let job = Job::new(settings.steps);
+        let job = settings::job(&settings);
         let mut engine = Engine::new(&job);
         let oracle = Oracle::new(&mut engine);
         let mut chance = Chance::new(seed, 1);

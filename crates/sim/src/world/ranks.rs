@@ -242,9 +242,10 @@ impl World {
                 }
                 MemberEffect::AskStop(_) if self.breaks(Sabotage::ForgottenStop) => {}
                 MemberEffect::AskStop(flag) => p.compute.ask_stop(flag),
-                MemberEffect::Validated(epoch) => {
-                    self.signal(p, now, |signals| signals.validated = Some(epoch));
-                }
+                MemberEffect::Validated(epoch, enough) => self.signal(p, now, |signals| {
+                    signals.validated = Some(epoch);
+                    signals.enough = enough;
+                }),
                 MemberEffect::Pause => self.signal(p, now, |signals| signals.paused = true),
                 MemberEffect::Resume => self.signal(p, now, |signals| signals.paused = false),
                 MemberEffect::Settled(id) => self.signal(p, now, |signals| signals.settled = id),

@@ -2,8 +2,8 @@
 
 use crate::world::Duration;
 use crate::{Faults, Job, Sabotage};
-use dtrain_protocol::{Losses, StartFrom, SupervisorConfig, Timeouts};
-use dtrain_types::{Generation, Instance, Reduce, Seed};
+use dtrain_protocol::{CheckpointEvery, Losses, Schedule, StartFrom, SupervisorConfig, Timeouts, Validated};
+use dtrain_types::{Generation, Instance, Reduce, Seed, Step};
 
 /// The knob of all timeouts.
 pub(super) const DETECT: Duration = Duration::from_secs(1);
@@ -22,6 +22,15 @@ pub enum DataPlane {
     Hosts,
 }
 
+/// What ends a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndsBy {
+    /// Its schedule.
+    Schedule,
+    /// A validation that is judged to be enough, with two more epochs in the schedule. The steps are whole epochs.
+    Judgement,
+}
+
 /// What is to be simulated.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -35,6 +44,8 @@ pub struct Settings {
     pub plane: DataPlane,
     /// How many steps are made.
     pub steps: u64,
+    /// What ends the run behind them.
+    pub ends: EndsBy,
     /// What goes wrong.
     pub faults: Faults,
     /// Whether the story is told: for people, after a violation.
@@ -53,6 +64,7 @@ impl Settings {
             nodes: 2,
             plane: DataPlane::Drawn,
             steps: 30,
+            ends: EndsBy::Schedule,
             faults: Faults::all(),
             story: false,
             sabotage: None,
@@ -71,6 +83,29 @@ impl Settings {
     }
 }
 
+/// What is trained: what the plain run makes, whatever ends the other.
+pub(super) fn job(settings: &Settings) -> Job {
+    let mut job = Job::new(settings.steps);
+    if settings.ends == EndsBy::Judgement {
+        let epoch = job.schedule.steps_per_epoch;
+        assert!(settings.steps.is_multiple_of(epoch), "only a whole epoch is judged");
+        // Where nothing but the end makes a checkpoint due.
+        job.schedule.checkpoint = CheckpointEvery::Steps(7);
+    }
+    job
+}
+
+/// What the supervisor and the ranks know of the end before any validation.
+pub(super) fn schedule(settings: &Settings, job: &Job) -> Schedule {
+    match settings.ends {
+        EndsBy::Schedule => job.schedule,
+        EndsBy::Judgement => {
+            let last = Step(settings.steps + 2 * job.schedule.steps_per_epoch);
+            Schedule { last, ..job.schedule }
+        }
+    }
+}
+
 /// The supervisor of a simulation.
 pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> SupervisorConfig {
     SupervisorConfig {
@@ -85,7 +120,11 @@ pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> Supe
         reduce: Reduce::Exact,
         balance: true,
         batches: job.plan,
-        schedule: job.schedule,
+        schedule: schedule(settings, job),
+        validated: match settings.ends {
+            EndsBy::Schedule => Validated::GoesOn,
+            EndsBy::Judgement => Validated::IsJudged,
+        },
         start: StartFrom::Fresh,
         first_generation: Generation(1),
         reserved: Generation(4),

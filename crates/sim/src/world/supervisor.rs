@@ -1,7 +1,7 @@
 //! The supervisor's process: what reaches it, and what it asks for.
 
-use super::World;
 use super::event::{Asleep, Event};
+use super::{EndsBy, World};
 use crate::clock::{MICRO, MILLI};
 use crate::fact::{Fact, Life, View};
 use crate::queue::Class;
@@ -9,7 +9,7 @@ use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use crate::world::event::copy_of;
 use dtrain_protocol::{
-    CheckpointId, Input, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
+    CheckpointId, Input, Judgement, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
 };
 use dtrain_types::{Generation, Instant, NodeId, Step};
 
@@ -130,6 +130,12 @@ impl World {
                 SupervisorEffect::Validated(validation) => {
                     self.mark(12, &[validation.epoch.0.into(), validation.trailer.loss.to_bits()]);
                     self.fact(&Fact::Validated(&validation));
+                    if self.settings.ends == EndsBy::Judgement {
+                        let last = validation.step.0 >= self.settings.steps;
+                        let judgement = if last { Judgement::Enough } else { Judgement::GoOn };
+                        let after = self.chance.between(50 * MICRO, 20 * MILLI);
+                        self.push(after, Event::Told(Input::Judged(validation.epoch, judgement)));
+                    }
                 }
                 SupervisorEffect::WriteManifest(order) => {
                     self.mark(13, &[order.id.step.0]);
