@@ -33,4 +33,5 @@ mod same_bits;
 mod shown_runs;
 mod transcript;
 mod use_model;
+mod use_model_errors;
 mod while_running;

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::gpus::this_machine;
 use crate::request::checkpoint_argument;
 use crate::run_folder::{CONFIG, RunFolder};
-use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
+use dtrain_checkpoint::{Check, CheckpointId, Damage, Fault, FileStore, ManifestError, Store};
 use dtrain_data::Preparation;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
@@ -108,6 +108,12 @@ fn at_rest() -> Optimizer {
 }
 
 fn damaged(shown: &str, damage: &(dyn std::error::Error + 'static)) -> CliError {
+    if let Some(Damage { fault: Fault::Manifest(version @ ManifestError::Version { .. }), .. }) =
+        damage.downcast_ref()
+    {
+        let error = CliError::usage(format!("another dtrain wrote {shown}: {version}"));
+        return error.hint("use the dtrain that wrote it, or train again with this one");
+    }
     let error = CliError::failed(format!("{shown} is damaged")).because(damage);
     error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
 }

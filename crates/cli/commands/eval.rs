@@ -9,7 +9,10 @@ use crate::plan::Plan;
 use crate::predict::{Input, Predicted, Unit, Worker, ordered, progress};
 use crate::report::{Stream, Voice, amount, loss, measure, percent};
 use crate::trained::Trained;
-use dtrain_data::{Batch, DataError, Dataset, Elements, EvaluationPlan, Preparation, TargetSpec};
+use crate::whole_file::WholeFile;
+use dtrain_data::{
+    Batch, Dataset, Elements, EvaluationPlan, Preparation, Source, TargetSpec, TextOptions, TokensOptions,
+};
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{BatchView, ClassCounts, Inputs, Replica, Targets};
 use dtrain_types::MicroBatch;
@@ -21,6 +24,9 @@ use std::sync::atomic::Ordering;
 
 /// The widest confusion matrix that a terminal has room for. *Units*: classes.
 const SHOWN: usize = 20;
+
+/// The folder of what was measured on the part that training held out.
+const VALIDATION: &str = "validation";
 
 /// What the samples came to.
 enum Figures {
@@ -41,7 +47,9 @@ pub fn run(arguments: &Eval) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let voice = Voice::of(arguments.output);
     let workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
+    let tokens = matches!(trained.preparation.target, TargetSpec::ClassPerToken { .. });
     let figures = match &arguments.data {
+        Some(path) if tokens => of_text(&trained, path, workers, arguments.work.batch)?,
         Some(path) => of_table(&trained, path, workers, voice)?,
         None => of_validation(&trained, workers, arguments.work.batch, voice)?,
     };
@@ -88,10 +96,7 @@ fn start(preparation: &Preparation) -> Result<Figures, CliError> {
     Ok(match preparation.target {
         TargetSpec::Class { classes } => Figures::Classes(ClassFigures::new(classes as usize)),
         TargetSpec::Values { width } => Figures::Values(ValueFigures::new(width)),
-        TargetSpec::ClassPerToken { .. } => {
-            let error = CliError::usage("a model of texts is measured on the validation part of its run");
-            return Err(error.hint("leave --data out"));
-        }
+        TargetSpec::ClassPerToken { .. } => unreachable!("a text is told apart"),
     })
 }
 
@@ -104,16 +109,33 @@ fn add_labelled(
     let labels = predicted.targets.iter().zip(&predicted.lines);
     let width = predicted.outputs.len() / predicted.rows.max(1);
     for ((label, line), outputs) in labels.zip(predicted.outputs.chunks_exact(width.max(1))) {
-        let wrong = |problem| DataError::OtherColumns { file: path.to_owned(), line: *line, problem };
+        let wrong = |problem: String, hint: &str| {
+            CliError::usage(format!("{} line {line}: {problem}", path.display())).hint(hint)
+        };
         match figures {
             Figures::Classes(figures) => {
                 let class = class_of(label, preparation);
-                let class =
-                    class.ok_or_else(|| wrong(format!("{label:?} is no class of the training table")))?;
+                let class = class.ok_or_else(|| match label.is_empty() {
+                    true => wrong("the label is missing".to_owned(), "write it, or leave the row out"),
+                    false => {
+                        let known: Vec<String> = (0..figures.classes().min(SHOWN))
+                            .map(|class| preparation.class_name(class))
+                            .collect();
+                        let hint =
+                            format!("the model knows {}; correct it, or leave the row out", known.join(", "));
+                        wrong(format!("{label:?} is no class of the training table"), &hint)
+                    }
+                })?;
                 figures.add(class, outputs);
             }
             Figures::Values(figures) => {
-                let target: f64 = label.parse().map_err(|_| wrong(format!("{label:?} is not a number")))?;
+                let target: f64 = label.parse().map_err(|_| match label.is_empty() {
+                    true => wrong("the target is missing".to_owned(), "write it, or leave the row out"),
+                    false => wrong(
+                        format!("the target {label:?} is not a number"),
+                        "correct it, or leave the row out",
+                    ),
+                })?;
                 figures.add([(target, preparation.restore(0, outputs[0]))]);
             }
             Figures::Tokens { .. } => {}
@@ -192,6 +214,27 @@ fn of_validation(
     Ok(figures)
 }
 
+/// A text, or a file of token ids, cut into windows as the training text was. A rest that is shorter than a window is left out.
+fn of_text(trained: &Trained, path: &Path, workers: Vec<Worker>, batch: u32) -> Result<Figures, CliError> {
+    let path = path.to_owned();
+    let source = match trained.config.data.clone() {
+        Some(Source::Text(options)) => Source::Text(TextOptions { path, val_split: 0.0, ..options }),
+        Some(Source::Tokens(options)) => {
+            Source::Tokens(TokensOptions { path, val_path: None, val_split: 0.0, ..options })
+        }
+        _ => return Err(CliError::usage("the model was not trained on a text or on token ids")),
+    };
+    let text = dtrain_data::open(&source)?.train;
+    let TargetSpec::ClassPerToken { classes } = trained.preparation.target else {
+        unreachable!("a text has a class per token")
+    };
+    let micro = EvaluationPlan::new(text.len(), batch);
+    let mut numbers = 0..micro.micro_batches();
+    let next = move || Ok(numbers.next().map(MicroBatch));
+    let workers = workers.into_iter().map(|worker| (worker, micro.batch(text.as_ref()))).collect();
+    of_tokens(&text, micro, workers, classes as usize, next)
+}
+
 fn of_tokens(
     val: &Arc<dyn Dataset>,
     micro: EvaluationPlan,
@@ -229,12 +272,18 @@ fn names(preparation: &Preparation, figures: &ClassFigures) -> Vec<String> {
 
 /// Writes what is too wide for a terminal into the folder of the run; gives where.
 fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<PathBuf, CliError> {
-    let name = data.and_then(Path::file_stem).map_or("validation".into(), |stem| stem.to_string_lossy());
+    let stem = data.and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
+    // A file of that name is not the part that the run held out.
+    let name = match (stem, data.and_then(Path::file_name)) {
+        (None, _) => VALIDATION.into(),
+        (Some(stem), Some(name)) if stem == VALIDATION => format!("{}-data", name.to_string_lossy()).into(),
+        (Some(stem), _) => stem,
+    };
     let folder = trained.run.path.join("eval").join(&*name);
     let put = |file: &str, text: &str| {
-        let path = folder.join(file);
-        std::fs::write(&path, text)
-            .map_err(|error| CliError::failed(format!("cannot write {}", path.display())).because(&error))
+        let mut file = WholeFile::create(&folder.join(file))?;
+        file.write(text.as_bytes())?;
+        file.finish()
     };
     std::fs::create_dir_all(&folder)
         .map_err(|error| CliError::failed(format!("cannot make {}", folder.display())).because(&error))?;

@@ -13,6 +13,9 @@ const TEXT: usize = 256 << 10;
 /// Samples of an array that a worker takes at once.
 const SAMPLES: u64 = 1024;
 
+/// What a .npy file begins with.
+const NUMPY: &[u8] = b"\x93NUMPY";
+
 /// Samples that are predicted together.
 #[derive(Debug)]
 pub enum Piece {
@@ -78,6 +81,10 @@ impl Input {
         options: Option<&CsvOptions>,
     ) -> Result<Self, CliError> {
         let standard = path == Path::new("-");
+        if path.is_dir() {
+            let error = CliError::usage(format!("{} is a folder", path.display()));
+            return Err(error.hint("name its files, as in FOLDER/*.csv"));
+        }
         // What is no file can be read once: it is a table.
         let plain = !standard && std::fs::metadata(path).is_ok_and(|about| about.is_file());
         if let Some(array) = plain.then(|| InputArray::open(path, preparation)).transpose()?.flatten() {
@@ -98,10 +105,14 @@ impl Input {
                 Lines::new(Box::new(file), shown.clone(), size)?
             }
         };
+        if text.more()? && text.rest.starts_with(NUMPY) {
+            let error = CliError::usage(format!("{} is a .npy array, not a table", shown.display()));
+            return Err(error.hint("write it to a file and name that: an array is read from a file only"));
+        }
         text.skip(options.map_or(0, |options| options.skip))?;
         let first = text.first_line()?;
         let delimiter = options.and_then(|options| options.delimiter);
-        let parser = RowParser::new(preparation, &shown, &first, delimiter)?;
+        let parser = RowParser::new(preparation, (&shown, text.next_line), &first, delimiter)?;
         if parser.has_header() {
             text.skip(1)?;
         }

@@ -70,13 +70,13 @@ impl Rows {
 }
 
 impl RowParser {
-    /// Understands the first line of a file, which is its header if the training table had one. `delimiter`: what separates
+    /// Understands the first line of a file that is not passed over, by its number: its header if the training table had one. `delimiter`: what separates
     /// columns; none: what the line suggests.
     ///
     /// *Errors*: columns that are not those of training.
     pub fn new(
         preparation: &Preparation,
-        file: &Path,
+        (file, line): (&Path, u64),
         first: &str,
         delimiter: Option<char>,
     ) -> Result<Self, DataError> {
@@ -85,7 +85,7 @@ impl RowParser {
         let fields = split(first, delimiter);
         let numbers = raw_columns(preparation);
         let trained = if preparation.columns.is_empty() { &numbers } else { &preparation.columns };
-        let other = |problem| DataError::OtherColumns { file: file.to_owned(), line: 1, problem };
+        let other = |problem| DataError::OtherColumns { file: file.to_owned(), line, problem };
         let columns = match preparation.header {
             true => by_name(trained, &fields).map_err(other)?,
             false => by_order(trained, fields.len()).map_err(other)?,
@@ -205,6 +205,9 @@ fn columns_named(names: &[&str], shown: String) -> String {
 }
 
 fn by_order(trained: &[ColumnUse], count: usize) -> Result<Vec<Is>, String> {
+    if trained.is_empty() {
+        return Err("the model was trained on text or tokens, and this is taken for a table".to_owned());
+    }
     let all = (0..trained.len()).map(|at| is(trained, at));
     if count == trained.len() {
         return Ok(all.collect());
@@ -232,7 +235,7 @@ mod tests {
     fn parse(preparation: &Preparation, text: &str) -> Result<Rows, String> {
         let first = text.lines().next().unwrap();
         let parser =
-            RowParser::new(preparation, Path::new("new.csv"), first, None).map_err(|e| e.to_string())?;
+            RowParser::new(preparation, (Path::new("new.csv"), 1), first, None).map_err(|e| e.to_string())?;
         let mut rows = Rows::default();
         let (text, line) = match parser.has_header() {
             true => (text.split_once('\n').unwrap().1, 2),
