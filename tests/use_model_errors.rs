@@ -83,6 +83,8 @@ fn an_error_about_columns_has_the_line_of_the_header_and_one_about_a_label_does_
         ["stray.csv line 2: \"cow\" is no class of the training table", "hint: the model knows cat, dog"];
     refused(path, "eval pets --data stray.csv", &stray);
     refused(path, "eval pets --data unlabelled.csv", &["unlabelled.csv line 2: the label is missing"]);
+    write("inf.csv", "length,width\n1,inf\n");
+    refused(path, "predict pets inf.csv", &["inf.csv line 2, column 2 (width): the value is inf"]);
     refused(path, "predict pets .", &[". is a folder", "name its files"]);
     let mut command = dtrain(path, "predict pets -");
     write("array.npy", "");

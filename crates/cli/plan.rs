@@ -8,7 +8,7 @@ mod on_gpu;
 use crate::bench_data;
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
-    ClassWeights, Config, DataFacts, Length, Loss, Metrics, ModelKind, Oom, Problem, Recompute, Rule,
+    ClassWeights, Config, DataFacts, Length, Loss, ModelKind, NamedMetrics, Oom, Problem, Recompute, Rule,
     Schedule, Shape,
 };
 use crate::error::CliError;
@@ -169,7 +169,7 @@ impl Plan {
     /// The metrics that the configuration names.
     ///
     /// *Errors*: the run does not measure one of them.
-    pub fn metrics(&self) -> Result<Metrics, CliError> {
+    pub fn metrics(&self) -> Result<NamedMetrics, CliError> {
         let classes = self.spec.classes().map_or(0, |classes| classes as usize);
         let class_names = self.opened.class_names.as_slice();
         let held_out = self.opened.val.as_ref().map_or(0, |val| val.len());

@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{CudaList, Isolation as IsolationKey, Metrics};
+use crate::config::{CudaList, Isolation as IsolationKey, NamedMetrics};
 use crate::error::{CliError, Kind};
 use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
@@ -294,7 +294,7 @@ impl Session {
 
     fn facts(&self) -> Result<RunFacts, CliError> {
         let config = &self.plan.config;
-        let Metrics { best, patience } = self.plan.metrics()?;
+        let NamedMetrics { best, patience } = self.plan.metrics()?;
         Ok(RunFacts {
             run_dir: self.run.path.clone(),
             run: self.run.name.clone(),

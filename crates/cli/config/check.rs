@@ -12,7 +12,7 @@ use super::value::{Length, Value};
 use super::{Config, Wire};
 use dtrain_data::Augment;
 use dtrain_protocol::Timeouts;
-use dtrain_runtime::{Measured, Metric, NotMeasured, Patience, Quantity};
+use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
 use dtrain_types::counted;
 
 /// What the checks need to know about an opened data set.
@@ -32,9 +32,9 @@ pub struct DataFacts {
 
 /// The metrics that a configuration names.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metrics {
+pub struct NamedMetrics {
     /// That of the best checkpoint.
-    pub best: Option<Metric>,
+    pub best: Option<EpochMetric>,
     /// When the run ends before its length.
     pub patience: Option<Patience>,
 }
@@ -261,10 +261,10 @@ impl Config {
     /// Finds the metrics that keys name: that of the best checkpoint, and when to stop.
     ///
     /// *Errors*: the run does not measure one of them, or nothing, because there are no held-out samples.
-    pub fn metrics(&self, measured: &Measured<'_>, held_out: u64) -> Result<Metrics, ConfigError> {
+    pub fn metrics(&self, measured: &Measured<'_>, held_out: u64) -> Result<NamedMetrics, ConfigError> {
         let mut problems = Vec::new();
         for (key, name) in asked(self) {
-            if let Err(NotMeasured { has, .. }) = Metric::find(name, measured) {
+            if let Err(NotMeasured { has, .. }) = EpochMetric::find(name, measured) {
                 let message = format!("this run has no {name}");
                 problems.push(self.problem(key, message).hint(format!("it has {}", has.join(", "))));
             }
@@ -275,11 +275,11 @@ impl Config {
                 .push(problem.hint("give a data.val_split or held-out files, or write stop.patience=none"));
         }
         ConfigError::check(problems)?;
-        let find = |name: &str| Metric::find(name, measured).ok();
+        let find = |name: &str| EpochMetric::find(name, measured).ok();
         let patience = self.stop.as_ref().and_then(|stop| {
             Some(Patience { metric: find(&stop.metric)?, epochs: stop.patience, least: stop.least })
         });
-        Ok(Metrics { best: self.checkpoint.best.as_deref().and_then(find), patience })
+        Ok(NamedMetrics { best: self.checkpoint.best.as_deref().and_then(find), patience })
     }
 
     /// Checks that need the data set.

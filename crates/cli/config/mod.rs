@@ -24,7 +24,7 @@ mod value;
 mod write;
 
 pub use batch::{Batch, Machine};
-pub use check::{DataFacts, Metrics};
+pub use check::{DataFacts, NamedMetrics};
 pub use choice::{
     Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
 };

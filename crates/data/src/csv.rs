@@ -148,7 +148,7 @@ fn read(
             }
             match encoder.encode(column, field, (&options.path, line.number, at), &mut inputs) {
                 Ok(()) => {}
-                Err(DataError::NotANumber { .. } | DataError::NotFinite { .. }) if !surveyed => {
+                Err(DataError::NotANumber { .. } | DataError::FieldNotFinite { .. }) if !surveyed => {
                     return Err(Unread::NeedsSurvey);
                 }
                 Err(error) => return Err(error.into()),

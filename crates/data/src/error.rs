@@ -122,6 +122,30 @@ pub enum DataError {
         /// The field.
         text: String,
     },
+    /// A field of a table that is infinite or not a number.
+    #[error("{} line {line}, column {column}{}: the value is {value}", file.display(), named(name))]
+    FieldNotFinite {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// Column, from 1.
+        column: usize,
+        /// The name of the column, if the table has a header.
+        name: Option<String>,
+        /// The value.
+        value: f64,
+    },
+    /// No word where one is needed.
+    #[error("{} line {line}, column {column}: the word is missing", file.display())]
+    MissingWord {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// The column's name, or its number from 1.
+        column: String,
+    },
     /// A number that is infinite or not a number; it would spoil every parameter.
     #[error("{} row {row}, element {element}: the value is {value}", file.display())]
     NotFinite {
@@ -384,10 +408,13 @@ impl DataError {
             Self::NotANumber { .. } => {
                 "turn text into numbers, or leave the column out, before training".into()
             }
-            Self::NotFinite { value, .. } if value.is_nan() => {
+            Self::MissingWord { .. } => {
+                "data.missing=fill takes it as no word; or write it, or leave the row out".into()
+            }
+            Self::NotFinite { value, .. } | Self::FieldNotFinite { value, .. } if value.is_nan() => {
                 "in a table data.missing=fill puts the mean of the column there; or replace missing values in the file".into()
             }
-            Self::NotFinite { .. } => "correct the value, or leave its row out".into(),
+            Self::NotFinite { .. } | Self::FieldNotFinite { .. } => "correct the value, or leave its row out".into(),
             Self::UnseenWord { .. } => {
                 "the run was trained with data.unseen=refuse; train with data.unseen=ignore, or with rows that have this word"
                     .into()

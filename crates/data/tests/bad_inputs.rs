@@ -96,8 +96,8 @@ fn a_table_names_the_line_and_the_column() {
     says_of("1,2,0\n1,2,dog\n", &["row 2: label \"dog\" is not a whole number"]);
     says_of("1,2,0\n1,2,-1\n", &["row 2: label -1 is out of range"]);
     says_of("1,2,0\n1,2,70000\n", &["row 2: label 70000 is out of range for 65536 classes"]);
-    says_of("1,nan,0\n", &["row 1, element 2: the value is NaN"]);
-    says_of("1,1e39,0\n", &["row 1, element 2: the value is inf"]);
+    says_of("1,nan,0\n", &["line 1, column 2: the value is NaN"]);
+    says_of("1,1e39,0\n", &["line 1, column 2: the value is inf"]);
     says_of("", &["t.csv holds no sample"]);
     says_of("\n\n", &["t.csv holds no sample"]);
     says_of("a,b,c\n", &["t.csv holds no sample"]);

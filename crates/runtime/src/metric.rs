@@ -3,7 +3,6 @@
 //! It knows which numbers mean something for what is predicted. It does not know where they are written.
 
 use crate::observer::EpochSeen;
-use crate::run_files::Predicts;
 use std::fmt;
 
 dtrain_types::words!(
@@ -68,6 +67,26 @@ impl Quantity {
     }
 }
 
+/// What a model predicts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Predicts {
+    /// Classes: accuracy and F1 mean something.
+    Classes,
+    /// The next token: perplexity, too.
+    Tokens,
+    /// A number, in a unit of its own.
+    Value {
+        /// The unit, in those that the model is trained on.
+        unit: f64,
+        /// The variance of the targets that are held out, in the units that the model is trained on.
+        variance: f64,
+    },
+    /// Several numbers, whose units may differ.
+    Values,
+    /// What a program of its own says; it may count how many are right.
+    Counted,
+}
+
 /// What a run can measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
@@ -81,7 +100,7 @@ pub struct Measured<'a> {
 
 /// A number of an epoch by which epochs are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metric {
+pub struct EpochMetric {
     quantity: Quantity,
     class: Option<usize>,
     name: String,
@@ -97,13 +116,13 @@ pub struct NotMeasured {
     pub has: Vec<String>,
 }
 
-impl fmt::Display for Metric {
+impl fmt::Display for EpochMetric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-impl Metric {
+impl EpochMetric {
     /// The metric that a text names, in a run that measures this.
     ///
     /// *Errors*: the run has none of that name.
@@ -186,14 +205,17 @@ mod tests {
     fn a_metric_is_found_by_its_name_and_class_or_refused_with_all_that_there_are() {
         let names = ["cat".to_owned(), "dog".to_owned()];
         let measured = Measured { predicts: Predicts::Classes, class_names: &names, classes: 2 };
-        let by_name = Metric::find("val_f1[dog]", &measured).unwrap();
+        let by_name = EpochMetric::find("val_f1[dog]", &measured).unwrap();
         assert_eq!(by_name.of_class(), Some((Quantity::F1, 1)));
-        assert_eq!(Metric::find("val_recall[0]", &measured).unwrap().of_class(), Some((Quantity::Recall, 0)));
+        assert_eq!(
+            EpochMetric::find("val_recall[0]", &measured).unwrap().of_class(),
+            Some((Quantity::Recall, 0))
+        );
         for wrong in ["val_f1[cow]", "val_rmse", "val_loss[dog]", "loss", "val_perplexity"] {
-            let has = Metric::find(wrong, &measured).unwrap_err().has;
+            let has = EpochMetric::find(wrong, &measured).unwrap_err().has;
             assert!(has.contains(&"val_f1[cat]".to_owned()) && has.contains(&"train_loss".to_owned()));
         }
         let tokens = Measured { predicts: Predicts::Tokens, class_names: &[], classes: 256 };
-        assert!(Metric::find("val_perplexity", &tokens).is_ok());
+        assert!(EpochMetric::find("val_perplexity", &tokens).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 //! A pure function of the results of epochs, so it says the same for any number of ranks and after any fault. It does not know
 //! how a run ends.
 
-use crate::metric::Metric;
+use crate::metric::EpochMetric;
 use crate::observer::EpochSeen;
 use dtrain_types::Epoch;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Patience {
     /// The metric that has to improve.
-    pub metric: Metric,
+    pub metric: EpochMetric,
     /// After so many validations without an improvement the run ends.
     pub epochs: u32,
     /// By more than this.
@@ -75,13 +75,12 @@ impl std::fmt::Display for Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metric::Measured;
-    use crate::run_files::Predicts;
+    use crate::metric::{Measured, Predicts};
 
     #[test]
     fn patience_ends_after_so_many_validations_without_an_improvement() {
         let measured = Measured { predicts: Predicts::Classes, class_names: &[], classes: 3 };
-        let metric = Metric::find("val_loss", &measured).unwrap();
+        let metric = EpochMetric::find("val_loss", &measured).unwrap();
         let patience = Patience { metric, epochs: 2, least: 0.1 };
         let mut standing = None;
         let mut over = Vec::new();

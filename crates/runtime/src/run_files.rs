@@ -3,7 +3,7 @@
 //! Knows where each number goes and in which order files become durable (the ledger before the manifest that names
 //! it). It does not know why anything happened.
 
-use crate::metric::{Metric, Quantity};
+use crate::metric::{EpochMetric, Predicts, Quantity};
 use crate::observer::{EpochSeen, StepSeen};
 use crate::patience::{Patience, Standing};
 use dtrain_checkpoint::{
@@ -51,7 +51,7 @@ pub struct RunFacts {
     /// How many checkpoints are kept.
     pub keep: NonZeroUsize,
     /// What makes a checkpoint the best.
-    pub best: Option<Metric>,
+    pub best: Option<EpochMetric>,
     /// When it ends before its length.
     pub patience: Option<Patience>,
     /// What is known of that where it goes on.
@@ -60,26 +60,6 @@ pub struct RunFacts {
     pub predicts: Predicts,
     /// What turns a sample as people have it into what the model is trained on, for every manifest.
     pub preparation: Option<serde_json::Value>,
-}
-
-/// What a model predicts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Predicts {
-    /// Classes: accuracy and F1 mean something.
-    Classes,
-    /// The next token: perplexity, too.
-    Tokens,
-    /// A number, in a unit of its own.
-    Value {
-        /// The unit, in those that the model is trained on.
-        unit: f64,
-        /// The variance of the targets that are held out, in the units that the model is trained on.
-        variance: f64,
-    },
-    /// Several numbers, whose units may differ.
-    Values,
-    /// What a program of its own says; it may count how many are right.
-    Counted,
 }
 
 /// Standard output, for programs.
@@ -476,7 +456,7 @@ fn metrics_of(seen: &EpochSeen) -> serde_json::Map<String, serde_json::Value> {
     known.filter_map(|(name, x)| x.map(|x| (name.to_owned(), serde_json::json!(x)))).collect()
 }
 
-fn best_so_far(store: &FileStore, best: Option<&Metric>) -> Option<f64> {
+fn best_so_far(store: &FileStore, best: Option<&EpochMetric>) -> Option<f64> {
     let id = store.best().ok().flatten()?;
     let checkpoint = store.open(id, dtrain_checkpoint::Check::Sizes).ok()?;
     best?.score_in(&checkpoint.manifest().metrics)

@@ -2,7 +2,7 @@
 //!
 //! It does not know how that became known, nor where rows come from.
 
-use super::lines::{ColumnRef, not_a_number, number};
+use super::lines::{ColumnRef, number};
 use crate::DataError;
 use crate::error::is_missing;
 use crate::preparation::{ColumnUse, Role, Unseen};
@@ -86,7 +86,8 @@ impl Encoder {
                     Ok(place) => features[first + place] = 1.0,
                     Err(_) if is_missing(field) => {
                         if !missing {
-                            return Err(not_a_number(file, line, at, field));
+                            let (file, column) = (file.to_owned(), at.shown());
+                            return Err(DataError::MissingWord { file, line, column });
                         }
                     }
                     Err(_) if *unseen == Unseen::Ignore => {}
@@ -148,7 +149,8 @@ mod tests {
         let strict = Encoder::new(&columns(Unseen::Refuse, None), Fill::Now);
         let says = |fields| row(&strict, fields).unwrap_err().to_string();
         assert!(says(["", "x", "a"]).contains("t line 3, column 1 (city)"));
-        assert!(says(["1", "x", ""]).contains("column 3 (city)"));
+        let missing = says(["1", "x", ""]);
+        assert!(missing.contains("city") && missing.ends_with("the word is missing"), "{missing}");
         assert!(says(["1", "x", "c"]).contains("\"c\""));
     }
 }

@@ -104,8 +104,13 @@ pub(super) fn number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> 
     if value.is_finite() {
         return Ok(value);
     }
-    let (row, element) = (line, at.column + 1);
-    Err(DataError::NotFinite { file: file.to_owned(), row, element, value: f64::from(value) })
+    Err(DataError::FieldNotFinite {
+        file: file.to_owned(),
+        line,
+        column: at.column + 1,
+        name: at.name.map(str::to_owned),
+        value: f64::from(value),
+    })
 }
 
 /// The error about a field that is no number.
