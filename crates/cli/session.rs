@@ -24,7 +24,7 @@ use dtrain_protocol::{
 };
 use dtrain_runtime::{
     Conclusion, Gateway, Isolation, Journal, Observer, Program, RankHandles, RunFacts, RunFiles, RunPlan,
-    Standing,     inherited, serve, specs, supervise,
+    Standing, inherited, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};

@@ -128,7 +128,8 @@ impl RunFiles {
     /// Share of right predictions, where there are classes.
     #[must_use]
     pub fn accuracy(&self, correct: u64, predictions: u64) -> Option<f64> {
-        (matches!(self.facts.predicts, Predicts::Classes | Predicts::Tokens | Predicts::Counted) && predictions > 0)
+        (matches!(self.facts.predicts, Predicts::Classes | Predicts::Tokens | Predicts::Counted)
+            && predictions > 0)
             .then(|| correct as f64 / predictions as f64)
     }
 
