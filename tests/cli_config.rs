@@ -194,7 +194,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("trusted_network=[true]", "got a list of 1"),
         (
             "data={kind: [a]}",
-            "data.kind: expected digits | idx | csv | npy | text | tokens | own, got a list of 1",
+            "data.kind: expected digits | idx | csv | npy | text | tokens | own | torch, got a list of 1",
         ),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));

@@ -96,7 +96,9 @@ def collated(dataset: Any, collate: Optional[Callable[[list], Any]], indices: Li
     if collate is None and type(dataset) is Arrays:
         return dataset.batch(indices)
     if collate is None:
-        from torch.utils.data import default_collate as collate
+        from torch.utils.data import default_collate
+
+        collate = default_collate
     many = getattr(dataset, "__getitems__", None)
     samples = many(indices) if many is not None else [dataset[index] for index in indices]
     return collate(samples)

@@ -26,8 +26,10 @@ def at(address: int, length: int) -> torch.Tensor:
 def digest(tensor: torch.Tensor) -> str:
     """Eight letters that tell one tensor's bits from another's."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    raw = flat.view(torch.uint8).numpy() if flat.numel() else b""
-    return hashlib.blake2b(raw, digest_size=4).hexdigest()
+    made = hashlib.blake2b(digest_size=4)
+    if flat.numel():
+        made.update(flat.view(torch.uint8).numpy().data)
+    return made.hexdigest()
 
 
 def plain(name: str) -> str:
@@ -160,7 +162,7 @@ class FlatModule:
     def constant_tensors(self) -> Dict[str, torch.Tensor]:
         """What training does not change."""
         wanted = {of for kind, of in self.state_keys().values() if kind == "constant"}
-        named = dict(self.frozen)
+        named: Dict[str, torch.Tensor] = dict(self.frozen)
         named.update({buffer.name: buffer.tensor for buffer in self.constants})
         return {name: tensor.detach() for name, tensor in named.items() if name in wanted}
 

@@ -97,11 +97,13 @@ impl Setup {
             words.extend(["-c".into(), file.clone().into_os_string()]);
         }
         words.extend(arguments.settings.overrides.iter().map(OsString::from));
-        let described = match program.is_empty() {
+        let (config, described) = match program.is_empty() {
             true => described_here(arguments)?,
-            false => Described::ask(&program, &words)?,
+            false => {
+                let described = Described::ask(&program, &words)?;
+                (described.config()?, described)
+            }
         };
-        let config = described.config()?;
         refuse(arguments, &config)?;
         let cut = match arguments.kind {
             DrillKind::Partition => cut_length(arguments, &config)?,
@@ -310,11 +312,12 @@ impl Setup {
 }
 
 /// What `dtrain train` would train.
-fn described_here(arguments: &Drill) -> Result<Described, CliError> {
+fn described_here(arguments: &Drill) -> Result<(Config, Described), CliError> {
     let config = settings(&arguments.settings, this_machine())?;
     let plan = Plan::open(&config, None)?;
     let prototype = plan.prototype(&choose_here(&config)?)?;
-    Described::of(&plan, prototype.replica.as_ref())
+    let described = Described::of(&plan, prototype.replica.as_ref())?;
+    Ok((config, described))
 }
 
 /// What cannot be drilled.
