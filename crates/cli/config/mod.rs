@@ -37,8 +37,8 @@ pub use keys::{KEYS, Key, Mark};
 pub use on_gpus::{ON_GPUS, OnGpus};
 pub use origin::{Origin, Source};
 pub use parts::{
-    Checkpoint, ClassWeights, Gpt, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule, Shape, Stop,
-    World,
+    Checkpoint, ClassWeights, EarlyStop, Gpt, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule,
+    Shape, World,
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};
@@ -97,7 +97,7 @@ pub struct Config {
     /// When to save.
     pub checkpoint: Checkpoint,
     /// When to end before the length, if ever.
-    pub stop: Option<Stop>,
+    pub stop: Option<EarlyStop>,
     /// The ranks, and how they are watched.
     pub world: World,
     resolved: Resolved,
@@ -129,7 +129,7 @@ impl Config {
             optimizer: Optimizer::from_resolved(r),
             schedule: Schedule::from_resolved(r),
             checkpoint: Checkpoint::from_resolved(r),
-            stop: Stop::from_resolved(r),
+            stop: EarlyStop::from_resolved(r),
             world: World::from_resolved(r),
             resolved,
         }

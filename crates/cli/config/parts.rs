@@ -557,7 +557,7 @@ impl Checkpoint {
 
 /// When a run ends before its length.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stop {
+pub struct EarlyStop {
     /// After so many validations without an improvement.
     pub patience: u32,
     /// Of this.
@@ -566,7 +566,7 @@ pub struct Stop {
     pub least: f64,
 }
 
-impl Stop {
+impl EarlyStop {
     pub(super) fn from_resolved(r: &Resolved) -> Option<Self> {
         let own = match r.get("stop.metric") {
             Some(Value::Text(name)) => Some(name.as_str()),
