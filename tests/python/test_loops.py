@@ -22,7 +22,9 @@ if __name__ == "__main__":
         made += step.commit()
 """
 BACKWARD = 'step.backward(F.cross_entropy(step.net(x), y, reduction="sum"), len(y))'
-HAS_TRANSFORMERS = all(importlib.util.find_spec(name) for name in ("transformers", "peft", "tokenizers"))
+#: They take a while to be imported: who has time says so.
+ASKED = os.environ.get("DTRAIN_TEST_HUGGING_FACE")
+HAS_TRANSFORMERS = ASKED and all(importlib.util.find_spec(name) for name in ("transformers", "peft", "tokenizers"))
 
 
 class Loops(InAFolder):
@@ -51,7 +53,7 @@ class Loops(InAFolder):
                 self.assertLessEqual(ended.words.count("Traceback"), 1, ended.words)
 
 
-@unittest.skipUnless(HAS_TRANSFORMERS, "transformers and peft are not installed")
+@unittest.skipUnless(HAS_TRANSFORMERS, "DTRAIN_TEST_HUGGING_FACE=1 with transformers and peft installed")
 class HuggingFace(InAFolder):
     def test_a_llama_and_its_lora_have_one_digest_and_are_opened_again(self):
         for lora in ("", "1"):

@@ -75,7 +75,7 @@ class TheSameBits(InAFolder):
         )
         script = self.folder / "hangs.py"
         script.write_text(SCRIPT.format(lines))
-        settings = ["ranks=2", "epochs=1500", "checkpoint.every=none", "detect=500ms"]
+        settings = ["ranks=2", "epochs=500", "checkpoint.every=none", "detect=500ms"]
         calm = self.good(Run(self.folder, [script, "--json", *settings]).end())
         run = Run(self.folder, [script, "--json", *settings])
         run.until(lambda event: event["event"] == "step" and event["step"] == 100)
@@ -83,7 +83,7 @@ class TheSameBits(InAFolder):
         ended = self.good(run.end())
         self.assertEqual((ended.digest, ended.summary["lost_steps"]), (calm.digest, 0))
         self.assertEqual(len(ended.of("fault")), 1)
-        self.assertRegex(ended.words, r'hangs.py", line 13 in loss')
+        self.assertRegex(ended.words, r'hangs.py", line \d+ in loss')
 
     def test_after_a_process_that_reads_was_killed(self):
         calm = self.good(train(self.folder, "gpt", "ranks=1", "epochs=12"))
