@@ -32,10 +32,11 @@ dtrain=target/release/dtrain
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
 # A part is a function; the line above it is its section in docs/benchmarks/README.md.
-parts="steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions"
+parts="ddp steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions"
 section() {
     case $1 in
         steps|threads|together) echo "Training steps against PyTorch" ;;
+        ddp) echo "PyTorch programs against DDP" ;;
         micro) echo "What small micro-batches cost" ;;
         collectives) echo "Collectives between processes" ;;
         scaling) echo "More ranks" ;;
@@ -54,6 +55,7 @@ section() {
 torch() { "$python" -c 'import torch' 2>/dev/null || { echo "missing: PyTorch (--python)"; return 1; }; }
 fashion() { [ -e "$data/train-images-idx3-ubyte.gz" ] || { echo "missing: Fashion-MNIST in $data (--data)"; return 1; }; }
 
+ddp() { torch && "$python" -c "import dtrain" && "$python" bench/against_ddp.py --rounds "$(pick 5 1)" --seconds "$(pick 5 2)"; }
 steps() { torch && bench/against_pytorch.py --dtrain $dtrain --python "$python" --pairs "$(pick 7 1)" --seconds "$(pick 5 1)"; }
 threads() {
     torch || return 1
