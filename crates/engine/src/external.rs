@@ -226,11 +226,7 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
     }
 
     fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
-        let device = self.state.device();
-        device.add_to(from, into);
-        if wire != Wire::F32 {
-            device.round(wire, into);
-        }
+        self.state.add(wire, from, into);
     }
 
     fn update(

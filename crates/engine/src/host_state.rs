@@ -14,7 +14,7 @@ use crate::sharing::{Sharing, UpdateShare};
 use crate::state::{State, StateShape};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{SharedState, Step};
+use dtrain_types::{SharedState, Step, Wire};
 use std::ops::Range;
 
 /// A state in the host's memory, and how it is updated. See the file's comment.
@@ -106,6 +106,14 @@ impl<D: HostDevice> HostState<D> {
     pub fn share(&mut self, memory: Box<dyn SharedState>) {
         let memory = Mapped::new(memory, &self.own);
         self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
+    }
+
+    /// [`Replica::add`](crate::Replica::add).
+    pub fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
+        self.device.add_to(from, into);
+        if wire != Wire::F32 {
+            self.device.round(wire, into);
+        }
     }
 
     /// [`Replica::update`](crate::Replica::update).

@@ -274,10 +274,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
     }
 
     fn add(&self, wire: Wire, from: &[f32], into: &mut [f32]) {
-        self.device().add_to(from, into);
-        if wire != Wire::F32 {
-            self.device().round(wire, into);
-        }
+        self.state.add(wire, from, into);
     }
 
     fn update(
