@@ -24,6 +24,7 @@ mod gpt2;
 mod gpu_script;
 mod hosts;
 mod json_contract;
+mod moving_average;
 mod nccl;
 mod nccl_on_gpus;
 mod processes;

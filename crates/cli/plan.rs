@@ -24,7 +24,7 @@ use dtrain_engine::{
     About, Decay, DecayGroup, EngineError, LossScale, ModelReplica, Optimizer, Replica, Section, Span, State,
 };
 use dtrain_protocol::CheckpointEvery;
-use dtrain_runtime::{Measured, Predicts, ValidationSet};
+use dtrain_runtime::{Measured, Predicts, ValidationSet, specs};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
 use std::path::Path;
 
@@ -332,8 +332,18 @@ impl Plan {
 
     /// Gives a replica the parameters that it is to start from, and holds it against the batches.
     pub fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
-        if let Some(file) = self.config.model.init_from() {
-            self.initialise(replica, file)?;
+        match self.config.model.init_from() {
+            Some(file) if self.config.optimizer.updates_before > 0 => self.go_on_from(replica, file)?,
+            Some(file) => self.initialise(replica, file)?,
+            None if self.config.optimizer.updates_before > 0 => {
+                let error = self
+                    .config
+                    .problem("optimizer.updates_before", "there is no file with the optimizer's state");
+                return Err(error
+                    .hint("`dtrain train --resume RUN --fork --keep-optimizer` writes one")
+                    .into());
+            }
+            None => {}
         }
         self.check_rows(replica.about())
     }
@@ -357,6 +367,8 @@ impl Plan {
             },
             decays: if optimizer.decays_all { DecayGroup::All } else { DecayGroup::Matrices },
             clip_norm: optimizer.clip_norm,
+            ema: self.config.ema,
+            updates_before: optimizer.updates_before,
             schedule: self.learning_rate(&self.config),
         }
     }
@@ -431,6 +443,37 @@ impl Plan {
             let hint = "a safetensors file with the names and shapes that `dtrain plan` lists";
             self.config.problem("model.init_from", error.to_string()).hint(hint)
         })?;
+        state.begin_average();
+        replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
+        Ok(())
+    }
+
+    /// Fills the whole state, that of the optimizer with it, from a file that a fork wrote; without a moving average in it, that begins
+    /// with the parameters.
+    fn go_on_from(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
+        let specs: Vec<_> =
+            specs(replica).into_iter().filter(|spec| !spec.name.ends_with(LossScale::NAME)).collect();
+        let mut state = State::zeros(replica.about().state);
+        let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
+        state.section_mut(Section::Stats).copy_from_slice(blank.section(Section::Stats));
+        let mut fill = |sections: &[Section]| {
+            let all = Section::ALL.into_iter().zip(state.sections_mut());
+            let wanted = all.filter(|(section, data)| sections.contains(section) && !data.is_empty());
+            let mut wanted: Vec<_> =
+                wanted.map(|(section, data)| SectionMut { name: section.name(), data }).collect();
+            dtrain_checkpoint::init_from(file, &StateNames, &specs, &mut wanted)
+        };
+        let [always @ .., _] = &Section::ALL;
+        let whole = fill(&Section::ALL);
+        let averaged = whole.is_ok();
+        let filled = whole.or_else(|error| fill(always).map_err(|_| error));
+        if !averaged {
+            state.begin_average();
+        }
+        filled.map_err(|error| {
+            let hint = "only a fork with --keep-optimizer writes such a file; without the optimizer's state: optimizer.updates_before=0";
+            self.config.problem("model.init_from", error.to_string()).hint(hint)
+        })?;
         replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
         Ok(())
     }
@@ -466,6 +509,20 @@ impl Names for ModelNames {
 
     fn is_no_parameter(&self, name: &str) -> bool {
         name.strip_prefix(EXPORTED_STATS).unwrap_or(name) == LossScale::NAME
+    }
+}
+
+/// The names of a whole state. What this run's optimizer does not keep is passed over.
+struct StateNames;
+
+impl Names for StateNames {
+    fn of(&self, tensor: &str) -> Given {
+        OwnNames.of(tensor)
+    }
+
+    fn is_no_parameter(&self, name: &str) -> bool {
+        ModelNames.is_no_parameter(name)
+            || ["optimizer.", "average."].iter().any(|kept| name.starts_with(kept))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Nothing is written here. The answer is a [`Request`]; `commands/train.rs` makes the folder and starts it.
 
 use crate::arguments::{Settings, Train};
-use crate::config::{Config, Machine, Resume, Source};
+use crate::config::{Config, Machine, Resume, Rule, Source};
 use crate::error::CliError;
 use crate::run_folder::{CONFIG, RUNS, RunFolder, base_of, runs_hint};
 use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
@@ -48,6 +48,8 @@ pub enum Start {
         from: RunFolder,
         /// Its checkpoint.
         checkpoint: CheckpointId,
+        /// Updates that the optimizer has seen, if its state is kept.
+        updates: Option<u64>,
     },
 }
 
@@ -138,6 +140,8 @@ impl Request {
         let (checkpoint, mut notes) = newest_checkpoint(&run)?;
         notes.extend(new.unlike(&arguments.settings.base, machine)?);
         if arguments.fork {
+            let updates =
+                arguments.keep_optimizer.then(|| kept_updates(&old, &new, checkpoint)).transpose()?;
             // A name that stands in the file of the forked run is that run's.
             let config = if own_file && !new.was_named_by_argument() { new.unnamed() } else { new };
             let place = new_place(&config, base_of(&run.name));
@@ -147,7 +151,7 @@ impl Request {
             return Ok(Self {
                 config,
                 place,
-                start: Start::Fork { from: run, checkpoint },
+                start: Start::Fork { from: run, checkpoint, updates },
                 shorter: None,
                 notes,
             });
@@ -162,6 +166,23 @@ impl Request {
             notes,
         })
     }
+}
+
+/// How many updates the optimizer's state of a checkpoint has seen.
+///
+/// *Errors*: the other run keeps a state of another kind.
+fn kept_updates(old: &Config, new: &Config, checkpoint: CheckpointId) -> Result<u64, CliError> {
+    let moments = |config: &Config| match config.optimizer.rule {
+        Rule::AdamW { .. } => "adamw",
+        Rule::Sgd { momentum: 0.0, .. } => "sgd without momentum",
+        Rule::Sgd { .. } => "sgd",
+    };
+    let (had, has) = (moments(old), moments(new));
+    if had != has {
+        let message = format!("the optimizer's state of {had} is no beginning for {has}");
+        return Err(CliError::usage(message).hint("leave --keep-optimizer out, or keep the optimizer's kind"));
+    }
+    Ok(old.optimizer.updates_before + checkpoint.step.0)
 }
 
 fn named_path(config: &Config) -> Option<PathBuf> {

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::gpus::this_machine;
 use crate::request::checkpoint_argument;
 use crate::run_folder::{CONFIG, RunFolder};
-use dtrain_checkpoint::{Check, CheckpointId, Damage, Fault, FileStore, ManifestError, Store};
+use dtrain_checkpoint::{Check, CheckpointId, Damage, Exported, Fault, FileStore, ManifestError, Store};
 use dtrain_data::Preparation;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
@@ -70,7 +70,8 @@ impl Trained {
         let device = device.map_err(|error| CliError::failed(error.to_string()))?;
         let model = blueprint.model(&device, (rows, 1), Blocks::Once)?;
         let unfit = |error: EngineError| CliError::from(misfit(&self.config, &error));
-        let mut replica = ModelReplica::blank(device, model, at_rest(), self.config.seed).map_err(unfit)?;
+        let mut replica =
+            ModelReplica::blank(device, model, self.at_rest(), self.config.seed).map_err(unfit)?;
         let mut state = State::zeros(replica.about().state);
         self.load(&specs(&replica), &mut state)?;
         state.applied = self.id.step;
@@ -78,11 +79,23 @@ impl Trained {
         Ok(replica)
     }
 
+    /// An optimizer that keeps nothing but the moving average: what is predicted needs no more.
+    fn at_rest(&self) -> Optimizer {
+        Optimizer {
+            rule: Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+            decays: DecayGroup::All,
+            clip_norm: None,
+            ema: self.config.ema,
+            updates_before: 0,
+            schedule: LrSchedule::constant(0.0),
+        }
+    }
+
     fn load(&self, specs: &[dtrain_checkpoint::TensorSpec], state: &mut State) -> Result<(), CliError> {
         let shown = format!("checkpoint {} of {}", self.id, self.run.path.display());
         let opened = FileStore::new(&self.run.path).open(self.id, Check::Digests);
         let checkpoint = opened.map_err(|damage| damaged(&shown, &damage))?;
-        for section in [Section::Parameters, Section::Stats] {
+        for section in [Section::Parameters, Section::Stats, Section::Average] {
             if !state.section(section).is_empty() {
                 let loaded = checkpoint.load_into(specs, section.name(), state.section_mut(section));
                 loaded.map_err(|damage| damaged(&shown, &damage))?;
@@ -94,16 +107,6 @@ impl Trained {
             )));
         }
         Ok(())
-    }
-}
-
-/// An optimizer that keeps nothing: what is predicted needs none.
-fn at_rest() -> Optimizer {
-    Optimizer {
-        rule: Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
-        decays: DecayGroup::All,
-        clip_norm: None,
-        schedule: LrSchedule::constant(0.0),
     }
 }
 
@@ -131,7 +134,7 @@ pub fn export_parameters(run: &str, out: &Path) -> Result<PathBuf, CliError> {
     let shown = format!("checkpoint {id} of {}", run.path.display());
     let opened = FileStore::new(&run.path).open(id, Check::Digests);
     let checkpoint = opened.map_err(|damage| damaged(&shown, &damage))?;
-    let written = dtrain_checkpoint::export(&checkpoint, out);
+    let written = dtrain_checkpoint::export(&checkpoint, out, Exported::Model);
     written.map_err(|error| CliError::failed(format!("cannot write {}", out.display())).because(&error))?;
     Ok(run.path)
 }

@@ -20,11 +20,16 @@ def _decays(decay: str) -> str:
     return f"optimizer.decays={decay}"
 
 
+def _or_none(number: Optional[float]) -> str:
+    return "none" if number is None else repr(number)
+
+
 @dataclass(frozen=True)
 class AdamW(Optimizer):
     """Adam with decoupled weight decay, as ``torch.optim.AdamW``.
 
     ``clip_norm``: the largest norm of the whole gradient. ``decay``: what decays, ``'all'`` or ``'matrices'``.
+    ``ema``: how much of the moving average of the parameters a step leaves, such as 0.999; it is what is validated and loaded.
     """
 
     lr: float = 1e-3
@@ -33,6 +38,7 @@ class AdamW(Optimizer):
     weight_decay: float = 0.01
     clip_norm: Optional[float] = None
     decay: str = "all"
+    ema: Optional[float] = None
 
     def settings(self) -> "list[str]":
         return [
@@ -42,7 +48,8 @@ class AdamW(Optimizer):
             f"optimizer.beta2={self.betas[1]!r}",
             f"optimizer.eps={self.eps!r}",
             f"optimizer.weight_decay={self.weight_decay!r}",
-            f"optimizer.clip_norm={'none' if self.clip_norm is None else repr(self.clip_norm)}",
+            f"optimizer.clip_norm={_or_none(self.clip_norm)}",
+            f"ema={_or_none(self.ema)}",
             _decays(self.decay),
         ]
 
@@ -57,6 +64,7 @@ class SGD(Optimizer):
     weight_decay: float = 0.0
     clip_norm: Optional[float] = None
     decay: str = "all"
+    ema: Optional[float] = None
 
     def settings(self) -> "list[str]":
         return [
@@ -65,6 +73,7 @@ class SGD(Optimizer):
             f"optimizer.momentum={self.momentum!r}",
             f"optimizer.nesterov={str(self.nesterov).lower()}",
             f"optimizer.weight_decay={self.weight_decay!r}",
-            f"optimizer.clip_norm={'none' if self.clip_norm is None else repr(self.clip_norm)}",
+            f"optimizer.clip_norm={_or_none(self.clip_norm)}",
+            f"ema={_or_none(self.ema)}",
             _decays(self.decay),
         ]

@@ -86,7 +86,7 @@ def main():
         val=(x[400:], y[400:]),
         loss=loss,
         metrics={"accuracy": accuracy},
-        optimizer=dtrain.AdamW(lr=3e-3, clip_norm=1.0),
+        optimizer=dtrain.AdamW(lr=3e-3, clip_norm=1.0, ema=0.9 if kind == "gpt" else None),
         epochs=4,
         global_batch=40,
         micro_batch=8,

@@ -37,9 +37,9 @@ class Loops(InAFolder):
         (self.folder / "whole.py").write_text(SCRIPT.format(""))
 
     def test_a_loop_has_the_bits_of_the_function_also_after_a_kill(self):
-        whole = self.good(Run(self.folder, [self.folder / "whole.py", "--json", "ranks=1", "epochs=600"]).end())
-        run = self.loop(600, BACKWARD, "ranks=2")
-        run.until(lambda event: event["event"] == "step" and event["step"] == 200)
+        whole = self.good(Run(self.folder, [self.folder / "whole.py", "--json", "ranks=1", "epochs=200"]).end())
+        run = self.loop(200, BACKWARD, "ranks=2")
+        run.until(lambda event: event["event"] == "step" and event["step"] == 60)
         os.kill(run.pids()[0], signal.SIGKILL)
         ended = self.good(run.end())
         self.assertEqual((ended.digest, ended.summary["lost_steps"]), (whole.digest, 0))

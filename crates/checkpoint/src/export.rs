@@ -1,18 +1,27 @@
 //! One file with the model of a checkpoint, for whoever serves or inspects it: parameters and running statistics,
-//! merged from all shards. Optimizer state stays behind.
+//! merged from all shards. Optimizer state stays behind, unless all is asked for, to train on.
 
 use crate::digest::Hashing;
 use crate::tensor_file::{write_header, write_values};
-use crate::{Checkpoint, Disk, PARAMETERS, RealDisk, STATS, ShardInfo, StoreError};
+use crate::{AVERAGE, Checkpoint, Disk, PARAMETERS, RealDisk, STATS, ShardInfo, StoreError};
 use dtrain_types::Bytes;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+
+/// What of a checkpoint is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exported {
+    /// The finished model: where a moving average of the parameters is kept, that, under the names of the parameters.
+    Model,
+    /// All that a training goes on with, under the names that it has in the checkpoint.
+    State,
+}
 
 /// Writes the model of `checkpoint` to `out`, which appears whole or not at all; gives its size and digest.
 ///
 /// *Blocks* on the disk; holds one megabyte. *Errors*: the disk fails or a shard is damaged; an existing `out` is
 /// then untouched.
-pub fn export(checkpoint: &Checkpoint, out: &Path) -> Result<ShardInfo, StoreError> {
+pub fn export(checkpoint: &Checkpoint, out: &Path, what: Exported) -> Result<ShardInfo, StoreError> {
     let name = out.file_name().ok_or_else(|| {
         StoreError::io("write", out, io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))
     })?;
@@ -22,7 +31,7 @@ pub fn export(checkpoint: &Checkpoint, out: &Path) -> Result<ShardInfo, StoreErr
         _ => PathBuf::from("."),
     };
     let temporary = folder.join(format!(".{name}.tmp-{}", std::process::id()));
-    let written = write_model(checkpoint, &temporary).and_then(|(bytes, blake3)| {
+    let written = write_model(checkpoint, &temporary, what).and_then(|(bytes, blake3)| {
         RealDisk.rename(&temporary, out).map_err(|error| StoreError::io("write", out, error))?;
         RealDisk.sync_dir(&folder).map_err(|error| StoreError::io("sync", &folder, error))?;
         Ok(ShardInfo { file: name, bytes: Bytes(bytes), blake3 })
@@ -34,11 +43,26 @@ pub fn export(checkpoint: &Checkpoint, out: &Path) -> Result<ShardInfo, StoreErr
     written
 }
 
-fn write_model(checkpoint: &Checkpoint, path: &Path) -> Result<(u64, crate::Digest), StoreError> {
+fn write_model(
+    checkpoint: &Checkpoint,
+    path: &Path,
+    what: Exported,
+) -> Result<(u64, crate::Digest), StoreError> {
     let fail = |error: io::Error| StoreError::io("write", path, error);
     let manifest = checkpoint.manifest();
-    let specs: Vec<_> =
-        [PARAMETERS, STATS].into_iter().flat_map(|section| manifest.section(section)).collect();
+    let sections =
+        |of: &[&'static str]| of.iter().flat_map(|section| manifest.section(section)).collect::<Vec<_>>();
+    let named = match what {
+        Exported::Model => sections(&[PARAMETERS, STATS]),
+        Exported::State => manifest.tensors.iter().collect(),
+    };
+    // In their place, under their names.
+    let mut read = named.clone();
+    if what == Exported::Model {
+        for (spec, averaged) in read.iter_mut().zip(sections(&[AVERAGE])) {
+            *spec = averaged;
+        }
+    }
     let mut out = Hashing::new(BufWriter::new(RealDisk.create(path).map_err(fail)?));
     let about = [
         ("format", "pt".to_owned()),
@@ -49,10 +73,10 @@ fn write_model(checkpoint: &Checkpoint, path: &Path) -> Result<(u64, crate::Dige
     let preparation =
         manifest.preparation.as_ref().map(|preparation| ("preparation", preparation.to_string()));
     let about: Vec<(&str, String)> = about.into_iter().chain(preparation).collect();
-    let shapes = specs.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice()));
+    let shapes = named.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice()));
     write_header(&mut out, &about, shapes).map_err(fail)?;
     let mut reader = checkpoint.reader();
-    for spec in specs {
+    for spec in read {
         let mut result = Ok(());
         reader.stream(&spec.name, |bytes| {
             if result.is_ok() {

@@ -33,13 +33,15 @@ pub use digest::hash;
 pub use disk::{Disk, DiskRead, DiskWrite, RealDisk};
 pub use dtrain_types::{CheckpointId, Digest};
 pub use error::StoreError;
-pub use export::{export, write_tensors};
+pub use export::{Exported, export, write_tensors};
 pub use file_store::FileStore;
 pub use generations::reserve_generations;
 pub use init::{Given, InitError, Lies, Names, OwnNames, SectionMut, init_from};
 pub use lock::{Holder, LockError, Owner, RunLock};
 pub use manifest::shard_name;
-pub use manifest::{MANIFEST_VERSION, Manifest, ManifestError, PARAMETERS, STATS, ShardInfo, TensorSpec};
+pub use manifest::{
+    AVERAGE, MANIFEST_VERSION, Manifest, ManifestError, PARAMETERS, STATS, ShardInfo, TensorSpec,
+};
 pub use shard::TensorData;
 pub use slice::slice_for;
 pub use store::{FoundCheckpoint, Newest, Store};

@@ -16,6 +16,8 @@ pub const MANIFEST_VERSION: u32 = 1;
 pub const PARAMETERS: &str = "parameters";
 /// The section of the running statistics.
 pub const STATS: &str = "stats";
+/// The section of the moving average of the parameters, where one is kept.
+pub const AVERAGE: &str = "average";
 
 /// One named tensor: its shape, and its place in a flat `f32` section of the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

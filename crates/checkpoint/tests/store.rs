@@ -3,8 +3,8 @@
 mod support;
 
 use dtrain_checkpoint::{
-    Change, Check, Damage, Fault, FileStore, Given, InitError, Lies, Names, OwnNames, PARAMETERS, STATS,
-    SectionMut, Store, StoreError, TensorData, TensorSpec, diff, export, init_from,
+    Change, Check, Damage, Exported, Fault, FileStore, Given, InitError, Lies, Names, OwnNames, PARAMETERS,
+    STATS, SectionMut, Store, StoreError, TensorData, TensorSpec, diff, export, init_from,
 };
 use dtrain_types::Rank;
 use safetensors::SafeTensors;
@@ -194,7 +194,7 @@ fn an_export_holds_the_model_alone_and_replaces_in_one_step() {
     state.save(&store, id(1, 4), 3).unwrap();
     let out = folder.path().join("model.safetensors");
     fs::write(&out, "old").unwrap();
-    let info = export(&store.open(id(1, 4), Check::Digests).unwrap(), &out).unwrap();
+    let info = export(&store.open(id(1, 4), Check::Digests).unwrap(), &out, Exported::Model).unwrap();
     let bytes = fs::read(&out).unwrap();
     assert_eq!((info.bytes.0, info.blake3), (bytes.len() as u64, dtrain_checkpoint::hash(&bytes)));
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -205,7 +205,7 @@ fn an_export_holds_the_model_alone_and_replaces_in_one_step() {
     // A damaged shard leaves the file of before.
     let checkpoint = store.open(id(1, 4), Check::Digests).unwrap();
     fs::write(store.folder(id(1, 4)).join("rank-00000.safetensors"), "torn").unwrap();
-    assert!(matches!(export(&checkpoint, &out), Err(StoreError::Damaged(_))));
+    assert!(matches!(export(&checkpoint, &out, Exported::Model), Err(StoreError::Damaged(_))));
     assert_eq!(fs::read(&out).unwrap(), bytes);
     assert_eq!(names(folder.path()), ["checkpoints", "model.safetensors"]);
 }
@@ -216,7 +216,7 @@ fn a_model_starts_from_an_export() {
     let state = State::new(4);
     state.save(&store, id(1, 4), 3).unwrap();
     let out = folder.path().join("model.safetensors");
-    export(&store.open(id(1, 4), Check::Digests).unwrap(), &out).unwrap();
+    export(&store.open(id(1, 4), Check::Digests).unwrap(), &out, Exported::Model).unwrap();
     let (mut parameters, mut stats) = (vec![0.0; 101], vec![0.0; 101]);
     let mut sections = [
         SectionMut { name: PARAMETERS, data: &mut parameters },

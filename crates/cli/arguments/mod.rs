@@ -291,6 +291,9 @@ pub struct Train {
     /// With --resume: start a new run from that state, so that any key may change
     #[arg(long, requires = "resume")]
     pub fork: bool,
+    /// With --fork: keep the optimizer's state, as if the steps before belonged to the new run
+    #[arg(long, requires = "fork")]
+    pub keep_optimizer: bool,
     /// Write the configuration with every default and stop
     #[arg(long)]
     pub print_config: bool,

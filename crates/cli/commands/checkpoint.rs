@@ -7,7 +7,8 @@ use crate::report::{Reader, age, bytes, loss, measure, percent, utc};
 use crate::request::checkpoint_argument;
 use crate::run_folder::RunFolder;
 use dtrain_checkpoint::{
-    Change, Check, Checkpoint, CheckpointId, FileStore, FoundCheckpoint, Manifest, Store, StoreError,
+    Change, Check, Checkpoint, CheckpointId, Exported, FileStore, FoundCheckpoint, Manifest, Store,
+    StoreError,
 };
 use dtrain_telemetry::UnixTime;
 use dtrain_types::counted;
@@ -128,7 +129,7 @@ fn open(text: &str, check: Check) -> Result<Checkpoint, CliError> {
 
 fn export(from: &str, output: &Path) -> Result<(), CliError> {
     let checkpoint = open(from, Check::Digests)?;
-    let written = dtrain_checkpoint::export(&checkpoint, output).map_err(|error| {
+    let written = dtrain_checkpoint::export(&checkpoint, output, Exported::Model).map_err(|error| {
         CliError::failed(format!("cannot export to {}", output.display())).because(&error)
     })?;
     print(&format!("{}  {}  blake3 {}\n", output.display(), bytes(written.bytes.0), written.blake3))

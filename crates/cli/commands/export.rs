@@ -7,7 +7,7 @@ use crate::export::{Network, onnx, torch};
 use crate::report::bytes;
 use crate::trained::Trained;
 use crate::whole_file::{WholeFile, name_beside, unwritable};
-use dtrain_checkpoint::{Check, FileStore, Store, write_tensors};
+use dtrain_checkpoint::{Check, Exported, FileStore, Store, write_tensors};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -52,8 +52,8 @@ fn safetensors(trained: &Trained, output: &Path) -> Result<u64, CliError> {
         let error = CliError::failed(format!("{} is damaged", trained.run.path.display())).because(&damage);
         error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
     })?;
-    let written =
-        dtrain_checkpoint::export(&checkpoint, output).map_err(|error| unwritable(output, &error))?;
+    let written = dtrain_checkpoint::export(&checkpoint, output, Exported::Model)
+        .map_err(|error| unwritable(output, &error))?;
     Ok(written.bytes.0)
 }
 

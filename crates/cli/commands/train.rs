@@ -17,7 +17,7 @@ use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::session::{self, Session};
-use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
+use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_protocol::Timeouts;
 use dtrain_telemetry::Summary;
@@ -76,10 +76,11 @@ pub fn run(
     };
     let run = make_folder(&request.place)?;
     let begun = match &request.start {
-        Start::Fork { from, checkpoint } => fork(&mut plan, &run, (from, *checkpoint)).and_then(|()| {
-            prototype = plan.prototype(&chosen)?;
-            Ok(())
-        }),
+        Start::Fork { from, checkpoint, updates } => fork(&mut plan, &run, (from, *checkpoint), *updates)
+            .and_then(|()| {
+                prototype = plan.prototype(&chosen)?;
+                Ok(())
+            }),
         Start::Fresh | Start::Resume(_) => Ok(()),
     };
     let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|()| {
@@ -251,8 +252,14 @@ fn write_config(run: &RunFolder, plan: &Plan, place: &Place) -> Result<(), CliEr
 }
 
 /// Begins a new run with the parameters and running statistics of a checkpoint of another one. They become a file of
-/// the new run, named by its configuration: so it stands on its own. Optimizer state and steps begin anew.
-fn fork(plan: &mut Plan, run: &RunFolder, (from, id): (&RunFolder, CheckpointId)) -> Result<(), CliError> {
+/// the new run, named by its configuration: so it stands on its own. Steps begin anew, and so does the optimizer's state unless
+/// it is kept, having seen so many updates.
+fn fork(
+    plan: &mut Plan,
+    run: &RunFolder,
+    (from, id): (&RunFolder, CheckpointId),
+    updates: Option<u64>,
+) -> Result<(), CliError> {
     let shown = format!("checkpoint {id} of {}", from.path.display());
     let fail = |error: &(dyn std::error::Error + 'static)| {
         CliError::failed(format!("cannot fork {shown}")).because(error)
@@ -260,8 +267,9 @@ fn fork(plan: &mut Plan, run: &RunFolder, (from, id): (&RunFolder, CheckpointId)
     let checkpoint = FileStore::new(&from.path).open(id, Check::Digests).map_err(|damage| fail(&damage))?;
     let folder = std::fs::canonicalize(&run.path).map_err(|error| fail(&error))?;
     let file = folder.join(INITIAL);
-    dtrain_checkpoint::export(&checkpoint, &file).map_err(|error| fail(&error))?;
-    plan.config = plan.config.starting_from(&file);
+    let what = if updates.is_some() { Exported::State } else { Exported::Model };
+    dtrain_checkpoint::export(&checkpoint, &file, what).map_err(|error| fail(&error))?;
+    plan.config = plan.config.starting_from(&file, updates.unwrap_or(0));
     Ok(())
 }
 

@@ -127,6 +127,8 @@ pub static KEYS: &[Key] = &[
     Key::new("backend", Type::Choice(Backend::NAMES), "auto", Bits, BACKEND_HELP).when("reduce", &["ring"]),
     Key::new("isa", Type::Choice(&["auto", "scalar", "avx2", "avx512"]), "auto", Free, "instruction set of the kernels"),
     Key::new("workers", Type::Int(0, 256), "1", Free, "loader threads of a rank; 0 loads between the steps"),
+    Key::new("ema", Type::Either(&[NONE, Type::Number(&BELOW_ONE)]), "none", Bits,
+        "moving average of the parameters: the share of it that a step leaves, such as 0.999; it is what is validated, evaluated, predicted with and exported"),
     // Data.
     Key::new("data.kind", Type::Choice(DataKind::NAMES), "digits", Bits, "which reader"),
     Key::new("data.images", Type::Text, "", Bits, "IDX file of training images, plain or .gz").required().when("data.kind", &["idx"]),
@@ -231,6 +233,8 @@ pub static KEYS: &[Key] = &[
     Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "matrices", Bits, DECAYS_HELP).when("data.kind", NOT_TORCH),
     Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "all", Bits, DECAYS_HELP).when("data.kind", &["torch"]),
     Key::new("optimizer.clip_norm", Type::Either(&[NONE, Type::Number(&POSITIVE)]), "none", Bits, "largest norm of the whole gradient"),
+    Key::new("optimizer.updates_before", WHOLE, "0", Bits,
+        "of a fork with --keep-optimizer: updates that the optimizer's state in model.init_from has seen"),
     Key::new("optimizer.lr_scaling", Type::Choice(LrScaling::NAMES), "none", Bits,
         "multiply lr by global_batch / lr_base_batch (linear) or its root (sqrt)"),
     Key::new("optimizer.lr_base_batch", COUNT, "64", Bits, "the global batch that lr was chosen for"),

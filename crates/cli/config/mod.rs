@@ -78,6 +78,8 @@ pub struct Config {
     pub wire: Wire,
     /// What carries the gradients.
     pub backend: Backend,
+    /// How much of the moving average of the parameters a step leaves, if one is kept.
+    pub ema: Option<f64>,
     /// The instruction set of the kernels.
     pub isa: String,
     /// Loader threads of a rank.
@@ -120,6 +122,7 @@ impl Config {
             reduce: parts::choice(r, "reduce", Reduce::from_name),
             wire: parts::choice(r, "wire", Wire::from_name),
             backend: parts::choice(r, "backend", Backend::from_name),
+            ema: r.number("ema"),
             isa: r.word("isa").to_owned(),
             workers: r.count("workers"),
             profile: r.int("profile").and_then(NonZeroU32::new),
@@ -183,10 +186,13 @@ impl Config {
         )
     }
 
-    /// This configuration with the first parameters taken from a file.
+    /// This configuration with the first parameters taken from a file, and the optimizer's state after so many updates.
     #[must_use]
-    pub fn starting_from(&self, file: &Path) -> Self {
-        self.with([("model.init_from", Value::Text(file.to_string_lossy().into_owned()))])
+    pub fn starting_from(&self, file: &Path, updates: u64) -> Self {
+        self.with([
+            ("model.init_from", Value::Text(file.to_string_lossy().into_owned())),
+            ("optimizer.updates_before", Value::Int(updates.into())),
+        ])
     }
 
     /// This configuration with another micro-batch.

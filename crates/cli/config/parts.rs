@@ -421,6 +421,8 @@ pub struct Optimizer {
     pub lr: f64,
     /// Largest norm of the whole gradient.
     pub clip_norm: Option<f64>,
+    /// Updates that its state has seen where the run begins.
+    pub updates_before: u64,
     /// How the learning rate follows the global batch.
     pub lr_scaling: LrScaling,
     /// The global batch that `lr` was chosen for.
@@ -473,6 +475,7 @@ impl Optimizer {
             decays_all: r.word("optimizer.decays") == "all",
             lr: number("optimizer.lr"),
             clip_norm: r.number("optimizer.clip_norm"),
+            updates_before: r.count("optimizer.updates_before"),
             lr_scaling: choice(r, "optimizer.lr_scaling", LrScaling::from_name),
             lr_base_batch: r.count("optimizer.lr_base_batch"),
         }

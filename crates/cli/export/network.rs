@@ -3,7 +3,7 @@
 use crate::error::CliError;
 use crate::trained::Trained;
 use dtrain_data::Preparation;
-use dtrain_engine::{Description, LossScale, Part, Replica};
+use dtrain_engine::{Description, LossScale, Part, Replica, Section};
 use std::collections::BTreeMap;
 
 /// A tensor of a model.
@@ -43,7 +43,12 @@ impl Network {
         }
         let tensors = replica.about().layout.tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
         let parameter = |tensor: &dtrain_engine::Tensor| {
-            let values = replica.state().section(tensor.section)[tensor.range()].to_vec();
+            let state = replica.state();
+            let section = match tensor.section {
+                Section::Parameters => state.averaged(),
+                section => state.section(section),
+            };
+            let values = section[tensor.range()].to_vec();
             (tensor.name.clone(), Parameter { shape: tensor.shape.clone(), values })
         };
         let about = vec![

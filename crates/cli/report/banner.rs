@@ -36,9 +36,13 @@ pub fn banner(
                     format!("after step {} of {}, from checkpoint {id}", id.step, plan.last_step()),
                 );
             }
-            Start::Fork { from, checkpoint } => {
+            Start::Fork { from, checkpoint, updates } => {
                 let from = from.path.display();
-                line("fork", format!("parameters of checkpoint {checkpoint} of {from}; steps begin anew"));
+                let what = match updates {
+                    Some(_) => "parameters and the optimizer's state",
+                    None => "parameters",
+                };
+                line("fork", format!("{what} of checkpoint {checkpoint} of {from}; steps begin anew"));
             }
         }
     }

@@ -68,8 +68,8 @@ pub(crate) struct BufferLengths {
 impl MemoryTable {
     pub(crate) fn of(lengths: &BufferLengths) -> Self {
         let bytes = |elements: usize| Bytes(elements as u64 * 4);
-        let [parameters, stats, first, second] = lengths.state.lengths();
-        let rows = vec![
+        let [parameters, stats, first, second, average] = lengths.state.lengths();
+        let mut rows = vec![
             ("parameters", bytes(parameters)),
             ("running statistics", bytes(stats)),
             ("optimizer state", bytes(first + second)),
@@ -77,6 +77,9 @@ impl MemoryTable {
             ("activations", bytes(lengths.activations)),
             ("scratch", bytes(lengths.scratch)),
         ];
+        if average > 0 {
+            rows.insert(3, ("moving average", bytes(average)));
+        }
         Self { rows }
     }
 

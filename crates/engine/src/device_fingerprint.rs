@@ -94,6 +94,8 @@ pub fn device_fingerprint<D: OwnMemory>(
             rule: trial.rule,
             decays: DecayGroup::Matrices,
             clip_norm: Some(1.0),
+            ema: None,
+            updates_before: 0,
             schedule: LrSchedule::constant(1e-2),
         };
         let mut replica = DeviceReplica::new(device, model, optimizer, SEED)?;

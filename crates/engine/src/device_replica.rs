@@ -21,7 +21,7 @@ use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
-use crate::state::{State, StateShape};
+use crate::state::State;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step, Wire};
 use std::ops::Range;
@@ -75,7 +75,7 @@ pub struct DeviceReplica<D: OwnMemory> {
     about: About,
     // Memory first: it is freed before its device is gone.
     passes: Passes<D>,
-    sections: [D::Floats; 4],
+    sections: [D::Floats; Section::COUNT],
     model: Model<D>,
     optimizer: Optimizer,
     seed: Seed,
@@ -100,11 +100,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         optimizer.check()?;
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let layout = model.layout();
-        let state = StateShape {
-            parameters: layout.parameters,
-            stats: layout.stats,
-            moments: optimizer.rule.moments(),
-        };
+        let state = optimizer.state(layout);
         let mut host = State::zeros(state);
         layout.initialise(seed, &mut host);
         let (input, plan) = (model.input(), model.plan());
@@ -119,7 +115,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             gradients: vec![device.floats(gradient)?],
         };
         let floats = |section| device.floats(host.section(section).len());
-        let [p, s, first, second] = Section::ALL.map(floats);
+        let [p, s, first, second, average] = Section::ALL.map(floats);
         let lengths = BufferLengths {
             state,
             gradient,
@@ -129,7 +125,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let mut replica = Self {
             about: About::of(&model, &lengths),
             passes,
-            sections: [p?, s?, first?, second?],
+            sections: [p?, s?, first?, second?, average?],
             runs: optimizer.runs(layout),
             best: vec![0; rows.rows],
             is_home: true,
@@ -230,11 +226,13 @@ impl<D: OwnMemory> DeviceReplica<D> {
     /// Forward in evaluation mode; the outputs lie in the memory of passes.
     fn infer(&mut self, rows: usize, inputs: Inputs<'_>) -> Result<Rows, EngineError> {
         self.model.check_inputs(rows, inputs)?;
-        let Self { device, model, seed, host, passes, sections, .. } = self;
+        let Self { about, device, model, seed, host, passes, sections, .. } = self;
         let x = passes.feeds.inputs(device, inputs)?;
+        let averages = about.state.averages;
+        let finished = if averages { Section::Average } else { Section::Parameters };
         let pass = passes::pass(&*device, Mode::Evaluate, *seed, (host.applied, MicroBatch(0)), rows);
         let mut room = Room {
-            params: D::look(&sections[0]),
+            params: D::look(&sections[finished as usize]),
             stats: D::look(&sections[1]),
             saved: D::take(&mut passes.saved),
             scratch: D::take(&mut passes.scratch),

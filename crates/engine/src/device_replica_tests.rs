@@ -116,6 +116,8 @@ fn optimizer() -> Optimizer {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: Some(1.0),
+        ema: Some(0.9),
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-2),
     }
 }

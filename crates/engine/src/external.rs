@@ -74,7 +74,7 @@ pub trait ExternalModel: Send {
         gradient: &mut dyn Gradient,
     ) -> Result<LossSums, EngineError>;
 
-    /// The loss of samples that are held out.
+    /// The loss of samples that are held out, by the parameters that a finished model has.
     ///
     /// *Errors*: [`EngineError::External`].
     fn evaluate(&mut self, state: StateView<'_>, batch: &BatchView<'_>) -> Result<LossSums, EngineError>;
@@ -168,6 +168,7 @@ impl<D: HostDevice> ExternalReplica<D> {
         let own = self.state.own_mut();
         own.section_mut(Section::Parameters).copy_from_slice(parameters);
         own.section_mut(Section::Stats)[..stats.len()].copy_from_slice(stats);
+        own.begin_average();
         assert_eq!(stats.len(), self.stats, "running statistics of another model");
     }
 
@@ -240,7 +241,9 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
     }
 
     fn evaluate(&mut self, batch: &BatchView<'_>, _: &mut ClassCounts) -> Result<LossSums, EngineError> {
-        self.model.evaluate(Self::view(self.state.state(), self.stats), batch)
+        let state = self.state.state();
+        let view = StateView { parameters: state.averaged(), ..Self::view(state, self.stats) };
+        self.model.evaluate(view, batch)
     }
 
     fn predict(&mut self, _: usize, _: Inputs<'_>, _: &mut [f32]) -> Result<(), EngineError> {

@@ -65,6 +65,8 @@ fn replica(scaling: Option<LossScaling>) -> ExternalReplica<Cpu> {
         rule: Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
         decays: DecayGroup::All,
         clip_norm: None,
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(0.1),
     };
     let device = device.expect("one thread");

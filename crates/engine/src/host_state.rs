@@ -66,8 +66,7 @@ impl<D: HostDevice> HostState<D> {
     /// The shape of a state of these tensors.
     #[must_use]
     pub fn shape(optimizer: &Optimizer, layout: &Layout) -> StateShape {
-        let moments = optimizer.rule.moments();
-        StateShape { parameters: layout.parameters, stats: layout.stats, moments }
+        optimizer.state(layout)
     }
 
     /// The device.
@@ -188,7 +187,7 @@ impl<D: HostDevice> Sharing for HostState<D> {
         let there = shared.sharer.adopt(&shared.memory, applied);
         if there {
             shared.turn();
-            self.own = State::zeros(StateShape { parameters: 0, stats: 0, moments: 0 });
+            self.own = State::zeros(StateShape { parameters: 0, stats: 0, moments: 0, averages: false });
         }
         there
     }

@@ -9,7 +9,7 @@ use crate::state::State;
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
 impl Layout {
-    /// Fills parameters and running statistics as their [`Init`] says, and zeros the optimizer's buffers.
+    /// Fills parameters and running statistics as their [`Init`] says, and zeros the optimizer's buffers. A moving average begins with the parameters.
     ///
     /// *Order*: tensor `i` draws from the stream `(seed, step 0, micro-batch 0, site i)`.
     pub fn initialise(&self, seed: Seed, state: &mut State) {
@@ -21,6 +21,7 @@ impl Layout {
         for section in [Section::First, Section::Second] {
             state.section_mut(section).fill(0.0);
         }
+        state.begin_average();
         state.applied = Step(0);
     }
 }
@@ -77,7 +78,7 @@ mod tests {
     }
 
     fn state() -> State {
-        State::zeros(StateShape { parameters: 12_002, stats: 5, moments: 1 })
+        State::zeros(StateShape { parameters: 12_002, stats: 5, moments: 1, averages: true })
     }
 
     fn moments(values: &[f32]) -> (f64, f64) {
@@ -102,6 +103,7 @@ mod tests {
         assert_eq!(p[12_000..], [3.0, 3.0]);
         assert_eq!(state.section(Section::Stats), [1.0, 1.0, 8.0, 0.0, 0.0]);
         assert!(state.section(Section::First).iter().all(|x| *x == 0.0));
+        assert_eq!(state.section(Section::Average), state.section(Section::Parameters));
     }
 
     #[test]

@@ -16,11 +16,17 @@ pub enum Section {
     First,
     /// The optimizer's second buffer: AdamW's second moment. Same offsets as the parameters.
     Second,
+    /// The moving average of the parameters. Same offsets as they.
+    Average,
 }
 
 impl Section {
+    /// How many there are.
+    pub const COUNT: usize = 5;
+
     /// All sections, in the order in which they are digested and saved.
-    pub const ALL: [Self; 4] = [Self::Parameters, Self::Stats, Self::First, Self::Second];
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Parameters, Self::Stats, Self::First, Self::Second, Self::Average];
 
     /// Its name in files.
     #[must_use]
@@ -30,6 +36,7 @@ impl Section {
             Self::Stats => "stats",
             Self::First => "optimizer.m",
             Self::Second => "optimizer.v",
+            Self::Average => "average",
         }
     }
 }

@@ -62,7 +62,7 @@ pub use own_memory::OwnMemory;
 pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use shared_memory::{
-    SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
+    PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };
 pub use shared_update::{Sharer, Sum, UpdateRule};
 pub use sharing::{Sharing, UpdateShare};

@@ -134,7 +134,7 @@ impl<D: HostDevice> ModelReplica<D> {
         let (device, state) = (state.device(), state.state());
         let place = (state.applied, MicroBatch(0));
         let pass = passes::pass(device, Mode::Evaluate, *seed, place, rows);
-        let mut room = room::<D>(state, saved, scratch, outputs);
+        let mut room = Room { params: state.averaged(), ..room::<D>(state, saved, scratch, outputs) };
         Ok(passes::forward(model, &pass, &mut room, lend(inputs), None))
     }
 }

@@ -8,6 +8,8 @@ use crate::host_device::HostDevice;
 use crate::layout::Layout;
 use crate::numbers::power;
 use crate::schedule::LrSchedule;
+use crate::shared_memory::PARTS;
+use crate::state::StateShape;
 use dtrain_types::Step;
 use std::ops::Range;
 
@@ -72,6 +74,10 @@ pub struct Optimizer {
     pub clip_norm: Option<f64>,
     /// The learning rate of each step.
     pub schedule: LrSchedule,
+    /// How much of the moving average of the parameters a step leaves, if one is kept; see [`Optimizer::averages`].
+    pub ema: Option<f64>,
+    /// Updates that its buffers have seen before the first one of this run.
+    pub updates_before: u64,
 }
 
 /// The flat buffers that an update changes; moments that the rule does not keep are empty.
@@ -82,6 +88,8 @@ pub struct Buffers<'a, D: Device> {
     pub first: D::Mut<'a>,
     /// Second moment.
     pub second: D::Mut<'a>,
+    /// Moving average of the parameters.
+    pub average: D::Mut<'a>,
 }
 
 impl Optimizer {
@@ -97,6 +105,10 @@ impl Optimizer {
         if let Some(norm) = self.clip_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
             let reason = format!("must be a finite number above 0, got {norm}");
             return Err(EngineError::Option { key: "optimizer.clip_norm", reason });
+        }
+        if let Some(ema) = self.ema.filter(|ema| !(0.0..1.0).contains(ema)) {
+            let reason = format!("must be at least 0 and below 1, got {ema}");
+            return Err(EngineError::Option { key: "ema", reason });
         }
         match self.rule {
             Rule::Sgd { momentum, nesterov, weight_decay } => {
@@ -114,6 +126,25 @@ impl Optimizer {
                 betas.into_iter().try_for_each(|beta| within("optimizer.betas", beta, 1.0))
             }
         }
+    }
+
+    /// The shape of a state of these tensors.
+    #[must_use]
+    pub fn state(&self, layout: &Layout) -> StateShape {
+        StateShape {
+            parameters: layout.parameters,
+            stats: layout.stats,
+            moments: self.rule.moments(),
+            averages: self.ema.is_some(),
+        }
+    }
+
+    /// The share of the parameters that goes into their moving average in a step: `1 - ema`; more in the first steps, so that the
+    /// average soon forgets where the parameters began: `1 - min(ema, (1 + step) / (10 + step))`, as TensorFlow has it.
+    #[must_use]
+    pub fn averages(&self, step: Step) -> Option<f32> {
+        let step = (self.updates_before + step.0) as f64;
+        self.ema.map(|ema| (1.0 - ema.min((1.0 + step) / (10.0 + step))) as f32)
     }
 
     /// The parameters as runs that decay or do not.
@@ -160,6 +191,9 @@ impl Optimizer {
                 }
             }
         }
+        if let Some(share) = constants.average {
+            device.blend(share, 1.0, D::read(&to.parameters), to.average);
+        }
     }
 
     /// The numbers of one update, which all its parts have in common.
@@ -168,22 +202,22 @@ impl Optimizer {
             Rule::Sgd { momentum, nesterov, .. } => Rule::Sgd { momentum, nesterov, weight_decay: 0.0 },
             Rule::AdamW { betas, epsilon, .. } => Rule::AdamW { betas, epsilon, weight_decay: 0.0 },
         };
-        Constants { plain: self.rates(&plain, step, scale), decaying: self.rates(&self.rule, step, scale) }
+        Constants {
+            plain: self.rates(&plain, step, scale),
+            decaying: self.rates(&self.rule, step, scale),
+            average: self.averages(step),
+        }
     }
 
     fn rates(&self, rule: &Rule, step: Step, scale: f32) -> Rates {
         let lr = self.schedule.lr(step);
+        let number = self.updates_before + step.0;
         match *rule {
-            Rule::Sgd { momentum, nesterov, weight_decay } => Rates::Sgd(Sgd {
-                scale,
-                lr: lr as f32,
-                weight_decay,
-                momentum,
-                nesterov,
-                first: step == Step(1),
-            }),
+            Rule::Sgd { momentum, nesterov, weight_decay } => {
+                Rates::Sgd(Sgd { scale, lr: lr as f32, weight_decay, momentum, nesterov, first: number == 1 })
+            }
             Rule::AdamW { betas: [beta1, beta2], epsilon, weight_decay } => {
-                let correction = |beta: f32| 1.0 - power(f64::from(beta), step.0);
+                let correction = |beta: f32| 1.0 - power(f64::from(beta), number);
                 let decay = 1.0 - lr * f64::from(weight_decay);
                 Rates::AdamW(AdamW {
                     scale,
@@ -206,6 +240,8 @@ pub struct Constants {
     plain: Rates,
     /// Of those that do.
     decaying: Rates,
+    /// The share of the parameters that goes into their moving average.
+    average: Option<f32>,
 }
 
 /// What a device is told of an update.
@@ -216,8 +252,8 @@ enum Rates {
 }
 
 impl Constants {
-    /// Updates the parameters of `part` alone, which are read in one place and written to another: parameters and moments, each as long
-    /// as `part`, or empty where the rule keeps none. `gradient` is whole, `runs` rise.
+    /// Updates the parameters of `part` alone, which are read in one place and written to another: parameters, moments and moving
+    /// average, each as long as `part`, or empty where none is kept. `gradient` is whole, `runs` rise.
     ///
     /// *Order*: the bits are those of [`Optimizer::apply`].
     pub fn apply_part<D: HostDevice>(
@@ -225,10 +261,10 @@ impl Constants {
         device: &D,
         (runs, part): (&[(Range<usize>, bool)], Range<usize>),
         gradient: &[f32],
-        from: [&[f32]; 3],
-        to: [&mut [f32]; 3],
+        from: [&[f32]; PARTS],
+        to: [&mut [f32]; PARTS],
     ) {
-        let [p, m, v] = to;
+        let ([p, m, v, average], [from @ .., old_average]) = (to, from);
         let first = runs.partition_point(|(run, _)| run.end <= part.start);
         for (run, decays) in runs[first..].iter().take_while(|(run, _)| run.start < part.end) {
             let met = run.start.max(part.start)..run.end.min(part.end);
@@ -247,6 +283,10 @@ impl Constants {
                 }
             }
         }
+        if let Some(share) = self.average {
+            device.copy(old_average, average);
+            device.blend(share, 1.0, p, average);
+        }
     }
 }
 
@@ -255,7 +295,14 @@ mod tests {
     use super::*;
 
     fn optimizer(rule: Rule) -> Optimizer {
-        Optimizer { rule, decays: DecayGroup::All, clip_norm: Some(2.0), schedule: LrSchedule::constant(0.1) }
+        Optimizer {
+            rule,
+            decays: DecayGroup::All,
+            clip_norm: Some(2.0),
+            schedule: LrSchedule::constant(0.1),
+            ema: None,
+            updates_before: 0,
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::error::EngineError;
+use crate::layout::Section;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
@@ -259,12 +260,19 @@ pub(crate) fn update<D: Device>(
     (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
     step: Step,
     reduced: &Reduced<'_, D>,
-    [parameters, stats, first, second]: [D::Mut<'_>; 4],
+    [parameters, stats, first, second, average]: [D::Mut<'_>; Section::COUNT],
 ) -> Result<UpdateInfo, EngineError> {
     let settled = settle(facts, optimizer, step, reduced.divisor, look(device, facts, reduced))?;
     if let Some(scale) = settled.scale {
         let (grads, _) = reduced.parts(facts);
-        optimizer.apply(device, step, scale, runs, grads, Buffers::<D> { parameters, first, second });
+        optimizer.apply(
+            device,
+            step,
+            scale,
+            runs,
+            grads,
+            Buffers::<D> { parameters, first, second, average },
+        );
     }
     reduced.blend(device, facts, &settled, stats);
     Ok(settled.info)

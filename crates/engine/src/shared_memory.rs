@@ -1,6 +1,6 @@
 //! The memory of a state that replicas share: what lies where in it, and how one replica reaches it.
 //!
-//! The parameters and moments lie there once, the running statistics, which are short, twice. Behind them come the journals
+//! The parameters, the moments and the moving average lie there once, the running statistics, which are short, twice. Behind them come the journals
 //! of the replicas. Words tell what is in these areas. This file knows the places; when they are written is `shared_update.rs`.
 
 use crate::device::NORM_BLOCK;
@@ -11,11 +11,11 @@ use dtrain_types::{SharedFloats, SharedShape, SharedState, Step};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// The areas of parameters and moments are the first three; those of the statistics are the next two, then come the journals.
-pub(crate) const STATS: usize = 3;
-pub(crate) const JOURNALS: usize = 5;
-/// What a block consists of: parameters, first and second moments.
-pub const PARTS: usize = 3;
+/// The areas of what a block consists of are the first; those of the statistics are the next two, then come the journals.
+pub(crate) const STATS: usize = PARTS;
+pub(crate) const JOURNALS: usize = STATS + 2;
+/// What a block consists of: parameters, first and second moments, moving average.
+pub const PARTS: usize = 4;
 
 /// The words: how many updates are decided, times two, plus 1 if the state is closed; counted from 1, 0 is none.
 pub(crate) const DECIDED: usize = 0;
@@ -44,8 +44,8 @@ pub fn shared_shape(state: StateShape, ranks: usize) -> SharedShape {
 /// The same with blocks of so many elements: of a few, where a tiny model is to have many blocks. The bits do not depend on it.
 #[must_use]
 pub fn shared_shape_in_blocks(state: StateShape, ranks: usize, block: usize) -> SharedShape {
-    let [parameters, stats, first, second] = state.lengths();
-    let floats = [parameters, first, second, stats, stats, ranks * PARTS * block];
+    let [parameters, stats, first, second, average] = state.lengths();
+    let floats = [parameters, first, second, average, stats, stats, ranks * PARTS * block];
     SharedShape { floats, words: word_of(ranks) + parameters.div_ceil(NORM_BLOCK) }
 }
 
@@ -73,9 +73,8 @@ fn view_of(applied: Step) -> usize {
 /// The sizes that follow from how much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    pub parameters: usize,
-    /// Elements of each section of moments; 0 where the optimizer keeps none.
-    pub moments: [usize; 2],
+    /// Elements of each part of a state, those of the parameters first; 0 where the optimizer keeps none.
+    pub parts: [usize; PARTS],
     /// Elements of a block.
     pub block: usize,
     /// The first of the words of the norm's blocks.
@@ -84,10 +83,11 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     pub fn of(shape: &SharedShape) -> Self {
-        let [parameters, first, second, .., journals] = shape.floats;
+        let [parameters, first, second, average, _, _, journals] = shape.floats;
         let squares = shape.words - parameters.div_ceil(NORM_BLOCK);
         let ranks = (squares - SHARES) / STRIDE;
-        Self { parameters, moments: [first, second], block: journals / (PARTS * ranks), squares }
+        let parts = [parameters, first, second, average];
+        Self { parts, block: journals / (PARTS * ranks), squares }
     }
 
     /// The journal of a share.
@@ -111,7 +111,7 @@ pub trait SharedAreas {
     /// A part of one area, to write.
     fn write(&mut self, area: usize, part: Range<usize>) -> &mut [f32];
 
-    /// Parts of the parameters and of both moments, and a part of the journals, to write; and the words.
+    /// Parts of what a block consists of, and a part of the journals, to write; and the words.
     fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> SharedParts<'_>;
 
     /// All of one area, to read, and all of another, to write.
@@ -123,7 +123,7 @@ pub trait SharedAreas {
 pub struct SharedParts<'a> {
     /// The words.
     pub words: &'a [AtomicU64],
-    /// Parts of the parameters and of both moments.
+    /// Parts of what a block consists of.
     pub own: [&'a mut [f32]; PARTS],
     /// A part of the journals.
     pub journal: &'a mut [f32],
@@ -142,9 +142,12 @@ impl Mapped {
     /// *Panics* if the memory has another shape than `state`.
     pub fn new(memory: Box<dyn SharedState>, state: &State) -> Self {
         let lengths = Section::ALL.map(|section| state.section(section).len());
-        let [parameters, first, second, even, odd, _] = memory.shape().floats;
-        assert!([parameters, even, first, second] == lengths && even == odd, "memory for another model");
-        let view = |n| State::of([0, STATS + n, 1, 2].map(|area| Flat::shared(memory.floats(area))));
+        let [parameters, first, second, average, even, odd, _] = memory.shape().floats;
+        assert!(
+            [parameters, even, first, second, average] == lengths && even == odd,
+            "memory for another model"
+        );
+        let view = |n| State::of([0, STATS + n, 1, 2, 3].map(|area| Flat::shared(memory.floats(area))));
         let areas = std::array::from_fn(|area| memory.floats(area));
         Self { views: [view(0), view(1)], areas, memory }
     }
@@ -178,9 +181,9 @@ impl SharedAreas for Mapped {
     }
 
     fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> SharedParts<'_> {
-        let Self { memory, areas: [p, m, v, _, _, journals], .. } = self;
-        let [of_p, of_m, of_v] = own;
-        let own = [p.part(of_p), m.part(of_m), v.part(of_v)];
+        let Self { memory, areas: [parts @ .., _, _, journals], .. } = self;
+        let mut own = own.into_iter();
+        let own = parts.each_mut().map(|area| area.part(own.next().expect("as many")));
         SharedParts { words: memory.words(), own, journal: journals.part(journal) }
     }
 

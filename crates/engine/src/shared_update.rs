@@ -108,7 +108,7 @@ impl Sharer {
         assert!(self.applied.is_none(), "whoever publishes a state has one of its own");
         // Nothing that is told of another state may be taken for one of this.
         areas.words().iter().for_each(|word| word.store(0, Ordering::SeqCst));
-        let places = [0, stats_area(state.applied), 1, 2];
+        let places = [0, stats_area(state.applied), 1, 2, 3];
         for (section, area) in Section::ALL.into_iter().zip(places) {
             let own = state.section(section);
             areas.write(area, 0..own.len()).copy_from_slice(own);
@@ -254,7 +254,7 @@ impl Sharer {
     }
 
     fn part(&self, share: UpdateShare) -> Range<usize> {
-        share.part(self.sizes.parameters, self.sizes.block)
+        share.part(self.sizes.parts[0], self.sizes.block)
     }
 
     fn blocks(&self, share: UpdateShare) -> usize {
@@ -296,8 +296,7 @@ impl Sharer {
         update: impl Fn(Range<usize>, [&[f32]; PARTS], [&mut [f32]; PARTS]),
     ) {
         let (part, block, blocks) = (self.part(share), self.sizes.block, self.blocks(share));
-        let [first, second] = self.sizes.moments.map(|moment| if moment == 0 { 0..0 } else { part.clone() });
-        let parts = [part.clone(), first, second];
+        let parts = self.sizes.parts.map(|len| if len == 0 { 0..0 } else { part.clone() });
         let SharedParts { words, mut own, journal } = areas.parts(parts, self.sizes.journal(share.index));
         let [word, kept] = [word_of(share.index), journal_word(share.index)].map(|at| &words[at]);
         for number in counted(word.load(Ordering::Acquire), step).unwrap_or(0)..blocks {
@@ -383,11 +382,9 @@ fn note(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
 }
 
-/// Three parts of a journal, one behind the other.
-fn cut(journal: &mut [f32], [p, m, v]: [usize; PARTS]) -> [&mut [f32]; PARTS] {
-    let (first, rest) = journal.split_at_mut(p);
-    let (second, rest) = rest.split_at_mut(m);
-    [first, second, &mut rest[..v]]
+/// Parts of a journal, one behind the other.
+fn cut(mut journal: &mut [f32], lengths: [usize; PARTS]) -> [&mut [f32]; PARTS] {
+    lengths.map(|len| journal.split_off_mut(..len).expect("a journal has room for a block"))
 }
 
 /// Why there is an update in hand.

@@ -11,7 +11,7 @@ use dtrain_types::Step;
 pub struct State {
     /// Optimizer updates done.
     pub applied: Step,
-    sections: [Flat; 4],
+    sections: [Flat; Section::COUNT],
 }
 
 /// Lengths of the sections of a state.
@@ -23,14 +23,16 @@ pub struct StateShape {
     pub stats: usize,
     /// Buffers as long as the parameters that the optimizer keeps: 0 to 2.
     pub moments: usize,
+    /// Whether a moving average of the parameters is kept.
+    pub averages: bool,
 }
 
 impl StateShape {
     /// Elements of each section, in the order of [`Section::ALL`].
     #[must_use]
-    pub fn lengths(&self) -> [usize; 4] {
-        let moment = |n: usize| if self.moments > n { self.parameters } else { 0 };
-        [self.parameters, self.stats, moment(0), moment(1)]
+    pub fn lengths(&self) -> [usize; Section::COUNT] {
+        let kept = |is_kept: bool| if is_kept { self.parameters } else { 0 };
+        [self.parameters, self.stats, kept(self.moments > 0), kept(self.moments > 1), kept(self.averages)]
     }
 }
 
@@ -42,7 +44,7 @@ impl State {
     }
 
     /// A state in this memory, with no update done.
-    pub(crate) fn of(sections: [Flat; 4]) -> Self {
+    pub(crate) fn of(sections: [Flat; Section::COUNT]) -> Self {
         Self { applied: Step(0), sections }
     }
 
@@ -57,8 +59,25 @@ impl State {
         &mut self.sections[section as usize]
     }
 
+    /// The parameters that a finished model has: their moving average, where one is kept.
+    #[must_use]
+    pub fn averaged(&self) -> &[f32] {
+        match self.section(Section::Average) {
+            [] => self.section(Section::Parameters),
+            average => average,
+        }
+    }
+
+    /// Begins the moving average, if one is kept: with the parameters.
+    pub fn begin_average(&mut self) {
+        let [parameters, .., average] = self.sections_mut();
+        if !average.is_empty() {
+            average.copy_from_slice(parameters);
+        }
+    }
+
     /// All flat buffers at once, to write, in the order of [`Section::ALL`].
-    pub fn sections_mut(&mut self) -> [&mut [f32]; 4] {
+    pub fn sections_mut(&mut self) -> [&mut [f32]; Section::COUNT] {
         self.sections.each_mut().map(|flat| &mut **flat)
     }
 
@@ -76,21 +95,25 @@ impl State {
         self.sections.iter().map(|flat| flat.len() as u64 * 4).sum()
     }
 
-    /// blake3 of the parameters, then the running statistics, little-endian, in layout order: the digest for people.
+    /// blake3 of the parameters, then the running statistics, then the moving average if one is kept, little-endian, in layout
+    /// order: the digest for people.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         hash(&mut hasher, self.section(Section::Parameters));
         hash(&mut hasher, self.section(Section::Stats));
+        hash(&mut hasher, self.section(Section::Average));
         *hasher.finalize().as_bytes()
     }
 
-    /// blake3 of all of the state: the update count, then the length and content of every section.
+    /// blake3 of all of the state: the update count, then the length and content of every section; of the moving average only if one
+    /// is kept.
     #[must_use]
     pub fn state_digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.applied.0.to_le_bytes());
-        for section in &self.sections {
+        let [always @ .., average] = &self.sections;
+        for section in always.iter().chain((!average.is_empty()).then_some(average)) {
             hasher.update(&(section.len() as u64).to_le_bytes());
             hash(&mut hasher, section);
         }
@@ -114,7 +137,7 @@ mod tests {
     use super::*;
 
     fn state() -> State {
-        let mut state = State::zeros(StateShape { parameters: 5000, stats: 3, moments: 2 });
+        let mut state = State::zeros(StateShape { parameters: 5000, stats: 3, moments: 2, averages: true });
         for (i, section) in state.sections_mut().into_iter().enumerate() {
             section.iter_mut().enumerate().for_each(|(j, x)| *x = (i * 7 + j) as f32 * 0.25);
         }
@@ -124,7 +147,7 @@ mod tests {
     #[test]
     fn the_digest_is_blake3_of_the_little_endian_bytes() {
         let state = state();
-        let bytes: Vec<u8> = [Section::Parameters, Section::Stats]
+        let bytes: Vec<u8> = [Section::Parameters, Section::Stats, Section::Average]
             .into_iter()
             .flat_map(|s| state.section(s).iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
             .collect();
@@ -132,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn the_state_digest_sees_every_section_and_the_count_and_the_digest_only_two() {
+    fn the_state_digest_sees_every_section_and_the_count_and_the_digest_what_a_model_is() {
         let (base, full) = (state().digest(), state().state_digest());
         for section in Section::ALL {
             let mut other = state();
             let last = other.section(section).len() - 1;
             other.section_mut(section)[last] += 1.0;
             assert_ne!(other.state_digest(), full, "{section:?}");
-            let for_people = matches!(section, Section::Parameters | Section::Stats);
+            let for_people = matches!(section, Section::Parameters | Section::Stats | Section::Average);
             assert_eq!(other.digest() != base, for_people, "{section:?}");
         }
         let mut later = state();
@@ -149,8 +172,8 @@ mod tests {
 
     #[test]
     fn an_optimizer_with_one_buffer_leaves_the_second_section_empty() {
-        let state = State::zeros(StateShape { parameters: 10, stats: 0, moments: 1 });
-        assert_eq!(Section::ALL.map(|s| state.section(s).len()), [10, 0, 10, 0]);
+        let state = State::zeros(StateShape { parameters: 10, stats: 0, moments: 1, averages: false });
+        assert_eq!(Section::ALL.map(|s| state.section(s).len()), [10, 0, 10, 0, 0]);
         assert_eq!(state.bytes(), 80);
     }
 }

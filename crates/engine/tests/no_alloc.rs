@@ -38,7 +38,14 @@ fn allocations(
     rule: Rule,
 ) -> Vec<u64> {
     let schedule = LrSchedule::constant(1e-3);
-    let optimizer = Optimizer { rule, decays: DecayGroup::Matrices, clip_norm: Some(1.0), schedule };
+    let optimizer = Optimizer {
+        rule,
+        decays: DecayGroup::Matrices,
+        clip_norm: Some(1.0),
+        schedule,
+        ema: None,
+        updates_before: 0,
+    };
     let cpu = device(threads);
     let model = Model::in_groups(&cpu, || Ok(stages()), input.clone(), Loss::cross_entropy(), 2);
     let model = model.expect("the model fits");

@@ -146,7 +146,7 @@ impl Row for State {
 
 /// The sections that `range` of the row meets: which, where in the section, and where in the range.
 fn parts(
-    lengths: [usize; 4],
+    lengths: [usize; Section::COUNT],
     range: Range<usize>,
 ) -> impl Iterator<Item = (Section, Range<usize>, Range<usize>)> {
     let mut start = 0;
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_state_is_one_row_in_whatever_windows_it_is_read() {
-        let shape = StateShape { parameters: 7, stats: 2, moments: 2 };
+        let shape = StateShape { parameters: 7, stats: 2, moments: 2, averages: false };
         let mut state = State::zeros(shape);
         let mut next = 0.0;
         for section in Section::ALL {

@@ -26,6 +26,7 @@ fn section_specs(layout: &Layout, section: Section) -> impl Iterator<Item = Tens
         Section::Stats => (Section::Stats, "stats"),
         Section::First => (Section::Parameters, "optimizer.m"),
         Section::Second => (Section::Parameters, "optimizer.v"),
+        Section::Average => (Section::Parameters, "average"),
     };
     let tensors = layout.tensors.iter().filter(move |tensor| tensor.section == of);
     tensors.map(move |t| TensorSpec::new(format!("{prefix}.{}", t.name), &t.shape, section.name(), t.offset))

@@ -7,8 +7,8 @@ use dtrain_engine::device::NORM_BLOCK;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    DecayGroup, EngineError, Loss, LossScaling, LrSchedule, Model, ModelReplica, Optimizer, Replica, Rule,
-    Section, Sharing, State, UpdateInfo, UpdateShare, shared_shape,
+    DecayGroup, EngineError, Loss, LossScaling, LrSchedule, Model, ModelReplica, Optimizer, PARTS, Replica,
+    Rule, Section, Sharing, State, UpdateInfo, UpdateShare, shared_shape,
 };
 use dtrain_transport::{ArenaFile, Mapping, ShmState};
 use dtrain_types::{Seed, SharedState, Step, WorldSize};
@@ -32,6 +32,8 @@ fn optimizer(rule: Rule) -> Optimizer {
         rule,
         decays: DecayGroup::Matrices,
         clip_norm: Some(3.0),
+        ema: Some(0.9),
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-2),
     }
 }
@@ -260,7 +262,7 @@ const SHARES: usize = 16;
 const STRIDE: usize = 16;
 const COUNT: u32 = 24;
 const BLOCK: usize = 256;
-const JOURNALS: usize = 5;
+const JOURNALS: usize = 6;
 
 #[test]
 fn a_block_that_is_torn_is_taken_from_the_journal() {
@@ -279,12 +281,13 @@ fn a_block_that_is_torn_is_taken_from_the_journal() {
         let part = UpdateShare { index, of }.part(before.section(Section::Parameters).len(), BLOCK);
         assert!(part.len() > 2 * BLOCK, "{part:?}");
         let torn = part.start + BLOCK..part.start + 2 * BLOCK;
-        for (area, section) in [Section::Parameters, Section::First, Section::Second].into_iter().enumerate()
+        for (area, section) in
+            [Section::Parameters, Section::First, Section::Second, Section::Average].into_iter().enumerate()
         {
             let (mut floats, mut journals) = (memory.floats(area), memory.floats(JOURNALS));
             let old = before.section(section);
             floats.part(torn.start..part.end).copy_from_slice(&old[torn.start..part.end]);
-            let journal = (index * 3 + area) * BLOCK;
+            let journal = (index * PARTS + area) * BLOCK;
             let new = &after.section(section)[torn.clone()];
             journals.part(journal..journal + BLOCK).copy_from_slice(new);
             floats.part(torn.clone()).fill(f32::NAN);

@@ -88,6 +88,8 @@ impl Engine {
             rule: Rule::adamw(),
             decays: DecayGroup::Matrices,
             clip_norm: Some(1.0),
+            ema: job.seed.0.is_multiple_of(2).then_some(0.9),
+            updates_before: 0,
             schedule: Rates::constant(0.01),
         };
         let replica = ModelReplica::new(cpu, model, optimizer, job.seed).expect("options that make sense");

@@ -6,7 +6,8 @@
 use crate::job::Engine;
 use dtrain_collective::{Arena, Geometry, HostArena};
 use dtrain_engine::{
-    Section, SharedAreas, SharedParts, State, StateShape, journal_word, shared_shape_in_blocks, stats_area,
+    PARTS, Section, SharedAreas, SharedParts, State, StateShape, journal_word, shared_shape_in_blocks,
+    stats_area,
 };
 use dtrain_types::{Generation, SHARED_AREAS, SharedShape, Step, Trailer};
 use std::ops::Range;
@@ -100,7 +101,7 @@ impl AreaMemory {
     #[must_use]
     pub fn state(&self, applied: Step) -> State {
         let mut state = State::zeros(self.lengths);
-        let areas = [0, stats_area(applied), 1, 2];
+        let areas = [0, stats_area(applied), 1, 2, 3];
         for (section, area) in Section::ALL.into_iter().zip(areas) {
             state.section_mut(section).copy_from_slice(&self.floats[area]);
         }
@@ -133,14 +134,11 @@ impl SharedAreas for AreaMemory {
         &mut self.floats[area][part]
     }
 
-    fn parts(&mut self, own: [Range<usize>; 3], journal: Range<usize>) -> SharedParts<'_> {
-        let Self { floats: [p, m, v, _, _, journals], words, .. } = self;
-        let [of_p, of_m, of_v] = own;
-        SharedParts {
-            words,
-            own: [&mut p[of_p], &mut m[of_m], &mut v[of_v]],
-            journal: &mut journals[journal],
-        }
+    fn parts(&mut self, own: [Range<usize>; PARTS], journal: Range<usize>) -> SharedParts<'_> {
+        let Self { floats: [parts @ .., _, _, journals], words, .. } = self;
+        let mut own = own.into_iter();
+        let own = parts.each_mut().map(|area| &mut area[own.next().expect("as many")]);
+        SharedParts { words, own, journal: &mut journals[journal] }
     }
 
     fn read_write(&mut self, from: usize, to: usize) -> (&[f32], &mut [f32]) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 /// Areas of floats in such memory.
-pub const SHARED_AREAS: usize = 6;
+pub const SHARED_AREAS: usize = 7;
 
 /// How much of it there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -138,6 +138,8 @@ fn overflow(gpu: &Arc<Gpu>, start: f32) -> (usize, [u8; 32]) {
         rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: None,
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-2),
     };
     let mut replica = DeviceReplica::new(device, model, optimizer, Seed(7)).expect("memory");

@@ -149,6 +149,8 @@ fn replica(device: CudaDevice) -> DeviceReplica<CudaDevice> {
         rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: Some(1.0),
+        ema: Some(0.9),
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-3),
     };
     DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7)).expect("memory")

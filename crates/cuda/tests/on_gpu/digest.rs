@@ -37,6 +37,8 @@ pub fn replica(gpu: &Arc<Gpu>) -> DeviceReplica<CudaDevice> {
         rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: Some(1.0),
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-2),
     };
     let replica = DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7));

@@ -111,6 +111,8 @@ impl Work {
             rule: Rule::adamw(),
             decays: DecayGroup::All,
             clip_norm: None,
+            ema: None,
+            updates_before: 0,
             schedule: LrSchedule::constant(1e-3),
         }
     }

@@ -131,6 +131,8 @@ fn adamw() -> Optimizer {
         rule: Rule::AdamW { betas: [0.9, 0.99], epsilon: 1e-8, weight_decay: 0.1 },
         decays: DecayGroup::Matrices,
         clip_norm: None,
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(0.01),
     }
 }
@@ -165,6 +167,8 @@ fn class_weights_smoothing_clipping_and_nesterov_are_pytorchs() {
         rule: Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
         decays: DecayGroup::All,
         clip_norm: Some(0.3),
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(0.3),
     };
     case.check();

@@ -107,8 +107,14 @@ fn cases() -> Vec<Case> {
 impl Case {
     fn replica(&self, threads: usize, most: u32) -> ModelReplica<Cpu> {
         let schedule = LrSchedule::constant(1e-2);
-        let optimizer =
-            Optimizer { rule: Rule::adamw(), decays: DecayGroup::Matrices, clip_norm: None, schedule };
+        let optimizer = Optimizer {
+            rule: Rule::adamw(),
+            decays: DecayGroup::Matrices,
+            clip_norm: None,
+            schedule,
+            ema: None,
+            updates_before: 0,
+        };
         let model =
             Model::in_groups(&cpu(), self.stages, self.input.clone(), (self.loss)(), most).expect("it fits");
         ModelReplica::new(cpu_with(threads), model, optimizer, Seed(3)).expect("the options make sense")

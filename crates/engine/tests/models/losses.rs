@@ -76,6 +76,8 @@ fn replica(stages: &dyn Fn() -> Chain<Cpu>, loss: &Loss, most: u32) -> ModelRepl
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: None,
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-2),
     };
     ModelReplica::new(cpu(), model, optimizer, Seed(3)).expect("the options make sense")
@@ -211,6 +213,8 @@ fn a_large_vocabulary_is_paid_for_once() {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: None,
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-2),
     };
     let replica = ModelReplica::blank(cpu(), model.expect("it fits"), optimizer, Seed(3)).expect("it fits");

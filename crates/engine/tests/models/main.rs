@@ -1,6 +1,7 @@
 //! Stages, models and replicas, judged from outside: against finite differences, against PyTorch, and against
 //! themselves under another cut of the work.
 
+mod averages;
 mod golden;
 mod gradients;
 mod groups;

@@ -17,8 +17,14 @@ const TIME: usize = 12;
 fn replica(stages: impl Fn() -> Chain<Cpu>, input: &Shape, most: u32) -> ModelReplica<Cpu> {
     let model = Model::in_groups(&cpu(), || Ok(stages()), input.clone(), Loss::cross_entropy(), most);
     let schedule = LrSchedule::constant(1e-2);
-    let optimizer =
-        Optimizer { rule: Rule::adamw(), decays: DecayGroup::Matrices, clip_norm: None, schedule };
+    let optimizer = Optimizer {
+        rule: Rule::adamw(),
+        decays: DecayGroup::Matrices,
+        clip_norm: None,
+        schedule,
+        ema: None,
+        updates_before: 0,
+    };
     ModelReplica::new(cpu(), model.expect("it fits"), optimizer, Seed(3)).expect("the options make sense")
 }
 

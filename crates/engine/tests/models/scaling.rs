@@ -21,6 +21,8 @@ fn optimizer() -> Optimizer {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: Some(0.5),
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule { base: 1e-2, warmup: 0, total: 100, decay },
     }
 }

@@ -22,6 +22,8 @@ fn optimizer() -> Optimizer {
         rule: Rule::adamw(),
         decays: DecayGroup::Matrices,
         clip_norm: Some(1.0),
+        ema: None,
+        updates_before: 0,
         schedule: LrSchedule::constant(1e-2),
     }
 }

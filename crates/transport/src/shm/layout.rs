@@ -17,7 +17,7 @@ use dtrain_types::{SHARED_AREAS, SharedShape, WorldSize};
 /// "dtrainar", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"dtrainar");
 /// Rises with every change of this layout or of the meaning of a control block.
-pub(super) const VERSION: u64 = 7;
+pub(super) const VERSION: u64 = 8;
 /// Words of the header, in order: magic, version, world, len, root slots, scratch slots, aborted generation, areas and
 /// words of the state.
 pub(super) const HEADER_WORDS: usize = 8 + SHARED_AREAS;
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn nothing_overlaps_and_slots_start_on_cache_lines() {
         let geometry = Geometry { len: 1_001, root_slots: 3, scratch_slots: 2 };
-        let state = SharedShape { floats: [1_000, 3, 0, 1_001, 0, 1_024], words: 9 };
+        let state = SharedShape { floats: [1_000, 3, 0, 5, 1_001, 0, 1_024], words: 9 };
         let layout = Layout::new(WorldSize(5), geometry, state).expect("small");
         let mut spans = vec![(0, HEADER_WORDS * 8), (ABORT_BELL, 4), (WORK, WORK_BYTES)];
         spans.push((layout.words(), state.words * 8));
@@ -151,8 +151,11 @@ mod tests {
             assert_eq!(refused, Err(ShmError::TooLarge { world: WorldSize(world), geometry }));
         }
         let geometry = Geometry { len: 8, root_slots: 1, scratch_slots: 0 };
-        let areas =
-            [[usize::MAX, 0, 0, 0, 0, 0], [1 << 60, 1 << 60, 0, 0, 0, 0], [0, 0, 0, 0, 0, usize::MAX / 4]];
+        let areas = [
+            [usize::MAX, 0, 0, 0, 0, 0, 0],
+            [1 << 60, 1 << 60, 0, 0, 0, 0, 0],
+            [0, 0, 0, 0, 0, 0, usize::MAX / 4],
+        ];
         let shapes = areas.map(|floats| SharedShape { floats, words: 1 });
         for state in
             shapes.into_iter().chain([SharedShape { words: usize::MAX / 8, ..SharedShape::default() }])

@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn whoever_maps_the_arena_sees_what_another_wrote_and_areas_are_apart() {
-        let shape = SharedShape { floats: [1_000, 3, 0, 17, 1_000, 1], words: 5 };
+        let shape = SharedShape { floats: [1_000, 3, 0, 5, 17, 1_000, 1], words: 5 };
         let file = ArenaFile::with_state(WorldSize(2), GEOMETRY, shape).expect("an arena");
         let copy = ArenaFile::from_fd(file.try_clone().expect("a descriptor").into_fd()).expect("the same");
         let [writer, reader] =
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "0..4 of 3 floats")]
     fn a_part_beyond_the_area_is_refused() {
-        let shape = SharedShape { floats: [3, 0, 0, 0, 0, 0], words: 0 };
+        let shape = SharedShape { floats: [3, 0, 0, 0, 0, 0, 0], words: 0 };
         let file = ArenaFile::with_state(WorldSize(1), GEOMETRY, shape).expect("an arena");
         let state = ShmState::of(&file.map().expect("a mapping")).expect("a state");
         state.floats(0).part(0..4).fill(0.0);

@@ -1,0 +1,129 @@
+//! The moving average of the parameters and the optimizer's state of a fork: the same bits for any number of ranks and after kills,
+//! and what is validated is what is evaluated, predicted with and exported.
+
+use crate::harness::{Running, Signal, audit_is_clean, folder, output, signal, train, write_table};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+const RUN: &str = "data.kind=csv data.path=table.csv model.hidden=[24] optimizer.lr=0.003 schedule.kind=constant \
+                   schedule.warmup=none global_batch=16 micro_batch=4 epochs=12";
+
+fn table() -> tempfile::TempDir {
+    let folder = folder();
+    write_table(&folder.path().join("table.csv"), 200);
+    folder
+}
+
+fn json(path: &Path, arguments: &str) -> Value {
+    let (run, text) = output(path, arguments);
+    run.succeeded();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments}: {error}: {text}"))
+}
+
+#[test]
+fn an_average_has_one_digest_for_any_number_of_ranks_and_after_kills() {
+    let folder = table();
+    let path = folder.path();
+    let one = train(path, &format!("{RUN} ema=0.9 ranks=1 name=one"));
+    one.succeeded();
+    for (name, world) in [
+        ("two", "ranks=2 threads=1"),
+        ("three", "ranks=3 threads=1"),
+        ("threads", "ranks=5 isolation=thread checkpoint.every=none"),
+    ] {
+        let run = train(path, &format!("{RUN} ema=0.9 {world} name={name}"));
+        run.succeeded();
+        assert_eq!(run.digest(), one.digest(), "{world}");
+    }
+    let without = train(path, &format!("{RUN} ranks=2 threads=1 name=without"));
+    assert_ne!(without.digest(), one.digest());
+    let long = format!("{RUN} ema=0.99 epochs=150 checkpoint.every=none");
+    let calm = train(path, &format!("{long} ranks=1 name=calm"));
+    let mut hurt = Running::start(path, &format!("{long} ranks=3 threads=1 name=hurt"));
+    for at in [40, 400] {
+        hurt.wait_for_step(at);
+        signal(Signal::KILL, *hurt.rank_pids().last().unwrap());
+    }
+    let hurt = hurt.finish();
+    hurt.succeeded();
+    assert_eq!(hurt.summary()["lost_steps"], 0);
+    assert_eq!(hurt.digest(), calm.digest());
+    audit_is_clean(path, "hurt");
+}
+
+#[test]
+fn what_is_validated_is_what_is_evaluated_and_exported() {
+    let folder = table();
+    let path = folder.path();
+    let run = train(path, &format!("{RUN} ema=0.97 ranks=2 threads=1 name=a"));
+    run.succeeded();
+    let last = run.events("epoch").last().expect("there are epochs");
+    let checkpoint = run.events("checkpoint").last().expect("the end is saved");
+    let place = format!("runs/a/checkpoints/{}", checkpoint["name"].as_str().unwrap());
+    let told = json(path, &format!("eval {place} --json"));
+    let [told, valued] = [&told["loss"], &last["val_loss"]].map(|loss| loss.as_f64().unwrap());
+    assert!((told - valued).abs() < 1e-5 * valued, "{told} {valued}");
+    // The parameters of the last step are others.
+    let plain = train(path, &format!("{RUN} ranks=1 name=plain"));
+    assert_ne!(plain.events("epoch").last().unwrap()["val_loss"], last["val_loss"]);
+    // A run that begins with what was exported, and makes no step worth the name, validates as this one did.
+    output(path, &format!("export {place} --to safetensors -o model.safetensors")).0.succeeded();
+    let still = format!(
+        "{RUN} model.init_from=model.safetensors optimizer.kind=sgd optimizer.lr=1e-30 steps=1 epochs=none"
+    );
+    let still = train(path, &format!("{still} ranks=1 name=still"));
+    still.succeeded();
+    assert_eq!(still.events("epoch").last().unwrap()["val_loss"], last["val_loss"]);
+    let resumed = train(path, "--resume a epochs=14");
+    resumed.succeeded();
+    let other = train(path, "--resume a epochs=16 ema=0.5");
+    other.ended_with(2);
+    other.said("ema");
+}
+
+#[test]
+fn a_fork_may_keep_the_optimizer_s_state_and_says_so() {
+    let folder = table();
+    let path = folder.path();
+    train(path, &format!("{RUN} ema=0.9 ranks=1 name=a")).succeeded();
+    let steps = |run: &str| {
+        let text = fs::read_to_string(path.join("runs").join(run).join("config.yaml")).unwrap();
+        let line = text.lines().find(|line| line.contains("updates_before")).unwrap().to_owned();
+        line.split('#').next().unwrap().split(':').nth(1).unwrap().trim().parse::<u64>().unwrap()
+    };
+    let kept = train(path, "--resume a --fork --keep-optimizer name=kept epochs=3 ranks=2 threads=1");
+    kept.succeeded();
+    let all = steps("kept");
+    assert!(all > 100, "{all}");
+    // Same bits on any number of ranks, also of the first steps, which need the moments.
+    let three = train(path, "--resume a --fork --keep-optimizer name=three epochs=3 ranks=3 threads=1");
+    assert_eq!(three.digest(), kept.digest());
+    let fresh = train(path, "--resume a --fork name=fresh epochs=3 ranks=1");
+    fresh.succeeded();
+    assert_eq!(steps("fresh"), 0);
+    assert_ne!(fresh.digest(), kept.digest());
+    // Of a fork of a fork, the updates add up; without the average, and with it again.
+    let again = train(path, "--resume kept --fork --keep-optimizer name=again epochs=1 ema=none");
+    again.succeeded();
+    assert_eq!(steps("again"), all + kept.steps().len() as u64);
+    train(path, "--resume again --fork --keep-optimizer name=once-more epochs=1 ema=0.9").succeeded();
+    // The run stands on its own, and goes on.
+    fs::remove_dir_all(path.join("runs/a")).unwrap();
+    train(path, "--resume kept epochs=4").succeeded();
+
+    let wrong = train(path, "--resume kept --fork --keep-optimizer optimizer.kind=sgd name=wrong");
+    wrong.ended_with(2);
+    wrong.said("the optimizer's state of adamw is no beginning for sgd");
+    assert!(!path.join("runs/wrong").exists());
+    let wrong = train(path, &format!("{RUN} optimizer.updates_before=5 name=wrong"));
+    wrong.ended_with(2);
+    wrong.said("there is no file with the optimizer's state");
+    assert!(!path.join("runs/wrong").exists());
+    let wrong = train(path, "--resume kept --keep-optimizer");
+    wrong.ended_with(2);
+    wrong.said("--fork");
+    let wrong = train(path, &format!("{RUN} ema=1.5 name=wrong"));
+    wrong.ended_with(2);
+    wrong.said("ema");
+}
