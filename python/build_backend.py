@@ -40,7 +40,7 @@ def _pack(folder, built, metadata):
     """A wheel of what is built, with what maturin says of it."""
     stem = metadata.name.removesuffix(".dist-info")
     tag = f"cp310-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-    files = {f"dtrain/{path.name}": path.read_bytes() for path in PACKAGE.iterdir() if path.suffix in (".py", ".typed")}
+    files = {f"dtrain/{path.name}": path.read_bytes() for path in PACKAGE.iterdir() if path.suffix in (".py", ".pyi", ".typed")}
     files["dtrain/_native.abi3.so"] = (built / "lib_native.so").read_bytes()
     files[f"{stem}.data/scripts/dtrain"] = (built / "dtrain").read_bytes()
     told = [path for path in metadata.rglob("*") if path.is_file() and path.name not in ("RECORD", "WHEEL")]

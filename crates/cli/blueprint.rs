@@ -61,15 +61,22 @@ impl Blueprint<'_> {
         };
         let input = self.input_shape(rows);
         let model = dtrain_engine::Model::in_groups(device, chain, input, self.loss()?, group);
-        Ok(self.scaled(model.map_err(|error| misfit(self.config, &error))?))
+        let completed = model.and_then(|model| self.completed(model));
+        Ok(completed.map_err(|error| misfit(self.config, &error))?)
     }
 
-    /// The model, whose loss is scaled where small gradients would be lost otherwise.
-    pub fn scaled<D: Device>(&self, model: dtrain_engine::Model<D>) -> dtrain_engine::Model<D> {
-        match self.config.precision {
+    /// The model with its groups of parameters, and with a loss that is scaled where small gradients would be lost otherwise.
+    ///
+    /// *Errors*: a group that has no parameter.
+    pub fn completed<D: Device>(
+        &self,
+        model: dtrain_engine::Model<D>,
+    ) -> Result<dtrain_engine::Model<D>, EngineError> {
+        let model = match self.config.precision {
             Precision::F16 => model.scaling_loss(LossScaling::default()),
             Precision::F32 | Precision::Bf16 => model,
-        }
+        };
+        model.grouped(&self.config.optimizer.grouping)
     }
 
     /// What goes in for so many rows.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional, Tuple
+import json
+from dataclasses import dataclass, field
+from typing import Mapping, Optional, Sequence, Tuple
 
 
 class Optimizer:
@@ -24,12 +25,19 @@ def _or_none(number: Optional[float]) -> str:
     return "none" if number is None else repr(number)
 
 
+def _groups(factors: Mapping[str, float], no_decay: Sequence[str]) -> "list[str]":
+    rules = [f"{pattern}={factor!r}" for pattern, factor in factors.items()]
+    return [f"optimizer.lr_factors={json.dumps(rules)}", f"optimizer.no_decay={json.dumps(list(no_decay))}"]
+
+
 @dataclass(frozen=True)
 class AdamW(Optimizer):
     """Adam with decoupled weight decay, as ``torch.optim.AdamW``.
 
     ``clip_norm``: the largest norm of the whole gradient. ``decay``: what decays, ``'all'`` or ``'matrices'``.
     ``ema``: how much of the moving average of the parameters a step leaves, such as 0.999; it is what is validated and loaded.
+    ``lr_factors``: groups of parameters by patterns of their names, ``{'body.*': 0.1}``, and what the learning rate of each is multiplied
+    by; the first that fits counts. ``no_decay``: patterns of what never decays, ``['*.bias', '*norm*']``.
     """
 
     lr: float = 1e-3
@@ -39,6 +47,8 @@ class AdamW(Optimizer):
     clip_norm: Optional[float] = None
     decay: str = "all"
     ema: Optional[float] = None
+    lr_factors: Mapping[str, float] = field(default_factory=dict)
+    no_decay: Sequence[str] = ()
 
     def settings(self) -> "list[str]":
         return [
@@ -50,6 +60,7 @@ class AdamW(Optimizer):
             f"optimizer.weight_decay={self.weight_decay!r}",
             f"optimizer.clip_norm={_or_none(self.clip_norm)}",
             f"ema={_or_none(self.ema)}",
+            *_groups(self.lr_factors, self.no_decay),
             _decays(self.decay),
         ]
 
@@ -65,6 +76,8 @@ class SGD(Optimizer):
     clip_norm: Optional[float] = None
     decay: str = "all"
     ema: Optional[float] = None
+    lr_factors: Mapping[str, float] = field(default_factory=dict)
+    no_decay: Sequence[str] = ()
 
     def settings(self) -> "list[str]":
         return [
@@ -75,5 +88,6 @@ class SGD(Optimizer):
             f"optimizer.weight_decay={self.weight_decay!r}",
             f"optimizer.clip_norm={_or_none(self.clip_norm)}",
             f"ema={_or_none(self.ema)}",
+            *_groups(self.lr_factors, self.no_decay),
             _decays(self.decay),
         ]

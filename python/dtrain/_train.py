@@ -117,11 +117,13 @@ def train(
     typed = list(sys.argv[1:] if argv is None else argv)
     with _signals_of_the_run():
         code, summary = _native.train(program, words, [sys.argv[0] or "train.py", *typed], python)
-    if is_rank or code or summary is None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if is_rank:
         # Without the interpreter's own end: threads of PyTorch and workers are not waited for.
-        os._exit(code) if is_rank else sys.exit(code)
+        os._exit(code)
+    if code or summary is None:
+        sys.exit(code)
     told = json.loads(summary)
     return Result(
         run=Path(told["run"]),

@@ -77,6 +77,10 @@ def accuracy(net, batch):
     return int((net(x).argmax(-1) == y).sum()), y.numel()
 
 
+#: What is tried beside, with one of the kinds each.
+GROUPS = {"gpt": {"ema": 0.9}, "lstm": {"lr_factors": {"*bias*": 2.0}, "no_decay": ["*bias*"]}}
+
+
 def main():
     kind = sys.argv.pop(1)
     _, x, y = KINDS[kind]()
@@ -86,7 +90,7 @@ def main():
         val=(x[400:], y[400:]),
         loss=loss,
         metrics={"accuracy": accuracy},
-        optimizer=dtrain.AdamW(lr=3e-3, clip_norm=1.0, ema=0.9 if kind == "gpt" else None),
+        optimizer=dtrain.AdamW(lr=3e-3, clip_norm=1.0, **GROUPS.get(kind, {})),
         epochs=4,
         global_batch=40,
         micro_batch=8,

@@ -12,6 +12,7 @@ use dtrain_data::{
     Augment, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Missing,
     Normalise, NpyOptions, NpyTarget, Source, TextOptions, TokensOptions, Unseen, ValSplit,
 };
+use dtrain_engine::Grouping;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -423,6 +424,8 @@ pub struct Optimizer {
     pub clip_norm: Option<f64>,
     /// Updates that its state has seen where the run begins.
     pub updates_before: u64,
+    /// Which parameters are updated otherwise than the others.
+    pub grouping: Grouping,
     /// How the learning rate follows the global batch.
     pub lr_scaling: LrScaling,
     /// The global batch that `lr` was chosen for.
@@ -476,9 +479,32 @@ impl Optimizer {
             lr: number("optimizer.lr"),
             clip_norm: r.number("optimizer.clip_norm"),
             updates_before: r.count("optimizer.updates_before"),
+            grouping: grouping(r),
             lr_scaling: choice(r, "optimizer.lr_scaling", LrScaling::from_name),
             lr_base_batch: r.count("optimizer.lr_base_batch"),
         }
+    }
+}
+
+/// Groups of parameters. What is no factor is told as one that is no number, by whoever knows the parameters.
+fn grouping(r: &Resolved) -> Grouping {
+    fn word(value: &Value) -> String {
+        match value {
+            Value::Text(text) => text.clone(),
+            other => other.to_string(),
+        }
+    }
+    let words = |key| match r.get(key) {
+        Some(Value::List(words)) => words.iter().map(word).collect(),
+        _ => Vec::new(),
+    };
+    let factor = |word: String| match word.rsplit_once('=') {
+        Some((pattern, factor)) => (pattern.trim().to_owned(), factor.trim().parse().unwrap_or(f64::NAN)),
+        None => (word, f64::NAN),
+    };
+    Grouping {
+        lr_factors: words("optimizer.lr_factors").into_iter().map(factor).collect(),
+        no_decay: words("optimizer.no_decay"),
     }
 }
 

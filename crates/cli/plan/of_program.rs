@@ -59,7 +59,13 @@ impl Plan {
         let scaling = (config.precision == Precision::F16).then(LossScaling::default);
         // The updates are the engine's, on the CPU, whatever the program computes on.
         let cpu = self.cpu()?;
-        let replica = ExternalReplica::blank(cpu, model, &tensors, scaling, self.optimizer());
+        let replica = ExternalReplica::blank(
+            cpu,
+            model,
+            &tensors,
+            scaling,
+            (self.optimizer(), &config.optimizer.grouping),
+        );
         let mut replica = replica.map_err(|error| self.misfit(&error))?;
         replica.begin_with(&parameters, &stats);
         self.complete(&mut replica)?;

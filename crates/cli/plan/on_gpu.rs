@@ -66,7 +66,7 @@ impl Plan {
         let (chain, input) = (blueprint.chain(blocks)?, blueprint.input_shape(rows));
         let model = dtrain_engine::Model::new(&device, chain, input, loss.clone())?;
         let replica =
-            DeviceReplica::new(device, blueprint.scaled(model), self.optimizer(), self.config.seed)?;
+            DeviceReplica::new(device, blueprint.completed(model)?, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots.
         let _room_for_slots = replica.device().floats(self.floats_beside(replica.about().gradient_len()))?;
         rehearsed(replica)

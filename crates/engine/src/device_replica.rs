@@ -10,6 +10,7 @@ use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
 use crate::device::{LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
 use crate::error::EngineError;
+use crate::groups::Runs;
 use crate::keeping::{Keeping, Kept};
 use crate::layout::Section;
 use crate::loss::{Loss, expect_length};
@@ -79,7 +80,7 @@ pub struct DeviceReplica<D: OwnMemory> {
     model: Model<D>,
     optimizer: Optimizer,
     seed: Seed,
-    runs: Vec<(Range<usize>, bool)>,
+    runs: Runs,
     /// The host's copy of the state; its `applied` is that of the device.
     host: State,
     /// Whether the host's copy is that of the device.
@@ -407,7 +408,7 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
         let gradient = D::look(&passes.gradients[0]);
         let divisor = Divisor { weight, scale: self.loss_scale };
         let reduced = Reduced::<D> { gradient, samples, divisor };
-        let how = (&self.optimizer, &self.runs[..]);
+        let how = (&self.optimizer, &self.runs);
         let state = sections.each_mut().map(|section| D::take(section));
         let info = passes::update(device, &model.update_facts(), how, step, &reduced, state)?;
         // The next step's batch may take its time.

@@ -11,6 +11,7 @@ use crate::about::{About, BufferLengths, MemoryTable};
 use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
+use crate::groups::Grouping;
 use crate::host_device::HostDevice;
 use crate::host_state::HostState;
 use crate::keeping::Keeping;
@@ -101,14 +102,7 @@ pub fn external_layout(tensors: &[ExternalTensor], scaling: Option<LossScaling>)
             Section::Parameters => layout.parameters,
             _ => layout.stats,
         };
-        let tensor = Tensor {
-            name: name.clone(),
-            shape: shape.clone(),
-            section: *section,
-            offset,
-            decays: shape.len() > 1,
-            init: Init::Constant(0.0),
-        };
+        let tensor = Tensor::new(name, shape, *section, offset, Init::Constant(0.0));
         let end = tensor.range().end;
         layout.tensors.push(tensor);
         if *section == Section::Parameters {
@@ -130,15 +124,16 @@ pub fn external_layout(tensors: &[ExternalTensor], scaling: Option<LossScaling>)
 impl<D: HostDevice> ExternalReplica<D> {
     /// A replica of these tensors, all of them zero. `device` makes the updates.
     ///
-    /// *Errors*: options of the optimizer that make no sense.
+    /// *Errors*: options of the optimizer or groups of parameters that make no sense.
     pub fn blank(
         device: D,
         model: Box<dyn ExternalModel>,
         tensors: &[ExternalTensor],
         scaling: Option<LossScaling>,
-        optimizer: Optimizer,
+        (optimizer, grouping): (Optimizer, &Grouping),
     ) -> Result<Self, EngineError> {
-        let layout = external_layout(tensors, scaling);
+        let mut layout = external_layout(tensors, scaling);
+        grouping.apply(&mut layout)?;
         let stats = layout.stats - scaling.map_or(0, |_| LossScale::ELEMENTS);
         // The mean of what the micro-batches of a step leave behind: each of them began with the same.
         let facts = UpdateFacts { parameters: layout.parameters, stats, momentum: 1.0, scaling };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::batch::Targets;
 use crate::cpu::{Cpu, CpuOptions, Isa};
+use crate::groups::Grouping;
 use crate::optimizer::{DecayGroup, Rule};
 use crate::replica::micro_batch;
 use crate::schedule::LrSchedule;
@@ -70,8 +71,14 @@ fn replica(scaling: Option<LossScaling>) -> ExternalReplica<Cpu> {
         schedule: LrSchedule::constant(0.1),
     };
     let device = device.expect("one thread");
-    let mut replica =
-        ExternalReplica::blank(device, Box::new(Line), &tensors(), scaling, optimizer).expect("sane");
+    let mut replica = ExternalReplica::blank(
+        device,
+        Box::new(Line),
+        &tensors(),
+        scaling,
+        (optimizer, &Grouping::default()),
+    )
+    .expect("sane");
     replica.begin_with(&[0.5, -1.0], &[0.25]);
     replica
 }

@@ -3,6 +3,7 @@
 //! It has the rule of the updates and the device that makes them. It does not know how a gradient comes about.
 
 use crate::error::EngineError;
+use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
 use crate::loss_scale::LossScale;
@@ -15,14 +16,13 @@ use crate::state::{State, StateShape};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{SharedState, Step, Wire};
-use std::ops::Range;
 
 /// A state in the host's memory, and how it is updated. See the file's comment.
 pub struct HostState<D: HostDevice> {
     device: D,
     optimizer: Optimizer,
     facts: UpdateFacts,
-    runs: Vec<(Range<usize>, bool)>,
+    runs: Runs,
     /// Its own; of nothing while it reads one that it shares with others.
     own: State,
     shared: Option<Shared>,
@@ -129,7 +129,7 @@ impl<D: HostDevice> HostState<D> {
         assert!(!self.reads_shared(), "it has a share of it alone");
         let divisor = Divisor { weight, scale: self.loss_scale() };
         let reduced = Reduced::<D> { gradient, samples, divisor };
-        let how = (&self.optimizer, &self.runs[..]);
+        let how = (&self.optimizer, &self.runs);
         let info = passes::update(&self.device, &self.facts, how, step, &reduced, self.own.sections_mut())?;
         self.own.applied = step;
         Ok(info)

@@ -59,7 +59,7 @@ mod tests {
     use crate::state::StateShape;
 
     fn tensor(name: &str, shape: &[usize], section: Section, offset: usize, init: Init) -> Tensor {
-        Tensor { name: name.into(), shape: shape.to_vec(), section, offset, decays: false, init }
+        Tensor::new(name, shape, section, offset, init)
     }
 
     fn layout() -> Layout {

@@ -52,13 +52,31 @@ pub struct Tensor {
     pub section: Section,
     /// First element in its section.
     pub offset: usize,
-    /// Whether weight decay applies.
+    /// Whether weight decay applies, where it applies to some.
     pub decays: bool,
+    /// Whether it applies in no case.
+    pub never_decays: bool,
+    /// What the learning rate is multiplied by.
+    pub lr_factor: f64,
     /// How it starts.
     pub init: Init,
 }
 
 impl Tensor {
+    /// A tensor of no group of its own: what decays of it is matrices.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        shape: &[usize],
+        section: Section,
+        offset: usize,
+        init: Init,
+    ) -> Self {
+        let decays = section == Section::Parameters && shape.len() > 1;
+        let (name, shape) = (name.into(), shape.to_vec());
+        Self { name, shape, section, offset, decays, never_decays: false, lr_factor: 1.0, init }
+    }
+
     /// Number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
@@ -111,19 +129,5 @@ impl Layout {
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
-    }
-
-    /// The parameters as runs of neighbours that all decay or all do not, in order, without gaps.
-    #[must_use]
-    pub fn decay_runs(&self) -> Vec<(Range<usize>, bool)> {
-        let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
-        for tensor in self.tensors.iter().filter(|tensor| tensor.section == Section::Parameters) {
-            let range = tensor.range();
-            match runs.last_mut() {
-                Some((run, decays)) if *decays == tensor.decays => run.end = range.end,
-                _ => runs.push((range, tensor.decays)),
-            }
-        }
-        runs
     }
 }

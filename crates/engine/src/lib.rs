@@ -15,6 +15,7 @@ pub mod error;
 pub mod external;
 pub mod fingerprint;
 pub mod flat;
+pub mod groups;
 pub mod host_device;
 pub mod host_state;
 pub mod init;
@@ -50,6 +51,7 @@ pub use error::EngineError;
 pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
+pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs};
 pub use host_state::HostState;
 pub use keeping::{Keeping, Kept};
 pub use layout::{Layout, Section, StageSlice, Tensor};

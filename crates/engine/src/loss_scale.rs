@@ -47,14 +47,8 @@ impl LossScaling {
         let is_power = self.start.to_bits() & 0x7f_ffff == 0;
         assert!(is_power && (LEAST..=MOST).contains(&self.start), "a loss scale of {}", self.start);
         assert!(self.interval > 0, "a loss scale that doubles after no step");
-        Tensor {
-            name: LossScale::NAME.into(),
-            shape: vec![LossScale::ELEMENTS],
-            section: Section::Stats,
-            offset,
-            decays: false,
-            init: Init::First(self.start),
-        }
+        let init = Init::First(self.start);
+        Tensor::new(LossScale::NAME, &[LossScale::ELEMENTS], Section::Stats, offset, init)
     }
 
     /// What the scale is after a step whose gradient was finite.

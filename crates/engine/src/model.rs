@@ -7,6 +7,7 @@ use crate::batch::{BatchView, Inputs};
 use crate::describe::Description;
 use crate::device::{Device, Rows};
 use crate::error::EngineError;
+use crate::groups::Grouping;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
 use crate::loss::{Loss, expect_length};
 use crate::loss_scale::{LossScale, LossScaling};
@@ -114,6 +115,14 @@ impl<D: Device> Model<D> {
         self.layout.stats += LossScale::ELEMENTS;
         self.scaling = Some(scaling);
         self
+    }
+
+    /// The same model, with parameters in groups.
+    ///
+    /// *Errors*: as [`Grouping::apply`].
+    pub fn grouped(mut self, grouping: &Grouping) -> Result<Self, EngineError> {
+        grouping.apply(&mut self.layout)?;
+        Ok(self)
     }
 
     /// How the loss is scaled, if it is.
@@ -240,13 +249,9 @@ impl<D: Device> Model<D> {
 
 fn layout<D: Device>(chain: &Chain<D>) -> Layout {
     let tensor = |section: Section| {
-        move |p: &Parameter| Tensor {
-            name: p.name.clone(),
-            shape: p.shape.clone(),
-            section,
-            offset: p.offset,
-            decays: p.decays,
-            init: p.init,
+        move |p: &Parameter| {
+            let tensor = Tensor::new(&p.name, &p.shape, section, p.offset, p.init);
+            Tensor { decays: p.decays, ..tensor }
         }
     };
     let of = Stage::<D>::layout(chain);

@@ -4,6 +4,7 @@
 
 use crate::device::{AdamW, Device, Sgd};
 use crate::error::EngineError;
+use crate::groups::{MOST_GROUPS, Runs};
 use crate::host_device::HostDevice;
 use crate::layout::Layout;
 use crate::numbers::power;
@@ -147,13 +148,10 @@ impl Optimizer {
         self.ema.map(|ema| (1.0 - ema.min((1.0 + step) / (10.0 + step))) as f32)
     }
 
-    /// The parameters as runs that decay or do not.
+    /// The parameters as runs of one group each.
     #[must_use]
-    pub fn runs(&self, layout: &Layout) -> Vec<(Range<usize>, bool)> {
-        match self.decays {
-            DecayGroup::Matrices => layout.decay_runs(),
-            DecayGroup::All => vec![(0..layout.parameters, true)],
-        }
+    pub fn runs(&self, layout: &Layout) -> Runs {
+        Runs::of(layout, |tensor| self.decays == DecayGroup::All || tensor.decays)
     }
 
     /// The factor of the one division, and what clipping makes of it. Zero weight gives a zero gradient.
@@ -172,15 +170,15 @@ impl Optimizer {
         device: &D,
         step: Step,
         scale: f32,
-        runs: &[(Range<usize>, bool)],
+        runs: &Runs,
         gradient: D::Ref<'_>,
         mut to: Buffers<'_, D>,
     ) {
-        let constants = self.constants(step, scale);
-        for (run, decays) in runs {
+        let constants = self.constants(step, scale, runs);
+        for (run, group) in &runs.runs {
             let g = D::part(gradient, run.clone());
             let p = D::part_mut(&mut to.parameters, run.clone());
-            match if *decays { &constants.decaying } else { &constants.plain } {
+            match &constants.of[*group] {
                 Rates::Sgd(constants) => {
                     let kept = if constants.momentum == 0.0 { 0..0 } else { run.clone() };
                     device.sgd(constants, g, p, D::part_mut(&mut to.first, kept));
@@ -197,20 +195,21 @@ impl Optimizer {
     }
 
     /// The numbers of one update, which all its parts have in common.
-    pub fn constants(&self, step: Step, scale: f32) -> Constants {
+    pub fn constants(&self, step: Step, scale: f32, runs: &Runs) -> Constants {
         let plain = match self.rule {
             Rule::Sgd { momentum, nesterov, .. } => Rule::Sgd { momentum, nesterov, weight_decay: 0.0 },
             Rule::AdamW { betas, epsilon, .. } => Rule::AdamW { betas, epsilon, weight_decay: 0.0 },
         };
-        Constants {
-            plain: self.rates(&plain, step, scale),
-            decaying: self.rates(&self.rule, step, scale),
-            average: self.averages(step),
+        let lr = self.schedule.lr(step);
+        let mut of = [self.rates(&plain, (step, lr), scale); MOST_GROUPS];
+        for (rates, group) in of.iter_mut().zip(&runs.groups) {
+            let rule = if group.decays { &self.rule } else { &plain };
+            *rates = self.rates(rule, (step, lr * group.lr_factor), scale);
         }
+        Constants { of, average: self.averages(step) }
     }
 
-    fn rates(&self, rule: &Rule, step: Step, scale: f32) -> Rates {
-        let lr = self.schedule.lr(step);
+    fn rates(&self, rule: &Rule, (step, lr): (Step, f64), scale: f32) -> Rates {
         let number = self.updates_before + step.0;
         match *rule {
             Rule::Sgd { momentum, nesterov, weight_decay } => {
@@ -236,10 +235,8 @@ impl Optimizer {
 /// The numbers of one update.
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
-    /// Of parameters that do not decay.
-    plain: Rates,
-    /// Of those that do.
-    decaying: Rates,
+    /// Of each group of parameters; what is behind the last one counts for nothing.
+    of: [Rates; MOST_GROUPS],
     /// The share of the parameters that goes into their moving average.
     average: Option<f32>,
 }
@@ -259,18 +256,19 @@ impl Constants {
     pub fn apply_part<D: HostDevice>(
         &self,
         device: &D,
-        (runs, part): (&[(Range<usize>, bool)], Range<usize>),
+        (runs, part): (&Runs, Range<usize>),
         gradient: &[f32],
         from: [&[f32]; PARTS],
         to: [&mut [f32]; PARTS],
     ) {
         let ([p, m, v, average], [from @ .., old_average]) = (to, from);
+        let runs = &runs.runs;
         let first = runs.partition_point(|(run, _)| run.end <= part.start);
-        for (run, decays) in runs[first..].iter().take_while(|(run, _)| run.start < part.end) {
+        for (run, group) in runs[first..].iter().take_while(|(run, _)| run.start < part.end) {
             let met = run.start.max(part.start)..run.end.min(part.end);
             let g = &gradient[met.clone()];
             let at = met.start - part.start..met.end - part.start;
-            match if *decays { &self.decaying } else { &self.plain } {
+            match &self.of[*group] {
                 Rates::Sgd(constants) => {
                     let kept = if constants.momentum == 0.0 { 0..0 } else { at.clone() };
                     device.copy(&from[0][at.clone()], &mut p[at.clone()]);

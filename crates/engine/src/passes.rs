@@ -4,6 +4,7 @@
 
 use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::error::EngineError;
+use crate::groups::Runs;
 use crate::layout::Section;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
@@ -13,7 +14,6 @@ use crate::stages::Gradients;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
-use std::ops::Range;
 
 /// What a pass reads and where it works: memory of the device.
 pub(crate) struct Room<'a, D: Device> {
@@ -257,7 +257,7 @@ impl<'a, D: Device> Reduced<'a, D> {
 pub(crate) fn update<D: Device>(
     device: &D,
     facts: &UpdateFacts,
-    (optimizer, runs): (&Optimizer, &[(Range<usize>, bool)]),
+    (optimizer, runs): (&Optimizer, &Runs),
     step: Step,
     reduced: &Reduced<'_, D>,
     [parameters, stats, first, second, average]: [D::Mut<'_>; Section::COUNT],

@@ -12,6 +12,7 @@
 
 use crate::device::{Device, NORM_BLOCK};
 use crate::error::EngineError;
+use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::Section;
 use crate::optimizer::Optimizer;
@@ -36,7 +37,7 @@ pub struct UpdateRule<'a, D: Device> {
     pub(crate) device: &'a D,
     pub(crate) facts: &'a UpdateFacts,
     pub(crate) optimizer: &'a Optimizer,
-    pub(crate) runs: &'a [(Range<usize>, bool)],
+    pub(crate) runs: &'a Runs,
 }
 
 /// A reduced gradient, and what it sums up.
@@ -277,7 +278,7 @@ impl Sharer {
         }
         if let Some(scale) = settled.scale {
             let (grads, _) = reduced.parts(rule.facts);
-            let constants = rule.optimizer.constants(step, scale);
+            let constants = rule.optimizer.constants(step, scale, rule.runs);
             self.write_blocks(areas, (step, share), |block, from, to| {
                 constants.apply_part(rule.device, (rule.runs, block), grads, from, to);
             });

@@ -7,8 +7,8 @@ use dtrain_engine::device::NORM_BLOCK;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    DecayGroup, EngineError, Loss, LossScaling, LrSchedule, Model, ModelReplica, Optimizer, PARTS, Replica,
-    Rule, Section, Sharing, State, UpdateInfo, UpdateShare, shared_shape,
+    DecayGroup, EngineError, Grouping, Loss, LossScaling, LrSchedule, Model, ModelReplica, Optimizer, PARTS,
+    Replica, Rule, Section, Sharing, State, UpdateInfo, UpdateShare, shared_shape,
 };
 use dtrain_transport::{ArenaFile, Mapping, ShmState};
 use dtrain_types::{Seed, SharedState, Step, WorldSize};
@@ -44,6 +44,8 @@ fn replica(rule: Rule, threads: usize, scaling: Option<LossScaling>) -> ModelRep
     let options = MlpOptions { hidden: vec![200, 60], batch_norm: true, ..MlpOptions::default() };
     let stages = mlp(&options, 10).expect("it makes sense");
     let model = Model::new(&device, stages, Shape::values(4, &[40]), Loss::cross_entropy()).expect("it fits");
+    let grouping = Grouping { lr_factors: vec![("*bias".into(), 0.5)], no_decay: vec!["1.*".into()] };
+    let model = model.grouped(&grouping).expect("there are such parameters");
     let model = match scaling {
         Some(scaling) => model.scaling_loss(scaling),
         None => model,

@@ -1,5 +1,5 @@
-//! The moving average of the parameters and the optimizer's state of a fork: the same bits for any number of ranks and after kills,
-//! and what is validated is what is evaluated, predicted with and exported.
+//! What an update is besides its rule: a moving average of the parameters, groups of them, the state that a fork keeps. All have the
+//! same bits for any number of ranks and after kills; what is validated is what is evaluated, predicted with and exported.
 
 use crate::harness::{Running, Signal, audit_is_clean, folder, output, signal, train, write_table};
 use serde_json::Value;
@@ -126,4 +126,28 @@ fn a_fork_may_keep_the_optimizer_s_state_and_says_so() {
     let wrong = train(path, &format!("{RUN} ema=1.5 name=wrong"));
     wrong.ended_with(2);
     wrong.said("ema");
+}
+
+#[test]
+fn groups_of_parameters_have_one_digest_for_any_number_of_ranks_and_a_wrong_one_is_refused() {
+    let folder = table();
+    let path = folder.path();
+    let groups = "optimizer.lr_factors=[\"0.*=0.1\",\"*.bias=2\"] optimizer.no_decay=*.bias";
+    let one = train(path, &format!("{RUN} {groups} ranks=1 name=one"));
+    one.succeeded();
+    let three = train(path, &format!("{RUN} {groups} ranks=3 threads=1 name=three"));
+    assert_eq!(three.digest(), one.digest());
+    assert_ne!(train(path, &format!("{RUN} ranks=1 name=plain")).digest(), one.digest());
+    for (words, told) in [
+        ("optimizer.lr_factors=[\"tail*=0.1\"]", "no parameter is called tail*; they are called 0.weight"),
+        ("optimizer.lr_factors=[\"0.*=fast\"]", "0.* has no factor: write 0.*=0.1"),
+        ("optimizer.lr_factors=[\"0.*\"]", "0.* has no factor: write 0.*=0.1"),
+        ("optimizer.lr_factors=[\"0.*=-1\"]", "0.* has -1, and a factor is a number of at least 0"),
+        ("optimizer.no_decay=[weight]", "no parameter is called weight"),
+    ] {
+        let wrong = train(path, &format!("{RUN} {words} name=wrong"));
+        wrong.ended_with(2);
+        wrong.said(told);
+        assert!(!path.join("runs/wrong").exists());
+    }
 }
