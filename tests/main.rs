@@ -33,5 +33,6 @@ mod same_bits;
 mod shown_runs;
 mod transcript;
 mod use_model;
+mod use_model_arrays;
 mod use_model_errors;
 mod while_running;

@@ -96,6 +96,36 @@ pub enum DataError {
         /// The shape found.
         got: Vec<usize>,
     },
+    /// Targets of another shape than those of training.
+    #[error("{} has targets of shape {got:?}, expected {} a sample", file.display(), counted(*expected, "number"))]
+    TargetShape {
+        /// The file.
+        file: PathBuf,
+        /// Numbers that one sample has.
+        expected: usize,
+        /// The shape of one target.
+        got: Vec<usize>,
+    },
+    /// A label that is no class of a trained model.
+    #[error("{} row {row}: {label} is no class of the model", file.display())]
+    NoClass {
+        /// The file.
+        file: PathBuf,
+        /// Row, from 1.
+        row: u64,
+        /// The label.
+        label: f64,
+        /// The number of classes.
+        classes: u32,
+    },
+    /// A file that is to be an array, and is none.
+    #[error("{} is no array", file.display())]
+    NoArray {
+        /// The file.
+        file: PathBuf,
+        /// What it may be.
+        needs: &'static str,
+    },
     /// A row with another number of columns than the rows before it.
     #[error("{} line {line}: {}, expected {expected}", file.display(), counted(*got, "column"))]
     RaggedRow {
@@ -392,6 +422,15 @@ impl DataError {
             }
             Self::Shape { .. } => "training and validation samples must have one shape".into(),
             Self::OtherShape { .. } => "bring the samples to the shape of training".into(),
+            Self::TargetShape { expected: 1, .. } => "give an array of shape [n], one target a sample".into(),
+            Self::TargetShape { expected, .. } => {
+                format!("the model predicts {expected} numbers: give an array of shape [n, {expected}]")
+            }
+            Self::NoClass { classes, .. } => format!(
+                "the model knows the classes 0 to {}: correct the label, or leave its sample out",
+                classes.saturating_sub(1)
+            ),
+            Self::NoArray { needs, .. } => (*needs).into(),
             Self::RaggedRow { .. } => {
                 "check data.delimiter, and pass over lines that do not belong to the table with data.skip=N".into()
             }
