@@ -35,4 +35,5 @@ mod transcript;
 mod use_model;
 mod use_model_arrays;
 mod use_model_errors;
+mod use_model_texts;
 mod while_running;

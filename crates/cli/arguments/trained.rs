@@ -18,6 +18,7 @@ Examples:
   dtrain predict runs/first new.csv                      class and probabilities to standard output
   dtrain predict runs/first new.csv -o predicted.csv     the same into a file; .jsonl and .npy work too
   dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
+  dtrain predict runs/text lines.txt                     the byte that comes after each line
   cat new.csv | dtrain predict runs/first - | head       standard input";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -80,7 +81,7 @@ pub struct Eval {
 pub struct Predict {
     /// Run folder or name, with /CHECKPOINT for another than the best
     pub run: String,
-    /// Tables, .npy arrays, IDX images; - is a table on standard input
+    /// Tables, .npy arrays, IDX images, lines of a text; - is a table or a text on standard input
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
     /// The file to write [default: a CSV on standard output]

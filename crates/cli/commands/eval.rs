@@ -1,12 +1,11 @@
 //! `dtrain eval`: how good a trained model is, on the validation part or on new data with labels.
 
-use super::predict::csv_options;
 use super::{print, print_json};
 use crate::arguments::Eval;
 use crate::error::CliError;
 use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
 use crate::plan::Plan;
-use crate::predict::{Input, Predicted, Unit, Worker, ordered, progress};
+use crate::predict::{Input, Predicted, Unit, Worker, at_once, ordered, progress};
 use crate::report::{Stream, Voice, amount, loss, measure, percent};
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
@@ -47,12 +46,13 @@ enum Figures {
 pub fn run(arguments: &Eval) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let voice = Voice::of(arguments.output);
-    let workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
+    let batch = at_once(&trained.preparation, arguments.work.batch);
+    let workers = Worker::several(&trained, arguments.work.ranks(), batch)?;
     let tokens = matches!(trained.preparation.target, TargetSpec::ClassPerToken { .. });
     let figures = match &arguments.data {
         Some(path) if tokens => of_text(&trained, arguments, path, workers)?,
         Some(path) => of_file(&trained, arguments, path, workers)?,
-        None => of_validation(&trained, workers, arguments.work.batch, voice)?,
+        None => of_validation(&trained, workers, batch, voice)?,
     };
     let folder = write(&trained, &figures, arguments.data.as_deref())?;
     match arguments.output.json {
@@ -69,7 +69,7 @@ fn of_file(
     path: &Path,
     workers: Vec<Worker>,
 ) -> Result<Figures, CliError> {
-    let mut input = Input::open(path, &trained.preparation, csv_options(trained))?;
+    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
     let voice = Voice::of(arguments.output);
     match (input.take_parser(), &arguments.targets) {
         (Some(parser), None) if parser.has_target() => {
@@ -296,7 +296,8 @@ fn of_text(
         let error = CliError::usage("the model was trained on a text, whose targets are its own tokens");
         return Err(error.hint("leave --targets out"));
     }
-    let (path, batch) = (path.to_owned(), arguments.work.batch);
+    let path = path.to_owned();
+    let batch = at_once(&trained.preparation, arguments.work.batch);
     let source = match trained.config.data.clone() {
         Some(Source::Text(options)) => Source::Text(TextOptions { path, val_split: 0.0, ..options }),
         Some(Source::Tokens(options)) => {

@@ -118,6 +118,16 @@ pub enum DataError {
         /// The number of classes.
         classes: u32,
     },
+    /// An array whose elements are no token ids for a trained model.
+    #[error("{} {problem}", file.display())]
+    OtherIds {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+        /// What to do with it.
+        instead: String,
+    },
     /// A file that is to be an array, and is none.
     #[error("{} is no array", file.display())]
     NoArray {
@@ -430,6 +440,7 @@ impl DataError {
                 "the model knows the classes 0 to {}: correct the label, or leave its sample out",
                 classes.saturating_sub(1)
             ),
+            Self::OtherIds { instead, .. } => instead.clone(),
             Self::NoArray { needs, .. } => (*needs).into(),
             Self::RaggedRow { .. } => {
                 "check data.delimiter, and pass over lines that do not belong to the table with data.skip=N".into()

@@ -28,6 +28,7 @@ mod source;
 mod split;
 mod target_array;
 mod text;
+mod token_array;
 mod tokens;
 mod windows;
 
@@ -55,4 +56,5 @@ pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};
 pub use target_array::TargetArray;
 pub use text::TextOptions;
+pub use token_array::TokenArray;
 pub use tokens::TokensOptions;
