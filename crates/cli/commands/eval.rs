@@ -14,7 +14,7 @@ use dtrain_data::{
     TargetSpec, TextOptions, TokensOptions,
 };
 use dtrain_engine::device::LossSums;
-use dtrain_engine::{BatchView, ClassCounts, Inputs, Replica, Targets};
+use dtrain_engine::{BatchView, EvaluationCounts, Inputs, Replica, Targets};
 use dtrain_types::MicroBatch;
 use serde_json::json;
 use std::fmt::Write;
@@ -333,7 +333,7 @@ fn of_tokens(
             inputs: Inputs::Tokens(tokens),
             targets: Targets::Classes(targets),
         };
-        let sums = worker.replica().evaluate(&view, &mut ClassCounts::new(classes));
+        let sums = worker.replica().evaluate(&view, &mut EvaluationCounts::new(classes));
         sums.map_err(|error| CliError::failed(error.to_string()))
     };
     let (mut loss, mut weight, mut right, mut tokens) = (0.0, 0.0, 0u64, 0u64);

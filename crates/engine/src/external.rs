@@ -8,7 +8,7 @@
 //! This file does not know the program, what its batches hold, or how it comes by them: the inputs of a batch are passed on.
 
 use crate::about::{About, BufferLengths, MemoryTable};
-use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs};
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::host_device::HostDevice;
@@ -239,7 +239,7 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
         self.state.update(step, gradient, weight, samples)
     }
 
-    fn evaluate(&mut self, batch: &BatchView<'_>, _: &mut ClassCounts) -> Result<LossSums, EngineError> {
+    fn evaluate(&mut self, batch: &BatchView<'_>, _: &mut EvaluationCounts) -> Result<LossSums, EngineError> {
         self.model.evaluate(Self::view(self.state.state(), self.stats), batch)
     }
 
