@@ -31,6 +31,7 @@ mod profile;
 mod recovery;
 mod same_bits;
 mod shown_runs;
+mod tables;
 mod transcript;
 mod use_model;
 mod use_model_arrays;

@@ -2,8 +2,8 @@
 
 use crate::error::CliError;
 use dtrain_data::{
-    CsvOptions, DataError, INPUT_NEEDS, InputArray, InputSpec, Preparation, RowParser, Source, TokenArray,
-    plain_or_gzip,
+    CsvOptions, DataError, INPUT_NEEDS, InputArray, InputSpec, LONGEST_ROW, Preparation, RowEnds, RowParser,
+    Source, TokenArray, plain_or_gzip,
 };
 use std::collections::VecDeque;
 use std::fs::File;
@@ -72,12 +72,14 @@ enum Rest {
     },
 }
 
-/// A text cut at the ends of lines.
+/// A text cut at the ends of lines, or of rows.
 pub struct Lines {
     reader: Box<dyn BufRead + Send>,
     path: PathBuf,
     rest: Vec<u8>,
     next_line: u64,
+    /// Where rows end, where they may have several lines.
+    ends: Option<RowEnds>,
     read: Arc<AtomicU64>,
     size: Option<u64>,
 }
@@ -142,10 +144,11 @@ impl Input {
         };
         text.skip(options.map_or(0, |options| options.skip))?;
         let first = text.first_line()?;
-        let delimiter = options.and_then(|options| options.delimiter);
-        let parser = RowParser::new(preparation, (&shown, text.next_line), &first, delimiter)?;
+        let ends = RowEnds::new(&first, options.and_then(|options| options.delimiter));
+        let (first, lines) = text.first_row(ends)?;
+        let parser = RowParser::new(preparation, (&shown, text.next_line), &first, ends)?;
         if parser.has_header() {
-            text.skip(1)?;
+            text.skip(lines)?;
         }
         Ok(Self { parser: Some(Box::new(parser)), rest: Rest::Table(text) })
     }
@@ -247,7 +250,7 @@ impl Lines {
         let read = Arc::new(AtomicU64::new(0));
         let reader = plain_or_gzip(Counted { inner, read: Arc::clone(&read) });
         let reader = reader.map_err(|source| DataError::Io { file: path.clone(), source })?;
-        Ok(Self { reader, path, rest: Vec::new(), next_line: 1, read, size })
+        Ok(Self { reader, path, rest: Vec::new(), next_line: 1, ends: None, read, size })
     }
 
     /// Reads more; false at the end.
@@ -293,12 +296,54 @@ impl Lines {
         }
     }
 
+    /// The first row and how many lines it has; it stays to be read, and pieces end at the ends of rows from now on.
+    fn first_row(&mut self, ends: RowEnds) -> Result<(String, u64), CliError> {
+        self.ends = Some(ends);
+        let mut end = 0;
+        loop {
+            let line = self.rest[end..].iter().position(|byte| *byte == b'\n');
+            if line.is_none() && self.more()? {
+                continue;
+            }
+            end = line.map_or(self.rest.len(), |line| end + line + 1);
+            let row = &self.rest[..end];
+            if line.is_none() && ends.last(&[row, b"\n"].concat()) != Some(end + 1) {
+                return Err(DataError::OpenQuote { file: self.path.clone(), line: self.next_line }.into());
+            }
+            if line.is_none() || ends.last(row) == Some(end) {
+                let lines = row.iter().filter(|byte| **byte == b'\n').count().max(1) as u64;
+                return Ok((String::from_utf8_lossy(row).into_owned(), lines));
+            }
+            self.check_row()?;
+        }
+    }
+
+    /// *Errors*: what is there is longer than a row can be, and no row ends in it.
+    fn check_row(&self) -> Result<(), CliError> {
+        match self.rest.len() > LONGEST_ROW {
+            true => Err(DataError::OpenQuote { file: self.path.clone(), line: self.next_line }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Where the last line ends of what is there, or the last row.
+    fn last_end(&self) -> Option<usize> {
+        match self.ends {
+            Some(ends) => ends.last(&self.rest),
+            None => self.rest.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1),
+        }
+    }
+
     fn next_piece(&mut self) -> Result<Option<Piece>, CliError> {
         let end = loop {
-            if self.rest.len() >= TEXT
-                && let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n')
-            {
-                break end + 1;
+            if self.rest.len() >= TEXT {
+                if let Some(end) = self.last_end() {
+                    break end;
+                }
+                // A line of a text has any length, a row has not.
+                if self.ends.is_some_and(|_| self.rest.contains(&b'\n')) {
+                    self.check_row()?;
+                }
             }
             if !self.more()? {
                 break self.rest.len();

@@ -148,6 +148,14 @@ pub enum DataError {
         /// Columns of this one.
         got: usize,
     },
+    /// A field in quotes without an end.
+    #[error("{} line {line}: a quote is not closed", file.display())]
+    OpenQuote {
+        /// The file.
+        file: PathBuf,
+        /// The first line of the row, from 1.
+        line: u64,
+    },
     /// A field that is no number.
     #[error("{} line {line}, column {column}{}: {text:?} is not a number", file.display(), named(name))]
     NotANumber {
@@ -445,7 +453,10 @@ impl DataError {
             Self::RaggedRow { .. } => {
                 "check data.delimiter, and pass over lines that do not belong to the table with data.skip=N".into()
             }
-            Self::NotANumber { text, .. } if is_missing(text) => {
+            Self::OpenQuote { .. } => {
+                "close it, or double a quote that belongs to the text; a row has at most 4 MiB".into()
+            }
+            Self::NotANumber { text, .. } if nothing(text) != Nothing::Word => {
                 "data.missing=fill puts the mean of the column there; or replace missing values in the file".into()
             }
             Self::NotANumber { name: Some(name), .. } => format!(
@@ -515,9 +526,25 @@ fn named(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!(" ({name})"))
 }
 
+/// What a field says where nobody has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nothing {
+    /// That there is none.
+    Missing,
+    /// `None`: that there is none among numbers; among words it is one, as of a garage that a house has not.
+    None,
+    /// Something.
+    Word,
+}
+
 /// Whether a field stands for a value that nobody has.
-pub(crate) fn is_missing(field: &str) -> bool {
-    const WORDS: [&str; 9] = ["", "?", "-", "na", "n/a", "#n/a", "nan", "null", "none"];
+pub(crate) fn nothing(field: &str) -> Nothing {
+    const WORDS: [&str; 8] = ["", "?", "-", "na", "n/a", "#n/a", "nan", "null"];
     let field = field.trim();
-    field.len() <= 4 && WORDS.iter().any(|word| word.eq_ignore_ascii_case(field))
+    match field.len() {
+        5.. => Nothing::Word,
+        _ if WORDS.iter().any(|word| word.eq_ignore_ascii_case(field)) => Nothing::Missing,
+        _ if field.eq_ignore_ascii_case("none") => Nothing::None,
+        _ => Nothing::Word,
+    }
 }

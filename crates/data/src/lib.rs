@@ -38,7 +38,8 @@ pub use batch::{Batch, Elements};
 pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
 pub use csv::{
-    Column, ColumnRule, CsvOptions, CsvTarget, MOST_WORDS, Missing, RowParser, Rows as CsvRows, Wish,
+    Column, ColumnRule, CsvOptions, CsvTarget, LONGEST_ROW, MOST_WORDS, Missing, RowEnds, RowParser,
+    Rows as CsvRows, Wish,
 };
 pub use dataset::{Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpec};
 pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
