@@ -1,7 +1,7 @@
 //! A run ends when its validation does not improve any more: at the same step with the same bits, whatever the number of ranks
 //! and whatever happens to them, and it goes on only when more is asked for.
 
-use crate::harness::{Running, Signal, audit_is_clean, folder, signal, train};
+use crate::harness::{Running, Signal, audit_is_clean, folder, output, signal, train};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -92,6 +92,32 @@ fn a_kill_does_not_move_the_end_and_a_run_that_stopped_goes_on_only_when_asked_f
     let longer = train(path, "--resume hurt epochs=70");
     longer.succeeded();
     assert_eq!(longer.steps().first(), Some(&(end + 1)));
+}
+
+#[test]
+fn a_regression_is_judged_by_its_mean_absolute_error_with_the_same_bits_for_any_number_of_ranks() {
+    let folder = folder();
+    let path = folder.path();
+    let rows: String =
+        (0..120).map(|row| format!("{row},{},{}.25\n", row * row % 17, 1000 + row * 7 % 50)).collect();
+    fs::write(path.join("rows.csv"), rows).unwrap();
+    let run = "data.kind=csv data.path=rows.csv loss.kind=mse epochs=60 data.val_split=0.4 global_batch=16 micro_batch=3 \
+               optimizer.lr=0.05 checkpoint.best=val_mae stop.metric=val_mae stop.patience=3";
+    let mut seen: Vec<Vec<u64>> = Vec::new();
+    for ranks in 1..=3 {
+        let run = train(path, &format!("{run} ranks={ranks} threads=1 name=r{ranks}"));
+        run.succeeded();
+        let maes: Vec<f64> = run.events("epoch").map(|epoch| epoch["val_mae"].as_f64().unwrap()).collect();
+        assert!(run.summary()["stopped"].as_str().unwrap().contains("val_mae"), "{}", run.summary());
+        let best = maes.iter().copied().fold(f64::MAX, f64::min);
+        let (_, text) = output(path, &format!("eval r{ranks} --json"));
+        let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mae = figures["mae"].as_f64().unwrap();
+        assert!((mae - best).abs() < 1e-5 * best, "the best has {best}, `eval` says {mae}");
+        seen.push(maes.iter().map(|mae| mae.to_bits()).collect());
+    }
+    assert!(seen[0] == seen[1] && seen[0] == seen[2], "{seen:?}");
+    train(path, &format!("{run} name=x checkpoint.best=val_f1")).said("mse has no val_f1");
 }
 
 #[test]

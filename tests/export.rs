@@ -1,7 +1,9 @@
-//! A trained model is taken away: what ONNX Runtime and PyTorch make of an export is what `dtrain predict` says, on raw inputs.
+//! A trained model is taken away: what ONNX Runtime and PyTorch make of an export is what `dtrain predict` says, on raw inputs,
+//! element by element; of texts, every logit.
 //!
 //! They are looked for in `DTRAIN_TEST_PYTHON`, or else in `python3`; what is not there is said to be skipped.
 
+use crate::harness::files::npy;
 use crate::harness::{folder, output, train, write_table, write_text};
 use serde_json::Value;
 use std::fs;
@@ -91,12 +93,16 @@ fn exports_say_what_predict_says_on_raw_inputs() {
             .succeeded();
         let figures: Value = serde_json::from_str(&said(path, &format!("eval {kind} --json"))).unwrap();
         let loss = figures["loss"].to_string();
+        let ids: Vec<u8> = (0..9 * 8).map(|at| (at * 7919 % 251) as u8).collect();
+        fs::write(path.join("ids.npy"), npy("|u1", &[9, 8], &ids)).unwrap();
+        said(path, &format!("predict {kind} ids.npy -o logits.npy"));
         said(path, &format!("export {kind} --to onnx"));
         said(path, &format!("export {kind} --to torch"));
         for (to, python) in &pythons {
             let model = if *to == "onnx" { format!("{kind}.onnx") } else { format!("{kind}-torch") };
             if let Some(python) = python {
                 check(python, path, [to, &model, "text.txt", &loss]);
+                check(python, path, [to, &model, "ids.npy", "logits.npy"]);
             }
         }
     }

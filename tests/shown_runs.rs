@@ -4,6 +4,7 @@
 //! It does not know what the numbers come to: only that a reader who copies a block gets a run.
 
 use crate::docs_current::{blocks, read, root, yaml_files};
+use crate::harness::files::{idx, npy};
 use crate::harness::{dtrain, finish, output, write_text};
 use dtrain::config::Config;
 use std::collections::BTreeSet;
@@ -23,24 +24,6 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) {
 /// Bytes that are the same each time and look like nothing.
 fn noise(count: usize) -> Vec<u8> {
     (0..count).map(|place| (place.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
-}
-
-fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0, 0, 8, dimensions.len() as u8];
-    dimensions.iter().for_each(|dimension| bytes.extend(dimension.to_be_bytes()));
-    bytes.extend(data);
-    bytes
-}
-
-/// An array as `numpy.save` writes it.
-fn npy(kind: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
-    let shape: String = shape.iter().map(|length| format!("{length}, ")).collect();
-    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}\n");
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((header.len() as u16).to_le_bytes());
-    bytes.extend(header.as_bytes());
-    bytes.extend(data);
-    bytes
 }
 
 /// Classes 0, 1, 2, 0, ...: a byte each.

@@ -136,6 +136,10 @@ fn a_regression_on_prices_is_trained_in_their_unit_and_its_figures_are_those_of_
     let best = eval(path, "h")["rmse"].as_f64().unwrap();
     let said = run.events("epoch").map(|epoch| epoch["val_rmse"].as_f64().unwrap()).fold(f64::MAX, f64::min);
     assert!((best - said).abs() < 1e-3 * best, "{best} against {said}");
+    let mae = eval(path, "h")["mae"].as_f64().unwrap();
+    let said = |epoch: &Value| epoch["val_mae"].as_f64().unwrap();
+    assert!(run.events("epoch").any(|epoch| (mae - said(epoch)).abs() < 1e-5 * mae), "{mae}");
+    assert!(run.summary()["val_mae"].as_f64().is_some() && mae < best);
 }
 
 #[test]
@@ -247,7 +251,6 @@ fn every_kind_of_model_predicts_what_it_was_measured_on() {
         let (loss, said) = (figures["loss"].as_f64().unwrap(), run.summary()["val_loss"].as_f64().unwrap());
         assert!(close(loss, said), "{kind}: {loss} against {said}");
         assert!(close(figures["perplexity"].as_f64().unwrap(), loss.exp()));
-        refused(path, &format!("predict {kind} text.txt"), &["a class for each token", "dtrain eval"]);
     }
 }
 

@@ -55,7 +55,6 @@ fn a_model_of_texts_is_measured_on_a_new_text_and_one_of_tokens_on_new_ids() {
     );
     assert!(path.join("runs/text/eval/new/figures.json").is_file());
     refused(path, "eval text --data nowhere.txt", &["nowhere.txt does not exist"]);
-    refused(path, "predict text new.txt", &["a class for each token"]);
 
     write_tokens(&path.join("ids"), 4_000);
     let tokens = format!("data.kind=tokens data.path=ids data.vocabulary=512 name=tokens {small}");

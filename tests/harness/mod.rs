@@ -1,6 +1,7 @@
 //! Runs the real binary and judges it from outside: by exit code, by its `--json` lines, by pids and by files.
 
 pub mod fake_libraries;
+pub mod files;
 pub mod gpus;
 pub mod hosts;
 pub mod nccl;

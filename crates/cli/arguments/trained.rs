@@ -8,6 +8,7 @@ pub(super) const EVAL_EXAMPLES: &str = "\
 Examples:
   dtrain eval runs/first                      the best checkpoint on the validation part
   dtrain eval runs/first --data test.csv      on a table with the column of the target
+  dtrain eval runs/first --data x.npy --targets y.npy     on arrays; labels in an IDX file work too
   dtrain eval runs/first/g1-s000400 --json    another checkpoint, for programs
 
 Tables and pictures are written to RUN/eval.";
@@ -17,6 +18,7 @@ Examples:
   dtrain predict runs/first new.csv                      class and probabilities to standard output
   dtrain predict runs/first new.csv -o predicted.csv     the same into a file; .jsonl and .npy work too
   dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
+  dtrain predict runs/text lines.txt                     the byte that comes after each line
   cat new.csv | dtrain predict runs/first - | head       standard input";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -60,9 +62,12 @@ impl Work {
 pub struct Eval {
     /// Run folder or name, with /CHECKPOINT for another than the best
     pub run: String,
-    /// A table with the column of the target [default: the validation part of the run]
+    /// A table with the column of the target, an array, a text, token ids [default: the validation part of the run]
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
+    /// The targets of an array: a .npy array, or labels in an IDX file
+    #[arg(long, visible_alias = "labels", value_name = "FILE", requires = "data")]
+    pub targets: Option<PathBuf>,
     /// How samples are computed.
     #[command(flatten)]
     pub work: Work,
@@ -76,7 +81,7 @@ pub struct Eval {
 pub struct Predict {
     /// Run folder or name, with /CHECKPOINT for another than the best
     pub run: String,
-    /// Tables, .npy arrays, IDX images; - is a table on standard input
+    /// Tables, .npy arrays, IDX images, lines of a text; - is a table or a text on standard input
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
     /// The file to write [default: a CSV on standard output]

@@ -1,20 +1,20 @@
-//! `dtrain eval`: how good a trained model is, on the validation part or on a table with labels.
+//! `dtrain eval`: how good a trained model is, on the validation part or on new data with labels.
 
-use super::predict::csv_options;
 use super::{print, print_json};
 use crate::arguments::Eval;
 use crate::error::CliError;
 use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
 use crate::plan::Plan;
-use crate::predict::{Input, Predicted, Unit, Worker, ordered, progress};
+use crate::predict::{Input, Predicted, Unit, Worker, at_once, ordered, progress};
 use crate::report::{Stream, Voice, amount, loss, measure, percent};
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
 use dtrain_data::{
-    Batch, Dataset, Elements, EvaluationPlan, Preparation, Source, TargetSpec, TextOptions, TokensOptions,
+    Batch, DataError, Dataset, Elements, EvaluationPlan, Preparation, RowParser, Source, TargetArray,
+    TargetSpec, TextOptions, TokensOptions,
 };
 use dtrain_engine::device::LossSums;
-use dtrain_engine::{BatchView, ClassCounts, Inputs, Replica, Targets};
+use dtrain_engine::{BatchView, EvaluationCounts, Inputs, Replica, Targets};
 use dtrain_types::MicroBatch;
 use serde_json::json;
 use std::fmt::Write;
@@ -46,12 +46,13 @@ enum Figures {
 pub fn run(arguments: &Eval) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let voice = Voice::of(arguments.output);
-    let workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
+    let batch = at_once(&trained.preparation, arguments.work.batch);
+    let workers = Worker::several(&trained, arguments.work.ranks(), batch)?;
     let tokens = matches!(trained.preparation.target, TargetSpec::ClassPerToken { .. });
     let figures = match &arguments.data {
-        Some(path) if tokens => of_text(&trained, path, workers, arguments.work.batch)?,
-        Some(path) => of_table(&trained, path, workers, voice)?,
-        None => of_validation(&trained, workers, arguments.work.batch, voice)?,
+        Some(path) if tokens => of_text(&trained, arguments, path, workers)?,
+        Some(path) => of_file(&trained, arguments, path, workers)?,
+        None => of_validation(&trained, workers, batch, voice)?,
     };
     let folder = write(&trained, &figures, arguments.data.as_deref())?;
     match arguments.output.json {
@@ -61,24 +62,49 @@ pub fn run(arguments: &Eval) -> Result<(), CliError> {
     }
 }
 
-/// A table with the column of the target.
+/// A table with the column of the target, or an array with a file of targets.
+fn of_file(
+    trained: &Trained,
+    arguments: &Eval,
+    path: &Path,
+    workers: Vec<Worker>,
+) -> Result<Figures, CliError> {
+    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
+    let voice = Voice::of(arguments.output);
+    match (input.take_parser(), &arguments.targets) {
+        (Some(parser), None) if parser.has_target() => {
+            of_table(trained, input, path, &parser, workers, voice)
+        }
+        (Some(_), None) => {
+            let message = format!("{} has no column of the target", path.display());
+            Err(CliError::usage(message).hint("`dtrain predict` is for samples without labels"))
+        }
+        (Some(_), Some(_)) => {
+            let message = format!("{} is a table, and --targets is for arrays", path.display());
+            Err(CliError::usage(message).hint("the target of a table is one of its columns"))
+        }
+        (None, None) => {
+            let error = CliError::usage(format!("{} is an array without targets", path.display()));
+            Err(error.hint("name the file that has them: --targets y.npy, or --labels labels-idx1-ubyte"))
+        }
+        (None, Some(targets)) => of_array(trained, input, (path, targets), workers, voice),
+    }
+}
+
 fn of_table(
     trained: &Trained,
+    mut input: Input,
     path: &Path,
+    parser: &RowParser,
     mut workers: Vec<Worker>,
     voice: Voice,
 ) -> Result<Figures, CliError> {
     let preparation = &trained.preparation;
-    let mut input = Input::open(path, preparation, csv_options(trained))?;
     let bar = progress(voice, input.size(), Unit::Bytes);
     let counter = input.counter().unwrap_or_default();
-    let Some(parser) = input.take_parser().filter(|parser| parser.has_target()) else {
-        let message = format!("{} has no column of the target", path.display());
-        return Err(CliError::usage(message).hint("`dtrain predict` is for samples without labels"));
-    };
     let mut figures = start(preparation)?;
     let lent: Vec<&mut Worker> = workers.iter_mut().collect();
-    let work = |worker: &mut &mut Worker, piece| worker.predict(piece, Some(&*parser));
+    let work = |worker: &mut &mut Worker, piece| worker.predict(piece, Some(parser));
     ordered(
         lent,
         || input.next_piece(),
@@ -86,6 +112,51 @@ fn of_table(
         |predicted| {
             bar.set_position(counter.load(Ordering::Relaxed));
             add_labelled(&mut figures, &predicted, preparation, path)
+        },
+    )?;
+    bar.finish_and_clear();
+    Ok(figures)
+}
+
+/// An array of inputs and one of targets, of as many samples.
+fn of_array(
+    trained: &Trained,
+    mut input: Input,
+    (inputs_file, targets_file): (&Path, &Path),
+    workers: Vec<Worker>,
+    voice: Voice,
+) -> Result<Figures, CliError> {
+    let preparation = &trained.preparation;
+    let targets = TargetArray::open(targets_file, preparation)?;
+    let inputs = input.size().unwrap_or(0);
+    if inputs != targets.rows() {
+        let (inputs_file, targets_file) = (inputs_file.to_owned(), targets_file.to_owned());
+        let targets = targets.rows();
+        return Err(DataError::CountMismatch { inputs_file, inputs, targets_file, targets }.into());
+    }
+    let bar = progress(voice, Some(inputs), Unit::Samples);
+    let mut figures = start(preparation)?;
+    let mut samples = targets.samples();
+    let work = |worker: &mut Worker, piece| worker.predict(piece, None);
+    ordered(
+        workers,
+        || input.next_piece(),
+        work,
+        |predicted| {
+            bar.inc(predicted.rows as u64);
+            let outputs = predicted.outputs.chunks_exact(predicted.outputs.len() / predicted.rows.max(1));
+            for (outputs, targets) in outputs.zip(&mut samples) {
+                match &mut figures {
+                    Figures::Classes(figures) => figures.add(targets[0] as usize, outputs),
+                    Figures::Values(figures) => {
+                        let restored =
+                            (0..).zip(outputs).map(|(at, output)| preparation.restore(at, *output));
+                        figures.add(targets.iter().copied().zip(restored));
+                    }
+                    Figures::Tokens { .. } => {}
+                }
+            }
+            Ok(())
         },
     )?;
     bar.finish_and_clear();
@@ -165,11 +236,11 @@ fn of_validation(
     if !plan.preparation().is_that_of(&trained.preparation) {
         let run = trained.run.path.display();
         let error = CliError::usage(format!("the data of {run} have changed since it was trained"));
-        return Err(error.hint("put the files back, or measure on a table with labels: --data test.csv"));
+        return Err(error.hint("put the files back, or measure on other samples with labels: --data test.csv, or --data x.npy --targets y.npy"));
     }
     let Some(val) = plan.opened.val.clone() else {
         let error = CliError::usage(format!("{} held nothing out", trained.run.path.display()));
-        return Err(error.hint("give a table with labels: --data test.csv"));
+        return Err(error.hint("give samples with labels: --data test.csv, or --data x.npy --targets y.npy"));
     };
     let micro = EvaluationPlan::new(val.len(), batch);
     let bar = progress(voice, Some(val.len()), Unit::Samples);
@@ -215,8 +286,18 @@ fn of_validation(
 }
 
 /// A text, or a file of token ids, cut into windows as the training text was. A rest that is shorter than a window is left out.
-fn of_text(trained: &Trained, path: &Path, workers: Vec<Worker>, batch: u32) -> Result<Figures, CliError> {
+fn of_text(
+    trained: &Trained,
+    arguments: &Eval,
+    path: &Path,
+    workers: Vec<Worker>,
+) -> Result<Figures, CliError> {
+    if arguments.targets.is_some() {
+        let error = CliError::usage("the model was trained on a text, whose targets are its own tokens");
+        return Err(error.hint("leave --targets out"));
+    }
     let path = path.to_owned();
+    let batch = at_once(&trained.preparation, arguments.work.batch);
     let source = match trained.config.data.clone() {
         Some(Source::Text(options)) => Source::Text(TextOptions { path, val_split: 0.0, ..options }),
         Some(Source::Tokens(options)) => {
@@ -252,7 +333,7 @@ fn of_tokens(
             inputs: Inputs::Tokens(tokens),
             targets: Targets::Classes(targets),
         };
-        let sums = worker.replica().evaluate(&view, &mut ClassCounts::new(classes));
+        let sums = worker.replica().evaluate(&view, &mut EvaluationCounts::new(classes));
         sums.map_err(|error| CliError::failed(error.to_string()))
     };
     let (mut loss, mut weight, mut right, mut tokens) = (0.0, 0.0, 0u64, 0u64);

@@ -2,10 +2,12 @@
 
 use crate::arguments::Predict;
 use crate::error::CliError;
-use crate::predict::{Format, Input, OutputLines, Unit, Worker, Writer, ordered, progress};
+use crate::predict::{
+    Format, Input, NextToken, OutputLines, TokenName, Unit, Worker, Writer, ordered, progress,
+};
 use crate::report::{Voice, amount};
 use crate::trained::Trained;
-use dtrain_data::CsvOptions;
+use dtrain_data::{Source, TargetSpec};
 use std::sync::atomic::Ordering;
 
 /// Predicts and writes.
@@ -15,12 +17,14 @@ pub fn run(arguments: &Predict) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let preparation = &trained.preparation;
     let format = format_of(arguments)?;
-    let shape = OutputLines::new(format, preparation)?;
-    let options = csv_options(&trained);
     // All are looked at before the first is predicted.
-    let inputs: Result<Vec<Input>, _> =
-        arguments.inputs.iter().map(|path| Input::open(path, preparation, options)).collect();
+    let inputs: Result<Vec<Input>, _> = arguments
+        .inputs
+        .iter()
+        .map(|path| Input::open(path, preparation, trained.config.data.as_ref()))
+        .collect();
     let inputs = inputs?;
+    let shape = output_lines(&trained, format, &inputs, arguments)?;
     let mut workers = Worker::several(&trained, arguments.work.ranks(), arguments.work.batch)?;
     let mut writer = Writer::new(arguments.output.as_deref(), shape.clone())?;
     let is_quiet = arguments.quiet || arguments.output.is_none();
@@ -76,10 +80,33 @@ fn format_of(arguments: &Predict) -> Result<Format, CliError> {
     }
 }
 
-/// How the training table was read, if it was one.
-pub(crate) fn csv_options(trained: &Trained) -> Option<&CsvOptions> {
-    match &trained.config.data {
-        Some(dtrain_data::Source::Csv(options)) => Some(options),
-        _ => None,
+/// What is written of each sample.
+///
+/// *Errors*: arrays of token ids whose outputs have no shape in common, which are to be one array.
+fn output_lines(
+    trained: &Trained,
+    format: Format,
+    inputs: &[Input],
+    arguments: &Predict,
+) -> Result<OutputLines, CliError> {
+    let preparation = &trained.preparation;
+    let TargetSpec::ClassPerToken { classes } = preparation.target else {
+        return Ok(OutputLines::new(format, preparation));
+    };
+    let time = inputs.first().and_then(Input::time);
+    let odd = inputs.iter().position(|input| input.time() != time);
+    if let (Some(odd), Format::Npy) = (odd, format) {
+        let shown = |at: usize, input: &Input| match input.time() {
+            Some(time) => format!("{} has sequences of {time} tokens", arguments.inputs[at].display()),
+            None => format!("{} is a text", arguments.inputs[at].display()),
+        };
+        let (one, other) = (shown(0, &inputs[0]), shown(odd, &inputs[odd]));
+        return Err(CliError::usage(format!("{one}, and {other}")).hint("predict them into an array each"));
     }
+    let name = match trained.config.data {
+        Some(Source::Text(_)) => TokenName::Byte,
+        _ => TokenName::Id,
+    };
+    let next = NextToken { name, vocabulary: classes as usize, time };
+    Ok(OutputLines::of_tokens(format, preparation, next))
 }

@@ -87,6 +87,7 @@ fn line(run: &Found, differs: &BTreeSet<&'static str>, width: usize) -> String {
     results.extend(number("val_accuracy").map(|share| format!("accuracy {}", percent(share))));
     results.extend(number("val_f1").map(|f1| format!("F1 {f1:.4}")));
     results.extend(number("val_rmse").map(|rmse| format!("RMSE {}", measure(rmse))));
+    results.extend(number("val_mae").map(|mae| format!("MAE {}", measure(mae))));
     results.extend(number("val_r2").map(|r2| format!("R2 {r2:.4}")));
     results.extend(number("val_perplexity").map(|perplexity| format!("perplexity {perplexity:.2}")));
     let of_classes = run.results.iter().filter(|(name, _)| name.ends_with(']'));

@@ -233,7 +233,7 @@ fn metrics(config: &Config, problems: &mut Vec<Problem>) {
                 None => format!("there is no metric {name}"),
             };
             let hint = match values {
-                true => "write val_loss, val_rmse, val_r2 or train_loss",
+                true => "write val_loss, val_rmse, val_mae, val_r2 or train_loss",
                 false => {
                     "write val_accuracy, val_f1, val_precision, val_recall, one of these with [CLASS], val_loss, train_loss or \
                      val_perplexity"

@@ -81,7 +81,7 @@ const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str =
     "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
-const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_r2";
+const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_mae, val_r2";
 const MODEL_KIND_HELP: &str =
     "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
 const LOSS_KIND_HELP: &str = "cross_entropy | mse | torch (what a Python program says)";

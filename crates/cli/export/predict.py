@@ -13,7 +13,8 @@ import torch
 import model as trained
 
 HERE = pathlib.Path(__file__).parent
-MISSING = {"", "?", "-", "na", "n/a", "#n/a", "nan", "null", "none"}
+MISSING = {"", "?", "-", "na", "n/a", "#n/a", "nan", "null"}
+NO_NUMBER = MISSING | {"none"}
 
 
 def features(row, columns, line):
@@ -24,14 +25,15 @@ def features(row, columns, line):
         if role == "target" or "left_out" in role:
             continue
         field = row[key].strip()
-        missing = field.lower() in MISSING
         if "number" in role:
             fill = role["number"]["fill"]
+            missing = field.lower() in NO_NUMBER
             if missing and fill is None:
                 raise SystemExit(f"line {line}: {key} is missing")
             values.append(fill if missing else float(field))
         else:
             category = role["category"]
+            missing = field.lower() in MISSING and field not in category["words"]
             if missing and category["missing"] is None:
                 raise SystemExit(f"line {line}: {key} is missing")
             if not missing and field not in category["words"] and category["unseen"] == "refuse":

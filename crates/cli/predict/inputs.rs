@@ -1,7 +1,11 @@
 //! What is to be predicted, cut into pieces: tables line by line, arrays sample by sample.
 
 use crate::error::CliError;
-use dtrain_data::{CsvOptions, DataError, INPUT_NEEDS, InputArray, Preparation, RowParser, plain_or_gzip};
+use dtrain_data::{
+    CsvOptions, DataError, INPUT_NEEDS, InputArray, InputSpec, LONGEST_ROW, Preparation, RowEnds, RowParser,
+    Source, TokenArray, plain_or_gzip,
+};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -12,6 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TEXT: usize = 256 << 10;
 /// Samples of an array that a worker takes at once.
 const SAMPLES: u64 = 1024;
+
+/// What the outputs of a piece of sequences take. *Units*: bytes.
+const OUTPUTS: usize = 64 << 20;
 
 /// What a .npy file begins with.
 const NUMPY: &[u8] = b"\x93NUMPY";
@@ -28,6 +35,8 @@ pub enum Piece {
     },
     /// The values of samples, prepared.
     Values(Vec<f32>),
+    /// Sequences of tokens, none of them empty.
+    Tokens(Vec<Vec<u32>>),
 }
 
 /// One file, or standard input, that gives its pieces one after the other.
@@ -45,14 +54,32 @@ enum Rest {
         /// The next sample.
         next: u64,
     },
+    Sequences {
+        array: TokenArray,
+        /// The next sequence.
+        next: u64,
+        /// Sequences of a piece.
+        most: usize,
+    },
+    /// A text: what stands in each line that is not empty goes on.
+    Prompts {
+        text: Lines,
+        ready: VecDeque<Vec<u32>>,
+        /// Tokens that the model sees.
+        context: usize,
+        /// Lines of a piece.
+        most: usize,
+    },
 }
 
-/// A text cut at the ends of lines.
+/// A text cut at the ends of lines, or of rows.
 pub struct Lines {
     reader: Box<dyn BufRead + Send>,
     path: PathBuf,
     rest: Vec<u8>,
     next_line: u64,
+    /// Where rows end, where they may have several lines.
+    ends: Option<RowEnds>,
     read: Arc<AtomicU64>,
     size: Option<u64>,
 }
@@ -78,45 +105,83 @@ impl Input {
     pub fn open(
         path: &Path,
         preparation: &Preparation,
-        options: Option<&CsvOptions>,
+        trained_on: Option<&Source>,
     ) -> Result<Self, CliError> {
-        let standard = path == Path::new("-");
         if path.is_dir() {
             let error = CliError::usage(format!("{} is a folder", path.display()));
             return Err(error.hint("name its files, as in FOLDER/*.csv"));
         }
         // What is no file can be read once: it is a table.
-        let plain = !standard && std::fs::metadata(path).is_ok_and(|about| about.is_file());
+        let plain = path != Path::new("-") && std::fs::metadata(path).is_ok_and(|about| about.is_file());
+        if let InputSpec::Tokens { length, vocabulary } = preparation.input {
+            let most = (OUTPUTS / (length * vocabulary as usize * size_of::<f32>())).max(1);
+            let array = plain.then(|| TokenArray::open(path, length, vocabulary)).transpose()?.flatten();
+            let rest = match array {
+                Some(array) => Rest::Sequences { array, next: 0, most },
+                None => {
+                    let text = Self::text(path)?;
+                    if !matches!(trained_on, Some(Source::Text(_))) {
+                        let shown = text.path.display();
+                        let error = CliError::usage(format!("{shown} is no .npy array of token ids"));
+                        let hint = "the model was trained on ids, whose tokenizer dtrain does not know: save \
+                                    those of a text as an array [n, time]";
+                        return Err(error.hint(hint));
+                    }
+                    Rest::Prompts { text, ready: VecDeque::new(), context: length, most }
+                }
+            };
+            return Ok(Self { parser: None, rest });
+        }
         if let Some(array) = plain.then(|| InputArray::open(path, preparation)).transpose()?.flatten() {
             let preparation = Box::new(preparation.clone());
             return Ok(Self { parser: None, rest: Rest::Array { array, preparation, next: 0 } });
         }
-        let shown = if standard { PathBuf::from("standard input") } else { path.to_owned() };
-        let mut text = match standard {
-            true => Lines::new(Box::new(std::io::stdin()), shown.clone(), None)?,
-            false => {
-                let file = File::open(path).map_err(|source| match source.kind() {
-                    std::io::ErrorKind::NotFound => {
-                        DataError::Missing { file: shown.clone(), needs: INPUT_NEEDS }
-                    }
-                    _ => DataError::Io { file: shown.clone(), source },
-                })?;
-                let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len());
-                Lines::new(Box::new(file), shown.clone(), size)?
-            }
+        let mut text = Self::text(path)?;
+        let shown = text.path.clone();
+        let options: Option<&CsvOptions> = match trained_on {
+            Some(Source::Csv(options)) => Some(options),
+            _ => None,
         };
-        if text.more()? && text.rest.starts_with(NUMPY) {
-            let error = CliError::usage(format!("{} is a .npy array, not a table", shown.display()));
-            return Err(error.hint("write it to a file and name that: an array is read from a file only"));
-        }
         text.skip(options.map_or(0, |options| options.skip))?;
         let first = text.first_line()?;
-        let delimiter = options.and_then(|options| options.delimiter);
-        let parser = RowParser::new(preparation, (&shown, text.next_line), &first, delimiter)?;
+        let ends = RowEnds::new(&first, options.and_then(|options| options.delimiter));
+        let (first, lines) = text.first_row(ends)?;
+        let parser = RowParser::new(preparation, (&shown, text.next_line), &first, ends)?;
         if parser.has_header() {
-            text.skip(1)?;
+            text.skip(lines)?;
         }
         Ok(Self { parser: Some(Box::new(parser)), rest: Rest::Table(text) })
+    }
+
+    /// A file or standard input as lines.
+    fn text(path: &Path) -> Result<Lines, CliError> {
+        let mut text = if path == Path::new("-") {
+            Lines::new(Box::new(std::io::stdin()), PathBuf::from("standard input"), None)?
+        } else {
+            let shown = path.to_owned();
+            let file = File::open(path).map_err(|source| match source.kind() {
+                std::io::ErrorKind::NotFound => {
+                    DataError::Missing { file: shown.clone(), needs: INPUT_NEEDS }
+                }
+                _ => DataError::Io { file: shown.clone(), source },
+            })?;
+            let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len());
+            Lines::new(Box::new(file), shown, size)?
+        };
+        if text.more()? && text.rest.starts_with(NUMPY) {
+            let error = CliError::usage(format!("{} is a .npy array, not a table", text.path.display()));
+            return Err(error.hint("write it to a file and name that: an array is read from a file only"));
+        }
+        Ok(text)
+    }
+
+    /// How many tokens the sequences of an array have; none if this is no array of token ids.
+    #[must_use]
+    pub fn time(&self) -> Option<usize> {
+        match &self.rest {
+            Rest::Sequences { array, .. } => Some(array.time()),
+            _ => None,
+        }
     }
 
     /// What reads the lines of a table.
@@ -124,21 +189,22 @@ impl Input {
         self.parser.take()
     }
 
-    /// How much there is, if that is known. *Units*: bytes of a table, samples of an array.
+    /// How much there is, if that is known. *Units*: bytes of a table or a text, samples of an array.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         match &self.rest {
-            Rest::Table(text) => text.size,
+            Rest::Table(text) | Rest::Prompts { text, .. } => text.size,
             Rest::Array { array, .. } => Some(array.rows()),
+            Rest::Sequences { array, .. } => Some(array.rows()),
         }
     }
 
-    /// What counts how far a table is read. *Units*: bytes.
+    /// What counts how far a table or a text is read. *Units*: bytes.
     #[must_use]
     pub fn counter(&self) -> Option<Arc<AtomicU64>> {
         match &self.rest {
-            Rest::Table(text) => Some(Arc::clone(&text.read)),
-            Rest::Array { .. } => None,
+            Rest::Table(text) | Rest::Prompts { text, .. } => Some(Arc::clone(&text.read)),
+            Rest::Array { .. } | Rest::Sequences { .. } => None,
         }
     }
 
@@ -153,6 +219,28 @@ impl Input {
                 let range = std::mem::replace(next, end)..end;
                 Ok((!range.is_empty()).then(|| Piece::Values(array.read(range, preparation))))
             }
+            Rest::Sequences { array, next, most } => {
+                let end = (*next + *most as u64).min(array.rows());
+                let rows = std::mem::replace(next, end)..end;
+                let sequences: Vec<Vec<u32>> = rows.map(|row| array.sequence(row).to_vec()).collect();
+                Ok((!sequences.is_empty()).then_some(Piece::Tokens(sequences)))
+            }
+            Rest::Prompts { text, ready, context, most } => {
+                while ready.is_empty() {
+                    let Some(Piece::Text { text, .. }) = text.next_piece()? else { return Ok(None) };
+                    let lines = text.split(|byte| *byte == b'\n');
+                    let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+                    // The model sees the last bytes of a line that is longer.
+                    let seen = |line: &[u8]| line[line.len().saturating_sub(*context)..].to_vec();
+                    ready.extend(
+                        lines
+                            .filter(|line| !line.is_empty())
+                            .map(|line| seen(line).into_iter().map(u32::from).collect()),
+                    );
+                }
+                let most = (*most).min(ready.len());
+                Ok(Some(Piece::Tokens(ready.drain(..most).collect())))
+            }
         }
     }
 }
@@ -162,7 +250,7 @@ impl Lines {
         let read = Arc::new(AtomicU64::new(0));
         let reader = plain_or_gzip(Counted { inner, read: Arc::clone(&read) });
         let reader = reader.map_err(|source| DataError::Io { file: path.clone(), source })?;
-        Ok(Self { reader, path, rest: Vec::new(), next_line: 1, read, size })
+        Ok(Self { reader, path, rest: Vec::new(), next_line: 1, ends: None, read, size })
     }
 
     /// Reads more; false at the end.
@@ -208,12 +296,54 @@ impl Lines {
         }
     }
 
+    /// The first row and how many lines it has; it stays to be read, and pieces end at the ends of rows from now on.
+    fn first_row(&mut self, ends: RowEnds) -> Result<(String, u64), CliError> {
+        self.ends = Some(ends);
+        let mut end = 0;
+        loop {
+            let line = self.rest[end..].iter().position(|byte| *byte == b'\n');
+            if line.is_none() && self.more()? {
+                continue;
+            }
+            end = line.map_or(self.rest.len(), |line| end + line + 1);
+            let row = &self.rest[..end];
+            if line.is_none() && ends.last(&[row, b"\n"].concat()) != Some(end + 1) {
+                return Err(DataError::OpenQuote { file: self.path.clone(), line: self.next_line }.into());
+            }
+            if line.is_none() || ends.last(row) == Some(end) {
+                let lines = row.iter().filter(|byte| **byte == b'\n').count().max(1) as u64;
+                return Ok((String::from_utf8_lossy(row).into_owned(), lines));
+            }
+            self.check_row()?;
+        }
+    }
+
+    /// *Errors*: what is there is longer than a row can be, and no row ends in it.
+    fn check_row(&self) -> Result<(), CliError> {
+        match self.rest.len() > LONGEST_ROW {
+            true => Err(DataError::OpenQuote { file: self.path.clone(), line: self.next_line }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Where the last line ends of what is there, or the last row.
+    fn last_end(&self) -> Option<usize> {
+        match self.ends {
+            Some(ends) => ends.last(&self.rest),
+            None => self.rest.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1),
+        }
+    }
+
     fn next_piece(&mut self) -> Result<Option<Piece>, CliError> {
         let end = loop {
-            if self.rest.len() >= TEXT
-                && let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n')
-            {
-                break end + 1;
+            if self.rest.len() >= TEXT {
+                if let Some(end) = self.last_end() {
+                    break end;
+                }
+                // A line of a text has any length, a row has not.
+                if self.ends.is_some_and(|_| self.rest.contains(&b'\n')) {
+                    self.check_row()?;
+                }
             }
             if !self.more()? {
                 break self.rest.len();

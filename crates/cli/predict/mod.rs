@@ -6,14 +6,18 @@
 
 mod format;
 mod inputs;
+mod next_token;
 mod outputs;
 mod pipeline;
 mod progress;
+mod shares;
 mod worker;
 
 pub use format::Format;
 pub use inputs::{Input, Piece};
-pub use outputs::{OutputLines, Writer, greatest, probabilities};
+pub use next_token::{NextToken, TokenName};
+pub use outputs::{OutputLines, Writer};
 pub use pipeline::ordered;
 pub use progress::{Unit, progress};
-pub use worker::{Predicted, Worker};
+pub use shares::{greatest, probabilities};
+pub use worker::{Predicted, Worker, at_once};

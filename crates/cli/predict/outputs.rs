@@ -1,6 +1,8 @@
 //! Where predictions go: a CSV, JSON lines, a NumPy array; a file that is whole or not there, or standard output.
 
 use super::format::Format;
+use super::next_token::NextToken;
+use super::shares::{greatest, probabilities};
 use super::worker::Predicted;
 use crate::csv_field::csv_field;
 use crate::error::CliError;
@@ -15,76 +17,76 @@ use std::path::Path;
 pub struct OutputLines {
     format: Format,
     preparation: Preparation,
-    /// What is predicted, by class or by target.
+    /// What is predicted, by class or by target; nothing of a token.
     names: Vec<String>,
-    classifies: bool,
+    says: Says,
 }
 
-/// The probabilities that outputs of a model are: their softmax.
-pub fn probabilities(outputs: &[f32], into: &mut Vec<f64>) {
-    let most = outputs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    into.clear();
-    into.extend(outputs.iter().map(|output| f64::from(output - most).exp()));
-    let sum: f64 = into.iter().sum();
-    into.iter_mut().for_each(|share| *share /= sum);
-}
-
-/// The first of the greatest.
-#[must_use]
-pub fn greatest(outputs: &[f32]) -> usize {
-    let mut best = 0;
-    for (class, output) in outputs.iter().enumerate() {
-        if *output > outputs[best] {
-            best = class;
-        }
-    }
-    best
+/// What a model says of a sample.
+#[derive(Clone, Debug)]
+enum Says {
+    Class,
+    Values,
+    Token(NextToken),
 }
 
 impl OutputLines {
     /// For a model whose samples are prepared so.
     ///
-    /// *Errors*: a model of texts, which predicts a class for each token.
-    pub fn new(format: Format, preparation: &Preparation) -> Result<Self, CliError> {
-        let (classifies, names) = match preparation.target {
+    /// *Panics* for a model of texts.
+    #[must_use]
+    pub fn new(format: Format, preparation: &Preparation) -> Self {
+        let (says, names) = match preparation.target {
             TargetSpec::Class { classes } => {
-                (true, (0..classes as usize).map(|class| preparation.class_name(class)).collect())
+                (Says::Class, (0..classes as usize).map(|class| preparation.class_name(class)).collect())
             }
-            TargetSpec::Values { width: 1 } => (false, vec!["prediction".to_owned()]),
+            TargetSpec::Values { width: 1 } => (Says::Values, vec!["prediction".to_owned()]),
             TargetSpec::Values { width } => {
-                (false, (0..width).map(|at| format!("prediction_{at}")).collect())
+                (Says::Values, (0..width).map(|at| format!("prediction_{at}")).collect())
             }
-            TargetSpec::ClassPerToken { .. } => {
-                let error = CliError::usage("a model of texts predicts a class for each token");
-                return Err(
-                    error.hint("`dtrain eval` gives its perplexity; predict is for classes and numbers")
-                );
-            }
+            TargetSpec::ClassPerToken { .. } => panic!("a model of texts says which token is next"),
         };
-        Ok(Self { format, preparation: preparation.clone(), names, classifies })
+        Self { format, preparation: preparation.clone(), names, says }
+    }
+
+    /// For a model of texts whose samples are prepared so.
+    #[must_use]
+    pub fn of_tokens(format: Format, preparation: &Preparation, next: NextToken) -> Self {
+        Self { format, preparation: preparation.clone(), names: Vec::new(), says: Says::Token(next) }
     }
 
     /// The first line of a CSV.
     fn head(&self) -> String {
-        let names = self
-            .names
-            .iter()
-            .map(|name| if self.classifies { csv_field(&format!("p({name})")) } else { name.clone() });
-        let names: Vec<String> = names.collect();
-        match self.classifies {
-            true => format!("prediction,{}\n", names.join(",")),
-            false => format!("{}\n", names.join(",")),
+        match &self.says {
+            Says::Class => {
+                let names = self.names.iter().map(|name| csv_field(&format!("p({name})")));
+                format!("prediction,{}\n", names.collect::<Vec<_>>().join(","))
+            }
+            Says::Values => format!("{}\n", self.names.join(",")),
+            Says::Token(next) => next.head().to_owned(),
+        }
+    }
+
+    /// The shape of what an array has of one sample; `[]` is one number.
+    fn shape(&self) -> Vec<usize> {
+        match (&self.says, self.names.len()) {
+            (Says::Token(next), _) => next.shape(),
+            (_, 1) => Vec::new(),
+            (_, width) => vec![width],
         }
     }
 
     /// What is written for some samples.
     #[must_use]
     pub fn render(&self, predicted: &Predicted) -> Vec<u8> {
-        let width = self.names.len();
+        if let Says::Token(next) = &self.says {
+            return next.render(predicted, self.format);
+        }
+        let (width, classifies) = (self.names.len(), matches!(self.says, Says::Class));
         let mut text = Vec::with_capacity(predicted.rows * width * 12);
         let mut shares = Vec::new();
         for outputs in predicted.outputs.chunks_exact(width) {
-            let values: Vec<f32> = match self.classifies {
+            let values: Vec<f32> = match classifies {
                 true => {
                     probabilities(outputs, &mut shares);
                     shares.iter().map(|share| *share as f32).collect()
@@ -94,7 +96,7 @@ impl OutputLines {
                     .map(|(target, output)| self.preparation.restore(target, *output) as f32)
                     .collect(),
             };
-            let called = self.classifies.then(|| self.names[greatest(outputs)].as_str());
+            let called = classifies.then(|| self.names[greatest(outputs)].as_str());
             self.row(called, &values, &mut text);
         }
         text
@@ -198,16 +200,17 @@ impl Writer {
     pub fn finish(self) -> Result<(), CliError> {
         let Out::File(mut file) = self.out else { return Ok(()) };
         if self.shape.format == Format::Npy {
-            file.overwrite_start(&npy_header(self.rows, self.shape.names.len()))?;
+            file.overwrite_start(&npy_header(self.rows, &self.shape.shape()))?;
         }
         file.finish()
     }
 }
 
 /// *Source*: NEP 1, version 1.0 of the format.
-fn npy_header(rows: u64, width: usize) -> [u8; NPY_HEADER] {
-    let shape = if width == 1 { format!("({rows},)") } else { format!("({rows}, {width})") };
-    let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+fn npy_header(rows: u64, row: &[usize]) -> [u8; NPY_HEADER] {
+    let sides: Vec<String> = row.iter().map(ToString::to_string).collect();
+    let text =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {}), }}", sides.join(", "));
     let mut header = [b' '; NPY_HEADER];
     header[..10].copy_from_slice(b"\x93NUMPY\x01\x00\x76\x00");
     header[10..10 + text.len()].copy_from_slice(text.as_bytes());
@@ -220,19 +223,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probabilities_add_up_to_one_and_keep_their_order_however_large_the_outputs() {
-        let mut shares = Vec::new();
-        probabilities(&[1000.0, 1001.0, -1e30], &mut shares);
-        assert!(
-            (shares.iter().sum::<f64>() - 1.0).abs() < 1e-12 && shares[1] > shares[0] && shares[2] == 0.0
-        );
-        assert_eq!(greatest(&[0.5, 2.0, 2.0]), 1);
-    }
-
-    #[test]
     fn the_header_of_an_array_has_its_length_whatever_the_shape() {
-        for (rows, width) in [(0, 1), (3, 1), (u64::from(u32::MAX), 65_536)] {
-            let header = npy_header(rows, width);
+        for (rows, row) in [(0, &[][..]), (3, &[2]), (u64::from(u32::MAX), &[65_536, 65_536])] {
+            let header = npy_header(rows, row);
             assert_eq!(
                 (10 + u16::from_le_bytes([header[8], header[9]]) as usize, header.len() % 64),
                 (NPY_HEADER, 0)

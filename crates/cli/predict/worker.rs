@@ -3,7 +3,7 @@
 use super::inputs::Piece;
 use crate::error::CliError;
 use crate::trained::Trained;
-use dtrain_data::{CsvRows, RowParser};
+use dtrain_data::{CsvRows, InputSpec, Preparation, RowParser};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::{Inputs, ModelReplica, Replica};
 
@@ -14,6 +14,22 @@ pub struct Worker {
     width: usize,
     outputs: usize,
     rows: CsvRows,
+}
+
+/// What the outputs of samples that are computed at once take. *Units*: bytes.
+const OUTPUTS: usize = 256 << 20;
+
+/// How many samples are computed at once where `asked` are asked for: fewer, if a model of texts has many outputs for each.
+#[must_use]
+pub fn at_once(preparation: &Preparation, asked: u32) -> u32 {
+    let spec = preparation.spec();
+    match spec.input {
+        InputSpec::Values { .. } => asked,
+        InputSpec::Tokens { length, vocabulary } => {
+            let each = length * vocabulary as usize * size_of::<f32>();
+            asked.min(u32::try_from(OUTPUTS / each.max(1)).unwrap_or(u32::MAX)).max(1)
+        }
+    }
 }
 
 /// What the samples of a piece came to.
@@ -27,14 +43,17 @@ pub struct Predicted {
     pub lines: Vec<u64>,
     /// How many samples there are.
     pub rows: usize,
+    /// Of sequences of tokens, how many each has: there are outputs after each token.
+    pub lengths: Vec<usize>,
 }
 
 impl Worker {
-    /// As many as asked for, each for up to `batch` samples at once.
+    /// As many as asked for, each for up to `batch` samples at once, or [`at_once`].
     ///
     /// *Errors*: a damaged checkpoint, too little memory.
     pub fn several(trained: &Trained, ranks: u32, batch: u32) -> Result<Vec<Self>, CliError> {
         let spec = trained.preparation.spec();
+        let batch = at_once(&trained.preparation, batch);
         let one = |_| {
             let replica = trained.replica(batch)?;
             let outputs = spec.classes().map_or(spec.target_width(), |classes| classes as usize);
@@ -62,7 +81,12 @@ impl Worker {
                 let outputs = self.outputs_of(&rows.values);
                 let (targets, lines) = (std::mem::take(&mut rows.targets), rows.lines.clone());
                 self.rows = rows;
-                Ok(Predicted { outputs: outputs?, rows: lines.len(), targets, lines })
+                Ok(Predicted { outputs: outputs?, rows: lines.len(), targets, lines, lengths: Vec::new() })
+            }
+            Piece::Tokens(sequences) => {
+                let outputs = self.outputs_after(&sequences)?;
+                let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
+                Ok(Predicted { outputs, rows: lengths.len(), lengths, ..Predicted::default() })
             }
             Piece::Values(values) => {
                 let outputs = self.outputs_of(&values)?;
@@ -70,6 +94,24 @@ impl Worker {
                 Ok(Predicted { outputs, rows, ..Predicted::default() })
             }
         }
+    }
+
+    /// The outputs of the model after each token of each sequence. What is behind the end of a short one does not count: no
+    /// token sees what comes after it.
+    fn outputs_after(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<f32>, CliError> {
+        let (time, vocabulary) = (self.width, self.outputs);
+        let mut kept = Vec::with_capacity(sequences.iter().map(Vec::len).sum::<usize>() * vocabulary);
+        for sequences in sequences.chunks(self.batch) {
+            let mut ids = vec![0; sequences.len() * time];
+            let mut outputs = vec![0.0; ids.len() * vocabulary];
+            ids.chunks_mut(time).zip(sequences).for_each(|(row, ids)| row[..ids.len()].copy_from_slice(ids));
+            let done = self.replica.predict(sequences.len(), Inputs::Tokens(&ids), &mut outputs);
+            done.map_err(|error| CliError::failed(error.to_string()))?;
+            for (outputs, sequence) in outputs.chunks_exact(time * vocabulary).zip(sequences) {
+                kept.extend_from_slice(&outputs[..sequence.len() * vocabulary]);
+            }
+        }
+        Ok(kept)
     }
 
     /// The outputs of the model for prepared values.

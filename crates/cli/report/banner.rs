@@ -137,7 +137,9 @@ fn columns(plan: &Plan) -> Option<String> {
         return None;
     }
     let shown = |(at, column): (usize, &ColumnUse)| {
-        let name = column.name.clone().unwrap_or_else(|| format!("column {at}"));
+        // A name may have line breaks, this line has none.
+        let one_line = |name: &String| name.split_whitespace().collect::<Vec<_>>().join(" ");
+        let name = column.name.as_ref().map_or_else(|| format!("column {at}"), one_line);
         let filled = |count: u64, with: &str| match count {
             0 => String::new(),
             count => format!(" ({} missing: {with})", grouped(count)),

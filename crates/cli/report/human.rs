@@ -128,6 +128,9 @@ fn epoch_line(seen: &EpochSeen, epochs: u64) -> String {
     if let Some(rmse) = seen.val_rmse {
         line += &format!("  RMSE {}", measure(rmse));
     }
+    if let Some(mae) = seen.others.get("val_mae") {
+        line += &format!("  MAE {}", measure(*mae));
+    }
     if let Some(r2) = seen.val_r2 {
         line += &format!("  R2 {r2:.4}");
     }

@@ -29,6 +29,7 @@ pub fn end(summary: &Summary, stream: Stream) -> String {
     result.extend(summary.val_accuracy.map(|share| format!("accuracy {}", percent(share))));
     result.extend(summary.val_f1.map(|f1| format!("macro F1 {f1:.4}")));
     result.extend(summary.val_rmse.map(|rmse| format!("RMSE {}", measure(rmse))));
+    result.extend(summary.val_mae.map(|mae| format!("MAE {}", measure(mae))));
     result.extend(summary.val_r2.map(|r2| format!("R2 {r2:.4}")));
     result.extend(summary.val_loss.map(|value| format!("loss {}", loss(value))));
     if !result.is_empty() {

@@ -17,7 +17,7 @@ pub struct InputArray {
 
 /// The formats of arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub(crate) enum Format {
     NumPy,
     Idx,
 }
@@ -26,10 +26,10 @@ enum Format {
 pub const INPUT_NEEDS: &str = "an input is a table, a .npy array, an IDX file, or - for standard input";
 
 /// The format of a file, by its first bytes; none if it is no array.
-fn format(file: &Path) -> Result<Option<Format>, DataError> {
+pub(crate) fn format(file: &Path, needs: &'static str) -> Result<Option<Format>, DataError> {
     let mut start = Vec::new();
-    let read = open_lines(file, INPUT_NEEDS)?.take(6).read_to_end(&mut start);
-    read.map_err(|error| DataError::io(file, INPUT_NEEDS, error))?;
+    let read = open_lines(file, needs)?.take(6).read_to_end(&mut start);
+    read.map_err(|error| DataError::io(file, needs, error))?;
     Ok(match start[..] {
         [0x93, b'N', b'U', b'M', b'P', b'Y'] => Some(Format::NumPy),
         [0, 0, 8, ..] => Some(Format::Idx),
@@ -42,7 +42,7 @@ impl InputArray {
     ///
     /// *Errors*: samples of another shape than those of training; a damaged file.
     pub fn open(file: &Path, preparation: &Preparation) -> Result<Option<Self>, DataError> {
-        let (rows, got, store) = match format(file)? {
+        let (rows, got, store) = match format(file, INPUT_NEEDS)? {
             Some(Format::NumPy) => npy::inputs(file)?,
             Some(Format::Idx) => idx::images(file)?,
             None => return Ok(None),

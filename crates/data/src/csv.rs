@@ -3,12 +3,14 @@
 //! The delimiter, the header and what each column is are found out if they are not given. A table of numbers is read in
 //! one go; only one with words, holes or ids is surveyed first. It does not know units.
 
+mod dates;
 mod encoder;
 mod labels;
 mod layout;
 mod lines;
 mod options;
 mod parser;
+mod quotes;
 mod survey;
 
 use crate::bytes::open_lines;
@@ -22,6 +24,7 @@ use lines::Lines;
 
 pub use options::{Column, ColumnRule, CsvOptions, CsvTarget, Missing, Wish};
 pub use parser::{RowParser, Rows};
+pub use quotes::{LONGEST_ROW, RowEnds};
 use std::io::BufRead;
 pub use survey::MOST_WORDS;
 use survey::{is_id, survey};

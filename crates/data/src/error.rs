@@ -96,6 +96,46 @@ pub enum DataError {
         /// The shape found.
         got: Vec<usize>,
     },
+    /// Targets of another shape than those of training.
+    #[error("{} has targets of shape {got:?}, expected {} a sample", file.display(), counted(*expected, "number"))]
+    TargetShape {
+        /// The file.
+        file: PathBuf,
+        /// Numbers that one sample has.
+        expected: usize,
+        /// The shape of one target.
+        got: Vec<usize>,
+    },
+    /// A label that is no class of a trained model.
+    #[error("{} row {row}: {label} is no class of the model", file.display())]
+    NoClass {
+        /// The file.
+        file: PathBuf,
+        /// Row, from 1.
+        row: u64,
+        /// The label.
+        label: f64,
+        /// The number of classes.
+        classes: u32,
+    },
+    /// An array whose elements are no token ids for a trained model.
+    #[error("{} {problem}", file.display())]
+    OtherIds {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+        /// What to do with it.
+        instead: String,
+    },
+    /// A file that is to be an array, and is none.
+    #[error("{} is no array", file.display())]
+    NoArray {
+        /// The file.
+        file: PathBuf,
+        /// What it may be.
+        needs: &'static str,
+    },
     /// A row with another number of columns than the rows before it.
     #[error("{} line {line}: {}, expected {expected}", file.display(), counted(*got, "column"))]
     RaggedRow {
@@ -107,6 +147,14 @@ pub enum DataError {
         expected: usize,
         /// Columns of this one.
         got: usize,
+    },
+    /// A field in quotes without an end.
+    #[error("{} line {line}: a quote is not closed", file.display())]
+    OpenQuote {
+        /// The file.
+        file: PathBuf,
+        /// The first line of the row, from 1.
+        line: u64,
     },
     /// A field that is no number.
     #[error("{} line {line}, column {column}{}: {text:?} is not a number", file.display(), named(name))]
@@ -392,10 +440,23 @@ impl DataError {
             }
             Self::Shape { .. } => "training and validation samples must have one shape".into(),
             Self::OtherShape { .. } => "bring the samples to the shape of training".into(),
+            Self::TargetShape { expected: 1, .. } => "give an array of shape [n], one target a sample".into(),
+            Self::TargetShape { expected, .. } => {
+                format!("the model predicts {expected} numbers: give an array of shape [n, {expected}]")
+            }
+            Self::NoClass { classes, .. } => format!(
+                "the model knows the classes 0 to {}: correct the label, or leave its sample out",
+                classes.saturating_sub(1)
+            ),
+            Self::OtherIds { instead, .. } => instead.clone(),
+            Self::NoArray { needs, .. } => (*needs).into(),
             Self::RaggedRow { .. } => {
                 "check data.delimiter, and pass over lines that do not belong to the table with data.skip=N".into()
             }
-            Self::NotANumber { text, .. } if is_missing(text) => {
+            Self::OpenQuote { .. } => {
+                "close it, or double a quote that belongs to the text; a row has at most 4 MiB".into()
+            }
+            Self::NotANumber { text, .. } if nothing(text) != Nothing::Word => {
                 "data.missing=fill puts the mean of the column there; or replace missing values in the file".into()
             }
             Self::NotANumber { name: Some(name), .. } => format!(
@@ -465,9 +526,25 @@ fn named(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!(" ({name})"))
 }
 
+/// What a field says where nobody has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nothing {
+    /// That there is none.
+    Missing,
+    /// `None`: that there is none among numbers; among words it is one, as of a garage that a house has not.
+    None,
+    /// Something.
+    Word,
+}
+
 /// Whether a field stands for a value that nobody has.
-pub(crate) fn is_missing(field: &str) -> bool {
-    const WORDS: [&str; 9] = ["", "?", "-", "na", "n/a", "#n/a", "nan", "null", "none"];
+pub(crate) fn nothing(field: &str) -> Nothing {
+    const WORDS: [&str; 8] = ["", "?", "-", "na", "n/a", "#n/a", "nan", "null"];
     let field = field.trim();
-    field.len() <= 4 && WORDS.iter().any(|word| word.eq_ignore_ascii_case(field))
+    match field.len() {
+        5.. => Nothing::Word,
+        _ if WORDS.iter().any(|word| word.eq_ignore_ascii_case(field)) => Nothing::Missing,
+        _ if field.eq_ignore_ascii_case("none") => Nothing::None,
+        _ => Nothing::Word,
+    }
 }

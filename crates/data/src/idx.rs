@@ -78,6 +78,12 @@ pub(crate) fn images(file: &Path) -> Result<(u64, Vec<usize>, Store), DataError>
     Ok((pictures.dims[0] as u64, shape, store))
 }
 
+/// The labels of a file alone.
+pub(crate) fn labels(file: &Path) -> Result<Vec<f64>, DataError> {
+    let labels = Array::open(file, 1..=1, "00 00 08 01 (labels)")?;
+    Ok(labels.bytes[labels.offset..].iter().map(|label| f64::from(*label)).collect())
+}
+
 fn table(images: &Path, labels: &Path, classes: Option<u32>) -> Result<Table, DataError> {
     let pictures = Array::open(images, 2..=4, "00 00 08 03 (images)")?;
     let names = Array::open(labels, 1..=1, "00 00 08 01 (labels)")?;

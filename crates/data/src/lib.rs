@@ -26,7 +26,9 @@ mod preparation;
 mod rows;
 mod source;
 mod split;
+mod target_array;
 mod text;
+mod token_array;
 mod tokens;
 mod windows;
 
@@ -36,7 +38,8 @@ pub use batch::{Batch, Elements};
 pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
 pub use csv::{
-    Column, ColumnRule, CsvOptions, CsvTarget, MOST_WORDS, Missing, RowParser, Rows as CsvRows, Wish,
+    Column, ColumnRule, CsvOptions, CsvTarget, LONGEST_ROW, MOST_WORDS, Missing, RowEnds, RowParser,
+    Rows as CsvRows, Wish,
 };
 pub use dataset::{Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpec};
 pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
@@ -52,5 +55,7 @@ pub use opened::Opened;
 pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen};
 pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};
+pub use target_array::TargetArray;
 pub use text::TextOptions;
+pub use token_array::TokenArray;
 pub use tokens::TokensOptions;

@@ -137,6 +137,18 @@ pub(crate) fn inputs(file: &Path) -> Result<(u64, Vec<usize>, Store), DataError>
     Ok((rows, shape, store))
 }
 
+/// The elements of an array, and the shape of one row of them: `[]` where a row is one number.
+pub(crate) fn numbers(file: &Path) -> Result<(Vec<usize>, Vec<f64>), DataError> {
+    let array = Array::open(file)?;
+    let numbers: Vec<f64> = array.elements().collect();
+    if let Some(place) = numbers.iter().position(|number| !number.is_finite()) {
+        let width = array.header.shape[1..].iter().product::<usize>();
+        let (row, element, value) = ((place / width) as u64 + 1, place % width + 1, numbers[place]);
+        return Err(DataError::NotFinite { file: file.to_owned(), row, element, value });
+    }
+    Ok((array.header.shape[1..].to_vec(), numbers))
+}
+
 /// One value, an image of one channel, or as it stands.
 fn shape_of_row(header: &Header) -> Vec<usize> {
     match header.shape[1..] {

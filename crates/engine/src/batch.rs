@@ -3,7 +3,7 @@
 //! This file does not know where samples come from, nor which ones a micro-batch holds.
 
 use crate::device::LossSums;
-use dtrain_types::{MicroBatch, Trailer};
+use dtrain_types::{ExactSum, MicroBatch, Trailer};
 
 /// The inputs of a micro-batch, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -61,23 +61,27 @@ impl BatchFigures {
     }
 }
 
-/// How often each class was found, claimed wrongly, and missed. Integers, so their sums have no order.
+/// How often each class was found, claimed wrongly, and missed; of numbers, how far off they were. Integers, so their sums have no
+/// order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClassCounts {
+pub struct EvaluationCounts {
     /// Rows of the class that were called so.
     pub true_positive: Vec<u64>,
     /// Rows of another class that were called so.
     pub false_positive: Vec<u64>,
     /// Rows of the class that were called another.
     pub false_negative: Vec<u64>,
+    /// The sum of absolute errors, where values are predicted.
+    pub absolute_errors: ExactSum,
 }
 
-impl ClassCounts {
+impl EvaluationCounts {
     /// Counts of zero for `classes` classes.
     #[must_use]
     pub fn new(classes: usize) -> Self {
         let zero = || vec![0; classes];
-        Self { true_positive: zero(), false_positive: zero(), false_negative: zero() }
+        let absolute_errors = ExactSum::default();
+        Self { true_positive: zero(), false_positive: zero(), false_negative: zero(), absolute_errors }
     }
 
     /// How many classes are counted.
@@ -96,6 +100,14 @@ impl ClassCounts {
         }
     }
 
+    /// Notes how far outputs are from their targets.
+    pub(crate) fn note_errors(&mut self, targets: &[f32], outputs: &[f32]) {
+        targets
+            .iter()
+            .zip(outputs)
+            .for_each(|(target, output)| self.absolute_errors.add_size_of(output - target));
+    }
+
     /// Notes the prediction of each row whose target is a class; others are to be ignored.
     pub(crate) fn note_all(&mut self, targets: &[u32], predicted: &[u32], classes: usize) {
         let known = targets.iter().zip(predicted).filter(|(target, _)| (**target as usize) < classes);
@@ -109,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_prediction_is_a_hit_or_a_miss_of_two_classes() {
-        let mut counts = ClassCounts::new(4);
+        let mut counts = EvaluationCounts::new(4);
         for (target, predicted) in [(0, 0), (0, 0), (0, 1), (1, 1), (2, 0)] {
             counts.note(target, predicted);
         }

@@ -6,7 +6,7 @@
 
 use crate::OwnMemory;
 use crate::about::{About, BufferLengths};
-use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 use crate::device::{LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
 use crate::error::EngineError;
@@ -296,7 +296,11 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         self.update_kept(step, weight, samples)
     }
 
-    fn evaluate(&mut self, batch: &BatchView<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
+    fn evaluate(
+        &mut self,
+        batch: &BatchView<'_>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError> {
         self.model.check_inputs(batch.rows, batch.inputs)?;
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
@@ -304,10 +308,17 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let targets = passes.feeds.targets(device, &batch.targets)?;
         let outputs = D::part(D::look(&passes.outputs), 0..shape.rows * shape.width);
         let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0));
-        if let Targets::Classes(classes) = batch.targets {
-            let best = &mut self.best[..shape.rows];
-            device.arg_max(shape, outputs, best);
-            counts.note_all(classes, best, shape.width);
+        match batch.targets {
+            Targets::Classes(classes) => {
+                let best = &mut self.best[..shape.rows];
+                device.arg_max(shape, outputs, best);
+                counts.note_all(classes, best, shape.width);
+            }
+            Targets::Values(targets) => {
+                let mut home = vec![0.0; shape.rows * shape.width];
+                device.fetch(&passes.outputs, &mut home)?;
+                counts.note_errors(targets, &home);
+            }
         }
         Ok(sums)
     }

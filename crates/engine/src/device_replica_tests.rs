@@ -171,7 +171,7 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
             assert!(sums[0].iter().zip(&sums[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
         }
         assert_eq!((far.applied(), state_digest(&mut far)), (Step(3), host.state().state_digest()));
-        let counts = || ClassCounts::new(10);
+        let counts = || EvaluationCounts::new(10);
         let (mut ours, mut theirs) = (counts(), counts());
         assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
         assert_eq!(ours, theirs);

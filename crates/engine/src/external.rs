@@ -8,7 +8,7 @@
 //! This file does not know the program, what its batches hold, or how it comes by them: the inputs of a batch are passed on.
 
 use crate::about::{About, BufferLengths, MemoryTable};
-use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs};
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::groups::Grouping;
@@ -235,7 +235,7 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
         self.state.update(step, gradient, weight, samples)
     }
 
-    fn evaluate(&mut self, batch: &BatchView<'_>, _: &mut ClassCounts) -> Result<LossSums, EngineError> {
+    fn evaluate(&mut self, batch: &BatchView<'_>, _: &mut EvaluationCounts) -> Result<LossSums, EngineError> {
         let state = self.state.state();
         let view = StateView { parameters: state.averaged(), ..Self::view(state, self.stats) };
         self.model.evaluate(view, batch)

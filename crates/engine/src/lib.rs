@@ -43,7 +43,7 @@ pub mod update_facts;
 pub mod update_info;
 
 pub use about::{About, MemoryTable};
-pub use batch::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
+pub use batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 pub use describe::{Behind, Description, Part};
 pub use device_fingerprint::device_fingerprint;
 pub use device_replica::DeviceReplica;

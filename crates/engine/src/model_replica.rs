@@ -4,7 +4,7 @@
 //! where it can, and the batches of a group where it takes several micro-batches at once. A step allocates nothing.
 
 use crate::about::{About, BufferLengths};
-use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 use crate::device::{LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::flat::Flat;
@@ -287,7 +287,11 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         self.state.update(step, gradient, weight, samples)
     }
 
-    fn evaluate(&mut self, batch: &BatchView<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError> {
+    fn evaluate(
+        &mut self,
+        batch: &BatchView<'_>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError> {
         self.model.check_inputs(batch.rows, batch.inputs)?;
         self.model.loss.check_targets(self.model.loss_rows(batch.rows), &batch.targets)?;
         let shape = self.infer(batch.rows, batch.inputs)?;
@@ -296,10 +300,13 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let device = self.state.device();
         let sums = self.model.loss.of(device, shape, kept, lend_targets(&batch.targets), 1.0);
         let sums = device.sums(sums);
-        if let Targets::Classes(classes) = batch.targets {
-            let best = &mut self.best[..shape.rows];
-            device.arg_max(shape, outputs, best);
-            counts.note_all(classes, best, shape.width);
+        match batch.targets {
+            Targets::Classes(classes) => {
+                let best = &mut self.best[..shape.rows];
+                device.arg_max(shape, outputs, best);
+                counts.note_all(classes, best, shape.width);
+            }
+            Targets::Values(targets) => counts.note_errors(targets, outputs),
         }
         Ok(sums)
     }

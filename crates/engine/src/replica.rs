@@ -5,7 +5,7 @@
 
 use crate::UpdateInfo;
 use crate::about::About;
-use crate::batch::{BatchFigures, BatchView, ClassCounts, Inputs};
+use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::keeping::Keeping;
@@ -123,10 +123,14 @@ pub trait Replica: Send {
         samples: u64,
     ) -> Result<UpdateInfo, EngineError>;
 
-    /// The loss by running statistics and without dropout; counts each prediction, where targets are classes.
+    /// The loss by running statistics and without dropout; counts each prediction of a class, and adds up how far values are off.
     ///
     /// *Errors*: a batch that does not fit the model.
-    fn evaluate(&mut self, batch: &BatchView<'_>, counts: &mut ClassCounts) -> Result<LossSums, EngineError>;
+    fn evaluate(
+        &mut self,
+        batch: &BatchView<'_>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError>;
 
     /// Writes the model's outputs for `rows` rows of inputs, as in [`Replica::evaluate`].
     ///

@@ -10,7 +10,7 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, gpt2, 
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    BatchFigures, BatchView, ClassCounts, DecayGroup, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
+    BatchFigures, BatchView, DecayGroup, EvaluationCounts, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
     ModelReplica, Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
@@ -64,7 +64,7 @@ fn allocations(
     let mut gradients =
         [vec![0.0; replica.about().gradient_len()], vec![0.0; replica.about().gradient_len()]];
     let mut figures = [BatchFigures::default(); 2];
-    let mut counts = ClassCounts::new(replica.about().outputs);
+    let mut counts = EvaluationCounts::new(replica.about().outputs);
     let mut seen = Vec::with_capacity(steps);
     for step in 1..=steps as u64 {
         let before = ALLOCATIONS.load(Ordering::Relaxed);

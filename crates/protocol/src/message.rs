@@ -189,7 +189,7 @@ pub struct ValidationPart {
     pub step: Step,
     /// Sums of whole subtrees of the tree over the validation micro-batches, in order.
     pub parts: Vec<(MicroRange, Trailer)>,
-    /// Integer counts (for precision, recall, F1); the same length on each rank.
+    /// Integer counts (for precision, recall, F1), or the digits of an exact sum; the same length on each rank.
     pub counts: Vec<u64>,
 }
 

@@ -21,7 +21,7 @@ use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Assignment, Backend, Op, Sequence};
 use dtrain_data::{Loader, LoaderPlan};
-use dtrain_engine::{BatchFigures, ClassCounts, EngineError, UpdateInfo};
+use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, UpdateInfo};
 use dtrain_protocol::{
     Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
     StartFrom, StateHolder, StateSource, StepRecord, StopFlag, Task, ValidationPart,
@@ -429,7 +429,7 @@ impl Work<'_> {
         let count = set.plan.micro_batches();
         let range = cut_evenly(count, self.plane.membership.world().0)[self.plane.membership.rank.index()];
         let classes = set.dataset.spec().classes().map_or(0, |classes| classes as usize);
-        let mut counts = ClassCounts::new(classes);
+        let mut counts = EvaluationCounts::new(classes);
         let mut batch = set.plan.batch(set.dataset.as_ref());
         let mut sums = Vec::new();
         for root in roots(range, count) {

@@ -1,6 +1,6 @@
 //! Between the words of the data, those of the engine and those of a step: batches on their way in, figures on their way out.
 
-use dtrain_engine::{BatchFigures, BatchView, ClassCounts, Inputs, Targets};
+use dtrain_engine::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 use dtrain_types::{Merger, MicroBatch, Trailer};
 
 /// Subtrees that wait while the trailers of a group are added: enough for any number of micro-batches.
@@ -36,8 +36,11 @@ pub fn lend(batch: &dtrain_data::Batch) -> BatchView<'_> {
     }
 }
 
-/// The counts of all classes as one list.
-pub fn flatten(counts: &ClassCounts) -> Vec<u64> {
+/// The counts of all classes as one list; where values are predicted, the sum of absolute errors.
+pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
+    if counts.classes() == 0 {
+        return counts.absolute_errors.words();
+    }
     [&counts.true_positive, &counts.false_positive, &counts.false_negative]
         .into_iter()
         .flatten()

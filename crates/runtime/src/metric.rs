@@ -22,6 +22,8 @@ dtrain_types::words!(
         Perplexity = "val_perplexity",
         /// Root of the mean squared error.
         Rmse = "val_rmse",
+        /// Mean absolute error.
+        Mae = "val_mae",
         /// Coefficient of determination.
         R2 = "val_r2",
         /// Mean loss over the steps of the epoch.
@@ -45,7 +47,7 @@ impl Quantity {
     /// Whether only a model that predicts a number has it.
     #[must_use]
     pub fn is_of_values(self) -> bool {
-        matches!(self, Self::Rmse | Self::R2)
+        matches!(self, Self::Rmse | Self::Mae | Self::R2)
     }
 
     fn is_of_each_class(self) -> bool {
@@ -53,7 +55,7 @@ impl Quantity {
     }
 
     fn is_better_below(self) -> bool {
-        matches!(self, Self::Loss | Self::Perplexity | Self::Rmse | Self::TrainLoss)
+        matches!(self, Self::Loss | Self::Perplexity | Self::Rmse | Self::Mae | Self::TrainLoss)
     }
 
     fn is_had_by(self, measured: &Measured<'_>) -> bool {
@@ -215,6 +217,9 @@ mod tests {
             let has = EpochMetric::find(wrong, &measured).unwrap_err().has;
             assert!(has.contains(&"val_f1[cat]".to_owned()) && has.contains(&"train_loss".to_owned()));
         }
+        let value = Predicts::Value { unit: 2.0, variance: 1.0 };
+        let numbers = Measured { predicts: value, class_names: &[], classes: 0 };
+        assert!(EpochMetric::find("val_mae", &numbers).unwrap().number(-3.0) == 3.0);
         let tokens = Measured { predicts: Predicts::Tokens, class_names: &[], classes: 256 };
         assert!(EpochMetric::find("val_perplexity", &tokens).is_ok());
     }

@@ -18,7 +18,7 @@ use dtrain_telemetry::{
     ClassCount, ClassTable, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics, RunEvent as LogEvent,
     StepMetrics, UnixTime,
 };
-use dtrain_types::{BatchPlan, Bytes, Generation, MicroRange, Seed, Step, counted};
+use dtrain_types::{BatchPlan, Bytes, ExactSum, Generation, MicroRange, Seed, Step, counted};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -298,7 +298,9 @@ impl RunFiles {
     pub fn scores(&self, validation: &Validation) -> Scores {
         let trailer = &validation.trailer;
         let loss = (trailer.weight > 0.0).then(|| trailer.loss / trailer.weight);
-        let table = class_counts(&validation.counts);
+        // Values have the sum of their absolute errors in this place.
+        let classifies = matches!(self.facts.predicts, Predicts::Classes | Predicts::Tokens);
+        let table = class_counts(if classifies { &validation.counts } else { &[] });
         let figures = table.figures();
         let mut others = BTreeMap::new();
         let mut note = |name: &str, number: Option<f64>| {
@@ -322,6 +324,11 @@ impl RunFiles {
                     _ => count.f1(),
                 }),
             );
+        }
+        if let Predicts::Value { unit, .. } = self.facts.predicts {
+            let sum = ExactSum::from_words(&validation.counts).map(|sum| sum.value());
+            let mean = |sum: f64| unit * sum / trailer.predictions.max(1) as f64;
+            note(Quantity::Mae.name(), sum.map(mean).filter(|_| loss.is_some()));
         }
         let (rmse, r2) = match (self.facts.predicts, loss) {
             (Predicts::Value { unit, variance }, Some(loss)) => {

@@ -7,8 +7,8 @@ use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchFigures, BatchView, ClassCounts, DecayGroup, Inputs, Loss, LrSchedule as Rates, Model, ModelReplica,
-    Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
+    BatchFigures, BatchView, DecayGroup, EvaluationCounts, Inputs, Loss, LrSchedule as Rates, Model,
+    ModelReplica, Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
@@ -166,7 +166,12 @@ impl Engine {
     }
 
     /// One validation micro-batch.
-    pub fn evaluate(&mut self, state: &mut State, micro: MicroBatch, counts: &mut ClassCounts) -> Trailer {
+    pub fn evaluate(
+        &mut self,
+        state: &mut State,
+        micro: MicroBatch,
+        counts: &mut EvaluationCounts,
+    ) -> Trailer {
         let rows: Vec<u64> =
             (0..u64::from(ROWS)).map(|row| 100_000 + u64::from(micro.0 * ROWS) + row).collect();
         self.read(&rows);
@@ -210,7 +215,7 @@ fn batch<'a>(rows: usize, inputs: &'a [f32], targets: &'a [u32]) -> BatchView<'a
 
 /// Counts that are sent up, flat.
 #[must_use]
-pub fn flatten(counts: &ClassCounts) -> Vec<u64> {
+pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
     [&counts.true_positive, &counts.false_positive, &counts.false_negative]
         .into_iter()
         .flatten()
@@ -220,8 +225,8 @@ pub fn flatten(counts: &ClassCounts) -> Vec<u64> {
 
 /// Counts of zero for the job's classes.
 #[must_use]
-pub fn no_counts() -> ClassCounts {
-    ClassCounts::new(CLASSES)
+pub fn no_counts() -> EvaluationCounts {
+    EvaluationCounts::new(CLASSES)
 }
 
 /// All floats of a state, one section after the other.

@@ -193,6 +193,9 @@ pub struct Summary {
     /// Root of the mean squared error of a regression at the end. *Units*: those of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_rmse: Option<f64>,
+    /// Mean absolute error of a regression at the end. *Units*: those of the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_mae: Option<f64>,
     /// Coefficient of determination of a regression at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_r2: Option<f64>,

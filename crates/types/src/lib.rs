@@ -7,6 +7,7 @@ mod checkpoint_id;
 mod counted;
 mod device_memory;
 mod digest;
+mod exact_sum;
 mod fingerprint;
 mod ids;
 mod plan;
@@ -25,6 +26,7 @@ pub use checkpoint_id::CheckpointId;
 pub use counted::{counted, plural};
 pub use device_memory::DeviceMemory;
 pub use digest::Digest;
+pub use exact_sum::ExactSum;
 pub use fingerprint::Fingerprint;
 pub use ids::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,

@@ -4,7 +4,7 @@
 
 use super::lines::{ColumnRef, number};
 use crate::DataError;
-use crate::error::is_missing;
+use crate::error::{Nothing, nothing};
 use crate::preparation::{ColumnUse, Role, Unseen};
 use std::path::Path;
 
@@ -75,7 +75,7 @@ impl Encoder {
             Encode::Number { fill } => {
                 let value = match number(file, line, at, field) {
                     Ok(value) => value,
-                    Err(error) => fill.filter(|_| is_missing(field)).ok_or(error)?,
+                    Err(error) => fill.filter(|_| nothing(field) != Nothing::Word).ok_or(error)?,
                 };
                 features.push(value);
             }
@@ -84,7 +84,7 @@ impl Encoder {
                 features.resize(first + words.len(), 0.0);
                 match words.binary_search_by(|word| word.as_str().cmp(field)) {
                     Ok(place) => features[first + place] = 1.0,
-                    Err(_) if is_missing(field) => {
+                    Err(_) if nothing(field) == Nothing::Missing => {
                         if !missing {
                             let (file, column) = (file.to_owned(), at.shown());
                             return Err(DataError::MissingWord { file, line, column });

@@ -2,6 +2,7 @@
 //!
 //! It does not know which column is which.
 
+use super::quotes::{LONGEST_ROW, Quote, RowEnds, guess};
 use crate::DataError;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,9 @@ pub(super) struct Lines<R> {
     number: u64,
 }
 
-/// One line that is not empty, cut into fields.
+/// One row, which is no empty line, cut into fields.
 pub(super) struct Line<'a> {
-    /// Its number in the file, from 1.
+    /// The number of its first line in the file, from 1.
     pub number: u64,
     fields: Vec<&'a str>,
 }
@@ -28,21 +29,23 @@ impl<R: BufRead> Lines<R> {
         let mut lines = Self { text, file: file.to_owned(), delimiter, buffer: Vec::new(), number: 0 };
         for _ in 0..skip {
             lines.advance()?;
+            lines.buffer.clear();
         }
         Ok(lines)
     }
 
+    /// Adds a line to the buffer.
     fn advance(&mut self) -> Result<bool, DataError> {
-        self.buffer.clear();
         let read = self.text.read_until(b'\n', &mut self.buffer);
         let read = read.map_err(|source| DataError::Io { file: self.file.clone(), source })?;
         self.number += 1;
         Ok(read > 0)
     }
 
-    /// The next line that is not empty.
+    /// The next row that is not empty.
     pub fn next_line(&mut self) -> Result<Option<Line<'_>>, DataError> {
         loop {
+            self.buffer.clear();
             if !self.advance()? {
                 return Ok(None);
             }
@@ -50,7 +53,10 @@ impl<R: BufRead> Lines<R> {
                 break;
             }
         }
-        let (file, number) = (&self.file, self.number);
+        let number = self.number;
+        let delimiter = *self.delimiter.get_or_insert_with(|| guess(&String::from_utf8_lossy(&self.buffer)));
+        self.finish_row(number, delimiter)?;
+        let file = &self.file;
         let start = if number == 1 {
             self.buffer.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&self.buffer)
         } else {
@@ -64,25 +70,41 @@ impl<R: BufRead> Lines<R> {
             text: format!("bytes that are no UTF-8 at {}", error.valid_up_to()),
         })?;
         let text = text.trim_end_matches(['\n', '\r']);
-        let delimiter = *self.delimiter.get_or_insert_with(|| guess(text));
         Ok(Some(Line { number, fields: split(text, delimiter) }))
     }
 }
 
-/// What separates the columns of a first line.
-pub(super) fn guess(line: &str) -> char {
-    [',', ';', '\t'].into_iter().find(|c| line.contains(*c)).unwrap_or(' ')
+impl<R: BufRead> Lines<R> {
+    /// Adds lines to the buffer while the row in it goes on inside quotes.
+    fn finish_row(&mut self, line: u64, delimiter: char) -> Result<(), DataError> {
+        let ends = RowEnds::new("", Some(delimiter));
+        let (mut from, mut quote) = (0, Quote::Start);
+        loop {
+            quote = ends.goes_on(quote, &self.buffer[from..]);
+            if quote != Quote::Open {
+                return Ok(());
+            }
+            from = self.buffer.len();
+            if from > LONGEST_ROW || !self.advance()? {
+                return Err(DataError::OpenQuote { file: self.file.clone(), line });
+            }
+        }
+    }
 }
 
-/// Cuts a line into fields without the spaces and quotes around them. A delimiter inside quotes belongs to the field.
+/// Cuts a row into fields without the spaces and quotes around them. A delimiter inside quotes belongs to the field.
 pub(super) fn split(line: &str, delimiter: char) -> Vec<&str> {
     if delimiter == ' ' {
         return line.split_whitespace().collect();
     }
-    let mut quoted = false;
+    if !line.contains('"') {
+        return line.split(delimiter).map(str::trim).collect();
+    }
+    let mut quote = Quote::Start;
     let parts = line.split(move |c| {
-        quoted ^= c == '"';
-        c == delimiter && !quoted
+        let ends = c == delimiter && quote != Quote::Open;
+        quote = quote.after(c, delimiter);
+        ends
     });
     parts
         .map(|field| {
@@ -149,11 +171,19 @@ mod tests {
         assert_eq!(split(" 1, \"a, b\" ,3 ", ','), ["1", "a, b", "3"]);
         assert_eq!(split("1  2\t3", ' '), ["1", "2", "3"]);
         assert_eq!(split("1;;2", ';'), ["1", "", "2"]);
+        assert_eq!(split("5\" pipe,\"a\nb, \"\"c\"\"\",2", ','), ["5\" pipe", "a\nb, \"\"c\"\"", "2"]);
     }
 
     #[test]
-    fn the_delimiter_is_found_in_the_first_line() {
-        assert_eq!([guess("1,2;3"), guess("1;2"), guess("1\t2"), guess("1 2")], [',', ';', '\t', ' ']);
+    fn a_row_goes_on_over_lines_inside_quotes_and_a_quote_that_is_not_closed_is_named() {
+        let text = &b"a,b\n\"1\n\n2\",3\n4,5\n6,\"7\n"[..];
+        let mut lines = Lines::new(text, Path::new("t"), 0, None).unwrap();
+        let mut next =
+            || lines.next_line().map(|line| line.map(|line| (line.number, line.fields().join("|"))));
+        assert_eq!(next().unwrap(), Some((1, "a|b".to_owned())));
+        assert_eq!(next().unwrap(), Some((2, "1\n\n2|3".to_owned())));
+        assert_eq!(next().unwrap(), Some((5, "4|5".to_owned())));
+        assert_eq!(next().unwrap_err().to_string(), "t line 6: a quote is not closed");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! that end at the end of a line, so that many can be read side by side.
 
 use super::encoder::{Encoder, Fill};
-use super::lines::{ColumnRef, guess, split};
+use super::lines::{ColumnRef, split};
+use super::quotes::{Quote, RowEnds};
 use crate::DataError;
 use crate::InputSpec;
 use crate::preparation::{ColumnUse, Preparation, Role};
@@ -27,7 +28,7 @@ enum Is {
 #[derive(Debug)]
 pub struct RowParser {
     file: PathBuf,
-    delimiter: char,
+    ends: RowEnds,
     columns: Vec<Is>,
     /// Of the file to be predicted.
     names: Vec<String>,
@@ -70,19 +71,17 @@ impl Rows {
 }
 
 impl RowParser {
-    /// Understands the first line of a file that is not passed over, by its number: its header if the training table had one. `delimiter`: what separates
-    /// columns; none: what the line suggests.
+    /// Understands the first row of a file that is not passed over, by its line: its header if the training table had one.
     ///
     /// *Errors*: columns that are not those of training.
     pub fn new(
         preparation: &Preparation,
         (file, line): (&Path, u64),
         first: &str,
-        delimiter: Option<char>,
+        ends: RowEnds,
     ) -> Result<Self, DataError> {
         let first = first.strip_prefix('\u{FEFF}').unwrap_or(first).trim_end_matches(['\n', '\r']);
-        let delimiter = delimiter.unwrap_or_else(|| guess(first));
-        let fields = split(first, delimiter);
+        let fields = split(first, ends.delimiter());
         let numbers = raw_columns(preparation);
         let trained = if preparation.columns.is_empty() { &numbers } else { &preparation.columns };
         let other = |problem| DataError::OtherColumns { file: file.to_owned(), line, problem };
@@ -99,7 +98,7 @@ impl RowParser {
         };
         let encoder = Encoder::new(trained, Fill::Now);
         let preparation = preparation.clone();
-        Ok(Self { file: file.to_owned(), delimiter, columns, names: named, order, encoder, preparation })
+        Ok(Self { file: file.to_owned(), ends, columns, names: named, order, encoder, preparation })
     }
 
     /// Whether the first line of the file is no row.
@@ -120,7 +119,10 @@ impl RowParser {
     pub fn parse(&self, text: &[u8], first_line: u64, rows: &mut Rows) -> Result<(), DataError> {
         let width = self.encoder.width();
         let target = self.columns.iter().position(|is| *is == Is::Target);
-        for (line, bytes) in (first_line..).zip(text.split(|byte| *byte == b'\n')) {
+        for (line, bytes, quote) in self.ends.rows(text, first_line) {
+            if quote == Quote::Open {
+                return Err(DataError::OpenQuote { file: self.file.clone(), line });
+            }
             if bytes.trim_ascii().is_empty() {
                 continue;
             }
@@ -130,7 +132,7 @@ impl RowParser {
                 problem: format!("bytes that are no UTF-8 at {}", error.valid_up_to()),
             })?;
             let text = if line == 1 { text.strip_prefix('\u{FEFF}').unwrap_or(text) } else { text };
-            let fields = split(text.trim_end_matches('\r'), self.delimiter);
+            let fields = split(text.trim_end_matches('\r'), self.ends.delimiter());
             if fields.len() != self.columns.len() {
                 let (file, expected, got) = (self.file.clone(), self.columns.len(), fields.len());
                 return Err(DataError::RaggedRow { file, line, expected, got });
@@ -234,8 +236,8 @@ mod tests {
 
     fn parse(preparation: &Preparation, text: &str) -> Result<Rows, String> {
         let first = text.lines().next().unwrap();
-        let parser =
-            RowParser::new(preparation, (Path::new("new.csv"), 1), first, None).map_err(|e| e.to_string())?;
+        let parser = RowParser::new(preparation, (Path::new("new.csv"), 1), first, RowEnds::new(first, None))
+            .map_err(|e| e.to_string())?;
         let mut rows = Rows::default();
         let (text, line) = match parser.has_header() {
             true => (text.split_once('\n').unwrap().1, 2),

@@ -2,13 +2,16 @@
 //!
 //! It reads a table from end to end and keeps counts. It does not know what rows become.
 
+use super::dates::is_date;
 use super::layout::Layout;
 use super::lines::{Lines, not_a_number, number};
 use super::options::{Column, CsvOptions, Missing, Wish};
 use crate::DataError;
-use crate::error::is_missing;
+use crate::error::{Nothing, nothing};
 use crate::preparation::{ColumnUse, LeftOut, Role};
+use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
 use std::io::BufRead;
 
 /// The most words that a column of a category has; of more it is left out.
@@ -21,6 +24,8 @@ const PLAIN: u64 = 10;
 struct Seen {
     numbers: u64,
     missing: u64,
+    /// `None`: nothing among numbers and dates, a word among words.
+    nones: u64,
     dates: u64,
     others: u64,
     /// Distinct fields that are not missing, until there are too many.
@@ -28,10 +33,12 @@ struct Seen {
     too_many: bool,
     /// Whether its header calls it an id.
     is_id: bool,
-    /// Distinct numbers, of an id.
-    ids: HashSet<u64>,
+    /// What was seen, as hashes, until something is seen again: then each row of a long table has no other value.
+    unlike: HashSet<u64>,
+    repeats: bool,
     first_word: Option<(u64, String)>,
     first_missing: Option<(u64, String)>,
+    first_none: Option<(u64, String)>,
 }
 
 /// Whether a header says that a column numbers the rows.
@@ -41,36 +48,35 @@ pub(super) fn is_id(name: &str) -> bool {
         || name.ends_with("_id")
 }
 
-/// Whether a field is a date or a time of day.
-fn is_date(field: &str) -> bool {
-    let digits =
-        |part: &str, most| (1..=most).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
-    let first = field.split([' ', 'T']).next().unwrap_or(field);
-    let parts = |by| first.split(by).collect::<Vec<_>>();
-    let date = ['-', '/', '.']
-        .into_iter()
-        .any(|by| matches!(parts(by)[..], [a, b, c] if digits(a, 4) && digits(b, 2) && digits(c, 4)));
-    date || matches!(parts(':')[..], [hours, minutes, ..] if digits(hours, 2) && digits(minutes, 2))
-}
-
 impl Seen {
     fn note(&mut self, field: &str, line: u64) {
-        if is_missing(field) {
-            self.missing += 1;
-            self.first_missing.get_or_insert_with(|| (line, field.to_owned()));
-            return;
-        }
+        let is_none = match nothing(field) {
+            Nothing::Missing => {
+                self.missing += 1;
+                self.first_missing.get_or_insert_with(|| (line, field.to_owned()));
+                return;
+            }
+            Nothing::None => true,
+            Nothing::Word => false,
+        };
         match field.trim().parse::<f64>() {
+            _ if is_none => {
+                self.nones += 1;
+                self.first_none.get_or_insert_with(|| (line, field.to_owned()));
+            }
             Ok(value) => {
                 self.numbers += 1;
                 if self.is_id {
-                    self.ids.insert(value.to_bits());
+                    self.note_unlike(value.to_bits());
                 }
             }
             Err(_) if is_date(field.trim()) => self.dates += 1,
             Err(_) => {
                 self.others += 1;
                 self.first_word.get_or_insert_with(|| (line, field.to_owned()));
+                let mut hasher = DefaultHasher::new();
+                field.hash(&mut hasher);
+                self.note_unlike(hasher.finish());
             }
         }
         if !self.too_many && !self.words.contains(field) {
@@ -79,8 +85,30 @@ impl Seen {
         }
     }
 
+    fn note_unlike(&mut self, hash: u64) {
+        if !self.repeats && !self.unlike.insert(hash) {
+            self.repeats = true;
+            self.unlike = HashSet::new();
+        }
+    }
+
     fn rows(&self) -> u64 {
-        self.numbers + self.missing + self.dates + self.others
+        self.numbers + self.missing + self.nones + self.dates + self.others
+    }
+
+    /// Decides what `None` is, now that all of the column is known.
+    fn settle(&mut self, wish: Option<Wish>) {
+        let nones = std::mem::take(&mut self.nones);
+        let has_words = self.others > self.numbers || wish == Some(Wish::Category);
+        if has_words {
+            self.others += nones;
+            // Two of them are a word that is seen again.
+            self.repeats |= nones > 1;
+            return;
+        }
+        self.missing += nones;
+        let first = [self.first_missing.take(), self.first_none.take()];
+        self.first_missing = first.into_iter().flatten().min();
     }
 }
 
@@ -150,12 +178,13 @@ fn wishes(options: &CsvOptions, layout: &Layout) -> Result<Vec<Option<Wish>>, Da
 }
 
 fn role(
-    seen: Seen,
+    mut seen: Seen,
     wish: Option<Wish>,
     options: &CsvOptions,
     layout: &Layout,
     column: usize,
 ) -> Result<Role, DataError> {
+    seen.settle(wish);
     let (rows, filled) = (seen.rows(), options.missing == Missing::Fill);
     let refused = |(line, field): &(u64, String)| {
         let error = number(&options.path, *line, layout.at(column), field);
@@ -173,7 +202,7 @@ fn role(
         return Ok(Role::LeftOut(LeftOut::Empty));
     }
     if !category && seen.dates + seen.others == 0 {
-        let distinct = seen.ids.len() as u64 == rows && rows >= PLAIN;
+        let distinct = seen.is_id && !seen.repeats && rows >= PLAIN;
         if wish.is_none() && distinct && seen.numbers == rows {
             return Ok(Role::LeftOut(LeftOut::Id));
         }
@@ -188,7 +217,7 @@ fn role(
         return Ok(Role::LeftOut(LeftOut::Date));
     }
     may_be_missing()?;
-    let every_row_another = seen.words.len() as u64 == rows && rows >= PLAIN;
+    let every_row_another = !seen.repeats && seen.others == rows && rows >= PLAIN;
     if !category && every_row_another {
         return Ok(Role::LeftOut(LeftOut::Id));
     }
@@ -218,8 +247,9 @@ mod tests {
         for row in 0..120 {
             let city = ["Bern", "Rome", ""][row % 3];
             text += &format!(
-                "{row},2024-01-{:02},{city},k{row},{},n{},,{}\n",
+                "{row},2024-01-{:02},{city},k{},{},n{},,{}\n",
                 row % 28 + 1,
+                row % 119,
                 row % 50,
                 row % 110,
                 row % 2
@@ -235,6 +265,36 @@ mod tests {
         assert_eq!(roles[5], Role::LeftOut(LeftOut::ManyWords));
         assert_eq!(roles[6], Role::LeftOut(LeftOut::Empty));
         assert_eq!(roles[7], Role::Target);
+    }
+
+    #[test]
+    fn a_column_with_another_word_in_every_row_is_an_id_however_long_the_table_is() {
+        for rows in [10, 101, 5_000] {
+            let text: String = (0..rows).map(|row| format!("k{row:x}-z,{}\n", row % 2)).collect();
+            let roles = roles(&("key,class\n".to_owned() + &text), &filling()).unwrap();
+            assert_eq!(roles[0], Role::LeftOut(LeftOut::Id), "{rows} rows");
+        }
+    }
+
+    #[test]
+    fn none_is_a_word_among_words_and_nothing_among_numbers_and_dates() {
+        let mut text = "garage,area,sold,class\n".to_owned();
+        for row in 0..12 {
+            let none = |other: String| if row % 3 == 0 { "None".to_owned() } else { other };
+            let garage = none(["attached", "", "NA"][row % 3].to_owned());
+            let (area, sold) = (none(format!("{row}.5")), none(format!("\"Jan {row}, 2024\"")));
+            text += &format!("{garage},{area},{sold},{}\n", row % 2);
+        }
+        let found = roles(&text, &filling()).unwrap();
+        // With nothing but `None` and holes there is no word that it could be one of.
+        assert_eq!(found[0], Role::LeftOut(LeftOut::Empty));
+        let found = roles(&text.replace("NA", "carport"), &filling()).unwrap();
+        let words = vec!["None".to_owned(), "carport".to_owned()];
+        assert_eq!(found[0], Role::Category { words, missing: Some(4), unseen: crate::Unseen::Ignore });
+        assert_eq!(found[1], Role::Number { fill: Some(0.0), missing: 4 });
+        assert_eq!(found[2], Role::LeftOut(LeftOut::Date));
+        let refused = roles(&text.replace("NA", "carport").replace("\n,", "\nx,"), &CsvOptions::new("t.csv"));
+        assert!(refused.unwrap_err().contains("line 2, column 2 (area): \"None\" is not a number"));
     }
 
     #[test]
@@ -261,17 +321,5 @@ mod tests {
         assert!(mixed.contains("line 3, column 1 (a): \"x\" is not a number"), "{mixed}");
         let missing = roles("a,b\n1,0\n,1\n", &CsvOptions::new("t.csv")).unwrap_err();
         assert!(missing.contains("line 3, column 1 (a): \"\" is not a number"), "{missing}");
-    }
-
-    #[test]
-    fn dates_and_times_are_known_by_their_form() {
-        for date in
-            ["2024-05-01", "1/2/2023", "01.02.99", "2024-05-01T10:00:00Z", "2024-05-01 10:00", "10:15"]
-        {
-            assert!(is_date(date), "{date}");
-        }
-        for other in ["Bern", "a-b-c", "12-34", "1-2-3-4", "", "::"] {
-            assert!(!is_date(other), "{other}");
-        }
     }
 }

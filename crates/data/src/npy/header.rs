@@ -11,6 +11,7 @@ pub(super) enum Element {
     F4,
     F8,
     U1,
+    U2,
     I4,
     I8,
 }
@@ -30,6 +31,7 @@ impl Element {
             "<f4" => Self::F4,
             "<f8" => Self::F8,
             "|u1" | "<u1" => Self::U1,
+            "<u2" => Self::U2,
             "<i4" => Self::I4,
             "<i8" => Self::I8,
             _ => return None,
@@ -39,13 +41,14 @@ impl Element {
     pub fn size(self) -> usize {
         match self {
             Self::U1 => 1,
+            Self::U2 => 2,
             Self::F4 | Self::I4 => 4,
             Self::F8 | Self::I8 => 8,
         }
     }
 
     pub fn is_whole(self) -> bool {
-        matches!(self, Self::U1 | Self::I4 | Self::I8)
+        matches!(self, Self::U1 | Self::U2 | Self::I4 | Self::I8)
     }
 
     /// One element from its bytes.
@@ -54,6 +57,7 @@ impl Element {
         let eight = || <[u8; 8]>::try_from(bytes).expect("eight bytes");
         match self {
             Self::U1 => f64::from(bytes[0]),
+            Self::U2 => f64::from(u16::from_le_bytes(<[u8; 2]>::try_from(bytes).expect("two bytes"))),
             Self::F4 => f64::from(f32::from_le_bytes(four())),
             Self::I4 => f64::from(i32::from_le_bytes(four())),
             Self::F8 => f64::from_le_bytes(eight()),
@@ -100,7 +104,7 @@ impl Header {
         let descr = quoted(descr).unwrap_or(descr);
         let element = Element::of(descr).ok_or_else(|| DataError::ElementType {
             file: file.to_owned(),
-            expected: "float32, float64, uint8, int32, int64 (little-endian)",
+            expected: "float32, float64, uint8, uint16, int32, int64 (little-endian)",
             got: descr.to_owned(),
         })?;
         if !value("fortran_order")?.trim_start().starts_with("False") {

@@ -5,7 +5,7 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchView, ClassCounts, DecayGroup, EngineError, Inputs, Loss, LrSchedule, Model, ModelReplica,
+    BatchView, DecayGroup, EngineError, EvaluationCounts, Inputs, Loss, LrSchedule, Model, ModelReplica,
     Optimizer, Replica, Rule, Section, State, Targets,
 };
 use dtrain_types::{Seed, Step};
@@ -79,7 +79,7 @@ fn what_is_evaluated_and_predicted_is_the_average() {
     let mut told = Vec::new();
     for replica in [&mut averaged, &mut finished] {
         let mut outputs = vec![0.0; ROWS * 3];
-        let loss = replica.evaluate(&batch, &mut ClassCounts::new(3)).expect("it fits").loss;
+        let loss = replica.evaluate(&batch, &mut EvaluationCounts::new(3)).expect("it fits").loss;
         replica.predict(ROWS, Inputs::Values(&values), &mut outputs).expect("it fits");
         told.push((loss, outputs));
     }

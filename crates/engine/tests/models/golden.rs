@@ -10,7 +10,7 @@ use dtrain_engine::models::{
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{Chain, Gelu, LayerNorm, Linear, Residual};
 use dtrain_engine::{
-    BatchView, ClassCounts, Decay, DecayGroup, Inputs, Loss, LrSchedule, Model, ModelReplica, Optimizer,
+    BatchView, Decay, DecayGroup, EvaluationCounts, Inputs, Loss, LrSchedule, Model, ModelReplica, Optimizer,
     Replica, Rule, Section, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
@@ -102,7 +102,7 @@ impl Case {
 
     fn evaluate(&self, replica: &mut ModelReplica<Cpu>) -> f64 {
         let (mut loss, mut weight) = (0.0, 0.0);
-        let mut counts = ClassCounts::new(replica.about().outputs);
+        let mut counts = EvaluationCounts::new(replica.about().outputs);
         for lo in (0..self.rows).step_by(self.micro) {
             let batch = self.batch(lo, self.micro.min(self.rows - lo));
             let sums = replica.evaluate(&batch, &mut counts).expect("the batch fits");

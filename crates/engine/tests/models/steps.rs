@@ -6,7 +6,7 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, cnn, cnn1d, cnn3d, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchView, ClassCounts, DecayGroup, EngineError, Inputs, Loss, LrSchedule, Model, ModelReplica,
+    BatchView, DecayGroup, EngineError, EvaluationCounts, Inputs, Loss, LrSchedule, Model, ModelReplica,
     Optimizer, Replica, Rule, Section, State, Targets, is_at_fault, micro_batch,
 };
 use dtrain_types::{Fold, Merger, MicroBatch, MicroRange, Seed, Step, Wire, cut_evenly, roots};
@@ -176,7 +176,7 @@ fn convolutions_over_any_number_of_dimensions_learn() {
     for sample in [SEQUENCE, IMAGE, VOLUME] {
         let mut replicas = [replica_of(sample, 1)];
         let loss = |replica: &mut ModelReplica<Cpu>| {
-            let mut counts = ClassCounts::new(10);
+            let mut counts = EvaluationCounts::new(10);
             let mut sums = [0.0; 2];
             for m in 0..16 {
                 let of = replica.evaluate(&data.batch(m, 64), &mut counts).expect("the batch fits");
@@ -273,7 +273,7 @@ fn batches_that_do_not_fit_are_refused_with_their_numbers() {
     let mut refused = |batch: BatchView<'_>| {
         let error = micro_batch(&mut replica, Step(1), MicroBatch(0), &batch, &mut gradient)
             .expect_err("it does not fit");
-        let same = replica.evaluate(&batch, &mut ClassCounts::new(10)).expect_err("it does not fit");
+        let same = replica.evaluate(&batch, &mut EvaluationCounts::new(10)).expect_err("it does not fit");
         assert_eq!(error, same);
         error.to_string()
     };
@@ -301,7 +301,7 @@ fn evaluation_counts_what_prediction_says_and_changes_nothing() {
     let mut replica = replica(1);
     let data = Data::new();
     let before = replica.state().state_digest();
-    let (mut counts, mut by_hand) = (ClassCounts::new(10), ClassCounts::new(10));
+    let (mut counts, mut by_hand) = (EvaluationCounts::new(10), EvaluationCounts::new(10));
     for m in 0..4 {
         let batch = data.batch(m, 14);
         let sums = replica.evaluate(&batch, &mut counts).expect("the batch fits");
