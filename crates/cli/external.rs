@@ -34,6 +34,9 @@ pub trait ExternalProgram: Sync {
     /// *Errors*: a data set that cannot be trained on, in the program's own words.
     fn data(&self) -> Result<Opened, String>;
 
+    /// The names of its metrics, beside loss and accuracy.
+    fn metrics(&self) -> Vec<String>;
+
     /// Makes its model, and tells all of it.
     ///
     /// *Blocks* for as long as that takes. *Errors*: in the program's own words.

@@ -166,6 +166,13 @@ impl Plan {
         Predicts::Value { unit, variance }
     }
 
+    /// The metrics of the program's own, if another program makes the passes.
+    #[must_use]
+    pub fn own_metrics(&self) -> Vec<String> {
+        let of_program = self.external().map(|program| program.metrics());
+        of_program.unwrap_or_default().into_iter().map(|name| format!("val_{name}")).collect()
+    }
+
     /// The metrics that the configuration names.
     ///
     /// *Errors*: the run does not measure one of them.
@@ -173,7 +180,7 @@ impl Plan {
         let classes = self.spec.classes().map_or(0, |classes| classes as usize);
         let class_names = self.opened.class_names.as_slice();
         let held_out = self.opened.val.as_ref().map_or(0, |val| val.len());
-        let measured = Measured { predicts: self.predicts(), class_names, classes };
+        let measured = Measured { predicts: self.predicts(), class_names, classes, own: &self.own_metrics() };
         Ok(self.config.metrics(&measured, held_out)?)
     }
 

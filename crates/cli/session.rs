@@ -247,6 +247,7 @@ impl Session {
             val_rmse: number("val_rmse"),
             val_mae: number("val_mae"),
             val_r2: number("val_r2"),
+            metrics: own_results(&plan, number),
             stopped,
             ranks: plan.config.world.ranks,
             run: run.path.display().to_string(),
@@ -315,6 +316,7 @@ impl Session {
             patience,
             standing: self.standing(),
             predicts: self.plan.predicts(),
+            own_metrics: self.plan.own_metrics(),
             preparation: serde_json::to_value(self.plan.preparation()).ok(),
         })
     }
@@ -442,6 +444,7 @@ impl Session {
             val_rmse: figures.validation.as_ref().and_then(|seen| seen.val_rmse),
             val_mae: figures.validation.as_ref().and_then(|seen| seen.others.get("val_mae").copied()),
             val_r2: figures.validation.as_ref().and_then(|seen| seen.val_r2),
+            metrics: own_results(&self.plan, |name| figures.validation.as_ref()?.others.get(name).copied()),
             stopped: figures.stopped.as_ref().map(ToString::to_string),
             ranks: figures.ranks,
             generations: figures.generations,
@@ -513,6 +516,11 @@ fn next_generation(run_dir: &Path, ledger: &LedgerWriter) -> Result<Generation, 
     let floor = newest.max(ledger.generation());
     let reserved = reserve_generations(&RealDisk, run_dir, floor, NonZeroU64::MIN).map_err(fail)?;
     Ok(Generation(*reserved.start()))
+}
+
+/// What the metrics of a program's own came to.
+fn own_results(plan: &Plan, number: impl Fn(&str) -> Option<f64>) -> BTreeMap<String, f64> {
+    plan.own_metrics().into_iter().filter_map(|name| number(&name).map(|number| (name, number))).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -21,6 +22,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 #: What dtrain carries of a failure. *Units*: bytes.
 _LONGEST = 3_600
 #: The oldest PyTorch that will do.
+#: What dtrain itself measures.
+_TAKEN = ("loss", "f1", "precision", "recall", "rmse", "mae", "r2", "perplexity")
 _TORCH = (2, 6)
 
 
@@ -78,9 +81,13 @@ class Program:
         for what, given in (("model", model), ("loss", loss)):
             if not callable(given):
                 raise TypeError(f"{what} is a {type(given).__name__}, and has to be a function")
-        others = sorted(set(metrics) - {"accuracy"})
-        if others:
-            raise ValueError(f"metrics: {others[0]!r} is not known; accuracy is, and the loss is always shown")
+        for metric, given in metrics.items():
+            if metric in _TAKEN or not re.fullmatch(r"\w+", metric):
+                raise ValueError(f"metrics: {metric!r} is no name for one of yours; a word such as my_{metric.strip('_') or 'metric'} is")
+            if not callable(given):
+                raise TypeError(f"metrics: {metric} is a {type(given).__name__}, and has to be a function")
+        #: Those that dtrain adds up beside loss and accuracy, in an order that all ranks have.
+        self.own_metrics = [metric for metric in metrics if metric != "accuracy"]
         self.name, self.model, self.loss, self.metrics = name, model, loss, metrics
         self.collate, self.buffers, self.bits = collate, buffers, bits
         self._data, self._val = data, val
@@ -219,8 +226,10 @@ class Program:
         return loss, float(weight)
 
     @_in_own_words
-    def evaluate(self, applied: int, state: Tuple[int, int], indices: List[int]) -> Tuple[float, float, int, int]:
-        """The loss of held-out samples, and how many are right of how many."""
+    def evaluate(
+        self, applied: int, state: Tuple[int, int], indices: List[int]
+    ) -> Tuple[Tuple[float, float, int, int], List[Tuple[float, float]]]:
+        """The loss of held-out samples, how many are right of how many, and the other metrics, each with its weight."""
         import torch
 
         self._set_threads()
@@ -231,13 +240,26 @@ class Program:
         try:
             with torch.no_grad():
                 loss, weight = self._loss(batch)
-                correct = counted = 0
+                correct: float = 0
+                counted: float = 0
+                on_device = moved(batch, self.device) if self.metrics and self.device.type != "cpu" else batch
                 if "accuracy" in self.metrics:
-                    on_device = moved(batch, self.device) if self.device.type != "cpu" else batch
-                    correct, counted = self.metrics["accuracy"](self.flat.net, on_device)
+                    correct, counted = self._metric("accuracy", on_device)
+                own = [self._metric(metric, on_device) for metric in self.own_metrics]
         finally:
             self.flat.training()
-        return loss.item(), weight, int(counted), int(correct)
+        return (loss.item(), weight, int(counted), int(correct)), own
+
+    def _metric(self, metric: str, batch: Any) -> Tuple[float, float]:
+        given = self.metrics[metric](self.flat.net, batch)
+        try:
+            value, weight = given
+            return float(value), float(weight)
+        except (TypeError, ValueError):
+            raise ProgramError(
+                f"metric {metric} gives a {type(given).__name__}, and has to give two numbers: its sum over the batch and the weight of that\n"
+                "hint: `return (net(x) - y).abs().sum(), len(y)`"
+            ) from None
 
     def _set_threads(self) -> None:
         """PyTorch's threads are told to each thread that computes."""

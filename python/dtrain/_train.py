@@ -28,6 +28,7 @@ class Result:
     train_loss: Optional[float]
     val_loss: Optional[float]
     val_accuracy: Optional[float]
+    metrics: Dict[str, float]
     summary: Dict[str, Any] = field(repr=False)
 
     def load(self, checkpoint: str = "best") -> "Dict[str, Any]":
@@ -65,7 +66,8 @@ def train(
     ``len()`` and ``[]``: a ``torch.utils.data.Dataset``, one of Hugging Face ``datasets``, a tuple of arrays or tensors of one length, or a
     function that opens one. ``loss(net, batch)`` gives the *summed* loss of a batch and its weight, such as ``len(y)``; a batch is what
     ``collate`` makes of a list of samples, by default PyTorch's ``default_collate``. ``metrics`` are asked on ``val``, each as
-    ``metric(net, batch)``, which gives how many are right, and of how many; ``accuracy`` is the one that is shown.
+    ``metric(net, batch)``, which gives its sum over the batch and the weight of that: ``accuracy`` how many are right, and of how many. Each is
+    shown, logged as ``val_NAME``, and a word for ``checkpoint.best`` and ``stop.metric``; ``-val_NAME`` where less is better.
 
     ``global_batch`` samples make a step, ``micro_batch`` of them one forward and backward pass: the bits of a run depend on both, and not
     on the number of ranks. ``workers`` is how many processes of a rank read samples ahead. ``buffers`` names, by patterns such as
@@ -132,6 +134,7 @@ def train(
         train_loss=told.get("train_loss"),
         val_loss=told.get("val_loss"),
         val_accuracy=told.get("val_accuracy"),
+        metrics={metric.removeprefix("val_"): value for metric, value in told.get("metrics", {}).items()},
         summary=told,
     )
 

@@ -77,6 +77,16 @@ def accuracy(net, batch):
     return int((net(x).argmax(-1) == y).sum()), y.numel()
 
 
+def error(net, batch):
+    right, of = accuracy(net, batch)
+    return right - of, of
+
+
+def sureness(net, batch):
+    x, y = batch
+    return net(x).softmax(-1).amax(-1).sum(), y.numel()
+
+
 #: What is tried beside, with one of the kinds each.
 GROUPS = {"gpt": {"ema": 0.9}, "lstm": {"lr_factors": {"*bias*": 2.0}, "no_decay": ["*bias*"]}}
 
@@ -89,7 +99,7 @@ def main():
         data=(x[:400], y[:400]),
         val=(x[400:], y[400:]),
         loss=loss,
-        metrics={"accuracy": accuracy},
+        metrics={"accuracy": accuracy, "error": error, "sureness": sureness},
         optimizer=dtrain.AdamW(lr=3e-3, clip_norm=1.0, **GROUPS.get(kind, {})),
         epochs=4,
         global_batch=40,
@@ -104,7 +114,10 @@ def main():
     net.eval()
     with torch.no_grad():
         right, of = accuracy(net, (x[400:], y[400:]))
+        sure, _ = sureness(net, (x[400:], y[400:]))
     print(f"accuracy {right / of:.6f} told {result.val_accuracy:.6f}", file=sys.stderr)
+    print(f"error {right / of - 1:.6f} told {result.metrics['error']:.6f}", file=sys.stderr)
+    print(f"sureness {sure / of:.5f} told {result.metrics['sureness']:.5f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

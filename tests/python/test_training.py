@@ -128,9 +128,16 @@ class TheResult(InAFolder):
     def test_is_loaded_by_pytorch_and_has_the_accuracy_that_was_told(self):
         for kind in ("cnn", "gpt"):
             ended = self.good(train(self.folder, kind, "ranks=2"))
-            found = re.search(r"accuracy (\S+) told (\S+)", ended.words)
-            self.assertIsNotNone(found, ended.words)
-            self.assertEqual(found[1], found[2])
+            for metric in ("accuracy", "error", "sureness"):
+                found = re.search(rf"{metric} (\S+) told (\S+)", ended.words)
+                self.assertIsNotNone(found, ended.words)
+                self.assertAlmostEqual(float(found[1]), float(found[2]), places=5)
+            told = [epoch["val_sureness"] for epoch in ended.of("epoch")]
+            alone = self.good(train(self.folder, kind, "ranks=1", "checkpoint.best=-val_sureness", "stop.patience=1", "stop.metric=-val_error"))
+            self.assertEqual([epoch["val_sureness"] for epoch in alone.of("epoch")], told[: len(alone.of("epoch"))], "the same bits")
+            best = [mark["step"] for mark in alone.of("checkpoint") if mark["best"]][-1]
+            least = min(range(len(alone.of("epoch"))), key=lambda epoch: told[epoch])
+            self.assertEqual(best, (least + 1) * 10)
 
 
 BAD = {
@@ -167,18 +174,21 @@ BAD = {
         1,
         ["buffer seen changed in training", "buffers=['seen']"],
     ),
+    "a metric that is one number": ("VAL = (X, Y)\nMETRICS = {'mine': lambda net, batch: 1.0}", 1, ["metric mine gives a float", "two numbers"]),
+    "a metric of a name that is taken": ("METRICS = {'loss': lambda net, batch: (1, 1)}", 1, ["'loss' is no name for one of yours"]),
+    "a metric that there is not": ("SETTINGS = {'checkpoint.best': 'val_mine'}", 2, ["this run has no val_mine", "val_accuracy"]),
     "a key that is none": ("SETTINGS = {'optimizer.lrr': 1}", 2, ["there is no such key", "optimizer.lr"]),
 }
 SCRIPT = """
 import torch, torch.nn.functional as F, dtrain
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
-DATA, SETTINGS = None, {{}}
+DATA, VAL, SETTINGS, METRICS = None, None, {{}}, {{}}
 {}
 model = globals().get("model") or (lambda: torch.nn.Linear(4, 2))
 loss = globals().get("loss") or (lambda net, batch: (F.cross_entropy(net(batch[0]), batch[1], reduction="sum"), len(batch[1])))
 if __name__ == "__main__":
-    dtrain.train(model, data=DATA if DATA is not None else (X, Y), loss=loss, epochs=2, global_batch=16, micro_batch=8, settings=SETTINGS)
+    dtrain.train(model, data=DATA if DATA is not None else (X, Y), loss=loss, epochs=2, global_batch=16, micro_batch=8, settings=SETTINGS, metrics=METRICS, val=VAL)
 """
 
 

@@ -220,6 +220,10 @@ fn asked(config: &Config) -> impl Iterator<Item = (&'static str, &str)> {
 
 fn metrics(config: &Config, problems: &mut Vec<Problem>) {
     let loss = config.resolved.word("loss.kind");
+    if loss == LossKind::Torch.name() {
+        // Its program has metrics of its own, which are known where it runs.
+        return;
+    }
     let values = loss == LossKind::Mse.name();
     for (key, name) in asked(config) {
         let quantity = Quantity::named_in(name);

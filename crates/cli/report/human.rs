@@ -1,10 +1,10 @@
 //! Shows a run to a person while it happens.
 
 use super::Voice;
-use super::numbers::{bytes, duration, loss, measure, percent, rate};
+use super::numbers::{bytes, duration, loss, measure, own_name, percent, rate};
 use console::style;
 use dtrain_protocol::Event;
-use dtrain_runtime::{EpochSeen, Observer, StepSeen};
+use dtrain_runtime::{EpochSeen, Observer, Quantity, StepSeen};
 use dtrain_telemetry::{GpuSample, GpuWatch};
 use dtrain_types::{Epoch, MemberId, NodeId, Step, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -137,8 +137,10 @@ fn epoch_line(seen: &EpochSeen, epochs: u64) -> String {
     if let Some(perplexity) = seen.others.get("val_perplexity") {
         line += &format!("  perplexity {perplexity:.2}");
     }
-    // A class is named because somebody asked for it.
-    for (name, number) in seen.others.iter().filter(|(name, _)| name.ends_with(']')) {
+    // A class is named because somebody asked for it, and what no quantity of ours is a program's own.
+    let named = |name: &str| name.ends_with(']') || Quantity::from_name(name).is_none();
+    for (name, number) in seen.others.iter().filter(|(name, _)| named(name)) {
+        let name = if name.ends_with(']') { name } else { own_name(name) };
         line += &format!("  {name} {number:.4}");
     }
     line

@@ -3,6 +3,12 @@
 use dtrain_types::plural;
 use std::time::Duration;
 
+/// A metric of a program's own, as people call it.
+#[must_use]
+pub fn own_name(name: &str) -> &str {
+    name.strip_prefix("val_").unwrap_or(name)
+}
+
 /// `12 345`: groups of three with a space, from five digits on.
 #[must_use]
 pub fn grouped(number: u64) -> String {

@@ -1,7 +1,7 @@
 //! The last lines of a run: what it came to, or which fault came first and what to do.
 
 use super::Stream;
-use super::numbers::{amount, duration, loss, measure, percent, rate};
+use super::numbers::{amount, duration, loss, measure, own_name, percent, rate};
 use console::style;
 use dtrain_protocol::Cause;
 use dtrain_telemetry::Summary;
@@ -31,6 +31,7 @@ pub fn end(summary: &Summary, stream: Stream) -> String {
     result.extend(summary.val_rmse.map(|rmse| format!("RMSE {}", measure(rmse))));
     result.extend(summary.val_mae.map(|mae| format!("MAE {}", measure(mae))));
     result.extend(summary.val_r2.map(|r2| format!("R2 {r2:.4}")));
+    result.extend(summary.metrics.iter().map(|(name, number)| format!("{} {number:.4}", own_name(name))));
     result.extend(summary.val_loss.map(|value| format!("loss {}", loss(value))));
     if !result.is_empty() {
         line("held out", result.join(", "));

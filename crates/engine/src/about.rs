@@ -21,6 +21,8 @@ pub struct About {
     pub group: u32,
     /// Outputs a row: the classes, for a classifier.
     pub outputs: usize,
+    /// Metrics of its program's own, if it has one.
+    pub own_metrics: usize,
     /// Where the memory goes.
     pub memory: MemoryTable,
 }
@@ -40,6 +42,7 @@ impl About {
             min_rows: model.min_rows(),
             group: model.group() as u32,
             outputs: model.loss_rows(1).width,
+            own_metrics: 0,
             memory: MemoryTable::of(lengths),
         }
     }

@@ -3,7 +3,7 @@
 //! This file does not know where samples come from, nor which ones a micro-batch holds.
 
 use crate::device::LossSums;
-use dtrain_types::{ExactSum, MicroBatch, Trailer};
+use dtrain_types::{ExactQuotient, ExactSum, MicroBatch, Trailer};
 
 /// The inputs of a micro-batch, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,8 @@ pub struct EvaluationCounts {
     pub false_negative: Vec<u64>,
     /// The sum of absolute errors, where values are predicted.
     pub absolute_errors: ExactSum,
+    /// Metrics of a program's own.
+    pub own: Vec<ExactQuotient>,
 }
 
 impl EvaluationCounts {
@@ -80,8 +82,19 @@ impl EvaluationCounts {
     #[must_use]
     pub fn new(classes: usize) -> Self {
         let zero = || vec![0; classes];
-        let absolute_errors = ExactSum::default();
-        Self { true_positive: zero(), false_positive: zero(), false_negative: zero(), absolute_errors }
+        Self {
+            true_positive: zero(),
+            false_positive: zero(),
+            false_negative: zero(),
+            absolute_errors: ExactSum::default(),
+            own: Vec::new(),
+        }
+    }
+
+    /// With room for so many metrics of a program's own.
+    #[must_use]
+    pub fn with_own(self, metrics: usize) -> Self {
+        Self { own: vec![ExactQuotient::default(); metrics], ..self }
     }
 
     /// How many classes are counted.

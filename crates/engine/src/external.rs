@@ -25,7 +25,7 @@ use crate::stage::Init;
 use crate::state::State;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{MicroBatch, SharedState, Step, Wire};
+use dtrain_types::{ExactQuotient, MicroBatch, SharedState, Step, Wire};
 
 /// A tensor of such a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,10 +75,20 @@ pub trait ExternalModel: Send {
         gradient: &mut dyn Gradient,
     ) -> Result<LossSums, EngineError>;
 
-    /// The loss of samples that are held out, by the parameters that a finished model has.
+    /// How many metrics of its own it has, beside loss and accuracy.
+    fn metrics(&self) -> usize {
+        0
+    }
+
+    /// The loss of samples that are held out, by the parameters that a finished model has. Its own metrics are added to `own`.
     ///
     /// *Errors*: [`EngineError::External`].
-    fn evaluate(&mut self, state: StateView<'_>, batch: &BatchView<'_>) -> Result<LossSums, EngineError>;
+    fn evaluate(
+        &mut self,
+        state: StateView<'_>,
+        batch: &BatchView<'_>,
+        own: &mut [ExactQuotient],
+    ) -> Result<LossSums, EngineError>;
 }
 
 /// A replica whose passes another program makes. See the file's comment.
@@ -153,6 +163,7 @@ impl<D: HostDevice> ExternalReplica<D> {
             min_rows: 1,
             group: 1,
             outputs: 0,
+            own_metrics: model.metrics(),
             memory: MemoryTable::of(&lengths),
         };
         Ok(Self { about, state, model, stats })
@@ -235,10 +246,14 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
         self.state.update(step, gradient, weight, samples)
     }
 
-    fn evaluate(&mut self, batch: &BatchView<'_>, _: &mut EvaluationCounts) -> Result<LossSums, EngineError> {
+    fn evaluate(
+        &mut self,
+        batch: &BatchView<'_>,
+        counts: &mut EvaluationCounts,
+    ) -> Result<LossSums, EngineError> {
         let state = self.state.state();
         let view = StateView { parameters: state.averaged(), ..Self::view(state, self.stats) };
-        self.model.evaluate(view, batch)
+        self.model.evaluate(view, batch, &mut counts.own)
     }
 
     fn predict(&mut self, _: usize, _: Inputs<'_>, _: &mut [f32]) -> Result<(), EngineError> {

@@ -38,7 +38,12 @@ impl ExternalModel for Line {
         Ok(sums)
     }
 
-    fn evaluate(&mut self, state: StateView<'_>, batch: &BatchView<'_>) -> Result<LossSums, EngineError> {
+    fn evaluate(
+        &mut self,
+        state: StateView<'_>,
+        batch: &BatchView<'_>,
+        _: &mut [ExactQuotient],
+    ) -> Result<LossSums, EngineError> {
         Ok(LossSums {
             loss: f64::from(state.parameters[0]),
             weight: batch.rows as f64,

@@ -10,7 +10,7 @@ use dtrain::engine::{
     StateView,
 };
 use dtrain::runtime::{Program, Signal};
-use dtrain::types::{Digest, Fingerprint, Key, MicroBatch, Step};
+use dtrain::types::{Digest, ExactQuotient, Fingerprint, Key, MicroBatch, Step};
 use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -46,6 +46,11 @@ impl PythonProgram {
 impl ExternalProgram for PythonProgram {
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn metrics(&self) -> Vec<String> {
+        let names = Python::attach(|py| self.program.getattr(py, "own_metrics")?.extract(py));
+        names.unwrap_or_default()
     }
 
     fn data(&self) -> Result<Opened, String> {
@@ -93,7 +98,7 @@ impl PythonProgram {
         };
         let (isa, self_test): (String, [u8; 32]) = made.get_item("fingerprint")?.extract()?;
         Ok(ExternalParts {
-            model: Box::new(PythonModel(self.program.clone())),
+            model: Box::new(PythonModel(self.program.clone(), self.metrics().len())),
             tensors: tensors.into_iter().map(tensor).collect(),
             parameters: floats(made.get_item("parameters")?.extract()?),
             stats: floats(made.get_item("stats")?.extract()?),
@@ -161,8 +166,8 @@ fn numbers(batch: &BatchView<'_>) -> Vec<u64> {
     halves.chunks_exact(HALVES).map(|half| u64::from(half[0]) | u64::from(half[1]) << 32).collect()
 }
 
-/// The passes of the program's model.
-struct PythonModel(Arc<Py<PyAny>>);
+/// The passes of the program's model, and how many metrics it has.
+struct PythonModel(Arc<Py<PyAny>>, usize);
 
 /// What a pass gives: loss, weight, predictions that were counted, and those that were right.
 type Told = (f64, f64, u64, u64);
@@ -203,12 +208,23 @@ impl ExternalModel for PythonModel {
         Ok(sums(told))
     }
 
-    fn evaluate(&mut self, state: StateView<'_>, batch: &BatchView<'_>) -> Result<LossSums, EngineError> {
+    fn metrics(&self) -> usize {
+        self.1
+    }
+
+    fn evaluate(
+        &mut self,
+        state: StateView<'_>,
+        batch: &BatchView<'_>,
+        own: &mut [ExactQuotient],
+    ) -> Result<LossSums, EngineError> {
         make_known();
-        let told = Python::attach(|py| -> PyResult<Told> {
+        let told = Python::attach(|py| -> PyResult<(Told, Vec<(f64, f64)>)> {
             let given = (state.applied.0, (address(state.parameters), address(state.stats)), numbers(batch));
             self.0.call_method1(py, "evaluate", given)?.extract(py)
         });
-        told.map(sums).map_err(|error| EngineError::External(words(error)))
+        let (told, metrics) = told.map_err(|error| EngineError::External(words(error)))?;
+        own.iter_mut().zip(metrics).for_each(|(own, (value, weight))| own.add(value, weight));
+        Ok(sums(told))
     }
 }

@@ -429,7 +429,7 @@ impl Work<'_> {
         let count = set.plan.micro_batches();
         let range = cut_evenly(count, self.plane.membership.world().0)[self.plane.membership.rank.index()];
         let classes = set.dataset.spec().classes().map_or(0, |classes| classes as usize);
-        let mut counts = EvaluationCounts::new(classes);
+        let mut counts = EvaluationCounts::new(classes).with_own(parts.replica.about().own_metrics);
         let mut batch = set.plan.batch(set.dataset.as_ref());
         let mut sums = Vec::new();
         for root in roots(range, count) {

@@ -1,7 +1,7 @@
 //! Between the words of the data, those of the engine and those of a step: batches on their way in, figures on their way out.
 
 use dtrain_engine::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
-use dtrain_types::{Merger, MicroBatch, Trailer};
+use dtrain_types::{ExactQuotient, Merger, MicroBatch, Trailer};
 
 /// Subtrees that wait while the trailers of a group are added: enough for any number of micro-batches.
 const MOST_PENDING: usize = 33;
@@ -36,8 +36,12 @@ pub fn lend(batch: &dtrain_data::Batch) -> BatchView<'_> {
     }
 }
 
-/// The counts of all classes as one list; where values are predicted, the sum of absolute errors.
+/// The counts of all classes as one list; where values are predicted, the sum of absolute errors; of a program with metrics of its own,
+/// those.
 pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
+    if !counts.own.is_empty() {
+        return counts.own.iter().flat_map(ExactQuotient::words).collect();
+    }
     if counts.classes() == 0 {
         return counts.absolute_errors.words();
     }

@@ -98,14 +98,26 @@ pub struct Measured<'a> {
     pub class_names: &'a [String],
     /// How many classes there are.
     pub classes: usize,
+    /// Metrics of a program's own, as `val_top5`.
+    pub own: &'a [String],
 }
 
 /// A number of an epoch by which epochs are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochMetric {
-    quantity: Quantity,
+    what: What,
     class: Option<usize>,
     name: String,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Quantity(Quantity),
+    /// A metric of a program's own, and whether less of it is better: its name is given as `-val_wer` then.
+    Own {
+        less_is_better: bool,
+    },
 }
 
 /// A run does not measure what is asked for.
@@ -129,15 +141,28 @@ impl EpochMetric {
     ///
     /// *Errors*: the run has none of that name.
     pub fn find(text: &str, measured: &Measured<'_>) -> Result<Self, NotMeasured> {
+        let (own, less_is_better) = match text.strip_prefix('-') {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        if measured.own.iter().any(|name| name == own) {
+            return Ok(Self { what: What::Own { less_is_better }, class: None, name: own.to_owned() });
+        }
         let (word, class) = split(text);
         let found = Quantity::from_name(word).filter(|quantity| quantity.is_had_by(measured));
         let metric = found.and_then(|quantity| match class {
-            None => Some(Self { quantity, class: None, name: quantity.name().to_owned() }),
+            None => {
+                Some(Self { what: What::Quantity(quantity), class: None, name: quantity.name().to_owned() })
+            }
             Some(class) => {
                 let by_name = measured.class_names.iter().position(|name| name == class);
                 let index = by_name.or_else(|| class.parse().ok().filter(|index| *index < measured.classes));
                 let index = index.filter(|_| quantity.is_of_each_class())?;
-                Some(Self { quantity, class: Some(index), name: format!("{}[{class}]", quantity.name()) })
+                Some(Self {
+                    what: What::Quantity(quantity),
+                    class: Some(index),
+                    name: format!("{}[{class}]", quantity.name()),
+                })
             }
         });
         metric.ok_or_else(|| NotMeasured { name: text.to_owned(), has: all(measured) })
@@ -146,7 +171,10 @@ impl EpochMetric {
     /// The number of an epoch, negated where less is better; none if it was not measured.
     #[must_use]
     pub fn score(&self, seen: &EpochSeen) -> Option<f64> {
-        let number = match (self.quantity, self.class) {
+        let What::Quantity(quantity) = self.what else {
+            return seen.others.get(&self.name).map(|number| self.signed(*number));
+        };
+        let number = match (quantity, self.class) {
             (Quantity::TrainLoss, _) => Some(seen.train_loss),
             (Quantity::Loss, _) => seen.val_loss,
             (Quantity::Accuracy, _) => seen.val_accuracy,
@@ -173,11 +201,18 @@ impl EpochMetric {
     /// The class of which it is a figure, and which.
     #[must_use]
     pub fn of_class(&self) -> Option<(Quantity, usize)> {
-        self.class.map(|class| (self.quantity, class))
+        match self.what {
+            What::Quantity(quantity) => self.class.map(|class| (quantity, class)),
+            What::Own { .. } => None,
+        }
     }
 
     fn signed(&self, number: f64) -> f64 {
-        if self.quantity.is_better_below() { -number } else { number }
+        let less_is_better = match self.what {
+            What::Quantity(quantity) => quantity.is_better_below(),
+            What::Own { less_is_better } => less_is_better,
+        };
+        if less_is_better { -number } else { number }
     }
 }
 
@@ -196,7 +231,8 @@ fn all(measured: &Measured<'_>) -> Vec<String> {
     };
     let had = |name: &&&str| Quantity::from_name(name).is_some_and(|quantity| quantity.is_had_by(measured));
     let names = Quantity::NAMES.iter().filter(had);
-    names.flat_map(|name| [Some((*name).to_owned()), of_class(name)]).flatten().collect()
+    let names = names.flat_map(|name| [Some((*name).to_owned()), of_class(name)]).flatten();
+    names.chain(measured.own.iter().cloned()).collect()
 }
 
 #[cfg(test)]
@@ -206,7 +242,7 @@ mod tests {
     #[test]
     fn a_metric_is_found_by_its_name_and_class_or_refused_with_all_that_there_are() {
         let names = ["cat".to_owned(), "dog".to_owned()];
-        let measured = Measured { predicts: Predicts::Classes, class_names: &names, classes: 2 };
+        let measured = Measured { predicts: Predicts::Classes, class_names: &names, classes: 2, own: &[] };
         let by_name = EpochMetric::find("val_f1[dog]", &measured).unwrap();
         assert_eq!(by_name.of_class(), Some((Quantity::F1, 1)));
         assert_eq!(
@@ -218,9 +254,9 @@ mod tests {
             assert!(has.contains(&"val_f1[cat]".to_owned()) && has.contains(&"train_loss".to_owned()));
         }
         let value = Predicts::Value { unit: 2.0, variance: 1.0 };
-        let numbers = Measured { predicts: value, class_names: &[], classes: 0 };
+        let numbers = Measured { predicts: value, class_names: &[], classes: 0, own: &[] };
         assert!(EpochMetric::find("val_mae", &numbers).unwrap().number(-3.0) == 3.0);
-        let tokens = Measured { predicts: Predicts::Tokens, class_names: &[], classes: 256 };
+        let tokens = Measured { predicts: Predicts::Tokens, class_names: &[], classes: 256, own: &[] };
         assert!(EpochMetric::find("val_perplexity", &tokens).is_ok());
     }
 }

@@ -18,7 +18,7 @@ use dtrain_telemetry::{
     ClassCount, ClassTable, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics, RunEvent as LogEvent,
     StepMetrics, UnixTime,
 };
-use dtrain_types::{BatchPlan, Bytes, ExactSum, Generation, MicroRange, Seed, Step, counted};
+use dtrain_types::{BatchPlan, Bytes, ExactQuotient, ExactSum, Generation, MicroRange, Seed, Step, counted};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -58,6 +58,8 @@ pub struct RunFacts {
     pub standing: Option<Standing>,
     /// What is predicted, and so which numbers of a validation mean something.
     pub predicts: Predicts,
+    /// Metrics of a program's own, as `val_top5`.
+    pub own_metrics: Vec<String>,
     /// What turns a sample as people have it into what the model is trained on, for every manifest.
     pub preparation: Option<serde_json::Value>,
 }
@@ -310,6 +312,10 @@ impl RunFiles {
         note(Quantity::Recall.name(), figures.macro_recall);
         if self.facts.predicts == Predicts::Tokens {
             note(Quantity::Perplexity.name(), loss.map(f64::exp));
+        }
+        for (name, words) in self.facts.own_metrics.iter().zip(validation.counts.chunks(ExactQuotient::WORDS))
+        {
+            note(name, ExactQuotient::from_words(words).and_then(|own| own.value()));
         }
         let asked =
             self.facts.best.iter().chain(self.facts.patience.as_ref().map(|patience| &patience.metric));

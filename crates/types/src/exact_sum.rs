@@ -64,6 +64,48 @@ impl ExactSum {
     }
 }
 
+/// A quotient of two sums without order: what a metric of a program's own comes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExactQuotient {
+    above: ExactSum,
+    below: ExactSum,
+    weight: ExactSum,
+}
+
+impl ExactQuotient {
+    /// Words of one in a list.
+    pub const WORDS: usize = 3 * ExactSum::WORDS;
+
+    /// Adds a value and its weight, each rounded to an `f32` first.
+    pub fn add(&mut self, value: f64, weight: f64) {
+        let side = if value < 0.0 { &mut self.below } else { &mut self.above };
+        side.add_size_of(value as f32);
+        self.weight.add_size_of(weight as f32);
+    }
+
+    /// The sum of the values by that of the weights; none without weight.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        let weight = self.weight.value();
+        (weight != 0.0).then(|| (self.above.value() - self.below.value()) / weight)
+    }
+
+    /// As a list whose sums, element by element, are those of sums.
+    #[must_use]
+    pub fn words(&self) -> Vec<u64> {
+        [&self.above, &self.below, &self.weight].into_iter().flat_map(ExactSum::words).collect()
+    }
+
+    /// Back from a list; none if it is of another length.
+    #[must_use]
+    pub fn from_words(words: &[u64]) -> Option<Self> {
+        let mut parts = words.chunks(ExactSum::WORDS).map(ExactSum::from_words);
+        let mut next = || parts.next().flatten();
+        let all = Self { above: next()?, below: next()?, weight: next()? };
+        parts.next().is_none().then_some(all)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +114,28 @@ mod tests {
         let mut sum = ExactSum::default();
         values.iter().for_each(|value| sum.add_size_of(*value));
         sum
+    }
+
+    #[test]
+    fn a_quotient_is_that_of_the_sums_whoever_added_what() {
+        let pairs = [(3.0, 4.0), (-1.5, 1.0), (0.0, 2.0), (1e-3, 0.5), (7e9, 1e3)];
+        let all = |pairs: &[(f64, f64)]| {
+            let mut quotient = ExactQuotient::default();
+            pairs.iter().for_each(|(value, weight)| quotient.add(*value, *weight));
+            quotient
+        };
+        let whole = all(&pairs).value().expect("there is weight");
+        let sum = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>();
+        assert!((whole - sum(|pair| pair.0) / sum(|pair| pair.1)).abs() < 1.0);
+        for cut in 0..pairs.len() {
+            let (one, other) = (all(&pairs[cut..]).words(), all(&pairs[..cut]).words());
+            let both: Vec<u64> = one.iter().zip(&other).map(|(a, b)| a + b).collect();
+            let joined = ExactQuotient::from_words(&both).and_then(|both| both.value());
+            assert_eq!(joined.map(f64::to_bits), Some(whole.to_bits()));
+        }
+        assert_eq!(all(&[]).value(), None);
+        assert!(all(&[(f64::NAN, 1.0)]).value().expect("there is weight").is_nan());
+        assert_eq!(ExactQuotient::from_words(&[0; ExactQuotient::WORDS + 1]), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use checkpoint_id::CheckpointId;
 pub use counted::{counted, plural};
 pub use device_memory::DeviceMemory;
 pub use digest::Digest;
-pub use exact_sum::ExactSum;
+pub use exact_sum::{ExactQuotient, ExactSum};
 pub use fingerprint::Fingerprint;
 pub use ids::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,
