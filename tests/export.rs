@@ -108,13 +108,16 @@ fn exports_say_what_predict_says_on_raw_inputs() {
     }
 }
 
+/// A field over two lines, with a delimiter and quotes in it.
+const BERN: &str = "\"Bern, \"\"old\"\"\ntown\"";
+
 #[test]
 fn an_export_carries_what_prepares_its_samples_and_is_whole_or_not_there() {
     let folder = folder();
     let path = folder.path();
     fs::write(
         path.join("t.csv"),
-        "city,size,kind\nBern,1,a\nRome,,b\nBern,3,a\nRome,4,b\nBern,5,a\nRome,6,b\n",
+        format!("city,size,kind\n{BERN},1,a\nRome,,b\n{BERN},3,a\nRome,4,b\n{BERN},5,a\nRome,6,b\n"),
     )
     .unwrap();
     train(
@@ -129,7 +132,10 @@ fn an_export_carries_what_prepares_its_samples_and_is_whole_or_not_there() {
     let preparation: Value =
         serde_json::from_str(header["__metadata__"]["preparation"].as_str().unwrap()).unwrap();
     assert_eq!(preparation["class_names"], serde_json::json!(["a", "b"]));
-    assert_eq!(preparation["columns"][0]["role"]["category"]["words"], serde_json::json!(["Bern", "Rome"]));
+    assert_eq!(
+        preparation["columns"][0]["role"]["category"]["words"],
+        serde_json::json!(["Bern, \"old\"\ntown", "Rome"])
+    );
     said(path, "export t --to torch -o out");
     for file in ["model.py", "model.safetensors", "predict.py", "preparation.json"] {
         assert!(path.join("out").join(file).is_file(), "{file}");
@@ -144,7 +150,7 @@ fn an_export_carries_what_prepares_its_samples_and_is_whole_or_not_there() {
     unknown.ended_with(2);
     // What Python says of words, holes and names is what dtrain says.
     let Some(python) = python_with("torch, safetensors") else { return };
-    fs::write(path.join("new.csv"), "size,city\n2,Rome\n,Bern\n9,Oslo\n").unwrap();
+    fs::write(path.join("new.csv"), format!("size,city\n2,Rome\n,{BERN}\n9,Oslo\nNone,None\n")).unwrap();
     let ours = said(path, "predict t new.csv");
     let theirs = Command::new(python).current_dir(path).args(["out/predict.py", "new.csv"]).output().unwrap();
     assert!(theirs.status.success(), "{}", String::from_utf8_lossy(&theirs.stderr));

@@ -1,6 +1,7 @@
 //! What a trained model cannot be used for is said as it is, with its line; and a model of texts is measured on new ones.
 
-use crate::harness::{dtrain, folder, output, train, write_text, write_tokens};
+use crate::harness::files::{make_newer, reseal};
+use crate::harness::{checkpoints, dtrain, folder, output, train, write_text, write_tokens};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -118,18 +119,13 @@ fn a_checkpoint_of_another_version_is_not_called_damaged_and_one_without_prepara
     let (manifest, name) =
         (best.join("manifest.json"), best.file_name().unwrap().to_string_lossy().into_owned());
     let whole = fs::read_to_string(&manifest).unwrap();
-    let reseal = |change: &dyn Fn(&str) -> String| {
-        let (body, _) = whole.split_once(",\n  \"seal\"").unwrap();
-        let body = change(body);
-        let seal = blake3::hash(body.as_bytes()).to_hex();
-        fs::write(&manifest, format!("{body},\n  \"seal\": \"{seal}\"\n}}\n")).unwrap();
-    };
-    reseal(&|body| body.replacen("\"version\": 1", "\"version\": 9", 1));
+    make_newer(&best);
     let (finished, _) = output(path, "predict pets pets.csv");
     finished.ended_with(2);
-    finished.said(&format!("another dtrain wrote checkpoint {name} of runs/pets: manifest version 9, this program reads version 1"));
+    finished.said(&format!("another version of dtrain made checkpoint {name} of runs/pets: manifest version 9, this program reads version 1"));
     assert!(!finished.stderr.contains("damaged"), "{}", finished.stderr);
-    reseal(&|body| {
+    fs::write(&manifest, &whole).unwrap();
+    reseal(&best, |body| {
         let lines = body.lines().filter(|line| !line.starts_with("  \"preparation\""));
         lines.collect::<Vec<_>>().join("\n")
     });
@@ -137,5 +133,79 @@ fn a_checkpoint_of_another_version_is_not_called_damaged_and_one_without_prepara
         path,
         "predict pets pets.csv",
         &["does not say how its samples are prepared", "dtrain train --resume"],
+    );
+}
+
+#[test]
+fn a_checkpoint_of_another_version_that_is_passed_over_is_said_and_one_that_is_needed_is_refused_with_what_to_do()
+ {
+    let folder = folder();
+    let path = folder.path();
+    fs::write(path.join("pets.csv"), TABLE).unwrap();
+    let pets =
+        "data.kind=csv data.path=pets.csv name=pets epochs=3 global_batch=4 micro_batch=2 data.val_split=0.3";
+    train(path, &format!("{pets} checkpoint.best=none checkpoint.every=1~epoch")).succeeded();
+    let all = checkpoints(&path.join("runs/pets"));
+    let name = |at: usize| all[at].file_name().unwrap().to_string_lossy().into_owned();
+    assert!(all.len() >= 2, "{all:?}");
+    let newest = all.len() - 1;
+    make_newer(&all[newest]);
+    let said = format!(
+        "passed over checkpoint {}, made by another version of dtrain: manifest version 9",
+        name(newest)
+    );
+    let used = format!("checkpoint {} of", name(newest - 1));
+    for command in ["eval pets", "export pets --to safetensors", "export pets --to onnx"] {
+        let (finished, text) = output(path, command);
+        finished.succeeded();
+        finished.said(&said);
+        assert!(text.contains(&used), "{command}: {text}");
+        assert!(!finished.stderr.contains("damaged"), "{}", finished.stderr);
+    }
+    let (finished, text) = output(path, "predict pets pets.csv");
+    finished.succeeded();
+    finished.said(&said);
+    assert_eq!(text.lines().count(), 11, "the note is not among the predictions");
+    let (quiet, _) = output(path, "predict pets pets.csv -q");
+    assert_eq!(quiet.stderr, "");
+    let (listed, text) = output(path, "checkpoint verify pets");
+    listed.ended_with(1);
+    listed.said("1 checkpoint of another version of dtrain");
+    assert!(text.contains("made by another version of dtrain") && !text.contains("damaged"), "{text}");
+    let named = format!("runs/pets/{}", name(newest));
+    refused(
+        path,
+        &format!("predict {named} pets.csv"),
+        &["another version of dtrain made checkpoint", "hint: use that version"],
+    );
+    refused(
+        path,
+        "predict runs/pets/g9-s000001 pets.csv",
+        &["runs/pets has no checkpoint g9-s000001", "checkpoint ls"],
+    );
+    let resumed = train(path, "--resume pets");
+    resumed.succeeded();
+    resumed.said(&said);
+
+    // Where there is no other, it is what is wrong.
+    for checkpoint in checkpoints(&path.join("runs/pets")) {
+        if checkpoint != all[newest] {
+            make_newer(&checkpoint);
+        }
+    }
+    for command in ["eval pets", "predict pets pets.csv", "export pets --to torch", "train --resume pets"] {
+        let (finished, _) = output(path, command);
+        finished.ended_with(2);
+        finished.said("another version of dtrain made every checkpoint of runs/pets");
+        finished.said("hint: use that version, or start a new run");
+        assert!(!finished.stderr.contains("damaged"), "{}", finished.stderr);
+    }
+    assert!(!path.join("pets-torch").exists());
+    // One of them is damaged, too: each is said as what it is.
+    fs::write(all[0].join("manifest.json"), "{}").unwrap();
+    refused(
+        path,
+        "train --resume pets",
+        &["has no checkpoint that this version of dtrain can use", "manifest version 9", "damaged: g1-"],
     );
 }

@@ -46,6 +46,7 @@ mod serde_path;
 pub mod session;
 mod trained;
 mod trainer;
+mod unusable;
 mod whole_file;
 
 pub use error::{CliError, Kind};

@@ -6,7 +6,8 @@ use crate::arguments::{Settings, Train};
 use crate::config::{Config, Machine, Resume, Rule, Source};
 use crate::error::CliError;
 use crate::run_folder::{CONFIG, RUNS, RunFolder, base_of, runs_hint};
-use dtrain_checkpoint::{Check, CheckpointId, FileStore, Store};
+use crate::unusable::{none_usable, passed_over, unusable};
+use dtrain_checkpoint::{Check, CheckpointId, Damage, Fault, FileStore, Store};
 use std::path::{Path, PathBuf};
 
 /// What is to be run.
@@ -243,31 +244,35 @@ fn newest(wanted: &Wanted) -> Result<RunFolder, CliError> {
     })
 }
 
-/// The newest checkpoint of which every digest agrees, with a note for each damaged one that was passed over.
+/// The newest checkpoint of which every digest agrees, with a note for each newer one that was passed over.
 fn newest_checkpoint(run: &RunFolder) -> Result<(CheckpointId, Vec<String>), CliError> {
-    let shown = run.path.display();
     let newest = FileStore::new(&run.path).newest_valid().map_err(|error| {
-        CliError::usage(format!("cannot read the checkpoints of {shown}")).because(&error)
+        CliError::usage(format!("cannot read the checkpoints of {}", run.path.display())).because(&error)
     })?;
-    let damaged =
-        newest.damaged.iter().map(|damage| format!("passed over a damaged checkpoint: {damage}")).collect();
     match newest.checkpoint {
-        Some(checkpoint) => Ok((checkpoint.manifest().id, damaged)),
-        None => {
-            let error = CliError::usage(format!("{shown} has no valid checkpoint to resume from"));
-            let error = damaged.into_iter().fold(error, CliError::cause);
-            Err(error.hint("start a new run without --resume"))
-        }
+        Some(checkpoint) => Ok((checkpoint.manifest().id, newest.damaged.iter().map(passed_over).collect())),
+        None => Err(none_usable(&run.path, &newest.damaged)),
     }
+}
+
+/// A checkpoint that a command line means.
+#[derive(Debug)]
+pub struct ChosenCheckpoint {
+    /// Its run.
+    pub run: RunFolder,
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// What the user should know of the choice, a line each.
+    pub notes: Vec<String>,
 }
 
 /// A checkpoint named on the command line: `RUN`, `RUN/best` or `RUN/g3-s001200`.
 ///
-/// *Errors*: no such run or checkpoint.
-pub fn checkpoint_argument(text: &str) -> Result<(RunFolder, CheckpointId), CliError> {
+/// *Errors*: no such run or checkpoint; one of another version.
+pub fn checkpoint_argument(text: &str) -> Result<ChosenCheckpoint, CliError> {
     if let Ok(run) = RunFolder::find(text) {
-        let (id, _) = newest_checkpoint(&run)?;
-        return Ok((run, id));
+        let (id, notes) = newest_checkpoint(&run)?;
+        return Ok(ChosenCheckpoint { run, id, notes });
     }
     let (run, name) = text.trim_end_matches('/').rsplit_once('/').unwrap_or((text, ""));
     // The path of the folder itself is understood too: RUN/checkpoints/g3-s001200.
@@ -283,8 +288,13 @@ pub fn checkpoint_argument(text: &str) -> Result<(RunFolder, CheckpointId), CliE
             CliError::usage(error.to_string()).hint("`dtrain checkpoint ls RUN` lists them")
         })?,
     };
-    match FileStore::new(&run.path).open(id, Check::Sizes) {
-        Ok(_) => Ok((run, id)),
-        Err(damage) => Err(CliError::usage(damage.to_string()).hint("`dtrain checkpoint ls RUN` lists them")),
+    let opened = FileStore::new(&run.path).open(id, Check::Sizes);
+    match opened {
+        Ok(_) => Ok(ChosenCheckpoint { run, id, notes: Vec::new() }),
+        Err(Damage { fault: Fault::Missing, file, .. }) if file == "manifest.json" => {
+            let error = CliError::usage(format!("{} has no checkpoint {id}", run.path.display()));
+            Err(error.hint("`dtrain checkpoint ls RUN` lists them"))
+        }
+        Err(damage) => Err(unusable(&format!("checkpoint {id} of {}", run.path.display()), &damage)),
     }
 }

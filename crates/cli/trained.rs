@@ -6,9 +6,11 @@ use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{Config, Model, Source};
 use crate::error::CliError;
 use crate::gpus::this_machine;
-use crate::request::checkpoint_argument;
+use crate::report::Voice;
+use crate::request::{ChosenCheckpoint, checkpoint_argument};
 use crate::run_folder::{CONFIG, RunFolder};
-use dtrain_checkpoint::{Check, CheckpointId, Damage, Exported, Fault, FileStore, ManifestError, Store};
+use crate::unusable::unusable;
+use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
 use dtrain_data::Preparation;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
@@ -27,6 +29,8 @@ pub struct Trained {
     pub config: Config,
     /// What turns a sample as people have it into what the model takes.
     pub preparation: Preparation,
+    /// What the user should know of the choice of the checkpoint, a line each.
+    pub notes: Vec<String>,
 }
 
 impl Trained {
@@ -34,7 +38,7 @@ impl Trained {
     ///
     /// *Errors*: there is none; it is of a version that wrote nothing of how samples are prepared; a program's own model.
     pub fn open(text: &str) -> Result<Self, CliError> {
-        let (run, id) = best_or_newest(text)?;
+        let ChosenCheckpoint { run, id, notes } = best_or_newest(text)?;
         let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
         let config = Config::parse::<&str>(Some(source), &[], this_machine())?;
         let shown = format!("checkpoint {id} of {}", run.path.display());
@@ -44,7 +48,7 @@ impl Trained {
             return Err(CliError::usage(message).hint(hint));
         }
         let opened = FileStore::new(&run.path).open(id, Check::Sizes);
-        let manifest = opened.map_err(|damage| damaged(&shown, &damage))?.into_manifest();
+        let manifest = opened.map_err(|damage| unusable(&shown, &damage))?.into_manifest();
         let Some(preparation) = manifest.preparation else {
             let message =
                 format!("{shown} does not say how its samples are prepared: an older dtrain wrote it");
@@ -55,7 +59,12 @@ impl Trained {
             let message = format!("what {shown} says of its samples is not understood");
             CliError::failed(message).because(&error).hint("another version of dtrain wrote it: use that one")
         })?;
-        Ok(Self { run, id, config, preparation })
+        Ok(Self { run, id, config, preparation, notes })
+    }
+
+    /// Tells the user what there is to know of the checkpoint.
+    pub fn say_notes(&self, voice: Voice) {
+        self.notes.iter().for_each(|note| voice.say(&format!("note: {note}")));
     }
 
     /// The model with the parameters of the checkpoint, on one thread of a CPU, for up to `rows` samples at once.
@@ -94,11 +103,11 @@ impl Trained {
     fn load(&self, specs: &[dtrain_checkpoint::TensorSpec], state: &mut State) -> Result<(), CliError> {
         let shown = format!("checkpoint {} of {}", self.id, self.run.path.display());
         let opened = FileStore::new(&self.run.path).open(self.id, Check::Digests);
-        let checkpoint = opened.map_err(|damage| damaged(&shown, &damage))?;
+        let checkpoint = opened.map_err(|damage| unusable(&shown, &damage))?;
         for section in [Section::Parameters, Section::Stats, Section::Average] {
             if !state.section(section).is_empty() {
                 let loaded = checkpoint.load_into(specs, section.name(), state.section_mut(section));
-                loaded.map_err(|damage| damaged(&shown, &damage))?;
+                loaded.map_err(|damage| unusable(&shown, &damage))?;
             }
         }
         if state.digest() != checkpoint.manifest().digest.0 {
@@ -110,41 +119,31 @@ impl Trained {
     }
 }
 
-fn damaged(shown: &str, damage: &(dyn std::error::Error + 'static)) -> CliError {
-    if let Some(Damage { fault: Fault::Manifest(version @ ManifestError::Version { .. }), .. }) =
-        damage.downcast_ref()
-    {
-        let error = CliError::usage(format!("another dtrain wrote {shown}: {version}"));
-        return error.hint("use the dtrain that wrote it, or train again with this one");
-    }
-    let error = CliError::failed(format!("{shown} is damaged")).because(damage);
-    error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
-}
-
 /// Writes parameters and running statistics of `RUN`, `RUN/best` or `RUN/CHECKPOINT` to one safetensors file, and gives the folder of
 /// the run. `RUN` alone and `RUN/best` mean its best checkpoint, or else its newest; `RUN/last` the newest.
 ///
 /// *Blocks* on the disk. *Errors*: there is none; it is damaged; the file cannot be written.
 pub fn export_parameters(run: &str, out: &Path) -> Result<PathBuf, CliError> {
-    let (run, id) = match run.trim_end_matches('/').rsplit_once('/') {
+    let ChosenCheckpoint { run, id, notes } = match run.trim_end_matches('/').rsplit_once('/') {
         Some((run, "last")) => checkpoint_argument(run),
         Some((run, "best")) => best_or_newest(run),
         _ => best_or_newest(run),
     }?;
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
     let shown = format!("checkpoint {id} of {}", run.path.display());
     let opened = FileStore::new(&run.path).open(id, Check::Digests);
-    let checkpoint = opened.map_err(|damage| damaged(&shown, &damage))?;
+    let checkpoint = opened.map_err(|damage| unusable(&shown, &damage))?;
     let written = dtrain_checkpoint::export(&checkpoint, out, Exported::Model);
     written.map_err(|error| CliError::failed(format!("cannot write {}", out.display())).because(&error))?;
     Ok(run.path)
 }
 
 /// The checkpoint that is meant: the best of a run, where one is marked.
-fn best_or_newest(text: &str) -> Result<(RunFolder, CheckpointId), CliError> {
+fn best_or_newest(text: &str) -> Result<ChosenCheckpoint, CliError> {
     if let Ok(run) = RunFolder::find(text)
-        && let Ok(Some(best)) = FileStore::new(&run.path).best()
+        && let Ok(Some(id)) = FileStore::new(&run.path).best()
     {
-        return Ok((run, best));
+        return Ok(ChosenCheckpoint { run, id, notes: Vec::new() });
     }
     checkpoint_argument(text)
 }

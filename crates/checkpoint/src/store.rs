@@ -86,7 +86,7 @@ pub trait Store: Send + Sync {
             match self.open(id, Check::Digests) {
                 Ok(checkpoint) => return Ok(Newest { checkpoint: Some(checkpoint), damaged }),
                 Err(damage) => {
-                    tracing::warn!(checkpoint = %id, %damage, "checkpoint cannot be used");
+                    tracing::debug!(checkpoint = %id, %damage, "checkpoint cannot be used");
                     damaged.push(damage);
                 }
             }

@@ -11,6 +11,7 @@ use crate::gpus::this_machine;
 use crate::plan::Plan;
 use crate::report::amount;
 use crate::run_folder::{CONFIG, RunFolder};
+use crate::unusable::passed_over;
 use dtrain_checkpoint::{FileStore, Manifest, Store};
 use dtrain_telemetry::ledger::{AuditReport, EpochUse, LineHash, Newest, audit};
 use dtrain_types::{BatchPlan, counted};
@@ -65,6 +66,7 @@ fn newest(run: &RunFolder) -> Result<Option<Newest>, CliError> {
     let newest = FileStore::new(&run.path)
         .newest_valid()
         .map_err(|error| CliError::failed("the checkpoints cannot be read").because(&error))?;
+    newest.damaged.iter().for_each(|damage| tracing::warn!("{}", passed_over(damage)));
     let of = |manifest: &Manifest| Newest { step: manifest.id.step, ledger: LineHash(manifest.ledger.0) };
     Ok(newest.checkpoint.map(|checkpoint| of(checkpoint.manifest())))
 }

@@ -3,11 +3,12 @@
 use super::{print, print_json};
 use crate::arguments::{CheckpointCommand as Arguments, RunArgument};
 use crate::error::CliError;
-use crate::report::{Reader, age, bytes, loss, measure, percent, utc};
-use crate::request::checkpoint_argument;
+use crate::report::{Reader, Voice, age, bytes, loss, measure, percent, utc};
+use crate::request::{ChosenCheckpoint, checkpoint_argument};
 use crate::run_folder::RunFolder;
+use crate::unusable::{is_of_another_version, state, unusable};
 use dtrain_checkpoint::{
-    Change, Check, Checkpoint, CheckpointId, Exported, FileStore, FoundCheckpoint, Manifest, Store,
+    Change, Check, Checkpoint, CheckpointId, Damage, Exported, FileStore, FoundCheckpoint, Manifest, Store,
     StoreError,
 };
 use dtrain_telemetry::UnixTime;
@@ -33,23 +34,24 @@ fn store_error(error: &StoreError) -> CliError {
     CliError::failed("the checkpoints cannot be read").because(error)
 }
 
-/// Lists the checkpoints of a run, newest first; gives how many are damaged.
-fn list(arguments: &RunArgument, check: Check) -> Result<usize, CliError> {
+/// Lists the checkpoints of a run, newest first; gives what is wrong with those that cannot be used.
+fn list(arguments: &RunArgument, check: Check) -> Result<Vec<Damage>, CliError> {
     let run = RunFolder::find(&arguments.run)?;
     let store = FileStore::new(&run.path);
     let best = store.best().map_err(|error| store_error(&error))?;
     let found = store.list(check).map_err(|error| store_error(&error))?;
-    let damaged = found.iter().filter(|found| found.valid.is_err()).count();
     if found.is_empty() {
         let error = CliError::usage(format!("{} has no checkpoints", run.path.display()));
         return Err(error.hint("checkpoint.every says when they are written"));
     }
+    let mut damaged = Vec::new();
     for FoundCheckpoint { id, valid } in found {
         if arguments.json {
             print_json(&as_json(id, &valid, best))?;
         } else {
             print(&line(id, &valid, best))?;
         }
+        damaged.extend(valid.err());
     }
     Ok(damaged)
 }
@@ -61,7 +63,7 @@ fn line(
 ) -> String {
     let manifest = match valid {
         Ok(manifest) => manifest,
-        Err(damage) => return format!("{id}  damaged: {damage}\n"),
+        Err(damage) => return format!("{id}  {}\n", state(damage)),
     };
     let size: u64 = manifest.shards.iter().map(|shard| shard.bytes.0).sum();
     let number = |name: &str| manifest.metrics.get(name).and_then(serde_json::Value::as_f64);
@@ -112,19 +114,24 @@ fn as_json(
 }
 
 fn verify(arguments: &RunArgument) -> Result<(), CliError> {
-    match list(arguments, Check::Digests)? {
-        0 => Ok(()),
-        damaged => Err(CliError::failed(counted(damaged, "damaged checkpoint"))
-            .hint("a resume passes over them and takes the newest one that is whole")),
-    }
+    let unusable = list(arguments, Check::Digests)?;
+    let others = unusable.iter().filter(|damage| is_of_another_version(damage)).count();
+    let message = match (unusable.len() - others, others) {
+        (0, 0) => return Ok(()),
+        (damaged, 0) => counted(damaged, "damaged checkpoint"),
+        (0, others) => format!("{} of another version of dtrain", counted(others, "checkpoint")),
+        (damaged, others) => {
+            format!("{}, {others} of another version of dtrain", counted(damaged, "damaged checkpoint"))
+        }
+    };
+    Err(CliError::failed(message).hint("a resume passes over them and takes the newest one that is whole"))
 }
 
 fn open(text: &str, check: Check) -> Result<Checkpoint, CliError> {
-    let (run, id) = checkpoint_argument(text)?;
-    FileStore::new(&run.path).open(id, check).map_err(|damage| {
-        let error = CliError::failed(format!("{} is damaged", run.path.display())).because(&damage);
-        error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
-    })
+    let ChosenCheckpoint { run, id, notes } = checkpoint_argument(text)?;
+    notes.iter().for_each(|note| Voice::here().say(&format!("note: {note}")));
+    let shown = format!("checkpoint {id} of {}", run.path.display());
+    FileStore::new(&run.path).open(id, check).map_err(|damage| unusable(&shown, &damage))
 }
 
 fn export(from: &str, output: &Path) -> Result<(), CliError> {

@@ -46,6 +46,7 @@ enum Figures {
 pub fn run(arguments: &Eval) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
     let voice = Voice::of(arguments.output);
+    trained.say_notes(voice);
     let batch = at_once(&trained.preparation, arguments.work.batch);
     let workers = Worker::several(&trained, arguments.work.ranks(), batch)?;
     let tokens = matches!(trained.preparation.target, TargetSpec::ClassPerToken { .. });

@@ -4,8 +4,9 @@ use super::print;
 use crate::arguments::{Export, ExportTo};
 use crate::error::CliError;
 use crate::export::{Network, onnx, torch};
-use crate::report::bytes;
+use crate::report::{Voice, bytes};
 use crate::trained::Trained;
+use crate::unusable::unusable;
 use crate::whole_file::{WholeFile, name_beside, unwritable};
 use dtrain_checkpoint::{Check, Exported, FileStore, Store, write_tensors};
 use std::fs;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 /// *Errors*: of the checkpoint, or of the disk.
 pub fn run(arguments: &Export) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
+    trained.say_notes(Voice::here());
     let output = arguments.output.clone().unwrap_or_else(|| default_name(&trained, arguments.to));
     let size = match arguments.to {
         ExportTo::Safetensors => safetensors(&trained, &output)?,
@@ -48,10 +50,8 @@ fn default_name(trained: &Trained, to: ExportTo) -> PathBuf {
 
 fn safetensors(trained: &Trained, output: &Path) -> Result<u64, CliError> {
     let checkpoint = FileStore::new(&trained.run.path).open(trained.id, Check::Digests);
-    let checkpoint = checkpoint.map_err(|damage| {
-        let error = CliError::failed(format!("{} is damaged", trained.run.path.display())).because(&damage);
-        error.hint("`dtrain checkpoint verify RUN` tells which checkpoints are whole")
-    })?;
+    let shown = format!("checkpoint {} of {}", trained.id, trained.run.path.display());
+    let checkpoint = checkpoint.map_err(|damage| unusable(&shown, &damage))?;
     let written = dtrain_checkpoint::export(&checkpoint, output, Exported::Model)
         .map_err(|error| unwritable(output, &error))?;
     Ok(written.bytes.0)

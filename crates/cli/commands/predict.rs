@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 /// *Errors*: of the input, by file and line, or of the output; no file is half-written then. *Blocks* to the end.
 pub fn run(arguments: &Predict) -> Result<(), CliError> {
     let trained = Trained::open(&arguments.run)?;
+    trained.say_notes(if arguments.quiet { Voice::Quiet } else { Voice::here() });
     let preparation = &trained.preparation;
     let format = format_of(arguments)?;
     // All are looked at before the first is predicted.

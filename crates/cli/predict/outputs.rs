@@ -208,9 +208,9 @@ impl Writer {
 
 /// *Source*: NEP 1, version 1.0 of the format.
 fn npy_header(rows: u64, row: &[usize]) -> [u8; NPY_HEADER] {
-    let sides: Vec<String> = row.iter().map(ToString::to_string).collect();
-    let text =
-        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {}), }}", sides.join(", "));
+    let sides: String = row.iter().map(|side| format!(" {side},")).collect();
+    let shape = format!("({rows},{})", sides.trim_end_matches(','));
+    let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
     let mut header = [b' '; NPY_HEADER];
     header[..10].copy_from_slice(b"\x93NUMPY\x01\x00\x76\x00");
     header[10..10 + text.len()].copy_from_slice(text.as_bytes());
@@ -231,6 +231,8 @@ mod tests {
                 (NPY_HEADER, 0)
             );
             assert!(header.ends_with(b"\n"));
+            let said = String::from_utf8_lossy(&header).into_owned();
+            assert!(said.contains(if rows == 0 { "(0,)" } else { ")" }) && !said.contains(",,"), "{said}");
         }
     }
 }

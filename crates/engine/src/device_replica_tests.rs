@@ -183,6 +183,30 @@ fn it_makes_the_steps_of_a_replica_in_the_host_s_memory_bit_for_bit() {
 }
 
 #[test]
+fn errors_of_values_are_added_up_as_in_the_host_s_memory() {
+    let chain = || Chain::new().then(Flatten).then(Linear::new(2));
+    let input = Shape::values(ROWS, &[1, 8, 8]);
+    let model = || Model::new(&device(), chain(), input.clone(), Loss::MeanSquaredError).expect("it fits");
+    let (mut host, mut far) = pair_of(model);
+    let (values, targets) = (peer::uniform(1, ROWS * 64, 1.0), peer::uniform(2, ROWS * 2, 1.0));
+    let mut outputs = vec![0.0; ROWS * 2];
+    host.predict(ROWS, Inputs::Values(&values), &mut outputs).expect("it fits");
+    let plain: f64 =
+        outputs.iter().zip(&targets).map(|(output, target)| f64::from((output - target).abs())).sum();
+    let (mut ours, mut theirs) = (EvaluationCounts::new(0), EvaluationCounts::new(0));
+    // A short batch too: outputs of the one before lie behind its own.
+    for rows in [ROWS, ROWS - 1] {
+        let (inputs, targets) = (Inputs::Values(&values[..rows * 64]), Targets::Values(&targets[..rows * 2]));
+        let batch = BatchView { rows, inputs, targets };
+        assert_eq!(far.evaluate(&batch, &mut ours), host.evaluate(&batch, &mut theirs));
+        assert_eq!(ours, theirs);
+        if rows == ROWS {
+            assert!((ours.absolute_errors.value() - plain).abs() < 1e-12 * plain && plain > 0.1);
+        }
+    }
+}
+
+#[test]
 fn a_gradient_and_a_sum_are_rounded_as_the_group_says_on_either_side() {
     let (chain, input, targets) = models()[0].clone();
     let (mut host, mut far) = pair(chain, &input);

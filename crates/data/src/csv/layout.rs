@@ -19,13 +19,14 @@ impl Layout {
     pub fn of(first: &Line<'_>, options: &CsvOptions) -> Result<Self, DataError> {
         let fields = first.fields();
         let is_header = options.header.unwrap_or_else(|| {
-            let named = matches!(&options.label, Column::Name(name) if fields.contains(&name.as_str()));
+            let named =
+                matches!(&options.label, Column::Name(name) if fields.iter().any(|field| field == name));
             named || fields.iter().all(|field| field.parse::<f64>().is_err())
         });
         let label = match &options.label {
             Column::Last => fields.len().checked_sub(1),
             Column::Index(index) => Some(*index).filter(|index| *index < fields.len()),
-            Column::Name(name) => fields.iter().position(|field| is_header && *field == name),
+            Column::Name(name) => fields.iter().position(|field| is_header && field == name),
         };
         let columns = match (&options.label, is_header) {
             (Column::Name(_), true) => fields.join(", "),
@@ -35,8 +36,7 @@ impl Layout {
         let column = options.label.to_string();
         let label =
             label.ok_or_else(|| DataError::NoSuchColumn { file: options.path.clone(), column, columns })?;
-        let names =
-            if is_header { fields.iter().map(|name| (*name).to_owned()).collect() } else { Vec::new() };
+        let names = if is_header { fields.iter().map(ToString::to_string).collect() } else { Vec::new() };
         Ok(Self { columns: fields.len(), label, names })
     }
 

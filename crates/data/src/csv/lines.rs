@@ -4,6 +4,7 @@
 
 use super::quotes::{LONGEST_ROW, Quote, RowEnds, guess};
 use crate::DataError;
+use std::borrow::Cow;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ pub(super) struct Lines<R> {
 pub(super) struct Line<'a> {
     /// The number of its first line in the file, from 1.
     pub number: u64,
-    fields: Vec<&'a str>,
+    fields: Vec<Cow<'a, str>>,
 }
 
 impl<R: BufRead> Lines<R> {
@@ -92,13 +93,14 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Cuts a row into fields without the spaces and quotes around them. A delimiter inside quotes belongs to the field.
-pub(super) fn split(line: &str, delimiter: char) -> Vec<&str> {
+/// Cuts a row into fields without the spaces and quotes around them. A delimiter inside quotes belongs to the field, and two quotes
+/// inside are one.
+pub(super) fn split(line: &str, delimiter: char) -> Vec<Cow<'_, str>> {
     if delimiter == ' ' {
-        return line.split_whitespace().collect();
+        return line.split_whitespace().map(Cow::Borrowed).collect();
     }
     if !line.contains('"') {
-        return line.split(delimiter).map(str::trim).collect();
+        return line.split(delimiter).map(|field| Cow::Borrowed(field.trim())).collect();
     }
     let mut quote = Quote::Start;
     let parts = line.split(move |c| {
@@ -109,13 +111,17 @@ pub(super) fn split(line: &str, delimiter: char) -> Vec<&str> {
     parts
         .map(|field| {
             let field = field.trim();
-            field.strip_prefix('"').and_then(|f| f.strip_suffix('"')).unwrap_or(field)
+            match field.strip_prefix('"').and_then(|field| field.strip_suffix('"')) {
+                Some(inside) if inside.contains('"') => Cow::Owned(inside.replace("\"\"", "\"")),
+                Some(inside) => Cow::Borrowed(inside),
+                None => Cow::Borrowed(field),
+            }
         })
         .collect()
 }
 
 impl Line<'_> {
-    pub fn fields(&self) -> &[&str] {
+    pub fn fields(&self) -> &[Cow<'_, str>] {
         &self.fields
     }
 }
@@ -171,7 +177,7 @@ mod tests {
         assert_eq!(split(" 1, \"a, b\" ,3 ", ','), ["1", "a, b", "3"]);
         assert_eq!(split("1  2\t3", ' '), ["1", "2", "3"]);
         assert_eq!(split("1;;2", ';'), ["1", "", "2"]);
-        assert_eq!(split("5\" pipe,\"a\nb, \"\"c\"\"\",2", ','), ["5\" pipe", "a\nb, \"\"c\"\"", "2"]);
+        assert_eq!(split("5\" pipe,\"a\nb, \"\"c\"\"\",2", ','), ["5\" pipe", "a\nb, \"c\"", "2"]);
     }
 
     #[test]
@@ -192,7 +198,7 @@ mod tests {
             Lines::new(&b"skipped\n\xEF\xBB\xBFa,b\r\n\r\n  \n1,2"[..], Path::new("t"), 1, None).unwrap();
         assert_eq!(lines.next_line().unwrap().unwrap().fields().len(), 2);
         let last = lines.next_line().unwrap().unwrap();
-        assert_eq!((last.number, last.fields()), (5, &["1", "2"][..]));
+        assert_eq!((last.number, last.fields().concat()), (5, "12".to_owned()));
         assert!(lines.next_line().unwrap().is_none());
     }
 }

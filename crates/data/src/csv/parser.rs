@@ -82,6 +82,7 @@ impl RowParser {
     ) -> Result<Self, DataError> {
         let first = first.strip_prefix('\u{FEFF}').unwrap_or(first).trim_end_matches(['\n', '\r']);
         let fields = split(first, ends.delimiter());
+        let fields: Vec<&str> = fields.iter().map(AsRef::as_ref).collect();
         let numbers = raw_columns(preparation);
         let trained = if preparation.columns.is_empty() { &numbers } else { &preparation.columns };
         let other = |problem| DataError::OtherColumns { file: file.to_owned(), line, problem };
@@ -140,7 +141,7 @@ impl RowParser {
             let first = rows.values.len();
             for (column, place) in &self.order {
                 let at = ColumnRef { column: *place, name: self.names.get(*place).map(String::as_str) };
-                self.encoder.encode(*column, fields[*place], (&self.file, line, at), &mut rows.values)?;
+                self.encoder.encode(*column, &fields[*place], (&self.file, line, at), &mut rows.values)?;
             }
             debug_assert_eq!(rows.values.len(), first + width);
             self.preparation.normalise(&mut rows.values[first..]);
