@@ -194,7 +194,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("trusted_network=[true]", "got a list of 1"),
         (
             "data={kind: [a]}",
-            "data.kind: expected digits | idx | csv | npy | text | tokens | own | torch, got a list of 1",
+            "data.kind: expected digits | idx | images | csv | npy | text | tokens | own | torch, got a list of 1",
         ),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));
@@ -364,6 +364,7 @@ const KINDS: [&[&str]; 8] = [
     ],
     &["data.kind=text", "data.path=a.txt", "schedule.kind=constant", "name=none-of-it"],
     &["data.kind=tokens", "data.path=ids", "data.val_path=val.bin", "data.vocabulary=65"],
+    &["data.kind=images", "data.path=photos", "data.size=[48, 64]", "data.colors=gray", "data.cache=none"],
     &["data.kind=own", "data.name=ring"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];

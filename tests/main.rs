@@ -23,6 +23,7 @@ mod export;
 mod gpt2;
 mod gpu_script;
 mod hosts;
+mod images;
 mod json_contract;
 mod nccl;
 mod nccl_on_gpus;

@@ -7,6 +7,7 @@ use crate::docs_current::{blocks, read, root, yaml_files};
 use crate::harness::files::{idx, npy};
 use crate::harness::{dtrain, finish, output, write_text};
 use dtrain::config::Config;
+use image::RgbImage;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -56,6 +57,12 @@ fn write_data(folder: &Path) {
     write(folder, "x.npy", &npy("|u1", &[SAMPLES, 8], &noise(SAMPLES * 8)));
     write(folder, "volumes.npy", &npy("|u1", &[SAMPLES, 1, 4, 8, 8], &noise(SAMPLES * 256)));
     write(folder, "y.npy", &npy("|u1", &[SAMPLES], &classes(SAMPLES)));
+    for (number, class) in ["cat", "dog"].into_iter().cycle().take(20).enumerate() {
+        let photos = folder.join("photos").join(class);
+        fs::create_dir_all(&photos).unwrap();
+        let picture = RgbImage::from_raw(40, 30, noise(40 * 30 * 3)).expect("as many bytes");
+        picture.save(photos.join(format!("{number}.jpg"))).unwrap();
+    }
     for name in ["shakespeare.txt", "input.txt"] {
         write_text(&folder.join(name), 3_000);
     }

@@ -8,6 +8,7 @@ pub(super) const EVAL_EXAMPLES: &str = "\
 Examples:
   dtrain eval runs/first                      the best checkpoint on the validation part
   dtrain eval runs/first --data test.csv      on a table with the column of the target
+  dtrain eval runs/cats --data test/          on images, a folder a class
   dtrain eval runs/first --data x.npy --targets y.npy     on arrays; labels in an IDX file work too
   dtrain eval runs/first/g1-s000400 --json    another checkpoint, for programs
 
@@ -18,6 +19,7 @@ Examples:
   dtrain predict runs/first new.csv                      class and probabilities to standard output
   dtrain predict runs/first new.csv -o predicted.csv     the same into a file; .jsonl and .npy work too
   dtrain predict runs/first images.npy -o out.npy        arrays of the shape of training
+  dtrain predict runs/cats photos/ cat.jpg               images of folders and files, each with its name
   dtrain predict runs/text lines.txt                     the byte that comes after each line
   cat new.csv | dtrain predict runs/first - | head       standard input";
 
@@ -62,7 +64,7 @@ impl Work {
 pub struct Eval {
     /// Run folder or name, with /CHECKPOINT for another than the best
     pub run: String,
-    /// A table with the column of the target, an array, a text, token ids [default: the validation part of the run]
+    /// A table with the column of the target, an array, a folder of images, a text, token ids [default: the validation part of the run]
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// The targets of an array: a .npy array, or labels in an IDX file

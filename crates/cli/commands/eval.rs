@@ -10,8 +10,8 @@ use crate::report::{Stream, Voice, amount, loss, measure, percent};
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
 use dtrain_data::{
-    Batch, DataError, Dataset, Elements, EvaluationPlan, Preparation, RowParser, Source, TargetArray,
-    TargetSpec, TextOptions, TokensOptions,
+    Batch, DataError, Dataset, Elements, EvaluationPlan, ImageFiles, Preparation, RowParser, Source,
+    TargetArray, TargetSpec, TextOptions, TokensOptions,
 };
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{BatchView, EvaluationCounts, Inputs, Replica, Targets};
@@ -70,8 +70,11 @@ fn of_file(
     path: &Path,
     workers: Vec<Worker>,
 ) -> Result<Figures, CliError> {
-    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
     let voice = Voice::of(arguments.output);
+    if trained.preparation.picture.is_some() && path.is_dir() {
+        return of_folder(trained, arguments, path, workers, voice);
+    }
+    let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
     match (input.take_parser(), &arguments.targets) {
         (Some(parser), None) if parser.has_target() => {
             of_table(trained, input, path, &parser, workers, voice)
@@ -122,7 +125,7 @@ fn of_table(
 /// An array of inputs and one of targets, of as many samples.
 fn of_array(
     trained: &Trained,
-    mut input: Input,
+    input: Input,
     (inputs_file, targets_file): (&Path, &Path),
     workers: Vec<Worker>,
     voice: Voice,
@@ -135,9 +138,37 @@ fn of_array(
         let targets = targets.rows();
         return Err(DataError::CountMismatch { inputs_file, inputs, targets_file, targets }.into());
     }
-    let bar = progress(voice, Some(inputs), Unit::Samples);
+    of_samples(trained, input, targets.samples(), workers, voice)
+}
+
+/// A folder of images with one for each class.
+fn of_folder(
+    trained: &Trained,
+    arguments: &Eval,
+    path: &Path,
+    workers: Vec<Worker>,
+    voice: Voice,
+) -> Result<Figures, CliError> {
+    if arguments.targets.is_some() {
+        let message = format!("{} is a folder, and --targets is for arrays", path.display());
+        return Err(CliError::usage(message).hint("the class of an image is the name of its folder"));
+    }
+    let (images, classes) = ImageFiles::labelled(path, &trained.preparation)?;
+    let classes: Vec<[f64; 1]> = classes.into_iter().map(|class| [f64::from(class)]).collect();
+    of_samples(trained, Input::of_images(images), classes.iter().map(<[f64; 1]>::as_slice), workers, voice)
+}
+
+/// Samples whose targets are known, in their order.
+fn of_samples<'a>(
+    trained: &Trained,
+    mut input: Input,
+    mut samples: impl Iterator<Item = &'a [f64]>,
+    workers: Vec<Worker>,
+    voice: Voice,
+) -> Result<Figures, CliError> {
+    let preparation = &trained.preparation;
+    let bar = progress(voice, input.size(), Unit::Samples);
     let mut figures = start(preparation)?;
-    let mut samples = targets.samples();
     let work = |worker: &mut Worker, piece| worker.predict(piece, None);
     ordered(
         workers,

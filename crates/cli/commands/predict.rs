@@ -92,7 +92,9 @@ fn output_lines(
 ) -> Result<OutputLines, CliError> {
     let preparation = &trained.preparation;
     let TargetSpec::ClassPerToken { classes } = preparation.target else {
-        return Ok(OutputLines::new(format, preparation));
+        let lines = OutputLines::new(format, preparation);
+        let of_files = !inputs.is_empty() && inputs.iter().all(Input::is_of_files);
+        return Ok(if of_files { lines.of_files() } else { lines });
     };
     let time = inputs.first().and_then(Input::time);
     let odd = inputs.iter().position(|input| input.time() != time);

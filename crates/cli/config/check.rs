@@ -123,6 +123,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
     }
     model(config, &mut problems);
     torch(config, &mut problems);
+    images(config, &mut problems);
     loss_and_optimizer(config, &mut problems);
     metrics(config, &mut problems);
     ConfigError::check(problems)
@@ -190,6 +191,15 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
+fn images(config: &Config, problems: &mut Vec<Problem>) {
+    if config.resolved.word("data.kind") == DataKind::Images.name()
+        && matches!(config.resolved.get("data.size"), Some(Value::List(sides)) if sides.len() != 2)
+    {
+        let problem = config.problem("data.size", "an image has a side, or a height and a width");
+        problems.push(problem.hint("write data.size=64, or data.size=[48, 64]"));
+    }
+}
+
 fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
     if let Loss::CrossEntropy { class_weights: ClassWeights::Given(weights), .. } = &config.loss
         && !weights.iter().any(|weight| *weight > 0.0)
@@ -199,7 +209,8 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
     }
     if config.resolved.word("loss.kind") == LossKind::Mse.name() {
         let data = config.resolved.word("data.kind");
-        let of_classes = [DataKind::Text, DataKind::Tokens, DataKind::Digits, DataKind::Idx];
+        let of_classes =
+            [DataKind::Text, DataKind::Tokens, DataKind::Digits, DataKind::Idx, DataKind::Images];
         if of_classes.iter().any(|kind| kind.name() == data) {
             let message = format!("mse needs numbers as targets, and {} has classes", data);
             problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));

@@ -29,6 +29,8 @@ words!(
         Digits = "digits",
         /// Files in the format of MNIST.
         Idx = "idx",
+        /// Images in folders.
+        Images = "images",
         /// A table of numbers.
         Csv = "csv",
         /// Two NumPy arrays.

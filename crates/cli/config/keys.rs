@@ -87,7 +87,7 @@ const MODEL_KIND_HELP: &str =
 const LOSS_KIND_HELP: &str = "cross_entropy | mse | torch (what a Python program says)";
 const DECAYS_HELP: &str = "which parameters weight_decay applies to";
 /// All data that dtrain reads itself, or a Rust program.
-const NOT_TORCH: &[&str] = &["digits", "idx", "csv", "npy", "text", "tokens", "own"];
+const NOT_TORCH: &[&str] = &["digits", "idx", "images", "csv", "npy", "text", "tokens", "own"];
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.
@@ -143,8 +143,18 @@ pub static KEYS: &[Key] = &[
     Key::new("data.val_targets", TEXT_OR_NONE, "none", Bits, ".npy file of their targets").when("data.kind", &["npy"]),
     Key::new("data.path", Type::Text, "", Bits, "the file, plain or .gz; tokens: plain, or a folder with train.bin and val.bin")
         .required().when("data.kind", &["csv", "text", "tokens"]),
-    Key::new("data.val_path", TEXT_OR_NONE, "none", Bits, "a second file for validation; none: val_split (tokens: val.bin of the folder, if there)")
-        .when("data.kind", &["csv", "tokens"]),
+    Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its images (.jpg, .png, .webp); or one with train/ and val/")
+        .required().when("data.kind", &["images"]),
+    Key::new("data.size", Type::Either(&[COUNT, Type::List(&COUNT)]), "64", Bits,
+        "what images are scaled to and cut in the middle: a side, or [height, width]; pixels")
+        .when("data.kind", &["images"]),
+    Key::new("data.colors", Type::Choice(&["rgb", "gray"]), "rgb", Bits, "channels of an image: rgb (3) | gray (1)").when("data.kind", &["images"]),
+    Key::new("data.broken", Type::Choice(&["error", "skip"]), "error", Bits,
+        "an image that cannot be decoded: error, where it is read | skip: it is left out (all are decoded before the first step)")
+        .when("data.kind", &["images"]),
+    Key::new("data.cache", SIZE_OR_NONE, "1GiB", Free, "how much each rank keeps of decoded images; none: each is decoded whenever it is read").when("data.kind", &["images"]),
+    Key::new("data.val_path", TEXT_OR_NONE, "none", Bits, "a second file for validation; none: val_split (tokens: val.bin of the folder, images: val/ beside train/, if there)")
+        .when("data.kind", &["csv", "tokens", "images"]),
     Key::new("data.label", Type::Either(&[Type::Choice(&["last"]), WHOLE, Type::Text]), "last", Bits,
         "label column: its name in the header, its number from 0, or last")
         .when("data.kind", &["csv"]),
@@ -160,12 +170,15 @@ pub static KEYS: &[Key] = &[
     Key::new("data.vocabulary", Type::Int(2, 65_536), "50257", Bits, "how many token ids there are; 50257: those of GPT-2")
         .when("data.kind", &["tokens"]),
     Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
-        .when("data.kind", &["idx", "csv", "npy", "text", "tokens"]),
+        .when("data.kind", &["idx", "images", "csv", "npy", "text", "tokens"]),
     Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, "which samples val_split holds out")
-        .when("data.kind", &["idx", "csv", "npy"]),
+        .when("data.kind", &["idx", "images", "csv", "npy"]),
     Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "standard", Bits,
         "standard (mean 0, deviation 1 of the training part) | none | a factor, such as 0.00392")
         .when("data.kind", &["digits", "idx", "csv", "npy"]),
+    Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "0.00392156862745098", Bits,
+        "a factor (1/255 makes pixels 0 to 1) | none | standard (mean 0, deviation 1 of the training part, for which all images are decoded first)")
+        .when("data.kind", &["images"]),
     Key::new("data.normalize_targets", Type::Bool, "true", Bits, "with mse: train on targets of mean 0 and deviation 1; results are in their own unit")
         .when("data.kind", &["csv", "npy"]),
     Key::new("data.columns", Type::Either(&[AUTO, Type::List(&Type::Either(&[WHOLE, Type::Text]))]), "auto", Bits,
@@ -177,9 +190,9 @@ pub static KEYS: &[Key] = &[
         .when("data.kind", &["csv"]),
     Key::new("data.name", Type::Text, "own", Bits, "what the program that brings the data calls it").when("data.kind", &["own", "torch"]),
     Key::new("data.augment", AUGMENT, "shift", Bits, AUGMENT_HELP).when("data.kind", &["digits"]),
-    Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "csv", "npy"]),
+    Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "images", "csv", "npy"]),
     // Model.
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, MODEL_KIND_HELP).when("data.kind", &["digits", "idx"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, MODEL_KIND_HELP).when("data.kind", &["digits", "idx", "images"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, MODEL_KIND_HELP).when("data.kind", &["csv", "npy"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, MODEL_KIND_HELP).when("data.kind", &["text", "tokens"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "own", Bits, MODEL_KIND_HELP).when("data.kind", &["own"]),

@@ -9,8 +9,9 @@ use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value, counts};
 use dtrain_data::{
-    Augment, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions, Missing,
-    Normalise, NpyOptions, NpyTarget, Source, TextOptions, TokensOptions, Unseen, ValSplit,
+    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions,
+    ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm, Source, TextOptions,
+    TokensOptions, Unseen, ValSplit,
 };
 use dtrain_engine::Grouping;
 use std::convert::Infallible;
@@ -70,6 +71,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
                 normalise: normalise(r),
             })
         }
+        DataKind::Images => Source::Images(images(r)),
         DataKind::Csv => Source::Csv(csv(r)),
         DataKind::Npy => {
             let (inputs, targets) = pair("data.inputs", "data.targets");
@@ -100,6 +102,30 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             val_split: fraction(r),
         }),
     })
+}
+
+fn images(r: &Resolved) -> ImagesOptions {
+    let [height, width] = match r.get("data.size") {
+        Some(Value::List(sides)) => match counts(sides)[..] {
+            [height, width] => [height as u32, width as u32],
+            ref other => [other.first().map_or(1, |side| *side as u32); 2],
+        },
+        _ => [r.count("data.size"); 2],
+    };
+    ImagesOptions {
+        path: needed_path(r, "data.path"),
+        val_path: path(r, "data.val_path"),
+        val_split: val_split(r),
+        form: PictureForm {
+            height,
+            width,
+            colours: if r.word("data.colors") == "gray" { Colours::Gray } else { Colours::Rgb },
+        },
+        broken: if r.word("data.broken") == "skip" { Broken::Skip } else { Broken::Refuse },
+        cache: r.size("data.cache").unwrap_or(0),
+        augment: augment(r),
+        normalise: normalise(r),
+    }
 }
 
 fn csv(r: &Resolved) -> CsvOptions {

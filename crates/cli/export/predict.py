@@ -1,4 +1,4 @@
-"""From a table (.csv) or an array (.npy) to names and numbers, as `dtrain predict` does it.
+"""From a table (.csv), an array (.npy) or images to names and numbers, as `dtrain predict` does it.
 
     python predict.py new.csv > predicted.csv
 """
@@ -12,6 +12,7 @@ import torch
 
 import model as trained
 
+IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 HERE = pathlib.Path(__file__).parent
 MISSING = {"", "?", "-", "na", "n/a", "#n/a", "nan", "null"}
 NO_NUMBER = MISSING | {"none"}
@@ -66,9 +67,35 @@ def read_table(path, preparation):
         return [features(place(row), keyed, line) for line, row in enumerate(rows, 1) if row]
 
 
+def read_images(path, picture):
+    """An image, or all of a folder: the shorter side scaled, the middle cut."""
+    import numpy
+    from PIL import Image, ImageOps
+
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    mode = "L" if picture["colours"] == "gray" else "RGB"
+    pixels = []
+    for file in files:
+        if file.suffix.lower() in IMAGES:
+            image = ImageOps.exif_transpose(Image.open(file)).convert(mode)
+            ratio = max(picture["width"] / image.width, picture["height"] / image.height)
+            size = [max(round(side * ratio), 1) for side in image.size]
+            image = image.resize(size, Image.Resampling.BILINEAR)
+            left, top = (size[0] - picture["width"]) // 2, (size[1] - picture["height"]) // 2
+            image = image.crop((left, top, left + picture["width"], top + picture["height"]))
+            array = numpy.asarray(image, dtype="float32")
+            pixels.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
+    if not pixels:
+        sys.exit(f"{path} has no images")
+    return torch.from_numpy(numpy.stack(pixels))
+
+
 def main(path):
     preparation = json.loads((HERE / "preparation.json").read_text())
-    if path.endswith(".npy"):
+    picture = preparation.get("picture")
+    if picture and (pathlib.Path(path).is_dir() or pathlib.Path(path).suffix.lower() in IMAGES):
+        inputs = read_images(pathlib.Path(path), picture)
+    elif path.endswith(".npy"):
         import numpy
 
         inputs = torch.from_numpy(numpy.load(path).astype("float32"))

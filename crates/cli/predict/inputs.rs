@@ -2,12 +2,13 @@
 
 use crate::error::CliError;
 use dtrain_data::{
-    CsvOptions, DataError, INPUT_NEEDS, InputArray, InputSpec, LONGEST_ROW, Preparation, RowEnds, RowParser,
-    Source, TokenArray, plain_or_gzip,
+    CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, Preparation, RowEnds,
+    RowParser, Source, TokenArray, plain_or_gzip,
 };
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TEXT: usize = 256 << 10;
 /// Samples of an array that a worker takes at once.
 const SAMPLES: u64 = 1024;
+
+/// Files of images that a worker takes at once.
+const IMAGES: usize = 32;
 
 /// What the outputs of a piece of sequences take. *Units*: bytes.
 const OUTPUTS: usize = 64 << 20;
@@ -37,6 +41,13 @@ pub enum Piece {
     Values(Vec<f32>),
     /// Sequences of tokens, none of them empty.
     Tokens(Vec<Vec<u32>>),
+    /// Some files of images, which are decoded by whoever predicts them.
+    Images {
+        /// All files.
+        images: Arc<ImageFiles>,
+        /// Those of the piece.
+        files: Range<usize>,
+    },
 }
 
 /// One file, or standard input, that gives its pieces one after the other.
@@ -53,6 +64,11 @@ enum Rest {
         preparation: Box<Preparation>,
         /// The next sample.
         next: u64,
+    },
+    Images {
+        images: Arc<ImageFiles>,
+        /// The next file.
+        next: usize,
     },
     Sequences {
         array: TokenArray,
@@ -107,6 +123,9 @@ impl Input {
         preparation: &Preparation,
         trained_on: Option<&Source>,
     ) -> Result<Self, CliError> {
+        if let Some(images) = ImageFiles::open(path, preparation)? {
+            return Ok(Self::of_images(images));
+        }
         if path.is_dir() {
             let error = CliError::usage(format!("{} is a folder", path.display()));
             return Err(error.hint("name its files, as in FOLDER/*.csv"));
@@ -153,6 +172,18 @@ impl Input {
         Ok(Self { parser: Some(Box::new(parser)), rest: Rest::Table(text) })
     }
 
+    /// Files of images.
+    #[must_use]
+    pub fn of_images(images: ImageFiles) -> Self {
+        Self { parser: None, rest: Rest::Images { images: Arc::new(images), next: 0 } }
+    }
+
+    /// Whether each sample is a file.
+    #[must_use]
+    pub fn is_of_files(&self) -> bool {
+        matches!(self.rest, Rest::Images { .. })
+    }
+
     /// A file or standard input as lines.
     fn text(path: &Path) -> Result<Lines, CliError> {
         let mut text = if path == Path::new("-") {
@@ -195,6 +226,7 @@ impl Input {
         match &self.rest {
             Rest::Table(text) | Rest::Prompts { text, .. } => text.size,
             Rest::Array { array, .. } => Some(array.rows()),
+            Rest::Images { images, .. } => Some(images.files().len() as u64),
             Rest::Sequences { array, .. } => Some(array.rows()),
         }
     }
@@ -204,7 +236,7 @@ impl Input {
     pub fn counter(&self) -> Option<Arc<AtomicU64>> {
         match &self.rest {
             Rest::Table(text) | Rest::Prompts { text, .. } => Some(Arc::clone(&text.read)),
-            Rest::Array { .. } | Rest::Sequences { .. } => None,
+            Rest::Array { .. } | Rest::Images { .. } | Rest::Sequences { .. } => None,
         }
     }
 
@@ -218,6 +250,12 @@ impl Input {
                 let end = (*next + SAMPLES).min(array.rows());
                 let range = std::mem::replace(next, end)..end;
                 Ok((!range.is_empty()).then(|| Piece::Values(array.read(range, preparation))))
+            }
+            Rest::Images { images, next } => {
+                let end = (*next + IMAGES).min(images.files().len());
+                let files = std::mem::replace(next, end)..end;
+                let images = Arc::clone(images);
+                Ok((!files.is_empty()).then_some(Piece::Images { images, files }))
             }
             Rest::Sequences { array, next, most } => {
                 let end = (*next + *most as u64).min(array.rows());

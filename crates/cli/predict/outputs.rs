@@ -20,6 +20,8 @@ pub struct OutputLines {
     /// What is predicted, by class or by target; nothing of a token.
     names: Vec<String>,
     says: Says,
+    /// Whether each sample is a file, whose name comes first.
+    of_files: bool,
 }
 
 /// What a model says of a sample.
@@ -46,25 +48,39 @@ impl OutputLines {
             }
             TargetSpec::ClassPerToken { .. } => panic!("a model of texts says which token is next"),
         };
-        Self { format, preparation: preparation.clone(), names, says }
+        Self { format, preparation: preparation.clone(), names, says, of_files: false }
+    }
+
+    /// With the name of the file of each sample.
+    #[must_use]
+    pub fn of_files(self) -> Self {
+        Self { of_files: true, ..self }
     }
 
     /// For a model of texts whose samples are prepared so.
     #[must_use]
     pub fn of_tokens(format: Format, preparation: &Preparation, next: NextToken) -> Self {
-        Self { format, preparation: preparation.clone(), names: Vec::new(), says: Says::Token(next) }
+        Self {
+            format,
+            preparation: preparation.clone(),
+            names: Vec::new(),
+            says: Says::Token(next),
+            of_files: false,
+        }
     }
 
     /// The first line of a CSV.
     fn head(&self) -> String {
-        match &self.says {
+        let first = if self.of_files { "file," } else { "" };
+        let rest = match &self.says {
             Says::Class => {
                 let names = self.names.iter().map(|name| csv_field(&format!("p({name})")));
                 format!("prediction,{}\n", names.collect::<Vec<_>>().join(","))
             }
             Says::Values => format!("{}\n", self.names.join(",")),
             Says::Token(next) => next.head().to_owned(),
-        }
+        };
+        format!("{first}{rest}")
     }
 
     /// The shape of what an array has of one sample; `[]` is one number.
@@ -85,7 +101,7 @@ impl OutputLines {
         let (width, classifies) = (self.names.len(), matches!(self.says, Says::Class));
         let mut text = Vec::with_capacity(predicted.rows * width * 12);
         let mut shares = Vec::new();
-        for outputs in predicted.outputs.chunks_exact(width) {
+        for (at, outputs) in predicted.outputs.chunks_exact(width).enumerate() {
             let values: Vec<f32> = match classifies {
                 true => {
                     probabilities(outputs, &mut shares);
@@ -97,15 +113,20 @@ impl OutputLines {
                     .collect(),
             };
             let called = classifies.then(|| self.names[greatest(outputs)].as_str());
-            self.row(called, &values, &mut text);
+            let file = predicted.files.get(at).filter(|_| self.of_files).map(String::as_str);
+            self.row(file, called, &values, &mut text);
         }
         text
     }
 
-    fn row(&self, called: Option<&str>, values: &[f32], text: &mut Vec<u8>) {
+    fn row(&self, file: Option<&str>, called: Option<&str>, values: &[f32], text: &mut Vec<u8>) {
         match self.format {
             Format::Npy => values.iter().for_each(|value| text.extend(value.to_le_bytes())),
             Format::Csv => {
+                if let Some(file) = file {
+                    text.extend(csv_field(file).bytes());
+                    text.push(b',');
+                }
                 text.extend(called.map(csv_field).unwrap_or_default().bytes());
                 for (at, value) in values.iter().enumerate() {
                     if at > 0 || called.is_some() {
@@ -119,10 +140,16 @@ impl OutputLines {
             Format::Jsonl => {
                 let numbers: Map<String, Value> =
                     self.names.iter().zip(values).map(|(name, value)| (name.clone(), json!(value))).collect();
-                let line = match called {
-                    Some(name) => json!({"prediction": name, "probabilities": numbers}),
-                    None => Value::Object(numbers),
-                };
+                let mut line = Map::new();
+                line.extend(file.map(|file| ("file".to_owned(), json!(file))));
+                match called {
+                    Some(name) => {
+                        line.insert("prediction".to_owned(), json!(name));
+                        line.insert("probabilities".to_owned(), Value::Object(numbers));
+                    }
+                    None => line.extend(numbers),
+                }
+                let line = Value::Object(line);
                 let _ = writeln!(text, "{line}");
             }
         }

@@ -14,7 +14,11 @@ pub struct Worker {
     width: usize,
     outputs: usize,
     rows: CsvRows,
+    preparation: Preparation,
 }
+
+/// What the inputs of samples that are computed at once take. *Units*: bytes.
+const INPUTS: usize = 32 << 20;
 
 /// What the outputs of samples that are computed at once take. *Units*: bytes.
 const OUTPUTS: usize = 256 << 20;
@@ -24,7 +28,10 @@ const OUTPUTS: usize = 256 << 20;
 pub fn at_once(preparation: &Preparation, asked: u32) -> u32 {
     let spec = preparation.spec();
     match spec.input {
-        InputSpec::Values { .. } => asked,
+        InputSpec::Values { shape } => {
+            let each = shape.iter().product::<usize>() * size_of::<f32>();
+            asked.min(u32::try_from(INPUTS / each.max(1)).unwrap_or(u32::MAX)).max(1)
+        }
         InputSpec::Tokens { length, vocabulary } => {
             let each = length * vocabulary as usize * size_of::<f32>();
             asked.min(u32::try_from(OUTPUTS / each.max(1)).unwrap_or(u32::MAX)).max(1)
@@ -43,6 +50,8 @@ pub struct Predicted {
     pub lines: Vec<u64>,
     /// How many samples there are.
     pub rows: usize,
+    /// The file of each sample, where each is one.
+    pub files: Vec<String>,
     /// Of sequences of tokens, how many each has: there are outputs after each token.
     pub lengths: Vec<usize>,
 }
@@ -58,7 +67,8 @@ impl Worker {
             let replica = trained.replica(batch)?;
             let outputs = spec.classes().map_or(spec.target_width(), |classes| classes as usize);
             let (width, batch) = (spec.input_width(), batch as usize);
-            Ok(Self { replica, batch, width, outputs, rows: CsvRows::default() })
+            let preparation = trained.preparation.clone();
+            Ok(Self { replica, batch, width, outputs, rows: CsvRows::default(), preparation })
         };
         (0..ranks).map(one).collect()
     }
@@ -81,12 +91,18 @@ impl Worker {
                 let outputs = self.outputs_of(&rows.values);
                 let (targets, lines) = (std::mem::take(&mut rows.targets), rows.lines.clone());
                 self.rows = rows;
-                Ok(Predicted { outputs: outputs?, rows: lines.len(), targets, lines, lengths: Vec::new() })
+                Ok(Predicted { outputs: outputs?, rows: lines.len(), targets, lines, ..Predicted::default() })
             }
             Piece::Tokens(sequences) => {
                 let outputs = self.outputs_after(&sequences)?;
                 let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
                 Ok(Predicted { outputs, rows: lengths.len(), lengths, ..Predicted::default() })
+            }
+            Piece::Images { images, files } => {
+                let names = images.files()[files.clone()].iter().map(|file| file.display().to_string());
+                let names: Vec<String> = names.collect();
+                let outputs = self.outputs_of(&images.read(files, &self.preparation)?)?;
+                Ok(Predicted { outputs, rows: names.len(), files: names, ..Predicted::default() })
             }
             Piece::Values(values) => {
                 let outputs = self.outputs_of(&values)?;

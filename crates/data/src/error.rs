@@ -268,6 +268,32 @@ pub enum DataError {
         /// The number of classes, or the most that are taken from labels alone.
         classes: u32,
     },
+    /// A folder has no folder for each class.
+    #[error("{} has no folders: one for each class is wanted", folder.display())]
+    NoClassFolders {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A folder of a class that the training images do not have.
+    #[error("{} is no class of the training images", folder.display())]
+    UnknownClassFolder {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A folder without images.
+    #[error("{} has no images", folder.display())]
+    NoImages {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A file that cannot be decoded.
+    #[error("{}: {reason}", file.display())]
+    Picture {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// There is nothing in a file.
     #[error("{} holds no sample", file.display())]
     Empty {
@@ -491,6 +517,14 @@ impl DataError {
             Self::LabelOutOfRange { label, .. } if *label < 0 => "number the classes from 0".into(),
             Self::LabelOutOfRange { .. } => {
                 "number the classes from 0 without gaps, or write loss.kind=mse to predict real numbers".into()
+            }
+            Self::NoClassFolders { .. } => "put the images of each class into a folder of its name".into(),
+            Self::UnknownClassFolder { .. } => {
+                "its name is that of no training folder: rename it, or move it away".into()
+            }
+            Self::NoImages { .. } => "it is read for .jpg, .jpeg, .png and .webp: add some, or remove the folder".into(),
+            Self::Picture { .. } => {
+                "the file may be damaged: mend or remove it, or write data.broken=skip to leave such files out".into()
             }
             Self::Empty { .. } => "at least one sample is needed".into(),
             Self::TooShort { .. } => "use a smaller data.context, a larger data.val_split, or more text".into(),

@@ -84,29 +84,49 @@ pub(crate) fn moments<'a, T: Copy + Into<f32> + 'a>(
         .collect()
 }
 
-/// The moments of each channel of bytes. The sums are whole numbers, so they are exact and the compiler can take
-/// many bytes at a time: statistics of 47 MB must not hold up the start of a rank.
+/// The moments of each channel of bytes.
 pub(crate) fn byte_moments<'a>(rows: impl Iterator<Item = &'a [u8]>, channels: usize) -> Vec<Moments> {
-    /// Squares of so many bytes fit into a `u32`.
-    const BLOCK: usize = 1 << 16;
-    let mut sums = vec![(0u64, 0u64); channels];
-    let mut count = 0u64;
-    for row in rows {
-        let plane = row.len() / channels;
-        for (values, (sum, squares)) in row.chunks_exact(plane).zip(&mut sums) {
+    let mut sums = ByteSums::new(channels);
+    rows.for_each(|row| sums.add(row));
+    sums.moments()
+}
+
+/// Sums of bytes and of their squares, of each channel. They are whole numbers, so they are exact and the compiler can take many bytes
+/// at a time: statistics of 47 MB must not hold up the start of a rank.
+#[derive(Debug)]
+pub(crate) struct ByteSums {
+    sums: Vec<(u64, u64)>,
+    count: u64,
+}
+
+impl ByteSums {
+    pub fn new(channels: usize) -> Self {
+        Self { sums: vec![(0, 0); channels], count: 0 }
+    }
+
+    /// Adds a row.
+    pub fn add(&mut self, row: &[u8]) {
+        /// Squares of so many bytes fit into a `u32`.
+        const BLOCK: usize = 1 << 16;
+        let plane = row.len() / self.sums.len();
+        for (values, (sum, squares)) in row.chunks_exact(plane).zip(&mut self.sums) {
             for block in values.chunks(BLOCK) {
                 *sum += u64::from(block.iter().map(|v| u32::from(*v)).sum::<u32>());
                 *squares += u64::from(block.iter().map(|v| u32::from(*v) * u32::from(*v)).sum::<u32>());
             }
         }
-        count += plane as u64;
+        self.count += plane as u64;
     }
-    let count = count.max(1) as f64;
-    let of = |(sum, squares): (u64, u64)| {
-        let mean = sum as f64 / count;
-        Moments { mean, deviation: (squares as f64 / count - mean * mean).max(0.0).sqrt() }
-    };
-    sums.into_iter().map(of).collect()
+
+    /// The moments of each channel.
+    pub fn moments(self) -> Vec<Moments> {
+        let count = self.count.max(1) as f64;
+        let of = |(sum, squares): (u64, u64)| {
+            let mean = sum as f64 / count;
+            Moments { mean, deviation: (squares as f64 / count - mean * mean).max(0.0).sqrt() }
+        };
+        self.sums.into_iter().map(of).collect()
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! It is made while the training data are opened, is part of every checkpoint, and is all that a prediction needs to know
 //! of the data. It does not know where either lies.
 
-use crate::{InputSpec, SampleSpec, TargetSpec};
+use crate::{InputSpec, PictureForm, SampleSpec, TargetSpec};
 use serde::{Deserialize, Serialize};
 
 /// What became of the columns, values and labels of the training data.
@@ -28,6 +28,9 @@ pub struct Preparation {
     pub class_counts: Vec<u64>,
     /// How the targets of a regression were standardised, if they were.
     pub targets: Option<TargetScale>,
+    /// What files of images become, where they are the samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub picture: Option<PictureForm>,
 }
 
 /// One column of the training table.
@@ -155,6 +158,7 @@ impl Preparation {
             class_names,
             class_counts: Vec::new(),
             targets: None,
+            picture: None,
         }
     }
 

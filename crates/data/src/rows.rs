@@ -5,7 +5,8 @@
 
 use crate::augment::{Augment, Window};
 use crate::bytes::Bytes;
-use crate::normalise::{Moments, Normalise, Scaling, byte_moments, moments};
+use crate::images::Pictures;
+use crate::normalise::{ByteSums, Moments, Normalise, Scaling, byte_moments, moments};
 use crate::preparation::{ColumnUse, Preparation, Role, TargetScale};
 use crate::split::{Selection, ValSplit};
 use crate::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
@@ -16,11 +17,19 @@ use std::sync::Arc;
 /// The most classes that are taken from labels alone. A column of identifiers is not a class.
 pub(crate) const MAX_DERIVED_CLASSES: u32 = 65_536;
 
+/// Pictures that are decoded at once for their statistics.
+const PICTURES: usize = 256;
+
 /// The elements of all rows, row after row.
 #[derive(Debug)]
 pub(crate) enum Store {
-    Bytes { bytes: Bytes, offset: usize },
+    Bytes {
+        bytes: Bytes,
+        offset: usize,
+    },
     Floats(Vec<f32>),
+    /// Bytes that are decoded when they are read.
+    Pictures(Pictures),
 }
 
 /// The targets of all rows.
@@ -107,7 +116,11 @@ pub(crate) fn assemble(
     for table in [Some(&mut train), val.as_mut()].into_iter().flatten() {
         table.complete(&fills, targets.as_ref());
     }
-    let mut scaling = Scaling::new(recipe.normalise, train.channels(), || train.moments(&train_rows));
+    let moments = match recipe.normalise {
+        Normalise::Standardise => train.moments(&train_rows)?,
+        Normalise::Scale(_) | Normalise::Keep => Vec::new(),
+    };
+    let mut scaling = Scaling::new(recipe.normalise, train.channels(), || moments);
     // Where there are words there is one dimension, and each feature is a channel.
     for (at, _) in train.features.iter().enumerate().filter(|(_, feature)| **feature == Feature::Word) {
         if at < scaling.mean.len() {
@@ -148,6 +161,7 @@ pub(crate) fn assemble(
         class_names: class_names.clone(),
         class_counts: Vec::new(),
         targets,
+        picture: None,
     };
     let preparation = Some(preparation);
     Ok(Opened { train: part(&train, train_rows), val, class_names, preparation, attribution: None })
@@ -262,19 +276,27 @@ impl Table {
         }
     }
 
-    fn moments(&self, rows: &Selection) -> Vec<Moments> {
+    fn moments(&self, rows: &Selection) -> Result<Vec<Moments>, DataError> {
         let (width, channels) = (self.width(), self.channels());
         let place = |index: u64| {
             let row = rows.row(index) as usize;
             row * width..(row + 1) * width
         };
-        match &self.store {
+        Ok(match &self.store {
             Store::Bytes { bytes, offset } => {
                 let data = &bytes[*offset..];
                 byte_moments((0..rows.len()).map(|i| &data[place(i)]), channels)
             }
             Store::Floats(values) => moments((0..rows.len()).map(|i| &values[place(i)]), channels),
-        }
+            Store::Pictures(pictures) => {
+                let mut sums = ByteSums::new(channels);
+                let numbers: Vec<usize> = (0..rows.len()).map(|i| rows.row(i) as usize).collect();
+                for numbers in numbers.chunks(PICTURES) {
+                    pictures.rows(numbers)?.iter().for_each(|pixels| sums.add(pixels));
+                }
+                sums.moments()
+            }
+        })
     }
 }
 
@@ -311,6 +333,7 @@ impl Dataset for Rows {
                 self.convert(&bytes[*offset..][place], augment, sample.values())
             }
             Store::Floats(values) => self.convert(&values[place], augment, sample.values()),
+            Store::Pictures(pictures) => self.convert(&pictures.row(row)?, augment, sample.values()),
         }
         Ok(())
     }

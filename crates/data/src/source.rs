@@ -1,8 +1,8 @@
 //! The kinds of data that can be named in a configuration, and the one way to open them.
 
 use crate::{
-    CsvOptions, DataError, DigitsOptions, IdxOptions, NpyOptions, Opened, TextOptions, TokensOptions, csv,
-    digits, idx, npy, text, tokens,
+    CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened, TextOptions,
+    TokensOptions, csv, digits, idx, images, npy, text, tokens,
 };
 
 /// A data set by kind.
@@ -12,6 +12,8 @@ pub enum Source {
     Digits(DigitsOptions),
     /// Images in IDX files: MNIST and its family.
     Idx(IdxOptions),
+    /// Images in folders, a folder a class.
+    Images(ImagesOptions),
     /// A table of numbers.
     Csv(CsvOptions),
     /// A pair of NumPy arrays.
@@ -31,6 +33,7 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
     let opened = match source {
         Source::Digits(options) => digits::open(options),
         Source::Idx(options) => idx::open(options),
+        Source::Images(options) => images::open(options),
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),
         Source::Text(options) => text::open(options),

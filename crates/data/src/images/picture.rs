@@ -1,0 +1,90 @@
+//! From a file to the pixels of one size: decoded, turned as its EXIF orientation says, scaled so that its shorter side fits, and cut
+//! in the middle.
+
+use crate::DataError;
+use image::imageops::FilterType;
+use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The longest side and the most memory that a file may ask for: what asks for more is no photograph.
+const LONGEST: u32 = 1 << 15;
+const MOST: u64 = 1 << 30;
+
+/// What every image becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PictureForm {
+    /// Rows of pixels.
+    pub height: u32,
+    /// Pixels of a row.
+    pub width: u32,
+    /// Its channels.
+    pub colours: Colours,
+}
+
+/// The channels of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Colours {
+    /// Red, green and blue.
+    #[default]
+    Rgb,
+    /// One: brightness.
+    Gray,
+}
+
+impl PictureForm {
+    /// `[channels, height, width]`.
+    #[must_use]
+    pub fn shape(&self) -> Vec<usize> {
+        let channels = match self.colours {
+            Colours::Rgb => 3,
+            Colours::Gray => 1,
+        };
+        vec![channels, self.height as usize, self.width as usize]
+    }
+
+    /// The pixels of a file, channel after channel.
+    ///
+    /// *Errors*: it cannot be read, is no image, or is too large.
+    pub(crate) fn decode(&self, file: &Path) -> Result<Box<[u8]>, DataError> {
+        let picture = upright(file).map_err(|error| match error {
+            ImageError::IoError(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+                DataError::io(file, super::NEEDS, error)
+            }
+            error => DataError::Picture { file: file.to_owned(), reason: error.to_string() },
+        })?;
+        let picture = match (picture.height(), picture.width()) == (self.height, self.width) {
+            true => picture,
+            false => picture.resize_to_fill(self.width, self.height, FilterType::Triangle),
+        };
+        Ok(match self.colours {
+            Colours::Gray => picture.into_luma8().into_raw().into_boxed_slice(),
+            Colours::Rgb => {
+                let pixels = picture.into_rgb8().into_raw();
+                let plane = pixels.len() / 3;
+                let mut planes = vec![0; pixels.len()].into_boxed_slice();
+                for (at, pixel) in pixels.as_chunks::<3>().0.iter().enumerate() {
+                    for (channel, value) in pixel.iter().enumerate() {
+                        planes[channel * plane + at] = *value;
+                    }
+                }
+                planes
+            }
+        })
+    }
+}
+
+fn upright(file: &Path) -> Result<DynamicImage, ImageError> {
+    // What it is, its first bytes say: names lie.
+    let mut reader = ImageReader::open(file)?.with_guessed_format()?;
+    let mut limits = Limits::default();
+    (limits.max_image_width, limits.max_image_height, limits.max_alloc) =
+        (Some(LONGEST), Some(LONGEST), Some(MOST));
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder()?;
+    let orientation = decoder.orientation()?;
+    let mut picture = DynamicImage::from_decoder(decoder)?;
+    picture.apply_orientation(orientation);
+    Ok(picture)
+}
