@@ -334,7 +334,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 8] = [
+const KINDS: [&[&str]; 9] = [
     &[],
     &[
         "data.kind=idx",

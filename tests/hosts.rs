@@ -363,7 +363,12 @@ fn the_environment_of_a_batch_job_stands_in_for_flags_over_ipv6_too() {
             .find_map(|(name, value)| (name == "DTRAIN_TOKEN_FILE").then_some(value?.to_owned()));
         command.env("DTRAIN_TOKEN_FILE", token.expect("a token"));
         command.env(names[0], rank.to_string()).env(names[1], "2");
-        command.env("MASTER_ADDR", "::1").env("MASTER_PORT", &port);
+        // Each batch system has its own.
+        let [address, of_port] = match names[0] {
+            "PET_NODE_RANK" => ["PET_MASTER_ADDR", "PET_MASTER_PORT"],
+            _ => ["MASTER_ADDR", "MASTER_PORT"],
+        };
+        command.env(address, "::1").env(of_port, &port);
         Running::of(command)
     };
     let second = start(1, ["SLURM_NODEID", "SLURM_NNODES"], "ranks=1");

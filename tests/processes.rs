@@ -189,6 +189,8 @@ fn a_signal_to_the_supervisor_stops_the_run_at_a_step_with_a_checkpoint() {
         (Signal::INT, "ranks=2"),
         (Signal::TERM, "ranks=2 isolation=thread"),
         (Signal::INT, "ranks=1"),
+        // What Slurm warns with.
+        (Signal::USR1, "ranks=2"),
     ] {
         let mut running = long(folder.path(), &format!("{how} checkpoint.every=none"));
         running.wait_for_step(20);
@@ -198,6 +200,20 @@ fn a_signal_to_the_supervisor_stops_the_run_at_a_step_with_a_checkpoint() {
         is_interrupted_with_a_checkpoint(folder.path(), &run);
         wait_until_gone(&pids);
     }
+}
+
+/// A batch system warns all processes, and asks them to end soon after.
+#[test]
+fn a_warning_and_a_request_to_end_behind_it_stop_the_run_once() {
+    let folder = folder();
+    let slow = "global_batch=1437 micro_batch=31 isa=scalar steps=50 schedule.warmup=none threads=1";
+    let mut running = Running::start(folder.path(), &format!("{slow} ranks=2 checkpoint.every=none"));
+    assert!(running.wait_for(|line| line["event"] == "rank_started").is_some());
+    for name in [Signal::USR1, Signal::USR1, Signal::TERM] {
+        signal_group(name, running.pid());
+    }
+    let run = running.finish();
+    is_interrupted_with_a_checkpoint(folder.path(), &run);
 }
 
 #[test]
@@ -218,7 +234,7 @@ fn signals_to_the_ranks_themselves_change_nothing() {
     let mut running = Running::start(folder.path(), &format!("{model} ranks=3 name=a"));
     running.wait_for_step(20);
     for pid in running.rank_pids() {
-        for name in [Signal::INT, Signal::TERM, Signal::HUP] {
+        for name in [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1] {
             signal(name, pid);
         }
     }

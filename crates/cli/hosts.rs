@@ -144,7 +144,9 @@ fn rank(arguments: &Node, most: u32) -> Result<u32, CliError> {
 
 /// Host and port of `ADDR[:PORT]`; an IPv6 address with a port stands in brackets.
 pub(crate) fn master(arguments: &Node) -> Result<(String, u16), CliError> {
-    let Some(text) = arguments.master.clone().or_else(|| var("MASTER_ADDR")) else {
+    let Some(text) =
+        arguments.master.clone().or_else(|| var("PET_MASTER_ADDR")).or_else(|| var("MASTER_ADDR"))
+    else {
         return Err(CliError::usage("where is the first host")
             .hint("--master ADDR[:PORT] on every host: the address of the host of rank 0"));
     };
@@ -161,11 +163,14 @@ pub(crate) fn master(arguments: &Node) -> Result<(String, u16), CliError> {
             None => (text.clone(), None),
         },
     };
-    let from_environment = || match var("MASTER_PORT").filter(|_| arguments.master.is_none()) {
-        Some(text) => text.parse().map_err(|_| {
-            CliError::usage(format!("MASTER_PORT is {text:?}: expected a port from 1 to 65535"))
-        }),
-        None => Ok(DEFAULT_PORT),
+    let from_environment = || {
+        let named = ["PET_MASTER_PORT", "MASTER_PORT"].into_iter().find_map(|name| Some((name, var(name)?)));
+        match named.filter(|_| arguments.master.is_none()) {
+            Some((name, text)) => text
+                .parse()
+                .map_err(|_| CliError::usage(format!("{name} is {text:?}: expected a port from 1 to 65535"))),
+            None => Ok(DEFAULT_PORT),
+        }
     };
     let port = match port {
         Some(text) => text.parse().map_err(|_| wrong(text))?,

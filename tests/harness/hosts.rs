@@ -45,9 +45,16 @@ impl Hosts {
         let line = format!("node --rank {rank} --master {master} --nodes {nodes} {json} {arguments}");
         let mut command = dtrain(&self.folder(rank), &line);
         command.env("DTRAIN_TOKEN_FILE", self.folder.path().join("token"));
-        for name in
-            ["MASTER_ADDR", "MASTER_PORT", "PET_NODE_RANK", "PET_NNODES", "SLURM_NODEID", "SLURM_NNODES"]
-        {
+        for name in [
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "PET_MASTER_ADDR",
+            "PET_MASTER_PORT",
+            "PET_NODE_RANK",
+            "PET_NNODES",
+            "SLURM_NODEID",
+            "SLURM_NNODES",
+        ] {
             command.env_remove(name);
         }
         command

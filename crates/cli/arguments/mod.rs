@@ -45,7 +45,7 @@ Examples (DTRAIN_TOKEN_FILE names the same token on both hosts):
   dtrain node --rank 0 --master head:29500 --nodes 2..4 ranks=8   two more hosts may join later
   srun dtrain node --master $(hostname) -c run.yaml               rank and number of hosts from Slurm
 
-PET_NODE_RANK, PET_NNODES, SLURM_NODEID, SLURM_NNODES, MASTER_ADDR and MASTER_PORT stand in for flags.
+PET_NODE_RANK, PET_NNODES, PET_MASTER_ADDR, PET_MASTER_PORT, SLURM_NODEID, SLURM_NNODES, MASTER_ADDR and MASTER_PORT stand in for flags.
 Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";
 
 const SIMULATE_EXAMPLES: &str = "\

@@ -362,7 +362,19 @@ fn ignore_signals() -> std::io::Result<()> {
         // Once a handler was made, the default action is off for good.
         drop(signal(kind)?);
     }
+    // A program may show its stacks then.
+    if !is_caught(SignalKind::user_defined1()) {
+        drop(signal(SignalKind::user_defined1())?);
+    }
     Ok(())
+}
+
+/// Whether this process has a handler of its own for a signal.
+fn is_caught(kind: tokio::signal::unix::SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    caught >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
 /// Who a rank is before it knows: its parts could not be made.

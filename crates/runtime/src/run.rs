@@ -106,15 +106,22 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
     Ok(outcome)
 }
 
-/// The first signal drains the run at a step boundary, the second one ends it at once.
+/// The first signal drains the run at a step boundary, the second one ends it at once. SIGUSR1 is a warning, as of Slurm before the end of
+/// a job's time: it drains, and does not count, so that the signal that comes behind it lets the checkpoint be written.
 fn watch_signals(supervisor: ActorRef<Supervisor>) -> io::Result<impl Future<Output = ()>> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut warning = signal(SignalKind::user_defined1())?;
     Ok(async move {
         for request in [Request::Drain, Request::Abort] {
-            tokio::select! {
-                biased;
-                _ = int.recv() => {}
-                _ = term.recv() => {}
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = int.recv() => break,
+                    _ = term.recv() => break,
+                    _ = warning.recv() => {
+                        let _ = supervisor.tell(Request::Drain).send().await;
+                    }
+                }
             }
             let _ = supervisor.tell(request).send().await;
         }

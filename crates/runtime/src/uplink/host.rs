@@ -42,6 +42,8 @@ struct Host {
     /// The newest generation that was told of.
     running: Generation,
     leaving: bool,
+    /// Whether somebody asked it to, who may ask once more.
+    told: bool,
 }
 
 /// Serves the run to its end.
@@ -89,6 +91,7 @@ pub(super) async fn serve(
         heard,
         running,
         leaving: false,
+        told: false,
     };
     let end = host.run(link, news).await?;
     // Ranks that are still there are killed with the actor that holds them.
@@ -102,6 +105,7 @@ pub(super) async fn serve(
 impl Host {
     async fn run(mut self, link: HostLink, mut news: mpsc::Receiver<NodeNews>) -> io::Result<HostEnd> {
         let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let mut warning = signal(SignalKind::user_defined1())?;
         let mut link = Some(link);
         let mut probe: Option<Probe> = None;
         let (mut pause, mut dial_at) = (FIRST_PAUSE, Instant::now());
@@ -120,6 +124,8 @@ impl Host {
                 biased;
                 _ = int.recv() => if self.is_told_to_leave().await { break self.end(link, HostEnd::Interrupted).await },
                 _ = term.recv() => if self.is_told_to_leave().await { break self.end(link, HostEnd::Interrupted).await },
+                // A warning, as of Slurm: it does not count.
+                _ = warning.recv() => self.leaves().await,
                 word = next_word(&mut link) => match word {
                     Some(Word::Goodbye(goodbye)) => break self.end(link, HostEnd::Dismissed(goodbye)).await,
                     Some(word) => {
@@ -203,12 +209,19 @@ impl Host {
 
     /// The first signal asks the supervisor to let this host go; says whether there is nothing more to ask.
     async fn is_told_to_leave(&mut self) -> bool {
-        let again = std::mem::replace(&mut self.leaving, true);
+        let again = std::mem::replace(&mut self.told, true);
         if !again {
+            self.leaves().await;
+        }
+        again
+    }
+
+    /// Asks to leave, once.
+    async fn leaves(&mut self) {
+        if !std::mem::replace(&mut self.leaving, true) {
             say(&self.tell, HostNews::Leaving);
             let _ = self.node.tell(AskLeave).send().await;
         }
-        again
     }
 
     fn drop_link(&self, link: &mut Option<HostLink>) {
