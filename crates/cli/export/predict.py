@@ -78,11 +78,7 @@ def read_images(path, picture):
     for file in files:
         if file.suffix.lower() in IMAGES:
             image = ImageOps.exif_transpose(Image.open(file)).convert(mode)
-            ratio = max(picture["width"] / image.width, picture["height"] / image.height)
-            size = [max(round(side * ratio), 1) for side in image.size]
-            image = image.resize(size, Image.Resampling.BILINEAR)
-            left, top = (size[0] - picture["width"]) // 2, (size[1] - picture["height"]) // 2
-            image = image.crop((left, top, left + picture["width"], top + picture["height"]))
+            image = ImageOps.fit(image, (picture["width"], picture["height"]), Image.Resampling.BILINEAR)
             array = numpy.asarray(image, dtype="float32")
             pixels.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
     if not pixels:

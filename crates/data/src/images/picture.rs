@@ -2,7 +2,8 @@
 //! in the middle.
 
 use crate::DataError;
-use image::imageops::FilterType;
+use fast_image_resize::images::Image;
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -54,14 +55,21 @@ impl PictureForm {
             }
             error => DataError::Picture { file: file.to_owned(), reason: error.to_string() },
         })?;
-        let picture = match (picture.height(), picture.width()) == (self.height, self.width) {
-            true => picture,
-            false => picture.resize_to_fill(self.width, self.height, FilterType::Triangle),
+        let size = (picture.height(), picture.width());
+        let (pixels, kind) = match self.colours {
+            Colours::Gray => (picture.into_luma8().into_raw(), PixelType::U8),
+            Colours::Rgb => (picture.into_rgb8().into_raw(), PixelType::U8x3),
+        };
+        let pixels = match size == (self.height, self.width) {
+            true => pixels,
+            false => {
+                let scaled = self.scaled(size, pixels, kind);
+                scaled.map_err(|reason| DataError::Picture { file: file.to_owned(), reason })?
+            }
         };
         Ok(match self.colours {
-            Colours::Gray => picture.into_luma8().into_raw().into_boxed_slice(),
+            Colours::Gray => pixels.into_boxed_slice(),
             Colours::Rgb => {
-                let pixels = picture.into_rgb8().into_raw();
                 let plane = pixels.len() / 3;
                 let mut planes = vec![0; pixels.len()].into_boxed_slice();
                 for (at, pixel) in pixels.as_chunks::<3>().0.iter().enumerate() {
@@ -72,6 +80,23 @@ impl PictureForm {
                 planes
             }
         })
+    }
+}
+
+impl PictureForm {
+    /// The middle of an image, scaled. Whole numbers throughout, so that no bit depends on the vector instructions.
+    fn scaled(
+        &self,
+        (height, width): (u32, u32),
+        pixels: Vec<u8>,
+        kind: PixelType,
+    ) -> Result<Vec<u8>, String> {
+        let from = Image::from_vec_u8(width, height, pixels, kind).map_err(|error| error.to_string())?;
+        let mut to = Image::new(self.width, self.height, kind);
+        let how = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+        let done = Resizer::new().resize(&from, &mut to, &how.fit_into_destination(None));
+        done.map_err(|error| error.to_string())?;
+        Ok(to.into_vec())
     }
 }
 
