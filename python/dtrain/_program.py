@@ -64,6 +64,8 @@ class Program:
         data: Any,
         val: Any,
         loss: Callable[[Any, Any], Any],
+        val_loss: Callable[[Any, Any], Any],
+        loss_was_mean: bool,
         metrics: Mapping[str, Callable[[Any, Any], Any]],
         collate: Optional[Callable[[list], Any]],
         buffers: Tuple[str, ...],
@@ -75,13 +77,11 @@ class Program:
         version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
         if version < _TORCH:
             raise ImportError(f"PyTorch {torch.__version__} is too old: dtrain.train wants {_TORCH[0]}.{_TORCH[1]} or later")
-        for what, given in (("model", model), ("loss", loss)):
-            if not callable(given):
-                raise TypeError(f"{what} is a {type(given).__name__}, and has to be a function")
         others = sorted(set(metrics) - {"accuracy"})
         if others:
             raise ValueError(f"metrics: {others[0]!r} is not known; accuracy is, and the loss is always shown")
         self.name, self.model, self.loss, self.metrics = name, model, loss, metrics
+        self.val_loss, self.loss_was_mean = val_loss, loss_was_mean
         self.collate, self.buffers, self.bits = collate, buffers, bits
         self._data, self._val = data, val
         self.loop = loop
@@ -197,15 +197,15 @@ class Program:
         (loss if self._scale == 1.0 else loss * self._scale).backward()
         return loss.item(), float(weight)
 
-    def _loss(self, batch: Any) -> Tuple[Any, float]:
+    def _loss(self, batch: Any, of: Optional[Callable[[Any, Any], Any]] = None) -> Tuple[Any, float]:
         import torch
 
         batch = moved(batch, self.device) if self.device.type != "cpu" else batch
         if self.autocast is None:
-            given = self.loss(self.flat.net, batch)
+            given = (of or self.loss)(self.flat.net, batch)
         else:
             with torch.autocast(self.device.type, self.autocast):
-                given = self.loss(self.flat.net, batch)
+                given = (of or self.loss)(self.flat.net, batch)
         try:
             loss, weight = given
         except (TypeError, ValueError):
@@ -230,7 +230,7 @@ class Program:
         self.flat.evaluating()
         try:
             with torch.no_grad():
-                loss, weight = self._loss(batch)
+                loss, weight = self._loss(batch, self.val_loss)
                 correct = counted = 0
                 if "accuracy" in self.metrics:
                     on_device = moved(batch, self.device) if self.device.type != "cpu" else batch
@@ -323,6 +323,13 @@ class Program:
                 f"the loss looks like a mean: {whole:.6g} for {len(indices)} samples, {halves[0][0]:.6g} for the first {half} of them\n"
                 'hint: dtrain divides once, by the weights of all micro-batches: `reduction="sum"`, or the mean times its weight: '
                 "`return loss * n, n`"
+            )
+        # A sum that was taken for a mean grows as the square.
+        squares = sum(loss / max(of, 1e-30) for loss, of in halves) * weight
+        if self.loss_was_mean and abs(whole - squares) < 0.02 * abs(whole) and abs(whole - sums) > 0.2 * abs(whole):
+            raise ProgramError(
+                f"training_step looks like a sum: {whole / weight:.6g} for {len(indices)} samples, {halves[0][0] / halves[0][1]:.6g} for the "
+                f"first {half} of them\nhint: it gives the mean over the samples of the batch, which is multiplied by their number"
             )
 
 
