@@ -49,6 +49,12 @@ class HuggingFace(Examples):
             self.of_worlds("hugging_face_lm.py", [1, 3], "epochs=1", environment={"LORA": lora})
 
 
+@wants("lerobot")
+class LeRobot(Examples):
+    def test_an_act_policy_on_its_own_data_format_has_one_digest_and_is_opened_again(self):
+        self.of_worlds("lerobot_act.py", [1, 2], "epochs=2", environment={"HF_HUB_OFFLINE": "1"})
+
+
 #: What configure_optimizers may give, and what becomes of it.
 OPTIMIZERS = {
     "AdamW(p, lr=3e-3, betas=(0.8, 0.9), eps=1e-7, weight_decay=0.1)": "AdamW(lr=0.003, betas=(0.8, 0.9), eps=1e-07, weight_decay=0.1,",
