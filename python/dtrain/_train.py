@@ -135,7 +135,9 @@ def train(
         sys.stdout.flush()
         sys.stderr.flush()
         # Without the interpreter's own end: threads of PyTorch and workers are not waited for.
-        os._exit(code) if is_rank else sys.exit(code)
+        if is_rank:
+            os._exit(code)
+        sys.exit(code)
     told = json.loads(summary)
     return Result(
         run=Path(told["run"]),
