@@ -218,6 +218,16 @@ class FlatModule:
         for buffer, first in self.counters:
             buffer.tensor.fill_(first + applied)
 
+    def first_state(self) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Parameters and statistics, as model() made them, in memory of their own."""
+        parameters = torch.cat([parameter.detach().float().cpu().reshape(-1) for _, parameter in self.parameters])
+        return parameters, self._flat_stats.cpu().clone()
+
+    def forget(self) -> None:
+        """The memory of the last passes is no longer there."""
+        self._bound = (0, -1)
+        self._slots.clear()
+
     def begin(self, to: int) -> None:
         """Gradients of the next pass go to this address."""
         slot = self._slots.get(to)

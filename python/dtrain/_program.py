@@ -5,12 +5,14 @@ Whatever the script raises comes out as one text, its traceback without the fram
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import re
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
@@ -21,9 +23,11 @@ from ._data import COMPUTING, MAKING, Place, Reader, ReaderFailed, as_dataset, c
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: What dtrain carries of a failure. *Units*: bytes.
 _LONGEST = 3_600
-#: The oldest PyTorch that will do.
+#: It goes on with the last line of a traceback, which is what the run says in one line.
+_LESS_MEMORY = "; hint: a smaller micro_batch takes less memory (and gives other bits), and so do fewer ranks, or torch.utils.checkpoint"
 #: What dtrain itself measures.
 _TAKEN = ("loss", "f1", "precision", "recall", "rmse", "mae", "r2", "perplexity")
+#: The oldest PyTorch that will do.
 _TORCH = (2, 6)
 
 
@@ -42,7 +46,14 @@ def _told(error: BaseException) -> str:
     text = "".join(lines).rstrip()
     if len(text.encode()) > _LONGEST:
         text = "Traceback (the end of it):\n" + text.encode()[-_LONGEST:].decode(errors="ignore").split("\n", 1)[1]
-    return text
+    return text + (_LESS_MEMORY if _is_want_of_memory(error) else "")
+
+
+def _is_want_of_memory(error: BaseException) -> bool:
+    import torch
+
+    # On a CPU PyTorch says it in words alone.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def _in_own_words(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,6 +78,8 @@ class Program:
         data: Any,
         val: Any,
         loss: Callable[[Any, Any], Any],
+        val_loss: Callable[[Any, Any], Any],
+        loss_was_mean: bool,
         metrics: Mapping[str, Callable[[Any, Any], Any]],
         collate: Optional[Callable[[list], Any]],
         buffers: Tuple[str, ...],
@@ -78,9 +91,6 @@ class Program:
         version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
         if version < _TORCH:
             raise ImportError(f"PyTorch {torch.__version__} is too old: dtrain.train wants {_TORCH[0]}.{_TORCH[1]} or later")
-        for what, given in (("model", model), ("loss", loss)):
-            if not callable(given):
-                raise TypeError(f"{what} is a {type(given).__name__}, and has to be a function")
         for metric, given in metrics.items():
             if metric in _TAKEN or not re.fullmatch(r"\w+", metric):
                 raise ValueError(f"metrics: {metric!r} is no name for one of yours; a word such as my_{metric.strip('_') or 'metric'} is")
@@ -89,6 +99,7 @@ class Program:
         #: Those that dtrain adds up beside loss and accuracy, in an order that all ranks have.
         self.own_metrics = [metric for metric in metrics if metric != "accuracy"]
         self.name, self.model, self.loss, self.metrics = name, model, loss, metrics
+        self.val_loss, self.loss_was_mean = val_loss, loss_was_mean
         self.collate, self.buffers, self.bits = collate, buffers, bits
         self._data, self._val = data, val
         self.loop = loop
@@ -136,15 +147,20 @@ class Program:
         if not setup["trains"]:
             told["fingerprint"] = (name, bytes(32))
             return told
-        torch.set_num_threads(threads)
         self.threads = threads
-        self._thread_is_set = False
+        self._told = threading.local()
+        self._set_threads()
         self.reader = Reader(self._datasets()[0], self.collate, self.seed, setup["workers"])
         flat.prepare(self.device)
         halves = {"bf16": torch.bfloat16, "f16": torch.float16}.get(setup["precision"])
         self.autocast = halves
+        # The parameters lie in it until the first micro-batch of the training.
+        first = flat.first_state()
+        self._kept: Any = first
+        if _compiles() and self.loop is None:
+            self._compile(setup["micro_batch"], *first)
         if self.bits and self.loop is None:
-            told["fingerprint"] = (name, self._try(setup["micro_batch"]))
+            told["fingerprint"] = (name, self._try(setup["micro_batch"], *first))
         else:
             # What a loop of one's own computes is known when it does.
             told["fingerprint"] = (name if self.bits else "torch-whatever-it-computes", bytes(32))
@@ -182,6 +198,7 @@ class Program:
         """A micro-batch of the training: its gradient goes to an address."""
         self._set_threads()
         self.flat.read_state(applied, *state)
+        self._kept = None
         self._applied = applied
         return self._pass(place, self.reader.take(place, indices), to, scale, len(indices))
 
@@ -204,15 +221,15 @@ class Program:
         (loss if self._scale == 1.0 else loss * self._scale).backward()
         return loss.item(), float(weight)
 
-    def _loss(self, batch: Any) -> Tuple[Any, float]:
+    def _loss(self, batch: Any, of: Optional[Callable[[Any, Any], Any]] = None) -> Tuple[Any, float]:
         import torch
 
         batch = moved(batch, self.device) if self.device.type != "cpu" else batch
         if self.autocast is None:
-            given = self.loss(self.flat.net, batch)
+            given = (of or self.loss)(self.flat.net, batch)
         else:
             with torch.autocast(self.device.type, self.autocast):
-                given = self.loss(self.flat.net, batch)
+                given = (of or self.loss)(self.flat.net, batch)
         try:
             loss, weight = given
         except (TypeError, ValueError):
@@ -239,7 +256,7 @@ class Program:
         self.flat.evaluating()
         try:
             with torch.no_grad():
-                loss, weight = self._loss(batch)
+                loss, weight = self._loss(batch, self.val_loss)
                 correct: float = 0
                 counted: float = 0
                 on_device = moved(batch, self.device) if self.metrics and self.device.type != "cpu" else batch
@@ -262,16 +279,36 @@ class Program:
             ) from None
 
     def _set_threads(self) -> None:
-        """PyTorch's threads are told to each thread that computes."""
+        """What PyTorch keeps for each thread is told to each that computes."""
         import torch
 
-        if not self._thread_is_set:
+        if not hasattr(self._told, "threads"):
+            self._told.threads = self.threads
             torch.set_num_threads(self.threads)
-            self._thread_is_set = True
+            if _compiles():
+                import torch._dynamo
+
+                # A compiled function serves one size. Those for several, into which PyTorch turns them as it meets sizes, would compute
+                # what depends on the sizes that a rank met before.
+                torch._dynamo.config.automatic_dynamic_shapes = False
 
     # The trial.
 
-    def _try(self, micro_batch: int) -> bytes:
+    def _compile(self, micro_batch: int, parameters: Any, stats: Any) -> None:
+        """Makes a pass of each size that will come, where PyTorch compiles: later it would look as if the rank hung."""
+        import torch
+
+        data, val = self._datasets()
+        to = torch.empty(self.flat.length + self.flat.stats_length)
+        at = (parameters.data_ptr(), stats.data_ptr())
+        for size in _sizes(len(data), micro_batch):
+            self.flat.read_state(0, *at)
+            self._pass((0, 0), collated(data, self.collate, list(range(size))), to.data_ptr(), 1.0, size)
+        for size in _sizes(len(val) if val is not None else 0, micro_batch):
+            self.evaluate(0, at, list(range(size)))
+        self.flat.forget()
+
+    def _try(self, micro_batch: int, parameters: Any, stats: Any) -> bytes:
         """Computes one micro-batch twice, and gives a digest of its gradient, by which ranks find out whether they compute alike.
 
         *Raises* if the two differ, or if the loss is a mean.
@@ -280,8 +317,6 @@ class Program:
 
         flat, data = self.flat, self._datasets()[0]
         indices = list(range(min(micro_batch, len(data))))
-        parameters = torch.cat([parameter.detach().float().cpu().reshape(-1) for _, parameter in flat.parameters])
-        stats = flat._flat_stats.cpu().clone()
         place = (0, 0)
 
         def once() -> Tuple[torch.Tensor, float]:
@@ -290,14 +325,14 @@ class Program:
             to = torch.empty(flat.length + flat.stats_length)
             flat.read_state(0, parameters.data_ptr(), stats.data_ptr())
             loss = self._pass(place, batch, to.data_ptr(), 1.0, len(indices))[0]
-            flat._slots.clear()
+            flat.forget()
             return to, loss
 
         (one, loss), (other, again) = once(), once()
         if not torch.equal(one.view(torch.int32), other.view(torch.int32)) or loss != again:
             raise ProgramError(self._difference(one, other, loss, again))
         self._refuse_means(data, indices, parameters, stats)
-        flat._bound = (0, -1)
+        flat.forget()
         return hashlib.blake2b(one.numpy().tobytes(), digest_size=32).digest()
 
     def _difference(self, one: Any, other: Any, loss: float, again: float) -> str:
@@ -329,7 +364,9 @@ class Program:
         self.flat.read_state(0, parameters.data_ptr(), stats.data_ptr())
         self.flat.evaluating()
         try:
-            with torch.no_grad():
+            # Sizes that the training does not have are not worth a compilation.
+            eager = torch.compiler.set_stance("force_eager") if _compiles() else contextlib.nullcontext()
+            with torch.no_grad(), eager:
                 parts = []
                 for part in (indices, indices[:half], indices[half:]):
                     seed_all(seed_of(self.seed, 1, (0, 0)))
@@ -346,6 +383,23 @@ class Program:
                 'hint: dtrain divides once, by the weights of all micro-batches: `reduction="sum"`, or the mean times its weight: '
                 "`return loss * n, n`"
             )
+        # A sum that was taken for a mean grows as the square.
+        squares = sum(loss / max(of, 1e-30) for loss, of in halves) * weight
+        if self.loss_was_mean and abs(whole - squares) < 0.02 * abs(whole) and abs(whole - sums) > 0.2 * abs(whole):
+            raise ProgramError(
+                f"training_step looks like a sum: {whole / weight:.6g} for {len(indices)} samples, {halves[0][0] / halves[0][1]:.6g} for the "
+                f"first {half} of them\nhint: it gives the mean over the samples of the batch, which is multiplied by their number"
+            )
+
+
+def _compiles() -> bool:
+    """Whether something asked for ``torch.compile``, which loads this; it takes a while."""
+    return "torch._dynamo" in sys.modules
+
+
+def _sizes(samples: int, micro_batch: int) -> List[int]:
+    """How many samples the micro-batches of so many have."""
+    return [size for size in (min(samples, micro_batch), samples % micro_batch) if size]
 
 
 def moved(batch: Any, device: Any) -> Any:

@@ -39,7 +39,7 @@ class Result:
 def train(
     model: Callable[[], Any],
     data: Any,
-    loss: Callable[[Any, Any], Any],
+    loss: Optional[Callable[[Any, Any], Any]] = None,
     *,
     val: Any = None,
     metrics: Optional[Mapping[str, Callable[[Any, Any], Any]]] = None,
@@ -74,6 +74,10 @@ def train(
     ``"*.mean"``, buffers that training changes beside those of batch norm: each is the mean of what a step's micro-batches leave behind.
     ``bits=False`` trains what does not compute the same twice, without the promise.
 
+    A ``LightningModule`` (its class, or a function that makes one) needs no ``loss``: it is the mean that ``training_step`` gives, times the
+    samples of the batch, and on ``val`` that of ``validation_step``. Where ``optimizer`` is not given, ``configure_optimizers`` says it, and
+    the learning rate stays what it is. There is no ``Trainer``, and nobody keeps what is logged.
+
     ``settings`` are further keys, as ``dtrain help keys`` lists them. What stands on the command line (``sys.argv``, or ``argv``) wins over
     all of it: ``python train.py ranks=3 epochs=5 --resume``.
 
@@ -81,9 +85,18 @@ def train(
     ``TypeError`` and ``ValueError`` for arguments that make no sense.
     """
     _refuse_notebooks()
+    from ._lightning import Steps
     from ._program import Program
     from . import _native
 
+    is_rank = _RANK in os.environ
+    for what, function in (("model", model), ("loss", loss)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{what} is a {type(function).__name__}, and has to be a function")
+    of_module = Steps(model)
+    # A rank is told the optimizer by the process that started the run.
+    if loss is None and optimizer is None and not is_rank:
+        optimizer, schedule, warmup = of_module.optimizer(), schedule or "constant", "none" if warmup is None else warmup
     given: Dict[str, Any] = {
         "epochs": epochs,
         "steps": steps,
@@ -102,17 +115,18 @@ def train(
     script = Path(sys.argv[0] or "train").stem
     program = Program(
         name=name or script,
-        model=model,
+        model=model if loss else of_module.model,
         data=data,
         val=val,
-        loss=loss,
+        loss=loss or of_module.training,
+        val_loss=loss or of_module.validation,
+        loss_was_mean=loss is None,
         metrics=metrics or {},
         collate=collate,
         buffers=tuple(buffers),
         bits=bits,
         loop=_loop,
     )
-    is_rank = _RANK in os.environ
     if is_rank:
         _become_rank()
     python = (sys.executable, sys.orig_argv[1:])

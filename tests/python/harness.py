@@ -37,10 +37,10 @@ class Ended:
 class Run:
     """A run that goes on."""
 
-    def __init__(self, folder, command, environment=None):
+    def __init__(self, folder, command, environment=None, before=()):
         env = {**os.environ, **(environment or {})}
         self.process = subprocess.Popen(
-            [sys.executable, *map(str, command)], cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*before, sys.executable, *map(str, command)], cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.lines, self.events, self.words = queue.Queue(), [], []
         threads = [threading.Thread(target=self._read, daemon=True), threading.Thread(target=self._listen, daemon=True)]

@@ -1,15 +1,12 @@
-"""Loops of one's own, and models of Hugging Face: the same promises."""
+"""Loops of one's own: the same promises."""
 
-import importlib.util
 import os
 import signal
 import unittest
-from pathlib import Path
 
 from harness import Run
 from test_training import SCRIPT, InAFolder
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOOP = """
 import torch, torch.nn.functional as F, dtrain
 from whole import model, X, Y
@@ -22,9 +19,6 @@ if __name__ == "__main__":
         made += step.commit()
 """
 BACKWARD = 'step.backward(F.cross_entropy(step.net(x), y, reduction="sum"), len(y))'
-#: They take a while to be imported: who has time says so.
-ASKED = os.environ.get("DTRAIN_TEST_HUGGING_FACE")
-HAS_TRANSFORMERS = ASKED and all(importlib.util.find_spec(name) for name in ("transformers", "peft", "tokenizers"))
 
 
 class Loops(InAFolder):
@@ -51,21 +45,6 @@ class Loops(InAFolder):
                 self.assertEqual(ended.code, 1, ended.words)
                 self.assertIn(told, ended.words)
                 self.assertLessEqual(ended.words.count("Traceback"), 1, ended.words)
-
-
-@unittest.skipUnless(HAS_TRANSFORMERS, "DTRAIN_TEST_HUGGING_FACE=1 with transformers and peft installed")
-class HuggingFace(InAFolder):
-    def test_a_llama_and_its_lora_have_one_digest_and_are_opened_again(self):
-        for lora in ("", "1"):
-            digests = set()
-            for ranks in (1, 3):
-                run = Run(self.folder, [EXAMPLES / "hugging_face_lm.py", f"ranks={ranks}", "epochs=1"], {"LORA": lora})
-                run.process.wait()
-                run.listener.join()
-                words = "".join(run.words)
-                self.assertEqual(run.process.returncode, 0, words)
-                digests.add(next(line.split()[1] for line in iter(run.lines.get, None) if line.startswith("  digest")))
-            self.assertEqual(len(digests), 1, digests)
 
 
 if __name__ == "__main__":

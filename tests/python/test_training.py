@@ -48,6 +48,15 @@ class TheSameBits(InAFolder):
         digest = self.of_worlds("gpt", [1, 3])
         self.assertEqual(self.good(train(self.folder, "gpt", "ranks=2", "workers=2")).digest, digest)
 
+    def test_of_a_model_that_computes_its_blocks_again(self):
+        self.of_worlds("recomputed", [1, 2])
+
+    def test_of_half_precision_whose_loss_is_scaled(self):
+        runs = [self.good(train(self.folder, "gpt", f"ranks={ranks}", "precision=f16")) for ranks in (1, 2)]
+        self.assertEqual(len({run.digest for run in runs}), 1)
+        # The first scales are too large, and their steps change nothing.
+        self.assertGreater(runs[0].summary["val_accuracy"], 0.4)
+
     def test_after_ranks_were_killed_and_no_step_is_lost(self):
         length = ["epochs=120", "checkpoint.every=40 epochs"]
         calm = self.good(train(self.folder, "mlp", "ranks=1", *length))
@@ -160,6 +169,17 @@ BAD = {
         "    return F.cross_entropy(net(batch[0]) * noise, batch[1], reduction='sum'), len(batch[1])",
         1,
         ["one micro-batch, computed twice, did not give the same bits: the gradient of weight, bias differs", "bits=False"],
+    ),
+    "no memory": (
+        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "def loss(net, batch):\n    wide = batch[0] @ torch.ones(4, 1 << 28)\n    return wide.sum(), len(batch[1])",
+        1,
+        ["can't allocate memory", "line 9, in loss", "; hint: a smaller micro_batch takes less memory"],
+    ),
+    "no memory for an object": (
+        "def loss(net, batch):\n    return len(bytearray(1 << 60)), 1",
+        1,
+        ["MemoryError; hint: a smaller micro_batch takes less memory"],
     ),
     "a stream": ("X = Y = None\ndef opened():\n    return iter(range(10))\nDATA = opened", 2, ["without len() or []", "read by number"]),
     "a loader": (
