@@ -91,12 +91,12 @@ impl Trained {
     /// An optimizer that keeps nothing but the moving average: what is predicted needs no more.
     fn at_rest(&self) -> Optimizer {
         Optimizer {
-            rule: Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
             decays: DecayGroup::All,
-            clip_norm: None,
             ema: self.config.ema,
-            updates_before: 0,
-            schedule: LrSchedule::constant(0.0),
+            ..Optimizer::new(
+                Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+                LrSchedule::constant(0.0),
+            )
         }
     }
 

@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn3d, gpt, gpt2, mlp, peer};
-use crate::optimizer::{DecayGroup, Optimizer, Rule};
+use crate::optimizer::{Optimizer, Rule};
 use crate::own_memory::OwnMemory;
 use crate::replica::{Replica, micro_batch};
 use crate::schedule::LrSchedule;
@@ -90,14 +90,8 @@ pub fn device_fingerprint<D: OwnMemory>(
     for trial in trials()? {
         let device = open()?;
         let model = Model::new(&device, trial.stages, trial.input.clone(), trial.loss.clone())?;
-        let optimizer = Optimizer {
-            rule: trial.rule,
-            decays: DecayGroup::Matrices,
-            clip_norm: Some(1.0),
-            ema: None,
-            updates_before: 0,
-            schedule: LrSchedule::constant(1e-2),
-        };
+        let optimizer =
+            Optimizer { clip_norm: Some(1.0), ..Optimizer::new(trial.rule, LrSchedule::constant(1e-2)) };
         let mut replica = DeviceReplica::new(device, model, optimizer, SEED)?;
         learn(&mut replica, &trial.input, &trial.loss, &mut hash)?;
     }

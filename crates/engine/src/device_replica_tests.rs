@@ -7,7 +7,7 @@ use crate::loss::Loss;
 use crate::loss_scale::LossScaling;
 use crate::model_replica::ModelReplica;
 use crate::models::{CnnOptions, GptOptions, cnn, gpt, peer};
-use crate::optimizer::{DecayGroup, Rule};
+use crate::optimizer::Rule;
 use crate::replica::micro_batch;
 use crate::schedule::LrSchedule;
 use crate::stages::{Chain, Flatten, Linear};
@@ -113,12 +113,9 @@ fn models() -> [Made; 3] {
 
 fn optimizer() -> Optimizer {
     Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::Matrices,
         clip_norm: Some(1.0),
         ema: Some(0.9),
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-2),
+        ..Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-2))
     }
 }
 

@@ -68,12 +68,11 @@ fn tensors() -> Vec<ExternalTensor> {
 fn replica(scaling: Option<LossScaling>) -> ExternalReplica<Cpu> {
     let device = Cpu::new(CpuOptions { isa: Isa::parse("scalar").expect("every CPU has it"), threads: 1 });
     let optimizer = Optimizer {
-        rule: Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
         decays: DecayGroup::All,
-        clip_norm: None,
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(0.1),
+        ..Optimizer::new(
+            Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+            LrSchedule::constant(0.1),
+        )
     };
     let device = device.expect("one thread");
     let mut replica = ExternalReplica::blank(

@@ -94,6 +94,13 @@ pub struct Buffers<'a, D: Device> {
 }
 
 impl Optimizer {
+    /// A rule at these learning rates and nothing else: matrices decay, nothing is clipped, no average is kept.
+    #[must_use]
+    pub fn new(rule: Rule, schedule: LrSchedule) -> Self {
+        let decays = DecayGroup::Matrices;
+        Self { rule, decays, clip_norm: None, schedule, ema: None, updates_before: 0 }
+    }
+
     /// Whether every number makes sense.
     ///
     /// *Errors*: [`EngineError::Option`].
@@ -294,12 +301,9 @@ mod tests {
 
     fn optimizer(rule: Rule) -> Optimizer {
         Optimizer {
-            rule,
             decays: DecayGroup::All,
             clip_norm: Some(2.0),
-            schedule: LrSchedule::constant(0.1),
-            ema: None,
-            updates_before: 0,
+            ..Optimizer::new(rule, LrSchedule::constant(0.1))
         }
     }
 

@@ -10,7 +10,7 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, gpt2, 
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
-    BatchFigures, BatchView, DecayGroup, EvaluationCounts, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
+    BatchFigures, BatchView, EvaluationCounts, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
     ModelReplica, Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
@@ -38,14 +38,7 @@ fn allocations(
     rule: Rule,
 ) -> Vec<u64> {
     let schedule = LrSchedule::constant(1e-3);
-    let optimizer = Optimizer {
-        rule,
-        decays: DecayGroup::Matrices,
-        clip_norm: Some(1.0),
-        schedule,
-        ema: None,
-        updates_before: 0,
-    };
+    let optimizer = Optimizer { clip_norm: Some(1.0), ..Optimizer::new(rule, schedule) };
     let cpu = device(threads);
     let model = Model::in_groups(&cpu, || Ok(stages()), input.clone(), Loss::cross_entropy(), 2);
     let model = model.expect("the model fits");

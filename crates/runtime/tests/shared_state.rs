@@ -7,8 +7,8 @@ use dtrain_engine::device::NORM_BLOCK;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    DecayGroup, EngineError, Grouping, Loss, LossScaling, LrSchedule, Model, ModelReplica, Optimizer, PARTS,
-    Replica, Rule, Section, Sharing, State, UpdateInfo, UpdateShare, shared_shape,
+    EngineError, Grouping, Loss, LossScaling, LrSchedule, Model, ModelReplica, Optimizer, PARTS, Replica,
+    Rule, Section, Sharing, State, UpdateInfo, UpdateShare, shared_shape,
 };
 use dtrain_transport::{ArenaFile, Mapping, ShmState};
 use dtrain_types::{Seed, SharedState, Step, WorldSize};
@@ -28,14 +28,7 @@ fn momentum(momentum: f32) -> Rule {
 }
 
 fn optimizer(rule: Rule) -> Optimizer {
-    Optimizer {
-        rule,
-        decays: DecayGroup::Matrices,
-        clip_norm: Some(3.0),
-        ema: Some(0.9),
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-2),
-    }
+    Optimizer { clip_norm: Some(3.0), ema: Some(0.9), ..Optimizer::new(rule, LrSchedule::constant(1e-2)) }
 }
 
 /// An MLP with running statistics, of some five blocks of the norm, the last of which is short.

@@ -7,8 +7,8 @@ use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchFigures, BatchView, DecayGroup, EvaluationCounts, Inputs, Loss, LrSchedule as Rates, Model,
-    ModelReplica, Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
+    BatchFigures, BatchView, EvaluationCounts, Inputs, Loss, LrSchedule as Rates, Model, ModelReplica,
+    Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
@@ -85,12 +85,9 @@ impl Engine {
         let input = Shape::Values { rows: ROWS as usize, dims: vec![FEATURES] };
         let model = Model::new(&cpu, chain, input, Loss::cross_entropy()).expect("a model that fits");
         let optimizer = Optimizer {
-            rule: Rule::adamw(),
-            decays: DecayGroup::Matrices,
             clip_norm: Some(1.0),
             ema: job.seed.0.is_multiple_of(2).then_some(0.9),
-            updates_before: 0,
-            schedule: Rates::constant(0.01),
+            ..Optimizer::new(Rule::adamw(), Rates::constant(0.01))
         };
         let replica = ModelReplica::new(cpu, model, optimizer, job.seed).expect("options that make sense");
         let initial = replica.state().clone();

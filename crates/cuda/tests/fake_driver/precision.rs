@@ -134,14 +134,8 @@ fn overflow(gpu: &Arc<Gpu>, start: f32) -> (usize, [u8; 32]) {
     let chain = mlp(&MlpOptions { hidden: vec![20], ..MlpOptions::default() }, 10).expect("it fits");
     let model = Model::new(&device, chain, Shape::values(3, &[64]), Loss::cross_entropy()).expect("it fits");
     let model = model.scaling_loss(LossScaling { start, interval: 2_000 });
-    let optimizer = Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::All,
-        clip_norm: None,
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-2),
-    };
+    let optimizer =
+        Optimizer { decays: DecayGroup::All, ..Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-2)) };
     let mut replica = DeviceReplica::new(device, model, optimizer, Seed(7)).expect("memory");
     let (values, classes) = (numbers(1, 3 * 64), ids(2, 3, 10));
     let batch = BatchView { rows: 3, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };

@@ -146,12 +146,10 @@ fn replica(device: CudaDevice) -> DeviceReplica<CudaDevice> {
     let input = Shape::Tokens { rows: 3, time: 6 };
     let model = Model::new(&device, gpt2(&options).expect("it fits"), input, Loss::cross_entropy());
     let optimizer = Optimizer {
-        rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: Some(1.0),
         ema: Some(0.9),
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-3),
+        ..Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-3))
     };
     DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7)).expect("memory")
 }

@@ -34,12 +34,9 @@ pub fn replica(gpu: &Arc<Gpu>) -> DeviceReplica<CudaDevice> {
     let chain = cnn(&options, 10).expect("the options make sense");
     let model = Model::new(&device, chain, Shape::values(ROWS, &[1, SIDE, SIDE]), Loss::cross_entropy());
     let optimizer = Optimizer {
-        rule: Rule::adamw(),
         decays: DecayGroup::All,
         clip_norm: Some(1.0),
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-2),
+        ..Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-2))
     };
     let replica = DeviceReplica::new(device, model.expect("it fits"), optimizer, Seed(7));
     rehearsed(replica.expect("memory")).unwrap_or_else(|error| panic!("{error}"))

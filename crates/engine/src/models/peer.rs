@@ -107,14 +107,7 @@ impl Work {
     /// AdamW with learning rate 1e-3 and decay 0.01 on every parameter, as `torch.optim.AdamW` has it.
     #[must_use]
     pub fn optimizer(self) -> Optimizer {
-        Optimizer {
-            rule: Rule::adamw(),
-            decays: DecayGroup::All,
-            clip_norm: None,
-            ema: None,
-            updates_before: 0,
-            schedule: LrSchedule::constant(1e-3),
-        }
+        Optimizer { decays: DecayGroup::All, ..Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-3)) }
     }
 
     /// The one batch that is fed again and again.

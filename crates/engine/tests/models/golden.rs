@@ -127,14 +127,10 @@ fn close(case: &str, what: &str, got: &[f64], want: &[f64], tolerance: f64) {
 }
 
 fn adamw() -> Optimizer {
-    Optimizer {
-        rule: Rule::AdamW { betas: [0.9, 0.99], epsilon: 1e-8, weight_decay: 0.1 },
-        decays: DecayGroup::Matrices,
-        clip_norm: None,
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(0.01),
-    }
+    Optimizer::new(
+        Rule::AdamW { betas: [0.9, 0.99], epsilon: 1e-8, weight_decay: 0.1 },
+        LrSchedule::constant(0.01),
+    )
 }
 
 /// A classifier on hashed data with AdamW, in steps of `rows` samples and micro-batches of 4.
@@ -164,12 +160,12 @@ fn class_weights_smoothing_clipping_and_nesterov_are_pytorchs() {
         ignore_index: None,
     };
     case.optimizer = Optimizer {
-        rule: Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
         decays: DecayGroup::All,
         clip_norm: Some(0.3),
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(0.3),
+        ..Optimizer::new(
+            Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
+            LrSchedule::constant(0.3),
+        )
     };
     case.check();
 }

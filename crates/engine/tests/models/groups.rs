@@ -6,8 +6,8 @@ use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, 
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{AvgPool, BatchNorm, Chain, Flatten, Gelu, LayerNorm, Linear, Relu, Residual};
 use dtrain_engine::{
-    BatchFigures, BatchView, DecayGroup, EngineError, Gradient, Inputs, Loss, LrSchedule, MicroBatchGroup,
-    Model, ModelReplica, Optimizer, Replica, Rule, Targets, micro_batch,
+    BatchFigures, BatchView, EngineError, Gradient, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
+    ModelReplica, Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{Merger, MicroBatch, MicroRange, Seed, Step, Wire, to_bf16};
 use std::ops::Range;
@@ -107,14 +107,7 @@ fn cases() -> Vec<Case> {
 impl Case {
     fn replica(&self, threads: usize, most: u32) -> ModelReplica<Cpu> {
         let schedule = LrSchedule::constant(1e-2);
-        let optimizer = Optimizer {
-            rule: Rule::adamw(),
-            decays: DecayGroup::Matrices,
-            clip_norm: None,
-            schedule,
-            ema: None,
-            updates_before: 0,
-        };
+        let optimizer = Optimizer::new(Rule::adamw(), schedule);
         let model =
             Model::in_groups(&cpu(), self.stages, self.input.clone(), (self.loss)(), most).expect("it fits");
         ModelReplica::new(cpu_with(threads), model, optimizer, Seed(3)).expect("the options make sense")

@@ -8,8 +8,8 @@ use dtrain_engine::models::{GptOptions, gpt, peer};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 use dtrain_engine::stages::{Chain, Flatten, Linear, Relu};
 use dtrain_engine::{
-    BatchFigures, BatchView, DecayGroup, Inputs, Loss, LrSchedule, MicroBatchGroup, Model, ModelReplica,
-    Optimizer, Replica, Rule, Section, Targets, micro_batch,
+    BatchFigures, BatchView, Inputs, Loss, LrSchedule, MicroBatchGroup, Model, ModelReplica, Optimizer,
+    Replica, Rule, Section, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 
@@ -72,14 +72,7 @@ fn replica(stages: &dyn Fn() -> Chain<Cpu>, loss: &Loss, most: u32) -> ModelRepl
     let input = Shape::values(ROWS, &[INPUTS]);
     let model = Model::in_groups(&cpu(), || Ok(stages()), input, loss.clone(), most).expect("it fits");
     assert_eq!(model.group(), most as usize);
-    let optimizer = Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::Matrices,
-        clip_norm: None,
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-2),
-    };
+    let optimizer = Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-2));
     ModelReplica::new(cpu(), model, optimizer, Seed(3)).expect("the options make sense")
 }
 
@@ -209,14 +202,7 @@ fn a_large_vocabulary_is_paid_for_once() {
         GptOptions { vocabulary: 50_257, context: 1024, layers: 1, width: 16, heads: 1, dropout: 0.0 };
     let stages = gpt(&options).expect("the options make sense");
     let model = Model::new(&cpu(), stages, Shape::Tokens { rows: 1, time: 1024 }, Loss::cross_entropy());
-    let optimizer = Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::Matrices,
-        clip_norm: None,
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-2),
-    };
+    let optimizer = Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-2));
     let replica = ModelReplica::blank(cpu(), model.expect("it fits"), optimizer, Seed(3)).expect("it fits");
     let (outputs, taken) = (1024 * 50_257 * 4, bytes(&replica, "activations") + bytes(&replica, "scratch"));
     assert!((outputs..outputs / 20 * 21).contains(&taken), "{taken} bytes, {outputs} of outputs");

@@ -14,8 +14,7 @@ fn replica(rule: Rule, lr: f64, grouping: &Grouping) -> ModelReplica<Cpu> {
     let model = Model::new(&cpu(), stages, Shape::values(6, &[5]), Loss::cross_entropy()).expect("it fits");
     let model = model.grouped(grouping).expect("there are such parameters");
     let schedule = LrSchedule::constant(lr);
-    let optimizer =
-        Optimizer { rule, decays: DecayGroup::All, clip_norm: None, ema: None, updates_before: 0, schedule };
+    let optimizer = Optimizer { decays: DecayGroup::All, ..Optimizer::new(rule, schedule) };
     ModelReplica::new(cpu(), model, optimizer, Seed(4)).expect("it makes sense")
 }
 

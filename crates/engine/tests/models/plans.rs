@@ -8,7 +8,7 @@ use dtrain_engine::stages::{
     Attention, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Linear, MaxPool,
     MaxPool3d, Residual,
 };
-use dtrain_engine::{DecayGroup, EngineError, Loss, LrSchedule, Model, Optimizer, Rule, Section};
+use dtrain_engine::{EngineError, Loss, LrSchedule, Model, Optimizer, Rule, Section};
 
 fn plan(stages: Chain<Cpu>, input: Shape) -> Result<Model<Cpu>, EngineError> {
     Model::new(&cpu(), stages, input, Loss::cross_entropy())
@@ -91,14 +91,7 @@ fn matrices_decay_and_gains_and_biases_do_not_and_runs_tile_the_parameters() {
         assert_eq!(tensor.decays, tensor.shape.len() > 1, "{}", tensor.name);
     }
     let schedule = LrSchedule::constant(0.1);
-    let optimizer = Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::Matrices,
-        clip_norm: None,
-        ema: None,
-        updates_before: 0,
-        schedule,
-    };
+    let optimizer = Optimizer::new(Rule::adamw(), schedule);
     let runs: Vec<_> = optimizer.runs(layout).iter().collect();
     assert!(runs.windows(2).all(|pair| pair[0].0.end == pair[1].0.start && pair[0].1 != pair[1].1));
     assert_eq!((runs[0].0.start, runs.last().map(|run| run.0.end)), (0, Some(layout.parameters)));

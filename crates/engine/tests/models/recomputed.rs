@@ -6,8 +6,8 @@ use dtrain_engine::models::{GptOptions, gpt, gpt2, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{BatchNorm, Chain, LayerNorm, Linear, Residual};
 use dtrain_engine::{
-    BatchFigures, BatchView, DecayGroup, Inputs, Loss, LrSchedule, MicroBatchGroup, Model, ModelReplica,
-    Optimizer, Replica, Rule, Targets, micro_batch,
+    BatchFigures, BatchView, Inputs, Loss, LrSchedule, MicroBatchGroup, Model, ModelReplica, Optimizer,
+    Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{Bytes, MicroBatch, MicroRange, Seed, Step, Wire};
 
@@ -17,14 +17,7 @@ const TIME: usize = 12;
 fn replica(stages: impl Fn() -> Chain<Cpu>, input: &Shape, most: u32) -> ModelReplica<Cpu> {
     let model = Model::in_groups(&cpu(), || Ok(stages()), input.clone(), Loss::cross_entropy(), most);
     let schedule = LrSchedule::constant(1e-2);
-    let optimizer = Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::Matrices,
-        clip_norm: None,
-        schedule,
-        ema: None,
-        updates_before: 0,
-    };
+    let optimizer = Optimizer::new(Rule::adamw(), schedule);
     ModelReplica::new(cpu(), model.expect("it fits"), optimizer, Seed(3)).expect("the options make sense")
 }
 

@@ -5,9 +5,9 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, MlpOptions, cnn, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchFigures, BatchView, Decay, DecayGroup, EngineError, Inputs, Loss, LossScale, LossScaling,
-    LrSchedule, MicroBatchGroup, Model, ModelReplica, Optimizer, Replica, Rule, Section, State, Targets,
-    UpdateInfo, micro_batch,
+    BatchFigures, BatchView, Decay, EngineError, Inputs, Loss, LossScale, LossScaling, LrSchedule,
+    MicroBatchGroup, Model, ModelReplica, Optimizer, Replica, Rule, Section, State, Targets, UpdateInfo,
+    micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 
@@ -18,12 +18,8 @@ const SCALING: LossScaling = LossScaling { start: 1024.0, interval: 3 };
 fn optimizer() -> Optimizer {
     let decay = Decay::Linear { last: 0.0 };
     Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::Matrices,
         clip_norm: Some(0.5),
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule { base: 1e-2, warmup: 0, total: 100, decay },
+        ..Optimizer::new(Rule::adamw(), LrSchedule { base: 1e-2, warmup: 0, total: 100, decay })
     }
 }
 

@@ -6,8 +6,8 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{CnnOptions, cnn, cnn1d, cnn3d, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    BatchView, DecayGroup, EngineError, EvaluationCounts, Inputs, Loss, LrSchedule, Model, ModelReplica,
-    Optimizer, Replica, Rule, Section, State, Targets, is_at_fault, micro_batch,
+    BatchView, EngineError, EvaluationCounts, Inputs, Loss, LrSchedule, Model, ModelReplica, Optimizer,
+    Replica, Rule, Section, State, Targets, is_at_fault, micro_batch,
 };
 use dtrain_types::{Fold, Merger, MicroBatch, MicroRange, Seed, Step, Wire, cut_evenly, roots};
 
@@ -18,14 +18,7 @@ const IMAGE: &[usize] = &[1, 8, 8];
 const VOLUME: &[usize] = &[1, 4, 4, 4];
 
 fn optimizer() -> Optimizer {
-    Optimizer {
-        rule: Rule::adamw(),
-        decays: DecayGroup::Matrices,
-        clip_norm: Some(1.0),
-        ema: None,
-        updates_before: 0,
-        schedule: LrSchedule::constant(1e-2),
-    }
+    Optimizer { clip_norm: Some(1.0), ..Optimizer::new(Rule::adamw(), LrSchedule::constant(1e-2)) }
 }
 
 /// A CNN with batch norm and dropout: everything that could depend on where a micro-batch is computed. Over sequences,
