@@ -3,14 +3,20 @@
 //! It does not know what a configuration key means; `key=value` arguments pass through as they are.
 
 mod bench;
+mod doctor;
 mod output;
 mod run;
+mod simulate;
 mod trained;
 
 pub use bench::{Bench, BenchCollectives, BenchRank, BenchScaling, BenchStep};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+use doctor::DOCTOR_EXAMPLES;
+pub use doctor::{Doctor, DoctorProbe, RoomProbe};
 pub use output::Output;
 pub use run::{Processes, RunLauncher, RunProgram, RunRank};
+use simulate::SIMULATE_EXAMPLES;
+pub use simulate::{SeedRange, Simulate, SimulatedPlane};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 pub use trained::{Eval, Export, ExportTo, Predict, Runs, Work};
@@ -48,16 +54,6 @@ Examples (DTRAIN_TOKEN_FILE names the same token on both hosts):
 PET_NODE_RANK, PET_NNODES, PET_MASTER_ADDR, PET_MASTER_PORT, SLURM_NODEID, SLURM_NNODES, MASTER_ADDR and MASTER_PORT stand in for flags.
 Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";
 
-const SIMULATE_EXAMPLES: &str = "\
-Examples:
-  dtrain simulate --seed 7             one run, and whether it broke anything
-  dtrain simulate --seed 7 --trace     the same, with its story
-  dtrain simulate --seeds 0..20000     a sweep, with the table of what met what
-  dtrain simulate --minutes 2          as many new seeds as fit
-  dtrain simulate --seeds 0..100 --faults crash,noise
-
-Exit codes: 0 nothing is broken, 1 an invariant is, 2 usage.";
-
 const DRILL_EXAMPLES: &str = "\
 Examples:
   dtrain drill kill -c run.yaml                 kill ranks of your training, again and again
@@ -72,15 +68,6 @@ It trains in a temporary folder: no run of yours is touched. Without steps= or e
 partition needs network namespaces and disk-full a file system of its own: root, or a machine that gives users namespaces.
 Exit codes: 0 every promise held, 1 one did not (or no file system for disk-full), 2 usage (or no namespaces for partition),
 130 interrupted.";
-
-const DOCTOR_EXAMPLES: &str = "\
-Examples:
-  dtrain doctor                       everything that can be seen from here
-  dtrain doctor --gpu                 the same; exit code 1 unless GPUs can train
-  dtrain doctor --master 10.0.0.1     and the way to the first host of several
-  dtrain doctor --json                one JSON object a check, with every place that was looked at
-
-Exit codes: 0 training on the CPU works here, 1 it does not or what was asked for does not, 2 usage.";
 
 const HELP_EXAMPLES: &str = "\
 Examples:
@@ -196,73 +183,6 @@ pub struct Completions {
 pub struct Man {
     /// The folder; it is made if it is not there
     pub folder: PathBuf,
-}
-
-/// `dtrain simulate`.
-#[derive(Args, Clone, Debug)]
-pub struct Simulate {
-    /// Run this seed alone
-    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "minutes"])]
-    pub seed: Option<u64>,
-    /// Run the seeds from A up to B, without B
-    #[arg(long, value_name = "A..B", conflicts_with = "minutes")]
-    pub seeds: Option<SeedRange>,
-    /// Run new seeds for so long
-    #[arg(long, value_name = "M")]
-    pub minutes: Option<f64>,
-    /// How many ranks the cluster has
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub ranks: u32,
-    /// On how many hosts (a quarter of the drawn seeds has one)
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub nodes: u32,
-    /// How ranks reach one another: by links, in the memory of hosts, or as the seed says
-    #[arg(long, value_enum, default_value_t = SimulatedPlane::Drawn)]
-    pub plane: SimulatedPlane,
-    /// How many steps are made
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub steps: u64,
-    /// What goes wrong: all, none, or kinds of faults with commas between them
-    #[arg(long, value_name = "KINDS", default_value = "all")]
-    pub faults: String,
-    /// Tell the story of the seed
-    #[arg(long)]
-    pub trace: bool,
-    /// Write one JSON object a line to standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// How simulated ranks reach one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum SimulatedPlane {
-    /// As the seed says.
-    Drawn,
-    /// Each has a link to every other one.
-    Links,
-    /// In the memory of their hosts; those of one host alone share their state there.
-    Hosts,
-}
-
-/// Seeds in a row, as in `0..20000`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeedRange {
-    /// The first.
-    pub first: u64,
-    /// One past the last.
-    pub end: u64,
-}
-
-impl std::str::FromStr for SeedRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let ends = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        match ends {
-            Some((first, end)) if first < end => Ok(Self { first, end }),
-            _ => Err("expected two rising numbers, as in 0..20000".to_owned()),
-        }
-    }
 }
 
 /// Where a configuration comes from.
@@ -402,49 +322,6 @@ pub struct Audit {
     /// The run.
     #[command(flatten)]
     pub run: RunArgument,
-}
-
-/// `dtrain doctor`.
-#[derive(Args, Clone, Debug)]
-pub struct Doctor {
-    /// Fail unless training on GPUs works
-    #[arg(long)]
-    pub gpu: bool,
-    /// Look at the way to the first host of several too
-    #[arg(long, value_name = "ADDR[:PORT]")]
-    pub master: Option<String>,
-    /// How long a library may take to answer; GPUs that sleep take seconds each to wake up
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub timeout: u32,
-    /// Write one JSON object a line to standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `dtrain doctor-probe`.
-#[derive(Args, Clone, Debug)]
-pub struct DoctorProbe {
-    /// The library to find.
-    #[arg(long)]
-    pub library: Option<String>,
-    /// Files that are not opened, as JSON.
-    #[arg(long, default_value = "[]")]
-    pub avoid: String,
-    /// The NVML to read GPUs through.
-    #[arg(long, conflicts_with = "library")]
-    pub gpus: Option<PathBuf>,
-}
-
-/// `dtrain room-probe`.
-#[derive(Args, Clone, Debug)]
-pub struct RoomProbe {
-    /// The GPU.
-    #[arg(long)]
-    pub gpu: u32,
-    /// How many ranks are to share it.
-    #[arg(long)]
-    pub replicas: u32,
 }
 
 /// What a drill does to a run.

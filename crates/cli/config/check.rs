@@ -3,9 +3,9 @@
 //! What needs no data is checked when a configuration is read; what needs the data set comes as [`DataFacts`].
 
 use super::choice::{Backend, DataKind, Isolation, LossKind};
+use super::data::augment_text;
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
-use super::parts::augment_text;
 use super::parts::{ClassWeights, Loss, Model, Over, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};

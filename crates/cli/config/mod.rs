@@ -7,6 +7,7 @@
 mod batch;
 mod check;
 mod choice;
+mod data;
 mod devices;
 mod error;
 mod host;
@@ -126,7 +127,7 @@ impl Config {
             isa: r.word("isa").to_owned(),
             workers: r.count("workers"),
             profile: r.int("profile").and_then(NonZeroU32::new),
-            data: parts::data(r),
+            data: data::data(r),
             model: Model::from_resolved(r),
             loss: Loss::from_resolved(r),
             optimizer: Optimizer::from_resolved(r),

@@ -1,0 +1,176 @@
+//! Which data set is read, and how: the keys of `data` as the options of the data crate.
+//!
+//! It does not open files.
+
+use super::choice::{DataKind, LossKind};
+use super::parts::{choice, path};
+use super::resolve::Resolved;
+use super::value::{Value, counts};
+use dtrain_data::{
+    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions,
+    ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm, Source, TextOptions,
+    TokensOptions, Unseen, ValSplit,
+};
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+fn needed_path(r: &Resolved, name: &str) -> PathBuf {
+    path(r, name).unwrap_or_else(|| panic!("{name} is required by the table"))
+}
+
+/// Which data set is read, and how.
+pub(super) fn data(r: &Resolved) -> Option<Source> {
+    let pair = |x, y| (needed_path(r, x), needed_path(r, y));
+    let optional_pair = |x, y| path(r, x).zip(path(r, y));
+    Some(match choice(r, "data.kind", DataKind::from_name) {
+        DataKind::Own | DataKind::Torch => return None,
+        DataKind::Digits => Source::Digits(DigitsOptions { augment: augment(r), normalise: normalise(r) }),
+        DataKind::Idx => {
+            let (images, labels) = pair("data.images", "data.labels");
+            Source::Idx(IdxOptions {
+                images,
+                labels,
+                val: optional_pair("data.val_images", "data.val_labels"),
+                val_split: val_split(r),
+                classes: r.int("data.classes"),
+                augment: augment(r),
+                normalise: normalise(r),
+            })
+        }
+        DataKind::Images => Source::Images(images(r)),
+        DataKind::Csv => Source::Csv(csv(r)),
+        DataKind::Npy => {
+            let (inputs, targets) = pair("data.inputs", "data.targets");
+            Source::Npy(NpyOptions {
+                inputs,
+                targets,
+                val: optional_pair("data.val_inputs", "data.val_targets"),
+                val_split: val_split(r),
+                target: match choice(r, "loss.kind", LossKind::from_name) {
+                    LossKind::Mse | LossKind::Torch => NpyTarget::Value,
+                    LossKind::CrossEntropy => NpyTarget::Class { classes: r.int("data.classes") },
+                },
+                augment: augment(r),
+                normalise: normalise(r),
+                normalise_targets: r.flag("data.normalize_targets"),
+            })
+        }
+        DataKind::Text => Source::Text(TextOptions {
+            path: needed_path(r, "data.path"),
+            context: r.count("data.context"),
+            val_split: fraction(r),
+        }),
+        DataKind::Tokens => Source::Tokens(TokensOptions {
+            path: needed_path(r, "data.path"),
+            val_path: path(r, "data.val_path"),
+            context: r.count("data.context"),
+            vocabulary: r.count("data.vocabulary"),
+            val_split: fraction(r),
+        }),
+    })
+}
+
+fn images(r: &Resolved) -> ImagesOptions {
+    let [height, width] = match r.get("data.size") {
+        Some(Value::List(sides)) => match counts(sides)[..] {
+            [height, width] => [height as u32, width as u32],
+            ref other => [other.first().map_or(1, |side| *side as u32); 2],
+        },
+        _ => [r.count("data.size"); 2],
+    };
+    ImagesOptions {
+        path: needed_path(r, "data.path"),
+        val_path: path(r, "data.val_path"),
+        val_split: val_split(r),
+        form: PictureForm {
+            height,
+            width,
+            colours: if r.word("data.colors") == "gray" { Colours::Gray } else { Colours::Rgb },
+        },
+        broken: if r.word("data.broken") == "skip" { Broken::Skip } else { Broken::Refuse },
+        cache: r.size("data.cache").unwrap_or(0),
+        augment: augment(r),
+        normalise: normalise(r),
+    }
+}
+
+fn csv(r: &Resolved) -> CsvOptions {
+    CsvOptions {
+        path: needed_path(r, "data.path"),
+        val_path: path(r, "data.val_path"),
+        val_split: val_split(r),
+        label: match r.get("data.label") {
+            Some(Value::Int(index)) => Column::Index(usize::try_from(*index).expect("the table bounds it")),
+            Some(Value::Text(name)) => Column::Name(name.clone()),
+            _ => Column::Last,
+        },
+        target: match choice(r, "loss.kind", LossKind::from_name) {
+            LossKind::Mse | LossKind::Torch => CsvTarget::Value,
+            LossKind::CrossEntropy => CsvTarget::Class { classes: r.int("data.classes") },
+        },
+        header: match r.get("data.header") {
+            Some(Value::Bool(header)) => Some(*header),
+            _ => None,
+        },
+        skip: r.count("data.skip"),
+        delimiter: match r.get("data.delimiter") {
+            Some(Value::Text(text)) => text.chars().next(),
+            _ => None,
+        },
+        columns: columns(r),
+        missing: if r.word("data.missing") == "fill" { Missing::Fill } else { Missing::Refuse },
+        unseen: if r.word("data.unseen") == "refuse" { Unseen::Refuse } else { Unseen::Ignore },
+        normalise_targets: r.flag("data.normalize_targets"),
+        shape: match r.get("data.shape") {
+            Some(Value::List(sides)) => Some(counts(sides)),
+            _ => None,
+        },
+        augment: augment(r),
+        normalise: normalise(r),
+    }
+}
+
+/// What is said of single columns.
+fn columns(r: &Resolved) -> Vec<ColumnRule> {
+    let Some(Value::List(rules)) = r.get("data.columns") else { return Vec::new() };
+    let rule = |rule: &Value| match rule {
+        Value::Int(index) => index.to_string(),
+        Value::Text(text) => text.clone(),
+        other => panic!("neither a name nor a number: {other:?}"),
+    };
+    rules.iter().map(|value| rule(value).parse().unwrap_or_else(|never: Infallible| match never {})).collect()
+}
+
+fn val_split(r: &Resolved) -> ValSplit {
+    let held_out = if r.word("data.held_out") == "last" { HeldOut::Last } else { HeldOut::Scattered };
+    ValSplit { fraction: fraction(r), held_out }
+}
+
+fn fraction(r: &Resolved) -> f64 {
+    r.number("data.val_split").expect("a split is a number")
+}
+
+fn normalise(r: &Resolved) -> Normalise {
+    match r.get("data.normalize") {
+        Some(Value::Number(factor)) => Normalise::Scale(*factor as f32),
+        Some(Value::Word("none")) => Normalise::Keep,
+        _ => Normalise::Standardise,
+    }
+}
+
+fn augment(r: &Resolved) -> Augment {
+    let text = augment_text(r.list("data.augment"));
+    text.parse().unwrap_or_else(|error| panic!("checked before values got types: {error}"))
+}
+
+/// A list of augmentations in the notation of the data crate.
+pub(super) fn augment_text(values: &[Value]) -> String {
+    let parts: Vec<&str> = values
+        .iter()
+        .map(|value| match value {
+            Value::Text(text) => text.as_str(),
+            other => panic!("no text: {other:?}"),
+        })
+        .collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join("+") }
+}
