@@ -2,31 +2,27 @@
 //!
 //! This is the only file that names implementations. A build without a part changes this file and no other.
 
+mod first_state;
 mod of_program;
 mod on_gpu;
 
 use crate::bench_data;
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
-    ClassWeights, Config, DataFacts, Length, Loss, ModelKind, NamedMetrics, Oom, Problem, Recompute, Rule,
-    Schedule, Shape,
+    ClassWeights, Config, DataFacts, Length, Loss, NamedMetrics, Oom, Problem, Recompute, Rule, Schedule,
+    Shape,
 };
 use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
-use crate::gpt2_names::Gpt2Names;
 use crate::gpus::Chosen;
-use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
 use dtrain_data::{
     ClassDistribution, EvaluationPlan, Feed, InputSpec, Opened, Preparation, SampleSpec, TargetSpec,
 };
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
-use dtrain_engine::{
-    About, Decay, DecayGroup, EngineError, LossScale, ModelReplica, Optimizer, Replica, Section, Span, State,
-};
+use dtrain_engine::{About, Decay, DecayGroup, EngineError, ModelReplica, Optimizer, Replica, Span};
 use dtrain_protocol::CheckpointEvery;
-use dtrain_runtime::{Measured, Predicts, ValidationSet, specs};
+use dtrain_runtime::{Measured, Predicts, ValidationSet};
 use dtrain_types::{BatchPlan, Fingerprint, Seed, Step};
-use std::path::Path;
 
 pub use of_program::ExternalBuilt;
 
@@ -339,18 +335,16 @@ impl Plan {
 
     /// Gives a replica the parameters that it is to start from, and holds it against the batches.
     pub fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
-        match self.config.model.init_from() {
-            Some(file) if self.config.optimizer.updates_before > 0 => self.go_on_from(replica, file)?,
-            Some(file) => self.initialise(replica, file)?,
-            None if self.config.optimizer.updates_before > 0 => {
-                let error = self
-                    .config
-                    .problem("optimizer.updates_before", "there is no file with the optimizer's state");
+        match (self.config.model.init_from(), self.config.optimizer.updates_before) {
+            (Some(file), _) => self.begin_from(replica, file)?,
+            (None, 0) => {}
+            (None, _) => {
+                let message = "there is no file with the optimizer's state";
+                let error = self.config.problem("optimizer.updates_before", message);
                 return Err(error
                     .hint("`dtrain train --resume RUN --fork --keep-optimizer` writes one")
                     .into());
             }
-            None => {}
         }
         self.check_rows(replica.about())
     }
@@ -423,125 +417,10 @@ impl Plan {
         Err(self.config.problem("model.batch_norm", message).hint(hint).into())
     }
 
-    fn initialise(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
-        let plain = tensor_specs(replica, "", "");
-        // Files that dtrain exported name tensors as its checkpoints do.
-        let exported = tensor_specs(replica, "model.", EXPORTED_STATS);
-        let mut state = State::zeros(replica.about().state);
-        // What is no part of a model, no file has.
-        let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
-        state.section_mut(Section::Stats).copy_from_slice(blank.section(Section::Stats));
-        let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
-            let [parameters, stats, ..] = state.sections_mut();
-            let mut sections =
-                [SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
-            dtrain_checkpoint::init_from(file, names, specs, &mut sections)
-        };
-        let mut filled = fill(&ModelNames, &plain);
-        if matches!(filled, Err(InitError::Misfit { .. })) {
-            filled = fill(&ModelNames, &exported).or(filled);
-        }
-        if self.config.model.kind() == ModelKind::Gpt2 {
-            for names in Gpt2Names::ALL {
-                filled = filled.or_else(|error| fill(&names, &plain).map_err(|other| nearer(error, other)));
-            }
-        }
-        filled.map_err(|error| {
-            let hint = "a safetensors file with the names and shapes that `dtrain plan` lists";
-            self.config.problem("model.init_from", error.to_string()).hint(hint)
-        })?;
-        state.begin_average();
-        replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
-        Ok(())
-    }
-
-    /// Fills the whole state, that of the optimizer with it, from a file that a fork wrote; without a moving average in it, that begins
-    /// with the parameters.
-    fn go_on_from(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
-        let specs: Vec<_> =
-            specs(replica).into_iter().filter(|spec| !spec.name.ends_with(LossScale::NAME)).collect();
-        let mut state = State::zeros(replica.about().state);
-        let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
-        state.section_mut(Section::Stats).copy_from_slice(blank.section(Section::Stats));
-        let mut fill = |sections: &[Section]| {
-            let all = Section::ALL.into_iter().zip(state.sections_mut());
-            let wanted = all.filter(|(section, data)| sections.contains(section) && !data.is_empty());
-            let mut wanted: Vec<_> =
-                wanted.map(|(section, data)| SectionMut { name: section.name(), data }).collect();
-            dtrain_checkpoint::init_from(file, &StateNames, &specs, &mut wanted)
-        };
-        let [always @ .., _] = &Section::ALL;
-        let whole = fill(&Section::ALL);
-        let averaged = whole.is_ok();
-        let filled = whole.or_else(|error| fill(always).map_err(|_| error));
-        if !averaged {
-            state.begin_average();
-        }
-        filled.map_err(|error| {
-            let hint = "only a fork with --keep-optimizer writes such a file; without the optimizer's state: optimizer.updates_before=0";
-            self.config.problem("model.init_from", error.to_string()).hint(hint)
-        })?;
-        replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
-        Ok(())
-    }
-
     /// The engine's complaint under the key that it names.
     pub fn misfit(&self, error: &EngineError) -> Problem {
         misfit(&self.config, error)
     }
-}
-
-/// Of two ways in which a file does not fit, the one in which it nearly does.
-fn nearer(one: InitError, other: InitError) -> InitError {
-    match (&one, &other) {
-        (InitError::Misfit { problems, .. }, InitError::Misfit { problems: fewer, .. })
-            if fewer.len() < problems.len() =>
-        {
-            other
-        }
-        _ => one,
-    }
-}
-
-/// What the prefix of running statistics is where dtrain exported them.
-const EXPORTED_STATS: &str = "stats.";
-
-/// The names of a model. The scale of a loss is nothing that another run begins with.
-struct ModelNames;
-
-impl Names for ModelNames {
-    fn of(&self, tensor: &str) -> Given {
-        OwnNames.of(tensor)
-    }
-
-    fn is_no_parameter(&self, name: &str) -> bool {
-        name.strip_prefix(EXPORTED_STATS).unwrap_or(name) == LossScale::NAME
-    }
-}
-
-/// The names of a whole state. What this run's optimizer does not keep is passed over.
-struct StateNames;
-
-impl Names for StateNames {
-    fn of(&self, tensor: &str) -> Given {
-        OwnNames.of(tensor)
-    }
-
-    fn is_no_parameter(&self, name: &str) -> bool {
-        ModelNames.is_no_parameter(name)
-            || ["optimizer.", "average."].iter().any(|kept| name.starts_with(kept))
-    }
-}
-
-/// The model's tensors by the names in a file.
-fn tensor_specs(replica: &dyn Replica, parameters: &str, stats: &str) -> Vec<TensorSpec> {
-    let named = |tensor: &dtrain_engine::Tensor| {
-        let prefix = if tensor.section == Section::Parameters { parameters } else { stats };
-        let name = format!("{prefix}{}", tensor.name);
-        TensorSpec::new(name, &tensor.shape, tensor.section.name(), tensor.offset)
-    };
-    let tensors = replica.about().layout.tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
-    tensors.map(named).collect()
 }
 
 fn facts(opened: &Opened, spec: &SampleSpec) -> DataFacts {

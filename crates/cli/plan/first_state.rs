@@ -1,0 +1,139 @@
+//! The state that a run begins with, from a file: a model of any origin, or all that a fork keeps.
+//!
+//! It knows the names that tensors have in such files. It does not know who wrote them.
+
+use super::Plan;
+use crate::config::ModelKind;
+use crate::error::CliError;
+use crate::gpt2_names::Gpt2Names;
+use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
+use dtrain_engine::{LossScale, Replica, Section, State};
+use dtrain_runtime::specs;
+use std::path::Path;
+
+impl Plan {
+    /// Gives a replica the state in a file: parameters and running statistics, or where the optimizer goes on the whole of it.
+    ///
+    /// *Blocks* on the disk. *Errors*: the file does not fit.
+    pub(super) fn begin_from(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
+        let mut state = State::zeros(replica.about().state);
+        // What is no part of a model, no file has.
+        let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
+        state.section_mut(Section::Stats).copy_from_slice(blank.section(Section::Stats));
+        let (filled, hint) = match self.config.optimizer.updates_before {
+            0 => (
+                fill_model(replica, file, self.config.model.kind(), &mut state),
+                "a safetensors file with the names and shapes that `dtrain plan` lists",
+            ),
+            _ => (
+                fill_all(replica, file, &mut state),
+                "only a fork with --keep-optimizer writes such a file; without the optimizer's state: optimizer.updates_before=0",
+            ),
+        };
+        filled.map_err(|error| self.config.problem("model.init_from", error.to_string()).hint(hint))?;
+        replica.swap_state(&mut state).map_err(|error| self.misfit(&error))?;
+        Ok(())
+    }
+}
+
+/// Fills parameters and running statistics, by any names that a file may have; a moving average begins with the parameters.
+fn fill_model(
+    replica: &dyn Replica,
+    file: &Path,
+    kind: ModelKind,
+    state: &mut State,
+) -> Result<(), InitError> {
+    let plain = tensor_specs(replica, "", "");
+    // Files that dtrain exported name tensors as its checkpoints do.
+    let exported = tensor_specs(replica, "model.", EXPORTED_STATS);
+    let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
+        let [parameters, stats, ..] = state.sections_mut();
+        let mut sections =
+            [SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
+        dtrain_checkpoint::init_from(file, names, specs, &mut sections)
+    };
+    let mut filled = fill(&ModelNames, &plain);
+    if matches!(filled, Err(InitError::Misfit { .. })) {
+        filled = fill(&ModelNames, &exported).or(filled);
+    }
+    if kind == ModelKind::Gpt2 {
+        for names in Gpt2Names::ALL {
+            filled = filled.or_else(|error| fill(&names, &plain).map_err(|other| nearer(error, other)));
+        }
+    }
+    filled?;
+    state.begin_average();
+    Ok(())
+}
+
+/// Fills all sections, by the names that they have in checkpoints; a moving average that the file lacks begins with the parameters.
+fn fill_all(replica: &dyn Replica, file: &Path, state: &mut State) -> Result<(), InitError> {
+    let is_kept = |spec: &TensorSpec| !spec.name.ends_with(LossScale::NAME);
+    let specs: Vec<_> = specs(replica).into_iter().filter(is_kept).collect();
+    let mut fill = |sections: &[Section]| {
+        let all = Section::ALL.into_iter().zip(state.sections_mut());
+        let wanted = all.filter(|(section, data)| sections.contains(section) && !data.is_empty());
+        let mut wanted: Vec<_> =
+            wanted.map(|(section, data)| SectionMut { name: section.name(), data }).collect();
+        dtrain_checkpoint::init_from(file, &StateNames, &specs, &mut wanted)
+    };
+    if let Err(error) = fill(&Section::ALL) {
+        let [always @ .., _] = &Section::ALL;
+        fill(always).map_err(|_| error)?;
+        state.begin_average();
+    }
+    Ok(())
+}
+
+/// Of two ways in which a file does not fit, the one in which it nearly does.
+fn nearer(one: InitError, other: InitError) -> InitError {
+    match (&one, &other) {
+        (InitError::Misfit { problems, .. }, InitError::Misfit { problems: fewer, .. })
+            if fewer.len() < problems.len() =>
+        {
+            other
+        }
+        _ => one,
+    }
+}
+
+/// What the prefix of running statistics is where dtrain exported them.
+const EXPORTED_STATS: &str = "stats.";
+
+/// The names of a model. The scale of a loss is nothing that another run begins with.
+struct ModelNames;
+
+impl Names for ModelNames {
+    fn of(&self, tensor: &str) -> Given {
+        OwnNames.of(tensor)
+    }
+
+    fn is_no_parameter(&self, name: &str) -> bool {
+        name.strip_prefix(EXPORTED_STATS).unwrap_or(name) == LossScale::NAME
+    }
+}
+
+/// The names of a whole state. What this run's optimizer does not keep is passed over.
+struct StateNames;
+
+impl Names for StateNames {
+    fn of(&self, tensor: &str) -> Given {
+        OwnNames.of(tensor)
+    }
+
+    fn is_no_parameter(&self, name: &str) -> bool {
+        ModelNames.is_no_parameter(name)
+            || ["optimizer.", "average."].iter().any(|kept| name.starts_with(kept))
+    }
+}
+
+/// The model's tensors by the names in a file.
+fn tensor_specs(replica: &dyn Replica, parameters: &str, stats: &str) -> Vec<TensorSpec> {
+    let named = |tensor: &dtrain_engine::Tensor| {
+        let prefix = if tensor.section == Section::Parameters { parameters } else { stats };
+        let name = format!("{prefix}{}", tensor.name);
+        TensorSpec::new(name, &tensor.shape, tensor.section.name(), tensor.offset)
+    };
+    let tensors = replica.about().layout.tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
+    tensors.map(named).collect()
+}
