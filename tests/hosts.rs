@@ -199,6 +199,12 @@ fn a_host_that_is_asked_to_leave_goes_at_a_step_boundary_and_may_come_again() {
     left.said("this host has left the run");
     let again = hosts.start(1, "ranks=1");
     wait_for_world(&mut first, 2);
+    // A warning, twice, and the request to end behind it: it leaves as well, and is not hurried.
+    [Signal::USR1, Signal::USR1, Signal::TERM].into_iter().for_each(|name| signal(name, again.pid()));
+    wait_for_world(&mut first, 1);
+    again.finish().ended_with(130);
+    let again = hosts.start(1, "ranks=1");
+    wait_for_world(&mut first, 2);
     let run = first.finish();
     assert_eq!(run.events("fault").count(), 0, "{}", run.stderr);
     is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 3000);
