@@ -1,5 +1,6 @@
 //! The binary as a user meets it: bad input gets one clear error with a hint, exit code 2, and nothing is written.
 
+use crate::harness::files::npy;
 use dtrain::config::KEYS;
 use std::fs;
 use std::path::Path;
@@ -67,17 +68,6 @@ fn names_keys_that_exist(hint: &str) {
         let is_a_variable = key.chars().all(|c| c.is_ascii_uppercase() || c == '_');
         assert!(is_a_variable || KEYS.iter().any(|known| known.name == key), "there is no key {key}: {hint}");
     }
-}
-
-/// A NumPy array of bytes.
-fn npy(shape: &[usize], bytes: &[u8]) -> Vec<u8> {
-    let sides: String = shape.iter().map(|side| format!("{side}, ")).collect();
-    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({sides}), }}\n");
-    let mut file = b"\x93NUMPY\x01\x00".to_vec();
-    file.extend((header.len() as u16).to_le_bytes());
-    file.extend(header.as_bytes());
-    file.extend(bytes);
-    file
 }
 
 fn stderr(output: &Output) -> String {
@@ -267,10 +257,10 @@ fn a_bare_number_of_devices_is_answered_with_all_that_it_may_mean() {
 fn arrays_of_images_get_a_cnn_and_the_user_is_told() {
     let shell = Shell::new();
     shell
-        .write("images.npy", npy(&[12, 8, 8], &[7; 768]))
-        .write("rows.npy", npy(&[12, 64], &[7; 768]))
-        .write("thin.npy", npy(&[12, 3, 8], &[7; 288]))
-        .write("labels.npy", npy(&[12], &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]));
+        .write("images.npy", npy("|u1", &[12, 8, 8], &[7; 768]))
+        .write("rows.npy", npy("|u1", &[12, 64], &[7; 768]))
+        .write("thin.npy", npy("|u1", &[12, 3, 8], &[7; 288]))
+        .write("labels.npy", npy("|u1", &[12], &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]));
     let plan = |inputs: &str, more: &str| {
         let inputs = format!("data.inputs={inputs}");
         let words =

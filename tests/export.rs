@@ -4,7 +4,7 @@
 //! They are looked for in `DTRAIN_TEST_PYTHON`, or else in `python3`; what is not there is said to be skipped.
 
 use crate::harness::files::npy;
-use crate::harness::{folder, output, train, write_table, write_text};
+use crate::harness::{folder, json, output, said, train, write_table, write_text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -31,12 +31,6 @@ fn write_array(path: &Path, rows: usize, shape: &[usize]) {
     let width = rows * shape.iter().product::<usize>();
     bytes.extend((0..width).flat_map(|at| (((at * 7919) % 1013) as f32 / 97.0 - 4.0).to_le_bytes()));
     fs::write(path, bytes).unwrap();
-}
-
-fn said(folder: &Path, arguments: &str) -> String {
-    let (finished, text) = output(folder, arguments);
-    finished.succeeded();
-    text
 }
 
 fn check(python: &str, folder: &Path, arguments: [&str; 4]) {
@@ -91,7 +85,7 @@ fn exports_say_what_predict_says_on_raw_inputs() {
         let small = "model.layers=2 model.width=16 model.heads=2 model.dropout=0.1 data.context=8 steps=30";
         train(path, &format!("data.kind=text data.path=text.txt model.kind={kind} {small} name={kind}"))
             .succeeded();
-        let figures: Value = serde_json::from_str(&said(path, &format!("eval {kind} --json"))).unwrap();
+        let figures = json(path, &format!("eval {kind} --json"));
         let loss = figures["loss"].to_string();
         let ids: Vec<u8> = (0..9 * 8).map(|at| (at * 7919 % 251) as u8).collect();
         fs::write(path.join("ids.npy"), npy("|u1", &[9, 8], &ids)).unwrap();

@@ -1,6 +1,6 @@
 //! From folders of images to predictions: the same bits for any number of ranks, readers and room for what is decoded.
 
-use crate::harness::{Running, Signal, audit_is_clean, folder, output, signal, train};
+use crate::harness::{Running, Signal, audit_is_clean, folder, json, output, said, signal, train};
 use image::{Rgb, RgbImage};
 use serde_json::Value;
 use std::fs;
@@ -38,17 +38,12 @@ fn a_folder_becomes_a_model_that_predicts_folders_and_files() {
     run.succeeded();
     let accuracy = run.summary()["val_accuracy"].as_f64().unwrap();
     assert!(accuracy > 0.9, "{accuracy}");
-    let (told, json) = output(path, "eval bars --json");
-    told.succeeded();
-    let held_out: Value = serde_json::from_str(&json).unwrap();
+    let held_out = json(path, "eval bars --json");
     // The same files, wherever they lie.
     fs::rename(path.join("bars"), path.join("moved")).unwrap();
-    let (told, json) = output(path, "eval bars --data moved --json");
-    told.succeeded();
-    let all: Value = serde_json::from_str(&json).unwrap();
+    let all = json(path, "eval bars --data moved --json");
     assert_eq!((held_out["samples"].as_u64(), all["samples"].as_u64()), (Some(24), Some(96)));
-    let (told, table) = output(path, "predict bars moved/stands moved/lies/000.png");
-    told.succeeded();
+    let table = said(path, "predict bars moved/stands moved/lies/000.png");
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!((lines[0], lines.len()), ("file,prediction,p(lies),p(stands)", 1 + 48 + 1));
     assert!(lines[1].starts_with("moved/stands/001.jpg,") && lines[49].starts_with("moved/lies/000.png,"));

@@ -1,10 +1,8 @@
 //! What an update is besides its rule: a moving average of the parameters, groups of them, the state that a fork keeps. All have the
 //! same bits for any number of ranks and after kills; what is validated is what is evaluated, predicted with and exported.
 
-use crate::harness::{Running, Signal, audit_is_clean, folder, output, signal, train, write_table};
-use serde_json::Value;
+use crate::harness::{Running, Signal, audit_is_clean, folder, json, output, signal, train, write_table};
 use std::fs;
-use std::path::Path;
 
 const RUN: &str = "data.kind=csv data.path=table.csv model.hidden=[24] optimizer.lr=0.003 schedule.kind=constant \
                    schedule.warmup=none global_batch=16 micro_batch=4 epochs=12";
@@ -13,12 +11,6 @@ fn table() -> tempfile::TempDir {
     let folder = folder();
     write_table(&folder.path().join("table.csv"), 200);
     folder
-}
-
-fn json(path: &Path, arguments: &str) -> Value {
-    let (run, text) = output(path, arguments);
-    run.succeeded();
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments}: {error}: {text}"))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tables as people have them: ids that are words, dates in letters, `None` as a word, text over several lines.
 
-use crate::harness::{dtrain, folder, output, train};
+use crate::harness::{self, dtrain, folder, output, said, train};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -21,16 +21,13 @@ fn houses(rows: usize) -> String {
 }
 
 fn predict(folder: &Path, arguments: &str) -> String {
-    let (finished, text) = output(folder, &format!("predict {arguments}"));
-    finished.succeeded();
-    text
+    said(folder, &format!("predict {arguments}"))
 }
 
+/// A command that is refused, and says no more than the head of a table.
 #[track_caller]
 fn refused(folder: &Path, arguments: &str, words: &[&str]) {
-    let (finished, text) = output(folder, arguments);
-    finished.ended_with(2);
-    words.iter().for_each(|words| finished.said(words));
+    let text = harness::refused(folder, arguments, words);
     assert!(!text.contains("prediction") || text.lines().count() <= 1, "{text}");
 }
 

@@ -1,7 +1,7 @@
 //! A trained model is used, by the command line alone: from a table with words and holes to predictions, and figures that are
 //! computed here again from the predictions.
 
-use crate::harness::{audit_is_clean, dtrain, folder, output, train, write_table, write_text};
+use crate::harness::{audit_is_clean, dtrain, folder, json, output, said, train, write_table, write_text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -75,15 +75,11 @@ fn numbers(table: &str, name: &str) -> Vec<f64> {
 }
 
 fn eval(folder: &Path, arguments: &str) -> Value {
-    let (finished, text) = output(folder, &format!("eval --json {arguments}"));
-    finished.succeeded();
-    serde_json::from_str(&text).expect("one object")
+    json(folder, &format!("eval --json {arguments}"))
 }
 
 fn predict(folder: &Path, arguments: &str) -> String {
-    let (finished, text) = output(folder, &format!("predict {arguments}"));
-    finished.succeeded();
-    text
+    said(folder, &format!("predict {arguments}"))
 }
 
 /// The error of a command that is to be refused; nothing may be left of `output`.

@@ -2,7 +2,7 @@
 //! the samples are.
 
 use crate::harness::files::{idx, npy};
-use crate::harness::{folder, output, train, write_table, write_text};
+use crate::harness::{folder, json, refused, train, write_table, write_text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -23,18 +23,7 @@ fn floats(values: &[f32]) -> Vec<u8> {
 }
 
 fn eval(folder: &Path, arguments: &str) -> Value {
-    let (finished, text) = output(folder, &format!("eval --json {arguments}"));
-    finished.succeeded();
-    serde_json::from_str(&text).expect("one object")
-}
-
-/// The error of a command that cannot be used so, which must have a hint.
-#[track_caller]
-fn refused(folder: &Path, arguments: &str, words: &[&str]) {
-    let (finished, _) = output(folder, arguments);
-    finished.ended_with(2);
-    words.iter().for_each(|words| finished.said(words));
-    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    json(folder, &format!("eval --json {arguments}"))
 }
 
 /// `[rows, 6]` numbers whose class, of three, is the greatest of the first three; and twice a price.

@@ -1,7 +1,7 @@
 //! What a trained model cannot be used for is said as it is, with its line; and a model of texts is measured on new ones.
 
 use crate::harness::files::{make_newer, reseal};
-use crate::harness::{checkpoints, dtrain, folder, output, train, write_text, write_tokens};
+use crate::harness::{checkpoints, dtrain, folder, json, output, train, write_text, write_tokens};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -16,9 +16,7 @@ fn refused(folder: &Path, arguments: &str, words: &[&str]) {
 }
 
 fn eval(folder: &Path, arguments: &str) -> Value {
-    let (finished, text) = output(folder, &format!("eval --json {arguments}"));
-    finished.succeeded();
-    serde_json::from_str(&text).expect("one object")
+    json(folder, &format!("eval --json {arguments}"))
 }
 
 const TABLE: &str = "length,width,kind\n1,2,cat\n3,4,dog\n2,2,cat\n4,4,dog\n1,1,cat\n5,4,dog\n2,1,cat\n4,5,dog\n1,3,cat\n5,5,dog\n";

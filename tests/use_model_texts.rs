@@ -1,7 +1,7 @@
 //! A model of texts, or of token ids, says what comes next: of each line of a text, of each row of an array.
 
 use crate::harness::files::npy;
-use crate::harness::{dtrain, folder, output, train, write_text, write_tokens};
+use crate::harness::{self, dtrain, folder, said, train, write_text, write_tokens};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -10,16 +10,13 @@ use std::process::Stdio;
 const SMALL: &str = "model.layers=2 model.width=16 model.heads=2 model.dropout=0.1 data.context=8 steps=60";
 
 fn predict(folder: &Path, arguments: &str) -> String {
-    let (finished, text) = output(folder, &format!("predict {arguments}"));
-    finished.succeeded();
-    text
+    said(folder, &format!("predict {arguments}"))
 }
 
+/// A command that is refused, and leaves no file.
 #[track_caller]
 fn refused(folder: &Path, arguments: &str, words: &[&str]) {
-    let (finished, _) = output(folder, arguments);
-    finished.ended_with(2);
-    words.iter().for_each(|words| finished.said(words));
+    harness::refused(folder, arguments, words);
     assert!(!folder.join("out.npy").exists(), "{arguments} left a file");
 }
 

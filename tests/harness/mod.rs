@@ -131,6 +131,30 @@ pub fn output(folder: &Path, arguments: &str) -> (Finished, String) {
     (running.finish(), text)
 }
 
+/// What a command that succeeds writes to standard output.
+#[track_caller]
+pub fn said(folder: &Path, arguments: &str) -> String {
+    let (finished, text) = output(folder, arguments);
+    finished.succeeded();
+    text
+}
+
+/// The one JSON object that a command writes.
+#[track_caller]
+pub fn json(folder: &Path, arguments: &str) -> Value {
+    let text = said(folder, arguments);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments}: {error}: {text}"))
+}
+
+/// A command that is refused in these words.
+#[track_caller]
+pub fn refused(folder: &Path, arguments: &str, words: &[&str]) -> String {
+    let (finished, text) = output(folder, arguments);
+    finished.ended_with(2);
+    words.iter().for_each(|words| finished.said(words));
+    text
+}
+
 /// Trains with `--json` and runs to the end.
 pub fn train(folder: &Path, arguments: &str) -> Finished {
     finish(dtrain(folder, &format!("train --json {arguments}")))
