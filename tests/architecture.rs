@@ -301,7 +301,7 @@ fn the_rule_of_names_finds_a_type_that_is_declared_twice() {
 fn unsafe_stands_only_where_it_has_to() {
     // The SIMD kernels and their pool, memory shared between processes, libraries that are opened at run time, the GPU's
     // memory with the stand-in for a GPU in its tests, mapped files, the bindings to NCCL, their safe owner, the fake
-    // libraries, what tells Python of a thread, the allocator of tests that count, and the one call that makes the network device of a test.
+    // libraries, what tells Python of a thread and what lends it a gradient, the allocator of tests that count, and the one call that makes the network device of a test.
     let may = [
         "crates/locate/src/open.rs",
         "crates/engine/src/cpu/",
@@ -312,6 +312,7 @@ fn unsafe_stands_only_where_it_has_to() {
         "crates/nccl/",
         "crates/fake-nccl/",
         "crates/fake-cuda/",
+        "crates/python/src/lent.rs",
         "crates/python/src/threads.rs",
         "tests/harness/counting.rs",
         "tests/harness/network.rs",

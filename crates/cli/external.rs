@@ -60,6 +60,15 @@ pub enum Purpose {
     Training,
 }
 
+/// Who makes the updates of an external model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Updates {
+    /// The engine.
+    Engine,
+    /// The program.
+    Program,
+}
+
 /// How a model is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExternalSetup {
@@ -79,13 +88,15 @@ pub struct ExternalSetup {
     pub global_batch: u32,
     /// Processes that read samples for it; 0: it reads them itself.
     pub workers: usize,
+    /// Who makes the updates.
+    pub updates: Updates,
 }
 
 /// A model that was made.
 pub struct ExternalParts {
     /// Its passes.
     pub model: Box<dyn ExternalModel>,
-    /// Its tensors: parameters, then running statistics.
+    /// Its tensors: parameters, then running statistics, then what its optimizer keeps.
     pub tensors: Vec<ExternalTensor>,
     /// The first values of its parameters.
     pub parameters: Vec<f32>,

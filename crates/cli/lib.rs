@@ -50,7 +50,7 @@ mod unusable;
 mod whole_file;
 
 pub use error::{CliError, Kind};
-pub use external::{Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose};
+pub use external::{Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose, Updates};
 pub use own::Own;
 pub use trained::export_parameters;
 pub use trainer::{train_external, train_own};

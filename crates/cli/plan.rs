@@ -365,6 +365,7 @@ impl Plan {
                     nesterov,
                     weight_decay: weight_decay as f32,
                 },
+                Rule::Torch => dtrain_engine::Rule::External,
             },
             decays: if optimizer.decays_all { DecayGroup::All } else { DecayGroup::Matrices },
             clip_norm: optimizer.clip_norm,

@@ -177,6 +177,7 @@ fn kept_updates(old: &Config, new: &Config, checkpoint: CheckpointId) -> Result<
         Rule::AdamW { .. } => "adamw",
         Rule::Sgd { momentum: 0.0, .. } => "sgd without momentum",
         Rule::Sgd { .. } => "sgd",
+        Rule::Torch => "torch",
     };
     let (had, has) = (moments(old), moments(new));
     if had != has {

@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{CudaList, Isolation as IsolationKey, NamedMetrics};
+use crate::config::{CudaList, Isolation as IsolationKey, NamedMetrics, Rule};
 use crate::error::{CliError, Kind};
 use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
@@ -330,7 +330,9 @@ impl Session {
         tracing::info!(%timeouts, "timeouts");
         // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.
         let on_gpus = self.cuda.is_some() && self.plan.external().is_none();
-        let state = match lead.is_some() || on_gpus {
+        // Updates that another program makes are made as a whole, by each rank.
+        let is_whole = config.optimizer.rule == Rule::Torch;
+        let state = match lead.is_some() || on_gpus || is_whole {
             true => None,
             false => Some(self.replica.about().state),
         };

@@ -8,12 +8,22 @@ from __future__ import annotations
 import ctypes
 import fnmatch
 import hashlib
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+#: What is told to be final comes in parts of so many floats at least.
+_PART = 1 << 16
+
 #: What is trained; the state has it in f32.
 _TRAINED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+#: What went otherwise than when a micro-batch was tried.
+_AS_IN_THE_TRIAL = (
+    "{}, and did not when the first micro-batch was tried: what was sent already is not final\n"
+    "hint: a pass of the training has to compute in the way of the first one; bits=False trains all the same, without the promise"
+)
 
 
 def at(address: int, length: int) -> torch.Tensor:
@@ -21,6 +31,10 @@ def at(address: int, length: int) -> torch.Tensor:
     if length == 0:
         return torch.empty(0)
     return torch.frombuffer((ctypes.c_float * length).from_address(address), dtype=torch.float32)
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -90,6 +104,12 @@ class FlatModule:
         self._flat_stats = torch.empty(0)
         self._versions: List[Tuple[Buffer, torch.Tensor, int]] = []
         self._in_place: List[bool] = []
+        #: Hears from where on all of a gradient is final, while the pass goes on. None: it comes as a whole.
+        self.settle: Optional[Callable[[int], None]] = None
+        #: Whether the passes so far would have allowed it: each gradient came once, statistics were final before any of them.
+        self.may_settle = True
+        self._open, self._told = 0, 0
+        self._first_gradient, self._stats_then = True, torch.empty(0)
 
     def _sort_buffers(self, patterns: Sequence[str]) -> None:
         unmet = set(patterns)
@@ -118,10 +138,13 @@ class FlatModule:
 
     # What is told of it.
 
-    def tensors(self) -> List[Tuple[str, List[int], bool]]:
-        """Name, shape, and whether it is trained, of all that a state holds."""
-        trained = [(name, list(parameter.shape), True) for name, parameter in self.parameters]
-        return trained + [(buffer.name, list(buffer.tensor.shape), False) for buffer in self.statistics]
+    def trained(self) -> List[Tuple[str, List[int]]]:
+        """Name and shape of what is trained."""
+        return [(name, list(parameter.shape)) for name, parameter in self.parameters]
+
+    def statistics_told(self) -> List[Tuple[str, List[int]]]:
+        """Name and shape of the running statistics."""
+        return [(buffer.name, list(buffer.tensor.shape)) for buffer in self.statistics]
 
     def first_values(self) -> Tuple[bytes, bytes]:
         """Parameters and statistics as little-endian f32."""
@@ -193,13 +216,33 @@ class FlatModule:
                 return
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
+            if self._first_gradient and self.stats_length and self.settle is None:
+                # Not by its version, which batch norm does not count.
+                self._stats_then = self._flat_stats.clone()
+            self._first_gradient = False
             if self._seen[number]:
+                self.may_settle = False
+                if self._told <= self.offsets[number][0]:
+                    raise ValueError(_AS_IN_THE_TRIAL.format(f"the gradient of {self.parameters[number][0]} comes in two parts"))
                 self._views[number].add_(gradient)
             else:
                 self._views[number].copy_(gradient)
                 self._seen[number] = 1
+                if self.settle is not None and number + 1 == self._open:
+                    self._pass_on(self.settle)
 
         return take
+
+    def _pass_on(self, settle: Callable[[int], None]) -> None:
+        """Tells what became final, if it is enough to be worth it."""
+        while self._open > 0 and self._seen[self._open - 1]:
+            self._open -= 1
+        begin = self.offsets[self._open][0]
+        if self._told - begin >= _PART:
+            if self._told > self.length and self.stats_length:
+                self._sums.copy_(self._flat_stats).mul_(self._rows)
+            settle(begin)
+            self._told = begin
 
     def read_state(self, applied: int, parameters: int, stats: int) -> None:
         """Turns to the state after so many updates, whose parameters and statistics lie at these addresses."""
@@ -228,8 +271,8 @@ class FlatModule:
         self._bound = (0, -1)
         self._slots.clear()
 
-    def begin(self, to: int) -> None:
-        """Gradients of the next pass go to this address."""
+    def begin(self, to: int, rows: int) -> None:
+        """Gradients of the next pass go to this address; statistics are weighted by the rows."""
         slot = self._slots.get(to)
         if slot is None:
             if len(self._slots) >= 256:
@@ -239,10 +282,11 @@ class FlatModule:
             slot = self._slots[to] = (views, flat[self.length :])
         self._views = slot[0]
         self._seen = bytearray(len(self.parameters))
-        self._sums = slot[1]
+        self._sums, self._rows = slot[1], rows
+        self._open, self._told, self._first_gradient = len(self.parameters), self.length + self.stats_length, True
 
-    def end(self, rows: int) -> None:
-        """The pass is over: what had no gradient gets zeros, statistics are weighted by the rows."""
+    def end(self) -> None:
+        """The pass is over: what had no gradient gets zeros."""
         for number, seen in enumerate(self._seen):
             if not seen:
                 self._views[number].zero_()
@@ -251,7 +295,13 @@ class FlatModule:
                 if buffer.tensor is not place:
                     place.copy_(buffer.tensor)
                     buffer.put(place)
-            self._sums.copy_(self._flat_stats).mul_(rows)
+            if self.settle is None and not _same_bits(self._flat_stats, self._stats_then):
+                self.may_settle = False
+            sums = self._flat_stats * self._rows
+            if self._told > self.length:
+                self._sums.copy_(sums)
+            elif not _same_bits(self._sums, sums):
+                raise ValueError(_AS_IN_THE_TRIAL.format("a running statistic changes in the backward pass"))
         for buffer, tensor, version in self._versions:
             if buffer.tensor is not tensor or tensor._version != version:
                 raise ValueError(

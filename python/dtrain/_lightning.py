@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ._optimizers import SGD, AdamW, Optimizer
+from ._optimizers import SGD, AdamW, Optimizer, TorchOptimizer
 
 #: Hooks between a batch and its update that dtrain does not call: what they do would be missing from the result.
 _NOT_CALLED = (
@@ -68,7 +68,26 @@ class Steps:
         """What ``configure_optimizers`` gives, as one of dtrain's. *Raises* ``TypeError`` for what dtrain has not."""
         net = self.model()
         # What is no module is told where all models are looked at.
-        return _optimizer_of(net) if hasattr(net, "configure_optimizers") else None
+        if not hasattr(net, "configure_optimizers"):
+            return None
+        # dtrain's own where it has the same: ranks of a host share what they keep.
+        return _ours(net, _configured(net)) or self.torch_optimizer()
+
+    def torch_optimizer(self) -> TorchOptimizer:
+        """What ``configure_optimizers`` gives, as it is."""
+        return TorchOptimizer(self._exchanged)
+
+    def _exchanged(self, parameters: Any) -> Any:
+        """What ``configure_optimizers`` gives of a module, with these parameters in the place of its own."""
+        net = self.model()
+        own = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        instead = {id(parameter): other for parameter, other in zip(own, parameters)}
+        made = _configured(net)
+        for group in made.param_groups:
+            group["params"] = [instead.get(id(parameter), parameter) for parameter in group["params"]]
+        for parameter in [parameter for parameter in made.state if id(parameter) in instead]:
+            made.state[instead[id(parameter)]] = made.state.pop(parameter)
+        return made
 
     def training(self, net: Any, batch: Any) -> Tuple[Any, int]:
         """The summed loss of a batch, and its samples."""
@@ -139,26 +158,28 @@ def _tensors(batch: Any) -> List[Any]:
     return []
 
 
-def _optimizer_of(net: Any) -> Optimizer:
-    import torch
-
+def _configured(net: Any) -> Any:
     try:
-        made = _only(net.configure_optimizers())
+        return _only(net.configure_optimizers())
     except RuntimeError as error:
         # What Lightning says where a module asks for one.
         if "attached to a `Trainer`" not in str(error):
             raise
         raise TypeError(f"configure_optimizers asks for a Trainer, and there is none\n{_HINT}") from None
+
+
+def _ours(net: Any, made: Any) -> Optional[Optimizer]:
+    """The optimizer of dtrain's that does what this one does."""
+    import torch
+
     if len(made.param_groups) != 1:
-        raise _unknown(f"{len(made.param_groups)} groups of parameters", "`decay='matrices'` lets biases and norms not decay")
+        return None
     (group,) = made.param_groups
     held = {id(parameter) for parameter in group["params"]}
-    for name, parameter in net.named_parameters():
-        if parameter.requires_grad and id(parameter) not in held:
-            raise _unknown(f"an optimizer without {name}", "`requires_grad_(False)` freezes a parameter")
-    for option in ("amsgrad", "maximize", "dampening"):
-        if group.get(option):
-            raise _unknown(f"{option}={group[option]!r}")
+    if any(parameter.requires_grad and id(parameter) not in held for parameter in net.parameters()):
+        return None
+    if any(group.get(option) for option in ("amsgrad", "maximize", "dampening")):
+        return None
     lr, decay = float(group["lr"]), float(group["weight_decay"]) if "weight_decay" in group else 0.0
     kind = type(made)
     # Adam without a decay is AdamW without one.
@@ -167,7 +188,7 @@ def _optimizer_of(net: Any) -> Optimizer:
         return AdamW(lr=lr, betas=(float(beta1), float(beta2)), eps=float(group["eps"]), weight_decay=decay)
     if kind is torch.optim.SGD:
         return SGD(lr=lr, momentum=float(group["momentum"]), nesterov=bool(group["nesterov"]), weight_decay=decay)
-    raise _unknown(f"{kind.__name__}(weight_decay={decay!r})" if kind is torch.optim.Adam else kind.__name__)
+    return None
 
 
 def _only(given: Any) -> Any:
@@ -188,5 +209,5 @@ def _only(given: Any) -> Any:
 
 
 def _unknown(what: str, instead: Optional[str] = None) -> TypeError:
-    told = f"configure_optimizers gives {what}; dtrain takes torch.optim.AdamW, Adam without weight decay, or SGD, of all parameters alike"
+    told = f"configure_optimizers gives {what}; dtrain takes one optimizer of torch.optim, of all trained parameters"
     return TypeError(f"{told}\n{_HINT}" + (f"; {instead}" if instead else ""))

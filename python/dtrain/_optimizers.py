@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 
 
 class Optimizer:
@@ -91,3 +91,33 @@ class SGD(Optimizer):
             *_groups(self.lr_factors, self.no_decay),
             _decays(self.decay),
         ]
+
+
+@dataclass(frozen=True)
+class TorchOptimizer(Optimizer):
+    """What :func:`torch_optimizer` gives."""
+
+    make: Callable[[Sequence[Any]], Any]
+    clip_norm: Optional[float] = None
+    ema: Optional[float] = None
+
+    def settings(self) -> "list[str]":
+        return [
+            "optimizer.kind=torch",
+            f"optimizer.clip_norm={_or_none(self.clip_norm)}",
+            f"ema={_or_none(self.ema)}",
+        ]
+
+
+def torch_optimizer(make: Callable[[Sequence[Any]], Any], *, clip_norm: Optional[float] = None, ema: Optional[float] = None) -> TorchOptimizer:
+    """Any optimizer of PyTorch: ``dtrain.torch_optimizer(lambda params: torch.optim.RMSprop(params, lr=1e-3))``.
+
+    ``make`` is given all trained parameters, in the order of ``net.parameters()``, and gives a ``torch.optim.Optimizer`` of all of them, in
+    groups if it likes. They are in f32 on the CPU, whatever the model computes in. The schedule is dtrain's (``schedule=``, ``warmup=``): it
+    multiplies the learning rate of each group, ``optimizer.lr=0.5`` on the command line halves them all.
+
+    What it keeps is found by two steps on a copy of the parameters, and is copied and saved with them: tensors, and numbers in its groups.
+    It has to keep the same from then on. Each rank makes the whole update and keeps a state of its own; dtrain's own optimizers share both
+    among the ranks of a host.
+    """
+    return TorchOptimizer(make, clip_norm, ema)

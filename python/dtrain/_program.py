@@ -84,6 +84,7 @@ class Program:
         collate: Optional[Callable[[list], Any]],
         buffers: Tuple[str, ...],
         bits: bool,
+        optimizer: Optional[Callable[[Any], Any]] = None,
         loop: Any = None,
     ) -> None:
         import torch
@@ -101,12 +102,13 @@ class Program:
         self.name, self.model, self.loss, self.metrics = name, model, loss, metrics
         self.val_loss, self.loss_was_mean = val_loss, loss_was_mean
         self.collate, self.buffers, self.bits = collate, buffers, bits
+        self.optimizer = optimizer
         self._data, self._val = data, val
         self.loop = loop
         if loop is not None:
             loop.program = self
         self._opened: Optional[Tuple[Any, Any]] = None
-        self._made: Optional[Tuple[Any, Any]] = None
+        self.updates: Any = None
 
     def _datasets(self) -> Tuple[Any, Any]:
         if self._opened is None:
@@ -132,24 +134,29 @@ class Program:
         flat = FlatModule(net, self.buffers)
         self.flat = flat
         told = {
-            "tensors": flat.tensors(),
+            "trained": flat.trained(),
+            "statistics": flat.statistics_told(),
+            "kept": [],
             "agreement": [("PyTorch", torch.__version__), *flat.agreement()],
             "parameters": flat.first_values()[0],
             "stats": flat.first_values()[1],
         }
+        threads = setup["threads"]
+        if setup["trains"]:
+            self.threads = threads
+            self._told = threading.local()
+            self._set_threads()
+        if setup["updates"]:
+            self._updates_by(flat, told)
         gpu = setup["gpu"]
         self.device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
         where = "cpu" if gpu is None else torch.cuda.get_device_name(gpu).replace(" ", "-")
         capability = torch.backends.cpu.get_cpu_capability().replace(" ", "-") if gpu is None else "cuda"
-        threads = setup["threads"]
         told["device"] = f"cpu, PyTorch {torch.__version__}" if gpu is None else f"cuda:{gpu} {torch.cuda.get_device_name(gpu)}"
         name = f"torch-{torch.__version__}-{where}-{capability}-{threads}t"
         if not setup["trains"]:
             told["fingerprint"] = (name, bytes(32))
             return told
-        self.threads = threads
-        self._told = threading.local()
-        self._set_threads()
         self.reader = Reader(self._datasets()[0], self.collate, self.seed, setup["workers"])
         flat.prepare(self.device)
         halves = {"bf16": torch.bfloat16, "f16": torch.float16}.get(setup["precision"])
@@ -159,8 +166,12 @@ class Program:
         self._kept: Any = first
         if _compiles() and self.loop is None:
             self._compile(setup["micro_batch"], *first)
+        computed = hashlib.blake2b(self.updates.tried_again() if self.updates and self.bits else b"", digest_size=32)
         if self.bits and self.loop is None:
-            told["fingerprint"] = (name, self._try(setup["micro_batch"], *first))
+            computed.update(self._try(setup["micro_batch"], *first))
+            told["fingerprint"] = (name, computed.digest())
+        elif self.bits and self.updates:
+            told["fingerprint"] = (name, computed.digest())
         else:
             # What a loop of one's own computes is known when it does.
             told["fingerprint"] = (name if self.bits else "torch-whatever-it-computes", bytes(32))
@@ -176,6 +187,21 @@ class Program:
         if not isinstance(net, torch.nn.Module):
             raise ProgramError(f"model() gives a {type(net).__name__}, and has to give a torch.nn.Module: does it say `return`?")
         return net
+
+    def _updates_by(self, flat: Any, told: Dict[str, Any]) -> None:
+        from ._torch_optimizer import TorchOptimizer
+
+        if self.optimizer is None:
+            raise ProgramError("optimizer.kind is torch, and the program has none\nhint: optimizer=dtrain.torch_optimizer(...)")
+        self.updates = TorchOptimizer(self.optimizer, flat.parameters)
+        told["kept"] = self.updates.tensors()
+        told["agreement"] += self.updates.options
+
+    @_in_own_words
+    def update(self, lr: float, scale: float, places: Tuple[int, int, int]) -> None:
+        """An update by the program's own optimizer."""
+        self._set_threads()
+        self.updates.update(lr, scale, places)
 
     @_in_own_words
     def begun(self, folder: str) -> None:
@@ -203,7 +229,7 @@ class Program:
         return self._pass(place, self.reader.take(place, indices), to, scale, len(indices))
 
     def _pass(self, place: Place, batch: Any, to: int, scale: float, rows: int) -> Tuple[float, float, int, int]:
-        self.flat.begin(to)
+        self.flat.begin(to, rows)
         seed_all(seed_of(self.seed, COMPUTING, place))
         self._scale = scale
         if self.loop is None:
@@ -211,7 +237,7 @@ class Program:
         else:
             on_device = moved(batch, self.device) if self.device.type != "cpu" else batch
             loss, weight = self.loop.loss_of(place, on_device, self._applied)
-        self.flat.end(rows)
+        self.flat.end()
         return loss, weight, 0, 0
 
     def passed(self, loss: Any, weight: float) -> Tuple[float, float]:
@@ -333,12 +359,16 @@ class Program:
             raise ProgramError(self._difference(one, other, loss, again))
         self._refuse_means(data, indices, parameters, stats)
         flat.forget()
+        if flat.may_settle:
+            from . import _native
+
+            flat.settle = _native.settle
         return hashlib.blake2b(one.numpy().tobytes(), digest_size=32).digest()
 
     def _difference(self, one: Any, other: Any, loss: float, again: float) -> str:
         names = []
         begin = 0
-        for name, shape, _ in self.flat.tensors():
+        for name, shape in self.flat.trained() + self.flat.statistics_told():
             size = 1
             for side in shape:
                 size *= side

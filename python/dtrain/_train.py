@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Union
 
 from ._checkpoints import load
-from ._optimizers import AdamW, Optimizer
+from ._optimizers import AdamW, Optimizer, TorchOptimizer
 
 #: By which a process knows that it is a rank.
 _RANK = "DTRAIN_RANK_HANDLES"
@@ -94,8 +94,10 @@ def train(
         if function is not None and not callable(function):
             raise TypeError(f"{what} is a {type(function).__name__}, and has to be a function")
     of_module = Steps(model)
-    # A rank is told the optimizer by the process that started the run.
-    if loss is None and optimizer is None and not is_rank:
+    if loss is None and optimizer is None and is_rank:
+        # It is told the options by the process that started the run.
+        optimizer = of_module.torch_optimizer()
+    elif loss is None and optimizer is None:
         optimizer, schedule, warmup = of_module.optimizer(), schedule or "constant", "none" if warmup is None else warmup
     given: Dict[str, Any] = {
         "epochs": epochs,
@@ -125,6 +127,7 @@ def train(
         collate=collate,
         buffers=tuple(buffers),
         bits=bits,
+        optimizer=optimizer.make if isinstance(optimizer, TorchOptimizer) else None,
         loop=_loop,
     )
     if is_rank:

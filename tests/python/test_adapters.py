@@ -62,11 +62,12 @@ OPTIMIZERS = {
     "[SGD(p, lr=0.1, momentum=0.9, nesterov=True)]": "SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.0,",
     "{'optimizer': SGD(p, lr=0.2)}": "SGD(lr=0.2, momentum=0.0, nesterov=False, weight_decay=0.0,",
     "([AdamW(p)], [])": "AdamW(lr=0.001,",
-    "Adam(p, weight_decay=0.1)": "gives Adam(weight_decay=0.1); dtrain takes torch.optim.AdamW,",
-    "RMSprop(p)": "gives RMSprop; dtrain takes",
-    "AdamW(p, amsgrad=True)": "amsgrad=True",
-    "AdamW(p[:1])": "an optimizer without net.bias",
-    "AdamW([{'params': p[:1]}, {'params': p[1:]}])": "2 groups of parameters",
+    # Any other one is PyTorch's own.
+    "Adam(p, weight_decay=0.1)": "TorchOptimizer(",
+    "RMSprop(p)": "TorchOptimizer(",
+    "AdamW(p, amsgrad=True)": "TorchOptimizer(",
+    "AdamW(p[:1])": "TorchOptimizer(",
+    "AdamW([{'params': p[:1]}, {'params': p[1:]}])": "TorchOptimizer(",
     "[AdamW(p), AdamW(p)]": "2 optimizers",
     "([AdamW(p)], [lr_scheduler.StepLR(AdamW(p), 1)])": "a schedule of the learning rate",
     "None": "gives a NoneType",
@@ -144,6 +145,20 @@ class Lightning(Examples):
                 except TypeError as error:
                     found = str(error)
                 self.assertIn(told, found)
+
+    def test_an_optimizer_that_dtrain_has_not_is_pytorchs_with_its_groups_and_learning_rates(self):
+        given = "RMSprop([{'params': p[:1], 'lr': 0.02}, {'params': p[1:]}], lr=0.005, momentum=0.5)"
+        script = self.script(given)
+        (self.folder / "plain.py").write_text(
+            "from lit import *\n"
+            "loss = lambda net, batch: (F.cross_entropy(net.net(batch[0]), batch[1], reduction='sum'), len(batch[1]))\n"
+            f"optimizer = dtrain.torch_optimizer(lambda p: {given})\n"
+            "dtrain.train(Lit, data=(X, Y), loss=loss, val=(X, Y), epochs=20, global_batch=16, micro_batch=8,\n"
+            "             optimizer=optimizer, schedule='constant', warmup='none')\n"
+        )
+        one, other = (self.good(Run(self.folder, [path, "--json", "ranks=2"]).end()) for path in (script, self.folder / "plain.py"))
+        for told in ("train_loss", "val_loss"):
+            self.assertAlmostEqual(one.summary[told], other.summary[told], places=5)
 
     def test_modules_that_would_come_out_otherwise_are_refused(self):
         for more, told in MODULES.items():

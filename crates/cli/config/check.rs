@@ -220,6 +220,27 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
         let problem = config.problem("optimizer.nesterov", "it looks ahead along a momentum of 0");
         problems.push(problem.hint("write optimizer.momentum=0.9, or nesterov=false"));
     }
+    if config.optimizer.rule == Rule::Torch {
+        of_a_program(config, problems);
+    }
+}
+
+/// What an optimizer of a Python program needs, and what is its own affair.
+fn of_a_program(config: &Config, problems: &mut Vec<Problem>) {
+    if config.data_kind() != DataKind::Torch.name() {
+        let problem = config.problem("optimizer.kind", "torch is the optimizer of a Python program");
+        problems.push(problem.hint("write optimizer.kind=adamw; or `import dtrain` in Python, and optimizer=dtrain.torch_optimizer(...)"));
+    }
+    let grouping = &config.optimizer.grouping;
+    for (key, is_empty) in [
+        ("optimizer.lr_factors", grouping.lr_factors.is_empty()),
+        ("optimizer.no_decay", grouping.no_decay.is_empty()),
+    ] {
+        if !is_empty {
+            let problem = config.problem(key, "the program's optimizer has groups of its own");
+            problems.push(problem.hint("give torch.optim groups of parameters"));
+        }
+    }
 }
 
 /// The keys that name a metric, each with what it names.

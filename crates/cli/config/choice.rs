@@ -104,6 +104,8 @@ words!(
         AdamW = "adamw",
         /// Gradient descent with momentum.
         Sgd = "sgd",
+        /// That of a Python program.
+        Torch = "torch",
     }
 );
 words!(

@@ -231,9 +231,11 @@ pub static KEYS: &[Key] = &[
         "targets with this label count nowhere")
         .when("loss.kind", &["cross_entropy"]),
     // Optimizer.
-    Key::new("optimizer.kind", Type::Choice(OptimizerKind::NAMES), "adamw", Bits, "adamw | sgd"),
+    Key::new("optimizer.kind", Type::Choice(OptimizerKind::NAMES), "adamw", Bits, "adamw | sgd | torch: the one that a Python program brings"),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "2e-3", Bits, "peak learning rate").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "0.05", Bits, "peak learning rate").when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.lr", Type::Number(&POSITIVE), "1", Bits, "what the learning rates of the optimizer are multiplied by at the peak")
+        .when("optimizer.kind", &["torch"]),
     Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "decay of the first moment").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.999", Bits, "decay of the second moment").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.eps", Type::Number(&POSITIVE), "1e-8", Bits, "added to the root of the second moment").when("optimizer.kind", &["adamw"]),

@@ -314,6 +314,8 @@ pub enum Rule {
         /// Added to the gradient of matrices.
         weight_decay: f64,
     },
+    /// Whatever the optimizer of a Python program does.
+    Torch,
 }
 
 impl Optimizer {
@@ -331,6 +333,7 @@ impl Optimizer {
                 nesterov: r.flag("optimizer.nesterov"),
                 weight_decay: number("optimizer.weight_decay"),
             },
+            OptimizerKind::Torch => Rule::Torch,
         };
         Self {
             rule,

@@ -1,9 +1,9 @@
 //! A replica whose passes another program makes: its model asked for, its state on this host's CPU.
 
 use super::Plan;
-use crate::config::Precision;
+use crate::config::{Precision, Rule};
 use crate::error::CliError;
-use crate::external::{Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose};
+use crate::external::{Agreement, Brought, ExternalParts, ExternalProgram, ExternalSetup, Purpose, Updates};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::{ExternalReplica, LossScaling};
 use dtrain_types::Fingerprint;
@@ -49,6 +49,7 @@ impl Plan {
             micro_batch: config.batch.micro,
             global_batch: config.batch.global,
             workers: config.workers,
+            updates: if config.optimizer.rule == Rule::Torch { Updates::Program } else { Updates::Engine },
         };
         let parts = program.build(&setup).map_err(CliError::failed)?;
         let ExternalParts { model, tensors, parameters, stats, fingerprint, device, mut agreement } = parts;

@@ -18,7 +18,7 @@ use crate::keeping::Keeping;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
 use crate::loss::expect_length;
 use crate::loss_scale::{LossScale, LossScaling};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, Rule};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::sharing::Sharing;
 use crate::stage::Init;
@@ -34,7 +34,8 @@ pub struct ExternalTensor {
     pub name: String,
     /// Its shape; empty for a single number.
     pub shape: Vec<usize>,
-    /// [`Section::Parameters`], or [`Section::Stats`] for what is no parameter and changes in training.
+    /// [`Section::Parameters`], or [`Section::Stats`] for what is no parameter and changes in training, or [`Section::First`] for what the
+    /// program's own optimizer keeps.
     pub section: Section,
 }
 
@@ -62,6 +63,23 @@ pub struct ExternalBatch<'a> {
     pub batch: BatchView<'a>,
 }
 
+/// An update that the program makes itself.
+#[derive(Debug)]
+pub struct ExternalUpdate<'a> {
+    /// Its number, from 1.
+    pub step: Step,
+    /// What the schedule of the learning rate says: a factor.
+    pub lr: f64,
+    /// What the gradient is multiplied by to become that of the mean, clipped.
+    pub scale: f32,
+    /// The reduced gradient of all parameters, every element finite.
+    pub gradient: &'a [f32],
+    /// All parameters, to be changed in place.
+    pub parameters: &'a mut [f32],
+    /// All that its optimizer keeps, to be changed in place: zeros before the first update.
+    pub kept: &'a mut [f32],
+}
+
 /// The passes of a model that another program makes.
 pub trait ExternalModel: Send {
     /// Computes the loss of a micro-batch and overwrites all of `gradient`: with the gradient of the *sum* of weighted losses, times
@@ -74,6 +92,13 @@ pub trait ExternalModel: Send {
         batch: ExternalBatch<'_>,
         gradient: &mut dyn Gradient,
     ) -> Result<LossSums, EngineError>;
+
+    /// Makes an update, where the rule is [`Rule::External`].
+    ///
+    /// *Order*: the bits depend on the arguments alone. *Errors*: [`EngineError::External`]; the state then holds anything.
+    fn update(&mut self, update: ExternalUpdate<'_>) -> Result<(), EngineError> {
+        Err(EngineError::External(format!("update {} is not for this program to make", update.step.0)))
+    }
 
     /// How many metrics of its own it has, beside loss and accuracy.
     fn metrics(&self) -> usize {
@@ -110,9 +135,14 @@ pub fn external_layout(tensors: &[ExternalTensor], scaling: Option<LossScaling>)
     for ExternalTensor { name, shape, section } in tensors {
         let offset = match section {
             Section::Parameters => layout.parameters,
+            Section::First => layout.kept_len(),
             _ => layout.stats,
         };
         let tensor = Tensor::new(name, shape, *section, offset, Init::Constant(0.0));
+        if *section == Section::First {
+            layout.kept.push(tensor);
+            continue;
+        }
         let end = tensor.range().end;
         layout.tensors.push(tensor);
         if *section == Section::Parameters {
@@ -176,6 +206,12 @@ impl<D: HostDevice> ExternalReplica<D> {
         own.section_mut(Section::Stats)[..stats.len()].copy_from_slice(stats);
         own.begin_average();
         assert_eq!(stats.len(), self.stats, "running statistics of another model");
+    }
+
+    /// Whether its updates may be made in shares, each by another rank of the host: not those that the program makes as a whole.
+    #[must_use]
+    pub fn may_share(&self) -> bool {
+        self.state.rule() != Rule::External
     }
 
     /// Is given memory for a shared state: [`HostState::share`].
@@ -243,7 +279,13 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
         weight: f64,
         samples: u64,
     ) -> Result<UpdateInfo, EngineError> {
-        self.state.update(step, gradient, weight, samples)
+        let Self { state, model, .. } = self;
+        match state.rule() {
+            Rule::External => {
+                state.update_by(step, gradient, weight, samples, &mut |update| model.update(update))
+            }
+            _ => state.update(step, gradient, weight, samples),
+        }
     }
 
     fn evaluate(

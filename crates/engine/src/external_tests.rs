@@ -38,6 +38,20 @@ impl ExternalModel for Line {
         Ok(sums)
     }
 
+    /// Momentum of its own, whose updates it counts: `kept` is the count, then the momentum.
+    fn update(&mut self, update: ExternalUpdate<'_>) -> Result<(), EngineError> {
+        let [count, kept @ ..] = update.kept else { panic!("it keeps something") };
+        *count += 1.0;
+        if *count > 5.0 {
+            return Err(EngineError::External("Traceback: a sixth update".into()));
+        }
+        for ((p, g), m) in update.parameters.iter_mut().zip(update.gradient).zip(kept) {
+            *m = 0.9 * *m + g * update.scale;
+            *p -= update.lr as f32 * *m;
+        }
+        Ok(())
+    }
+
     fn evaluate(
         &mut self,
         state: StateView<'_>,
@@ -66,23 +80,29 @@ fn tensors() -> Vec<ExternalTensor> {
 }
 
 fn replica(scaling: Option<LossScaling>) -> ExternalReplica<Cpu> {
+    replica_by(Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }, &tensors(), scaling)
+}
+
+/// One whose program makes the updates.
+fn own_updates(scaling: Option<LossScaling>) -> ExternalReplica<Cpu> {
+    let mut tensors = tensors();
+    for (name, shape) in [("updates", vec![]), ("line.momentum", vec![2])] {
+        tensors.push(ExternalTensor { name: name.into(), shape, section: Section::First });
+    }
+    replica_by(Rule::External, &tensors, scaling)
+}
+
+fn replica_by(rule: Rule, tensors: &[ExternalTensor], scaling: Option<LossScaling>) -> ExternalReplica<Cpu> {
     let device = Cpu::new(CpuOptions { isa: Isa::parse("scalar").expect("every CPU has it"), threads: 1 });
     let optimizer = Optimizer {
         decays: DecayGroup::All,
-        ..Optimizer::new(
-            Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
-            LrSchedule::constant(0.1),
-        )
+        ema: Some(0.5),
+        ..Optimizer::new(rule, LrSchedule::constant(0.1))
     };
     let device = device.expect("one thread");
-    let mut replica = ExternalReplica::blank(
-        device,
-        Box::new(Line),
-        &tensors(),
-        scaling,
-        (optimizer, &Grouping::default()),
-    )
-    .expect("sane");
+    let mut replica =
+        ExternalReplica::blank(device, Box::new(Line), tensors, scaling, (optimizer, &Grouping::default()))
+            .expect("sane");
     replica.begin_with(&[0.5, -1.0], &[0.25]);
     replica
 }
@@ -141,6 +161,55 @@ fn a_scaled_loss_changes_no_bit_and_its_scale_lies_behind_the_statistics() {
         [2048.0, 1.0],
         "doubled after two"
     );
+}
+
+#[test]
+fn updates_that_the_program_makes_change_parameters_and_what_it_keeps_and_all_of_it_is_the_state() {
+    let [mut ours, mut theirs] = [
+        replica_by(Rule::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }, &tensors(), None),
+        own_updates(None),
+    ];
+    for n in 1..=3 {
+        let [(_, one), (_, other)] = [&mut ours, &mut theirs].map(|replica| step(replica, Step(n)));
+        assert_eq!(one, other);
+    }
+    assert!(ours.may_share() && !theirs.may_share(), "nobody makes a share of them");
+    let mut copy = State::zeros(theirs.about().state);
+    let (ours, state) = (ours.bring_state().expect("here"), theirs.bring_state().expect("here"));
+    assert_eq!(state.applied, Step(3));
+    for section in [Section::Parameters, Section::Average] {
+        for (one, other) in ours.section(section).iter().zip(state.section(section)) {
+            assert!((one - other).abs() < 1e-5, "{section:?}: {one} and {other}");
+        }
+    }
+    let [count, momentum @ ..] = state.section(Section::First) else { panic!("a count and a momentum") };
+    assert_eq!((*count, momentum.len()), (3.0, 2));
+    // Another replica goes on from a copy with the same bits.
+    copy.applied = state.applied;
+    for section in Section::ALL {
+        copy.section_mut(section).copy_from_slice(state.section(section));
+    }
+    let mut other = own_updates(None);
+    other.swap_state(&mut copy).expect("it is alike");
+    let digests = [&mut theirs, &mut other].map(|replica| {
+        step(replica, Step(4));
+        replica.bring_state().expect("here").state_digest()
+    });
+    assert_eq!(digests[0], digests[1]);
+}
+
+#[test]
+fn an_update_that_is_skipped_is_not_the_programs_and_its_error_is_that_of_the_update() {
+    let mut replica = own_updates(Some(LossScaling { start: 1024.0, interval: 100 }));
+    let info = replica.update(Step(1), &[f32::INFINITY, 0.0, 0.0, 0.0, 0.0], 1.0, 1).expect("it is skipped");
+    assert!(info.skipped());
+    let state = replica.bring_state().expect("here");
+    assert_eq!((state.section(Section::First), state.applied), (&[0.0, 0.0, 0.0][..], Step(1)));
+    for n in 2..=6 {
+        replica.update(Step(n), &[1.0, 1.0, 0.0, 0.0, 0.0], 1.0, 1).expect("the first five");
+    }
+    let error = replica.update(Step(7), &[1.0, 1.0, 0.0, 0.0, 0.0], 1.0, 1);
+    assert_eq!(error, Err(EngineError::External("Traceback: a sixth update".into())));
 }
 
 #[test]

@@ -3,11 +3,12 @@
 //! It has the rule of the updates and the device that makes them. It does not know how a gradient comes about.
 
 use crate::error::EngineError;
+use crate::external::ExternalUpdate;
 use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
 use crate::loss_scale::LossScale;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
@@ -87,7 +88,13 @@ impl<D: HostDevice> HostState<D> {
         &mut self.own
     }
 
-    /// The rule that its updates follow.
+    /// What its updates do.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        self.optimizer.rule
+    }
+
+    /// The rule that its updates follow, for replicas that share a state.
     #[must_use]
     pub fn update_rule(&self) -> UpdateRule<'_, D> {
         let Self { device, facts, optimizer, runs, .. } = self;
@@ -133,6 +140,37 @@ impl<D: HostDevice> HostState<D> {
         let info = passes::update(&self.device, &self.facts, how, step, &reduced, self.own.sections_mut())?;
         self.own.applied = step;
         Ok(info)
+    }
+
+    /// The same where another program makes the updates: `make` changes parameters and what it keeps. A step that is skipped is not its.
+    ///
+    /// *Errors*: as [`HostState::update`], before anything is changed; those of `make`, after which the state holds anything.
+    pub fn update_by(
+        &mut self,
+        step: Step,
+        gradient: &[f32],
+        weight: f64,
+        samples: u64,
+        make: &mut dyn FnMut(ExternalUpdate<'_>) -> Result<(), EngineError>,
+    ) -> Result<UpdateInfo, EngineError> {
+        self.assert_next(step, gradient);
+        assert!(!self.reads_shared(), "what another program changes is its own");
+        let divisor = Divisor { weight, scale: self.loss_scale() };
+        let reduced = Reduced::<D> { gradient, samples, divisor };
+        let Self { device, optimizer, facts, own, .. } = self;
+        let settled = passes::settle(facts, optimizer, step, divisor, passes::look(device, facts, &reduced))?;
+        let [parameters, stats, kept, _, average] = own.sections_mut();
+        if let Some(scale) = settled.scale {
+            let (gradient, _) = reduced.parts(facts);
+            let lr = settled.info.lr;
+            make(ExternalUpdate { step, lr, scale, gradient, parameters: &mut *parameters, kept })?;
+            if let Some(share) = optimizer.averages(step) {
+                device.blend(share, 1.0, parameters, average);
+            }
+        }
+        reduced.blend(device, facts, &settled, stats);
+        own.applied = step;
+        Ok(settled.info)
     }
 
     /// [`Replica::swap_state`](crate::Replica::swap_state).
@@ -187,7 +225,7 @@ impl<D: HostDevice> Sharing for HostState<D> {
         let there = shared.sharer.adopt(&shared.memory, applied);
         if there {
             shared.turn();
-            self.own = State::zeros(StateShape { parameters: 0, stats: 0, moments: 0, averages: false });
+            self.own = State::zeros(StateShape::default());
         }
         there
     }

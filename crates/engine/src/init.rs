@@ -64,6 +64,7 @@ mod tests {
 
     fn layout() -> Layout {
         Layout {
+            kept: Vec::new(),
             tensors: vec![
                 tensor("fc.weight", &[50, 100], Section::Parameters, 0, Init::Uniform(0.5)),
                 tensor("wte.weight", &[70, 100], Section::Parameters, 5000, Init::Normal(0.02)),
@@ -78,7 +79,7 @@ mod tests {
     }
 
     fn state() -> State {
-        State::zeros(StateShape { parameters: 12_002, stats: 5, moments: 1, averages: true })
+        State::zeros(StateShape { parameters: 12_002, stats: 5, moments: 1, kept: 0, averages: true })
     }
 
     fn moments(values: &[f32]) -> (f64, f64) {

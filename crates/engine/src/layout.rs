@@ -12,7 +12,8 @@ pub enum Section {
     Parameters,
     /// Running statistics.
     Stats,
-    /// The optimizer's first buffer: AdamW's first moment, SGD's momentum. Same offsets as the parameters.
+    /// The optimizer's first buffer: AdamW's first moment, SGD's momentum. Same offsets as the parameters; or whatever the optimizer of
+    /// another program keeps ([`Layout::kept`]).
     First,
     /// The optimizer's second buffer: AdamW's second moment. Same offsets as the parameters.
     Second,
@@ -116,6 +117,8 @@ pub struct Layout {
     pub parameters: usize,
     /// Elements of all running statistics.
     pub stats: usize,
+    /// What the optimizer of another program keeps, in [`Section::First`] without gaps; nothing where the engine makes the updates.
+    pub kept: Vec<Tensor>,
 }
 
 impl Layout {
@@ -123,6 +126,12 @@ impl Layout {
     #[must_use]
     pub fn gradient_len(&self) -> usize {
         self.parameters + self.stats
+    }
+
+    /// Elements of what the optimizer of another program keeps.
+    #[must_use]
+    pub fn kept_len(&self) -> usize {
+        self.kept.last().map_or(0, |tensor| tensor.range().end)
     }
 
     /// The tensor with this name.

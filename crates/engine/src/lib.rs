@@ -49,7 +49,7 @@ pub use device_fingerprint::device_fingerprint;
 pub use device_replica::DeviceReplica;
 pub use error::EngineError;
 pub use external::{
-    ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
+    ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, ExternalUpdate, StateView, external_layout,
 };
 pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs};
 pub use host_state::HostState;

@@ -264,6 +264,7 @@ fn layout<D: Device>(chain: &Chain<D>) -> Layout {
         stats: child.stats.clone(),
     };
     Layout {
+        kept: Vec::new(),
         tensors: parameters.chain(stats).collect(),
         stages: chain.children().iter().map(slice).collect(),
         parameters: of.parameters_len(),

@@ -35,6 +35,8 @@ pub enum Rule {
         /// Decoupled decay, times the learning rate.
         weight_decay: f32,
     },
+    /// Whatever another program does: it keeps [`Layout::kept`], and learning rates are factors for it.
+    External,
 }
 
 impl Rule {
@@ -50,6 +52,7 @@ impl Rule {
         match self {
             Self::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
             Self::AdamW { .. } => 2,
+            Self::External => 0,
         }
     }
 }
@@ -133,6 +136,7 @@ impl Optimizer {
                 within("optimizer.epsilon", epsilon, f32::MAX)?;
                 betas.into_iter().try_for_each(|beta| within("optimizer.betas", beta, 1.0))
             }
+            Rule::External => Ok(()),
         }
     }
 
@@ -143,6 +147,7 @@ impl Optimizer {
             parameters: layout.parameters,
             stats: layout.stats,
             moments: self.rule.moments(),
+            kept: if self.rule == Rule::External { layout.kept_len() } else { 0 },
             averages: self.ema.is_some(),
         }
     }
@@ -201,11 +206,12 @@ impl Optimizer {
         }
     }
 
-    /// The numbers of one update, which all its parts have in common.
+    /// The numbers of one update, which all its parts have in common. *Panics* if another program makes the updates.
     pub fn constants(&self, step: Step, scale: f32, runs: &Runs) -> Constants {
         let plain = match self.rule {
             Rule::Sgd { momentum, nesterov, .. } => Rule::Sgd { momentum, nesterov, weight_decay: 0.0 },
             Rule::AdamW { betas, epsilon, .. } => Rule::AdamW { betas, epsilon, weight_decay: 0.0 },
+            Rule::External => Rule::External,
         };
         let lr = self.schedule.lr(step);
         let mut of = [self.rates(&plain, (step, lr), scale); MOST_GROUPS];
@@ -235,6 +241,7 @@ impl Optimizer {
                     epsilon,
                 })
             }
+            Rule::External => panic!("another program makes this update"),
         }
     }
 }

@@ -15,7 +15,7 @@ pub struct State {
 }
 
 /// Lengths of the sections of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateShape {
     /// Elements of the parameters.
     pub parameters: usize,
@@ -23,6 +23,8 @@ pub struct StateShape {
     pub stats: usize,
     /// Buffers as long as the parameters that the optimizer keeps: 0 to 2.
     pub moments: usize,
+    /// Elements that the optimizer of another program keeps, which has no such buffers then.
+    pub kept: usize,
     /// Whether a moving average of the parameters is kept.
     pub averages: bool,
 }
@@ -31,8 +33,9 @@ impl StateShape {
     /// Elements of each section, in the order of [`Section::ALL`].
     #[must_use]
     pub fn lengths(&self) -> [usize; Section::COUNT] {
-        let kept = |is_kept: bool| if is_kept { self.parameters } else { 0 };
-        [self.parameters, self.stats, kept(self.moments > 0), kept(self.moments > 1), kept(self.averages)]
+        let with = |is_there: bool| if is_there { self.parameters } else { 0 };
+        let first = with(self.moments > 0) + self.kept;
+        [self.parameters, self.stats, first, with(self.moments > 1), with(self.averages)]
     }
 }
 
@@ -137,7 +140,8 @@ mod tests {
     use super::*;
 
     fn state() -> State {
-        let mut state = State::zeros(StateShape { parameters: 5000, stats: 3, moments: 2, averages: true });
+        let mut state =
+            State::zeros(StateShape { parameters: 5000, stats: 3, moments: 2, kept: 0, averages: true });
         for (i, section) in state.sections_mut().into_iter().enumerate() {
             section.iter_mut().enumerate().for_each(|(j, x)| *x = (i * 7 + j) as f32 * 0.25);
         }
@@ -172,7 +176,8 @@ mod tests {
 
     #[test]
     fn an_optimizer_with_one_buffer_leaves_the_second_section_empty() {
-        let state = State::zeros(StateShape { parameters: 10, stats: 0, moments: 1, averages: false });
+        let state =
+            State::zeros(StateShape { parameters: 10, stats: 0, moments: 1, kept: 0, averages: false });
         assert_eq!(Section::ALL.map(|s| state.section(s).len()), [10, 0, 10, 0, 0]);
         assert_eq!(state.bytes(), 80);
     }

@@ -3,6 +3,7 @@
 //! A rank is the user's script again, in which this module serves the rank, and calls back for the passes. It does not know
 //! PyTorch: numbers go over as addresses of flat buffers, samples as their numbers.
 
+mod lent;
 mod program;
 mod threads;
 
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{export, revision, train};
+    use super::{export, revision, settle, train};
 }
 
 /// Trains the model and the data of `program` as the words of a command line say, the script's name first.
@@ -38,6 +39,13 @@ fn train(
         Ok(summary) => (0, summary.and_then(|summary| serde_json::to_string(&summary).ok())),
         Err(code) => (exit_code(code), None),
     })
+}
+
+/// Everything of the gradient from this element on is final: it may travel while the rest is computed. It counts on the thread that makes
+/// the pass, and while that goes on; elsewhere nothing happens.
+#[pyfunction]
+fn settle(py: Python<'_>, from: usize) {
+    py.detach(|| lent::settle(from));
 }
 
 /// Which version and revision this is.

@@ -2,16 +2,17 @@
 //!
 //! The other side is `python/dtrain/_program.py`. What is an exception there comes over as its text.
 
+use crate::lent::lend;
 use crate::threads::make_known;
 use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain::engine::device::LossSums;
 use dtrain::engine::{
-    BatchView, EngineError, ExternalBatch, ExternalModel, ExternalTensor, Gradient, Inputs, Section,
-    StateView,
+    BatchView, EngineError, ExternalBatch, ExternalModel, ExternalTensor, ExternalUpdate, Gradient, Inputs,
+    Section, StateView,
 };
 use dtrain::runtime::{Program, Signal};
 use dtrain::types::{Digest, ExactQuotient, Fingerprint, Key, MicroBatch, Step};
-use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose};
+use dtrain::{Agreement, ExternalParts, ExternalProgram, ExternalSetup, Purpose, Updates};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::OsString;
@@ -90,16 +91,21 @@ impl PythonProgram {
         asked.set_item("precision", setup.precision.name())?;
         asked.set_item("micro_batch", setup.micro_batch)?;
         asked.set_item("workers", setup.workers)?;
+        asked.set_item("updates", setup.updates == Updates::Program)?;
         let made = self.program.bind(py).call_method1("build", (asked,))?;
-        let tensors: Vec<(String, Vec<usize>, bool)> = made.get_item("tensors")?.extract()?;
-        let tensor = |(name, shape, trained)| {
-            let section = if trained { Section::Parameters } else { Section::Stats };
-            ExternalTensor { name, shape, section }
+        let tensors = |part: &str, section| -> PyResult<Vec<ExternalTensor>> {
+            let told: Vec<(String, Vec<usize>)> = made.get_item(part)?.extract()?;
+            Ok(told.into_iter().map(|(name, shape)| ExternalTensor { name, shape, section }).collect())
         };
+        let all = [
+            tensors("trained", Section::Parameters)?,
+            tensors("statistics", Section::Stats)?,
+            tensors("kept", Section::First)?,
+        ];
         let (isa, self_test): (String, [u8; 32]) = made.get_item("fingerprint")?.extract()?;
         Ok(ExternalParts {
             model: Box::new(PythonModel(self.program.clone(), self.metrics().len())),
-            tensors: tensors.into_iter().map(tensor).collect(),
+            tensors: all.into_iter().flatten().collect(),
             parameters: floats(made.get_item("parameters")?.extract()?),
             stats: floats(made.get_item("stats")?.extract()?),
             fingerprint: Fingerprint { isa, self_test: Digest(self_test), kernel_revision: 0 },
@@ -192,20 +198,30 @@ impl ExternalModel for PythonModel {
         let len = state.parameters.len() + state.stats.len();
         let to = gradient.part(0..len).as_mut_ptr() as usize;
         let place = (batch.step.0, batch.micro_batch.0);
-        let told = Python::attach(|py| -> PyResult<Told> {
-            let given = (
-                place,
-                state.applied.0,
-                (address(state.parameters), address(state.stats)),
-                to,
-                batch.loss_scale,
-                numbers(&batch.batch),
-            );
-            self.0.call_method1(py, "compute", given)?.extract(py)
+        let told = lend(gradient, || {
+            Python::attach(|py| -> PyResult<Told> {
+                let given = (
+                    place,
+                    state.applied.0,
+                    (address(state.parameters), address(state.stats)),
+                    to,
+                    batch.loss_scale,
+                    numbers(&batch.batch),
+                );
+                self.0.call_method1(py, "compute", given)?.extract(py)
+            })
         });
         let told = told.map_err(|error| EngineError::External(words(error)))?;
         gradient.settle(0);
         Ok(sums(told))
+    }
+
+    fn update(&mut self, update: ExternalUpdate<'_>) -> Result<(), EngineError> {
+        make_known();
+        let ExternalUpdate { lr, scale, gradient, parameters, kept, .. } = update;
+        let places = (address(gradient), parameters.as_mut_ptr() as usize, kept.as_mut_ptr() as usize);
+        let made = Python::attach(|py| self.0.call_method1(py, "update", (lr, scale, places)));
+        made.map(drop).map_err(|error| EngineError::External(words(error)))
     }
 
     fn metrics(&self) -> usize {

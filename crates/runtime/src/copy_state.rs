@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_state_is_one_row_in_whatever_windows_it_is_read() {
-        let shape = StateShape { parameters: 7, stats: 2, moments: 2, averages: false };
+        let shape = StateShape { parameters: 7, stats: 2, moments: 2, kept: 0, averages: false };
         let mut state = State::zeros(shape);
         let mut next = 0.0;
         for section in Section::ALL {

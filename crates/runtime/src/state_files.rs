@@ -3,7 +3,7 @@
 //! The engine does not know files and the checkpoint format does not know models; here they meet.
 
 use dtrain_checkpoint::{Check, FileStore, Store, TensorSpec};
-use dtrain_engine::{About, Layout, Replica, Section, State};
+use dtrain_engine::{About, Layout, Replica, Section, State, Tensor};
 use dtrain_protocol::CheckpointId;
 use std::path::Path;
 
@@ -20,16 +20,19 @@ pub fn specs(replica: &dyn Replica) -> Vec<TensorSpec> {
         .collect()
 }
 
-fn section_specs(layout: &Layout, section: Section) -> impl Iterator<Item = TensorSpec> + '_ {
+fn section_specs(layout: &Layout, section: Section) -> Vec<TensorSpec> {
     let (of, prefix) = match section {
         Section::Parameters => (Section::Parameters, "model"),
         Section::Stats => (Section::Stats, "stats"),
+        Section::First if !layout.kept.is_empty() => (Section::First, "optimizer"),
         Section::First => (Section::Parameters, "optimizer.m"),
         Section::Second => (Section::Parameters, "optimizer.v"),
         Section::Average => (Section::Parameters, "average"),
     };
-    let tensors = layout.tensors.iter().filter(move |tensor| tensor.section == of);
-    tensors.map(move |t| TensorSpec::new(format!("{prefix}.{}", t.name), &t.shape, section.name(), t.offset))
+    let tensors = layout.tensors.iter().chain(&layout.kept).filter(|tensor| tensor.section == of);
+    let spec =
+        |t: &Tensor| TensorSpec::new(format!("{prefix}.{}", t.name), &t.shape, section.name(), t.offset);
+    tensors.map(spec).collect()
 }
 
 /// The engine's section of this name. *Panics* on another name: the specs are our own.

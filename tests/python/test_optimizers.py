@@ -1,0 +1,178 @@
+"""Optimizers of PyTorch: bit for bit what they are in PyTorch, whoever dies and wherever their state goes."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+import torch
+
+from dtrain._torch_optimizer import TorchOptimizer
+from harness import Run
+from test_training import DTRAIN, InAFolder
+
+OPTIMIZERS = {
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=2e-3),
+    "AdamW, amsgrad": lambda p: torch.optim.AdamW(p, amsgrad=True),
+    "groups": lambda p: torch.optim.Adam([{"params": p[:1], "lr": 0.1}, {"params": p[1:], "weight_decay": 0.3}]),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, momentum=0.9, centered=True),
+    "an accumulator that begins above zero": lambda p: torch.optim.Adagrad(p, initial_accumulator_value=0.1),
+    "states of other shapes": lambda p: torch.optim.Adafactor(p),
+    "a number in the state": lambda p: Counting(p),
+    "a number in the group": lambda p: torch.optim.ASGD(p, t0=1),
+    "no state": lambda p: torch.optim.SGD(p, lr=0.1),
+    "one for matrices and one for the rest": lambda p: [
+        torch.optim.Muon([one for one in p if one.dim() == 2]),
+        torch.optim.NAdam([one for one in p if one.dim() != 2]),
+    ],
+}
+BAD = {
+    "computes the loss again within a step": lambda p: torch.optim.LBFGS(p),
+    "has 0.bias nowhere": lambda p: torch.optim.SGD(p[:1]),
+    "gives a NoneType": lambda p: None,
+    "keeps 0.weight.past, a list": lambda p: Keeping(p, []),
+    "did not give the same bits": lambda p: torch.optim.SGD(p, lr=int.from_bytes(os.urandom(4), "little") / 2**32 + 0.1),
+}
+
+
+class Counting(torch.optim.SGD):
+    """Its steps grow with a number of its state, and with one of its group."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["calls"] = group.get("calls", 0) + 1
+            for parameter in group["params"]:
+                kept = self.state[parameter]
+                kept["count"] = kept.get("count", 0) + 1
+                kept["half"] = torch.full((3,), kept["count"], dtype=torch.bfloat16)
+                parameter.data.add_(parameter.grad, alpha=-0.01 * kept["count"] * group["calls"])
+
+
+class Keeping(torch.optim.SGD):
+    """It keeps what it is given."""
+
+    def __init__(self, parameters, value):
+        super().__init__(parameters, lr=0.1)
+        self.value = value
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["past"] = self.value
+
+
+def parameters():
+    made = torch.Generator().manual_seed(3)
+    return [("0.weight", torch.randn(8, 5, generator=made)), ("0.bias", torch.randn(8, generator=made)), ("1.weight", torch.randn(3, 8, generator=made))]
+
+
+def gradients(step):
+    made = torch.Generator().manual_seed(100 + step)
+    return torch.randn(8 * 5 + 8 + 3 * 8, generator=made)
+
+
+class AnOptimizerOfPyTorch(unittest.TestCase):
+    def test_makes_the_same_bits_as_in_pytorch_also_from_memory_that_was_copied(self):
+        for what, make in OPTIMIZERS.items():
+            with self.subTest(what):
+                named = parameters()
+                plain = [torch.nn.Parameter(values.clone()) for _, values in named]
+                made = make(plain)
+                made = made if isinstance(made, list) else [made]
+                ours = TorchOptimizer(make, named)
+                ours.tried_again()
+                flat, kept = torch.cat([values.reshape(-1) for _, values in named]), torch.zeros(ours.length)
+                self.assertEqual(sum(torch.Size(shape).numel() for _, shape in ours.tensors()), ours.length)
+                for step in range(12):
+                    gradient = gradients(step)
+                    for parameter, part in zip(plain, gradient.mul(0.5).split([40, 8, 24])):
+                        parameter.grad = part.view(parameter.shape)
+                    for one in made:
+                        one.step()
+                    if step % 5 == 4:
+                        # As a rank that was started again has it.
+                        ours, flat, kept = TorchOptimizer(make, named), flat.clone(), kept.clone()
+                    ours.update(1.0, 0.5, (gradient.data_ptr(), flat.data_ptr(), kept.data_ptr()))
+                    self.assertTrue(torch.equal(flat, torch.cat([p.detach().reshape(-1) for p in plain])), f"step {step + 1}")
+
+    def test_that_no_run_can_keep_is_refused(self):
+        for told, make in BAD.items():
+            with self.subTest(told), self.assertRaises(ValueError) as refused:
+                TorchOptimizer(make, parameters()).tried_again()
+            self.assertIn(told, str(refused.exception))
+
+    def test_whose_state_changes_its_shape_is_stopped(self):
+        grows = lambda p: Growing(p)
+        ours = TorchOptimizer(grows, parameters())
+        flat, kept, gradient = torch.zeros(72), torch.zeros(ours.length), gradients(0)
+        places = (gradient.data_ptr(), flat.data_ptr(), kept.data_ptr())
+        ours.update(1.0, 1.0, places)
+        ours.update(1.0, 1.0, places)
+        with self.assertRaises(ValueError) as refused:
+            ours.update(1.0, 1.0, places)
+        self.assertIn("became [2] torch.float32", str(refused.exception))
+
+
+class Growing(Keeping):
+    """What it keeps grows with its third step."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, torch.zeros(1))
+        self.steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        self.value = torch.zeros(1 if self.steps < 3 else 2)
+        super().step()
+
+
+SCRIPT = """
+import torch, torch.nn.functional as F, dtrain
+X = torch.randn(320, 4, generator=torch.Generator().manual_seed(1))
+Y = (X[:, 0] > 0).long()
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.2), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+def loss(net, batch):
+    return F.cross_entropy(net(batch[0]), batch[1], reduction="sum"), len(batch[1])
+def make(p):
+    return [torch.optim.Adafactor([one for one in p if one.dim() == 2]), torch.optim.NAdam([one for one in p if one.dim() != 2])]
+if __name__ == "__main__":
+    dtrain.train(model, data=(X, Y), val=(X, Y), loss=loss, epochs=40, global_batch=32, micro_batch=8, optimizer=dtrain.torch_optimizer(make, ema=0.9))
+"""
+
+
+class ARunWithIt(InAFolder):
+    def test_has_one_digest_whoever_dies_and_goes_on_from_a_checkpoint_with_other_ranks(self):
+        script = self.folder / "own.py"
+        script.write_text(SCRIPT)
+        calm = self.good(Run(self.folder, [script, "--json", "ranks=1", "checkpoint.every=none"]).end())
+        run = Run(self.folder, [script, "--json", "ranks=3", "name=hurt", "checkpoint.every=none"])
+        for member, step in ((2, 40), (0, 160)):
+            run.until(lambda event: event["event"] == "step" and event["step"] == step)
+            os.kill(run.pids()[member], signal.SIGKILL)
+        ended = self.good(run.end())
+        self.assertEqual((ended.digest, ended.summary["lost_steps"]), (calm.digest, 0))
+        part = Run(self.folder, [script, "--json", "ranks=2", "name=part"])
+        part.until(lambda event: event["event"] == "step" and event["step"] == 150)
+        part.process.send_signal(signal.SIGINT)
+        self.assertEqual(part.end().code, 130)
+        rest = self.good(Run(self.folder, [script, "--json", "ranks=3", "--resume", "runs/part"]).end())
+        self.assertEqual(rest.digest, calm.digest)
+        listed = subprocess.run([DTRAIN, "checkpoint", "verify", "part"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+
+    def test_is_not_what_another_program_trains_with(self):
+        for words, told in [
+            (["train", "optimizer.kind=torch"], "torch is the optimizer of a Python program"),
+            (["help", "optimizer.kind"], "torch"),
+        ]:
+            ended = subprocess.run([DTRAIN, *words], cwd=self.folder, capture_output=True, text=True)
+            self.assertIn(told, ended.stdout + ended.stderr)
+        script = self.folder / "own.py"
+        script.write_text(SCRIPT.replace("optimizer=dtrain.torch_optimizer(make, ema=0.9)", "optimizer=dtrain.SGD()"))
+        ended = Run(self.folder, [script, "--json", "optimizer.kind=torch", "ranks=1"]).end()
+        self.assertIn("hint: optimizer=dtrain.torch_optimizer(...)", ended.words)
+
+
+if __name__ == "__main__":
+    unittest.main()
