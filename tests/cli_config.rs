@@ -364,7 +364,15 @@ const KINDS: [&[&str]; 9] = [
     ],
     &["data.kind=text", "data.path=a.txt", "schedule.kind=constant", "name=none-of-it"],
     &["data.kind=tokens", "data.path=ids", "data.val_path=val.bin", "data.vocabulary=65"],
-    &["data.kind=images", "data.path=photos", "data.size=[48, 64]", "data.colors=gray", "data.cache=none"],
+    &[
+        "data.kind=images",
+        "data.path=photos",
+        "data.size=[48, 64]",
+        "data.colors=gray",
+        "data.cache=none",
+        "data.group=GROUP_*",
+        "data.held_out=[7, s1]",
+    ],
     &["data.kind=own", "data.name=ring"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];

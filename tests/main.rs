@@ -22,6 +22,7 @@ mod elastic;
 mod export;
 mod gpt2;
 mod gpu_script;
+mod groups;
 mod hosts;
 mod images;
 mod json_contract;

@@ -53,6 +53,9 @@ fn write_data(folder: &Path) {
     write(folder, "table.csv", species.as_bytes());
     let prices = table("rooms,area,price\n", 2, |row| format!("{}.5", row * 3));
     write(folder, "houses.csv", prices.as_bytes());
+    let patients =
+        table("a,b,c,patient,outcome\n", 3, |row| format!("p{:02},{}", row % 7, ["well", "ill"][row % 2]));
+    write(folder, "patients.csv", patients.as_bytes());
     write(folder, "sensors.csv", table("", 600, |row| (row % 3).to_string()).as_bytes());
     write(folder, "x.npy", &npy("|u1", &[SAMPLES, 8], &noise(SAMPLES * 8)));
     write(folder, "volumes.npy", &npy("|u1", &[SAMPLES, 1, 4, 8, 8], &noise(SAMPLES * 256)));

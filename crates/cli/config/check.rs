@@ -10,7 +10,7 @@ use super::parts::{ClassWeights, Loss, Model, Over, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Wire};
-use dtrain_data::Augment;
+use dtrain_data::{Augment, FileGroup};
 use dtrain_protocol::Timeouts;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
 use dtrain_types::counted;
@@ -72,6 +72,7 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     {
         problems.push(r.problem("data.augment", error.to_string()).hint("such as [shift, flip]"));
     }
+    groups(r, &mut problems);
     if let Some(Value::Text(text)) = r.get("data.delimiter")
         && text.chars().count() != 1
     {
@@ -79,6 +80,24 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
         problems.push(r.problem("data.delimiter", message).hint("write ';' or auto"));
     }
     ConfigError::check(problems)
+}
+
+/// What is held out together, and which of it.
+fn groups(r: &Resolved, problems: &mut Vec<Problem>) {
+    let kind = r.word("data.kind");
+    if let Some(Value::Text(pattern)) = r.get("data.group").filter(|_| kind == DataKind::Images.name())
+        && FileGroup::pattern(pattern).is_none()
+    {
+        let message = format!("\"{pattern}\" is no pattern of names with one GROUP");
+        problems.push(r.problem("data.group", message).hint("such as \"GROUP_*\", or folder, or none"));
+    }
+    if let (Some(Value::List(_)), Some(Value::Word("none"))) = (r.get("data.held_out"), r.get("data.group")) {
+        let message = "it names groups, and data.group is none";
+        problems.push(
+            r.problem("data.held_out", message)
+                .hint("write scattered or last, or say with data.group what a group is"),
+        );
+    }
 }
 
 /// Checks that need no data.

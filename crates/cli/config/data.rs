@@ -7,8 +7,8 @@ use super::parts::{choice, path};
 use super::resolve::Resolved;
 use super::value::{Value, counts};
 use dtrain_data::{
-    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions,
-    ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm, Source, TextOptions,
+    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, FileGroup, HeldOut,
+    IdxOptions, ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm, Source, TextOptions,
     TokensOptions, Unseen, ValSplit,
 };
 use std::convert::Infallible;
@@ -82,6 +82,7 @@ fn images(r: &Resolved) -> ImagesOptions {
         path: needed_path(r, "data.path"),
         val_path: path(r, "data.val_path"),
         val_split: val_split(r),
+        group: file_group(r),
         form: PictureForm {
             height,
             width,
@@ -99,15 +100,12 @@ fn csv(r: &Resolved) -> CsvOptions {
         path: needed_path(r, "data.path"),
         val_path: path(r, "data.val_path"),
         val_split: val_split(r),
-        label: match r.get("data.label") {
-            Some(Value::Int(index)) => Column::Index(usize::try_from(*index).expect("the table bounds it")),
-            Some(Value::Text(name)) => Column::Name(name.clone()),
-            _ => Column::Last,
-        },
+        label: column(r, "data.label").unwrap_or_default(),
         target: match choice(r, "loss.kind", LossKind::from_name) {
             LossKind::Mse | LossKind::Torch => CsvTarget::Value,
             LossKind::CrossEntropy => CsvTarget::Class { classes: r.int("data.classes") },
         },
+        group: column(r, "data.group"),
         header: match r.get("data.header") {
             Some(Value::Bool(header)) => Some(*header),
             _ => None,
@@ -130,19 +128,48 @@ fn csv(r: &Resolved) -> CsvOptions {
     }
 }
 
+/// A column by its number or its name; none for a word of the table of keys.
+fn column(r: &Resolved, key: &str) -> Option<Column> {
+    match r.get(key) {
+        Some(Value::Int(index)) => Some(Column::Index(usize::try_from(*index).expect("the table bounds it"))),
+        Some(Value::Text(name)) => Some(Column::Name(name.clone())),
+        _ => None,
+    }
+}
+
+/// What says of which group a file is.
+fn file_group(r: &Resolved) -> Option<FileGroup> {
+    match r.get("data.group") {
+        Some(Value::Word("folder")) => Some(FileGroup::Folder),
+        Some(Value::Text(pattern)) => {
+            Some(FileGroup::pattern(pattern).expect("checked before values got types"))
+        }
+        _ => None,
+    }
+}
+
+/// A list of names, some of which may be numbers.
+pub(super) fn named(values: &[Value]) -> Vec<String> {
+    let name = |value: &Value| match value {
+        Value::Int(number) => number.to_string(),
+        Value::Text(name) => name.clone(),
+        other => panic!("neither a name nor a number: {other:?}"),
+    };
+    values.iter().map(name).collect()
+}
+
 /// What is said of single columns.
 fn columns(r: &Resolved) -> Vec<ColumnRule> {
     let Some(Value::List(rules)) = r.get("data.columns") else { return Vec::new() };
-    let rule = |rule: &Value| match rule {
-        Value::Int(index) => index.to_string(),
-        Value::Text(text) => text.clone(),
-        other => panic!("neither a name nor a number: {other:?}"),
-    };
-    rules.iter().map(|value| rule(value).parse().unwrap_or_else(|never: Infallible| match never {})).collect()
+    named(rules).iter().map(|rule| rule.parse().unwrap_or_else(|never: Infallible| match never {})).collect()
 }
 
 fn val_split(r: &Resolved) -> ValSplit {
-    let held_out = if r.word("data.held_out") == "last" { HeldOut::Last } else { HeldOut::Scattered };
+    let held_out = match r.get("data.held_out") {
+        Some(Value::List(groups)) => HeldOut::Groups(named(groups)),
+        Some(Value::Word("last")) => HeldOut::Last,
+        _ => HeldOut::Scattered,
+    };
     ValSplit { fraction: fraction(r), held_out }
 }
 

@@ -86,6 +86,11 @@ const MODEL_KIND_HELP: &str =
     "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
 const LOSS_KIND_HELP: &str = "cross_entropy | mse | torch (what a Python program says)";
 const DECAYS_HELP: &str = "which parameters weight_decay applies to";
+/// The first samples, or whole groups by their names.
+const HELD_OUT: Type =
+    Type::Either(&[Type::Choice(&["scattered", "last"]), Type::List(&Type::Either(&[WHOLE, Type::Text]))]);
+const HELD_OUT_HELP: &str = "which samples val_split holds out: scattered | last; or a list of groups, such as [s07, s12], whatever val_split says";
+const GROUP_HELP: &str = "what says which samples belong together (subject, patient, video) and are held out together; csv: a column, by name or number; images: folder (CLASS/GROUP/FILE) | a pattern of names, such as GROUP_*";
 /// All data that dtrain reads itself, or a Rust program.
 const NOT_TORCH: &[&str] = &["digits", "idx", "images", "csv", "npy", "text", "tokens", "own"];
 const SPLIT: Type = Type::Number(&BELOW_ONE);
@@ -171,8 +176,10 @@ pub static KEYS: &[Key] = &[
         .when("data.kind", &["tokens"]),
     Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
         .when("data.kind", &["idx", "images", "csv", "npy", "text", "tokens"]),
-    Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, "which samples val_split holds out")
-        .when("data.kind", &["idx", "images", "csv", "npy"]),
+    Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, HELD_OUT_HELP).when("data.kind", &["idx", "npy"]),
+    Key::new("data.held_out", HELD_OUT, "scattered", Bits, HELD_OUT_HELP).when("data.kind", &["images", "csv"]),
+    Key::new("data.group", Type::Either(&[NONE, WHOLE, Type::Text]), "none", Bits, GROUP_HELP).when("data.kind", &["csv"]),
+    Key::new("data.group", Type::Either(&[Type::Choice(&["none", "folder"]), Type::Text]), "none", Bits, GROUP_HELP).when("data.kind", &["images"]),
     Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "standard", Bits,
         "standard (mean 0, deviation 1 of the training part) | none | a factor, such as 0.00392")
         .when("data.kind", &["digits", "idx", "csv", "npy"]),

@@ -14,6 +14,8 @@ mod quotes;
 mod survey;
 
 use crate::bytes::open_lines;
+use crate::error::{Nothing, nothing};
+use crate::groups::Groups;
 use crate::preparation::{ColumnUse, Role};
 use crate::rows::{Feature, Recipe, Store, Table, assemble};
 use crate::{DataError, Opened};
@@ -78,7 +80,7 @@ fn open_as(options: &CsvOptions, columns: Option<Vec<ColumnUse>>) -> Result<Open
     let named = u32::try_from(class_names.len()).ok().filter(|names| *names > 0);
     let recipe = Recipe {
         classes: options.classes().or(named),
-        split: options.val_split,
+        split: options.val_split.clone(),
         normalise: options.normalise,
         normalise_targets: options.normalise_targets,
         augment: options.augment,
@@ -111,6 +113,7 @@ fn read(
     let mut targets = labels.column();
     let surveyed = columns.is_some();
     let mut known: Option<(Layout, Encoder)> = None;
+    let mut groups = options.group.as_ref().map(|_| Groups::default());
     let mut rows = 0u64;
     while let Some(line) = lines.next_line()? {
         let (layout, encoder) = match &known {
@@ -149,6 +152,13 @@ fn read(
                 labels.read(&options.path, &line, at, &mut targets)?;
                 continue;
             }
+            if let (Some(groups), true) = (&mut groups, layout.group == Some(column)) {
+                if nothing(field) == Nothing::Missing {
+                    let (file, column) = (options.path.clone(), at.shown());
+                    return Err(DataError::MissingGroup { file, line: line.number, column }.into());
+                }
+                groups.push(field);
+            }
             match encoder.encode(column, field, (&options.path, line.number, at), &mut inputs) {
                 Ok(()) => {}
                 Err(DataError::NotANumber { .. } | DataError::FieldNotFinite { .. }) if !surveyed => {
@@ -174,7 +184,7 @@ fn read(
     }
     let features = columns.iter().flatten().flat_map(features).collect();
     let store = Store::Floats(inputs);
-    Ok(Table { file: options.path.clone(), rows, shape, store, targets, features })
+    Ok(Table { file: options.path.clone(), rows, shape, store, targets, features, groups })
 }
 
 /// What the features of a column are.

@@ -344,6 +344,48 @@ pub enum DataError {
         /// How many ids there are.
         vocabulary: u32,
     },
+    /// A row without a word that says which others it belongs to.
+    #[error("{} line {line}, column {column}: the group is missing", file.display())]
+    MissingGroup {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// The column's name, or its number from 1.
+        column: String,
+    },
+    /// A file that does not say of which group it is.
+    #[error("{} says no group: {wanted}", file.display())]
+    NoGroup {
+        /// The file.
+        file: PathBuf,
+        /// What is lacking.
+        wanted: String,
+    },
+    /// One column that is to be two things.
+    #[error("column {column} of {} is to be {roles}", file.display())]
+    TwoRoles {
+        /// The file.
+        file: PathBuf,
+        /// The column.
+        column: String,
+        /// What it is to be.
+        roles: &'static str,
+    },
+    /// A group to be held out that no sample is of.
+    #[error("no sample is of group {group:?}{}", only(known))]
+    NoSuchGroup {
+        /// The group.
+        group: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// Whole groups are held out, and none is left to train on.
+    #[error("holding out whole groups leaves no sample for training: there {}", if *groups == 1 { "is one group".to_owned() } else { format!("are {groups} groups") })]
+    AllGroupsHeldOut {
+        /// How many there are.
+        groups: usize,
+    },
     /// A share held out for validation that leaves one side empty.
     #[error("val_split {fraction} of {rows} rows leaves no row for {lacking}")]
     Split {
@@ -536,6 +578,18 @@ impl DataError {
                 "set data.vocabulary to that of the tokenizer; ids are little-endian u16, without a header before them"
                     .into()
             }
+            Self::MissingGroup { .. } => "write it, or leave the row out".into(),
+            Self::NoGroup { .. } => {
+                "data.group=folder wants CLASS/GROUP/FILE; a pattern has GROUP once and * for the rest, such as GROUP_*".into()
+            }
+            Self::TwoRoles { .. } => "name one column for each".into(),
+            Self::NoSuchGroup { known, .. } if known.is_empty() => {
+                "data.group says what groups are; without groups data.held_out is scattered or last".into()
+            }
+            Self::NoSuchGroup { .. } => "data.held_out is scattered, last, or a list of groups".into(),
+            Self::AllGroupsHeldOut { .. } => {
+                "say with data.group what belongs together; with data.group=none data.held_out=last holds out the end".into()
+            }
             Self::Split { .. } => "choose a data.val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
                 "flip, shift and crop need images [channels, height, width] larger than the shift or crop"
@@ -553,6 +607,18 @@ impl DataError {
             Self::Other(_) => "the data set that returned it knows more".into(),
         }
     }
+}
+
+/// `, only of a, b`, cut where it is too long for a line.
+fn only(known: &[String]) -> String {
+    /// As many are shown.
+    const SHOWN: usize = 40;
+    let rest = match known.len() {
+        0 => return String::new(),
+        count if count > SHOWN => format!(" and {} more", count - SHOWN),
+        _ => String::new(),
+    };
+    format!(", only of {}{rest}", known[..known.len().min(SHOWN)].join(", "))
 }
 
 /// ` (city)`, or nothing.

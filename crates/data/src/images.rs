@@ -6,6 +6,7 @@ mod folder;
 mod picture;
 mod pictures;
 
+use crate::file_groups::FileGroup;
 use crate::rows::{Recipe, Store, Table, Targets, assemble};
 use crate::{Augment, DataError, Normalise, Opened, Preparation, TargetSpec, ValSplit};
 pub(crate) use folder::NEEDS;
@@ -22,6 +23,8 @@ pub struct ImagesOptions {
     pub val_path: Option<PathBuf>,
     /// What is held out if there is no such folder.
     pub val_split: ValSplit,
+    /// What says which images are held out together.
+    pub group: Option<FileGroup>,
     /// What every image becomes.
     pub form: PictureForm,
     /// What is done about a file that cannot be decoded.
@@ -55,6 +58,7 @@ pub(crate) fn open(options: &ImagesOptions) -> Result<Opened, DataError> {
         if files.is_empty() {
             return Err(DataError::Empty { file: folder.to_owned() });
         }
+        let groups = options.group.as_ref().map(|group| group.groups(folder, &files)).transpose()?;
         let pictures = Pictures::new(files, options.form, options.cache);
         Ok(Table {
             file: folder.to_owned(),
@@ -63,12 +67,13 @@ pub(crate) fn open(options: &ImagesOptions) -> Result<Opened, DataError> {
             store: Store::Pictures(pictures),
             targets: Targets::Classes(targets),
             features: Vec::new(),
+            groups,
         })
     };
     let val = val.as_deref().map(table).transpose()?;
     let recipe = Recipe {
         classes: Some(classes.len() as u32),
-        split: options.val_split,
+        split: options.val_split.clone(),
         normalise: options.normalise,
         augment: options.augment,
         class_names: classes.clone(),

@@ -89,7 +89,7 @@ pub(crate) fn open(options: &NpyOptions) -> Result<Opened, DataError> {
     }
     let recipe = Recipe {
         classes: if let NpyTarget::Class { classes } = options.target { classes } else { None },
-        split: options.val_split,
+        split: options.val_split.clone(),
         normalise: options.normalise,
         augment: options.augment,
         normalise_targets: options.normalise_targets,
@@ -123,7 +123,8 @@ fn table(inputs_file: &Path, targets_file: &Path, target: NpyTarget) -> Result<T
         Element::U1 => Store::Bytes { offset: inputs.header.offset, bytes: inputs.bytes },
         _ => Store::Floats(inputs.floats()?),
     };
-    Ok(Table { file: inputs_file.to_owned(), rows, shape, store, targets, features: Vec::new() })
+    let file = inputs_file.to_owned();
+    Ok(Table { file, rows, shape, store, targets, features: Vec::new(), groups: None })
 }
 
 /// The rows of an array of inputs alone: their number, the shape of one, and their values.

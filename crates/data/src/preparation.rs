@@ -94,6 +94,8 @@ pub enum LeftOut {
     ManyWords,
     /// No row has a value.
     Empty,
+    /// It says which rows belong together.
+    Group,
 }
 
 impl LeftOut {
@@ -106,6 +108,7 @@ impl LeftOut {
             Self::Id => "another value in every row",
             Self::ManyWords => "too many different words",
             Self::Empty => "empty",
+            Self::Group => "the group",
         }
     }
 }

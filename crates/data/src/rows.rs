@@ -5,10 +5,11 @@
 
 use crate::augment::{Augment, Window};
 use crate::bytes::Bytes;
+use crate::groups::{Groups, HeldOutGroups};
 use crate::images::Pictures;
 use crate::normalise::{ByteSums, Moments, Normalise, Scaling, byte_moments, moments};
 use crate::preparation::{ColumnUse, Preparation, Role, TargetScale};
-use crate::split::{Selection, ValSplit};
+use crate::split::{HeldOut, Selection, ValSplit};
 use crate::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_types::Key;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ pub(crate) struct Table {
     pub targets: Targets,
     /// What each value of a row is, where not all are numbers that are there.
     pub features: Vec<Feature>,
+    /// The group of each row, where rows that belong together are held out together.
+    pub groups: Option<Groups>,
 }
 
 /// What one value of a row is.
@@ -107,9 +110,25 @@ pub(crate) fn assemble(
             [Some(&train), val.as_ref()].into_iter().flatten().filter_map(Table::highest_class).max();
         highest.map(|class| class + 1)
     });
-    let (train_rows, held_out) = match &val {
-        Some(_) => (Selection::Range { first: 0, len: train.rows }, None),
-        None => recipe.split.cut(train.rows)?,
+    if let (Some(_), HeldOut::Groups(names)) = (&val, &recipe.split.held_out) {
+        let (got, expected) =
+            (format!("[{}]", names.join(", ")), "scattered or last where a file of its own is held out");
+        return Err(DataError::Option { option: "held_out", got, expected });
+    }
+    let (train_rows, held_out, groups) = match (&val, &train.groups) {
+        (Some(val), groups) => {
+            let groups = groups.as_ref().zip(val.groups.as_ref());
+            let groups = groups.map(|(train, val)| HeldOutGroups::of_two(train, val));
+            (Selection::Range { first: 0, len: train.rows }, None, groups)
+        }
+        (None, Some(groups)) => {
+            let (train, val, groups) = recipe.split.cut_groups(groups)?;
+            (train, val, Some(groups))
+        }
+        (None, None) => {
+            let (train, val) = recipe.split.cut(train.rows)?;
+            (train, val, None)
+        }
     };
     let fills = train.fills(&train_rows);
     let targets = train.target_scale(&train_rows).filter(|_| recipe.normalise_targets);
@@ -164,7 +183,8 @@ pub(crate) fn assemble(
         picture: None,
     };
     let preparation = Some(preparation);
-    Ok(Opened { train: part(&train, train_rows), val, class_names, preparation, attribution: None })
+    let train = part(&train, train_rows);
+    Ok(Opened { train, val, class_names, preparation, groups, attribution: None })
 }
 
 /// Writes down what stands for the missing values of each column.

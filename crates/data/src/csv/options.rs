@@ -98,6 +98,8 @@ pub struct CsvOptions {
     pub label: Column,
     /// What the label is.
     pub target: CsvTarget,
+    /// The column that says which rows are held out together; it is no input.
+    pub group: Option<Column>,
     /// Whether the first line has names; by default it has if none of its fields is a number, or if
     /// one is the name of the label.
     pub header: Option<bool>,
@@ -131,6 +133,7 @@ impl CsvOptions {
             val_split: ValSplit::default(),
             label: Column::Last,
             target: CsvTarget::Class { classes: None },
+            group: None,
             header: None,
             skip: 0,
             delimiter: None,

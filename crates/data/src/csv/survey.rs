@@ -147,6 +147,7 @@ pub(super) fn survey(text: impl BufRead, options: &CsvOptions) -> Result<Vec<Col
         let name = layout.names.get(column).cloned();
         let role = match column == layout.label {
             true => Role::Target,
+            false if layout.group == Some(column) => Role::LeftOut(LeftOut::Group),
             false => role(seen, wishes[column], options, &layout, column)?,
         };
         Ok(ColumnUse { name, role })
