@@ -194,7 +194,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("trusted_network=[true]", "got a list of 1"),
         (
             "data={kind: [a]}",
-            "data.kind: expected digits | idx | images | csv | npy | text | tokens | own | torch, got a list of 1",
+            "data.kind: expected digits | idx | images | csv | windows | npy | text | tokens | own | torch, got a list of 1",
         ),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));
@@ -334,7 +334,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 9] = [
+const KINDS: [&[&str]; 10] = [
     &[],
     &[
         "data.kind=idx",
@@ -372,6 +372,14 @@ const KINDS: [&[&str]; 9] = [
         "data.cache=none",
         "data.group=GROUP_*",
         "data.held_out=[7, s1]",
+    ],
+    &[
+        "data.kind=windows",
+        "data.path=bodies",
+        "data.time=when",
+        "data.gap=0.5",
+        "data.stride=64",
+        "data.group=subject",
     ],
     &["data.kind=own", "data.name=ring"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],

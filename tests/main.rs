@@ -41,3 +41,4 @@ mod use_model_arrays;
 mod use_model_errors;
 mod use_model_texts;
 mod while_running;
+mod windows;

@@ -66,6 +66,32 @@ fn write_data(folder: &Path) {
         let picture = RgbImage::from_raw(40, 30, noise(40 * 30 * 3)).expect("as many bytes");
         picture.save(photos.join(format!("{number}.jpg"))).unwrap();
     }
+    for subject in ["s1", "s2", "s3"] {
+        fs::create_dir_all(folder.join("recordings").join(subject)).unwrap();
+        let moves = table("time,x,y,activity\n", 3, |row| ["sits", "walks"][row / 50].to_owned());
+        let timed = |(row, line): (usize, &str)| match line.split_once(',') {
+            Some((_, rest)) if row > 0 => format!("{row},{rest}\n"),
+            _ => format!("{line}\n"),
+        };
+        let moves: String = moves.lines().enumerate().map(timed).collect();
+        write(folder, &format!("recordings/{subject}/walk.csv"), moves.as_bytes());
+        write(folder, &format!("recordings/{subject}/sit.csv"), moves.as_bytes());
+    }
+    for part in ["train", "test"] {
+        let har = folder.join("UCI HAR Dataset").join(part);
+        fs::create_dir_all(har.join("Inertial Signals")).unwrap();
+        let lines = |width: usize| {
+            noise(20 * width)
+                .chunks(width)
+                .map(|row| row.iter().map(|value| format!(" {value}")).collect::<String>() + "\n")
+                .collect::<String>()
+        };
+        write(&har, &format!("Inertial Signals/acc_x_{part}.txt"), lines(128).as_bytes());
+        write(&har, &format!("X_{part}.txt"), lines(561).as_bytes());
+        for name in ["y", "subject"] {
+            write(&har, &format!("{name}_{part}.txt"), "1\n2\n".repeat(10).as_bytes());
+        }
+    }
     for name in ["shakespeare.txt", "input.txt"] {
         write_text(&folder.join(name), 3_000);
     }

@@ -85,9 +85,18 @@ fn of_file(
         return of_folder(trained, arguments, path, workers, voice);
     }
     let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
+    if let Some(windows) = input.windows() {
+        let message = match (windows.labels(), &arguments.targets) {
+            (Some(_), None) => return of_table(trained, input, path, None, workers, voice),
+            (_, Some(_)) => format!("{} is recordings, and --targets is for arrays", path.display()),
+            (None, None) => format!("{} has no column of the target", path.display()),
+        };
+        return Err(CliError::usage(message)
+            .hint("the label of a window is that of its rows, or of y_*.txt; `dtrain predict` needs none"));
+    }
     match (input.take_parser(), &arguments.targets) {
         (Some(parser), None) if parser.has_target() => {
-            of_table(trained, input, path, &parser, workers, voice)
+            of_table(trained, input, path, Some(&parser), workers, voice)
         }
         (Some(_), None) => {
             let message = format!("{} has no column of the target", path.display());
@@ -105,26 +114,30 @@ fn of_file(
     }
 }
 
+/// Rows of a table, or windows of recordings, with the column of the target.
 fn of_table(
     trained: &Trained,
     mut input: Input,
     path: &Path,
-    parser: &RowParser,
+    parser: Option<&RowParser>,
     mut workers: Vec<Worker>,
     voice: Voice,
 ) -> Result<Figures, CliError> {
     let preparation = &trained.preparation;
-    let bar = progress(voice, input.size(), Unit::Bytes);
-    let counter = input.counter().unwrap_or_default();
+    let counter = input.counter();
+    let bar = progress(voice, input.size(), if counter.is_some() { Unit::Bytes } else { Unit::Samples });
     let mut figures = start(preparation)?;
     let lent: Vec<&mut Worker> = workers.iter_mut().collect();
-    let work = |worker: &mut &mut Worker, piece| worker.predict(piece, Some(parser));
+    let work = |worker: &mut &mut Worker, piece| worker.predict(piece, parser);
     ordered(
         lent,
         || input.next_piece(),
         work,
         |predicted| {
-            bar.set_position(counter.load(Ordering::Relaxed));
+            match &counter {
+                Some(read) => bar.set_position(read.load(Ordering::Relaxed)),
+                None => bar.inc(predicted.rows as u64),
+            }
             add_labelled(&mut figures, &predicted, preparation, path)
         },
     )?;

@@ -73,6 +73,7 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
         problems.push(r.problem("data.augment", error.to_string()).hint("such as [shift, flip]"));
     }
     groups(r, &mut problems);
+    gaps(r, &mut problems);
     if let Some(Value::Text(text)) = r.get("data.delimiter")
         && text.chars().count() != 1
     {
@@ -80,6 +81,14 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
         problems.push(r.problem("data.delimiter", message).hint("write ';' or auto"));
     }
     ConfigError::check(problems)
+}
+
+/// How recordings are cut.
+fn gaps(r: &Resolved, problems: &mut Vec<Problem>) {
+    if let (Some(Value::Number(_)), Some(Value::Word("none"))) = (r.get("data.gap"), r.get("data.time")) {
+        let problem = r.problem("data.gap", "a gap is one in time, and data.time is none");
+        problems.push(problem.hint("name the column of the time with data.time, or leave data.gap out"));
+    }
 }
 
 /// What is held out together, and which of it.

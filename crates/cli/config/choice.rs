@@ -33,6 +33,8 @@ words!(
         Images = "images",
         /// A table of numbers.
         Csv = "csv",
+        /// Recordings of sensors, cut into windows.
+        Windows = "windows",
         /// Two NumPy arrays.
         Npy = "npy",
         /// The bytes of a file.

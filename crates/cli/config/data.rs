@@ -7,9 +7,9 @@ use super::parts::{choice, path};
 use super::resolve::Resolved;
 use super::value::{Value, counts};
 use dtrain_data::{
-    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, FileGroup, HeldOut,
-    IdxOptions, ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm, Source, TextOptions,
-    TokensOptions, Unseen, ValSplit,
+    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, FileGroup, HarInputs,
+    HeldOut, IdxOptions, ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm,
+    RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit, WindowForm, WindowsOptions,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -39,6 +39,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
         }
         DataKind::Images => Source::Images(images(r)),
         DataKind::Csv => Source::Csv(csv(r)),
+        DataKind::Windows => Source::Windows(windows(r)),
         DataKind::Npy => {
             let (inputs, targets) = pair("data.inputs", "data.targets");
             Source::Npy(NpyOptions {
@@ -95,6 +96,32 @@ fn images(r: &Resolved) -> ImagesOptions {
     }
 }
 
+fn windows(r: &Resolved) -> WindowsOptions {
+    let length = r.count("data.length");
+    let by_column = column(r, "data.group");
+    let group = match r.get("data.group") {
+        Some(Value::Word("none")) => RecordingGroup::None,
+        Some(Value::Word("folder")) => RecordingGroup::Folder,
+        Some(Value::Word(_)) | None => RecordingGroup::File,
+        Some(_) => RecordingGroup::Column,
+    };
+    WindowsOptions {
+        table: CsvOptions { group: by_column, time: column(r, "data.time"), ..csv(r) },
+        group,
+        form: WindowForm {
+            length,
+            stride: r.int("data.stride").map_or(length, |stride: u32| stride as usize),
+            gap: r.number("data.gap"),
+        },
+        har: if r.word("data.har") == "features" { HarInputs::Features } else { HarInputs::Signals },
+    }
+}
+
+/// A word, where the key belongs to this kind of data.
+fn word_if_any<'a>(r: &'a Resolved, key: &str) -> Option<&'a str> {
+    r.get(key).map(|_| r.word(key))
+}
+
 fn csv(r: &Resolved) -> CsvOptions {
     CsvOptions {
         path: needed_path(r, "data.path"),
@@ -106,6 +133,7 @@ fn csv(r: &Resolved) -> CsvOptions {
             LossKind::CrossEntropy => CsvTarget::Class { classes: r.int("data.classes") },
         },
         group: column(r, "data.group"),
+        time: None,
         header: match r.get("data.header") {
             Some(Value::Bool(header)) => Some(*header),
             _ => None,
@@ -117,13 +145,13 @@ fn csv(r: &Resolved) -> CsvOptions {
         },
         columns: columns(r),
         missing: if r.word("data.missing") == "fill" { Missing::Fill } else { Missing::Refuse },
-        unseen: if r.word("data.unseen") == "refuse" { Unseen::Refuse } else { Unseen::Ignore },
+        unseen: if word_if_any(r, "data.unseen") == Some("refuse") { Unseen::Refuse } else { Unseen::Ignore },
         normalise_targets: r.flag("data.normalize_targets"),
         shape: match r.get("data.shape") {
             Some(Value::List(sides)) => Some(counts(sides)),
             _ => None,
         },
-        augment: augment(r),
+        augment: if r.get("data.augment").is_some() { augment(r) } else { Augment::default() },
         normalise: normalise(r),
     }
 }

@@ -74,7 +74,7 @@ impl InputArray {
         let place = rows.start as usize * self.width..rows.end as usize * self.width;
         let mut values: Vec<f32> = match &self.store {
             Store::Floats(values) => values[place].to_vec(),
-            Store::Pictures(_) => unreachable!("an array is no folder"),
+            Store::Pictures(_) | Store::Windows(_) => unreachable!("an array is no folder"),
             Store::Bytes { bytes, offset } => {
                 bytes[*offset..][place].iter().map(|byte| f32::from(*byte)).collect()
             }

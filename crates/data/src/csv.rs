@@ -4,14 +4,14 @@
 //! one go; only one with words, holes or ids is surveyed first. It does not know units.
 
 mod dates;
-mod encoder;
-mod labels;
+pub(crate) mod encoder;
+pub(crate) mod labels;
 mod layout;
-mod lines;
+pub(crate) mod lines;
 mod options;
-mod parser;
+pub(crate) mod parser;
 mod quotes;
-mod survey;
+pub(crate) mod survey;
 
 use crate::bytes::open_lines;
 use crate::error::{Nothing, nothing};
@@ -29,7 +29,7 @@ pub use parser::{RowParser, Rows};
 pub use quotes::{LONGEST_ROW, RowEnds};
 use std::io::BufRead;
 pub use survey::MOST_WORDS;
-use survey::{is_id, survey};
+use survey::{Survey, is_id};
 
 const NEEDS: &str = "kind csv needs `path`, a table with a label column (plain or gzip)";
 
@@ -42,8 +42,9 @@ pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {
         Ok(opened) => Ok(opened),
         Err(Unread::Broken(error)) => Err(error),
         Err(Unread::NeedsSurvey) => {
-            let columns = survey(open_lines(&options.path, NEEDS)?, options)?;
-            open_as(options, Some(columns)).map_err(|error| match error {
+            let mut survey = Survey::new(options);
+            survey.add(open_lines(&options.path, NEEDS)?, &options.path)?;
+            open_as(options, Some(survey.finish()?)).map_err(|error| match error {
                 Unread::Broken(error) => error,
                 Unread::NeedsSurvey => unreachable!("a surveyed table is known"),
             })
@@ -197,7 +198,7 @@ fn features(column: &ColumnUse) -> Vec<Feature> {
     }
 }
 
-fn became(columns: &[ColumnUse]) -> String {
+pub(crate) fn became(columns: &[ColumnUse]) -> String {
     let shown = |(at, column): (usize, &ColumnUse)| {
         let name = column.name.clone().unwrap_or_else(|| format!("column {at}"));
         match &column.role {

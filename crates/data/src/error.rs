@@ -2,6 +2,7 @@
 //!
 //! Nothing is printed here; [`DataError::hint`] says what a user can do about it.
 
+use crate::recordings::RecordingError;
 use dtrain_types::{MicroBatch, Step, counted};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -467,6 +468,9 @@ pub enum DataError {
     /// The loader was asked for more after it had given an error.
     #[error("the loader stopped at an earlier error")]
     LoaderStopped,
+    /// What is wrong with recordings.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
     /// An error of a data set outside this crate.
     #[error("{0}")]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -604,6 +608,7 @@ impl DataError {
             Self::ReadPanicked { .. } => "the data set's `read` must return an error instead".into(),
             Self::Thread { .. } => "write a smaller workers=N, or raise the limit of threads".into(),
             Self::LoaderStopped => "see the error before this one".into(),
+            Self::Recording(error) => error.hint(),
             Self::Other(_) => "the data set that returned it knows more".into(),
         }
     }

@@ -24,6 +24,11 @@ impl Names {
         id
     }
 
+    /// The name with this number.
+    pub fn name(&self, id: u32) -> &str {
+        &self.names[id as usize]
+    }
+
     /// All names in alphabetical order, each with its number.
     pub fn sorted(&self) -> impl Iterator<Item = (&str, u32)> {
         self.ids.iter().map(|(name, id)| (name.as_str(), *id))

@@ -26,6 +26,7 @@ mod normalise;
 mod npy;
 mod opened;
 mod preparation;
+mod recordings;
 mod rows;
 mod source;
 mod split;
@@ -59,6 +60,9 @@ pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};
 pub use opened::Opened;
 pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen};
+pub use recordings::{
+    HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,
+};
 pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};
 pub use target_array::TargetArray;

@@ -3,7 +3,7 @@
 //! It is made while the training data are opened, is part of every checkpoint, and is all that a prediction needs to know
 //! of the data. It does not know where either lies.
 
-use crate::{InputSpec, PictureForm, SampleSpec, TargetSpec};
+use crate::{InputSpec, PictureForm, SampleSpec, TargetSpec, WindowForm};
 use serde::{Deserialize, Serialize};
 
 /// What became of the columns, values and labels of the training data.
@@ -31,6 +31,9 @@ pub struct Preparation {
     /// What files of images become, where they are the samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picture: Option<PictureForm>,
+    /// How recordings are cut, where windows of them are the samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowForm>,
 }
 
 /// One column of the training table.
@@ -96,6 +99,10 @@ pub enum LeftOut {
     Empty,
     /// It says which rows belong together.
     Group,
+    /// It is the time of a row.
+    Time,
+    /// It has words, where channels are wanted.
+    Words,
 }
 
 impl LeftOut {
@@ -109,6 +116,8 @@ impl LeftOut {
             Self::ManyWords => "too many different words",
             Self::Empty => "empty",
             Self::Group => "the group",
+            Self::Time => "the time",
+            Self::Words => "words",
         }
     }
 }
@@ -162,6 +171,7 @@ impl Preparation {
             class_counts: Vec::new(),
             targets: None,
             picture: None,
+            window: None,
         }
     }
 

@@ -9,6 +9,7 @@ use crate::groups::{Groups, HeldOutGroups};
 use crate::images::Pictures;
 use crate::normalise::{ByteSums, Moments, Normalise, Scaling, byte_moments, moments};
 use crate::preparation::{ColumnUse, Preparation, Role, TargetScale};
+use crate::recordings::Streams;
 use crate::split::{HeldOut, Selection, ValSplit};
 use crate::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_types::Key;
@@ -31,6 +32,8 @@ pub(crate) enum Store {
     Floats(Vec<f32>),
     /// Bytes that are decoded when they are read.
     Pictures(Pictures),
+    /// Windows over recordings.
+    Windows(Streams),
 }
 
 /// The targets of all rows.
@@ -38,6 +41,16 @@ pub(crate) enum Store {
 pub(crate) enum Targets {
     Classes(Vec<u32>),
     Values { values: Vec<f32>, width: usize },
+}
+
+impl Targets {
+    /// None of the same kind.
+    pub fn empty(&self) -> Self {
+        match self {
+            Self::Classes(_) => Self::Classes(Vec::new()),
+            Self::Values { width, .. } => Self::Values { values: Vec::new(), width: *width },
+        }
+    }
 }
 
 /// One file's worth of rows, checked: every row has a target and every value is finite.
@@ -126,8 +139,8 @@ pub(crate) fn assemble(
             (train, val, Some(groups))
         }
         (None, None) => {
-            let (train, val) = recipe.split.cut(train.rows)?;
-            (train, val, None)
+            let (kept, val) = recipe.split.cut(train.rows)?;
+            (train.apart(kept, val.as_ref()), val, None)
         }
     };
     let fills = train.fills(&train_rows);
@@ -181,6 +194,7 @@ pub(crate) fn assemble(
         class_counts: Vec::new(),
         targets,
         picture: None,
+        window: None,
     };
     let preparation = Some(preparation);
     let train = part(&train, train_rows);
@@ -237,6 +251,19 @@ impl Table {
         self.shape.iter().product()
     }
 
+    /// Training rows without those at their end that share moments with the first that is held out.
+    fn apart(&self, kept: Selection, held_out: Option<&Selection>) -> Selection {
+        let (Store::Windows(streams), Some(held_out), Selection::Range { first, len }) =
+            (&self.store, held_out, &kept)
+        else {
+            return kept;
+        };
+        let next = held_out.row(0) as usize;
+        let shares = |len: &u64| *len > 0 && streams.overlap((first + len - 1) as usize, next);
+        let len = (0..=*len).rev().find(|len| !shares(len)).unwrap_or(0);
+        Selection::Range { first: *first, len }
+    }
+
     fn highest_class(&self) -> Option<u32> {
         match &self.targets {
             Targets::Classes(classes) => classes.iter().max().copied(),
@@ -247,10 +274,14 @@ impl Table {
     /// What stands for a missing value of each feature: its mean over those of these rows that have one. None where nothing
     /// can be missing.
     fn fills(&self, rows: &Selection) -> Vec<f32> {
-        let Store::Floats(values) = &self.store else { return Vec::new() };
         if !self.features.contains(&Feature::NumberOrMissing) {
             return Vec::new();
         }
+        let values = match &self.store {
+            Store::Floats(values) => values,
+            Store::Windows(streams) => return streams.fills(rows),
+            Store::Bytes { .. } | Store::Pictures(_) => return Vec::new(),
+        };
         let width = self.width();
         let (mut sums, mut counts) = (vec![0.0f64; width], vec![0u64; width]);
         for row in (0..rows.len()).map(|at| rows.row(at) as usize) {
@@ -288,6 +319,9 @@ impl Table {
                     .for_each(|(value, fill)| *value = *fill);
             }
         }
+        if let Store::Windows(streams) = &mut self.store {
+            streams.complete(fills);
+        }
         if let (Targets::Values { values, width }, Some(scale)) = (&mut self.targets, scale) {
             for row in values.chunks_exact_mut(*width) {
                 let each = row.iter_mut().enumerate();
@@ -308,6 +342,7 @@ impl Table {
                 byte_moments((0..rows.len()).map(|i| &data[place(i)]), channels)
             }
             Store::Floats(values) => moments((0..rows.len()).map(|i| &values[place(i)]), channels),
+            Store::Windows(streams) => streams.moments(rows),
             Store::Pictures(pictures) => {
                 let mut sums = ByteSums::new(channels);
                 let numbers: Vec<usize> = (0..rows.len()).map(|i| rows.row(i) as usize).collect();
@@ -354,6 +389,14 @@ impl Dataset for Rows {
             }
             Store::Floats(values) => self.convert(&values[place], augment, sample.values()),
             Store::Pictures(pictures) => self.convert(&pictures.row(row)?, augment, sample.values()),
+            Store::Windows(streams) => {
+                let scaling = self.scaling.mean.iter().zip(&self.scaling.factor);
+                let channels = sample.values().chunks_exact_mut(streams.length()).zip(scaling);
+                for (channel, (out, (mean, factor))) in channels.enumerate() {
+                    let values = out.iter_mut().zip(streams.channel(row, channel));
+                    values.for_each(|(out, value)| *out = (value - mean) * factor);
+                }
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened, TextOptions,
-    TokensOptions, csv, digits, idx, images, npy, text, tokens,
+    TokensOptions, WindowsOptions, csv, digits, idx, images, npy, recordings, text, tokens,
 };
 
 /// A data set by kind.
@@ -18,6 +18,8 @@ pub enum Source {
     Csv(CsvOptions),
     /// A pair of NumPy arrays.
     Npy(NpyOptions),
+    /// Recordings of sensors, cut into windows.
+    Windows(WindowsOptions),
     /// A text, byte by byte.
     Text(TextOptions),
     /// Token ids that a tokenizer wrote.
@@ -36,6 +38,7 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
         Source::Images(options) => images::open(options),
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),
+        Source::Windows(options) => recordings::open(options),
         Source::Text(options) => text::open(options),
         Source::Tokens(options) => tokens::open(options),
     }?;

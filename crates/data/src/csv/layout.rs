@@ -1,4 +1,4 @@
-//! Where the label and the group are among the columns, by the first line of a table.
+//! Where the label, the group and the time are among the columns, by the first line of a table.
 
 use super::lines::{ColumnRef, Line};
 use super::options::{Column, CsvOptions, Missing};
@@ -12,6 +12,8 @@ pub(super) struct Layout {
     pub label: usize,
     /// Which column says what belongs together, if one does.
     pub group: Option<usize>,
+    /// Which column is the time, if one is.
+    pub time: Option<usize>,
     /// What the header calls the columns; empty without a header.
     pub names: Vec<String>,
 }
@@ -24,7 +26,7 @@ impl Layout {
             let named =
                 |column: &Column| matches!(column, Column::Name(name) if fields.iter().any(|field| field == name));
             named(&options.label)
-                || options.group.as_ref().is_some_and(named)
+                || [&options.group, &options.time].into_iter().flatten().any(named)
                 || fields.iter().all(|field| field.parse::<f64>().is_err())
         });
         let place = |wanted: &Column| {
@@ -41,17 +43,23 @@ impl Layout {
             let (file, column) = (options.path.clone(), wanted.to_string());
             place.ok_or(DataError::NoSuchColumn { file, column, columns })
         };
-        let (label, group) = (place(&options.label)?, options.group.as_ref().map(place).transpose()?);
-        if group == Some(label) {
-            let column = options.label.to_string();
-            return Err(DataError::TwoRoles {
-                file: options.path.clone(),
-                column,
-                roles: "the label and the group",
-            });
+        let optional = |wanted: &Option<Column>| wanted.as_ref().map(place).transpose();
+        let (label, group, time) =
+            (place(&options.label)?, optional(&options.group)?, optional(&options.time)?);
+        let roles = match (group, time) {
+            _ if group == Some(label) => Some((&options.label, "the label and the group")),
+            _ if time == Some(label) => Some((&options.label, "the label and the time")),
+            (Some(one), Some(other)) if one == other => {
+                options.group.as_ref().zip(Some("the group and the time"))
+            }
+            _ => None,
+        };
+        if let Some((column, roles)) = roles {
+            let (file, column) = (options.path.clone(), column.to_string());
+            return Err(DataError::TwoRoles { file, column, roles });
         }
         let names = if is_header { fields.iter().map(ToString::to_string).collect() } else { Vec::new() };
-        Ok(Self { columns: fields.len(), label, group, names })
+        Ok(Self { columns: fields.len(), label, group, time, names })
     }
 
     /// All columns but the label as numbers, none of which is missing in the training table.
@@ -59,10 +67,18 @@ impl Layout {
         let fill = (missing == Missing::Fill).then_some(0.0);
         let role = |column| match column == self.label {
             true => Role::Target,
-            false if self.group == Some(column) => Role::LeftOut(LeftOut::Group),
-            false => Role::Number { fill, missing: 0 },
+            false => self.beside(column).map_or(Role::Number { fill, missing: 0 }, Role::LeftOut),
         };
         (0..self.columns).map(|at| ColumnUse { name: self.names.get(at).cloned(), role: role(at) }).collect()
+    }
+
+    /// What a column is that is no input and no label.
+    pub fn beside(&self, column: usize) -> Option<LeftOut> {
+        match Some(column) {
+            at if at == self.group => Some(LeftOut::Group),
+            at if at == self.time => Some(LeftOut::Time),
+            _ => None,
+        }
     }
 
     pub fn at(&self, column: usize) -> ColumnRef<'_> {

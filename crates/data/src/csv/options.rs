@@ -100,6 +100,8 @@ pub struct CsvOptions {
     pub target: CsvTarget,
     /// The column that says which rows are held out together; it is no input.
     pub group: Option<Column>,
+    /// The column of the time, where rows are moments; it is no input.
+    pub time: Option<Column>,
     /// Whether the first line has names; by default it has if none of its fields is a number, or if
     /// one is the name of the label.
     pub header: Option<bool>,
@@ -134,6 +136,7 @@ impl CsvOptions {
             label: Column::Last,
             target: CsvTarget::Class { classes: None },
             group: None,
+            time: None,
             header: None,
             skip: 0,
             delimiter: None,
