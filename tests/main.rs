@@ -3,6 +3,7 @@
 //! `cargo test --test all same_bits` runs those of one file. Those that need a process of their own, or nothing of the program, are
 //! binaries apart: `allocation.rs` counts every allocation, `architecture.rs` reads the sources.
 
+mod clips;
 mod harness;
 
 mod audit;

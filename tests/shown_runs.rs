@@ -66,6 +66,11 @@ fn write_data(folder: &Path) {
         let picture = RgbImage::from_raw(40, 30, noise(40 * 30 * 3)).expect("as many bytes");
         picture.save(photos.join(format!("{number}.jpg"))).unwrap();
     }
+    for (number, class) in ["falls", "walks"].into_iter().cycle().take(10).enumerate() {
+        let place = folder.join("clips").join(class);
+        fs::create_dir_all(&place).unwrap();
+        write(&place, &format!("{number}.npy"), &npy("|u1", &[17, 16, 16], &noise(17 * 256)));
+    }
     for subject in ["s1", "s2", "s3"] {
         fs::create_dir_all(folder.join("recordings").join(subject)).unwrap();
         let moves = table("time,x,y,activity\n", 3, |row| ["sits", "walks"][row / 50].to_owned());

@@ -81,7 +81,7 @@ fn of_file(
     workers: Vec<Worker>,
 ) -> Result<Figures, CliError> {
     let voice = Voice::of(arguments.output);
-    if trained.preparation.picture.is_some() && path.is_dir() {
+    if (trained.preparation.picture.is_some() || trained.preparation.clip.is_some()) && path.is_dir() {
         return of_folder(trained, arguments, path, workers, voice);
     }
     let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;

@@ -94,7 +94,8 @@ fn gaps(r: &Resolved, problems: &mut Vec<Problem>) {
 /// What is held out together, and which of it.
 fn groups(r: &Resolved, problems: &mut Vec<Problem>) {
     let kind = r.word("data.kind");
-    if let Some(Value::Text(pattern)) = r.get("data.group").filter(|_| kind == DataKind::Images.name())
+    if let Some(Value::Text(pattern)) =
+        r.get("data.group").filter(|_| [DataKind::Images.name(), DataKind::Clips.name()].contains(&kind))
         && FileGroup::pattern(pattern).is_none()
     {
         let message = format!("\"{pattern}\" is no pattern of names with one GROUP");
@@ -220,7 +221,7 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn images(config: &Config, problems: &mut Vec<Problem>) {
-    if config.resolved.word("data.kind") == DataKind::Images.name()
+    if [DataKind::Images.name(), DataKind::Clips.name()].contains(&config.resolved.word("data.kind"))
         && matches!(config.resolved.get("data.size"), Some(Value::List(sides)) if sides.len() != 2)
     {
         let problem = config.problem("data.size", "an image has a side, or a height and a width");
@@ -237,8 +238,14 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
     }
     if config.resolved.word("loss.kind") == LossKind::Mse.name() {
         let data = config.resolved.word("data.kind");
-        let of_classes =
-            [DataKind::Text, DataKind::Tokens, DataKind::Digits, DataKind::Idx, DataKind::Images];
+        let of_classes = [
+            DataKind::Text,
+            DataKind::Tokens,
+            DataKind::Digits,
+            DataKind::Idx,
+            DataKind::Images,
+            DataKind::Clips,
+        ];
         if of_classes.iter().any(|kind| kind.name() == data) {
             let message = format!("mse needs numbers as targets, and {} has classes", data);
             problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));

@@ -31,6 +31,8 @@ words!(
         Idx = "idx",
         /// Images in folders.
         Images = "images",
+        /// Clips in folders.
+        Clips = "clips",
         /// A table of numbers.
         Csv = "csv",
         /// Recordings of sensors, cut into windows.

@@ -7,9 +7,10 @@ use super::parts::{choice, path};
 use super::resolve::Resolved;
 use super::value::{Value, counts};
 use dtrain_data::{
-    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, FileGroup, HarInputs,
-    HeldOut, IdxOptions, ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm,
-    RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit, WindowForm, WindowsOptions,
+    Augment, Broken, ClipForm, ClipsOptions, Colours, Column, ColumnRule, CsvOptions, CsvTarget,
+    DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, Missing, Normalise, NpyOptions,
+    NpyTarget, PictureForm, RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit, WindowForm,
+    WindowsOptions,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             })
         }
         DataKind::Images => Source::Images(images(r)),
+        DataKind::Clips => Source::Clips(clips(r)),
         DataKind::Csv => Source::Csv(csv(r)),
         DataKind::Windows => Source::Windows(windows(r)),
         DataKind::Npy => {
@@ -69,6 +71,15 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             val_split: fraction(r),
         }),
     })
+}
+
+/// Each frame is as an image is.
+fn clips(r: &Resolved) -> ClipsOptions {
+    let ImagesOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise } =
+        images(r);
+    let form =
+        ClipForm { frames: r.count("data.frames"), stride: r.count("data.frame_stride"), picture: form };
+    ClipsOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise }
 }
 
 fn images(r: &Resolved) -> ImagesOptions {

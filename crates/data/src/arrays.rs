@@ -23,8 +23,7 @@ pub(crate) enum Format {
 }
 
 /// What may be predicted.
-pub const INPUT_NEEDS: &str =
-    "an input is a table, a .npy array, an IDX file, an image or a folder of them, or - for standard input";
+pub const INPUT_NEEDS: &str = "an input is a table, a .npy array, an IDX file, an image, a clip or a folder of them, or - for standard input";
 
 /// The format of a file, by its first bytes; none if it is no array.
 pub(crate) fn format(file: &Path, needs: &'static str) -> Result<Option<Format>, DataError> {

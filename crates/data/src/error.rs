@@ -287,6 +287,36 @@ pub enum DataError {
         /// The folder.
         folder: PathBuf,
     },
+    /// A folder without clips.
+    #[error("{} has no clips", folder.display())]
+    NoClips {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A video, which is not decoded.
+    #[error("{} is a video, and clips are folders of frames or .npy arrays", file.display())]
+    Video {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A clip with fewer frames than are taken of it.
+    #[error("{} has {}, and {needed} are needed", clip.display(), counted(*has, "frame"))]
+    ShortClip {
+        /// The clip.
+        clip: PathBuf,
+        /// Its frames.
+        has: u64,
+        /// As many are needed, from the first to the last that is taken.
+        needed: u64,
+    },
+    /// An array that is no clip.
+    #[error("{} has shape {got:?}, and a clip is [frames, height, width] or [frames, height, width, 1 or 3]", file.display())]
+    NoClipArray {
+        /// The file.
+        file: PathBuf,
+        /// Its shape.
+        got: Vec<usize>,
+    },
     /// A file that cannot be decoded.
     #[error("{}: {reason}", file.display())]
     Picture {
@@ -564,11 +594,19 @@ impl DataError {
             Self::LabelOutOfRange { .. } => {
                 "number the classes from 0 without gaps, or write loss.kind=mse to predict real numbers".into()
             }
-            Self::NoClassFolders { .. } => "put the images of each class into a folder of its name".into(),
+            Self::NoClassFolders { .. } => "put what is of each class into a folder of its name".into(),
             Self::UnknownClassFolder { .. } => {
                 "its name is that of no training folder: rename it, or move it away".into()
             }
             Self::NoImages { .. } => "it is read for .jpg, .jpeg, .png and .webp: add some, or remove the folder".into(),
+            Self::NoClips { .. } => "a clip is a folder of frames (.jpg, .png, .webp) or a .npy array: add some, or remove the folder".into(),
+            Self::Video { .. } => {
+                "write its frames into a folder of its own: ffmpeg -i VIDEO FOLDER/%06d.png; and move the video away".into()
+            }
+            Self::ShortClip { .. } => {
+                "take fewer with data.frames or data.frame_stride, or leave such clips out with data.broken=skip".into()
+            }
+            Self::NoClipArray { .. } => "save each clip as an array of its own, of uint8".into(),
             Self::Picture { .. } => {
                 "the file may be damaged: mend or remove it, or write data.broken=skip to leave such files out".into()
             }
@@ -596,7 +634,7 @@ impl DataError {
             }
             Self::Split { .. } => "choose a data.val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
-                "flip, shift and crop need images [channels, height, width] larger than the shift or crop"
+                "flip, shift and crop need images or clips [channels, height, width] larger than the shift or crop"
                     .into()
             }
             Self::Option { option, expected, .. } => format!("set data.{option} to {expected}"),

@@ -10,6 +10,7 @@ mod augment;
 mod batch;
 mod bytes;
 mod classes;
+mod clips;
 mod csv;
 mod dataset;
 mod digits;
@@ -19,6 +20,7 @@ mod feed;
 mod file_groups;
 mod groups;
 mod idx;
+mod image_files;
 mod images;
 mod loader;
 mod mmap;
@@ -41,6 +43,7 @@ pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
 pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
+pub use clips::{ClipForm, ClipsOptions};
 pub use csv::{
     Column, ColumnRule, CsvOptions, CsvTarget, LONGEST_ROW, MOST_WORDS, Missing, RowEnds, RowParser,
     Rows as CsvRows, Wish,
@@ -53,7 +56,8 @@ pub use feed::{Feed, augment_site};
 pub use file_groups::FileGroup;
 pub use groups::HeldOutGroups;
 pub use idx::IdxOptions;
-pub use images::{Broken, Colours, ImageFiles, ImagesOptions, PictureForm};
+pub use image_files::ImageFiles;
+pub use images::{Broken, Colours, ImagesOptions, PictureForm};
 pub use loader::{Loader, LoaderPlan, LoanedBatch, QUEUE_PER_WORKER};
 pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;

@@ -138,6 +138,20 @@ pub(crate) fn inputs(file: &Path) -> Result<(u64, Vec<usize>, Store), DataError>
     Ok((rows, shape, store))
 }
 
+/// The shape of an array of bytes, its file, and where its elements begin in that.
+///
+/// *Errors*: it is none, or is damaged.
+pub(crate) fn bytes(file: &Path) -> Result<(Vec<usize>, Bytes, usize), DataError> {
+    let Array { header, bytes, .. } = Array::open(file)?;
+    match header.element {
+        Element::U1 => Ok((header.shape, bytes, header.offset)),
+        other => {
+            let got = format!("{} bytes each", other.size());
+            Err(DataError::ElementType { file: file.to_owned(), expected: "uint8", got })
+        }
+    }
+}
+
 /// The elements of an array, and the shape of one row of them: `[]` where a row is one number.
 pub(crate) fn numbers(file: &Path) -> Result<(Vec<usize>, Vec<f64>), DataError> {
     let array = Array::open(file)?;

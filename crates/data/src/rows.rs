@@ -194,6 +194,7 @@ pub(crate) fn assemble(
         class_counts: Vec::new(),
         targets,
         picture: None,
+        clip: None,
         window: None,
     };
     let preparation = Some(preparation);
@@ -220,7 +221,7 @@ fn note_fills(columns: &mut [ColumnUse], fills: &[f32]) {
 
 fn sample_spec(table: &Table, recipe: &Recipe, classes: Option<u32>) -> SampleSpec {
     let mut shape = table.shape.clone();
-    if let (Some([height, width]), [_, h, w]) = (recipe.augment.crop, &mut shape[..]) {
+    if let (Some([height, width]), [_, h, w] | [_, _, h, w]) = (recipe.augment.crop, &mut shape[..]) {
         (*h, *w) = (height, width);
     }
     let target = match &table.targets {
@@ -420,19 +421,28 @@ impl Rows {
             }
             return;
         }
-        let window = match self.table.shape[..] {
+        // Of a clip all frames are varied alike.
+        let (frames, window) = match self.table.shape[..] {
             [_, height, width] if !self.augment.is_none() => {
-                Some((self.augment.window(key, height, width), width))
+                (1, Some((self.augment.window(key, height, width), width)))
             }
-            _ => None,
+            [_, frames, height, width] if !self.augment.is_none() => {
+                (frames, Some((self.augment.window(key, height, width), width)))
+            }
+            _ => (1, None),
         };
         let out_plane = out.len() / mean.len();
-        for (c, (image, out)) in row.chunks_exact(plane).zip(out.chunks_exact_mut(out_plane)).enumerate() {
+        for (c, (channel, out)) in row.chunks_exact(plane).zip(out.chunks_exact_mut(out_plane)).enumerate() {
             let (mean, factor) = (mean[c], factor[c]);
             let scale = |value: T| (value.into() - mean) * factor;
-            match window {
-                Some((window, width)) => through_window(window, image, width, out, scale),
-                None => out.iter_mut().zip(image).for_each(|(out, value)| *out = scale(*value)),
+            let Some((window, width)) = window else {
+                out.iter_mut().zip(channel).for_each(|(out, value)| *out = scale(*value));
+                continue;
+            };
+            for (image, out) in
+                channel.chunks_exact(plane / frames).zip(out.chunks_exact_mut(out_plane / frames))
+            {
+                through_window(window, image, width, out, scale);
             }
         }
     }

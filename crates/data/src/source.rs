@@ -1,8 +1,9 @@
 //! The kinds of data that can be named in a configuration, and the one way to open them.
 
 use crate::{
-    CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened, TextOptions,
-    TokensOptions, WindowsOptions, csv, digits, idx, images, npy, recordings, text, tokens,
+    ClipsOptions, CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened,
+    TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx, images, npy, recordings, text,
+    tokens,
 };
 
 /// A data set by kind.
@@ -14,6 +15,8 @@ pub enum Source {
     Idx(IdxOptions),
     /// Images in folders, a folder a class.
     Images(ImagesOptions),
+    /// Clips in folders, a folder a class.
+    Clips(ClipsOptions),
     /// A table of numbers.
     Csv(CsvOptions),
     /// A pair of NumPy arrays.
@@ -36,6 +39,7 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
         Source::Digits(options) => digits::open(options),
         Source::Idx(options) => idx::open(options),
         Source::Images(options) => images::open(options),
+        Source::Clips(options) => clips::open(options),
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),
         Source::Windows(options) => recordings::open(options),
