@@ -194,7 +194,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("trusted_network=[true]", "got a list of 1"),
         (
             "data={kind: [a]}",
-            "data.kind: expected digits | idx | images | csv | npy | text | tokens | own | torch, got a list of 1",
+            "data.kind: expected digits | idx | images | clips | csv | windows | npy | text | tokens | own | torch, got a list of 1",
         ),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));
@@ -334,7 +334,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 9] = [
+const KINDS: [&[&str]; 11] = [
     &[],
     &[
         "data.kind=idx",
@@ -364,7 +364,24 @@ const KINDS: [&[&str]; 9] = [
     ],
     &["data.kind=text", "data.path=a.txt", "schedule.kind=constant", "name=none-of-it"],
     &["data.kind=tokens", "data.path=ids", "data.val_path=val.bin", "data.vocabulary=65"],
-    &["data.kind=images", "data.path=photos", "data.size=[48, 64]", "data.colors=gray", "data.cache=none"],
+    &[
+        "data.kind=images",
+        "data.path=photos",
+        "data.size=[48, 64]",
+        "data.colors=gray",
+        "data.cache=none",
+        "data.group=GROUP_*",
+        "data.held_out=[7, s1]",
+    ],
+    &[
+        "data.kind=windows",
+        "data.path=bodies",
+        "data.time=when",
+        "data.gap=0.5",
+        "data.stride=64",
+        "data.group=subject",
+    ],
+    &["data.kind=clips", "data.path=clips", "data.frames=17", "data.frame_stride=2", "data.augment=[flip]"],
     &["data.kind=own", "data.name=ring"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];

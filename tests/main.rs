@@ -3,6 +3,7 @@
 //! `cargo test --test all same_bits` runs those of one file. Those that need a process of their own, or nothing of the program, are
 //! binaries apart: `allocation.rs` counts every allocation, `architecture.rs` reads the sources.
 
+mod clips;
 mod harness;
 
 mod audit;
@@ -22,6 +23,7 @@ mod elastic;
 mod export;
 mod gpt2;
 mod gpu_script;
+mod groups;
 mod hosts;
 mod images;
 mod json_contract;
@@ -40,3 +42,4 @@ mod use_model_arrays;
 mod use_model_errors;
 mod use_model_texts;
 mod while_running;
+mod windows;

@@ -53,6 +53,9 @@ fn write_data(folder: &Path) {
     write(folder, "table.csv", species.as_bytes());
     let prices = table("rooms,area,price\n", 2, |row| format!("{}.5", row * 3));
     write(folder, "houses.csv", prices.as_bytes());
+    let patients =
+        table("a,b,c,patient,outcome\n", 3, |row| format!("p{:02},{}", row % 7, ["well", "ill"][row % 2]));
+    write(folder, "patients.csv", patients.as_bytes());
     write(folder, "sensors.csv", table("", 600, |row| (row % 3).to_string()).as_bytes());
     write(folder, "x.npy", &npy("|u1", &[SAMPLES, 8], &noise(SAMPLES * 8)));
     write(folder, "volumes.npy", &npy("|u1", &[SAMPLES, 1, 4, 8, 8], &noise(SAMPLES * 256)));
@@ -62,6 +65,37 @@ fn write_data(folder: &Path) {
         fs::create_dir_all(&photos).unwrap();
         let picture = RgbImage::from_raw(40, 30, noise(40 * 30 * 3)).expect("as many bytes");
         picture.save(photos.join(format!("{number}.jpg"))).unwrap();
+    }
+    for (number, class) in ["falls", "walks"].into_iter().cycle().take(10).enumerate() {
+        let place = folder.join("clips").join(class);
+        fs::create_dir_all(&place).unwrap();
+        write(&place, &format!("{number}.npy"), &npy("|u1", &[17, 16, 16], &noise(17 * 256)));
+    }
+    for subject in ["s1", "s2", "s3"] {
+        fs::create_dir_all(folder.join("recordings").join(subject)).unwrap();
+        let moves = table("time,x,y,activity\n", 3, |row| ["sits", "walks"][row / 50].to_owned());
+        let timed = |(row, line): (usize, &str)| match line.split_once(',') {
+            Some((_, rest)) if row > 0 => format!("{row},{rest}\n"),
+            _ => format!("{line}\n"),
+        };
+        let moves: String = moves.lines().enumerate().map(timed).collect();
+        write(folder, &format!("recordings/{subject}/walk.csv"), moves.as_bytes());
+        write(folder, &format!("recordings/{subject}/sit.csv"), moves.as_bytes());
+    }
+    for part in ["train", "test"] {
+        let har = folder.join("UCI HAR Dataset").join(part);
+        fs::create_dir_all(har.join("Inertial Signals")).unwrap();
+        let lines = |width: usize| {
+            noise(20 * width)
+                .chunks(width)
+                .map(|row| row.iter().map(|value| format!(" {value}")).collect::<String>() + "\n")
+                .collect::<String>()
+        };
+        write(&har, &format!("Inertial Signals/acc_x_{part}.txt"), lines(128).as_bytes());
+        write(&har, &format!("X_{part}.txt"), lines(561).as_bytes());
+        for name in ["y", "subject"] {
+            write(&har, &format!("{name}_{part}.txt"), "1\n2\n".repeat(10).as_bytes());
+        }
     }
     for name in ["shakespeare.txt", "input.txt"] {
         write_text(&folder.join(name), 3_000);

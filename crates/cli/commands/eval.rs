@@ -6,12 +6,12 @@ use crate::error::CliError;
 use crate::evaluate::{ClassFigures, ValueFigures, classes_csv, confusion_csv, confusion_svg};
 use crate::plan::Plan;
 use crate::predict::{Input, Predicted, Unit, Worker, at_once, ordered, progress};
-use crate::report::{Stream, Voice, amount, loss, measure, percent};
+use crate::report::{Stream, Voice, amount, held_out_groups, loss, measure, percent};
 use crate::trained::Trained;
 use crate::whole_file::WholeFile;
 use dtrain_data::{
-    Batch, DataError, Dataset, Elements, EvaluationPlan, ImageFiles, Preparation, RowParser, Source,
-    TargetArray, TargetSpec, TextOptions, TokensOptions,
+    Batch, DataError, Dataset, Elements, EvaluationPlan, HeldOutGroups, ImageFiles, Preparation, RowParser,
+    Source, TargetArray, TargetSpec, TextOptions, TokensOptions,
 };
 use dtrain_engine::device::LossSums;
 use dtrain_engine::{BatchView, EvaluationCounts, Inputs, Replica, Targets};
@@ -50,17 +50,27 @@ pub fn run(arguments: &Eval) -> Result<(), CliError> {
     let batch = at_once(&trained.preparation, arguments.work.batch);
     let workers = Worker::several(&trained, arguments.work.ranks(), batch)?;
     let tokens = matches!(trained.preparation.target, TargetSpec::ClassPerToken { .. });
-    let figures = match &arguments.data {
-        Some(path) if tokens => of_text(&trained, arguments, path, workers)?,
-        Some(path) => of_file(&trained, arguments, path, workers)?,
+    let (figures, groups) = match &arguments.data {
+        Some(path) if tokens => (of_text(&trained, arguments, path, workers)?, None),
+        Some(path) => (of_file(&trained, arguments, path, workers)?, None),
         None => of_validation(&trained, workers, batch, voice)?,
     };
-    let folder = write(&trained, &figures, arguments.data.as_deref())?;
+    let measured = Measured { figures, groups, data: arguments.data.as_deref() };
+    let folder = write(&trained, &measured)?;
     match arguments.output.json {
-        true => print_json(&as_json(&trained, &figures)),
+        true => print_json(&as_json(&trained, &measured)),
         false if arguments.output.quiet => Ok(()),
-        false => print(&shown(&trained, &figures, arguments.data.as_deref(), &folder)),
+        false => print(&shown(&trained, &measured, &folder)),
     }
+}
+
+/// What was measured, and on what.
+struct Measured<'a> {
+    figures: Figures,
+    /// Which groups the samples are of, where whole groups were held out.
+    groups: Option<HeldOutGroups>,
+    /// A file of its own; none: the part that training held out.
+    data: Option<&'a Path>,
 }
 
 /// A table with the column of the target, or an array with a file of targets.
@@ -71,13 +81,22 @@ fn of_file(
     workers: Vec<Worker>,
 ) -> Result<Figures, CliError> {
     let voice = Voice::of(arguments.output);
-    if trained.preparation.picture.is_some() && path.is_dir() {
+    if (trained.preparation.picture.is_some() || trained.preparation.clip.is_some()) && path.is_dir() {
         return of_folder(trained, arguments, path, workers, voice);
     }
     let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
+    if let Some(windows) = input.windows() {
+        let message = match (windows.labels(), &arguments.targets) {
+            (Some(_), None) => return of_table(trained, input, path, None, workers, voice),
+            (_, Some(_)) => format!("{} is recordings, and --targets is for arrays", path.display()),
+            (None, None) => format!("{} has no column of the target", path.display()),
+        };
+        return Err(CliError::usage(message)
+            .hint("the label of a window is that of its rows, or of y_*.txt; `dtrain predict` needs none"));
+    }
     match (input.take_parser(), &arguments.targets) {
         (Some(parser), None) if parser.has_target() => {
-            of_table(trained, input, path, &parser, workers, voice)
+            of_table(trained, input, path, Some(&parser), workers, voice)
         }
         (Some(_), None) => {
             let message = format!("{} has no column of the target", path.display());
@@ -95,26 +114,30 @@ fn of_file(
     }
 }
 
+/// Rows of a table, or windows of recordings, with the column of the target.
 fn of_table(
     trained: &Trained,
     mut input: Input,
     path: &Path,
-    parser: &RowParser,
+    parser: Option<&RowParser>,
     mut workers: Vec<Worker>,
     voice: Voice,
 ) -> Result<Figures, CliError> {
     let preparation = &trained.preparation;
-    let bar = progress(voice, input.size(), Unit::Bytes);
-    let counter = input.counter().unwrap_or_default();
+    let counter = input.counter();
+    let bar = progress(voice, input.size(), if counter.is_some() { Unit::Bytes } else { Unit::Samples });
     let mut figures = start(preparation)?;
     let lent: Vec<&mut Worker> = workers.iter_mut().collect();
-    let work = |worker: &mut &mut Worker, piece| worker.predict(piece, Some(parser));
+    let work = |worker: &mut &mut Worker, piece| worker.predict(piece, parser);
     ordered(
         lent,
         || input.next_piece(),
         work,
         |predicted| {
-            bar.set_position(counter.load(Ordering::Relaxed));
+            match &counter {
+                Some(read) => bar.set_position(read.load(Ordering::Relaxed)),
+                None => bar.inc(predicted.rows as u64),
+            }
             add_labelled(&mut figures, &predicted, preparation, path)
         },
     )?;
@@ -263,8 +286,9 @@ fn of_validation(
     workers: Vec<Worker>,
     batch: u32,
     voice: Voice,
-) -> Result<Figures, CliError> {
-    let plan = Plan::open(&trained.config, None)?;
+) -> Result<(Figures, Option<HeldOutGroups>), CliError> {
+    let mut plan = Plan::open(&trained.config, None)?;
+    let groups = plan.opened.groups.take();
     if !plan.preparation().is_that_of(&trained.preparation) {
         let run = trained.run.path.display();
         let error = CliError::usage(format!("the data of {run} have changed since it was trained"));
@@ -283,7 +307,7 @@ fn of_validation(
     let workers: Vec<(Worker, Batch)> =
         workers.into_iter().map(|worker| (worker, micro.batch(val.as_ref()))).collect();
     if let TargetSpec::ClassPerToken { classes } = trained.preparation.target {
-        return of_tokens(&val, micro, workers, classes as usize, next);
+        return Ok((of_tokens(&val, micro, workers, classes as usize, next)?, groups));
     }
     let mut figures = start(&trained.preparation)?;
     let work = |(worker, batch): &mut (Worker, Batch), at| {
@@ -314,7 +338,7 @@ fn of_validation(
         Ok(())
     })?;
     bar.finish_and_clear();
-    Ok(figures)
+    Ok((figures, groups))
 }
 
 /// A text, or a file of token ids, cut into windows as the training text was. A rest that is shorter than a window is left out.
@@ -384,7 +408,8 @@ fn names(preparation: &Preparation, figures: &ClassFigures) -> Vec<String> {
 }
 
 /// Writes what is too wide for a terminal into the folder of the run; gives where.
-fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<PathBuf, CliError> {
+fn write(trained: &Trained, measured: &Measured<'_>) -> Result<PathBuf, CliError> {
+    let data = measured.data;
     let stem = data.and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
     // A file of that name is not the part that the run held out.
     let name = match (stem, data.and_then(Path::file_name)) {
@@ -400,8 +425,8 @@ fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<Pa
     };
     std::fs::create_dir_all(&folder)
         .map_err(|error| CliError::failed(format!("cannot make {}", folder.display())).because(&error))?;
-    put("figures.json", &format!("{:#}\n", as_json(trained, figures)))?;
-    if let Figures::Classes(figures) = figures {
+    put("figures.json", &format!("{:#}\n", as_json(trained, measured)))?;
+    if let Figures::Classes(figures) = &measured.figures {
         let names = names(&trained.preparation, figures);
         put("confusion.csv", &confusion_csv(figures, &names))?;
         put("classes.csv", &classes_csv(figures, &names))?;
@@ -410,9 +435,13 @@ fn write(trained: &Trained, figures: &Figures, data: Option<&Path>) -> Result<Pa
     Ok(folder)
 }
 
-fn as_json(trained: &Trained, figures: &Figures) -> serde_json::Value {
+fn as_json(trained: &Trained, measured: &Measured<'_>) -> serde_json::Value {
     let about = json!({"run": trained.run.path, "checkpoint": trained.id.to_string()});
-    let rest = match figures {
+    let about = match &measured.groups {
+        Some(groups) => merged(about, json!({"groups": groups.names})),
+        None => about,
+    };
+    let rest = match &measured.figures {
         Figures::Classes(figures) => {
             let names = names(&trained.preparation, figures);
             let classes = names.iter().enumerate().map(|(class, name)| {
@@ -449,10 +478,10 @@ fn merged(mut one: serde_json::Value, other: serde_json::Value) -> serde_json::V
     one
 }
 
-fn shown(trained: &Trained, figures: &Figures, data: Option<&Path>, folder: &Path) -> String {
+fn shown(trained: &Trained, measured: &Measured<'_>, folder: &Path) -> String {
     let mut text = String::new();
     let bold = |name: &str| Stream::Output.bold(&format!("{name:<9}"));
-    let of = data.map_or("the validation part".to_owned(), |path| path.display().to_string());
+    let of = measured.data.map_or("the validation part".to_owned(), |path| path.display().to_string());
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
@@ -461,7 +490,10 @@ fn shown(trained: &Trained, figures: &Figures, data: Option<&Path>, folder: &Pat
         trained.id,
         trained.run.path.display()
     );
-    match figures {
+    if let Some(groups) = &measured.groups {
+        let _ = writeln!(text, "  {} {}", bold("groups"), held_out_groups(groups));
+    }
+    match &measured.figures {
         Figures::Classes(figures) => {
             let _ = writeln!(text, "  {} {}", bold("samples"), amount(figures.samples(), "sample"));
             let (accuracy, f1) = (percent(figures.accuracy()), figures.macro_f1());

@@ -94,7 +94,12 @@ fn output_lines(
     let TargetSpec::ClassPerToken { classes } = preparation.target else {
         let lines = OutputLines::new(format, preparation);
         let of_files = !inputs.is_empty() && inputs.iter().all(Input::is_of_files);
-        return Ok(if of_files { lines.of_files() } else { lines });
+        let of_windows = !inputs.is_empty() && inputs.iter().all(|input| input.windows().is_some());
+        return Ok(match (of_files, of_windows) {
+            (true, _) => lines.of_files(),
+            (false, true) => lines.of_windows(),
+            (false, false) => lines,
+        });
     };
     let time = inputs.first().and_then(Input::time);
     let odd = inputs.iter().position(|input| input.time() != time);

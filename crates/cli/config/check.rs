@@ -10,7 +10,7 @@ use super::parts::{ClassWeights, Loss, Model, Over, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Wire};
-use dtrain_data::Augment;
+use dtrain_data::{Augment, FileGroup};
 use dtrain_protocol::Timeouts;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
 use dtrain_types::counted;
@@ -72,6 +72,8 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     {
         problems.push(r.problem("data.augment", error.to_string()).hint("such as [shift, flip]"));
     }
+    groups(r, &mut problems);
+    gaps(r, &mut problems);
     if let Some(Value::Text(text)) = r.get("data.delimiter")
         && text.chars().count() != 1
     {
@@ -79,6 +81,33 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
         problems.push(r.problem("data.delimiter", message).hint("write ';' or auto"));
     }
     ConfigError::check(problems)
+}
+
+/// How recordings are cut.
+fn gaps(r: &Resolved, problems: &mut Vec<Problem>) {
+    if let (Some(Value::Number(_)), Some(Value::Word("none"))) = (r.get("data.gap"), r.get("data.time")) {
+        let problem = r.problem("data.gap", "a gap is one in time, and data.time is none");
+        problems.push(problem.hint("name the column of the time with data.time, or leave data.gap out"));
+    }
+}
+
+/// What is held out together, and which of it.
+fn groups(r: &Resolved, problems: &mut Vec<Problem>) {
+    let kind = r.word("data.kind");
+    if let Some(Value::Text(pattern)) =
+        r.get("data.group").filter(|_| [DataKind::Images.name(), DataKind::Clips.name()].contains(&kind))
+        && FileGroup::pattern(pattern).is_none()
+    {
+        let message = format!("\"{pattern}\" is no pattern of names with one GROUP");
+        problems.push(r.problem("data.group", message).hint("such as \"GROUP_*\", or folder, or none"));
+    }
+    if let (Some(Value::List(_)), Some(Value::Word("none"))) = (r.get("data.held_out"), r.get("data.group")) {
+        let message = "it names groups, and data.group is none";
+        problems.push(
+            r.problem("data.held_out", message)
+                .hint("write scattered or last, or say with data.group what a group is"),
+        );
+    }
 }
 
 /// Checks that need no data.
@@ -192,7 +221,7 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn images(config: &Config, problems: &mut Vec<Problem>) {
-    if config.resolved.word("data.kind") == DataKind::Images.name()
+    if [DataKind::Images.name(), DataKind::Clips.name()].contains(&config.resolved.word("data.kind"))
         && matches!(config.resolved.get("data.size"), Some(Value::List(sides)) if sides.len() != 2)
     {
         let problem = config.problem("data.size", "an image has a side, or a height and a width");
@@ -209,8 +238,14 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
     }
     if config.resolved.word("loss.kind") == LossKind::Mse.name() {
         let data = config.resolved.word("data.kind");
-        let of_classes =
-            [DataKind::Text, DataKind::Tokens, DataKind::Digits, DataKind::Idx, DataKind::Images];
+        let of_classes = [
+            DataKind::Text,
+            DataKind::Tokens,
+            DataKind::Digits,
+            DataKind::Idx,
+            DataKind::Images,
+            DataKind::Clips,
+        ];
         if of_classes.iter().any(|kind| kind.name() == data) {
             let message = format!("mse needs numbers as targets, and {} has classes", data);
             problems.push(config.problem("loss.kind", message).hint("write loss.kind=cross_entropy"));

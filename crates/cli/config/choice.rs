@@ -31,8 +31,12 @@ words!(
         Idx = "idx",
         /// Images in folders.
         Images = "images",
+        /// Clips in folders.
+        Clips = "clips",
         /// A table of numbers.
         Csv = "csv",
+        /// Recordings of sensors, cut into windows.
+        Windows = "windows",
         /// Two NumPy arrays.
         Npy = "npy",
         /// The bytes of a file.

@@ -7,9 +7,10 @@ use super::parts::{choice, path};
 use super::resolve::Resolved;
 use super::value::{Value, counts};
 use dtrain_data::{
-    Augment, Broken, Colours, Column, ColumnRule, CsvOptions, CsvTarget, DigitsOptions, HeldOut, IdxOptions,
-    ImagesOptions, Missing, Normalise, NpyOptions, NpyTarget, PictureForm, Source, TextOptions,
-    TokensOptions, Unseen, ValSplit,
+    Augment, Broken, ClipForm, ClipsOptions, Colours, Column, ColumnRule, CsvOptions, CsvTarget,
+    DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, Missing, Normalise, NpyOptions,
+    NpyTarget, PictureForm, RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit, WindowForm,
+    WindowsOptions,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -38,7 +39,9 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             })
         }
         DataKind::Images => Source::Images(images(r)),
+        DataKind::Clips => Source::Clips(clips(r)),
         DataKind::Csv => Source::Csv(csv(r)),
+        DataKind::Windows => Source::Windows(windows(r)),
         DataKind::Npy => {
             let (inputs, targets) = pair("data.inputs", "data.targets");
             Source::Npy(NpyOptions {
@@ -70,6 +73,15 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
     })
 }
 
+/// Each frame is as an image is.
+fn clips(r: &Resolved) -> ClipsOptions {
+    let ImagesOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise } =
+        images(r);
+    let form =
+        ClipForm { frames: r.count("data.frames"), stride: r.count("data.frame_stride"), picture: form };
+    ClipsOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise }
+}
+
 fn images(r: &Resolved) -> ImagesOptions {
     let [height, width] = match r.get("data.size") {
         Some(Value::List(sides)) => match counts(sides)[..] {
@@ -82,6 +94,7 @@ fn images(r: &Resolved) -> ImagesOptions {
         path: needed_path(r, "data.path"),
         val_path: path(r, "data.val_path"),
         val_split: val_split(r),
+        group: file_group(r),
         form: PictureForm {
             height,
             width,
@@ -94,20 +107,44 @@ fn images(r: &Resolved) -> ImagesOptions {
     }
 }
 
+fn windows(r: &Resolved) -> WindowsOptions {
+    let length = r.count("data.length");
+    let by_column = column(r, "data.group");
+    let group = match r.get("data.group") {
+        Some(Value::Word("none")) => RecordingGroup::None,
+        Some(Value::Word("folder")) => RecordingGroup::Folder,
+        Some(Value::Word(_)) | None => RecordingGroup::File,
+        Some(_) => RecordingGroup::Column,
+    };
+    WindowsOptions {
+        table: CsvOptions { group: by_column, time: column(r, "data.time"), ..csv(r) },
+        group,
+        form: WindowForm {
+            length,
+            stride: r.int("data.stride").map_or(length, |stride: u32| stride as usize),
+            gap: r.number("data.gap"),
+        },
+        har: if r.word("data.har") == "features" { HarInputs::Features } else { HarInputs::Signals },
+    }
+}
+
+/// A word, where the key belongs to this kind of data.
+fn word_if_any<'a>(r: &'a Resolved, key: &str) -> Option<&'a str> {
+    r.get(key).map(|_| r.word(key))
+}
+
 fn csv(r: &Resolved) -> CsvOptions {
     CsvOptions {
         path: needed_path(r, "data.path"),
         val_path: path(r, "data.val_path"),
         val_split: val_split(r),
-        label: match r.get("data.label") {
-            Some(Value::Int(index)) => Column::Index(usize::try_from(*index).expect("the table bounds it")),
-            Some(Value::Text(name)) => Column::Name(name.clone()),
-            _ => Column::Last,
-        },
+        label: column(r, "data.label").unwrap_or_default(),
         target: match choice(r, "loss.kind", LossKind::from_name) {
             LossKind::Mse | LossKind::Torch => CsvTarget::Value,
             LossKind::CrossEntropy => CsvTarget::Class { classes: r.int("data.classes") },
         },
+        group: column(r, "data.group"),
+        time: None,
         header: match r.get("data.header") {
             Some(Value::Bool(header)) => Some(*header),
             _ => None,
@@ -119,30 +156,59 @@ fn csv(r: &Resolved) -> CsvOptions {
         },
         columns: columns(r),
         missing: if r.word("data.missing") == "fill" { Missing::Fill } else { Missing::Refuse },
-        unseen: if r.word("data.unseen") == "refuse" { Unseen::Refuse } else { Unseen::Ignore },
+        unseen: if word_if_any(r, "data.unseen") == Some("refuse") { Unseen::Refuse } else { Unseen::Ignore },
         normalise_targets: r.flag("data.normalize_targets"),
         shape: match r.get("data.shape") {
             Some(Value::List(sides)) => Some(counts(sides)),
             _ => None,
         },
-        augment: augment(r),
+        augment: if r.get("data.augment").is_some() { augment(r) } else { Augment::default() },
         normalise: normalise(r),
     }
+}
+
+/// A column by its number or its name; none for a word of the table of keys.
+fn column(r: &Resolved, key: &str) -> Option<Column> {
+    match r.get(key) {
+        Some(Value::Int(index)) => Some(Column::Index(usize::try_from(*index).expect("the table bounds it"))),
+        Some(Value::Text(name)) => Some(Column::Name(name.clone())),
+        _ => None,
+    }
+}
+
+/// What says of which group a file is.
+fn file_group(r: &Resolved) -> Option<FileGroup> {
+    match r.get("data.group") {
+        Some(Value::Word("folder")) => Some(FileGroup::Folder),
+        Some(Value::Text(pattern)) => {
+            Some(FileGroup::pattern(pattern).expect("checked before values got types"))
+        }
+        _ => None,
+    }
+}
+
+/// A list of names, some of which may be numbers.
+pub(super) fn named(values: &[Value]) -> Vec<String> {
+    let name = |value: &Value| match value {
+        Value::Int(number) => number.to_string(),
+        Value::Text(name) => name.clone(),
+        other => panic!("neither a name nor a number: {other:?}"),
+    };
+    values.iter().map(name).collect()
 }
 
 /// What is said of single columns.
 fn columns(r: &Resolved) -> Vec<ColumnRule> {
     let Some(Value::List(rules)) = r.get("data.columns") else { return Vec::new() };
-    let rule = |rule: &Value| match rule {
-        Value::Int(index) => index.to_string(),
-        Value::Text(text) => text.clone(),
-        other => panic!("neither a name nor a number: {other:?}"),
-    };
-    rules.iter().map(|value| rule(value).parse().unwrap_or_else(|never: Infallible| match never {})).collect()
+    named(rules).iter().map(|rule| rule.parse().unwrap_or_else(|never: Infallible| match never {})).collect()
 }
 
 fn val_split(r: &Resolved) -> ValSplit {
-    let held_out = if r.word("data.held_out") == "last" { HeldOut::Last } else { HeldOut::Scattered };
+    let held_out = match r.get("data.held_out") {
+        Some(Value::List(groups)) => HeldOut::Groups(named(groups)),
+        Some(Value::Word("last")) => HeldOut::Last,
+        _ => HeldOut::Scattered,
+    };
     ValSplit { fraction: fraction(r), held_out }
 }
 

@@ -22,6 +22,10 @@ pub(super) fn model<'a>(value: impl Fn(&str) -> Option<&'a Value>) -> Option<&'s
             Some(Value::Text(path)) => dtrain_data::npy_sample_shape(Path::new(path))?,
             _ => return None,
         },
+        DataKind::Windows => {
+            let features = value("data.har") == Some(&Value::Word("features"));
+            return features.then_some(ModelKind::Mlp.name());
+        }
         _ => return None,
     };
     convolution_over(&shape).map(ModelKind::name)

@@ -3,7 +3,7 @@
 use crate::error::CliError;
 use dtrain_data::{
     CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, Preparation, RowEnds,
-    RowParser, Source, TokenArray, plain_or_gzip,
+    RowParser, Source, TokenArray, WindowFiles, plain_or_gzip,
 };
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,6 +20,9 @@ const SAMPLES: u64 = 1024;
 
 /// Files of images that a worker takes at once.
 const IMAGES: usize = 32;
+
+/// Windows of recordings that a worker takes at once.
+const WINDOWS: usize = 256;
 
 /// What the outputs of a piece of sequences take. *Units*: bytes.
 const OUTPUTS: usize = 64 << 20;
@@ -48,6 +51,13 @@ pub enum Piece {
         /// Those of the piece.
         files: Range<usize>,
     },
+    /// Some windows of recordings.
+    Windows {
+        /// All windows.
+        recordings: Arc<WindowFiles>,
+        /// Those of the piece.
+        windows: Range<usize>,
+    },
 }
 
 /// One file, or standard input, that gives its pieces one after the other.
@@ -68,6 +78,11 @@ enum Rest {
     Images {
         images: Arc<ImageFiles>,
         /// The next file.
+        next: usize,
+    },
+    Windows {
+        recordings: Arc<WindowFiles>,
+        /// The next window.
         next: usize,
     },
     Sequences {
@@ -125,6 +140,12 @@ impl Input {
     ) -> Result<Self, CliError> {
         if let Some(images) = ImageFiles::open(path, preparation)? {
             return Ok(Self::of_images(images));
+        }
+        if let Some(Source::Windows(options)) = trained_on
+            && let Some(recordings) = WindowFiles::open(path, preparation, &options.table)?
+        {
+            let rest = Rest::Windows { recordings: Arc::new(recordings), next: 0 };
+            return Ok(Self { parser: None, rest });
         }
         if path.is_dir() {
             let error = CliError::usage(format!("{} is a folder", path.display()));
@@ -184,6 +205,15 @@ impl Input {
         matches!(self.rest, Rest::Images { .. })
     }
 
+    /// The windows of recordings, if the samples are some.
+    #[must_use]
+    pub fn windows(&self) -> Option<&WindowFiles> {
+        match &self.rest {
+            Rest::Windows { recordings, .. } => Some(recordings),
+            _ => None,
+        }
+    }
+
     /// A file or standard input as lines.
     fn text(path: &Path) -> Result<Lines, CliError> {
         let mut text = if path == Path::new("-") {
@@ -227,6 +257,7 @@ impl Input {
             Rest::Table(text) | Rest::Prompts { text, .. } => text.size,
             Rest::Array { array, .. } => Some(array.rows()),
             Rest::Images { images, .. } => Some(images.files().len() as u64),
+            Rest::Windows { recordings, .. } => Some(recordings.len() as u64),
             Rest::Sequences { array, .. } => Some(array.rows()),
         }
     }
@@ -236,7 +267,7 @@ impl Input {
     pub fn counter(&self) -> Option<Arc<AtomicU64>> {
         match &self.rest {
             Rest::Table(text) | Rest::Prompts { text, .. } => Some(Arc::clone(&text.read)),
-            Rest::Array { .. } | Rest::Images { .. } | Rest::Sequences { .. } => None,
+            Rest::Array { .. } | Rest::Images { .. } | Rest::Windows { .. } | Rest::Sequences { .. } => None,
         }
     }
 
@@ -256,6 +287,12 @@ impl Input {
                 let files = std::mem::replace(next, end)..end;
                 let images = Arc::clone(images);
                 Ok((!files.is_empty()).then_some(Piece::Images { images, files }))
+            }
+            Rest::Windows { recordings, next } => {
+                let end = (*next + WINDOWS).min(recordings.len());
+                let windows = std::mem::replace(next, end)..end;
+                let recordings = Arc::clone(recordings);
+                Ok((!windows.is_empty()).then_some(Piece::Windows { recordings, windows }))
             }
             Rest::Sequences { array, next, most } => {
                 let end = (*next + *most as u64).min(array.rows());

@@ -20,8 +20,19 @@ pub struct OutputLines {
     /// What is predicted, by class or by target; nothing of a token.
     names: Vec<String>,
     says: Says,
-    /// Whether each sample is a file, whose name comes first.
-    of_files: bool,
+    /// What comes first.
+    place: Place,
+}
+
+/// What is said of where a sample is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing: it is the next.
+    Order,
+    /// The name of its file.
+    File,
+    /// The name of its file, and the lines of its first and last row.
+    Lines,
 }
 
 /// What a model says of a sample.
@@ -48,13 +59,19 @@ impl OutputLines {
             }
             TargetSpec::ClassPerToken { .. } => panic!("a model of texts says which token is next"),
         };
-        Self { format, preparation: preparation.clone(), names, says, of_files: false }
+        Self { format, preparation: preparation.clone(), names, says, place: Place::Order }
     }
 
     /// With the name of the file of each sample.
     #[must_use]
     pub fn of_files(self) -> Self {
-        Self { of_files: true, ..self }
+        Self { place: Place::File, ..self }
+    }
+
+    /// With the file of each window, and its lines in it.
+    #[must_use]
+    pub fn of_windows(self) -> Self {
+        Self { place: Place::Lines, ..self }
     }
 
     /// For a model of texts whose samples are prepared so.
@@ -65,13 +82,17 @@ impl OutputLines {
             preparation: preparation.clone(),
             names: Vec::new(),
             says: Says::Token(next),
-            of_files: false,
+            place: Place::Order,
         }
     }
 
     /// The first line of a CSV.
     fn head(&self) -> String {
-        let first = if self.of_files { "file," } else { "" };
+        let first = match self.place {
+            Place::Order => "",
+            Place::File => "file,",
+            Place::Lines => "file,from,to,",
+        };
         let rest = match &self.says {
             Says::Class => {
                 let names = self.names.iter().map(|name| csv_field(&format!("p({name})")));
@@ -113,19 +134,30 @@ impl OutputLines {
                     .collect(),
             };
             let called = classifies.then(|| self.names[greatest(outputs)].as_str());
-            let file = predicted.files.get(at).filter(|_| self.of_files).map(String::as_str);
-            self.row(file, called, &values, &mut text);
+            let file = predicted.files.get(at).filter(|_| self.place != Place::Order).map(String::as_str);
+            let lines = predicted.lines.get(at).zip(predicted.last_lines.get(at));
+            let lines = lines.filter(|_| self.place == Place::Lines).map(|(from, to)| (*from, *to));
+            self.row((file, lines), called, &values, &mut text);
         }
         text
     }
 
-    fn row(&self, file: Option<&str>, called: Option<&str>, values: &[f32], text: &mut Vec<u8>) {
+    fn row(
+        &self,
+        (file, lines): (Option<&str>, Option<(u64, u64)>),
+        called: Option<&str>,
+        values: &[f32],
+        text: &mut Vec<u8>,
+    ) {
         match self.format {
             Format::Npy => values.iter().for_each(|value| text.extend(value.to_le_bytes())),
             Format::Csv => {
                 if let Some(file) = file {
                     text.extend(csv_field(file).bytes());
                     text.push(b',');
+                }
+                if let Some((from, to)) = lines {
+                    text.extend(format!("{from},{to},").bytes());
                 }
                 text.extend(called.map(csv_field).unwrap_or_default().bytes());
                 for (at, value) in values.iter().enumerate() {
@@ -142,6 +174,9 @@ impl OutputLines {
                     self.names.iter().zip(values).map(|(name, value)| (name.clone(), json!(value))).collect();
                 let mut line = Map::new();
                 line.extend(file.map(|file| ("file".to_owned(), json!(file))));
+                if let Some((from, to)) = lines {
+                    line.extend([("from".to_owned(), json!(from)), ("to".to_owned(), json!(to))]);
+                }
                 match called {
                     Some(name) => {
                         line.insert("prediction".to_owned(), json!(name));

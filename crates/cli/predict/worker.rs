@@ -46,8 +46,10 @@ pub struct Predicted {
     pub outputs: Vec<f32>,
     /// The text in the column of the target, where a table has it.
     pub targets: Vec<String>,
-    /// The line of each sample in its file, where it has one.
+    /// The line of each sample in its file, where it has one; of a window that of its first row.
     pub lines: Vec<u64>,
+    /// The line of the last row of each window.
+    pub last_lines: Vec<u64>,
     /// How many samples there are.
     pub rows: usize,
     /// The file of each sample, where each is one.
@@ -103,6 +105,20 @@ impl Worker {
                 let names: Vec<String> = names.collect();
                 let outputs = self.outputs_of(&images.read(files, &self.preparation)?)?;
                 Ok(Predicted { outputs, rows: names.len(), files: names, ..Predicted::default() })
+            }
+            Piece::Windows { recordings, windows } => {
+                let outputs = self.outputs_of(&recordings.read(windows.clone(), &self.preparation))?;
+                let spots = recordings.spots(windows.clone());
+                let labels = recordings.labels().map_or(&[][..], |labels| &labels[windows]);
+                Ok(Predicted {
+                    outputs,
+                    rows: spots.len(),
+                    targets: labels.to_vec(),
+                    files: spots.iter().map(|spot| recordings.file(*spot).display().to_string()).collect(),
+                    lines: spots.iter().map(|spot| spot.from).collect(),
+                    last_lines: spots.iter().map(|spot| spot.to).collect(),
+                    ..Predicted::default()
+                })
             }
             Piece::Values(values) => {
                 let outputs = self.outputs_of(&values)?;

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::request::Start;
 use crate::run_folder::RunFolder;
 use console::style;
-use dtrain_data::{ColumnUse, InputSpec, Role, TargetSpec};
+use dtrain_data::{ColumnUse, HeldOutGroups, InputSpec, Role, TargetSpec};
 use dtrain_engine::Replica;
 use dtrain_protocol::Timeouts;
 use dtrain_types::counted;
@@ -47,6 +47,9 @@ pub fn banner(
         }
     }
     line("data", data(plan));
+    if let Some(groups) = &plan.opened.groups {
+        line("groups", wrapped(&held_out_groups(groups)));
+    }
     if let Some(columns) = columns(plan) {
         line("columns", wrapped(&columns));
     }
@@ -127,6 +130,12 @@ fn data(plan: &Plan) -> String {
         text += &format!(" ({source})");
     }
     text
+}
+
+/// Which groups are held out.
+pub fn held_out_groups(groups: &HeldOutGroups) -> String {
+    let names = if groups.names.is_empty() { "none".to_owned() } else { groups.names.join(", ") };
+    format!("{} of {} held out: {names}", groups.names.len(), groups.all)
 }
 
 /// What became of each column of a table, where that is not plain: all of them are numbers.

@@ -11,7 +11,7 @@ mod profile;
 mod summary;
 mod time;
 
-pub use banner::banner;
+pub use banner::{banner, held_out_groups};
 pub use human::Human;
 pub use numbers::{amount, bytes, grouped, loss, measure, percent};
 pub use profile::profile;

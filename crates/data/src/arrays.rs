@@ -23,8 +23,7 @@ pub(crate) enum Format {
 }
 
 /// What may be predicted.
-pub const INPUT_NEEDS: &str =
-    "an input is a table, a .npy array, an IDX file, an image or a folder of them, or - for standard input";
+pub const INPUT_NEEDS: &str = "an input is a table, a .npy array, an IDX file, an image, a clip or a folder of them, or - for standard input";
 
 /// The format of a file, by its first bytes; none if it is no array.
 pub(crate) fn format(file: &Path, needs: &'static str) -> Result<Option<Format>, DataError> {
@@ -74,7 +73,7 @@ impl InputArray {
         let place = rows.start as usize * self.width..rows.end as usize * self.width;
         let mut values: Vec<f32> = match &self.store {
             Store::Floats(values) => values[place].to_vec(),
-            Store::Pictures(_) => unreachable!("an array is no folder"),
+            Store::Pictures(_) | Store::Windows(_) => unreachable!("an array is no folder"),
             Store::Bytes { bytes, offset } => {
                 bytes[*offset..][place].iter().map(|byte| f32::from(*byte)).collect()
             }

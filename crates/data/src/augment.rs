@@ -96,7 +96,7 @@ impl Augment {
     pub(crate) fn check(&self, shape: &[usize]) -> Result<(), DataError> {
         let fits = match *shape {
             _ if self.is_none() => true,
-            [_, height, width] => {
+            [_, height, width] | [_, _, height, width] => {
                 let inside = |[h, w]: [usize; 2]| (1..=height).contains(&h) && (1..=width).contains(&w);
                 (self.shift as usize) < height.min(width) && self.crop.is_none_or(inside)
             }

@@ -4,16 +4,18 @@
 //! one go; only one with words, holes or ids is surveyed first. It does not know units.
 
 mod dates;
-mod encoder;
-mod labels;
+pub(crate) mod encoder;
+pub(crate) mod labels;
 mod layout;
-mod lines;
+pub(crate) mod lines;
 mod options;
-mod parser;
+pub(crate) mod parser;
 mod quotes;
-mod survey;
+pub(crate) mod survey;
 
 use crate::bytes::open_lines;
+use crate::error::{Nothing, nothing};
+use crate::groups::Groups;
 use crate::preparation::{ColumnUse, Role};
 use crate::rows::{Feature, Recipe, Store, Table, assemble};
 use crate::{DataError, Opened};
@@ -27,7 +29,7 @@ pub use parser::{RowParser, Rows};
 pub use quotes::{LONGEST_ROW, RowEnds};
 use std::io::BufRead;
 pub use survey::MOST_WORDS;
-use survey::{is_id, survey};
+use survey::{Survey, is_id};
 
 const NEEDS: &str = "kind csv needs `path`, a table with a label column (plain or gzip)";
 
@@ -40,8 +42,9 @@ pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {
         Ok(opened) => Ok(opened),
         Err(Unread::Broken(error)) => Err(error),
         Err(Unread::NeedsSurvey) => {
-            let columns = survey(open_lines(&options.path, NEEDS)?, options)?;
-            open_as(options, Some(columns)).map_err(|error| match error {
+            let mut survey = Survey::new(options);
+            survey.add(open_lines(&options.path, NEEDS)?, &options.path)?;
+            open_as(options, Some(survey.finish()?)).map_err(|error| match error {
                 Unread::Broken(error) => error,
                 Unread::NeedsSurvey => unreachable!("a surveyed table is known"),
             })
@@ -78,7 +81,7 @@ fn open_as(options: &CsvOptions, columns: Option<Vec<ColumnUse>>) -> Result<Open
     let named = u32::try_from(class_names.len()).ok().filter(|names| *names > 0);
     let recipe = Recipe {
         classes: options.classes().or(named),
-        split: options.val_split,
+        split: options.val_split.clone(),
         normalise: options.normalise,
         normalise_targets: options.normalise_targets,
         augment: options.augment,
@@ -111,6 +114,7 @@ fn read(
     let mut targets = labels.column();
     let surveyed = columns.is_some();
     let mut known: Option<(Layout, Encoder)> = None;
+    let mut groups = options.group.as_ref().map(|_| Groups::default());
     let mut rows = 0u64;
     while let Some(line) = lines.next_line()? {
         let (layout, encoder) = match &known {
@@ -149,6 +153,13 @@ fn read(
                 labels.read(&options.path, &line, at, &mut targets)?;
                 continue;
             }
+            if let (Some(groups), true) = (&mut groups, layout.group == Some(column)) {
+                if nothing(field) == Nothing::Missing {
+                    let (file, column) = (options.path.clone(), at.shown());
+                    return Err(DataError::MissingGroup { file, line: line.number, column }.into());
+                }
+                groups.push(field);
+            }
             match encoder.encode(column, field, (&options.path, line.number, at), &mut inputs) {
                 Ok(()) => {}
                 Err(DataError::NotANumber { .. } | DataError::FieldNotFinite { .. }) if !surveyed => {
@@ -174,7 +185,7 @@ fn read(
     }
     let features = columns.iter().flatten().flat_map(features).collect();
     let store = Store::Floats(inputs);
-    Ok(Table { file: options.path.clone(), rows, shape, store, targets, features })
+    Ok(Table { file: options.path.clone(), rows, shape, store, targets, features, groups })
 }
 
 /// What the features of a column are.
@@ -187,7 +198,7 @@ fn features(column: &ColumnUse) -> Vec<Feature> {
     }
 }
 
-fn became(columns: &[ColumnUse]) -> String {
+pub(crate) fn became(columns: &[ColumnUse]) -> String {
     let shown = |(at, column): (usize, &ColumnUse)| {
         let name = column.name.clone().unwrap_or_else(|| format!("column {at}"));
         match &column.role {

@@ -2,6 +2,7 @@
 //!
 //! Nothing is printed here; [`DataError::hint`] says what a user can do about it.
 
+use crate::recordings::RecordingError;
 use dtrain_types::{MicroBatch, Step, counted};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -286,6 +287,36 @@ pub enum DataError {
         /// The folder.
         folder: PathBuf,
     },
+    /// A folder without clips.
+    #[error("{} has no clips", folder.display())]
+    NoClips {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A video, which is not decoded.
+    #[error("{} is a video, and clips are folders of frames or .npy arrays", file.display())]
+    Video {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A clip with fewer frames than are taken of it.
+    #[error("{} has {}, and {needed} are needed", clip.display(), counted(*has, "frame"))]
+    ShortClip {
+        /// The clip.
+        clip: PathBuf,
+        /// Its frames.
+        has: u64,
+        /// As many are needed, from the first to the last that is taken.
+        needed: u64,
+    },
+    /// An array that is no clip.
+    #[error("{} has shape {got:?}, and a clip is [frames, height, width] or [frames, height, width, 1 or 3]", file.display())]
+    NoClipArray {
+        /// The file.
+        file: PathBuf,
+        /// Its shape.
+        got: Vec<usize>,
+    },
     /// A file that cannot be decoded.
     #[error("{}: {reason}", file.display())]
     Picture {
@@ -343,6 +374,48 @@ pub enum DataError {
         id: u32,
         /// How many ids there are.
         vocabulary: u32,
+    },
+    /// A row without a word that says which others it belongs to.
+    #[error("{} line {line}, column {column}: the group is missing", file.display())]
+    MissingGroup {
+        /// The file.
+        file: PathBuf,
+        /// Line in the file, from 1.
+        line: u64,
+        /// The column's name, or its number from 1.
+        column: String,
+    },
+    /// A file that does not say of which group it is.
+    #[error("{} says no group: {wanted}", file.display())]
+    NoGroup {
+        /// The file.
+        file: PathBuf,
+        /// What is lacking.
+        wanted: String,
+    },
+    /// One column that is to be two things.
+    #[error("column {column} of {} is to be {roles}", file.display())]
+    TwoRoles {
+        /// The file.
+        file: PathBuf,
+        /// The column.
+        column: String,
+        /// What it is to be.
+        roles: &'static str,
+    },
+    /// A group to be held out that no sample is of.
+    #[error("no sample is of group {group:?}{}", only(known))]
+    NoSuchGroup {
+        /// The group.
+        group: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// Whole groups are held out, and none is left to train on.
+    #[error("holding out whole groups leaves no sample for training: there {}", if *groups == 1 { "is one group".to_owned() } else { format!("are {groups} groups") })]
+    AllGroupsHeldOut {
+        /// How many there are.
+        groups: usize,
     },
     /// A share held out for validation that leaves one side empty.
     #[error("val_split {fraction} of {rows} rows leaves no row for {lacking}")]
@@ -425,6 +498,9 @@ pub enum DataError {
     /// The loader was asked for more after it had given an error.
     #[error("the loader stopped at an earlier error")]
     LoaderStopped,
+    /// What is wrong with recordings.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
     /// An error of a data set outside this crate.
     #[error("{0}")]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -518,11 +594,19 @@ impl DataError {
             Self::LabelOutOfRange { .. } => {
                 "number the classes from 0 without gaps, or write loss.kind=mse to predict real numbers".into()
             }
-            Self::NoClassFolders { .. } => "put the images of each class into a folder of its name".into(),
+            Self::NoClassFolders { .. } => "put what is of each class into a folder of its name".into(),
             Self::UnknownClassFolder { .. } => {
                 "its name is that of no training folder: rename it, or move it away".into()
             }
             Self::NoImages { .. } => "it is read for .jpg, .jpeg, .png and .webp: add some, or remove the folder".into(),
+            Self::NoClips { .. } => "a clip is a folder of frames (.jpg, .png, .webp) or a .npy array: add some, or remove the folder".into(),
+            Self::Video { .. } => {
+                "write its frames into a folder of its own: ffmpeg -i VIDEO FOLDER/%06d.png; and move the video away".into()
+            }
+            Self::ShortClip { .. } => {
+                "take fewer with data.frames or data.frame_stride, or leave such clips out with data.broken=skip".into()
+            }
+            Self::NoClipArray { .. } => "save each clip as an array of its own, of uint8".into(),
             Self::Picture { .. } => {
                 "the file may be damaged: mend or remove it, or write data.broken=skip to leave such files out".into()
             }
@@ -536,9 +620,21 @@ impl DataError {
                 "set data.vocabulary to that of the tokenizer; ids are little-endian u16, without a header before them"
                     .into()
             }
+            Self::MissingGroup { .. } => "write it, or leave the row out".into(),
+            Self::NoGroup { .. } => {
+                "data.group=folder wants CLASS/GROUP/FILE; a pattern has GROUP once and * for the rest, such as GROUP_*".into()
+            }
+            Self::TwoRoles { .. } => "name one column for each".into(),
+            Self::NoSuchGroup { known, .. } if known.is_empty() => {
+                "data.group says what groups are; without groups data.held_out is scattered or last".into()
+            }
+            Self::NoSuchGroup { .. } => "data.held_out is scattered, last, or a list of groups".into(),
+            Self::AllGroupsHeldOut { .. } => {
+                "say with data.group what belongs together; with data.group=none data.held_out=last holds out the end".into()
+            }
             Self::Split { .. } => "choose a data.val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
-                "flip, shift and crop need images [channels, height, width] larger than the shift or crop"
+                "flip, shift and crop need images or clips [channels, height, width] larger than the shift or crop"
                     .into()
             }
             Self::Option { option, expected, .. } => format!("set data.{option} to {expected}"),
@@ -550,9 +646,22 @@ impl DataError {
             Self::ReadPanicked { .. } => "the data set's `read` must return an error instead".into(),
             Self::Thread { .. } => "write a smaller workers=N, or raise the limit of threads".into(),
             Self::LoaderStopped => "see the error before this one".into(),
+            Self::Recording(error) => error.hint(),
             Self::Other(_) => "the data set that returned it knows more".into(),
         }
     }
+}
+
+/// `, only of a, b`, cut where it is too long for a line.
+fn only(known: &[String]) -> String {
+    /// As many are shown.
+    const SHOWN: usize = 40;
+    let rest = match known.len() {
+        0 => return String::new(),
+        count if count > SHOWN => format!(" and {} more", count - SHOWN),
+        _ => String::new(),
+    };
+    format!(", only of {}{rest}", known[..known.len().min(SHOWN)].join(", "))
 }
 
 /// ` (city)`, or nothing.

@@ -56,7 +56,7 @@ pub(crate) fn open(options: &IdxOptions) -> Result<Opened, DataError> {
     };
     let recipe = Recipe {
         classes: options.classes,
-        split: options.val_split,
+        split: options.val_split.clone(),
         normalise: options.normalise,
         augment: options.augment,
         ..Recipe::default()
@@ -112,6 +112,7 @@ fn table(images: &Path, labels: &Path, classes: Option<u32>) -> Result<Table, Da
         targets: Targets::Classes(targets.collect::<Result<_, _>>()?),
         store: Store::Bytes { bytes: pictures.bytes, offset: pictures.offset },
         features: Vec::new(),
+        groups: None,
     })
 }
 

@@ -10,13 +10,17 @@ mod augment;
 mod batch;
 mod bytes;
 mod classes;
+mod clips;
 mod csv;
 mod dataset;
 mod digits;
 mod error;
 mod evaluation;
 mod feed;
+mod file_groups;
+mod groups;
 mod idx;
+mod image_files;
 mod images;
 mod loader;
 mod mmap;
@@ -24,6 +28,7 @@ mod normalise;
 mod npy;
 mod opened;
 mod preparation;
+mod recordings;
 mod rows;
 mod source;
 mod split;
@@ -38,6 +43,7 @@ pub use augment::{Augment, AugmentParseError};
 pub use batch::{Batch, Elements};
 pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
+pub use clips::{ClipForm, ClipsOptions};
 pub use csv::{
     Column, ColumnRule, CsvOptions, CsvTarget, LONGEST_ROW, MOST_WORDS, Missing, RowEnds, RowParser,
     Rows as CsvRows, Wish,
@@ -47,14 +53,20 @@ pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
 pub use error::DataError;
 pub use evaluation::{EvaluationPlan, target_variance};
 pub use feed::{Feed, augment_site};
+pub use file_groups::FileGroup;
+pub use groups::HeldOutGroups;
 pub use idx::IdxOptions;
-pub use images::{Broken, Colours, ImageFiles, ImagesOptions, PictureForm};
+pub use image_files::ImageFiles;
+pub use images::{Broken, Colours, ImagesOptions, PictureForm};
 pub use loader::{Loader, LoaderPlan, LoanedBatch, QUEUE_PER_WORKER};
 pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};
 pub use opened::Opened;
 pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen};
+pub use recordings::{
+    HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,
+};
 pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};
 pub use target_array::TargetArray;

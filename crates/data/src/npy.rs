@@ -89,7 +89,7 @@ pub(crate) fn open(options: &NpyOptions) -> Result<Opened, DataError> {
     }
     let recipe = Recipe {
         classes: if let NpyTarget::Class { classes } = options.target { classes } else { None },
-        split: options.val_split,
+        split: options.val_split.clone(),
         normalise: options.normalise,
         augment: options.augment,
         normalise_targets: options.normalise_targets,
@@ -123,7 +123,8 @@ fn table(inputs_file: &Path, targets_file: &Path, target: NpyTarget) -> Result<T
         Element::U1 => Store::Bytes { offset: inputs.header.offset, bytes: inputs.bytes },
         _ => Store::Floats(inputs.floats()?),
     };
-    Ok(Table { file: inputs_file.to_owned(), rows, shape, store, targets, features: Vec::new() })
+    let file = inputs_file.to_owned();
+    Ok(Table { file, rows, shape, store, targets, features: Vec::new(), groups: None })
 }
 
 /// The rows of an array of inputs alone: their number, the shape of one, and their values.
@@ -135,6 +136,20 @@ pub(crate) fn inputs(file: &Path) -> Result<(u64, Vec<usize>, Store), DataError>
         _ => Store::Floats(array.floats()?),
     };
     Ok((rows, shape, store))
+}
+
+/// The shape of an array of bytes, its file, and where its elements begin in that.
+///
+/// *Errors*: it is none, or is damaged.
+pub(crate) fn bytes(file: &Path) -> Result<(Vec<usize>, Bytes, usize), DataError> {
+    let Array { header, bytes, .. } = Array::open(file)?;
+    match header.element {
+        Element::U1 => Ok((header.shape, bytes, header.offset)),
+        other => {
+            let got = format!("{} bytes each", other.size());
+            Err(DataError::ElementType { file: file.to_owned(), expected: "uint8", got })
+        }
+    }
 }
 
 /// The elements of an array, and the shape of one row of them: `[]` where a row is one number.

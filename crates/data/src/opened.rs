@@ -1,6 +1,6 @@
 //! A data set that is ready for use, whatever it was made from.
 
-use crate::{Dataset, Preparation};
+use crate::{Dataset, HeldOutGroups, Preparation};
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub struct Opened {
     pub class_names: Vec<String>,
     /// What turns a sample as people have it into one like these; none for data that are not prepared, such as texts.
     pub preparation: Option<Preparation>,
+    /// Which groups are held out, where whole groups are.
+    pub groups: Option<HeldOutGroups>,
     /// Whom to thank, if the data ship with dtrain.
     pub attribution: Option<&'static str>,
 }
@@ -22,7 +24,7 @@ impl Opened {
     /// A data set of one's own, without validation.
     #[must_use]
     pub fn new(train: Arc<dyn Dataset>) -> Self {
-        Self { train, val: None, class_names: Vec::new(), preparation: None, attribution: None }
+        Self { train, val: None, class_names: Vec::new(), preparation: None, groups: None, attribution: None }
     }
 
     /// With samples to validate on.

@@ -3,7 +3,7 @@
 //! It is made while the training data are opened, is part of every checkpoint, and is all that a prediction needs to know
 //! of the data. It does not know where either lies.
 
-use crate::{InputSpec, PictureForm, SampleSpec, TargetSpec};
+use crate::{ClipForm, InputSpec, PictureForm, SampleSpec, TargetSpec, WindowForm};
 use serde::{Deserialize, Serialize};
 
 /// What became of the columns, values and labels of the training data.
@@ -31,6 +31,12 @@ pub struct Preparation {
     /// What files of images become, where they are the samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picture: Option<PictureForm>,
+    /// What clips become, where they are the samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<ClipForm>,
+    /// How recordings are cut, where windows of them are the samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowForm>,
 }
 
 /// One column of the training table.
@@ -94,6 +100,12 @@ pub enum LeftOut {
     ManyWords,
     /// No row has a value.
     Empty,
+    /// It says which rows belong together.
+    Group,
+    /// It is the time of a row.
+    Time,
+    /// It has words, where channels are wanted.
+    Words,
 }
 
 impl LeftOut {
@@ -106,6 +118,9 @@ impl LeftOut {
             Self::Id => "another value in every row",
             Self::ManyWords => "too many different words",
             Self::Empty => "empty",
+            Self::Group => "the group",
+            Self::Time => "the time",
+            Self::Words => "words",
         }
     }
 }
@@ -159,6 +174,8 @@ impl Preparation {
             class_counts: Vec::new(),
             targets: None,
             picture: None,
+            clip: None,
+            window: None,
         }
     }
 

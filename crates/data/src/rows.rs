@@ -5,10 +5,12 @@
 
 use crate::augment::{Augment, Window};
 use crate::bytes::Bytes;
+use crate::groups::{Groups, HeldOutGroups};
 use crate::images::Pictures;
 use crate::normalise::{ByteSums, Moments, Normalise, Scaling, byte_moments, moments};
 use crate::preparation::{ColumnUse, Preparation, Role, TargetScale};
-use crate::split::{Selection, ValSplit};
+use crate::recordings::Streams;
+use crate::split::{HeldOut, Selection, ValSplit};
 use crate::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_types::Key;
 use std::path::{Path, PathBuf};
@@ -30,6 +32,8 @@ pub(crate) enum Store {
     Floats(Vec<f32>),
     /// Bytes that are decoded when they are read.
     Pictures(Pictures),
+    /// Windows over recordings.
+    Windows(Streams),
 }
 
 /// The targets of all rows.
@@ -37,6 +41,16 @@ pub(crate) enum Store {
 pub(crate) enum Targets {
     Classes(Vec<u32>),
     Values { values: Vec<f32>, width: usize },
+}
+
+impl Targets {
+    /// None of the same kind.
+    pub fn empty(&self) -> Self {
+        match self {
+            Self::Classes(_) => Self::Classes(Vec::new()),
+            Self::Values { width, .. } => Self::Values { values: Vec::new(), width: *width },
+        }
+    }
 }
 
 /// One file's worth of rows, checked: every row has a target and every value is finite.
@@ -50,6 +64,8 @@ pub(crate) struct Table {
     pub targets: Targets,
     /// What each value of a row is, where not all are numbers that are there.
     pub features: Vec<Feature>,
+    /// The group of each row, where rows that belong together are held out together.
+    pub groups: Option<Groups>,
 }
 
 /// What one value of a row is.
@@ -107,9 +123,25 @@ pub(crate) fn assemble(
             [Some(&train), val.as_ref()].into_iter().flatten().filter_map(Table::highest_class).max();
         highest.map(|class| class + 1)
     });
-    let (train_rows, held_out) = match &val {
-        Some(_) => (Selection::Range { first: 0, len: train.rows }, None),
-        None => recipe.split.cut(train.rows)?,
+    if let (Some(_), HeldOut::Groups(names)) = (&val, &recipe.split.held_out) {
+        let (got, expected) =
+            (format!("[{}]", names.join(", ")), "scattered or last where a file of its own is held out");
+        return Err(DataError::Option { option: "held_out", got, expected });
+    }
+    let (train_rows, held_out, groups) = match (&val, &train.groups) {
+        (Some(val), groups) => {
+            let groups = groups.as_ref().zip(val.groups.as_ref());
+            let groups = groups.map(|(train, val)| HeldOutGroups::of_two(train, val));
+            (Selection::Range { first: 0, len: train.rows }, None, groups)
+        }
+        (None, Some(groups)) => {
+            let (train, val, groups) = recipe.split.cut_groups(groups)?;
+            (train, val, Some(groups))
+        }
+        (None, None) => {
+            let (kept, val) = recipe.split.cut(train.rows)?;
+            (train.apart(kept, val.as_ref()), val, None)
+        }
     };
     let fills = train.fills(&train_rows);
     let targets = train.target_scale(&train_rows).filter(|_| recipe.normalise_targets);
@@ -162,9 +194,12 @@ pub(crate) fn assemble(
         class_counts: Vec::new(),
         targets,
         picture: None,
+        clip: None,
+        window: None,
     };
     let preparation = Some(preparation);
-    Ok(Opened { train: part(&train, train_rows), val, class_names, preparation, attribution: None })
+    let train = part(&train, train_rows);
+    Ok(Opened { train, val, class_names, preparation, groups, attribution: None })
 }
 
 /// Writes down what stands for the missing values of each column.
@@ -186,7 +221,7 @@ fn note_fills(columns: &mut [ColumnUse], fills: &[f32]) {
 
 fn sample_spec(table: &Table, recipe: &Recipe, classes: Option<u32>) -> SampleSpec {
     let mut shape = table.shape.clone();
-    if let (Some([height, width]), [_, h, w]) = (recipe.augment.crop, &mut shape[..]) {
+    if let (Some([height, width]), [_, h, w] | [_, _, h, w]) = (recipe.augment.crop, &mut shape[..]) {
         (*h, *w) = (height, width);
     }
     let target = match &table.targets {
@@ -217,6 +252,19 @@ impl Table {
         self.shape.iter().product()
     }
 
+    /// Training rows without those at their end that share moments with the first that is held out.
+    fn apart(&self, kept: Selection, held_out: Option<&Selection>) -> Selection {
+        let (Store::Windows(streams), Some(held_out), Selection::Range { first, len }) =
+            (&self.store, held_out, &kept)
+        else {
+            return kept;
+        };
+        let next = held_out.row(0) as usize;
+        let shares = |len: &u64| *len > 0 && streams.overlap((first + len - 1) as usize, next);
+        let len = (0..=*len).rev().find(|len| !shares(len)).unwrap_or(0);
+        Selection::Range { first: *first, len }
+    }
+
     fn highest_class(&self) -> Option<u32> {
         match &self.targets {
             Targets::Classes(classes) => classes.iter().max().copied(),
@@ -227,10 +275,14 @@ impl Table {
     /// What stands for a missing value of each feature: its mean over those of these rows that have one. None where nothing
     /// can be missing.
     fn fills(&self, rows: &Selection) -> Vec<f32> {
-        let Store::Floats(values) = &self.store else { return Vec::new() };
         if !self.features.contains(&Feature::NumberOrMissing) {
             return Vec::new();
         }
+        let values = match &self.store {
+            Store::Floats(values) => values,
+            Store::Windows(streams) => return streams.fills(rows),
+            Store::Bytes { .. } | Store::Pictures(_) => return Vec::new(),
+        };
         let width = self.width();
         let (mut sums, mut counts) = (vec![0.0f64; width], vec![0u64; width]);
         for row in (0..rows.len()).map(|at| rows.row(at) as usize) {
@@ -268,6 +320,9 @@ impl Table {
                     .for_each(|(value, fill)| *value = *fill);
             }
         }
+        if let Store::Windows(streams) = &mut self.store {
+            streams.complete(fills);
+        }
         if let (Targets::Values { values, width }, Some(scale)) = (&mut self.targets, scale) {
             for row in values.chunks_exact_mut(*width) {
                 let each = row.iter_mut().enumerate();
@@ -288,6 +343,7 @@ impl Table {
                 byte_moments((0..rows.len()).map(|i| &data[place(i)]), channels)
             }
             Store::Floats(values) => moments((0..rows.len()).map(|i| &values[place(i)]), channels),
+            Store::Windows(streams) => streams.moments(rows),
             Store::Pictures(pictures) => {
                 let mut sums = ByteSums::new(channels);
                 let numbers: Vec<usize> = (0..rows.len()).map(|i| rows.row(i) as usize).collect();
@@ -334,6 +390,14 @@ impl Dataset for Rows {
             }
             Store::Floats(values) => self.convert(&values[place], augment, sample.values()),
             Store::Pictures(pictures) => self.convert(&pictures.row(row)?, augment, sample.values()),
+            Store::Windows(streams) => {
+                let scaling = self.scaling.mean.iter().zip(&self.scaling.factor);
+                let channels = sample.values().chunks_exact_mut(streams.length()).zip(scaling);
+                for (channel, (out, (mean, factor))) in channels.enumerate() {
+                    let values = out.iter_mut().zip(streams.channel(row, channel));
+                    values.for_each(|(out, value)| *out = (value - mean) * factor);
+                }
+            }
         }
         Ok(())
     }
@@ -357,19 +421,28 @@ impl Rows {
             }
             return;
         }
-        let window = match self.table.shape[..] {
+        // Of a clip all frames are varied alike.
+        let (frames, window) = match self.table.shape[..] {
             [_, height, width] if !self.augment.is_none() => {
-                Some((self.augment.window(key, height, width), width))
+                (1, Some((self.augment.window(key, height, width), width)))
             }
-            _ => None,
+            [_, frames, height, width] if !self.augment.is_none() => {
+                (frames, Some((self.augment.window(key, height, width), width)))
+            }
+            _ => (1, None),
         };
         let out_plane = out.len() / mean.len();
-        for (c, (image, out)) in row.chunks_exact(plane).zip(out.chunks_exact_mut(out_plane)).enumerate() {
+        for (c, (channel, out)) in row.chunks_exact(plane).zip(out.chunks_exact_mut(out_plane)).enumerate() {
             let (mean, factor) = (mean[c], factor[c]);
             let scale = |value: T| (value.into() - mean) * factor;
-            match window {
-                Some((window, width)) => through_window(window, image, width, out, scale),
-                None => out.iter_mut().zip(image).for_each(|(out, value)| *out = scale(*value)),
+            let Some((window, width)) = window else {
+                out.iter_mut().zip(channel).for_each(|(out, value)| *out = scale(*value));
+                continue;
+            };
+            for (image, out) in
+                channel.chunks_exact(plane / frames).zip(out.chunks_exact_mut(out_plane / frames))
+            {
+                through_window(window, image, width, out, scale);
             }
         }
     }

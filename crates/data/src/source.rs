@@ -1,8 +1,9 @@
 //! The kinds of data that can be named in a configuration, and the one way to open them.
 
 use crate::{
-    CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened, TextOptions,
-    TokensOptions, csv, digits, idx, images, npy, text, tokens,
+    ClipsOptions, CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened,
+    TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx, images, npy, recordings, text,
+    tokens,
 };
 
 /// A data set by kind.
@@ -14,10 +15,14 @@ pub enum Source {
     Idx(IdxOptions),
     /// Images in folders, a folder a class.
     Images(ImagesOptions),
+    /// Clips in folders, a folder a class.
+    Clips(ClipsOptions),
     /// A table of numbers.
     Csv(CsvOptions),
     /// A pair of NumPy arrays.
     Npy(NpyOptions),
+    /// Recordings of sensors, cut into windows.
+    Windows(WindowsOptions),
     /// A text, byte by byte.
     Text(TextOptions),
     /// Token ids that a tokenizer wrote.
@@ -34,8 +39,10 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
         Source::Digits(options) => digits::open(options),
         Source::Idx(options) => idx::open(options),
         Source::Images(options) => images::open(options),
+        Source::Clips(options) => clips::open(options),
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),
+        Source::Windows(options) => recordings::open(options),
         Source::Text(options) => text::open(options),
         Source::Tokens(options) => tokens::open(options),
     }?;

@@ -1,27 +1,30 @@
-//! Which rows are held out for validation. A pure function of the number of rows.
+//! Which rows are held out for validation. A pure function of the number of rows, or of their groups.
 //!
 //! It does not know the run's seed: two runs with different seeds validate on the same rows and can be compared.
 
 use crate::DataError;
+use crate::groups::{Groups, HeldOutGroups};
 use dtrain_types::{Epoch, Permutation, Seed};
 
 /// Seeds the choice of scattered rows; any fixed number does.
 const SPLIT_SEED: Seed = Seed(0x5350_4C49_5453_5054);
 
 /// Which rows are held out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HeldOut {
-    /// Rows from all over, chosen once and for all. Tables are often sorted by label, so this is the default.
+    /// Rows from all over, chosen once and for all; of rows with groups, groups. Tables are often sorted by label, so this is the default.
     #[default]
     Scattered,
-    /// The last rows: for series in time, or where the order of the file has a meaning.
+    /// The last rows, or groups: for series in time, or where the order of the file has a meaning.
     Last,
+    /// These groups, however many rows they have.
+    Groups(Vec<String>),
 }
 
 /// How many rows are held out for validation, and which.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ValSplit {
-    /// The share of the rows, from 0 (none) to below 1; rounded up to whole rows.
+    /// The share of the rows, from 0 (none) to below 1; rounded up to whole rows, or to whole groups.
     pub fraction: f64,
     /// Which rows.
     pub held_out: HeldOut,
@@ -76,7 +79,11 @@ impl ValSplit {
         if held == 0 {
             return Ok((Selection::Range { first: 0, len: rows }, None));
         }
-        Ok(match self.held_out {
+        Ok(match &self.held_out {
+            HeldOut::Groups(names) => {
+                let group = names.first().cloned().unwrap_or_default();
+                return Err(DataError::NoSuchGroup { group, known: Vec::new() });
+            }
             HeldOut::Last => {
                 (Selection::Range { first: 0, len: kept }, Some(Selection::Range { first: kept, len: held }))
             }
@@ -91,6 +98,61 @@ impl ValSplit {
             }
         })
     }
+
+    /// Cuts rows into the two parts so that no group is in both.
+    ///
+    /// *Errors*: a group that is not there; no group is left for training.
+    pub(crate) fn cut_groups(
+        &self,
+        groups: &Groups,
+    ) -> Result<(Selection, Option<Selection>, HeldOutGroups), DataError> {
+        let (rows, all) = (groups.of.len() as u64, groups.names.len());
+        let mut held = vec![false; all];
+        match &self.held_out {
+            HeldOut::Groups(names) => {
+                for name in names {
+                    let found = groups.names.sorted().find(|(other, _)| other == name);
+                    let Some((_, id)) = found else {
+                        let known = Groups::shown(groups.names.sorted().map(|(name, _)| name));
+                        return Err(DataError::NoSuchGroup { group: name.clone(), known });
+                    };
+                    held[id as usize] = true;
+                }
+            }
+            how => {
+                let wanted = held_out_count(self.fraction, rows)?;
+                let mut sizes = vec![0u64; all];
+                groups.of.iter().for_each(|group| sizes[*group as usize] += 1);
+                // In the order of their names, so that the order of rows decides nothing.
+                let sorted: Vec<u32> = groups.names.sorted().map(|(_, id)| id).collect();
+                let order = Permutation::new(SPLIT_SEED, Epoch(0), all as u64);
+                let last = (0..all as u64).rev().map(|place| match how {
+                    HeldOut::Last => place as usize,
+                    _ => sorted[order.sample(place) as usize] as usize,
+                });
+                let mut count = 0;
+                for group in last.take_while(|_| wanted > 0) {
+                    if count >= wanted {
+                        break;
+                    }
+                    count += sizes[group];
+                    held[group] = true;
+                }
+            }
+        }
+        let side = |is_held: bool| {
+            let rows = (0..).zip(&groups.of).filter(|(_, group)| held[**group as usize] == is_held);
+            rows.map(|(row, _)| row).collect::<Vec<u64>>()
+        };
+        let (train, val) = (side(false), side(true));
+        if train.is_empty() {
+            return Err(DataError::AllGroupsHeldOut { groups: all });
+        }
+        let names =
+            Groups::shown(groups.names.sorted().filter(|(_, id)| held[*id as usize]).map(|(name, _)| name));
+        let val = (!val.is_empty()).then_some(Selection::Listed(val));
+        Ok((Selection::Listed(train), val, HeldOutGroups { names, all }))
+    }
 }
 
 #[cfg(test)]
@@ -101,7 +163,7 @@ mod tests {
     fn both_ways_of_holding_out_use_every_row_once() {
         for held_out in [HeldOut::Last, HeldOut::Scattered] {
             for rows in [2u64, 3, 10, 101, 1797] {
-                let (train, val) = ValSplit { fraction: 0.2, held_out }.cut(rows).unwrap();
+                let (train, val) = ValSplit { fraction: 0.2, held_out: held_out.clone() }.cut(rows).unwrap();
                 let val = val.unwrap();
                 let mut seen: Vec<u64> = (0..train.len()).map(|i| train.row(i)).collect();
                 seen.extend((0..val.len()).map(|i| val.row(i)));
@@ -118,6 +180,44 @@ mod tests {
         let (_, val) = split.cut(100).unwrap();
         assert_eq!(split.cut(100).unwrap().1, val);
         assert!(val.unwrap().row(0) < 50);
+    }
+
+    #[test]
+    fn no_group_is_on_both_sides_and_the_order_of_rows_decides_nothing() {
+        let groups = |rows: &[&str]| {
+            let mut groups = Groups::default();
+            rows.iter().for_each(|row| groups.push(row));
+            groups
+        };
+        let rows = ["b", "a", "b", "c", "d", "a", "10", "9", "c", "d"];
+        let cut = |held_out, rows: &[&str]| ValSplit { fraction: 0.3, held_out }.cut_groups(&groups(rows));
+        for held_out in
+            [HeldOut::Scattered, HeldOut::Last, HeldOut::Groups(vec!["9".into(), "a".into(), "10".into()])]
+        {
+            let (train, val, held) = cut(held_out.clone(), &rows).unwrap();
+            let val = val.unwrap();
+            assert_eq!(train.len() + val.len(), 10);
+            assert!((3..=4).contains(&val.len()) && held.all == 6, "{held:?}");
+            assert!((0..10).all(|at| {
+                let is_held = held.names.iter().any(|name| name == rows[at as usize]);
+                let on = |side: &Selection| (0..side.len()).any(|row| side.row(row) == at);
+                on(&val) == is_held && on(&train) != is_held
+            }));
+            let turned: Vec<&str> = rows.iter().rev().copied().collect();
+            if held_out == HeldOut::Scattered {
+                assert_eq!(cut(held_out, &turned).unwrap().2, held);
+            }
+        }
+        assert_eq!(cut(HeldOut::Last, &rows).unwrap().2.names, ["9", "10", "d"], "the last that came");
+        let named = |names: &[&str]| HeldOut::Groups(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(cut(named(&["10", "9", "a"]), &rows).unwrap().2.names, ["9", "10", "a"]);
+        assert!(
+            matches!(cut(named(&["x"]), &rows), Err(DataError::NoSuchGroup { known, .. }) if known.len() == 6)
+        );
+        assert!(matches!(cut(HeldOut::Scattered, &["a"; 5]), Err(DataError::AllGroupsHeldOut { groups: 1 })));
+        let none =
+            ValSplit { fraction: 0.0, held_out: HeldOut::Scattered }.cut_groups(&groups(&rows)).unwrap();
+        assert!(none.1.is_none() && none.2.names.is_empty());
     }
 
     #[test]

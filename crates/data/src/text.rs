@@ -51,6 +51,7 @@ pub(crate) fn open(options: &TextOptions) -> Result<Opened, DataError> {
         val: val.map(part),
         class_names: Vec::new(),
         preparation: None,
+        groups: None,
         attribution: None,
     })
 }

@@ -75,7 +75,7 @@ pub(crate) fn open(options: &TokensOptions) -> Result<Opened, DataError> {
         (None, Some(windows)) => Some(part(&ids, windows)?),
         (None, None) => None,
     };
-    Ok(Opened { train, val, class_names: Vec::new(), preparation: None, attribution: None })
+    Ok(Opened { train, val, class_names: Vec::new(), preparation: None, groups: None, attribution: None })
 }
 
 impl Tokens {

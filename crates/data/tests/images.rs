@@ -18,6 +18,7 @@ fn options(path: &Path) -> ImagesOptions {
         path: path.to_owned(),
         val_path: None,
         val_split: ValSplit::default(),
+        group: None,
         form: FORM,
         broken: Broken::Refuse,
         cache: 1 << 20,

@@ -21,7 +21,7 @@ enum Encode {
 
 /// When a missing number gets its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fill {
+pub(crate) enum Fill {
     /// At once: it comes to its fill.
     Now,
     /// When all rows are known: until then it is `NaN`.
@@ -30,7 +30,7 @@ pub(super) enum Fill {
 
 /// All columns of a table.
 #[derive(Debug)]
-pub(super) struct Encoder {
+pub(crate) struct Encoder {
     columns: Vec<Encode>,
     width: usize,
 }

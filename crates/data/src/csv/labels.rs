@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What is known of the labels so far, over all tables of a data set.
-pub(super) struct Labels {
+pub(crate) struct Labels {
     target: CsvTarget,
     /// `Some` once a label was a word: its number is the order of first sight, until `finish`.
     names: Option<BTreeMap<String, u32>>,

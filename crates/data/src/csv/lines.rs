@@ -9,7 +9,7 @@ use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// A reader of lines that knows how they are separated into fields.
-pub(super) struct Lines<R> {
+pub(crate) struct Lines<R> {
     text: R,
     file: PathBuf,
     delimiter: Option<char>,
@@ -18,7 +18,7 @@ pub(super) struct Lines<R> {
 }
 
 /// One row, which is no empty line, cut into fields.
-pub(super) struct Line<'a> {
+pub(crate) struct Line<'a> {
     /// The number of its first line in the file, from 1.
     pub number: u64,
     fields: Vec<Cow<'a, str>>,
@@ -95,7 +95,7 @@ impl<R: BufRead> Lines<R> {
 
 /// Cuts a row into fields without the spaces and quotes around them. A delimiter inside quotes belongs to the field, and two quotes
 /// inside are one.
-pub(super) fn split(line: &str, delimiter: char) -> Vec<Cow<'_, str>> {
+pub(crate) fn split(line: &str, delimiter: char) -> Vec<Cow<'_, str>> {
     if delimiter == ' ' {
         return line.split_whitespace().map(Cow::Borrowed).collect();
     }
@@ -127,7 +127,7 @@ impl Line<'_> {
 }
 
 /// A field as a finite number.
-pub(super) fn number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> Result<f32, DataError> {
+pub(crate) fn number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> Result<f32, DataError> {
     let value: f32 = field.trim().parse().map_err(|_| not_a_number(file, line, at, field))?;
     if value.is_finite() {
         return Ok(value);
@@ -142,7 +142,7 @@ pub(super) fn number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> 
 }
 
 /// The error about a field that is no number.
-pub(super) fn not_a_number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> DataError {
+pub(crate) fn not_a_number(file: &Path, line: u64, at: ColumnRef<'_>, field: &str) -> DataError {
     DataError::NotANumber {
         file: file.to_owned(),
         line,
@@ -154,7 +154,7 @@ pub(super) fn not_a_number(file: &Path, line: u64, at: ColumnRef<'_>, field: &st
 
 /// A column of a table, as messages show it.
 #[derive(Clone, Copy)]
-pub(super) struct ColumnRef<'a> {
+pub(crate) struct ColumnRef<'a> {
     /// From 0.
     pub column: usize,
     /// Its name in the header.

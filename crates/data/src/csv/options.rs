@@ -98,6 +98,10 @@ pub struct CsvOptions {
     pub label: Column,
     /// What the label is.
     pub target: CsvTarget,
+    /// The column that says which rows are held out together; it is no input.
+    pub group: Option<Column>,
+    /// The column of the time, where rows are moments; it is no input.
+    pub time: Option<Column>,
     /// Whether the first line has names; by default it has if none of its fields is a number, or if
     /// one is the name of the label.
     pub header: Option<bool>,
@@ -131,6 +135,8 @@ impl CsvOptions {
             val_split: ValSplit::default(),
             label: Column::Last,
             target: CsvTarget::Class { classes: None },
+            group: None,
+            time: None,
             header: None,
             skip: 0,
             delimiter: None,

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 
 /// What a column of the file to be predicted is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Is {
+pub(crate) enum Is {
     /// This column of the training table.
     Input(usize),
     /// What is to be predicted.
     Target,
-    /// Something that training left out.
-    Ignored,
+    /// This column of the training table, which is no input.
+    Ignored(usize),
 }
 
 /// Reads rows of one file.
@@ -167,11 +167,12 @@ fn is(columns: &[ColumnUse], column: usize) -> Is {
     match columns[column].role {
         Role::Number { .. } | Role::Category { .. } => Is::Input(column),
         Role::Target => Is::Target,
-        Role::LeftOut(_) => Is::Ignored,
+        Role::LeftOut(_) => Is::Ignored(column),
     }
 }
 
-fn by_name(trained: &[ColumnUse], header: &[&str]) -> Result<Vec<Is>, String> {
+/// What the columns of a file are whose header this is.
+pub(crate) fn by_name(trained: &[ColumnUse], header: &[&str]) -> Result<Vec<Is>, String> {
     let position = |name: &str| trained.iter().position(|column| column.name.as_deref() == Some(name));
     let shown =
         |names: Vec<&str>| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
@@ -207,7 +208,8 @@ fn columns_named(names: &[&str], shown: String) -> String {
     format!("column{} {shown}", if names.len() == 1 { "" } else { "s" })
 }
 
-fn by_order(trained: &[ColumnUse], count: usize) -> Result<Vec<Is>, String> {
+/// What so many columns without names are.
+pub(crate) fn by_order(trained: &[ColumnUse], count: usize) -> Result<Vec<Is>, String> {
     if trained.is_empty() {
         return Err("the model was trained on text or tokens, and this is taken for a table".to_owned());
     }

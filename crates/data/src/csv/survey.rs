@@ -4,20 +4,25 @@
 
 use super::dates::is_date;
 use super::layout::Layout;
-use super::lines::{Lines, not_a_number, number};
+use super::lines::{ColumnRef, Line, Lines, not_a_number, number};
 use super::options::{Column, CsvOptions, Missing, Wish};
 use crate::DataError;
 use crate::error::{Nothing, nothing};
 use crate::preparation::{ColumnUse, LeftOut, Role};
+use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::io::BufRead;
+use std::path::{Path, PathBuf};
 
 /// The most words that a column of a category has; of more it is left out.
 pub const MOST_WORDS: usize = 100;
 /// So many rows make it plain that a column with another word in each says nothing.
 const PLAIN: u64 = 10;
+
+/// The number of a file, a line and a column in it, and the field that stands there.
+type Spot = (usize, u64, usize, String);
 
 /// What was seen of one column.
 #[derive(Default)]
@@ -36,9 +41,9 @@ struct Seen {
     /// What was seen, as hashes, until something is seen again: then each row of a long table has no other value.
     unlike: HashSet<u64>,
     repeats: bool,
-    first_word: Option<(u64, String)>,
-    first_missing: Option<(u64, String)>,
-    first_none: Option<(u64, String)>,
+    first_word: Option<Spot>,
+    first_missing: Option<Spot>,
+    first_none: Option<Spot>,
 }
 
 /// Whether a header says that a column numbers the rows.
@@ -49,11 +54,11 @@ pub(super) fn is_id(name: &str) -> bool {
 }
 
 impl Seen {
-    fn note(&mut self, field: &str, line: u64) {
+    fn note(&mut self, field: &str, (file, line, at): (usize, u64, usize)) {
         let is_none = match nothing(field) {
             Nothing::Missing => {
                 self.missing += 1;
-                self.first_missing.get_or_insert_with(|| (line, field.to_owned()));
+                self.first_missing.get_or_insert_with(|| (file, line, at, field.to_owned()));
                 return;
             }
             Nothing::None => true,
@@ -62,7 +67,7 @@ impl Seen {
         match field.trim().parse::<f64>() {
             _ if is_none => {
                 self.nones += 1;
-                self.first_none.get_or_insert_with(|| (line, field.to_owned()));
+                self.first_none.get_or_insert_with(|| (file, line, at, field.to_owned()));
             }
             Ok(value) => {
                 self.numbers += 1;
@@ -73,7 +78,7 @@ impl Seen {
             Err(_) if is_date(field.trim()) => self.dates += 1,
             Err(_) => {
                 self.others += 1;
-                self.first_word.get_or_insert_with(|| (line, field.to_owned()));
+                self.first_word.get_or_insert_with(|| (file, line, at, field.to_owned()));
                 let mut hasher = DefaultHasher::new();
                 field.hash(&mut hasher);
                 self.note_unlike(hasher.finish());
@@ -112,46 +117,93 @@ impl Seen {
     }
 }
 
-/// What becomes of every column.
-///
-/// *Errors*: a column that is named and not there; a word among numbers; a missing value where they are refused.
-pub(super) fn survey(text: impl BufRead, options: &CsvOptions) -> Result<Vec<ColumnUse>, DataError> {
-    let mut lines = Lines::new(text, &options.path, options.skip, options.delimiter)?;
-    let mut layout: Option<Layout> = None;
-    let mut seen: Vec<Seen> = Vec::new();
-    while let Some(line) = lines.next_line()? {
-        let layout = match &layout {
+/// What becomes of every column, by all rows of one table or of several with the same columns.
+pub(crate) struct Survey<'a> {
+    options: &'a CsvOptions,
+    files: Vec<PathBuf>,
+    layout: Option<Layout>,
+    seen: Vec<Seen>,
+}
+
+impl<'a> Survey<'a> {
+    /// Nothing seen yet.
+    pub fn new(options: &'a CsvOptions) -> Self {
+        Self { options, files: Vec::new(), layout: None, seen: Vec::new() }
+    }
+
+    /// Looks at a table. The first says which columns there are; of others only what is a column of it is looked at, wherever it stands.
+    ///
+    /// *Errors*: a column that is named and not there; a row of another length.
+    pub fn add(&mut self, text: impl BufRead, file: &Path) -> Result<(), DataError> {
+        let number = self.files.len();
+        self.files.push(file.to_owned());
+        let mut lines = Lines::new(text, file, self.options.skip, self.options.delimiter)?;
+        let mut places: Option<Vec<Option<usize>>> = None;
+        while let Some(line) = lines.next_line()? {
+            let places = match &places {
+                Some(places) => places,
+                None => {
+                    let (found, has_header) = self.places(&line, file)?;
+                    let places = places.insert(found);
+                    if has_header {
+                        continue;
+                    }
+                    places
+                }
+            };
+            let fields = line.fields();
+            if fields.len() != places.len() {
+                let (file, expected, got) = (file.to_owned(), places.len(), fields.len());
+                return Err(DataError::RaggedRow { file, line: line.number, expected, got });
+            }
+            for (at, (field, place)) in fields.iter().zip(places).enumerate() {
+                if let Some(place) = place {
+                    self.seen[*place].note(field, (number, line.number, at));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which columns those of a table are, by its first line, and whether that is a header.
+    fn places(&mut self, first: &Line<'_>, file: &Path) -> Result<(Vec<Option<usize>>, bool), DataError> {
+        let layout = match &self.layout {
             Some(layout) => layout,
             None => {
-                let layout = layout.insert(Layout::of(&line, options)?);
-                seen.resize_with(layout.columns, Seen::default);
-                seen.iter_mut().zip(&layout.names).for_each(|(seen, name)| seen.is_id = is_id(name));
-                if !layout.names.is_empty() {
-                    continue;
-                }
+                let options = CsvOptions { path: file.to_owned(), ..self.options.clone() };
+                let layout = self.layout.insert(Layout::of(first, &options)?);
+                self.seen.resize_with(layout.columns, Seen::default);
+                let named = self.seen.iter_mut().zip(&layout.names);
+                named.for_each(|(seen, name)| seen.is_id = is_id(name));
                 layout
             }
         };
-        let (fields, number) = (line.fields(), line.number);
-        if fields.len() != layout.columns {
-            let (file, expected, got) = (options.path.clone(), layout.columns, fields.len());
-            return Err(DataError::RaggedRow { file, line: number, expected, got });
-        }
-        for (field, seen) in fields.iter().zip(&mut seen) {
-            seen.note(field, number);
-        }
-    }
-    let Some(layout) = layout else { return Err(DataError::Empty { file: options.path.clone() }) };
-    let wishes = wishes(options, &layout)?;
-    let columns = seen.into_iter().enumerate().map(|(column, seen)| {
-        let name = layout.names.get(column).cloned();
-        let role = match column == layout.label {
-            true => Role::Target,
-            false => role(seen, wishes[column], options, &layout, column)?,
+        let has_header = !layout.names.is_empty();
+        let place = |(at, name): (usize, &Cow<'_, str>)| match has_header {
+            true => layout.names.iter().position(|other| *other == *name),
+            false => Some(at).filter(|at| *at < layout.columns),
         };
-        Ok(ColumnUse { name, role })
-    });
-    columns.collect()
+        Ok((first.fields().iter().enumerate().map(place).collect(), has_header))
+    }
+
+    /// Decides.
+    ///
+    /// *Errors*: a column that is named and not there; a word among numbers; a missing value where they are refused.
+    pub fn finish(self) -> Result<Vec<ColumnUse>, DataError> {
+        let Self { options, files, layout, seen } = self;
+        let Some(layout) = layout else { return Err(DataError::Empty { file: options.path.clone() }) };
+        let wishes = wishes(options, &layout)?;
+        let columns = seen.into_iter().enumerate().map(|(column, seen)| {
+            let name = layout.names.get(column).cloned();
+            let role = match (column == layout.label, layout.beside(column)) {
+                (true, _) => Role::Target,
+                (false, Some(why)) => Role::LeftOut(why),
+                (false, None) => role(seen, wishes[column], (options, &files), &layout, column)?,
+            };
+            Ok(ColumnUse { name, role })
+        });
+        columns.collect()
+    }
 }
 
 /// What the configuration says of each column, if anything.
@@ -180,15 +232,15 @@ fn wishes(options: &CsvOptions, layout: &Layout) -> Result<Vec<Option<Wish>>, Da
 fn role(
     mut seen: Seen,
     wish: Option<Wish>,
-    options: &CsvOptions,
+    (options, files): (&CsvOptions, &[PathBuf]),
     layout: &Layout,
     column: usize,
 ) -> Result<Role, DataError> {
     seen.settle(wish);
     let (rows, filled) = (seen.rows(), options.missing == Missing::Fill);
-    let refused = |(line, field): &(u64, String)| {
-        let error = number(&options.path, *line, layout.at(column), field);
-        error.err().unwrap_or_else(|| not_a_number(&options.path, *line, layout.at(column), field))
+    let refused = |(file, line, place, field): &Spot| {
+        let (file, at) = (&files[*file], ColumnRef { column: *place, ..layout.at(column) });
+        number(file, *line, at, field).err().unwrap_or_else(|| not_a_number(file, *line, at, field))
     };
     let may_be_missing = || match &seen.first_missing {
         Some(first) if !filled => Err(refused(first)),
@@ -233,7 +285,9 @@ mod tests {
     use super::*;
 
     fn roles(text: &str, options: &CsvOptions) -> Result<Vec<Role>, String> {
-        let columns = survey(text.as_bytes(), options).map_err(|error| error.to_string())?;
+        let mut survey = Survey::new(options);
+        let columns = survey.add(text.as_bytes(), &options.path).and_then(|()| survey.finish());
+        let columns = columns.map_err(|error| error.to_string())?;
         Ok(columns.into_iter().map(|column| column.role).collect())
     }
 

@@ -12,7 +12,7 @@ pub(crate) const NEEDS: &str =
 const VALIDATION: [&str; 3] = ["val", "valid", "validation"];
 
 /// The folders for training and for validation.
-pub(super) fn parts(path: &Path, val: Option<&Path>) -> (PathBuf, Option<PathBuf>) {
+pub(crate) fn parts(path: &Path, val: Option<&Path>) -> (PathBuf, Option<PathBuf>) {
     let train = path.join("train");
     if !train.is_dir() {
         return (path.to_owned(), val.map(Path::to_owned));
@@ -24,67 +24,93 @@ pub(super) fn parts(path: &Path, val: Option<&Path>) -> (PathBuf, Option<PathBuf
 /// The names of the classes: those of the folders, in their order.
 ///
 /// *Errors*: there are none, or the folder cannot be read.
-pub(super) fn classes(folder: &Path) -> Result<Vec<String>, DataError> {
-    let folders: Vec<PathBuf> = entries(folder)?.into_iter().filter(|path| path.is_dir()).collect();
+pub(crate) fn classes(folder: &Path, needs: &'static str) -> Result<Vec<String>, DataError> {
+    let folders: Vec<PathBuf> = entries(folder, needs)?.into_iter().filter(|path| path.is_dir()).collect();
     match folders.is_empty() {
         true => Err(DataError::NoClassFolders { folder: folder.to_owned() }),
         false => Ok(folders.iter().map(|path| name(path)).collect()),
     }
 }
 
-/// All images below the folders of the classes, each with its class.
+/// The folders of the classes, each with its class.
 ///
-/// *Errors*: a folder that is no class; a class without an image where there are others; what cannot be read.
-pub(super) fn labelled(folder: &Path, classes: &[String]) -> Result<(Vec<PathBuf>, Vec<u32>), DataError> {
-    let (mut files, mut targets) = (Vec::new(), Vec::new());
-    let folders: Vec<PathBuf> = entries(folder)?.into_iter().filter(|path| path.is_dir()).collect();
+/// *Errors*: there are none; a folder that is no class; what cannot be read.
+pub(crate) fn class_folders(
+    folder: &Path,
+    classes: &[String],
+    needs: &'static str,
+) -> Result<Vec<(PathBuf, u32)>, DataError> {
+    let folders: Vec<PathBuf> = entries(folder, needs)?.into_iter().filter(|path| path.is_dir()).collect();
     if folders.is_empty() {
         return Err(DataError::NoClassFolders { folder: folder.to_owned() });
     }
-    for path in folders {
-        let own = name(&path);
-        let class = classes.iter().position(|class| *class == own);
-        let class = class.ok_or_else(|| DataError::UnknownClassFolder { folder: path.clone() })?;
+    let class = |path: PathBuf| match classes.iter().position(|class| *class == name(&path)) {
+        Some(class) => Ok((path, class as u32)),
+        None => Err(DataError::UnknownClassFolder { folder: path }),
+    };
+    folders.into_iter().map(class).collect()
+}
+
+/// All images below the folders of the classes, each with its class.
+///
+/// *Errors*: a folder that is no class; a class without an image where there are others; what cannot be read.
+pub(crate) fn labelled(folder: &Path, classes: &[String]) -> Result<(Vec<PathBuf>, Vec<u32>), DataError> {
+    let (mut files, mut targets) = (Vec::new(), Vec::new());
+    for (path, class) in class_folders(folder, classes, NEEDS)? {
         let before = files.len();
-        files.extend(all(&path)?);
+        add(&path, &mut files)?;
         if files.len() == before {
             return Err(DataError::NoImages { folder: path });
         }
-        targets.resize(files.len(), class as u32);
+        targets.resize(files.len(), class);
     }
     Ok((files, targets))
 }
 
-/// All images of a folder and of the folders in it.
-pub(super) fn all(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+/// The image that a path is, or all of a folder and of the folders in it; nothing if it is another file.
+///
+/// *Errors*: a folder without images, or that cannot be read.
+pub(crate) fn all(path: &Path) -> Result<Option<Vec<PathBuf>>, DataError> {
+    if !path.is_dir() {
+        return Ok(is_image(path).then(|| vec![path.to_owned()]));
+    }
     let mut files = Vec::new();
-    for path in entries(folder)? {
+    add(path, &mut files)?;
+    match files.is_empty() {
+        true => Err(DataError::NoImages { folder: path.to_owned() }),
+        false => Ok(Some(files)),
+    }
+}
+
+fn add(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    for path in entries(folder, NEEDS)? {
         if path.is_dir() {
-            files.extend(all(&path)?);
+            add(&path, files)?;
         } else if is_image(&path) {
             files.push(path);
         }
     }
-    Ok(files)
+    Ok(())
 }
 
 /// Whether the name is that of an image.
-pub(super) fn is_image(path: &Path) -> bool {
+pub(crate) fn is_image(path: &Path) -> bool {
     let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     matches!(&*ending, "jpg" | "jpeg" | "png" | "webp")
 }
 
 /// What lies in a folder, hidden files left out, in the order of names.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+pub(crate) fn entries(folder: &Path, needs: &'static str) -> Result<Vec<PathBuf>, DataError> {
     let listed = fs::read_dir(folder).and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()
     });
-    let mut listed = listed.map_err(|error| DataError::io(folder, NEEDS, error))?;
+    let mut listed = listed.map_err(|error| DataError::io(folder, needs, error))?;
     listed.retain(|path| !name(path).starts_with('.'));
     listed.sort();
     Ok(listed)
 }
 
-fn name(path: &Path) -> String {
+/// The last part of a path.
+pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -1,6 +1,7 @@
 //! From a file to the pixels of one size: decoded, turned as its EXIF orientation says, scaled so that its shorter side fits, and cut
 //! in the middle.
 
+use super::pictures::Decode;
 use crate::DataError;
 use fast_image_resize::images::Image;
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -45,16 +46,8 @@ impl PictureForm {
         vec![channels, self.height as usize, self.width as usize]
     }
 
-    /// The pixels of a file, channel after channel.
-    ///
-    /// *Errors*: it cannot be read, is no image, or is too large.
-    pub(crate) fn decode(&self, file: &Path) -> Result<Box<[u8]>, DataError> {
-        let picture = upright(file).map_err(|error| match error {
-            ImageError::IoError(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
-                DataError::io(file, super::NEEDS, error)
-            }
-            error => DataError::Picture { file: file.to_owned(), reason: error.to_string() },
-        })?;
+    /// The pixels of an image, channel after channel.
+    pub(crate) fn pixels(&self, picture: DynamicImage) -> Result<Box<[u8]>, String> {
         let size = (picture.height(), picture.width());
         let (pixels, kind) = match self.colours {
             Colours::Gray => (picture.into_luma8().into_raw(), PixelType::U8),
@@ -62,10 +55,7 @@ impl PictureForm {
         };
         let pixels = match size == (self.height, self.width) {
             true => pixels,
-            false => {
-                let scaled = self.scaled(size, pixels, kind);
-                scaled.map_err(|reason| DataError::Picture { file: file.to_owned(), reason })?
-            }
+            false => self.scaled(size, pixels, kind)?,
         };
         Ok(match self.colours {
             Colours::Gray => pixels.into_boxed_slice(),
@@ -97,6 +87,21 @@ impl PictureForm {
         let done = Resizer::new().resize(&from, &mut to, &how.fit_into_destination(None));
         done.map_err(|error| error.to_string())?;
         Ok(to.into_vec())
+    }
+}
+
+impl Decode for PictureForm {
+    /// The pixels of a file, channel after channel.
+    ///
+    /// *Errors*: it cannot be read, is no image, or is too large.
+    fn decode(&self, file: &Path) -> Result<Box<[u8]>, DataError> {
+        let picture = upright(file).map_err(|error| match error {
+            ImageError::IoError(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+                DataError::io(file, super::folder::NEEDS, error)
+            }
+            error => DataError::Picture { file: file.to_owned(), reason: error.to_string() },
+        })?;
+        self.pixels(picture).map_err(|reason| DataError::Picture { file: file.to_owned(), reason })
     }
 }
 

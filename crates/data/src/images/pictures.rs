@@ -1,16 +1,24 @@
 //! The pixels of many files: decoded when they are asked for, and kept as long as there is room.
 
-use super::PictureForm;
 use crate::DataError;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// What every file becomes.
+pub(crate) trait Decode: fmt::Debug + Send + Sync {
+    /// The pixels of a file.
+    ///
+    /// *Errors*: it cannot be read or decoded. *Blocks* for as long as that takes.
+    fn decode(&self, file: &Path) -> Result<Box<[u8]>, DataError>;
+}
 
 /// Files as rows of pixels.
 #[derive(Debug)]
 pub(crate) struct Pictures {
     files: Vec<PathBuf>,
-    form: PictureForm,
+    form: Arc<dyn Decode>,
     /// What was decoded and is kept. The first that come are kept: each is read once an epoch, so no other choice would be better.
     kept: Vec<OnceLock<Arc<[u8]>>>,
     room: AtomicU64,
@@ -18,7 +26,7 @@ pub(crate) struct Pictures {
 
 impl Pictures {
     /// Keeps up to `cache` bytes of what is decoded.
-    pub fn new(files: Vec<PathBuf>, form: PictureForm, cache: u64) -> Self {
+    pub fn new(files: Vec<PathBuf>, form: Arc<dyn Decode>, cache: u64) -> Self {
         let kept = files.iter().map(|_| OnceLock::new()).collect();
         Self { files, form, kept, room: AtomicU64::new(cache) }
     }

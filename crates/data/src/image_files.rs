@@ -1,0 +1,74 @@
+//! Files of images or clips that are to be predicted.
+
+use crate::clips;
+use crate::images::{self, Decode};
+use crate::{DataError, Preparation, TargetSpec};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Images or clips that are to be predicted.
+#[derive(Clone, Debug)]
+pub struct ImageFiles {
+    files: Vec<PathBuf>,
+    form: Arc<dyn Decode>,
+}
+
+impl ImageFiles {
+    /// Those of a folder and of the folders in it, in the order of their paths, or one; nothing if the model takes none, or if the file
+    /// is none.
+    ///
+    /// *Errors*: a folder without images or clips, or that cannot be read.
+    pub fn open(path: &Path, preparation: &Preparation) -> Result<Option<Self>, DataError> {
+        let Some(form) = form(preparation) else { return Ok(None) };
+        let files = match preparation.clip {
+            Some(_) => clips::all(path)?,
+            None => images::all(path)?,
+        };
+        Ok(files.map(|files| Self { files, form }))
+    }
+
+    /// Those of a folder with one for each class, each with its class.
+    ///
+    /// *Errors*: a folder that is no class of the model; see [`ImageFiles::open`]. *Panics* if the model takes neither images nor clips.
+    pub fn labelled(path: &Path, preparation: &Preparation) -> Result<(Self, Vec<u32>), DataError> {
+        assert!(matches!(preparation.target, TargetSpec::Class { .. }), "a folder says which class");
+        let form = form(preparation).expect("the model takes images or clips");
+        let names = &preparation.class_names;
+        let (files, classes) = match preparation.clip {
+            Some(_) => clips::labelled(path, names)?,
+            None => images::labelled(path, names)?,
+        };
+        Ok((Self { files, form }, classes))
+    }
+
+    /// The files; a clip may be a folder.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// What a model takes: the values of these files, normalised as those of training were.
+    ///
+    /// *Errors*: a file that cannot be decoded. *Panics* if there are no such files.
+    pub fn read(
+        &self,
+        files: std::ops::Range<usize>,
+        preparation: &Preparation,
+    ) -> Result<Vec<f32>, DataError> {
+        let mut values = Vec::new();
+        for file in &self.files[files] {
+            let first = values.len();
+            values.extend(self.form.decode(file)?.iter().map(|byte| f32::from(*byte)));
+            preparation.normalise(&mut values[first..]);
+        }
+        Ok(values)
+    }
+}
+
+fn form(preparation: &Preparation) -> Option<Arc<dyn Decode>> {
+    match (preparation.picture, preparation.clip) {
+        (_, Some(form)) => Some(Arc::new(form)),
+        (Some(form), None) => Some(Arc::new(form)),
+        (None, None) => None,
+    }
+}
