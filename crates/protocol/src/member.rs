@@ -358,7 +358,7 @@ impl Member {
             self.heard = now;
         }
         let silent = now.since(self.heard);
-        if silent >= self.config.timeouts.orphan {
+        if silent >= self.config.timeouts.master {
             self.stage = Stage::Failed(Failure::SupervisorLost { silent });
             effects.push(MemberEffect::Abort);
             return self.exit(Exit::Failed, effects);
@@ -376,7 +376,7 @@ impl Member {
         let times = &self.config.timeouts;
         let beat = self.last_word + times.heartbeat;
         let word = if self.dirty { beat.min(self.last_report + self.pace()) } else { beat };
-        (!self.over).then(|| word.min(self.heard + times.orphan))
+        (!self.over).then(|| word.min(self.heard + times.master))
     }
 
     /// The generation it is in; 0 before the first.

@@ -4,10 +4,11 @@
 //! `PROPTEST_CASES=1000000` makes it run for longer.
 
 use dtrain_protocol::{
-    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, ExitCause, Fingerprint,
-    HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig,
-    NodeEffect, Phase, Profile, Reduce, Report, Schedule, ShardFile, ShardOutcome, ShardReport, StartFrom,
-    StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, Validated, ValidationPart, encode,
+    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, Event, ExitCause,
+    Fingerprint, HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node,
+    NodeConfig, NodeEffect, Phase, Profile, Reduce, Report, Schedule, ShardFile, ShardOutcome, ShardReport,
+    StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, Validated,
+    ValidationPart, encode,
 };
 use dtrain_types::{
     BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
@@ -492,4 +493,46 @@ fn after_a_run_went_back_no_step_is_acknowledged_before_it_is_told_again() {
     world.step(1);
     world.wait(200);
     assert_eq!((world.supervisor.committed(), acknowledged(&world)), (Step(3), Step(1)));
+}
+
+#[test]
+fn a_supervisor_that_stood_still_says_so_once_and_whatever_comes_first_it_blames_nobody() {
+    let mut world = World::in_run();
+    let word = world.said.iter().rev().find(|word| matches!(word, Message::Report(_))).expect("one").clone();
+    let Message::Report(report) = word else { unreachable!("it is one") };
+    let stood = |effects: &[SupervisorEffect]| {
+        let said = |effect: &&SupervisorEffect| matches!(effect, SupervisorEffect::Event(Event::StoodStill { length }) if length.as_secs() >= 29);
+        effects.iter().filter(said).count()
+    };
+    for first in [true, false] {
+        world.now = world.now + Duration::from_secs(30);
+        let (now, mut effects) = (world.now, Vec::new());
+        if first {
+            world.supervisor.handle_report(now, &report, &mut effects);
+        }
+        world.supervisor.handle_timeout(now, &mut effects);
+        world.supervisor.handle_report(now, &report, &mut effects);
+        world.supervisor.handle_timeout(now, &mut effects);
+        assert_eq!(stood(&effects), 1, "{effects:?}");
+        let blames = |effect: &SupervisorEffect| matches!(effect, SupervisorEffect::Event(Event::Fault(_)));
+        assert!(!effects.iter().any(blames), "{effects:?}");
+        assert!(world.supervisor.next_deadline() > Some(now), "a driver would spin");
+        world.run_supervisor(effects);
+    }
+}
+
+/// A break is nearly always the noise of a death, and the news of that lies unread.
+#[test]
+fn a_death_that_was_slept_through_is_heard_before_what_it_broke_is_mended() {
+    let mut world = World::in_run();
+    let generation = world.supervisor.generation();
+    let (now, mut effects) = (world.now, Vec::new());
+    let member = world.members.get_mut(&MemberId(0)).expect("it is there");
+    member.handle_broken(now, generation, "a peer hung up", Vec::new(), &mut effects);
+    world.run_member(MemberId(0), effects);
+    world.wait(30_000);
+    assert_eq!(world.supervisor.generation(), generation);
+    world.kill(MemberId(1));
+    assert_eq!(world.supervisor.generation(), generation.next(), "one generation for one death");
+    assert_eq!(world.supervisor.phase(), Phase::Run);
 }
