@@ -124,8 +124,8 @@ GUARDS = [
      "if far { times.back } else { times.detect }", "times.detect"),
     ("a death that was slept through is heard before its noise", SUPERVISOR + "liveness.rs",
      "        self.trouble.wait_until(now + times.heartbeat);\n", ""),
-    ("a pause of our own is not learned from", SUPERVISOR + "liveness.rs",
-     "        self.progress.forgive(now);\n", "        self.progress.touch(now);\n"),
+    ("a pause of our own is not learned from", SUPERVISOR + "progress.rs",
+     "(self.moved, self.moved_at) = (now, now);", "self.moved = now;"),
     ("the end of a run is pending", SUPERVISOR + "forming.rs",
      "            ends: due.ends,\n", "            ends: false,\n"),
 ]

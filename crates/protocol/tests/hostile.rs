@@ -6,9 +6,9 @@
 use dtrain_protocol::{
     BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, Event, ExitCause,
     Fingerprint, HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node,
-    NodeConfig, NodeEffect, Phase, Profile, Reduce, Report, Schedule, ShardFile, ShardOutcome, ShardReport,
-    StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, Validated,
-    ValidationPart, encode,
+    NodeConfig, NodeEffect, NodeReport, Number, Phase, Profile, Reduce, Report, Schedule, ShardFile,
+    ShardOutcome, ShardReport, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
+    Timeouts, Validated, ValidationPart, encode,
 };
 use dtrain_types::{
     BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
@@ -59,37 +59,41 @@ fn profile() -> Profile {
     }
 }
 
+/// The supervisor of a small world on one host.
+fn config(reserved: Generation) -> SupervisorConfig {
+    let schedule = Schedule {
+        last: Step(1_000),
+        steps_per_epoch: 2,
+        checkpoint: CheckpointEvery::Steps(3),
+        validation_micro_batches: 4,
+        verify: 1,
+    };
+    SupervisorConfig {
+        instance: Instance(1),
+        wanted_nodes: 1,
+        most_nodes: 1,
+        most_ranks: RANKS,
+        min_ranks: 1,
+        join_timeout: Duration::from_secs(60),
+        timeouts: timeouts(),
+        losses: Losses::AreReplaced { max_restarts: 10 },
+        reduce: Reduce::Exact,
+        balance: true,
+        batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
+        schedule,
+        validated: Validated::GoesOn,
+        start: StartFrom::Fresh,
+        first_generation: Generation(1),
+        reserved,
+    }
+}
+
 impl World {
     fn in_run() -> Self {
         Self::with_reserved(Generation(100))
     }
 
     fn with_reserved(reserved: Generation) -> Self {
-        let schedule = Schedule {
-            last: Step(1_000),
-            steps_per_epoch: 2,
-            checkpoint: CheckpointEvery::Steps(3),
-            validation_micro_batches: 4,
-            verify: 1,
-        };
-        let config = SupervisorConfig {
-            instance: Instance(1),
-            wanted_nodes: 1,
-            most_nodes: 1,
-            most_ranks: RANKS,
-            min_ranks: 1,
-            join_timeout: Duration::from_secs(60),
-            timeouts: timeouts(),
-            losses: Losses::AreReplaced { max_restarts: 10 },
-            reduce: Reduce::Exact,
-            balance: true,
-            batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
-            schedule,
-            validated: Validated::GoesOn,
-            start: StartFrom::Fresh,
-            first_generation: Generation(1),
-            reserved,
-        };
         let node = NodeConfig {
             node: NodeId(0),
             boot: BootId(1),
@@ -99,7 +103,7 @@ impl World {
         };
         let mut world = Self {
             now: Instant::ZERO,
-            supervisor: Supervisor::new(config),
+            supervisor: Supervisor::new(config(reserved)),
             node: Node::new(node),
             members: BTreeMap::new(),
             said: Vec::new(),
@@ -535,4 +539,37 @@ fn a_death_that_was_slept_through_is_heard_before_what_it_broke_is_mended() {
     world.kill(MemberId(1));
     assert_eq!(world.supervisor.generation(), generation.next(), "one generation for one death");
     assert_eq!(world.supervisor.phase(), Phase::Run);
+}
+
+/// The words of the others lie unread behind the first one.
+#[test]
+fn a_supervisor_that_slept_through_the_beginning_waits_for_all_whose_words_are_on_the_way() {
+    let mut supervisor = Supervisor::new(config(Generation(100)));
+    let (mut now, mut effects) = (Instant::ZERO, Vec::new());
+    supervisor.start(now);
+    let report = NodeReport {
+        instance: None,
+        node: NodeId(0),
+        boot: BootId(1),
+        number: Number(1),
+        seen: Number(0),
+        host: "a".into(),
+        ranks: RANKS,
+        lives: Vec::new(),
+        leaving: false,
+    };
+    supervisor.handle_node_report(now, &report, &mut effects);
+    for member in (0..RANKS).map(MemberId) {
+        assert_eq!(supervisor.phase(), Phase::Join);
+        let (profile, timeouts, limits) = (profile(), timeouts(), Limits::default());
+        let config = MemberConfig { member, incarnation: Incarnation(1), profile, timeouts, limits };
+        let mut said = Vec::new();
+        Member::new(config).start(now, &mut said);
+        let Some(MemberEffect::Send(report)) = said.first() else { panic!("{said:?}") };
+        supervisor.handle_report(now, report, &mut effects);
+        // Longer than anybody waits for the others, once.
+        now = now + if member == MemberId(0) { Duration::from_secs(70) } else { Duration::ZERO };
+    }
+    assert_eq!(supervisor.phase(), Phase::Form);
+    assert_eq!(supervisor.membership().world().0, RANKS);
 }
