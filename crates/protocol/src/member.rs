@@ -361,6 +361,8 @@ impl Member {
         if silent >= self.config.timeouts.master {
             self.stage = Stage::Failed(Failure::SupervisorLost { silent });
             effects.push(MemberEffect::Abort);
+            // It may read this when it wakes, and then knows whose fault the end was.
+            self.report(now, effects);
             return self.exit(Exit::Failed, effects);
         }
         if self.dirty && now >= self.last_report + self.pace() {
