@@ -107,3 +107,37 @@ fn a_supervisor_that_stands_still_for_longer_than_everyone_waits_finds_its_ranks
     assert_eq!(run.steps(), (1..=STEPS).collect::<Vec<u64>>(), "{}", run.stderr);
     audit_is_clean(folder.path(), "still");
 }
+
+/// For its supervisor it was cut off; to itself it seems as if the supervisor had been silent for all that time.
+#[test]
+fn a_host_that_stands_still_itself_for_longer_than_it_would_wait_is_taken_back() {
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2 join_timeout=2s");
+    let model = format!("{MLP} steps=1000000 threads=1 detect=500ms master_timeout=2500ms");
+    let mut first = hosts.start(0, &format!("{model} ranks=1 name=still"));
+    first.wait_for_step(20);
+    signal(Signal::STOP, second.pid());
+    std::thread::sleep(Duration::from_secs(4));
+    signal(Signal::CONT, second.pid());
+    let whole = |line: &serde_json::Value| line["event"] == "generation" && line["ranks"] == 3;
+    assert!(first.wait_for(whole).is_some(), "{}", first.story());
+    first.wait_for_step(first.last_step() + 20);
+    assert!(lives(second.pid()));
+}
+
+#[test]
+fn a_host_that_is_asked_to_leave_waits_for_no_supervisor_that_stands_still() {
+    let hosts = Hosts::on_loopback("2");
+    let second = hosts.start(1, "ranks=2");
+    let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=still"));
+    first.wait_for_step(20);
+    let ranks = children(second.pid());
+    signal(Signal::STOP, first.pid());
+    signal(Signal::TERM, second.pid());
+    second.finish().ended_with(130);
+    wait_until_gone(&ranks);
+    // Awake again it goes on alone.
+    signal(Signal::CONT, first.pid());
+    let alone = |line: &serde_json::Value| line["event"] == "generation" && line["ranks"] == 1;
+    assert!(first.wait_for(alone).is_some(), "{}", first.story());
+}
