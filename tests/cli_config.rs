@@ -1,8 +1,8 @@
 //! The configuration as a user meets it: files, overrides, defaults, and what every mistake is answered with.
 
 use dtrain::config::{
-    ClassWeights, Config, ConfigError, DataFacts, KEYS, Length, LrScaling, Machine, Mark, Model, ModelKind,
-    Optimizer, Origin, Resume, Source,
+    ClassWeights, Config, ConfigError, DataFacts, HostCount, KEYS, Length, LrScaling, Machine, Mark, Model,
+    ModelKind, Optimizer, Origin, Resume, Source,
 };
 
 const TWO_CORES: Machine = Machine { cores: 2, gpus: || 0 };
@@ -83,6 +83,7 @@ min_ranks: 1
 max_restarts: 10
 join_timeout: 60s
 detect: 1s
+master_timeout: auto
 verify: 0
 balance: off
 trusted_network: false
@@ -94,6 +95,16 @@ bucket_bytes: 4MiB
         arguments(&["name=digits"]).unwrap().to_yaml(),
         "the contract shows the defaults"
     );
+}
+
+#[test]
+fn a_silent_supervisor_is_waited_for_longer_where_there_are_several_hosts() {
+    let master =
+        |given: &[&str], hosts| arguments(given).unwrap().world.timeouts(hosts).unwrap().master.as_secs();
+    let both = |given: &[&str]| (master(given, HostCount::One), master(given, HostCount::Several));
+    assert_eq!(both(&[]), (60, 600));
+    assert_eq!(both(&["master_timeout=90s"]), (90, 90));
+    assert_eq!(both(&["detect=5m"]), (750, 750), "nobody gives it up before it can know that it stood still");
 }
 
 #[test]
@@ -219,6 +230,7 @@ fn values_that_do_not_fit_together_are_refused() {
     for (given, words) in [
         (&["micro_batch=65"][..], "micro_batch: micro_batch 65 is larger than global_batch 64"),
         (&["detect=10ms"], "detect: detect is 10ms, not between 20ms and 600s"),
+        (&["master_timeout=1s"], "master_timeout: master_timeout is 1s, less than 2.5s"),
         (&["name=a", "run_dir=b"], "run_dir: given together with name"),
         (&["name=a/b"], "\"a/b\" cannot name a folder"),
         (&["name=.."], "cannot name a folder"),

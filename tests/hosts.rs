@@ -318,11 +318,15 @@ fn a_host_that_disagrees_about_the_run_is_told_which_key() {
     first.wait_for_step(first.last_step() + 20);
 }
 
+/// A supervisor that stands still is soon given up.
+const IMPATIENT: &str = "detect=500ms master_timeout=2500ms";
+
 #[test]
 fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_told() {
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2 join_timeout=3s");
-    let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts detect=500ms"));
+    let mut first = hosts
+        .start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts {IMPATIENT} join_timeout=20s"));
     first.wait_for_step(20);
     let ranks = children(second.pid());
     // Its process is there, and says nothing.
@@ -339,7 +343,7 @@ fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_
 
 #[test]
 fn a_host_that_was_forgotten_is_taken_back_when_the_supervisor_wakes() {
-    let model = format!("{MLP} steps=6000 threads=1 detect=500ms");
+    let model = format!("{MLP} steps=6000 threads=1 {IMPATIENT}");
     let hosts = Hosts::on_loopback("2");
     let second = hosts.start(1, "ranks=2");
     let mut first = hosts.start(0, &format!("{model} ranks=1 name=hosts"));

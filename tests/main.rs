@@ -35,6 +35,7 @@ mod profile;
 mod recovery;
 mod same_bits;
 mod shown_runs;
+mod standstill;
 mod tables;
 mod transcript;
 mod use_model;

@@ -6,9 +6,10 @@
 use crate::arguments::BenchStep;
 use crate::bench_data;
 use crate::config::Config;
+use crate::config::HostCount;
 use crate::error::CliError;
 use crate::gpus::{choose_here, this_machine};
-use crate::nccl::{ChosenBackend, HostCount};
+use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
 use crate::session::Session;

@@ -3,7 +3,7 @@
 //! The library is found where `dtrain doctor` finds it. It moves the memory of GPUs: ranks that train there compute their gradients
 //! in slots on their GPU, from which it takes them. For ranks of a CPU it is refused before anything is written.
 
-use crate::config::{Backend as Wish, Config, CudaList, Problem};
+use crate::config::{Backend as Wish, Config, CudaList, HostCount, Problem};
 use crate::gpus::oldest;
 use dtrain_collective::{Backend, Geometry, Reduce};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
@@ -31,15 +31,6 @@ pub enum ChosenBackend {
     Host,
     /// This library.
     Nccl(NcclLibrary),
-}
-
-/// Whether other hosts may take part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostCount {
-    /// There is this one alone.
-    One,
-    /// There may be others.
-    Several,
 }
 
 impl ChosenBackend {

@@ -3,7 +3,7 @@
 //! The supervisor sends it to every host; a host sends it on to its ranks, with what is its own put in. It travels in the
 //! encoding of all messages. It does not know what the configuration means.
 
-use crate::config::{Config, CudaList, Source};
+use crate::config::{Config, CudaList, HostCount, Source};
 use crate::external::Agreement;
 use crate::gpus::this_machine;
 use crate::mesh_address::MeshAddress;
@@ -42,6 +42,12 @@ pub struct RunSetup {
 }
 
 impl RunSetup {
+    /// Whether other hosts may take part.
+    #[must_use]
+    pub fn host_count(&self) -> HostCount {
+        if self.hosts.is_some() { HostCount::Several } else { HostCount::One }
+    }
+
     /// As links carry it.
     #[must_use]
     pub fn to_setup(&self) -> RankSetup {

@@ -7,18 +7,17 @@ use crate::blueprint::Blocks;
 use crate::external::{Brought, ExternalProgram, Purpose};
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
-use crate::nccl::{ChosenBackend, HostCount, NcclFabric};
+use crate::nccl::{ChosenBackend, NcclFabric};
 use crate::plan::{ExternalBuilt, Plan};
 use crate::rank_profile::{self, profile_of};
 use crate::rank_setup::RunSetup;
 use dtrain_cuda::{CudaDevice, Precision};
 use dtrain_engine::{Replica, device_fingerprint};
-use dtrain_protocol::{Profile, RankSetup, Timeouts};
+use dtrain_protocol::{Profile, RankSetup};
 use dtrain_runtime::{ComputeParts, Fabric, RankParts, Recipe};
 use dtrain_types::MemberId;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
 
 /// Builds ranks from a configuration file's text.
 pub struct ConfigRecipe {
@@ -32,10 +31,9 @@ impl Recipe for ConfigRecipe {
     fn rank(&self, setup: &RankSetup, member: MemberId, arena: Option<OwnedFd>) -> Result<RankParts, String> {
         let run = RunSetup::read(setup)?;
         let plan = Plan::open(&run.config()?, self.brought).map_err(|error| error.to_string())?;
-        let hosts = if run.hosts.is_some() { HostCount::Several } else { HostCount::One };
         let detect = plan.config.world.detect;
         // The library is this host's own, so every rank looks for it where it is.
-        let backend = ChosenBackend::choose(&plan.config, hosts, run.gpus.as_ref());
+        let backend = ChosenBackend::choose(&plan.config, run.host_count(), run.gpus.as_ref());
         let backend = backend.map_err(|problem| problem.to_string())?;
         let fabric = match &backend {
             ChosenBackend::Host => Some(self.fabric(member, arena)?),
@@ -52,15 +50,15 @@ impl Recipe for ConfigRecipe {
         };
         profile.sees_run_folder = run.sees_run_folder();
         if let Some(fabric) = over_nccl {
-            return rank_parts(&plan, replica, profile, run.run_dir, fabric);
+            return rank_parts(&plan, replica, profile, &run, fabric);
         }
         let mut fabric = fabric.ok_or(NO_ROUTE)?;
-        if let Some(mesh) = run.hosts.and_then(|hosts| hosts.mesh) {
+        if let Some(mesh) = run.hosts.as_ref().and_then(|hosts| hosts.mesh) {
             let address;
             (fabric, address) = fabric.among_hosts(mesh, detect)?;
             profile.address = Some(address);
         }
-        rank_parts(&plan, replica, profile, run.run_dir, Box::new(fabric))
+        rank_parts(&plan, replica, profile, &run, Box::new(fabric))
     }
 }
 
@@ -83,10 +81,10 @@ pub fn rank_parts(
     plan: &Plan,
     replica: Box<dyn Replica>,
     profile: Profile,
-    run_dir: PathBuf,
+    run: &RunSetup,
     fabric: Box<dyn Fabric>,
 ) -> Result<RankParts, String> {
-    let timeouts = Timeouts::derive(plan.config.world.detect).map_err(|error| error.to_string())?;
+    let timeouts = plan.config.world.timeouts(run.host_count()).map_err(|error| error.to_string())?;
     let compute = ComputeParts {
         replica,
         feed: plan.feed().map_err(|error| error.to_string())?,
@@ -96,7 +94,7 @@ pub fn rank_parts(
         mode: plan.config.reduce,
         wire: plan.config.wire,
         bucket_bytes: plan.config.world.bucket_bytes.map(|bytes| bytes as usize),
-        run_dir,
+        run_dir: run.run_dir.clone(),
         // What is written down must find its way to the others' parts.
         profile: plan.config.profile.filter(|_| profile.sees_run_folder),
     };

@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{CudaList, Isolation as IsolationKey, NamedMetrics, Rule};
+use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics, Rule};
 use crate::error::{CliError, Kind};
 use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
@@ -19,8 +19,8 @@ use dtrain_checkpoint::{
 use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{
-    Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, Timeouts,
-    Validated, What,
+    Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, Validated,
+    What,
 };
 use dtrain_runtime::{
     Conclusion, Gateway, Isolation, Journal, Observer, Program, RankHandles, RunFacts, RunFiles, RunPlan,
@@ -325,7 +325,10 @@ impl Session {
         let lead = self.lead.take();
         let config = &self.plan.config;
         let (world, mode) = (config.world.ranks, self.plan.config.reduce);
-        let timeouts = Timeouts::derive(config.world.detect)
+        let hosts = if lead.is_some() { HostCount::Several } else { HostCount::One };
+        let timeouts = config
+            .world
+            .timeouts(hosts)
             .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
         tracing::info!(%timeouts, "timeouts");
         // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.

@@ -181,8 +181,52 @@ fn a_rank_that_is_silent_for_less_than_detect_is_not_lost() {
 #[test]
 fn a_supervisor_that_stood_still_blames_nobody() {
     for seed in SEEDS {
-        let report = given(seed, &[when(FaultKind::SupervisorStop, Situation::Compute, 50, 2_000)]);
-        assert_eq!(finishes(&report).generations, 1, "{}", report.story.join("\n"));
+        for millis in [1_000, 2_000, 5_000, 30_000] {
+            let stop = when(FaultKind::SupervisorStop, Situation::Compute, 50, millis);
+            for report in [given(seed, &[stop]), given_on(1, seed, &[stop]), given_on(2, seed, &[stop])] {
+                assert_eq!(finishes(&report).generations, 1, "{}", report.story.join("\n"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_supervisor_that_stands_still_in_any_phase_costs_nobody() {
+    for place in [
+        Situation::Start,
+        Situation::Form,
+        Situation::Build,
+        Situation::Load,
+        Situation::Ready,
+        Situation::Validate,
+        Situation::Save,
+        Situation::BeforeRename,
+        Situation::Finished,
+    ] {
+        for seed in SEEDS {
+            // Longer than anybody is waited for at the beginning.
+            let report = given(seed, &[when(FaultKind::SupervisorStop, place, 1, 20_000)]);
+            assert_eq!(finishes(&report).generations, 1, "{place:?}\n{}", report.story.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_while_the_supervisor_stands_still_is_replaced_when_it_wakes() {
+    for seed in SEEDS {
+        let stop = when(FaultKind::SupervisorStop, Situation::Compute, 50, 8_000);
+        let report = given(seed, &[stop, when(FaultKind::Crash, Situation::Compute, 60, 0)]);
+        assert_eq!(says(finishes(&report), "Resumed"), 0);
+        assert_eq!(report.generations, 3, "{}", report.story.join("\n"));
+    }
+}
+
+#[test]
+fn a_supervisor_that_stands_still_for_longer_than_everyone_waits_goes_on_from_a_checkpoint() {
+    for seed in SEEDS {
+        let report = given(seed, &[when(FaultKind::SupervisorStop, Situation::Compute, 90, 70_000)]);
+        assert!(says(finishes(&report), "gives the supervisor up") > 0, "{}", report.story.join("\n"));
+        assert_eq!(says(&report, "Resumed"), 1, "{}", report.story.join("\n"));
     }
 }
 

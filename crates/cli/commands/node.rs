@@ -2,19 +2,19 @@
 //! other one joins, brings its ranks, and ends with the run.
 
 use crate::arguments::Node;
-use crate::config::{Config, Isolation};
+use crate::config::{Config, HostCount, Isolation};
 use crate::error::{CliError, Kind};
 use crate::external::Brought;
 use crate::fabric::new_arena;
 use crate::gpus::{choose_here, this_machine};
 use crate::hosts::{HostsPlan, reached_at};
 use crate::mesh_address::MeshAddress;
-use crate::nccl::{ChosenBackend, HostCount};
+use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
 use crate::rank_setup::RunSetup;
 use crate::report::Voice;
 use dtrain_collective::Geometry;
-use dtrain_protocol::{BootId, ClockOffset, Goodbye, Timeouts};
+use dtrain_protocol::{BootId, ClockOffset, Goodbye};
 use dtrain_runtime::{Callee, HostConfig, HostEnd, HostNews, Isolation as Lives, Uplink, UplinkError};
 use dtrain_types::{NodeId, WorldSize, counted};
 use std::process::ExitCode;
@@ -64,11 +64,11 @@ fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result
         voice.say(&clock_line(offset, &hosts.master));
     }
     let plan = host_plan(arguments, brought, hosts, &uplink)?;
-    let join_timeout = plan.join_timeout;
+    let waits = plan.join_timeout.max(plan.timeouts.master);
     let mut shown = show(voice, hosts.rank, master.clone());
     let end = uplink.serve(plan, move |news| shown(&news));
     let end = end.map_err(|error| CliError::failed(format!("cannot serve the run: {error}")))?;
-    conclude(end, voice, hosts, join_timeout)
+    conclude(end, voice, hosts, waits)
 }
 
 /// How long the first host is waited for: what this host was told, since the run's own word is not known yet.
@@ -99,7 +99,7 @@ fn host_plan(
         let problem = config.problem("isolation", "the ranks of several hosts are processes");
         return Err(problem.hint("leave it out, or write isolation=process").into());
     }
-    let timeouts = Timeouts::derive(config.world.detect).map_err(|error| foreign(error.to_string()))?;
+    let timeouts = config.world.timeouts(HostCount::Several).map_err(|error| foreign(error.to_string()))?;
     let chosen = choose_here(&config)?;
     let plan = Plan::open(&config, brought)?;
     let Prototype { replica, external } = plan.prototype(&chosen)?;
@@ -213,12 +213,7 @@ fn not_joined(error: UplinkError, hosts: &HostsPlan) -> CliError {
 }
 
 /// Says how the part of this host ended; its exit code.
-fn conclude(
-    end: HostEnd,
-    voice: Voice,
-    hosts: &HostsPlan,
-    join_timeout: Duration,
-) -> Result<ExitCode, CliError> {
+fn conclude(end: HostEnd, voice: Voice, hosts: &HostsPlan, waits: Duration) -> Result<ExitCode, CliError> {
     let (rank, master) = (hosts.rank, &hosts.master);
     let way_on = "the host of rank 0 has the checkpoints: start it with --resume, and this host as before";
     match end {
@@ -245,7 +240,7 @@ fn conclude(
         ))
         .hint(way_on)),
         HostEnd::SupervisorSilent { silent } => Err(CliError::failed(format!(
-            "the supervisor at {master} is lost: it was silent for {silent:.1?}, and this host waits for {join_timeout:?}"
+            "the supervisor at {master} is lost: it was silent for {silent:.1?}, and this host waits for {waits:?}"
         ))
         .hint(way_on)),
         HostEnd::SupervisorRestarted => {

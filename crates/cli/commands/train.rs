@@ -4,13 +4,13 @@
 
 use super::{print, print_json};
 use crate::arguments::Train;
-use crate::config::{Config, CudaList, Isolation, Oom};
+use crate::config::{Config, CudaList, HostCount, Isolation, Oom};
 use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
 use crate::gpus::{choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
-use crate::nccl::{ChosenBackend, HostCount};
+use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
 use crate::recipe::CUDA;
 use crate::report::{Voice, banner};
@@ -19,7 +19,6 @@ use crate::run_folder::RunFolder;
 use crate::session::{self, Session};
 use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
 use dtrain_engine::fingerprint::fingerprint;
-use dtrain_protocol::Timeouts;
 use dtrain_telemetry::Summary;
 use dtrain_types::Fingerprint;
 
@@ -170,7 +169,9 @@ fn lead(hosts: &HostsPlan, config: &Config) -> Result<Lead, CliError> {
         let problem = config.problem("isolation", "the ranks of several hosts are processes");
         return Err(problem.hint("leave it out, or write isolation=process").into());
     }
-    let timeouts = Timeouts::derive(config.world.detect)
+    let timeouts = config
+        .world
+        .timeouts(HostCount::Several)
         .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
     hosts.lead(timeouts)
 }

@@ -6,12 +6,12 @@ use super::choice::{Backend, DataKind, Isolation, LossKind};
 use super::data::augment_text;
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
-use super::parts::{ClassWeights, Loss, Model, Over, Rule};
+use super::parts::{ClassWeights, HostCount, Loss, Model, Over, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Wire};
 use dtrain_data::{Augment, FileGroup};
-use dtrain_protocol::Timeouts;
+use dtrain_protocol::TimeoutsError;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
 use dtrain_types::counted;
 
@@ -123,9 +123,17 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
         let problem = config.problem("wire", "NCCL's sums are not rounded to bf16 yet");
         problems.push(problem.hint("write wire=f32, or backend=host"));
     }
-    if let Err(error) = Timeouts::derive(config.world.detect) {
-        let hint = "heartbeats and all other timeouts follow from it; 1s suits most machines";
-        problems.push(config.problem("detect", error.to_string()).hint(hint));
+    match config.world.timeouts(HostCount::One) {
+        Ok(_) => {}
+        Err(error @ TimeoutsError::OutOfRange { .. }) => {
+            let hint = "heartbeats and all other timeouts follow from it; 1s suits most machines";
+            problems.push(config.problem("detect", error.to_string()).hint(hint));
+        }
+        Err(error @ TimeoutsError::Impatient { .. }) => {
+            let hint =
+                "write a longer one; ranks of a supervisor that is gone end at once, whatever this says";
+            problems.push(config.problem("master_timeout", error.to_string()).hint(hint));
+        }
     }
     if let (Some(_), Some(_)) = (&config.name, &config.run_dir) {
         problems.push(

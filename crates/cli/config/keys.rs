@@ -305,6 +305,8 @@ pub static KEYS: &[Key] = &[
     Key::new("max_restarts", WHOLE, "10", Free, "a lost rank is started again, at most so often in 60 s; isolation=process only"),
     Key::new("join_timeout", Type::Time, "60s", Free, "wait this long for all ranks, then start with min_ranks"),
     Key::new("detect", Type::Time, "1s", Free, "a silent rank is given up after this; all other timeouts follow"),
+    Key::new("master_timeout", Type::Either(&[AUTO, Type::Time]), "auto", Free,
+        "wait this long for a supervisor that stands still, then ranks end; auto: 60s on one host, 10m on several"),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),

@@ -38,8 +38,8 @@ pub use keys::{KEYS, Key, Mark};
 pub use on_gpus::{ON_GPUS, OnGpus};
 pub use origin::{Origin, Source};
 pub use parts::{
-    Checkpoint, ClassWeights, EarlyStop, Gpt, Loss, Model, Optimizer, Over, Pool, Resume, Rule, Schedule,
-    Shape, World,
+    Checkpoint, ClassWeights, EarlyStop, Gpt, HostCount, Loss, Model, Optimizer, Over, Pool, Resume, Rule,
+    Schedule, Shape, World,
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};

@@ -9,6 +9,7 @@ use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value, counts};
 use dtrain_engine::Grouping;
+use dtrain_protocol::{Timeouts, TimeoutsError};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -472,6 +473,15 @@ impl EarlyStop {
     }
 }
 
+/// Whether other hosts may take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostCount {
+    /// There is this one alone.
+    One,
+    /// There may be others.
+    Several,
+}
+
 /// The ranks, and how they are watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
@@ -491,6 +501,8 @@ pub struct World {
     pub join_timeout: Duration,
     /// A silent rank is given up after this.
     pub detect: Duration,
+    /// How long everybody waits for a silent supervisor; none is as long as suits the number of hosts.
+    pub master_timeout: Option<Duration>,
     /// Compare digests every so many steps; 0 is at copies and checkpoints only.
     pub verify: u32,
     /// Whether ranges follow the speed of the ranks.
@@ -512,10 +524,33 @@ impl World {
             max_restarts: r.count("max_restarts"),
             join_timeout: r.time("join_timeout"),
             detect: r.time("detect"),
+            master_timeout: match r.get("master_timeout") {
+                Some(Value::Time(time)) => Some(*time),
+                _ => None,
+            },
             verify: r.count("verify"),
             balance: r.word("balance") == "on",
             trusted_network: r.flag("trusted_network"),
             bucket_bytes: r.size("bucket_bytes"),
         }
+    }
+}
+
+/// How long a silent supervisor is waited for where nobody said otherwise: on one host only its process can have stopped; between
+/// hosts somebody may have to mend a network.
+const ON_ONE_HOST: Duration = Duration::from_secs(60);
+const ON_SEVERAL: Duration = Duration::from_secs(600);
+
+impl World {
+    /// The timeouts of a run on so many hosts.
+    ///
+    /// *Errors*: see [`TimeoutsError`].
+    pub fn timeouts(&self, hosts: HostCount) -> Result<Timeouts, TimeoutsError> {
+        let times = Timeouts::derive(self.detect)?;
+        let usual = match hosts {
+            HostCount::One => ON_ONE_HOST,
+            HostCount::Several => ON_SEVERAL,
+        };
+        times.with_master(self.master_timeout.unwrap_or(usual.max(times.back)))
     }
 }

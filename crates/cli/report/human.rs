@@ -231,6 +231,10 @@ impl Observer for Human {
             Event::NodeJoined { node, host, ranks } => {
                 self.say(&format!("  node {node} ({host}) is here with {}", counted(*ranks, "rank")));
             }
+            Event::StoodStill { length } => self.warn(&format!(
+                "the supervisor stood still for {:.1} s (paused?); no rank is blamed for it",
+                length.as_secs_f64()
+            )),
             Event::NodeAway { node } => self.warn(&format!("node {node} cannot be reached")),
             // The banner told of the ranks, and checkpoints that succeed are no news.
             Event::RankStarted { .. }

@@ -35,7 +35,7 @@ pub enum Failure {
     #[error("panic: {0}")]
     Panic(String),
     /// The supervisor was not heard for too long.
-    #[error("no word from the supervisor for {silent:?}")]
+    #[error("no word from the supervisor for {silent:.1?}")]
     SupervisorLost {
         /// How long.
         silent: Duration,

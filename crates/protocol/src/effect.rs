@@ -8,6 +8,7 @@ use crate::message::{
 };
 use dtrain_types::{CheckpointId, Digest, Fingerprint};
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, NodeId, Rank, Step, Trailer};
+use std::time::Duration;
 
 /// What the supervisor asks of its driver.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,6 +133,11 @@ pub enum Event {
     NodeAway {
         /// The node.
         node: NodeId,
+    },
+    /// The supervisor's own process stood still. Nobody is blamed for it, and nothing is lost.
+    StoodStill {
+        /// For so long at least.
+        length: Duration,
     },
     /// A lost member's process is started again.
     Restarting {

@@ -358,9 +358,11 @@ impl Member {
             self.heard = now;
         }
         let silent = now.since(self.heard);
-        if silent >= self.config.timeouts.orphan {
+        if silent >= self.config.timeouts.master {
             self.stage = Stage::Failed(Failure::SupervisorLost { silent });
             effects.push(MemberEffect::Abort);
+            // It may read this when it wakes, and then knows whose fault the end was.
+            self.report(now, effects);
             return self.exit(Exit::Failed, effects);
         }
         if self.dirty && now >= self.last_report + self.pace() {
@@ -376,7 +378,7 @@ impl Member {
         let times = &self.config.timeouts;
         let beat = self.last_word + times.heartbeat;
         let word = if self.dirty { beat.min(self.last_report + self.pace()) } else { beat };
-        (!self.over).then(|| word.min(self.heard + times.orphan))
+        (!self.over).then(|| word.min(self.heard + times.master))
     }
 
     /// The generation it is in; 0 before the first.

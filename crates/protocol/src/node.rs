@@ -169,8 +169,8 @@ impl Node {
             // Our own process was stopped: what the supervisor sent meanwhile may still be unread.
             self.heard = now;
         }
-        if !self.orphaned && now >= self.heard + self.config.timeouts.orphan {
-            // Whoever cannot hear us has let our members go: they are of no use any more, and hold devices.
+        if !self.orphaned && now >= self.heard + self.config.timeouts.master {
+            // Nobody comes back for our members any more, and they hold devices.
             self.orphaned = true;
             for (member, slot) in &mut self.slots {
                 slot.wanted = None;
@@ -187,8 +187,8 @@ impl Node {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let word = self.last_word + self.config.timeouts.heartbeat;
-        let orphan = self.heard + self.config.timeouts.orphan;
-        (!self.over).then(|| if self.orphaned { word } else { word.min(orphan) })
+        let given_up = self.heard + self.config.timeouts.master;
+        (!self.over).then(|| if self.orphaned { word } else { word.min(given_up) })
     }
 
     /// The number of the newest order that was taken in; it never falls.

@@ -1,4 +1,4 @@
-//! Every timeout of the control plane, derived from one knob.
+//! Every timeout of the control plane: one knob, what follows from it, and how long a silent supervisor is waited for.
 //!
 //! This file does not know what is timed; it keeps the numbers and their order in one place.
 
@@ -22,9 +22,11 @@ pub struct Timeouts {
     pub form: Duration,
     /// The least time without a step that counts as a hang.
     pub progress: Duration,
-    /// A member or a node that hears nothing from its supervisor for so long gives up: with the way there and back, within
-    /// three `detect` of the loss.
-    pub orphan: Duration,
+    /// So long everyone's silence is forgiven after the supervisor itself stood still, where hosts have to call again first.
+    pub back: Duration,
+    /// A member or a node that hears nothing from its supervisor waits so long, with its state and its processes. A supervisor that
+    /// only stood still finds them as they were.
+    pub master: Duration,
     /// The last resort where nothing is learned yet: building, loading, the first steps, a validation, the last files.
     pub patience: Duration,
 }
@@ -38,6 +40,14 @@ pub enum TimeoutsError {
         /// The value given.
         detect: Duration,
     },
+    /// A supervisor would be given up before it could know that it stood still.
+    #[error("master_timeout is {master:?}, less than {least:?}: 2.5 x detect, or 2.5 s")]
+    Impatient {
+        /// The value given.
+        master: Duration,
+        /// The least.
+        least: Duration,
+    },
 }
 
 impl Timeouts {
@@ -46,7 +56,10 @@ impl Timeouts {
     /// The greatest `detect`.
     pub const MOST: Duration = Duration::from_secs(600);
 
-    /// Derives all timeouts from `detect`.
+    /// What a host needs to call again, whatever `detect` is: the pauses between two calls, and a handshake.
+    const CALL: Duration = Duration::from_millis(2_500);
+
+    /// Derives all timeouts from `detect`; of `master` the least that makes sense, and a minute at least.
     ///
     /// *Errors*: [`TimeoutsError::OutOfRange`].
     pub fn derive(detect: Duration) -> Result<Self, TimeoutsError> {
@@ -60,14 +73,26 @@ impl Timeouts {
             late: detect / 2,
             form: detect * 10,
             progress: detect * 5,
-            orphan: detect * 5 / 2,
+            back: (detect * 5 / 2).max(Self::CALL),
+            master: (detect * 5 / 2).max(Duration::from_secs(60)),
             patience: detect * 600,
         };
-        let rising =
-            [all.pace, all.heartbeat, all.late, all.detect, all.orphan, all.progress, all.form, all.patience];
+        let rising = [all.pace, all.heartbeat, all.late, all.detect, all.progress, all.form, all.patience];
         assert!(rising.is_sorted_by(|a, b| a < b), "timeouts out of order: {all}");
         assert!(all.heartbeat * 4 <= all.detect, "timeouts out of order: {all}");
         Ok(all)
+    }
+
+    /// The same with another time for which a silent supervisor is waited for.
+    ///
+    /// *Errors*: [`TimeoutsError::Impatient`].
+    pub fn with_master(self, master: Duration) -> Result<Self, TimeoutsError> {
+        let least = self.back;
+        if master < least {
+            Err(TimeoutsError::Impatient { master, least })
+        } else {
+            Ok(Self { master, ..self })
+        }
     }
 }
 
@@ -83,14 +108,15 @@ impl fmt::Display for Timeouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "detect {:?}: heartbeat {:?}, pace {:?}, late {:?}, form {:?}, progress {:?}, orphan {:?}, patience {:?}",
+            "detect {:?}: heartbeat {:?}, pace {:?}, late {:?}, form {:?}, progress {:?}, back {:?}, master {:?}, patience {:?}",
             self.detect,
             self.heartbeat,
             self.pace,
             self.late,
             self.form,
             self.progress,
-            self.orphan,
+            self.back,
+            self.master,
             self.patience
         )
     }
@@ -111,6 +137,19 @@ mod tests {
     fn a_knob_out_of_range_is_refused_with_its_value() {
         for detect in [Duration::ZERO, Duration::from_millis(19), Duration::from_secs(601)] {
             assert_eq!(Timeouts::derive(detect), Err(TimeoutsError::OutOfRange { detect }));
+        }
+    }
+
+    #[test]
+    fn a_supervisor_is_given_at_least_the_time_that_it_gives_others() {
+        let times = Timeouts::derive(Duration::from_secs(2)).expect("in range");
+        let least = Duration::from_secs(5);
+        assert_eq!(times.with_master(least).map(|times| times.master), Ok(least));
+        let master = Duration::from_secs(4);
+        assert_eq!(times.with_master(master), Err(TimeoutsError::Impatient { master, least }));
+        for detect in [Timeouts::LEAST, Timeouts::MOST] {
+            let times = Timeouts::derive(detect).expect("in range");
+            assert_eq!(times.with_master(times.master), Ok(times), "what is derived is allowed");
         }
     }
 

@@ -4,10 +4,11 @@
 //! `PROPTEST_CASES=1000000` makes it run for longer.
 
 use dtrain_protocol::{
-    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, ExitCause, Fingerprint,
-    HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node, NodeConfig,
-    NodeEffect, Phase, Profile, Reduce, Report, Schedule, ShardFile, ShardOutcome, ShardReport, StartFrom,
-    StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, Validated, ValidationPart, encode,
+    BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, Event, ExitCause,
+    Fingerprint, HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node,
+    NodeConfig, NodeEffect, NodeReport, Number, Phase, Profile, Reduce, Report, Schedule, ShardFile,
+    ShardOutcome, ShardReport, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
+    Timeouts, Validated, ValidationPart, encode,
 };
 use dtrain_types::{
     BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
@@ -58,37 +59,41 @@ fn profile() -> Profile {
     }
 }
 
+/// The supervisor of a small world on one host.
+fn config(reserved: Generation) -> SupervisorConfig {
+    let schedule = Schedule {
+        last: Step(1_000),
+        steps_per_epoch: 2,
+        checkpoint: CheckpointEvery::Steps(3),
+        validation_micro_batches: 4,
+        verify: 1,
+    };
+    SupervisorConfig {
+        instance: Instance(1),
+        wanted_nodes: 1,
+        most_nodes: 1,
+        most_ranks: RANKS,
+        min_ranks: 1,
+        join_timeout: Duration::from_secs(60),
+        timeouts: timeouts(),
+        losses: Losses::AreReplaced { max_restarts: 10 },
+        reduce: Reduce::Exact,
+        balance: true,
+        batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
+        schedule,
+        validated: Validated::GoesOn,
+        start: StartFrom::Fresh,
+        first_generation: Generation(1),
+        reserved,
+    }
+}
+
 impl World {
     fn in_run() -> Self {
         Self::with_reserved(Generation(100))
     }
 
     fn with_reserved(reserved: Generation) -> Self {
-        let schedule = Schedule {
-            last: Step(1_000),
-            steps_per_epoch: 2,
-            checkpoint: CheckpointEvery::Steps(3),
-            validation_micro_batches: 4,
-            verify: 1,
-        };
-        let config = SupervisorConfig {
-            instance: Instance(1),
-            wanted_nodes: 1,
-            most_nodes: 1,
-            most_ranks: RANKS,
-            min_ranks: 1,
-            join_timeout: Duration::from_secs(60),
-            timeouts: timeouts(),
-            losses: Losses::AreReplaced { max_restarts: 10 },
-            reduce: Reduce::Exact,
-            balance: true,
-            batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
-            schedule,
-            validated: Validated::GoesOn,
-            start: StartFrom::Fresh,
-            first_generation: Generation(1),
-            reserved,
-        };
         let node = NodeConfig {
             node: NodeId(0),
             boot: BootId(1),
@@ -98,7 +103,7 @@ impl World {
         };
         let mut world = Self {
             now: Instant::ZERO,
-            supervisor: Supervisor::new(config),
+            supervisor: Supervisor::new(config(reserved)),
             node: Node::new(node),
             members: BTreeMap::new(),
             said: Vec::new(),
@@ -492,4 +497,79 @@ fn after_a_run_went_back_no_step_is_acknowledged_before_it_is_told_again() {
     world.step(1);
     world.wait(200);
     assert_eq!((world.supervisor.committed(), acknowledged(&world)), (Step(3), Step(1)));
+}
+
+#[test]
+fn a_supervisor_that_stood_still_says_so_once_and_whatever_comes_first_it_blames_nobody() {
+    let mut world = World::in_run();
+    let word = world.said.iter().rev().find(|word| matches!(word, Message::Report(_))).expect("one").clone();
+    let Message::Report(report) = word else { unreachable!("it is one") };
+    let stood = |effects: &[SupervisorEffect]| {
+        let said = |effect: &&SupervisorEffect| matches!(effect, SupervisorEffect::Event(Event::StoodStill { length }) if length.as_secs() >= 29);
+        effects.iter().filter(said).count()
+    };
+    for first in [true, false] {
+        world.now = world.now + Duration::from_secs(30);
+        let (now, mut effects) = (world.now, Vec::new());
+        if first {
+            world.supervisor.handle_report(now, &report, &mut effects);
+        }
+        world.supervisor.handle_timeout(now, &mut effects);
+        world.supervisor.handle_report(now, &report, &mut effects);
+        world.supervisor.handle_timeout(now, &mut effects);
+        assert_eq!(stood(&effects), 1, "{effects:?}");
+        let blames = |effect: &SupervisorEffect| matches!(effect, SupervisorEffect::Event(Event::Fault(_)));
+        assert!(!effects.iter().any(blames), "{effects:?}");
+        assert!(world.supervisor.next_deadline() > Some(now), "a driver would spin");
+        world.run_supervisor(effects);
+    }
+}
+
+/// A break is nearly always the noise of a death, and the news of that lies unread.
+#[test]
+fn a_death_that_was_slept_through_is_heard_before_what_it_broke_is_mended() {
+    let mut world = World::in_run();
+    let generation = world.supervisor.generation();
+    let (now, mut effects) = (world.now, Vec::new());
+    let member = world.members.get_mut(&MemberId(0)).expect("it is there");
+    member.handle_broken(now, generation, "a peer hung up", Vec::new(), &mut effects);
+    world.run_member(MemberId(0), effects);
+    world.wait(30_000);
+    assert_eq!(world.supervisor.generation(), generation);
+    world.kill(MemberId(1));
+    assert_eq!(world.supervisor.generation(), generation.next(), "one generation for one death");
+    assert_eq!(world.supervisor.phase(), Phase::Run);
+}
+
+/// The words of the others lie unread behind the first one.
+#[test]
+fn a_supervisor_that_slept_through_the_beginning_waits_for_all_whose_words_are_on_the_way() {
+    let mut supervisor = Supervisor::new(config(Generation(100)));
+    let (mut now, mut effects) = (Instant::ZERO, Vec::new());
+    supervisor.start(now);
+    let report = NodeReport {
+        instance: None,
+        node: NodeId(0),
+        boot: BootId(1),
+        number: Number(1),
+        seen: Number(0),
+        host: "a".into(),
+        ranks: RANKS,
+        lives: Vec::new(),
+        leaving: false,
+    };
+    supervisor.handle_node_report(now, &report, &mut effects);
+    for member in (0..RANKS).map(MemberId) {
+        assert_eq!(supervisor.phase(), Phase::Join);
+        let (profile, timeouts, limits) = (profile(), timeouts(), Limits::default());
+        let config = MemberConfig { member, incarnation: Incarnation(1), profile, timeouts, limits };
+        let mut said = Vec::new();
+        Member::new(config).start(now, &mut said);
+        let Some(MemberEffect::Send(report)) = said.first() else { panic!("{said:?}") };
+        supervisor.handle_report(now, report, &mut effects);
+        // Longer than anybody waits for the others, once.
+        now = now + if member == MemberId(0) { Duration::from_secs(70) } else { Duration::ZERO };
+    }
+    assert_eq!(supervisor.phase(), Phase::Form);
+    assert_eq!(supervisor.membership().world().0, RANKS);
 }

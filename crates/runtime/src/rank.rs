@@ -273,7 +273,8 @@ async fn serve_link(handles: RankHandles, recipe: &dyn Recipe) -> std::io::Resul
     let _ = rank.stop_gracefully().await;
     rank.wait_for_shutdown().await;
     drop(rank);
-    let _ = writer.await;
+    // Nobody may be there to read the rest: then it is of no use.
+    let _ = tokio::time::timeout(timeouts.detect, writer).await;
     if let Some(compute) = compute {
         // It left its work when the collectives were aborted, or it has none left.
         let _ = compute.join();

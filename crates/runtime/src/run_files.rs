@@ -262,6 +262,9 @@ impl RunFiles {
                 text: format!("node {node} ({host}) is here with {}", counted(*ranks, "rank")),
             },
             Event::NodeAway { node } => LogEvent::Notice { text: format!("node {node} is away") },
+            Event::StoodStill { length } => LogEvent::Notice {
+                text: format!("the supervisor stood still for {:.1} s (paused?)", length.as_secs_f64()),
+            },
             Event::Running { generation, from_step } => LogEvent::Generation {
                 generation: *generation,
                 ranks: self.ranges.len() as u32,

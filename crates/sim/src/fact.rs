@@ -7,6 +7,7 @@ use dtrain_protocol::{
 };
 use dtrain_types::{Generation, Incarnation, MemberId, NodeId, Step};
 use std::fmt;
+use std::time::Duration;
 
 /// One life of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +140,15 @@ pub enum Fact<'a> {
     Formed(Generation, bool),
     /// The supervisor holds a member to be lost; something had been done to it or to the world.
     Lost(MemberId, bool, &'a str),
+    /// A member or a node gave the supervisor up.
+    GaveUp {
+        /// Who.
+        who: &'a str,
+        /// Since it last heard it.
+        waited: Duration,
+        /// As long as everybody waits.
+        master: Duration,
+    },
     /// The run ended.
     Ended(&'a Outcome, Excuses),
     /// The run did not end in bounded time after the last fault.

@@ -26,7 +26,7 @@ pub enum FaultKind {
     Slow,
     /// A host's node stands still.
     HostStop,
-    /// The supervisor stands still.
+    /// The supervisor stands still, and hosts lose their links to it if that takes long.
     SupervisorStop,
     /// A host and all others do not hear each other.
     Partition,
@@ -258,6 +258,8 @@ fn draw(kinds: &[FaultKind], chance: &mut Chance) -> Planned {
         2 => 1_000 + chance.below(2_000),
         _ => 3_000 + chance.below(3_000),
     };
+    // Everyone waits for a supervisor longer than for anybody else.
+    let millis = if kind == FaultKind::SupervisorStop && chance.per_mille(500) { millis * 8 } else { millis };
     Planned { kind, when, millis, victim: None }
 }
 

@@ -46,11 +46,13 @@ pub enum Sabotage {
     ReusedSum,
     /// A host sends what it has before all its ranks have added up.
     UnmetFold,
+    /// Hosts take their time to call a supervisor that stood still.
+    LateCall,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -71,5 +73,6 @@ impl Sabotage {
         Self::LostJournal,
         Self::ReusedSum,
         Self::UnmetFold,
+        Self::LateCall,
     ];
 }

@@ -3,7 +3,7 @@
 //! This file does not know what the phases mean beyond how long each may take.
 
 use super::Supervisor;
-use super::slot::{After, Life, Place};
+use super::slot::{After, Life, NodeView, Place};
 use crate::cause::What;
 use crate::effect::{Event, SupervisorEffect};
 use crate::message::{Heartbeat, Stage};
@@ -11,13 +11,22 @@ use crate::phase::{Activity, Phase};
 use dtrain_types::{Instant, MemberId, NodeId, Rank};
 use std::time::Duration;
 
+/// A silence that counts.
+struct Watched {
+    since: Instant,
+    /// Until when it is allowed.
+    deadline: Instant,
+    /// What it then is, by how long nothing was heard.
+    what: fn(Duration) -> What,
+}
+
 impl Supervisor {
     /// Does what has come due. Call it after all input that has already arrived.
     pub fn handle_timeout(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let Some(due) = self.next_deadline() else { return };
-        if now.since(due) > self.config.timeouts.late {
-            self.forgive(now);
+        if self.outcome.is_some() {
+            return;
         }
+        self.notice_standstill(now, effects);
         if now >= self.beat_at {
             self.beat(now, effects);
         }
@@ -48,7 +57,7 @@ impl Supervisor {
             Phase::Finish | Phase::Stop if self.checkpoints.is_writing() => self.beat_at,
             Phase::Finish | Phase::Stop => self.given_up(),
         };
-        let silence = self.watched().map(|(_, deadline, _)| deadline).min();
+        let silence = self.watched().map(|(_, watched)| watched.deadline).min();
         let times = [
             Some(self.beat_at),
             self.acknowledge_at,
@@ -65,8 +74,20 @@ impl Supervisor {
         self.since + self.config.timeouts.detect + self.config.timeouts.late
     }
 
-    /// Our own process stood still: silence and standstill since then prove nothing about others.
-    fn forgive(&mut self, now: Instant) {
+    /// Our own process stood still, if a beat is long overdue: silence and standstill since then prove nothing about others. What
+    /// they said meanwhile still waits to be read, and hosts may have to call again. Asked before anything is decided by time.
+    pub(super) fn notice_standstill(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let (times, overdue) = (self.config.timeouts, now.since(self.beat_at));
+        if overdue <= times.late || self.outcome.is_some() {
+            return;
+        }
+        if overdue >= times.detect {
+            effects.push(SupervisorEffect::Event(Event::StoodStill { length: overdue }));
+        }
+        // Noticed once; and whoever waits for a word of ours gets it now.
+        self.beat_at = now;
+        let far = self.nodes.len() > 1;
+        self.forgiven = now + if far { times.back } else { times.detect };
         for slot in self.slots.values_mut() {
             match &mut slot.place {
                 Place::Live(life) => {
@@ -78,7 +99,8 @@ impl Supervisor {
             }
         }
         self.nodes.values_mut().for_each(|view| view.heard = now);
-        self.progress.touch(now);
+        self.trouble.wait_until(now + times.heartbeat);
+        self.progress.forgive(now);
         self.since = now;
     }
 
@@ -97,10 +119,9 @@ impl Supervisor {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         for node in nodes {
             effects.extend(self.order_of(node));
-            let detect = self.config.timeouts.detect;
-            if let Some(view) =
-                self.nodes.get_mut(&node).filter(|v| !v.away && !v.dismissed && now >= v.heard + detect)
-            {
+            let (detect, forgiven) = (self.config.timeouts.detect, self.forgiven);
+            let silent = |view: &NodeView| now >= (view.heard + detect).max(forgiven);
+            if let Some(view) = self.nodes.get_mut(&node).filter(|v| !v.away && !v.dismissed && silent(v)) {
                 view.away = true;
                 effects.push(SupervisorEffect::Event(Event::NodeAway { node }));
             }
@@ -124,36 +145,31 @@ impl Supervisor {
         }
     }
 
-    /// Members whose silence counts, with the deadline of each and what it then is.
-    fn watched(&self) -> impl Iterator<Item = (MemberId, Instant, fn(Duration) -> What)> {
+    /// Members whose silence counts.
+    fn watched(&self) -> impl Iterator<Item = (MemberId, Watched)> {
         let times = self.config.timeouts;
         let leaving = self.is_ending();
         self.slots.iter().filter(move |_| !leaving).filter_map(move |(member, slot)| {
-            let lost: (Instant, fn(Duration) -> What) = match &slot.place {
+            let (since, allowed, what): (_, _, fn(Duration) -> What) = match &slot.place {
                 Place::Live(life) => match life.cut {
-                    Some(cut) => (cut + times.detect, |_| What::LinkLost),
-                    None => (life.heard + times.detect, What::Silent),
+                    Some(cut) => (cut, times.detect, |_| What::LinkLost),
+                    None => (life.heard, times.detect, What::Silent),
                 },
                 // Out of *join* its own time counts; in it, everybody's.
                 Place::Starting { since } if self.phase != Phase::Join => {
-                    (*since + self.config.join_timeout, What::NeverReported)
+                    (*since, self.config.join_timeout, What::NeverReported)
                 }
                 _ => return None,
             };
-            Some((*member, lost.0, lost.1))
+            Some((*member, Watched { since, deadline: (since + allowed).max(self.forgiven), what }))
         })
     }
 
     fn watch(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
-        let overdue: Vec<_> = self.watched().filter(|(_, deadline, _)| now >= *deadline).collect();
+        let overdue: Vec<_> = self.watched().filter(|(_, watched)| now >= watched.deadline).collect();
         self.together(now, effects, |supervisor, effects| {
-            for (member, deadline, what) in overdue {
-                // Both words mean how long nothing was heard.
-                let allowed = match supervisor.slots[&member].place {
-                    Place::Starting { .. } => supervisor.config.join_timeout,
-                    _ => supervisor.config.timeouts.detect,
-                };
-                supervisor.lost(now, member, what(now.since(deadline) + allowed), effects);
+            for (member, Watched { since, what, .. }) in overdue {
+                supervisor.lost(now, member, what(now.since(since)), effects);
             }
         });
         if self.trouble.regroup_at().is_some_and(|at| now >= at) {

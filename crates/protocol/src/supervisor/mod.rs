@@ -169,6 +169,8 @@ pub struct Supervisor {
     /// When acknowledgements that wait are sent.
     acknowledge_at: Option<Instant>,
     beat_at: Instant,
+    /// Nobody's silence counts before this: until then we stood still ourselves, or everyone may still be coming back from it.
+    forgiven: Instant,
     outcome: Option<Outcome>,
 }
 
@@ -218,6 +220,7 @@ impl Supervisor {
             ending: None,
             acknowledge_at: None,
             beat_at: Instant::ZERO,
+            forgiven: Instant::ZERO,
             outcome: None,
             config,
         }
@@ -231,6 +234,7 @@ impl Supervisor {
 
     /// Takes in a Report. Older ones, and those of another life, change nothing.
     pub fn handle_report(&mut self, now: Instant, report: &Report, effects: &mut Vec<SupervisorEffect>) {
+        self.notice_standstill(now, effects);
         if self.outcome.is_some() || !self.admit(now, report, effects) || !self.refresh(now, report) {
             return;
         }
@@ -268,6 +272,7 @@ impl Supervisor {
         result: Result<(), String>,
         effects: &mut Vec<SupervisorEffect>,
     ) {
+        self.notice_standstill(now, effects);
         if !self.checkpoints.written(id, &result, self.generation) {
             return;
         }
@@ -282,6 +287,7 @@ impl Supervisor {
 
     /// The numbers of generations up to this one are reserved.
     pub fn handle_reserved(&mut self, now: Instant, upto: Generation, effects: &mut Vec<SupervisorEffect>) {
+        self.notice_standstill(now, effects);
         self.reserved.0 = self.reserved.0.max(upto);
         self.advance(now, effects);
     }
@@ -304,6 +310,7 @@ impl Supervisor {
         judgement: Judgement,
         effects: &mut Vec<SupervisorEffect>,
     ) {
+        self.notice_standstill(now, effects);
         let Some(step) = self.validations.judged(epoch).filter(|_| self.outcome.is_none()) else { return };
         self.progress.touch(now);
         if judgement == Judgement::Enough && step < self.config.schedule.last {
@@ -315,6 +322,7 @@ impl Supervisor {
 
     /// Takes in what a person or a scheduler asks.
     pub fn handle_request(&mut self, now: Instant, request: Request, effects: &mut Vec<SupervisorEffect>) {
+        self.notice_standstill(now, effects);
         if self.is_ending() || self.outcome.is_some() {
             return;
         }

@@ -106,6 +106,11 @@ impl Progress {
         self.moved = now;
     }
 
+    /// Our own process stood still: that teaches nothing about how long anything takes.
+    pub fn forgive(&mut self, now: Instant) {
+        (self.moved, self.moved_at) = (now, now);
+    }
+
     pub fn committed(&self) -> Step {
         self.committed
     }
@@ -351,6 +356,23 @@ mod tests {
         assert_eq!(progress.told(), Step(3));
         assert_eq!(progress.made(at(4), Step(3), 0.1, &SCHEDULE).len(), 1);
         assert_eq!(progress.ended(), Some(Step(3)));
+    }
+
+    #[test]
+    fn time_in_which_we_stood_still_ourselves_is_no_time_that_anybody_took() {
+        let times = Timeouts::derive(Duration::from_secs(1)).expect("in range");
+        let mut progress = begun(0);
+        (progress.owes, progress.owing.seen) = (true, LEARNED_FROM);
+        progress.forgive(at(100));
+        assert_eq!(progress.deadline(&times), at(100) + times.progress);
+        progress.take(&records(1..=1), Some(Step(1))).expect("possible");
+        progress.made(at(101), Step(1), 0.1, &SCHEDULE);
+        progress.owes = true;
+        assert_eq!(
+            progress.deadline(&times),
+            at(101) + Duration::from_secs(10),
+            "a second, and not a hundred"
+        );
     }
 
     #[test]

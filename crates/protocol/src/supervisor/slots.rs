@@ -24,6 +24,7 @@ impl Supervisor {
         report: &NodeReport,
         effects: &mut Vec<SupervisorEffect>,
     ) {
+        self.notice_standstill(now, effects);
         let ours = report.instance.is_none_or(|instance| instance == self.config.instance);
         if self.outcome.is_some() || !ours || report.node.0 >= self.config.most_nodes {
             return;

@@ -42,6 +42,11 @@ impl Trouble {
         self.regroup_at
     }
 
+    /// We stood still: whoever died meanwhile is told of now.
+    pub fn wait_until(&mut self, until: Instant) {
+        self.regroup_at = self.regroup_at.map(|at| at.max(until));
+    }
+
     /// Another phase has begun.
     pub fn forget_timers(&mut self) {
         self.regroup_at = None;

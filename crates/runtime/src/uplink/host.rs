@@ -39,6 +39,8 @@ struct Host {
     master: SocketAddr,
     /// When the supervisor was last heard.
     heard: Instant,
+    /// When silence was last looked at.
+    looked: Instant,
     /// The newest generation that was told of.
     running: Generation,
     leaving: bool,
@@ -78,7 +80,7 @@ pub(super) async fn serve(
     let node = Node::spawn_with_mailbox(config, kameo::mailbox::bounded(NODE_MAILBOX));
     let master = link.connection.remote_addr();
     let (timeouts, join_timeout) = (plan.timeouts, plan.join_timeout);
-    let (heard, running) = (Instant::now(), Generation(0));
+    let (heard, looked, running) = (Instant::now(), Instant::now(), Generation(0));
     let host = Host {
         caller,
         setup,
@@ -89,6 +91,7 @@ pub(super) async fn serve(
         join_timeout,
         master,
         heard,
+        looked,
         running,
         leaving: false,
         told: false,
@@ -173,7 +176,12 @@ impl Host {
     }
 
     /// Whether a supervisor that is not heard is gone, or was silent for too long.
-    fn look_for_life(&self, probe: &mut Option<Probe>) -> Option<HostEnd> {
+    fn look_for_life(&mut self, probe: &mut Option<Probe>) -> Option<HostEnd> {
+        let unseen = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
+        if unseen > self.timeouts.heartbeat + self.timeouts.late {
+            // This process stood still itself: what the supervisor said meanwhile may still be unread.
+            self.heard = Instant::now();
+        }
         let silent = self.heard.elapsed();
         if silent < self.timeouts.detect {
             return None;
@@ -182,7 +190,11 @@ impl Host {
         if asked.is_refused() {
             return Some(HostEnd::SupervisorGone { silent });
         }
-        (silent >= self.join_timeout.max(self.timeouts.orphan))
+        if self.leaving && silent >= self.timeouts.back {
+            // Nobody is there to let this host go.
+            return Some(HostEnd::Interrupted);
+        }
+        (silent >= self.join_timeout.max(self.timeouts.master))
             .then_some(HostEnd::SupervisorSilent { silent })
     }
 

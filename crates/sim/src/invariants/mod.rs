@@ -2,6 +2,7 @@
 
 mod l1_finishes;
 mod l2_no_needless_generation;
+mod l3_patient;
 mod s01_generation_never_falls;
 mod s02_one_membership;
 mod s03_fenced;
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<s12_no_torn_state::NoTornState>::default(),
         Box::<l1_finishes::Finishes>::default(),
         Box::<l2_no_needless_generation::NoNeedlessGeneration>::default(),
+        Box::<l3_patient::Patient>::default(),
     ]
 }
 

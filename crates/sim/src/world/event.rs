@@ -38,6 +38,8 @@ pub(super) enum Event {
     },
     Fault(usize),
     Heal(usize),
+    /// A supervisor has stood still for so long that hosts hold their links to it to be dead.
+    LinksDie(usize),
     Wake(Asleep),
 }
 

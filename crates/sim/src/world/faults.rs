@@ -59,7 +59,7 @@ impl World {
     /// Whether something was done to a member, or to the world, that excuses that it is held to be lost.
     pub(super) fn is_excused(&self, member: MemberId) -> bool {
         let touched = self.touched.get(member.0 as usize).copied().unwrap_or(0).max(self.touched_all);
-        self.last_fault > 0 && self.now < touched + EXCUSE
+        touched > 0 && self.now < touched + EXCUSE + self.stood
     }
 
     /// The members whose processes are there.
@@ -208,27 +208,22 @@ impl World {
 
     fn break_world(&mut self, at: usize, kind: FaultKind, victim: Option<Life>, length: u64) {
         let until = self.now + length;
-        self.touched_all = self.touched_all.max(until);
         self.lasts(until);
+        if kind == FaultKind::SupervisorStop {
+            return self.stop_supervisor(at, length);
+        }
+        self.touched_all = self.touched_all.max(until);
         // Host 0 is the supervisor's: its power and its node are out of scope.
         let far = NodeId(1 + self.chance.below(u64::from(self.settings.nodes.max(2) - 1)) as u32);
         let far = self.host_of_victim(victim).filter(|host| host.0 > 0).unwrap_or(far);
         if far.0 >= self.settings.nodes
-            && !matches!(
-                kind,
-                FaultKind::SupervisorStop
-                    | FaultKind::PairCut
-                    | FaultKind::Reset
-                    | FaultKind::Noise
-                    | FaultKind::DiskFull
-            )
+            && !matches!(kind, FaultKind::PairCut | FaultKind::Reset | FaultKind::Noise | FaultKind::DiskFull)
         {
             return;
         }
         match kind {
             FaultKind::HostCrash => return self.crash_host(far, Some(length.max(50 * MILLI))),
             FaultKind::HostStop => return self.stop_host(far, length.min(MOST_NODE_STOP * MILLI)),
-            FaultKind::SupervisorStop => return self.stop_supervisor(length),
             FaultKind::Partition => {
                 self.network.blocks.push((at, Block::From(far)));
                 self.network.blocks.push((at, Block::To(far)));

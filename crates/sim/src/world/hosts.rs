@@ -17,6 +17,7 @@ use dtrain_protocol::{
     NodeEffect, Profile,
 };
 use dtrain_types::{Generation, NodeId};
+use std::time::Duration;
 
 /// More than a rank writes in its share of an update, and in an update that it completes.
 const WRITES: [u64; 2] = [24, 160];
@@ -53,6 +54,7 @@ impl World {
         let mut effects = std::mem::take(&mut self.node_effects);
         node.start(now, &mut effects);
         (host.node, host.boot, host.armed, host.sleep) = (Some(node), boot, None, Sleep::default());
+        host.heard = self.now;
         host.memory = memory;
         self.tell(|| format!("host {id} starts"));
         self.obey_node(id, &mut effects);
@@ -77,6 +79,7 @@ impl World {
         let mut saw = None;
         match event {
             Event::Order(order) => {
+                host.heard = self.now;
                 node.handle_order(now, &order, &mut effects);
                 saw = Some(node.seen());
             }
@@ -156,7 +159,9 @@ impl World {
                     let after = self.chance.between(50 * MICRO, most);
                     self.push(after, Event::Killed(life));
                 }
-                NodeEffect::Orphaned => self.tell(|| format!("host {id} does not hear the supervisor")),
+                NodeEffect::Orphaned => {
+                    self.gave_up(&format!("host {id}"), self.hosts[id.0 as usize].heard);
+                }
                 NodeEffect::Leave => self.hosts[id.0 as usize].node = None,
             }
         }
@@ -193,6 +198,7 @@ impl World {
             member: Member::new(config),
             compute: Compute::new(agenda, sharer, self.settings.sabotage),
             armed: None,
+            heard: self.now,
             sleep: Sleep::default(),
             hang: Sleep::default(),
             slow: 1_000,
@@ -205,6 +211,13 @@ impl World {
         self.processes[place] = Some(Box::new(process));
         self.tell(|| format!("{life} starts"));
         self.with_process(life, |_, process, now, effects| process.member.start(now, effects));
+    }
+
+    /// Somebody that last heard the supervisor then waits for it no longer.
+    pub(super) fn gave_up(&mut self, who: &str, heard: u64) {
+        let (waited, master) = (Duration::from_nanos(self.now - heard), self.times.master);
+        self.fact(&Fact::GaveUp { who, waited, master });
+        self.tell(|| format!("{who} gives the supervisor up"));
     }
 
     /// A process is killed by its node, if it is still there; before it was there, it never comes.

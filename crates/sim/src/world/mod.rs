@@ -25,7 +25,6 @@ use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use event::{Asleep, Event};
 use network::Network;
-use settings::DETECT;
 
 use dtrain_protocol::{
     BootId, Digest, Limits, Member, MemberEffect, Node, NodeEffect, Outcome, Supervisor, SupervisorEffect,
@@ -88,6 +87,8 @@ struct Process {
     member: Member,
     compute: Compute,
     armed: Option<u64>,
+    /// When it last heard the supervisor.
+    heard: u64,
     sleep: Sleep,
     hang: Sleep,
     /// How much slower than others it computes. *Units*: thousandths.
@@ -108,6 +109,8 @@ struct Host {
     boot: BootId,
     clock: Clock,
     armed: Option<u64>,
+    /// When it last heard the supervisor.
+    heard: u64,
     sleep: Sleep,
     leaves: bool,
     /// What its ranks share, where they meet there.
@@ -129,6 +132,9 @@ struct World {
     clock: Clock,
     supervisor_armed: Option<u64>,
     supervisor_sleep: Sleep,
+    /// Since when it was heard by nobody, and how long it has stood still in all.
+    stood_since: u64,
+    stood: u64,
     /// When the supervisor has handled what came before.
     busy_until: u64,
     hosts: Vec<Host>,
@@ -212,7 +218,7 @@ impl World {
         let oracle = Oracle::new(&mut engine);
         let mut chance = Chance::new(seed, 1);
         let planned = settings.faults.plan(&mut Chance::new(seed, 2));
-        let times = Timeouts::derive(DETECT).expect("in range");
+        let times = settings::times(&settings);
         let supervisor = Supervisor::new(settings::config(&settings, &job, times));
         let clock = draw_clock(&mut chance);
         let disk_slow = *chance.pick(&[1, 1, 4, 12]);
@@ -226,6 +232,7 @@ impl World {
             boot: BootId(0),
             clock: draw_clock(&mut chance),
             armed: None,
+            heard: 0,
             sleep: Sleep::default(),
             leaves: false,
             memory: None,
@@ -245,6 +252,8 @@ impl World {
             clock,
             supervisor_armed: None,
             supervisor_sleep: Sleep::default(),
+            stood_since: 0,
+            stood: 0,
             busy_until: 0,
             hosts,
             processes: (0..ranks).map(|_| None).collect(),
@@ -355,6 +364,7 @@ impl World {
         match event {
             Event::Fault(at) => self.begin_fault(at),
             Event::Heal(at) => self.end_fault(at),
+            Event::LinksDie(at) => self.links_die(at),
             Event::Wake(asleep) => self.wake(asleep),
             Event::Boots(host) => self.boot(host),
             Event::Killed(life) => self.kill_now(life),
@@ -388,6 +398,11 @@ impl World {
         let Some(sleep) = sleep.filter(|sleep| now >= sleep.until) else { return };
         let mut waiting = std::mem::take(&mut sleep.waiting);
         waiting.sort_by_key(|(class, _)| *class);
+        if asleep == Asleep::Supervisor && self.chance.per_mille(500) {
+            // What arrived lies in sockets that nobody has read yet, and timers wait for nothing.
+            waiting.reverse();
+            waiting.sort_by_key(|(class, _)| std::cmp::Reverse(*class));
+        }
         for (after, (class, event)) in waiting.into_iter().enumerate() {
             self.queue.push(now + after as u64, class, event);
         }

@@ -18,6 +18,8 @@ pub(super) enum Block {
     To(NodeId),
     /// Between two ranks' data connections.
     Pair(MemberId, MemberId),
+    /// The words between a host and the supervisor: the link is gone, and the host calls again.
+    Words(NodeId),
 }
 
 pub(super) struct Stalled {
@@ -63,12 +65,14 @@ impl Network {
 
     /// Whether the supervisor, which is on host 0, reaches a host.
     pub fn is_open_down(&self, host: NodeId) -> bool {
-        host.0 == 0 || !(self.has(Block::To(host)) || self.has(Block::From(NodeId(0))))
+        let cut = self.has(Block::To(host)) || self.has(Block::From(NodeId(0)));
+        host.0 == 0 || !(cut || self.has(Block::Words(host)))
     }
 
     /// Whether a host reaches the supervisor.
     pub fn is_open_up(&self, host: NodeId) -> bool {
-        host.0 == 0 || !(self.has(Block::From(host)) || self.has(Block::To(NodeId(0))))
+        let cut = self.has(Block::From(host)) || self.has(Block::To(NodeId(0)));
+        host.0 == 0 || !(cut || self.has(Block::Words(host)))
     }
 
     pub fn is_open(&self, from: (MemberId, NodeId), to: (MemberId, NodeId)) -> bool {

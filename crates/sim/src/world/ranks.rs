@@ -9,8 +9,8 @@ use crate::queue::Class;
 use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use dtrain_protocol::{
-    BOOTSTRAP_BYTES, Bootstrap, Exit, ExitCause, Input, Left, MemberEffect, ShardOutcome, ShardReport,
-    Signals, Stage,
+    BOOTSTRAP_BYTES, Bootstrap, Exit, ExitCause, Failure, Input, Left, MemberEffect, ShardOutcome,
+    ShardReport, Signals, Stage,
 };
 use dtrain_types::{Generation, Instant, MemberId, Rank, Step};
 
@@ -56,10 +56,14 @@ impl World {
                 if self.breaks(Sabotage::FalseAcknowledgement) {
                     directive.acknowledged = Step(u64::MAX);
                 }
+                p.heard = self.now;
                 p.member.handle_directive(now, &directive, effects);
                 self.fact(&Fact::Saw(View::Member(p.life), p.member.seen()));
             }
-            Event::BeatDown(beat) => p.member.handle_heartbeat(now, &beat),
+            Event::BeatDown(beat) => {
+                p.heard = self.now;
+                p.member.handle_heartbeat(now, &beat);
+            }
             Event::MemberTimer(_) if p.armed.is_some_and(|at| at <= self.now) => {
                 p.armed = None;
                 if p.member.next_deadline().is_some_and(|due| now >= due) {
@@ -250,7 +254,12 @@ impl World {
                 MemberEffect::Resume => self.signal(p, now, |signals| signals.paused = false),
                 MemberEffect::Settled(id) => self.signal(p, now, |signals| signals.settled = id),
                 MemberEffect::Abort => {}
-                MemberEffect::Exit(exit) => p.exits = Some(Exit::code(exit)),
+                MemberEffect::Exit(exit) => {
+                    p.exits = Some(Exit::code(exit));
+                    if matches!(p.member.stage(), Stage::Failed(Failure::SupervisorLost { .. })) {
+                        self.gave_up(&p.life.to_string(), p.heard);
+                    }
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! The supervisor's process: what reaches it, and what it asks for.
 
 use super::event::{Asleep, Event};
+use super::network::Block;
 use super::{EndsBy, World};
-use crate::clock::{MICRO, MILLI};
+use crate::clock::{MICRO, MILLI, SECOND};
 use crate::fact::{Fact, Life, View};
 use crate::queue::Class;
 use crate::sabotage::Sabotage;
@@ -15,12 +16,20 @@ use dtrain_types::{Generation, Instant, NodeId, Step};
 
 /// What it costs to handle one message. *Units*: nanoseconds.
 const MESSAGE: u64 = 6 * MICRO;
+/// A link over which nothing came for so long is dead. *Units*: nanoseconds.
+const LINKS_DIE: u64 = 3 * SECOND;
+/// A host whose link is dead has called again within so long after the supervisor can answer. *Units*: nanoseconds.
+const CALLS_AGAIN: u64 = 2 * SECOND;
+/// After so long everybody has heard a supervisor that goes on. *Units*: nanoseconds.
+const HEARD: u64 = CALLS_AGAIN + SECOND;
+/// Words of so many a rank find room beside a supervisor that does not read them.
+const ROOM: usize = 100;
 
 impl World {
     /// Something reaches the supervisor's process.
     pub(super) fn at_supervisor(&mut self, class: Class, event: Event) {
         if self.now < self.supervisor_sleep.until {
-            return self.supervisor_sleep.waiting.push((class, event));
+            return self.wait_for_supervisor(class, event);
         }
         if class == Class::Input && self.now < self.busy_until {
             return self.queue.push(self.busy_until, class, event);
@@ -285,10 +294,45 @@ impl World {
         self.push(after, event);
     }
 
-    /// The supervisor stands still for a while.
-    pub(super) fn stop_supervisor(&mut self, length: u64) {
-        self.supervisor_sleep.until = self.now + length;
+    /// The supervisor stands still for a while. Nobody is lost by it who waits for longer: that excuses nothing.
+    pub(super) fn stop_supervisor(&mut self, at: usize, length: u64) {
+        let until = (self.now + length).max(self.supervisor_sleep.until);
+        // Whoever was not heard between two stops has stood still all the time.
+        if self.now > self.supervisor_sleep.until + HEARD {
+            self.stood_since = self.now;
+        }
+        self.supervisor_sleep.until = until;
+        self.stood += length;
+        if until + HEARD >= self.stood_since + self.times.master.as_nanos() as u64 {
+            self.touched_all = self.touched_all.max(until);
+        }
         self.push(length, Event::Wake(Asleep::Supervisor));
+        if length > LINKS_DIE {
+            self.push(LINKS_DIE, Event::LinksDie(at));
+            // Its own clock says on waking that the links are dead, and hosts call as soon as they may.
+            let most = if self.breaks(Sabotage::LateCall) { 6 * CALLS_AGAIN } else { CALLS_AGAIN };
+            let call = self.chance.below(most);
+            self.push(length + call, Event::Heal(at));
+        }
+    }
+
+    /// Hosts hold their links to a supervisor that stands still to be dead.
+    pub(super) fn links_die(&mut self, at: usize) {
+        for host in (1..self.settings.nodes).map(NodeId) {
+            self.network.blocks.push((at, Block::Words(host)));
+            self.push(0, Event::Told(Input::NodeLost(host)));
+        }
+    }
+
+    /// What arrives while the supervisor stands still lies in sockets and queues. They have room for so much: words that come then
+    /// are lost.
+    fn wait_for_supervisor(&mut self, class: Class, event: Event) {
+        let word =
+            matches!(event, Event::Told(Input::Report(_) | Input::Heartbeat(_) | Input::NodeReport(_)));
+        let room = ROOM * self.settings.ranks as usize;
+        if !word || self.supervisor_sleep.waiting.len() < room {
+            self.supervisor_sleep.waiting.push((class, event));
+        }
     }
 
     /// The supervisor's own view, for the places that are not a rank's.
