@@ -79,7 +79,9 @@ impl World {
         let mut saw = None;
         match event {
             Event::Order(order) => {
-                host.heard = self.now;
+                if order.boot == boot {
+                    host.heard = self.now;
+                }
                 node.handle_order(now, &order, &mut effects);
                 saw = Some(node.seen());
             }

@@ -56,12 +56,16 @@ impl World {
                 if self.breaks(Sabotage::FalseAcknowledgement) {
                     directive.acknowledged = Step(u64::MAX);
                 }
-                p.heard = self.now;
+                if directive.incarnation == p.life.incarnation {
+                    p.heard = self.now;
+                }
                 p.member.handle_directive(now, &directive, effects);
                 self.fact(&Fact::Saw(View::Member(p.life), p.member.seen()));
             }
             Event::BeatDown(beat) => {
-                p.heard = self.now;
+                if beat.incarnation == p.life.incarnation {
+                    p.heard = self.now;
+                }
                 p.member.handle_heartbeat(now, &beat);
             }
             Event::MemberTimer(_) if p.armed.is_some_and(|at| at <= self.now) => {
