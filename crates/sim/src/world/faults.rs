@@ -1,8 +1,8 @@
 //! How a fault is done to the world, and how it ends.
 
-use super::World;
 use super::event::{Asleep, Event};
 use super::network::Block;
+use super::{Process, World};
 use crate::clock::{MICRO, MILLI, SECOND};
 use crate::fact::Life;
 use crate::fault::{FaultKind, When};
@@ -60,6 +60,14 @@ impl World {
     pub(super) fn is_excused(&self, member: MemberId) -> bool {
         let touched = self.touched.get(member.0 as usize).copied().unwrap_or(0).max(self.touched_all);
         touched > 0 && self.now < touched + EXCUSE + self.stood
+    }
+
+    /// Whether one of those whom the supervisor could not tell apart is the one that hangs: of members that all wait inside a collective
+    /// it takes the first.
+    pub(super) fn one_hangs_of(&self, suspects: &[MemberId]) -> bool {
+        let hangs =
+            |process: &Process| process.hang.until > self.now && suspects.contains(&process.life.member);
+        self.processes.iter().flatten().any(|process| hangs(process))
     }
 
     /// The members whose processes are there.

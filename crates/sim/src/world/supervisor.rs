@@ -11,6 +11,7 @@ use crate::situation::Situation;
 use crate::world::event::copy_of;
 use dtrain_protocol::{
     CheckpointId, Input, Judgement, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
+    What,
 };
 use dtrain_types::{Generation, Instant, NodeId, Step};
 
@@ -225,7 +226,11 @@ impl World {
             }
             Told::Fault(cause) => {
                 self.mark(21, &[cause.member.0.into()]);
-                let excused = self.is_excused(cause.member);
+                let guessed = match &cause.what {
+                    What::NoProgress { suspects, .. } => self.one_hangs_of(suspects),
+                    _ => false,
+                };
+                let excused = self.is_excused(cause.member) || guessed;
                 self.caused = true;
                 self.losses += 1;
                 if cause.phase == Phase::Run {
