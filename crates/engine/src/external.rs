@@ -11,6 +11,7 @@ use crate::about::{About, BufferLengths, MemoryTable};
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
+use crate::external_update::ExternalUpdate;
 use crate::groups::Grouping;
 use crate::host_device::HostDevice;
 use crate::host_state::HostState;
@@ -61,23 +62,6 @@ pub struct ExternalBatch<'a> {
     pub loss_scale: f32,
     /// The samples.
     pub batch: BatchView<'a>,
-}
-
-/// An update that the program makes itself.
-#[derive(Debug)]
-pub struct ExternalUpdate<'a> {
-    /// Its number, from 1.
-    pub step: Step,
-    /// What the schedule of the learning rate says: a factor.
-    pub lr: f64,
-    /// What the gradient is multiplied by to become that of the mean, clipped.
-    pub scale: f32,
-    /// The reduced gradient of all parameters, every element finite.
-    pub gradient: &'a [f32],
-    /// All parameters, to be changed in place.
-    pub parameters: &'a mut [f32],
-    /// All that its optimizer keeps, to be changed in place: zeros before the first update.
-    pub kept: &'a mut [f32],
 }
 
 /// The passes of a model that another program makes.

@@ -3,7 +3,7 @@
 //! It has the rule of the updates and the device that makes them. It does not know how a gradient comes about.
 
 use crate::error::EngineError;
-use crate::external::ExternalUpdate;
+use crate::external_update::ExternalUpdate;
 use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};

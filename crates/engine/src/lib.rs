@@ -13,6 +13,7 @@ mod device_fingerprint;
 pub mod device_replica;
 pub mod error;
 pub mod external;
+pub mod external_update;
 pub mod fingerprint;
 pub mod flat;
 pub mod groups;
@@ -49,8 +50,9 @@ pub use device_fingerprint::device_fingerprint;
 pub use device_replica::DeviceReplica;
 pub use error::EngineError;
 pub use external::{
-    ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, ExternalUpdate, StateView, external_layout,
+    ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
+pub use external_update::ExternalUpdate;
 pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs};
 pub use host_state::HostState;
 pub use keeping::{Keeping, Kept};
