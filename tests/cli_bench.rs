@@ -1,5 +1,5 @@
-//! `dtrain bench collectives` and `dtrain bench scaling` from outside: every key, the sums of bandwidths, and what cannot be
-//! measured.
+//! `dtrain bench collectives`, `scaling` and `gpu-plan` from outside: every key, the sums of bandwidths, what cannot be measured, and
+//! what a step costs a GPU.
 
 use crate::harness::{Finished, children, dtrain, finish, folder, lives, output, try_kill, wait_until_gone};
 use serde_json::Value;
@@ -200,4 +200,49 @@ fn scaling_trains_on_one_rank_and_on_more_with_the_batch_of_a_rank_or_of_a_step_
         assert!(shares[0] > 0.0 && number(line, "samples_per_second") > 1.0, "{line}");
     }
     assert_eq!((number(&run.lines[0], "speed_up"), number(&run.lines[2], "speed_up")), (1.0, 1.0));
+}
+
+/// The numbers that hold without a GPU: from 398 GB, 839 launches of which 366 only converted, and 196 ms.
+#[test]
+fn a_step_of_gpt2_moves_counts_and_waits_no_more_than_it_may() {
+    let plan = bench("gpu-plan");
+    plan.succeeded();
+    let line = &plan.lines[0];
+    assert_eq!((line["work"].as_str(), line["precision"].as_str()), (Some("gpt2"), Some("bf16")));
+    assert!((60e9..150e9).contains(&number(line, "bytes_outside_products")), "{line}");
+    assert_eq!(number(line, "conversion_launches"), 0.0, "{line}");
+    assert!((200.0..420.0).contains(&number(line, "launches")), "{line}");
+    assert!((70.0..150.0).contains(&number(line, "predicted_ms")), "{line}");
+    assert!(number(line, "host_waits") <= 2.0, "{line}");
+    // Six for each parameter and token, and what attention multiplies of half a square.
+    let products = 6.0 * 123.6e6 * 65_536.0;
+    assert!((products..products * 1.2).contains(&number(line, "operations")), "{line}");
+    assert!((20e9..40e9).contains(&number(line, "peak_bytes")), "{line}");
+}
+
+#[test]
+fn a_plan_follows_its_precision_its_batch_and_the_ceilings_of_a_gpu() {
+    let of = |arguments: &str| {
+        let plan = bench(&format!("gpu-plan --work mlp {arguments}"));
+        plan.succeeded();
+        plan.lines[0].clone()
+    };
+    let plain = of("--batch 128 --precision f32");
+    let halves = of("--batch 128 --precision f16");
+    assert!(
+        number(&halves, "peak_bytes") > number(&plain, "peak_bytes"),
+        "a copy of parameters is more than a batch"
+    );
+    let (large, large_halves) = (of("--batch 65536 --precision f32"), of("--batch 65536 --precision bf16"));
+    for key in ["bytes", "peak_bytes"] {
+        assert!(number(&large_halves, key) < 0.7 * number(&large, key), "{key}: {large_halves} {large}");
+    }
+    let slow = of("--batch 65536 --precision bf16 --ceilings 79.8,0.3");
+    let (slow, fast) = (number(&slow, "predicted_ms"), number(&large_halves, "predicted_ms"));
+    assert!((slow / fast - 10.0).abs() < 1e-6, "{slow} and {fast} ms");
+    for (wrong, words) in [("--ceilings 798", "such as 798,3.0"), ("--ceilings 0,1", "such as 798,3.0")] {
+        let refused = bench(&format!("gpu-plan {wrong}"));
+        refused.ended_with(2);
+        refused.said(words);
+    }
 }

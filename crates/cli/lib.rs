@@ -9,6 +9,7 @@ compile_error!("dtrain runs on Linux: it needs memfd, pidfd and futexes");
 pub mod arguments;
 mod bench_collectives;
 mod bench_data;
+mod bench_gpu_plan;
 mod bench_scaling;
 mod bench_step;
 mod blueprint;

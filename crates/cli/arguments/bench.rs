@@ -4,6 +4,7 @@
 
 use super::output::Output;
 use clap::{Args, Subcommand};
+use std::str::FromStr;
 
 const COLLECTIVES_EXAMPLES: &str = "\
 Examples:
@@ -17,6 +18,16 @@ algo is size / time and bus is what nccl-tests calls bus bandwidth: all_reduce x
 x (n-1)/n, broadcast and copy x 1.
 Exit codes: 0 measured and right, 1 a wrong result or a rank that died, 2 usage.";
 
+const GPU_PLAN_EXAMPLES: &str = "\
+Examples:
+  dtrain bench gpu-plan                                       GPT-2 small, 64 x 1024 tokens, bf16
+  dtrain bench gpu-plan --work mlp --batch 4096               another workload
+  dtrain bench gpu-plan --ceilings 312,1.9                    the time on another GPU
+
+Nothing is computed: every launch of a step is counted, with the bytes that it moves through the GPU's memory at least and
+what it multiplies. The time is the sum over launches, each at the ceiling that it meets first.
+Exit codes: 0 counted, 2 usage.";
+
 /// `dtrain bench`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Bench {
@@ -27,6 +38,9 @@ pub enum Bench {
     /// Measure collectives between the ranks of this host, as nccl-tests does, and check every result
     #[command(after_help = COLLECTIVES_EXAMPLES)]
     Collectives(BenchCollectives),
+    /// Count what a training step costs a GPU, on a machine without one
+    #[command(after_help = GPU_PLAN_EXAMPLES)]
+    GpuPlan(BenchGpuPlan),
 }
 
 /// `dtrain bench step`.
@@ -94,6 +108,50 @@ pub struct BenchCollectives {
     /// How much is said.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// `dtrain bench gpu-plan`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchGpuPlan {
+    /// Which workload
+    #[arg(long, value_parser = ["gpt2", "mlp", "gpt", "cnn", "cnn3d"], default_value = "gpt2")]
+    pub work: String,
+    /// Samples of a step, which are one micro-batch
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch: u32,
+    /// What is multiplied: f32, bf16 or f16
+    #[arg(long, default_value = "bf16", value_parser = ["f32", "bf16", "f16"])]
+    pub precision: String,
+    /// What the GPU does at most: TFLOP/s of products and TB/s of memory; the default is what was measured of an H100
+    #[arg(long, value_name = "TFLOPS,TBS", default_value = "798,3.0")]
+    pub ceilings: Ceilings,
+    /// How much is said.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What a GPU does at most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ceilings {
+    /// On tensor cores. *Units*: operations a second.
+    pub operations: f64,
+    /// To its memory and from it. *Units*: bytes a second.
+    pub bytes: f64,
+}
+
+impl FromStr for Ceilings {
+    type Err = String;
+
+    /// `798,3.0`: TFLOP/s and TB/s.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Result<Vec<f64>, _> = text.split(',').map(|number| number.trim().parse()).collect();
+        match numbers.as_deref() {
+            Ok([operations, bytes]) if *operations > 0.0 && *bytes > 0.0 => {
+                Ok(Self { operations: operations * 1e12, bytes: bytes * 1e12 })
+            }
+            _ => Err(format!("{text} is not TFLOP/s and TB/s with a comma between, such as 798,3.0")),
+        }
+    }
 }
 
 /// `dtrain bench scaling`.

@@ -9,7 +9,7 @@ mod run;
 mod simulate;
 mod trained;
 
-pub use bench::{Bench, BenchCollectives, BenchRank, BenchScaling, BenchStep};
+pub use bench::{Bench, BenchCollectives, BenchGpuPlan, BenchRank, BenchScaling, BenchStep, Ceilings};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use doctor::DOCTOR_EXAMPLES;
 pub use doctor::{Doctor, DoctorProbe, RoomProbe};

@@ -3,7 +3,7 @@
 
 use crate::arguments::{Bench as Arguments, BenchRank};
 use crate::error::CliError;
-use crate::{bench_collectives, bench_scaling, bench_step};
+use crate::{bench_collectives, bench_gpu_plan, bench_scaling, bench_step};
 
 /// Runs the command.
 ///
@@ -13,6 +13,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
         Arguments::Step(step) => bench_step::run(step),
         Arguments::Scaling(scaling) => bench_scaling::run(scaling),
         Arguments::Collectives(collectives) => bench_collectives::run(collectives),
+        Arguments::GpuPlan(plan) => bench_gpu_plan::run(plan),
     }
 }
 

@@ -5,7 +5,7 @@ use super::versions::oldest;
 use crate::config::{Config, CudaList, Problem};
 use dtrain_cuda::driver::{Context, Driver, Gpu, KernelCache, Loaded};
 use dtrain_cuda::nvrtc::Nvrtc;
-use dtrain_locate::{Environment, Finder, Library};
+use dtrain_locate::{Environment, Finder, Found, Library, Refusal, Refused};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,8 +28,42 @@ impl Tools {
             finding.found.map(|found| found.path).ok_or_else(missing)
         };
         let driver = Driver::open(Some(&find(Library::Driver)?)).map_err(|error| error.to_string())?;
-        let nvrtc = Nvrtc::load(&find(Library::Nvrtc)?).map_err(|error| error.to_string())?;
+        let newest = driver.version().major();
+        let compiler = compiler(&finder, newest).map_or_else(|| find(Library::Nvrtc), Ok)?;
+        let nvrtc = Nvrtc::load(&compiler).map_err(|error| error.to_string())?;
         Ok(Self { driver, nvrtc, cache: KernelCache::of_user() })
+    }
+}
+
+/// The first NVRTC that a driver for CUDA `newest` takes the code of: a newer one is passed over. Where there is no other, that one,
+/// with a word.
+fn compiler(finder: &Finder, newest: u32) -> Option<PathBuf> {
+    let (mut finder, mut passed) = (finder.clone(), None::<Found>);
+    loop {
+        let found = finder.find(Library::Nvrtc, oldest(Library::Nvrtc).as_ref()).found;
+        match found {
+            Some(found) if found.version.number(0) > newest => {
+                let why = Refusal::TooNew { version: found.version.to_string(), newest };
+                finder = finder.avoiding(Refused { path: found.path.clone(), why });
+                passed.get_or_insert(found);
+            }
+            Some(found) => {
+                if let Some(newer) = passed {
+                    let path = newer.path.display();
+                    tracing::warn!("NVRTC {} at {path} is newer than the driver: passed over", newer.version);
+                }
+                return Some(found.path);
+            }
+            None => {
+                let newer = passed?;
+                let words = "its code may not load: a newer driver, or NVRTC of CUDA";
+                tracing::warn!(
+                    "NVRTC {} is newer than the driver, {words} {newest}, is the way out",
+                    newer.version
+                );
+                return Some(newer.path);
+            }
+        }
     }
 }
 

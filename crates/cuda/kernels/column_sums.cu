@@ -1,14 +1,14 @@
-// column_parts: sums of the columns of x [rows, width] over each run of 256 rows.
+// column_parts: sums of the columns of x [rows, width], whose rows lie `pitch` apart, over each run of 256 rows.
 // plane_parts: sums of the channels of x [images, channels, area] over each run of 4 096 values of a channel.
-// sum_parts: adds such sums, the first stage's results, in order.
 //
 // Order: column_parts: eight lanes, lane i adds rows i, i + 8, ... in order, then the lanes in order. plane_parts: thread
-// i adds values i, i + 256, ... in order, then the threads as `sums` says. sum_parts: from the first part to the last.
+// i adds values i, i + 256, ... in order, then the threads as `sums` says. `sum_parts` adds the runs.
 //
 // Launch: column_parts ceil(width / 32) x runs blocks of 256 threads (32 columns by 8 lanes); plane_parts channels x runs
-// blocks of 256 threads; sum_parts one thread a result. Does not know whose gradient it is.
+// blocks of 256 threads. Does not know whose gradient it is.
 
-extern "C" __global__ void __launch_bounds__(256) column_parts(const float* x, float* parts, u32 rows, u32 width) {
+extern "C" __global__ void __launch_bounds__(256) NAME(column_parts_, )(
+    const Stored* x, float* parts, u32 rows, u32 width, u32 pitch) {
     __shared__ float lanes[8][33];
     u32 strips = parts_of(width, 32);
     u32 run = blockIdx.x / strips;
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(256) column_parts(const float* x, f
     u32 end = least(rows, (run + 1) * 256);
     float sum = 0.0f;
     if (column < width) {
-        for (u32 row = run * 256 + lane; row < end; row += 8) sum = sum + x[(u64)row * width + column];
+        for (u32 row = run * 256 + lane; row < end; row += 8) sum = sum + x[(u64)row * pitch + column];
     }
     lanes[lane][threadIdx.x % 32] = sum;
     __syncthreads();
@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(256) column_parts(const float* x, f
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) plane_parts(
-    const float* x, float* parts, u32 images, u32 channels, u32 area) {
+extern "C" __global__ void __launch_bounds__(256) NAME(plane_parts_, )(
+    const Stored* x, float* parts, u32 images, u32 channels, u32 area) {
     __shared__ float room[8];
     u32 channel = blockIdx.x % channels;
     u32 run = blockIdx.x / channels;
@@ -40,13 +40,4 @@ extern "C" __global__ void __launch_bounds__(256) plane_parts(
     }
     sum = across_block(sum, room, Plus());
     if (threadIdx.x == 0) parts[(u64)run * channels + channel] = sum;
-}
-
-extern "C" __global__ void __launch_bounds__(256) sum_parts(
-    const float* parts, float* sums, u64 len, u32 count, u64 pitch) {
-    for (u64 i = first_element(); i < len; i += next_element()) {
-        float sum = parts[i];
-        for (u32 part = 1; part < count; part++) sum = sum + parts[part * pitch + i];
-        sums[i] = sum;
-    }
 }

@@ -5,43 +5,43 @@
 //   dx: rows are input channels, columns are elements of all images, K is output channel, then the turned kernel's depth,
 //       row and column.
 //   dw: rows are output channels, columns are places in a kernel, K is cells of all images, cut into `splits` equal ranges
-//       (a multiple of 16 cells each), a matrix of sums for each; `sum_parts` of column_sums adds them.
+//       (a multiple of 16 cells each), a matrix of sums for each; `sum_parts` adds them.
 //
 // Order: see `tile`. y and dx have the CPU's order of K. Launch: ceil(rows / 64) x ceil(columns / 64) blocks of 256
 // threads, for dw times `splits`. Does not know batch norm or pooling, nor db: that is plane_parts.
 
 extern "C" __global__ void __launch_bounds__(256) conv2d(
-    const float* x, const float* w, const float* bias, float* y, Conv2d shape, u32 activation) {
+    const Stored* x, const Stored* w, const float* bias, Stored* y, Conv2d shape, u32 activation) {
     __shared__ TileRoom room;
     convolve(room, x, w, bias, y, shape, activation);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv2d_input_gradient(
-    const float* w, const float* dy, float* dx, Conv2d shape) {
+    const Stored* w, const Stored* dy, Stored* dx, Conv2d shape) {
     __shared__ TileRoom room;
     input_gradient(room, w, dy, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv2d_weight_gradient(
-    const float* x, const float* dy, float* parts, Conv2d shape, u32 splits) {
+    const Stored* x, const Stored* dy, float* parts, Conv2d shape, u32 splits) {
     __shared__ TileRoom room;
     weight_gradient(room, x, dy, parts, shape, splits);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv3d(
-    const float* x, const float* w, const float* bias, float* y, Conv3d shape, u32 activation) {
+    const Stored* x, const Stored* w, const float* bias, Stored* y, Conv3d shape, u32 activation) {
     __shared__ TileRoom room;
     convolve(room, x, w, bias, y, shape, activation);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv3d_input_gradient(
-    const float* w, const float* dy, float* dx, Conv3d shape) {
+    const Stored* w, const Stored* dy, Stored* dx, Conv3d shape) {
     __shared__ TileRoom room;
     input_gradient(room, w, dy, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv3d_weight_gradient(
-    const float* x, const float* dy, float* parts, Conv3d shape, u32 splits) {
+    const Stored* x, const Stored* dy, float* parts, Conv3d shape, u32 splits) {
     __shared__ TileRoom room;
     weight_gradient(room, x, dy, parts, shape, splits);
 }

@@ -1,5 +1,5 @@
 // conv2d_bf16, conv3d_bf16 and the gradients of their inputs and weights: the convolutions of conv.cu on tensor cores.
-// Operands and results are f32; operands are rounded to bf16 as they are fetched. conv2d_f16, ...: rounded to f16.
+// Operands and results are bf16, the bias and the gradient of the weights f32. conv2d_f16, ...: of f16.
 //
 //   The rows, columns and K of y, dx and dw are those of conv.cu, with ranges of a multiple of 32 cells for dw.
 //
@@ -7,37 +7,37 @@
 // Does not know batch norm or pooling, nor db: that is plane_parts.
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv2d_, )(
-    const float* x, const float* w, const float* bias, float* y, Conv2d shape, u32 activation) {
+    const Stored* x, const Stored* w, const float* bias, Stored* y, Conv2d shape, u32 activation) {
     __shared__ TileRoom room;
     convolve(room, x, w, bias, y, shape, activation);
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv2d_, _input_gradient)(
-    const float* w, const float* dy, float* dx, Conv2d shape) {
+    const Stored* w, const Stored* dy, Stored* dx, Conv2d shape) {
     __shared__ TileRoom room;
     input_gradient(room, w, dy, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv2d_, _weight_gradient)(
-    const float* x, const float* dy, float* parts, Conv2d shape, u32 splits) {
+    const Stored* x, const Stored* dy, float* parts, Conv2d shape, u32 splits) {
     __shared__ TileRoom room;
     weight_gradient(room, x, dy, parts, shape, splits);
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv3d_, )(
-    const float* x, const float* w, const float* bias, float* y, Conv3d shape, u32 activation) {
+    const Stored* x, const Stored* w, const float* bias, Stored* y, Conv3d shape, u32 activation) {
     __shared__ TileRoom room;
     convolve(room, x, w, bias, y, shape, activation);
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv3d_, _input_gradient)(
-    const float* w, const float* dy, float* dx, Conv3d shape) {
+    const Stored* w, const Stored* dy, Stored* dx, Conv3d shape) {
     __shared__ TileRoom room;
     input_gradient(room, w, dy, dx, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(conv3d_, _weight_gradient)(
-    const float* x, const float* dy, float* parts, Conv3d shape, u32 splits) {
+    const Stored* x, const Stored* dy, float* parts, Conv3d shape, u32 splits) {
     __shared__ TileRoom room;
     weight_gradient(room, x, dy, parts, shape, splits);
 }

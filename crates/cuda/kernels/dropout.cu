@@ -20,8 +20,8 @@ __device__ inline void philox(u32 (&counter)[4], u32 key0, u32 key1) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) dropout(
-    const float* x, float* y, u64 len, u32 key0, u32 key1, u32 place0, u32 place1, u32 place2, u32 bar, float keep) {
+extern "C" __global__ void __launch_bounds__(256) NAME(dropout_, )(
+    const Stored* x, Stored* y, u64 len, u32 key0, u32 key1, u32 place0, u32 place1, u32 place2, u32 bar, float keep) {
     for (u64 block = first_element(); block * 4 < len; block += next_element()) {
         u32 words[4] = {(u32)block, place0, place1, place2};
         philox(words, key0, key1);

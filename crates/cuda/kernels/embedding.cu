@@ -1,20 +1,18 @@
 // embedding: y[i] = table[ids[i]] + places[i % time]; places may be null.
-// embedding_order: the rows sorted by id, equal ids in the order of rows.
-// embedding_gradient: adds to the rows of dtable that an id names, over sorted rows; the others are not touched. To
-// overwrite, fill all with zero first.
+// embedding_gradient: adds to the rows of dtable that an id names, over rows sorted by `embedding_order`; the others are not
+// touched. To overwrite, fill all with zero first.
 // places_gradient: dplaces.
 //
-// No atomics: a row of dtable belongs to one block. embedding_order counts for each row how many come before it, which is
-// rows^2 comparisons; at 16 384 rows that is less than reading the gradient.
+// No atomics: a row of dtable belongs to one block.
 //
 // Order: rows of one id are added in their order to what is there, those of one place from zero: the CPU's bits.
-// Launch: embedding any grid of 256 threads; embedding_order one thread a row in blocks of 256; embedding_gradient a block
-// of 256 threads a row; places_gradient any grid of 256 threads, a loop over elements of dplaces. An id beyond the table
-// gives NaN in embedding and is left out of the gradient: the host checks ids, a kernel cannot refuse.
+// Launch: embedding any grid of 256 threads; embedding_gradient a block of 256 threads a row; places_gradient any grid of
+// 256 threads, a loop over elements of dplaces. An id beyond the table gives NaN in embedding and is left out of the
+// gradient: the host checks ids, a kernel cannot refuse.
 // Does not know what an id stands for.
 
-extern "C" __global__ void __launch_bounds__(256) embedding(
-    const u32* ids, const float* table, const float* places, float* y, u64 len, u32 width, u32 entries, u32 time) {
+extern "C" __global__ void __launch_bounds__(256) NAME(embedding_, )(
+    const u32* ids, const float* table, const float* places, Stored* y, u64 len, u32 width, u32 entries, u32 time) {
     for (u64 i = first_element(); i < len; i += next_element()) {
         u64 row = i / width;
         u32 column = (u32)(i % width);
@@ -23,23 +21,8 @@ extern "C" __global__ void __launch_bounds__(256) embedding(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) embedding_order(const u32* ids, u32* order, u32 rows) {
-    __shared__ u32 some[256];
-    u32 row = blockIdx.x * 256 + threadIdx.x;
-    u32 id = row < rows ? ids[row] : 0;
-    u32 before = 0;
-    for (u32 start = 0; start < rows; start += 256) {
-        u32 here = least(256, rows - start);
-        if (threadIdx.x < here) some[threadIdx.x] = ids[start + threadIdx.x];
-        __syncthreads();
-        for (u32 i = 0; i < here; i++) before += some[i] < id || (some[i] == id && start + i < row);
-        __syncthreads();
-    }
-    if (row < rows) order[before] = row;
-}
-
-extern "C" __global__ void __launch_bounds__(256) embedding_gradient(
-    const u32* ids, const u32* order, const float* dy, float* dtable, u32 rows, u32 width, u32 entries) {
+extern "C" __global__ void __launch_bounds__(256) NAME(embedding_gradient_, )(
+    const u32* ids, const u32* order, const Stored* dy, float* dtable, u32 rows, u32 width, u32 entries) {
     __shared__ u32 found;
     u32 start = blockIdx.x, id = ids[order[start]];
     bool first = start == 0 || ids[order[start - 1]] != id;
@@ -58,8 +41,8 @@ extern "C" __global__ void __launch_bounds__(256) embedding_gradient(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) places_gradient(
-    const float* dy, float* dplaces, u64 len, u32 rows, u32 width, u32 time) {
+extern "C" __global__ void __launch_bounds__(256) NAME(places_gradient_, )(
+    const Stored* dy, float* dplaces, u64 len, u32 rows, u32 width, u32 time) {
     for (u64 i = first_element(); i < len; i += next_element()) {
         float sum = 0.0f;
         for (u64 row = i / width; row < rows; row += time) sum = sum + dy[row * width + i % width];

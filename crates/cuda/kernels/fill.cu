@@ -1,12 +1,8 @@
-// fill: y = value.   copy: y = x.
+// fill: y = value.
 //
 // Launch: any grid, 256 threads; a loop over elements. Order: none, every element stands alone.
 // Does not know what the elements are.
 
 extern "C" __global__ void __launch_bounds__(256) fill(float* y, float value, u64 len) {
     for (u64 i = first_element(); i < len; i += next_element()) y[i] = value;
-}
-
-extern "C" __global__ void __launch_bounds__(256) copy(const float* x, float* y, u64 len) {
-    for (u64 i = first_element(); i < len; i += next_element()) y[i] = x[i];
 }

@@ -4,13 +4,13 @@
 // Launch: any grid, 256 threads; a loop over elements. Order: none, every element stands alone, with the CPU's bits.
 // Does not know layers.
 
-extern "C" __global__ void __launch_bounds__(256) gelu(const float* x, float* y, u64 len) {
+extern "C" __global__ void __launch_bounds__(256) NAME(gelu_, )(const Stored* x, Stored* y, u64 len) {
     for (u64 i = first_element(); i < len; i += next_element()) {
         y[i] = exact_gelu(x[i]);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gelu_gradient(const float* x, float* d, u64 len) {
+extern "C" __global__ void __launch_bounds__(256) NAME(gelu_gradient_, )(const Stored* x, Stored* d, u64 len) {
     for (u64 i = first_element(); i < len; i += next_element()) {
         float density;
         float distribution = normal(x[i], density);
@@ -18,13 +18,13 @@ extern "C" __global__ void __launch_bounds__(256) gelu_gradient(const float* x, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gelu_tanh(const float* x, float* y, u64 len) {
+extern "C" __global__ void __launch_bounds__(256) NAME(gelu_tanh_, )(const Stored* x, Stored* y, u64 len) {
     for (u64 i = first_element(); i < len; i += next_element()) {
         y[i] = tanh_gelu(x[i]);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gelu_tanh_gradient(const float* x, float* d, u64 len) {
+extern "C" __global__ void __launch_bounds__(256) NAME(gelu_tanh_gradient_, )(const Stored* x, Stored* d, u64 len) {
     for (u64 i = first_element(); i < len; i += next_element()) {
         float rest, twice_slope;
         float s = half_of_tanh(x[i], rest, twice_slope);

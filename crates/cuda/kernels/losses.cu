@@ -1,49 +1,51 @@
 // cross_entropy, squared_error: the loss of each row. Where `d` is not null it is the outputs' own memory, and the gradient,
 // times `scale`, takes their place: a thread writes the elements that it alone reads, and what all read is read before a
 // barrier.
-// loss_sums: the sums over rows.   arg_max: the place of each row's greatest element, the first of equals.
+// arg_max: the place of each row's greatest element, the first of equals.
 //
-// Rows leave loss and weight in `values` [rows, 2] and a word in `counts` (1 counted, 2 right as well). A row whose target
-// is no class has NaN as loss and gradient: the host checks targets, a kernel cannot refuse.
+// Rows of outputs lie `pitch` apart; what is between them is nobody's. They leave loss and weight in `values` [rows, 2] and
+// a word in `counts` (1 counted, 2 right as well). A row whose target is no class has NaN as loss and gradient: the host
+// checks targets, a kernel cannot refuse.
 //
-// Order: thread i adds elements (rows, for loss_sums) i, i + 256, ... in order, then the threads as `sums` says; rows in
-// f64. Launch: a block of 256 threads a row; loss_sums one block of 256 threads.
+// Order: thread i adds elements i, i + 256, ... in order, then the threads as `sums` says; `loss_sums` adds the rows.
+// Exponentials are taken around the greatest element that a thread has met, and brought to that of the row in the end:
+// one read for the loss, one more for its gradient. Launch: a block of 256 threads a row.
+// Source of the sum: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 // Does not know batches or means: it gives sums and the gradient of the sum.
 
 // The greatest element of a row and its first place. NaN is passed over; of nothing else they are minus infinity and 0.
 struct Greatest {
     float value;
     u32 place;
+
+    // What thread `threadIdx.x` has before it meets anything.
+    __device__ static Greatest none(u32 width) { return {-infinity(), width}; }
+
+    // Whether an element is greater than those that were met, all of them before it.
+    __device__ bool is_beaten_by(float v, u32 width) const {
+        // Minus infinity is not greater than what there is before the first element, but it has a place.
+        return v > value || (v == value && place == width);
+    }
 };
 
-// Reads the row once: each thread's greatest has its first place with it.
-__device__ inline Greatest greatest(const float* x, u32 width, float* room, u32* places) {
-    float best = -infinity();
-    u32 place = width;
-    for (u32 i = threadIdx.x; i < width; i += 256) {
-        float v = x[i];
-        // Minus infinity is not greater than what there is before the first element, but it has a place.
-        if (v > best || (v == best && place == width)) {
-            best = v;
-            place = i;
-        }
-    }
-    float top = across_block(best, room, Greater());
-    place = across_block(best == top ? place : width, places, Smaller());
+// That of the row from those of the threads.
+__device__ inline Greatest greatest(const Greatest& own, u32 width, float* room, u32* places) {
+    float top = across_block(own.value, room, Greater());
+    u32 place = across_block(own.value == top ? own.place : width, places, Smaller());
     return {top, place < width ? place : 0};
 }
 
 // As PyTorch has it with reduction="sum". With smoothing s, class weights w (null: ones) and lse the logarithm of the sum
 // of exponentials, a row costs (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c]).
-extern "C" __global__ void __launch_bounds__(256) cross_entropy(
-    const float* logits, const u32* targets, const float* class_weights, float* d, double* values, u32* counts, u32 width,
-    float smoothing, u32 ignores, u32 ignored, float scale) {
+extern "C" __global__ void __launch_bounds__(256) NAME(cross_entropy_, )(
+    const Stored* logits, const u32* targets, const float* class_weights, Stored* d, double* values, u32* counts, u32 width,
+    u32 pitch, float smoothing, u32 ignores, u32 ignored, float scale) {
     __shared__ float room[8];
     __shared__ u32 places[8];
     u64 row = blockIdx.x;
     u32 target = targets[row];
-    const float* x = logits + row * width;
-    if (d) d += row * width;
+    const Stored* x = logits + row * pitch;
+    if (d) d += row * pitch;
     if ((ignores && target == ignored) || target >= width) {
         bool wrong = !(ignores && target == ignored);
         for (u32 i = threadIdx.x; d && i < width; i += 256) d[i] = wrong ? not_a_number() : 0.0f;
@@ -56,18 +58,28 @@ extern "C" __global__ void __launch_bounds__(256) cross_entropy(
     }
     float weight = class_weights ? class_weights[target] : 1.0f, goal = x[target];
     float main = 1.0f - smoothing, spread = smoothing / (float)width;
-    Greatest best = greatest(x, width, room, places);
-    float top = best.value, total = 0.0f, weights = 0.0f, logits_of_all = 0.0f;
+    Greatest own = Greatest::none(width);
+    float total = 0.0f, weights = 0.0f, logits_of_all = 0.0f;
     for (u32 i = threadIdx.x; i < width; i += 256) {
         float v = x[i];
-        total += exponential(v - top);
+        if (own.is_beaten_by(v, width)) {
+            // Before the first element there is nothing to bring to another top; what is not a number stays.
+            total = (own.place == width ? total : total * exponential(own.value - v)) + 1.0f;
+            own = {v, i};
+        } else {
+            total += v == own.value ? 1.0f : exponential(v - own.value);
+        }
         if (spread > 0.0f) {
             float w = class_weights ? class_weights[i] : 1.0f;
             weights += w;
             logits_of_all += w * v;
         }
     }
-    total = across_block(total, room, Plus());
+    Greatest best = greatest(own, width, room, places);
+    float top = best.value;
+    // Of a thread without an element the total is zero, of a row without a finite top not a number.
+    total = own.value == top ? total : total * exponential(own.value - top);
+    total = is_finite(top) ? across_block(total, room, Plus()) : not_a_number();
     // A NaN or an infinite logit must show in the loss; `logarithm` asks for a finite number.
     double lse = is_finite(total) ? logarithm((double)total) + (double)top : (double)not_a_number();
     double loss = (double)(main * weight) * (lse - (double)goal);
@@ -95,16 +107,17 @@ extern "C" __global__ void __launch_bounds__(256) cross_entropy(
 }
 
 // Squared error, averaged over a row.
-extern "C" __global__ void __launch_bounds__(256) squared_error(
-    const float* outputs, const float* targets, float* d, double* values, u32* counts, u32 width, float scale) {
+extern "C" __global__ void __launch_bounds__(256) NAME(squared_error_, )(
+    const Stored* outputs, const float* targets, Stored* d, double* values, u32* counts, u32 width,
+    u32 pitch, float scale) {
     __shared__ float room[8];
     u64 row = blockIdx.x;
     float share = 2.0f / (float)width * scale;
     float sum = 0.0f;
     for (u32 i = threadIdx.x; i < width; i += 256) {
-        float away = outputs[row * width + i] - targets[row * width + i];
+        float away = outputs[row * pitch + i] - targets[row * width + i];
         sum += away * away;
-        if (d) d[row * width + i] = share * away;
+        if (d) d[row * pitch + i] = share * away;
     }
     sum = across_block(sum, room, Plus());
     if (threadIdx.x == 0) {
@@ -114,35 +127,15 @@ extern "C" __global__ void __launch_bounds__(256) squared_error(
     }
 }
 
-// sums [2]: loss, weight. totals [2]: rows counted, rows right.
-extern "C" __global__ void __launch_bounds__(256) loss_sums(
-    const double* values, const u32* counts, double* sums, u32* totals, u32 rows) {
-    __shared__ double room[8];
-    __shared__ u32 counters[8];
-    double loss = 0.0, weight = 0.0;
-    u32 counted = 0, right = 0;
-    for (u32 row = threadIdx.x; row < rows; row += 256) {
-        loss += values[2 * (u64)row];
-        weight += values[2 * (u64)row + 1];
-        counted += counts[row] & 1;
-        right += counts[row] >> 1;
-    }
-    loss = across_block(loss, room, Plus());
-    weight = across_block(weight, room, Plus());
-    counted = across_block(counted, counters, Plus());
-    right = across_block(right, counters, Plus());
-    if (threadIdx.x == 0) {
-        sums[0] = loss;
-        sums[1] = weight;
-        totals[0] = counted;
-        totals[1] = right;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256) arg_max(const float* x, u32* best, u32 width) {
+extern "C" __global__ void __launch_bounds__(256) NAME(arg_max_, )(const Stored* x, u32* best, u32 width, u32 pitch) {
     __shared__ float room[8];
     __shared__ u32 places[8];
     u64 row = blockIdx.x;
-    Greatest found = greatest(x + row * width, width, room, places);
+    Greatest own = Greatest::none(width);
+    for (u32 i = threadIdx.x; i < width; i += 256) {
+        float v = x[row * pitch + i];
+        if (own.is_beaten_by(v, width)) own = {v, i};
+    }
+    Greatest found = greatest(own, width, room, places);
     if (threadIdx.x == 0) best[row] = found.place;
 }

@@ -24,10 +24,10 @@ struct Over {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) max_pool(const float* x, float* y, u32* places, Pool2d shape) {
+extern "C" __global__ void __launch_bounds__(256) NAME(max_pool_, )(const Stored* x, Stored* y, u32* places, Pool2d shape) {
     u64 len = shape.planes * shape.out_area();
     for (u64 i = first_element(); i < len; i += next_element()) {
-        const float* plane = x + i / shape.out_area() * shape.area();
+        const Stored* plane = x + i / shape.out_area() * shape.area();
         u32 out = (u32)(i % shape.out_area());
         u32 corner = out / shape.out_width * shape.stride_height * shape.width + out % shape.out_width * shape.stride_width;
         float best = plane[corner];
@@ -45,8 +45,8 @@ extern "C" __global__ void __launch_bounds__(256) max_pool(const float* x, float
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) max_pool_gradient(
-    const u32* places, const float* dy, float* dx, Pool2d shape) {
+extern "C" __global__ void __launch_bounds__(256) NAME(max_pool_gradient_, )(
+    const u32* places, const Stored* dy, Stored* dx, Pool2d shape) {
     u64 len = shape.planes * shape.area();
     for (u64 i = first_element(); i < len; i += next_element()) {
         u64 first = i / shape.area() * shape.out_area();
@@ -64,11 +64,11 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_gradient(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) avg_pool(const float* x, float* y, Pool2d shape) {
+extern "C" __global__ void __launch_bounds__(256) NAME(avg_pool_, )(const Stored* x, Stored* y, Pool2d shape) {
     u64 len = shape.planes * shape.out_area();
     float count = (float)(shape.window_height * shape.window_width);
     for (u64 i = first_element(); i < len; i += next_element()) {
-        const float* plane = x + i / shape.out_area() * shape.area();
+        const Stored* plane = x + i / shape.out_area() * shape.area();
         u32 out = (u32)(i % shape.out_area());
         u32 corner = out / shape.out_width * shape.stride_height * shape.width + out % shape.out_width * shape.stride_width;
         float sum = 0.0f;
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(256) avg_pool(const float* x, float
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) avg_pool_gradient(const float* dy, float* dx, Pool2d shape) {
+extern "C" __global__ void __launch_bounds__(256) NAME(avg_pool_gradient_, )(const Stored* dy, Stored* dx, Pool2d shape) {
     u64 len = shape.planes * shape.area();
     float count = (float)(shape.window_height * shape.window_width);
     for (u64 i = first_element(); i < len; i += next_element()) {

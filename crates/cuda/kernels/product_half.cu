@@ -3,14 +3,14 @@
 //   nt: y = x w', a linear layer.   nn: dx = dy w.   tn: dw = dy' x.
 // product_f16_nt_S, ...: the same of f16.
 // linear_bf16_gelu_S, linear_f16_gelu_S: z[m, n] = x[m, k] w[n, k]' + bias[n], and y = gelu(z), by way of tanh or not;
-// x and w are halves, z and y f32, all of it row by row.
+// all but the bias are halves, row by row. `plus`, where it is not null, lies as C does and is added to the activation.
 //
 // A block has a tile of S x S results, S = 64 or 128, each of its four warps a quarter of it. 32 of K are in shared memory
 // at once, the next 32 on their way. Operands whose rows (or columns) do not begin at 16 bytes are fetched one by one.
 //
 // Order: each result is one f32 sum over K in steps of 16 from the first, beyond the end zeros; then C, then the bias, then
-// the activation, then it is rounded. The tile does not matter to the bits, nor whether GELU is a pass of its own. Within
-// 16 terms the hardware's order.
+// the activation, then `plus`, then it is rounded. GELU is that of a z that was rounded. The tile does not matter to the
+// bits, nor whether GELU is a pass of its own. Within 16 terms the hardware's order.
 // Launch: ceil(m / S) x ceil(n / S) blocks of 128 threads. Does not know layers, nor f32 operands.
 
 const u32 DEPTH = 32;
@@ -72,11 +72,13 @@ struct Tile {
 // What becomes of a sum: the element of C.
 struct Result {
     const float* bias;
+    const u16* plus;
     float* c32;
     u16* c16;
     __device__ void put(const Shape& shape, u64 at, u32 column, float sum) const {
         if (shape.adds) sum = c32[at] + sum;
         sum = activate(bias ? sum + bias[column] : sum, shape.activation);
+        if (plus) sum = sum + from_half(plus[at]);
         if (c32) {
             c32[at] = sum;
         } else {
@@ -88,12 +90,13 @@ struct Result {
 // The elements of z and y.
 struct GeluResult {
     const float* bias;
-    float *z, *y;
+    u16 *z, *y;
     u32 by_tanh;
     __device__ void put(const Shape& shape, u64 at, u32 column, float sum) const {
         if (bias) sum = bias[column] + sum;
-        z[at] = sum;
-        y[at] = by_tanh ? tanh_gelu(sum) : exact_gelu(sum);
+        z[at] = (u16)as_halves(sum, 0.0f);
+        sum = from_half(z[at]);
+        y[at] = (u16)as_halves(by_tanh ? tanh_gelu(sum) : exact_gelu(sum), 0.0f);
     }
 };
 
@@ -162,29 +165,28 @@ __device__ inline void multiply(const Shape& shape, const u16* a, const u16* b, 
 
 #define PRODUCT(W)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _nt_##W)(                                           \
-        const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
-        u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
+        const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
+        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, true, true>(shape, a, b, Result{bias, c32, c16}, room);                                              \
+        multiply<W, true, true>(shape, a, b, Result{bias, plus, c32, c16}, room);                                        \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _nn_##W)(                                           \
-        const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
-        u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
+        const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
+        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, false>::SIZE)];                               \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, true, false>(shape, a, b, Result{bias, c32, c16}, room);                                             \
+        multiply<W, true, false>(shape, a, b, Result{bias, plus, c32, c16}, room);                                       \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(product_, _tn_##W)(                                           \
-        const u16* a, const u16* b, const float* bias, float* c32, u16* c16, u32 m, u32 n, u32 k, u64 a_pitch,           \
-        u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                               \
+        const u16* a, const u16* b, const float* bias, const u16* plus, float* c32, u16* c16, u32 m, u32 n, u32 k,       \
+        u64 a_pitch, u64 b_pitch, u64 c_pitch, u32 adds, u32 activation, u32 aligned) {                                  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, false>::SIZE + Tile<W, false>::SIZE)];                              \
         Shape shape = {m, n, k, a_pitch, b_pitch, c_pitch, adds, activation, aligned};                                   \
-        multiply<W, false, false>(shape, a, b, Result{bias, c32, c16}, room);                                            \
+        multiply<W, false, false>(shape, a, b, Result{bias, plus, c32, c16}, room);                                      \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128) NAME(linear_, _gelu_##W)(                                          \
-        const u16* x, const u16* w, const float* bias, float* z, float* y, u32 m, u32 n, u32 k, u32 by_tanh,             \
-        u32 aligned) {                                                                                                   \
+        const u16* x, const u16* w, const float* bias, u16* z, u16* y, u32 m, u32 n, u32 k, u32 by_tanh, u32 aligned) {  \
         alignas(16) __shared__ u16 room[2 * (Tile<W, true>::SIZE + Tile<W, true>::SIZE)];                                \
         Shape shape = {m, n, k, k, k, n, 0, 0, aligned};                                                                 \
         multiply<W, true, true>(shape, x, w, GeluResult{bias, z, y, by_tanh}, room);                                     \

@@ -1,13 +1,14 @@
-// adamw, sgd, sgd_momentum: one update of parameters in place.   blend: running statistics.
+// adamw, sgd, sgd_momentum: one update of parameters in place. Where `rounded` is not null, it is their copy in halves,
+// which products read.
 //
 // Plain products, sums, roots and quotients without a fused multiply-add, in the CPU's order: the CPU's bits.
 //
 // Launch: any grid, 256 threads; a loop over elements. Order: none, every element stands alone.
 // Does not know schedules, or which parameters decay.
 
-extern "C" __global__ void __launch_bounds__(256) adamw(
-    const float* g, float* p, float* m, float* v, u64 len, float scale, float step_size, float root_correction,
-    float decay, float beta1, float beta2, float epsilon) {
+extern "C" __global__ void __launch_bounds__(256) NAME(adamw_, )(
+    const float* g, float* p, float* m, float* v, Stored* rounded, u64 len, float scale, float step_size,
+    float root_correction, float decay, float beta1, float beta2, float epsilon) {
     float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
     for (u64 i = first_element(); i < len; i += next_element()) {
         float d = g[i] * scale;
@@ -16,32 +17,32 @@ extern "C" __global__ void __launch_bounds__(256) adamw(
         float root = sqrtf(second) * root_correction + epsilon;
         m[i] = first;
         v[i] = second;
-        p[i] = p[i] * decay - step_size * first / root;
+        float next = p[i] * decay - step_size * first / root;
+        p[i] = next;
+        if (rounded) rounded[i] = next;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) sgd(
-    const float* g, float* p, u64 len, float scale, float lr, float weight_decay) {
+extern "C" __global__ void __launch_bounds__(256) NAME(sgd_, )(
+    const float* g, float* p, Stored* rounded, u64 len, float scale, float lr, float weight_decay) {
     for (u64 i = first_element(); i < len; i += next_element()) {
-        p[i] = p[i] - lr * (g[i] * scale + weight_decay * p[i]);
+        float next = p[i] - lr * (g[i] * scale + weight_decay * p[i]);
+        p[i] = next;
+        if (rounded) rounded[i] = next;
     }
 }
 
 // In the first step the old momentum counts for nothing, whatever it holds.
-extern "C" __global__ void __launch_bounds__(256) sgd_momentum(
-    const float* g, float* p, float* m, u64 len, float scale, float lr, float weight_decay, float momentum, u32 nesterov,
-    u32 first) {
+extern "C" __global__ void __launch_bounds__(256) NAME(sgd_momentum_, )(
+    const float* g, float* p, float* m, Stored* rounded, u64 len, float scale, float lr, float weight_decay,
+    float momentum, u32 nesterov, u32 first) {
     for (u64 i = first_element(); i < len; i += next_element()) {
         float d = g[i] * scale + weight_decay * p[i];
         float kept = first ? 0.0f + d : momentum * m[i] + d;
         m[i] = kept;
-        p[i] = p[i] - lr * (nesterov ? d + momentum * kept : kept);
+        float next = p[i] - lr * (nesterov ? d + momentum * kept : kept);
+        p[i] = next;
+        if (rounded) rounded[i] = next;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) blend(
-    const float* sums, float* running, u64 len, float momentum, float scale) {
-    for (u64 i = first_element(); i < len; i += next_element()) {
-        running[i] = (1.0f - momentum) * running[i] + momentum * (sums[i] * scale);
-    }
-}

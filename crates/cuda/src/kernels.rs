@@ -10,7 +10,8 @@
 //! | `d` `D` | `double` | `C` `V` `P` | the shape of a convolution over images, over volumes, of a pooling |
 //!
 //! The tests compare this table with the sources. A file of kernels over halves is there twice, behind `bf16.cuh` and behind
-//! `f16.cuh`: they say what is different, and put the kind into the names of the kernels.
+//! `f16.cuh`, and one of kernels over numbers between layers, which lie in memory as floats or as halves, a third time, behind
+//! `f32.cuh`: they say what is different, and put the kind into the names of the kernels.
 //!
 //! This file does not know what a kernel is for, or which grid it wants.
 
@@ -107,41 +108,101 @@ macro_rules! kernels {
 kernels! {
     FILL_CU "fill.cu" [] {
         FILL "fill" 256 "Frl"
-        COPY "copy" 256 "fFl"
     }
-    ADD_CU "add.cu" [] {
-        ADD "add" 256 "ffFl"
-        ADD_TO "add_to" 256 "fFl"
+    COPY_CU "copy.cu" ["f32.cuh"] {
+        COPY "copy_f32" 256 "fFl"
     }
-    RELU_CU "relu.cu" [] {
-        RELU "relu" 256 "fFl"
-        RELU_GRADIENT "relu_gradient" 256 "fFl"
+    COPY_BF16_CU "copy.cu" ["bf16.cuh"] {
+        COPY_BF16 "copy_bf16" 256 "hHl"
     }
-    GELU_CU "gelu.cu" ["math.cuh"] {
-        GELU "gelu" 256 "fFl"
-        GELU_GRADIENT "gelu_gradient" 256 "fFl"
-        GELU_TANH "gelu_tanh" 256 "fFl"
-        GELU_TANH_GRADIENT "gelu_tanh_gradient" 256 "fFl"
+    COPY_F16_CU "copy.cu" ["f16.cuh"] {
+        COPY_F16 "copy_f16" 256 "hHl"
+    }
+    ADD_CU "add.cu" ["f32.cuh"] {
+        ADD "add_f32" 256 "ffFl"
+        ADD_TO "add_to_f32" 256 "fFl"
+    }
+    ADD_BF16_CU "add.cu" ["bf16.cuh"] {
+        ADD_BF16 "add_bf16" 256 "hhHl"
+        ADD_TO_BF16 "add_to_bf16" 256 "hHl"
+    }
+    ADD_F16_CU "add.cu" ["f16.cuh"] {
+        ADD_F16 "add_f16" 256 "hhHl"
+        ADD_TO_F16 "add_to_f16" 256 "hHl"
+    }
+    RELU_CU "relu.cu" ["f32.cuh"] {
+        RELU "relu_f32" 256 "fFl"
+        RELU_GRADIENT "relu_gradient_f32" 256 "fFl"
+    }
+    RELU_BF16_CU "relu.cu" ["bf16.cuh"] {
+        RELU_BF16 "relu_bf16" 256 "hHl"
+        RELU_GRADIENT_BF16 "relu_gradient_bf16" 256 "hHl"
+    }
+    RELU_F16_CU "relu.cu" ["f16.cuh"] {
+        RELU_F16 "relu_f16" 256 "hHl"
+        RELU_GRADIENT_F16 "relu_gradient_f16" 256 "hHl"
+    }
+    GELU_CU "gelu.cu" ["math.cuh", "f32.cuh"] {
+        GELU "gelu_f32" 256 "fFl"
+        GELU_GRADIENT "gelu_gradient_f32" 256 "fFl"
+        GELU_TANH "gelu_tanh_f32" 256 "fFl"
+        GELU_TANH_GRADIENT "gelu_tanh_gradient_f32" 256 "fFl"
+    }
+    GELU_BF16_CU "gelu.cu" ["math.cuh", "bf16.cuh"] {
+        GELU_BF16 "gelu_bf16" 256 "hHl"
+        GELU_GRADIENT_BF16 "gelu_gradient_bf16" 256 "hHl"
+        GELU_TANH_BF16 "gelu_tanh_bf16" 256 "hHl"
+        GELU_TANH_GRADIENT_BF16 "gelu_tanh_gradient_bf16" 256 "hHl"
+    }
+    GELU_F16_CU "gelu.cu" ["math.cuh", "f16.cuh"] {
+        GELU_F16 "gelu_f16" 256 "hHl"
+        GELU_GRADIENT_F16 "gelu_gradient_f16" 256 "hHl"
+        GELU_TANH_F16 "gelu_tanh_f16" 256 "hHl"
+        GELU_TANH_GRADIENT_F16 "gelu_tanh_gradient_f16" 256 "hHl"
     }
     BIAS_ACTIVATION_CU "bias_activation.cu" [] {
         BIAS_ACTIVATION "bias_activation" 256 "fFluuu"
     }
-    DROPOUT_CU "dropout.cu" [] {
-        DROPOUT "dropout" 256 "fFluuuuuur"
+    DROPOUT_CU "dropout.cu" ["f32.cuh"] {
+        DROPOUT "dropout_f32" 256 "fFluuuuuur"
     }
-    BF16_CU "half.cu" ["bf16.cuh"] {
+    DROPOUT_BF16_CU "dropout.cu" ["bf16.cuh"] {
+        DROPOUT_BF16 "dropout_bf16" 256 "hHluuuuuur"
+    }
+    DROPOUT_F16_CU "dropout.cu" ["f16.cuh"] {
+        DROPOUT_F16 "dropout_f16" 256 "hHluuuuuur"
+    }
+    HALF_BF16_CU "half.cu" ["bf16.cuh"] {
         TO_BF16 "to_bf16" 256 "fHl"
         FROM_BF16 "from_bf16" 256 "hFl"
     }
-    F16_CU "half.cu" ["f16.cuh"] {
+    HALF_F16_CU "half.cu" ["f16.cuh"] {
         TO_F16 "to_f16" 256 "fHl"
         FROM_F16 "from_f16" 256 "hFl"
     }
-    UPDATE_CU "update.cu" [] {
-        ADAMW "adamw" 256 "fFFFlrrrrrrr"
-        SGD "sgd" 256 "fFlrrr"
-        SGD_MOMENTUM "sgd_momentum" 256 "fFFlrrrruu"
-        BLEND "blend" 256 "fFlrr"
+    UPDATE_CU "update.cu" ["f32.cuh"] {
+        ADAMW "adamw_f32" 256 "fFFFFlrrrrrrr"
+        SGD "sgd_f32" 256 "fFFlrrr"
+        SGD_MOMENTUM "sgd_momentum_f32" 256 "fFFFlrrrruu"
+    }
+    UPDATE_BF16_CU "update.cu" ["bf16.cuh"] {
+        ADAMW_BF16 "adamw_bf16" 256 "fFFFHlrrrrrrr"
+        SGD_BF16 "sgd_bf16" 256 "fFHlrrr"
+        SGD_MOMENTUM_BF16 "sgd_momentum_bf16" 256 "fFFHlrrrruu"
+    }
+    UPDATE_F16_CU "update.cu" ["f16.cuh"] {
+        ADAMW_F16 "adamw_f16" 256 "fFFFHlrrrrrrr"
+        SGD_F16 "sgd_f16" 256 "fFHlrrr"
+        SGD_MOMENTUM_F16 "sgd_momentum_f16" 256 "fFFHlrrrruu"
+    }
+    BLEND_CU "blend.cu" ["f32.cuh"] {
+        BLEND "blend_f32" 256 "fFFlrr"
+    }
+    BLEND_BF16_CU "blend.cu" ["bf16.cuh"] {
+        BLEND_BF16 "blend_bf16" 256 "fFHlrr"
+    }
+    BLEND_F16_CU "blend.cu" ["f16.cuh"] {
+        BLEND_F16 "blend_f16" 256 "fFHlrr"
     }
     FINITE_CU "finite.cu" [] {
         FINITE_PARTS "finite_parts" 256 "fIl"
@@ -154,48 +215,126 @@ kernels! {
     SUM_TREE_CU "sum_tree.cu" [] {
         SUM_TREE "sum_tree" 256 "iiiuul"
     }
-    COLUMN_SUMS_CU "column_sums.cu" ["sums.cuh"] {
-        COLUMN_PARTS "column_parts" 256 "fFuu"
-        PLANE_PARTS "plane_parts" 256 "fFuuu"
+    COLUMN_SUMS_CU "column_sums.cu" ["sums.cuh", "f32.cuh"] {
+        COLUMN_PARTS "column_parts_f32" 256 "fFuuu"
+        PLANE_PARTS "plane_parts_f32" 256 "fFuuu"
+    }
+    COLUMN_SUMS_BF16_CU "column_sums.cu" ["sums.cuh", "bf16.cuh"] {
+        COLUMN_PARTS_BF16 "column_parts_bf16" 256 "hFuuu"
+        PLANE_PARTS_BF16 "plane_parts_bf16" 256 "hFuuu"
+    }
+    COLUMN_SUMS_F16_CU "column_sums.cu" ["sums.cuh", "f16.cuh"] {
+        COLUMN_PARTS_F16 "column_parts_f16" 256 "hFuuu"
+        PLANE_PARTS_F16 "plane_parts_f16" 256 "hFuuu"
+    }
+    GRADIENT_PARTS_CU "gradient_parts.cu" ["math.cuh", "f32.cuh"] {
+        GRADIENT_PARTS "gradient_parts_f32" 256 "fFFuuu"
+    }
+    GRADIENT_PARTS_BF16_CU "gradient_parts.cu" ["math.cuh", "bf16.cuh"] {
+        GRADIENT_PARTS_BF16 "gradient_parts_bf16" 256 "hHFuuu"
+    }
+    GRADIENT_PARTS_F16_CU "gradient_parts.cu" ["math.cuh", "f16.cuh"] {
+        GRADIENT_PARTS_F16 "gradient_parts_f16" 256 "hHFuuu"
+    }
+    SUM_PARTS_CU "sum_parts.cu" [] {
         SUM_PARTS "sum_parts" 256 "fFlul"
     }
-    LAYER_NORM_CU "layer_norm.cu" ["sums.cuh"] {
-        LAYER_NORM "layer_norm" 256 "fffFFuu"
-        LAYER_NORM_GRADIENT "layer_norm_gradient" 256 "ffffFuu"
-        LAYER_NORM_PARTS "layer_norm_parts" 256 "fffFuu"
+    LAYER_NORM_CU "layer_norm.cu" ["sums.cuh", "f32.cuh"] {
+        LAYER_NORM "layer_norm_f32" 256 "fffFFuu"
+        LAYER_NORM_GRADIENT "layer_norm_gradient_f32" 256 "fffffFFuu"
     }
-    BATCH_NORM_CU "batch_norm.cu" ["sums.cuh"] {
-        BATCH_NORM_PARTS "batch_norm_parts" 256 "fDuuu"
+    LAYER_NORM_BF16_CU "layer_norm.cu" ["sums.cuh", "bf16.cuh"] {
+        LAYER_NORM_BF16 "layer_norm_bf16" 256 "hffHFuu"
+        LAYER_NORM_GRADIENT_BF16 "layer_norm_gradient_bf16" 256 "hffhhHFuu"
+    }
+    LAYER_NORM_F16_CU "layer_norm.cu" ["sums.cuh", "f16.cuh"] {
+        LAYER_NORM_F16 "layer_norm_f16" 256 "hffHFuu"
+        LAYER_NORM_GRADIENT_F16 "layer_norm_gradient_f16" 256 "hffhhHFuu"
+    }
+    BATCH_NORM_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f32.cuh"] {
+        BATCH_NORM_PARTS "batch_norm_parts_f32" 256 "fDuuu"
+        BATCH_NORM "batch_norm_f32" 256 "ffffFuu"
+        BATCH_NORM_BY "batch_norm_by_f32" 256 "ffffFuur"
+        BATCH_NORM_GRADIENT_PARTS "batch_norm_gradient_parts_f32" 256 "fffDuuu"
+        BATCH_NORM_GRADIENT "batch_norm_gradient_f32" 256 "ffffffFuuu"
+    }
+    BATCH_NORM_BF16_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "bf16.cuh"] {
+        BATCH_NORM_PARTS_BF16 "batch_norm_parts_bf16" 256 "hDuuu"
+        BATCH_NORM_BF16 "batch_norm_bf16" 256 "hfffHuu"
+        BATCH_NORM_BY_BF16 "batch_norm_by_bf16" 256 "hfffHuur"
+        BATCH_NORM_GRADIENT_PARTS_BF16 "batch_norm_gradient_parts_bf16" 256 "hfhDuuu"
+        BATCH_NORM_GRADIENT_BF16 "batch_norm_gradient_bf16" 256 "hffffhHuuu"
+    }
+    BATCH_NORM_F16_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f16.cuh"] {
+        BATCH_NORM_PARTS_F16 "batch_norm_parts_f16" 256 "hDuuu"
+        BATCH_NORM_F16 "batch_norm_f16" 256 "hfffHuu"
+        BATCH_NORM_BY_F16 "batch_norm_by_f16" 256 "hfffHuur"
+        BATCH_NORM_GRADIENT_PARTS_F16 "batch_norm_gradient_parts_f16" 256 "hfhDuuu"
+        BATCH_NORM_GRADIENT_F16 "batch_norm_gradient_f16" 256 "hffffhHuuu"
+    }
+    BATCH_NORM_SUMS_CU "batch_norm_sums.cu" ["run.cuh"] {
         BATCH_NORM_STATISTICS "batch_norm_statistics" 256 "dFFuuur"
-        BATCH_NORM "batch_norm" 256 "ffffFuu"
-        BATCH_NORM_BY "batch_norm_by" 256 "ffffFuur"
-        BATCH_NORM_GRADIENT_PARTS "batch_norm_gradient_parts" 256 "fffDuuu"
         BATCH_NORM_GRADIENT_SUMS "batch_norm_gradient_sums" 256 "dFFuu"
-        BATCH_NORM_GRADIENT "batch_norm_gradient" 256 "ffffffFuuu"
     }
-    LOSSES_CU "losses.cu" ["math.cuh", "sums.cuh"] {
-        CROSS_ENTROPY "cross_entropy" 256 "fifFDIuruur"
-        SQUARED_ERROR "squared_error" 256 "ffFDIur"
+    LOSSES_CU "losses.cu" ["math.cuh", "sums.cuh", "f32.cuh"] {
+        CROSS_ENTROPY "cross_entropy_f32" 256 "fifFDIuuruur"
+        SQUARED_ERROR "squared_error_f32" 256 "ffFDIuur"
+        ARG_MAX "arg_max_f32" 256 "fIuu"
+    }
+    LOSSES_BF16_CU "losses.cu" ["math.cuh", "sums.cuh", "bf16.cuh"] {
+        CROSS_ENTROPY_BF16 "cross_entropy_bf16" 256 "hifHDIuuruur"
+        SQUARED_ERROR_BF16 "squared_error_bf16" 256 "hfHDIuur"
+        ARG_MAX_BF16 "arg_max_bf16" 256 "hIuu"
+    }
+    LOSSES_F16_CU "losses.cu" ["math.cuh", "sums.cuh", "f16.cuh"] {
+        CROSS_ENTROPY_F16 "cross_entropy_f16" 256 "hifHDIuuruur"
+        SQUARED_ERROR_F16 "squared_error_f16" 256 "hfHDIuur"
+        ARG_MAX_F16 "arg_max_f16" 256 "hIuu"
+    }
+    LOSS_SUMS_CU "loss_sums.cu" ["sums.cuh"] {
         LOSS_SUMS "loss_sums" 256 "diDIu"
-        ARG_MAX "arg_max" 256 "fIu"
     }
-    POOLING_CU "pooling.cu" [] {
-        MAX_POOL "max_pool" 256 "fFIP"
-        MAX_POOL_GRADIENT "max_pool_gradient" 256 "ifFP"
-        AVG_POOL "avg_pool" 256 "fFP"
-        AVG_POOL_GRADIENT "avg_pool_gradient" 256 "fFP"
+    POOLING_CU "pooling.cu" ["f32.cuh"] {
+        MAX_POOL "max_pool_f32" 256 "fFIP"
+        MAX_POOL_GRADIENT "max_pool_gradient_f32" 256 "ifFP"
+        AVG_POOL "avg_pool_f32" 256 "fFP"
+        AVG_POOL_GRADIENT "avg_pool_gradient_f32" 256 "fFP"
     }
-    EMBEDDING_CU "embedding.cu" [] {
-        EMBEDDING "embedding" 256 "iffFluuu"
+    POOLING_BF16_CU "pooling.cu" ["bf16.cuh"] {
+        MAX_POOL_BF16 "max_pool_bf16" 256 "hHIP"
+        MAX_POOL_GRADIENT_BF16 "max_pool_gradient_bf16" 256 "ihHP"
+        AVG_POOL_BF16 "avg_pool_bf16" 256 "hHP"
+        AVG_POOL_GRADIENT_BF16 "avg_pool_gradient_bf16" 256 "hHP"
+    }
+    POOLING_F16_CU "pooling.cu" ["f16.cuh"] {
+        MAX_POOL_F16 "max_pool_f16" 256 "hHIP"
+        MAX_POOL_GRADIENT_F16 "max_pool_gradient_f16" 256 "ihHP"
+        AVG_POOL_F16 "avg_pool_f16" 256 "hHP"
+        AVG_POOL_GRADIENT_F16 "avg_pool_gradient_f16" 256 "hHP"
+    }
+    EMBEDDING_CU "embedding.cu" ["f32.cuh"] {
+        EMBEDDING "embedding_f32" 256 "iffFluuu"
+        EMBEDDING_GRADIENT "embedding_gradient_f32" 256 "iifFuuu"
+        PLACES_GRADIENT "places_gradient_f32" 256 "fFluuu"
+    }
+    EMBEDDING_BF16_CU "embedding.cu" ["bf16.cuh"] {
+        EMBEDDING_BF16 "embedding_bf16" 256 "iffHluuu"
+        EMBEDDING_GRADIENT_BF16 "embedding_gradient_bf16" 256 "iihFuuu"
+        PLACES_GRADIENT_BF16 "places_gradient_bf16" 256 "hFluuu"
+    }
+    EMBEDDING_F16_CU "embedding.cu" ["f16.cuh"] {
+        EMBEDDING_F16 "embedding_f16" 256 "iffHluuu"
+        EMBEDDING_GRADIENT_F16 "embedding_gradient_f16" 256 "iihFuuu"
+        PLACES_GRADIENT_F16 "places_gradient_f16" 256 "hFluuu"
+    }
+    EMBEDDING_ORDER_CU "embedding_order.cu" [] {
         EMBEDDING_ORDER "embedding_order" 256 "iIu"
-        EMBEDDING_GRADIENT "embedding_gradient" 256 "iifFuuu"
-        PLACES_GRADIENT "places_gradient" 256 "fFluuu"
     }
     PRODUCT_CU "product.cu" ["math.cuh", "tile.cuh"] {
         PRODUCT "product" 256 "fffFuuullllluu"
         LINEAR_GELU "linear_gelu" 256 "fffFFuuuu"
     }
-    CONV_CU "conv.cu" ["tile.cuh", "conv.cuh"] {
+    CONV_CU "conv.cu" ["f32.cuh", "tile.cuh", "conv.cuh"] {
         CONV2D "conv2d" 256 "fffFCu"
         CONV2D_INPUT_GRADIENT "conv2d_input_gradient" 256 "ffFC"
         CONV2D_WEIGHT_GRADIENT "conv2d_weight_gradient" 256 "ffFCu"
@@ -204,20 +343,20 @@ kernels! {
         CONV3D_WEIGHT_GRADIENT "conv3d_weight_gradient" 256 "ffFVu"
     }
     CONV_BF16_CU "conv_half.cu" ["bf16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
-        CONV2D_BF16 "conv2d_bf16" 128 "fffFCu"
-        CONV2D_BF16_INPUT_GRADIENT "conv2d_bf16_input_gradient" 128 "ffFC"
-        CONV2D_BF16_WEIGHT_GRADIENT "conv2d_bf16_weight_gradient" 128 "ffFCu"
-        CONV3D_BF16 "conv3d_bf16" 128 "fffFVu"
-        CONV3D_BF16_INPUT_GRADIENT "conv3d_bf16_input_gradient" 128 "ffFV"
-        CONV3D_BF16_WEIGHT_GRADIENT "conv3d_bf16_weight_gradient" 128 "ffFVu"
+        CONV2D_BF16 "conv2d_bf16" 128 "hhfHCu"
+        CONV2D_BF16_INPUT_GRADIENT "conv2d_bf16_input_gradient" 128 "hhHC"
+        CONV2D_BF16_WEIGHT_GRADIENT "conv2d_bf16_weight_gradient" 128 "hhFCu"
+        CONV3D_BF16 "conv3d_bf16" 128 "hhfHVu"
+        CONV3D_BF16_INPUT_GRADIENT "conv3d_bf16_input_gradient" 128 "hhHV"
+        CONV3D_BF16_WEIGHT_GRADIENT "conv3d_bf16_weight_gradient" 128 "hhFVu"
     }
     CONV_F16_CU "conv_half.cu" ["f16.cuh", "tensor.cuh", "tensor_tile.cuh", "conv.cuh"] {
-        CONV2D_F16 "conv2d_f16" 128 "fffFCu"
-        CONV2D_F16_INPUT_GRADIENT "conv2d_f16_input_gradient" 128 "ffFC"
-        CONV2D_F16_WEIGHT_GRADIENT "conv2d_f16_weight_gradient" 128 "ffFCu"
-        CONV3D_F16 "conv3d_f16" 128 "fffFVu"
-        CONV3D_F16_INPUT_GRADIENT "conv3d_f16_input_gradient" 128 "ffFV"
-        CONV3D_F16_WEIGHT_GRADIENT "conv3d_f16_weight_gradient" 128 "ffFVu"
+        CONV2D_F16 "conv2d_f16" 128 "hhfHCu"
+        CONV2D_F16_INPUT_GRADIENT "conv2d_f16_input_gradient" 128 "hhHC"
+        CONV2D_F16_WEIGHT_GRADIENT "conv2d_f16_weight_gradient" 128 "hhFCu"
+        CONV3D_F16 "conv3d_f16" 128 "hhfHVu"
+        CONV3D_F16_INPUT_GRADIENT "conv3d_f16_input_gradient" 128 "hhHV"
+        CONV3D_F16_WEIGHT_GRADIENT "conv3d_f16_weight_gradient" 128 "hhFVu"
     }
     ATTENTION_CU "attention.cu" ["math.cuh", "sums.cuh"] {
         ATTENTION_32 "attention_32" 128 "fFFuuur"
@@ -256,23 +395,23 @@ kernels! {
         ATTENTION_F16_KEYS_128 "attention_f16_keys_128" 128 "hffhHuuur"
     }
     PRODUCT_BF16_CU "product_half.cu" ["math.cuh", "bf16.cuh", "tensor.cuh"] {
-        PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfFHuuullluuu"
-        PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfFHuuullluuu"
-        PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfFHuuullluuu"
-        PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfFHuuullluuu"
-        PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfFHuuullluuu"
-        PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfFHuuullluuu"
-        LINEAR_BF16_GELU_64 "linear_bf16_gelu_64" 128 "hhfFFuuuuu"
-        LINEAR_BF16_GELU_128 "linear_bf16_gelu_128" 128 "hhfFFuuuuu"
+        PRODUCT_BF16_NT_64 "product_bf16_nt_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_NN_64 "product_bf16_nn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_TN_64 "product_bf16_tn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_NT_128 "product_bf16_nt_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_NN_128 "product_bf16_nn_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_BF16_TN_128 "product_bf16_tn_128" 128 "hhfhFHuuullluuu"
+        LINEAR_BF16_GELU_64 "linear_bf16_gelu_64" 128 "hhfHHuuuuu"
+        LINEAR_BF16_GELU_128 "linear_bf16_gelu_128" 128 "hhfHHuuuuu"
     }
     PRODUCT_F16_CU "product_half.cu" ["math.cuh", "f16.cuh", "tensor.cuh"] {
-        PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfFHuuullluuu"
-        PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfFHuuullluuu"
-        PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfFHuuullluuu"
-        PRODUCT_F16_NT_128 "product_f16_nt_128" 128 "hhfFHuuullluuu"
-        PRODUCT_F16_NN_128 "product_f16_nn_128" 128 "hhfFHuuullluuu"
-        PRODUCT_F16_TN_128 "product_f16_tn_128" 128 "hhfFHuuullluuu"
-        LINEAR_F16_GELU_64 "linear_f16_gelu_64" 128 "hhfFFuuuuu"
-        LINEAR_F16_GELU_128 "linear_f16_gelu_128" 128 "hhfFFuuuuu"
+        PRODUCT_F16_NT_64 "product_f16_nt_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_NN_64 "product_f16_nn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_TN_64 "product_f16_tn_64" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_NT_128 "product_f16_nt_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_NN_128 "product_f16_nn_128" 128 "hhfhFHuuullluuu"
+        PRODUCT_F16_TN_128 "product_f16_tn_128" 128 "hhfhFHuuullluuu"
+        LINEAR_F16_GELU_64 "linear_f16_gelu_64" 128 "hhfHHuuuuu"
+        LINEAR_F16_GELU_128 "linear_f16_gelu_128" 128 "hhfHHuuuuu"
     }
 }

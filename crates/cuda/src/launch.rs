@@ -13,8 +13,15 @@ pub(crate) const MOST: usize = 16;
 /// An argument of a kernel. The letters are those of [`crate::kernels`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
-    /// The address of memory, and its letter; address 0 is none.
-    Pointer(u64, char),
+    /// Memory.
+    Pointer {
+        /// Where it begins; 0 is none.
+        address: u64,
+        /// Its letter.
+        letter: char,
+        /// How much of it there is, which no kernel is told. *Units*: bytes.
+        bytes: u64,
+    },
     /// `u`
     U32(u32),
     /// `l`
@@ -32,7 +39,7 @@ pub enum Argument {
 impl Argument {
     fn letter(&self) -> char {
         match self {
-            Self::Pointer(_, letter) => *letter,
+            Self::Pointer { letter, .. } => *letter,
             Self::U32(_) => 'u',
             Self::U64(_) => 'l',
             Self::F32(_) => 'r',
@@ -46,7 +53,7 @@ impl Argument {
     #[must_use]
     pub fn value(&self) -> *const std::ffi::c_void {
         match self {
-            Self::Pointer(value, _) | Self::U64(value) => std::ptr::from_ref(value).cast(),
+            Self::Pointer { address: value, .. } | Self::U64(value) => std::ptr::from_ref(value).cast(),
             Self::U32(value) => std::ptr::from_ref(value).cast(),
             Self::F32(value) => std::ptr::from_ref(value).cast(),
             Self::Conv2d(value) => std::ptr::from_ref(value).cast(),
@@ -65,7 +72,16 @@ impl Argument {
 
     /// No memory, of the type that a letter stands for.
     pub(crate) fn none(letter: char) -> Self {
-        Self::Pointer(0, letter)
+        Self::Pointer { address: 0, letter, bytes: 0 }
+    }
+
+    /// Elements of memory.
+    fn memory<T>(address: u64, len: usize, letter: char) -> Self {
+        Self::Pointer { address, letter, bytes: (len * size_of::<T>()) as u64 }
+    }
+
+    fn bytes(&self) -> u64 {
+        if let Self::Pointer { bytes, .. } = self { *bytes } else { 0 }
     }
 }
 
@@ -107,7 +123,7 @@ letters! { f32: 'f' 'F', f64: 'd' 'D', u32: 'i' 'I', u16: 'h' 'H' }
 #[allow(private_bounds)]
 impl<T: Letter> From<Slice<'_, T>> for Argument {
     fn from(slice: Slice<'_, T>) -> Self {
-        Self::Pointer(slice.address(), T::READ)
+        Self::memory::<T>(slice.address(), slice.len(), T::READ)
     }
 }
 
@@ -121,7 +137,7 @@ impl<T: Letter> From<Option<Slice<'_, T>>> for Argument {
 #[allow(private_bounds)]
 impl<T: Letter> From<&mut SliceMut<'_, T>> for Argument {
     fn from(slice: &mut SliceMut<'_, T>) -> Self {
-        Self::Pointer(slice.address(), T::WRITE)
+        Self::memory::<T>(slice.address(), slice.len(), T::WRITE)
     }
 }
 
@@ -130,6 +146,15 @@ impl<T: Letter> From<&mut Option<SliceMut<'_, T>>> for Argument {
     fn from(slice: &mut Option<SliceMut<'_, T>>) -> Self {
         slice.as_mut().map_or(Self::none(T::WRITE), Self::from)
     }
+}
+
+/// What a launch costs a GPU at least, for plans: no kernel is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Between its memory and its multiprocessors. *Units*: bytes.
+    pub bytes: u64,
+    /// Multiplications and additions on tensor cores.
+    pub operations: u64,
 }
 
 /// One launch.
@@ -141,6 +166,8 @@ pub struct KernelLaunch {
     pub blocks: u32,
     /// Whether any number of blocks does the same: each loops over elements that stand alone.
     pub any_grid: bool,
+    /// What it costs.
+    pub work: Work,
     arguments: [Argument; MOST],
     count: usize,
 }
@@ -163,7 +190,27 @@ impl KernelLaunch {
         assert!((1..=most).contains(&blocks), "{} with {blocks} blocks", kernel.name);
         let mut all = [Argument::U32(0); MOST];
         all[..N].copy_from_slice(&arguments);
-        Self { kernel, blocks: blocks as u32, any_grid: false, arguments: all, count: N }
+        // Everything is read or written once, where nobody says more.
+        let work = Work { bytes: arguments.iter().map(Argument::bytes).sum(), operations: 0 };
+        Self { kernel, blocks: blocks as u32, any_grid: false, work, arguments: all, count: N }
+    }
+
+    /// It moves so many bytes beside each of its operands once: what is written was read before, or is read again.
+    pub(crate) fn and_moves(mut self, bytes: usize) -> Self {
+        self.work.bytes += bytes as u64;
+        self
+    }
+
+    /// It moves so many bytes: it does not touch all of its operands.
+    pub(crate) fn moves(mut self, bytes: usize) -> Self {
+        self.work.bytes = bytes as u64;
+        self
+    }
+
+    /// It multiplies, and adds up, on tensor cores.
+    pub(crate) fn multiplies(mut self, operations: usize) -> Self {
+        self.work.operations = operations as u64;
+        self
     }
 
     /// Of a kernel with a loop over `len` elements.

@@ -21,8 +21,10 @@ pub mod libraries;
 pub mod memory;
 pub mod nvrtc;
 pub mod operations;
+mod values;
 
-pub use device::{CudaDevice, PendingSums, rehearsed};
-pub use launch::{Argument, KernelLaunch, Queue};
+pub use device::{CudaDevice, DeviceFloats, PendingSums, rehearsed};
+pub use launch::{Argument, KernelLaunch, Queue, Work};
 pub use memory::{Slice, SliceMut};
 pub use operations::Precision;
+pub use values::{Half, Storage, Values, ValuesMut};

@@ -155,4 +155,14 @@ impl<'a, T: Element> SliceMut<'a, T> {
         let first = SliceMut { address: self.address, len: at, life: PhantomData };
         (first, SliceMut { address: second, len: self.len - at, life: PhantomData })
     }
+
+    /// Both as one, if the other one lies right behind this one; otherwise both are given back.
+    ///
+    /// *Errors*: they lie apart.
+    pub fn join(self, next: Self) -> Result<Self, (Self, Self)> {
+        if self.address + (self.len * size_of::<T>()) as u64 == next.address {
+            return Ok(Self { address: self.address, len: self.len + next.len, life: PhantomData });
+        }
+        Err((self, next))
+    }
 }

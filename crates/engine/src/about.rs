@@ -60,6 +60,8 @@ pub struct MemoryTable {
 pub(crate) struct BufferLengths {
     /// The state.
     pub state: StateShape,
+    /// What a device has of parameters beside them, to multiply.
+    pub copy: usize,
     /// A gradient buffer.
     pub gradient: usize,
     /// What is kept from the forward to the backward pass, and the outputs.
@@ -80,8 +82,12 @@ impl MemoryTable {
             ("activations", bytes(lengths.activations)),
             ("scratch", bytes(lengths.scratch)),
         ];
+        if lengths.copy > 0 {
+            rows.insert(1, ("parameters in halves", bytes(lengths.copy)));
+        }
         if average > 0 {
-            rows.insert(3, ("moving average", bytes(average)));
+            let behind = rows.iter().position(|(what, _)| *what == "one gradient buffer");
+            rows.insert(behind.expect("it is there"), ("moving average", bytes(average)));
         }
         Self { rows }
     }

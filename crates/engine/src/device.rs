@@ -83,6 +83,15 @@ pub enum Activation {
     Relu,
 }
 
+/// An activation whose gradient is made of what was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    /// ReLU: its outputs are kept.
+    Relu,
+    /// GELU: its inputs are kept.
+    Gelu(Gelu),
+}
+
 /// A form of GELU, which is a stage too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
@@ -320,9 +329,9 @@ pub fn reborrow<'b, 'a: 'b, D: Device>(x: D::Ref<'a>) -> D::Ref<'b> {
 /// *Blocks*: on a device with streams an operation may return before it is done; [`Device::wait`] and every read by
 /// the host wait. *Panics*: every operation asserts that its slices have the lengths its shape says.
 pub trait Device: Send + Sync + Sized + 'static {
-    /// Read-only f32 memory of the device.
+    /// Read-only numbers in memory of the device: f32, or as it stores [activations](Device::activations).
     type Ref<'a>: Copy + Send + Sync;
-    /// Writable f32 memory of the device.
+    /// Writable ones.
     type Mut<'a>: Send;
     /// Read-only u32 memory of the device.
     type Ids<'a>: Copy + Send + Sync;
@@ -345,6 +354,25 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn split_mut<'a>(x: Self::Mut<'a>, at: usize) -> (Self::Mut<'a>, Self::Mut<'a>);
     /// A writable slice, read for a while.
     fn read<'a>(x: &'a Self::Mut<'_>) -> Self::Ref<'a>;
+
+    /// Elements of f32 memory that so many activations take: values between stages and their gradients, which a device may
+    /// store in fewer bits. Everything else is f32.
+    fn activation_len(&self, values: usize) -> usize {
+        values
+    }
+    /// Values from one row of a model's outputs to the next, of which each has `width`: more, where the device is faster with rows that
+    /// begin on round places. It finds the number again in the length of what it is given.
+    fn row_pitch(&self, width: usize) -> usize {
+        width
+    }
+    /// The beginning of f32 memory as so many activations.
+    fn activations<'b, 'a: 'b>(&self, memory: Self::Ref<'a>, values: usize) -> Self::Ref<'b> {
+        Self::part(memory, 0..values)
+    }
+    /// The same to write.
+    fn activations_mut<'a>(&self, memory: &'a mut Self::Mut<'_>, values: usize) -> Self::Mut<'a> {
+        Self::part_mut(memory, 0..values)
+    }
 
     /// Waits for all work given so far.
     fn wait(&self);
@@ -393,6 +421,41 @@ pub trait Device: Send + Sync + Sized + 'static {
         let len = Self::len_mut(&z);
         self.linear(shape, operands, Activation::None, Self::part_mut(&mut z, 0..len));
         self.gelu(form, Self::read(&z), y);
+    }
+    /// [`Device::linear`] without activation, and `plus` added to it. *Order*: the bits of the two one behind the other, where
+    /// activations are f32; else of a sum that is rounded once.
+    fn linear_plus(
+        &self,
+        shape: LinearShape,
+        operands: Operands<Self::Ref<'_>>,
+        plus: Self::Ref<'_>,
+        mut y: Self::Mut<'_>,
+    ) {
+        let len = Self::len_mut(&y);
+        self.linear(shape, operands, Activation::None, Self::part_mut(&mut y, 0..len));
+        self.add_to(plus, y);
+    }
+    /// The gradient of an activation, in place, and the column sums of what it comes to: see [`Device::relu_gradient`],
+    /// [`Device::gelu_gradient`] and [`Device::column_sums_of_leaves`], whose bits it has.
+    fn curve_gradient_and_sums(
+        &self,
+        shape: Rows,
+        leaf: Leaf,
+        curve: Curve,
+        saved: Self::Ref<'_>,
+        mut d: Self::Mut<'_>,
+        sums: Self::Mut<'_>,
+    ) {
+        let len = Self::len_mut(&d);
+        self.curve_gradient(curve, saved, Self::part_mut(&mut d, 0..len));
+        self.column_sums_of_leaves(shape, leaf, Self::read(&d), sums);
+    }
+    /// The gradient of an activation, in place.
+    fn curve_gradient(&self, curve: Curve, saved: Self::Ref<'_>, d: Self::Mut<'_>) {
+        match curve {
+            Curve::Relu => self.relu_gradient(saved, d),
+            Curve::Gelu(form) => self.gelu_gradient(form, saved, d),
+        }
     }
     /// `sums[width] = sum over rows of x[rows, width]`, in row order within fixed blocks of rows.
     fn column_sums(&self, shape: Rows, x: Self::Ref<'_>, sums: Self::Mut<'_>);
@@ -481,6 +544,27 @@ pub trait Device: Send + Sync + Sized + 'static {
         gradients: NormGradients<Self::Mut<'_>>,
         scratch: Self::Mut<'_>,
     );
+    /// The same, with `outer` added to `dx`, which is there. *Order*: the bits of the two one behind the other, where activations
+    /// are f32; else of a sum that is rounded once.
+    fn layer_norm_gradient_plus(
+        &self,
+        shape: Rows,
+        inputs: NormInputs<Self::Ref<'_>>,
+        outer: Self::Ref<'_>,
+        gradients: NormGradients<Self::Mut<'_>>,
+        scratch: Self::Mut<'_>,
+    ) {
+        let NormGradients { dx, mut dgain, mut dbias } = gradients;
+        let mut dx = dx.expect("a gradient that something is added to");
+        let (len, width) = (Self::len_mut(&dx), shape.width);
+        let own = NormGradients {
+            dx: Some(Self::part_mut(&mut dx, 0..len)),
+            dgain: Self::part_mut(&mut dgain, 0..width),
+            dbias: Self::part_mut(&mut dbias, 0..width),
+        };
+        self.layer_norm_gradient(shape, inputs, own, scratch);
+        self.add_to(outer, dx);
+    }
     /// Elements of scratch that the gradient of layer norm needs. A function of the shape alone.
     fn layer_norm_scratch(&self, shape: Rows) -> usize;
 

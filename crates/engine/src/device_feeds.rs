@@ -38,6 +38,9 @@ impl<'a> From<&Targets<'a>> for List<'a> {
 
 /// Memory for one side of a batch, as long as the longest.
 enum Feed<D: OwnMemory> {
+    /// Values that go into the model.
+    Activations(D::Floats),
+    /// Values that its outputs are compared with.
     Values(D::Floats),
     Ids(D::Words),
 }
@@ -55,18 +58,27 @@ impl<D: OwnMemory> Feed<D> {
     /// *Panics* if it is for lists of the other kind: batches are checked before.
     fn send(&mut self, device: &D, list: &List<'_>, way: Way) -> Result<(), EngineError> {
         match (self, list, way) {
+            (Self::Activations(to), List::Values(from), Way::Behind) => device.send_activations(from, to),
+            (Self::Activations(to), List::Values(from), Way::Ahead) => {
+                device.send_activations_ahead(from, to)
+            }
             (Self::Values(to), List::Values(from), Way::Behind) => device.send(from, to),
             (Self::Values(to), List::Values(from), Way::Ahead) => device.send_ahead(from, to),
             (Self::Ids(to), List::Ids(from), Way::Behind) => device.send_ids(from, to),
             (Self::Ids(to), List::Ids(from), Way::Ahead) => device.send_ids_ahead(from, to),
-            (Self::Values(_), List::Ids(ids), _) => panic!("{} ids where values go", ids.len()),
+            (Self::Activations(_) | Self::Values(_), List::Ids(ids), _) => {
+                panic!("{} ids where values go", ids.len())
+            }
             (Self::Ids(_), List::Values(values), _) => panic!("{} values where ids go", values.len()),
         }
     }
 
     /// What was sent: as much as the list has.
-    fn input(&self, list: &List<'_>) -> Input<'_, D> {
+    fn input(&self, device: &D, list: &List<'_>) -> Input<'_, D> {
         match (self, list) {
+            (Self::Activations(memory), List::Values(list)) => {
+                Input::Values(device.activations(D::look(memory), list.len()))
+            }
             (Self::Values(memory), List::Values(list)) => {
                 Input::Values(D::part(D::look(memory), 0..list.len()))
             }
@@ -88,7 +100,7 @@ impl<D: OwnMemory> Sides<D> {
         let len = input.rows() * input.per_row();
         Ok(Self {
             inputs: match input {
-                Shape::Values { .. } => Feed::Values(device.floats(len)?),
+                Shape::Values { .. } => Feed::Activations(device.floats(device.activation_len(len))?),
                 Shape::Tokens { .. } => Feed::Ids(device.words(len)?),
             },
             targets: match model.loss {
@@ -133,7 +145,8 @@ impl<D: OwnMemory> Feeds<D> {
             self.now.send(device, batch, Way::Behind)?;
         }
         let Sides { inputs, targets } = &self.now;
-        Ok((inputs.input(&batch.inputs.into()), targets.input(&List::from(&batch.targets))))
+        let of = (List::from(batch.inputs), List::from(&batch.targets));
+        Ok((inputs.input(device, &of.0), targets.input(device, &of.1)))
     }
 
     /// Sends the batch of the next micro-batch while the device works on this one.
@@ -153,13 +166,13 @@ impl<D: OwnMemory> Feeds<D> {
     pub(crate) fn inputs(&mut self, device: &D, inputs: Inputs<'_>) -> Result<Input<'_, D>, EngineError> {
         let list = inputs.into();
         self.now.inputs.send(device, &list, Way::Behind)?;
-        Ok(self.now.inputs.input(&list))
+        Ok(self.now.inputs.input(device, &list))
     }
 
     /// Targets alone, sent now.
     pub(crate) fn targets(&mut self, device: &D, targets: &Targets<'_>) -> Result<Input<'_, D>, EngineError> {
         let list = List::from(targets);
         self.now.targets.send(device, &list, Way::Behind)?;
-        Ok(self.now.targets.input(&list))
+        Ok(self.now.targets.input(device, &list))
     }
 }

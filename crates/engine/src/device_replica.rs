@@ -106,7 +106,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
         layout.initialise(seed, &mut host);
         let (input, plan) = (model.input(), model.plan());
         let rows = model.loss_rows(input.rows());
-        let (outputs, gradient) = (rows.rows * rows.width, layout.gradient_len());
+        let (outputs, gradient) =
+            (device.activation_len(model.outputs_len(input.rows())), layout.gradient_len());
         let passes = Passes {
             feeds: Feeds::new(&device, &model)?,
             saved: device.floats(plan.saved)?,
@@ -115,10 +116,15 @@ impl<D: OwnMemory> DeviceReplica<D> {
             beside: model.reads_outputs().then(|| device.floats(outputs)).transpose()?,
             gradients: vec![device.floats(gradient)?],
         };
-        let floats = |section| device.floats(host.section(section).len());
-        let [p, s, first, second, average] = Section::ALL.map(floats);
+        // An average of parameters is evaluated as they are.
+        let memory = |section| match section {
+            Section::Parameters | Section::Average => device.parameters(host.section(section).len()),
+            Section::Stats | Section::First | Section::Second => device.floats(host.section(section).len()),
+        };
+        let [p, s, first, second, average] = Section::ALL.map(memory);
         let lengths = BufferLengths {
             state,
+            copy: device.copy_len(state.lengths()[0]) + device.copy_len(state.lengths()[4]),
             gradient,
             activations: plan.saved + outputs,
             scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
@@ -306,7 +312,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let shape = self.infer(batch.rows, batch.inputs)?;
         let Self { device, model, passes, .. } = self;
         let targets = passes.feeds.targets(device, &batch.targets)?;
-        let outputs = D::part(D::look(&passes.outputs), 0..shape.rows * shape.width);
+        let outputs = device.activations(D::look(&passes.outputs), model.outputs_len(batch.rows));
         let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0));
         match batch.targets {
             Targets::Classes(classes) => {
@@ -315,9 +321,10 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
                 counts.note_all(classes, best, shape.width);
             }
             Targets::Values(targets) => {
-                let mut home = vec![0.0; shape.rows * shape.width];
-                device.fetch(&passes.outputs, &mut home)?;
-                counts.note_errors(targets, &home);
+                let mut home = vec![0.0; model.outputs_len(batch.rows)];
+                device.fetch_activations(&passes.outputs, &mut home)?;
+                model.close_ranks(&mut home);
+                counts.note_errors(targets, &home[..shape.rows * shape.width]);
             }
         }
         Ok(sums)
@@ -327,7 +334,15 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let shape = self.model.loss_rows(rows);
         expect_length("outputs", shape.rows * shape.width, outputs.len())?;
         self.infer(rows, inputs)?;
-        self.device.fetch(&self.passes.outputs, outputs)
+        let apart = self.model.outputs_len(rows);
+        if apart == outputs.len() {
+            return self.device.fetch_activations(&self.passes.outputs, outputs);
+        }
+        let mut home = vec![0.0; apart];
+        self.device.fetch_activations(&self.passes.outputs, &mut home)?;
+        self.model.close_ranks(&mut home);
+        outputs.copy_from_slice(&home[..outputs.len()]);
+        Ok(())
     }
 
     fn applied(&self) -> Step {

@@ -20,8 +20,9 @@ pub struct LossScaling {
 }
 
 impl Default for LossScaling {
+    /// Half of what PyTorch begins with: the gradient of a logit is at most the scale, and lies in f16, which holds 65 504.
     fn default() -> Self {
-        Self { start: 65_536.0, interval: 2_000 }
+        Self { start: 32_768.0, interval: 2_000 }
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Model<D: Device> {
     layout: Layout,
     input: Shape,
     output: Shape,
+    /// Values from one row of the outputs to the next.
+    pitch: usize,
     plan: ArenaPlan,
     scaling: Option<LossScaling>,
 }
@@ -69,7 +71,7 @@ impl<D: Device> Model<D> {
         let rows = self.loss_rows(self.input.rows());
         let elements = self.plan.saved
             + self.plan.scratch
-            + rows.rows * rows.width * if self.reads_outputs() { 2 } else { 1 }
+            + self.outputs_len(self.input.rows()) * if self.reads_outputs() { 2 } else { 1 }
             + self.input.rows() * self.input.per_row();
         let fits = (STACKED_BYTES / (4 * elements).max(1)).min(STACKED_ROWS / rows.rows.max(1)).max(1);
         if fits >= most { most.max(1) } else { 1 << fits.ilog2() }
@@ -102,7 +104,8 @@ impl<D: Device> Model<D> {
         let width = output.width().map_err(EngineError::Loss)?;
         loss.check(width)?;
         let layout = layout(&stages);
-        Ok(Self { chain: stages, loss, layout, input, output, plan, scaling: None })
+        let pitch = if group == 1 && stages.pads() { device.row_pitch(width) } else { width };
+        Ok(Self { chain: stages, loss, layout, input, output, pitch, plan, scaling: None })
     }
 
     /// The same with a loss that is scaled: the scale is one more tensor of the layout, behind the running statistics.
@@ -237,6 +240,21 @@ impl<D: Device> Model<D> {
     /// Whether the backward pass reads the outputs: then the gradient of the loss cannot take their place.
     pub(crate) fn reads_outputs(&self) -> bool {
         Stage::<D>::needs(&self.chain).output
+    }
+
+    /// Values that the outputs of `rows` samples take: each row of the loss, and what lies between it and the next.
+    pub(crate) fn outputs_len(&self, rows: usize) -> usize {
+        self.loss_rows(rows).rows * self.pitch
+    }
+
+    /// Brings outputs as they lie to one row behind the other, in place; what is behind them is anything.
+    pub(crate) fn close_ranks(&self, outputs: &mut [f32]) {
+        let width = self.output.width().expect("the plan found a width");
+        if self.pitch > width {
+            for row in 1..outputs.len() / self.pitch {
+                outputs.copy_within(row * self.pitch..row * self.pitch + width, row * width);
+            }
+        }
     }
 
     /// The outputs of `rows` samples as rows of the loss: one a sample, or one a place of a sequence.

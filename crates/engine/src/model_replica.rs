@@ -89,6 +89,7 @@ impl<D: HostDevice> ModelReplica<D> {
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let lengths = BufferLengths {
+            copy: 0,
             state,
             gradient: layout.gradient_len(),
             activations: plan.saved + outputs + if model.group() > 1 { stack_len(model) } else { 0 },

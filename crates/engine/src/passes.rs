@@ -10,7 +10,7 @@ use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
-use crate::stages::Gradients;
+use crate::stages::{Gradients, Outer};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
@@ -25,13 +25,13 @@ pub(crate) struct Room<'a, D: Device> {
     pub saved: D::Mut<'a>,
     /// Scratch; full planned length.
     pub scratch: D::Mut<'a>,
-    /// The outputs; at least as long as those of this pass. In training their gradient takes their place, if it can.
+    /// The outputs: memory for those of this pass or more. In training their gradient takes their place, if it can.
     pub outputs: D::Mut<'a>,
 }
 
 /// What a training pass has beside an evaluation.
 pub(crate) struct Training<'a, 'b, D: Device> {
-    /// Room for the gradient of the outputs where it cannot take their place ([`Model::reads_outputs`]); at least as long as they.
+    /// Memory for the gradient of the outputs where it cannot take their place ([`Model::reads_outputs`]).
     pub beside: Option<D::Mut<'a>>,
     /// Gradients of the parameters, then the sums of the statistics.
     pub all: &'b mut dyn Gradients<D>,
@@ -72,8 +72,7 @@ pub(crate) fn train<D: Device>(
 ) -> D::Sums {
     let places = losses.len() + 1;
     assert!(pass.micro_batches() == places && places <= model.group(), "{places} losses");
-    let shape = model.loss_rows(pass.rows);
-    let length = shape.rows * shape.width;
+    let length = model.outputs_len(pass.rows);
     let Training { mut beside, all, scale } = to;
     let scale = scale.map_or(1.0, |scale| scale.factor);
     assert_eq!(beside.is_some(), model.reads_outputs(), "room beside the outputs where they are read");
@@ -87,11 +86,12 @@ pub(crate) fn train<D: Device>(
     all.settle(layout.parameters);
     // The outputs, if the backward pass reads them, and what becomes their gradient.
     let (y, mut d) = match &mut beside {
-        None => (D::part(room.params, 0..0), D::part_mut(&mut room.outputs, 0..length)),
+        None => (D::part(room.params, 0..0), pass.device.activations_mut(&mut room.outputs, length)),
         Some(beside) => {
-            let y = D::part(D::read(&room.outputs), 0..length);
-            pass.device.copy(shorter::<D>(y), D::part_mut(beside, 0..length));
-            (y, D::part_mut(beside, 0..length))
+            let y = pass.device.activations(D::read(&room.outputs), length);
+            let mut d = pass.device.activations_mut(beside, length);
+            pass.device.copy(shorter::<D>(y), D::part_mut(&mut d, 0..length));
+            (y, d)
         }
     };
     let mut loss = |place: usize| {
@@ -100,8 +100,9 @@ pub(crate) fn train<D: Device>(
         let flat = before * own.width..(before + own.rows) * own.width;
         let targets = match targets {
             Input::Ids(_) => targets.part(before..before + own.rows),
-            Input::Values(_) => targets.part(flat.clone()),
+            Input::Values(_) => targets.part(flat),
         };
+        let flat = model.outputs_len(rows.start)..model.outputs_len(rows.end);
         model.loss.of(pass.device, own, Outputs::Replaced(D::part_mut(&mut d, flat)), targets, scale)
     };
     for (place, sums) in losses.iter_mut().enumerate() {
@@ -120,7 +121,7 @@ pub(crate) fn train<D: Device>(
         grads: all,
         scratch: whole::<D>(&mut room.scratch),
     };
-    model.chain.walk_back(pass, io);
+    model.chain.walk_back(pass, io, Outer::Apart);
     last
 }
 
@@ -132,19 +133,18 @@ pub(crate) fn forward<D: Device>(
     x: Input<'_, D>,
     stat_sums: Option<D::Mut<'_>>,
 ) -> Rows {
-    let shape = model.loss_rows(pass.rows);
     let mut sums = stat_sums;
     let io = Forward {
         params: shorter::<D>(room.params),
         stats: shorter::<D>(room.stats),
         stat_sums: sums.as_mut().map(whole::<D>),
         x: x.shorter(),
-        y: D::part_mut(&mut room.outputs, 0..shape.rows * shape.width),
+        y: pass.device.activations_mut(&mut room.outputs, model.outputs_len(pass.rows)),
         saved: whole::<D>(&mut room.saved),
         scratch: whole::<D>(&mut room.scratch),
     };
     model.chain.forward(pass, io);
-    shape
+    model.loss_rows(pass.rows)
 }
 
 /// A reduced gradient and what it is divided by.

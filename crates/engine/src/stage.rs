@@ -184,7 +184,8 @@ impl ParamLayout {
     }
 }
 
-/// What a stage needs during a pass, in elements of f32, and of its micro-batch.
+/// What a stage needs during a pass, in elements of f32, and of its micro-batch. For activations it takes
+/// [`Device::activation_len`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaPlan {
     /// Kept from the forward to the backward pass.
@@ -467,9 +468,34 @@ pub trait Stage<D: Device>: Send + Sync {
         Description::Own(self.kind())
     }
 
+    /// Whether the rows of its output may lie further apart than they are long: it finds out how far in their length.
+    fn pads(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Stage::forward_plus`] is there: something that is added to the output costs no pass over memory of its own.
+    fn adds(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Stage::backward_plus`] is there.
+    fn adds_back(&self) -> bool {
+        false
+    }
+
     /// Computes `y`.
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>);
 
+    /// Computes `y` and adds `plus` to it. *Panics* where [`Stage::adds`] says no.
+    fn forward_plus(&self, _pass: &Pass<'_, D>, _io: Forward<'_, D>, _plus: D::Ref<'_>) {
+        panic!("{} adds nothing to its output", self.kind());
+    }
+
     /// Computes the gradients of parameters and input.
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>);
+
+    /// The same, with `outer` added to the gradient of the input, which is wanted. *Panics* where [`Stage::adds_back`] says no.
+    fn backward_plus(&self, _pass: &Pass<'_, D>, _io: Backward<'_, D>, _outer: D::Ref<'_>) {
+        panic!("{} adds nothing to the gradient of its input", self.kind());
+    }
 }

@@ -45,6 +45,14 @@ pub enum Refusal {
         /// What the linker says.
         error: String,
     },
+    /// What it makes is for newer drivers.
+    #[error("is {version}, newer than the driver, which serves CUDA {newest}")]
+    TooNew {
+        /// What it says of itself.
+        version: String,
+        /// The newest major version of CUDA that the driver serves.
+        newest: u32,
+    },
     /// It lacks the function that tells its version.
     #[error("has no function {function}")]
     NoVersion {

@@ -28,3 +28,11 @@ __device__ inline u32 as_halves(float low, float high) {
 
 // One as a float: exact.
 __device__ inline float from_half(u16 bits) { return __uint_as_float((u32)bits << 16); }
+
+// A number between layers as it lies in memory: read as a float, rounded as it is written.
+struct Bf16 {
+    u16 bits;
+    __device__ operator float() const { return from_half(bits); }
+    __device__ void operator=(float x) { bits = (u16)as_halves(x, 0.0f); }
+};
+typedef Bf16 Stored;

@@ -64,9 +64,9 @@ typedef Conv<3> Conv3d;
 // A matrix with contiguous rows, `along` elements each, zero from row `rows` on.
 struct RowMajor {
     struct Line {
-        const float* start;
+        const Stored* start;
     };
-    const float* x;
+    const Stored* x;
     u32 rows, along;
     static constexpr bool along_k = true;
     __device__ Line line(u32 row) const { return Line{row < rows ? x + (u64)row * along : nullptr}; }
@@ -75,7 +75,7 @@ struct RowMajor {
 
 // The element of image `image` in `channel` at a place, zero outside it.
 template <u32 N>
-__device__ inline float pixel(const Conv<N>& shape, const float* x, u32 image, u32 channel, const Axes<N>& place) {
+__device__ inline float pixel(const Conv<N>& shape, const Stored* x, u32 image, u32 channel, const Axes<N>& place) {
     if (!shape.size.has(place)) return 0.0f;
     return x[shape.size.element(image * shape.channels + channel, place)];
 }
@@ -88,7 +88,7 @@ struct Patches {
         Axes<N> corner;
     };
     Conv<N> shape;
-    const float* x;
+    const Stored* x;
     static constexpr bool along_k = false;
     __device__ Line line(u32 cell) const {
         Axes<N> place = shape.out.place(cell % shape.out_area());
@@ -103,7 +103,7 @@ struct Patches {
 
 template <u32 N>
 __device__ inline void convolve(
-    TileRoom& room, const float* x, const float* w, const float* bias, float* y, const Conv<N>& shape, u32 activation) {
+    TileRoom& room, const Stored* x, const Stored* w, const float* bias, Stored* y, const Conv<N>& shape, u32 activation) {
     u32 cells = shape.images * shape.out_area();
     u32 across = parts_of(cells, TILE);
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
@@ -125,7 +125,7 @@ struct TurnedKernels {
         u32 channel;
     };
     Conv<N> shape;
-    const float* w;
+    const Stored* w;
     static constexpr bool along_k = false;
     __device__ Line line(u32 channel) const { return Line{channel}; }
     __device__ float at(const Line& line, u32 k) const {
@@ -143,7 +143,7 @@ struct Users {
         Axes<N> place;
     };
     Conv<N> shape;
-    const float* dy;
+    const Stored* dy;
     static constexpr bool along_k = false;
     __device__ Line line(u32 element) const {
         u32 place = element % shape.area();
@@ -163,7 +163,7 @@ struct Users {
 
 template <u32 N>
 __device__ inline void input_gradient(
-    TileRoom& room, const float* w, const float* dy, float* dx, const Conv<N>& shape) {
+    TileRoom& room, const Stored* w, const Stored* dy, Stored* dx, const Conv<N>& shape) {
     u32 elements = shape.images * shape.area();
     u32 across = parts_of(elements, TILE);
     u32 row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
@@ -184,7 +184,7 @@ struct Outputs {
         u32 output;
     };
     Conv<N> shape;
-    const float* dy;
+    const Stored* dy;
     static constexpr bool along_k = true;
     __device__ Line line(u32 output) const { return Line{output}; }
     __device__ float at(const Line& line, u32 cell) const {
@@ -202,7 +202,7 @@ struct Met {
         Axes<N> first;
     };
     Conv<N> shape;
-    const float* x;
+    const Stored* x;
     static constexpr bool along_k = true;
     __device__ Line line(u32 term) const {
         u32 place = term % shape.window();
@@ -217,7 +217,7 @@ struct Met {
 
 template <u32 N>
 __device__ inline void weight_gradient(
-    TileRoom& room, const float* x, const float* dy, float* parts, const Conv<N>& shape, u32 splits) {
+    TileRoom& room, const Stored* x, const Stored* dy, float* parts, const Conv<N>& shape, u32 splits) {
     u32 cells = shape.images * shape.out_area();
     u32 each = parts_of(parts_of(cells, splits), DEPTH) * DEPTH;
     u32 down = parts_of(shape.outputs, TILE), across = parts_of(shape.terms(), TILE);

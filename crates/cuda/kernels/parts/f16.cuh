@@ -33,3 +33,11 @@ __device__ inline float from_half(u16 bits) {
     return x;
 }
 #endif
+
+// A number between layers as it lies in memory: read as a float, rounded as it is written.
+struct F16 {
+    u16 bits;
+    __device__ operator float() const { return from_half(bits); }
+    __device__ void operator=(float x) { bits = (u16)as_halves(x, 0.0f); }
+};
+typedef F16 Stored;

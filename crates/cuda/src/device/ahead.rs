@@ -6,6 +6,7 @@
 use super::way::Way;
 use crate::driver::{DriverError, Event, Stream};
 use crate::memory::Element;
+use crate::values::Half;
 
 /// The way beside a stream of work.
 #[derive(Debug)]
@@ -32,8 +33,20 @@ impl Ahead {
     ///
     /// *Errors*: of the driver.
     pub fn send<T: Element>(&mut self, from: &[T], to: u64) -> Result<(), DriverError> {
+        self.beside(|way, stream| way.upload(stream, from, to))
+    }
+
+    /// The same, rounded to halves on the way.
+    pub fn send_rounded(&mut self, half: Half, from: &[f32], to: u64) -> Result<(), DriverError> {
+        self.beside(|way, stream| way.upload_rounded(stream, half, from, to))
+    }
+
+    fn beside(
+        &mut self,
+        put: impl FnOnce(&mut Way, &Stream) -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
         self.stream.wait_for(&self.before)?;
-        self.way.upload(&self.stream, from, to)?;
+        put(&mut self.way, &self.stream)?;
         self.stream.record(&self.arrived)
     }
 

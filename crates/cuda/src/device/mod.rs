@@ -5,9 +5,9 @@
 //! launched any more; the next wait or read panics with the driver's words (a `String`), and [`CudaDevice::check`] tells them
 //! without a panic.
 //!
-//! In which [`Precision`] it multiplies is said when it is made. Where tensor cores have no kernel for a shape, the operation is
-//! that of f32: for a product of columns by columns, or with strides in both directions; for attention with heads of more than
-//! 128 elements or of no multiple of 8. Which it is depends on the shape alone.
+//! In which [`Precision`] numbers between layers lie, and are multiplied, is said when it is made. Where tensor cores have no kernel
+//! for a shape, the operation is that of f32 between two that convert: for a product of columns by columns, or with strides in both
+//! directions; for attention with heads of more than 128 elements or of no multiple of 8. Which it is depends on the shape alone.
 //!
 //! It does not know who shares the GPU.
 
@@ -25,6 +25,7 @@ use ahead::Ahead;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
+pub use own_memory::DeviceFloats;
 pub use rehearsal::rehearsed;
 pub use workspace::PendingSums;
 
@@ -66,6 +67,12 @@ impl CudaDevice {
     #[must_use]
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
+    }
+
+    /// How numbers between layers lie, and what it multiplies.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// The GPU.

@@ -4,17 +4,17 @@ use super::CudaDevice;
 use super::workspace::{PendingSums, Want};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
-use crate::operations::{self as kernels, LossRows, LossTotals};
+use crate::operations::{self as kernels, HalfResult, LossRows, LossTotals, Storage, Values, ValuesMut};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
-    CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d,
-    Product, Rows, Sgd, Write,
+    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands,
+    Outputs, Pool2d, Product, Rows, Sgd, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
 
-type Ref<'a> = Slice<'a, f32>;
-type Mut<'a> = SliceMut<'a, f32>;
+type Ref<'a> = Values<'a>;
+type Mut<'a> = ValuesMut<'a>;
 type Ids<'a> = Slice<'a, u32>;
 
 /// *Panics* with the driver's words: the engine's operations have no other way to say that the device has failed. The words
@@ -29,7 +29,7 @@ impl CudaDevice {
         &self,
         rows: usize,
         weights: &[f32],
-        run: impl FnOnce(Option<Ref<'_>>, LossRows<'_>, LossTotals<'_>),
+        run: impl FnOnce(Option<Slice<'_, f32>>, LossRows<'_>, LossTotals<'_>),
     ) -> PendingSums {
         let mut workspace = self.workspace();
         let weights = (!weights.is_empty()).then(|| {
@@ -45,14 +45,43 @@ impl CudaDevice {
         pending
     }
 
-    /// Runs an operation that rounds, with parts of the scratch for what is rounded.
-    fn rounding<const N: usize>(&self, lengths: [usize; N], run: impl FnOnce([SliceMut<'_, u16>; N])) {
+    /// Runs an operation that has no kernel of halves, with parts of the scratch for its f32.
+    fn exactly<const N: usize>(&self, lengths: [usize; N], run: impl FnOnce([SliceMut<'_, f32>; N])) {
         let mut workspace = self.workspace();
-        let want = lengths.iter().fold(Want::default(), |want, len| want.and::<u16>(*len));
+        let want = lengths.iter().fold(Want::default(), |want, len| want.and::<f32>(*len));
         let mut parts = or_panic(workspace.parts(want));
         // SAFETY: the workspace is locked until the operation is on the stream.
         run(lengths.map(|len| unsafe { parts.take(len) }));
     }
+
+    /// Runs an operation with partial sums of f32.
+    fn summing(&self, len: usize, run: impl FnOnce(SliceMut<'_, f32>)) {
+        self.exactly([len], |[scratch]| run(scratch));
+    }
+
+    /// How activations lie.
+    fn storage(&self) -> Storage {
+        self.precision.storage()
+    }
+}
+
+/// What products of halves read: halves, or the copy of parameters in halves.
+///
+/// *Panics* on f32 without one.
+fn halves<'a>(what: &str, x: Ref<'a>) -> Slice<'a, u16> {
+    x.halves().unwrap_or_else(|| panic!("{what} is f32 without a copy in halves"))
+}
+
+/// The operands of a linear layer in halves.
+fn in_halves<'a>(operands: Operands<Ref<'a>>) -> Operands<Slice<'a, u16>, Slice<'a, f32>> {
+    let Operands { x, w, bias } = operands;
+    Operands { x: halves("x", x), w: halves("w", w), bias: bias.map(Values::floats) }
+}
+
+/// The same in f32.
+fn in_floats(operands: Operands<Ref<'_>>) -> Operands<Slice<'_, f32>> {
+    let Operands { x, w, bias } = operands;
+    Operands { x: x.floats(), w: w.floats(), bias: bias.map(Values::floats) }
 }
 
 impl Device for CudaDevice {
@@ -93,6 +122,25 @@ impl Device for CudaDevice {
         x.read()
     }
 
+    fn activation_len(&self, values: usize) -> usize {
+        (values * self.storage().bytes()).div_ceil(Storage::F32.bytes())
+    }
+
+    /// Tensor cores fetch rows 16 bytes at a time, where they begin on such places.
+    fn row_pitch(&self, width: usize) -> usize {
+        let is_odd = self.precision.half().is_some() && width > 64 && !width.is_multiple_of(8);
+        if is_odd { width.next_multiple_of(64) } else { width }
+    }
+
+    fn activations<'b, 'a: 'b>(&self, memory: Ref<'a>, values: usize) -> Ref<'b> {
+        memory.stored(self.storage(), values)
+    }
+
+    fn activations_mut<'a>(&self, memory: &'a mut Mut<'_>, values: usize) -> Mut<'a> {
+        let all = memory.len();
+        memory.part(0..all).stored(self.storage(), values)
+    }
+
     /// *Panics* if the device has failed; see [`CudaDevice::finish`].
     fn wait(&self) {
         or_panic(self.finish());
@@ -104,7 +152,7 @@ impl Device for CudaDevice {
     }
 
     fn fill(&self, y: Mut<'_>, value: f32) {
-        kernels::fill(self.stream(), y, value);
+        kernels::fill(self.stream(), y.floats(), value);
     }
 
     fn copy(&self, x: Ref<'_>, y: Mut<'_>) {
@@ -112,21 +160,39 @@ impl Device for CudaDevice {
     }
 
     fn product(&self, shape: &Product, a: Ref<'_>, b: Ref<'_>, c: Mut<'_>) {
-        let Some(half) = self.precision.half().filter(|_| kernels::product_half_is_there(shape)) else {
-            return kernels::product(self.stream(), shape, a, b, c);
+        let Some(half) = self.precision.half() else {
+            return kernels::product(self.stream(), shape, a.floats(), b.floats(), c.floats());
         };
-        self.rounding(kernels::product_rounded_scratch(shape), |scratch| {
-            kernels::product_rounded(self.stream(), half, shape, a, b, c, scratch);
+        let (a, b) = (halves("a", a), halves("b", b));
+        let c = match c.storage() {
+            Storage::F32 => HalfResult::F32(c.floats()),
+            Storage::Half(_) => HalfResult::Half(c.halves().expect("it is stored so")),
+        };
+        if kernels::product_half_is_there(shape) {
+            return kernels::product_half(self.stream(), half, shape, a, b, c);
+        }
+        self.exactly(kernels::product_exact_scratch(shape), |parts| {
+            kernels::product_exact(self.stream(), half, shape, [a, b], c, parts);
         });
     }
 
     fn linear(&self, shape: LinearShape, operands: Operands<Ref<'_>>, activation: Activation, y: Mut<'_>) {
         let Some(half) = self.precision.half() else {
-            return kernels::linear(self.stream(), shape, operands, activation, y);
+            return kernels::linear(self.stream(), shape, in_floats(operands), activation, y.floats());
         };
-        self.rounding(kernels::linear_rounded_scratch(shape), |scratch| {
-            kernels::linear_rounded(self.stream(), half, shape, operands, activation, y, scratch);
-        });
+        let y = HalfResult::Half(y.halves().expect("activations are halves"));
+        kernels::linear_half(self.stream(), half, shape, in_halves(operands), activation, None, y);
+    }
+
+    fn linear_plus(&self, shape: LinearShape, operands: Operands<Ref<'_>>, plus: Ref<'_>, mut y: Mut<'_>) {
+        let Some(half) = self.precision.half() else {
+            let len = y.len();
+            self.linear(shape, operands, Activation::None, y.part(0..len));
+            return self.add_to(plus, y);
+        };
+        let (plus, y) = (halves("plus", plus), HalfResult::Half(y.halves().expect("activations are halves")));
+        let operands = in_halves(operands);
+        kernels::linear_half(self.stream(), half, shape, operands, Activation::None, Some(plus), y);
     }
 
     fn linear_gelu(
@@ -138,20 +204,32 @@ impl Device for CudaDevice {
         y: Mut<'_>,
     ) {
         let Some(half) = self.precision.half() else {
-            return kernels::linear_gelu(self.stream(), shape, operands, form, z, y);
+            let (z, y) = (z.floats(), y.floats());
+            return kernels::linear_gelu(self.stream(), shape, in_floats(operands), form, z, y);
         };
-        self.rounding(kernels::linear_rounded_scratch(shape), |scratch| {
-            kernels::linear_gelu_rounded(self.stream(), half, shape, operands, form, [z, y], scratch);
+        let outputs = [z, y].map(|memory| memory.halves().expect("activations are halves"));
+        kernels::linear_gelu_half(self.stream(), half, shape, in_halves(operands), form, outputs);
+    }
+
+    fn curve_gradient_and_sums(
+        &self,
+        shape: Rows,
+        leaf: Leaf,
+        curve: Curve,
+        saved: Ref<'_>,
+        d: Mut<'_>,
+        sums: Mut<'_>,
+    ) {
+        assert!(leaf.terms >= shape.rows, "this device takes one micro-batch at a time");
+        self.summing(kernels::column_sums_scratch(shape), |scratch| {
+            kernels::curve_gradient_and_sums(self.stream(), shape, curve, saved, d, sums.floats(), scratch);
         });
     }
 
     fn column_sums(&self, shape: Rows, x: Ref<'_>, sums: Mut<'_>) {
-        let len = kernels::column_sums_scratch(shape);
-        let mut workspace = self.workspace();
-        let mut parts = or_panic(workspace.parts(Want::default().and::<f32>(len)));
-        // SAFETY: the workspace is locked until the operation is on the stream.
-        let scratch = unsafe { parts.take(len) };
-        kernels::column_sums(self.stream(), shape, x, sums, scratch);
+        self.summing(kernels::column_sums_scratch(shape), |scratch| {
+            kernels::column_sums(self.stream(), shape, x, sums.floats(), scratch);
+        });
     }
 
     fn conv_scratch(&self, shape: &Conv3dShape) -> Option<usize> {
@@ -166,7 +244,7 @@ impl Device for CudaDevice {
         y: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv(self.stream(), self.precision, shape, operands, activation, y);
+        kernels::conv(self.stream(), shape, operands, activation, y);
     }
 
     fn conv_input_gradient(
@@ -177,7 +255,7 @@ impl Device for CudaDevice {
         dx: Mut<'_>,
         _scratch: Mut<'_>,
     ) {
-        kernels::conv_input_gradient(self.stream(), self.precision, shape, w, dy, dx);
+        kernels::conv_input_gradient(self.stream(), shape, w, dy, dx);
     }
 
     fn conv_weight_gradient(
@@ -189,23 +267,16 @@ impl Device for CudaDevice {
         db: Option<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::conv_weight_gradient(
-            self.stream(),
-            self.precision,
-            shape,
-            x,
-            dy,
-            kernels::WeightGradients { dw, db },
-            scratch,
-        );
+        let gradients = kernels::WeightGradients { dw: dw.floats(), db: db.map(ValuesMut::floats) };
+        kernels::conv_weight_gradient(self.stream(), shape, x, dy, gradients, scratch.floats());
     }
 
     fn max_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>, places: Mut<'_>) {
-        kernels::max_pool(self.stream(), shape, x, y, places.words());
+        kernels::max_pool(self.stream(), shape, x, y, places.floats().words());
     }
 
     fn max_pool_gradient(&self, shape: &Pool2d, places: Ref<'_>, dy: Ref<'_>, dx: Mut<'_>) {
-        kernels::max_pool_gradient(self.stream(), shape, places.words(), dy, dx);
+        kernels::max_pool_gradient(self.stream(), shape, places.floats().words(), dy, dx);
     }
 
     fn avg_pool(&self, shape: &Pool2d, x: Ref<'_>, y: Mut<'_>) {
@@ -245,7 +316,7 @@ impl Device for CudaDevice {
     }
 
     fn layer_norm(&self, shape: Rows, x: Ref<'_>, gain: Ref<'_>, bias: Ref<'_>, y: Mut<'_>, saved: Mut<'_>) {
-        kernels::layer_norm(self.stream(), shape, x, gain, bias, y, saved);
+        kernels::layer_norm(self.stream(), shape, x, gain.floats(), bias.floats(), y, saved.floats());
     }
 
     fn layer_norm_gradient(
@@ -255,7 +326,18 @@ impl Device for CudaDevice {
         gradients: NormGradients<Mut<'_>>,
         scratch: Mut<'_>,
     ) {
-        kernels::layer_norm_gradient(self.stream(), shape, inputs, gradients, scratch);
+        kernels::layer_norm_gradient(self.stream(), shape, inputs, None, gradients, scratch.floats());
+    }
+
+    fn layer_norm_gradient_plus(
+        &self,
+        shape: Rows,
+        inputs: NormInputs<Ref<'_>>,
+        outer: Ref<'_>,
+        gradients: NormGradients<Mut<'_>>,
+        scratch: Mut<'_>,
+    ) {
+        kernels::layer_norm_gradient(self.stream(), shape, inputs, Some(outer), gradients, scratch.floats());
     }
 
     fn layer_norm_scratch(&self, shape: Rows) -> usize {
@@ -286,6 +368,7 @@ impl Device for CudaDevice {
         running: Ref<'_>,
         y: Mut<'_>,
     ) {
+        let [gain, bias, running] = [gain, bias, running].map(Values::floats);
         kernels::batch_norm_by(self.stream(), shape, x, gain, bias, running, y);
     }
 
@@ -311,7 +394,8 @@ impl Device for CudaDevice {
         places: Option<(Ref<'_>, usize)>,
         y: Mut<'_>,
     ) {
-        kernels::embedding(self.stream(), shape, ids, table, places, y);
+        let places = places.map(|(places, time)| (places.floats(), time));
+        kernels::embedding(self.stream(), shape, ids, table.floats(), places, y);
     }
 
     fn embedding_gradient(
@@ -332,18 +416,23 @@ impl Device for CudaDevice {
             shape,
             ids,
             dy,
-            kernels::TableGradient { write, dtable },
-            dplaces,
+            kernels::TableGradient { write, dtable: dtable.floats() },
+            dplaces.map(|(dplaces, time)| (dplaces.floats(), time)),
             order,
         );
     }
 
     fn attention(&self, shape: &AttentionShape, qkv: Ref<'_>, y: Mut<'_>, saved: Mut<'_>, _scratch: Mut<'_>) {
-        let Some(half) = self.precision.half().filter(|_| kernels::attention_half_is_there(shape)) else {
-            return kernels::attention(self.stream(), shape, qkv, y, saved);
+        let (stream, saved) = (self.stream(), saved.floats());
+        let Some(half) = self.precision.half() else {
+            return kernels::attention(stream, shape, qkv.floats(), y.floats(), saved);
         };
-        self.rounding(kernels::attention_rounded_scratch(shape), |halves| {
-            kernels::attention_rounded(self.stream(), half, shape, qkv, y, saved, halves);
+        let (qkv, y) = (halves("qkv", qkv), y.halves().expect("activations are halves"));
+        if kernels::attention_half_is_there(shape) {
+            return kernels::attention_half(stream, half, shape, qkv, y, saved);
+        }
+        self.exactly(kernels::attention_exact_scratch(shape), |parts| {
+            kernels::attention_exact(stream, half, shape, qkv, y, saved, parts);
         });
     }
 
@@ -354,11 +443,20 @@ impl Device for CudaDevice {
         dqkv: Mut<'_>,
         scratch: Mut<'_>,
     ) {
-        let Some(half) = self.precision.half().filter(|_| kernels::attention_half_is_there(shape)) else {
-            return kernels::attention_gradient(self.stream(), shape, inputs, dqkv, scratch);
+        let (stream, scratch) = (self.stream(), scratch.floats());
+        let Attended { qkv, y, saved, dy } = inputs;
+        let saved = saved.floats();
+        let Some(half) = self.precision.half() else {
+            let inputs = Attended { qkv: qkv.floats(), y: y.floats(), saved, dy: dy.floats() };
+            return kernels::attention_gradient(stream, shape, inputs, dqkv.floats(), scratch);
         };
-        self.rounding(kernels::attention_rounded_gradient_scratch(shape), |halves| {
-            kernels::attention_rounded_gradient(self.stream(), half, shape, inputs, dqkv, scratch, halves);
+        let inputs = Attended { qkv: halves("qkv", qkv), y: halves("y", y), saved, dy: halves("dy", dy) };
+        let dqkv = dqkv.halves().expect("activations are halves");
+        if kernels::attention_half_is_there(shape) {
+            return kernels::attention_half_gradient(stream, half, shape, inputs, dqkv, scratch);
+        }
+        self.exactly(kernels::attention_exact_gradient_scratch(shape), |parts| {
+            kernels::attention_exact_gradient(stream, half, shape, inputs, dqkv, scratch, parts);
         });
     }
 
@@ -403,7 +501,7 @@ impl Device for CudaDevice {
         targets: Ref<'_>,
     ) -> PendingSums {
         self.loss(shape.rows, &[], |_, rows, totals| {
-            kernels::squared_error(self.stream(), shape, scale, outputs, targets, rows, totals);
+            kernels::squared_error(self.stream(), shape, scale, outputs, targets.floats(), rows, totals);
         })
     }
 
@@ -418,21 +516,21 @@ impl Device for CudaDevice {
         // SAFETY: the workspace is locked until the sum is read.
         let (sum, scratch) = unsafe { (parts.take::<f64>(1), parts.take(len)) };
         let (at, mut read) = (sum.address(), [0.0f64]);
-        kernels::sum_of_squares(self.stream(), g, scale, sum, scratch);
+        kernels::sum_of_squares(self.stream(), g.floats(), scale, sum, scratch);
         or_panic(workspace.way().download(self.stream(), at, &mut read));
         read[0]
     }
 
     fn adamw(&self, o: &AdamW, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>, v: Mut<'_>) {
-        kernels::adamw(self.stream(), o, g, p, m, v);
+        kernels::adamw(self.stream(), o, g.floats(), p, m.floats(), v.floats(), self.precision.half());
     }
 
     fn sgd(&self, o: &Sgd, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
-        kernels::sgd(self.stream(), o, g, p, m);
+        kernels::sgd(self.stream(), o, g.floats(), p, m.floats(), self.precision.half());
     }
 
     fn blend(&self, momentum: f32, scale: f32, sums: Ref<'_>, running: Mut<'_>) {
-        kernels::blend(self.stream(), momentum, scale, sums, running);
+        kernels::blend(self.stream(), momentum, scale, sums.floats(), running, self.precision.half());
     }
 
     fn all_finite(&self, x: Ref<'_>) -> bool {
@@ -442,7 +540,7 @@ impl Device for CudaDevice {
         // SAFETY: the workspace is locked until the flag is read.
         let (all, scratch) = unsafe { (parts.take::<u32>(1), parts.take(len)) };
         let (at, mut read) = (all.address(), [0u32]);
-        kernels::all_finite(self.stream(), x, all, scratch);
+        kernels::all_finite(self.stream(), x.floats(), all, scratch);
         or_panic(workspace.way().download(self.stream(), at, &mut read));
         read[0] != 0
     }

@@ -5,6 +5,8 @@ use super::ahead::Ahead;
 use crate::collectives::SlotMemory;
 use crate::driver::{Buffer, DriverError, Part};
 use crate::memory::{Element, Slice, SliceMut};
+use crate::operations::to_half;
+use crate::values::{Values, ValuesMut};
 use dtrain_engine::{EngineError, OwnMemory};
 use dtrain_types::DeviceMemory;
 
@@ -34,39 +36,90 @@ impl CudaDevice {
 
     /// Puts a list on its way beside the work that was given since the last join.
     fn put_ahead<T: Element>(&self, from: &[T], to: SliceMut<'_, T>) -> Result<(), EngineError> {
+        self.ahead_of(|ahead| ahead.send(from, to.address()))
+    }
+
+    fn ahead_of(&self, send: impl FnOnce(&mut Ahead) -> Result<(), DriverError>) -> Result<(), EngineError> {
         let mut ahead = self.ahead();
         let ahead = match &mut *ahead {
             Some(ahead) => ahead,
             none => none.insert(Ahead::new(self.stream())?),
         };
-        Ok(ahead.send(from, to.address())?)
+        Ok(send(ahead)?)
+    }
+}
+
+/// f32 memory, for parameters with a copy in halves that products read.
+#[derive(Debug)]
+pub struct DeviceFloats {
+    all: Part<f32>,
+    copy: Option<Buffer<u16>>,
+}
+
+impl DeviceFloats {
+    /// Lent for reading.
+    #[must_use]
+    pub fn read(&self) -> Values<'_> {
+        let all = self.all.read();
+        match &self.copy {
+            Some(copy) => Values::with_copy(all, copy.read().part(0..all.len())),
+            None => all.into(),
+        }
+    }
+
+    /// Lent for writing.
+    #[must_use]
+    pub fn write(&mut self) -> ValuesMut<'_> {
+        let all = self.all.write();
+        let len = all.len();
+        match &mut self.copy {
+            Some(copy) => ValuesMut::with_copy(all, copy.write().split(len).0),
+            None => all.into(),
+        }
+    }
+}
+
+impl From<Part<f32>> for DeviceFloats {
+    fn from(all: Part<f32>) -> Self {
+        Self { all, copy: None }
     }
 }
 
 impl OwnMemory for CudaDevice {
-    type Floats = Part<f32>;
+    type Floats = DeviceFloats;
     type Words = Buffer<u32>;
 
-    fn floats(&self, len: usize) -> Result<Part<f32>, EngineError> {
-        self.zeros(len).map(Part::from)
+    fn floats(&self, len: usize) -> Result<DeviceFloats, EngineError> {
+        Ok(Part::from(self.zeros(len)?).into())
+    }
+
+    fn copy_len(&self, parameters: usize) -> usize {
+        if self.precision.half().is_some() { parameters.div_ceil(2) } else { 0 }
+    }
+
+    fn parameters(&self, len: usize) -> Result<DeviceFloats, EngineError> {
+        let all = self.floats(len)?;
+        // Zeros are counted in words.
+        let copy = self.precision.half().filter(|_| len > 0).map(|_| self.zeros(len.next_multiple_of(2)));
+        Ok(DeviceFloats { copy: copy.transpose()?, ..all })
     }
 
     fn words(&self, len: usize) -> Result<Buffer<u32>, EngineError> {
         self.zeros(len)
     }
 
-    fn slot(memory: &DeviceMemory) -> Option<Part<f32>> {
+    fn slot(memory: &DeviceMemory) -> Option<DeviceFloats> {
         let slot = memory.of::<SlotMemory>()?;
         // SAFETY: an arena touches its slots in collectives alone, which it puts behind the work of the rank's device and
         // which end before more is given, and in leases, which wait for that device.
-        Some(unsafe { Part::of(&slot.memory, slot.elements.clone()) })
+        Some(unsafe { Part::of(&slot.memory, slot.elements.clone()) }.into())
     }
 
-    fn look(memory: &Part<f32>) -> Slice<'_, f32> {
+    fn look(memory: &DeviceFloats) -> Values<'_> {
         memory.read()
     }
 
-    fn take(memory: &mut Part<f32>) -> SliceMut<'_, f32> {
+    fn take(memory: &mut DeviceFloats) -> ValuesMut<'_> {
         memory.write()
     }
 
@@ -74,16 +127,33 @@ impl OwnMemory for CudaDevice {
         memory.read()
     }
 
-    fn send(&self, from: &[f32], to: &mut Part<f32>) -> Result<(), EngineError> {
-        self.put(from, to.write().part(0..from.len()))
+    fn send(&self, from: &[f32], to: &mut DeviceFloats) -> Result<(), EngineError> {
+        self.put(from, to.all.write().part(0..from.len()))?;
+        if let (Some(copy), Some(half)) = (&mut to.copy, self.precision.half()) {
+            let to_copy = copy.write().split(from.len()).0;
+            to_half(self.stream(), half, to.all.read().part(0..from.len()), to_copy);
+        }
+        Ok(())
+    }
+
+    fn send_activations(&self, from: &[f32], to: &mut DeviceFloats) -> Result<(), EngineError> {
+        let Some(half) = self.precision.half() else { return self.send(from, to) };
+        let to = to.all.write().address();
+        Ok(self.workspace().way().upload_rounded(self.stream(), half, from, to)?)
     }
 
     fn send_ids(&self, from: &[u32], to: &mut Buffer<u32>) -> Result<(), EngineError> {
         self.put(from, to.write().part(0..from.len()))
     }
 
-    fn send_ahead(&self, from: &[f32], to: &mut Part<f32>) -> Result<(), EngineError> {
-        self.put_ahead(from, to.write().part(0..from.len()))
+    fn send_ahead(&self, from: &[f32], to: &mut DeviceFloats) -> Result<(), EngineError> {
+        self.put_ahead(from, to.all.write().part(0..from.len()))
+    }
+
+    fn send_activations_ahead(&self, from: &[f32], to: &mut DeviceFloats) -> Result<(), EngineError> {
+        let Some(half) = self.precision.half() else { return self.send_ahead(from, to) };
+        let to = to.all.write().address();
+        self.ahead_of(|ahead| ahead.send_rounded(half, from, to))
     }
 
     fn send_ids_ahead(&self, from: &[u32], to: &mut Buffer<u32>) -> Result<(), EngineError> {
@@ -94,7 +164,15 @@ impl OwnMemory for CudaDevice {
         self.ahead().as_ref().map_or(Ok(()), |ahead| Ok(ahead.join(self.stream())?))
     }
 
-    fn fetch(&self, from: &Part<f32>, to: &mut [f32]) -> Result<(), EngineError> {
-        self.download(from.read().part(0..to.len()), to).map_err(EngineError::from)
+    fn fetch(&self, from: &DeviceFloats, to: &mut [f32]) -> Result<(), EngineError> {
+        self.download(from.all.read().part(0..to.len()), to).map_err(EngineError::from)
+    }
+
+    fn fetch_activations(&self, from: &DeviceFloats, to: &mut [f32]) -> Result<(), EngineError> {
+        let Some(half) = self.precision.half() else { return self.fetch(from, to) };
+        let mut halves = vec![0u16; to.len()];
+        self.workspace().way().download(self.stream(), from.all.read().address(), &mut halves)?;
+        half.widen(&halves, to);
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::driver::{Context, DriverError, Event, Pinned, Stream};
 use crate::memory::Element;
+use crate::values::Half;
 use std::sync::Arc;
 
 /// Bytes of a piece on the way between host and device.
@@ -20,6 +21,11 @@ struct Piece {
 impl Piece {
     fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
         Ok(Self { bytes: Pinned::new(context, PIECE)?, free: Event::new(context)? })
+    }
+
+    /// *Blocks* until nobody uses it: as a rule it asks, and nobody does.
+    fn be_free(&self) -> Result<(), DriverError> {
+        if self.free.has_happened()? { Ok(()) } else { self.free.wait() }
     }
 
     /// *Blocks* until what it holds has come, and hands it on.
@@ -57,19 +63,53 @@ impl Way {
     pub fn upload<T: Element>(&mut self, stream: &Stream, from: &[T], to: u64) -> Result<(), DriverError> {
         let mut at = to;
         for piece in from.chunks(PIECE / size_of::<T>()) {
-            let bytes = size_of_val(piece);
             // SAFETY: elements are plain numbers without padding.
-            let plain = unsafe { std::slice::from_raw_parts(piece.as_ptr().cast::<u8>(), bytes) };
-            let way = &mut self.pieces[0];
-            way.free.wait()?;
-            way.bytes.write()[..bytes].copy_from_slice(plain);
-            // SAFETY: the device's memory was lent to this call; it is freed behind all work. The piece is our own, and is not
-            // touched before its mark is reached.
-            unsafe { stream.copy(way.bytes.address(), at, bytes)? };
-            stream.record(&way.free)?;
-            self.pieces.swap(0, 1);
+            let plain =
+                unsafe { std::slice::from_raw_parts(piece.as_ptr().cast::<u8>(), size_of_val(piece)) };
+            self.send(stream, plain.len(), at, |to| to.copy_from_slice(plain))?;
+            at += plain.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The same, rounded to halves on the way.
+    pub fn upload_rounded(
+        &mut self,
+        stream: &Stream,
+        half: Half,
+        from: &[f32],
+        to: u64,
+    ) -> Result<(), DriverError> {
+        let mut at = to;
+        for piece in from.chunks(PIECE / size_of::<u16>()) {
+            let bytes = piece.len() * size_of::<u16>();
+            self.send(stream, bytes, at, |to| {
+                // SAFETY: any bits are halves; a piece begins on a multiple of many.
+                let (before, halves, after) = unsafe { to.align_to_mut::<u16>() };
+                assert!(before.is_empty() && after.is_empty(), "a piece is aligned");
+                half.round(piece, halves);
+            })?;
             at += bytes as u64;
         }
+        Ok(())
+    }
+
+    /// Puts a piece on its way.
+    fn send(
+        &mut self,
+        stream: &Stream,
+        bytes: usize,
+        to: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), DriverError> {
+        let way = &mut self.pieces[0];
+        way.be_free()?;
+        fill(&mut way.bytes.write()[..bytes]);
+        // SAFETY: the device's memory was lent to this call; it is freed behind all work. The piece is our own, and is not
+        // touched before its mark is reached.
+        unsafe { stream.copy(way.bytes.address(), to, bytes)? };
+        stream.record(&way.free)?;
+        self.pieces.swap(0, 1);
         Ok(())
     }
 
@@ -85,7 +125,7 @@ impl Way {
         for piece in to.chunks_mut(PIECE / size_of::<T>()) {
             let bytes = size_of_val(piece);
             let [way, other] = &mut self.pieces;
-            way.free.wait()?;
+            way.be_free()?;
             // SAFETY: the device's memory was lent to this call; the piece is our own, and is not touched before its mark is
             // reached.
             unsafe { stream.copy(at, way.bytes.address(), bytes)? };

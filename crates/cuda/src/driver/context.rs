@@ -2,6 +2,7 @@
 
 use super::error::{DriverError, sticks};
 use super::library::{Driver, told};
+use super::paper::{Paper, Tally};
 use cudarc::driver::sys;
 use std::ffi::CStr;
 use std::ptr;
@@ -47,6 +48,8 @@ pub struct Context {
     failure: OnceLock<DriverError>,
     /// In front of streams that hold launches back.
     holders: Mutex<Vec<Weak<dyn Submit>>>,
+    /// In place of a driver.
+    paper: Option<Paper>,
 }
 
 // SAFETY: a context may be used by any thread that makes it current, which every call here does first.
@@ -65,7 +68,33 @@ impl Context {
         told("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
         // SAFETY: as above.
         told("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
-        Ok(Arc::new(Self { raw, device, about, failure: OnceLock::new(), holders: Mutex::default() }))
+        Ok(Arc::new(Self {
+            raw,
+            device,
+            about,
+            failure: OnceLock::new(),
+            holders: Mutex::default(),
+            paper: None,
+        }))
+    }
+
+    /// A device on paper: what it is asked for is counted, and not done.
+    #[must_use]
+    pub fn on_paper(about: About) -> Arc<Self> {
+        let (raw, paper) = (ptr::null_mut(), Some(Paper::default()));
+        Arc::new(Self { raw, device: 0, about, failure: OnceLock::new(), holders: Mutex::default(), paper })
+    }
+
+    /// What a device on paper was asked for since this was taken last; nothing of another one.
+    #[must_use]
+    pub fn take_tally(&self) -> Option<Tally> {
+        self.submit_all();
+        self.paper.as_ref().map(Paper::tally)
+    }
+
+    /// What is there in place of a driver.
+    pub(super) fn paper(&self) -> Option<&Paper> {
+        self.paper.as_ref()
     }
 
     /// What a device is, without taking hold of it.
@@ -130,6 +159,10 @@ impl Context {
         function: impl FnOnce() -> sys::CUresult,
     ) -> Result<(), DriverError> {
         self.check()?;
+        if let Some(paper) = &self.paper {
+            paper.call(name);
+            return Ok(());
+        }
         self.bind()?;
         self.keep(told(name, function()))
     }
@@ -141,6 +174,9 @@ impl Context {
         function: impl FnOnce() -> sys::CUresult,
     ) -> Result<bool, DriverError> {
         self.check()?;
+        if self.paper.is_some() {
+            return Ok(true);
+        }
         self.bind()?;
         match function() {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -173,6 +209,9 @@ impl Context {
 
     /// Makes it this thread's context, if it is not.
     fn bind(&self) -> Result<(), DriverError> {
+        if self.paper.is_some() {
+            return Ok(());
+        }
         let mut now = ptr::null_mut();
         // SAFETY: the driver is initialised; the place outlives the call.
         told("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut now) })?;
@@ -186,7 +225,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.failure.get().is_none() {
+        if self.failure.get().is_none() && self.paper.is_none() {
             // SAFETY: taken once, given back once. Nobody is left to be told what it says.
             let _gone = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
         }

@@ -1,10 +1,10 @@
 //! A device with all kernels loaded: what every rank on it shares.
 
 use super::cache::KernelCache;
-use super::context::Context;
+use super::context::{About, Context};
 use super::error::{DriverError, GpuError};
 use super::library::Driver;
-use crate::kernels::{FILES, File, Kernel};
+use crate::kernels::{FILES, File, KERNELS, Kernel};
 use crate::nvrtc::{Nvrtc, NvrtcError};
 use cudarc::driver::sys;
 use std::collections::BTreeMap;
@@ -55,6 +55,17 @@ impl Gpu {
             gpu.load(file, image)?;
         }
         Ok((Arc::new(gpu), loaded))
+    }
+
+    /// A device on paper: see [`Context::on_paper`].
+    #[must_use]
+    pub fn on_paper(about: About) -> Arc<Self> {
+        let functions = KERNELS.iter().map(|kernel| (ptr::from_ref(*kernel).addr(), ptr::null_mut()));
+        Arc::new(Self {
+            functions: functions.collect(),
+            modules: Vec::new(),
+            context: Context::on_paper(about),
+        })
     }
 
     /// How many files of kernels for an architecture are not in the cache.

@@ -34,6 +34,9 @@ impl<T: Element> Buffer<T> {
         // SAFETY: the place outlives the call.
         let got = context.call("cuMemAlloc_v2", || unsafe { sys::cuMemAlloc_v2(&mut address, bytes) });
         got.map_err(|error| out_of_memory(context, bytes, error))?;
+        if let Some(paper) = context.paper() {
+            address = paper.take(bytes);
+        }
         Ok(Self { context: context.clone(), address, len, holds: PhantomData })
     }
 
@@ -83,6 +86,9 @@ fn out_of_memory(context: &Context, wanted: usize, error: DriverError) -> Driver
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         self.context.submit_all();
+        if let Some(paper) = self.context.paper() {
+            paper.give_back(bytes::<T>(self.len));
+        }
         // SAFETY: it came from `cuMemAlloc_v2`, and is given back once.
         self.context.give_back("cuMemFree_v2", || unsafe { sys::cuMemFree_v2(self.address) });
     }
@@ -165,6 +171,10 @@ impl<T: Element> Pinned<T> {
     /// *Errors*: the driver's.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, DriverError> {
         let (mut start, bytes) = (ptr::null_mut(), bytes::<T>(len));
+        if context.paper().is_some() {
+            // Plain memory does: no device ever reaches for it.
+            start = Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice()).as_mut_ptr().cast();
+        }
         // SAFETY: the place outlives the call.
         context.call("cuMemHostAlloc", || unsafe { sys::cuMemHostAlloc(&mut start, bytes, 0) })?;
         let start = NonNull::new(start.cast::<T>()).expect("the driver gives an address");
@@ -204,6 +214,15 @@ impl<T: Element> Pinned<T> {
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         self.context.submit_all();
+        if self.context.paper().is_some() {
+            let words = std::ptr::slice_from_raw_parts_mut(
+                self.start.as_ptr().cast::<u64>(),
+                bytes::<T>(self.len).div_ceil(8),
+            );
+            // SAFETY: it was leaked as this box, once.
+            drop(unsafe { Box::from_raw(words) });
+            return;
+        }
         let start = self.start.as_ptr().cast();
         // SAFETY: it came from `cuMemHostAlloc`, and is given back once.
         self.context.give_back("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(start) });

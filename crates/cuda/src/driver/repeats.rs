@@ -57,7 +57,7 @@ struct State {
     graphs: Vec<Graph>,
     /// Kernels that came once, oldest first.
     seen: VecDeque<u64>,
-    /// The driver would not make a graph, for want of memory.
+    /// The driver would not make a graph, or change one.
     without: bool,
     /// The stream is gone.
     closed: bool,
@@ -108,6 +108,9 @@ impl Repeats {
 
     /// One more launch. *Errors*: those of launches that were held back until now.
     pub fn launch(&self, launch: &KernelLaunch) -> Result<(), DriverError> {
+        if let Some(paper) = self.gpu.context().paper() {
+            paper.launch(launch);
+        }
         match &self.giving {
             Giving::OneByOne => return self.give(launch),
             // SAFETY: the stream is alive until it is closed, and nobody launches behind that.
@@ -157,10 +160,8 @@ impl Repeats {
             Way::Known(at) => Some(state.graphs.remove(at)),
             Way::New => match self.make(state, launches) {
                 Ok(graph) => Some(graph),
-                Err(error) if self.gpu.context().failure().is_some() => return Err(error),
-                Err(_) => {
-                    // One by one works as well, and wants no memory.
-                    state.without = true;
+                Err(error) => {
+                    self.do_without(state, &error)?;
                     None
                 }
             },
@@ -168,12 +169,31 @@ impl Repeats {
         let Some(mut graph) = graph else {
             return launches.iter().try_for_each(|launch| self.give(launch));
         };
-        let given = launches.iter().enumerate().try_for_each(|(at, launch)| graph.set_launch(at, launch));
+        let set = launches.iter().enumerate().try_for_each(|(at, launch)| graph.set_launch(at, launch));
+        if let Err(error) = set {
+            // It knows what was changed, and goes with the others.
+            state.graphs.push(graph);
+            self.do_without(state, &error)?;
+            return launches.iter().try_for_each(|launch| self.give(launch));
+        }
         // SAFETY: the stream is alive until it is closed; memory was promised by whoever launched, and is freed only after
         // what was held back was submitted.
-        let given = given.and_then(|()| unsafe { graph.run(self.raw) });
+        let given = unsafe { graph.run(self.raw) };
         state.graphs.push(graph);
         given
+    }
+
+    /// The driver refuses a graph: from here on launches go one by one, which works as well and wants no memory. It is told once.
+    ///
+    /// *Errors*: what the device has failed in for good.
+    fn do_without(&self, state: &mut State, error: &DriverError) -> Result<(), DriverError> {
+        self.gpu.context().check()?;
+        if !state.without {
+            let name = &self.gpu.context().about().name;
+            tracing::warn!(%error, gpu = %name, "the driver refuses a graph: kernels are launched one by one, which is slower");
+        }
+        state.without = true;
+        Ok(())
     }
 
     /// A new graph, for which the oldest one may have to go.

@@ -6,6 +6,14 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriverVersion(pub u32);
 
+impl DriverVersion {
+    /// Its major version.
+    #[must_use]
+    pub fn major(self) -> u32 {
+        self.0 / 1000
+    }
+}
+
 impl fmt::Display for DriverVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)

@@ -97,7 +97,8 @@ pub fn attention_half(
         let [time, heads, head] = [shape.time, shape.heads, shape.head].map(|n| size(n).into());
         let arguments =
             [qkv.into(), (&mut y).into(), (&mut saved).into(), time, heads, head, scale(shape).into()];
-        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
+        let launch = KernelLaunch::new(kernel, blocks, arguments);
+        queue.launch(&launch.multiplies(2 * one_product(shape)));
     }
 }
 
@@ -134,8 +135,21 @@ pub fn attention_half_gradient(
     let factor = scale(shape).into();
     let (d, deltas) = ((&mut dqkv).into(), (&mut scratch).into());
     let arguments = [qkv, y.into(), logs, dy, d, deltas, time, heads, head, factor];
-    queue.launch(&KernelLaunch::new(queries, blocks, arguments));
+    // Each of the two writes its part of the gradient.
+    let apart = |launch: KernelLaunch, part: usize| {
+        let not_written = 2 * (3 - part) * out;
+        let bytes = launch.work.bytes as usize - not_written;
+        launch.moves(bytes)
+    };
+    let launch = apart(KernelLaunch::new(queries, blocks, arguments), 1);
+    queue.launch(&launch.multiplies(3 * one_product(shape)));
     let deltas = scratch.read().into();
     let arguments = [qkv, logs, deltas, dy, d, time, heads, head, factor];
-    queue.launch(&KernelLaunch::new(keys, blocks, arguments));
+    let launch = apart(KernelLaunch::new(keys, blocks, arguments), 2);
+    queue.launch(&launch.multiplies(4 * one_product(shape)));
+}
+
+/// Multiplications and additions of one product of all queries with the keys that they see.
+fn one_product(shape: &AttentionShape) -> usize {
+    shape.batch * shape.heads * shape.head * shape.time * (shape.time + 1)
 }

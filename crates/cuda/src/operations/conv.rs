@@ -1,11 +1,11 @@
-//! Convolutions. Their kernels round what they fetch, so operands and results are f32 in any precision.
+//! Convolutions of numbers that are stored in any way; the gradient of weights is f32.
 //!
 //! This file does not know batch norm or pooling.
 
 use super::elementwise::code;
 use super::product::TILE;
 use super::sums::{Parts, plane_sums, plane_sums_scratch, sum_parts};
-use super::{Floats, FloatsMut, Precision, room, same, size};
+use super::{FloatsMut, Storage, Values, ValuesMut, alike, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
@@ -14,30 +14,37 @@ use dtrain_engine::device::{Activation, Conv3dShape, ConvShape, Operands};
 const SPLIT: (usize, usize) = (2048, 64);
 
 /// Forward, the gradient of the input, that of the weights. What is one element deep is an image.
-fn kernels_of(precision: Precision, shape: &Conv3dShape) -> [&'static Kernel; 3] {
-    match (precision, shape.flat()) {
-        (Precision::F32, Some(_)) => {
-            [&kernels::CONV2D, &kernels::CONV2D_INPUT_GRADIENT, &kernels::CONV2D_WEIGHT_GRADIENT]
-        }
-        (Precision::F32, None) => {
-            [&kernels::CONV3D, &kernels::CONV3D_INPUT_GRADIENT, &kernels::CONV3D_WEIGHT_GRADIENT]
-        }
-        (Precision::Bf16, Some(_)) => [
-            &kernels::CONV2D_BF16,
-            &kernels::CONV2D_BF16_INPUT_GRADIENT,
-            &kernels::CONV2D_BF16_WEIGHT_GRADIENT,
+fn kernels_of(storage: Storage, shape: &Conv3dShape) -> [&'static Kernel; 3] {
+    let (flat, deep): ([[&Kernel; 3]; 3], [[&Kernel; 3]; 3]) = (
+        [
+            [&kernels::CONV2D, &kernels::CONV2D_INPUT_GRADIENT, &kernels::CONV2D_WEIGHT_GRADIENT],
+            [
+                &kernels::CONV2D_BF16,
+                &kernels::CONV2D_BF16_INPUT_GRADIENT,
+                &kernels::CONV2D_BF16_WEIGHT_GRADIENT,
+            ],
+            [&kernels::CONV2D_F16, &kernels::CONV2D_F16_INPUT_GRADIENT, &kernels::CONV2D_F16_WEIGHT_GRADIENT],
         ],
-        (Precision::F16, Some(_)) => {
-            [&kernels::CONV2D_F16, &kernels::CONV2D_F16_INPUT_GRADIENT, &kernels::CONV2D_F16_WEIGHT_GRADIENT]
-        }
-        (Precision::Bf16, None) => [
-            &kernels::CONV3D_BF16,
-            &kernels::CONV3D_BF16_INPUT_GRADIENT,
-            &kernels::CONV3D_BF16_WEIGHT_GRADIENT,
+        [
+            [&kernels::CONV3D, &kernels::CONV3D_INPUT_GRADIENT, &kernels::CONV3D_WEIGHT_GRADIENT],
+            [
+                &kernels::CONV3D_BF16,
+                &kernels::CONV3D_BF16_INPUT_GRADIENT,
+                &kernels::CONV3D_BF16_WEIGHT_GRADIENT,
+            ],
+            [&kernels::CONV3D_F16, &kernels::CONV3D_F16_INPUT_GRADIENT, &kernels::CONV3D_F16_WEIGHT_GRADIENT],
         ],
-        (Precision::F16, None) => {
-            [&kernels::CONV3D_F16, &kernels::CONV3D_F16_INPUT_GRADIENT, &kernels::CONV3D_F16_WEIGHT_GRADIENT]
-        }
+    );
+    storage.of(if shape.flat().is_some() { flat } else { deep })
+}
+
+/// Weights as the kernels of a storage take them: the copy in halves, where those are wanted.
+///
+/// *Panics* on weights without one.
+fn weights(storage: Storage, w: Values<'_>) -> Argument {
+    match storage {
+        Storage::F32 => w.floats().into(),
+        Storage::Half(_) => w.halves().expect("weights have a copy in halves").into(),
     }
 }
 
@@ -52,6 +59,13 @@ struct Plan {
     /// Ranges of cells of a weight gradient.
     splits: usize,
     argument: Argument,
+}
+
+impl Plan {
+    /// Multiplications and additions of each of the three.
+    fn operations(&self) -> usize {
+        2 * self.terms * self.lengths[2]
+    }
 }
 
 fn volume(sides: [usize; 3]) -> usize {
@@ -104,15 +118,16 @@ pub fn conv_scratch(shape: &Conv3dShape) -> usize {
 }
 
 /// Convolution with bias and activation.
-pub fn conv(
+pub fn conv<'x, 'y>(
     queue: &impl Queue,
-    precision: Precision,
     shape: &Conv3dShape,
-    operands: Operands<Floats<'_>>,
+    operands: Operands<impl Into<Values<'x>>>,
     activation: Activation,
-    mut y: FloatsMut<'_>,
+    y: impl Into<ValuesMut<'y>>,
 ) {
     let Operands { x, w, bias } = operands;
+    let (x, w, bias, mut y) = (x.into(), w.into(), bias.map(|bias| bias.into().floats()), y.into());
+    let storage = alike(x.storage(), &[y.storage()]);
     let plan = planned(shape);
     let [x_len, w_len, y_len] = plan.lengths;
     same("x", x.len(), x_len);
@@ -120,22 +135,24 @@ pub fn conv(
     same("y", y.len(), y_len);
     same("bias", bias.map_or(shape.outputs, |bias| bias.len()), shape.outputs);
     if y_len > 0 {
-        let arguments =
-            [x.into(), w.into(), bias.into(), (&mut y).into(), plan.argument, code(activation).into()];
-        let [kernel, ..] = kernels_of(precision, shape);
-        queue.launch(&KernelLaunch::new(kernel, tiles(shape.outputs, plan.cells), arguments));
+        let (w, bias) = (weights(storage, w), bias.into());
+        let arguments = [x.into(), w, bias, (&mut y).into(), plan.argument, code(activation).into()];
+        let [kernel, ..] = kernels_of(storage, shape);
+        let launch = KernelLaunch::new(kernel, tiles(shape.outputs, plan.cells), arguments);
+        queue.launch(&launch.multiplies(plan.operations()));
     }
 }
 
 /// `dx` of a convolution.
-pub fn conv_input_gradient(
+pub fn conv_input_gradient<'x, 'y>(
     queue: &impl Queue,
-    precision: Precision,
     shape: &Conv3dShape,
-    w: Floats<'_>,
-    dy: Floats<'_>,
-    mut dx: FloatsMut<'_>,
+    w: impl Into<Values<'x>>,
+    dy: impl Into<Values<'x>>,
+    dx: impl Into<ValuesMut<'y>>,
 ) {
+    let (w, dy, mut dx) = (w.into(), dy.into(), dx.into());
+    let storage = alike(dy.storage(), &[dx.storage()]);
     let plan = planned(shape);
     let [x_len, w_len, y_len] = plan.lengths;
     same("w", w.len(), w_len);
@@ -143,9 +160,9 @@ pub fn conv_input_gradient(
     same("dx", dx.len(), x_len);
     if x_len > 0 {
         let blocks = tiles(shape.channels, x_len / shape.channels);
-        let arguments = [w.into(), dy.into(), (&mut dx).into(), plan.argument];
-        let [_, kernel, _] = kernels_of(precision, shape);
-        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
+        let arguments = [weights(storage, w), dy.into(), (&mut dx).into(), plan.argument];
+        let [_, kernel, _] = kernels_of(storage, shape);
+        queue.launch(&KernelLaunch::new(kernel, blocks, arguments).multiplies(plan.operations()));
     }
 }
 
@@ -158,15 +175,16 @@ pub struct WeightGradients<'a> {
 }
 
 /// `dw` and, if asked, `db` of a convolution. `scratch` has [`conv_scratch`] elements.
-pub fn conv_weight_gradient(
+pub fn conv_weight_gradient<'x>(
     queue: &impl Queue,
-    precision: Precision,
     shape: &Conv3dShape,
-    x: Floats<'_>,
-    dy: Floats<'_>,
+    x: impl Into<Values<'x>>,
+    dy: impl Into<Values<'x>>,
     gradients: WeightGradients<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
+    let (x, dy) = (x.into(), dy.into());
+    let storage = alike(x.storage(), &[dy.storage()]);
     let WeightGradients { mut dw, db } = gradients;
     let plan = planned(shape);
     let [x_len, w_len, y_len] = plan.lengths;
@@ -178,8 +196,8 @@ pub fn conv_weight_gradient(
         let blocks = tiles(shape.outputs, plan.terms) * plan.splits;
         let to: Argument = if plan.splits > 1 { (&mut scratch).into() } else { (&mut dw).into() };
         let arguments = [x.into(), dy.into(), to, plan.argument, size(plan.splits).into()];
-        let [.., kernel] = kernels_of(precision, shape);
-        queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
+        let [.., kernel] = kernels_of(storage, shape);
+        queue.launch(&KernelLaunch::new(kernel, blocks, arguments).multiplies(plan.operations()));
         if plan.splits > 1 {
             let parts = Parts { len: w_len, count: plan.splits, pitch: w_len };
             sum_parts(queue, &parts, scratch.read(), dw);

@@ -2,11 +2,14 @@
 //!
 //! This file does not know shapes, but for a bias.
 
-use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
+use super::{Floats, FloatsMut, Half, Halves, HalvesMut, Values, ValuesMut, alike, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu};
 use dtrain_types::Key;
+
+/// The kernels of an operation by how the numbers lie: f32, bf16, f16.
+type Kinds = [&'static Kernel; 3];
 
 /// `y = value`.
 pub fn fill(queue: &impl Queue, mut y: FloatsMut<'_>, value: f32) {
@@ -20,60 +23,92 @@ pub fn fill(queue: &impl Queue, mut y: FloatsMut<'_>, value: f32) {
     }
 }
 
-/// A kernel that reads one list and writes another.
-fn one_to_one(queue: &impl Queue, kernel: &'static Kernel, x: Floats<'_>, mut y: FloatsMut<'_>) {
+/// A launch of a kernel that reads one list and writes another, or changes it.
+fn one_to_one(kinds: Kinds, x: Values<'_>, y: &mut ValuesMut<'_>) -> Option<KernelLaunch> {
     same("y", y.len(), x.len());
-    if x.len() > 0 {
-        let arguments = [x.into(), (&mut y).into(), (x.len() as u64).into()];
-        queue.launch(&KernelLaunch::over(kernel, x.len(), arguments));
+    let kernel = alike(x.storage(), &[y.storage()]).of(kinds);
+    let arguments = [x.into(), y.into(), (x.len() as u64).into()];
+    (x.len() > 0).then(|| KernelLaunch::over(kernel, x.len(), arguments))
+}
+
+/// A kernel that reads one list and writes another.
+fn written<'x, 'y>(queue: &impl Queue, kinds: Kinds, x: impl Into<Values<'x>>, y: impl Into<ValuesMut<'y>>) {
+    if let Some(launch) = one_to_one(kinds, x.into(), &mut y.into()) {
+        queue.launch(&launch);
+    }
+}
+
+/// A kernel that reads one list and changes another.
+fn changed<'x, 'y>(queue: &impl Queue, kinds: Kinds, x: impl Into<Values<'x>>, y: impl Into<ValuesMut<'y>>) {
+    let (x, mut y) = (x.into(), y.into());
+    if let Some(launch) = one_to_one(kinds, x, &mut y) {
+        queue.launch(&launch.and_moves(x.len() * x.storage().bytes()));
     }
 }
 
 /// `y = x`.
-pub fn copy(queue: &impl Queue, x: Floats<'_>, y: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::COPY, x, y);
+pub fn copy<'x, 'y>(queue: &impl Queue, x: impl Into<Values<'x>>, y: impl Into<ValuesMut<'y>>) {
+    written(queue, [&kernels::COPY, &kernels::COPY_BF16, &kernels::COPY_F16], x, y);
 }
 
 /// `y = max(x, 0)`.
-pub fn relu(queue: &impl Queue, x: Floats<'_>, y: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::RELU, x, y);
+pub fn relu<'x, 'y>(queue: &impl Queue, x: impl Into<Values<'x>>, y: impl Into<ValuesMut<'y>>) {
+    written(queue, [&kernels::RELU, &kernels::RELU_BF16, &kernels::RELU_F16], x, y);
 }
 
 /// `d = y > 0 ? d : 0`, in place.
-pub fn relu_gradient(queue: &impl Queue, y: Floats<'_>, d: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::RELU_GRADIENT, y, d);
+pub fn relu_gradient<'x, 'y>(queue: &impl Queue, y: impl Into<Values<'x>>, d: impl Into<ValuesMut<'y>>) {
+    let kinds = [&kernels::RELU_GRADIENT, &kernels::RELU_GRADIENT_BF16, &kernels::RELU_GRADIENT_F16];
+    changed(queue, kinds, y, d);
 }
 
 /// `y = gelu(x)` of this form.
-pub fn gelu(queue: &impl Queue, form: Gelu, x: Floats<'_>, y: FloatsMut<'_>) {
-    let kernel = match form {
-        Gelu::Exact => &kernels::GELU,
-        Gelu::Tanh => &kernels::GELU_TANH,
+pub fn gelu<'x, 'y>(queue: &impl Queue, form: Gelu, x: impl Into<Values<'x>>, y: impl Into<ValuesMut<'y>>) {
+    let kinds: Kinds = match form {
+        Gelu::Exact => [&kernels::GELU, &kernels::GELU_BF16, &kernels::GELU_F16],
+        Gelu::Tanh => [&kernels::GELU_TANH, &kernels::GELU_TANH_BF16, &kernels::GELU_TANH_F16],
     };
-    one_to_one(queue, kernel, x, y);
+    written(queue, kinds, x, y);
 }
 
 /// `d = d * gelu'(x)`, in place.
-pub fn gelu_gradient(queue: &impl Queue, form: Gelu, x: Floats<'_>, d: FloatsMut<'_>) {
-    let kernel = match form {
-        Gelu::Exact => &kernels::GELU_GRADIENT,
-        Gelu::Tanh => &kernels::GELU_TANH_GRADIENT,
+pub fn gelu_gradient<'x, 'y>(
+    queue: &impl Queue,
+    form: Gelu,
+    x: impl Into<Values<'x>>,
+    d: impl Into<ValuesMut<'y>>,
+) {
+    let kinds: Kinds = match form {
+        Gelu::Exact => [&kernels::GELU_GRADIENT, &kernels::GELU_GRADIENT_BF16, &kernels::GELU_GRADIENT_F16],
+        Gelu::Tanh => [
+            &kernels::GELU_TANH_GRADIENT,
+            &kernels::GELU_TANH_GRADIENT_BF16,
+            &kernels::GELU_TANH_GRADIENT_F16,
+        ],
     };
-    one_to_one(queue, kernel, x, d);
+    changed(queue, kinds, x, d);
 }
 
 /// `y += x`.
-pub fn add_to(queue: &impl Queue, x: Floats<'_>, y: FloatsMut<'_>) {
-    one_to_one(queue, &kernels::ADD_TO, x, y);
+pub fn add_to<'x, 'y>(queue: &impl Queue, x: impl Into<Values<'x>>, y: impl Into<ValuesMut<'y>>) {
+    changed(queue, [&kernels::ADD_TO, &kernels::ADD_TO_BF16, &kernels::ADD_TO_F16], x, y);
 }
 
 /// `y = a + b`.
-pub fn add(queue: &impl Queue, a: Floats<'_>, b: Floats<'_>, mut y: FloatsMut<'_>) {
+pub fn add<'x, 'y>(
+    queue: &impl Queue,
+    a: impl Into<Values<'x>>,
+    b: impl Into<Values<'x>>,
+    y: impl Into<ValuesMut<'y>>,
+) {
+    let (a, b, mut y) = (a.into(), b.into(), y.into());
     same("a", a.len(), y.len());
     same("b", b.len(), y.len());
     if a.len() > 0 {
+        let storage = alike(a.storage(), &[b.storage(), y.storage()]);
+        let kernel = storage.of([&kernels::ADD, &kernels::ADD_BF16, &kernels::ADD_F16]);
         let arguments = [a.into(), b.into(), (&mut y).into(), (a.len() as u64).into()];
-        queue.launch(&KernelLaunch::over(&kernels::ADD, a.len(), arguments));
+        queue.launch(&KernelLaunch::over(kernel, a.len(), arguments));
     }
 }
 
@@ -106,14 +141,21 @@ pub fn bias_activation(
         let shape = [(len as u64).into(), size(channels).into(), size(area).into(), code(activation).into()];
         let [all, channels, area, activation] = shape;
         let arguments = [bias.into(), (&mut y).into(), all, channels, area, activation];
-        queue.launch(&KernelLaunch::over(&kernels::BIAS_ACTIVATION, len, arguments));
+        queue.launch(&KernelLaunch::over(&kernels::BIAS_ACTIVATION, len, arguments).and_moves(4 * len));
     }
 }
 
 /// `y = x * keep / (1 - rate)`, element `i` dropped when number `i` of `key` is below `rate`.
 ///
 /// *Panics* on a rate that is not in `[0, 1)`.
-pub fn dropout(queue: &impl Queue, key: Key, rate: f32, x: Floats<'_>, mut y: FloatsMut<'_>) {
+pub fn dropout<'x, 'y>(
+    queue: &impl Queue,
+    key: Key,
+    rate: f32,
+    x: impl Into<Values<'x>>,
+    y: impl Into<ValuesMut<'y>>,
+) {
+    let (x, mut y) = (x.into(), y.into());
     same("y", y.len(), x.len());
     assert!((0.0..1.0).contains(&rate), "a dropout rate of {rate}");
     let ([key0, key1], [place0, place1, place2]) = key.words();
@@ -133,7 +175,9 @@ pub fn dropout(queue: &impl Queue, key: Key, rate: f32, x: Floats<'_>, mut y: Fl
             bar.into(),
             keep.into(),
         ];
-        queue.launch(&KernelLaunch::over(&kernels::DROPOUT, x.len().div_ceil(4), arguments));
+        let storage = alike(x.storage(), &[y.storage()]);
+        let kernel = storage.of([&kernels::DROPOUT, &kernels::DROPOUT_BF16, &kernels::DROPOUT_F16]);
+        queue.launch(&KernelLaunch::over(kernel, x.len().div_ceil(4), arguments));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! This file does not know what an id stands for.
 
-use super::{Floats, FloatsMut, Ids, THREADS, room, same, size};
+use super::{Floats, FloatsMut, Ids, THREADS, Values, ValuesMut, room, same, size};
 use crate::kernels;
 use crate::launch::{KernelLaunch, Queue};
 use crate::memory::SliceMut;
@@ -14,15 +14,15 @@ fn entries(len: usize, width: usize) -> u32 {
 }
 
 /// `y[i] = table[ids[i]] + places[i % time]`; `places` may be absent. The host has checked the ids.
-pub fn embedding(
+pub fn embedding<'y>(
     queue: &impl Queue,
     shape: Rows,
     ids: Ids<'_>,
     table: Floats<'_>,
     places: Option<(Floats<'_>, usize)>,
-    mut y: FloatsMut<'_>,
+    y: impl Into<ValuesMut<'y>>,
 ) {
-    let Rows { rows, width } = shape;
+    let (Rows { rows, width }, mut y) = (shape, y.into());
     same("ids", ids.len(), rows);
     same("y", y.len(), rows * width);
     let entries = entries(table.len(), width);
@@ -34,7 +34,11 @@ pub fn embedding(
         let count = y.len();
         let arguments =
             [ids.into(), table.into(), places.into(), (&mut y).into(), len, width, entries.into(), time];
-        queue.launch(&KernelLaunch::over(&kernels::EMBEDDING, count, arguments));
+        let storage = y.storage();
+        let kernel = storage.of([&kernels::EMBEDDING, &kernels::EMBEDDING_BF16, &kernels::EMBEDDING_F16]);
+        // Of the table the rows that are named; the places stay in a cache.
+        let bytes = 4 * rows + count * (4 + storage.bytes());
+        queue.launch(&KernelLaunch::over(kernel, count, arguments).moves(bytes));
     }
 }
 
@@ -48,16 +52,16 @@ pub struct TableGradient<'a> {
 
 /// Gradients of an embedding, rows added in order: that of the table overwritten (zero where nothing came) or added to what is
 /// there, that of places overwritten. `order` is memory for one word a row.
-pub fn embedding_gradient(
+pub fn embedding_gradient<'x>(
     queue: &impl Queue,
     shape: Rows,
     ids: Ids<'_>,
-    dy: Floats<'_>,
+    dy: impl Into<Values<'x>>,
     table: TableGradient<'_>,
     dplaces: Option<(FloatsMut<'_>, usize)>,
     mut order: SliceMut<'_, u32>,
 ) {
-    let Rows { rows, width } = shape;
+    let (Rows { rows, width }, dy) = (shape, dy.into());
     let TableGradient { write, mut dtable } = table;
     same("ids", ids.len(), rows);
     same("dy", dy.len(), rows * width);
@@ -73,7 +77,15 @@ pub fn embedding_gradient(
         let [rows_, width] = [rows, width].map(|n| size(n).into());
         let arguments =
             [ids.into(), order.read().into(), dy.into(), (&mut dtable).into(), rows_, width, entries.into()];
-        queue.launch(&KernelLaunch::new(&kernels::EMBEDDING_GRADIENT, rows, arguments));
+        let storage = dy.storage();
+        let kernel = storage.of([
+            &kernels::EMBEDDING_GRADIENT,
+            &kernels::EMBEDDING_GRADIENT_BF16,
+            &kernels::EMBEDDING_GRADIENT_F16,
+        ]);
+        // Rows that are named are read and written; there are no more than rows of ids.
+        let bytes = 8 * rows + rows * shape.width * (storage.bytes() + 8);
+        queue.launch(&KernelLaunch::new(kernel, rows, arguments).moves(bytes));
     }
     let Some((mut dplaces, time)) = dplaces else { return };
     room("dplaces", dplaces.len(), time * width);
@@ -81,6 +93,11 @@ pub fn embedding_gradient(
     if len > 0 {
         let [rows, width, time] = [rows, width, time].map(|n| size(n).into());
         let arguments = [dy.into(), (&mut dplaces).into(), (len as u64).into(), rows, width, time];
-        queue.launch(&KernelLaunch::over(&kernels::PLACES_GRADIENT, len, arguments));
+        let kernel = dy.storage().of([
+            &kernels::PLACES_GRADIENT,
+            &kernels::PLACES_GRADIENT_BF16,
+            &kernels::PLACES_GRADIENT_F16,
+        ]);
+        queue.launch(&KernelLaunch::over(kernel, len, arguments));
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! This file does not know batches or means.
 
-use super::{Floats, FloatsMut, Ids, same, size};
+use super::{Floats, Ids, Storage, Values, ValuesMut, pitch_of, same, size};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
+use crate::values::nowhere;
 use dtrain_engine::device::{Outputs, Rows};
 
 /// What each row leaves for the sums.
@@ -37,18 +38,26 @@ pub struct CrossEntropy<'a> {
     pub scale: f32,
 }
 
+/// Outputs as a kernel takes them.
+struct Placed {
+    storage: Storage,
+    from: Argument,
+    to: Argument,
+    pitch: Argument,
+}
+
 /// Where a kernel reads outputs, and where it writes their gradient: nowhere, or in their place.
 ///
 /// *Panics* if there are not so many.
-fn places(shape: Rows, outputs: &mut Outputs<Floats<'_>, FloatsMut<'_>>) -> [Argument; 2] {
-    let len = match outputs {
-        Outputs::Kept(x) => x.len(),
-        Outputs::Replaced(x) => x.len(),
+fn places(shape: Rows, outputs: &mut Outputs<Values<'_>, ValuesMut<'_>>) -> Placed {
+    let (len, storage) = match outputs {
+        Outputs::Kept(x) => (x.len(), x.storage()),
+        Outputs::Replaced(x) => (x.len(), x.storage()),
     };
-    same("outputs", len, shape.rows * shape.width);
+    let pitch = size(pitch_of("outputs", len, shape.rows, shape.width)).into();
     match outputs {
-        Outputs::Kept(x) => [(*x).into(), (&mut None::<FloatsMut<'_>>).into()],
-        Outputs::Replaced(x) => [x.read().into(), x.into()],
+        Outputs::Kept(x) => Placed { storage, from: (*x).into(), to: nowhere(storage), pitch },
+        Outputs::Replaced(x) => Placed { storage, from: x.read().into(), to: x.into(), pitch },
     }
 }
 
@@ -65,17 +74,27 @@ fn totals(queue: &impl Queue, rows: &LossRows<'_>, mut totals: LossTotals<'_>) {
     queue.launch(&KernelLaunch::new(&kernels::LOSS_SUMS, 1, arguments));
 }
 
+fn stored<'x, 'y>(
+    outputs: Outputs<impl Into<Values<'x>>, impl Into<ValuesMut<'y>>>,
+) -> Outputs<Values<'x>, ValuesMut<'y>> {
+    match outputs {
+        Outputs::Kept(x) => Outputs::Kept(x.into()),
+        Outputs::Replaced(x) => Outputs::Replaced(x.into()),
+    }
+}
+
 /// Cross entropy of `logits: [rows, width]`.
-pub fn cross_entropy(
+pub fn cross_entropy<'x, 'y>(
     queue: &impl Queue,
     shape: Rows,
     options: &CrossEntropy<'_>,
-    mut logits: Outputs<Floats<'_>, FloatsMut<'_>>,
+    logits: Outputs<impl Into<Values<'x>>, impl Into<ValuesMut<'y>>>,
     targets: Ids<'_>,
     mut rows: LossRows<'_>,
     to: LossTotals<'_>,
 ) {
-    let [from, to_gradient] = places(shape, &mut logits);
+    let mut logits = stored(logits);
+    let Placed { storage, from, to: to_gradient, pitch } = places(shape, &mut logits);
     same("targets", targets.len(), shape.rows);
     same("class_weights", options.class_weights.map_or(shape.width, |weights| weights.len()), shape.width);
     same("values", rows.values.len(), 2 * shape.rows);
@@ -89,28 +108,34 @@ pub fn cross_entropy(
             (&mut rows.values).into(),
             (&mut rows.counts).into(),
             size(shape.width).into(),
+            pitch,
             options.label_smoothing.into(),
             u32::from(options.ignore_index.is_some()).into(),
             options.ignore_index.unwrap_or_default().into(),
             options.scale.into(),
         ];
-        queue.launch(&KernelLaunch::new(&kernels::CROSS_ENTROPY, shape.rows, arguments));
+        let kernel =
+            storage.of([&kernels::CROSS_ENTROPY, &kernels::CROSS_ENTROPY_BF16, &kernels::CROSS_ENTROPY_F16]);
+        let again = if let Outputs::Replaced(_) = logits { shape.rows * shape.width } else { 0 };
+        let launch = KernelLaunch::new(kernel, shape.rows, arguments);
+        queue.launch(&launch.and_moves(again * storage.bytes()));
     }
     totals(queue, &rows, to);
 }
 
 /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1). The gradient is multiplied by
 /// `scale`, a power of two.
-pub fn squared_error(
+pub fn squared_error<'x, 'y>(
     queue: &impl Queue,
     shape: Rows,
     scale: f32,
-    mut outputs: Outputs<Floats<'_>, FloatsMut<'_>>,
+    outputs: Outputs<impl Into<Values<'x>>, impl Into<ValuesMut<'y>>>,
     targets: Floats<'_>,
     mut rows: LossRows<'_>,
     to: LossTotals<'_>,
 ) {
-    let [from, to_gradient] = places(shape, &mut outputs);
+    let mut outputs = stored(outputs);
+    let Placed { storage, from, to: to_gradient, pitch } = places(shape, &mut outputs);
     same("targets", targets.len(), shape.rows * shape.width);
     same("values", rows.values.len(), 2 * shape.rows);
     same("counts", rows.counts.len(), shape.rows);
@@ -122,19 +147,24 @@ pub fn squared_error(
             (&mut rows.values).into(),
             (&mut rows.counts).into(),
             size(shape.width).into(),
+            pitch,
             scale.into(),
         ];
-        queue.launch(&KernelLaunch::new(&kernels::SQUARED_ERROR, shape.rows, arguments));
+        let kernel =
+            storage.of([&kernels::SQUARED_ERROR, &kernels::SQUARED_ERROR_BF16, &kernels::SQUARED_ERROR_F16]);
+        queue.launch(&KernelLaunch::new(kernel, shape.rows, arguments));
     }
     totals(queue, &rows, to);
 }
 
 /// The index of the greatest of each row's elements, the first of equals.
-pub fn arg_max(queue: &impl Queue, shape: Rows, x: Floats<'_>, mut best: SliceMut<'_, u32>) {
-    same("x", x.len(), shape.rows * shape.width);
+pub fn arg_max<'x>(queue: &impl Queue, shape: Rows, x: impl Into<Values<'x>>, mut best: SliceMut<'_, u32>) {
+    let x = x.into();
+    let pitch = size(pitch_of("x", x.len(), shape.rows, shape.width));
     same("best", best.len(), shape.rows);
     if shape.rows > 0 {
-        let arguments = [x.into(), (&mut best).into(), size(shape.width).into()];
-        queue.launch(&KernelLaunch::new(&kernels::ARG_MAX, shape.rows, arguments));
+        let arguments = [x.into(), (&mut best).into(), size(shape.width).into(), pitch.into()];
+        let kernel = x.storage().of([&kernels::ARG_MAX, &kernels::ARG_MAX_BF16, &kernels::ARG_MAX_F16]);
+        queue.launch(&KernelLaunch::new(kernel, shape.rows, arguments));
     }
 }

@@ -11,12 +11,12 @@ mod attention_half;
 mod conv;
 mod elementwise;
 mod embedding;
+mod fallback;
 mod losses;
 mod norms;
 mod pooling;
 mod product;
 mod product_half;
-mod rounded;
 mod sums;
 mod tree;
 mod update;
@@ -29,33 +29,34 @@ pub use elementwise::{
     to_half,
 };
 pub use embedding::{TableGradient, embedding, embedding_gradient};
+pub use fallback::{
+    attention_exact, attention_exact_gradient, attention_exact_gradient_scratch, attention_exact_scratch,
+    product_exact, product_exact_scratch,
+};
 pub use losses::{CrossEntropy, LossRows, LossTotals, arg_max, cross_entropy, squared_error};
 pub use norms::{
-    batch_norm, batch_norm_by, batch_norm_gradient, batch_norm_scratch, layer_norm, layer_norm_gradient,
-    layer_norm_scratch,
+    NormOperands, NormResults, batch_norm, batch_norm_by, batch_norm_gradient, batch_norm_scratch,
+    layer_norm, layer_norm_gradient, layer_norm_scratch,
 };
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, linear_gelu, product};
 pub use product_half::{HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there};
-pub use rounded::{
-    attention_rounded, attention_rounded_gradient, attention_rounded_gradient_scratch,
-    attention_rounded_scratch, linear_gelu_rounded, linear_rounded, linear_rounded_scratch, product_rounded,
-    product_rounded_scratch,
-};
 pub use sums::{
-    all_finite, all_finite_scratch, column_sums, column_sums_scratch, sum_of_squares, sum_of_squares_scratch,
+    all_finite, all_finite_scratch, column_sums, column_sums_scratch, curve_gradient_and_sums,
+    sum_of_squares, sum_of_squares_scratch,
 };
 pub use tree::{TreeSum, program, sum_tree, table};
 pub use update::{adamw, blend, sgd};
 
 dtrain_types::words!(
-    /// What products, convolutions and attention make of their operands. Parameters, activations and gradients are f32 in memory
-    /// either way.
+    /// How numbers between layers and their gradients lie in memory, and what products, convolutions and attention multiply.
+    /// Parameters, their gradients and statistics are f32 either way.
     Precision {
         /// They are multiplied as they are, and added up in the CPU's order.
         F32 = "f32",
-        /// They are rounded to bf16, multiplied on tensor cores and added up in f32. *Order*: K in steps of 16; within 16 terms
-        /// the hardware's, so the bits are those of one model of GPU.
+        /// They are bf16, whoever makes them rounds them once; they are multiplied on tensor cores and added up in f32. Of
+        /// parameters there is a copy in bf16. *Order*: K in steps of 16; within 16 terms the hardware's, so the bits are those of
+        /// one model of GPU.
         Bf16 = "bf16",
         /// The same of f16. Whoever trains so has to scale the loss, or small gradients are lost.
         F16 = "f16",
@@ -63,7 +64,13 @@ dtrain_types::words!(
 );
 
 impl Precision {
-    /// What operands are rounded to, if they are.
+    /// How numbers between layers lie.
+    #[must_use]
+    pub fn storage(self) -> Storage {
+        self.half().map_or(Storage::F32, Storage::Half)
+    }
+
+    /// The halves that they are, if they are.
     #[must_use]
     pub fn half(self) -> Option<Half> {
         match self {
@@ -74,17 +81,10 @@ impl Precision {
     }
 }
 
-/// A kind of numbers of 16 bits that tensor cores multiply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
-    /// Eight significant bits, and the exponent of f32.
-    Bf16,
-    /// IEEE's: eleven significant bits, of numbers below 65520. Below 2^-14 there are fewer.
-    F16,
-}
-
 /// Threads of a block of most kernels.
 const THREADS: usize = 256;
+
+pub use crate::values::{Half, Storage, Values, ValuesMut};
 
 /// Memory of f32 that is read.
 pub type Floats<'a> = crate::Slice<'a, f32>;
@@ -115,4 +115,26 @@ fn same(what: &str, len: usize, wanted: usize) {
 #[track_caller]
 fn room(what: &str, len: usize, wanted: usize) {
     assert!(len >= wanted, "{what} has {len} elements, {wanted} are needed");
+}
+
+/// From one row to the next, of rows that may lie further apart than they are long.
+///
+/// *Panics* where the length is no such number of rows.
+#[track_caller]
+fn pitch_of(what: &str, len: usize, rows: usize, width: usize) -> usize {
+    let pitch = len.checked_div(rows).unwrap_or(width);
+    assert!(
+        len == rows * pitch && pitch >= width,
+        "{what} has {len} elements, its shape {rows} rows of {width}"
+    );
+    pitch
+}
+
+/// How numbers lie, if all of them lie alike.
+///
+/// *Panics* otherwise: no kernel reads one kind and writes another.
+#[track_caller]
+fn alike(one: Storage, others: &[Storage]) -> Storage {
+    assert!(others.iter().all(|other| *other == one), "operands are {one:?} and {others:?}");
+    one
 }

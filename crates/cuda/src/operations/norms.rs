@@ -2,31 +2,32 @@
 //!
 //! This file does not know running statistics beyond reading them.
 
-use super::sums::{Parts, RUN, STRIP, sum_parts};
-use super::{Floats, FloatsMut, THREADS, room, same, size};
+use super::sums::{Parts, RUN, sum_parts};
+use super::{Floats, FloatsMut, THREADS, Values, ValuesMut, alike, room, same, size};
 use crate::kernels;
-use crate::launch::{KernelLaunch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
+use crate::values::{nothing, nowhere};
 use dtrain_engine::device::{Affine, BatchNormOutputs, ChannelNorm, NormGradients, NormInputs, Rows};
 
 /// Rows of a block of `layer_norm`: a warp each.
 const ROWS: usize = 8;
-/// Rows of a run of `layer_norm_parts`.
+/// Rows of a block of `layer_norm_gradient`.
 const PARTS: usize = 64;
 /// Elements of a plane that a block of `batch_norm` has.
 const PIECE: usize = 1024;
 
 /// Layer norm over the width (eps 1e-5); `saved: [rows, 2]` keeps mean and reciprocal deviation.
-pub fn layer_norm(
+pub fn layer_norm<'x, 'y>(
     queue: &impl Queue,
     shape: Rows,
-    x: Floats<'_>,
+    x: impl Into<Values<'x>>,
     gain: Floats<'_>,
     bias: Floats<'_>,
-    mut y: FloatsMut<'_>,
+    y: impl Into<ValuesMut<'y>>,
     mut saved: FloatsMut<'_>,
 ) {
-    let Rows { rows, width } = shape;
+    let (Rows { rows, width }, x, mut y) = (shape, x.into(), y.into());
     same("x", x.len(), rows * width);
     same("y", y.len(), rows * width);
     same("gain", gain.len(), width);
@@ -36,17 +37,59 @@ pub fn layer_norm(
         let [rows_, width] = [rows, width].map(|n| size(n).into());
         let arguments =
             [x.into(), gain.into(), bias.into(), (&mut y).into(), (&mut saved).into(), rows_, width];
-        queue.launch(&KernelLaunch::new(&kernels::LAYER_NORM, rows.div_ceil(ROWS), arguments));
+        let storage = alike(x.storage(), &[y.storage()]);
+        let kernel = storage.of([&kernels::LAYER_NORM, &kernels::LAYER_NORM_BF16, &kernels::LAYER_NORM_F16]);
+        queue.launch(&KernelLaunch::new(kernel, rows.div_ceil(ROWS), arguments));
     }
 }
 
-/// Asserts the lengths of what a gradient of a norm reads: `x` and `dy`, the gain, and what was saved.
-#[track_caller]
-fn same_operands([x, dy, gain, saved]: [Floats<'_>; 4], [elements, wide, kept]: [usize; 3]) {
-    same("x", x.len(), elements);
-    same("dy", dy.len(), elements);
-    same("gain", gain.len(), wide);
-    same("saved", saved.len(), kept);
+/// What the gradient of a norm reads, as its kernels take it.
+pub struct NormOperands<'a> {
+    /// The inputs of the forward pass.
+    pub x: Values<'a>,
+    /// The factors.
+    pub gain: Floats<'a>,
+    /// What the forward pass saved.
+    pub saved: Floats<'a>,
+    /// The gradient of the outputs.
+    pub dy: Values<'a>,
+}
+
+impl<'a, R: Into<Values<'a>>> From<NormInputs<R>> for NormOperands<'a> {
+    fn from(inputs: NormInputs<R>) -> Self {
+        let NormInputs { x, gain, saved, dy } = inputs;
+        let [x, gain, saved, dy] = [x, gain, saved, dy].map(R::into);
+        Self { x, gain: gain.floats(), saved: saved.floats(), dy }
+    }
+}
+
+/// What the gradient of a norm writes, as its kernels take it.
+pub struct NormResults<'a> {
+    /// The gradient of the inputs, if anybody asks.
+    pub dx: Option<ValuesMut<'a>>,
+    /// Of the factors.
+    pub dgain: FloatsMut<'a>,
+    /// Of what is added.
+    pub dbias: FloatsMut<'a>,
+}
+
+impl<'a, M: Into<ValuesMut<'a>>> From<NormGradients<M>> for NormResults<'a> {
+    fn from(gradients: NormGradients<M>) -> Self {
+        let NormGradients { dx, dgain, dbias } = gradients;
+        let [dgain, dbias] = [dgain, dbias].map(|sums| sums.into().floats());
+        Self { dx: dx.map(M::into), dgain, dbias }
+    }
+}
+
+impl NormOperands<'_> {
+    /// Asserts the lengths.
+    #[track_caller]
+    fn same(&self, [elements, wide, kept]: [usize; 3]) {
+        same("x", self.x.len(), elements);
+        same("dy", self.dy.len(), elements);
+        same("gain", self.gain.len(), wide);
+        same("saved", self.saved.len(), kept);
+    }
 }
 
 /// The gradients of gain and bias where there is not one element.
@@ -61,36 +104,61 @@ pub fn layer_norm_scratch(shape: Rows) -> usize {
     shape.rows.div_ceil(PARTS) * 2 * shape.width
 }
 
-/// Gradients of layer norm.
-pub fn layer_norm_gradient(
+/// Gradients of layer norm; `dx` with `outer` added, where there is one.
+pub fn layer_norm_gradient<'x>(
     queue: &impl Queue,
     shape: Rows,
-    inputs: NormInputs<Floats<'_>>,
-    gradients: NormGradients<FloatsMut<'_>>,
+    inputs: impl Into<NormOperands<'x>>,
+    outer: Option<Values<'_>>,
+    gradients: impl Into<NormResults<'x>>,
     mut scratch: FloatsMut<'_>,
 ) {
     let Rows { rows, width } = shape;
-    let NormInputs { x, gain, saved, dy } = inputs;
-    let NormGradients { dx, dgain, dbias } = gradients;
+    let (inputs, NormResults { dx, dgain, dbias }) = (inputs.into(), gradients.into());
+    inputs.same([rows * width, width, 2 * rows]);
+    let NormOperands { x, gain, saved, dy } = inputs;
     same("dgain", dgain.len(), width);
     same("dbias", dbias.len(), width);
-    same_operands([x, dy, gain, saved], [rows * width, width, 2 * rows]);
+    same("outer", outer.map_or(x.len(), Values::len), x.len());
     room("scratch", scratch.len(), layer_norm_scratch(shape));
     if x.len() == 0 {
         return zeros(queue, dgain, dbias);
     }
-    let [rows_, width_] = [rows, width].map(|n| size(n).into());
-    if let Some(mut dx) = dx {
-        same("dx", dx.len(), x.len());
-        let arguments = [x.into(), gain.into(), saved.into(), dy.into(), (&mut dx).into(), rows_, width_];
-        queue.launch(&KernelLaunch::new(&kernels::LAYER_NORM_GRADIENT, rows.div_ceil(ROWS), arguments));
-    }
+    let storage = alike(x.storage(), &[dy.storage(), outer.map_or(x.storage(), Values::storage)]);
+    let to = match dx {
+        None => nowhere(storage),
+        Some(mut dx) => {
+            same("dx", dx.len(), x.len());
+            alike(storage, &[dx.storage()]);
+            (&mut dx).into()
+        }
+    };
     let runs = rows.div_ceil(PARTS);
-    let arguments = [x.into(), saved.into(), dy.into(), (&mut scratch).into(), rows_, width_];
-    queue.launch(&KernelLaunch::new(&kernels::LAYER_NORM_PARTS, width.div_ceil(STRIP) * runs, arguments));
+    let arguments = [
+        x.into(),
+        gain.into(),
+        saved.into(),
+        dy.into(),
+        outer.map_or_else(|| nothing(storage), Argument::from),
+        to,
+        (&mut scratch.part(0..runs * 2 * width)).into(),
+        size(rows).into(),
+        size(width).into(),
+    ];
+    let kernel = storage.of([
+        &kernels::LAYER_NORM_GRADIENT,
+        &kernels::LAYER_NORM_GRADIENT_BF16,
+        &kernels::LAYER_NORM_GRADIENT_F16,
+    ]);
+    queue.launch(&KernelLaunch::new(kernel, runs, arguments));
     let parts = Parts { len: width, count: runs, pitch: 2 * width };
-    sum_parts(queue, &parts, scratch.read(), dgain);
-    sum_parts(queue, &parts, scratch.part(width..2 * width).read(), dbias);
+    match dgain.join(dbias) {
+        Ok(both) => sum_parts(queue, &Parts { len: 2 * width, ..parts }, scratch.read(), both),
+        Err((dgain, dbias)) => {
+            sum_parts(queue, &parts, scratch.read(), dgain);
+            sum_parts(queue, &parts, scratch.part(width..2 * width).read(), dbias);
+        }
+    }
 }
 
 fn runs(shape: ChannelNorm) -> usize {
@@ -111,17 +179,19 @@ pub fn batch_norm_scratch(shape: ChannelNorm) -> usize {
 /// Batch norm by the statistics of this micro-batch.
 ///
 /// *Panics* on a single value per channel.
-pub fn batch_norm(
+pub fn batch_norm<'x, 'y>(
     queue: &impl Queue,
     shape: ChannelNorm,
-    x: Floats<'_>,
-    affine: Affine<Floats<'_>>,
-    outputs: BatchNormOutputs<FloatsMut<'_>>,
+    x: impl Into<Values<'x>>,
+    affine: Affine<impl Into<Values<'x>>>,
+    outputs: BatchNormOutputs<impl Into<ValuesMut<'y>>>,
     mut scratch: SliceMut<'_, f64>,
 ) {
-    let channels = shape.channels;
-    let Affine { gain, bias } = affine;
-    let BatchNormOutputs { mut y, mut saved, mut sums } = outputs;
+    let (channels, x) = (shape.channels, x.into());
+    let (gain, bias) = (affine.gain.into().floats(), affine.bias.into().floats());
+    let BatchNormOutputs { y, saved, sums } = outputs;
+    let (mut y, mut saved, mut sums) = (y.into(), saved.into().floats(), sums.into().floats());
+    let storage = alike(x.storage(), &[y.storage()]);
     same("x", x.len(), shape.images * channels * shape.area);
     same("y", y.len(), x.len());
     same("gain", gain.len(), channels);
@@ -132,7 +202,12 @@ pub fn batch_norm(
     assert!(shape.images * shape.area > 1, "a single value per channel has no variance");
     let [images, channels_, area] = [shape.images, channels, shape.area].map(|n| size(n).into());
     let arguments = [x.into(), (&mut scratch).into(), images, channels_, area];
-    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_PARTS, channels * runs(shape), arguments));
+    let kernel = storage.of([
+        &kernels::BATCH_NORM_PARTS,
+        &kernels::BATCH_NORM_PARTS_BF16,
+        &kernels::BATCH_NORM_PARTS_F16,
+    ]);
+    queue.launch(&KernelLaunch::new(kernel, channels * runs(shape), arguments));
     let arguments = [
         scratch.read().into(),
         (&mut saved).into(),
@@ -145,55 +220,65 @@ pub fn batch_norm(
     queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_STATISTICS, channels.div_ceil(THREADS), arguments));
     let arguments =
         [x.into(), gain.into(), bias.into(), saved.read().into(), (&mut y).into(), channels_, area];
-    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM, pieces(shape), arguments));
+    let kernel = storage.of([&kernels::BATCH_NORM, &kernels::BATCH_NORM_BF16, &kernels::BATCH_NORM_F16]);
+    queue.launch(&KernelLaunch::new(kernel, pieces(shape), arguments));
 }
 
 /// Batch norm by running statistics `[2, channels]` (mean, then variance).
-pub fn batch_norm_by(
+pub fn batch_norm_by<'x, 'y>(
     queue: &impl Queue,
     shape: ChannelNorm,
-    x: Floats<'_>,
+    x: impl Into<Values<'x>>,
     gain: Floats<'_>,
     bias: Floats<'_>,
     running: Floats<'_>,
-    mut y: FloatsMut<'_>,
+    y: impl Into<ValuesMut<'y>>,
 ) {
-    let channels = shape.channels;
+    let (channels, x, mut y) = (shape.channels, x.into(), y.into());
     same("x", x.len(), shape.images * channels * shape.area);
     same("y", y.len(), x.len());
     same("gain", gain.len(), channels);
     same("bias", bias.len(), channels);
     same("running", running.len(), 2 * channels);
     if x.len() > 0 {
-        let [channels, area] = [channels, shape.area].map(|n| size(n).into());
+        let [channels, area] = [channels, shape.area].map(|n| Argument::from(size(n)));
+        let storage = alike(x.storage(), &[y.storage()]);
         let memory = [x.into(), gain.into(), bias.into(), running.into(), (&mut y).into()];
         let [x, gain, bias, running, y] = memory;
         let arguments = [x, gain, bias, running, y, channels, area, shape.epsilon.into()];
-        queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_BY, pieces(shape), arguments));
+        let kernel =
+            storage.of([&kernels::BATCH_NORM_BY, &kernels::BATCH_NORM_BY_BF16, &kernels::BATCH_NORM_BY_F16]);
+        queue.launch(&KernelLaunch::new(kernel, pieces(shape), arguments));
     }
 }
 
 /// Gradients of batch norm by the micro-batch's statistics.
-pub fn batch_norm_gradient(
+pub fn batch_norm_gradient<'x>(
     queue: &impl Queue,
     shape: ChannelNorm,
-    inputs: NormInputs<Floats<'_>>,
-    gradients: NormGradients<FloatsMut<'_>>,
+    inputs: impl Into<NormOperands<'x>>,
+    gradients: impl Into<NormResults<'x>>,
     mut scratch: SliceMut<'_, f64>,
 ) {
     let channels = shape.channels;
-    let NormInputs { x, gain, saved, dy } = inputs;
-    let NormGradients { dx, mut dgain, mut dbias } = gradients;
+    let (inputs, NormResults { dx, mut dgain, mut dbias }) = (inputs.into(), gradients.into());
     same("dgain", dgain.len(), channels);
     same("dbias", dbias.len(), channels);
-    same_operands([x, dy, gain, saved], [shape.images * channels * shape.area, channels, 2 * channels]);
+    inputs.same([shape.images * channels * shape.area, channels, 2 * channels]);
+    let NormOperands { x, gain, saved, dy } = inputs;
+    let storage = alike(x.storage(), &[dy.storage()]);
     room("scratch", scratch.len(), batch_norm_scratch(shape));
     if x.len() == 0 {
         return zeros(queue, dgain, dbias);
     }
     let [images, channels_, area] = [shape.images, channels, shape.area].map(|n| size(n).into());
     let arguments = [x.into(), saved.into(), dy.into(), (&mut scratch).into(), images, channels_, area];
-    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_GRADIENT_PARTS, channels * runs(shape), arguments));
+    let kernel = storage.of([
+        &kernels::BATCH_NORM_GRADIENT_PARTS,
+        &kernels::BATCH_NORM_GRADIENT_PARTS_BF16,
+        &kernels::BATCH_NORM_GRADIENT_PARTS_F16,
+    ]);
+    queue.launch(&KernelLaunch::new(kernel, channels * runs(shape), arguments));
     let arguments = [
         scratch.read().into(),
         (&mut dgain).into(),
@@ -220,5 +305,10 @@ pub fn batch_norm_gradient(
         channels_,
         area,
     ];
-    queue.launch(&KernelLaunch::new(&kernels::BATCH_NORM_GRADIENT, pieces(shape), arguments));
+    let kernel = alike(storage, &[dx.storage()]).of([
+        &kernels::BATCH_NORM_GRADIENT,
+        &kernels::BATCH_NORM_GRADIENT_BF16,
+        &kernels::BATCH_NORM_GRADIENT_F16,
+    ]);
+    queue.launch(&KernelLaunch::new(kernel, pieces(shape), arguments));
 }

@@ -4,7 +4,7 @@
 
 use super::elementwise::code;
 use super::product::{by_tanh, inside, linear_lengths};
-use super::{Floats, FloatsMut, Half, Halves, HalvesMut, same, size};
+use super::{Floats, FloatsMut, Half, Halves, HalvesMut, pitch_of, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{Argument, KernelLaunch, Queue};
 use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Strides, Write};
@@ -54,6 +54,8 @@ impl HalfResult<'_> {
 struct Finish<'a> {
     bias: Option<Floats<'a>>,
     activation: Activation,
+    /// Added to the activation; lies as C does.
+    plus: Option<Halves<'a>>,
 }
 
 /// How a matrix lies: from row to row, or from column to column where columns are contiguous.
@@ -123,6 +125,7 @@ fn finished(
     assert!(shape.m < 2 || shape.c_row >= shape.n, "rows of c overlap: {shape:?}");
     let adds = shape.write == Write::Add;
     assert!(!adds || matches!(c, HalfResult::F32(_)), "a sum in halves would lose what is added: {shape:?}");
+    same("plus", finish.plus.map_or(c.len(), |plus| plus.len()), c.len());
     if shape.m * shape.n == 0 {
         return;
     }
@@ -138,6 +141,7 @@ fn finished(
         a.into(),
         b.into(),
         finish.bias.into(),
+        finish.plus.into(),
         floats,
         halves,
         m,
@@ -151,7 +155,14 @@ fn finished(
         aligned.into(),
     ];
     let blocks = shape.m.div_ceil(tile) * shape.n.div_ceil(tile);
-    queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
+    let again = if adds { 4 * shape.m * shape.n } else { 0 };
+    let launch = KernelLaunch::new(kernel, blocks, arguments).and_moves(again);
+    queue.launch(&launch.multiplies(operations(shape.m, shape.n, shape.k)));
+}
+
+/// Multiplications and additions of a product.
+fn operations(m: usize, n: usize, k: usize) -> usize {
+    2 * m * n * k
 }
 
 /// `C = A B` or, in f32, `C += A B`. *Order*: K in steps of 16 from the first, then C.
@@ -165,33 +176,36 @@ pub fn product_half(
     b: Halves<'_>,
     c: HalfResult<'_>,
 ) {
-    finished(queue, half, shape, a, b, c, Finish { bias: None, activation: Activation::None });
+    finished(queue, half, shape, a, b, c, Finish { bias: None, activation: Activation::None, plus: None });
 }
 
-/// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out])`; the bias is f32 and added before the sum is rounded.
+/// `y[rows, out] = act(x[rows, in] w[out, in]^T + bias[out]) + plus[rows, out]`; the bias is f32 and added before the sum is
+/// rounded, and so is `plus`, if there is one. The rows of `y` may lie further apart than they are long.
 pub fn linear_half(
     queue: &impl Queue,
     half: Half,
     shape: LinearShape,
     operands: Operands<Halves<'_>, Floats<'_>>,
     activation: Activation,
+    plus: Option<Halves<'_>>,
     y: HalfResult<'_>,
 ) {
     let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
-    linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
+    let pitch = pitch_of("y", y.len(), rows, outputs);
+    linear_lengths(shape, [x.len(), w.len(), rows * outputs], bias);
     let product = Product {
         m: rows,
         n: outputs,
         k: inputs,
         a: Strides::rows(inputs),
         b: Strides::transposed(inputs),
-        c_row: outputs,
+        c_row: pitch,
         write: Write::Set,
     };
-    finished(queue, half, &product, x, w, y, Finish { bias, activation });
+    finished(queue, half, &product, x, w, y, Finish { bias, activation, plus });
 }
 
-/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in f32: the bits of [`linear_half`] and of
+/// `z[rows, out] = x[rows, in] w[out, in]^T + bias[out]` and `y = gelu(z)`, in halves: the bits of [`linear_half`] and of
 /// [`gelu`](super::gelu) behind it.
 pub fn linear_gelu_half(
     queue: &impl Queue,
@@ -199,7 +213,7 @@ pub fn linear_gelu_half(
     shape: LinearShape,
     operands: Operands<Halves<'_>, Floats<'_>>,
     form: Gelu,
-    [mut z, mut y]: [FloatsMut<'_>; 2],
+    [mut z, mut y]: [HalvesMut<'_>; 2],
 ) {
     let (LinearShape { rows, inputs, outputs }, Operands { x, w, bias }) = (shape, operands);
     linear_lengths(shape, [x.len(), w.len(), y.len()], bias);
@@ -217,5 +231,6 @@ pub fn linear_gelu_half(
     let (z, y, form) = ((&mut z).into(), (&mut y).into(), by_tanh(form).into());
     let arguments = [x.into(), w.into(), bias.into(), z, y, m, n, k, form, aligned.into()];
     let blocks = rows.div_ceil(tile) * outputs.div_ceil(tile);
-    queue.launch(&KernelLaunch::new(kernel, blocks, arguments));
+    let launch = KernelLaunch::new(kernel, blocks, arguments);
+    queue.launch(&launch.multiplies(operations(rows, outputs, inputs)));
 }

@@ -2,16 +2,16 @@
 //!
 //! This file does not know gradients.
 
-use super::{Floats, FloatsMut, room, same, size};
+use super::{Floats, FloatsMut, Values, ValuesMut, alike, pitch_of, room, same, size};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
-use dtrain_engine::device::Rows;
+use dtrain_engine::device::{Curve, Gelu, Rows};
 
 /// Rows of a run of `column_parts`.
 const ROWS: usize = 256;
-/// Columns of a block of `column_parts`, and of `layer_norm_parts`.
-pub(super) const STRIP: usize = 32;
+/// Columns of a block of `column_parts`.
+const STRIP: usize = 32;
 /// Values of a run of `plane_parts`, and of the kernels of batch norm.
 pub(super) const RUN: usize = 4096;
 /// Elements of a block of `square_parts`, and how many blocks a block of threads has.
@@ -44,24 +44,67 @@ pub fn column_sums_scratch(shape: Rows) -> usize {
     shape.rows.div_ceil(ROWS) * shape.width
 }
 
-/// `sums[width] = sum over rows of x[rows, width]`; no row gives zeros.
-pub fn column_sums(
+/// `sums[width] = sum over rows of x[rows, width]`, whose rows may lie further apart; no row gives zeros.
+pub fn column_sums<'x>(
     queue: &impl Queue,
     shape: Rows,
-    x: Floats<'_>,
+    x: impl Into<Values<'x>>,
     sums: FloatsMut<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
-    let Rows { rows, width } = shape;
-    same("x", x.len(), rows * width);
+    let (Rows { rows, width }, x) = (shape, x.into());
+    let pitch = pitch_of("x", x.len(), rows, width);
     same("sums", sums.len(), width);
     room("scratch", scratch.len(), column_sums_scratch(shape));
     if rows * width == 0 {
         return super::fill(queue, sums, 0.0);
     }
     let runs = rows.div_ceil(ROWS);
-    let arguments = [x.into(), (&mut scratch).into(), size(rows).into(), size(width).into()];
-    queue.launch(&KernelLaunch::new(&kernels::COLUMN_PARTS, width.div_ceil(STRIP) * runs, arguments));
+    let arguments =
+        [x.into(), (&mut scratch).into(), size(rows).into(), size(width).into(), size(pitch).into()];
+    let kernel =
+        x.storage().of([&kernels::COLUMN_PARTS, &kernels::COLUMN_PARTS_BF16, &kernels::COLUMN_PARTS_F16]);
+    queue.launch(&KernelLaunch::new(kernel, width.div_ceil(STRIP) * runs, arguments));
+    sum_parts(queue, &Parts { len: width, count: runs, pitch: width }, scratch.read(), sums);
+}
+
+/// What `gradient_parts.cu` calls an activation.
+fn gradient_code(behind: Curve) -> u32 {
+    match behind {
+        Curve::Relu => 0,
+        Curve::Gelu(Gelu::Exact) => 1,
+        Curve::Gelu(Gelu::Tanh) => 2,
+    }
+}
+
+/// The gradient of an activation in place, and the sums of its columns: the bits of [`relu_gradient`](super::relu_gradient) or
+/// [`gelu_gradient`](super::gelu_gradient), and [`column_sums`] behind it. `saved` is what they read.
+pub fn curve_gradient_and_sums<'x, 'y>(
+    queue: &impl Queue,
+    shape: Rows,
+    behind: Curve,
+    saved: impl Into<Values<'x>>,
+    d: impl Into<ValuesMut<'y>>,
+    sums: FloatsMut<'_>,
+    mut scratch: FloatsMut<'_>,
+) {
+    let (Rows { rows, width }, saved, mut d) = (shape, saved.into(), d.into());
+    same("saved", saved.len(), rows * width);
+    same("d", d.len(), rows * width);
+    same("sums", sums.len(), width);
+    room("scratch", scratch.len(), column_sums_scratch(shape));
+    if rows * width == 0 {
+        return super::fill(queue, sums, 0.0);
+    }
+    let runs = rows.div_ceil(ROWS);
+    let storage = alike(saved.storage(), &[d.storage()]);
+    let [rows_, width_] = [rows, width].map(|n| size(n).into());
+    let arguments =
+        [saved.into(), (&mut d).into(), (&mut scratch).into(), rows_, width_, gradient_code(behind).into()];
+    let kernel =
+        storage.of([&kernels::GRADIENT_PARTS, &kernels::GRADIENT_PARTS_BF16, &kernels::GRADIENT_PARTS_F16]);
+    let launch = KernelLaunch::new(kernel, width.div_ceil(STRIP) * runs, arguments);
+    queue.launch(&launch.and_moves(rows * width * storage.bytes()));
     sum_parts(queue, &Parts { len: width, count: runs, pitch: width }, scratch.read(), sums);
 }
 
@@ -74,7 +117,7 @@ pub(super) fn plane_sums_scratch([images, channels, area]: [usize; 3]) -> usize 
 pub(super) fn plane_sums(
     queue: &impl Queue,
     shape: [usize; 3],
-    x: Floats<'_>,
+    x: Values<'_>,
     sums: FloatsMut<'_>,
     mut scratch: FloatsMut<'_>,
 ) {
@@ -83,7 +126,9 @@ pub(super) fn plane_sums(
     room("scratch", scratch.len(), plane_sums_scratch(shape));
     let arguments =
         [x.into(), (&mut scratch).into(), size(images).into(), size(channels).into(), size(area).into()];
-    queue.launch(&KernelLaunch::new(&kernels::PLANE_PARTS, channels * runs, arguments));
+    let kernel =
+        x.storage().of([&kernels::PLANE_PARTS, &kernels::PLANE_PARTS_BF16, &kernels::PLANE_PARTS_F16]);
+    queue.launch(&KernelLaunch::new(kernel, channels * runs, arguments));
     sum_parts(queue, &Parts { len: channels, count: runs, pitch: channels }, scratch.read(), sums);
 }
 

@@ -2,20 +2,39 @@
 //!
 //! This file does not know schedules.
 
-use super::{Floats, FloatsMut, same};
+use super::{Floats, FloatsMut, Half, HalvesMut, Storage, ValuesMut, same};
 use crate::kernels;
-use crate::launch::{KernelLaunch, Queue};
+use crate::launch::{Argument, KernelLaunch, Queue};
+use crate::values::nowhere;
 use dtrain_engine::device::{AdamW, Sgd};
 
-/// AdamW in place over flat slices.
-pub fn adamw(
+/// Parameters, their copy in halves where there is one, and which kernels write it.
+fn parameters(p: ValuesMut<'_>, half: Option<Half>) -> (Storage, FloatsMut<'_>, Option<HalvesMut<'_>>) {
+    let (p, copy) = p.with_their_copy();
+    let storage = match (&copy, half) {
+        (None, _) => Storage::F32,
+        (Some(_), Some(half)) => Storage::Half(half),
+        (Some(_), None) => panic!("a copy in halves of no kind"),
+    };
+    (storage, p, copy)
+}
+
+/// Where the copy goes, if there is one.
+fn written(storage: Storage, copy: &mut Option<HalvesMut<'_>>) -> Argument {
+    if copy.is_some() { copy.into() } else { nowhere(storage) }
+}
+
+/// AdamW in place over flat slices; a copy of the parameters in halves, of the kind `half`, is written with them.
+pub fn adamw<'p>(
     queue: &impl Queue,
     o: &AdamW,
     g: Floats<'_>,
-    mut p: FloatsMut<'_>,
+    p: impl Into<ValuesMut<'p>>,
     mut m: FloatsMut<'_>,
     mut v: FloatsMut<'_>,
+    half: Option<Half>,
 ) {
+    let (storage, mut p, mut copy) = parameters(p.into(), half);
     for (what, len) in [("p", p.len()), ("m", m.len()), ("v", v.len())] {
         same(what, len, g.len());
     }
@@ -25,6 +44,7 @@ pub fn adamw(
             (&mut p).into(),
             (&mut m).into(),
             (&mut v).into(),
+            written(storage, &mut copy),
             (g.len() as u64).into(),
             o.scale.into(),
             o.step_size.into(),
@@ -34,12 +54,21 @@ pub fn adamw(
             o.beta2.into(),
             o.epsilon.into(),
         ];
-        queue.launch(&KernelLaunch::over(&kernels::ADAMW, g.len(), arguments));
+        let kernel = storage.of([&kernels::ADAMW, &kernels::ADAMW_BF16, &kernels::ADAMW_F16]);
+        queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(12 * g.len()));
     }
 }
 
 /// SGD in place over flat slices; `m` is empty without momentum.
-pub fn sgd(queue: &impl Queue, o: &Sgd, g: Floats<'_>, mut p: FloatsMut<'_>, mut m: FloatsMut<'_>) {
+pub fn sgd<'p>(
+    queue: &impl Queue,
+    o: &Sgd,
+    g: Floats<'_>,
+    p: impl Into<ValuesMut<'p>>,
+    mut m: FloatsMut<'_>,
+    half: Option<Half>,
+) {
+    let (storage, mut p, mut copy) = parameters(p.into(), half);
     same("p", p.len(), g.len());
     if g.len() == 0 {
         return;
@@ -47,14 +76,16 @@ pub fn sgd(queue: &impl Queue, o: &Sgd, g: Floats<'_>, mut p: FloatsMut<'_>, mut
     let [scale, lr, decay] = [o.scale, o.lr, o.weight_decay].map(Into::into);
     let len = (g.len() as u64).into();
     if o.momentum == 0.0 {
-        let arguments = [g.into(), (&mut p).into(), len, scale, lr, decay];
-        return queue.launch(&KernelLaunch::over(&kernels::SGD, g.len(), arguments));
+        let arguments = [g.into(), (&mut p).into(), written(storage, &mut copy), len, scale, lr, decay];
+        let kernel = storage.of([&kernels::SGD, &kernels::SGD_BF16, &kernels::SGD_F16]);
+        return queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(4 * g.len()));
     }
     same("m", m.len(), g.len());
     let arguments = [
         g.into(),
         (&mut p).into(),
         (&mut m).into(),
+        written(storage, &mut copy),
         len,
         scale,
         lr,
@@ -63,15 +94,27 @@ pub fn sgd(queue: &impl Queue, o: &Sgd, g: Floats<'_>, mut p: FloatsMut<'_>, mut
         u32::from(o.nesterov).into(),
         u32::from(o.first).into(),
     ];
-    queue.launch(&KernelLaunch::over(&kernels::SGD_MOMENTUM, g.len(), arguments));
+    let kernel =
+        storage.of([&kernels::SGD_MOMENTUM, &kernels::SGD_MOMENTUM_BF16, &kernels::SGD_MOMENTUM_F16]);
+    queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(8 * g.len()));
 }
 
-/// `running = (1 - momentum) * running + momentum * (sums * scale)`.
-pub fn blend(queue: &impl Queue, momentum: f32, scale: f32, sums: Floats<'_>, mut running: FloatsMut<'_>) {
+/// `running = (1 - momentum) * running + momentum * (sums * scale)`; a copy of it in halves, of the kind `half`, is written with it.
+pub fn blend<'r>(
+    queue: &impl Queue,
+    momentum: f32,
+    scale: f32,
+    sums: Floats<'_>,
+    running: impl Into<ValuesMut<'r>>,
+    half: Option<Half>,
+) {
+    let (storage, mut running, mut copy) = parameters(running.into(), half);
     same("running", running.len(), sums.len());
     if sums.len() > 0 {
-        let arguments =
-            [sums.into(), (&mut running).into(), (sums.len() as u64).into(), momentum.into(), scale.into()];
-        queue.launch(&KernelLaunch::over(&kernels::BLEND, sums.len(), arguments));
+        let len = (sums.len() as u64).into();
+        let to = written(storage, &mut copy);
+        let arguments = [sums.into(), (&mut running).into(), to, len, momentum.into(), scale.into()];
+        let kernel = storage.of([&kernels::BLEND, &kernels::BLEND_BF16, &kernels::BLEND_F16]);
+        queue.launch(&KernelLaunch::over(kernel, sums.len(), arguments).and_moves(4 * sums.len()));
     }
 }

@@ -119,7 +119,7 @@ fn go_on_after_a_kernel_that_failed() {
     let (event, pinned) =
         (Event::new(&context).expect("an event"), Pinned::<f32>::new(&context, 8).expect("memory"));
     for _ in 0..4 {
-        device.fill(x.write(), 1.0);
+        device.fill(x.write().into(), 1.0);
     }
     let error = device.finish().expect_err("the third kernel fails");
     assert!(matches!(error, DriverError::Call { code: 700, .. }), "{error:?}");
@@ -130,7 +130,7 @@ fn go_on_after_a_kernel_that_failed() {
     );
     // From now on everything says so, and the driver is not asked again.
     let before = fake.calls("cuLaunchKernel");
-    device.fill(x.write(), 2.0);
+    device.fill(x.write().into(), 2.0);
     assert_eq!(fake.calls("cuLaunchKernel"), before);
     assert_eq!(device.check(), Err(error.clone()));
     assert_eq!(device.finish(), Err(error.clone()));
@@ -161,8 +161,8 @@ fn launch_what_the_driver_refuses() {
         && let Some(device) = device()
     {
         let mut x = Buffer::<f32>::new(device.gpu().context(), 1000).expect("memory");
-        device.fill(x.write(), 1.0);
-        device.fill(x.write(), 2.0);
+        device.fill(x.write().into(), 1.0);
+        device.fill(x.write().into(), 2.0);
         let error = device.finish().expect_err("a launch was refused");
         assert!(matches!(error, DriverError::Call { call: "cuLaunchKernel", code: 701, .. }), "{error:?}");
         println!("\nwell");
@@ -185,8 +185,8 @@ fn leave_nothing_behind() {
         let (gpu, _) = Gpu::open(&driver(), 0, &nvrtc(), &cache()).expect("a device");
         let device = CudaDevice::new(&gpu, Precision::F32).expect("a stream");
         let mut x = Buffer::<f32>::new(gpu.context(), 1000).expect("memory");
-        device.fill(x.write(), 1.0);
-        assert_eq!(device.sum_of_squares(x.read(), 1.0), 1000.0);
+        device.fill(x.write().into(), 1.0);
+        assert_eq!(device.sum_of_squares(x.read().into(), 1.0), 1000.0);
         assert!(fake.alive() > 20, "{}", fake.alive());
         drop((x, device, gpu));
         assert_eq!((fake.alive(), fake.wrong().as_str()), (0, ""));

@@ -3,8 +3,8 @@
 use crate::support::{Fake, gpu};
 use dtrain_collective::{Arena, BLOCK, Geometry, HostArena, SumOrder, sum_block};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
-use dtrain_cuda::driver::{Buffer, Part, Stream};
-use dtrain_cuda::{CudaDevice, Precision};
+use dtrain_cuda::driver::{Buffer, Stream};
+use dtrain_cuda::{CudaDevice, DeviceFloats, Precision};
 use dtrain_engine::OwnMemory;
 use dtrain_engine::device::Device as _;
 use dtrain_engine::models::peer::uniform;
@@ -93,7 +93,7 @@ fn a_gpu_does_for_the_backend_what_plain_code_does() {
 }
 
 /// A slot as a replica on the device takes it.
-fn part(slots: &mut GpuSlots, slot: usize) -> Part<f32> {
+fn part(slots: &mut GpuSlots, slot: usize) -> DeviceFloats {
     CudaDevice::slot(&slots.on_device(slot).expect("it lies on the device")).expect("a slot of a GPU")
 }
 
@@ -139,8 +139,8 @@ fn slots_that_another_stream_fills_are_full_when_they_are_reduced_or_leased() {
     let [mut first, mut second] = [0, 1].map(|slot| part(&mut slots, slot));
     let mut ones = Buffer::<f32>::new(gpu.context(), 1_000).expect("memory");
     computes.upload(&[1.0; 1_000], ones.write()).expect("a device that works");
-    computes.copy(ones.read(), first.write());
-    computes.copy(ones.read(), second.write());
+    computes.copy(ones.read().into(), first.write());
+    computes.copy(ones.read().into(), second.write());
     computes.add_to(second.read(), first.write());
     assert_eq!(seen(&device, &mut slots, 0), [2.0, 2.0], "behind what fills it");
     computes.add_to(second.read(), first.write());

@@ -5,10 +5,10 @@ use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
-    CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs, Pool2d,
-    Product, Rows, Sgd, Strides, Write,
+    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands,
+    Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
 };
-use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
+use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
 /// What was computed, by name.
 pub type Results = Vec<(&'static str, Vec<f32>)>;
@@ -79,6 +79,40 @@ fn products<R: Rig>(r: &R, to: &mut Results) {
     let mut total = r.empty(33);
     d.column_sums(Rows { rows: 9, width: 33 }, r.r(&x), r.w(&mut total));
     to.push(("column_sums", r.get(&total)));
+}
+
+/// What is done in passing where the device can: to numbers that lie as activations do.
+fn in_passing<R: Rig>(r: &R, to: &mut Results) {
+    let d = r.device();
+    assert_eq!([d.activation_len(180), d.row_pitch(181)], [180, 181], "a device in f32");
+    let (x, w, b) = (r.put(&numbers(1, 9 * 33)), r.put(&numbers(2, 20 * 33)), r.put(&numbers(3, 20)));
+    let (plus, rows) = (r.put(&numbers(4, 180)), Rows { rows: 9, width: 20 });
+    let mut y = r.empty(180);
+    let operands = Operands { x: d.activations(r.r(&x), 9 * 33), w: r.r(&w), bias: Some(r.r(&b)) };
+    let mut memory = r.w(&mut y);
+    d.linear_plus(LinearShape::new(rows, 33), operands, r.r(&plus), d.activations_mut(&mut memory, 180));
+    drop(memory);
+    to.push(("linear_plus", r.get(&y)));
+    for curve in [Curve::Relu, Curve::Gelu(Gelu::Exact), Curve::Gelu(Gelu::Tanh)] {
+        let mut total = r.empty(20);
+        let leaf = Leaf { terms: 9, wire: Wire::F32 };
+        d.curve_gradient_and_sums(rows, leaf, curve, r.r(&plus), r.w(&mut y), r.w(&mut total));
+        to.push(("curve_gradient_and_sums", [r.get(&y), r.get(&total)].concat()));
+        d.curve_gradient(curve, r.r(&plus), r.w(&mut y));
+        to.push(("curve_gradient", r.get(&y)));
+    }
+    let (gain, saved) = (r.put(&numbers(5, 20)), r.put(&numbers(6, 18)));
+    let (dy, mut dx) = (r.put(&numbers(7, 180)), r.empty(180));
+    let (mut dgain, mut dbias) = (r.empty(20), r.empty(20));
+    let mut scratch = r.empty(d.layer_norm_scratch(rows));
+    d.layer_norm_gradient_plus(
+        rows,
+        NormInputs { x: r.r(&plus), gain: r.r(&gain), saved: r.r(&saved), dy: r.r(&dy) },
+        r.r(&y),
+        NormGradients { dx: Some(r.w(&mut dx)), dgain: r.w(&mut dgain), dbias: r.w(&mut dbias) },
+        r.w(&mut scratch),
+    );
+    to.push(("layer_norm_gradient_plus", [r.get(&dx), r.get(&dgain), r.get(&dbias)].concat()));
 }
 
 fn convolutions<R: Rig>(r: &R, to: &mut Results) {
@@ -258,9 +292,16 @@ fn updates<R: Rig>(r: &R, to: &mut Results) {
 
 pub fn all<R: Rig>(rig: &R) -> Results {
     let mut results = Results::new();
-    for part in
-        [point_wise, products, convolutions, pooling, layer_norm, batch_norm, embeddings_and_attention]
-    {
+    for part in [
+        point_wise,
+        products,
+        in_passing,
+        convolutions,
+        pooling,
+        layer_norm,
+        batch_norm,
+        embeddings_and_attention,
+    ] {
         part(rig, &mut results);
     }
     losses(rig, &mut results);

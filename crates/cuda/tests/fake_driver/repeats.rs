@@ -114,10 +114,15 @@ fn gathered_launches_do_what_they_do_one_by_one() {
 }
 
 #[test]
-fn without_memory_for_a_graph_launches_go_one_by_one() {
+fn without_a_graph_or_a_change_of_one_launches_go_one_by_one() {
     if compiler().is_some() {
-        let fail = [("FAKE_CUDA_FAIL", "cuGraphInstantiateWithFlags:1:2,cuGraphAddKernelNode_v2:9:2")];
-        assert!(child("repeats::go_on_without_graphs", &fail).contains("well"));
+        for fail in [
+            "cuGraphInstantiateWithFlags:1:2,cuGraphAddKernelNode_v2:9:2",
+            // One that is there cannot be changed.
+            "cuGraphExecKernelNodeSetParams_v2:3:910",
+        ] {
+            assert!(child("repeats::go_on_without_graphs", &[("FAKE_CUDA_FAIL", fail)]).contains("well"));
+        }
     }
 }
 
@@ -135,7 +140,8 @@ fn go_on_without_graphs() {
             assert_eq!(Program::new(seed).run(&gpu, &gathering), wanted, "of seed {seed}");
             gathering.finish().expect("nothing has failed");
         }
-        assert_eq!((fake.calls("cuGraphLaunch"), fake.wrong().as_str()), (0, ""));
+        let can_be_made = std::env::var("FAKE_CUDA_FAIL").is_ok_and(|fail| fail.contains("SetParams"));
+        assert_eq!((fake.calls("cuGraphLaunch") > 0, fake.wrong().as_str()), (can_be_made, ""));
         println!("\nwell");
     }
 }

@@ -1,8 +1,12 @@
 //! Memory of a device for tests that run on any: written and read by the host.
 
+// Each test binary uses its part.
+#![allow(dead_code)]
+
 use dtrain_cuda::driver::Buffer;
 use dtrain_cuda::memory::Element;
-use dtrain_cuda::{CudaDevice, Slice};
+use dtrain_cuda::{CudaDevice, DeviceFloats, Slice, Values, ValuesMut};
+use dtrain_engine::OwnMemory;
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Device;
 use std::sync::Arc;
@@ -20,9 +24,26 @@ pub trait Rig {
     fn w<'a>(&self, x: &'a mut Self::Floats) -> <Self::D as Device>::Mut<'a>;
     fn i<'a>(&self, x: &'a Self::Words) -> <Self::D as Device>::Ids<'a>;
 
+    /// Parameters: with a copy in halves where the device multiplies those.
+    fn put_parameters(&self, x: &[f32]) -> Self::Floats;
+    /// Numbers between layers, as the device stores them.
+    fn put_activations(&self, x: &[f32]) -> Self::Floats;
+
     /// Memory that nothing was written to.
     fn empty(&self, len: usize) -> Self::Floats {
         self.put(&vec![f32::NAN; len])
+    }
+    /// The same for so many activations.
+    fn empty_activations(&self, len: usize) -> Self::Floats {
+        self.empty(self.device().activation_len(len))
+    }
+    /// What activations are.
+    fn get_activations(&self, x: &Self::Floats, len: usize) -> Vec<f32>;
+    /// Activations to write.
+    fn wa<'a>(&self, x: &'a mut Self::Floats, len: usize) -> <Self::D as Device>::Mut<'a>;
+    /// Activations to read.
+    fn ra<'a>(&self, x: &'a Self::Floats, len: usize) -> <Self::D as Device>::Ref<'a> {
+        self.device().activations(self.r(x), len)
     }
 }
 
@@ -36,6 +57,18 @@ impl Rig for Cpu {
     }
     fn put(&self, x: &[f32]) -> Vec<f32> {
         x.to_vec()
+    }
+    fn put_parameters(&self, x: &[f32]) -> Vec<f32> {
+        x.to_vec()
+    }
+    fn put_activations(&self, x: &[f32]) -> Vec<f32> {
+        x.to_vec()
+    }
+    fn get_activations(&self, x: &Vec<f32>, len: usize) -> Vec<f32> {
+        x[..len].to_vec()
+    }
+    fn wa<'a>(&self, x: &'a mut Vec<f32>, len: usize) -> &'a mut [f32] {
+        &mut x[..len]
     }
     fn ids(&self, x: &[u32]) -> Vec<u32> {
         x.to_vec()
@@ -63,27 +96,47 @@ pub fn on_device<T: Element>(device: &CudaDevice, x: &[T]) -> Buffer<T> {
 
 impl Rig for Arc<CudaDevice> {
     type D = CudaDevice;
-    type Floats = Buffer<f32>;
+    type Floats = DeviceFloats;
     type Words = Buffer<u32>;
 
     fn device(&self) -> &CudaDevice {
         self
     }
-    fn put(&self, x: &[f32]) -> Buffer<f32> {
-        on_device(self, x)
+    fn put(&self, x: &[f32]) -> DeviceFloats {
+        let mut there = self.floats(x.len()).expect("memory");
+        self.send(x, &mut there).expect("a device that works");
+        there
+    }
+    fn put_parameters(&self, x: &[f32]) -> DeviceFloats {
+        let mut there = self.parameters(x.len()).expect("memory");
+        self.send(x, &mut there).expect("a device that works");
+        there
+    }
+    fn put_activations(&self, x: &[f32]) -> DeviceFloats {
+        let mut there = self.floats(self.activation_len(x.len())).expect("memory");
+        self.send_activations(x, &mut there).expect("a device that works");
+        there
+    }
+    fn get_activations(&self, x: &DeviceFloats, len: usize) -> Vec<f32> {
+        let mut here = vec![0.0; len];
+        self.fetch_activations(x, &mut here).expect("a device that works");
+        here
+    }
+    fn wa<'a>(&self, x: &'a mut DeviceFloats, len: usize) -> ValuesMut<'a> {
+        x.write().stored(self.precision().storage(), len)
     }
     fn ids(&self, x: &[u32]) -> Buffer<u32> {
         on_device(self, x)
     }
-    fn get(&self, x: &Buffer<f32>) -> Vec<f32> {
-        let mut here = vec![0.0; x.len()];
-        self.download(x.read(), &mut here).expect("a device that works");
+    fn get(&self, x: &DeviceFloats) -> Vec<f32> {
+        let mut here = vec![0.0; x.read().len()];
+        self.fetch(x, &mut here).expect("a device that works");
         here
     }
-    fn r<'a>(&self, x: &'a Buffer<f32>) -> Slice<'a, f32> {
+    fn r<'a>(&self, x: &'a DeviceFloats) -> Values<'a> {
         x.read()
     }
-    fn w<'a>(&self, x: &'a mut Buffer<f32>) -> dtrain_cuda::SliceMut<'a, f32> {
+    fn w<'a>(&self, x: &'a mut DeviceFloats) -> ValuesMut<'a> {
         x.write()
     }
     fn i<'a>(&self, x: &'a Buffer<u32>) -> Slice<'a, u32> {

@@ -59,11 +59,12 @@ fn products_convolutions_and_the_rest_do_the_same_through_the_driver() {
 }
 
 #[test]
-fn operations_that_round_their_operands_do_the_same_through_the_driver() {
-    use rounded::*;
-    hold(&[product::<Bf16>, linear::<Bf16>, attention::<Bf16>]);
-    hold(&[conv2d::<Bf16>, conv2d_input_gradient::<Bf16>, conv2d_weight_gradient::<Bf16>]);
-    hold(&[conv3d::<Bf16>]);
+fn operations_over_halves_do_the_same_through_the_driver() {
+    use stored::*;
+    hold(&[point_wise::<Bf16>, updates::<Bf16>, sums::<Bf16>, gradient_and_sums::<Bf16>]);
+    hold(&[layer_norm::<Bf16>, batch_norm::<Bf16>, losses::<Bf16>, pooling::<Bf16>, embedding::<Bf16>]);
+    hold(&[rows_apart::<Bf16>, product_without_a_kernel::<Bf16>, attention_without_a_kernel::<Bf16>]);
+    hold(&[conv2d::<Bf16>, conv2d_input_gradient::<Bf16>, conv2d_weight_gradient::<Bf16>, conv3d::<Bf16>]);
     // The other kind goes the same way to other kernels, which `kernels.rs` tries.
-    hold(&[product::<F16>, conv2d::<F16>]);
+    hold(&[point_wise::<F16>, conv2d::<F16>]);
 }

@@ -21,12 +21,13 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
     let output = chain.plan(device, &Shape::values(ROWS, &[1, 8, 8]), &mut space).expect("it fits");
     let (len, stats_len) = (Stage::layout(&chain).parameters_len(), Stage::layout(&chain).stats_len());
     let start: Vec<f32> = numbers(1, len).iter().map(|v| v * 0.2).collect();
-    let (mut params, stats) = (rig.put(&start), rig.put(&vec![0.5; stats_len]));
+    let (mut params, stats) = (rig.put_parameters(&start), rig.put(&vec![0.5; stats_len]));
     let [mut m, mut v, mut grads] = [0.0, 0.0, f32::NAN].map(|value| rig.put(&vec![value; len]));
-    let (mut sums, mut y, mut dy) = (rig.empty(stats_len), rig.empty(ROWS * 10), rig.empty(ROWS * 10));
+    let mut sums = rig.empty(stats_len);
+    let [mut y, mut dy] = [(); 2].map(|()| rig.empty_activations(ROWS * 10));
     let (mut saved, mut scratch) = (rig.empty(space.saved), rig.empty(space.scratch));
     let batches: Vec<_> = (0..STEPS as u32)
-        .map(|step| (rig.put(&numbers(10 + step, ROWS * 64)), rig.ids(&ids(20 + step, ROWS, 10))))
+        .map(|step| (rig.put_activations(&numbers(10 + step, ROWS * 64)), rig.ids(&ids(20 + step, ROWS, 10))))
         .collect();
     let shape = Rows { rows: ROWS, width: output.per_row() };
     let loss = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
@@ -49,24 +50,24 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
                 params: rig.r(&params),
                 stats: rig.r(&stats),
                 stat_sums: Some(rig.w(&mut sums)),
-                x: Input::Values(rig.r(images)),
-                y: rig.w(&mut y),
+                x: Input::Values(rig.ra(images, ROWS * 64)),
+                y: rig.wa(&mut y, ROWS * 10),
                 saved: rig.w(&mut saved),
                 scratch: rig.w(&mut scratch),
             },
         );
-        device.copy(rig.r(&y), rig.w(&mut dy));
-        let logits = Outputs::Replaced(rig.w(&mut dy));
+        device.copy(rig.ra(&y, ROWS * 10), rig.wa(&mut dy, ROWS * 10));
+        let logits = Outputs::Replaced(rig.wa(&mut dy, ROWS * 10));
         let found = device.sums(device.cross_entropy(shape, &loss, logits, rig.i(targets)));
         losses.push(found.loss);
         chain.backward(
             &pass,
             Backward {
                 params: rig.r(&params),
-                x: Input::Values(rig.r(images)),
-                y: rig.r(&y),
+                x: Input::Values(rig.ra(images, ROWS * 64)),
+                y: rig.ra(&y, ROWS * 10),
                 saved: rig.w(&mut saved),
-                dy: rig.w(&mut dy),
+                dy: rig.wa(&mut dy, ROWS * 10),
                 dx: None,
                 grads: rig.w(&mut grads),
                 scratch: rig.w(&mut scratch),

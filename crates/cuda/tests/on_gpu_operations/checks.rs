@@ -69,12 +69,16 @@ fn products_and_convolutions_hold() {
 }
 
 #[test]
-fn operations_that_round_their_operands_hold() {
-    use rounded::*;
-    hold(&[product::<Bf16>, linear::<Bf16>, attention::<Bf16>]);
+fn operations_over_halves_hold() {
+    use stored::*;
+    hold(&[point_wise::<Bf16>, updates::<Bf16>, sums::<Bf16>, gradient_and_sums::<Bf16>]);
+    hold(&[layer_norm::<Bf16>, batch_norm::<Bf16>, losses::<Bf16>, pooling::<Bf16>, embedding::<Bf16>]);
+    hold(&[rows_apart::<Bf16>, product_without_a_kernel::<Bf16>, attention_without_a_kernel::<Bf16>]);
     hold(&[conv2d::<Bf16>, conv2d_input_gradient::<Bf16>, conv2d_weight_gradient::<Bf16>]);
     hold(&[conv3d::<Bf16>, conv3d_input_gradient::<Bf16>, conv3d_weight_gradient::<Bf16>]);
-    hold(&[product::<F16>, linear::<F16>, attention::<F16>]);
+    hold(&[point_wise::<F16>, updates::<F16>, sums::<F16>, gradient_and_sums::<F16>]);
+    hold(&[layer_norm::<F16>, batch_norm::<F16>, losses::<F16>, pooling::<F16>, embedding::<F16>]);
+    hold(&[rows_apart::<F16>, product_without_a_kernel::<F16>, attention_without_a_kernel::<F16>]);
     hold(&[conv2d::<F16>, conv2d_input_gradient::<F16>, conv2d_weight_gradient::<F16>]);
     hold(&[conv3d::<F16>, conv3d_input_gradient::<F16>, conv3d_weight_gradient::<F16>]);
 }

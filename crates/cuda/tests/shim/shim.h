@@ -281,6 +281,9 @@ static int vote(int truth, int line) {
 template <class T> struct Letter {
     static const char value = sizeof(T) == 52 ? 'C' : sizeof(T) == 72 ? 'V' : sizeof(T) == 36 ? 'P' : '?';
 };
+/* Halves of a type of their own. */
+template <class T> struct Letter<const T*> { static const char value = sizeof(T) == 2 ? 'h' : '?'; };
+template <class T> struct Letter<T*> { static const char value = sizeof(T) == 2 ? 'H' : '?'; };
 template <> struct Letter<const float*> { static const char value = 'f'; };
 template <> struct Letter<float*> { static const char value = 'F'; };
 template <> struct Letter<const unsigned*> { static const char value = 'i'; };

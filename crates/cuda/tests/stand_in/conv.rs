@@ -109,7 +109,6 @@ fn forward(q: &StandIn, shapes: &[Conv3dShape]) {
             let given = with_bias.then(|| bias_.read());
             operations::conv(
                 q,
-                Precision::F32,
                 shape,
                 Operands { x: x_.read(), w: w_.read(), bias: given },
                 activation,
@@ -129,7 +128,7 @@ fn input_gradient(q: &StandIn, shapes: &[Conv3dShape]) {
         let [x_len, w_len, y_len] = lengths(shape);
         let (w, dy) = (numbers(2, w_len), numbers(4, y_len));
         let (w_, dy_, dx) = (Buffer::of(q, "w", &w), Buffer::of(q, "dy", &dy), Buffer::empty(q, "dx", x_len));
-        operations::conv_input_gradient(q, Precision::F32, shape, w_.read(), dy_.read(), dx.write());
+        operations::conv_input_gradient(q, shape, w_.read(), dy_.read(), dx.write());
         let mut wanted = vec![0.0; x_len];
         let mut scratch = vec![0.0; cpu().conv_scratch(shape).expect("the CPU has them")];
         cpu().conv_input_gradient(shape, &w, &dy, &mut wanted, &mut scratch);
@@ -152,7 +151,6 @@ fn weight_gradient(q: &StandIn, shapes: &[Conv3dShape]) {
             let to = with_db.then(|| db.write());
             operations::conv_weight_gradient(
                 q,
-                Precision::F32,
                 shape,
                 x_.read(),
                 dy_.read(),

@@ -3,6 +3,7 @@
 use super::memory::Number;
 use super::{Buffer, Extent, StandIn, cpu, ids, numbers};
 use dtrain_cuda::operations::{self, LossRows, LossTotals};
+use dtrain_cuda::{Values, ValuesMut};
 use dtrain_engine::device::{CrossEntropy, Device, LossSums, Outputs, Rows};
 
 /// What a loss needs beside its operands.
@@ -44,7 +45,7 @@ impl<'q> Room<'q> {
 }
 
 pub fn cross_entropy(q: &StandIn, extent: Extent) {
-    for &(rows, width) in extent.of(1, &[(0, 3), (1, 2), (20, 10), (2, 1000), (5, 257), (33, 40)]) {
+    for &(rows, width) in extent.of(1, &[(0, 3), (1, 2), (20, 10), (2, 1000), (5, 257), (33, 40), (3, 600)]) {
         let shape = Rows { rows, width };
         let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v * 8.0).collect();
         let targets = ids(2, rows, width as u32);
@@ -68,9 +69,9 @@ pub fn cross_entropy(q: &StandIn, extent: Extent) {
                 };
                 let (logits, kept, replaced) =
                     (Buffer::of(q, "logits", &x), Room::new(q, rows), Room::new(q, rows));
-                run(Outputs::Kept(logits.read()), &kept);
+                run(Outputs::<_, ValuesMut<'_>>::Kept(Values::from(logits.read())), &kept);
                 logits.has_bits("logits that are kept", &x);
-                run(Outputs::Replaced(logits.write()), &replaced);
+                run(Outputs::Replaced(logits.write().into()), &replaced);
                 logits.is_near(&what, &wanted_d);
                 replaced.sums.has_bits("sums of logits that are replaced", &kept.sums.now());
             }
@@ -92,7 +93,7 @@ pub fn broken_rows(q: &StandIn, _: Extent) {
         x[13] = bad;
         let targets = Buffer::of(q, "targets", &[1, target]);
         let (d, room) = (Buffer::of(q, "logits", &x), Room::new(q, 2));
-        let logits = Outputs::Replaced(d.write());
+        let logits = Outputs::<Values<'_>, _>::Replaced(d.write());
         operations::cross_entropy(q, shape, &plain, logits, targets.read(), room.rows(), room.totals());
         if room.sums.now()[0].is_finite() || d.now()[10..].iter().all(|d| d.is_finite()) {
             q.wrong(format!("a loss with {bad} and target {target} is {:?}", room.sums.now()));
@@ -114,9 +115,9 @@ pub fn squared_error(q: &StandIn, extent: Extent) {
             operations::squared_error(q, shape, 2048.0, outputs, t_.read(), room.rows(), room.totals());
             room.is_near(q, "squared error", wanted);
         };
-        run(Outputs::Kept(outputs.read()));
+        run(Outputs::<_, ValuesMut<'_>>::Kept(Values::from(outputs.read())));
         outputs.has_bits("outputs that are kept", &x);
-        run(Outputs::Replaced(outputs.write()));
+        run(Outputs::Replaced(outputs.write().into()));
         outputs.has_bits("squared error", &wanted_d);
     }
 }
@@ -145,7 +146,7 @@ pub fn same_bits(q: &StandIn, _: Extent) {
                 let options =
                     operations::CrossEntropy { label_smoothing, class_weights, ignore_index, scale: 1.0 };
                 let (d, room) = (Buffer::of(q, "logits", &x), Room::new(q, ROWS));
-                let logits = Outputs::Replaced(d.write());
+                let logits = Outputs::<Values<'_>, _>::Replaced(d.write());
                 operations::cross_entropy(
                     q,
                     shape,
@@ -160,7 +161,7 @@ pub fn same_bits(q: &StandIn, _: Extent) {
         }
     }
     let (d, room) = (Buffer::of(q, "outputs", &x), Room::new(q, ROWS));
-    let outputs = Outputs::Replaced(d.write());
+    let outputs = Outputs::<Values<'_>, _>::Replaced(d.write());
     operations::squared_error(q, shape, 1.0, outputs, t_.read(), room.rows(), room.totals());
     note(&d, &room);
     let found = hash.finalize().to_string();

@@ -52,6 +52,7 @@ pub fn layer_norm_gradient(q: &StandIn, extent: Extent) {
                 q,
                 shape,
                 NormInputs { x: x_.read(), gain: gain_.read(), saved: saved_.read(), dy: dy_.read() },
+                None,
                 NormGradients {
                     dx: with_dx.then(|| out.write()),
                     dgain: out_gain.write(),

@@ -7,6 +7,7 @@ use super::halves::values;
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, halves, numbers};
 use dtrain_cuda::operations::{self, HalfResult};
+use dtrain_cuda::{Values, ValuesMut};
 use dtrain_engine::device::{Activation, Gelu, LinearShape, Operands, Product, Rows, Strides, Write};
 
 const F32: f64 = 1e-6;
@@ -127,6 +128,7 @@ pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
                 LinearShape::new(shape, inputs),
                 Operands { x: x_.read(), w: w_.read(), bias: given },
                 activation,
+                None,
                 to,
             );
             let (a, b) = (Strides::rows(inputs), Strides::transposed(inputs));
@@ -141,6 +143,28 @@ pub fn linear<K: Kind>(q: &StandIn, extent: Extent) {
     }
 }
 
+/// What is added to a linear layer's output is added before the sum is rounded.
+pub fn linear_plus<K: Kind>(q: &StandIn, extent: Extent) {
+    for &(rows, inputs, width) in extent.of(1, &[(1, 1, 1), (65, 24, 10), (7, 130, 70), (5, 20, 7)]) {
+        let (x, w) = (halves::<K>(1, rows * inputs, 1.0), halves::<K>(2, width * inputs, 1.0));
+        let (bias, plus) = (numbers(3, width), halves::<K>(4, rows * width, 2.0));
+        let (x_, w_) = (Buffer::of(q, "x", &x), Buffer::of(q, "w", &w));
+        let (bias_, plus_) = (Buffer::of(q, "bias", &bias), Buffer::of(q, "plus", &plus));
+        let y = Buffer::<u16>::empty(q, "y", rows * width);
+        let shape = LinearShape { rows, inputs, outputs: width };
+        let operands = Operands { x: x_.read(), w: w_.read(), bias: Some(bias_.read()) };
+        let to = HalfResult::Half(y.write());
+        operations::linear_half(q, K::HALF, shape, operands, Activation::None, Some(plus_.read()), to);
+        let (a, b) = (Strides::rows(inputs), Strides::transposed(inputs));
+        let product = Product { m: rows, n: width, k: inputs, a, b, c_row: width, write: Write::Set };
+        let mut out = wanted(&product, &values::<K>(&x), &values::<K>(&w), &vec![0.0; rows * width]);
+        for (i, (v, plus)) in out.iter_mut().zip(values::<K>(&plus)).enumerate() {
+            *v += bias[i % width].wide() + plus;
+        }
+        y.is_within_half::<K>(&format!("{shape:?} and more"), &out, K::ROUNDING);
+    }
+}
+
 /// The bits of a product with a bias, and of GELU as a pass of its own.
 fn gelu_of<K: Kind>(q: &StandIn, (rows, inputs, width): (usize, usize, usize), forms: &[(Gelu, bool)]) {
     let (x, w) = (halves::<K>(1, rows * inputs, 1.0), halves::<K>(2, width * inputs, 1.0));
@@ -150,7 +174,7 @@ fn gelu_of<K: Kind>(q: &StandIn, (rows, inputs, width): (usize, usize, usize), f
     for &(form, with_bias) in forms {
         let given = || with_bias.then(|| bias_.read());
         let [z, y, plain_z, plain_y] =
-            ["z", "y", "plain z", "plain y"].map(|name| Buffer::<f32>::empty(q, name, rows * width));
+            ["z", "y", "plain z", "plain y"].map(|name| Buffer::<u16>::empty(q, name, rows * width));
         let (to_z, to_y) = (z.write(), y.write());
         operations::linear_gelu_half(
             q,
@@ -160,16 +184,18 @@ fn gelu_of<K: Kind>(q: &StandIn, (rows, inputs, width): (usize, usize, usize), f
             form,
             [to_z, to_y],
         );
-        let (to, none) = (HalfResult::F32(plain_z.write()), Activation::None);
+        let (to, none) = (HalfResult::Half(plain_z.write()), Activation::None);
         operations::linear_half(
             q,
             K::HALF,
             LinearShape::new(shape, inputs),
             Operands { x: x_.read(), w: w_.read(), bias: given() },
             none,
+            None,
             to,
         );
-        operations::gelu(q, form, plain_z.read(), plain_y.write());
+        let from = Values::halves_of(plain_z.read(), K::HALF);
+        operations::gelu(q, form, from, ValuesMut::halves_of(plain_y.write(), K::HALF));
         z.has_bits(&format!("what goes into {form:?} of {shape:?} with {inputs} inputs"), &plain_z.now());
         y.has_bits(&format!("{form:?} of {shape:?} with {inputs} inputs"), &plain_y.now());
     }

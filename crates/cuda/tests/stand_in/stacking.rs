@@ -1,8 +1,10 @@
 //! A row's bits do not depend on how many rows there are: a rank may stack the rows of several micro-batches.
 
+use super::halves::as_f64;
 use super::memory::Number;
-use super::{Buffer, StandIn, numbers};
-use dtrain_cuda::{Precision, operations};
+use super::{Buffer, StandIn, nearest, numbers};
+use dtrain_cuda::operations::{self, Half};
+use dtrain_cuda::{Values, ValuesMut};
 use dtrain_engine::device::{
     Activation, Attended, AttentionShape, Conv3dShape, LinearShape, NormGradients, NormInputs, Operands, Rows,
 };
@@ -52,6 +54,7 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
             q,
             shape,
             NormInputs { x: x.read(), gain: bias_.read(), saved: saved.read(), dy: y.read() },
+            None,
             NormGradients { dx: Some(dx.write()), dgain: dgain.write(), dbias: dbias.write() },
             scratch.write(),
         );
@@ -61,26 +64,53 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
     for (size, kernel, out) in [([1, 7, 9], [1, 3, 3], 180), ([3, 3, 7], [2, 3, 3], 140)] {
         let (stride, padding) = ([1, 2, 1], [0, 1, 1]);
         let conv = |images| Conv3dShape { images, channels: 3, size, outputs: 5, kernel, stride, padding };
-        let kernels = Buffer::of(q, "w", &w[..135 * kernel[0]]);
-        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
-            alone(q, &format!("convolution of {size:?}"), 5, &numbers(5, 5 * 189), |images, x| {
-                let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * out));
-                let (shape, relu) = (conv(images), Activation::Relu);
-                operations::conv(
+        let w = &w[..135 * kernel[0]];
+        let kernels = Buffer::of(q, "w", w);
+        alone(q, &format!("convolution of {size:?}"), 5, &numbers(5, 5 * 189), |images, x| {
+            let (x, y) = (Buffer::of(q, "x", x), Buffer::empty(q, "y", images * out));
+            let operands = Operands { x: x.read(), w: kernels.read(), bias: None };
+            operations::conv(q, &conv(images), operands, Activation::Relu, y.write());
+            y.now()
+        });
+        alone(q, &format!("gradient of inputs of {size:?}"), 5, &numbers(5, 5 * out), |images, dy| {
+            let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
+            operations::conv_input_gradient(q, &conv(images), kernels.read(), dy.read(), dx.write());
+            dx.now()
+        });
+        for half in [Half::Bf16, Half::F16] {
+            let rounded = |x: &[f32]| x.iter().map(|v| nearest(half, f64::from(*v))).collect::<Vec<u16>>();
+            let wide = |x: Vec<u16>| x.into_iter().map(|v| as_f64(half, v) as f32).collect();
+            let kernels = Buffer::of(q, "w", &rounded(w));
+            alone(
+                q,
+                &format!("convolution of {size:?} in {half:?}"),
+                5,
+                &numbers(5, 5 * 189),
+                |images, x| {
+                    let (x, y) =
+                        (Buffer::of(q, "x", &rounded(x)), Buffer::<u16>::empty(q, "y", images * out));
+                    let operands = Operands {
+                        x: Values::halves_of(x.read(), half),
+                        w: Values::halves_of(kernels.read(), half),
+                        bias: None,
+                    };
+                    let to = ValuesMut::halves_of(y.write(), half);
+                    operations::conv(q, &conv(images), operands, Activation::Relu, to);
+                    wide(y.now())
+                },
+            );
+            alone(q, &format!("gradient of {size:?} in {half:?}"), 5, &numbers(5, 5 * out), |images, dy| {
+                let (dy, dx) =
+                    (Buffer::of(q, "dy", &rounded(dy)), Buffer::<u16>::empty(q, "dx", images * 189));
+                let to = ValuesMut::halves_of(dx.write(), half);
+                operations::conv_input_gradient(
                     q,
-                    precision,
-                    &shape,
-                    Operands { x: x.read(), w: kernels.read(), bias: None },
-                    relu,
-                    y.write(),
+                    &conv(images),
+                    Values::halves_of(kernels.read(), half),
+                    Values::halves_of(dy.read(), half),
+                    to,
                 );
-                y.now()
-            });
-            alone(q, &format!("gradient of inputs of {size:?}"), 5, &numbers(5, 5 * out), |images, dy| {
-                let (dy, dx) = (Buffer::of(q, "dy", dy), Buffer::empty(q, "dx", images * 189));
-                let shape = conv(images);
-                operations::conv_input_gradient(q, precision, &shape, kernels.read(), dy.read(), dx.write());
-                dx.now()
+                wide(dx.now())
             });
         }
     }

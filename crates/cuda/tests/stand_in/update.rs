@@ -21,7 +21,7 @@ pub fn adamw(q: &StandIn, extent: Extent) {
         let mut v: Vec<f32> = numbers(4, len).iter().map(|v| v.abs()).collect();
         let g_ = Buffer::of(q, "g", &g);
         let [p_, m_, v_] = [("p", &p), ("m", &m), ("v", &v)].map(|(name, x)| Buffer::of(q, name, x));
-        operations::adamw(q, &o, g_.read(), p_.write(), m_.write(), v_.write());
+        operations::adamw(q, &o, g_.read(), p_.write(), m_.write(), v_.write(), None);
         cpu().adamw(&o, &g, &mut p, &mut m, &mut v);
         for (buffer, wanted) in [(p_, p), (m_, m), (v_, v)] {
             buffer.has_bits("adamw", &wanted);
@@ -47,7 +47,7 @@ pub fn sgd(q: &StandIn, extent: Extent) {
                 (_, false) => numbers(3, len),
             };
             let (g_, p_, m_) = (Buffer::of(q, "g", &g), Buffer::of(q, "p", &p), Buffer::of(q, "m", &m));
-            operations::sgd(q, &o, g_.read(), p_.write(), m_.write());
+            operations::sgd(q, &o, g_.read(), p_.write(), m_.write(), None);
             cpu().sgd(&o, &g, &mut p, &mut m);
             p_.has_bits(&format!("{o:?}"), &p);
             m_.has_bits(&format!("{o:?}"), &m);
@@ -59,7 +59,7 @@ pub fn blend(q: &StandIn, extent: Extent) {
     for &len in extent.of(1, &LENGTHS) {
         let (sums, mut running) = (numbers(1, len), numbers(2, len));
         let (sums_, running_) = (Buffer::of(q, "sums", &sums), Buffer::of(q, "running", &running));
-        operations::blend(q, 0.1, 0.25, sums_.read(), running_.write());
+        operations::blend(q, 0.1, 0.25, sums_.read(), running_.write(), None);
         cpu().blend(0.1, 0.25, &sums, &mut running);
         running_.has_bits("blend", &running);
     }

@@ -208,7 +208,7 @@ impl<D: Device> Chain<D> {
                 child.y = Place::Output;
             } else {
                 child.y = Place::Inside(saved);
-                saved += round_up(next.rows() * next.per_row());
+                saved += round_up(device.activation_len(next.rows() * next.per_row()));
             }
             let kept = if child.apart.is_some() { round_up(own.saved) * group } else { own.saved };
             child.saved = saved..saved + kept;
@@ -220,7 +220,7 @@ impl<D: Device> Chain<D> {
             shape = next;
         }
         self.check_ties()?;
-        self.plan_gradients(input.rows());
+        self.plan_gradients(device, input.rows());
         space.saved = saved;
         space.scratch += self.ping + self.pong + scratch;
         Ok(shape)
@@ -256,14 +256,14 @@ impl<D: Device> Chain<D> {
     }
 
     /// Walks back as [`Chain::backward`] does, and notes how long the two buffers must be.
-    fn plan_gradients(&mut self, rows: usize) {
+    fn plan_gradients(&mut self, device: &D, rows: usize) {
         let in_place = |child: &Child<D>| child.stage.needs().gradient == GradientUse::InPlace;
         self.first_apart = self.children.iter().take_while(|child| in_place(child)).count();
         let mut spot = Spot::Outer;
         for child in self.children.iter().skip(self.first_apart + 1).rev().filter(|child| !in_place(child)) {
             spot = spot.other();
             let buffer = if spot == Spot::Ping { &mut self.ping } else { &mut self.pong };
-            *buffer = (*buffer).max(round_up(rows * child.per_row[0]));
+            *buffer = (*buffer).max(round_up(device.activation_len(rows * child.per_row[0])));
         }
     }
 }
@@ -294,17 +294,19 @@ impl<D: Device> Child<D> {
         self.tied.as_ref().map_or(&self.params, |tie| &tie.params).clone()
     }
 
-    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        match &self.apart {
-            None => self.stage.forward(pass, io),
-            Some(apart) => apart.forward(self.stage.as_ref(), pass, io),
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>, plus: Option<D::Ref<'_>>) {
+        match (&self.apart, plus) {
+            (None, None) => self.stage.forward(pass, io),
+            (None, Some(plus)) => self.stage.forward_plus(pass, io, plus),
+            (Some(apart), _) => apart.forward(self.stage.as_ref(), pass, io),
         }
     }
 
-    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        match &self.apart {
-            None => self.stage.backward(pass, io),
-            Some(apart) => apart.backward(self.stage.as_ref(), pass, io),
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>, outer: Option<D::Ref<'_>>) {
+        match (&self.apart, outer) {
+            (None, None) => self.stage.backward(pass, io),
+            (None, Some(outer)) => self.stage.backward_plus(pass, io, outer),
+            (Some(apart), _) => apart.backward(self.stage.as_ref(), pass, io),
         }
     }
 }
@@ -397,10 +399,51 @@ impl<D: Device> Stage<D> for Chain<D> {
         })
     }
 
-    fn forward(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>) {
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+        self.walk(pass, io, None);
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        let Backward { params, x, y, saved, dy, dx, grads, scratch } = io;
+        let grads = &mut Inside::<D>(grads);
+        self.walk_back(pass, Backward { params, x, y, saved, dy, dx, grads, scratch }, Outer::Apart);
+    }
+}
+
+/// Whether the gradient of a chain's outputs is added to that of its inputs, as around a residual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outer {
+    /// It is.
+    Added,
+    /// It is not.
+    Apart,
+}
+
+impl<D: Device> Chain<D> {
+    /// Whether the rows of its outputs may lie further apart than they are long.
+    pub(crate) fn pads(&self) -> bool {
+        self.children.last().is_some_and(|child| child.apart.is_none() && child.stage.pads())
+    }
+
+    /// Whether the last stage adds something to its output in passing.
+    pub(crate) fn adds(&self) -> bool {
+        self.children.last().is_some_and(|child| child.apart.is_none() && child.stage.adds())
+    }
+
+    /// Whether the first stage adds something to the gradient of its input in passing, and none of the others touches that of the
+    /// chain's outputs meanwhile.
+    pub(crate) fn adds_back(&self) -> bool {
+        let first = self.children.first();
+        let adds = first.is_some_and(|child| child.apart.is_none() && child.stage.adds_back());
+        adds && self.children.len() > 1 && Stage::<D>::needs(self).gradient == GradientUse::Reads
+    }
+
+    /// The forward pass; something that is added to the output only where the chain [adds](Chain::adds).
+    pub(crate) fn walk(&self, pass: &Pass<'_, D>, mut io: Forward<'_, D>, plus: Option<D::Ref<'_>>) {
         let scratch_from = self.ping + self.pong;
         let scratch_to = D::len_mut(&io.scratch);
-        for child in self.children.iter().filter(|child| !child.skipped) {
+        let device = pass.device;
+        for (i, child) in self.children.iter().enumerate().filter(|(_, child)| !child.skipped) {
             let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
             let saved_to = D::len_mut(&io.saved);
             let begin = if let Place::Inside(offset) = child.y { offset } else { child.saved.start };
@@ -413,25 +456,29 @@ impl<D: Device> Stage<D> for Chain<D> {
                     stats: D::part(io.stats, child.stats.clone()),
                     stat_sums: io.stat_sums.as_mut().map(|sums| D::part_mut(sums, child.stats.clone())),
                     x: match child.x {
-                        Place::Inside(at) => Input::Values(D::part(D::read(&before), at..at + x_len)),
+                        Place::Inside(at) => Input::Values(look(device, D::read(&before), at, x_len)),
                         _ => io.x.shorter(),
                     },
                     y: match child.y {
-                        Place::Inside(_) => D::part_mut(&mut inside, 0..y_len),
-                        _ => D::part_mut(&mut io.y, 0..y_len),
+                        Place::Inside(_) => device.activations_mut(&mut inside, y_len),
+                        // All of it: the rows of a model's outputs may lie apart.
+                        _ => {
+                            let all = D::len_mut(&io.y);
+                            D::part_mut(&mut io.y, 0..all)
+                        }
                     },
                     saved: D::part_mut(&mut tail, 0..child.saved.len()),
                     scratch: D::part_mut(&mut io.scratch, scratch_from..scratch_to),
                 },
+                plus.filter(|_| i + 1 == self.children.len()),
             );
         }
     }
+}
 
-    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y, saved, dy, dx, grads, scratch } = io;
-        let grads = &mut Inside::<D>(grads);
-        self.walk_back(pass, Backward { params, x, y, saved, dy, dx, grads, scratch });
-    }
+/// Activations in a chain's saved memory.
+fn look<'b, 'a: 'b, D: Device>(device: &D, saved: D::Ref<'a>, at: usize, len: usize) -> D::Ref<'b> {
+    device.activations(D::part(saved, at..at + device.activation_len(len)), len)
 }
 
 /// Where the gradients of a chain's stages go.
@@ -458,13 +505,20 @@ impl<D: Device> Gradients<D> for Inside<'_, D> {
 }
 
 impl<D: Device> Chain<D> {
-    /// The backward pass, which tells after each stage what is final.
-    pub(crate) fn walk_back(&self, pass: &Pass<'_, D>, io: Backward<'_, D, &mut dyn Gradients<D>>) {
+    /// The backward pass, which tells after each stage what is final. The gradient of the outputs is added to that of the inputs only
+    /// where the chain [adds it](Chain::adds_back).
+    pub(crate) fn walk_back(
+        &self,
+        pass: &Pass<'_, D>,
+        io: Backward<'_, D, &mut dyn Gradients<D>>,
+        outer: Outer,
+    ) {
         let Backward { params, x, y, mut saved, dy, dx, grads, scratch } = io;
         let (ping, scratch) = D::split_mut(scratch, self.ping);
         let (pong, mut scratch) = D::split_mut(scratch, self.pong);
         let wanted = dx.is_some();
-        let mut gradients = Buffers::<D> { outer: dy, ping, pong, goal: dx, at: Spot::Outer };
+        let device = pass.device;
+        let mut gradients = Buffers::<D> { device, outer: dy, ping, pong, goal: dx, at: Spot::Outer };
         let (saved_to, scratch_to) = (D::len_mut(&saved), D::len_mut(&scratch));
         for (i, child) in self.children.iter().enumerate().rev() {
             let [x_len, y_len] = child.per_row.map(|n| n * pass.rows);
@@ -477,8 +531,9 @@ impl<D: Device> Chain<D> {
                 _ => Some(gradients.at.other()),
             };
             let (before, mut own) = D::split_mut(D::part_mut(&mut saved, 0..saved_to), child.saved.start);
-            let inside = |at: usize, len: usize| D::part(D::read(&before), at..at + len);
-            let (dy, dx) = gradients.lend(to, [x_len, y_len]);
+            let inside = |at: usize, len: usize| look(device, D::read(&before), at, len);
+            let plus = outer == Outer::Added && i == 0;
+            let (dy, dx, outer) = gradients.lend(to, [x_len, y_len]);
             child.backward(
                 pass,
                 Backward {
@@ -499,6 +554,7 @@ impl<D: Device> Chain<D> {
                     grads: grads.part(child.used()),
                     scratch: D::part_mut(&mut scratch, 0..scratch_to),
                 },
+                outer.filter(|_| plus),
             );
             gradients.at = to.unwrap_or(gradients.at);
             grads.settle(child.params.start);
@@ -511,7 +567,8 @@ impl<D: Device> Chain<D> {
 }
 
 /// The buffers that gradients go through in a backward pass, and the one that holds the newest.
-struct Buffers<'a, D: Device> {
+struct Buffers<'a, 'd, D: Device> {
+    device: &'d D,
     outer: D::Mut<'a>,
     ping: D::Mut<'a>,
     pong: D::Mut<'a>,
@@ -519,23 +576,46 @@ struct Buffers<'a, D: Device> {
     at: Spot,
 }
 
-impl<D: Device> Buffers<'_, D> {
-    /// The gradient of a stage's output, and where that of its input goes: nowhere for a stage that works in place,
-    /// and for the first if nobody wants it.
-    fn lend(&mut self, to: Option<Spot>, [x_len, y_len]: [usize; 2]) -> (D::Mut<'_>, Option<D::Mut<'_>>) {
-        let Self { outer, ping, pong, goal, at } = self;
-        let (from, into) = match (*at, to) {
-            (Spot::Outer, None) => (outer, None),
-            (Spot::Outer, Some(Spot::Ping)) => (outer, Some(ping)),
-            (Spot::Outer, Some(_)) => (outer, goal.as_mut()),
-            (Spot::Ping, None) => (ping, None),
-            (Spot::Ping, Some(Spot::Pong)) => (ping, Some(pong)),
-            (Spot::Ping, Some(_)) => (ping, goal.as_mut()),
-            (Spot::Pong, None) => (pong, None),
-            (Spot::Pong, Some(Spot::Ping)) => (pong, Some(ping)),
-            (Spot::Pong, Some(_)) => (pong, goal.as_mut()),
-            (Spot::Goal, _) => (goal.as_mut().expect("a gradient lies in the `dx` that was wanted"), None),
+/// A gradient in a buffer of `len` activations. What the chain was given holds activations; its own buffers are memory for some.
+fn lent<'b, D: Device>(device: &D, memory: &'b mut D::Mut<'_>, spot: Spot, len: usize) -> D::Mut<'b> {
+    match spot {
+        // All of it: the rows of a model's outputs may lie apart.
+        Spot::Outer => {
+            let all = D::len_mut(memory);
+            D::part_mut(memory, 0..all)
+        }
+        Spot::Goal => D::part_mut(memory, 0..len),
+        Spot::Ping | Spot::Pong => device.activations_mut(memory, len),
+    }
+}
+
+/// The gradient of a stage's output, where that of its input goes, and that of the chain's outputs where it is another one.
+type Lent<'a, D> = (<D as Device>::Mut<'a>, Option<<D as Device>::Mut<'a>>, Option<<D as Device>::Ref<'a>>);
+
+impl<D: Device> Buffers<'_, '_, D> {
+    /// Lends a stage its gradients: nowhere to write for a stage that works in place, and for the first if nobody wants it.
+    fn lend(&mut self, to: Option<Spot>, [x_len, y_len]: [usize; 2]) -> Lent<'_, D> {
+        let Self { device, outer, ping, pong, goal, at } = self;
+        let (goal, spot) = (goal.as_mut(), *at);
+        let (from, into, outer) = match (spot, to) {
+            (Spot::Outer, None) => (outer, None, None),
+            (Spot::Outer, Some(Spot::Ping)) => (outer, Some(ping), None),
+            (Spot::Outer, Some(_)) => (outer, goal, None),
+            (Spot::Ping, None) => (ping, None, Some(outer)),
+            (Spot::Ping, Some(Spot::Pong)) => (ping, Some(pong), Some(outer)),
+            (Spot::Ping, Some(_)) => (ping, goal, Some(outer)),
+            (Spot::Pong, None) => (pong, None, Some(outer)),
+            (Spot::Pong, Some(Spot::Ping)) => (pong, Some(ping), Some(outer)),
+            (Spot::Pong, Some(_)) => (pong, goal, Some(outer)),
+            (Spot::Goal, _) => {
+                (goal.expect("a gradient lies in the `dx` that was wanted"), None, Some(outer))
+            }
         };
-        (D::part_mut(from, 0..y_len), into.map(|into| D::part_mut(into, 0..x_len)))
+        let to = to.unwrap_or(spot);
+        (
+            lent::<D>(device, from, spot, y_len),
+            into.map(|into| lent::<D>(device, into, to, x_len)),
+            outer.map(|outer| D::read(outer)),
+        )
     }
 }

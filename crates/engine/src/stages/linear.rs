@@ -3,7 +3,9 @@
 //! Shapes: R rows (samples times leading dimensions), I inputs, O outputs.
 
 use crate::describe::{self, Description};
-use crate::device::{Activation, Device, Gelu, Leaf, LinearShape, Operands, Product, Rows, Strides, Write};
+use crate::device::{
+    Activation, Curve, Device, Gelu, Leaf, LinearShape, Operands, Product, Rows, Strides, Write, reborrow,
+};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Init, Needs, ParamLayout, Pass, Shape, Stage};
 
 /// What is fused behind a linear layer.
@@ -72,6 +74,19 @@ impl Linear {
     fn weights(&self) -> usize {
         self.inputs * self.outputs
     }
+
+    fn shape<D: Device>(&self, x: D::Ref<'_>) -> LinearShape {
+        LinearShape { rows: D::len(x) / self.inputs, inputs: self.inputs, outputs: self.outputs }
+    }
+
+    fn operands<'b, 'a: 'b, D: Device>(&self, x: D::Ref<'a>, params: D::Ref<'a>) -> Operands<D::Ref<'b>> {
+        let bias = self.weights()..self.weights() + self.outputs;
+        Operands {
+            x: reborrow::<D>(x),
+            w: D::part(params, 0..self.weights()),
+            bias: self.has_bias.then(|| D::part(params, bias)),
+        }
+    }
 }
 
 impl<D: Device> Stage<D> for Linear {
@@ -105,7 +120,7 @@ impl<D: Device> Stage<D> for Linear {
         true
     }
 
-    fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         if self.outputs == 0 {
             return Err("it has no output".into());
         }
@@ -120,39 +135,34 @@ impl<D: Device> Stage<D> for Linear {
         *dims.last_mut().expect("a width was found") = self.outputs;
         let output = Shape::Values { rows: input.rows(), dims };
         if let Behind::Gelu(_) = self.behind {
-            space.saved += output.rows() * output.per_row();
+            space.saved += device.activation_len(output.rows() * output.per_row());
         }
         Ok(output)
     }
 
+    fn pads(&self) -> bool {
+        self.behind == Behind::Nothing
+    }
+
+    fn adds(&self) -> bool {
+        self.behind == Behind::Nothing
+    }
+
+    fn forward_plus(&self, pass: &Pass<'_, D>, io: Forward<'_, D>, plus: D::Ref<'_>) {
+        let x = io.x.values();
+        pass.device.linear_plus(self.shape::<D>(x), self.operands::<D>(x, io.params), plus, io.y);
+    }
+
     fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
-        let x_ri = io.x.values();
-        let shape = Rows { rows: D::len(x_ri) / self.inputs, width: self.outputs };
-        let w_oi = D::part(io.params, 0..self.weights());
-        let bias_o = self.has_bias.then(|| D::part(io.params, self.weights()..self.weights() + self.outputs));
-        let (device, inputs, mut saved) = (pass.device, self.inputs, io.saved);
+        let (x, device, mut saved) = (io.x.values(), pass.device, io.saved);
+        let shape = self.shape::<D>(x);
+        let operands = self.operands::<D>(x, io.params);
         match self.behind {
-            Behind::Nothing => device.linear(
-                LinearShape::new(shape, inputs),
-                Operands { x: x_ri, w: w_oi, bias: bias_o },
-                Activation::None,
-                io.y,
-            ),
-            Behind::Relu => device.linear(
-                LinearShape::new(shape, inputs),
-                Operands { x: x_ri, w: w_oi, bias: bias_o },
-                Activation::Relu,
-                io.y,
-            ),
+            Behind::Nothing => device.linear(shape, operands, Activation::None, io.y),
+            Behind::Relu => device.linear(shape, operands, Activation::Relu, io.y),
             Behind::Gelu(form) => {
-                let z_ro = D::part_mut(&mut saved, 0..shape.rows * shape.width);
-                device.linear_gelu(
-                    LinearShape::new(shape, inputs),
-                    Operands { x: x_ri, w: w_oi, bias: bias_o },
-                    form,
-                    z_ro,
-                    io.y,
-                );
+                let z = device.activations_mut(&mut saved, shape.rows * shape.outputs);
+                device.linear_gelu(shape, operands, form, z, io.y);
             }
         }
     }
@@ -165,25 +175,35 @@ impl<D: Device> Stage<D> for Linear {
         // Rows of a micro-batch: samples times leading dimensions.
         let leaf = Leaf { terms: pass.each * (rows / pass.rows), wire: pass.wire };
         let len = D::len_mut(&dy);
-        match self.behind {
-            Behind::Nothing => {}
-            Behind::Relu => pass.device.relu_gradient(y, D::part_mut(&mut dy, 0..len)),
+        let (curve, kept) = match self.behind {
+            Behind::Nothing => (None, None),
+            Behind::Relu => (Some(Curve::Relu), Some(reborrow::<D>(y))),
             Behind::Gelu(form) => {
-                let z_ro = D::part(D::read(&saved), 0..len);
-                pass.device.gelu_gradient(form, z_ro, D::part_mut(&mut dy, 0..len));
+                (Some(Curve::Gelu(form)), Some(pass.device.activations(D::read(&saved), len)))
+            }
+        };
+        let shape = Rows { rows, width: outputs };
+        // Rows may lie further apart than they are long, see `pads`.
+        let pitch = len.checked_div(rows).unwrap_or(outputs);
+        let sums = self.has_bias.then(|| D::part_mut(&mut grads, self.weights()..self.weights() + outputs));
+        match (curve.zip(kept), sums) {
+            (None, None) => {}
+            (None, Some(sums)) => pass.device.column_sums_of_leaves(shape, leaf, D::read(&dy), sums),
+            (Some((curve, kept)), None) => {
+                pass.device.curve_gradient(curve, kept, D::part_mut(&mut dy, 0..len));
+            }
+            (Some((curve, kept)), Some(sums)) => {
+                let d = D::part_mut(&mut dy, 0..len);
+                pass.device.curve_gradient_and_sums(shape, leaf, curve, kept, d, sums);
             }
         }
         let dy_ro = D::read(&dy);
-        if self.has_bias {
-            let sums = D::part_mut(&mut grads, self.weights()..self.weights() + outputs);
-            pass.device.column_sums_of_leaves(Rows { rows, width: outputs }, leaf, dy_ro, sums);
-        }
         // dw[O, I] = dy^T x
         let weights = Product {
             m: outputs,
             n: inputs,
             k: rows,
-            a: Strides::transposed(outputs),
+            a: Strides::transposed(pitch),
             b: Strides::rows(inputs),
             c_row: inputs,
             write: Write::Set,
@@ -192,7 +212,7 @@ impl<D: Device> Stage<D> for Linear {
         pass.device.product_of_leaves(&weights, leaf, dy_ro, x_ri, dw_oi);
         if let Some(dx) = dx {
             // dx[R, I] = dy w
-            let (a, b) = (Strides::rows(outputs), Strides::rows(inputs));
+            let (a, b) = (Strides::rows(pitch), Strides::rows(inputs));
             let product = Product { m: rows, n: inputs, k: outputs, a, b, c_row: inputs, write: Write::Set };
             pass.device.product(&product, dy_ro, D::part(params, 0..self.weights()), dx);
         }

@@ -73,7 +73,7 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
         true
     }
 
-    fn plan(&mut self, _: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
+    fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let (channels, [depth, height, width]) = input.image_of(N)?;
         let (window, stride) = (self.window, self.stride);
         if window == 0 || stride == 0 {
@@ -100,7 +100,7 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
         let (planes, slices) = self.of(input.rows());
         let d = slices.map_or(1, |slices| slices.output_size()[0]);
         space.saved += results(&planes) + slices.as_ref().map_or(0, results);
-        space.scratch += slices.map_or(0, |_| results(&planes));
+        space.scratch += slices.map_or(0, |_| device.activation_len(results(&planes)));
         let output = [vec![channels], [d, h, w][3 - N..].to_vec()].concat();
         Ok(Shape::values(input.rows(), &output))
     }
@@ -112,7 +112,7 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
             return device.max_pool(&planes, x, io.y, D::part_mut(&mut io.saved, 0..between));
         };
         let (mut places, mut across) = D::split_mut(io.saved, between);
-        let mut pooled = D::part_mut(&mut io.scratch, 0..between);
+        let mut pooled = device.activations_mut(&mut io.scratch, between);
         let len = results(&slices);
         device.max_pool(
             &planes,
@@ -133,7 +133,7 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
             return device.max_pool_gradient(&planes, places, dy, dx);
         };
         let across = D::part(saved, between..between + results(&slices));
-        let mut pooled = D::part_mut(&mut io.scratch, 0..between);
+        let mut pooled = device.activations_mut(&mut io.scratch, between);
         device.max_pool_gradient(&slices, across, dy, D::part_mut(&mut pooled, 0..between));
         device.max_pool_gradient(&planes, places, D::read(&pooled), dx);
     }

@@ -18,7 +18,7 @@ mod residual;
 pub use crate::device::Gelu;
 pub use attention::Attention;
 pub use chain::Chain;
-pub(crate) use chain::{Child, Gradients, Inside};
+pub(crate) use chain::{Child, Gradients, Inside, Outer};
 pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
 pub use embedding::Embedding;
 pub use linear::Linear;

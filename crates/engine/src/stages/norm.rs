@@ -55,7 +55,21 @@ impl<D: Device> Stage<D> for LayerNorm {
         pass.device.layer_norm(shape, x, gain, bias, io.y, saved);
     }
 
-    fn backward(&self, pass: &Pass<'_, D>, mut io: Backward<'_, D>) {
+    fn adds_back(&self) -> bool {
+        true
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        self.gradients(pass, io, None);
+    }
+
+    fn backward_plus(&self, pass: &Pass<'_, D>, io: Backward<'_, D>, outer: D::Ref<'_>) {
+        self.gradients(pass, io, Some(outer));
+    }
+}
+
+impl LayerNorm {
+    fn gradients<D: Device>(&self, pass: &Pass<'_, D>, mut io: Backward<'_, D>, outer: Option<D::Ref<'_>>) {
         let x = io.x.values();
         let shape = Rows { rows: D::len(x) / self.width, width: self.width };
         let (gain, _) = halves::<D>(io.params, self.width);
@@ -64,7 +78,13 @@ impl<D: Device> Stage<D> for LayerNorm {
         let scratch = D::part_mut(&mut io.scratch, 0..pass.device.layer_norm_scratch(shape));
         let dy = D::read(&io.dy);
         let inputs = NormInputs { x: reborrow::<D>(x), gain: reborrow::<D>(gain), saved, dy };
-        pass.device.layer_norm_gradient(shape, inputs, NormGradients { dx: io.dx, dgain, dbias }, scratch);
+        let gradients = NormGradients { dx: io.dx, dgain, dbias };
+        match outer {
+            None => pass.device.layer_norm_gradient(shape, inputs, gradients, scratch),
+            Some(outer) => {
+                pass.device.layer_norm_gradient_plus(shape, inputs, reborrow::<D>(outer), gradients, scratch);
+            }
+        }
     }
 }
 

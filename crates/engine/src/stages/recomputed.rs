@@ -66,7 +66,7 @@ impl<D: Device> Stage<D> for Recomputed<D> {
             return Ok(output);
         }
         let lengths = Lengths { saved: own.saved, scratch: own.scratch, per_row: output.per_row() };
-        space.scratch += own.saved + own.scratch + output.rows() * output.per_row();
+        space.scratch += own.saved + own.scratch + device.activation_len(output.rows() * output.per_row());
         self.own = Some(lengths);
         Ok(output)
     }
@@ -89,7 +89,7 @@ impl<D: Device> Stage<D> for Recomputed<D> {
                 stats: D::part(io.params, 0..0),
                 stat_sums: None,
                 x: io.x.shorter(),
-                y: D::part_mut(&mut output, 0..own.per_row * pass.rows),
+                y: pass.device.activations_mut(&mut output, own.per_row * pass.rows),
                 saved: D::part_mut(&mut saved, 0..own.saved),
                 scratch: D::part_mut(&mut scratch, 0..own.scratch),
             },

@@ -4,6 +4,7 @@
 //! not know that it is inside a residual.
 
 use super::Chain;
+use super::chain::{Gradients, Inside, Outer};
 use crate::describe::Description;
 use crate::device::Device;
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Shape, Stage};
@@ -61,7 +62,7 @@ impl<D: Device> Stage<D> for Residual<D> {
         }
         self.per_row = input.per_row();
         (self.saved, self.scratch) = (own.saved, own.scratch);
-        let whole = input.rows() * self.per_row;
+        let whole = device.activation_len(input.rows() * self.per_row);
         let needs = self.inner.needs();
         space.absorb(&own);
         space.saved += own.saved + if needs.output { whole } else { 0 };
@@ -74,53 +75,60 @@ impl<D: Device> Stage<D> for Residual<D> {
         let len = self.per_row * pass.rows;
         let (mut saved, mut own) = D::split_mut(saved, self.saved);
         let (mut scratch, _) = D::split_mut(scratch, self.scratch);
-        let keeps = self.inner.needs().output;
-        self.inner.forward(
-            pass,
-            Forward {
-                params: D::part(params, 0..D::len(params)),
-                stats: D::part(stats, 0..D::len(stats)),
-                stat_sums: stat_sums.as_mut().map(|sums| D::part_mut(sums, 0..D::len(stats))),
-                x: x.shorter(),
-                y: D::part_mut(if keeps { &mut own } else { &mut y }, 0..len),
-                saved: D::part_mut(&mut saved, 0..self.saved),
-                scratch: D::part_mut(&mut scratch, 0..self.scratch),
+        let mut own = self.inner.needs().output.then(|| pass.device.activations_mut(&mut own, len));
+        let plus = (own.is_none() && self.inner.adds()).then(|| x.values());
+        let inner = Forward {
+            params: D::part(params, 0..D::len(params)),
+            stats: D::part(stats, 0..D::len(stats)),
+            stat_sums: stat_sums.as_mut().map(|sums| D::part_mut(sums, 0..D::len(stats))),
+            x: x.shorter(),
+            y: match &mut own {
+                Some(own) => D::part_mut(own, 0..len),
+                None => D::part_mut(&mut y, 0..len),
             },
-        );
-        match keeps {
-            true => pass.device.add(D::part(D::read(&own), 0..len), x.values(), y),
-            false => pass.device.add_to(x.values(), y),
+            saved: D::part_mut(&mut saved, 0..self.saved),
+            scratch: D::part_mut(&mut scratch, 0..self.scratch),
+        };
+        let is_added = plus.is_some();
+        self.inner.walk(pass, inner, plus);
+        match own {
+            Some(own) => pass.device.add(D::read(&own), x.values(), y),
+            None if is_added => {}
+            None => pass.device.add_to(x.values(), y),
         }
     }
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
-        let Backward { params, x, y: _, saved, mut dy, dx, mut grads, scratch } = io;
+        let Backward { params, x, y: _, saved, mut dy, mut dx, mut grads, scratch } = io;
         let grads_len = D::len_mut(&grads);
-        let len = self.per_row * pass.rows;
+        let (device, len) = (pass.device, self.per_row * pass.rows);
         let (mut saved, own) = D::split_mut(saved, self.saved);
         let (mut scratch, mut copy) = D::split_mut(scratch, self.scratch);
         let needs = self.inner.needs();
-        let y = D::part(D::read(&own), 0..if needs.output { len } else { 0 });
-        let spoiled = needs.gradient != GradientUse::Reads && dx.is_some();
-        if spoiled {
-            pass.device.copy(D::read(&dy), D::part_mut(&mut copy, 0..len));
-        }
-        let mut dx = dx;
-        self.inner.backward(
-            pass,
-            Backward {
-                params: D::part(params, 0..D::len(params)),
-                x: x.shorter(),
-                y,
-                saved: D::part_mut(&mut saved, 0..self.saved),
-                dy: D::part_mut(&mut dy, 0..len),
-                dx: dx.as_mut().map(|dx| D::part_mut(dx, 0..len)),
-                grads: D::part_mut(&mut grads, 0..grads_len),
-                scratch: D::part_mut(&mut scratch, 0..self.scratch),
-            },
-        );
-        let Some(dx) = dx else { return };
-        let outer = if spoiled { D::part(D::read(&copy), 0..len) } else { D::read(&dy) };
-        pass.device.add_to(outer, dx);
+        let y = match needs.output {
+            true => device.activations(D::read(&own), len),
+            false => D::part(D::read(&own), 0..0),
+        };
+        let spoils = needs.gradient != GradientUse::Reads;
+        let copy = (spoils && dx.is_some()).then(|| {
+            let mut copy = device.activations_mut(&mut copy, len);
+            device.copy(D::read(&dy), D::part_mut(&mut copy, 0..len));
+            copy
+        });
+        let outer = if dx.is_some() && self.inner.adds_back() { Outer::Added } else { Outer::Apart };
+        let mut grads = Inside::<D>(D::part_mut(&mut grads, 0..grads_len));
+        let inner = Backward {
+            params: D::part(params, 0..D::len(params)),
+            x: x.shorter(),
+            y,
+            saved: D::part_mut(&mut saved, 0..self.saved),
+            dy: D::part_mut(&mut dy, 0..len),
+            dx: dx.as_mut().map(|dx| D::part_mut(dx, 0..len)),
+            grads: &mut grads as &mut dyn Gradients<D>,
+            scratch: D::part_mut(&mut scratch, 0..self.scratch),
+        };
+        self.inner.walk_back(pass, inner, outer);
+        let (Some(dx), Outer::Apart) = (dx, outer) else { return };
+        device.add_to(copy.as_ref().map_or_else(|| D::read(&dy), |copy| D::read(copy)), dx);
     }
 }

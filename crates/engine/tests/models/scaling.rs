@@ -118,7 +118,8 @@ fn a_loss_that_is_scaled_gives_the_updates_of_one_that_is_not_bit_for_bit() {
             assert_eq!(weight, same);
             // Statistics are those of the forward pass, and the scale has no place in a sum.
             let (parameters, stats) = (plain.about().layout.parameters, plain.about().layout.stats);
-            let times = |i: usize| if i < parameters { 65_536.0 } else { 1.0 };
+            let factor = LossScaling::default().start;
+            let times = |i: usize| if i < parameters { factor } else { 1.0 };
             let alike = wanted.iter().zip(&got).enumerate();
             assert!(alike.into_iter().all(|(i, (w, g))| (w * times(i)).to_bits() == g.to_bits()), "{step}");
             assert_eq!(got[parameters + stats..], [0.0, 0.0]);
@@ -126,14 +127,14 @@ fn a_loss_that_is_scaled_gives_the_updates_of_one_that_is_not_bit_for_bit() {
                 replica.update(step, sum, weight, 2 * ROWS as u64).expect("the gradient is finite")
             });
             assert_eq!(wanted, UpdateInfo { loss_scale: None, ..got });
-            assert_eq!(got.loss_scale, scale(65_536.0, step.0 as u32));
+            assert_eq!(got.loss_scale, scale(LossScaling::default().start, step.0 as u32));
         }
         for section in Section::ALL {
             let (plain, scaled) = (plain.state().section(section), scaled.state().section(section));
             assert!(plain.iter().zip(scaled).all(|(a, b)| a.to_bits() == b.to_bits()), "{section:?}");
         }
         let stats = scaled.state().section(Section::Stats);
-        assert_eq!(stats[plain.about().layout.stats..], [65_536.0, 3.0]);
+        assert_eq!(stats[plain.about().layout.stats..], [LossScaling::default().start, 3.0]);
     }
 }
 

@@ -1,0 +1,184 @@
+//! `dtrain bench gpu-plan`: what a training step costs a GPU, counted launch by launch on a machine without one.
+//!
+//! The step is the replica's own, over a driver on paper: nothing is computed, but every launch is given to it, with the memory
+//! that it moves and what it multiplies. From these and two ceilings of a GPU follows the time that a step takes there at least.
+//!
+//! It does not know how far below its ceilings a GPU stays.
+
+use crate::arguments::{BenchGpuPlan, Ceilings};
+use crate::error::CliError;
+use dtrain_cuda::driver::{About, Gpu, KernelTally, Tally};
+use dtrain_cuda::{CudaDevice, Precision, Work as Cost};
+use dtrain_engine::models::peer::{PeerData, Work, gpt2_data};
+use dtrain_engine::models::{GptOptions, gpt2};
+use dtrain_engine::stage::Shape;
+use dtrain_engine::{DeviceReplica, EngineError, Keeping, Kept, Loss, LossScaling, Model, Optimizer};
+use dtrain_types::{MicroBatch, Seed, Step};
+use serde_json::json;
+
+/// What a launch takes at least. *Units*: seconds.
+fn least(ceilings: Ceilings, work: Cost) -> f64 {
+    (work.operations as f64 / ceilings.operations).max(work.bytes as f64 / ceilings.bytes)
+}
+
+/// What a step comes to.
+struct Plan {
+    tally: Tally,
+    ceilings: Ceilings,
+}
+
+/// Counts and prints.
+///
+/// *Errors*: a model that cannot be planned.
+pub fn run(arguments: &BenchGpuPlan) -> Result<(), CliError> {
+    let plan = Plan { tally: counted(arguments).map_err(CliError::failed)?, ceilings: arguments.ceilings };
+    if arguments.output.json {
+        println!("{}", plan.json(arguments));
+    } else {
+        plan.print(arguments);
+    }
+    Ok(())
+}
+
+/// A GPU that is there on paper, with room for everything.
+fn on_paper() -> About {
+    About {
+        ordinal: 0,
+        name: "a GPU on paper".into(),
+        capability: [9, 0],
+        multiprocessors: 132,
+        memory: 1 << 40,
+    }
+}
+
+/// What the third step asks for: the first ones make what later ones use again.
+fn counted(arguments: &BenchGpuPlan) -> Result<Tally, String> {
+    let (mut replica, data) = started(arguments).map_err(|error| error.to_string())?;
+    let batch = data.batch();
+    let mut tally = Tally::default();
+    for number in 1..=3 {
+        let step = Step(number);
+        let _before = replica.device().gpu().context().take_tally();
+        let begun = replica.begin(step, MicroBatch(0), &batch, Kept::alone(0));
+        begun.map_err(|error| error.to_string())?;
+        let figures = replica.figures();
+        // Nothing was computed, so the weight is not known; any does.
+        let info = replica.update_kept(step, batch.rows as f64, figures.samples);
+        info.map_err(|error| error.to_string())?;
+        tally = replica.device().gpu().context().take_tally().expect("it is on paper");
+    }
+    Ok(tally)
+}
+
+fn started(arguments: &BenchGpuPlan) -> Result<(DeviceReplica<CudaDevice>, PeerData), EngineError> {
+    let gpu = Gpu::on_paper(on_paper());
+    let precision =
+        Precision::from_name(&arguments.precision).expect("one of those that the command line knows");
+    let device = CudaDevice::new(&gpu, precision)?;
+    let rows = arguments.batch as usize;
+    let (model, data, optimizer): (_, _, Optimizer) =
+        match Work::ALL.into_iter().find(|work| work.name() == arguments.work) {
+            Some(work) => (work.model_for(&device, rows)?, work.data_for(rows), work.optimizer()),
+            None => {
+                let options = GptOptions::gpt2();
+                let input = Shape::Tokens { rows, time: options.context };
+                let model = Model::new(&device, gpt2(&options)?, input, Loss::cross_entropy())?;
+                (model, gpt2_data(&options, rows), Work::Gpt.optimizer())
+            }
+        };
+    let model = match precision {
+        Precision::F16 => model.scaling_loss(LossScaling::default()),
+        Precision::F32 | Precision::Bf16 => model,
+    };
+    Ok((DeviceReplica::new(device, model, optimizer, Seed(7))?, data))
+}
+
+fn is_product(kernel: &str) -> bool {
+    kernel.starts_with("product") || kernel.starts_with("linear")
+}
+
+fn converts(kernel: &str) -> bool {
+    kernel.starts_with("to_") || kernel.starts_with("from_")
+}
+
+impl Plan {
+    fn bytes(&self, of: impl Fn(&str) -> bool) -> u64 {
+        let all = self.tally.kernels.values().filter(|tally| of(tally.kernel.name));
+        all.map(|tally| tally.work.bytes).sum()
+    }
+
+    fn launches(&self, of: impl Fn(&str) -> bool) -> u64 {
+        let all = self.tally.kernels.values().filter(|tally| of(tally.kernel.name));
+        all.map(|tally| tally.launches).sum()
+    }
+
+    /// Times that the host waited before everything of the step was given.
+    fn waits(&self) -> usize {
+        let all = self.tally.launches.len();
+        self.tally.waits.iter().filter(|given| (1..all).contains(*given)).count()
+    }
+
+    /// *Units*: seconds.
+    fn time(&self) -> f64 {
+        self.tally.launches.iter().map(|(_, work)| least(self.ceilings, *work)).sum()
+    }
+
+    /// The time of one kernel's launches. *Units*: seconds.
+    fn time_of(&self, kernel: &str) -> f64 {
+        let all = self.tally.launches.iter().filter(|(launched, _)| launched.name == kernel);
+        all.map(|(_, work)| least(self.ceilings, *work)).sum()
+    }
+
+    fn operations(&self) -> u64 {
+        self.tally.kernels.values().map(|tally| tally.work.operations).sum()
+    }
+
+    fn json(&self, arguments: &BenchGpuPlan) -> serde_json::Value {
+        json!({
+            "work": arguments.work,
+            "batch": arguments.batch,
+            "precision": arguments.precision,
+            "bytes_outside_products": self.bytes(|kernel| !is_product(kernel)),
+            "bytes": self.bytes(|_| true),
+            "operations": self.operations(),
+            "conversion_launches": self.launches(converts),
+            "host_waits": self.waits(),
+            "launches": self.launches(|_| true),
+            "peak_bytes": self.tally.peak,
+            "predicted_ms": self.time() * 1e3,
+        })
+    }
+
+    fn print(&self, arguments: &BenchGpuPlan) {
+        let Ceilings { operations, bytes } = self.ceilings;
+        println!(
+            "{} with a batch of {} in {}, on a GPU of {:.0} TFLOP/s and {:.2} TB/s",
+            arguments.work,
+            arguments.batch,
+            arguments.precision,
+            operations / 1e12,
+            bytes / 1e12
+        );
+        println!("\n{:32} {:>8} {:>9} {:>9} {:>9}", "kernel", "launches", "GB", "TFLOP", "ms");
+        let mut rows: Vec<(&KernelTally, f64)> =
+            self.tally.kernels.values().map(|tally| (tally, self.time_of(tally.kernel.name))).collect();
+        rows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        for (KernelTally { kernel, launches, work }, time) in rows {
+            line(kernel.name, *launches, *work, time);
+        }
+        let all = Cost { bytes: self.bytes(|_| true), operations: self.operations() };
+        line("all", self.launches(|_| true), all, self.time());
+        println!(
+            "\n{:.1} GB outside of products, {} launches that only convert, {} waits of the host, {:.1} GB of memory",
+            self.bytes(|kernel| !is_product(kernel)) as f64 / 1e9,
+            self.launches(converts),
+            self.waits(),
+            self.tally.peak as f64 / 1e9
+        );
+    }
+}
+
+fn line(name: &str, launches: u64, work: Cost, time: f64) {
+    let (gigabytes, teraflops) = (work.bytes as f64 / 1e9, work.operations as f64 / 1e12);
+    println!("{name:32} {launches:>8} {gigabytes:>9.2} {teraflops:>9.3} {:>9.3}", time * 1e3);
+}
