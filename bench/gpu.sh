@@ -126,27 +126,6 @@ else
     told "kernels by NVRTC for sm_$arch" kernels 90 "$pack/kernels" "$DTRAIN_NVRTC" "sm_$arch"
 fi
 
-# -- the compiler of PyTorch takes a minute a workload the first time: it fills its cache beside what is not timed
-peer=("$python" "$root/bench/peers/torch_gpu.py" --device "${device:-cuda}")
-TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) && export TORCHINDUCTOR_CACHE_DIR
-warming=()
-if [[ ! $device ]]; then
-    skip "PyTorch" "no GPU"
-elif part torch 40 "$python" -c 'import torch; print("PyTorch", torch.__version__)'; then
-    torch=$said
-    warm=$((deadline - SECONDS < 150 ? deadline - SECONDS : 150))
-    ((warm < most)) || warm=$most
-    for work in "${works[@]}"; do
-        ((warm > 0)) || break
-        # shellcheck disable=SC2086
-        timeout -k "$grace" "$warm" "${peer[@]}" --work "$work" --mode compiled --warm $peers \
-            </dev/null >"$out/warm-$work.log" 2>&1 &
-        warming+=($!)
-    done
-else
-    row "PyTorch" "$state" "$took" "" "" "" "$said"
-fi
-
 # -- correctness
 export RUST_TEST_NOCAPTURE=1 RUST_BACKTRACE=1
 mapfile -t found < <(programs conformance)
@@ -190,6 +169,21 @@ else for ranks in 1 2 4; do
     digest host $ranks "$pack/dtrain" "${alone[@]}" "ranks=$ranks" "run_dir=$out/run-$ranks"
     rm -rf "$out/run-$ranks"
 done; fi
+# The product as people start it: a transformer in bf16, whatever the ranks, and with one that is killed.
+halves=(train --json data.kind=text "data.path=$out/text" model.kind=gpt model.layers=2 model.width=64 model.heads=4 data.context=64
+    micro_batch=8 global_batch=32 steps=60 devices=cuda:0 precision=bf16 backend=host)
+if [[ -x $pack/dtrain && $here ]]; then
+    pages >"$out/text"
+    for ranks in 1 2 4; do
+        rm -rf "$out/run-$ranks"
+        digest bf16 $ranks "$pack/dtrain" "${halves[@]}" "ranks=$ranks" "run_dir=$out/run-$ranks"
+        [[ $ranks == 2 ]] && told "profile: bf16, ranks 2" profile-bf16 60 "$pack/dtrain" "${halves[@]}" ranks=2 "run_dir=$out/run-profile" --profile
+        rm -rf "$out/run-$ranks" "$out/run-profile"
+    done
+    told "killed ranks: bf16, ranks 3" kill-bf16 120 "$pack/dtrain" drill kill "${halves[@]:2}" ranks=3
+else
+    skip "digest: bf16" "$([[ $here ]] && echo "there is no $pack/dtrain" || echo "no GPU")"
+fi
 # Ranks that meet over NCCL: on as many GPUs as there are, or two on one; or what they lack.
 together=() lacks=
 several=$(printf '2.30.3\n%s\n' "${nccl%% *}" | sort -V | head -n 1)
@@ -207,6 +201,27 @@ if [[ $digests ]]; then
     if ((different == kinds)); then row "digests agree" ok "" "" "" "" "$(wc -l <<<"${digests%$'\n'}") runs"; else
         row "digests agree" "failed ($different digests)" "" "" "" "" ""
     fi
+fi
+
+# -- the compiler of PyTorch takes a minute a workload the first time: it fills its cache beside what is not timed
+peer=("$python" "$root/bench/peers/torch_gpu.py" --device "${device:-cuda}")
+TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) && export TORCHINDUCTOR_CACHE_DIR
+warming=()
+if [[ ! $device ]]; then
+    skip "PyTorch" "no GPU"
+elif part torch 40 "$python" -c 'import torch; print("PyTorch", torch.__version__)'; then
+    torch=$said
+    warm=$((deadline - SECONDS < 150 ? deadline - SECONDS : 150))
+    ((warm < most)) || warm=$most
+    for work in "${works[@]}"; do
+        ((warm > 0)) || break
+        # shellcheck disable=SC2086
+        timeout -k "$grace" "$warm" "${peer[@]}" --work "$work" --mode compiled --warm $peers \
+            </dev/null >"$out/warm-$work.log" 2>&1 &
+        warming+=($!)
+    done
+else
+    row "PyTorch" "$state" "$took" "" "" "" "$said"
 fi
 
 # What is not timed goes beside the compiler too.

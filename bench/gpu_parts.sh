@@ -49,6 +49,9 @@ told() {
     row "$name" "$state" "$took" "" "" "" "$said"
 }
 
+# The project's own pages, one behind the other: a text that is there.
+pages() { (export LC_ALL=C && find "$root/docs" -name "*.md" -print0 | sort -z | xargs -0 cat); }
+
 skip() { row "$1" skipped "" "" "" "" "$2"; }
 
 # The executables of a folder of the pack.

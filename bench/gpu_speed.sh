@@ -8,8 +8,8 @@
 declare -A filling=([mlp]=16384 [cnn]=4096 [cnn3d]=512 [gpt]=256)
 # How a part of this kind ended, by its ID.
 declare -A states
-# Kernels that are listed of a step.
-listed=8
+# Kernels that are listed of a step: all there are.
+listed=40
 
 precisions() { if [[ $1 == gpt2 ]]; then echo bf16; else echo f32 tf32 bf16; fi; }
 
@@ -25,13 +25,16 @@ speed() {
 # named NAME ARGUMENTS...: the name, and the batch that the arguments begin with, if they do.
 named() { if [[ ${2:-} == --batch ]]; then echo "$1, batch $3"; else echo "$1"; fi; }
 
+# Seconds that are measured: ten steps at least.
+window() { if [[ $1 == gpt2 ]]; then echo 3; else echo 1; fi; }
+
 # ours ID WORK PRECISION ARGUMENTS...: a rate of dtrain.
 ours() {
     local id=$1 work=$2 precision=$3
     shift 3
     [[ $here && -x $pack/train/step ]] || return
     speed "$(named "dtrain: $work $precision" "$@")" "$id" 60 \
-        "$pack/train/step" --work "$work" --precision "$precision" --seconds 1 "$@"
+        "$pack/train/step" --work "$work" --precision "$precision" --seconds "$(window "$work")" "$@"
 }
 
 # theirs ID WORK MODE ARGUMENTS...: rates of PyTorch.
@@ -145,8 +148,7 @@ curve() {
     [[ $here ]] || { skip "$name" "no GPU"; return; }
     [[ $torch ]] || { skip "$name" "no PyTorch"; return; }
     given=(--work gpt2 --curve "$out/text" --steps 60 --batch 4)
-    # The project's own pages, one behind the other.
-    (export LC_ALL=C && find "$root/docs" -name "*.md" -print0 | sort -z | xargs -0 cat) >"$out/text"
+    pages >"$out/text"
     if part "curve-$precision-dtrain" 60 "$pack/train/step" "${given[@]}" --precision "$precision" &&
         part "curve-$precision-eager" 60 "${peer[@]}" "${given[@]}" --precisions "$precision" $peers; then
         said=$(close "$precision") || state="failed (they differ)"
@@ -247,7 +249,7 @@ look_closer() {
     [[ $names ]] || { skip ncu "the shares of gpt2 are not known"; return; }
     # One step of them, behind the first two: every launch runs again for each group of counters.
     each=$(awk '$1 == "share" && ++n <= 6 { sum += $4 } END { print int(sum) }' "$log")
-    part ncu 180 "$tool" --target-processes all --csv --page raw --metrics "$(IFS=,; echo "${metrics[*]}")" \
+    part ncu 180 "$tool" --clock-control none --target-processes all --csv --page raw --metrics "$(IFS=,; echo "${metrics[*]}")" \
         --kernel-name "regex:^($names)\$" --launch-skip $((2 * each)) --launch-count "$each" \
         "$pack/train/step" --work gpt2 --precision bf16 --batch 8 --seconds 0 && said="$each launches, below the table"
     row "ncu" "$state" "$took" "" "" "" "$said"
