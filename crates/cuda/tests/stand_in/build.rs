@@ -52,6 +52,15 @@ pub struct Built {
     library: Mutex<Library>,
 }
 
+/// A fused multiply-add as one instruction, where the processor has it: the same bits as the call of a function that it is otherwise.
+fn fused() -> &'static [&'static str] {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        return &["-mfma"];
+    }
+    &[]
+}
+
 /// The text of a file as the stand-in builds it: kernels by their C++ names, so that mutants can stand beside them.
 fn plain(text: &str) -> String {
     text.replace("extern \"C\" __global__", "__global__")
@@ -106,6 +115,7 @@ impl Built {
                 "-U_FORTIFY_SOURCE",
                 "-w",
             ])
+            .args(fused())
             .args(["-shared", "-fPIC", "-I"])
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shim"))
             .arg("-o")
