@@ -104,6 +104,57 @@ fn what_hosts_send_while_they_compute_makes_the_digest_of_one_host() {
     }
 }
 
+/// The UDP ports that a process holds, as the system lists them.
+fn udp_ports(pid: u32) -> Vec<u16> {
+    let held = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives");
+    let held: Vec<String> = held
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()?.into_os_string().into_string().ok())
+        .collect();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/udp")).expect("a table");
+    let port = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let socket = format!("socket:[{}]", fields.get(9)?);
+        let port = u16::from_str_radix(fields.get(1)?.split_once(':')?.1, 16).ok()?;
+        held.contains(&socket).then_some(port)
+    };
+    table.lines().skip(1).filter_map(port).collect()
+}
+
+#[test]
+fn ranks_of_hosts_meet_at_the_ports_that_were_given_and_say_so_where_none_is_free() {
+    let model = format!("{MLP} epochs=10000 threads=1");
+    let hosts = Hosts::on_loopback("2");
+    // Twenty in a row, of which some may be somebody else's.
+    let from = free_port().min(65_000);
+    let range = format!("--ports {from}-{}", from + 19);
+    let second = hosts.start(1, &format!("ranks=2 {range}"));
+    let mut first = hosts.start(0, &format!("{model} ranks=2 name=hosts {range}"));
+    first.wait_for_step(3);
+    let mut seen = Vec::new();
+    for node in [first.pid(), second.pid()] {
+        for rank in children(node) {
+            let ports = udp_ports(rank);
+            assert!(!ports.is_empty(), "rank {rank} has no port");
+            assert!(ports.iter().all(|port| (from..from + 20).contains(port)), "{ports:?} is not in {range}");
+            seen.extend(ports);
+        }
+    }
+    seen.sort_unstable();
+    assert!(seen.len() >= 4 && seen.windows(2).all(|two| two[0] != two[1]), "{seen:?}");
+    signal(Signal::INT, first.pid());
+    first.finish().ended_with(130);
+    second.finish();
+
+    // One port for two ranks, before anything is written.
+    let hosts = Hosts::on_loopback("2");
+    let one = free_port();
+    let first = hosts.start(0, &format!("{model} ranks=2 name=hosts --ports {one}")).finish();
+    first.ended_with(2);
+    first.said(&format!("1 UDP port of {one}-{one} can be had at 127.0.0.1, and this host has 2 ranks"));
+    first.said("hint: give more of them: --ports");
+    assert!(!hosts.folder(0).join("runs").exists(), "nothing is written");
+}
+
 /// Where faults of ranks are counted, nobody is given up for being silent while a busy machine lets others go first.
 const PATIENT: &str = "detect=10s";
 

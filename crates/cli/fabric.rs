@@ -5,7 +5,7 @@
 //! links from the first rank of each host to that of every other.
 
 use crate::hosts::identity;
-use crate::mesh_address::MeshAddress;
+use crate::mesh_address::{MeshAddress, PortRange};
 use dtrain_collective::{Backend, CollectiveError, Geometry, HostBackend, Reduce};
 use dtrain_engine::{StateShape, shared_shape};
 use dtrain_protocol::Participant;
@@ -52,15 +52,29 @@ impl Mesh {
         let handshake_timeout = (detect * 2).clamp(Duration::from_secs(1), Duration::from_secs(5));
         let tuning =
             Tuning { idle_timeout, keep_alive: idle_timeout / 6, handshake_timeout, ..Tuning::default() };
-        let listen = SocketAddr::new(address.listen, 0);
+        let ports = address.ports;
+        // Of several ranks that try one port at once the others go on to the next.
+        let mut candidates = ports.map_or(0..=0, PortRange::ports);
+        let listen = move |port| SocketAddr::new(address.listen, port);
         let (tell, told) = mpsc::channel();
         // Not by the thread's own way of waiting, which is not for asynchronous tasks: a rank is made in one.
         let lender = io.lender();
         io.handle().spawn(async move {
-            let bound = Endpoint::bind(listen, &identity, tuning);
+            let mut bound = Err(LinkError::Closed);
+            for port in &mut candidates {
+                bound = Endpoint::bind(listen(port), &identity, tuning);
+                if !matches!(bound, Err(LinkError::Busy { .. })) {
+                    break;
+                }
+            }
             let _ = tell.send(bound.map(|endpoint| MeshPort::lent_by(endpoint, lender)));
         });
-        let port = told.recv().unwrap_or(Err(LinkError::Closed)).map_err(|error| error.to_string())?;
+        let port = told.recv().unwrap_or(Err(LinkError::Closed)).map_err(|error| match (error, ports) {
+            (LinkError::Busy { .. }, Some(ports)) => format!(
+                "no UDP port of {ports} is free: each rank of this host wants one\nhint: more of them: --ports"
+            ),
+            (error, _) => error.to_string(),
+        })?;
         let reached_at = SocketAddr::new(address.reached_at, port.local_addr().port());
         Ok((Self { port: Some(port), io, patience: detect }, reached_at))
     }

@@ -5,11 +5,12 @@
 
 use crate::arguments::Node;
 use crate::error::CliError;
-use crate::mesh_address::MeshAddress;
+use crate::mesh_address::{MeshAddress, PortRange};
 use dtrain_protocol::Timeouts;
 use dtrain_runtime::Gateway;
 use dtrain_transport::quic::{Identity, LinkError, Token, ValidityWindow};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use dtrain_types::counted;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::SystemTime;
 
 /// The port of the first host, where none is given.
@@ -32,6 +33,8 @@ pub struct HostsPlan {
     pub masters: Vec<SocketAddr>,
     /// The address of this host to use.
     pub bind: Option<IpAddr>,
+    /// The ports of this host for the links between ranks.
+    pub ports: Option<PortRange>,
     /// What proves that this host belongs.
     pub identity: Identity,
 }
@@ -68,14 +71,33 @@ impl HostsPlan {
             master: shown(&master, port),
             masters,
             bind: arguments.bind,
+            ports: arguments.ports,
             identity,
         }))
     }
 
+    /// Whether the ports for the links between ranks are enough for the ranks of this host.
+    ///
+    /// *Errors*: too few of them are free; of kind usage.
+    pub fn check_ports(&self, listen: IpAddr, ranks: u32) -> Result<(), CliError> {
+        let Some(range) = self.ports else { return Ok(()) };
+        // Held together, and free again when all were tried.
+        let free: Vec<UdpSocket> =
+            range.ports().filter_map(|port| UdpSocket::bind((listen, port)).ok()).collect();
+        if free.len() >= ranks as usize {
+            return Ok(());
+        }
+        let (free, ranks) = (counted(free.len() as u64, "UDP port"), counted(ranks, "rank"));
+        let message = format!(
+            "{free} of {range} can be had at {listen}, and this host has {ranks}, which want one each"
+        );
+        Err(CliError::usage(message).hint("give more of them: --ports; or write fewer ranks"))
+    }
+
     /// Opens the port where the others join.
     ///
-    /// *Errors*: it is taken, or the address is not this host's; of kind usage.
-    pub fn lead(&self, timeouts: Timeouts) -> Result<Lead, CliError> {
+    /// *Errors*: it is taken, or the address is not this host's, or too few ports for the links of its `ranks`; of kind usage.
+    pub fn lead(&self, timeouts: Timeouts, ranks: u32) -> Result<Lead, CliError> {
         let master = self.masters[0];
         let listen = self.bind.unwrap_or(master.ip());
         let addr = SocketAddr::new(listen, master.port());
@@ -88,7 +110,8 @@ impl HostsPlan {
                 self.master
             )),
         })?;
-        let mesh = MeshAddress { listen, reached_at: reached_at(listen, master.ip()) };
+        self.check_ports(listen, ranks)?;
+        let mesh = MeshAddress { listen, reached_at: reached_at(listen, master.ip()), ports: self.ports };
         Ok(Lead { gateway, nodes: self.nodes, most: self.most, mesh })
     }
 }

@@ -110,7 +110,11 @@ mod tests {
 
     #[test]
     fn a_set_up_survives_its_journey() {
-        let mesh = MeshAddress { listen: [0, 0, 0, 0].into(), reached_at: "fd00::1".parse().unwrap() };
+        let mesh = MeshAddress {
+            listen: [0, 0, 0, 0].into(),
+            reached_at: "fd00::1".parse().unwrap(),
+            ports: "7-9".parse().ok(),
+        };
         let hosts = Hosts { probe: "abc".into(), samples: 1617, mesh: Some(mesh) };
         let Ok(Devices::Cuda(list)) = Devices::parse("cuda:2,0") else { panic!("two GPUs") };
         for hosts in [None, Some(Hosts { mesh: None, ..hosts.clone() }), Some(hosts)] {

@@ -9,6 +9,7 @@ mod run;
 mod simulate;
 mod trained;
 
+use crate::mesh_address::PortRange;
 pub use bench::{Bench, BenchCollectives, BenchGpuPlan, BenchRank, BenchScaling, BenchStep, Ceilings};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use doctor::DOCTOR_EXAMPLES;
@@ -249,6 +250,9 @@ pub struct Node {
     /// The address of this host to use [default: the one that leads to the master]
     #[arg(long, value_name = "ADDR")]
     pub bind: Option<std::net::IpAddr>,
+    /// The UDP ports of this host at which its ranks reach those of others, one each [default: the system chooses]
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub ports: Option<PortRange>,
     /// What is trained; --resume and --fork are for the host of rank 0.
     #[command(flatten)]
     pub train: Train,

@@ -110,6 +110,7 @@ fn host_plan(
     }
     let own = uplink.own_address().map_err(|error| foreign(error.to_string()))?;
     let listen = hosts.bind.unwrap_or(own);
+    hosts.check_ports(listen, config.world.ranks)?;
     if let Some(of_hosts) = &mut run.hosts {
         let samples = plan.opened.train.len();
         if of_hosts.samples != samples {
@@ -119,7 +120,7 @@ fn host_plan(
             ))
             .hint("every host needs the same data, byte for byte"));
         }
-        of_hosts.mesh = Some(MeshAddress { listen, reached_at: reached_at(listen, own) });
+        of_hosts.mesh = Some(MeshAddress { listen, reached_at: reached_at(listen, own), ports: hosts.ports });
     }
     run.yaml = config.to_yaml();
     run.gpus = chosen.cuda();

@@ -173,7 +173,7 @@ fn lead(hosts: &HostsPlan, config: &Config) -> Result<Lead, CliError> {
         .world
         .timeouts(HostCount::Several)
         .map_err(|error| CliError::usage(error.to_string()).hint("detect=1s is the default"))?;
-    hosts.lead(timeouts)
+    hosts.lead(timeouts, config.world.ranks)
 }
 
 /// The first thing that is written: the folder of the run.
