@@ -438,6 +438,49 @@ fn the_environment_of_a_batch_job_stands_in_for_flags_over_ipv6_too() {
     second.finish().succeeded();
 }
 
+/// A task of a job of Slurm as `srun dtrain node` starts it: no flag, no token.
+fn slurm_task(hosts: &Hosts, node: u32, local: u32, arguments: &str) -> std::process::Command {
+    let mut command = harness::dtrain(&hosts.folder(node), &format!("node {arguments}"));
+    for name in ["DTRAIN_TOKEN", "DTRAIN_TOKEN_FILE", "MASTER_ADDR", "PET_MASTER_ADDR", "SLURM_STEP_NODELIST"]
+    {
+        command.env_remove(name);
+    }
+    // Two jobs on one first host have other ports.
+    let job = std::process::id() % 900 + 1000;
+    command.env("HOME", hosts.folder(9)).env("SLURM_JOB_ID", job.to_string()).env("SLURM_STEP_ID", "0");
+    command
+        .env("SLURM_NODEID", node.to_string())
+        .env("SLURM_NNODES", "3")
+        .env("SLURM_LOCALID", local.to_string());
+    command.env("SLURM_JOB_NODELIST", "localhost,gpu[07-08]");
+    command
+}
+
+#[test]
+fn the_tasks_of_a_slurm_job_find_each_other_and_share_a_token_without_a_flag() {
+    let model = format!("{MLP} steps=60 threads=1");
+    let hosts = Hosts::on_loopback("3");
+    let tokens = hosts.folder(9).join(".cache/dtrain/slurm");
+    let others: Vec<Running> =
+        [1, 2].map(|node| Running::of(slurm_task(&hosts, node, 0, "ranks=1"))).into_iter().collect();
+    let line = format!("--json {model} ranks=1 name=hosts");
+    let mut first = Running::of(slurm_task(&hosts, 0, 0, &line));
+    first.wait_for_step(1);
+    let laid: Vec<_> = std::fs::read_dir(&tokens).expect("a folder").map(|entry| entry.unwrap()).collect();
+    assert_eq!(laid.len(), 1, "{laid:?}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&laid[0].metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "for its user alone");
+    let run = first.finish();
+    is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 60);
+    others.into_iter().for_each(|other| other.finish().succeeded());
+    assert_eq!(std::fs::read_dir(&tokens).expect("a folder").count(), 0, "nothing is left of the token");
+
+    let second_task = finish(slurm_task(&hosts, 0, 1, &model));
+    second_task.ended_with(2);
+    second_task.said("this is task 1 of its host");
+    second_task.said("hint: srun --ntasks-per-node=1");
+}
+
 /// Mistakes on the command line, each with exit code 2 and a hint.
 #[test]
 fn mistakes_are_told_before_anybody_is_called() {

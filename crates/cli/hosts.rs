@@ -6,12 +6,14 @@
 use crate::arguments::Node;
 use crate::error::CliError;
 use crate::mesh_address::{MeshAddress, PortRange};
+use crate::slurm::SlurmStep;
 use dtrain_protocol::Timeouts;
 use dtrain_runtime::Gateway;
 use dtrain_transport::quic::{Identity, LinkError, Token, ValidityWindow};
 use dtrain_types::counted;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
-use std::time::SystemTime;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 /// The port of the first host, where none is given.
 pub const DEFAULT_PORT: u16 = 29_400;
@@ -170,6 +172,9 @@ pub(crate) fn master(arguments: &Node) -> Result<(String, u16), CliError> {
     let Some(text) =
         arguments.master.clone().or_else(|| var("PET_MASTER_ADDR")).or_else(|| var("MASTER_ADDR"))
     else {
+        if let Some(step) = SlurmStep::here() {
+            return Ok((step.master()?, step.port(DEFAULT_PORT)));
+        }
         return Err(CliError::usage("where is the first host")
             .hint("--master ADDR[:PORT] on every host: the address of the host of rank 0"));
     };
@@ -228,6 +233,25 @@ pub fn identity() -> Result<Identity, CliError> {
     Identity::from_token(&token()?, window).map_err(|error| CliError::failed(error.to_string()))
 }
 
+/// How long the other hosts of a job of Slurm wait for its token: tasks may start minutes apart.
+const SLURM_PATIENCE: Duration = Duration::from_secs(300);
+
+/// The job of Slurm whose tasks share a token by themselves, and their home folder, where nobody has given one.
+fn of_slurm() -> Option<(SlurmStep, PathBuf)> {
+    let given = var("DTRAIN_TOKEN_FILE").or_else(|| var("DTRAIN_TOKEN"));
+    if given.is_some() {
+        return None;
+    }
+    Some((SlurmStep::here()?, PathBuf::from(var("HOME")?)))
+}
+
+/// Nobody needs the token of this job any more, if it had one of its own.
+pub fn forget_token() {
+    if let Some((step, home)) = of_slurm() {
+        step.forget_token(&home);
+    }
+}
+
 fn token() -> Result<Token, CliError> {
     let (place, text) = match (var("DTRAIN_TOKEN_FILE"), var("DTRAIN_TOKEN")) {
         (Some(file), _) => {
@@ -239,6 +263,13 @@ fn token() -> Result<Token, CliError> {
             (format!("the token in {file}"), text)
         }
         (None, Some(text)) => ("DTRAIN_TOKEN".to_owned(), text),
+        (None, None) if let Some((step, home)) = of_slurm() => {
+            let text = match var("SLURM_NODEID").as_deref() {
+                Some("0") => step.draw_token(&home)?,
+                _ => step.await_token(&home, SLURM_PATIENCE)?,
+            };
+            ("the token of this job".to_owned(), text)
+        }
         (None, None) => {
             return Err(CliError::usage("hosts need a token that they share, and there is none").hint(
                 "make one with `dtrain token new -o FILE`, copy it to every host, and set DTRAIN_TOKEN_FILE=FILE there",

@@ -45,6 +45,7 @@ pub mod request;
 pub mod run_folder;
 mod serde_path;
 pub mod session;
+mod slurm;
 mod trained;
 mod trainer;
 mod unusable;

@@ -50,7 +50,7 @@ Examples (DTRAIN_TOKEN_FILE names the same token on both hosts):
   dtrain node --rank 0 --master 10.0.0.1 --nodes 2 -c run.yaml    on the host 10.0.0.1
   dtrain node --rank 1 --master 10.0.0.1 --nodes 2                on the other one
   dtrain node --rank 0 --master head:29500 --nodes 2..4 ranks=8   two more hosts may join later
-  srun dtrain node --master $(hostname) -c run.yaml               rank and number of hosts from Slurm
+  srun --ntasks-per-node=1 dtrain node -c run.yaml                in a job of Slurm: hosts, port and token follow from it
 
 PET_NODE_RANK, PET_NNODES, PET_MASTER_ADDR, PET_MASTER_PORT, SLURM_NODEID, SLURM_NNODES, MASTER_ADDR and MASTER_PORT stand in for flags.
 Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";

@@ -7,7 +7,7 @@ use crate::error::{CliError, Kind};
 use crate::external::Brought;
 use crate::fabric::new_arena;
 use crate::gpus::{choose_here, this_machine};
-use crate::hosts::{HostsPlan, reached_at};
+use crate::hosts::{HostsPlan, forget_token, reached_at};
 use crate::mesh_address::MeshAddress;
 use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
@@ -27,7 +27,11 @@ pub fn run(arguments: &Node, brought: Option<Brought>) -> Result<ExitCode, CliEr
     let hosts = HostsPlan::new(arguments)?;
     match hosts {
         Some(hosts) if hosts.rank > 0 => return join(arguments, brought, &hosts),
-        hosts => super::train::run(&arguments.train, brought, hosts.as_ref()).map(drop)?,
+        hosts => {
+            let trained = super::train::run(&arguments.train, brought, hosts.as_ref());
+            forget_token();
+            trained.map(drop)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
