@@ -102,6 +102,53 @@ fn the_bits_do_not_depend_on_ranks_readers_the_room_or_kills() {
 }
 
 #[test]
+fn files_in_one_folder_with_a_table_of_labels_make_the_bits_of_a_folder_for_each_class() {
+    let folder = folder();
+    let path = folder.path();
+    images(path);
+    let by_folders = train(path, &format!("{RUN} ranks=1 name=folders"));
+    by_folders.succeeded();
+    fs::create_dir(path.join("flat")).unwrap();
+    let mut table = String::from("photo;bar\n");
+    for class in ["lies", "stands"] {
+        let mut names: Vec<String> = fs::read_dir(path.join("bars").join(class))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        for name in names {
+            fs::rename(path.join("bars").join(class).join(&name), path.join("flat").join(&name)).unwrap();
+            table += &format!("{};{class}\n", name.split('.').next().unwrap());
+        }
+    }
+    fs::write(path.join("bars.csv"), &table).unwrap();
+    let run = RUN.replace("data.path=bars", "data.path=flat data.labels=bars.csv");
+    for world in ["ranks=1", "ranks=3 threads=1 workers=2"] {
+        let by_table = train(path, &format!("{run} {world} name={}", &world[..7].replace('=', "-")));
+        by_table.succeeded();
+        assert_eq!(by_table.digest(), by_folders.digest(), "{world}");
+    }
+    let told = said(path, "predict ranks-3 flat/000.png flat/001.jpg");
+    assert_eq!(told.lines().next(), Some("file,prediction,p(lies),p(stands)"));
+
+    fs::write(path.join("wrong.csv"), format!("{table}999;lies\n")).unwrap();
+    for (words, code, told) in [
+        ("data.labels=wrong.csv", 2, "wrong.csv line 98: \"999\" is not in "),
+        ("data.labels=none.csv", 2, "none.csv does not exist"),
+        ("data.file_column=name", 2, "has no column \"name\", only photo, bar"),
+        ("data.val_path=flat", 2, "data.val_labels"),
+        ("data.labels=none data.file_column=photo", 2, "it is about data.labels"),
+        ("data.group=column", 2, "has no column \"column\""),
+    ] {
+        let wrong = train(path, &format!("{run} {words} name=wrong"));
+        wrong.ended_with(code);
+        wrong.said(told);
+        wrong.said("hint: ");
+        assert!(!path.join("runs/wrong").exists(), "{words}");
+    }
+}
+
+#[test]
 fn a_broken_image_ends_a_run_with_its_name_or_is_left_out() {
     let folder = folder();
     let path = folder.path();

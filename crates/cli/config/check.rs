@@ -73,6 +73,7 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
         problems.push(r.problem("data.augment", error.to_string()).hint("such as [shift, flip]"));
     }
     groups(r, &mut problems);
+    labels(r, &mut problems);
     gaps(r, &mut problems);
     if let Some(Value::Text(text)) = r.get("data.delimiter")
         && text.chars().count() != 1
@@ -81,6 +82,28 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
         problems.push(r.problem("data.delimiter", message).hint("write ';' or auto"));
     }
     ConfigError::check(problems)
+}
+
+/// What a table of labels beside images needs, and what needs one.
+fn labels(r: &Resolved, problems: &mut Vec<Problem>) {
+    if r.word("data.kind") != DataKind::Images.name() {
+        return;
+    }
+    let given = |key| matches!(r.get(key), Some(Value::Text(_)));
+    if given("data.labels") {
+        if given("data.val_path") && !given("data.val_labels") {
+            let problem = r.problem("data.val_path", "data.labels is given, and data.val_labels is not");
+            problems.push(problem.hint("name the table of the labels for validation with data.val_labels"));
+        }
+        return;
+    }
+    // A configuration that was written out has all keys: what stands there as it is anyway says nothing.
+    for key in ["data.val_labels", "data.file_column", "data.label"] {
+        if !matches!(r.get(key), Some(Value::Word(_) | Value::Int(0)) | None) {
+            let problem = r.problem(key, "it is about data.labels, which is none");
+            problems.push(problem.hint("name a table of names and labels with data.labels, or leave it out"));
+        }
+    }
 }
 
 /// How recordings are cut.
@@ -94,9 +117,11 @@ fn gaps(r: &Resolved, problems: &mut Vec<Problem>) {
 /// What is held out together, and which of it.
 fn groups(r: &Resolved, problems: &mut Vec<Problem>) {
     let kind = r.word("data.kind");
+    let labels = matches!(r.get("data.labels"), Some(Value::Text(_)));
     if let Some(Value::Text(pattern)) =
         r.get("data.group").filter(|_| [DataKind::Images.name(), DataKind::Clips.name()].contains(&kind))
         && FileGroup::pattern(pattern).is_none()
+        && !labels
     {
         let message = format!("\"{pattern}\" is no pattern of names with one GROUP");
         problems.push(r.problem("data.group", message).hint("such as \"GROUP_*\", or folder, or none"));

@@ -8,9 +8,9 @@ use super::resolve::Resolved;
 use super::value::{Value, counts};
 use dtrain_data::{
     Augment, Broken, ClipForm, ClipsOptions, Colours, Column, ColumnRule, CsvOptions, CsvTarget,
-    DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, Missing, Normalise, NpyOptions,
-    NpyTarget, PictureForm, RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit, WindowForm,
-    WindowsOptions,
+    DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, LabelTable, Missing, Normalise,
+    NpyOptions, NpyTarget, PictureForm, RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit,
+    WindowForm, WindowsOptions,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
 
 /// Each frame is as an image is.
 fn clips(r: &Resolved) -> ClipsOptions {
-    let ImagesOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise } =
+    let ImagesOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise, .. } =
         images(r);
     let form =
         ClipForm { frames: r.count("data.frames"), stride: r.count("data.frame_stride"), picture: form };
@@ -94,6 +94,7 @@ fn images(r: &Resolved) -> ImagesOptions {
         path: needed_path(r, "data.path"),
         val_path: path(r, "data.val_path"),
         val_split: val_split(r),
+        labels: label_table(r),
         group: file_group(r),
         form: PictureForm {
             height,
@@ -105,6 +106,22 @@ fn images(r: &Resolved) -> ImagesOptions {
         augment: augment(r),
         normalise: normalise(r),
     }
+}
+
+/// What says of which class images are, where folders do not.
+fn label_table(r: &Resolved) -> Option<LabelTable> {
+    let path = r.get("data.labels").and_then(|_| path(r, "data.labels"))?;
+    let by_column = match r.get("data.group") {
+        Some(Value::Text(name)) => FileGroup::pattern(name).is_none().then(|| Column::Name(name.clone())),
+        _ => None,
+    };
+    Some(LabelTable {
+        path,
+        val: super::parts::path(r, "data.val_labels"),
+        file: column(r, "data.file_column").unwrap_or_default(),
+        label: column(r, "data.label").unwrap_or_default(),
+        group: by_column,
+    })
 }
 
 fn windows(r: &Resolved) -> WindowsOptions {
@@ -180,9 +197,8 @@ fn column(r: &Resolved, key: &str) -> Option<Column> {
 fn file_group(r: &Resolved) -> Option<FileGroup> {
     match r.get("data.group") {
         Some(Value::Word("folder")) => Some(FileGroup::Folder),
-        Some(Value::Text(pattern)) => {
-            Some(FileGroup::pattern(pattern).expect("checked before values got types"))
-        }
+        // What is no pattern is a column of the table of labels.
+        Some(Value::Text(pattern)) => FileGroup::pattern(pattern),
         _ => None,
     }
 }

@@ -89,7 +89,7 @@ const DECAYS_HELP: &str = "which parameters weight_decay applies to";
 const HELD_OUT: Type =
     Type::Either(&[Type::Choice(&["scattered", "last"]), Type::List(&Type::Either(&[WHOLE, Type::Text]))]);
 const HELD_OUT_HELP: &str = "which samples val_split holds out: scattered | last; or a list of groups, such as [s07, s12], whatever val_split says";
-const GROUP_HELP: &str = "what says which samples belong together (subject, patient, video) and are held out together; csv: a column, by name or number; images, clips: folder (CLASS/GROUP/FILE) | a pattern of names, such as GROUP_*; windows: file | folder | a column (UCI-HAR: its subjects)";
+const GROUP_HELP: &str = "what says which samples belong together (subject, patient, video) and are held out together; csv: a column, by name or number; images, clips: folder (CLASS/GROUP/FILE) | a pattern of names, such as GROUP_* | a column of data.labels; windows: file | folder | a column (UCI-HAR: its subjects)";
 /// All data that dtrain reads itself, or a Rust program.
 const NOT_TORCH: &[&str] =
     &["digits", "idx", "images", "clips", "csv", "windows", "npy", "text", "tokens", "own"];
@@ -141,6 +141,14 @@ pub static KEYS: &[Key] = &[
     Key::new("data.val_images", TEXT_OR_NONE, "none", Bits, "IDX file of held-out images; none: val_split")
         .when("data.kind", &["idx"]),
     Key::new("data.val_labels", TEXT_OR_NONE, "none", Bits, "IDX file of their labels").when("data.kind", &["idx"]),
+    Key::new("data.labels", TEXT_OR_NONE, "none", Bits, "a table (.csv, .tsv; plain or .gz) of names and labels; none: the folder of an image says which class")
+        .when("data.kind", &["images"]),
+    Key::new("data.val_labels", TEXT_OR_NONE, "none", Bits, "the same of images for validation, which are in data.val_path, or in data.path; none: val_split")
+        .when("data.kind", &["images"]),
+    Key::new("data.file_column", Type::Either(&[WHOLE, Type::Text]), "0", Bits, "of data.labels the column of names (data.path has the files; .jpg, .jpeg, .png, .webp may be left out): its name in the header, or its number from 0")
+        .when("data.kind", &["images"]),
+    Key::new("data.label", Type::Either(&[Type::Choice(&["last"]), WHOLE, Type::Text]), "last", Bits, "of data.labels the column of labels: its name in the header, its number from 0, or last")
+        .when("data.kind", &["images"]),
     Key::new("data.inputs", Type::Text, "", Bits, ".npy file of inputs, first axis samples").required().when("data.kind", &["npy"]),
     Key::new("data.targets", Type::Text, "", Bits, ".npy file of targets").required().when("data.kind", &["npy"]),
     Key::new("data.val_inputs", TEXT_OR_NONE, "none", Bits, ".npy file of held-out inputs; none: val_split")
@@ -148,7 +156,7 @@ pub static KEYS: &[Key] = &[
     Key::new("data.val_targets", TEXT_OR_NONE, "none", Bits, ".npy file of their targets").when("data.kind", &["npy"]),
     Key::new("data.path", Type::Text, "", Bits, "the file, plain or .gz; tokens: plain, or a folder with train.bin and val.bin")
         .required().when("data.kind", &["csv", "text", "tokens"]),
-    Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its images (.jpg, .png, .webp); or one with train/ and val/")
+    Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its images (.jpg, .png, .webp); or one with train/ and val/; with data.labels the folder of the files")
         .required().when("data.kind", &["images"]),
     Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its clips: folders of frames, or .npy arrays; or one with train/ and val/")
         .required().when("data.kind", &["clips"]),

@@ -6,8 +6,8 @@ mod clip;
 mod folder;
 mod form;
 
-use crate::file_groups::FileGroup;
-use crate::images::{Broken, Pictures, classes_of, folders_of, whole};
+use crate::file_groups::{FileGroup, Folders};
+use crate::images::{Broken, Pictures, classes_of, folders_of, retain, whole};
 use crate::rows::{Recipe, Store, Table, Targets, assemble};
 use crate::{Augment, DataError, Normalise, Opened, ValSplit};
 use folder::NEEDS;
@@ -45,12 +45,18 @@ pub(crate) fn open(options: &ClipsOptions) -> Result<Opened, DataError> {
     let table = |folder: &Path| -> Result<Table, DataError> {
         let (mut files, mut targets) = labelled(folder, &classes)?;
         if options.broken == Broken::Skip {
-            (files, targets) = whole(&options.form, files, targets);
+            let kept = whole(&options.form, &files);
+            retain(&mut files, &kept);
+            retain(&mut targets, &kept);
         }
         if files.is_empty() {
             return Err(DataError::Empty { file: folder.to_owned() });
         }
-        let groups = options.group.as_ref().map(|group| group.groups(folder, &files)).transpose()?;
+        let groups = options
+            .group
+            .as_ref()
+            .map(|group| group.groups(folder, &files, Folders::OfClasses))
+            .transpose()?;
         Ok(Table {
             file: folder.to_owned(),
             rows: targets.len() as u64,

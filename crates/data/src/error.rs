@@ -2,6 +2,7 @@
 //!
 //! Nothing is printed here; [`DataError::hint`] says what a user can do about it.
 
+use crate::LabelsError;
 use crate::recordings::RecordingError;
 use dtrain_types::{MicroBatch, Step, counted};
 use std::io;
@@ -501,6 +502,9 @@ pub enum DataError {
     /// What is wrong with recordings.
     #[error(transparent)]
     Recording(#[from] RecordingError),
+    /// What is wrong with a table of labels beside images.
+    #[error(transparent)]
+    Labels(#[from] LabelsError),
     /// An error of a data set outside this crate.
     #[error("{0}")]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -622,7 +626,7 @@ impl DataError {
             }
             Self::MissingGroup { .. } => "write it, or leave the row out".into(),
             Self::NoGroup { .. } => {
-                "data.group=folder wants CLASS/GROUP/FILE; a pattern has GROUP once and * for the rest, such as GROUP_*".into()
+                "data.group=folder wants CLASS/GROUP/FILE, with data.labels GROUP/FILE; a pattern has GROUP once and * for the rest, such as GROUP_*".into()
             }
             Self::TwoRoles { .. } => "name one column for each".into(),
             Self::NoSuchGroup { known, .. } if known.is_empty() => {
@@ -647,6 +651,7 @@ impl DataError {
             Self::Thread { .. } => "write a smaller workers=N, or raise the limit of threads".into(),
             Self::LoaderStopped => "see the error before this one".into(),
             Self::Recording(error) => error.hint(),
+            Self::Labels(error) => error.hint(),
             Self::Other(_) => "the data set that returned it knows more".into(),
         }
     }

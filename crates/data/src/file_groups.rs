@@ -18,6 +18,15 @@ pub enum FileGroup {
     Pattern(String),
 }
 
+/// What the folders in that of a data set are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Folders {
+    /// One for each class, and in it those of groups.
+    OfClasses,
+    /// Those of groups: a table says which class.
+    OfGroups,
+}
+
 impl FileGroup {
     /// A pattern, if it has one place for the group.
     #[must_use]
@@ -25,26 +34,32 @@ impl FileGroup {
         (text.matches(PLACE).count() == 1).then(|| Self::Pattern(text.to_owned()))
     }
 
-    /// The groups of files below the folders of classes in `folder`.
+    /// The groups of files in `folder`.
     ///
-    /// *Errors*: a file that lies in the folder of its class, or that the pattern does not fit.
-    pub(crate) fn groups(&self, folder: &Path, files: &[PathBuf]) -> Result<Groups, DataError> {
+    /// *Errors*: a file that lies in no folder of a group, or that the pattern does not fit.
+    pub(crate) fn groups(
+        &self,
+        folder: &Path,
+        files: &[PathBuf],
+        folders: Folders,
+    ) -> Result<Groups, DataError> {
         let mut groups = Groups::default();
         for file in files {
-            match self.of(folder, file) {
+            match self.of(folder, file, folders) {
                 Some(group) => groups.push(&group),
-                None => return Err(DataError::NoGroup { file: file.clone(), wanted: self.wanted() }),
+                None => return Err(DataError::NoGroup { file: file.clone(), wanted: self.wanted(folders) }),
             }
         }
         Ok(groups)
     }
 
-    fn of(&self, folder: &Path, file: &Path) -> Option<String> {
+    fn of(&self, folder: &Path, file: &Path, folders: Folders) -> Option<String> {
         match self {
             Self::Folder => {
                 let parent = file.parent()?;
-                let is_class = parent.parent() == Some(folder) || parent == folder;
-                (!is_class).then(|| parent.file_name().unwrap_or_default().to_string_lossy().into_owned())
+                let is_class = folders == Folders::OfClasses && parent.parent() == Some(folder);
+                (!is_class && parent != folder)
+                    .then(|| parent.file_name().unwrap_or_default().to_string_lossy().into_owned())
             }
             Self::Pattern(pattern) => {
                 let name = file.file_name()?.to_string_lossy();
@@ -58,8 +73,9 @@ impl FileGroup {
         }
     }
 
-    fn wanted(&self) -> String {
+    fn wanted(&self, folders: Folders) -> String {
         match self {
+            Self::Folder if folders == Folders::OfGroups => "it lies in no folder of a group".to_owned(),
             Self::Folder => "it lies in the folder of its class, and not in one of a group below".to_owned(),
             Self::Pattern(pattern) => format!("its name is not as {pattern:?}"),
         }
@@ -84,14 +100,18 @@ mod tests {
     #[test]
     fn the_group_is_what_stands_in_its_place_or_the_folder_below_the_class() {
         let named = |pattern: &str, name: &str| {
-            FileGroup::pattern(pattern).unwrap().of(Path::new("d"), &Path::new("d/cat").join(name))
+            FileGroup::pattern(pattern).unwrap().of(
+                Path::new("d"),
+                &Path::new("d/cat").join(name),
+                Folders::OfClasses,
+            )
         };
         assert_eq!(named("GROUP_*", "p07_003.jpg").as_deref(), Some("p07"));
         assert_eq!(named("*-GROUP.jpg", "a-b-ünal.jpg").as_deref(), Some("b-ünal"));
         assert_eq!(named("scan*_GROUP_*.png", "scan9_x_1.png").as_deref(), Some("x"));
         assert_eq!(named("GROUP_*", "003.jpg"), None);
         assert_eq!(FileGroup::pattern("GROUPGROUP"), None);
-        let folder = |file: &str| FileGroup::Folder.of(Path::new("d"), Path::new(file));
+        let folder = |file: &str| FileGroup::Folder.of(Path::new("d"), Path::new(file), Folders::OfClasses);
         assert_eq!(folder("d/cat/p07/1.jpg").as_deref(), Some("p07"));
         assert_eq!(folder("d/cat/1.jpg"), None);
     }

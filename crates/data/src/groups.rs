@@ -48,6 +48,13 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
+    /// Those of rows with these names.
+    pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let mut groups = Self::default();
+        names.for_each(|name| groups.push(name));
+        groups
+    }
+
     /// Adds a row of this group.
     pub fn push(&mut self, name: &str) {
         let id = self.names.id(name);

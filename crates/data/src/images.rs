@@ -1,17 +1,22 @@
-//! Images in folders, a folder a class: JPEG, PNG and WebP, decoded when they are read.
+//! Images in folders, a folder a class or beside a table of labels: JPEG, PNG and WebP, decoded when they are read.
 //!
 //! It does not know how a picture is decoded or kept; see the files below.
 
+mod error;
 mod folder;
+mod labels;
 mod picture;
 mod pictures;
 
-use crate::file_groups::FileGroup;
+use crate::file_groups::{FileGroup, Folders};
+use crate::groups::Groups;
 use crate::rows::{Recipe, Store, Table, Targets, assemble};
 use crate::{Augment, DataError, Normalise, Opened, ValSplit};
+pub use error::LabelsError;
 pub(crate) use folder::{
     all, class_folders, classes as classes_of, entries, is_image, labelled, name, parts as folders_of,
 };
+pub use labels::LabelTable;
 pub use picture::{Colours, PictureForm};
 pub(crate) use pictures::{Decode, Pictures};
 use std::path::{Path, PathBuf};
@@ -20,10 +25,13 @@ use std::sync::Arc;
 /// Which folder of images, and how they are used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImagesOptions {
-    /// The folder, which has one for each class; or one that has `train`, and maybe `val`, of which each is such a folder.
+    /// The folder, which has one for each class; or one that has `train`, and maybe `val`, of which each is such a folder. With
+    /// `labels` the folder that names are looked for in.
     pub path: PathBuf,
     /// A folder for validation; without one `val_split` says what is held out.
     pub val_path: Option<PathBuf>,
+    /// What says of which class images are, if folders do not.
+    pub labels: Option<LabelTable>,
     /// What is held out if there is no such folder.
     pub val_split: ValSplit,
     /// What says which images are held out together.
@@ -50,57 +58,107 @@ pub enum Broken {
     Skip,
 }
 
+/// Files with their classes, before they are looked into.
+struct Listed {
+    folder: PathBuf,
+    files: Vec<PathBuf>,
+    targets: Vec<u32>,
+    /// By file, where a column says so.
+    groups: Option<Vec<String>>,
+}
+
 pub(crate) fn open(options: &ImagesOptions) -> Result<Opened, DataError> {
-    let (train, val) = folder::parts(&options.path, options.val_path.as_deref());
-    let classes = folder::classes(&train, folder::NEEDS)?;
-    let table = |folder: &Path| -> Result<Table, DataError> {
-        let (mut files, mut targets) = folder::labelled(folder, &classes)?;
-        if options.broken == Broken::Skip {
-            (files, targets) = whole(&options.form, files, targets);
-        }
-        if files.is_empty() {
-            return Err(DataError::Empty { file: folder.to_owned() });
-        }
-        let groups = options.group.as_ref().map(|group| group.groups(folder, &files)).transpose()?;
-        let pictures = Pictures::new(files, Arc::new(options.form), options.cache);
-        Ok(Table {
-            file: folder.to_owned(),
-            rows: targets.len() as u64,
-            shape: options.form.shape(),
-            store: Store::Pictures(pictures),
-            targets: Targets::Classes(targets),
-            features: Vec::new(),
-            groups,
-        })
+    let (train, val, classes) = match &options.labels {
+        None => by_folders(options)?,
+        Some(labels) => by_table(options, labels)?,
     };
-    let val = val.as_deref().map(table).transpose()?;
+    let val = val.map(|listed| table(options, listed)).transpose()?;
     let recipe = Recipe {
         classes: Some(classes.len() as u32),
         split: options.val_split.clone(),
         normalise: options.normalise,
         augment: options.augment,
-        class_names: classes.clone(),
+        class_names: classes,
         ..Recipe::default()
     };
-    let mut opened = assemble(table(&train)?, val, recipe)?;
+    let mut opened = assemble(table(options, train)?, val, recipe)?;
     if let Some(preparation) = &mut opened.preparation {
         preparation.picture = Some(options.form);
     }
     Ok(opened)
 }
 
-/// The files that can be decoded, with their classes.
-pub(crate) fn whole(form: &dyn Decode, files: Vec<PathBuf>, targets: Vec<u32>) -> (Vec<PathBuf>, Vec<u32>) {
-    let decoded = pictures::side_by_side(files.len(), |at| form.decode(&files[at]).map(drop));
-    let mut kept = (Vec::new(), Vec::new());
-    for ((file, target), decoded) in files.into_iter().zip(targets).zip(decoded) {
-        match decoded {
-            Ok(()) => {
-                kept.0.push(file);
-                kept.1.push(target);
-            }
-            Err(error) => tracing::warn!("left out, as data.broken=skip says: {error}"),
+fn by_folders(options: &ImagesOptions) -> Result<(Listed, Option<Listed>, Vec<String>), DataError> {
+    let (train, val) = folder::parts(&options.path, options.val_path.as_deref());
+    let classes = folder::classes(&train, folder::NEEDS)?;
+    let listed = |folder: PathBuf| {
+        let (files, targets) = folder::labelled(&folder, &classes)?;
+        Ok::<_, DataError>(Listed { folder, files, targets, groups: None })
+    };
+    Ok((listed(train)?, val.map(listed).transpose()?, classes))
+}
+
+fn by_table(
+    options: &ImagesOptions,
+    labels: &LabelTable,
+) -> Result<(Listed, Option<Listed>, Vec<String>), DataError> {
+    let train = labels.read(&labels.path, &options.path)?;
+    let classes = train.classes();
+    let listed = |labelled: labels::Labelled, file: &Path, folder: &Path| {
+        let targets = labelled.targets(&classes, file)?;
+        let labels::Labelled { files, groups, .. } = labelled;
+        Ok::<_, DataError>(Listed { folder: folder.to_owned(), files, targets, groups })
+    };
+    let train = listed(train, &labels.path, &options.path)?;
+    let val = match &labels.val {
+        None => None,
+        Some(file) => {
+            let folder = options.val_path.as_ref().unwrap_or(&options.path);
+            Some(listed(labels.read(file, folder)?, file, folder)?)
         }
+    };
+    Ok((train, val, classes))
+}
+
+fn table(options: &ImagesOptions, listed: Listed) -> Result<Table, DataError> {
+    let Listed { folder, mut files, mut targets, mut groups } = listed;
+    if options.broken == Broken::Skip {
+        let kept = whole(&options.form, &files);
+        retain(&mut files, &kept);
+        retain(&mut targets, &kept);
+        groups.iter_mut().for_each(|groups| retain(groups, &kept));
     }
-    kept
+    if files.is_empty() {
+        return Err(DataError::Empty { file: folder });
+    }
+    let folders = if options.labels.is_some() { Folders::OfGroups } else { Folders::OfClasses };
+    let groups = match groups {
+        Some(names) => Some(Groups::of(names.iter().map(String::as_str))),
+        None => options.group.as_ref().map(|group| group.groups(&folder, &files, folders)).transpose()?,
+    };
+    let pictures = Pictures::new(files, Arc::new(options.form), options.cache);
+    Ok(Table {
+        file: folder,
+        rows: targets.len() as u64,
+        shape: options.form.shape(),
+        store: Store::Pictures(pictures),
+        targets: Targets::Classes(targets),
+        features: Vec::new(),
+        groups,
+    })
+}
+
+/// Which files can be decoded.
+pub(crate) fn whole(form: &dyn Decode, files: &[PathBuf]) -> Vec<bool> {
+    let decoded = pictures::side_by_side(files.len(), |at| form.decode(&files[at]).map(drop));
+    let told = |decoded: Result<(), DataError>| {
+        decoded.map_err(|error| tracing::warn!("left out, as data.broken=skip says: {error}")).is_ok()
+    };
+    decoded.into_iter().map(told).collect()
+}
+
+/// Keeps what is marked.
+pub(crate) fn retain<T>(all: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    all.retain(|_| kept.next().is_some_and(|kept| *kept));
 }

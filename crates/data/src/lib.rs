@@ -57,7 +57,7 @@ pub use file_groups::FileGroup;
 pub use groups::HeldOutGroups;
 pub use idx::IdxOptions;
 pub use image_files::ImageFiles;
-pub use images::{Broken, Colours, ImagesOptions, PictureForm};
+pub use images::{Broken, Colours, ImagesOptions, LabelTable, LabelsError, PictureForm};
 pub use loader::{Loader, LoaderPlan, LoanedBatch, QUEUE_PER_WORKER};
 pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;

@@ -3,8 +3,8 @@
 mod support;
 
 use dtrain_data::{
-    Augment, Broken, Colours, DataError, Dataset, ImageFiles, ImagesOptions, InputSpec, Normalise, Opened,
-    PictureForm, Source, ValSplit, open,
+    Augment, Broken, Colours, Column, DataError, Dataset, FileGroup, HeldOut, ImageFiles, ImagesOptions,
+    InputSpec, LabelTable, Normalise, Opened, PictureForm, Source, ValSplit, open,
 };
 use image::{ImageFormat, Rgb, RgbImage};
 use std::fs;
@@ -17,6 +17,7 @@ fn options(path: &Path) -> ImagesOptions {
     ImagesOptions {
         path: path.to_owned(),
         val_path: None,
+        labels: None,
         val_split: ValSplit::default(),
         group: None,
         form: FORM,
@@ -201,4 +202,107 @@ fn a_folder_that_is_none_of_images_is_refused_in_a_sentence() {
     assert!(ImageFiles::open(&path.join("x.csv"), &preparation).unwrap().is_none());
     assert_eq!(ImageFiles::open(path, &preparation).unwrap().expect("a folder").files().len(), 1);
     assert!(ImageFiles::labelled(val.path(), &preparation).is_err());
+}
+
+/// A folder with images that are in no folder of a class, and a table of names and labels with this text.
+fn beside_table(text: &str) -> (tempfile::TempDir, ImagesOptions) {
+    let folder = tempfile::tempdir().unwrap();
+    for (at, name) in (0u8..).zip(["s1/a.png", "s1/b.jpg", "s2/c.webp", "s3/d.png"]) {
+        plain(&folder.path().join(name), [10 * at; 3], [4, 4]);
+    }
+    let path = folder.path().join("labels.csv");
+    fs::write(&path, text).unwrap();
+    let labels =
+        Some(LabelTable { path, val: None, file: Column::Index(0), label: Column::Last, group: None });
+    let options = ImagesOptions { labels, ..options(folder.path()) };
+    (folder, options)
+}
+
+#[test]
+fn a_table_says_of_which_class_files_are_with_or_without_a_header_and_their_endings() {
+    for text in [
+        "s3/d.png,dog\ns1/a.png,cat\ns2/c.webp,dog\n",
+        "id;label\ns3/d;dog\n\ns1/a.png;cat\n\"s2/c\";dog",
+        "file,label\ns3/d.png,dog\ns1/a.png,cat\ns2/c.webp,dog\n",
+    ] {
+        let (_folder, options) = beside_table(text);
+        let opened = opened(options);
+        assert_eq!(opened.class_names, ["cat", "dog"], "{text}");
+        // In the order of the table; what it does not name is no sample.
+        let seen: Vec<_> = (0..opened.train.len()).map(|at| sample(&*opened.train, at)).collect();
+        assert_eq!(seen.iter().map(|(_, class)| *class).collect::<Vec<_>>(), [1, 0, 1], "{text}");
+        assert_eq!(seen.iter().map(|(pixels, _)| pixels[0]).collect::<Vec<_>>(), [30.0, 0.0, 20.0], "{text}");
+    }
+}
+
+#[test]
+fn groups_and_held_out_files_of_a_table_are_those_of_its_columns_folders_and_second_table() {
+    let text = "kind,who,file\ncat,x,s1/a.png\ndog,y,s1/b.jpg\ncat,y,s2/c.webp\ndog,x,s3/d.png\n";
+    let (folder, mut options) = beside_table(text);
+    let table = options.labels.as_mut().unwrap();
+    (table.file, table.label) = (Column::Name("file".into()), Column::Name("kind".into()));
+    let held_out = |options: &ImagesOptions, group: &str| {
+        let held_out = HeldOut::Groups(vec![group.to_owned()]);
+        let opened =
+            opened(ImagesOptions { val_split: ValSplit { fraction: 0.1, held_out }, ..options.clone() });
+        let val = opened.val.expect("a group is held out");
+        (0..val.len()).map(|at| sample(&*val, at).0[0]).collect::<Vec<_>>()
+    };
+    let by_folder = ImagesOptions { group: Some(FileGroup::Folder), ..options.clone() };
+    assert_eq!(held_out(&by_folder, "s1"), [0.0, 10.0]);
+    let by_name = ImagesOptions { group: FileGroup::pattern("GROUP.*"), ..options.clone() };
+    assert_eq!(held_out(&by_name, "c"), [20.0]);
+    options.labels.as_mut().unwrap().group = Some(Column::Name("who".into()));
+    assert_eq!(held_out(&options, "y"), [10.0, 20.0]);
+    // A file that is left out takes its label and its group with it.
+    fs::write(folder.path().join("s1/a.png"), "no image").unwrap();
+    let whole = ImagesOptions { broken: Broken::Skip, ..options.clone() };
+    assert_eq!(held_out(&whole, "x"), [30.0]);
+
+    let second = folder.path().join("second.csv");
+    fs::write(&second, "kind,who,file\ndog,z,s3/d.png\n").unwrap();
+    options.labels.as_mut().unwrap().val = Some(second.clone());
+    fs::write(folder.path().join("labels.csv"), "kind,who,file\ncat,x,s2/c.webp\ndog,y,s1/b.jpg\n").unwrap();
+    let both = opened(options.clone());
+    let val = both.val.expect("a table of its own");
+    assert_eq!((both.train.len(), val.len(), sample(&*val, 0).1), (2, 1, 1));
+    fs::write(&second, "kind,who,file\nbird,z,s3/d.png\n").unwrap();
+    let error = refused(options);
+    assert!(
+        error.to_string().ends_with("second.csv line 2: \"bird\" is the label of no training image"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_table_of_labels_is_named_by_its_line() {
+    for (text, says) in [
+        ("s1/a.png,cat\nnowhere.png,dog\n", "labels.csv line 2: \"nowhere.png\" is not in "),
+        ("nowhere.png,cat\n", "line 1: \"nowhere.png\" is not in "),
+        ("s1/a.png,cat\ns1/b.jpg,dog\ns1/a,dog\n", "line 3: \"s1/a\" has a label in line 1 already"),
+        ("name,label\ns1/a.png,\n", "line 2, column \"label\": the label is missing"),
+        ("s1/a.png,cat\n,dog\n", "line 2, column 1: the name is missing"),
+        ("s1/a.png,cat\ns1/b.jpg\n", "line 2: 1 column, expected 2"),
+        ("s1/a.png\n", "is to be the name and the label"),
+        ("name,label\n", "holds no sample"),
+        ("", "holds no sample"),
+    ] {
+        let (_folder, options) = beside_table(text);
+        let error = refused(options);
+        assert!(error.to_string().contains(says), "{text:?}: {error}");
+        assert!(error.hint().len() > 10);
+    }
+    for (column, says) in [
+        (Column::Name("breed".into()), "has no column \"breed\", only name, label"),
+        (Column::Index(2), "has no column 2, only 2 columns"),
+    ] {
+        let (_folder, mut options) = beside_table("name,label\ns1/a.png,cat\n");
+        let labels = options.labels.as_mut().unwrap();
+        (labels.file, labels.label) = (Column::Name("name".into()), column);
+        let error = refused(options).to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    let (folder, mut options) = beside_table("s1/a.png,cat\n");
+    options.labels.as_mut().unwrap().path = folder.path().join("gone.csv");
+    assert!(refused(options).to_string().ends_with("gone.csv does not exist"));
 }
