@@ -272,7 +272,7 @@ static CHANGES: &[Change] = &[
     (&LAYER_NORM, "squares += (x[i] - mean)", "squares += (x[i] + mean)", norms::layer_norm),
     (&LAYER_NORM_GRADIENT, "(run + 1) * 64", "(run - 1) * 64", norms::layer_norm_gradient),
     (&CROSS_ENTROPY, "target >= width", "target > width", losses::broken_rows),
-    (&LOSS_SUMS, "right += counts", "right -= counts", losses::cross_entropy),
+    (&LOSS_SUMS, "counts[row] >> 1", "counts[row]", losses::cross_entropy),
     (&MAX_POOL_GRADIENT, "at / stride + 1", "at / stride - 1", pooling::max_pool),
     (&CONV2D_WEIGHT_GRADIENT, "from + each", "from - each", conv::conv2d_weight_gradient),
     (&ATTENTION_32, "j <= place.at && p[j]", "j <= place.at || p[j]", attention::forward_32),

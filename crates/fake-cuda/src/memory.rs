@@ -3,6 +3,7 @@
 use crate::world::complain;
 use std::alloc::{Layout, alloc};
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes before and behind a block, and what every block is aligned to.
@@ -36,13 +37,28 @@ fn byte(address: usize) -> *mut u8 {
     address as *mut u8
 }
 
-/// The first byte in a range that is not as it should be.
+/// So much is compared at once.
+const PIECE: usize = 4096;
+
+unsafe extern "C" {
+    fn memcmp(a: *const u8, b: *const u8, bytes: usize) -> c_int;
+}
+
+/// The first byte in a range that is not as it should be. Tests look at megabytes after every launch, so it is the C library that
+/// compares; and not Rust's slices, because kernels write behind the compiler's back.
 ///
 /// # Safety
 /// The range was allocated.
-unsafe fn spoiled(mut range: std::ops::Range<usize>, wanted: u8) -> Option<usize> {
-    // SAFETY: the caller's promise. Volatile, because kernels write behind the compiler's back.
-    range.find(|address| unsafe { byte(*address).read_volatile() } != wanted)
+unsafe fn spoiled(range: std::ops::Range<usize>, wanted: u8) -> Option<usize> {
+    let whole = [wanted; PIECE];
+    let piece = |from: usize| from..range.end.min(from + PIECE);
+    // SAFETY: the caller's promise; a piece is no longer than what it is compared with.
+    let differs = |piece: &std::ops::Range<usize>| unsafe {
+        memcmp(byte(piece.start), whole.as_ptr(), piece.len()) != 0
+    };
+    let mut piece = range.clone().step_by(PIECE).map(piece).find(differs)?;
+    // SAFETY: the caller's promise.
+    piece.find(|address| unsafe { byte(*address).read_volatile() } != wanted)
 }
 
 impl Memory {

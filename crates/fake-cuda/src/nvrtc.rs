@@ -5,6 +5,9 @@
 // The types of all of them are those of nvrtc.h; what a pointer has to point to is said there.
 #![allow(clippy::missing_safety_doc, missing_docs)]
 
+#[path = "../../cuda/tests/shim/compiled.rs"]
+mod compiled;
+
 use crate::handles::Handles;
 use crate::knobs::count;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -89,9 +92,14 @@ fn run(command: &mut Command) -> Result<Vec<u8>, (c_int, String)> {
     }
 }
 
+/// Builds a program, or finds what was built of the same text before.
 fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
     let failed = |error: std::io::Error| (INTERNAL, error.to_string());
     let compiler = compiler().ok_or((INTERNAL, "no C++ compiler (c++, g++, clang++, or CXX)".to_owned()))?;
+    let kept = compiled::kept(&compiler, &[SHIM[0].1, SHIM[1].1, source]);
+    if let Some(found) = kept.as_ref().and_then(|kept| std::fs::read(kept).ok()) {
+        return Ok(found);
+    }
     let [plain, whole, image] = ["plain.cpp", "whole.cpp", "image.so"].map(|name| folder.join(name));
     std::fs::write(&plain, source).map_err(failed)?;
     let expanded = run(Command::new(&compiler).args(["-std=c++17", "-E", "-w", "-DSTAND_IN"]).arg(&plain))?;
@@ -103,18 +111,17 @@ fn build(source: &str, folder: &Path) -> Result<Vec<u8>, (c_int, String)> {
     }
     std::fs::write(&whole, text).map_err(failed)?;
     SHIM.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text)).map_err(failed)?;
-    run(Command::new(&compiler)
-        .args(["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w"])
-        .args(fused())
-        .args(["-shared", "-fPIC", "-o"])
-        .args([&image, &whole]))?;
+    run(Command::new(&compiler).args(compiled::flags()).arg("-o").args([&image, &whole]))?;
+    if let Some(kept) = kept {
+        compiled::keep(&kept, &image);
+    }
     std::fs::read(&image).map_err(failed)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     // Another stand-in is another compiler: what was built over an older one and kept is not taken for its work.
-    let texts = SHIM.iter().flat_map(|(_, text)| text.bytes());
+    let texts = SHIM.iter().map(|(_, text)| *text).chain(compiled::flags()).flat_map(str::bytes);
     let digest = texts.fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     // SAFETY: as nvrtc.h says.
     unsafe { (*major, *minor) = (13, (digest % 10_000) as c_int) };
@@ -202,13 +209,4 @@ results! {
     nvrtcGetProgramLog(*mut u8) |_image, log, out| {
         std::ptr::copy_nonoverlapping(log.as_ptr().cast(), out, log.as_bytes_with_nul().len())
     };
-}
-
-/// A fused multiply-add as one instruction, where the processor has it: the same bits as the call of a function that it is otherwise.
-fn fused() -> &'static [&'static str] {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("fma") {
-        return &["-mfma"];
-    }
-    &[]
 }

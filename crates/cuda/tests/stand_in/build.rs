@@ -1,5 +1,8 @@
 //! Builds kernels for the stand-in and runs them: a C++ compiler that is found at run time, a shared library for each file.
 
+#[path = "../shim/compiled.rs"]
+mod compiled;
+
 use dtrain_cuda::kernels::{FILES, File, Kernel};
 use dtrain_cuda::{CudaDevice, KernelLaunch, Queue};
 use libloading::Library;
@@ -52,15 +55,6 @@ pub struct Built {
     library: Mutex<Library>,
 }
 
-/// A fused multiply-add as one instruction, where the processor has it: the same bits as the call of a function that it is otherwise.
-fn fused() -> &'static [&'static str] {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("fma") {
-        return &["-mfma"];
-    }
-    &[]
-}
-
 /// The text of a file as the stand-in builds it: kernels by their C++ names, so that mutants can stand beside them.
 fn plain(text: &str) -> String {
     text.replace("extern \"C\" __global__", "__global__")
@@ -104,28 +98,40 @@ impl Built {
             source
                 .push_str(&format!("namespace m{i} {{\n{text}}}\nSHIM_KERNEL({name}_m{i}, m{i}::{name})\n"));
         }
-        let (path, library) = (folder.path().join("kernels.cpp"), folder.path().join("kernels.so"));
+        let library = Self::library(&source, folder.path());
+        // SAFETY: the library has no initialisers of its own.
+        let library = unsafe { Library::new(&library) }.expect("what was built can be loaded");
+        Self { library: Mutex::new(library) }
+    }
+
+    /// Builds a text in `folder`, or finds what was built of it before.
+    fn library(source: &str, folder: &Path) -> PathBuf {
+        let compiler = compiler().expect("asked before");
+        let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shim");
+        let [words, tensor] = ["shim.h", "tensor.h"]
+            .map(|name| std::fs::read_to_string(shim.join(name)).expect("it stands there"));
+        let library = folder.join("kernels.so");
+        let kept = compiled::kept(&compiler.to_string_lossy(), &[&words, &tensor, source]);
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_file()) {
+            // A copy each: a library is loaded once under one name, with the variables of its threads.
+            std::fs::copy(kept, &library).expect("the folder is ours");
+            return library;
+        }
+        let path = folder.join("kernels.cpp");
         std::fs::write(&path, source).expect("the folder is ours");
-        let output = Command::new(compiler().expect("asked before"))
-            .args([
-                "-std=c++17",
-                "-O1",
-                "-ffp-contract=off",
-                "-fno-strict-aliasing",
-                "-U_FORTIFY_SOURCE",
-                "-w",
-            ])
-            .args(fused())
-            .args(["-shared", "-fPIC", "-I"])
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shim"))
+        let output = Command::new(compiler)
+            .args(compiled::flags())
+            .arg("-I")
+            .arg(shim)
             .arg("-o")
             .args([&library, &path])
             .output()
             .expect("the compiler starts");
-        assert!(output.status.success(), "{}: {}", file.name, String::from_utf8_lossy(&output.stderr));
-        // SAFETY: the library has no initialisers of its own.
-        let library = unsafe { Library::new(&library) }.expect("what was built can be loaded");
-        Self { library: Mutex::new(library) }
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        if let Some(kept) = kept {
+            compiled::keep(&kept, &library);
+        }
+        library
     }
 
     fn lock(&self) -> MutexGuard<'_, Library> {
