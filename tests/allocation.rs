@@ -14,7 +14,7 @@ use dtrain::engine::models::{CnnOptions, cnn};
 use dtrain::engine::stages::Chain;
 use dtrain::plan::Plan;
 use dtrain::run_folder::RunFolder;
-use dtrain::session::Session;
+use dtrain::session::{Predecessor, Session};
 use dtrain::{Brought, Own};
 use dtrain_protocol::Outcome;
 use dtrain_runtime::{Observer, StepSeen};
@@ -122,6 +122,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         replica: Box::new(replica),
         run: RunFolder { path: folder.path().to_owned(), name: "allocation".into() },
         resume: None,
+        predecessor: Predecessor::None,
         lead: None,
         cuda: None,
         json: false,

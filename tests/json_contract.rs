@@ -21,6 +21,8 @@ enum Is {
     /// 64 hexadecimal digits.
     Digest,
     Numbers,
+    /// Pairs, of which each begins where the one before it ends.
+    Ranges,
 }
 
 impl Is {
@@ -34,6 +36,10 @@ impl Is {
             Self::Digest => value
                 .as_str()
                 .is_some_and(|text| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())),
+            Self::Ranges => {
+                let pairs: Vec<(u64, u64)> = serde_json::from_value(value.clone()).unwrap_or_default();
+                !pairs.is_empty() && pairs.windows(2).all(|two| two[0].1 == two[1].0)
+            }
             Self::Numbers => value.as_array().is_some_and(|all| all.iter().all(Value::is_number)),
         }
     }
@@ -69,7 +75,8 @@ const FAULT: &[(&str, Is)] = &[
     ("phase", Is::Word),
     ("cause", Is::Word),
 ];
-const GENERATION: &[(&str, Is)] = &[("generation", Is::Count), ("ranks", Is::Count), ("step", Is::Count)];
+const GENERATION: &[(&str, Is)] =
+    &[("generation", Is::Count), ("ranks", Is::Count), ("step", Is::Count), ("ranges", Is::Ranges)];
 const RECOVERY: &[(&str, Is)] = &[("member", Is::Count), ("seconds", Is::Number), ("step", Is::Count)];
 const NOTICE: &[(&str, Is)] = &[("text", Is::Word)];
 const STRAGGLER: &[(&str, Is)] = &[("member", Is::Count), ("rank", Is::Count), ("ratio", Is::Number)];

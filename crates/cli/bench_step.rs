@@ -12,7 +12,7 @@ use crate::gpus::{choose_here, this_machine};
 use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
-use crate::session::Session;
+use crate::session::{Predecessor, Session};
 use dtrain_engine::models::peer::Work;
 use dtrain_protocol::Outcome;
 use dtrain_runtime::{Observer, RunFigures, StepSeen};
@@ -154,7 +154,9 @@ fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, C
     let replica = plan.prototype(&chosen)?.replica;
     let run = RunFolder::create_named(folder)?;
     let (resume, lead, cuda, gpus, json) = (None, None, None, None, false);
-    let session = Session { plan, replica, backend, agreement: None, run, resume, lead, cuda, gpus, json };
+    let predecessor = Predecessor::None;
+    let session =
+        Session { plan, replica, backend, agreement: None, run, resume, predecessor, lead, cuda, gpus, json };
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
     let conclusion = session.run(Box::new(Timer(Arc::clone(&stopwatch))))?.conclusion;
     let Outcome::Finished(_) = conclusion.outcome else {

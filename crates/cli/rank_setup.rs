@@ -84,6 +84,12 @@ impl RunSetup {
     }
 }
 
+/// The probe of a life of the supervisor that never took it away: it died.
+#[must_use]
+pub fn left_probe(run_dir: &Path) -> Option<String> {
+    std::fs::read_to_string(probe_file(run_dir)).ok().filter(|text| !text.is_empty())
+}
+
 /// Puts a probe into the folder of a run.
 ///
 /// *Errors*: of the system.

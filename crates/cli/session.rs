@@ -9,7 +9,7 @@ use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
 use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
-use crate::rank_setup::{Hosts, RunSetup, remove_probe, write_probe};
+use crate::rank_setup::{Hosts, RunSetup, left_probe, remove_probe, write_probe};
 use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Reader, Voice};
 use crate::run_folder::RunFolder;
@@ -19,12 +19,12 @@ use dtrain_checkpoint::{
 use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{
-    Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, Validated,
+    Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver,
     What,
 };
 use dtrain_runtime::{
-    Conclusion, Gateway, Isolation, Journal, Observer, Program, RankHandles, RunFacts, RunFiles, RunPlan,
-    Standing, inherited, serve, specs, supervise,
+    Conclusion, Found, Gateway, Isolation, Journal, Observer, Program, RankHandles, RunFacts, RunFiles,
+    RunPlan, Standing, inherited, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
@@ -33,12 +33,22 @@ use dtrain_types::{Generation, Instance, Reduce, Step, WorldSize};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// The most ranks that all hosts together may have.
 const MOST_RANKS: u32 = 65_536;
+
+/// Who led the run before, in the same folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Predecessor {
+    /// Nobody whose ranks could still be there.
+    None,
+    /// A supervisor that died in the middle of this very run: other hosts may wait for the next one, with the state.
+    Died,
+}
 
 /// What a session works with.
 pub struct Session {
@@ -54,6 +64,8 @@ pub struct Session {
     pub run: RunFolder,
     /// The checkpoint to go on from.
     pub resume: Option<CheckpointId>,
+    /// Who led it before.
+    pub predecessor: Predecessor,
     /// Where other hosts join, if there may be any.
     pub lead: Option<Lead>,
     /// The GPUs that the ranks of this host train on, if they do.
@@ -202,16 +214,26 @@ impl Session {
     pub fn run(mut self, mut observer: Box<dyn Observer>) -> Result<Ended, CliError> {
         let lock = lock(&self.run.path)?;
         let instance = lock.holder().instance;
-        let ledger = self.open_ledger()?;
-        let generation = next_generation(&self.run.path, &ledger)?;
+        let found = match self.predecessor {
+            Predecessor::Died => {
+                Some(Found::read(&self.run.path).map_err(|e| refused("read the run's files", &e))?)
+            }
+            Predecessor::None => None,
+        };
+        let ledger = self.open_ledger(found.as_ref())?;
+        let taken_over = found.as_ref().map(|found| self.taken_over(found, &ledger));
+        // Who takes over leads by a number of its own before it names a generation.
+        let numbers = if taken_over.is_some() { 2 } else { 1 };
+        let generations = next_generations(&self.run.path, &ledger, numbers)?;
         let echo = self.json.then(standard_output);
-        let files = RunFiles::open(self.facts()?, lock, ledger, echo).map_err(CliError::failed)?;
+        let facts = RunFacts { found, ..self.facts()? };
+        let files = RunFiles::open(facts, lock, ledger, echo).map_err(CliError::failed)?;
         let files = files.watching(self.gpus.take());
         if self.plan.config.profile.is_some() {
             profile::prepare(&self.run.path).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
         }
         let many = self.lead.is_some();
-        let run_plan = self.run_plan(instance, generation)?;
+        let run_plan = self.run_plan(instance, generations, taken_over)?;
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {
@@ -260,13 +282,34 @@ impl Session {
         Ok(summary)
     }
 
-    fn open_ledger(&self) -> Result<LedgerWriter, CliError> {
+    /// What the supervisor that died had written down.
+    fn taken_over(&self, found: &Found, ledger: &LedgerWriter) -> TakenOver {
+        let start = self.resume.map_or(Step(0), |id| id.step);
+        // Each file goes on behind its own last line; what is in all of them need not be told again.
+        let recorded = ledger.reached().min(found.events).min(found.metrics).max(start);
+        let validates = self.plan.schedule().validation_micro_batches > 0;
+        let newest = found.epochs.range(..=recorded).next_back().filter(|_| validates);
+        let validated = newest.map(|(step, seen)| (seen.epoch, *step));
+        let patience = self.plan.metrics().ok().and_then(|metrics| metrics.patience);
+        let is_over = |(step, _): &(&Step, &dtrain_runtime::EpochSeen)| {
+            patience.as_ref().is_some_and(|patience| {
+                let standings = found.standings(patience, self.standing().as_ref(), start);
+                standings.get(step).is_some_and(|standing| patience.is_over(standing))
+            })
+        };
+        let enough = newest.filter(is_over).map(|(step, _)| *step);
+        TakenOver { recorded, validated, enough }
+    }
+
+    fn open_ledger(&self, found: Option<&Found>) -> Result<LedgerWriter, CliError> {
         let binding = Binding::new(self.run.name.clone(), self.plan.config.seed, &self.plan.batches);
         let hint = "`dtrain audit` says what is wrong with it";
         let fail =
             |error: dtrain_telemetry::ledger::LedgerError| CliError::failed(error.to_string()).hint(hint);
         let mut ledger = LedgerWriter::open(&self.run.path.join("ledger.jsonl"), &binding).map_err(fail)?;
         match self.resume {
+            // Whoever is still there goes on behind what is written.
+            _ if found.is_some() => {}
             Some(id) => ledger.resume(id.step).map_err(fail)?,
             // A run that was stopped before its first checkpoint starts again.
             None if ledger.reached() > Step(0) => ledger.resume(Step(0)).map_err(fail)?,
@@ -318,10 +361,16 @@ impl Session {
             predicts: self.plan.predicts(),
             own_metrics: self.plan.own_metrics(),
             preparation: serde_json::to_value(self.plan.preparation()).ok(),
+            found: None,
         })
     }
 
-    fn run_plan(&mut self, instance: Instance, first_generation: Generation) -> Result<RunPlan, CliError> {
+    fn run_plan(
+        &mut self,
+        instance: Instance,
+        generations: RangeInclusive<u64>,
+        taken_over: Option<TakenOver>,
+    ) -> Result<RunPlan, CliError> {
         let lead = self.lead.take();
         let config = &self.plan.config;
         let (world, mode) = (config.world.ranks, self.plan.config.reduce);
@@ -357,13 +406,10 @@ impl Session {
             reduce: mode,
             batches: self.plan.batches,
             schedule: self.plan.schedule(),
-            validated: match config.stop {
-                Some(_) => Validated::IsJudged,
-                None => Validated::GoesOn,
-            },
             start: self.resume.map_or(StartFrom::Fresh, StartFrom::Checkpoint),
-            first_generation,
-            reserved: first_generation,
+            taken_over,
+            first_generation: Generation(*generations.start()),
+            reserved: Generation(*generations.end()),
         };
         let (gateway, setup) = self.rank_setups(lead)?;
         Ok(RunPlan { supervisor, ranks: world, isolation, arena, setup, gateway })
@@ -372,13 +418,16 @@ impl Session {
     /// What the ranks of this host are set up with, and where other hosts join.
     fn rank_setups(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, RankSetup), CliError> {
         let run_dir = self.run.path.clone();
-        let (gpus, yaml) = (self.cuda.clone(), self.plan.config.to_yaml());
+        // As it lies in the folder: whoever goes on with the run, by whatever words, says the same.
+        let (gpus, yaml) = (self.cuda.clone(), self.plan.config.told(&self.run.name).to_yaml());
         let external = self.agreement.clone();
         let mut run = RunSetup { run_dir, hosts: None, gpus, yaml, external };
         let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, run.to_setup())) };
         let drawn = (crate::random::u64(), crate::random::u64());
         let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
-        let probe = format!("{high:016x}{low:016x}");
+        // Hosts that wait know the run by it.
+        let left = left_probe(&self.run.path).filter(|_| self.predecessor == Predecessor::Died);
+        let probe = left.unwrap_or_else(|| format!("{high:016x}{low:016x}"));
         write_probe(&self.run.path, &probe)
             .map_err(|error| refused("write to the folder of the run", &error))?;
         let samples = self.plan.opened.train.len();
@@ -513,14 +562,18 @@ fn refused(what: &str, error: &std::io::Error) -> CliError {
     CliError::failed(format!("cannot {what}: {error}"))
 }
 
-/// Reserves the number of the next generation, durably, above every one that the run may have used.
-fn next_generation(run_dir: &Path, ledger: &LedgerWriter) -> Result<Generation, CliError> {
+/// Reserves so many numbers of generations, durably, above every one that the run may have used.
+fn next_generations(
+    run_dir: &Path,
+    ledger: &LedgerWriter,
+    count: u64,
+) -> Result<RangeInclusive<u64>, CliError> {
     let fail = |error: StoreError| CliError::failed(format!("cannot reserve a generation: {error}"));
     let newest =
         FileStore::new(run_dir).ids().map_err(fail)?.first().map_or(Generation(0), |id| id.generation);
     let floor = newest.max(ledger.generation());
-    let reserved = reserve_generations(&RealDisk, run_dir, floor, NonZeroU64::MIN).map_err(fail)?;
-    Ok(Generation(*reserved.start()))
+    let count = NonZeroU64::new(count).unwrap_or(NonZeroU64::MIN);
+    reserve_generations(&RealDisk, run_dir, floor, count).map_err(fail)
 }
 
 /// What the metrics of a program's own came to.

@@ -231,6 +231,53 @@ fn a_supervisor_that_stands_still_for_longer_than_everyone_waits_goes_on_from_a_
 }
 
 #[test]
+fn a_supervisor_that_dies_in_any_phase_is_followed_by_one_that_finds_the_ranks_and_loses_no_step() {
+    for place in [
+        Situation::Build,
+        Situation::Load,
+        Situation::Ready,
+        Situation::Compute,
+        Situation::Update,
+        Situation::Validate,
+        Situation::Save,
+        Situation::BeforeRename,
+        Situation::AfterRename,
+        Situation::CopySource,
+    ] {
+        for seed in SEEDS {
+            // Where a copy is, somebody died before.
+            let crash = when(FaultKind::Crash, Situation::Compute, 40, 0);
+            let die = when(
+                FaultKind::SupervisorCrash,
+                place,
+                if place == Situation::CopySource { 1 } else { 2 },
+                700,
+            );
+            for nodes in [1, 2] {
+                let report = given_on(nodes, seed, &[crash, die]);
+                let found = says(finishes(&report), "TookOver { members: 0");
+                // On one host they may die with it: then nobody is left.
+                let lost = says(&report, "Resumed");
+                assert!(lost <= found, "{place:?}\n{}", report.story.join("\n"));
+                if nodes == 2 {
+                    assert_eq!(lost, 0, "{place:?}\n{}", report.story.join("\n"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_supervisor_that_dies_again_and_again_is_followed_each_time() {
+    for seed in SEEDS {
+        let die = |nth| when(FaultKind::SupervisorCrash, Situation::Compute, nth, 300);
+        let report = given(seed, &[die(30), die(60), die(90), die(120)]);
+        assert!(says(finishes(&report), "takes over") >= 3, "{}", report.story.join("\n"));
+        assert_eq!(says(&report, "Resumed"), 0, "{}", report.story.join("\n"));
+    }
+}
+
+#[test]
 fn a_host_that_is_cut_off_is_replaced_when_it_can_be_heard_again() {
     for kind in [FaultKind::Partition, FaultKind::CutFrom, FaultKind::CutTo] {
         for seed in SEEDS {

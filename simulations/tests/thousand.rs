@@ -87,7 +87,7 @@ impl World {
             balance: false,
             batches: BatchPlan::new(Seed(1), u64::from(40 * RANKS), 4 * RANKS, 1).expect("ten steps"),
             schedule,
-            validated: dtrain_protocol::Validated::GoesOn,
+            taken_over: None,
             start: StartFrom::Fresh,
             first_generation: Generation(1),
             reserved: Generation(10),

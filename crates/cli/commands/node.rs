@@ -186,6 +186,12 @@ fn show(voice: Voice, rank: u32, master: String) -> impl FnMut(&HostNews<'_>) + 
                 )
             }
             HostNews::LinkLost => format!("  node {rank}: the link to {master} is lost; calling again"),
+            HostNews::Gone { waits } => {
+                format!(
+                    "  node {rank}: the supervisor at {master} is gone; the ranks here keep their state and wait for another \
+                     one for {waits:.0?} (`dtrain node --rank 0 --resume ...` there)"
+                )
+            }
             HostNews::LinkBack => format!("  node {rank}: {master} answers again"),
             HostNews::Orphaned { silent } => {
                 format!(
@@ -241,7 +247,7 @@ fn conclude(end: HostEnd, voice: Voice, hosts: &HostsPlan, waits: Duration) -> R
         }
         HostEnd::Interrupted => Err(CliError::new(Kind::Interrupted, "interrupted")),
         HostEnd::SupervisorGone { silent } => Err(CliError::failed(format!(
-            "the supervisor at {master} is lost: its process is gone, and nothing was heard of it for {silent:.1?}"
+            "the supervisor at {master} is lost: its process is gone, and none came in its place for {silent:.1?}"
         ))
         .hint(way_on)),
         HostEnd::SupervisorSilent { silent } => Err(CliError::failed(format!(

@@ -12,15 +12,16 @@ use crate::gpus::{choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
 use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
+use crate::rank_setup::left_probe;
 use crate::recipe::CUDA;
 use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
-use crate::session::{self, Session};
+use crate::session::{self, Predecessor, Session};
 use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_telemetry::Summary;
-use dtrain_types::Fingerprint;
+use dtrain_types::{Fingerprint, Reduce};
 
 /// The parameters that a fork begins with.
 const INITIAL: &str = "initial.safetensors";
@@ -74,6 +75,7 @@ pub fn run(
         }
     };
     let run = make_folder(&request.place)?;
+    let predecessor = predecessor(&run, &plan, several);
     let begun = match &request.start {
         Start::Fork { from, checkpoint, updates } => fork(&mut plan, &run, (from, *checkpoint), *updates)
             .and_then(|()| {
@@ -128,7 +130,8 @@ pub fn run(
         voice.say(&format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master));
     }
     let (cuda, gpus, json) = (chosen.cuda(), chosen.watch(), arguments.output.json);
-    let session = Session { plan, replica, backend, agreement, run, resume, lead, cuda, gpus, json };
+    let session =
+        Session { plan, replica, backend, agreement, run, resume, predecessor, lead, cuda, gpus, json };
     session::run(session, voice).map(Some)
 }
 
@@ -182,6 +185,18 @@ fn make_folder(place: &Place) -> Result<RunFolder, CliError> {
         Place::Named(path) => RunFolder::create_named(path.clone()),
         Place::Numbered(base) => RunFolder::create_numbered(base),
         Place::Existing(run) => Ok(run.clone()),
+    }
+}
+
+/// Whether a supervisor died in the middle of this very run, whose other hosts may wait for the next one with the state.
+fn predecessor(run: &RunFolder, plan: &Plan, hosts: HostCount) -> Predecessor {
+    let stored = plan.config.stored(&run.name).to_yaml();
+    let same = run.config_text().is_ok_and(|text| text == stored);
+    // The sums of a ring depend on who takes part: such a step is not made a second time.
+    let several = hosts == HostCount::Several;
+    match several && same && plan.config.reduce == Reduce::Exact && left_probe(&run.path).is_some() {
+        true => Predecessor::Died,
+        false => Predecessor::None,
     }
 }
 

@@ -181,10 +181,14 @@ impl Config {
     /// This configuration as it is written to the folder of a run: under its name, and asking for nothing.
     #[must_use]
     pub fn stored(&self, name: &str) -> Self {
+        self.told(name).with([("profile", Value::Word("none"))])
+    }
+
+    /// This configuration as ranks and other hosts are told it: under the name of the run, however it was asked for.
+    #[must_use]
+    pub fn told(&self, name: &str) -> Self {
         let named = self.run_dir.is_none().then(|| ("name", Value::Text(name.to_owned())));
-        self.with(
-            named.into_iter().chain([("resume", Value::Word("never")), ("profile", Value::Word("none"))]),
-        )
+        self.with(named.into_iter().chain([("resume", Value::Word("never"))]))
     }
 
     /// This configuration with the first parameters taken from a file, and the optimizer's state after so many updates.

@@ -235,6 +235,9 @@ impl Observer for Human {
                 "the supervisor stood still for {:.1} s (paused?); no rank is blamed for it",
                 length.as_secs_f64()
             )),
+            Event::TookOver { members, step } => {
+                self.say(&format!("  {} went on without a supervisor, to step {step}", counted(*members, "rank")));
+            }
             Event::NodeAway { node } => self.warn(&format!("node {node} cannot be reached")),
             // The banner told of the ranks, and checkpoints that succeed are no news.
             Event::RankStarted { .. }

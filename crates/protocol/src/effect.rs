@@ -20,7 +20,7 @@ pub enum SupervisorEffect {
     /// Record this step: the `step` event and the ledger line. Once per step, in order. Call `handle_recorded` when it is
     /// written, or for several at once.
     Commit(StepRecord),
-    /// Record this validation. Once per epoch, in order, after its step. Where validations are judged, call `handle_judged`.
+    /// Record this validation. Once per epoch, in order, after its step. Call `handle_judged` when it is written.
     Validated(Validation),
     /// Write the manifest of this checkpoint, then call `handle_manifest`. Its steps and validations are recorded.
     WriteManifest(Box<ManifestOrder>),
@@ -83,6 +83,13 @@ pub enum Event {
     LeftOut {
         /// The member.
         member: MemberId,
+    },
+    /// This life of the supervisor took over in the middle of the run.
+    TookOver {
+        /// So many members of the life before were found, and go on with their state.
+        members: u32,
+        /// The newest step that is known.
+        step: Step,
     },
     /// Hosts did not come in time and the run begins without them; they are let in when they come.
     HostsMissing {

@@ -5,7 +5,7 @@
 
 use crate::cause::ExitCause;
 use crate::number::{BootId, Number};
-use dtrain_types::{Incarnation, Instance, MemberId, NodeId};
+use dtrain_types::{Generation, Incarnation, Instance, MemberId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// What a node is to have. Supervisor to node.
@@ -13,13 +13,15 @@ use serde::{Deserialize, Serialize};
 pub struct NodeOrder {
     /// The supervisor's life.
     pub instance: Instance,
+    /// The newest generation. Every life of a supervisor begins above those of the lives before it.
+    pub generation: Generation,
     /// To whom.
     pub node: NodeId,
     /// The life of the node that is meant.
     pub boot: BootId,
     /// The order of the orders to this node; an older one is ignored.
     pub number: Number,
-    /// Every member of this node.
+    /// Every member of this node. A life in a slot that is not named is to end.
     pub members: Vec<LifeOrder>,
     /// The run is over for this node: it ends once its processes have.
     pub leave: bool,
@@ -41,6 +43,8 @@ pub struct LifeOrder {
 pub struct NodeReport {
     /// The supervisor it obeys; none until the first order.
     pub instance: Option<Instance>,
+    /// The newest generation that an order told of.
+    pub generation: Generation,
     /// The node.
     pub node: NodeId,
     /// Its life, drawn at random when it started.

@@ -52,7 +52,7 @@ pub use number::{BootId, Number};
 pub use phase::{Activity, Phase};
 pub use schedule::{CheckpointEvery, Due, Schedule};
 pub use setup::RankSetup;
-pub use supervisor::{Judgement, Losses, Request, Supervisor, SupervisorConfig, Validated};
+pub use supervisor::{Judgement, Losses, Request, Supervisor, SupervisorConfig, TakenOver};
 pub use text::{MAX_TEXT, cut_text};
 pub use time_of_day::{ClockOffset, ClockReading, UnixNanos};
 pub use timeouts::{Timeouts, TimeoutsError};

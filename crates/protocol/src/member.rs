@@ -143,6 +143,11 @@ impl Member {
             return;
         }
         self.heard = now;
+        if self.bound != Some(directive.instance) {
+            // Another life of the supervisor: its words are counted anew, and it is told everything that the one before may not
+            // have written down.
+            (self.seen, self.dirty) = (Number(0), true);
+        }
         if directive.number <= self.seen {
             return;
         }
@@ -164,11 +169,16 @@ impl Member {
         }
     }
 
-    /// Takes in a sign of life of the supervisor.
+    /// Takes in a sign of life of the supervisor. Of one that led a newer generation than any we know it is a question: it is answered
+    /// by a whole Report.
     pub fn handle_heartbeat(&mut self, now: Instant, beat: &Heartbeat) {
-        let ours = (self.bound, self.config.incarnation, self.config.member);
-        if (Some(beat.instance), beat.incarnation, beat.member) == ours {
+        if self.over || (beat.incarnation, beat.member) != (self.config.incarnation, self.config.member) {
+            return;
+        }
+        if Some(beat.instance) == self.bound {
             self.heard = now;
+        } else if self.bound.is_none() || self.is_newer(beat.generation) {
+            (self.heard, self.dirty) = (now, true);
         }
     }
 
@@ -411,6 +421,12 @@ impl Member {
         self.seen
     }
 
+    /// Which life of the supervisor it obeys; none before the first Directive. Numbers of Directives are counted by it.
+    #[must_use]
+    pub fn obeys(&self) -> Option<Instance> {
+        self.bound
+    }
+
     /// How many steps wait for an acknowledgement; see [`Limits::unacknowledged`].
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
@@ -419,7 +435,14 @@ impl Member {
 
     fn is_mine(&self, directive: &Directive) -> bool {
         (directive.member, directive.incarnation) == (self.config.member, self.config.incarnation)
-            && self.bound.is_none_or(|bound| bound == directive.instance)
+            && (self.bound.is_none_or(|bound| bound == directive.instance)
+                || self.is_newer(directive.generation))
+    }
+
+    /// Whether a generation is newer than every one that we heard of: every life of a supervisor begins above those of the lives
+    /// before it, so who names it leads now.
+    fn is_newer(&self, generation: Generation) -> bool {
+        generation > self.acted.0.max(self.generation)
     }
 
     /// Whether `generation` is ours and no newer one is being formed.

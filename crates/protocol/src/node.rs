@@ -8,7 +8,7 @@ use crate::cause::ExitCause;
 use crate::host::{LifeReport, NodeOrder, NodeReport};
 use crate::number::{BootId, Number};
 use crate::timeouts::Timeouts;
-use dtrain_types::{Incarnation, Instance, Instant, MemberId, NodeId};
+use dtrain_types::{Generation, Incarnation, Instance, Instant, MemberId, NodeId};
 use std::collections::BTreeMap;
 
 /// What a node is made from.
@@ -49,6 +49,8 @@ pub enum NodeEffect {
 pub struct Node {
     config: NodeConfig,
     bound: Option<Instance>,
+    /// The newest generation that an order told of.
+    generation: Generation,
     seen: Number,
     number: Number,
     slots: BTreeMap<MemberId, Slot>,
@@ -79,6 +81,7 @@ impl Node {
         Self {
             config,
             bound: None,
+            generation: Generation(0),
             seen: Number(0),
             number: Number(0),
             slots: BTreeMap::new(),
@@ -97,17 +100,30 @@ impl Node {
         self.report(now, effects);
     }
 
-    /// Takes in an order. Older ones, and those for another life, change nothing but that the supervisor was heard.
+    /// Takes in an order. Older ones, and those for another life, change nothing but that the supervisor was heard. Another life of the
+    /// supervisor is obeyed if it names a newer generation: then the one before it is of the past.
     pub fn handle_order(&mut self, now: Instant, order: &NodeOrder, effects: &mut Vec<NodeEffect>) {
         let mine = (order.node, order.boot) == (self.config.node, self.config.boot);
-        if self.over || !mine || self.bound.is_some_and(|bound| bound != order.instance) {
+        let other = self.bound.is_some_and(|bound| bound != order.instance);
+        if self.over || !mine || other && order.generation <= self.generation {
             return;
+        }
+        if other {
+            // Its orders are counted anew.
+            self.seen = Number(0);
         }
         (self.heard, self.orphaned) = (now, false);
         if order.number <= self.seen {
             return;
         }
         (self.bound, self.seen, self.leave) = (Some(order.instance), order.number, order.leave);
+        self.generation = self.generation.max(order.generation);
+        for (member, slot) in &mut self.slots {
+            if !order.members.iter().any(|life| life.member == *member) {
+                slot.wanted = None;
+                kill(*member, slot, effects);
+            }
+        }
         for life in &order.members {
             let slot = self.slots.entry(life.member).or_insert(Slot {
                 incarnation: Incarnation(0),
@@ -197,6 +213,12 @@ impl Node {
         self.seen
     }
 
+    /// Which life of the supervisor it obeys; none before the first order. Numbers of orders are counted by it.
+    #[must_use]
+    pub fn obeys(&self) -> Option<Instance> {
+        self.bound
+    }
+
     /// Since when the supervisor was not heard.
     #[must_use]
     pub fn heard(&self) -> Instant {
@@ -224,6 +246,7 @@ impl Node {
         let lives = self.slots.iter().filter(|(_, slot)| slot.incarnation > Incarnation(0));
         effects.push(NodeEffect::Send(Box::new(NodeReport {
             instance: self.bound,
+            generation: self.generation,
             node: self.config.node,
             boot: self.config.boot,
             number: self.number,
@@ -272,6 +295,7 @@ mod tests {
     fn order(number: u64, incarnation: u32, alive: bool) -> NodeOrder {
         NodeOrder {
             instance: Instance(1),
+            generation: Generation(3),
             node: NodeId(1),
             boot: BootId(7),
             number: Number(number),
@@ -313,6 +337,25 @@ mod tests {
             &mut effects,
         );
         assert_eq!(acts(&mut effects), []);
+    }
+
+    #[test]
+    fn a_supervisor_of_a_newer_generation_takes_a_node_over_and_the_older_one_is_heard_no_more() {
+        let (mut node, mut effects) = (node(), Vec::new());
+        node.handle_order(Instant::ZERO, &order(7, 1, true), &mut effects);
+        acts(&mut effects);
+        let newer = NodeOrder { instance: Instance(2), generation: Generation(4), ..order(1, 1, true) };
+        node.handle_order(Instant::ZERO, &newer, &mut effects);
+        assert_eq!(acts(&mut effects), [], "the life that it names goes on");
+        node.handle_order(Instant::ZERO, &order(8, 1, false), &mut effects);
+        assert_eq!(acts(&mut effects), [], "whoever led before says nothing that counts");
+        let without = NodeOrder { members: Vec::new(), number: Number(2), ..newer };
+        node.handle_order(Instant::ZERO, &without, &mut effects);
+        assert_eq!(
+            acts(&mut effects),
+            [NodeEffect::Kill(MEMBER, Incarnation(1))],
+            "it has no place for this life"
+        );
     }
 
     #[test]

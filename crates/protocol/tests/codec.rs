@@ -116,6 +116,7 @@ fn messages() -> Vec<Message> {
         Message::Hello(Hello { member, incarnation: Incarnation(4), revision: "abc".to_owned() }),
         Message::NodeReport(Box::new(NodeReport {
             instance: Some(Instance(1)),
+            generation: Generation(2),
             node: NodeId(2),
             boot: BootId(9),
             number: Number(5),
@@ -131,6 +132,7 @@ fn messages() -> Vec<Message> {
         })),
         Message::NodeOrder(Box::new(NodeOrder {
             instance: Instance(1),
+            generation: Generation(2),
             node: NodeId(2),
             boot: BootId(9),
             number: Number(5),
@@ -175,16 +177,16 @@ fn the_bytes_of_every_kind_are_pinned() {
 }
 
 const GOLDEN_HEADERS: [&str; 10] = [
-    "4454524e07000100df02000014706c67",
-    "4454524e070002002201000016113626",
-    "4454524e070003002000000032e727c5",
-    "4454524e07000400250000006f126c17",
-    "4454524e07000500130000009a1067fb",
-    "4454524e070006004c000000c016932a",
-    "4454524e070007002e0000002344113e",
-    "4454524e070008000d000000a8797f4b",
-    "4454524e0700090010000000c2b9cbe1",
-    "4454524e07000a0022000000baa8cc20",
+    "4454524e08000100df020000a380083c",
+    "4454524e08000200220100004b1fbebc",
+    "4454524e08000300200000007ffed62d",
+    "4454524e08000400250000001225c561",
+    "4454524e0800050013000000e9e31e9e",
+    "4454524e08000600540000008de270c5",
+    "4454524e0800070036000000c988c265",
+    "4454524e080008000d00000043e71b00",
+    "4454524e08000900100000003ed63308",
+    "4454524e08000a0022000000ffa00b77",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
 

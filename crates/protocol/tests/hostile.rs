@@ -5,10 +5,10 @@
 
 use dtrain_protocol::{
     BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, Event, ExitCause,
-    Fingerprint, HEADER_BYTES, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node,
-    NodeConfig, NodeEffect, NodeReport, Number, Phase, Profile, Reduce, Report, Schedule, ShardFile,
+    Fingerprint, HEADER_BYTES, Judgement, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message,
+    Node, NodeConfig, NodeEffect, NodeReport, Number, Phase, Profile, Reduce, Report, Schedule, ShardFile,
     ShardOutcome, ShardReport, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
-    Timeouts, Validated, ValidationPart, encode,
+    Timeouts, ValidationPart, encode,
 };
 use dtrain_types::{
     BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
@@ -81,8 +81,8 @@ fn config(reserved: Generation) -> SupervisorConfig {
         balance: true,
         batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
         schedule,
-        validated: Validated::GoesOn,
         start: StartFrom::Fresh,
+        taken_over: None,
         first_generation: Generation(1),
         reserved,
     }
@@ -167,6 +167,11 @@ impl World {
                 }
                 SupervisorEffect::WriteManifest(order) => self.manifests.push(order.id),
                 SupervisorEffect::Commit(record) => self.supervisor.handle_recorded(self.now, record.step),
+                SupervisorEffect::Validated(validation) => {
+                    let mut effects = Vec::new();
+                    self.supervisor.handle_judged(self.now, validation.epoch, Judgement::GoOn, &mut effects);
+                    self.run_supervisor(effects);
+                }
                 _ => {}
             }
         }
@@ -549,6 +554,7 @@ fn a_supervisor_that_slept_through_the_beginning_waits_for_all_whose_words_are_o
     supervisor.start(now);
     let report = NodeReport {
         instance: None,
+        generation: Generation(0),
         node: NodeId(0),
         boot: BootId(1),
         number: Number(1),

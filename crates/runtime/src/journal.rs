@@ -14,10 +14,10 @@ use dtrain_telemetry::profile::Life;
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::mpsc::{Receiver, RecvError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many entries may wait for the disk before the supervisor waits too. Members pause long before: a step is
 /// acknowledged when it is written down.
@@ -155,7 +155,13 @@ impl Journal {
         let (queue, entries) = sync_channel(QUEUE);
         let answer = Arc::new(Mutex::new(None));
         let sender = JournalSender { queue, answer: Arc::clone(&answer) };
+        let (found, (patience, standing)) = (self.files.found(), self.files.patience());
+        let from = self.files.resumed_from();
+        let standings =
+            found.zip(patience).map(|(found, patience)| found.standings(patience, standing, from));
         let writer = Writer {
+            seen: found.map(|found| found.epochs.clone()).unwrap_or_default(),
+            standings: standings.unwrap_or_default(),
             files: self.files,
             observer: self.observer,
             answer,
@@ -166,13 +172,12 @@ impl Journal {
             lives: BTreeMap::new(),
             epoch: EpochSums::default(),
             train_losses: BTreeMap::new(),
-            seen: BTreeMap::new(),
-            standings: BTreeMap::new(),
             whole_epoch: false,
             begun: None,
             next_reading: Instant::now(),
             told: BTreeSet::new(),
             told_steps: 0,
+            told_at: Instant::now(),
         };
         let thread =
             std::thread::Builder::new().name("journal".into()).spawn(move || writer.write(&entries))?;
@@ -242,6 +247,7 @@ struct Writer {
     told: BTreeSet<String>,
     /// How far the supervisor was told that steps are written down.
     told_steps: u64,
+    told_at: Instant,
 }
 
 /// Sums over the steps of the epoch in hand, in step order.
@@ -259,9 +265,10 @@ impl EpochSums {
 
 /// More problems than this at a time are one problem, and told of already.
 const MOST_TOLD: usize = 16;
-/// While entries wait, the supervisor is told once in so many steps how far we are.
+/// The supervisor is told once in so many steps how far we are, and no later than this after the last time.
 const TOLD_EVERY: u64 = 64;
-const READINGS_EVERY: std::time::Duration = std::time::Duration::from_millis(500);
+const TOLD_WITHIN: Duration = Duration::from_millis(250);
+const READINGS_EVERY: Duration = Duration::from_millis(500);
 
 impl Writer {
     fn write(mut self, entries: &Receiver<Entry>) -> Self {
@@ -286,15 +293,27 @@ impl Writer {
         self
     }
 
-    /// The next entry. Before it waits for one, and now and then besides, the supervisor hears how far we are.
+    /// The next entry. Now and then what was written goes to the system, and the supervisor hears how far we are: what is acknowledged
+    /// outlives this process.
     fn next(&mut self, entries: &Receiver<Entry>) -> Result<Entry, RecvError> {
-        let next = entries.try_recv();
-        let steps = self.figures.last_step;
-        if steps > self.told_steps && (next.is_err() || steps >= self.told_steps + TOLD_EVERY) {
-            self.told_steps = steps;
-            self.tell_supervisor(Written::Steps(Step(steps)));
+        loop {
+            let untold = self.figures.last_step - self.told_steps;
+            if untold == 0 {
+                return entries.recv();
+            }
+            let waited = self.told_at.elapsed();
+            if untold >= TOLD_EVERY || waited >= TOLD_WITHIN {
+                (self.told_steps, self.told_at) = (self.figures.last_step, Instant::now());
+                let written = self.files.flush();
+                self.tell(written);
+                self.tell_supervisor(Written::Steps(Step(self.told_steps)));
+                continue;
+            }
+            match entries.recv_timeout(TOLD_WITHIN - waited) {
+                Err(RecvTimeoutError::Timeout) => {}
+                next => return next.map_err(|_| RecvError),
+            }
         }
-        next.or_else(|_| entries.recv())
     }
 
     fn tell_supervisor(&self, written: Written) {
@@ -354,9 +373,10 @@ impl Writer {
         self.judge(validation);
     }
 
-    /// Says whether the run goes on, where somebody waits for that. Its last step ends it anyway.
+    /// Says whether the run goes on; everybody waits for that. Its last step ends it anyway.
     fn judge(&mut self, validation: &Validation) {
-        let (Some(patience), before) = self.files.patience() else { return };
+        let goes_on = Written::Judged(validation.epoch, Judgement::GoOn);
+        let (Some(patience), before) = self.files.patience() else { return self.tell_supervisor(goes_on) };
         let before = self.standings.last_key_value().map(|(_, standing)| standing).or(before);
         let seen = self.seen.get(&validation.step);
         let standing = seen.and_then(|seen| patience.after(before, seen));
@@ -366,7 +386,7 @@ impl Writer {
             self.standings.pop_first();
         }
         if !over || self.files.is_last(validation.step) {
-            return self.tell_supervisor(Written::Judged(validation.epoch, Judgement::GoOn));
+            return self.tell_supervisor(goes_on);
         }
         self.figures.stopped = self.standings.get(&validation.step).cloned();
         let why = self.figures.stopped.as_ref().map(ToString::to_string).unwrap_or_default();

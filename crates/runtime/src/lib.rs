@@ -15,6 +15,7 @@ mod controls;
 mod copy_state;
 mod data_plane;
 mod figures;
+mod found;
 mod gateway;
 mod gradient_slot;
 mod gradients;
@@ -46,6 +47,7 @@ mod uplink;
 
 pub use clock::Clock;
 pub use data_plane::{collective_membership, step_counts};
+pub use found::Found;
 pub use gateway::Gateway;
 pub use journal::{Conclusion, Journal, RunFigures};
 pub use metric::{EpochMetric, Measured, NotMeasured, Predicts, Quantity};

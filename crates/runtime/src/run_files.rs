@@ -3,6 +3,7 @@
 //! Knows where each number goes and in which order files become durable (the ledger before the manifest that names
 //! it). It does not know why anything happened.
 
+use crate::found::Found;
 use crate::metric::{EpochMetric, Predicts, Quantity};
 use crate::observer::{EpochSeen, StepSeen};
 use crate::patience::{Patience, Standing};
@@ -62,6 +63,8 @@ pub struct RunFacts {
     pub own_metrics: Vec<String>,
     /// What turns a sample as people have it into what the model is trained on, for every manifest.
     pub preparation: Option<serde_json::Value>,
+    /// What a supervisor that died in this run has written down, where its ranks may still be there.
+    pub found: Option<Found>,
 }
 
 /// Standard output, for programs.
@@ -77,9 +80,13 @@ pub struct RunFiles {
     metrics: Metrics,
     /// Programs that read our standard output get every event too.
     echo: Option<Echo>,
-    ranges: Vec<MicroRange>,
+    /// Who computes which micro-batches, in the newest generations: a step may be told of after the next one was formed.
+    ranges: BTreeMap<Generation, Vec<MicroRange>>,
     best_score: Option<f64>,
 }
+
+/// How many generations' ranges are kept: records of a step are told within one or two.
+const MOST_GENERATIONS: usize = 16;
 
 /// What a validation says in numbers.
 #[derive(Clone, Debug, Default)]
@@ -112,10 +119,12 @@ impl RunFiles {
         let store = FileStore::new(dir);
         store.sweep(&lock).map_err(|error| error.to_string())?;
         let events = EventLog::append(&dir.join("events.jsonl")).map_err(|error| error.to_string())?;
-        let resume = facts.parent.map(|id| id.step);
+        // Of what was written before, TensorBoard shows what comes up to this step.
+        let resume = facts.found.as_ref().map(|found| found.metrics).or(facts.parent.map(|id| id.step));
         let metrics = Metrics::open(dir, UnixTime::now(), resume).map_err(|error| error.to_string())?;
         let best_score = best_so_far(&store, facts.best.as_ref());
-        Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges: Vec::new(), best_score })
+        let ranges = facts.found.as_ref().map(|found| found.ranges.clone()).unwrap_or_default();
+        Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges, best_score })
     }
 
     /// Writes the readings of these GPUs beside the steps, for programs and for TensorBoard.
@@ -160,8 +169,12 @@ impl RunFiles {
     }
 
     /// A generation has these members.
-    pub fn formed(&mut self, _: Generation, membership: &Membership) {
-        self.ranges = membership.participants.iter().map(|participant| participant.range).collect();
+    pub fn formed(&mut self, generation: Generation, membership: &Membership) {
+        let ranges = membership.participants.iter().map(|participant| participant.range).collect();
+        self.ranges.insert(generation, ranges);
+        if self.ranges.len() > MOST_GENERATIONS {
+            self.ranges.pop_first();
+        }
     }
 
     /// Writes a committed step: ledger, event, metrics.
@@ -169,8 +182,17 @@ impl RunFiles {
     /// *Errors*: the first file that refused; the others are written all the same.
     pub fn step(&mut self, record: &StepRecord, seen: &StepSeen) -> Result<(), String> {
         let trailer = &record.trailer;
-        let ledger =
-            self.ledger.commit(record.step, record.generation, &self.ranges, trailer.samples, trailer.check);
+        // A supervisor that died may have written it into one file and not into the next.
+        let new = record.step > self.ledger.reached();
+        let ledger = if new {
+            let ranges = self.ranges.get(&record.generation).map_or(&[][..], Vec::as_slice);
+            self.ledger.commit(record.step, record.generation, ranges, trailer.samples, trailer.check)
+        } else {
+            Ok(())
+        };
+        let [events, metrics] =
+            self.facts.found.as_ref().map_or([Step(0); 2], |found| [found.events, found.metrics]);
+        let (in_events, in_metrics) = (record.step <= events, record.step <= metrics);
         let event = LogEvent::Step {
             step: record.step,
             epoch: record.epoch,
@@ -178,7 +200,7 @@ impl RunFiles {
             loss: seen.loss,
             samples: seen.samples,
         };
-        let logged = self.log(&event);
+        let logged = if in_events { Ok(()) } else { self.log(&event) };
         let metrics = StepMetrics {
             step: record.step,
             epoch: record.epoch,
@@ -188,7 +210,8 @@ impl RunFiles {
             gradient_norm: Some(record.gradient_norm),
             samples_per_second: (seen.seconds > 0.0).then(|| seen.samples as f64 / seen.seconds),
         };
-        let metrics = self.metrics.step(UnixTime::now(), &metrics).map_err(|error| error.to_string());
+        let metrics = if in_metrics { Ok(()) } else { self.metrics.step(UnixTime::now(), &metrics) };
+        let metrics = metrics.map_err(|error| error.to_string());
         ledger.map_err(|error| error.to_string()).and(logged).and(metrics)
     }
 
@@ -254,6 +277,9 @@ impl RunFiles {
             Event::HostsMissing { there, wanted } => {
                 LogEvent::Notice { text: format!("{there} of {} came in time", counted(*wanted, "host")) }
             }
+            Event::TookOver { members, step } => LogEvent::Notice {
+                text: format!("a supervisor took over: {} found, at step {step}", counted(*members, "rank")),
+            },
             Event::Reforming { reason } => LogEvent::Notice { text: format!("a new generation: {reason}") },
             Event::Straggler { member, rank, ratio, slow } => {
                 LogEvent::Straggler { member: *member, rank: *rank, ratio: *ratio, slow: *slow }
@@ -265,11 +291,15 @@ impl RunFiles {
             Event::StoodStill { length } => LogEvent::Notice {
                 text: format!("the supervisor stood still for {:.1} s (paused?)", length.as_secs_f64()),
             },
-            Event::Running { generation, from_step } => LogEvent::Generation {
-                generation: *generation,
-                ranks: self.ranges.len() as u32,
-                step: Step(from_step.0 - 1),
-            },
+            Event::Running { generation, from_step } => {
+                let ranges = self.ranges.get(generation).map_or(&[][..], Vec::as_slice);
+                LogEvent::Generation {
+                    generation: *generation,
+                    ranks: ranges.len() as u32,
+                    step: Step(from_step.0 - 1),
+                    ranges: ranges.iter().map(|range| (range.lo, range.hi)).collect(),
+                }
+            }
             Event::CheckpointGivenUp { id, reason, .. } => {
                 LogEvent::CheckpointFailed { generation: id.generation, step: id.step, cause: reason.clone() }
             }
@@ -290,12 +320,13 @@ impl RunFiles {
         self.events.event(now, event).map_err(|error| error.to_string())
     }
 
-    /// Hands buffered lines to the system.
+    /// Hands what is written to the system, the ledger first: then this process may end at any moment.
     ///
-    /// *Errors*: a file does not take them; the others are handed over all the same.
+    /// *Errors*: a file does not take it; the others are handed over all the same.
     pub fn flush(&mut self) -> Result<(), String> {
+        let ledger = self.ledger.hand_over().map_err(|error| error.to_string());
         let flushed = [self.events.flush(), self.metrics.flush(UnixTime::now())];
-        flushed.into_iter().collect::<Result<(), _>>().map_err(|error| error.to_string())
+        ledger.and(flushed.into_iter().collect::<Result<(), _>>().map_err(|error| error.to_string()))
     }
 
     /// The numbers of a validation.
@@ -380,6 +411,8 @@ impl RunFiles {
     ) -> Result<Result<(), String>, String> {
         let begun = std::time::Instant::now();
         let ledger = self.ledger.flush().map_err(|error| error.to_string())?;
+        // No checkpoint is ahead of the logs either: whoever takes over finds the steps that led to it.
+        let told = self.flush();
         let validation = validation.filter(|seen| seen.step == order.id.step);
         let mut manifest = self.manifest(order, validation, Digest(ledger.0));
         manifest.stopping = standing.and_then(|standing| serde_json::to_value(standing).ok());
@@ -395,7 +428,19 @@ impl RunFiles {
             best,
         };
         let logged = self.log(&event);
-        Ok(marked.and(retained).and(logged).and(self.flush()))
+        Ok(told.and(marked).and(retained).and(logged).and(self.flush()))
+    }
+
+    /// The step of the checkpoint that the run goes on from.
+    #[must_use]
+    pub fn resumed_from(&self) -> Step {
+        self.facts.parent.map_or(Step(0), |id| id.step)
+    }
+
+    /// What a supervisor that died in this run has written down, where its ranks may still be there.
+    #[must_use]
+    pub fn found(&self) -> Option<&Found> {
+        self.facts.found.as_ref()
     }
 
     /// Marks a checkpoint that is better than all before it.

@@ -141,6 +141,11 @@ impl SimDisk {
         self.manifests.keys().copied()
     }
 
+    /// What a manifest says, if there is one of this name.
+    pub fn manifest(&self, id: CheckpointId) -> Option<&ManifestOrder> {
+        self.manifests.get(&id)
+    }
+
     /// Reads a checkpoint, every digest verified: all floats of the state, and the digest that they must have.
     ///
     /// *Errors*: what is missing or damaged.

@@ -5,7 +5,7 @@ use dtrain_protocol::{
     BootId, Bootstrap, CheckpointId, Digest, ManifestOrder, Membership, Number, Outcome, StartFrom,
     StepRecord, Validation,
 };
-use dtrain_types::{Generation, Incarnation, MemberId, NodeId, Step};
+use dtrain_types::{Generation, Incarnation, Instance, MemberId, NodeId, Step};
 use std::fmt;
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ impl fmt::Display for Life {
 /// Who took in a view of somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum View {
-    /// A member, of the supervisor.
-    Member(Life),
-    /// A life of a node, of the supervisor.
-    Node(NodeId, BootId),
-    /// The supervisor, of a life of a member.
-    OfMember(Life),
-    /// The supervisor, of a life of a node.
-    OfNode(NodeId, BootId),
+    /// A member, of a life of the supervisor.
+    Member(Life, Option<Instance>),
+    /// A life of a node, of a life of the supervisor.
+    Node(NodeId, BootId, Option<Instance>),
+    /// A supervisor that leads by this generation at first, of a life of a member.
+    OfMember(Generation, Life),
+    /// Such a supervisor, of a life of a node.
+    OfNode(Generation, NodeId, BootId),
 }
 
 /// Something that happened.
@@ -98,6 +98,8 @@ pub enum Fact<'a> {
     },
     /// A frame came that no schedule of its generation contains.
     Foreign(Life, &'a str),
+    /// The supervisor died: nobody knows any more which checkpoints were begun.
+    SupervisorDied,
     /// The supervisor committed a step.
     Committed(&'a StepRecord),
     /// The supervisor recorded a validation.

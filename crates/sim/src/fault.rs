@@ -28,6 +28,8 @@ pub enum FaultKind {
     HostStop,
     /// The supervisor stands still, and hosts lose their links to it if that takes long.
     SupervisorStop,
+    /// The supervisor's process dies and another takes its place; with it dies the node beside it, or does not.
+    SupervisorCrash,
     /// A host and all others do not hear each other.
     Partition,
     /// What a host says is lost.
@@ -56,7 +58,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Crash,
         Self::CrashSome,
         Self::CrashAllButOne,
@@ -67,6 +69,7 @@ impl FaultKind {
         Self::Slow,
         Self::HostStop,
         Self::SupervisorStop,
+        Self::SupervisorCrash,
         Self::Partition,
         Self::CutFrom,
         Self::CutTo,
@@ -95,6 +98,7 @@ impl FaultKind {
             Self::Slow => "slow",
             Self::HostStop => "host-stop",
             Self::SupervisorStop => "supervisor-stop",
+            Self::SupervisorCrash => "supervisor-crash",
             Self::Partition => "partition",
             Self::CutFrom => "cut-from",
             Self::CutTo => "cut-to",

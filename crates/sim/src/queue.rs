@@ -46,6 +46,19 @@ impl<E> Queue<E> {
         self.keys.push(Reverse((at, class, tie, self.count, place)));
     }
 
+    /// Drops every event that is not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&E) -> bool) {
+        let (events, free) = (&mut self.events, &mut self.free);
+        self.keys.retain(|Reverse((.., place))| {
+            let kept = events[*place].as_ref().is_some_and(&keep);
+            if !kept {
+                events[*place] = None;
+                free.push(*place);
+            }
+            kept
+        });
+    }
+
     /// Takes the next event.
     pub fn pop(&mut self) -> Option<(u64, Class, E)> {
         let Reverse((at, class, _, _, place)) = self.keys.pop()?;

@@ -48,11 +48,17 @@ pub enum Sabotage {
     UnmetFold,
     /// Hosts take their time to call a supervisor that stood still.
     LateCall,
+    /// A step is called recorded when it is entered, before it is on the disk.
+    EarlyRecord,
+    /// A supervisor that takes over leads by a number that was used before.
+    ReusedNumber,
+    /// A supervisor that takes over does not read which validations are written down.
+    UnreadValidation,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -74,5 +80,8 @@ impl Sabotage {
         Self::ReusedSum,
         Self::UnmetFold,
         Self::LateCall,
+        Self::EarlyRecord,
+        Self::ReusedNumber,
+        Self::UnreadValidation,
     ];
 }

@@ -95,6 +95,8 @@ pub enum RunEvent {
         ranks: u32,
         /// Updates done when it began.
         step: Step,
+        /// The micro-batches that each rank computes: from, and before which.
+        ranges: Vec<(u32, u32)>,
     },
     /// A rank failed.
     Fault {
@@ -279,7 +281,7 @@ mod tests {
                     device: "cpu".into(),
                 },
             ),
-            ("generation", RunEvent::Generation { generation, ranks: 3, step }),
+            ("generation", RunEvent::Generation { generation, ranks: 1, step, ranges: vec![(0, 4)] }),
             (
                 "fault",
                 RunEvent::Fault {

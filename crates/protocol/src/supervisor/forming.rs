@@ -21,18 +21,23 @@ impl Supervisor {
         effects: &mut Vec<SupervisorEffect>,
     ) -> bool {
         let member = report.member;
-        let ours = report.instance.is_none_or(|instance| instance == self.config.instance);
-        let Some(slot) = self.slots.get_mut(&member) else { return false };
-        if !ours || report.incarnation != slot.incarnation {
+        let Some(slot) = self.slots.get(&member) else { return false };
+        let obeyed = |instance| instance == self.config.instance || Some(instance) == slot.found;
+        if !report.instance.is_none_or(obeyed) || report.incarnation != slot.incarnation {
             return false;
         }
         match slot.place {
             Place::Live(_) => return true,
+            Place::Starting { .. } if self.comes_too_late(report) => {
+                self.kill(now, member, After::Restart, effects);
+                return false;
+            }
             Place::Starting { .. } => {}
             // It is to end, or has: what it says counts no more.
             _ => return false,
         }
         let (incarnation, profile) = (slot.incarnation, report.profile.clone());
+        let Some(slot) = self.slots.get_mut(&member) else { return false };
         slot.place = Place::Live(Box::new(Life {
             profile: profile.clone(),
             heard: now,
@@ -89,6 +94,7 @@ impl Supervisor {
 
     /// Names a generation out of *join*: when all that may come are there, or enough of them when the time is over.
     pub(super) fn try_form(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        self.seat_newcomers(now, effects);
         let able: Vec<MemberId> = self.able().collect();
         let hopeful = self.slots.values().filter(|slot| slot.is_hopeful()).count();
         let missing_nodes = self.nodes.len() < self.config.wanted_nodes as usize;
@@ -101,10 +107,12 @@ impl Supervisor {
         // Whoever holds the state waits for no one: the others are admitted when they come.
         let has_state = able.iter().any(|member| self.life(*member).applied.is_some());
         let all = able.len() == hopeful && !missing_nodes;
-        if able.len() >= least && (all || over || has_state) {
+        if able.len() >= least && (all || over || has_state && !self.awaits_the_found(now)) {
             if !has_state && over {
                 self.leave_out_the_rest(now, effects);
             }
+            self.drop_the_forgotten(now, effects);
+            let able = self.able().collect();
             self.form(now, able, effects);
         }
     }
@@ -173,6 +181,7 @@ impl Supervisor {
             self.reserved.1 = Generation(generation.0 + RESERVE_AHEAD);
             effects.push(SupervisorEffect::Reserve(self.reserved.1));
         }
+        self.tell_of_the_found(effects);
         able.sort_by_key(|member| (self.slots[member].node, *member));
         let ranges = self.cut(&able);
         let participants = able.iter().zip(ranges).map(|(member, range)| {
@@ -219,7 +228,8 @@ impl Supervisor {
             }
             let from = self.start_from();
             let lost = self.progress.committed().0 - from.step().0;
-            if self.generation > self.config.first_generation {
+            let again = self.generation > self.config.first_generation && self.config.taken_over.is_none();
+            if again || lost > 0 {
                 effects.push(SupervisorEffect::Event(Event::Resumed { from: from.step(), lost }));
             }
             self.progress.go_back(self.generation, from.step());

@@ -130,7 +130,10 @@ impl Supervisor {
 
     fn beat_members(&self, effects: &mut Vec<SupervisorEffect>) {
         for (member, slot) in &self.slots {
-            let Some(life) = slot.life() else { continue };
+            let Some(life) = slot.life() else {
+                effects.extend(self.question(*member));
+                continue;
+            };
             if life.echoed < life.number {
                 effects.extend(self.directive(*member));
                 continue;

@@ -14,6 +14,7 @@ mod recovery;
 mod running;
 mod slot;
 mod slots;
+mod takeover;
 mod trouble;
 mod validation;
 mod verdict;
@@ -56,16 +57,18 @@ pub enum Losses {
     },
 }
 
-/// Who says whether a run goes on after a validation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Validated {
-    /// Nobody: it goes on.
-    GoesOn,
-    /// The driver judges every validation that it records. Until then nobody makes a step.
-    IsJudged,
+/// What a supervisor finds of the life before it, which has ended in the middle of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenOver {
+    /// All steps up to this one are written down.
+    pub recorded: Step,
+    /// The newest validation that is.
+    pub validated: Option<(Epoch, Step)>,
+    /// The step after which the run ends, where that validation was enough.
+    pub enough: Option<Step>,
 }
 
-/// What a driver says of a validation.
+/// What a driver says of a validation, once it is written down. Until then nobody makes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Judgement {
     /// The run goes on.
@@ -110,11 +113,13 @@ pub struct SupervisorConfig {
     pub batches: BatchPlan,
     /// What is due when.
     pub schedule: Schedule,
-    /// Who says whether the run goes on after a validation.
-    pub validated: Validated,
-    /// Where the state comes from.
+    /// Where the state comes from, if no member holds one.
     pub start: StartFrom,
-    /// The number of the first generation; above that of every checkpoint of the lineage.
+    /// What was written down after that, where members of the life before may still be there, with their state. Then they are
+    /// waited for and heard before a generation is named.
+    pub taken_over: Option<TakenOver>,
+    /// The number of the first generation; above that of every checkpoint of the lineage, and of every life before. A life that takes
+    /// over leads by this number, and names the one after it first.
     pub first_generation: Generation,
     /// The generations up to this one are reserved.
     pub reserved: Generation,
@@ -184,19 +189,24 @@ impl Supervisor {
     ///
     /// *Panics* if no node is wanted, the first generation is 0 or not reserved, or no step is left to be made.
     #[must_use]
-    pub fn new(config: SupervisorConfig) -> Self {
+    pub fn new(mut config: SupervisorConfig) -> Self {
         assert!(config.wanted_nodes > 0 && config.most_nodes >= config.wanted_nodes, "a run has a node");
         let (first, reserved) = (config.first_generation, config.reserved);
         assert!(first > Generation(0), "generation 0 is none yet");
-        assert!(reserved >= first, "generation {first} is not reserved");
+        let leads = config.taken_over.map_or(Generation(0), |_| first);
+        assert!(reserved >= first.max(leads.next()), "generation {first} is not reserved");
         let start = config.start.step();
         assert!(start < config.schedule.last, "no step is left after {start} of {}", config.schedule.last);
         let resumed = if let StartFrom::Checkpoint(id) = config.start { Some(id) } else { None };
+        let TakenOver { recorded, validated, enough } =
+            config.taken_over.unwrap_or(TakenOver { recorded: start, ..TakenOver::default() });
+        assert!(recorded >= start, "step {start} of a checkpoint is not written down");
+        config.schedule.last = enough.unwrap_or(config.schedule.last);
         Self {
             nodes: BTreeMap::new(),
             past_boots: BTreeSet::new(),
             slots: BTreeMap::new(),
-            generation: Generation(0),
+            generation: leads,
             reserved: (reserved, reserved),
             phase: Phase::Join,
             since: Instant::ZERO,
@@ -204,10 +214,10 @@ impl Supervisor {
             resume_point: ResumePoint::default(),
             bootstrap: None,
             pending: Pending::default(),
-            progress: Progress::new(start),
-            recorded: start,
-            validations: Validations::default(),
-            enough: None,
+            progress: Progress::new(start, recorded),
+            recorded,
+            validations: Validations::new(validated),
+            enough,
             checkpoints: Checkpoints::new(resumed),
             verified: BTreeMap::new(),
             trouble: Trouble::default(),

@@ -94,7 +94,7 @@ impl Supervisor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Losses, Reduce, StartFrom, SupervisorConfig, Validated};
+    use super::super::{Losses, Reduce, StartFrom, SupervisorConfig};
     use super::*;
     use crate::message::{Membership, Participant};
     use crate::schedule::{CheckpointEvery, Schedule};
@@ -127,7 +127,7 @@ mod tests {
                 validation_micro_batches: 0,
                 verify: 0,
             },
-            validated: Validated::GoesOn,
+            taken_over: None,
             start: StartFrom::Fresh,
             first_generation: Generation(1),
             reserved: Generation(1),

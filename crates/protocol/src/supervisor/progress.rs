@@ -60,9 +60,10 @@ impl Learned {
 }
 
 impl Progress {
-    pub fn new(start: Step) -> Self {
+    /// Nothing is reported yet; the state comes from `start`, and steps up to `committed` are known.
+    pub fn new(start: Step, committed: Step) -> Self {
         Self {
-            committed: start,
+            committed,
             ahead: BTreeMap::new(),
             at: start,
             stop: None,
@@ -279,7 +280,7 @@ mod tests {
     }
 
     fn begun(from: u64) -> Progress {
-        let mut progress = Progress::new(Step(0));
+        let mut progress = Progress::new(Step(0), Step(0));
         progress.begin(at(0), Step(from), 1, Pending::default());
         progress
     }

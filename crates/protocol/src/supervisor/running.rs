@@ -3,7 +3,7 @@
 //! This file does not know why a generation was formed, nor what a loss means.
 
 use super::checkpoint::Verdict;
-use super::{MAX_VERIFIED, Reduce, Supervisor, Validated, has_failed};
+use super::{MAX_VERIFIED, Reduce, Supervisor, has_failed};
 use crate::cause::{Ending, Outcome, What};
 use crate::effect::{Event, ManifestOrder, SupervisorEffect};
 use crate::message::{MAX_STEPS_IN_REPORT, Report, Stage, StopFlag};
@@ -118,9 +118,7 @@ impl Supervisor {
             match self.validations.next(world, self.config.schedule.validation_micro_batches) {
                 Ok(None) => return moved,
                 Ok(Some(validation)) => {
-                    if self.config.validated == Validated::IsJudged {
-                        self.validations.judge();
-                    }
+                    self.validations.judge();
                     effects.push(SupervisorEffect::Validated(validation));
                 }
                 Err((rank, text)) => {

@@ -3,7 +3,7 @@
 //! This file decides nothing.
 
 use crate::{Activity, BootId, Bootstrap, NodeReport, Number, Profile, Stage};
-use dtrain_types::{Generation, Incarnation, Instant, NodeId, Step};
+use dtrain_types::{Generation, Incarnation, Instance, Instant, NodeId, Step};
 use std::collections::VecDeque;
 
 /// One member's place.
@@ -15,6 +15,8 @@ pub(super) struct Slot {
     pub place: Place,
     /// When its lives of the last minute after the first were started.
     pub restarts: VecDeque<Instant>,
+    /// Its life was begun by this life of the supervisor before ours.
+    pub found: Option<Instance>,
 }
 
 /// What comes after the process of a slot.
@@ -74,6 +76,8 @@ pub(super) struct NodeView {
     pub echoed: Number,
     pub heard: Instant,
     pub host: String,
+    /// How many ranks it offers.
+    pub ranks: u32,
     pub leaving: bool,
     /// It is told that the run is over.
     pub dismissed: bool,
@@ -82,13 +86,16 @@ pub(super) struct NodeView {
 }
 
 impl Slot {
-    pub fn new(node: NodeId, now: Instant) -> Self {
-        Self {
-            node,
-            incarnation: Incarnation(0),
-            place: Place::Empty { until: now },
-            restarts: VecDeque::new(),
-        }
+    /// An empty one, in which `before` was the newest life.
+    pub fn new(node: NodeId, now: Instant, before: Incarnation) -> Self {
+        let place = Place::Empty { until: now };
+        Self { node, incarnation: before, place, restarts: VecDeque::new(), found: None }
+    }
+
+    /// Since when we know of a process that the supervisor before us began, and that has not told us where it stands.
+    pub fn awaited(&self) -> Option<Instant> {
+        let Place::Starting { since } = self.place else { return None };
+        self.found.map(|_| since)
     }
 
     pub fn life(&self) -> Option<&Life> {
@@ -129,6 +136,7 @@ impl NodeView {
             echoed: Number(0),
             heard: now,
             host: report.host.clone(),
+            ranks: report.ranks,
             leaving: false,
             dismissed: false,
             away: false,

@@ -25,8 +25,7 @@ impl Supervisor {
         effects: &mut Vec<SupervisorEffect>,
     ) {
         self.notice_standstill(now, effects);
-        let ours = report.instance.is_none_or(|instance| instance == self.config.instance);
-        if self.outcome.is_some() || !ours || report.node.0 >= self.config.most_nodes {
+        if self.outcome.is_some() || !self.is_heard(report) || report.node.0 >= self.config.most_nodes {
             return;
         }
         let known = self.nodes.get(&report.node).map(|view| (view.boot, view.report));
@@ -37,11 +36,14 @@ impl Supervisor {
             Some(_) => {}
             None => self.node_came(now, report, effects),
         }
+        let taking_over = self.is_taking_over();
         let Some(view) = self.nodes.get_mut(&report.node) else { return };
         (view.heard, view.report) = (now, report.number);
         view.echoed = view.echoed.max(report.seen.min(view.number));
-        let (back, leaves) = (view.away, report.leaving && !view.leaving);
-        (view.away, view.leaving) = (false, report.leaving);
+        // While others may still come it is not known who would stay. It says so again.
+        let leaving = report.leaving && !taking_over;
+        let (back, leaves) = (view.away, leaving && !view.leaving);
+        (view.away, view.leaving) = (false, leaving);
         if back {
             let (node, host, ranks) = (report.node, report.host.clone(), report.ranks);
             effects.push(SupervisorEffect::Event(Event::NodeJoined { node, host, ranks }));
@@ -70,20 +72,25 @@ impl Supervisor {
     }
 
     fn node_came(&mut self, now: Instant, report: &NodeReport, effects: &mut Vec<SupervisorEffect>) {
-        self.add_slots(now, report.node, report.ranks);
+        match self.is_taking_over() {
+            true => self.find_lives(now, report),
+            false => self.add_slots(now, report.node, report.ranks),
+        }
         self.nodes.insert(report.node, NodeView::new(now, report));
         let (node, host, ranks) = (report.node, report.host.clone(), report.ranks);
         effects.push(SupervisorEffect::Event(Event::NodeJoined { node, host, ranks }));
         self.start_due(now, effects);
+        // Whoever was found is asked behind the order, which says on which node it is.
         self.order(report.node, effects);
+        effects.extend(self.members_of(report.node).into_iter().filter_map(|member| self.question(member)));
     }
 
-    fn add_slots(&mut self, now: Instant, node: NodeId, count: u32) {
-        let first = self.slots.last_key_value().map_or(0, |(member, _)| member.0 + 1);
+    pub(super) fn add_slots(&mut self, now: Instant, node: NodeId, count: u32) {
         let room = self.config.most_ranks.saturating_sub(self.slots.len() as u32);
-        for member in first..first + count.min(room) {
-            self.slots.insert(MemberId(member), Slot::new(node, now));
-        }
+        let free = (0..).map(MemberId).filter(|member| !self.slots.contains_key(member));
+        let new: Vec<MemberId> = free.take(count.min(room) as usize).collect();
+        let before = self.before_first_life();
+        self.slots.extend(new.into_iter().map(|member| (member, Slot::new(node, now, before))));
     }
 
     /// A node that was asked to leave is needed no more once its last process is gone.
@@ -200,16 +207,17 @@ impl Supervisor {
         if self.is_ending() {
             return;
         }
-        let mut touched = Vec::new();
+        let (mut touched, before) = (Vec::new(), self.before_first_life());
         for (member, slot) in &mut self.slots {
             let leaving = self.nodes.get(&slot.node).is_none_or(|view| view.leaving);
             let Place::Empty { until } = slot.place else { continue };
             if now < until || leaving {
                 continue;
             }
-            slot.incarnation = slot.incarnation.next();
+            let again = slot.found.take().is_some() || slot.incarnation > before;
+            slot.incarnation = slot.incarnation.max(before).next();
             slot.place = Place::Starting { since: now };
-            if slot.incarnation > Incarnation(1) {
+            if again {
                 slot.restarts.push_back(now);
                 let (member, incarnation) = (*member, slot.incarnation);
                 effects.push(SupervisorEffect::Event(Event::Restarting { member, incarnation }));
@@ -273,6 +281,7 @@ impl Supervisor {
             });
         Some(SupervisorEffect::Order(Box::new(NodeOrder {
             instance: self.config.instance,
+            generation: self.generation,
             node,
             boot: view.boot,
             number: view.number,

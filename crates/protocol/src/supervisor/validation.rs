@@ -20,6 +20,11 @@ pub(super) struct Validations {
 }
 
 impl Validations {
+    /// Nothing is pending; this is the newest that is recorded.
+    pub fn new(done: Option<(Epoch, Step)>) -> Self {
+        Self { done, ..Self::default() }
+    }
+
     /// The newest epoch that is recorded.
     pub fn done(&self) -> Option<Epoch> {
         self.done.map(|(epoch, _)| epoch)

@@ -8,7 +8,7 @@ use crate::link::{self, LinkReceiver, LinkSender};
 use crate::recipe::host_name;
 use dtrain_protocol::{BootId, ClockOffset, Message as Word, NodeReport, Number, RankSetup, Timeouts};
 use dtrain_transport::quic::{Connection, Endpoint, Identity, LinkError, Refusal};
-use dtrain_types::NodeId;
+use dtrain_types::{Generation, NodeId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -179,6 +179,7 @@ impl Caller {
     fn question(&self) -> NodeReport {
         NodeReport {
             instance: None,
+            generation: Generation(0),
             node: self.callee.node,
             boot: self.boot,
             number: Number(0),

@@ -5,7 +5,7 @@
 
 use super::caller::{CallError, Caller, FIRST_PAUSE, HostLink, LONGEST_PAUSE, next_word};
 use super::part::{HostConfig, HostEnd, HostNews, Tell, say};
-use super::probe::Probe;
+use super::probe::{Probe, somebody_listens};
 use crate::journal::OutputSink;
 use crate::link::LinkSender;
 use crate::mail::Deliver;
@@ -44,6 +44,8 @@ struct Host {
     /// The newest generation that was told of.
     running: Generation,
     leaving: bool,
+    /// The supervisor's process is known to be gone.
+    gone: bool,
     /// Whether somebody asked it to, who may ask once more.
     told: bool,
 }
@@ -94,6 +96,7 @@ pub(super) async fn serve(
         looked,
         running,
         leaving: false,
+        gone: false,
         told: false,
     };
     let end = host.run(link, news).await?;
@@ -114,10 +117,15 @@ impl Host {
         let (mut pause, mut dial_at) = (FIRST_PAUSE, Instant::now());
         let mut calling = tokio::task::JoinSet::new();
         loop {
-            if link.is_none() && calling.is_empty() {
-                let caller = self.caller.clone();
+            // A process that died closes no link: whoever came in its place knows nothing of it, and has to be called.
+            let silent = self.heard.elapsed() >= self.timeouts.detect;
+            if (link.is_none() || silent) && calling.is_empty() {
+                let (caller, gone) = (self.caller.clone(), self.gone.then_some(self.master));
                 calling.spawn(async move {
                     sleep_until(dial_at).await;
+                    if let Some(master) = gone {
+                        somebody_listens(master, caller.callee.from).await;
+                    }
                     caller.call().await
                 });
             }
@@ -145,8 +153,9 @@ impl Host {
                         break self.end(link, HostEnd::SupervisorRestarted).await;
                     }
                     Ok((new, _)) => {
+                        self.drop_link(&mut link);
                         self.take_link(&new).await;
-                        link = Some(new);
+                        (link, pause, dial_at) = (Some(new), FIRST_PAUSE, Instant::now());
                     }
                     Err(CallError::Final(error)) => {
                         let goodbye = Goodbye { code: 2, why: error.to_string() };
@@ -187,7 +196,11 @@ impl Host {
             return None;
         }
         let asked = probe.get_or_insert_with(|| Probe::of(self.master, self.caller.callee.from));
-        if asked.is_refused() {
+        let gone = asked.is_refused();
+        if gone && !std::mem::replace(&mut self.gone, true) {
+            say(&self.tell, HostNews::Gone { waits: self.timeouts.master });
+        }
+        if self.gone && silent >= self.timeouts.master {
             return Some(HostEnd::SupervisorGone { silent });
         }
         if self.leaving && silent >= self.timeouts.back {
@@ -245,7 +258,7 @@ impl Host {
 
     async fn take_link(&mut self, link: &HostLink) {
         self.master = link.connection.remote_addr();
-        self.heard = Instant::now();
+        (self.heard, self.gone) = (Instant::now(), false);
         *self.up.lock().expect("no holder of the link panics") = Some(link.sender.clone());
         say(&self.tell, HostNews::LinkBack);
         let _ = self.node.tell(Linked).send().await;

@@ -2,7 +2,7 @@
 //!
 //! The node obeys the supervisor; these files only keep a way to it open (`caller.rs`), serve it (`host.rs`), and say what
 //! becomes of a host whose supervisor is gone. A process that is gone answers (`probe.rs`): its host says that nobody listens at
-//! that port any more. A host that is cut off does not, and may come back. They do not know what a rank does.
+//! that port any more; another one may take its place. A host that is cut off does not, and may come back. They do not know what a rank does.
 
 mod caller;
 mod host;

@@ -19,6 +19,11 @@ pub enum HostNews<'a> {
     },
     /// The link to the supervisor broke.
     LinkLost,
+    /// The supervisor's process is gone; another one is waited for.
+    Gone {
+        /// For how long.
+        waits: Duration,
+    },
     /// It stands again.
     LinkBack,
     /// The supervisor was not heard for too long; the ranks of this host were ended.
@@ -46,7 +51,7 @@ pub enum HostEnd {
     Left,
     /// It was told twice to leave, or had nobody to ask.
     Interrupted,
-    /// The supervisor's process is gone.
+    /// The supervisor's process is gone, and none came in its place for as long as this host waits.
     SupervisorGone {
         /// How long it was not heard.
         silent: Duration,

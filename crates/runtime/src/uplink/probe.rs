@@ -5,6 +5,7 @@
 use super::caller::unspecified;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 /// A socket that is tied to `master`: the system tells it which of our addresses leads there, and whether anybody
 /// listens.
@@ -13,6 +14,24 @@ pub(super) fn ask_nobody(master: SocketAddr, from: Option<IpAddr>) -> io::Result
     socket.connect(master)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// How often a port is asked for a process that comes in the place of one that is gone.
+const ASKED_EVERY: Duration = Duration::from_millis(25);
+/// After so many questions it is called in any case.
+const MOST_ASKED: u32 = 40;
+
+/// Waits until somebody listens at a port where nobody did, or for a second. A call that is made before lies there until it is made
+/// again.
+pub(super) async fn somebody_listens(master: SocketAddr, from: Option<IpAddr>) {
+    let probe = Probe::of(master, from);
+    for _ in 0..MOST_ASKED {
+        let before = probe.is_refused();
+        tokio::time::sleep(ASKED_EVERY).await;
+        if !before && !probe.is_refused() {
+            return;
+        }
+    }
 }
 
 /// Asks whether the process behind a port is gone.

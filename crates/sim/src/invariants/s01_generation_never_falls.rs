@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn an_older_view_that_takes_the_place_of_a_newer_one_is_found() {
-        let saw = |l, n| Fact::Saw(View::Member(l), Number(n));
+        let saw = |l, n| Fact::Saw(View::Member(l, None), Number(n));
         let history = [saw(life(1, 1), 4), saw(life(1, 2), 1), saw(life(1, 1), 4), saw(life(1, 1), 3)];
         assert_eq!(first_bad(GenerationNeverFalls::default(), &oracle(), &history), Some(3));
     }

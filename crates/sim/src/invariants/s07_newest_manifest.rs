@@ -58,6 +58,10 @@ impl Invariant for NewestManifest {
                 self.pending.retain(|pending| pending.step != order.id.step);
                 Ok(())
             }
+            Fact::SupervisorDied => {
+                self.pending.clear();
+                Ok(())
+            }
             Fact::GivenUp(id) => {
                 self.pending.remove(id);
                 Ok(())

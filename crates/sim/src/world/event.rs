@@ -2,13 +2,19 @@
 
 use crate::Life;
 use crate::world::{News, Parcel, ShardJob};
-use dtrain_protocol::{BootId, Directive, ExitCause, Heartbeat, Input, ManifestOrder, NodeOrder};
+use dtrain_protocol::{
+    BootId, Directive, ExitCause, Heartbeat, Input, ManifestOrder, NodeOrder, StepRecord, Validation,
+};
 use dtrain_types::{Generation, MemberId, NodeId};
 
 /// Something that happens.
 pub(super) enum Event {
     /// The supervisor is told something.
     Told(Input),
+    /// The oldest entry of the supervisor's journal is on the disk.
+    Written,
+    /// A supervisor begins in the place of one that died.
+    SupervisorBegins,
     ManifestWritten(Box<ManifestOrder>),
     ManifestTold(Box<ManifestOrder>, Result<(), String>),
     SupervisorTimer,
@@ -43,6 +49,14 @@ pub(super) enum Event {
     Wake(Asleep),
 }
 
+/// Something that the supervisor is to write down.
+pub(super) enum Entry {
+    /// A step.
+    Step(StepRecord),
+    /// A validation.
+    Validation(Validation),
+}
+
 /// Something that stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asleep {
@@ -50,6 +64,19 @@ pub(super) enum Asleep {
     Compute(Life),
     Host(NodeId),
     Supervisor,
+}
+
+/// Whether an event dies with the supervisor's process: what happens inside it, and every word on a link that ends there.
+pub(super) fn is_of_supervisor(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Told(_)
+            | Event::Written
+            | Event::ManifestWritten(_)
+            | Event::ManifestTold(..)
+            | Event::SupervisorTimer
+            | Event::Wake(Asleep::Supervisor)
+    )
 }
 
 /// A second copy of a control word.

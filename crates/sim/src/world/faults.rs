@@ -175,7 +175,7 @@ impl World {
                 // Somebody must stay, or the run ends in good order.
                 let stay = self.hosts.iter().filter(|host| !host.leaves).count();
                 let gathers = self.supervisor.phase() == dtrain_protocol::Phase::Join;
-                self.excuses.drained |= stay <= 1 || gathers;
+                self.excuses.drained |= stay <= 1 || gathers || self.dead || self.leads_by.0 > 0;
                 self.hosts[host.0 as usize].leaves = true;
                 self.excuses.short = true;
                 self.touched_all = self.now;
@@ -219,6 +219,9 @@ impl World {
         self.lasts(until);
         if kind == FaultKind::SupervisorStop {
             return self.stop_supervisor(at, length);
+        }
+        if kind == FaultKind::SupervisorCrash {
+            return self.crash_supervisor(at, length);
         }
         self.touched_all = self.touched_all.max(until);
         // Host 0 is the supervisor's: its power and its node are out of scope.

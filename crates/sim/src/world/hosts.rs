@@ -83,7 +83,7 @@ impl World {
                     host.heard = self.now;
                 }
                 node.handle_order(now, &order, &mut effects);
-                saw = Some(node.seen());
+                saw = Some((node.seen(), node.obeys()));
             }
             Event::Ended(_, of, life, cause) if of == boot => {
                 node.handle_ended(now, life.member, life.incarnation, cause, &mut effects);
@@ -97,8 +97,8 @@ impl World {
             Event::Started(_, of, life) if of == boot => self.started(id, life),
             _ => {}
         }
-        if let Some(number) = saw {
-            self.fact(&Fact::Saw(View::Node(id, boot), number));
+        if let Some((number, obeys)) = saw {
+            self.fact(&Fact::Saw(View::Node(id, boot, obeys), number));
         }
         self.obey_node(id, &mut effects);
         self.node_effects = effects;
@@ -269,11 +269,18 @@ impl World {
 
     /// A host loses its power.
     pub(super) fn crash_host(&mut self, id: NodeId, down: Option<u64>) {
+        let unsynced = if self.chance.per_mille(500) { Unsynced::Torn } else { Unsynced::Gone };
+        if self.hosts[id.0 as usize].node.is_some() {
+            self.disk.power_lost(id, unsynced);
+        }
+        self.end_node(id, down);
+    }
+
+    /// A node ends, and every process of its host with it.
+    pub(super) fn end_node(&mut self, id: NodeId, down: Option<u64>) {
         if self.hosts[id.0 as usize].node.is_none() {
             return;
         }
-        let unsynced = if self.chance.per_mille(500) { Unsynced::Torn } else { Unsynced::Gone };
-        self.disk.power_lost(id, unsynced);
         for place in 0..self.processes.len() {
             if self.processes[place].as_ref().is_some_and(|process| process.host == id)
                 && let Some(process) = self.processes[place].take()

@@ -6,9 +6,11 @@ mod data;
 mod event;
 mod faults;
 mod hosts;
+mod journal;
 mod network;
 mod ranks;
 mod settings;
+mod successor;
 mod supervisor;
 
 use crate::clock::{Clock, MILLI, SECOND};
@@ -23,17 +25,17 @@ use crate::queue::{Class, Queue};
 use crate::random::Chance;
 use crate::sabotage::Sabotage;
 use crate::situation::Situation;
-use event::{Asleep, Event};
+use event::{Asleep, Entry, Event};
 use network::Network;
 
 use dtrain_protocol::{
     BootId, Digest, Limits, Member, MemberEffect, Node, NodeEffect, Outcome, Supervisor, SupervisorEffect,
-    Timeouts,
+    TakenOver, Timeouts,
 };
 use dtrain_types::{Generation, NodeId, Step};
 
 pub use settings::{DataPlane, EndsBy, Settings};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -137,6 +139,17 @@ struct World {
     stood: u64,
     /// When the supervisor has handled what came before.
     busy_until: u64,
+    /// The supervisor's process is dead.
+    dead: bool,
+    /// What it has entered and is not on the disk yet, in order, and when the last of it is.
+    journal: VecDeque<Entry>,
+    journal_at: u64,
+    /// What is on the disk of the run.
+    on_disk: TakenOver,
+    /// The newest generation that was ever reserved.
+    reserved: Generation,
+    /// The first one of the supervisor that is there.
+    leads_by: Generation,
     hosts: Vec<Host>,
     processes: Vec<Option<Box<Process>>>,
     checkers: Vec<Box<dyn Invariant>>,
@@ -255,6 +268,12 @@ impl World {
             stood_since: 0,
             stood: 0,
             busy_until: 0,
+            dead: false,
+            journal: VecDeque::new(),
+            journal_at: 0,
+            on_disk: TakenOver::default(),
+            reserved: settings::RESERVED,
+            leads_by: Generation(0),
             hosts,
             processes: (0..ranks).map(|_| None).collect(),
             checkers: crate::invariants::all(),
@@ -367,6 +386,7 @@ impl World {
             Event::LinksDie(at) => self.links_die(at),
             Event::Wake(asleep) => self.wake(asleep),
             Event::Boots(host) => self.boot(host),
+            Event::SupervisorBegins => self.begin_supervisor(),
             Event::Killed(life) => self.kill_now(life),
             Event::Expires { from, to, generation } => self.expire(from, to, generation),
             Event::Order(_) | Event::NodeTimer(..) | Event::Ended(..) | Event::Started(..) => {

@@ -60,7 +60,7 @@ impl World {
                     p.heard = self.now;
                 }
                 p.member.handle_directive(now, &directive, effects);
-                self.fact(&Fact::Saw(View::Member(p.life), p.member.seen()));
+                self.fact(&Fact::Saw(View::Member(p.life, p.member.obeys()), p.member.seen()));
             }
             Event::BeatDown(beat) => {
                 if beat.incarnation == p.life.incarnation {

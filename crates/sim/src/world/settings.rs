@@ -2,7 +2,7 @@
 
 use crate::world::Duration;
 use crate::{Faults, Job, Sabotage};
-use dtrain_protocol::{CheckpointEvery, Losses, Schedule, StartFrom, SupervisorConfig, Timeouts, Validated};
+use dtrain_protocol::{CheckpointEvery, Losses, Schedule, StartFrom, SupervisorConfig, Timeouts};
 use dtrain_types::{Generation, Instance, Reduce, Seed, Step};
 
 /// The knob of all timeouts.
@@ -11,6 +11,9 @@ pub(super) const DETECT: Duration = Duration::from_secs(1);
 /// How long everyone waits for a supervisor that stands still: in most runs longer than it ever does, in some not.
 const MASTER: [Duration; 4] =
     [Duration::from_secs(60), Duration::from_secs(60), Duration::from_secs(60), Duration::from_secs(5)];
+
+/// The generations that are reserved before a run.
+pub(super) const RESERVED: Generation = Generation(4);
 
 /// How long the supervisor waits for those that are to come.
 pub(super) const JOIN: Duration = Duration::from_secs(10);
@@ -131,12 +134,9 @@ pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> Supe
         balance: true,
         batches: job.plan,
         schedule: schedule(settings, job),
-        validated: match settings.ends {
-            EndsBy::Schedule => Validated::GoesOn,
-            EndsBy::Judgement => Validated::IsJudged,
-        },
         start: StartFrom::Fresh,
+        taken_over: None,
         first_generation: Generation(1),
-        reserved: Generation(4),
+        reserved: RESERVED,
     }
 }

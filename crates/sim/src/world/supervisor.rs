@@ -1,8 +1,8 @@
 //! The supervisor's process: what reaches it, and what it asks for.
 
-use super::event::{Asleep, Event};
+use super::World;
+use super::event::{Asleep, Entry, Event};
 use super::network::Block;
-use super::{EndsBy, World};
 use crate::clock::{MICRO, MILLI, SECOND};
 use crate::fact::{Fact, Life, View};
 use crate::queue::Class;
@@ -10,8 +10,7 @@ use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use crate::world::event::copy_of;
 use dtrain_protocol::{
-    CheckpointId, Input, Judgement, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
-    What,
+    CheckpointId, Input, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect, What,
 };
 use dtrain_types::{Generation, Instant, NodeId, Step};
 
@@ -29,6 +28,9 @@ const ROOM: usize = 100;
 impl World {
     /// Something reaches the supervisor's process.
     pub(super) fn at_supervisor(&mut self, class: Class, event: Event) {
+        if self.dead {
+            return;
+        }
         if self.now < self.supervisor_sleep.until {
             return self.wait_for_supervisor(class, event);
         }
@@ -50,6 +52,7 @@ impl World {
                 self.supervisor.feed(now, &input, effects);
                 self.mark_input(&input);
             }
+            Event::Written => self.write_down(now, effects),
             Event::ManifestWritten(order) => self.rename(order),
             Event::ManifestTold(order, result) => {
                 self.renamed = Situation::Nobody;
@@ -81,14 +84,17 @@ impl World {
                 let (member, applied) = (report.member, report.applied.map_or(0, |step| step.0 + 1));
                 self.mark(1, &[member.0.into(), report.number.0, applied]);
                 if let Some((incarnation, number)) = self.supervisor.heard_of(member) {
-                    self.fact(&Fact::Saw(View::OfMember(Life { member, incarnation }), number));
+                    self.fact(&Fact::Saw(
+                        View::OfMember(self.leads_by, Life { member, incarnation }),
+                        number,
+                    ));
                 }
             }
             Input::Heartbeat(beat) => self.mark(2, &[beat.member.0.into(), beat.number.0]),
             Input::NodeReport(report) => {
                 self.mark(3, &[report.node.0.into(), report.number.0]);
                 if let Some((boot, number)) = self.supervisor.heard_of_node(report.node) {
-                    self.fact(&Fact::Saw(View::OfNode(report.node, boot), number));
+                    self.fact(&Fact::Saw(View::OfNode(self.leads_by, report.node, boot), number));
                 }
             }
             Input::LinkLost(member) => self.mark(4, &[member.0.into()]),
@@ -129,23 +135,14 @@ impl World {
                 }
                 SupervisorEffect::Commit(record) => {
                     self.mark(11, &[record.step.0, record.trailer.loss.to_bits()]);
-                    self.fact(&Fact::Committed(&record));
-                    let late = self.asked.is_some_and(|asked| record.step.0 > asked.0 + super::BOUNDARY);
-                    if late && self.network.is_sound() {
-                        self.fact(&Fact::NeverEnded("a boundary that was asked for does not come"));
+                    if self.breaks(Sabotage::EarlyRecord) {
+                        self.push(MICRO, Event::Told(Input::Recorded(record.step)));
                     }
-                    let after = self.chance.between(50 * MICRO, 500 * MICRO);
-                    self.push(after, Event::Told(Input::Recorded(record.step)));
+                    self.enter_journal(Entry::Step(record));
                 }
                 SupervisorEffect::Validated(validation) => {
                     self.mark(12, &[validation.epoch.0.into(), validation.trailer.loss.to_bits()]);
-                    self.fact(&Fact::Validated(&validation));
-                    if self.settings.ends == EndsBy::Judgement {
-                        let last = validation.step.0 >= self.settings.steps;
-                        let judgement = if last { Judgement::Enough } else { Judgement::GoOn };
-                        let after = self.chance.between(50 * MICRO, 20 * MILLI);
-                        self.push(after, Event::Told(Input::Judged(validation.epoch, judgement)));
-                    }
+                    self.enter_journal(Entry::Validation(validation));
                 }
                 SupervisorEffect::WriteManifest(order) => {
                     self.mark(13, &[order.id.step.0]);
@@ -153,9 +150,12 @@ impl World {
                     self.renamed = Situation::BeforeRename;
                     self.entered(Situation::BeforeRename, None);
                     let after = self.chance.between(MILLI, 20 * MILLI) * self.disk_slow;
+                    // Behind what was entered before.
+                    let after = after.max(self.journal_at.saturating_sub(self.now) + 1);
                     self.push(after, Event::ManifestWritten(order));
                 }
                 SupervisorEffect::Reserve(upto) => {
+                    self.reserved = self.reserved.max(upto);
                     let after = self.chance.between(100 * MICRO, 3 * MILLI);
                     self.push(after, Event::Told(Input::Reserved(upto)));
                 }
@@ -266,7 +266,11 @@ impl World {
         }
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    pub(super) fn end(&mut self, outcome: Outcome) {
+        // The process ends once everything is written.
+        while let Some(entry) = self.journal.pop_front() {
+            self.note_written(&entry);
+        }
         self.mark(30, &[self.supervisor.committed().0]);
         let complete = match &outcome {
             Outcome::Finished(end) | Outcome::Interrupted(Some(end)) => end.checkpoint,
@@ -301,6 +305,9 @@ impl World {
 
     /// The supervisor stands still for a while. Nobody is lost by it who waits for longer: that excuses nothing.
     pub(super) fn stop_supervisor(&mut self, at: usize, length: u64) {
+        if self.dead {
+            return;
+        }
         let until = (self.now + length).max(self.supervisor_sleep.until);
         // Whoever was not heard between two stops has stood still all the time.
         if self.now > self.supervisor_sleep.until + HEARD {

@@ -96,8 +96,8 @@ pub struct LedgerWriter {
     file: File,
     path: PathBuf,
     plan: BatchPlan,
-    /// Bytes that are durable.
-    durable: u64,
+    /// Bytes that the system has.
+    written: u64,
     durable_head: LineHash,
     /// Lines closed since the last flush, as bytes.
     closed: Vec<u8>,
@@ -125,7 +125,7 @@ impl LedgerWriter {
             file,
             path: path.to_owned(),
             plan,
-            durable: bytes.len() as u64,
+            written: bytes.len() as u64,
             durable_head: LineHash::NONE,
             closed: Vec::new(),
             head: LineHash::NONE,
@@ -202,25 +202,33 @@ impl LedgerWriter {
     /// *Blocks* on the disk. *Errors*: after a failed write (a full disk) it may be tried again and loses nothing;
     /// after a failed sync the writer refuses everything.
     pub fn flush(&mut self) -> Result<LineHash, LedgerError> {
+        self.hand_over()?;
+        if let Err(source) = self.file.sync_data() {
+            // The kernel may have dropped the pages; a second sync would succeed and prove nothing.
+            self.broken = true;
+            return Err(LedgerError::Io { path: self.path.clone(), source });
+        }
+        self.durable_head = self.head;
+        Ok(self.head)
+    }
+
+    /// Hands everything committed so far to the system: from now on the end of this process loses none of it.
+    ///
+    /// *Errors*: after a failed write (a full disk) it may be tried again and loses nothing.
+    pub fn hand_over(&mut self) -> Result<(), LedgerError> {
         if self.broken {
             return Err(LedgerError::Broken { path: self.path.clone() });
         }
         self.close_span();
         if let Err(source) = self.file.write_all(&self.closed) {
             // Half a line in the middle of the file would be worse than no line.
-            let cut = self.file.set_len(self.durable).and_then(|()| self.file.seek(SeekFrom::End(0)));
+            let cut = self.file.set_len(self.written).and_then(|()| self.file.seek(SeekFrom::End(0)));
             self.broken = cut.is_err();
             return Err(LedgerError::Io { path: self.path.clone(), source });
         }
-        if let Err(source) = self.file.sync_data() {
-            // The kernel may have dropped the pages; a second sync would succeed and prove nothing.
-            self.broken = true;
-            return Err(LedgerError::Io { path: self.path.clone(), source });
-        }
-        self.durable += self.closed.len() as u64;
+        self.written += self.closed.len() as u64;
         self.closed.clear();
-        self.durable_head = self.head;
-        Ok(self.head)
+        Ok(())
     }
 
     /// Records that the run goes on from `step`: later steps no longer count. Durable when it returns.

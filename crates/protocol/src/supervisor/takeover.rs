@@ -1,0 +1,135 @@
+//! A supervisor that begins in the middle of a run: members of the life before it may still be there, with their state.
+//!
+//! What its predecessor knew follows from three things: what is written down, what the nodes have, and what the members report. So it
+//! asks everyone, waits for those that may still come, and then names a generation like any other. This file does not know how one is
+//! formed.
+
+use super::Supervisor;
+use super::slot::{After, NodeView, Place, Slot};
+use crate::effect::{Event, SupervisorEffect};
+use crate::host::NodeReport;
+use crate::message::{Heartbeat, Report};
+use crate::number::Number;
+use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId};
+
+impl Supervisor {
+    /// The number that this life leads by before it names a generation; 0 where nobody led before.
+    fn leads_by(&self) -> Generation {
+        self.config.taken_over.map_or(Generation(0), |_| self.config.first_generation)
+    }
+
+    /// The number before the first life of a slot: no two lives of a member have one number, whoever began them.
+    pub(super) fn before_first_life(&self) -> Incarnation {
+        Incarnation(u32::try_from(self.leads_by().0).unwrap_or(u32::MAX / 2))
+    }
+
+    /// Whether no generation was named yet, and members of the life before count.
+    pub(super) fn is_taking_over(&self) -> bool {
+        self.config.taken_over.is_some() && self.generation == self.leads_by()
+    }
+
+    /// Whether a node's report may be heard: it obeys us, nobody, or a life before ours.
+    pub(super) fn is_heard(&self, report: &NodeReport) -> bool {
+        let ours = report.instance.is_none_or(|instance| instance == self.config.instance);
+        ours || self.config.taken_over.is_some() && report.generation < self.leads_by()
+    }
+
+    /// Takes over the lives of a node that the life before us began. Those in a slot that another node has by now are not taken: the
+    /// order does not name them, and so they end.
+    ///
+    /// 1. Members 0 and 1 live on host 0, 2 and 3 on host 1. The supervisor dies with host 0.
+    /// 2. Host 0 comes back first. *Unsafe*: its two processes become members 2 and 3, and those of host 1 end with their state.
+    /// 3. So it waits for host 1, or until that is too late; then it has members 0 and 1 again.
+    pub(super) fn find_lives(&mut self, now: Instant, report: &NodeReport) {
+        if !self.is_taking_over() || report.instance == Some(self.config.instance) {
+            return;
+        }
+        for life in report.lives.iter().take(report.ranks as usize) {
+            let room = (self.slots.len() as u32) < self.config.most_ranks;
+            if !room || self.slots.contains_key(&life.member) {
+                continue;
+            }
+            let mut slot = Slot::new(report.node, now, life.incarnation);
+            if life.ended.is_none() {
+                (slot.place, slot.found) = (Place::Starting { since: now }, report.instance);
+            }
+            self.slots.insert(life.member, slot);
+        }
+    }
+
+    /// Asks a member of the life before us where it stands.
+    pub(super) fn question(&self, member: MemberId) -> Option<SupervisorEffect> {
+        let slot = self.slots.get(&member).filter(|slot| slot.awaited().is_some())?;
+        Some(SupervisorEffect::Beat(Heartbeat {
+            instance: self.config.instance,
+            generation: self.generation,
+            member,
+            incarnation: slot.incarnation,
+            number: Number(0),
+        }))
+    }
+
+    /// Whether nodes of the life before may still call: they have twice `back` for it, since they first have to notice that their link is
+    /// one of the past. Every sign of life asks anew, so no time of its own is needed.
+    fn recalls(&self, now: Instant) -> bool {
+        let missing = self.nodes.len() < self.config.wanted_nodes as usize;
+        self.is_taking_over() && missing && now < self.since + self.config.timeouts.back * 2
+    }
+
+    /// Gives new members to nodes that have room for more than was found there, once nobody is expected who may have the numbers.
+    pub(super) fn seat_newcomers(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        if !self.is_taking_over() || self.recalls(now) {
+            return;
+        }
+        let room = |(node, view): (&NodeId, &NodeView)| {
+            let there = self.slots.values().filter(|slot| slot.node == *node).count() as u32;
+            (*node, view.ranks.saturating_sub(there))
+        };
+        let rooms: Vec<(NodeId, u32)> = self.nodes.iter().map(room).filter(|(_, room)| *room > 0).collect();
+        rooms.iter().for_each(|(node, room)| self.add_slots(now, *node, *room));
+        if !rooms.is_empty() {
+            self.start_due(now, effects);
+        }
+    }
+
+    /// Whether somebody of the life before may hold a state and has not said so: without it, it would be lost. Processes have `detect` to
+    /// answer; who comes later has no state that counts.
+    pub(super) fn awaits_the_found(&self, now: Instant) -> bool {
+        let detect = self.config.timeouts.detect;
+        let awaited = |slot: &Slot| slot.awaited().is_some_and(|since| now < since + detect);
+        self.recalls(now) || self.is_taking_over() && self.slots.values().any(awaited)
+    }
+
+    /// Whether a Report is that of a member of the life before which was left out: it stood still while the others were asked, and they
+    /// have gone on without it.
+    pub(super) fn comes_too_late(&self, report: &Report) -> bool {
+        !self.is_taking_over() && report.instance.is_some_and(|instance| instance != self.config.instance)
+    }
+
+    /// Ends those that were left out long ago and never learnt of it: their steps are not those of the others. Who was in the
+    /// newest generation differs from the others by one step at most (S4).
+    ///
+    /// 1. Host 1 is cut off at step 8. It is held to be lost; the others go on, and the order that ends its ranks is on its way.
+    /// 2. The supervisor dies at step 30, the cut is mended, and all are found.
+    pub(super) fn drop_the_forgotten(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        if !self.is_taking_over() {
+            return;
+        }
+        let stands = |slot: &Slot| slot.found.and(slot.able()).and_then(|life| life.applied);
+        let Some(newest) = self.slots.values().filter_map(stands).max() else { return };
+        let behind = |slot: &Slot| stands(slot).is_some_and(|applied| applied.next() < newest);
+        let forgotten: Vec<MemberId> =
+            self.slots.iter().filter(|(_, slot)| behind(slot)).map(|(member, _)| *member).collect();
+        forgotten.into_iter().for_each(|member| self.kill(now, member, After::Restart, effects));
+    }
+
+    /// Says how many were found, as the first generation is named.
+    pub(super) fn tell_of_the_found(&self, effects: &mut Vec<SupervisorEffect>) {
+        if self.is_taking_over() {
+            let found = |slot: &&Slot| slot.found.is_some() && slot.able().is_some();
+            let members = self.slots.values().filter(found).count() as u32;
+            let step = self.progress.known();
+            effects.push(SupervisorEffect::Event(Event::TookOver { members, step }));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a supervisor that died has written down, so that the one that takes its place goes on behind it: no line is missing, none
+//! is there twice.
+//!
+//! The files are written one after the other, so one may know a step more than the next; each goes on behind its own last line. This
+//! file does not know why the supervisor died.
+
+use crate::observer::EpochSeen;
+use crate::patience::{Patience, Standing};
+use dtrain_types::{Epoch, Generation, MicroRange, Step};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// So much of the end of a file is read: many checkpoints' worth of lines. *Units*: bytes.
+const TAIL: u64 = 8 << 20;
+
+/// The newest lines of a run's files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// The newest step of `events.jsonl`.
+    pub events: Step,
+    /// The newest step of `metrics.jsonl`.
+    pub metrics: Step,
+    /// The epochs at the end of `metrics.jsonl`, by step.
+    pub epochs: BTreeMap<Step, EpochSeen>,
+    /// Who computed which micro-batches in the newest generations.
+    pub ranges: BTreeMap<Generation, Vec<MicroRange>>,
+}
+
+impl Found {
+    /// Reads the ends of the files of a run.
+    ///
+    /// *Blocks* on the disk. *Errors*: of the system.
+    pub fn read(run_dir: &Path) -> io::Result<Self> {
+        let mut found = Self::default();
+        for line in tail(&run_dir.join("events.jsonl"))? {
+            match line.get("event").and_then(Value::as_str) {
+                Some("step") => found.events = found.events.max(step(&line)),
+                Some("generation") => found.ranges.extend(ranges(&line)),
+                _ => {}
+            }
+        }
+        for line in tail(&run_dir.join("metrics.jsonl"))? {
+            match line.get("kind").and_then(Value::as_str) {
+                Some("step") => found.metrics = found.metrics.max(step(&line)),
+                Some("epoch") => drop(found.epochs.insert(step(&line), epoch(&line))),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// What was known of early stopping after each epoch behind the step `from`, before which `standing` was.
+    #[must_use]
+    pub fn standings(
+        &self,
+        patience: &Patience,
+        standing: Option<&Standing>,
+        from: Step,
+    ) -> BTreeMap<Step, Standing> {
+        let mut before = standing.cloned();
+        let mut all = BTreeMap::new();
+        for (step, seen) in self.epochs.range(from.next()..) {
+            before = patience.after(before.as_ref(), seen);
+            all.extend(before.clone().map(|standing| (*step, standing)));
+        }
+        all
+    }
+}
+
+/// The whole lines at the end of a file, which may not be there.
+fn tail(path: &Path) -> io::Result<Vec<Value>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(TAIL)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    // What was cut at the front, or torn at the end, is no line.
+    Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+fn ranges(line: &Value) -> Option<(Generation, Vec<MicroRange>)> {
+    let generation = Generation(line.get("generation")?.as_u64()?);
+    let pairs: Vec<(u32, u32)> = serde_json::from_value(line.get("ranges")?.clone()).ok()?;
+    Some((generation, pairs.into_iter().map(|(lo, hi)| MicroRange { lo, hi }).collect()))
+}
+
+fn step(line: &Value) -> Step {
+    Step(line.get("step").and_then(Value::as_u64).unwrap_or(0))
+}
+
+fn epoch(line: &Value) -> EpochSeen {
+    const KNOWN: [&str; 10] = [
+        "time",
+        "kind",
+        "epoch",
+        "step",
+        "train_loss",
+        "val_loss",
+        "val_accuracy",
+        "val_f1",
+        "val_rmse",
+        "val_r2",
+    ];
+    let number = |name: &str| line.get(name).and_then(Value::as_f64);
+    let others = line.as_object().into_iter().flatten().filter(|(name, _)| !KNOWN.contains(&name.as_str()));
+    EpochSeen {
+        epoch: Epoch(line.get("epoch").and_then(Value::as_u64).unwrap_or(0) as u32),
+        step: step(line),
+        train_loss: number("train_loss").unwrap_or(f64::NAN),
+        val_loss: number("val_loss"),
+        val_accuracy: number("val_accuracy"),
+        val_f1: number("val_f1"),
+        val_rmse: number("val_rmse"),
+        val_r2: number("val_r2"),
+        others: others.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_whole_lines_are_found_and_a_torn_one_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write(
+            "events.jsonl",
+            "{\"event\":\"generation\",\"generation\":3,\"ranges\":[[0,2],[2,4]]}\n{\"event\":\"step\",\"step\":7}\n{\"event\":\"notice\"}\n{\"event\":\"step\",\"step\":8",
+        );
+        write(
+            "metrics.jsonl",
+            "{\"time\":1.0,\"kind\":\"step\",\"step\":6}\n{\"time\":1.0,\"kind\":\"epoch\",\"epoch\":1,\"step\":6,\"train_loss\":0.5,\
+             \"val_loss\":0.25,\"val_top5\":0.75}\n",
+        );
+        let found = Found::read(folder.path()).unwrap();
+        assert_eq!((found.events, found.metrics), (Step(7), Step(6)));
+        assert_eq!(found.ranges[&Generation(3)], [MicroRange { lo: 0, hi: 2 }, MicroRange { lo: 2, hi: 4 }]);
+        let seen = &found.epochs[&Step(6)];
+        assert_eq!((seen.epoch, seen.val_loss, seen.others["val_top5"]), (Epoch(1), Some(0.25), 0.75));
+        assert_eq!(Found::read(&folder.path().join("nowhere")).unwrap(), Found::default());
+    }
+}

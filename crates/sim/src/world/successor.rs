@@ -1,0 +1,92 @@
+//! The end of the supervisor's process, and the one that takes its place: it knows what is on the disk, and nothing else.
+
+use super::event::{Event, is_of_supervisor};
+use super::network::Block;
+use super::settings::RESERVED;
+use super::{Sleep, World};
+use crate::clock::{MILLI, SECOND};
+use crate::fact::Fact;
+use crate::sabotage::Sabotage;
+use crate::situation::Situation;
+use dtrain_protocol::{Ending, Outcome, StartFrom, Supervisor, SupervisorConfig, TakenOver};
+use dtrain_types::{Generation, Instance, NodeId};
+
+/// A host has called again within so long after somebody listens. *Units*: nanoseconds.
+const CALLS_AGAIN: u64 = 2 * SECOND;
+
+impl World {
+    /// The supervisor's process dies. Another begins after a while; hosts call it as soon as they may.
+    pub(super) fn crash_supervisor(&mut self, at: usize, length: u64) {
+        if self.dead {
+            return;
+        }
+        self.dead = true;
+        self.fact(&Fact::SupervisorDied);
+        self.queue.retain(|event| !is_of_supervisor(event));
+        self.journal.clear();
+        (self.journal_at, self.busy_until, self.supervisor_armed) = (0, 0, None);
+        (self.supervisor_sleep, self.renamed, self.asked) = (Sleep::default(), Situation::Nobody, None);
+        let length = length.max(50 * MILLI);
+        // Who stands beside it shares its end, or is a process of its own.
+        if self.chance.per_mille(500) {
+            self.end_node(NodeId(0), Some(length + MILLI));
+        }
+        let mut back = length;
+        for host in (1..self.settings.nodes).map(NodeId) {
+            self.network.blocks.push((at, Block::Words(host)));
+        }
+        if self.settings.nodes > 1 {
+            back += self.chance.below(CALLS_AGAIN);
+            self.push(back, Event::Heal(at));
+        }
+        self.last_fault = self.last_fault.max(self.now + back);
+        if self.now + back + SECOND >= self.silent_since() + self.times.master.as_nanos() as u64 {
+            self.touched_all = self.touched_all.max(self.now + back);
+        }
+        self.push(length, Event::SupervisorBegins);
+    }
+
+    /// Since when somebody has not heard the supervisor.
+    fn silent_since(&self) -> u64 {
+        let ranks = self.processes.iter().flatten().map(|process| process.heard);
+        let hosts = self.hosts.iter().filter(|host| host.node.is_some()).map(|host| host.heard);
+        ranks.chain(hosts).min().unwrap_or(self.now)
+    }
+
+    pub(super) fn begin_supervisor(&mut self) {
+        let newest = self.disk.manifests().max_by_key(|id| (id.step, id.generation));
+        let job = super::settings::job(&self.settings);
+        let reused = self.breaks(Sabotage::ReusedNumber);
+        let first = if reused { Generation(1) } else { self.reserved.next() };
+        self.reserved = Generation(first.0 + RESERVED.0).max(self.reserved);
+        let before = super::settings::config(&self.settings, &job, self.times);
+        let last = self.on_disk.enough.unwrap_or(before.schedule.last);
+        if let Some(id) = newest.filter(|id| id.step >= last) {
+            // Everything is done; it only says so.
+            let order = self.disk.manifest(id).expect("it is one of them");
+            let (step, digest, state_digest) = (id.step, order.digest, order.state_digest);
+            return self.end(Outcome::Finished(Ending { step, digest, state_digest, checkpoint: Some(id) }));
+        }
+        if self.excuses.drained && self.hosts.iter().all(|host| host.node.is_none()) {
+            // All had left before it could say so.
+            return self.end(Outcome::Interrupted(None));
+        }
+        // A host that leaves may be the only one that it knows.
+        self.excuses.drained |= self.hosts.iter().any(|host| host.leaves);
+        let unread = self.breaks(Sabotage::UnreadValidation);
+        let known = TakenOver { validated: self.on_disk.validated.filter(|_| !unread), ..self.on_disk };
+        let config = SupervisorConfig {
+            instance: Instance(77 + first.0),
+            start: newest.map_or(StartFrom::Fresh, StartFrom::Checkpoint),
+            taken_over: Some(known),
+            first_generation: first,
+            reserved: self.reserved,
+            ..before
+        };
+        self.tell(|| format!("a supervisor takes over by {first}, it knows {known:?}"));
+        self.supervisor = Supervisor::new(config);
+        (self.dead, self.caused, self.leads_by) = (false, true, first);
+        self.supervisor.start(self.clock.show(self.now));
+        self.arm_supervisor();
+    }
+}
