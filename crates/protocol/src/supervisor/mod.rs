@@ -214,7 +214,10 @@ impl Supervisor {
             resume_point: ResumePoint::default(),
             bootstrap: None,
             pending: Pending::default(),
-            progress: Progress::new(start, recorded),
+            progress: match config.taken_over {
+                Some(_) => Progress::new(start, recorded).taking_over(),
+                None => Progress::new(start, recorded),
+            },
             recorded,
             validations: Validations::new(validated),
             enough,

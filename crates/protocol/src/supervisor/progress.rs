@@ -41,6 +41,8 @@ pub(super) struct Progress {
     /// The generation in which the run last went back.
     back: Generation,
     told: Step,
+    /// Members of a life before tell what they know one after the other.
+    takes_over: bool,
 }
 
 /// The slowest of a kind of pause between steps.
@@ -76,7 +78,13 @@ impl Progress {
             moved: Instant::ZERO,
             back: Generation(0),
             told: start,
+            takes_over: false,
         }
+    }
+
+    /// The same for a supervisor that takes over from another one.
+    pub fn taking_over(self) -> Self {
+        Self { takes_over: true, ..self }
     }
 
     /// A generation begins to run from the state after `at`; `share` is its longest range, `owes` whether it begins with
@@ -144,18 +152,36 @@ impl Progress {
     ///
     /// *Errors*: what is impossible about them, in words.
     pub fn take(&mut self, steps: &[StepRecord], applied: Option<Step>) -> Result<(), String> {
-        let Some(first) = steps.first() else { return Ok(()) };
+        if steps.is_empty() {
+            return Ok(());
+        }
         // With this, `ahead` never reaches further than one report past what is known (S10).
         if steps.len() > MAX_STEPS_IN_REPORT {
             return Err(format!("{} steps in one report, the limit is {MAX_STEPS_IN_REPORT}", steps.len()));
         }
-        if first.step > self.known().next() {
-            return Err(format!("its oldest step is {}, known are {}", first.step, self.known()));
+        // Who copied a state has no record of the steps that led to it. They are known before it may go on, but to a supervisor that
+        // takes over: others will tell it, and this one says the rest again.
+        //
+        // 1. A rank makes step 86 and breaks off in 87, which others finish; it copies their state and makes step 88.
+        // 2. Nothing is written down since: its report has the records of 86 and 88.
+        let mut known = self.known();
+        let mut taken = 0;
+        for record in steps {
+            if record.step > known.next() {
+                break;
+            }
+            known = known.max(record.step);
+            taken += 1;
         }
-        if let Some(pair) = steps.windows(2).find(|pair| pair[0].step.next() != pair[1].step) {
+        if let Some(pair) = steps.windows(2).find(|pair| pair[0].step >= pair[1].step) {
             return Err(format!("step {} follows step {}", pair[1].step, pair[0].step));
         }
-        let newest = steps[steps.len() - 1];
+        if taken < steps.len() && !self.takes_over {
+            let ahead = steps[taken].step;
+            return Err(format!("step {ahead} follows nothing, known are {known}"));
+        }
+        let steps = &steps[..taken];
+        let Some(newest) = steps.last().copied() else { return Ok(()) };
         if Some(newest.step) > applied {
             return Err(format!("it reports step {} and stands at {applied:?}", newest.step));
         }
@@ -305,6 +331,23 @@ mod tests {
         assert!(progress.take(&records(1..=257), Some(Step(257))).is_err());
         assert_eq!(progress.take(&records(1..=2), Some(Step(2))), Ok(()));
         assert_eq!(progress.take(&records(3..=3), Some(Step(3))), Ok(()), "what is known needs no commit");
+        assert_eq!(
+            progress.take(&[record(2), record(4)], Some(Step(4))),
+            Ok(()),
+            "it copied the state of step 3"
+        );
+        assert!(progress.take(&[record(4), record(4)], Some(Step(4))).is_err());
+    }
+
+    #[test]
+    fn who_takes_over_hears_the_steps_in_any_order_and_commits_them_in_theirs() {
+        let (mut progress, mut effects) = (Progress::new(Step(0), Step(2)).taking_over(), Vec::new());
+        assert_eq!(progress.take(&[record(3), record(5)], Some(Step(5))), Ok(()));
+        assert_eq!(progress.take(&records(5..=5), Some(Step(5))), Ok(()));
+        assert_eq!(progress.known(), Step(3), "nobody has told of step 4");
+        assert_eq!(progress.take(&records(4..=5), Some(Step(5))), Ok(()));
+        progress.commit(Step(u64::MAX), &mut effects);
+        assert_eq!(committed(&effects), [3, 4, 5]);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use dtrain_types::Instant;
 
 impl World {
     pub(super) fn enter_journal(&mut self, entry: Entry) {
-        let is_quick = matches!(entry, Entry::Step(_)) && !self.breaks(Sabotage::EarlyRecord);
+        // A real one gathers steps for as long as a rank needs for many: behind a slow disk members hold records for some time.
+        let slow = self.disk_slow > 1 || self.breaks(Sabotage::EarlyRecord);
+        let is_quick = matches!(entry, Entry::Step(_)) && !slow;
         let most = if is_quick { 500 * MICRO } else { 20 * MILLI };
         let after = self.chance.between(50 * MICRO, most);
         self.journal_at = self.journal_at.max(self.now + after);
