@@ -10,7 +10,7 @@ use crate::effect::{Event, SupervisorEffect};
 use crate::host::NodeReport;
 use crate::message::{Heartbeat, Report};
 use crate::number::Number;
-use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId};
+use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId, Step};
 
 impl Supervisor {
     /// The number that this life leads by before it names a generation; 0 where nobody led before.
@@ -106,8 +106,9 @@ impl Supervisor {
         !self.is_taking_over() && report.instance.is_some_and(|instance| instance != self.config.instance)
     }
 
-    /// Ends those that were left out long ago and never learnt of it: their steps are not those of the others. Who was in the
-    /// newest generation differs from the others by one step at most (S4).
+    /// Ends those that were left out long ago and never learnt of it: they are in an older generation, and their steps are not those of
+    /// the others. Who is in the newest generation differs from the others by one step at most (S4), whatever Reports say: steps
+    /// are made between one Report and the next.
     ///
     /// 1. Host 1 is cut off at step 8. It is held to be lost; the others go on, and the order that ends its ranks is on its way.
     /// 2. The supervisor dies at step 30, the cut is mended, and all are found.
@@ -115,9 +116,14 @@ impl Supervisor {
         if !self.is_taking_over() {
             return;
         }
-        let stands = |slot: &Slot| slot.found.and(slot.able()).and_then(|life| life.applied);
+        let stands = |slot: &Slot| {
+            let life = slot.found.and(slot.able())?;
+            Some((life.generation, life.applied?))
+        };
         let Some(newest) = self.slots.values().filter_map(stands).max() else { return };
-        let behind = |slot: &Slot| stands(slot).is_some_and(|applied| applied.next() < newest);
+        let is_behind =
+            |(generation, applied): (Generation, Step)| generation < newest.0 && applied.next() < newest.1;
+        let behind = |slot: &Slot| stands(slot).is_some_and(is_behind);
         let forgotten: Vec<MemberId> =
             self.slots.iter().filter(|(_, slot)| behind(slot)).map(|(member, _)| *member).collect();
         forgotten.into_iter().for_each(|member| self.kill(now, member, After::Restart, effects));
