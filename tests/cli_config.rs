@@ -346,7 +346,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 11] = [
+const KINDS: [&[&str]; 13] = [
     &[],
     &[
         "data.kind=idx",
@@ -395,6 +395,14 @@ const KINDS: [&[&str]; 11] = [
     ],
     &["data.kind=clips", "data.path=clips", "data.frames=17", "data.frame_stride=2", "data.augment=[flip]"],
     &["data.kind=own", "data.name=ring"],
+    &[
+        "model.kind=resnet",
+        "model.depth=34",
+        "model.stem=small",
+        "model.freeze=[conv1.*]",
+        "schedule.kind=one_cycle",
+    ],
+    &["model.kind=vit", "model.patch=2", "optimizer.kind=lion"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];
 

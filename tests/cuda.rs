@@ -3,6 +3,7 @@
 //!
 //! The kernels run on the CPU, one thread of a block after the other: so the models are small and the runs short.
 
+use crate::harness::files::npy;
 use crate::harness::gpus::Host;
 use crate::harness::{
     CNN, CNN1D, CNN3D, Finished, GPT, GPT2, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives,
@@ -147,6 +148,29 @@ fn halves_are_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_writte
         }
     }
     assert!(!machine.path().join("runs").exists(), "nothing is written");
+}
+
+#[test]
+fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused() {
+    let Some(machine) = Host::new() else { return };
+    let settings = "model.kind=resnet model.width=4 data.augment=none micro_batch=32 steps=3 devices=cuda:0";
+    let [one, two] = [1, 2].map(|ranks| machine.train(&format!("{settings} ranks={ranks} name=on-{ranks}")));
+    assert_eq!(one.digest(), two.digest());
+    for (model, words) in [
+        ("lstm data.kind=npy", "devices: lstm has operations that GPUs lack kernels for"),
+        ("vit", "devices: vit has operations that GPUs lack kernels for"),
+    ] {
+        let data = if model.contains("npy") { "data.inputs=x.npy data.targets=y.npy" } else { "" };
+        std::fs::write(machine.path().join("x.npy"), npy("|u1", &[40, 3, 9], &[7; 40 * 27]))
+            .expect("an array");
+        std::fs::write(machine.path().join("y.npy"), npy("|u1", &[40], &[0, 1].repeat(20)))
+            .expect("an array");
+        let refused = machine.train(&format!("model.kind={model} {data} steps=3 devices=cuda:0 name=never"));
+        refused.ended_with(2);
+        refused.said(words);
+        refused.said("hint:");
+    }
+    assert!(!machine.path().join("runs/never").exists());
 }
 
 #[test]

@@ -67,6 +67,28 @@ fn exports_say_what_predict_says_on_raw_inputs() {
             format!("{table} data.shape=[1,2,4,4] model.kind=cnn3d model.channels=[4] model.pool=last"),
             &[1, 2, 4, 4],
         ),
+        ("resnet", "epochs=1 model.kind=resnet model.width=4".to_owned(), &[1, 8, 8]),
+        (
+            "bottlenecks",
+            "steps=9 model.kind=resnet model.depth=50 model.width=2 model.stem=large".to_owned(),
+            &[1, 8, 8],
+        ),
+        ("vit", "epochs=1 model.kind=vit model.layers=2 model.width=12 model.patch=2".to_owned(), &[1, 8, 8]),
+        (
+            "transformer",
+            format!(
+                "{table} data.shape=[2,16] model.kind=transformer model.layers=1 model.width=8 model.dropout=0.1"
+            ),
+            &[2, 16],
+        ),
+        (
+            "lstm",
+            format!(
+                "{table} data.shape=[2,16] model.kind=lstm model.layers=2 model.width=7 model.dropout=0.1"
+            ),
+            &[2, 16],
+        ),
+        ("gru", format!("{table} data.shape=[2,16] model.kind=gru model.width=7"), &[2, 16]),
     ] {
         train(path, &format!("{settings} name={name}")).succeeded();
         write_array(&path.join("raw.npy"), 9, shape);

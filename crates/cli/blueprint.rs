@@ -2,17 +2,21 @@
 //!
 //! It needs no data, so that a trained model can be used where its training data are not.
 
-use crate::config::{ClassWeights, Config, Gpt, Loss, Model, Over, Pool, Precision, Problem};
+use crate::config::{ClassWeights, Config, Gpt, Loss, Model, Over, Pool, Precision, Problem, StemKind};
 use crate::error::CliError;
 use crate::own::Own;
 use dtrain_data::{InputSpec, SampleSpec, TargetSpec};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Device;
 use dtrain_engine::models::{
-    CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, cnn1d, cnn3d, gpt, gpt2, mlp,
+    CnnOptions, EncoderOptions, GptOptions, MlpOptions, PoolPlace, RecurrentOptions, ResNetOptions, Stem,
+    cnn, cnn1d, cnn3d, gpt, gpt2, mlp, recurrent, resnet, transformer, vit,
 };
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{EngineError, LossScaling, stage};
+
+/// Below so many pixels on a side the stem of a residual network is small.
+const SMALL: usize = 64;
 
 /// How the blocks of a model are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,14 +89,34 @@ impl Blueprint<'_> {
         let rows = rows as usize;
         match &self.spec.input {
             InputSpec::Values { shape } => {
-                let sample = match &self.config.model {
-                    Model::Cnn { over, .. } => over.sample(shape),
-                    _ => None,
-                };
+                let sample = self.config.model.over().and_then(|over| over.sample(shape));
                 stage::Shape::values(rows, sample.as_ref().unwrap_or(shape))
             }
             InputSpec::Tokens { length, .. } => stage::Shape::Tokens { rows, time: *length },
         }
+    }
+
+    /// Height and width of images; nothing where samples are something else.
+    fn sides(&self) -> Option<[usize; 2]> {
+        match &self.spec.input {
+            InputSpec::Values { shape } => match shape[..] {
+                [_, height, width] => Some([height, width]),
+                _ => None,
+            },
+            InputSpec::Tokens { .. } => None,
+        }
+    }
+
+    fn shortest_side(&self) -> usize {
+        self.sides().map_or(0, |[height, width]| height.min(width))
+    }
+
+    /// The side of patches: the greatest up to 16 that cuts an image into whole ones, of which there are 7 x 7 or more.
+    fn patch(&self) -> usize {
+        let Some([height, width]) = self.sides() else { return 1 };
+        let most = (height.min(width) / 7).clamp(1, 16);
+        let fits = |side: &usize| height.is_multiple_of(*side) && width.is_multiple_of(*side);
+        (1..=most).rev().find(fits).unwrap_or(1)
     }
 
     /// How many numbers come out for a sample, or for a token.
@@ -129,6 +153,28 @@ impl Blueprint<'_> {
                     Over::Images => cnn(&options, self.outputs()),
                     Over::Volumes => cnn3d(&options, self.outputs()),
                 }
+            }
+            Model::ResNet { depth, width, stem, .. } => {
+                let stem = match stem {
+                    StemKind::Large => Stem::Large,
+                    StemKind::Small => Stem::Small,
+                    StemKind::Auto if self.shortest_side() < SMALL => Stem::Small,
+                    StemKind::Auto => Stem::Large,
+                };
+                resnet(&ResNetOptions { depth: *depth, width: *width, stem }, self.outputs())
+            }
+            Model::Encoder { over, patch, layers, width, heads, dropout, .. } => {
+                let (layers, width, heads) = (*layers, *width, *heads);
+                let options = EncoderOptions { layers, width, heads, dropout: *dropout as f32 };
+                match over {
+                    Over::Images => vit(&options, patch.unwrap_or_else(|| self.patch()), self.outputs()),
+                    Over::Sequences | Over::Volumes => transformer(&options, self.outputs()),
+                }
+            }
+            Model::Recurrent { cell, layers, width, dropout, .. } => {
+                let (cell, layers, width) = (*cell, *layers, *width);
+                let options = RecurrentOptions { cell, layers, width, dropout: *dropout as f32 };
+                recurrent(&options, self.outputs())
             }
             Model::Own { .. } | Model::Torch { .. } => {
                 panic!("own data was opened by its program, which has the model")

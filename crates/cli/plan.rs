@@ -360,6 +360,10 @@ impl Plan {
                     epsilon: eps as f32,
                     weight_decay: weight_decay as f32,
                 },
+                Rule::Lion { beta1, beta2, weight_decay } => dtrain_engine::Rule::Lion {
+                    betas: [beta1 as f32, beta2 as f32],
+                    weight_decay: weight_decay as f32,
+                },
                 Rule::Sgd { momentum, nesterov, weight_decay } => dtrain_engine::Rule::Sgd {
                     momentum: momentum as f32,
                     nesterov,
@@ -393,6 +397,9 @@ impl Plan {
                 Shape::Constant => Decay::Constant,
                 Shape::Linear { min_factor } => Decay::Linear { last: min_factor },
                 Shape::Cosine { min_factor } => Decay::Cosine { last: min_factor },
+                Shape::OneCycle { peak, first_factor, min_factor } => {
+                    Decay::OneCycle { peak, first: first_factor, last: min_factor }
+                }
                 Shape::Step { every, factor } => Decay::Step { every: span(every).steps(per_epoch), factor },
             },
         }

@@ -184,6 +184,7 @@ fn kept_updates(old: &Config, new: &Config, checkpoint: CheckpointId) -> Result<
     let moments = |config: &Config| match config.optimizer.rule {
         Rule::AdamW { .. } => "adamw",
         Rule::Sgd { momentum: 0.0, .. } => "sgd without momentum",
+        Rule::Lion { .. } => "lion",
         Rule::Sgd { .. } => "sgd",
         Rule::Torch => "torch",
     };

@@ -66,6 +66,33 @@ class AdamW(Optimizer):
 
 
 @dataclass(frozen=True)
+class Lion(Optimizer):
+    """The sign of a momentum, with decoupled weight decay; it wants some tenth of the learning rate of AdamW, and ten times its decay."""
+
+    lr: float = 1e-4
+    betas: Tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.1
+    clip_norm: Optional[float] = None
+    decay: str = "all"
+    ema: Optional[float] = None
+    lr_factors: Mapping[str, float] = field(default_factory=dict)
+    no_decay: Sequence[str] = ()
+
+    def settings(self) -> "list[str]":
+        return [
+            "optimizer.kind=lion",
+            f"optimizer.lr={self.lr!r}",
+            f"optimizer.beta1={self.betas[0]!r}",
+            f"optimizer.beta2={self.betas[1]!r}",
+            f"optimizer.weight_decay={self.weight_decay!r}",
+            f"optimizer.clip_norm={_or_none(self.clip_norm)}",
+            f"ema={_or_none(self.ema)}",
+            *_groups(self.lr_factors, self.no_decay),
+            _decays(self.decay),
+        ]
+
+
+@dataclass(frozen=True)
 class SGD(Optimizer):
     """Gradient descent with momentum, as ``torch.optim.SGD``; weight decay is an L2 penalty."""
 

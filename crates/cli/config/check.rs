@@ -184,6 +184,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
         }
     }
     model(config, &mut problems);
+    beginning(config, &mut problems);
     torch(config, &mut problems);
     images(config, &mut problems);
     loss_and_optimizer(config, &mut problems);
@@ -196,12 +197,7 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
     let token_data = [DataKind::Text, DataKind::Tokens].iter().any(|kind| kind.name() == data);
     match &config.model {
         Model::Gpt { width, heads, .. } => {
-            if width % heads != 0 {
-                let message = format!("{heads} heads do not divide the width {width}");
-                problems.push(
-                    config.problem("model.heads", message).hint("width / heads is the width of one head"),
-                );
-            }
+            heads_divide(config, *width, *heads, problems);
             if !token_data {
                 let message = format!("{} needs tokens, and data.kind is {data}", config.model.kind().name());
                 problems.push(
@@ -209,7 +205,13 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
                 );
             }
         }
-        Model::Mlp { .. } | Model::Cnn { .. } if token_data => {
+        Model::Mlp { .. }
+        | Model::Cnn { .. }
+        | Model::ResNet { .. }
+        | Model::Encoder { .. }
+        | Model::Recurrent { .. }
+            if token_data =>
+        {
             let message = format!("{} cannot read tokens", config.model.kind().name());
             problems.push(config.problem("model.kind", message).hint("write model.kind=gpt"));
         }
@@ -225,7 +227,28 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
             let problem = config.problem("model.kind", "torch is the model of a Python program");
             problems.push(problem.hint("run that program: `python train.py`; or choose mlp, cnn or gpt"));
         }
-        Model::Mlp { .. } | Model::Cnn { .. } | Model::Own { .. } | Model::Torch { .. } => {}
+        Model::Encoder { width, heads, .. } => heads_divide(config, *width, *heads, problems),
+        Model::Mlp { .. }
+        | Model::Cnn { .. }
+        | Model::ResNet { .. }
+        | Model::Recurrent { .. }
+        | Model::Own { .. }
+        | Model::Torch { .. } => {}
+    }
+}
+
+/// What begins anew needs something that does not.
+fn beginning(config: &Config, problems: &mut Vec<Problem>) {
+    if !config.begun_anew.is_empty() && config.model.init_from().is_none() {
+        let problem = config.problem("model.init_except", "without model.init_from everything begins anew");
+        problems.push(problem.hint("write model.init_from=FILE.safetensors"));
+    }
+}
+
+fn heads_divide(config: &Config, width: usize, heads: usize, problems: &mut Vec<Problem>) {
+    if !width.is_multiple_of(heads) {
+        let message = format!("{heads} heads do not divide the width {width}");
+        problems.push(config.problem("model.heads", message).hint("width / heads is the width of one head"));
     }
 }
 
@@ -413,7 +436,7 @@ impl Config {
     }
 
     fn check_images(&self, data: &DataFacts, problems: &mut Vec<Problem>) {
-        let Model::Cnn { over, .. } = self.model else { return };
+        let Some(over) = self.model.over() else { return };
         if over.sample(&data.input).is_some() {
             return;
         }

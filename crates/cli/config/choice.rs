@@ -60,6 +60,16 @@ words!(
         Cnn1d = "cnn1d",
         /// The same over volumes.
         Cnn3d = "cnn3d",
+        /// A residual network over images.
+        ResNet = "resnet",
+        /// A transformer over patches of images.
+        Vit = "vit",
+        /// Long short-term memory over sequences.
+        Lstm = "lstm",
+        /// Gated recurrent units over sequences.
+        Gru = "gru",
+        /// A transformer over the places of sequences.
+        Transformer = "transformer",
         /// A causal transformer.
         Gpt = "gpt",
         /// The same as OpenAI's GPT-2.
@@ -68,6 +78,17 @@ words!(
         Own = "own",
         /// The model of a Python program.
         Torch = "torch",
+    }
+);
+words!(
+    /// What stands in front of the blocks of a residual network.
+    StemKind {
+        /// By the size of the images.
+        Auto = "auto",
+        /// A large convolution with a stride, and a pooling.
+        Large = "large",
+        /// A small convolution.
+        Small = "small",
     }
 );
 words!(
@@ -106,6 +127,8 @@ words!(
     OptimizerKind {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
+        /// The sign of a momentum.
+        Lion = "lion",
         /// Gradient descent with momentum.
         Sgd = "sgd",
         /// That of a Python program.
@@ -121,6 +144,8 @@ words!(
         Linear = "linear",
         /// Flat.
         Constant = "constant",
+        /// Up along half a cosine, and down along another.
+        OneCycle = "one_cycle",
         /// Drops at fixed places.
         Step = "step",
     }

@@ -6,7 +6,7 @@
 //! above it. The table does not know how a value is used.
 
 use super::choice::{
-    Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
+    Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind, StemKind,
 };
 use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
@@ -77,6 +77,8 @@ const LENGTH_OR_NONE: Type = Type::Either(&[NONE, Type::Length]);
 const DROPOUT: Type = Type::Number(&BELOW_ONE);
 /// The models with convolutions.
 const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
+/// The models with recurrent layers.
+const RECURRENT: &[&str] = &["lstm", "gru"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str = "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only, all frames of a clip alike";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
@@ -237,6 +239,20 @@ pub static KEYS: &[Key] = &[
         .when("model.kind", &["cnn3d"]),
     Key::new("model.hidden", Type::List(&COUNT), "[128]", Bits, "width of each layer between the blocks and the output")
         .when("model.kind", CNNS),
+    Key::new("model.depth", Type::Int(18, 50), "18", Bits, "layers: 18 | 34 | 50, of which the last has bottlenecks").when("model.kind", &["resnet"]),
+    Key::new("model.width", COUNT, "64", Bits, "channels of the first group of blocks; each behind has twice as many").when("model.kind", &["resnet"]),
+    Key::new("model.stem", Type::Choice(StemKind::NAMES), "auto", Bits, "what stands in front of the blocks: large (7 x 7 with stride 2, max-pooling) | small (3 x 3) | auto: small for images below 64 x 64")
+        .when("model.kind", &["resnet"]),
+    Key::new("model.patch", Type::Either(&[AUTO, COUNT]), "auto", Bits, "side of the squares that an image is cut into; auto: 16 for large images, less for small ones, so that there are 7 x 7 or more")
+        .when("model.kind", &["vit"]),
+    Key::new("model.layers", COUNT, "12", Bits, "transformer blocks").when("model.kind", &["vit"]),
+    Key::new("model.width", COUNT, "192", Bits, "width of the residual stream: 192 is tiny, 384 small, 768 base; heads must divide it").when("model.kind", &["vit"]),
+    Key::new("model.heads", COUNT, "3", Bits, "attention heads: 3 is tiny, 6 small, 12 base").when("model.kind", &["vit"]),
+    Key::new("model.layers", COUNT, "4", Bits, "transformer blocks").when("model.kind", &["transformer"]),
+    Key::new("model.width", COUNT, "64", Bits, "width of the residual stream; heads must divide it").when("model.kind", &["transformer"]),
+    Key::new("model.heads", COUNT, "4", Bits, "attention heads").when("model.kind", &["transformer"]),
+    Key::new("model.layers", COUNT, "1", Bits, "recurrent layers").when("model.kind", RECURRENT),
+    Key::new("model.width", COUNT, "128", Bits, "width of each layer").when("model.kind", RECURRENT),
     Key::new("model.layers", COUNT, "4", Bits, "transformer blocks").when("model.kind", &["gpt"]),
     Key::new("model.layers", COUNT, "12", Bits, "transformer blocks; medium has 24, large 36, xl 48").when("model.kind", &["gpt2"]),
     Key::new("model.width", COUNT, "128", Bits, "width of the residual stream; heads must divide it").when("model.kind", &["gpt"]),
@@ -249,9 +265,13 @@ pub static KEYS: &[Key] = &[
         .when("model.kind", CNNS),
     Key::new("model.batch_norm", Type::Bool, "false", Bits, "normalise by the statistics of a micro-batch").when("model.kind", &["mlp"]),
     Key::new("model.batch_norm", Type::Bool, "true", Bits, "normalise by the statistics of a micro-batch").when("model.kind", CNNS),
-    Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt", "gpt2"]),
+    Key::new("model.dropout", DROPOUT, "0", Bits, "share of activations dropped while training").when("model.kind", &["mlp", "gpt", "gpt2", "vit", "transformer", "lstm", "gru"]),
     Key::new("model.dropout", DROPOUT, "0.1", Bits, "share of activations dropped while training").when("model.kind", CNNS),
     Key::new("model.init_from", TEXT_OR_NONE, "none", Bits, "FILE.safetensors with the first parameters; for gpt2 also with the names that GPT-2 has elsewhere"),
+    Key::new("model.init_except", Type::List(&Type::Text), "[]", Bits,
+        "with init_from: names of tensors that begin anew, such as [\"fc.*\"] for a head with other classes"),
+    Key::new("model.freeze", Type::List(&Type::Text), "[]", Bits,
+        "names of parameters that stay as they are, such as [\"conv1.*\", \"layer*\"]; their gradients are not computed where nothing in front is trained").when("data.kind", NOT_TORCH),
     // Loss.
     Key::new("loss.kind", Type::Choice(LossKind::NAMES), "cross_entropy", Bits, LOSS_KIND_HELP).when("data.kind", NOT_TORCH),
     Key::new("loss.kind", Type::Choice(LossKind::NAMES), "torch", Bits, LOSS_KIND_HELP).when("data.kind", &["torch"]),
@@ -264,16 +284,21 @@ pub static KEYS: &[Key] = &[
         "targets with this label count nowhere")
         .when("loss.kind", &["cross_entropy"]),
     // Optimizer.
-    Key::new("optimizer.kind", Type::Choice(OptimizerKind::NAMES), "adamw", Bits, "adamw | sgd | torch: the one that a Python program brings"),
+    Key::new("optimizer.kind", Type::Choice(OptimizerKind::NAMES), "adamw", Bits, "adamw | lion | sgd | torch: the one that a Python program brings"),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "2e-3", Bits, "peak learning rate").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.lr", Type::Number(&POSITIVE), "3e-4", Bits, "peak learning rate, some tenth of what suits AdamW").when("optimizer.kind", &["lion"]),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "0.05", Bits, "peak learning rate").when("optimizer.kind", &["sgd"]),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "1", Bits, "what the learning rates of the optimizer are multiplied by at the peak")
         .when("optimizer.kind", &["torch"]),
     Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "decay of the first moment").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.999", Bits, "decay of the second moment").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "share of the momentum in the direction").when("optimizer.kind", &["lion"]),
+    Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.99", Bits, "decay of the momentum").when("optimizer.kind", &["lion"]),
     Key::new("optimizer.eps", Type::Number(&POSITIVE), "1e-8", Bits, "added to the root of the second moment").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0.01", Bits, "decoupled decay, times the learning rate")
         .when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0.1", Bits, "decoupled decay, times the learning rate")
+        .when("optimizer.kind", &["lion"]),
     Key::new("optimizer.momentum", Type::Number(&BELOW_ONE), "0.9", Bits, "share of the last update kept").when("optimizer.kind", &["sgd"]),
     Key::new("optimizer.nesterov", Type::Bool, "false", Bits, "look ahead along the momentum").when("optimizer.kind", &["sgd"]),
     Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0", Bits, "added to the gradient")
@@ -291,10 +316,14 @@ pub static KEYS: &[Key] = &[
         "multiply lr by global_batch / lr_base_batch (linear) or its root (sqrt)"),
     Key::new("optimizer.lr_base_batch", COUNT, "64", Bits, "the global batch that lr was chosen for"),
     // Schedule.
-    Key::new("schedule.kind", Type::Choice(ScheduleKind::NAMES), "cosine", Bits, "cosine | linear | constant | step"),
-    Key::new("schedule.warmup", LENGTH_OR_NONE, "1 epoch", Bits, "the learning rate climbs from 0 over it: \"1 epoch\", \"100 steps\", none"),
+    Key::new("schedule.kind", Type::Choice(ScheduleKind::NAMES), "cosine", Bits, "cosine | linear | one_cycle | constant | step"),
+    Key::new("schedule.warmup", LENGTH_OR_NONE, "1 epoch", Bits, "the learning rate climbs from 0 over it: \"1 epoch\", \"100 steps\", none")
+        .when("schedule.kind", &["cosine", "linear", "constant", "step"]),
     Key::new("schedule.min_factor", Type::Number(&FRACTION), "0", Bits, "share of lr that is left at the end")
         .when("schedule.kind", &["cosine", "linear"]),
+    Key::new("schedule.peak", Type::Number(&FRACTION), "0.3", Bits, "share of all steps after which lr is reached").when("schedule.kind", &["one_cycle"]),
+    Key::new("schedule.first_factor", Type::Number(&FRACTION), "0.04", Bits, "share of lr at the beginning").when("schedule.kind", &["one_cycle"]),
+    Key::new("schedule.min_factor", Type::Number(&FRACTION), "4e-6", Bits, "share of lr that is left at the end").when("schedule.kind", &["one_cycle"]),
     Key::new("schedule.every", Type::Length, "10 epochs", Bits, "how often the learning rate drops").when("schedule.kind", &["step"]),
     Key::new("schedule.factor", Type::Number(&POSITIVE), "0.1", Bits, "what it is multiplied by").when("schedule.kind", &["step"]),
     // Checkpoints.

@@ -27,7 +27,7 @@ mod write;
 pub use batch::{Batch, Machine};
 pub use check::{DataFacts, NamedMetrics};
 pub use choice::{
-    Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind,
+    Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind, StemKind,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use dtrain_cuda::Precision;
@@ -91,6 +91,8 @@ pub struct Config {
     pub data: Option<dtrain_data::Source>,
     /// The model.
     pub model: Model,
+    /// Patterns of tensors that begin anew though there is a file with first parameters.
+    pub begun_anew: Vec<String>,
     /// The loss.
     pub loss: Loss,
     /// The optimizer.
@@ -129,6 +131,7 @@ impl Config {
             profile: r.int("profile").and_then(NonZeroU32::new),
             data: data::data(r),
             model: Model::from_resolved(r),
+            begun_anew: parts::begun_anew(r),
             loss: Loss::from_resolved(r),
             optimizer: Optimizer::from_resolved(r),
             schedule: Schedule::from_resolved(r),

@@ -4,11 +4,12 @@
 //! and `plan.rs` joins them with the parts that they ask for.
 
 use super::LrScaling;
-use super::choice::{Isolation, LossKind, ModelKind, OptimizerKind, ScheduleKind};
+use super::choice::{Isolation, LossKind, ModelKind, OptimizerKind, ScheduleKind, StemKind};
 use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value, counts};
 use dtrain_engine::Grouping;
+use dtrain_engine::device::Cell;
 use dtrain_protocol::{Timeouts, TimeoutsError};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl Resume {
     }
 }
 
-/// What convolutions slide over.
+/// What the samples of a model are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// `[channels, length]`.
@@ -55,7 +56,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// A sample of this shape as the convolutions take it, or `None` if it is something else. A sequence of one channel may
+    /// A sample of this shape as the model takes it, or `None` if it is something else. A sequence of one channel may
     /// come as plain columns; and an array of sequences in a file cannot be told from one of images of one channel.
     #[must_use]
     pub fn sample(self, shape: &[usize]) -> Option<Vec<usize>> {
@@ -123,6 +124,47 @@ pub enum Model {
         /// A file with the first parameters.
         init_from: Option<PathBuf>,
     },
+    /// A residual network over images.
+    ResNet {
+        /// How many layers.
+        depth: usize,
+        /// Channels of the first blocks.
+        width: usize,
+        /// What stands in front.
+        stem: StemKind,
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
+    /// A transformer over patches of images, or over the places of sequences.
+    Encoder {
+        /// What it reads.
+        over: Over,
+        /// Side of a patch of images; none is as suits them.
+        patch: Option<usize>,
+        /// Blocks.
+        layers: usize,
+        /// Width of the residual stream.
+        width: usize,
+        /// Attention heads.
+        heads: usize,
+        /// Share dropped.
+        dropout: f64,
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
+    /// Recurrent layers over sequences.
+    Recurrent {
+        /// What they are made of.
+        cell: Cell,
+        /// How many.
+        layers: usize,
+        /// Width of each.
+        width: usize,
+        /// Share dropped.
+        dropout: f64,
+        /// A file with the first parameters.
+        init_from: Option<PathBuf>,
+    },
     /// A causal transformer.
     Gpt {
         /// Which of its kind.
@@ -159,10 +201,26 @@ impl Model {
             Self::Cnn { over: Over::Sequences, .. } => ModelKind::Cnn1d,
             Self::Cnn { over: Over::Images, .. } => ModelKind::Cnn,
             Self::Cnn { over: Over::Volumes, .. } => ModelKind::Cnn3d,
+            Self::ResNet { .. } => ModelKind::ResNet,
+            Self::Encoder { over: Over::Images, .. } => ModelKind::Vit,
+            Self::Encoder { .. } => ModelKind::Transformer,
+            Self::Recurrent { cell: Cell::Lstm, .. } => ModelKind::Lstm,
+            Self::Recurrent { cell: Cell::Gru, .. } => ModelKind::Gru,
             Self::Gpt { like: Gpt::Small, .. } => ModelKind::Gpt,
             Self::Gpt { like: Gpt::Gpt2, .. } => ModelKind::Gpt2,
             Self::Own { .. } => ModelKind::Own,
             Self::Torch { .. } => ModelKind::Torch,
+        }
+    }
+
+    /// What samples must look like, where it is not all the same.
+    #[must_use]
+    pub fn over(&self) -> Option<Over> {
+        match self {
+            Self::Cnn { over, .. } | Self::Encoder { over, .. } => Some(*over),
+            Self::ResNet { .. } => Some(Over::Images),
+            Self::Recurrent { .. } => Some(Over::Sequences),
+            Self::Mlp { .. } | Self::Gpt { .. } | Self::Own { .. } | Self::Torch { .. } => None,
         }
     }
 
@@ -172,6 +230,9 @@ impl Model {
         match self {
             Self::Mlp { init_from, .. }
             | Self::Cnn { init_from, .. }
+            | Self::ResNet { init_from, .. }
+            | Self::Encoder { init_from, .. }
+            | Self::Recurrent { init_from, .. }
             | Self::Gpt { init_from, .. }
             | Self::Own { init_from }
             | Self::Torch { init_from } => init_from.as_ref(),
@@ -202,7 +263,33 @@ impl Model {
             dropout,
             init_from: init_from.clone(),
         };
+        let encoder = |over| Self::Encoder {
+            over,
+            patch: r.get("model.patch").and_then(|_| r.int("model.patch")),
+            layers: r.count("model.layers"),
+            width: r.count("model.width"),
+            heads: r.count("model.heads"),
+            dropout,
+            init_from: init_from.clone(),
+        };
+        let recurrent = |cell| Self::Recurrent {
+            cell,
+            layers: r.count("model.layers"),
+            width: r.count("model.width"),
+            dropout,
+            init_from: init_from.clone(),
+        };
         match choice(r, "model.kind", ModelKind::from_name) {
+            ModelKind::ResNet => Self::ResNet {
+                depth: r.count("model.depth"),
+                width: r.count("model.width"),
+                stem: choice(r, "model.stem", StemKind::from_name),
+                init_from,
+            },
+            ModelKind::Vit => encoder(Over::Images),
+            ModelKind::Transformer => encoder(Over::Sequences),
+            ModelKind::Lstm => recurrent(Cell::Lstm),
+            ModelKind::Gru => recurrent(Cell::Gru),
             ModelKind::Mlp => {
                 Self::Mlp { hidden: hidden(), batch_norm: r.flag("model.batch_norm"), dropout, init_from }
             }
@@ -306,6 +393,15 @@ pub enum Rule {
         /// Decoupled decay of matrices.
         weight_decay: f64,
     },
+    /// The sign of a momentum.
+    Lion {
+        /// Share of the momentum in the direction.
+        beta1: f64,
+        /// Decay of the momentum.
+        beta2: f64,
+        /// Decoupled decay of matrices.
+        weight_decay: f64,
+    },
     /// Gradient descent.
     Sgd {
         /// Share of the last update kept.
@@ -327,6 +423,11 @@ impl Optimizer {
                 beta1: number("optimizer.beta1"),
                 beta2: number("optimizer.beta2"),
                 eps: number("optimizer.eps"),
+                weight_decay: number("optimizer.weight_decay"),
+            },
+            OptimizerKind::Lion => Rule::Lion {
+                beta1: number("optimizer.beta1"),
+                beta2: number("optimizer.beta2"),
                 weight_decay: number("optimizer.weight_decay"),
             },
             OptimizerKind::Sgd => Rule::Sgd {
@@ -351,16 +452,7 @@ impl Optimizer {
 
 /// Groups of parameters. What is no factor is told as one that is no number, by whoever knows the parameters.
 fn grouping(r: &Resolved) -> Grouping {
-    fn word(value: &Value) -> String {
-        match value {
-            Value::Text(text) => text.clone(),
-            other => other.to_string(),
-        }
-    }
-    let words = |key| match r.get(key) {
-        Some(Value::List(words)) => words.iter().map(word).collect(),
-        _ => Vec::new(),
-    };
+    let words = |key| patterns(r, key);
     let factor = |word: String| match word.rsplit_once('=') {
         Some((pattern, factor)) => (pattern.trim().to_owned(), factor.trim().parse().unwrap_or(f64::NAN)),
         None => (word, f64::NAN),
@@ -368,6 +460,25 @@ fn grouping(r: &Resolved) -> Grouping {
     Grouping {
         lr_factors: words("optimizer.lr_factors").into_iter().map(factor).collect(),
         no_decay: words("optimizer.no_decay"),
+        frozen: words("model.freeze"),
+    }
+}
+
+/// The patterns of tensors that `model.init_from` is not asked for.
+pub(super) fn begun_anew(r: &Resolved) -> Vec<String> {
+    patterns(r, "model.init_except")
+}
+
+fn patterns(r: &Resolved, key: &str) -> Vec<String> {
+    fn word(value: &Value) -> String {
+        match value {
+            Value::Text(text) => text.clone(),
+            other => other.to_string(),
+        }
+    }
+    match r.get(key) {
+        Some(Value::List(words)) => words.iter().map(word).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -395,6 +506,15 @@ pub enum Shape {
         /// Share of the peak at the end.
         min_factor: f64,
     },
+    /// Up along half a cosine, and down along another.
+    OneCycle {
+        /// Share of all steps after which the peak is reached.
+        peak: f64,
+        /// Share of the peak at the beginning.
+        first_factor: f64,
+        /// Share of the peak at the end.
+        min_factor: f64,
+    },
     /// Drops at fixed places.
     Step {
         /// How often.
@@ -408,7 +528,7 @@ impl Schedule {
     /// Whether an earlier part of the run would differ had the run been planned longer.
     #[must_use]
     pub fn depends_on_length(&self) -> bool {
-        matches!(self.shape, Shape::Linear { .. } | Shape::Cosine { .. })
+        matches!(self.shape, Shape::Linear { .. } | Shape::Cosine { .. } | Shape::OneCycle { .. })
     }
 
     pub(super) fn from_resolved(r: &Resolved) -> Self {
@@ -417,12 +537,19 @@ impl Schedule {
             ScheduleKind::Constant => Shape::Constant,
             ScheduleKind::Linear => Shape::Linear { min_factor: number("schedule.min_factor") },
             ScheduleKind::Cosine => Shape::Cosine { min_factor: number("schedule.min_factor") },
+            ScheduleKind::OneCycle => Shape::OneCycle {
+                peak: number("schedule.peak"),
+                first_factor: number("schedule.first_factor"),
+                min_factor: number("schedule.min_factor"),
+            },
             ScheduleKind::Step => Shape::Step {
                 every: r.length("schedule.every").expect("the table makes it a length"),
                 factor: number("schedule.factor"),
             },
         };
-        Self { warmup: r.length("schedule.warmup"), shape }
+        // That of one cycle is its own.
+        let warmup = r.get("schedule.warmup").and_then(|_| r.length("schedule.warmup"));
+        Self { warmup, shape }
     }
 }
 

@@ -81,6 +81,7 @@ fn own(stage: &Description) -> Option<&'static str> {
     match stage {
         Description::Own(kind) => Some(kind),
         Description::Residual(inner) => own(inner),
+        Description::Projected { branch, shortcut, .. } => own(branch).or_else(|| own(shortcut)),
         Description::Chain(parts) => parts.iter().find_map(|part| own(&part.stage)),
         _ => None,
     }

@@ -13,8 +13,8 @@ use super::onnx_format::{
 };
 use crate::error::CliError;
 use dtrain_data::{InputSpec, TargetSpec};
-use dtrain_engine::stages::Gelu;
-use dtrain_engine::{Behind, Description, Part};
+use dtrain_engine::device::{Cell, Gelu, Mask};
+use dtrain_engine::{Behind, Description, Part, Taken};
 use prost::Message;
 
 const FLOAT: i32 = 1;
@@ -257,9 +257,12 @@ impl Graph<'_> {
                 let y = self.node("Conv", &inputs, options);
                 self.behind(*behind, y)
             }
-            Description::MaxPool { dimensions, window, stride } => {
+            Description::MaxPool { dimensions, window, stride, padding } => {
                 let all = |side: usize| vec![side as i64; *dimensions];
-                let options = vec![ints("kernel_shape", all(*window)), ints("strides", all(*stride))];
+                let mut options = vec![ints("kernel_shape", all(*window)), ints("strides", all(*stride))];
+                if *padding > 0 {
+                    options.push(ints("pads", [all(*padding), all(*padding)].concat()));
+                }
                 self.node("MaxPool", &[&x], options)
             }
             Description::AvgPool { window, stride } => {
@@ -271,9 +274,9 @@ impl Graph<'_> {
                 let inputs = [x.as_str(), &of[0], &of[1], &of[2], &of[3]];
                 self.node("BatchNormalization", &inputs, vec![float("epsilon", *epsilon)])
             }
-            Description::LayerNorm { .. } => {
+            Description::LayerNorm { epsilon, .. } => {
                 let of = ["weight", "bias"].map(|of| self.parameter(name, of));
-                let options = vec![int("axis", -1), float("epsilon", 1e-5)];
+                let options = vec![int("axis", -1), float("epsilon", *epsilon)];
                 self.node("LayerNormalization", &[&x, &of[0], &of[1]], options)
             }
             Description::Pointwise(behind) => self.behind(*behind, x),
@@ -288,17 +291,94 @@ impl Graph<'_> {
                 let tokens = self.node("Gather", &[&of[0], &x], vec![int("axis", 0)]);
                 self.node("Add", &[&tokens, &of[1]], vec![])
             }
-            Description::Attention { heads, head, time } => self.attention([*heads, *head, *time], &x),
+            Description::Attention { heads, head, time, mask } => {
+                self.attention([*heads, *head, *time], *mask, &x)
+            }
             Description::Chain(parts) => self.chain(name, parts, x),
             Description::Residual(inner) => {
                 let y = self.stage(name, None, inner, x.clone());
                 self.node("Add", &[&x, &y], vec![])
             }
+            Description::Projected { branch, name: beside, shortcut } => {
+                let rank = self.rank;
+                let y = self.stage(name, None, branch, x.clone());
+                self.rank = rank;
+                let z = self.stage(&joined(name, beside), None, shortcut, x);
+                self.node("Add", &[&y, &z], vec![])
+            }
+            Description::Turn => {
+                let flat = self.shape(&[0, 0, -1]);
+                self.rank = 3;
+                let places = self.node("Reshape", &[&x, &flat], vec![]);
+                self.node("Transpose", &[&places], vec![ints("perm", [0, 2, 1])])
+            }
+            Description::ClassToken { .. } => {
+                let [token, places] =
+                    ["class_token", "encoder.pos_embedding"].map(|of| self.parameter(name, of));
+                // As many tokens as there are samples: the size of the batch is only known then.
+                let shape = self.node("Shape", &[&x], vec![]);
+                let (from, to) = (self.shape(&[0]), self.shape(&[1]));
+                let batch = self.node("Slice", &[&shape, &from, &to], vec![]);
+                let ones = self.shape(&[1, 1]);
+                let sides = self.node("Concat", &[&batch, &ones], vec![int("axis", 0)]);
+                let tokens = self.node("Expand", &[&token, &sides], vec![]);
+                let all = self.node("Concat", &[&tokens, &x], vec![int("axis", 1)]);
+                self.node("Add", &[&all, &places], vec![])
+            }
+            Description::Take(taken) => {
+                self.rank = 2;
+                let at = self.index(if *taken == Taken::First { 0 } else { -1 });
+                self.node("Gather", &[&x, &at], vec![int("axis", 1)])
+            }
+            Description::Recurrent { cell, inputs, hidden, layer } => {
+                self.recurrent(name, *cell, [*inputs, *hidden, *layer], &x)
+            }
             Description::Own(kind) => unreachable!("a network has no stage of kind {kind}"),
         }
     }
 
-    fn attention(&mut self, [heads, head, time]: [usize; 3], x: &str) -> String {
+    /// A layer of recurrent cells over `[batch, time, inputs]`. ONNX has gates in another order, and time in front.
+    fn recurrent(&mut self, name: &str, cell: Cell, [inputs, hidden, layer]: [usize; 3], x: &str) -> String {
+        let (kind, order): (_, &[usize]) = match cell {
+            Cell::Lstm => ("LSTM", &[0, 3, 1, 2]),
+            Cell::Gru => ("GRU", &[1, 0, 2]),
+        };
+        let rows = order.len() * hidden;
+        let ordered = |graph: &Self, of: &str, width: usize| -> Vec<f32> {
+            let values = &graph.network.parameter(name, &format!("{of}_l{layer}")).values;
+            let gate =
+                |gate: &usize| values[gate * hidden * width..(gate + 1) * hidden * width].iter().copied();
+            order.iter().flat_map(gate).collect()
+        };
+        let given = [("weight_ih", inputs), ("weight_hh", hidden), ("bias_ih", 1), ("bias_hh", 1)];
+        let [of_inputs, of_outputs, bias_in, bias_out] = given.map(|(of, width)| ordered(self, of, width));
+        let biases = [bias_in, bias_out].concat();
+        let called = |of: &str| format!("{}.{of}_l{layer}", if name.is_empty() { "recurrent" } else { name });
+        let w = self.floats(&called("w"), &[1, rows, inputs], &of_inputs);
+        let r = self.floats(&called("r"), &[1, rows, hidden], &of_outputs);
+        let b = self.floats(&called("b"), &[1, 2 * rows], &biases);
+        let x = self.node("Transpose", &[x], vec![ints("perm", [1, 0, 2])]);
+        let mut options = vec![int("hidden_size", hidden as i64)];
+        if cell == Cell::Gru {
+            options.push(int("linear_before_reset", 1));
+        }
+        // [time, directions, batch, hidden]
+        let y = self.node(kind, &[&x, &w, &r, &b], options);
+        let direction = self.shape(&[1]);
+        let y = self.node("Squeeze", &[&y, &direction], vec![]);
+        self.node("Transpose", &[&y], vec![ints("perm", [1, 0, 2])])
+    }
+
+    /// A whole number.
+    fn index(&mut self, at: i64) -> String {
+        self.count += 1;
+        let name = format!("index_{}", self.count);
+        let raw_data = at.to_le_bytes().to_vec();
+        self.initializers.push(TensorProto { dims: vec![], data_type: INT64, name: name.clone(), raw_data });
+        name
+    }
+
+    fn attention(&mut self, [heads, head, time]: [usize; 3], mask: Mask, x: &str) -> String {
         let parts = self.nodes_of("Split", &[x], vec![int("axis", 2), int("num_outputs", 3)], 3);
         let apart = self.shape(&[0, time as i64, heads as i64, head as i64]);
         let [q, k, v] = [(0, [0, 2, 1, 3]), (1, [0, 2, 3, 1]), (2, [0, 2, 1, 3])].map(|(at, order)| {
@@ -307,12 +387,14 @@ impl Graph<'_> {
         });
         let scores = self.node("MatMul", &[&q, &k], vec![]);
         let scale = self.constant(1.0 / (head as f32).sqrt());
-        let scores = self.node("Mul", &[&scores, &scale], vec![]);
-        // Nobody sees what comes behind.
-        let mask: Vec<f32> =
-            (0..time * time).map(|at| if at % time > at / time { f32::NEG_INFINITY } else { 0.0 }).collect();
-        let mask = self.floats("causal_mask", &[time, time], &mask);
-        let scores = self.node("Add", &[&scores, &mask], vec![]);
+        let mut scores = self.node("Mul", &[&scores, &scale], vec![]);
+        if mask == Mask::Causal {
+            // Nobody sees what comes behind.
+            let behind = |at: usize| if at % time > at / time { f32::NEG_INFINITY } else { 0.0 };
+            let mask: Vec<f32> = (0..time * time).map(behind).collect();
+            let mask = self.floats("causal_mask", &[time, time], &mask);
+            scores = self.node("Add", &[&scores, &mask], vec![]);
+        }
         let shares = self.node("Softmax", &[&scores], vec![int("axis", -1)]);
         let seen = self.node("MatMul", &[&shares, &v], vec![]);
         let seen = self.node("Transpose", &[&seen], vec![ints("perm", [0, 2, 1, 3])]);

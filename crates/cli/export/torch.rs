@@ -3,8 +3,8 @@
 
 use super::network::{Network, Parameter};
 use dtrain_data::{InputSpec, TargetSpec};
-use dtrain_engine::stages::Gelu;
-use dtrain_engine::{Behind, Description, Part};
+use dtrain_engine::device::{Cell, Gelu, Mask};
+use dtrain_engine::{Behind, Description, Part, Taken};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -85,8 +85,13 @@ fn source(network: &Network) -> String {
         let repeated = repeats(parts);
         if repeated > 0 {
             let (list, _) = part.name.split_once('.').unwrap_or((&part.name, ""));
-            classes += &block(part);
-            body.init.push(format!("self.{list} = nn.ModuleList(Block() for _ in range({repeated}))"));
+            // One class a list: blocks of another have other shapes.
+            let class = match classes.is_empty() {
+                true => "Block".to_owned(),
+                false => format!("{}{}", list[..1].to_uppercase(), &list[1..]),
+            };
+            classes += &block(&class, part);
+            body.init.push(format!("self.{list} = nn.ModuleList({class}() for _ in range({repeated}))"));
             body.forward.push(format!("for block in self.{list}:"));
             body.forward.push("    x = block(x)".into());
             parts = &parts[repeated..];
@@ -103,10 +108,15 @@ fn source(network: &Network) -> String {
     let mut text = format!(
         "\"\"\"A trained model as a plain PyTorch module: {}.\n\nInput: {input}.\nOutput: {output}.\n\n\
          Written by `dtrain export`; it needs torch and safetensors.\n\"\"\"\n\nimport torch\nfrom torch import nn\n\
-         from torch.nn import functional as F\n\n\n{classes}",
+         from torch.nn import functional as F\n\n\n",
         about.join(", ")
     );
-    class(&mut text, "Model", &body);
+    let mut rest = classes;
+    class(&mut rest, "Model", &body);
+    if rest.contains("put(self, ") {
+        text += PUT;
+    }
+    text += &rest;
     text += "\ndef load(path=\"model.safetensors\"):\n    \"\"\"The model with its trained parameters, ready to predict.\"\"\"\n    \
              from safetensors.torch import load_file\n\n    model = Model()\n    \
              missing, unexpected = model.load_state_dict(load_file(path), strict=False)\n    \
@@ -137,20 +147,27 @@ fn contract(network: &Network) -> (String, String) {
     (input, output)
 }
 
-/// How many blocks `NAME.0`, `NAME.1`, ... of one kind begin here.
+/// How many blocks `NAME.0`, `NAME.1`, ... begin here, if all of that name are of one kind.
 fn repeats(parts: &[Part]) -> usize {
     let Some(first) = parts.first() else { return 0 };
     let Some((list, "0")) = first.name.split_once('.') else { return 0 };
     let same = |(at, part): (usize, &Part)| part.name == format!("{list}.{at}") && part.stage == first.stage;
-    parts.iter().enumerate().take_while(|(at, part)| same((*at, part))).count()
+    let alike = parts.iter().enumerate().take_while(|(at, part)| same((*at, part))).count();
+    let of_list = |part: &&Part| part.name.split_once('.').is_some_and(|(other, _)| other == list);
+    if parts.iter().filter(of_list).count() == alike { alike } else { 0 }
 }
 
-fn block(part: &Part) -> String {
+/// What keeps modules and parameters under names with dots.
+const PUT: &str = "def put(module, name, value):\n    *path, last = name.split(\".\")\n    for step in path:\n        \
+                   if not hasattr(module, step):\n            setattr(module, step, nn.Module())\n        \
+                   module = getattr(module, step)\n    setattr(module, last, value)\n\n\n";
+
+fn block(class_name: &str, part: &Part) -> String {
     let mut body = Body::default();
     let inner = Part { name: String::new(), tied: None, stage: part.stage.clone() };
     body.stage(&inner, "x");
     let mut text = String::new();
-    class(&mut text, "Block", &body);
+    class(&mut text, class_name, &body);
     text + "\n"
 }
 
@@ -191,9 +208,20 @@ fn wrapped(behind: Behind, value: &str) -> String {
 
 impl Body {
     fn module(&mut self, name: &str, made: String) -> String {
-        let name = renamed(name).replace('.', "_");
+        let name = renamed(name);
+        if name.contains('.') {
+            self.init.push(format!("put(self, \"{name}\", nn.{made})"));
+            return format!("self.get_submodule(\"{name}\")");
+        }
         self.init.push(format!("self.{name} = nn.{made}"));
         format!("self.{name}")
+    }
+
+    /// A parameter of a stage, by the name that it has there.
+    fn parameter(&mut self, stage: &str, name: &str, shape: &[usize]) -> String {
+        let name = renamed(&super::network::joined(stage, name));
+        self.init.push(format!("put(self, \"{name}\", nn.Parameter(torch.zeros({})))", sides(shape)));
+        format!("self.get_parameter(\"{name}\")")
     }
 
     fn set(&mut self, x: &str, value: String) {
@@ -223,8 +251,9 @@ impl Body {
                 let module = self.module(name, made);
                 self.set(x, wrapped(*behind, &format!("{module}({x})")));
             }
-            Description::MaxPool { dimensions, window, stride } => {
-                self.set(x, format!("F.max_pool{dimensions}d({x}, {window}, {stride})"));
+            Description::MaxPool { dimensions, window, stride, padding } => {
+                let padding = if *padding > 0 { format!(", padding={padding}") } else { String::new() };
+                self.set(x, format!("F.max_pool{dimensions}d({x}, {window}, {stride}{padding})"));
             }
             Description::AvgPool { window, stride } => {
                 self.set(x, format!("F.avg_pool2d({x}, {}, {})", same(window), same(stride)));
@@ -234,8 +263,8 @@ impl Body {
                 let module = self.module(name, format!("BatchNorm{d}d({channels}, eps={epsilon})"));
                 self.set(x, format!("{module}({x})"));
             }
-            Description::LayerNorm { width } => {
-                let module = self.module(name, format!("LayerNorm({width}, eps=1e-5)"));
+            Description::LayerNorm { width, epsilon } => {
+                let module = self.module(name, format!("LayerNorm({width}, eps={epsilon})"));
                 self.set(x, format!("{module}({x})"));
             }
             Description::Pointwise(behind) => self.set(x, wrapped(*behind, x)),
@@ -251,12 +280,13 @@ impl Body {
                 }
                 self.set(x, format!("F.embedding({x}, self.tokens) + self.places[: {x}.shape[1]]"));
             }
-            Description::Attention { heads, head, .. } => {
+            Description::Attention { heads, head, mask, .. } => {
+                let causal = if *mask == Mask::Causal { ", is_causal=True" } else { "" };
                 self.forward.push(format!("batch, time, _ = {x}.shape"));
                 self.forward.push(format!(
                     "q, k, v = {x}.view(batch, time, 3, {heads}, {head}).permute(2, 0, 3, 1, 4)"
                 ));
-                self.forward.push(format!("{x} = F.scaled_dot_product_attention(q, k, v, is_causal=True)"));
+                self.forward.push(format!("{x} = F.scaled_dot_product_attention(q, k, v{causal})"));
                 self.set(x, format!("{x}.transpose(1, 2).reshape(batch, time, {})", heads * head));
             }
             Description::Chain(parts) => {
@@ -271,6 +301,42 @@ impl Body {
                 let inner = Part { name: name.to_owned(), tied: None, stage: (**inner).clone() };
                 self.stage(&inner, &y);
                 self.set(x, format!("{x} + {y}"));
+            }
+            Description::Projected { branch, name: beside, shortcut } => {
+                let (y, z) = (format!("{x}_branch"), format!("{x}_shortcut"));
+                let beside = super::network::joined(name, beside);
+                for (value, name, stage) in [(&y, name, branch), (&z, beside.as_str(), shortcut)] {
+                    self.set(value, x.to_owned());
+                    let inner = Part { name: name.to_owned(), tied: None, stage: (**stage).clone() };
+                    self.stage(&inner, value);
+                }
+                self.set(x, format!("{y} + {z}"));
+            }
+            Description::Turn => self.set(x, format!("{x}.flatten(2).transpose(1, 2)")),
+            Description::ClassToken { time, width } => {
+                let token = self.parameter(name, "class_token", &[1, 1, *width]);
+                let places = self.parameter(name, "encoder.pos_embedding", &[1, *time, *width]);
+                self.set(x, format!("torch.cat([{token}.expand({x}.shape[0], -1, -1), {x}], 1) + {places}"));
+            }
+            Description::Take(Taken::First) => self.set(x, format!("{x}[:, 0]")),
+            Description::Take(Taken::Last) => self.set(x, format!("{x}[:, -1]")),
+            Description::Recurrent { cell, inputs, hidden, layer } => {
+                let rows = cell.gates() * hidden;
+                let shapes: [(&str, &[usize]); 4] = [
+                    ("weight_ih", &[rows, *inputs]),
+                    ("weight_hh", &[rows, *hidden]),
+                    ("bias_ih", &[rows]),
+                    ("bias_hh", &[rows]),
+                ];
+                let given = shapes.map(|(of, shape)| self.parameter(name, &format!("{of}_l{layer}"), shape));
+                self.set("zeros", format!("{x}.new_zeros(1, {x}.shape[0], {hidden})"));
+                let start = if *cell == Cell::Lstm { "(zeros, zeros)" } else { "zeros" };
+                let given = given.join(", ");
+                let call = format!(
+                    "torch.{}({x}, {start}, [{given}], True, 1, 0.0, False, False, True)",
+                    cell.name()
+                );
+                self.set(x, format!("{call}[0]"));
             }
             Description::Own(kind) => unreachable!("a network has no stage of kind {kind}"),
         }

@@ -7,7 +7,7 @@ use crate::config::ModelKind;
 use crate::error::CliError;
 use crate::gpt2_names::Gpt2Names;
 use dtrain_checkpoint::{Given, InitError, Names, OwnNames, PARAMETERS, STATS, SectionMut, TensorSpec};
-use dtrain_engine::{LossScale, Replica, Section, State};
+use dtrain_engine::{LossScale, Replica, Section, State, fits};
 use dtrain_runtime::specs;
 use std::path::Path;
 
@@ -16,13 +16,23 @@ impl Plan {
     ///
     /// *Blocks* on the disk. *Errors*: the file does not fit.
     pub(super) fn begin_from(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
+        for pattern in &self.config.begun_anew {
+            let tensors = &replica.about().layout.tensors;
+            if !tensors.iter().any(|tensor| fits(pattern, &tensor.name)) {
+                let problem =
+                    self.config.problem("model.init_except", format!("no tensor is called {pattern}"));
+                return Err(problem.hint("`dtrain plan` lists the names").into());
+            }
+        }
         let mut state = State::zeros(replica.about().state);
         // What is no part of a model, no file has.
         let blank = replica.bring_state().map_err(|error| self.misfit(&error))?;
-        state.section_mut(Section::Stats).copy_from_slice(blank.section(Section::Stats));
+        for section in [Section::Parameters, Section::Stats] {
+            state.section_mut(section).copy_from_slice(blank.section(section));
+        }
         let (filled, hint) = match self.config.optimizer.updates_before {
             0 => (
-                fill_model(replica, file, self.config.model.kind(), &mut state),
+                self.fill_model(replica, file, &mut state),
                 "a safetensors file with the names and shapes that `dtrain plan` lists",
             ),
             _ => (
@@ -36,17 +46,35 @@ impl Plan {
     }
 }
 
-/// Fills parameters and running statistics, by any names that a file may have; a moving average begins with the parameters.
+impl Plan {
+    /// Fills parameters and running statistics, by any names that a file may have, but for what begins anew; a moving average begins
+    /// with the parameters.
+    fn fill_model(&self, replica: &dyn Replica, file: &Path, state: &mut State) -> Result<(), InitError> {
+        let (kind, except) = (self.config.model.kind(), &self.config.begun_anew[..]);
+        fill_model(replica, file, (kind, except), state)
+    }
+}
+
 fn fill_model(
     replica: &dyn Replica,
     file: &Path,
-    kind: ModelKind,
+    (kind, except): (ModelKind, &[String]),
     state: &mut State,
 ) -> Result<(), InitError> {
-    let plain = tensor_specs(replica, "", "");
+    let wanted = |specs: Vec<TensorSpec>, prefix: &str| -> Vec<TensorSpec> {
+        let bare = |name: &str| {
+            name.strip_prefix(prefix).or(name.strip_prefix(EXPORTED_STATS)).unwrap_or(name).to_owned()
+        };
+        specs
+            .into_iter()
+            .filter(|spec| !except.iter().any(|pattern| fits(pattern, &bare(&spec.name))))
+            .collect()
+    };
+    let plain = wanted(tensor_specs(replica, "", ""), "");
     // Files that dtrain exported name tensors as its checkpoints do.
-    let exported = tensor_specs(replica, "model.", EXPORTED_STATS);
+    let exported = wanted(tensor_specs(replica, EXPORTED_PARAMETERS, EXPORTED_STATS), EXPORTED_PARAMETERS);
     let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
+        let names = &Without { names, except };
         let [parameters, stats, ..] = state.sections_mut();
         let mut sections =
             [SectionMut { name: PARAMETERS, data: parameters }, SectionMut { name: STATS, data: stats }];
@@ -54,7 +82,11 @@ fn fill_model(
     };
     let mut filled = fill(&ModelNames, &plain);
     if matches!(filled, Err(InitError::Misfit { .. })) {
-        filled = fill(&ModelNames, &exported).or(filled);
+        filled = filled.or_else(|error| fill(&ModelNames, &exported).map_err(|other| nearer(error, other)));
+    }
+    if kind == ModelKind::Vit {
+        filled =
+            filled.or_else(|error| fill(&TorchvisionNames, &plain).map_err(|other| nearer(error, other)));
     }
     if kind == ModelKind::Gpt2 {
         for names in Gpt2Names::ALL {
@@ -97,7 +129,27 @@ fn nearer(one: InitError, other: InitError) -> InitError {
     }
 }
 
-/// What the prefix of running statistics is where dtrain exported them.
+/// The names in a file of which some tensors are passed over.
+struct Without<'a> {
+    names: &'a dyn Names,
+    except: &'a [String],
+}
+
+impl Names for Without<'_> {
+    fn of(&self, tensor: &str) -> Given {
+        self.names.of(tensor)
+    }
+
+    fn is_no_parameter(&self, name: &str) -> bool {
+        let prefixes = [EXPORTED_PARAMETERS, EXPORTED_STATS];
+        let bare = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+        self.names.is_no_parameter(name) || self.except.iter().any(|pattern| fits(pattern, bare))
+    }
+}
+
+/// What the prefix of parameters is where dtrain exported them.
+const EXPORTED_PARAMETERS: &str = "model.";
+/// What the prefix of running statistics is there.
 const EXPORTED_STATS: &str = "stats.";
 
 /// The names of a model. The scale of a loss is nothing that another run begins with.
@@ -109,7 +161,22 @@ impl Names for ModelNames {
     }
 
     fn is_no_parameter(&self, name: &str) -> bool {
+        // PyTorch's batch norms count their batches, which nothing here depends on.
         name.strip_prefix(EXPORTED_STATS).unwrap_or(name) == LossScale::NAME
+            || name.ends_with("num_batches_tracked")
+    }
+}
+
+/// The names of a model as torchvision has them: PyTorch's attention keeps the weights of queries, keys and values itself.
+struct TorchvisionNames;
+
+impl Names for TorchvisionNames {
+    fn of(&self, tensor: &str) -> Given {
+        OwnNames.of(&tensor.replace(".in_proj.", ".in_proj_"))
+    }
+
+    fn is_no_parameter(&self, name: &str) -> bool {
+        ModelNames.is_no_parameter(name)
     }
 }
 

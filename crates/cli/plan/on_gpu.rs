@@ -113,6 +113,11 @@ impl Plan {
                 let message = "the model of this program is made for the CPU";
                 Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
             }
+            Model::Encoder { .. } | Model::Recurrent { .. } => {
+                let message =
+                    format!("{} has operations that GPUs lack kernels for", self.config.model.kind().name());
+                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+            }
             _ => Ok(()),
         }
     }

@@ -10,7 +10,8 @@
 // rows are in its cache when they are read again for the sums. Does not know the layers around it.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(layer_norm_, )(
-    const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 rows, u32 width) {
+    const Stored* x, const float* gain, const float* bias, Stored* y, float* saved, u32 rows, u32 width,
+    float epsilon) {
     u32 row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= rows) return;
     x += (u64)row * width;
@@ -20,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(layer_norm_, )(
     float mean = across_warp(sum, Plus()) / (float)width;
     for (u32 i = lane; i < width; i += 32) squares += (x[i] - mean) * (x[i] - mean);
     float variance = across_warp(squares, Plus()) / (float)width;
-    float factor = 1.0f / sqrtf(variance + 1e-5f);
+    float factor = 1.0f / sqrtf(variance + epsilon);
     if (lane == 0) {
         saved[2 * row] = mean;
         saved[2 * row + 1] = factor;

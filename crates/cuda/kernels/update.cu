@@ -1,4 +1,4 @@
-// adamw, sgd, sgd_momentum: one update of parameters in place. Where `rounded` is not null, it is their copy in halves,
+// adamw, lion, sgd, sgd_momentum: one update of parameters in place. Where `rounded` is not null, it is their copy in halves,
 // which products read.
 //
 // Plain products, sums, roots and quotients without a fused multiply-add, in the CPU's order: the CPU's bits.
@@ -18,6 +18,20 @@ extern "C" __global__ void __launch_bounds__(256) NAME(adamw_, )(
         m[i] = first;
         v[i] = second;
         float next = p[i] * decay - step_size * first / root;
+        p[i] = next;
+        if (rounded) rounded[i] = next;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) NAME(lion_, )(
+    const float* g, float* p, float* m, Stored* rounded, u64 len, float scale, float lr, float decay, float beta1,
+    float beta2) {
+    float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
+    for (u64 i = first_element(); i < len; i += next_element()) {
+        float d = g[i] * scale;
+        float way = beta1 * m[i] + rest1 * d;
+        m[i] = beta2 * m[i] + rest2 * d;
+        float next = p[i] * decay - (way < 0.0f ? -lr : way > 0.0f ? lr : 0.0f);
         p[i] = next;
         if (rounded) rounded[i] = next;
     }

@@ -182,16 +182,19 @@ kernels! {
     }
     UPDATE_CU "update.cu" ["f32.cuh"] {
         ADAMW "adamw_f32" 256 "fFFFFlrrrrrrr"
+        LION "lion_f32" 256 "fFFFlrrrrr"
         SGD "sgd_f32" 256 "fFFlrrr"
         SGD_MOMENTUM "sgd_momentum_f32" 256 "fFFFlrrrruu"
     }
     UPDATE_BF16_CU "update.cu" ["bf16.cuh"] {
         ADAMW_BF16 "adamw_bf16" 256 "fFFFHlrrrrrrr"
+        LION_BF16 "lion_bf16" 256 "fFFHlrrrrr"
         SGD_BF16 "sgd_bf16" 256 "fFHlrrr"
         SGD_MOMENTUM_BF16 "sgd_momentum_bf16" 256 "fFFHlrrrruu"
     }
     UPDATE_F16_CU "update.cu" ["f16.cuh"] {
         ADAMW_F16 "adamw_f16" 256 "fFFFHlrrrrrrr"
+        LION_F16 "lion_f16" 256 "fFFHlrrrrr"
         SGD_F16 "sgd_f16" 256 "fFHlrrr"
         SGD_MOMENTUM_F16 "sgd_momentum_f16" 256 "fFFHlrrrruu"
     }
@@ -240,15 +243,15 @@ kernels! {
         SUM_PARTS "sum_parts" 256 "fFlul"
     }
     LAYER_NORM_CU "layer_norm.cu" ["sums.cuh", "f32.cuh"] {
-        LAYER_NORM "layer_norm_f32" 256 "fffFFuu"
+        LAYER_NORM "layer_norm_f32" 256 "fffFFuur"
         LAYER_NORM_GRADIENT "layer_norm_gradient_f32" 256 "fffffFFuu"
     }
     LAYER_NORM_BF16_CU "layer_norm.cu" ["sums.cuh", "bf16.cuh"] {
-        LAYER_NORM_BF16 "layer_norm_bf16" 256 "hffHFuu"
+        LAYER_NORM_BF16 "layer_norm_bf16" 256 "hffHFuur"
         LAYER_NORM_GRADIENT_BF16 "layer_norm_gradient_bf16" 256 "hffhhHFuu"
     }
     LAYER_NORM_F16_CU "layer_norm.cu" ["sums.cuh", "f16.cuh"] {
-        LAYER_NORM_F16 "layer_norm_f16" 256 "hffHFuu"
+        LAYER_NORM_F16 "layer_norm_f16" 256 "hffHFuur"
         LAYER_NORM_GRADIENT_F16 "layer_norm_gradient_f16" 256 "hffhhHFuu"
     }
     BATCH_NORM_CU "batch_norm.cu" ["sums.cuh", "run.cuh", "f32.cuh"] {

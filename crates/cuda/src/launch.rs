@@ -33,7 +33,7 @@ pub enum Argument {
     /// `V`: those of `Conv3d` there.
     Conv3d([u32; 18]),
     /// `P`: the fields of `Pool2d` in `kernels/pooling.cu`.
-    Pool2d([u32; 9]),
+    Pool2d([u32; 11]),
 }
 
 impl Argument {

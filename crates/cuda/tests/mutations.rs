@@ -32,6 +32,8 @@ static CHANGES: &[Change] = &[
     (&TO_F16, "as_halves(x[i]", "as_halves(-x[i]", elementwise::halves::<F16>),
     (&FROM_F16, "from_half(x[i])", "from_half(x[i] ^ 1)", elementwise::halves::<F16>),
     (&ADAMW, "decay - step_size", "decay + step_size", update::adamw),
+    (&LION, "beta1 * m[i] + rest1 * d", "beta1 * m[i] - rest1 * d", update::lion),
+    (&LION, "way > 0.0f ? lr", "way >= 0.0f ? lr", update::lion),
     (&SGD, "p[i] - lr * (g[i]", "p[i] + lr * (g[i]", update::sgd),
     (&SGD_MOMENTUM, "p[i] - lr * (nesterov", "p[i] + lr * (nesterov", update::sgd),
     (&BLEND, "(1.0f - momentum)", "(1.0f + momentum)", update::blend),

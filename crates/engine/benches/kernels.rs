@@ -3,7 +3,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dtrain_engine::cpu::{Cpu, CpuOptions};
 use dtrain_engine::device::{
-    Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, Operands, Product, Strides, Write,
+    Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, Mask, Operands, Product, Strides, Write,
 };
 use std::hint::black_box;
 
@@ -64,7 +64,7 @@ fn convolutions(c: &mut Criterion) {
 
 fn others(c: &mut Criterion) {
     let cpu = Cpu::new(CpuOptions::default()).expect("the CPU");
-    let shape = AttentionShape { batch: 8, time: 128, heads: 8, head: 32 };
+    let shape = AttentionShape { batch: 8, time: 128, heads: 8, head: 32, mask: Mask::Causal };
     let (qkv, mut y, mut dqkv) = (vec![0.1; 3 << 18], vec![0.1; 1 << 18], vec![0.1; 3 << 18]);
     let mut saved = vec![0.0; cpu.attention_saved(&shape)];
     c.bench_function("attention", |bench| {

@@ -6,8 +6,8 @@
 
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::device::{
-    Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, NormGradients, NormInputs, Operands,
-    Product, Rows, Strides, Write,
+    Activation, Attended, AttentionShape, Conv3dShape, Device, Gelu, Mask, NormGradients, NormInputs,
+    Operands, Product, Rows, Strides, Write,
 };
 
 /// CPU seconds of this thread so far.
@@ -110,7 +110,7 @@ fn convolutions(cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
 }
 
 fn others(cpu: &Cpu) {
-    let shape = AttentionShape { batch: 8, time: 128, heads: 8, head: 32 };
+    let shape = AttentionShape { batch: 8, time: 128, heads: 8, head: 32, mask: Mask::Causal };
     let (qkv, mut y, mut dqkv) = (vec![0.1; 3 << 18], vec![0.1; 1 << 18], vec![0.1; 3 << 18]);
     let mut saved = vec![0.0; cpu.attention_saved(&shape)];
     let flops = 2.0 * 64.0 * 128.0 * 128.0 * 32.0;
@@ -139,7 +139,7 @@ fn others(cpu: &Cpu) {
     report(
         "layer norm (an element)",
         quarter,
-        seconds(|| cpu.layer_norm(rows, x, &gain, &gain, z, &mut saved)),
+        seconds(|| cpu.layer_norm((rows, 1e-5), x, &gain, &gain, z, &mut saved)),
     );
     let (mut dgain, mut scratch) = (vec![0.0; 256], vec![0.0; cpu.layer_norm_scratch(rows)]);
     let mut dbias = dgain.clone();
@@ -153,8 +153,13 @@ fn others(cpu: &Cpu) {
     };
     report("layer norm gradient (an element)", quarter, seconds(call));
     report("max pool (an output)", 128.0 * 64.0 * 144.0, {
-        let pool =
-            dtrain_engine::device::Pool2d { planes: 8192, size: [24, 24], window: [2, 2], stride: [2, 2] };
+        let pool = dtrain_engine::device::Pool2d {
+            planes: 8192,
+            size: [24, 24],
+            window: [2, 2],
+            stride: [2, 2],
+            padding: [0; 2],
+        };
         let (x, mut y) = (vec![0.5; 8192 * 576], vec![0.5; 8192 * 144]);
         let mut places = y.clone();
         seconds(|| cpu.max_pool(&pool, &x, &mut y, &mut places))

@@ -2,7 +2,7 @@
 //!
 //! Parameters are found by their names in the layout. It does not know any format.
 
-use crate::device::Gelu;
+use crate::device::{Cell, Gelu, Mask};
 
 /// One stage.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub enum Description {
         /// What is behind it.
         behind: Behind,
     },
-    /// Max-pooling without padding.
+    /// Max-pooling.
     MaxPool {
         /// Over how many dimensions.
         dimensions: usize,
@@ -43,6 +43,8 @@ pub enum Description {
         window: usize,
         /// Steps between windows.
         stride: usize,
+        /// Places on either side that no maximum is taken from.
+        padding: usize,
     },
     /// Average pooling of images without padding.
     AvgPool {
@@ -60,10 +62,12 @@ pub enum Description {
         /// Added to the variance.
         epsilon: f32,
     },
-    /// Layer norm of the last dimension, then `weight` and `bias`; epsilon is 1e-5.
+    /// Layer norm of the last dimension, then `weight` and `bias`.
     LayerNorm {
         /// Its width.
         width: usize,
+        /// Added to the variance.
+        epsilon: f32,
     },
     /// What is the same for each element.
     Pointwise(Behind),
@@ -83,7 +87,7 @@ pub enum Description {
         /// Columns of both.
         width: usize,
     },
-    /// Causal self-attention over packed queries, keys and values, of heads side by side.
+    /// Self-attention over packed queries, keys and values, of heads side by side.
     Attention {
         /// How many heads.
         heads: usize,
@@ -91,13 +95,55 @@ pub enum Description {
         head: usize,
         /// How many positions.
         time: usize,
+        /// What each sees.
+        mask: Mask,
     },
     /// One after the other.
     Chain(Vec<Part>),
     /// `x + f(x)`.
     Residual(Box<Description>),
+    /// `f(x) + g(x)`.
+    Projected {
+        /// `f`.
+        branch: Box<Description>,
+        /// What the names of the parameters of `g` begin with.
+        name: String,
+        /// `g`.
+        shortcut: Box<Description>,
+    },
+    /// `[channels, places...]` as `[places, channels]`.
+    Turn,
+    /// A learned vector in front of all places, `class_token`, and one added to each, `pos_embedding`.
+    ClassToken {
+        /// How many places there are then.
+        time: usize,
+        /// Their width.
+        width: usize,
+    },
+    /// One of the places.
+    Take(Taken),
+    /// A recurrent layer over `[time, inputs]`, with PyTorch's names.
+    Recurrent {
+        /// Which cells.
+        cell: Cell,
+        /// Width of its input.
+        inputs: usize,
+        /// Width of its output.
+        hidden: usize,
+        /// Its number, which ends its names.
+        layer: usize,
+    },
     /// A stage of a program's own, by its kind.
     Own(&'static str),
+}
+
+/// Which of the places is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The first.
+    First,
+    /// The last.
+    Last,
 }
 
 /// What is the same for each element.

@@ -8,11 +8,13 @@
 //! This file does not know what a layer or a model is.
 
 mod convolution;
+mod recurrent;
 
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
 
 pub use convolution::{Conv2dShape, Conv3dShape, ConvShape};
+pub use recurrent::{Cell, CellGradients, CellStep, CellsKept, Extra, GATES, Matrices};
 
 /// A matrix in a flat buffer, from its first element: element `(r, c)` lies at `r * row + c * col`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +103,7 @@ pub enum Gelu {
     Tanh,
 }
 
-/// A pooling window over `x: [planes, H, W]`, no padding, `y: [planes, OH, OW]`.
+/// A pooling window over `x: [planes, H, W]`, `y: [planes, OH, OW]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool2d {
     /// Images times channels.
@@ -112,17 +114,28 @@ pub struct Pool2d {
     pub window: [usize; 2],
     /// Step between windows.
     pub stride: [usize; 2],
+    /// Places around the plane that no maximum is taken from; at most half a window. Of averages 0.
+    pub padding: [usize; 2],
 }
 
 impl Pool2d {
     /// Output height and width.
     #[must_use]
     pub fn output_size(&self) -> [usize; 2] {
-        [0, 1].map(|d| (self.size[d] - self.window[d]) / self.stride[d] + 1)
+        [0, 1].map(|d| (self.size[d] + 2 * self.padding[d] - self.window[d]) / self.stride[d] + 1)
     }
 }
 
-/// Causal self-attention over packed `qkv: [B, T, 3, heads, head]`, output `[B, T, heads, head]`; the scale is
+/// What a position of self-attention sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Itself and those before it.
+    Causal,
+    /// All of its sequence. Not every device has it: [`Extra::Unmasked`].
+    None,
+}
+
+/// Self-attention over packed `qkv: [B, T, 3, heads, head]`, output `[B, T, heads, head]`; the scale is
 /// `1 / sqrt(head)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
@@ -134,6 +147,8 @@ pub struct AttentionShape {
     pub heads: usize,
     /// Width of a head.
     pub head: usize,
+    /// What each position sees.
+    pub mask: Mask,
 }
 
 /// `x: [rows, width]`.
@@ -319,6 +334,21 @@ pub struct Sgd {
     pub first: bool,
 }
 
+/// The constants of one Lion update. `decay` is computed once per step in f64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lion {
+    /// The gradient is multiplied by this first.
+    pub scale: f32,
+    /// Learning rate: how far each parameter goes.
+    pub lr: f32,
+    /// `1 - lr * weight_decay`, or 1 where nothing decays.
+    pub decay: f32,
+    /// Share of the momentum in the direction.
+    pub beta1: f32,
+    /// The momentum's decay rate.
+    pub beta2: f32,
+}
+
 /// A slice for a shorter while: what goes into one value of operands has one lifetime.
 pub fn reborrow<'b, 'a: 'b, D: Device>(x: D::Ref<'a>) -> D::Ref<'b> {
     D::part(x, 0..D::len(x))
@@ -372,6 +402,11 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// The same to write.
     fn activations_mut<'a>(&self, memory: &'a mut Self::Mut<'_>, values: usize) -> Self::Mut<'a> {
         Self::part_mut(memory, 0..values)
+    }
+
+    /// Whether it has an operation that not every device has. Without it no model that needs it can be planned.
+    fn offers(&self, _extra: Extra) -> bool {
+        false
     }
 
     /// Waits for all work given so far.
@@ -526,10 +561,10 @@ pub trait Device: Send + Sync + Sized + 'static {
         assert!(wire == Wire::F32, "this device does not round {len} elements");
     }
 
-    /// Layer norm over the width (eps 1e-5); `saved: [rows, 2]` keeps mean and reciprocal deviation.
+    /// Layer norm over the width, with what is added to the variance; `saved: [rows, 2]` keeps mean and reciprocal deviation.
     fn layer_norm(
         &self,
-        shape: Rows,
+        of: (Rows, f32),
         x: Self::Ref<'_>,
         gain: Self::Ref<'_>,
         bias: Self::Ref<'_>,
@@ -615,7 +650,34 @@ pub trait Device: Send + Sync + Sized + 'static {
         dplaces: Option<(Self::Mut<'_>, usize)>,
     );
 
-    /// Causal self-attention; `saved` has [`Device::attention_saved`] elements, `scratch`
+    /// `y[i, c, r] = x[i, r, c]`. *Panics* where the device does not [offer](Device::offers) it.
+    fn transpose(&self, shape: Matrices, _x: Self::Ref<'_>, _y: Self::Mut<'_>) {
+        panic!("this device does not transpose {shape:?}");
+    }
+    /// One step of recurrent cells: `gates` holds, at this place, the sums of the products of inputs and outputs before with weights,
+    /// and becomes what [`Device::recurrent_gradient`] needs; `states` and `y` are written at this place. `biases` are those of
+    /// inputs and of outputs before, `[gates, hidden]` of PyTorch's layer. *Panics* where the device does not offer it.
+    fn recurrent_cells(
+        &self,
+        step: &CellStep,
+        _biases: [Self::Ref<'_>; 2],
+        _gates: Self::Mut<'_>,
+        _states: Self::Mut<'_>,
+        _y: Self::Mut<'_>,
+    ) {
+        panic!("this device has no cells for {step:?}");
+    }
+    /// The gradients of one step of recurrent cells, last place first. *Panics* where the device does not offer it.
+    fn recurrent_gradient(
+        &self,
+        step: &CellStep,
+        _kept: CellsKept<Self::Ref<'_>>,
+        _gradients: CellGradients<Self::Mut<'_>>,
+    ) {
+        panic!("this device has no cells for {step:?}");
+    }
+
+    /// Self-attention; `saved` has [`Device::attention_saved`] elements, `scratch`
     /// [`Device::attention_scratch`].
     fn attention(
         &self,
@@ -625,7 +687,7 @@ pub trait Device: Send + Sync + Sized + 'static {
         saved: Self::Mut<'_>,
         scratch: Self::Mut<'_>,
     );
-    /// `dqkv` of causal self-attention.
+    /// `dqkv` of self-attention.
     fn attention_gradient(
         &self,
         shape: &AttentionShape,
@@ -677,6 +739,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     }
     /// SGD in place over flat slices; `m` is empty without momentum.
     fn sgd(&self, o: &Sgd, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
+    /// Lion in place over flat slices.
+    fn lion(&self, o: &Lion, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
     /// `running = (1 - momentum) * running + momentum * (sums * scale)`.
     fn blend(&self, momentum: f32, scale: f32, sums: Self::Ref<'_>, running: Self::Mut<'_>);
     /// Whether every element is finite.

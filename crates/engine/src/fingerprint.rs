@@ -7,9 +7,9 @@
 
 use crate::cpu::{Cpu, KERNEL_REVISION};
 use crate::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv2dShape,
-    Conv3dShape, CrossEntropy, Device, Gelu, LinearShape, LossSums, NormGradients, NormInputs, Operands,
-    Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
+    CellsKept, ChannelNorm, Conv2dShape, Conv3dShape, CrossEntropy, Device, GATES, Gelu, LinearShape,
+    LossSums, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Digest, Fingerprint, Key, MicroBatch, Seed, Site, Step};
 
@@ -138,7 +138,7 @@ impl SelfTest<'_> {
     }
 
     fn pools(&mut self) {
-        let shape = Pool2d { planes: 3, size: [7, 9], window: [2, 3], stride: [2, 2] };
+        let shape = Pool2d { planes: 3, size: [7, 9], window: [2, 3], stride: [2, 2], padding: [0; 2] };
         let [height, width] = shape.output_size();
         let out = 3 * height * width;
         let (x, dy) = (self.numbers(3 * 63), self.numbers(out));
@@ -175,7 +175,7 @@ impl SelfTest<'_> {
         let (x, dy) = (self.numbers(rows * width), self.numbers(rows * width));
         let (gain, bias) = (self.numbers(width), self.numbers(width));
         let mut saved = vec![0.0; 2 * rows];
-        self.output(x.len(), |cpu, y| cpu.layer_norm(shape, &x, &gain, &bias, y, &mut saved));
+        self.output(x.len(), |cpu, y| cpu.layer_norm((shape, 1e-5), &x, &gain, &bias, y, &mut saved));
         let mut scratch = vec![f32::NAN; self.cpu.layer_norm_scratch(shape)];
         let (mut dgain, mut dbias) = (vec![0.0; width], vec![0.0; width]);
         self.output(x.len(), |cpu, dx| {
@@ -224,7 +224,7 @@ impl SelfTest<'_> {
             cpu.embedding_gradient(shape, &ids, &dy, Write::Add, dtable, None);
         });
 
-        let shape = AttentionShape { batch: 1, time: 70, heads: 2, head: 20 };
+        let shape = AttentionShape { batch: 1, time: 70, heads: 2, head: 20, mask: Mask::Causal };
         let out = 70 * 40;
         let (qkv, dy) = (self.numbers(3 * out), self.numbers(out));
         let mut saved = vec![f32::NAN; self.cpu.attention_saved(&shape)];
@@ -239,6 +239,29 @@ impl SelfTest<'_> {
             );
         });
         self.take(&saved);
+        self.recurrent();
+    }
+
+    fn recurrent(&mut self) {
+        for cell in [Cell::Lstm, Cell::Gru] {
+            let step = CellStep { cell, rows: 3, time: 1, at: 0, hidden: 19 };
+            let out = 3 * 19;
+            let states = if cell == Cell::Lstm { out } else { 0 };
+            let (sums, bias, dy) =
+                (self.numbers(GATES * out), self.numbers(cell.gates() * 19), self.numbers(out));
+            let (mut gates, mut kept) = (sums, vec![0.0; states]);
+            let y = self.output(out, |cpu, y| {
+                cpu.recurrent_cells(&step, [&bias, &bias], &mut gates, &mut kept, y);
+            });
+            let (mut d_outputs, mut dstates) = (dy, vec![0.0; out]);
+            self.output(GATES * out, |cpu, dgates| {
+                dgates.fill(0.0);
+                let kept = CellsKept { gates: &gates[..], states: &kept, y: &y };
+                let gradients = CellGradients { dy: &mut d_outputs[..], dstates: &mut dstates, dgates };
+                cpu.recurrent_gradient(&step, kept, gradients);
+            });
+            self.take(&dstates);
+        }
     }
 
     fn losses(&mut self) {

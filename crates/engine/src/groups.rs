@@ -25,6 +25,8 @@ pub struct Grouping {
     pub lr_factors: Vec<(String, f64)>,
     /// Patterns of what does not decay, whatever else is said.
     pub no_decay: Vec<String>,
+    /// Patterns of what stays as it is, whatever else is said. Its gradient counts nowhere.
+    pub frozen: Vec<String>,
 }
 
 impl Grouping {
@@ -34,7 +36,9 @@ impl Grouping {
     pub fn apply(&self, layout: &mut Layout) -> Result<(), EngineError> {
         let parameters = || layout.tensors.iter().filter(|tensor| tensor.section == Section::Parameters);
         let factors = self.lr_factors.iter().map(|(pattern, _)| ("optimizer.lr_factors", pattern));
-        for (key, pattern) in factors.chain(self.no_decay.iter().map(|it| ("optimizer.no_decay", it))) {
+        let no_decay = self.no_decay.iter().map(|it| ("optimizer.no_decay", it));
+        let frozen = self.frozen.iter().map(|it| ("model.freeze", it));
+        for (key, pattern) in factors.chain(no_decay).chain(frozen) {
             if !parameters().any(|tensor| fits(pattern, &tensor.name)) {
                 let names: Vec<&str> = parameters().take(3).map(|tensor| &*tensor.name).collect();
                 let reason =
@@ -55,6 +59,14 @@ impl Grouping {
             let factor = self.lr_factors.iter().find(|(pattern, _)| fits(pattern, &tensor.name));
             tensor.lr_factor = factor.map_or(1.0, |(_, factor)| *factor);
             tensor.never_decays = self.no_decay.iter().any(|pattern| fits(pattern, &tensor.name));
+            if self.frozen.iter().any(|pattern| fits(pattern, &tensor.name)) {
+                (tensor.frozen, tensor.never_decays, tensor.lr_factor) = (true, true, 0.0);
+            }
+        }
+        let mut parameters = layout.tensors.iter().filter(|tensor| tensor.section == Section::Parameters);
+        if !self.frozen.is_empty() && parameters.all(|tensor| tensor.frozen) {
+            let reason = "leaves nothing to train".into();
+            return Err(EngineError::Option { key: "model.freeze", reason });
         }
         let groups = Runs::of(layout, |_| true).groups.len();
         if groups > MOST_GROUPS {
@@ -66,7 +78,8 @@ impl Grouping {
 }
 
 /// Whether a name is one of those that a pattern stands for.
-fn fits(pattern: &str, name: &str) -> bool {
+#[must_use]
+pub fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
@@ -153,6 +166,7 @@ mod tests {
         let grouping = Grouping {
             lr_factors: vec![("body.1*".into(), 0.5), ("body.*".into(), 0.1)],
             no_decay: vec!["*.bias".into()],
+            frozen: Vec::new(),
         };
         grouping.apply(&mut layout).expect("all of them fit something");
         let runs = Runs::of(&layout, |_| true);
@@ -166,13 +180,13 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_the_key_to_change() {
         let refused =
             |grouping: Grouping| grouping.apply(&mut layout()).expect_err("it makes no sense").to_string();
-        let factors = |lr_factors: Vec<(String, f64)>| Grouping { lr_factors, no_decay: Vec::new() };
+        let factors = |lr_factors: Vec<(String, f64)>| Grouping { lr_factors, ..Grouping::default() };
         let none = refused(factors(vec![("tail*".into(), 2.0)]));
         assert!(none.starts_with(
             "optimizer.lr_factors: no parameter is called tail*; they are called body.0.weight"
         ));
         assert!(refused(factors(vec![("*".into(), -1.0)])).contains("a number of at least 0"));
         let no_decay = vec!["nothing".into()];
-        assert!(refused(Grouping { lr_factors: Vec::new(), no_decay }).starts_with("optimizer.no_decay"));
+        assert!(refused(Grouping { no_decay, ..Grouping::default() }).starts_with("optimizer.no_decay"));
     }
 }

@@ -59,6 +59,8 @@ pub struct Tensor {
     pub never_decays: bool,
     /// What the learning rate is multiplied by.
     pub lr_factor: f64,
+    /// Whether it stays as it is, and its gradient counts nowhere.
+    pub frozen: bool,
     /// How it starts.
     pub init: Init,
 }
@@ -75,7 +77,17 @@ impl Tensor {
     ) -> Self {
         let decays = section == Section::Parameters && shape.len() > 1;
         let (name, shape) = (name.into(), shape.to_vec());
-        Self { name, shape, section, offset, decays, never_decays: false, lr_factor: 1.0, init }
+        Self {
+            name,
+            shape,
+            section,
+            offset,
+            decays,
+            never_decays: false,
+            lr_factor: 1.0,
+            frozen: false,
+            init,
+        }
     }
 
     /// Number of elements.
@@ -132,6 +144,18 @@ impl Layout {
     #[must_use]
     pub fn kept_len(&self) -> usize {
         self.kept.last().map_or(0, |tensor| tensor.range().end)
+    }
+
+    /// The first element of the parameters that is not frozen.
+    #[must_use]
+    pub fn first_trained(&self) -> usize {
+        let trained = |tensor: &&Tensor| tensor.section == Section::Parameters && !tensor.frozen;
+        self.tensors.iter().find(trained).map_or(0, |tensor| tensor.offset)
+    }
+
+    /// The parameters that stay as they are, in rising runs.
+    pub fn frozen(&self) -> impl Iterator<Item = Range<usize>> {
+        self.tensors.iter().filter(|tensor| tensor.frozen).map(Tensor::range)
     }
 
     /// The tensor with this name.

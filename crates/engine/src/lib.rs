@@ -45,7 +45,7 @@ pub mod update_info;
 
 pub use about::{About, MemoryTable};
 pub use batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
-pub use describe::{Behind, Description, Part};
+pub use describe::{Behind, Description, Part, Taken};
 pub use device_fingerprint::device_fingerprint;
 pub use device_replica::DeviceReplica;
 pub use error::EngineError;
@@ -53,7 +53,7 @@ pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
 pub use external_update::ExternalUpdate;
-pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs};
+pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs, fits};
 pub use host_state::HostState;
 pub use keeping::{Keeping, Kept};
 pub use layout::{Layout, Section, StageSlice, Tensor};

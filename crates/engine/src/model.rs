@@ -125,6 +125,7 @@ impl<D: Device> Model<D> {
     /// *Errors*: as [`Grouping::apply`].
     pub fn grouped(mut self, grouping: &Grouping) -> Result<Self, EngineError> {
         grouping.apply(&mut self.layout)?;
+        self.chain.stop_in_front_of(self.layout.first_trained());
         Ok(self)
     }
 

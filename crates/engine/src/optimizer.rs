@@ -2,7 +2,7 @@
 //!
 //! Works on flat buffers. It does not know layers; it knows which runs of parameters decay.
 
-use crate::device::{AdamW, Device, Sgd};
+use crate::device::{AdamW, Device, Lion, Sgd};
 use crate::error::EngineError;
 use crate::groups::{MOST_GROUPS, Runs};
 use crate::host_device::HostDevice;
@@ -35,6 +35,14 @@ pub enum Rule {
         /// Decoupled decay, times the learning rate.
         weight_decay: f32,
     },
+    /// Lion: the sign of a momentum, with decoupled weight decay. *Source*: Chen et al., "Symbolic discovery of optimization
+    /// algorithms", 2023.
+    Lion {
+        /// Share of the momentum in the direction, and its decay rate.
+        betas: [f32; 2],
+        /// Decoupled decay, times the learning rate.
+        weight_decay: f32,
+    },
     /// Whatever another program does: it keeps [`Layout::kept`], and learning rates are factors for it.
     External,
 }
@@ -52,6 +60,7 @@ impl Rule {
         match self {
             Self::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
             Self::AdamW { .. } => 2,
+            Self::Lion { .. } => 1,
             Self::External => 0,
         }
     }
@@ -136,6 +145,10 @@ impl Optimizer {
                 within("optimizer.epsilon", epsilon, f32::MAX)?;
                 betas.into_iter().try_for_each(|beta| within("optimizer.betas", beta, 1.0))
             }
+            Rule::Lion { betas, weight_decay } => {
+                within("optimizer.weight_decay", weight_decay, f32::MAX)?;
+                betas.into_iter().try_for_each(|beta| within("optimizer.betas", beta, 1.0))
+            }
             Rule::External => Ok(()),
         }
     }
@@ -195,6 +208,9 @@ impl Optimizer {
                     let kept = if constants.momentum == 0.0 { 0..0 } else { run.clone() };
                     device.sgd(constants, g, p, D::part_mut(&mut to.first, kept));
                 }
+                Rates::Lion(constants) => {
+                    device.lion(constants, g, p, D::part_mut(&mut to.first, run.clone()));
+                }
                 Rates::AdamW(constants) => {
                     let m = D::part_mut(&mut to.first, run.clone());
                     device.adamw(constants, g, p, m, D::part_mut(&mut to.second, run.clone()));
@@ -211,6 +227,7 @@ impl Optimizer {
         let plain = match self.rule {
             Rule::Sgd { momentum, nesterov, .. } => Rule::Sgd { momentum, nesterov, weight_decay: 0.0 },
             Rule::AdamW { betas, epsilon, .. } => Rule::AdamW { betas, epsilon, weight_decay: 0.0 },
+            Rule::Lion { betas, .. } => Rule::Lion { betas, weight_decay: 0.0 },
             Rule::External => Rule::External,
         };
         let lr = self.schedule.lr(step);
@@ -241,6 +258,10 @@ impl Optimizer {
                     epsilon,
                 })
             }
+            Rule::Lion { betas: [beta1, beta2], weight_decay } => {
+                let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
+                Rates::Lion(Lion { scale, lr: lr as f32, decay, beta1, beta2 })
+            }
             Rule::External => panic!("another program makes this update"),
         }
     }
@@ -259,6 +280,7 @@ pub struct Constants {
 #[derive(Clone, Copy, Debug)]
 enum Rates {
     Sgd(Sgd),
+    Lion(Lion),
     AdamW(AdamW),
 }
 
@@ -288,6 +310,11 @@ impl Constants {
                     device.copy(&from[0][at.clone()], &mut p[at.clone()]);
                     device.copy(&from[1][kept.clone()], &mut m[kept.clone()]);
                     device.sgd(constants, g, &mut p[at], &mut m[kept]);
+                }
+                Rates::Lion(constants) => {
+                    device.copy(&from[0][at.clone()], &mut p[at.clone()]);
+                    device.copy(&from[1][at.clone()], &mut m[at.clone()]);
+                    device.lion(constants, g, &mut p[at.clone()], &mut m[at]);
                 }
                 Rates::AdamW(constants) => {
                     let to = [&mut p[at.clone()], &mut m[at.clone()], &mut v[at.clone()]];
@@ -336,8 +363,20 @@ mod tests {
     }
 
     #[test]
+    fn lion_goes_as_far_as_the_learning_rate_whatever_the_gradient() {
+        let device = crate::cpu::Cpu::new(crate::cpu::CpuOptions::default()).expect("it is here");
+        let o = Lion { scale: 0.5, lr: 0.25, decay: 0.5, beta1: 0.5, beta2: 0.75 };
+        let (mut p, mut m) = ([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, -4.0, 2.0]);
+        device.lion(&o, &[8.0, 0.0, 2.0, -4.0], &mut p, &mut m);
+        // Directions: 2, 0, -1.5, 0.
+        assert_eq!(p, [0.25, 0.5, 0.75, 0.5]);
+        assert_eq!(m, [1.0, 0.0, -2.75, 1.0]);
+    }
+
+    #[test]
     fn a_rule_keeps_as_many_buffers_as_it_needs() {
         assert_eq!(Rule::adamw().moments(), 2);
+        assert_eq!(Rule::Lion { betas: [0.9, 0.99], weight_decay: 0.1 }.moments(), 1);
         assert_eq!(Rule::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }.moments(), 1);
         assert_eq!(Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }.moments(), 0);
     }

@@ -5,7 +5,7 @@
 use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::groups::Runs;
-use crate::layout::Section;
+use crate::layout::{Layout, Section};
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
@@ -14,6 +14,7 @@ use crate::stages::{Gradients, Outer};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{MicroBatch, Seed, Step, Wire};
+use std::ops::Range;
 
 /// What a pass reads and where it works: memory of the device.
 pub(crate) struct Room<'a, D: Device> {
@@ -111,6 +112,7 @@ pub(crate) fn train<D: Device>(
     // A device that works for itself goes on with the backward pass.
     let last = loss(places - 1);
     all.backward_begins();
+    let mut trained = Trained { device: pass.device, layout, all, open: layout.parameters };
     let io = Backward {
         params: shorter::<D>(room.params),
         x: x.shorter(),
@@ -118,11 +120,41 @@ pub(crate) fn train<D: Device>(
         saved: whole::<D>(&mut room.saved),
         dy: whole::<D>(&mut d),
         dx: None,
-        grads: all,
+        grads: &mut trained as &mut dyn Gradients<D>,
         scratch: whole::<D>(&mut room.scratch),
     };
     model.chain.walk_back(pass, io, Outer::Apart);
+    if trained.open > 0 {
+        // What is in front of it is frozen, and no stage wrote it.
+        trained.settle(0);
+    }
     last
+}
+
+/// Gradients of which those of frozen parameters are zero.
+struct Trained<'a, 'b, D: Device> {
+    device: &'a D,
+    layout: &'a Layout,
+    all: &'b mut dyn Gradients<D>,
+    /// From here on all are final.
+    open: usize,
+}
+
+impl<D: Device> Gradients<D> for Trained<'_, '_, D> {
+    fn part(&mut self, part: Range<usize>) -> D::Mut<'_> {
+        self.all.part(part)
+    }
+
+    fn settle(&mut self, from: usize) {
+        for frozen in self.layout.frozen() {
+            let fresh = frozen.start.max(from)..frozen.end.min(self.open);
+            if !fresh.is_empty() {
+                self.device.fill(self.all.part(fresh), 0.0);
+            }
+        }
+        self.open = from;
+        self.all.settle(from);
+    }
 }
 
 /// Forward alone; the outputs then lie in the room.

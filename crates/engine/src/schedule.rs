@@ -22,6 +22,17 @@ pub enum Decay {
         /// Share of the base at the end.
         last: f64,
     },
+    /// Up along half a cosine from `first` times the base, which it reaches after the share `peak` of all steps, and down along half a
+    /// cosine to `last` times the base; without another warm-up. *Source*: Smith and Topin, "Super-convergence", 2017, as PyTorch's
+    /// `OneCycleLR` has it, without its momentum.
+    OneCycle {
+        /// Share of the steps after which the base is reached.
+        peak: f64,
+        /// Share of the base at the beginning.
+        first: f64,
+        /// Share of the base at the end.
+        last: f64,
+    },
     /// Times `factor` after every `every` steps.
     Step {
         /// Steps between two drops.
@@ -113,6 +124,12 @@ impl LrSchedule {
             Decay::Linear { last } | Decay::Cosine { last } if !(last.is_finite() && last >= 0.0) => {
                 wrong("schedule.last", format!("must be a finite number of at least 0, got {last}"))
             }
+            Decay::OneCycle { peak, .. } if !(0.0..=1.0).contains(&peak) => {
+                wrong("schedule.peak", format!("must be a share from 0 to 1, got {peak}"))
+            }
+            Decay::OneCycle { first, last, .. } if !(first.is_finite() && last.is_finite()) => {
+                wrong("schedule.first_factor", "must be a finite number".into())
+            }
             Decay::Step { every: 0, .. } => wrong("schedule.every", "must be at least 1 step".into()),
             Decay::Step { factor, .. } if !(factor.is_finite() && factor >= 0.0) => {
                 wrong("schedule.factor", format!("must be a finite number of at least 0, got {factor}"))
@@ -127,6 +144,17 @@ impl LrSchedule {
     #[must_use]
     pub fn lr(&self, step: Step) -> f64 {
         let done = step.0.saturating_sub(1);
+        if let Decay::OneCycle { peak, first, last } = self.decay {
+            let top = peak * self.total as f64 - 1.0;
+            let end = self.total.saturating_sub(1) as f64;
+            let at = (done as f64).min(end);
+            let [from, to, progress] = match at <= top {
+                true => [first, 1.0, at / top],
+                false => [1.0, last, (at - top.max(0.0)) / (end - top.max(0.0))],
+            };
+            let progress = if progress.is_finite() { progress } else { 1.0 };
+            return self.base * (to + (from - to) * 0.5 * (1.0 + cos_pi(progress)));
+        }
         if done < self.warmup {
             return self.base * (done + 1) as f64 / self.warmup as f64;
         }
@@ -138,6 +166,7 @@ impl LrSchedule {
                 Decay::Linear { last } => 1.0 - (1.0 - last) * progress,
                 Decay::Cosine { last } => last + (1.0 - last) * 0.5 * (1.0 + cos_pi(progress)),
                 Decay::Step { every, factor } => power(factor, after / every),
+                Decay::OneCycle { .. } => unreachable!("it has no warm-up of another kind"),
             }
     }
 }
@@ -157,6 +186,12 @@ mod tests {
         assert_eq!(rates(with(Decay::Linear { last: 0.0 }), 7), [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]);
         let cosine = [0.5, 1.0, 1.0, 0.868_198, 0.55, 0.231_802, 0.1, 0.1];
         assert_eq!(rates(with(Decay::Cosine { last: 0.1 }), 8), cosine);
+        let cycle = Decay::OneCycle { peak: 0.3, first: 0.04, last: 4e-6 };
+        let cycle = LrSchedule { base: 1.0, warmup: 0, total: 10, decay: cycle };
+        // As PyTorch 2.15 has it.
+        let wanted =
+            [0.04, 0.52, 1.0, 0.950_485, 0.811_746, 0.611_262, 0.388_742, 0.188_258, 0.049_519, 4e-6];
+        assert_eq!(rates(cycle, 10), wanted);
         let stairs = with(Decay::Step { every: 2, factor: 0.5 });
         assert_eq!(rates(stairs, 7), [0.5, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25]);
     }

@@ -68,7 +68,7 @@ fn products_convolutions_and_attention_allocate_once() {
         });
         assert_eq!(count, 0, "stride {stride:?}, side {side}");
     }
-    let shape = AttentionShape { batch: 1, time: 70, heads: 2, head: 24 };
+    let shape = AttentionShape { batch: 1, time: 70, heads: 2, head: 24, mask: Mask::Causal };
     let (qkv, mut y, mut d) = (numbers(1, 70 * 144), numbers(2, 70 * 48), poison(70 * 144));
     let mut saved = poison(cpu.attention_saved(&shape));
     let count = second(|| {

@@ -274,7 +274,7 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     };
     all.extend(convolved(cpu, &conv));
 
-    let attention = AttentionShape { batch: 3, time: 100, heads: 4, head: 16 };
+    let attention = AttentionShape { batch: 3, time: 100, heads: 4, head: 16, mask: Mask::Causal };
     let (qkv, dy) = (numbers(4, 3 * 3 * 100 * 64), numbers(5, 3 * 100 * 64));
     let (mut y, mut saved) = (poison(dy.len()), poison(cpu.attention_saved(&attention)));
     cpu.attention(&attention, &qkv, &mut y, &mut saved, &mut []);
@@ -287,10 +287,44 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
     );
     all.extend([bits(&y), bits(&saved), bits(&d)]);
 
+    let attention = AttentionShape { batch: 2, time: 77, mask: Mask::None, ..attention };
+    let (qkv, dy) = (numbers(4, 3 * 2 * 77 * 64), numbers(5, 2 * 77 * 64));
+    let (mut y, mut saved) = (poison(dy.len()), poison(cpu.attention_saved(&attention)));
+    cpu.attention(&attention, &qkv, &mut y, &mut saved, &mut []);
+    let mut d = poison(qkv.len());
+    let inputs = Attended { qkv: &qkv[..], y: &y[..], saved: &saved[..], dy: &dy[..] };
+    cpu.attention_gradient(&attention, inputs, &mut d, &mut []);
+    all.extend([bits(&y), bits(&saved), bits(&d)]);
+
+    let turned = Matrices { matrices: 9, rows: 37, columns: 300 };
+    let (x, mut y) = (numbers(6, 9 * 37 * 300), poison(9 * 37 * 300));
+    cpu.transpose(turned, &x, &mut y);
+    all.push(bits(&y));
+    for cell in [Cell::Lstm, Cell::Gru] {
+        let (rows, time, hidden) = (33, 3, 45);
+        let out = rows * time * hidden;
+        let mut gates: Vec<f32> = numbers(7, GATES * out).iter().map(|x| x * 4.0).collect();
+        let mut states = numbers(8, if cell == Cell::Lstm { out } else { 0 });
+        let (mut y, mut dy) = (numbers(9, out), numbers(10, out));
+        let bias = numbers(11, cell.gates() * hidden);
+        let (mut dstates, mut dgates) = (numbers(12, rows * hidden), vec![0.0; GATES * out]);
+        for at in 0..time {
+            let step = CellStep { cell, rows, time, at, hidden };
+            cpu.recurrent_cells(&step, [&bias, &bias], &mut gates, &mut states, &mut y);
+        }
+        for at in (0..time).rev() {
+            let step = CellStep { cell, rows, time, at, hidden };
+            let kept = CellsKept { gates: &gates[..], states: &states, y: &y };
+            let gradients = CellGradients { dy: &mut dy[..], dstates: &mut dstates, dgates: &mut dgates };
+            cpu.recurrent_gradient(&step, kept, gradients);
+        }
+        all.extend([&gates, &states, &y, &dy, &dstates, &dgates].map(|out| bits(out)));
+    }
+
     let shape = Rows { rows: 2700, width: 100 };
     let (x, dy, gain) = (numbers(6, 270_000), numbers(7, 270_000), numbers(8, 100));
     let (mut y, mut saved) = (poison(270_000), poison(5400));
-    cpu.layer_norm(shape, &x, &gain, &gain, &mut y, &mut saved);
+    cpu.layer_norm((shape, 1e-5), &x, &gain, &gain, &mut y, &mut saved);
     let (mut dx, mut sums, mut dgain, mut dbias) = (poison(270_000), poison(100), poison(100), poison(100));
     let mut scratch = poison(cpu.layer_norm_scratch(shape));
     let d = Some(&mut dx[..]);

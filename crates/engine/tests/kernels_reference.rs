@@ -221,7 +221,7 @@ fn layer_norm_and_its_gradients_are_right() {
         }
         let shape = Rows { rows, width };
         let (mut out, mut saved) = (poison(rows * width), poison(rows * 2));
-        cpu.layer_norm(shape, &x, &gain, &bias, &mut out, &mut saved);
+        cpu.layer_norm((shape, 1e-5), &x, &gain, &bias, &mut out, &mut saved);
         assert_near("layer norm", &out, &y);
         let (mut out, mut out_gain, mut out_bias) = (poison(rows * width), poison(width), poison(width));
         let mut scratch = poison(cpu.layer_norm_scratch(shape));
@@ -357,9 +357,9 @@ fn an_embedding_and_its_gradients_are_right() {
     }
 }
 
-/// Output and `dqkv` of causal attention in f64.
+/// Output and `dqkv` of attention in f64.
 fn reference_attention(shape: &AttentionShape, qkv: &[f32], dy: &[f32]) -> (Vec<f64>, Vec<f64>) {
-    let AttentionShape { batch, time, heads, head } = *shape;
+    let AttentionShape { batch, time, heads, head, mask } = *shape;
     let scale = 1.0 / (head as f64).sqrt();
     let at = |b: usize, t: usize, part: usize, h: usize| (((b * time + t) * 3 + part) * heads + h) * head;
     let out_at = |b: usize, t: usize, h: usize| ((b * time + t) * heads + h) * head;
@@ -367,14 +367,15 @@ fn reference_attention(shape: &AttentionShape, qkv: &[f32], dy: &[f32]) -> (Vec<
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
         for t in 0..time {
+            let seen = if mask == Mask::Causal { t + 1 } else { time };
             let q = &qkv[at(b, t, 0, h)..][..head];
             let p: Vec<f64> =
-                (0..=t).map(|s| (scale * dot(q, &qkv[at(b, s, 1, h)..][..head])).exp()).collect();
+                (0..seen).map(|s| (scale * dot(q, &qkv[at(b, s, 1, h)..][..head])).exp()).collect();
             let total: f64 = p.iter().sum();
             let dy = &dy[out_at(b, t, h)..][..head];
-            let dp: Vec<f64> = (0..=t).map(|s| dot(dy, &qkv[at(b, s, 2, h)..][..head])).collect();
+            let dp: Vec<f64> = (0..seen).map(|s| dot(dy, &qkv[at(b, s, 2, h)..][..head])).collect();
             let mean: f64 = p.iter().zip(&dp).map(|(p, d)| p / total * d).sum();
-            for s in 0..=t {
+            for s in 0..seen {
                 let ds = p[s] / total * (dp[s] - mean) * scale;
                 for i in 0..head {
                     y[out_at(b, t, h) + i] += p[s] / total * f64::from(qkv[at(b, s, 2, h) + i]);
@@ -391,10 +392,11 @@ fn reference_attention(shape: &AttentionShape, qkv: &[f32], dy: &[f32]) -> (Vec<
 #[test]
 fn attention_and_its_gradient_are_right() {
     let cpu = cpu();
-    for (batch, time, heads, head) in
-        [(2, 128, 2, 32), (1, 1, 1, 1), (2, 37, 3, 5), (1, 70, 2, 48), (1, 600, 1, 16)]
+    let sizes = [(2, 128, 2, 32), (1, 1, 1, 1), (2, 37, 3, 5), (1, 70, 2, 48), (1, 600, 1, 16)];
+    for ((batch, time, heads, head), mask) in
+        sizes.into_iter().flat_map(|size| [(size, Mask::Causal), (size, Mask::None)])
     {
-        let shape = AttentionShape { batch, time, heads, head };
+        let shape = AttentionShape { batch, time, heads, head, mask };
         let out = batch * time * heads * head;
         let qkv: Vec<f32> = numbers(1, 3 * out).iter().map(|v| v * 2.0).collect();
         let dy = numbers(2, out);
@@ -441,7 +443,7 @@ fn slices_of_a_wrong_length_are_refused() {
     });
     refuses(|cpu| cpu.column_sums(rows, &x, &mut [0.0; 7]));
     refuses(|cpu| cpu.add(&x, &x[1..], &mut [0.0; 64]));
-    refuses(|cpu| cpu.layer_norm(rows, &x, &x[..8], &x[..8], &mut [0.0; 64], &mut [0.0; 15]));
+    refuses(|cpu| cpu.layer_norm((rows, 1e-5), &x, &x[..8], &x[..8], &mut [0.0; 64], &mut [0.0; 15]));
     refuses(|cpu| cpu.embedding(rows, &ids, &x[..60], None, &mut [0.0; 64]));
     refuses(|cpu| cpu.embedding(rows, &[9; 8], &x, None, &mut [0.0; 64]));
     refuses(|cpu| {
@@ -470,6 +472,6 @@ fn slices_of_a_wrong_length_are_refused() {
             &mut [],
         )
     });
-    let pool = Pool2d { planes: 1, size: [8, 8], window: [2, 2], stride: [2, 2] };
+    let pool = Pool2d { planes: 1, size: [8, 8], window: [2, 2], stride: [2, 2], padding: [0; 2] };
     refuses(|cpu| cpu.max_pool(&pool, &x, &mut [0.0; 15], &mut [0.0; 16]));
 }

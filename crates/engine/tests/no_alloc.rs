@@ -6,7 +6,11 @@ mod counting;
 
 use counting::Counting;
 use dtrain_engine::cpu::{Cpu, CpuOptions};
-use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, cnn, gpt, gpt2, mlp, peer};
+use dtrain_engine::device::Cell;
+use dtrain_engine::models::{
+    CnnOptions, EncoderOptions, GptOptions, MlpOptions, RecurrentOptions, ResNetOptions, Stem, cnn, gpt,
+    gpt2, mlp, peer, recurrent, resnet, vit,
+};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
@@ -96,6 +100,14 @@ fn no_step_after_the_third_allocates_on_any_thread() {
         let language = || gpt(&options).expect("the options make sense");
         let tied = || gpt2(&options).expect("the options make sense");
         let text = Shape::Tokens { rows: ROWS, time: 24 };
+        let lion = Rule::Lion { betas: [0.9, 0.99], weight_decay: 0.1 };
+        let options = ResNetOptions { depth: 18, width: 8, stem: Stem::Small };
+        let residual = move || resnet(&options, 10).expect("the options make sense");
+        let options = EncoderOptions { layers: 1, width: 24, heads: 3, dropout: 0.1 };
+        let patches = move || vit(&options, 2, 10).expect("the options make sense");
+        let of = |cell| RecurrentOptions { cell, layers: 2, width: 24, dropout: 0.1 };
+        let layers = || recurrent(&of(Cell::Lstm), 10).expect("the options make sense");
+        let units = || recurrent(&of(Cell::Gru), 10).expect("the options make sense");
         let runs = [
             ("mlp", allocations(&perceptron, Shape::values(ROWS, &[400]), [threads, steps], sgd)),
             ("cnn", allocations(&image, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw())),
@@ -105,6 +117,11 @@ fn no_step_after_the_third_allocates_on_any_thread() {
             ),
             ("gpt", allocations(&language, text.clone(), [threads, steps], Rule::adamw())),
             ("gpt2", allocations(&tied, text, [threads, steps], Rule::adamw())),
+            // Of one thread: products of these are so small that another's workspace may be used for the first time at any step.
+            ("resnet", allocations(&residual, Shape::values(ROWS, &[3, 8, 8]), [1, 5], lion)),
+            ("vit", allocations(&patches, Shape::values(ROWS, &[3, 8, 8]), [1, 5], Rule::adamw())),
+            ("lstm", allocations(&layers, Shape::values(ROWS, &[3, 12]), [1, 5], Rule::adamw())),
+            ("gru", allocations(&units, Shape::values(ROWS, &[3, 12]), [1, 5], Rule::adamw())),
         ];
         for (name, seen) in runs {
             assert_eq!(

@@ -37,7 +37,11 @@ fn replica(rule: Rule, threads: usize, scaling: Option<LossScaling>) -> ModelRep
     let options = MlpOptions { hidden: vec![200, 60], batch_norm: true, ..MlpOptions::default() };
     let stages = mlp(&options, 10).expect("it makes sense");
     let model = Model::new(&device, stages, Shape::values(4, &[40]), Loss::cross_entropy()).expect("it fits");
-    let grouping = Grouping { lr_factors: vec![("*bias".into(), 0.5)], no_decay: vec!["1.*".into()] };
+    let grouping = Grouping {
+        lr_factors: vec![("*bias".into(), 0.5)],
+        no_decay: vec!["1.*".into()],
+        ..Grouping::default()
+    };
     let model = model.grouped(&grouping).expect("there are such parameters");
     let model = match scaling {
         Some(scaling) => model.scaling_loss(scaling),

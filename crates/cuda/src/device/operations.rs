@@ -7,8 +7,8 @@ use crate::memory::{Slice, SliceMut};
 use crate::operations::{self as kernels, HalfResult, LossRows, LossTotals, Storage, Values, ValuesMut};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
-    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands,
-    Outputs, Pool2d, Product, Rows, Sgd, Write,
+    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion, LossSums, NormGradients, NormInputs,
+    Operands, Outputs, Pool2d, Product, Rows, Sgd, Write,
 };
 use dtrain_types::Key;
 use std::ops::Range;
@@ -315,8 +315,16 @@ impl Device for CudaDevice {
         kernels::add_to(self.stream(), x, y);
     }
 
-    fn layer_norm(&self, shape: Rows, x: Ref<'_>, gain: Ref<'_>, bias: Ref<'_>, y: Mut<'_>, saved: Mut<'_>) {
-        kernels::layer_norm(self.stream(), shape, x, gain.floats(), bias.floats(), y, saved.floats());
+    fn layer_norm(
+        &self,
+        of: (Rows, f32),
+        x: Ref<'_>,
+        gain: Ref<'_>,
+        bias: Ref<'_>,
+        y: Mut<'_>,
+        saved: Mut<'_>,
+    ) {
+        kernels::layer_norm(self.stream(), of, x, gain.floats(), bias.floats(), y, saved.floats());
     }
 
     fn layer_norm_gradient(
@@ -527,6 +535,10 @@ impl Device for CudaDevice {
 
     fn sgd(&self, o: &Sgd, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
         kernels::sgd(self.stream(), o, g.floats(), p, m.floats(), self.precision.half());
+    }
+
+    fn lion(&self, o: &Lion, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
+        kernels::lion(self.stream(), o, g.floats(), p, m.floats(), self.precision.half());
     }
 
     fn blend(&self, momentum: f32, scale: f32, sums: Ref<'_>, running: Mut<'_>) {

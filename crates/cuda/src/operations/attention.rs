@@ -5,7 +5,7 @@
 use super::{Floats, FloatsMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::{Attended, AttentionShape};
+use dtrain_engine::device::{Attended, AttentionShape, Mask};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
 static WIDTHS: [(usize, [&Kernel; 3]); 4] = [
@@ -19,6 +19,7 @@ static WIDTHS: [(usize, [&Kernel; 3]); 4] = [
 ///
 /// *Panics* on heads wider than 256.
 fn planned(shape: &AttentionShape) -> ([&'static Kernel; 3], usize) {
+    assert_eq!(shape.mask, Mask::Causal, "kernels mask what comes behind");
     let (width, kernels) = WIDTHS
         .iter()
         .find(|(width, _)| shape.head <= *width)

@@ -6,7 +6,7 @@ use super::attention::{attention_saved, attention_scratch};
 use super::{Floats, FloatsMut, Half, Halves, HalvesMut, room, same, size};
 use crate::kernels::{self, Kernel};
 use crate::launch::{KernelLaunch, Queue};
-use dtrain_engine::device::{Attended, AttentionShape};
+use dtrain_engine::device::{Attended, AttentionShape, Mask};
 
 /// Heads up to so wide have these kernels: forward, the gradient of queries, that of keys and values.
 type Width = (usize, [&'static Kernel; 3]);
@@ -51,6 +51,7 @@ pub fn attention_half_is_there(shape: &AttentionShape) -> bool {
 ///
 /// *Panics* where [`attention_half_is_there`] says no.
 fn planned(half: Half, shape: &AttentionShape) -> ([&'static Kernel; 3], usize) {
+    assert_eq!(shape.mask, Mask::Causal, "kernels mask what comes behind");
     assert!(
         attention_half_is_there(shape),
         "a head of {} elements: tensor cores take up to 128, a multiple of 8",

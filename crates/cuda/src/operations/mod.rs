@@ -46,7 +46,7 @@ pub use sums::{
     sum_of_squares, sum_of_squares_scratch,
 };
 pub use tree::{TreeSum, program, sum_tree, table};
-pub use update::{adamw, blend, sgd};
+pub use update::{adamw, blend, lion, sgd};
 
 dtrain_types::words!(
     /// How numbers between layers and their gradients lie in memory, and what products, convolutions and attention multiply.

@@ -17,10 +17,10 @@ const PARTS: usize = 64;
 /// Elements of a plane that a block of `batch_norm` has.
 const PIECE: usize = 1024;
 
-/// Layer norm over the width (eps 1e-5); `saved: [rows, 2]` keeps mean and reciprocal deviation.
+/// Layer norm over the width, with what is added to the variance; `saved: [rows, 2]` keeps mean and reciprocal deviation.
 pub fn layer_norm<'x, 'y>(
     queue: &impl Queue,
-    shape: Rows,
+    (shape, epsilon): (Rows, f32),
     x: impl Into<Values<'x>>,
     gain: Floats<'_>,
     bias: Floats<'_>,
@@ -35,8 +35,16 @@ pub fn layer_norm<'x, 'y>(
     same("saved", saved.len(), rows * 2);
     if x.len() > 0 {
         let [rows_, width] = [rows, width].map(|n| size(n).into());
-        let arguments =
-            [x.into(), gain.into(), bias.into(), (&mut y).into(), (&mut saved).into(), rows_, width];
+        let arguments = [
+            x.into(),
+            gain.into(),
+            bias.into(),
+            (&mut y).into(),
+            (&mut saved).into(),
+            rows_,
+            width,
+            epsilon.into(),
+        ];
         let storage = alike(x.storage(), &[y.storage()]);
         let kernel = storage.of([&kernels::LAYER_NORM, &kernels::LAYER_NORM_BF16, &kernels::LAYER_NORM_F16]);
         queue.launch(&KernelLaunch::new(kernel, rows.div_ceil(ROWS), arguments));

@@ -11,7 +11,10 @@ use dtrain_engine::device::Pool2d;
 /// Elements of input and output, and the shape as kernels take it.
 fn planned(shape: &Pool2d) -> ([usize; 2], Argument) {
     for d in [0, 1] {
-        let fits = shape.stride[d] > 0 && shape.window[d] > 0 && shape.size[d] >= shape.window[d];
+        let fits = shape.stride[d] > 0
+            && shape.window[d] > 0
+            && shape.size[d] >= shape.window[d]
+            && 2 * shape.padding[d] <= shape.window[d];
         assert!(fits, "a window larger than the plane: {shape:?}");
     }
     let out = shape.output_size();
@@ -25,6 +28,8 @@ fn planned(shape: &Pool2d) -> ([usize; 2], Argument) {
         shape.stride[1],
         out[0],
         out[1],
+        shape.padding[0],
+        shape.padding[1],
     ];
     let lengths = [shape.size, out].map(|size| shape.planes * size[0] * size[1]);
     (lengths, Argument::Pool2d(fields.map(size)))

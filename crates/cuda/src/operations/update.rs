@@ -6,7 +6,7 @@ use super::{Floats, FloatsMut, Half, HalvesMut, Storage, ValuesMut, same};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::values::nowhere;
-use dtrain_engine::device::{AdamW, Sgd};
+use dtrain_engine::device::{AdamW, Lion, Sgd};
 
 /// Parameters, their copy in halves where there is one, and which kernels write it.
 fn parameters(p: ValuesMut<'_>, half: Option<Half>) -> (Storage, FloatsMut<'_>, Option<HalvesMut<'_>>) {
@@ -97,6 +97,36 @@ pub fn sgd<'p>(
     let kernel =
         storage.of([&kernels::SGD_MOMENTUM, &kernels::SGD_MOMENTUM_BF16, &kernels::SGD_MOMENTUM_F16]);
     queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(8 * g.len()));
+}
+
+/// Lion in place over flat slices; a copy of the parameters in halves, of the kind `half`, is written with them.
+pub fn lion<'p>(
+    queue: &impl Queue,
+    o: &Lion,
+    g: Floats<'_>,
+    p: impl Into<ValuesMut<'p>>,
+    mut m: FloatsMut<'_>,
+    half: Option<Half>,
+) {
+    let (storage, mut p, mut copy) = parameters(p.into(), half);
+    same("p", p.len(), g.len());
+    same("m", m.len(), g.len());
+    if g.len() > 0 {
+        let arguments = [
+            g.into(),
+            (&mut p).into(),
+            (&mut m).into(),
+            written(storage, &mut copy),
+            (g.len() as u64).into(),
+            o.scale.into(),
+            o.lr.into(),
+            o.decay.into(),
+            o.beta1.into(),
+            o.beta2.into(),
+        ];
+        let kernel = storage.of([&kernels::LION, &kernels::LION_BF16, &kernels::LION_F16]);
+        queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(8 * g.len()));
+    }
 }
 
 /// `running = (1 - momentum) * running + momentum * (sums * scale)`; a copy of it in halves, of the kind `half`, is written with it.

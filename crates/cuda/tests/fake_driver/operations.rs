@@ -5,8 +5,8 @@ use crate::stand_in::{cpu, device_trait, ids, numbers};
 use crate::support::{Fake, device};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
-    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands,
-    Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
+    CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion, LossSums, Mask, NormGradients, NormInputs,
+    Operands, Outputs, Pool2d, Product, Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
@@ -152,7 +152,7 @@ fn convolution<R: Rig>(r: &R, shape: &Conv3dShape, names: [&'static str; 4], to:
 
 fn pooling<R: Rig>(r: &R, to: &mut Results) {
     let d = r.device();
-    let shape = Pool2d { planes: 3, size: [8, 7], window: [2, 3], stride: [2, 2] };
+    let shape = Pool2d { planes: 3, size: [8, 7], window: [2, 3], stride: [2, 2], padding: [0; 2] };
     let [height, width] = shape.output_size();
     let (len, out) = (3 * 56, 3 * height * width);
     let (x, dy) = (r.put(&numbers(1, len)), r.put(&numbers(2, out)));
@@ -173,7 +173,7 @@ fn layer_norm<R: Rig>(r: &R, to: &mut Results) {
     let (mut y, mut saved, mut dx) = (r.empty(2800), r.empty(140), r.empty(2800));
     let (mut dgain, mut dbias, mut scratch) =
         (r.empty(40), r.empty(40), r.empty(d.layer_norm_scratch(shape)));
-    d.layer_norm(shape, r.r(&x), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut saved));
+    d.layer_norm((shape, 1e-5), r.r(&x), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut saved));
     let (x, gain, saved_) = (r.r(&x), r.r(&gain), r.r(&saved));
     let (dgain_, dbias_) = (r.w(&mut dgain), r.w(&mut dbias));
     d.layer_norm_gradient(
@@ -226,7 +226,7 @@ fn embeddings_and_attention<R: Rig>(r: &R, to: &mut Results) {
     d.embedding_gradient(shape, tokens, r.r(&y), Write::Set, r.w(&mut dtable), Some((r.w(&mut dplaces), 8)));
     d.embedding_gradient(shape, tokens, r.r(&y), Write::Add, r.w(&mut dtable), None);
     to.extend([("embedding", r.get(&y)), ("table", r.get(&dtable)), ("places", r.get(&dplaces))]);
-    let shape = AttentionShape { batch: 2, time: 9, heads: 2, head: 20 };
+    let shape = AttentionShape { batch: 2, time: 9, heads: 2, head: 20, mask: Mask::Causal };
     let (qkv, dy) = (r.put(&numbers(4, 2160)), r.put(&numbers(5, 720)));
     let (mut y, mut dqkv) = (r.empty(720), r.empty(2160));
     let (mut saved, mut scratch) = (r.empty(d.attention_saved(&shape)), r.empty(d.attention_scratch(&shape)));
@@ -284,6 +284,9 @@ fn updates<R: Rig>(r: &R, to: &mut Results) {
     let sgd = Sgd { scale: 0.5, lr: 0.1, weight_decay: 0.01, momentum: 0.9, nesterov: true, first: false };
     d.sgd(&sgd, r.r(&g), r.w(&mut p), r.w(&mut m));
     to.extend([("sgd", r.get(&p)), ("momentum", r.get(&m))]);
+    let lion = Lion { scale: 0.5, lr: 0.1, decay: 0.99, beta1: 0.9, beta2: 0.98 };
+    d.lion(&lion, r.r(&g), r.w(&mut p), r.w(&mut m));
+    to.extend([("lion", r.get(&p)), ("its momentum", r.get(&m))]);
     d.blend(0.1, 0.5, r.r(&g), r.w(&mut p));
     to.push(("blend", r.get(&p)));
     d.submit();

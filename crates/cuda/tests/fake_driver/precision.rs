@@ -7,7 +7,7 @@ use crate::support::{Fake, child, device_in, gpu, is_child};
 use crate::training::train;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, Precision};
-use dtrain_engine::device::{Activation, Attended, AttentionShape, Conv3dShape, Device, Operands};
+use dtrain_engine::device::{Activation, Attended, AttentionShape, Conv3dShape, Device, Mask, Operands};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Attention of heads of so many elements, forwards and backwards.
 fn attend(gpu: &Arc<CudaDevice>, head: usize) {
-    let shape = AttentionShape { batch: 1, time: 9, heads: 2, head };
+    let shape = AttentionShape { batch: 1, time: 9, heads: 2, head, mask: Mask::Causal };
     let out = 18 * head;
     let (qkv, dy) = (gpu.put_activations(&numbers(1, 3 * out)), gpu.put_activations(&numbers(2, out)));
     let (mut y, mut dqkv) = (gpu.empty_activations(out), gpu.empty_activations(3 * out));

@@ -37,7 +37,7 @@ fn point_wise_operations_and_updates_do_the_same_through_the_driver() {
         halves::<Bf16>,
         halves::<F16>,
     ]);
-    hold(&[update::adamw, update::sgd, update::blend]);
+    hold(&[update::adamw, update::lion, update::sgd, update::blend]);
 }
 
 #[test]

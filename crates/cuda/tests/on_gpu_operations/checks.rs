@@ -46,7 +46,7 @@ fn point_wise_operations_hold() {
 
 #[test]
 fn updates_and_sums_hold() {
-    hold(&[update::adamw, update::sgd, update::blend]);
+    hold(&[update::adamw, update::lion, update::sgd, update::blend]);
     hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite, tree::sum_tree]);
 }
 

@@ -5,7 +5,7 @@ use crate::rig::{Rig, assert_near};
 use crate::stand_in::{Extent, cpu, ids, numbers};
 use crate::support::{Fake, device, extent};
 use dtrain_engine::device::{
-    Activation, Attended, AttentionShape, Conv3dShape, CrossEntropy, Device, Gelu, LinearShape,
+    Activation, Attended, AttentionShape, Conv3dShape, CrossEntropy, Device, Gelu, LinearShape, Mask,
     NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Strides, Write,
 };
 
@@ -81,7 +81,8 @@ pub fn convolution<R: Rig>(r: &R, to: &mut Results) {
     // Of numbers that all devices have alike, so that no near tie is decided twice.
     let alike: Vec<f32> = numbers(4, out).iter().map(|v| (v * 64.0).round() / 64.0).collect();
     let dy = r.put_activations(&alike);
-    let shape = Pool2d { planes: images * outputs, size: [24, 24], window: [2, 2], stride: [2, 2] };
+    let shape =
+        Pool2d { planes: images * outputs, size: [24, 24], window: [2, 2], stride: [2, 2], padding: [0; 2] };
     let (quarter, mut places) = (out / 4, r.empty(out / 4));
     let (mut less, mut whole) = (r.empty_activations(quarter), r.empty_activations(out));
     d.max_pool(&shape, r.ra(&dy, out), r.wa(&mut less, quarter), r.w(&mut places));
@@ -98,7 +99,7 @@ fn block() -> [usize; 3] {
 /// Attention in a block of the GPT.
 pub fn attention<R: Rig>(r: &R, to: &mut Results) {
     let (d, [batch, time, heads]) = (r.device(), block());
-    let shape = AttentionShape { batch, time, heads, head: 32 };
+    let shape = AttentionShape { batch, time, heads, head: 32, mask: Mask::Causal };
     let out = batch * time * heads * 32;
     let (qkv, dy) = (r.put_activations(&numbers(1, 3 * out)), r.put_activations(&numbers(2, out)));
     let (mut y, mut dqkv) = (r.empty_activations(out), r.empty_activations(3 * out));
@@ -121,7 +122,7 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     let (mut statistics, mut dx) = (r.empty(2 * rows), r.empty(out));
     let (mut dgain, mut dbias) = (r.empty(width), r.empty(width));
     let mut scratch = r.empty(d.layer_norm_scratch(shape));
-    d.layer_norm(shape, r.r(&dy), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut statistics));
+    d.layer_norm((shape, 1e-5), r.r(&dy), r.r(&gain), r.r(&bias), r.w(&mut y), r.w(&mut statistics));
     let (statistics, dgain_, dbias_) = (r.r(&statistics), r.w(&mut dgain), r.w(&mut dbias));
     let (x, gain, dy, dx_) = (r.r(&dy), r.r(&gain), r.r(&y), Some(r.w(&mut dx)));
     d.layer_norm_gradient(

@@ -5,7 +5,7 @@
 
 use crate::stand_in::{Buffer, Extent, Kind, StandIn, ids, nearest};
 use dtrain_cuda::operations::{self, HalfResult};
-use dtrain_engine::device::{Attended, AttentionShape, Product, Strides, Write};
+use dtrain_engine::device::{Attended, AttentionShape, Mask, Product, Strides, Write};
 
 /// `len` whole numbers from -8 to 8.
 fn whole_numbers(site: u32, len: usize) -> Vec<i32> {
@@ -84,7 +84,7 @@ const HEADS: [[usize; 4]; 6] =
 
 pub fn attention<K: Kind>(q: &StandIn, extent: Extent) {
     for &[batch, time, heads, head] in extent.of(1, &HEADS) {
-        let shape = AttentionShape { batch, time, heads, head };
+        let shape = AttentionShape { batch, time, heads, head, mask: Mask::Causal };
         let (wide, out) = (heads * head, batch * time * heads * head);
         let mut qkv = whole_numbers(1, 3 * out);
         for (row, packed) in qkv.chunks_mut(3 * wide).enumerate() {

@@ -324,7 +324,7 @@ static int vote(int truth, int line) {
 
 /* A kernel's parameters as letters; the table in kernels.rs has the same. */
 template <class T> struct Letter {
-    static const char value = sizeof(T) == 52 ? 'C' : sizeof(T) == 72 ? 'V' : sizeof(T) == 36 ? 'P' : '?';
+    static const char value = sizeof(T) == 52 ? 'C' : sizeof(T) == 72 ? 'V' : sizeof(T) == 44 ? 'P' : '?';
 };
 /* Halves of a type of their own. */
 template <class T> struct Letter<const T*> { static const char value = sizeof(T) == 2 ? 'h' : '?'; };

@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Attended, AttentionShape, Device};
+use dtrain_engine::device::{Attended, AttentionShape, Device, Mask};
 
 /// Shapes of heads of up to `width` elements. For narrow ones a sequence of more than one block of queries.
 fn shapes(width: usize, extent: Extent) -> Vec<AttentionShape> {
@@ -12,7 +12,8 @@ fn shapes(width: usize, extent: Extent) -> Vec<AttentionShape> {
         128 => &[(1, 33, 2, 100), (1, 40, 1, 128), (1, 18, 1, 65)],
         _ => &[(1, 17, 2, 129), (1, 35, 1, 256), (1, 17, 1, 200)],
     };
-    let shape = |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head };
+    let shape =
+        |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head, mask: Mask::Causal };
     extent.of(1, all).iter().map(shape).collect()
 }
 

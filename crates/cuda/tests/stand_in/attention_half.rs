@@ -8,7 +8,7 @@ use super::halves::{as_f64, values};
 use super::memory::Wide;
 use super::{Buffer, Extent, Kind, StandIn, halves, nearest};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{Attended, AttentionShape};
+use dtrain_engine::device::{Attended, AttentionShape, Mask};
 
 /// In the most that one rounding is off by.
 const OUTPUT: f64 = 1.0;
@@ -23,7 +23,8 @@ fn shapes(width: usize, extent: Extent) -> Vec<AttentionShape> {
         64 => &[(1, 1, 1, 64), (1, 129, 1, 64), (2, 65, 2, 40), (1, 70, 1, 64)],
         _ => &[(1, 1, 2, 128), (2, 37, 1, 72), (1, 97, 1, 128), (1, 67, 1, 128)],
     };
-    let shape = |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head };
+    let shape =
+        |&(batch, time, heads, head): &_| AttentionShape { batch, time, heads, head, mask: Mask::Causal };
     extent.of(1, all).iter().map(shape).collect()
 }
 
@@ -68,7 +69,7 @@ fn reference(time: usize, head: usize, [q, k, v]: [&[f64]; 3], dy: &[f64]) -> Re
 
 /// The same of all heads and sequences, packed as the kernels have it: `y`, `logs`, `dqkv`.
 pub fn whole<T: Wide>(shape: &AttentionShape, qkv: &[T], dy: &[T]) -> [Vec<f64>; 3] {
-    let AttentionShape { batch, time, heads, head } = *shape;
+    let AttentionShape { batch, time, heads, head, .. } = *shape;
     let out = batch * time * heads * head;
     let [mut y, mut logs, mut dqkv] = [vec![0.0; out], Vec::new(), vec![0.0; 3 * out]];
     for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {

@@ -1,7 +1,17 @@
 //! What the engine asks of a device, read from its source: so that an operation that is new there is missed here.
 
-/// What a GPU never gets, and leaves to the trait: it takes one micro-batch at a time, and its state is not in common with others.
-const LEFT: [&str; 4] = ["product_of_leaves", "column_sums_of_leaves", "round", "adamw_to"];
+/// What a GPU never gets, and leaves to the trait: it takes one micro-batch at a time, its state is not in common with others, and
+/// models that need the last ones are refused when they are planned.
+const LEFT: [&str; 8] = [
+    "product_of_leaves",
+    "column_sums_of_leaves",
+    "round",
+    "adamw_to",
+    "offers",
+    "transpose",
+    "recurrent_cells",
+    "recurrent_gradient",
+];
 
 /// The functions that a GPU must have.
 pub fn functions() -> Vec<&'static str> {

@@ -9,7 +9,7 @@ const ROWS: [(usize, usize); 6] = [(1, 3), (130, 33), (7, 256), (5, 1000), (65, 
 fn saved_of(shape: Rows, x: &[f32]) -> Vec<f32> {
     let (mut y, mut saved) = (vec![0.0; x.len()], vec![0.0; 2 * shape.rows]);
     let (gain, bias) = (vec![1.0; shape.width], vec![0.0; shape.width]);
-    cpu().layer_norm(shape, x, &gain, &bias, &mut y, &mut saved);
+    cpu().layer_norm((shape, 1e-5), x, &gain, &bias, &mut y, &mut saved);
     saved
 }
 
@@ -20,9 +20,17 @@ pub fn layer_norm(q: &StandIn, extent: Extent) {
         let [x_, gain_, bias_] =
             [("x", &x), ("gain", &gain), ("bias", &bias)].map(|(name, x)| Buffer::of(q, name, x));
         let (y, saved) = (Buffer::empty(q, "y", rows * width), Buffer::empty(q, "saved", 2 * rows));
-        operations::layer_norm(q, shape, x_.read(), gain_.read(), bias_.read(), y.write(), saved.write());
+        operations::layer_norm(
+            q,
+            (shape, 1e-5),
+            x_.read(),
+            gain_.read(),
+            bias_.read(),
+            y.write(),
+            saved.write(),
+        );
         let mut wanted = vec![0.0; x.len()];
-        cpu().layer_norm(shape, &x, &gain, &bias, &mut wanted, &mut vec![0.0; 2 * rows]);
+        cpu().layer_norm((shape, 1e-5), &x, &gain, &bias, &mut wanted, &mut vec![0.0; 2 * rows]);
         y.is_near("layer_norm", &wanted);
         y.has_bits("layer_norm", &orders::layer_norm(shape, &x, &gain, &bias));
         saved.is_near("layer_norm", &saved_of(shape, &x));

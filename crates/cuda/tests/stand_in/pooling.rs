@@ -17,8 +17,16 @@ fn shapes(extent: Extent) -> Vec<Pool2d> {
     extent
         .of(1, &all)
         .iter()
-        .map(|&(size, window, stride, planes)| Pool2d { planes, size, window, stride })
+        .map(|&(size, window, stride, planes)| Pool2d { planes, size, window, stride, padding: [0; 2] })
         .collect()
+}
+
+/// Of maxima also those of padded planes.
+fn shapes_of_maxima(extent: Extent) -> Vec<Pool2d> {
+    let mut all = shapes(extent);
+    all.push(Pool2d { planes: 2, size: [8, 7], window: [3, 3], stride: [2, 2], padding: [1, 1] });
+    all.push(Pool2d { planes: 1, size: [5, 6], window: [2, 5], stride: [3, 1], padding: [1, 2] });
+    all
 }
 
 fn lengths(shape: &Pool2d) -> [usize; 2] {
@@ -33,7 +41,7 @@ fn values(len: usize) -> Vec<f32> {
 }
 
 pub fn max_pool(q: &StandIn, extent: Extent) {
-    for shape in shapes(extent) {
+    for shape in shapes_of_maxima(extent) {
         let [len, out] = lengths(&shape);
         let (x, dy) = (values(len), numbers(2, out));
         let (mut y2, mut places2, mut dx2) = (vec![0.0; out], vec![0.0; out], vec![0.0; len]);

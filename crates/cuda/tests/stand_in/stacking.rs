@@ -6,7 +6,8 @@ use super::{Buffer, StandIn, nearest, numbers};
 use dtrain_cuda::operations::{self, Half};
 use dtrain_cuda::{Values, ValuesMut};
 use dtrain_engine::device::{
-    Activation, Attended, AttentionShape, Conv3dShape, LinearShape, NormGradients, NormInputs, Operands, Rows,
+    Activation, Attended, AttentionShape, Conv3dShape, LinearShape, Mask, NormGradients, NormInputs,
+    Operands, Rows,
 };
 
 /// Rows that are stacked.
@@ -49,7 +50,15 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         let [y, dx, saved] = [rows * width, rows * width, 2 * rows].map(|len| Buffer::empty(q, "out", len));
         let [dgain, dbias, scratch] =
             [width, width, operations::layer_norm_scratch(shape)].map(|len| Buffer::empty(q, "out", len));
-        operations::layer_norm(q, shape, x.read(), bias_.read(), bias_.read(), y.write(), saved.write());
+        operations::layer_norm(
+            q,
+            (shape, 1e-5),
+            x.read(),
+            bias_.read(),
+            bias_.read(),
+            y.write(),
+            saved.write(),
+        );
         operations::layer_norm_gradient(
             q,
             shape,
@@ -115,7 +124,7 @@ pub fn rows_are_the_same_alone(q: &StandIn) {
         }
     }
     alone(q, "attention and its gradient", 3, &numbers(6, 3 * 3 * 40 * 66), |batch, qkv| {
-        let shape = AttentionShape { batch, time: 40, heads: 2, head: 33 };
+        let shape = AttentionShape { batch, time: 40, heads: 2, head: 33, mask: Mask::Causal };
         let qkv = Buffer::of(q, "qkv", qkv);
         let [y, d, saved, scratch] =
             [batch * 2640, 3 * batch * 2640, batch * 80, batch * 80].map(|len| Buffer::empty(q, "out", len));

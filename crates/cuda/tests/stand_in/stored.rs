@@ -15,8 +15,8 @@ use dtrain_cuda::operations::{
 use dtrain_cuda::{SliceMut, Values, ValuesMut};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape, Curve,
-    Device, Gelu, LinearShape, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd,
-    Strides, Write,
+    Device, Gelu, LinearShape, Lion, Mask, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product,
+    Rows, Sgd, Strides, Write,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
@@ -126,6 +126,7 @@ pub fn updates<K: Kind>(q: &StandIn, extent: Extent) {
         beta2: 0.999,
         epsilon: 1e-8,
     };
+    let lion = Lion { scale: 0.5, lr: 0.1, decay: 0.99, beta1: 0.9, beta2: 0.98 };
     let sgd =
         |momentum| Sgd { scale: 0.5, lr: 0.1, weight_decay: 0.01, momentum, nesterov: false, first: false };
     for &len in extent.of(1, &LENGTHS) {
@@ -152,6 +153,7 @@ pub fn updates<K: Kind>(q: &StandIn, extent: Extent) {
         };
         let half = Some(K::HALF);
         check("adamw", &|p, m, v| operations::adamw(q, &adamw, g_.read(), p, m, v, half));
+        check("lion", &|p, m, _| operations::lion(q, &lion, g_.read(), p, m, half));
         let nothing = Buffer::<f32>::empty(q, "m", 0);
         check("sgd", &|p, _, _| operations::sgd(q, &sgd(0.0), g_.read(), p, nothing.write(), half));
         check("sgd with momentum", &|p, m, _| operations::sgd(q, &sgd(0.9), g_.read(), p, m, half));
@@ -216,7 +218,7 @@ pub fn layer_norm<K: Kind>(q: &StandIn, extent: Extent) {
         let (gain, bias) = (Buffer::of(q, "gain", &gain), Buffer::of(q, "bias", &bias));
         both::<K, 1, 1>(q, "layer_norm", [len], [len], |[x], [y]| {
             let saved = Buffer::empty(q, "saved", 2 * rows);
-            operations::layer_norm(q, shape, x, gain.read(), bias.read(), y, saved.write());
+            operations::layer_norm(q, (shape, 1e-5), x, gain.read(), bias.read(), y, saved.write());
             vec![saved.now()]
         });
         let saved: Vec<f32> = numbers(23, 2 * rows).iter().map(|v| v + 1.5).collect();
@@ -396,7 +398,7 @@ pub fn pooling<K: Kind>(q: &StandIn, extent: Extent) {
     for &(planes, size, window, stride) in
         extent.of(1, &[(1, [2, 2], [2, 2], [2, 2]), (5, [7, 9], [3, 2], [2, 2]), (3, [6, 5], [2, 2], [1, 2])])
     {
-        let shape = Pool2d { planes, size, window, stride };
+        let shape = Pool2d { planes, size, window, stride, padding: [0; 2] };
         let (len, out) = (planes * size[0] * size[1], planes * shape.output_size().iter().product::<usize>());
         let places = Buffer::<u32>::empty(q, "places", out);
         both::<K, 1, 1>(q, "max_pool", [len], [out], |[x], [y]| {
@@ -469,7 +471,7 @@ pub fn product_without_a_kernel<K: Kind>(q: &StandIn, extent: Extent) {
 /// Of heads without a kernel, near f64: forward, and the gradient of what that left.
 pub fn attention_without_a_kernel<K: Kind>(q: &StandIn, extent: Extent) {
     for &(batch, time, heads, head) in extent.of(1, &[(2, 65, 2, 12), (1, 20, 1, 20)]) {
-        let shape = AttentionShape { batch, time, heads, head };
+        let shape = AttentionShape { batch, time, heads, head, mask: Mask::Causal };
         let out = batch * time * heads * head;
         let (qkv, dy) = (halves::<K>(1, 3 * out, 2.0), halves::<K>(2, out, 1.0));
         let [wanted_y, wanted_saved, wanted_d] =

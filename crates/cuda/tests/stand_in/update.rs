@@ -2,7 +2,7 @@
 
 use super::{Buffer, Extent, StandIn, cpu, numbers};
 use dtrain_cuda::operations;
-use dtrain_engine::device::{AdamW, Device, Sgd};
+use dtrain_engine::device::{AdamW, Device, Lion, Sgd};
 
 const LENGTHS: [usize; 4] = [0, 1, 1025, 300];
 
@@ -52,6 +52,20 @@ pub fn sgd(q: &StandIn, extent: Extent) {
             p_.has_bits(&format!("{o:?}"), &p);
             m_.has_bits(&format!("{o:?}"), &m);
         }
+    }
+}
+
+pub fn lion(q: &StandIn, extent: Extent) {
+    let o = Lion { scale: 0.5, lr: 0.1, decay: 0.99, beta1: 0.9, beta2: 0.98 };
+    for &len in extent.of(1, &LENGTHS) {
+        let (mut g, mut p, mut m) = (numbers(1, len), numbers(2, len), numbers(3, len));
+        // Some go nowhere.
+        g.iter_mut().zip(&mut m).step_by(7).for_each(|(g, m)| (*g, *m) = (0.0, 0.0));
+        let [g_, p_, m_] = [("g", &g), ("p", &p), ("m", &m)].map(|(name, x)| Buffer::of(q, name, x));
+        operations::lion(q, &o, g_.read(), p_.write(), m_.write(), None);
+        cpu().lion(&o, &g, &mut p, &mut m);
+        p_.has_bits("lion", &p);
+        m_.has_bits("lion's momentum", &m);
     }
 }
 

@@ -1,6 +1,6 @@
-//! Causal self-attention, one head of one sequence a task.
+//! Self-attention, one head of one sequence a task.
 //!
-//! Queries go in blocks of [`QUERIES`], keys up to the block's last position. Nothing of size `T x T` is kept: the
+//! Queries go in blocks of [`QUERIES`], keys up to the block's last position, or all where nothing is masked. Nothing of size `T x T` is kept: the
 //! forward pass saves the logarithm of each row's sum of exponentials, from which the backward pass makes the
 //! probabilities again.
 //!
@@ -15,7 +15,7 @@ use super::isa::{Have, on_every_isa};
 use super::math::{exp, greatest, ln, sum, sum2};
 use super::pool::{Cut, Pool, Workspace};
 use super::product::{TERMS, Target, multiply, pack};
-use crate::device::{Attended, AttentionShape, Strides, Write};
+use crate::device::{Attended, AttentionShape, Mask, Strides, Write};
 
 /// Queries of a block.
 const QUERIES: usize = 32;
@@ -49,6 +49,15 @@ impl Head {
     /// From one position to the next in `qkv`.
     fn row(&self) -> usize {
         3 * self.wide
+    }
+}
+
+/// How many keys the queries of a block that begins at `first` are multiplied with, and how many of them query `row` of it sees:
+/// `seen[0] + row * seen[1]`.
+fn sight(shape: &AttentionShape, first: usize) -> (usize, [usize; 2]) {
+    match shape.mask {
+        Mask::Causal => (shape.time.min(first + QUERIES), [first + 1, 1]),
+        Mask::None => (shape.time, [shape.time, 0]),
     }
 }
 
@@ -99,13 +108,13 @@ unsafe fn one_forward(
     let scores = rest.take(QUERIES * time);
     for first in (0..time).step_by(QUERIES) {
         let count = QUERIES.min(time - first);
-        let seen = first + count;
+        let (seen, seen_by) = sight(shape, first);
         let q = &head.part(qkv, 0)[first * head.row()..];
         let at = Target { c: scores.as_mut_ptr(), row: seen, column: 1, write: Write::Set };
         // SAFETY: `scores` has room for a block of queries by all keys.
         unsafe { multiply(isa, q, rows, [count, seen, width], keys, width, at, a) };
         let mut factors = [0.0; QUERIES];
-        softmax(isa, first, seen, scale(shape), scores, &mut saved[first..seen], &mut factors);
+        softmax(isa, seen_by, seen, scale(shape), scores, &mut saved[first..first + count], &mut factors);
         let to = out.shifted(first * out.row);
         // SAFETY: rows of the caller.
         unsafe { multiply(isa, scores, Strides::rows(seen), [count, width, seen], values, time, to, a) };
@@ -121,7 +130,7 @@ on_every_isa! {
     /// Makes a block of scores into exponentials, zero for keys of the future; `factors` gets what makes each row
     /// sum to 1, `logs` the logarithm of the sum.
     fn softmax(
-        first: usize,
+        seen_by: [usize; 2],
         seen: usize,
         scale: f32,
         scores: &mut [f32],
@@ -129,7 +138,7 @@ on_every_isa! {
         factors: &mut [f32],
     ) {
         for (row, (log, factor)) in logs.iter_mut().zip(factors).enumerate() {
-            let (past, future) = scores[row * seen..][..seen].split_at_mut(first + row + 1);
+            let (past, future) = scores[row * seen..][..seen].split_at_mut(seen_by[0] + row * seen_by[1]);
             let top = greatest(past);
             for v in &mut *past {
                 *v = exp((*v - top) * scale);
@@ -190,7 +199,7 @@ unsafe fn one_gradient(
     let [dq, dk, dv] = [0, 1, 2].map(|which| out.shifted(which * head.wide));
     for first in (0..time).step_by(QUERIES) {
         let count = QUERIES.min(time - first);
-        let seen = first + count;
+        let (seen, seen_by) = sight(shape, first);
         let q = &head.part(qkv, 0)[first * head.row()..];
         let (y, dy) = (&y[first * head.wide..], &dy[first * head.wide..]);
         let block_of = |c: &mut [f32]| Target { c: c.as_mut_ptr(), row: seen, column: 1, write: Write::Set };
@@ -199,14 +208,25 @@ unsafe fn one_gradient(
             multiply(isa, q, rows, [count, seen, width], keys_turned, width, block_of(p), a);
             multiply(isa, dy, out_rows, [count, seen, width], values_turned, width, block_of(ds), a);
         }
-        softmax_gradient(isa, [first, seen, width, head.wide], scale, &saved[first..seen], y, dy, p, ds);
+        softmax_gradient(
+            isa,
+            seen_by,
+            [seen, width, head.wide],
+            scale,
+            &saved[first..first + count],
+            y,
+            dy,
+            p,
+            ds,
+        );
         let to = dq.shifted(first * dq.row);
         // SAFETY: the queries' rows of the caller.
         unsafe { multiply(isa, ds, Strides::rows(seen), [count, width, seen], keys, time, to, a) };
         // Keys of this block are met for the first time, earlier ones add up.
         for (source, source_rows, weights, to) in [(dy, out_rows, &*p, dv), (q, rows, &*ds, dk)] {
             pack::panels(isa, source, source_rows, 0..count, 0..width, panel);
-            for (start, end, write) in [(0, first, Write::Add), (first, seen, Write::Set)] {
+            let met = if first == 0 || shape.mask == Mask::Causal { first } else { seen };
+            for (start, end, write) in [(0, met, Write::Add), (met, seen, Write::Set)] {
                 let to = Target { write, ..to.shifted(start * to.row) };
                 let sizes = [end - start, width, count];
                 // SAFETY: the keys' rows of the caller; those that are added to were set by an earlier block.
@@ -221,7 +241,8 @@ unsafe fn one_gradient(
 on_every_isa! {
     /// Makes scores into probabilities `p`, and the gradient of probabilities into that of scores, `ds`.
     fn softmax_gradient(
-        sizes: [usize; 4],
+        seen_by: [usize; 2],
+        sizes: [usize; 3],
         scale: f32,
         logs: &[f32],
         y: &[f32],
@@ -229,11 +250,11 @@ on_every_isa! {
         p: &mut [f32],
         ds: &mut [f32],
     ) {
-        let [first, seen, width, row_of_y] = sizes;
+        let [seen, width, row_of_y] = sizes;
         for (row, &log) in logs.iter().enumerate() {
             let whole = sum2(&y[row * row_of_y..][..width], &dy[row * row_of_y..][..width], |y, dy| y * dy);
-            let (past, future) = p[row * seen..][..seen].split_at_mut(first + row + 1);
-            let (d_past, d_future) = ds[row * seen..][..seen].split_at_mut(first + row + 1);
+            let (past, future) = p[row * seen..][..seen].split_at_mut(seen_by[0] + row * seen_by[1]);
+            let (d_past, d_future) = ds[row * seen..][..seen].split_at_mut(seen_by[0] + row * seen_by[1]);
             for (p, d) in past.iter_mut().zip(d_past) {
                 *p = exp(p.mul_add(scale, -log));
                 *d = *p * (*d - whole) * scale;

@@ -101,6 +101,31 @@ pub(super) fn half_of_tanh(x: f32) -> [f32; 3] {
     if twice_u < 0.0 { [less, greater, twice_slope] } else { [greater, less, twice_slope] }
 }
 
+/// `1 / (1 + e^-x)`, by the exponential that is never great.
+#[inline(always)]
+pub(super) fn sigmoid(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    let greater = 1.0 / (1.0 + e);
+    if x < 0.0 { e * greater } else { greater }
+}
+
+/// `tanh x`, within 2 ulp or so.
+///
+/// *Source*: S. Moshier's Cephes, `tanhf`: a polynomial about 0, the exponential elsewhere.
+#[inline(always)]
+pub(super) fn tanh(x: f32) -> f32 {
+    let square = x * x;
+    let p = -5.704_988_7e-3f32;
+    let p = p.mul_add(square, 2.063_908_8e-2);
+    let p = p.mul_add(square, -5.373_971_5e-2);
+    let p = p.mul_add(square, 1.333_144_2e-1);
+    let p = p.mul_add(square, -3.333_328e-1);
+    let near = (p * square).mul_add(x, x);
+    let z = x.abs();
+    let far = (1.0 - 2.0 / (exp(z + z) + 1.0)).copysign(x);
+    if z < 0.625 { near } else { far }
+}
+
 /// The sum of sixteen lanes, as a tree.
 #[inline(always)]
 pub(super) fn across(lanes: [f32; LANES]) -> f32 {

@@ -17,6 +17,7 @@ mod operations;
 mod pool;
 mod pooling;
 mod product;
+mod recurrent;
 mod update;
 
 use crate::device::{ChannelNorm, Conv3dShape, NORM_BLOCK, Pool2d};

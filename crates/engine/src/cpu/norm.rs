@@ -8,25 +8,24 @@ use super::isa::on_every_isa;
 use super::math::{sum, sum2};
 use crate::device::ChannelNorm;
 
-/// Added to the variance of layer norm.
-const EPSILON: f32 = 1e-5;
 /// Rows that one task takes; gradients of gain and bias are summed within a block, then blocks in order.
 pub(super) const ROW_BLOCK: usize = 64;
 
 on_every_isa! {
     /// Layer norm of some rows; `saved` gets mean and reciprocal deviation of each.
     pub(super) fn layer_norm(
-        width: usize,
+        of: (usize, f32),
         x: &[f32],
         gain: &[f32],
         bias: &[f32],
         y: &mut [f32],
         saved: &mut [f32],
     ) {
+        let (width, epsilon) = of;
         for ((x, y), saved) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(saved.as_chunks_mut::<2>().0) {
             let mean = sum(x, |v| v) / width as f32;
             let variance = sum(x, |v| (v - mean) * (v - mean)) / width as f32;
-            let factor = 1.0 / (variance + EPSILON).sqrt();
+            let factor = 1.0 / (variance + epsilon).sqrt();
             *saved = [mean, factor];
             for (((y, &x), &gain), &bias) in y.iter_mut().zip(x).zip(gain).zip(bias) {
                 *y = ((x - mean) * factor).mul_add(gain, bias);

@@ -5,12 +5,13 @@
 use super::pool::Cut;
 use super::{
     Cpu, attention, conv, conv_lengths, elementwise, embedding, group, loss, norm, pool_areas, pooling,
-    product, same, update,
+    product, recurrent, same, update,
 };
 use crate::device::{
-    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
-    CrossEntropy, Device, Gelu, Leaf, LinearShape, LossSums, NormGradients, NormInputs, Operands, Outputs,
-    Pool2d, Product, Rows, Sgd, Strides, Write,
+    Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, Cell, CellGradients, CellStep,
+    CellsKept, ChannelNorm, Conv3dShape, CrossEntropy, Device, Extra, GATES, Gelu, Leaf, LinearShape, Lion,
+    LossSums, Matrices, NormGradients, NormInputs, Operands, Outputs, Pool2d, Product, Rows, Sgd, Strides,
+    Write,
 };
 use dtrain_types::{Key, Wire};
 use std::ops::Range;
@@ -270,7 +271,7 @@ impl Device for Cpu {
 
     fn layer_norm(
         &self,
-        shape: Rows,
+        (shape, epsilon): (Rows, f32),
         x: &[f32],
         gain: &[f32],
         bias: &[f32],
@@ -287,7 +288,7 @@ impl Device for Cpu {
         let cuts = [Cut::new(y, some * width), Cut::new(saved, some * 2)];
         self.pool.run(rows * width, rows.div_ceil(some), cuts, |task, [y, saved], _| {
             let x = &x[task * some * width..][..y.len()];
-            norm::layer_norm(self.isa, width, x, gain, bias, y, saved);
+            norm::layer_norm(self.isa, (width, epsilon), x, gain, bias, y, saved);
         });
     }
 
@@ -459,6 +460,57 @@ impl Device for Cpu {
         embedding::embedding_gradient(self.isa, shape.width, ids, dy, write, dtable, dplaces, time);
     }
 
+    fn offers(&self, _extra: Extra) -> bool {
+        true
+    }
+
+    fn transpose(&self, shape: Matrices, x: &[f32], y: &mut [f32]) {
+        let Matrices { matrices, rows, columns } = shape;
+        same("x", x.len(), matrices * rows * columns);
+        same("y", y.len(), matrices * rows * columns);
+        let each = group(rows * columns);
+        self.pool.run(
+            x.len(),
+            matrices.div_ceil(each),
+            [Cut::new(y, each * rows * columns)],
+            |task, [y], _| {
+                recurrent::transpose(self.isa, shape, &x[task * each * rows * columns..][..y.len()], y);
+            },
+        );
+    }
+
+    fn recurrent_cells(
+        &self,
+        step: &CellStep,
+        biases: [&[f32]; 2],
+        gates: &mut [f32],
+        states: &mut [f32],
+        y: &mut [f32],
+    ) {
+        let out = cell_lengths(step, states.len());
+        for bias in biases {
+            same("bias", bias.len(), step.cell.gates() * step.hidden);
+        }
+        same("gates", gates.len(), GATES * out);
+        same("y", y.len(), out);
+        recurrent::forward(self.isa, &self.pool, step, biases, [gates, states, y]);
+    }
+
+    fn recurrent_gradient(
+        &self,
+        step: &CellStep,
+        kept: CellsKept<&[f32]>,
+        gradients: CellGradients<&mut [f32]>,
+    ) {
+        let out = cell_lengths(step, kept.states.len());
+        same("gates", kept.gates.len(), GATES * out);
+        same("y", kept.y.len(), out);
+        same("dy", gradients.dy.len(), out);
+        same("dstates", gradients.dstates.len(), step.rows * step.hidden);
+        same("dgates", gradients.dgates.len(), GATES * out);
+        recurrent::gradient(self.isa, &self.pool, step, kept, gradients);
+    }
+
     fn attention(
         &self,
         shape: &AttentionShape,
@@ -562,6 +614,12 @@ impl Device for Cpu {
         update::momentum(self.isa, &self.pool, o, g, [p, m]);
     }
 
+    fn lion(&self, o: &Lion, g: &[f32], p: &mut [f32], m: &mut [f32]) {
+        same("p", p.len(), g.len());
+        same("m", m.len(), g.len());
+        update::lion(self.isa, &self.pool, o, g, [p, m]);
+    }
+
     fn blend(&self, momentum: f32, scale: f32, sums: &[f32], running: &mut [f32]) {
         same("running", running.len(), sums.len());
         elementwise::blend(self.isa, momentum, scale, sums, running);
@@ -570,4 +628,12 @@ impl Device for Cpu {
     fn all_finite(&self, x: &[f32]) -> bool {
         elementwise::all_finite(self.isa, x)
     }
+}
+
+/// Elements of the outputs of a layer of recurrent cells, whose states are as long as they must be.
+fn cell_lengths(step: &CellStep, states: usize) -> usize {
+    let out = step.rows * step.time * step.hidden;
+    assert!(step.at < step.time, "place {} of {}", step.at, step.time);
+    same("states", states, if step.cell == Cell::Lstm { out } else { 0 });
+    out
 }

@@ -16,7 +16,9 @@ on_every_isa! {
                 let at = plane * area + row * out_width;
                 let (y, places) = (&mut y[at..at + out_width], &mut places[at..at + out_width]);
                 let first = row * shape.stride[0] * width;
-                if shape.window == [2, 2] && shape.stride[1] == 2 {
+                if shape.padding != [0, 0] {
+                    max_row_of_part(shape, row, x, y, places);
+                } else if shape.window == [2, 2] && shape.stride[1] == 2 {
                     max_row_of_pairs(width, first, x, y, places);
                 } else {
                     max_row(shape, first, x, y, places);
@@ -40,6 +42,32 @@ fn max_row(shape: Pool2d, first: usize, x: &[f32], y: &mut [f32], places: &mut [
                 let wins = v > best || v.is_nan();
                 best = if wins { v } else { best };
                 best_at = if wins { (row + j) as u32 } else { best_at };
+            }
+        }
+        *y = best;
+        *place = f32::from_bits(best_at);
+    }
+}
+
+/// One row of outputs of a padded plane: each window's part that lies in it.
+#[inline(always)]
+fn max_row_of_part(shape: Pool2d, row: usize, x: &[f32], y: &mut [f32], places: &mut [f32]) {
+    let inside = |d: usize, at: usize| {
+        let first = at * shape.stride[d];
+        let to = (first + shape.window[d]).saturating_sub(shape.padding[d]).min(shape.size[d]);
+        first.saturating_sub(shape.padding[d])..to
+    };
+    let (rows, width) = (inside(0, row), shape.size[1]);
+    for (column, (y, place)) in y.iter_mut().zip(places).enumerate() {
+        let columns = inside(1, column);
+        let corner = rows.start * width + columns.start;
+        let (mut best, mut best_at) = (x[corner], corner as u32);
+        for i in rows.clone() {
+            for j in columns.clone() {
+                let v = x[i * width + j];
+                let wins = v > best || v.is_nan();
+                best = if wins { v } else { best };
+                best_at = if wins { (i * width + j) as u32 } else { best_at };
             }
         }
         *y = best;

@@ -6,7 +6,7 @@
 
 use super::isa::{Have, Isa, on_every_isa};
 use super::pool::{CHUNK, Cut, Pool};
-use crate::device::{AdamW, NORM_BLOCK, Sgd};
+use crate::device::{AdamW, Lion, NORM_BLOCK, Sgd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks of a task.
@@ -156,6 +156,26 @@ fn adamw_of_one(o: &AdamW, g: f32, [p, m, v]: [f32; 3]) -> [f32; 3] {
     let v = o.beta2 * v + (1.0 - o.beta2) * (g * g);
     let root = v.sqrt() * o.root_correction + o.epsilon;
     [p * o.decay - o.step_size * m / root, m, v]
+}
+
+/// One Lion update of parameters and momentum, on all threads.
+pub(super) fn lion(isa: Have, pool: &Pool, o: &Lion, g: &[f32], state: [&mut [f32]; 2]) {
+    pool.run(g.len(), g.len().div_ceil(CHUNK), state.map(|all| Cut::new(all, CHUNK)), |task, [p, m], _| {
+        lion_of_part(isa, o, &g[task * CHUNK..][..p.len()], p, m);
+    });
+}
+
+on_every_isa! {
+    fn lion_of_part(o: &Lion, g: &[f32], p: &mut [f32], m: &mut [f32]) {
+        for ((p, m), &g) in p.iter_mut().zip(m).zip(g) {
+            let g = g * o.scale;
+            let way = o.beta1 * *m + (1.0 - o.beta1) * g;
+            let up = if way > 0.0 { o.lr } else { 0.0 };
+            let step = if way < 0.0 { -o.lr } else { up };
+            *m = o.beta2 * *m + (1.0 - o.beta2) * g;
+            *p = *p * o.decay - step;
+        }
+    }
 }
 
 /// One SGD update of parameters and momentum, on all threads.

@@ -4,10 +4,16 @@ mod cnn;
 mod gpt;
 mod mlp;
 pub mod peer;
+mod recurrent;
+mod resnet;
+mod transformer;
 
 pub use cnn::{CnnOptions, PoolPlace, cnn, cnn1d, cnn3d};
 pub use gpt::{GptOptions, gpt, gpt2};
 pub use mlp::{MlpOptions, mlp};
+pub use recurrent::{RecurrentOptions, recurrent};
+pub use resnet::{ResNetOptions, Stem, resnet};
+pub use transformer::{EncoderOptions, transformer, vit};
 
 use crate::error::EngineError;
 

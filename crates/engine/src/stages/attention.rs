@@ -1,20 +1,28 @@
-//! Causal self-attention over packed queries, keys and values; the projections around it are linear stages.
+//! Self-attention over packed queries, keys and values; the projections around it are linear stages.
 
+use super::demand;
 use crate::describe::Description;
-use crate::device::{Attended, AttentionShape, Device, reborrow};
+use crate::device::{Attended, AttentionShape, Device, Extra, Mask, reborrow};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, Pass, Shape, Stage};
 
-/// The core of causal self-attention: `[B, T, 3 x heads x head]` to `[B, T, heads x head]`.
+/// The core of self-attention: `[B, T, 3 x heads x head]` to `[B, T, heads x head]`.
 #[derive(Clone, Debug)]
 pub struct Attention {
     shape: AttentionShape,
 }
 
 impl Attention {
-    /// Attention with this many heads.
+    /// Causal attention with this many heads.
     #[must_use]
     pub fn new(heads: usize) -> Self {
-        Self { shape: AttentionShape { batch: 0, time: 0, heads, head: 0 } }
+        Self { shape: AttentionShape { batch: 0, time: 0, heads, head: 0, mask: Mask::Causal } }
+    }
+
+    /// Each position sees all of them.
+    #[must_use]
+    pub fn unmasked(mut self) -> Self {
+        self.shape.mask = Mask::None;
+        self
     }
 
     fn of(&self, rows: usize) -> AttentionShape {
@@ -28,8 +36,8 @@ impl<D: Device> Stage<D> for Attention {
     }
 
     fn describe(&self) -> Description {
-        let AttentionShape { heads, head, time, .. } = self.shape;
-        Description::Attention { heads, head, time }
+        let AttentionShape { heads, head, time, mask, .. } = self.shape;
+        Description::Attention { heads, head, time, mask }
     }
 
     fn needs(&self) -> Needs {
@@ -49,7 +57,10 @@ impl<D: Device> Stage<D> for Attention {
         if heads == 0 || !packed.is_multiple_of(3 * heads) {
             return Err(format!("a width of {} cannot be shared by {heads} heads", packed / 3));
         }
-        self.shape = AttentionShape { batch: input.rows(), time, heads, head: packed / 3 / heads };
+        if self.shape.mask == Mask::None {
+            demand(device, Extra::Unmasked)?;
+        }
+        self.shape = AttentionShape { batch: input.rows(), time, head: packed / 3 / heads, ..self.shape };
         space.saved += device.attention_saved(&self.shape);
         space.scratch += device.attention_scratch(&self.shape);
         Ok(Shape::values(input.rows(), &[time, packed / 3]))

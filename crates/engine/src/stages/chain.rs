@@ -255,6 +255,14 @@ impl<D: Device> Chain<D> {
         Ok(())
     }
 
+    /// Lets the backward pass of a whole model end behind the stages whose parameters all lie in front of this element: nobody wants
+    /// their gradients.
+    pub(crate) fn stop_in_front_of(&mut self, parameter: usize) {
+        let idle = |child: &&Child<D>| child.params.end <= parameter && child.tied.is_none();
+        let idle = self.children.iter().take_while(idle).count();
+        self.first_apart = self.first_apart.max(idle.min(self.children.len().saturating_sub(1)));
+    }
+
     /// Walks back as [`Chain::backward`] does, and notes how long the two buffers must be.
     fn plan_gradients(&mut self, device: &D, rows: usize) {
         let in_place = |child: &Child<D>| child.stage.needs().gradient == GradientUse::InPlace;

@@ -14,6 +14,8 @@ pub struct Conv<const N: usize> {
     shape: Conv3dShape,
     has_bias: bool,
     activation: Activation,
+    /// How weights start, if not as PyTorch's layer has it.
+    starts: Option<Init>,
     layout: ParamLayout,
 }
 
@@ -43,7 +45,8 @@ impl<const N: usize> Conv<N> {
             stride: [1; 3],
             padding: [0; 3],
         };
-        Self { shape, has_bias: true, activation: Activation::None, layout: ParamLayout::NOTHING }
+        let (activation, layout) = (Activation::None, ParamLayout::NOTHING);
+        Self { shape, has_bias: true, activation, starts: None, layout }
     }
 
     /// Puts this many zeros around the image.
@@ -71,6 +74,13 @@ impl<const N: usize> Conv<N> {
     #[must_use]
     pub fn relu(mut self) -> Self {
         self.activation = Activation::Relu;
+        self
+    }
+
+    /// Starts weights in another way than PyTorch's uniform one.
+    #[must_use]
+    pub fn starting(mut self, weights: Init) -> Self {
+        self.starts = Some(weights);
         self
     }
 
@@ -132,7 +142,7 @@ impl<D: Device, const N: usize> Stage<D> for Conv<N> {
         let fan_in = channels * kernel.iter().product::<usize>();
         let init = Init::Uniform(1.0 / (fan_in as f32).sqrt());
         let weight = [vec![outputs, channels], given(kernel)].concat();
-        self.layout = ParamLayout::NOTHING.with("weight", &weight, init);
+        self.layout = ParamLayout::NOTHING.with("weight", &weight, self.starts.unwrap_or(init));
         if self.has_bias {
             self.layout = std::mem::take(&mut self.layout).with("bias", &[outputs], init);
         }

@@ -1,4 +1,4 @@
-//! Max-pooling over one, two or three dimensions, no padding: `[N, C, sides...]` to `[N, C, windows...]`.
+//! Max-pooling over one, two or three dimensions: `[N, C, sides...]` to `[N, C, windows...]`.
 //!
 //! A device pools planes. Windows of three dimensions are pooled twice: the rows and columns of each slice, then the
 //! slices. Since the greatest of the greatest is the greatest, and the first of equals stays the first, that is exact.
@@ -15,6 +15,7 @@ use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 pub struct MaxPoolOver<const N: usize> {
     window: usize,
     stride: usize,
+    padding: usize,
     /// Of one sample: its planes, and the windows over each.
     planes: Pool2d,
     /// Of one sample with slices: its channels, and windows across the slices; a plane has one row for each slice.
@@ -38,8 +39,16 @@ impl<const N: usize> MaxPoolOver<N> {
     #[must_use]
     pub fn new(window: usize) -> Self {
         const { assert!(0 < N && N < 4, "images have one to three dimensions") };
-        let planes = Pool2d { planes: 0, size: [0; 2], window: [window; 2], stride: [window; 2] };
-        Self { window, stride: window, planes, slices: None }
+        let planes =
+            Pool2d { planes: 0, size: [0; 2], window: [window; 2], stride: [window; 2], padding: [0; 2] };
+        Self { window, stride: window, padding: 0, planes, slices: None }
+    }
+
+    /// Lets windows reach this far out of the image, where there is nothing to be the greatest; at most half of one.
+    #[must_use]
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.padding = padding;
+        self
     }
 
     /// Steps this far between windows.
@@ -62,7 +71,8 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
     }
 
     fn describe(&self) -> Description {
-        Description::MaxPool { dimensions: N, window: self.window, stride: self.stride }
+        let Self { window, stride, padding, .. } = *self;
+        Description::MaxPool { dimensions: N, window, stride, padding }
     }
 
     fn needs(&self) -> Needs {
@@ -75,20 +85,24 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
 
     fn plan(&mut self, device: &D, input: &Shape, space: &mut ArenaPlan) -> Result<Shape, String> {
         let (channels, [depth, height, width]) = input.image_of(N)?;
-        let (window, stride) = (self.window, self.stride);
+        let (window, stride, padding) = (self.window, self.stride, self.padding);
+        if 2 * padding > window {
+            return Err(format!("a padding of {padding} is more than half of a window of {window}"));
+        }
         if window == 0 || stride == 0 {
             return Err("window and stride must be at least 1".into());
         }
         let sides = &[depth, height, width][3 - N..];
-        if sides.iter().any(|side| *side < window) {
+        if sides.iter().any(|side| *side + 2 * padding < window) {
             return Err(format!("a window of {:?} is larger than its input {}", vec![window; N], by(sides)));
         }
-        let high = |along: usize| if N == 1 { 1 } else { along };
+        let high = |along: usize, alone: usize| if N == 1 { alone } else { along };
         self.planes = Pool2d {
             planes: channels * depth,
             size: [height, width],
-            window: [high(window), window],
-            stride: [high(stride), stride],
+            window: [high(window, 1), window],
+            stride: [high(stride, 1), stride],
+            padding: [high(padding, 0), padding],
         };
         let [h, w] = self.planes.output_size();
         self.slices = (N == 3).then_some(Pool2d {
@@ -96,6 +110,7 @@ impl<D: Device, const N: usize> Stage<D> for MaxPoolOver<N> {
             size: [depth, h * w],
             window: [window, 1],
             stride: [stride, 1],
+            padding: [padding, 0],
         });
         let (planes, slices) = self.of(input.rows());
         let d = slices.map_or(1, |slices| slices.output_size()[0]);

@@ -2,6 +2,8 @@
 //!
 //! A stage learns its input's shape when the model is planned, so that `Linear::new(10)` is all there is to say.
 
+use crate::device::{Device, Extra};
+
 mod apart;
 mod attention;
 mod chain;
@@ -12,8 +14,12 @@ mod max_pool;
 mod norm;
 mod pointwise;
 mod pool;
+mod projected;
 mod recomputed;
+mod recurrent;
 mod residual;
+mod tokens;
+mod turn;
 
 pub use crate::device::Gelu;
 pub use attention::Attention;
@@ -26,7 +32,19 @@ pub use max_pool::{MaxPool, MaxPool1d, MaxPool3d, MaxPoolOver};
 pub use norm::{BatchNorm, LayerNorm};
 pub use pointwise::{Dropout, Flatten, Relu};
 pub use pool::AvgPool;
+pub use projected::Projected;
+pub use recurrent::Recurrent;
 pub use residual::Residual;
+pub use tokens::{ClassToken, Take};
+pub use turn::Turn;
+
+/// *Errors*: a device that lacks this operation, as a sentence for people.
+fn demand<D: Device>(device: &D, extra: Extra) -> Result<(), String> {
+    match device.offers(extra) {
+        true => Ok(()),
+        false => Err(format!("this device has no {}; the CPU has", extra.name())),
+    }
+}
 
 /// Sides of an image as people write them: `28 x 28`.
 fn by(sides: &[usize]) -> String {

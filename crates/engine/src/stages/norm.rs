@@ -6,18 +6,32 @@ use crate::device::{
 };
 use crate::stage::{ArenaPlan, Backward, Forward, Init, Mode, Needs, ParamLayout, Pass, Shape, Stage};
 
-/// Layer norm over the last dimension (epsilon 1e-5), with gain and bias.
-#[derive(Clone, Debug, Default)]
+/// Layer norm over the last dimension, with gain and bias.
+#[derive(Clone, Debug)]
 pub struct LayerNorm {
     width: usize,
+    epsilon: f32,
     layout: ParamLayout,
 }
 
 impl LayerNorm {
-    /// A layer norm.
+    /// A layer norm that adds 1e-5 to the variance.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self { width: 0, epsilon: 1e-5, layout: ParamLayout::NOTHING }
+    }
+
+    /// Adds this to the variance.
+    #[must_use]
+    pub fn epsilon(mut self, epsilon: f32) -> Self {
+        self.epsilon = epsilon;
+        self
+    }
+}
+
+impl Default for LayerNorm {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -27,7 +41,7 @@ impl<D: Device> Stage<D> for LayerNorm {
     }
 
     fn describe(&self) -> Description {
-        Description::LayerNorm { width: self.width }
+        Description::LayerNorm { width: self.width, epsilon: self.epsilon }
     }
 
     fn layout(&self) -> &ParamLayout {
@@ -52,7 +66,7 @@ impl<D: Device> Stage<D> for LayerNorm {
         let shape = Rows { rows: D::len(x) / self.width, width: self.width };
         let (gain, bias) = halves::<D>(io.params, self.width);
         let saved = D::part_mut(&mut io.saved, 0..2 * shape.rows);
-        pass.device.layer_norm(shape, x, gain, bias, io.y, saved);
+        pass.device.layer_norm((shape, self.epsilon), x, gain, bias, io.y, saved);
     }
 
     fn adds_back(&self) -> bool {

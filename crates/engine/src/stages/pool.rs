@@ -9,10 +9,20 @@ use crate::stage::{ArenaPlan, Backward, Forward, Needs, Pass, Shape, Stage};
 pub struct AvgPool {
     shape: Pool2d,
     channels: usize,
+    extent: Extent,
+}
+
+/// How large a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// As large as was said.
+    Given,
+    /// As the image.
+    Whole,
 }
 
 fn square(window: usize) -> Pool2d {
-    Pool2d { planes: 0, size: [0, 0], window: [window, window], stride: [window, window] }
+    Pool2d { planes: 0, size: [0, 0], window: [window, window], stride: [window, window], padding: [0; 2] }
 }
 
 /// Learns the input's shape; gives the channels and the output's shape.
@@ -33,7 +43,13 @@ impl AvgPool {
     /// Square windows side by side.
     #[must_use]
     pub fn new(window: usize) -> Self {
-        Self { shape: square(window), channels: 0 }
+        Self { shape: square(window), channels: 0, extent: Extent::Given }
+    }
+
+    /// One window over the whole image, as PyTorch's `AdaptiveAvgPool2d(1)`.
+    #[must_use]
+    pub fn whole() -> Self {
+        Self { extent: Extent::Whole, ..Self::new(1) }
     }
 
     /// Steps this far between windows.
@@ -66,6 +82,10 @@ impl<D: Device> Stage<D> for AvgPool {
     }
 
     fn plan(&mut self, _: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+        if self.extent == Extent::Whole {
+            let [_, height, width] = input.image()?;
+            (self.shape.window, self.shape.stride) = ([height, width], [height, width]);
+        }
         let (channels, output) = fit(&mut self.shape, input)?;
         self.channels = channels;
         Ok(output)

@@ -6,10 +6,11 @@
 
 use crate::cpu;
 use dtrain_engine::cpu::Cpu;
+use dtrain_engine::device::Cell;
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
 use dtrain_engine::stages::{
-    Attention, AvgPool, BatchNorm, Chain, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten, Gelu,
-    LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Relu, Residual,
+    Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten,
+    Gelu, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu, Residual, Take, Turn,
 };
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
@@ -245,6 +246,10 @@ fn pooling_away_from_ties() {
         probe.values.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 77) % 360) as f32 * 0.2 - 30.0);
         probe.check(name, 1e-3);
     }
+    let mut probe = Probe::new(one(MaxPool::new(3).stride(2).padding(1)), &Shape::values(4, &[2, 5, 6]), 3);
+    probe.values.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 77) % 180) as f32 * 0.2 - 15.0);
+    probe.check("max pool with padding", 1e-3);
+    check("average of all", || one(AvgPool::whole()), &[2, 5, 6]);
     check("average pool", || one(AvgPool::new(2)), &[2, 5, 6]);
     check("average pool with stride", || one(AvgPool::new(3).stride(2)), &[2, 7, 6]);
 }
@@ -272,6 +277,61 @@ fn embedding() {
 fn attention() {
     check("attention", || one(Attention::new(2)), &[6, 24]);
     check("one head", || one(Attention::new(1)), &[5, 9]);
+    check("attention to all", || one(Attention::new(2).unmasked()), &[6, 24]);
+    check("to all, in more than one block", || one(Attention::new(1).unmasked()), &[37, 9]);
+}
+
+#[test]
+fn turns_and_tokens() {
+    check("turn", || one(Turn::new()), &[3, 4, 5]);
+    check("class token", || one(ClassToken::new()), &[3, 5]);
+    check("first", || one(Take::first()), &[3, 5]);
+    check("last", || one(Take::last()), &[3, 5]);
+}
+
+#[test]
+fn recurrent_layers() {
+    for cell in [Cell::Lstm, Cell::Gru] {
+        check(cell.name(), || one(Recurrent::new(cell, 4)), &[6, 3]);
+        check("of one place", || one(Recurrent::new(cell, 3)), &[1, 2]);
+        check(
+            "two layers and their last place",
+            || one(Recurrent::new(cell, 4)).then(Recurrent::new(cell, 3).layer(1)).then(Take::last()),
+            &[5, 3],
+        );
+    }
+}
+
+#[test]
+fn two_branches_that_spoil_work_in_place_or_need_their_output() {
+    let two = |branch: Chain<Cpu>, shortcut: Chain<Cpu>| one(Projected::new(branch, "shortcut", shortcut));
+    check("linear layers", || two(one(Linear::new(5)), one(Linear::new(5))), &[7]);
+    check("gelu last", || two(one(Linear::new(5)).then(Gelu::Exact), one(Linear::new(5))), &[7]);
+    check("gelu last in the other", || two(one(Linear::new(5)), one(Linear::new(5)).then(Gelu::Exact)), &[7]);
+    check("in place alone", || two(one(Gelu::Exact), one(Linear::new(7))), &[7]);
+    check("in place both", || two(one(Gelu::Exact), one(Gelu::Tanh)), &[7]);
+    check(
+        "outputs that are needed",
+        || two(one(Linear::new(24)).then(Attention::new(2)), one(Recurrent::new(Cell::Lstm, 8))),
+        &[5, 8],
+    );
+    check(
+        "norms with statistics",
+        || {
+            let conv = |stride| one(Conv2d::new(3, 3).padding(1).stride(stride)).then(BatchNorm::new());
+            two(conv(2), conv(2))
+        },
+        &[2, 6, 5],
+    );
+    check(
+        "behind other stages",
+        || {
+            one(Linear::new(6))
+                .then(Projected::new(one(Linear::new(4)), "s", one(Linear::new(4))))
+                .then(Gelu::Exact)
+        },
+        &[3],
+    );
 }
 
 #[test]

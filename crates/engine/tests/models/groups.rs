@@ -2,7 +2,11 @@
 
 use crate::{compute, cpu, cpu_with};
 use dtrain_engine::cpu::Cpu;
-use dtrain_engine::models::{CnnOptions, GptOptions, MlpOptions, PoolPlace, cnn, gpt, mlp, peer};
+use dtrain_engine::device::Cell;
+use dtrain_engine::models::{
+    CnnOptions, EncoderOptions, GptOptions, MlpOptions, PoolPlace, RecurrentOptions, ResNetOptions, Stem,
+    cnn, gpt, mlp, peer, recurrent, resnet, vit,
+};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::{AvgPool, BatchNorm, Chain, Flatten, Gelu, LayerNorm, Linear, Relu, Residual};
 use dtrain_engine::{
@@ -80,6 +84,32 @@ fn cases() -> Vec<Case> {
                 gpt(&GptOptions { vocabulary: 9, context: 12, layers: 1, width: 8, heads: 2, dropout: 0.0 })
             },
             input: text,
+            loss: cross_entropy,
+        },
+        Case {
+            name: "resnet",
+            stages: || resnet(&ResNetOptions { depth: 18, width: 3, stem: Stem::Small }, 7),
+            input: image.clone(),
+            loss: cross_entropy,
+        },
+        Case {
+            name: "vit with dropout",
+            stages: || vit(&EncoderOptions { layers: 2, width: 12, heads: 3, dropout: 0.2 }, 2, 7),
+            input: Shape::values(ROWS, &[2, 8, 6]),
+            loss: cross_entropy,
+        },
+        Case {
+            name: "two layers of lstm, with dropout",
+            stages: || {
+                recurrent(&RecurrentOptions { cell: Cell::Lstm, layers: 2, width: 9, dropout: 0.2 }, 7)
+            },
+            input: Shape::values(ROWS, &[3, 11]),
+            loss: cross_entropy,
+        },
+        Case {
+            name: "gru",
+            stages: || recurrent(&RecurrentOptions { cell: Cell::Gru, layers: 1, width: 9, dropout: 0.0 }, 7),
+            input: Shape::values(ROWS, &[3, 11]),
             loss: cross_entropy,
         },
         Case {

@@ -5,9 +5,10 @@ use dtrain_engine::cpu::Cpu;
 use dtrain_engine::models::{MlpOptions, mlp, peer};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
-    DecayGroup, Grouping, Loss, LrSchedule, Model, ModelReplica, Optimizer, Replica, Rule, Section,
+    BatchView, DecayGroup, Grouping, Inputs, Loss, LrSchedule, Model, ModelReplica, Optimizer, Replica, Rule,
+    Section, Targets, fits, micro_batch,
 };
-use dtrain_types::{Seed, Step};
+use dtrain_types::{MicroBatch, Seed, Step};
 
 fn replica(rule: Rule, lr: f64, grouping: &Grouping) -> ModelReplica<Cpu> {
     let stages = mlp(&MlpOptions { hidden: vec![7], ..MlpOptions::default() }, 3).expect("it makes sense");
@@ -33,10 +34,15 @@ fn trained(mut replica: ModelReplica<Cpu>) -> Vec<(String, Vec<f32>)> {
 fn each_group_has_its_learning_rate_and_decays_or_does_not() {
     let sgd = |weight_decay| Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay };
     let adamw = |weight_decay| Rule::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay };
-    let rules: [&dyn Fn(f32) -> Rule; 2] = [&sgd, &adamw];
+    let lion = |weight_decay| Rule::Lion { betas: [0.9, 0.99], weight_decay };
+    let rules: [&dyn Fn(f32) -> Rule; 3] = [&sgd, &adamw, &lion];
     for rule in rules {
         let none = Grouping::default();
-        let grouping = Grouping { lr_factors: vec![("0.*".into(), 0.25)], no_decay: vec!["*.bias".into()] };
+        let grouping = Grouping {
+            lr_factors: vec![("0.*".into(), 0.25)],
+            no_decay: vec!["*.bias".into()],
+            ..Grouping::default()
+        };
         let grouped = trained(replica(rule(0.1), 0.02, &grouping));
         // A quarter of the rate, with decay and without; and all of it.
         let [slow, slow_plain, whole, whole_plain] = [(0.1, 0.005), (0.0, 0.005), (0.1, 0.02), (0.0, 0.02)]
@@ -54,9 +60,47 @@ fn each_group_has_its_learning_rate_and_decays_or_does_not() {
     }
 }
 
+/// The gradient of a micro-batch, and where each tensor lies in it.
+fn gradient(frozen: &[&str]) -> Vec<(String, Vec<f32>)> {
+    let options = MlpOptions { hidden: vec![7, 6], batch_norm: true, ..MlpOptions::default() };
+    let stages = mlp(&options, 3).expect("it makes sense");
+    let model = Model::new(&cpu(), stages, Shape::values(6, &[5]), Loss::cross_entropy()).expect("it fits");
+    let grouping = Grouping { frozen: frozen.iter().map(|it| (*it).into()).collect(), ..Grouping::default() };
+    let model = model.grouped(&grouping).expect("there are such parameters");
+    let optimizer = Optimizer::new(Rule::adamw(), LrSchedule::constant(0.1));
+    let mut replica = ModelReplica::new(cpu(), model, optimizer, Seed(4)).expect("it makes sense");
+    let (values, classes) = (peer::uniform(1, 30, 1.0), peer::integers(2, 6, 3));
+    let batch = BatchView { rows: 6, inputs: Inputs::Values(&values), targets: Targets::Classes(&classes) };
+    let mut sum = vec![f32::NAN; replica.about().gradient_len()];
+    micro_batch(&mut replica, Step(1), MicroBatch(0), &batch, &mut sum).expect("it fits");
+    let before = replica.state().section(Section::Parameters).to_vec();
+    replica.update(Step(1), &sum, 6.0, 6).expect("it is finite");
+    let (after, layout) = (replica.state().section(Section::Parameters), &replica.about().layout);
+    for tensor in layout.tensors.iter().filter(|tensor| tensor.section == Section::Parameters) {
+        let stays = before[tensor.range()] == after[tensor.range()];
+        assert_eq!(stays, tensor.frozen, "{}", tensor.name);
+    }
+    let parameters = layout.tensors.iter().filter(|tensor| tensor.section == Section::Parameters);
+    parameters.map(|tensor| (tensor.name.clone(), sum[tensor.range()].to_vec())).collect()
+}
+
+#[test]
+fn what_is_frozen_has_no_gradient_and_stays_and_the_others_have_the_bits_of_before() {
+    let all = gradient(&[]);
+    for frozen in
+        [&["0.*"][..], &["0.*", "1.*"], &["0.*", "1.*", "3.weight"], &["3.weight"], &["4.*"], &["6.bias"]]
+    {
+        for ((name, got), (_, whole)) in gradient(frozen).into_iter().zip(&all) {
+            let is_frozen = frozen.iter().any(|pattern| fits(pattern, &name));
+            let wanted = if is_frozen { vec![0.0; whole.len()] } else { whole.clone() };
+            assert_eq!(got, wanted, "{name} with {frozen:?} frozen");
+        }
+    }
+}
+
 #[test]
 fn a_factor_of_zero_leaves_parameters_as_they_are() {
-    let grouping = Grouping { lr_factors: vec![("0.weight".into(), 0.0)], no_decay: Vec::new() };
+    let grouping = Grouping { lr_factors: vec![("0.weight".into(), 0.0)], ..Grouping::default() };
     let begun = replica(Rule::adamw(), 0.1, &grouping);
     let range = begun.about().layout.tensor("0.weight").expect("it is there").range();
     let before = begun.state().section(Section::Parameters)[range].to_vec();
