@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug)]
@@ -384,6 +385,34 @@ fn a_reader_that_closes_its_end_has_seen_enough_and_the_run_goes_on() {
     keeps_the_contract(&events);
     assert_eq!(events[0], serde_json::from_str::<Value>(&line).unwrap());
     assert_eq!(events.last().unwrap()["steps"], 2000);
+}
+
+/// `dtrain train --json 2>&1 | head -1`.
+#[test]
+fn a_reader_of_all_output_that_closes_its_end_does_not_stop_the_run_either() {
+    let folder = folder();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut command =
+        dtrain(folder.path(), &format!("train --json {MLP} steps=300 ranks=2 threads=1 name=a"));
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    reader.read_exact(&mut [0; 12]).unwrap();
+    drop(reader);
+    let begun = Instant::now();
+    let code = loop {
+        if let Some(ended) = child.try_wait().unwrap() {
+            break ended.code();
+        }
+        if begun.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it neither ends nor goes on");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(code, Some(0));
+    let events = lines_of(&folder.path().join("runs/a/events.jsonl"));
+    assert_eq!(events.last().unwrap()["steps"], 300);
 }
 
 #[test]

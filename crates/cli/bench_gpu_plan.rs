@@ -33,7 +33,7 @@ struct Plan {
 pub fn run(arguments: &BenchGpuPlan) -> Result<(), CliError> {
     let plan = Plan { tally: counted(arguments).map_err(CliError::failed)?, ceilings: arguments.ceilings };
     if arguments.output.json {
-        println!("{}", plan.json(arguments));
+        say!("{}", plan.json(arguments));
     } else {
         plan.print(arguments);
     }
@@ -151,7 +151,7 @@ impl Plan {
 
     fn print(&self, arguments: &BenchGpuPlan) {
         let Ceilings { operations, bytes } = self.ceilings;
-        println!(
+        say!(
             "{} with a batch of {} in {}, on a GPU of {:.0} TFLOP/s and {:.2} TB/s",
             arguments.work,
             arguments.batch,
@@ -159,7 +159,7 @@ impl Plan {
             operations / 1e12,
             bytes / 1e12
         );
-        println!("\n{:32} {:>8} {:>9} {:>9} {:>9}", "kernel", "launches", "GB", "TFLOP", "ms");
+        say!("\n{:32} {:>8} {:>9} {:>9} {:>9}", "kernel", "launches", "GB", "TFLOP", "ms");
         let mut rows: Vec<(&KernelTally, f64)> =
             self.tally.kernels.values().map(|tally| (tally, self.time_of(tally.kernel.name))).collect();
         rows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -168,7 +168,7 @@ impl Plan {
         }
         let all = Cost { bytes: self.bytes(|_| true), operations: self.operations() };
         line("all", self.launches(|_| true), all, self.time());
-        println!(
+        say!(
             "\n{:.1} GB outside of products, {} launches that only convert, {} waits of the host, {:.1} GB of memory",
             self.bytes(|kernel| !is_product(kernel)) as f64 / 1e9,
             self.launches(converts),
@@ -180,5 +180,5 @@ impl Plan {
 
 fn line(name: &str, launches: u64, work: Cost, time: f64) {
     let (gigabytes, teraflops) = (work.bytes as f64 / 1e9, work.operations as f64 / 1e12);
-    println!("{name:32} {launches:>8} {gigabytes:>9.2} {teraflops:>9.3} {:>9.3}", time * 1e3);
+    say!("{name:32} {launches:>8} {gigabytes:>9.2} {teraflops:>9.3} {:>9.3}", time * 1e3);
 }

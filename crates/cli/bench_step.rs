@@ -82,11 +82,11 @@ pub fn run(arguments: &BenchStep) -> Result<(), CliError> {
             "peak_rss_mb": peak,
             "steps": figures.steps,
         });
-        println!("{line}");
+        say!("{line}");
     } else {
         let (ranks, threads) = (arguments.ranks, arguments.threads);
         let (name, micro) = (work.name(), arguments.micro_batches);
-        println!(
+        say!(
             "{name} ranks {ranks} threads {threads} micro-batches {micro} samples/s {rate:.1} rss {peak:.0} MiB"
         );
     }

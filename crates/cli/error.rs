@@ -102,6 +102,11 @@ impl CliError {
         ExitCode::from(self.kind.code())
     }
 
+    /// Shows it on standard error. A reader that went away is no error of its own.
+    pub fn say(&self) {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), self.render().as_bytes());
+    }
+
     /// The error as it is shown: message, place, causes, hints. Coloured where standard error is a terminal.
     #[must_use]
     pub fn render(&self) -> String {

@@ -6,6 +6,9 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("dtrain runs on Linux: it needs memfd, pidfd and futexes");
 
+#[macro_use]
+mod say;
+
 pub mod arguments;
 mod bench_collectives;
 mod bench_data;

@@ -23,7 +23,8 @@ pub fn start() {
     let colours = std::io::stderr().is_terminal() && !plain;
     let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(wanted)).with_writer(std::io::stderr);
     // A program that uses us as a library may have a log of its own already.
-    let _ = log.with_ansi(colours).without_time().with_target(false).try_init();
+    // And a reader of it that goes away is no reason to stop: what cannot be said of that on standard error would be a panic.
+    let _ = log.with_ansi(colours).without_time().with_target(false).log_internal_errors(false).try_init();
 }
 
 /// What a command line asks the log for.

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match run(&arguments.command) {
         Ok(code) => code,
         Err(error) => {
-            eprint!("{}", error.render());
+            error.say();
             error.exit_code()
         }
     }

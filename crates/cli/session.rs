@@ -191,7 +191,7 @@ pub fn serve_if_rank(brought: Option<Brought>) -> Option<ExitCode> {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(error) => {
             // Standard error is the supervisor's: it keeps the last lines of every rank for its report.
-            eprintln!("{error}");
+            let _ = writeln!(std::io::stderr(), "{error}");
             ExitCode::FAILURE
         }
     })

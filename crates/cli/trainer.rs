@@ -66,7 +66,7 @@ fn run(
     let (OwnCommand::Train(train) | OwnCommand::Node(Node { train, .. })) = &mut command;
     train.settings.base = settings.into_iter().collect();
     carry_out(&command, brought).map_err(|error| {
-        eprint!("{}", error.render());
+        error.say();
         error.exit_code()
     })
 }

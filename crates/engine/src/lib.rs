@@ -16,6 +16,7 @@ pub mod external;
 pub mod external_update;
 pub mod fingerprint;
 pub mod flat;
+pub mod gradient_check;
 pub mod groups;
 pub mod host_device;
 pub mod host_state;
@@ -53,6 +54,7 @@ pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
 pub use external_update::ExternalUpdate;
+pub use gradient_check::check_gradients;
 pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs, fits};
 pub use host_state::HostState;
 pub use keeping::{Keeping, Kept};

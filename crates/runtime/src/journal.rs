@@ -14,6 +14,7 @@ use dtrain_telemetry::profile::Life;
 use dtrain_types::{Epoch, Generation, Incarnation, MemberId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 /// How many entries may wait for the disk before the supervisor waits too. Members pause long before: a step is
 /// acknowledged when it is written down.
 const QUEUE: usize = 16_384;
+/// The exit code of a process that ends by a bug of its own, as that of a panic.
+const BUG: i32 = 101;
 /// How many validated epochs are kept for the manifests that come after them.
 const MOST_EPOCHS: usize = 1_024;
 
@@ -179,8 +182,12 @@ impl Journal {
             told_steps: 0,
             told_at: Instant::now(),
         };
-        let thread =
-            std::thread::Builder::new().name("journal".into()).spawn(move || writer.write(&entries))?;
+        let written = move || {
+            let written = catch_unwind(AssertUnwindSafe(|| writer.write(&entries)));
+            // Whatever it is, nothing would be recorded from here on, and everybody would wait for that. Ranks end with this process.
+            written.unwrap_or_else(|_| std::process::exit(BUG))
+        };
+        let thread = std::thread::Builder::new().name("journal".into()).spawn(written)?;
         Ok((sender, JournalThread { thread }))
     }
 }

@@ -1,161 +1,34 @@
-//! Every stage's backward pass against finite differences of its forward pass.
-//!
-//! The loss is `sum(y * r)` for a random `r`. For random directions of +-1 in the parameters and in the input, the
-//! derivative by a four-point stencil must equal the gradient's product with the direction. Every buffer is full of
-//! NaN before each pass, and some passes have fewer rows than were planned.
+//! Every stage's backward pass against finite differences of its forward pass: the check that programs have too, and a check of it.
 
-use crate::cpu;
+use dtrain_engine::check_gradients;
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Cell;
-use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Input, Mode, Pass, Shape, Stage};
+use dtrain_engine::gradient_check::{Check, GradientError, Wanted};
+use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Pass, Shape, Stage};
 use dtrain_engine::stages::{
     Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten,
     Gelu, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu, Residual, Take, Turn,
 };
-use dtrain_types::{Key, MicroBatch, Seed, Site, Step, Wire};
 
-const STEP: f32 = 1.0 / 64.0;
-
-/// Numbers in [-1, 1).
-fn noise(site: u32, len: usize) -> Vec<f32> {
-    let key = Key::new(Seed(11), Step(0), MicroBatch(0), Site(site));
-    (0..len).map(|i| key.unit_f32(i as u32) * 2.0 - 1.0).collect()
+fn probe(chain: Chain<Cpu>, input: &Shape, rows: usize) -> Check {
+    Check::new(chain, input, rows).expect("the stage fits its input")
 }
 
-fn signs(site: u32, len: usize) -> Vec<f32> {
-    noise(site, len).into_iter().map(|x| if x < 0.0 { -1.0 } else { 1.0 }).collect()
+/// Compares all gradients of what was made ready.
+trait Checked {
+    fn check(&self, name: &str, tolerance: f64);
 }
 
-struct Probe {
-    device: Cpu,
-    chain: Chain<Cpu>,
-    plan: ArenaPlan,
-    per_row: [usize; 2],
-    rows: usize,
-    params: Vec<f32>,
-    values: Vec<f32>,
-    tokens: Vec<u32>,
-    direction: Vec<f32>,
-}
-
-impl Probe {
-    fn new(mut chain: Chain<Cpu>, input: &Shape, rows: usize) -> Self {
-        let device = cpu();
-        let mut plan = ArenaPlan::default();
-        let output = chain.plan(&device, input, &mut plan).expect("the stage fits its input");
-        let per_row = [input.per_row(), output.per_row()];
-        let layout = Stage::<Cpu>::layout(&chain);
-        let params = noise(1, layout.parameters_len());
-        let values = noise(2, rows * per_row[0]);
-        let tokens = noise(3, rows * per_row[0]).iter().map(|x| ((x + 1.0) * 3.0) as u32).collect();
-        let direction = noise(4, rows * per_row[1]);
-        Self { device, chain, plan, per_row, rows, params, values, tokens, direction }
-    }
-
-    fn pass(&self) -> Pass<'_, Cpu> {
-        let (mode, seed, step, micro_batch) = (Mode::Train, Seed(5), Step(3), MicroBatch(2));
-        Pass {
-            device: &self.device,
-            mode,
-            seed,
-            step,
-            micro_batch,
-            rows: self.rows,
-            each: self.rows,
-            wire: Wire::F32,
-        }
-    }
-
-    fn input<'a>(&'a self, values: &'a [f32]) -> Input<'a, Cpu> {
-        if values.is_empty() { Input::Ids(&self.tokens[..]) } else { Input::Values(values) }
-    }
-
-    /// Runs forward from poisoned memory; gives `y`, `saved` and `scratch`.
-    fn forward(&self, params: &[f32], values: &[f32]) -> [Vec<f32>; 3] {
-        let poison = |len: usize| vec![f32::NAN; len];
-        let stats = Stage::<Cpu>::layout(&self.chain).stats_len();
-        let (mut y, mut sums) = (poison(self.rows * self.per_row[1]), poison(stats));
-        let (mut saved, mut scratch) = (poison(self.plan.saved), poison(self.plan.scratch));
-        let running = vec![0.5; stats];
-        let io = Forward {
-            params,
-            stats: &running[..],
-            stat_sums: Some(&mut sums[..]),
-            x: self.input(values),
-            y: &mut y[..],
-            saved: &mut saved[..],
-            scratch: &mut scratch[..],
-        };
-        self.chain.forward(&self.pass(), io);
-        assert!(sums.iter().all(|x| x.is_finite()), "every statistic is written");
-        [y, saved, scratch]
-    }
-
-    fn loss(&self, params: &[f32], values: &[f32]) -> f64 {
-        let [y, ..] = self.forward(params, values);
-        y.iter().zip(&self.direction).map(|(y, r)| f64::from(*y) * f64::from(*r)).sum()
-    }
-
-    /// The gradients with respect to the parameters and to the input.
-    fn gradients(&self, values: &[f32], wants_dx: bool) -> (Vec<f32>, Vec<f32>) {
-        let [y, mut saved, mut scratch] = self.forward(&self.params, values);
-        scratch.fill(f32::NAN);
-        let mut dy = self.direction.clone();
-        let (mut grads, mut dx) = (vec![f32::NAN; self.params.len()], vec![f32::NAN; values.len()]);
-        let io = Backward {
-            params: &self.params[..],
-            x: self.input(values),
-            y: &y[..],
-            saved: &mut saved[..],
-            dy: &mut dy[..],
-            dx: wants_dx.then_some(&mut dx[..]),
-            grads: &mut grads[..],
-            scratch: &mut scratch[..],
-        };
-        self.chain.backward(&self.pass(), io);
-        (grads, dx)
-    }
-
+impl Checked for Check {
     fn check(&self, name: &str, tolerance: f64) {
-        let values: &[f32] = if Stage::<Cpu>::vocabulary(&self.chain).is_some() { &[] } else { &self.values };
-        let (grads, dx) = self.gradients(values, !values.is_empty());
-        let (same, _) = self.gradients(values, false);
-        assert_eq!(grads, same, "{name}: its gradients do not depend on whether that of the input is wanted");
-        for site in 10..14 {
-            let to = signs(site, self.params.len());
-            let along = |t: f32| self.loss(&moved(&self.params, &to, t), values);
-            compare(&format!("{name}, parameters"), derivative(along), &grads, &to, tolerance);
-            let to = signs(site + 10, values.len());
-            let along = |t: f32| self.loss(&self.params, &moved(values, &to, t));
-            compare(&format!("{name}, input"), derivative(along), &dx, &to, tolerance);
-        }
+        self.run(tolerance).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
-}
-
-fn moved(from: &[f32], direction: &[f32], by: f32) -> Vec<f32> {
-    from.iter().zip(direction).map(|(x, d)| x + by * d).collect()
-}
-
-fn derivative(along: impl Fn(f32) -> f64) -> f64 {
-    let near = along(STEP) - along(-STEP);
-    let far = along(2.0 * STEP) - along(-2.0 * STEP);
-    (8.0 * near - far) / (12.0 * f64::from(STEP))
-}
-
-fn compare(name: &str, want: f64, gradient: &[f32], direction: &[f32], tolerance: f64) {
-    let got: f64 = gradient.iter().zip(direction).map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
-    let size = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-    assert!(
-        (got - want).abs() <= tolerance * size,
-        "{name}: {got} by the gradient, {want} by differences ({size})"
-    );
-    assert!(gradient.is_empty() || size > 1e-3, "{name}: a gradient of almost nothing proves nothing");
 }
 
 /// Checks a stage alone, for a full and for a short micro-batch.
 fn check(name: &str, stage: impl Fn() -> Chain<Cpu>, dims: &[usize]) {
     for rows in [4, 3] {
-        Probe::new(stage(), &Shape::values(4, dims), rows).check(name, 1e-3);
+        probe(stage(), &Shape::values(4, dims), rows).check(name, 1e-3);
     }
 }
 
@@ -181,10 +54,10 @@ fn a_fused_gelu_has_the_bits_of_the_stage() {
             Chain::new().then(Linear::new(9).gelu(form)).then(Linear::new(4)),
         ]
         .map(|chain| {
-            let probe = Probe::new(chain, &Shape::values(4, &[3, 7]), 3);
-            let [y, ..] = probe.forward(&probe.params, &probe.values);
-            let (grads, dx) = probe.gradients(&probe.values, true);
-            ([y, grads, dx].map(|x| bits(&x)), probe.plan)
+            let probe = probe(chain, &Shape::values(4, &[3, 7]), 3);
+            let [y, ..] = probe.forward(&probe.params, &probe.values).expect("it is finite");
+            let (grads, dx) = probe.gradients(&probe.values, Wanted::Both).expect("they are finite");
+            ([y, grads, dx].map(|x| bits(&x)), *probe.plan())
         });
         assert_eq!(fused, apart, "{form:?}: results, and memory");
     }
@@ -207,7 +80,7 @@ fn a_fused_relu_away_from_its_kink() {
         ("linear relu", one(Linear::new(6).relu()), &[7][..]),
         ("conv relu", one(Conv2d::new(6, 3).padding(1).relu()), &[2, 5, 5][..]),
     ] {
-        let mut probe = Probe::new(stage, &Shape::values(4, dims), 3);
+        let mut probe = probe(stage, &Shape::values(4, dims), 3);
         let biases = probe.params.len() - 6;
         probe.params[biases..]
             .iter_mut()
@@ -219,7 +92,7 @@ fn a_fused_relu_away_from_its_kink() {
 
 #[test]
 fn relu_and_its_kin() {
-    let mut probe = Probe::new(one(Relu), &Shape::values(4, &[9]), 3);
+    let mut probe = probe(one(Relu), &Shape::values(4, &[9]), 3);
     probe.values.iter_mut().for_each(|x| *x += x.signum());
     probe.check("relu", 1e-3);
     check("gelu", || one(Gelu::Exact), &[9]);
@@ -232,7 +105,7 @@ fn relu_and_its_kin() {
 fn pooling_away_from_ties() {
     for (name, stage) in [("max pool", one(MaxPool::new(2))), ("overlapping", one(MaxPool::new(3).stride(1)))]
     {
-        let mut probe = Probe::new(stage, &Shape::values(4, &[2, 5, 6]), 3);
+        let mut probe = probe(stage, &Shape::values(4, &[2, 5, 6]), 3);
         // All values of an image are at least 0.2 apart, in a shuffled order.
         probe.values.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 77) % 180) as f32 * 0.2 - 15.0);
         probe.check(name, 1e-3);
@@ -242,11 +115,11 @@ fn pooling_away_from_ties() {
         ("max pool of a volume", one(MaxPool3d::new(2)), &[2, 4, 3, 5]),
         ("overlapping in a volume", one(MaxPool3d::new(2).stride(1)), &[1, 4, 3, 5]),
     ] {
-        let mut probe = Probe::new(stage, &Shape::values(4, dims), 3);
+        let mut probe = probe(stage, &Shape::values(4, dims), 3);
         probe.values.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 77) % 360) as f32 * 0.2 - 30.0);
         probe.check(name, 1e-3);
     }
-    let mut probe = Probe::new(one(MaxPool::new(3).stride(2).padding(1)), &Shape::values(4, &[2, 5, 6]), 3);
+    let mut probe = probe(one(MaxPool::new(3).stride(2).padding(1)), &Shape::values(4, &[2, 5, 6]), 3);
     probe.values.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 77) % 180) as f32 * 0.2 - 15.0);
     probe.check("max pool with padding", 1e-3);
     check("average of all", || one(AvgPool::whole()), &[2, 5, 6]);
@@ -260,8 +133,7 @@ fn norms() {
     check("layer norm over places", || one(LayerNorm::new()), &[3, 9]);
     check("batch norm of images", || one(BatchNorm::new()), &[3, 4, 5]);
     for rows in [12, 7] {
-        Probe::new(one(BatchNorm::new()), &Shape::values(12, &[6]), rows)
-            .check("batch norm of features", 2e-3);
+        probe(one(BatchNorm::new()), &Shape::values(12, &[6]), rows).check("batch norm of features", 2e-3);
     }
 }
 
@@ -269,7 +141,7 @@ fn norms() {
 fn embedding() {
     for rows in [4, 3] {
         let input = Shape::Tokens { rows: 4, time: 5 };
-        Probe::new(one(Embedding::new(6, 7)), &input, rows).check("embedding", 1e-3);
+        probe(one(Embedding::new(6, 7)), &input, rows).check("embedding", 1e-3);
     }
 }
 
@@ -348,7 +220,7 @@ fn residual_around_stages_that_spoil_work_in_place_or_need_their_output() {
         || residual(one(Residual::new(one(Gelu::Exact).then(Linear::new(7)))).then(Gelu::Exact)),
         &[7],
     );
-    let mut probe = Probe::new(residual(one(Linear::new(7).relu())), &Shape::values(4, &[7]), 4);
+    let mut probe = probe(residual(one(Linear::new(7).relu())), &Shape::values(4, &[7]), 4);
     probe.params[49..].iter_mut().enumerate().for_each(|(i, b)| *b = if i % 2 == 0 { 20.0 } else { -20.0 });
     probe.check("a fused relu last", 1e-3);
 }
@@ -404,9 +276,9 @@ fn a_whole_transformer_block() {
     };
     for rows in [3, 2] {
         let chain = dtrain_engine::models::gpt(&options).expect("the options make sense");
-        Probe::new(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt", 3e-3);
+        probe(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt", 3e-3);
         let chain = dtrain_engine::models::gpt2(&options).expect("the options make sense");
-        Probe::new(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt2", 3e-3);
+        probe(chain, &Shape::Tokens { rows: 3, time: 5 }, rows).check("gpt2", 3e-3);
     }
 }
 
@@ -429,6 +301,6 @@ fn a_wrong_gradient_is_found() {
             dx.zip(io.dy).zip(io.x.values()).for_each(|((dx, dy), x)| *dx = 2.02 * x * *dy);
         }
     }
-    let found = std::panic::catch_unwind(|| check("off", || one(Off), &[50]));
-    assert!(found.is_err());
+    let found = check_gradients(|| Off, &Shape::values(4, &[50]), 1e-3);
+    assert!(matches!(found, Err(GradientError::Wrong { of: "input", .. })), "{found:?}");
 }
