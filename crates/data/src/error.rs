@@ -638,7 +638,7 @@ impl DataError {
             }
             Self::Split { .. } => "choose a data.val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
-                "flip, shift and crop need images or clips [channels, height, width] larger than the shift or crop"
+                "data.augment needs images or clips [channels, height, width], larger than a shift or crop; resized-crop takes any size"
                     .into()
             }
             Self::Option { option, expected, .. } => format!("set data.{option} to {expected}"),

@@ -58,7 +58,8 @@ impl ImageFiles {
         let mut values = Vec::new();
         for file in &self.files[files] {
             let first = values.len();
-            values.extend(self.form.decode(file)?.iter().map(|byte| f32::from(*byte)));
+            let pixels = self.form.decode(file)?.iter().map(|byte| f32::from(*byte)).collect();
+            values.extend(preparation.middle(pixels));
             preparation.normalise(&mut values[first..]);
         }
         Ok(values)

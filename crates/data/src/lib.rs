@@ -39,7 +39,7 @@ mod tokens;
 mod windows;
 
 pub use arrays::{INPUT_NEEDS, InputArray};
-pub use augment::{Augment, AugmentParseError};
+pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, RandAugment};
 pub use batch::{Batch, Elements};
 pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
