@@ -246,6 +246,8 @@ fn values_that_do_not_fit_together_are_refused() {
         (&["loss=mse"], "mse needs numbers as targets, and digits has classes"),
         (&["optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"], "a momentum of 0"),
         (&["data.augment=[shift, spin]"], "unknown augmentation \"spin\""),
+        (&["data.augment=[\"jitter:1,2\"]"], "augmentation \"jitter:1,2\" is no jitter:B,C,S"),
+        (&["data.augment=[shift, \"resized-crop:8\"]"], "shift and resized-crop both say"),
         (&["data.kind=csv", "data.path=x", "data.delimiter=ab"], "expected one character"),
         (
             &["data.kind=idx", "data.images=a", "data.labels=b", "data.val_images=c"],
@@ -346,7 +348,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 11] = [
+const KINDS: [&[&str]; 12] = [
     &[],
     &[
         "data.kind=idx",
@@ -394,6 +396,7 @@ const KINDS: [&[&str]; 11] = [
         "data.group=subject",
     ],
     &["data.kind=clips", "data.path=clips", "data.frames=17", "data.frame_stride=2", "data.augment=[flip]"],
+    &["data.augment=[flip, \"resized-crop:6x8\", \"rand-augment:3,12\", \"jitter:0.4,0,0.25\", erase]"],
     &["data.kind=own", "data.name=ring"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];

@@ -70,7 +70,7 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     if r.get("data.augment").is_some()
         && let Err(error) = augment_text(r.list("data.augment")).parse::<Augment>()
     {
-        problems.push(r.problem("data.augment", error.to_string()).hint("such as [shift, flip]"));
+        problems.push(r.problem("data.augment", error.to_string()).hint(error.hint()));
     }
     groups(r, &mut problems);
     labels(r, &mut problems);
