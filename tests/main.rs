@@ -34,6 +34,7 @@ mod processes;
 mod profile;
 mod recovery;
 mod same_bits;
+mod shards;
 mod shown_runs;
 mod standstill;
 mod tables;

@@ -254,7 +254,8 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn images(config: &Config, problems: &mut Vec<Problem>) {
-    if [DataKind::Images.name(), DataKind::Clips.name()].contains(&config.resolved.word("data.kind"))
+    let of_images = [DataKind::Images.name(), DataKind::Tar.name(), DataKind::Clips.name()];
+    if of_images.contains(&config.resolved.word("data.kind"))
         && matches!(config.resolved.get("data.size"), Some(Value::List(sides)) if sides.len() != 2)
     {
         let problem = config.problem("data.size", "an image has a side, or a height and a width");
@@ -277,6 +278,7 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
             DataKind::Digits,
             DataKind::Idx,
             DataKind::Images,
+            DataKind::Tar,
             DataKind::Clips,
         ];
         if of_classes.iter().any(|kind| kind.name() == data) {

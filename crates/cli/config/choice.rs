@@ -31,6 +31,8 @@ words!(
         Idx = "idx",
         /// Images in folders.
         Images = "images",
+        /// Images in tar archives.
+        Tar = "tar",
         /// Clips in folders.
         Clips = "clips",
         /// A table of numbers.

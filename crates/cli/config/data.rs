@@ -9,8 +9,8 @@ use super::value::{Value, counts};
 use dtrain_data::{
     Augment, Broken, ClipForm, ClipsOptions, Colours, Column, ColumnRule, CsvOptions, CsvTarget,
     DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, LabelTable, Missing, Normalise,
-    NpyOptions, NpyTarget, PictureForm, RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit,
-    WindowForm, WindowsOptions,
+    NpyOptions, NpyTarget, PictureForm, RecordingGroup, ShardsOptions, Source, TextOptions, TokensOptions,
+    Unseen, ValSplit, WindowForm, WindowsOptions,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -39,6 +39,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             })
         }
         DataKind::Images => Source::Images(images(r)),
+        DataKind::Tar => Source::Tar(shards(r)),
         DataKind::Clips => Source::Clips(clips(r)),
         DataKind::Csv => Source::Csv(csv(r)),
         DataKind::Windows => Source::Windows(windows(r)),
@@ -80,6 +81,13 @@ fn clips(r: &Resolved) -> ClipsOptions {
     let form =
         ClipForm { frames: r.count("data.frames"), stride: r.count("data.frame_stride"), picture: form };
     ClipsOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise }
+}
+
+/// A picture is as one of a folder.
+fn shards(r: &Resolved) -> ShardsOptions {
+    let ImagesOptions { path, val_path, val_split, form, broken, cache, augment, normalise, .. } = images(r);
+    let classes = r.int("data.classes");
+    ShardsOptions { path, val_path, val_split, classes, form, broken, cache, augment, normalise }
 }
 
 fn images(r: &Resolved) -> ImagesOptions {

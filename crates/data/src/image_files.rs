@@ -1,7 +1,8 @@
-//! Files of images or clips that are to be predicted.
+//! Files of images or clips that are to be predicted, or archives of images.
 
 use crate::clips;
-use crate::images::{self, Decode};
+use crate::images::{self, Decode, Decoder, Files};
+use crate::shards::{LabelNeed, Shards};
 use crate::{DataError, Preparation, TargetSpec};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,36 +10,61 @@ use std::sync::Arc;
 /// Images or clips that are to be predicted.
 #[derive(Clone, Debug)]
 pub struct ImageFiles {
+    /// What each is called.
     files: Vec<PathBuf>,
-    form: Arc<dyn Decode>,
+    decoder: Arc<dyn Decoder>,
 }
 
 impl ImageFiles {
-    /// Those of a folder and of the folders in it, in the order of their paths, or one; nothing if the model takes none, or if the file
-    /// is none.
+    /// Those of a folder and of the folders in it, in the order of their paths, or of tar archives, or one; nothing if the model takes
+    /// none, or if the file is none.
     ///
     /// *Errors*: a folder without images or clips, or that cannot be read.
     pub fn open(path: &Path, preparation: &Preparation) -> Result<Option<Self>, DataError> {
         let Some(form) = form(preparation) else { return Ok(None) };
+        if let (None, Some(form)) = (preparation.clip, preparation.picture)
+            && Shards::are(path)
+        {
+            let shards = Shards::open(path, form, LabelNeed::Nothing)?;
+            return Ok(Some(Self { files: shards.names(), decoder: Arc::new(shards) }));
+        }
         let files = match preparation.clip {
             Some(_) => clips::all(path)?,
             None => images::all(path)?,
         };
-        Ok(files.map(|files| Self { files, form }))
+        Ok(files.map(|files| Self::of(files, form)))
     }
 
-    /// Those of a folder with one for each class, each with its class.
+    fn of(files: Vec<PathBuf>, form: Arc<dyn Decode>) -> Self {
+        Self { decoder: Arc::new(Files { files: files.clone(), form }), files }
+    }
+
+    /// Whether the file is an archive of images.
+    #[must_use]
+    pub fn is_archive(path: &Path) -> bool {
+        path.is_file() && Shards::are(path)
+    }
+
+    /// Those of a folder with one for each class, or of tar archives, each with its class.
     ///
-    /// *Errors*: a folder that is no class of the model; see [`ImageFiles::open`]. *Panics* if the model takes neither images nor clips.
+    /// *Errors*: what is no class of the model; see [`ImageFiles::open`]. *Panics* if the model takes neither images nor clips.
     pub fn labelled(path: &Path, preparation: &Preparation) -> Result<(Self, Vec<u32>), DataError> {
         assert!(matches!(preparation.target, TargetSpec::Class { .. }), "a folder says which class");
         let form = form(preparation).expect("the model takes images or clips");
+        if let (None, Some(form), TargetSpec::Class { classes }) =
+            (preparation.clip, preparation.picture, &preparation.target)
+            && Shards::are(path)
+        {
+            let shards = Shards::open(path, form, LabelNeed::Class)?;
+            let classes = shards.classes(Some(*classes))?;
+            return Ok((Self { files: shards.names(), decoder: Arc::new(shards) }, classes));
+        }
         let names = &preparation.class_names;
         let (files, classes) = match preparation.clip {
             Some(_) => clips::labelled(path, names)?,
             None => images::labelled(path, names)?,
         };
-        Ok((Self { files, form }, classes))
+        Ok((Self::of(files, form), classes))
     }
 
     /// The files; a clip may be a folder.
@@ -56,9 +82,9 @@ impl ImageFiles {
         preparation: &Preparation,
     ) -> Result<Vec<f32>, DataError> {
         let mut values = Vec::new();
-        for file in &self.files[files] {
+        for file in files {
             let first = values.len();
-            let pixels = self.form.decode(file)?.iter().map(|byte| f32::from(*byte)).collect();
+            let pixels = self.decoder.decode(file)?.iter().map(|byte| f32::from(*byte)).collect();
             values.extend(preparation.middle(pixels));
             preparation.normalise(&mut values[first..]);
         }

@@ -30,6 +30,7 @@ mod opened;
 mod preparation;
 mod recordings;
 mod rows;
+mod shards;
 mod source;
 mod split;
 mod target_array;
@@ -67,6 +68,7 @@ pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen
 pub use recordings::{
     HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,
 };
+pub use shards::{ShardsError, ShardsOptions};
 pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};
 pub use target_array::TargetArray;

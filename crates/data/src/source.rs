@@ -2,8 +2,8 @@
 
 use crate::{
     ClipsOptions, CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened,
-    TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx, images, npy, recordings, text,
-    tokens,
+    ShardsOptions, TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx, images, npy,
+    recordings, shards, text, tokens,
 };
 
 /// A data set by kind.
@@ -15,6 +15,8 @@ pub enum Source {
     Idx(IdxOptions),
     /// Images in folders, a folder a class.
     Images(ImagesOptions),
+    /// Images in tar archives, as WebDataset has them.
+    Tar(ShardsOptions),
     /// Clips in folders, a folder a class.
     Clips(ClipsOptions),
     /// A table of numbers.
@@ -39,6 +41,7 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
         Source::Digits(options) => digits::open(options),
         Source::Idx(options) => idx::open(options),
         Source::Images(options) => images::open(options),
+        Source::Tar(options) => shards::open(options),
         Source::Clips(options) => clips::open(options),
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),
