@@ -30,6 +30,7 @@ mod json_contract;
 mod nccl;
 mod nccl_on_gpus;
 mod optimizer;
+mod parquet_tables;
 mod processes;
 mod profile;
 mod recovery;

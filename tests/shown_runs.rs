@@ -6,6 +6,7 @@
 use crate::docs_current::{blocks, read, root, yaml_files};
 use crate::harness::files::{idx, npy};
 use crate::harness::{dtrain, finish, output, write_text};
+use crate::parquet_tables::write_parquet;
 use crate::shards::add;
 use dtrain::config::Config;
 use image::RgbImage;
@@ -54,6 +55,7 @@ fn write_data(folder: &Path) {
     write(folder, "table.csv", species.as_bytes());
     let prices = table("rooms,area,price\n", 2, |row| format!("{}.5", row * 3));
     write(folder, "houses.csv", prices.as_bytes());
+    write_parquet(&folder.join("houses.parquet"), &prices);
     let patients =
         table("a,b,c,patient,outcome\n", 3, |row| format!("p{:02},{}", row % 7, ["well", "ill"][row % 2]));
     write(folder, "patients.csv", patients.as_bytes());

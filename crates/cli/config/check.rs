@@ -430,7 +430,9 @@ impl Config {
             2 => "write model.kind=cnn1d, or mlp",
             3 => "write model.kind=cnn, or mlp",
             4 => "write model.kind=cnn3d, or mlp",
-            _ if self.resolved.word("data.kind") == DataKind::Csv.name() => {
+            _ if [DataKind::Csv.name(), DataKind::Parquet.name()]
+                .contains(&self.resolved.word("data.kind")) =>
+            {
                 "write model.kind=mlp, or say with data.shape what the columns are"
             }
             _ => "write model.kind=mlp",

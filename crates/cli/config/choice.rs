@@ -37,6 +37,8 @@ words!(
         Clips = "clips",
         /// A table of numbers.
         Csv = "csv",
+        /// The same in a Parquet file.
+        Parquet = "parquet",
         /// Recordings of sensors, cut into windows.
         Windows = "windows",
         /// Two NumPy arrays.

@@ -10,7 +10,7 @@ use dtrain_data::{
     Augment, Broken, ClipForm, ClipsOptions, Colours, Column, ColumnRule, CsvOptions, CsvTarget,
     DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, LabelTable, Missing, Normalise,
     NpyOptions, NpyTarget, PictureForm, RecordingGroup, ShardsOptions, Source, TextOptions, TokensOptions,
-    Unseen, ValSplit, WindowForm, WindowsOptions,
+    Unseen, ValSplit, WindowForm, WindowsOptions, Written,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -42,6 +42,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
         DataKind::Tar => Source::Tar(shards(r)),
         DataKind::Clips => Source::Clips(clips(r)),
         DataKind::Csv => Source::Csv(csv(r)),
+        DataKind::Parquet => Source::Csv(CsvOptions { written: Written::Parquet, ..csv(r) }),
         DataKind::Windows => Source::Windows(windows(r)),
         DataKind::Npy => {
             let (inputs, targets) = pair("data.inputs", "data.targets");
@@ -161,6 +162,7 @@ fn word_if_any<'a>(r: &'a Resolved, key: &str) -> Option<&'a str> {
 fn csv(r: &Resolved) -> CsvOptions {
     CsvOptions {
         path: needed_path(r, "data.path"),
+        written: Written::Text,
         val_path: path(r, "data.val_path"),
         val_split: val_split(r),
         label: column(r, "data.label").unwrap_or_default(),
@@ -174,7 +176,7 @@ fn csv(r: &Resolved) -> CsvOptions {
             Some(Value::Bool(header)) => Some(*header),
             _ => None,
         },
-        skip: r.count("data.skip"),
+        skip: r.get("data.skip").map_or(0, |_| r.count("data.skip")),
         delimiter: match r.get("data.delimiter") {
             Some(Value::Text(text)) => text.chars().next(),
             _ => None,

@@ -27,6 +27,7 @@ mod mmap;
 mod normalise;
 mod npy;
 mod opened;
+mod parquet_text;
 mod preparation;
 mod recordings;
 mod rows;
@@ -47,7 +48,7 @@ pub use classes::{ClassDistribution, class_distribution};
 pub use clips::{ClipForm, ClipsOptions};
 pub use csv::{
     Column, ColumnRule, CsvOptions, CsvTarget, LONGEST_ROW, MOST_WORDS, Missing, RowEnds, RowParser,
-    Rows as CsvRows, Wish,
+    Rows as CsvRows, Wish, Written,
 };
 pub use dataset::{Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpec};
 pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
@@ -64,6 +65,7 @@ pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};
 pub use opened::Opened;
+pub use parquet_text::ParquetText;
 pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen};
 pub use recordings::{
     HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,
