@@ -205,7 +205,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("trusted_network=[true]", "got a list of 1"),
         (
             "data={kind: [a]}",
-            "data.kind: expected digits | idx | images | tar | clips | csv | parquet | windows | npy | text | tokens | own | torch, got a list of 1",
+            "data.kind: expected digits | idx | images | tar | parquet_images | clips | csv | parquet | windows | npy | text | tokens | own | torch, got a list of 1",
         ),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));
@@ -348,7 +348,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 14] = [
+const KINDS: [&[&str]; 15] = [
     &[],
     &[
         "data.kind=idx",
@@ -396,6 +396,7 @@ const KINDS: [&[&str]; 14] = [
         "data.group=subject",
     ],
     &["data.kind=tar", "data.path=shards", "data.val_path=val.tar", "data.size=32", "data.classes=10"],
+    &["data.kind=parquet_images", "data.path=cifar100", "data.label=fine_label", "data.size=[32, 32]"],
     &["data.kind=clips", "data.path=clips", "data.frames=17", "data.frame_stride=2", "data.augment=[flip]"],
     &["data.augment=[flip, \"resized-crop:6x8\", \"rand-augment:3,12\", \"jitter:0.4,0,0.25\", erase]"],
     &["data.kind=parquet", "data.path=a.parquet", "data.label=y", "data.columns=[-id]", "data.held_out=last"],

@@ -1,7 +1,9 @@
 //! Tables in Parquet files: the bits of the same table as text, and predictions of either by a model of the other.
 
 use crate::harness::{folder, json, output, said, train};
-use parquet::data_type::{ByteArray, ByteArrayType, DoubleType};
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use std::fs::{self, File};
@@ -36,6 +38,37 @@ pub fn write_parquet(path: &Path, text: &str) {
         at += 1;
     }
     group.close().unwrap();
+    writer.close().unwrap();
+}
+
+/// Writes pictures, each the bytes of a file, and their classes as the Hub does.
+pub fn write_pictures(path: &Path, pictures: &[(Vec<u8>, i64)]) {
+    let schema = "message schema {
+        OPTIONAL GROUP image { OPTIONAL BYTE_ARRAY bytes; OPTIONAL BYTE_ARRAY path (UTF8); }
+        OPTIONAL INT64 label;
+    }";
+    let names = r#"{"info": {"features": {"label": {"names": ["lies", "stands"], "_type": "ClassLabel"}}}}"#;
+    let about = Some(vec![KeyValue::new("huggingface".to_owned(), names.to_owned())]);
+    let properties = WriterProperties::builder().set_key_value_metadata(about).build();
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let file = File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+    for pictures in pictures.chunks(7) {
+        let mut group = writer.next_row_group().unwrap();
+        let bytes: Vec<ByteArray> =
+            pictures.iter().map(|picture| ByteArray::from(picture.0.clone())).collect();
+        let mut out = group.next_column().unwrap().unwrap();
+        out.typed::<ByteArrayType>().write_batch(&bytes, Some(&vec![2; bytes.len()]), None).unwrap();
+        out.close().unwrap();
+        let mut out = group.next_column().unwrap().unwrap();
+        out.typed::<ByteArrayType>().write_batch(&[], Some(&vec![1; bytes.len()]), None).unwrap();
+        out.close().unwrap();
+        let labels: Vec<i64> = pictures.iter().map(|picture| picture.1).collect();
+        let mut out = group.next_column().unwrap().unwrap();
+        out.typed::<Int64Type>().write_batch(&labels, Some(&vec![1; labels.len()]), None).unwrap();
+        out.close().unwrap();
+        group.close().unwrap();
+    }
     writer.close().unwrap();
 }
 

@@ -1,6 +1,7 @@
-//! From shards of pictures to predictions: the same bits as from folders, for any number of ranks, readers and room for what is decoded.
+//! From shards and Parquet files of pictures to predictions: the same bits as from folders, for any number of ranks, readers and room for what is decoded.
 
 use crate::harness::{folder, json, output, said, train};
+use crate::parquet_tables::write_pictures;
 use image::{ImageFormat, Rgb, RgbImage};
 use std::fs;
 use std::io::Cursor;
@@ -92,4 +93,45 @@ fn shards_train_to_the_bits_of_folders_and_are_predicted() {
     let (told, _) = output(path, "predict three cut.tar");
     told.said("cut.tar");
     told.said("hint: ");
+}
+
+#[test]
+fn images_of_the_hub_train_to_the_bits_of_folders_and_are_predicted() {
+    let folder = folder();
+    let path = folder.path();
+    let mut pictures = Vec::new();
+    for (class, name) in (0..).zip(["lies", "stands"]) {
+        fs::create_dir_all(path.join("bars").join(name)).unwrap();
+        for number in 0..40 {
+            let bytes = bar(number, class);
+            fs::write(path.join("bars").join(name).join(format!("{number:02}.png")), &bytes).unwrap();
+            pictures.push((bytes, i64::from(class)));
+        }
+    }
+    write_pictures(&path.join("bars.parquet"), &pictures);
+    let by_folders = train(path, &format!("data.kind=images data.path=bars {RUN} ranks=1 name=folders"));
+    by_folders.succeeded();
+    for (name, world) in [("one", "ranks=1"), ("three", "ranks=3 threads=1 workers=2 data.cache=none")] {
+        let run = train(
+            path,
+            &format!("data.kind=parquet_images data.path=bars.parquet {RUN} {world} name={name}"),
+        );
+        run.succeeded();
+        assert_eq!(run.digest(), by_folders.digest(), "{world}");
+    }
+    let table = said(path, "predict three bars.parquet");
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("file,prediction,p(lies),p(stands)", 1 + 80));
+    assert!(lines[80].starts_with("bars.parquet/79,"), "{table}");
+    let [by_table, by_folders] =
+        ["bars.parquet", "bars"].map(|data| json(path, &format!("eval three --data {data} --json")));
+    assert_eq!(by_table["samples"].as_u64(), Some(80));
+    assert_eq!(by_table["accuracy"], by_folders["accuracy"]);
+    let wrong = train(
+        path,
+        &format!("data.kind=parquet_images data.path=bars.parquet data.label=kind {RUN} name=wrong"),
+    );
+    wrong.ended_with(2);
+    wrong.said("bars.parquet: no column \"kind\" of classes");
+    wrong.said("hint: ");
 }

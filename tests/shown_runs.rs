@@ -6,7 +6,7 @@
 use crate::docs_current::{blocks, read, root, yaml_files};
 use crate::harness::files::{idx, npy};
 use crate::harness::{dtrain, finish, output, write_text};
-use crate::parquet_tables::write_parquet;
+use crate::parquet_tables::{write_parquet, write_pictures};
 use crate::shards::add;
 use dtrain::config::Config;
 use image::RgbImage;
@@ -63,17 +63,21 @@ fn write_data(folder: &Path) {
     write(folder, "x.npy", &npy("|u1", &[SAMPLES, 8], &noise(SAMPLES * 8)));
     write(folder, "volumes.npy", &npy("|u1", &[SAMPLES, 1, 4, 8, 8], &noise(SAMPLES * 256)));
     write(folder, "y.npy", &npy("|u1", &[SAMPLES], &classes(SAMPLES)));
-    let mut shard = tar::Builder::new(Vec::new());
+    let (mut shard, mut pictures) = (tar::Builder::new(Vec::new()), Vec::new());
     for (number, class) in ["cat", "dog"].into_iter().cycle().take(20).enumerate() {
         let photos = folder.join("photos").join(class);
         fs::create_dir_all(&photos).unwrap();
         let picture = RgbImage::from_raw(40, 30, noise(40 * 30 * 3)).expect("as many bytes");
         let file = photos.join(format!("{number}.jpg"));
         picture.save(&file).unwrap();
-        add(&mut shard, &format!("{number}.jpg"), &fs::read(&file).unwrap());
+        let bytes = fs::read(&file).unwrap();
+        add(&mut shard, &format!("{number}.jpg"), &bytes);
+        pictures.push((bytes, number as i64 % 2));
         add(&mut shard, &format!("{number}.cls"), (number % 2).to_string().as_bytes());
     }
     fs::create_dir_all(folder.join("shards")).unwrap();
+    fs::create_dir_all(folder.join("cifar10/data")).unwrap();
+    write_pictures(&folder.join("cifar10/data/train-00000-of-00001.parquet"), &pictures);
     write(folder, "shards/photos.tar", &shard.into_inner().unwrap());
     for (number, class) in ["falls", "walks"].into_iter().cycle().take(10).enumerate() {
         let place = folder.join("clips").join(class);

@@ -254,7 +254,8 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn images(config: &Config, problems: &mut Vec<Problem>) {
-    let of_images = [DataKind::Images.name(), DataKind::Tar.name(), DataKind::Clips.name()];
+    let of_images =
+        [DataKind::Images, DataKind::Tar, DataKind::ParquetImages, DataKind::Clips].map(DataKind::name);
     if of_images.contains(&config.resolved.word("data.kind"))
         && matches!(config.resolved.get("data.size"), Some(Value::List(sides)) if sides.len() != 2)
     {
@@ -279,6 +280,7 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
             DataKind::Idx,
             DataKind::Images,
             DataKind::Tar,
+            DataKind::ParquetImages,
             DataKind::Clips,
         ];
         if of_classes.iter().any(|kind| kind.name() == data) {

@@ -33,6 +33,8 @@ words!(
         Images = "images",
         /// Images in tar archives.
         Tar = "tar",
+        /// Images in Parquet files of the Hugging Face Hub.
+        ParquetImages = "parquet_images",
         /// Clips in folders.
         Clips = "clips",
         /// A table of numbers.

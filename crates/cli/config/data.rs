@@ -9,8 +9,8 @@ use super::value::{Value, counts};
 use dtrain_data::{
     Augment, Broken, ClipForm, ClipsOptions, Colours, Column, ColumnRule, CsvOptions, CsvTarget,
     DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, LabelTable, Missing, Normalise,
-    NpyOptions, NpyTarget, PictureForm, RecordingGroup, ShardsOptions, Source, TextOptions, TokensOptions,
-    Unseen, ValSplit, WindowForm, WindowsOptions, Written,
+    NpyOptions, NpyTarget, PictureForm, PictureTablesOptions, RecordingGroup, ShardsOptions, Source,
+    TextOptions, TokensOptions, Unseen, ValSplit, WindowForm, WindowsOptions, Written,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -40,6 +40,7 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
         }
         DataKind::Images => Source::Images(images(r)),
         DataKind::Tar => Source::Tar(shards(r)),
+        DataKind::ParquetImages => Source::ParquetImages(picture_tables(r)),
         DataKind::Clips => Source::Clips(clips(r)),
         DataKind::Csv => Source::Csv(csv(r)),
         DataKind::Parquet => Source::Csv(CsvOptions { written: Written::Parquet, ..csv(r) }),
@@ -89,6 +90,25 @@ fn shards(r: &Resolved) -> ShardsOptions {
     let ImagesOptions { path, val_path, val_split, form, broken, cache, augment, normalise, .. } = images(r);
     let classes = r.int("data.classes");
     ShardsOptions { path, val_path, val_split, classes, form, broken, cache, augment, normalise }
+}
+
+/// A picture is as one of a folder.
+fn picture_tables(r: &Resolved) -> PictureTablesOptions {
+    let ShardsOptions { path, val_path, val_split, classes, form, broken, cache, augment, normalise } =
+        shards(r);
+    let label = r.text("data.label").unwrap_or("label").to_owned();
+    PictureTablesOptions {
+        path,
+        val_path,
+        val_split,
+        label,
+        classes,
+        form,
+        broken,
+        cache,
+        augment,
+        normalise,
+    }
 }
 
 fn images(r: &Resolved) -> ImagesOptions {

@@ -2,6 +2,7 @@
 
 use crate::clips;
 use crate::images::{self, Decode, Decoder, Files};
+use crate::picture_tables::PictureTables;
 use crate::shards::{LabelNeed, Shards};
 use crate::{DataError, Preparation, TargetSpec};
 use std::path::{Path, PathBuf};
@@ -22,11 +23,8 @@ impl ImageFiles {
     /// *Errors*: a folder without images or clips, or that cannot be read.
     pub fn open(path: &Path, preparation: &Preparation) -> Result<Option<Self>, DataError> {
         let Some(form) = form(preparation) else { return Ok(None) };
-        if let (None, Some(form)) = (preparation.clip, preparation.picture)
-            && Shards::are(path)
-        {
-            let shards = Shards::open(path, form, LabelNeed::Nothing)?;
-            return Ok(Some(Self { files: shards.names(), decoder: Arc::new(shards) }));
+        if let Some((many, _)) = Self::of_many(path, preparation, LabelNeed::Nothing)? {
+            return Ok(Some(many));
         }
         let files = match preparation.clip {
             Some(_) => clips::all(path)?,
@@ -35,14 +33,38 @@ impl ImageFiles {
         Ok(files.map(|files| Self::of(files, form)))
     }
 
+    /// Those that lie together in tar archives or Parquet files, with their classes if these are needed.
+    fn of_many(
+        path: &Path,
+        preparation: &Preparation,
+        need: LabelNeed,
+    ) -> Result<Option<(Self, Vec<u32>)>, DataError> {
+        let (None, Some(form)) = (preparation.clip, preparation.picture) else { return Ok(None) };
+        let known = match preparation.target {
+            TargetSpec::Class { classes } => Some(classes),
+            _ => None,
+        };
+        Ok(if Shards::are(path) {
+            let shards = Shards::open(path, form, need)?;
+            let classes = if need == LabelNeed::Class { shards.classes(known)? } else { Vec::new() };
+            Some((Self { files: shards.names(), decoder: Arc::new(shards) }, classes))
+        } else if PictureTables::are(path) {
+            let tables = PictureTables::of_path(path, form, preparation.label.as_deref(), need)?;
+            let classes = if need == LabelNeed::Class { tables.classes(known)? } else { Vec::new() };
+            Some((Self { files: tables.names(), decoder: Arc::new(tables) }, classes))
+        } else {
+            None
+        })
+    }
+
     fn of(files: Vec<PathBuf>, form: Arc<dyn Decode>) -> Self {
         Self { decoder: Arc::new(Files { files: files.clone(), form }), files }
     }
 
-    /// Whether the file is an archive of images.
+    /// Whether the file is one of many images.
     #[must_use]
     pub fn is_archive(path: &Path) -> bool {
-        path.is_file() && Shards::are(path)
+        path.is_file() && (Shards::are(path) || PictureTables::are(path))
     }
 
     /// Those of a folder with one for each class, or of tar archives, each with its class.
@@ -51,13 +73,8 @@ impl ImageFiles {
     pub fn labelled(path: &Path, preparation: &Preparation) -> Result<(Self, Vec<u32>), DataError> {
         assert!(matches!(preparation.target, TargetSpec::Class { .. }), "a folder says which class");
         let form = form(preparation).expect("the model takes images or clips");
-        if let (None, Some(form), TargetSpec::Class { classes }) =
-            (preparation.clip, preparation.picture, &preparation.target)
-            && Shards::are(path)
-        {
-            let shards = Shards::open(path, form, LabelNeed::Class)?;
-            let classes = shards.classes(Some(*classes))?;
-            return Ok((Self { files: shards.names(), decoder: Arc::new(shards) }, classes));
+        if let Some(many) = Self::of_many(path, preparation, LabelNeed::Class)? {
+            return Ok(many);
         }
         let names = &preparation.class_names;
         let (files, classes) = match preparation.clip {

@@ -28,6 +28,7 @@ mod normalise;
 mod npy;
 mod opened;
 mod parquet_text;
+mod picture_tables;
 mod preparation;
 mod recordings;
 mod rows;
@@ -40,10 +41,10 @@ mod token_array;
 mod tokens;
 mod windows;
 
+pub use crate::bytes::plain_or_gzip;
 pub use arrays::{INPUT_NEEDS, InputArray};
 pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, RandAugment};
 pub use batch::{Batch, Elements};
-pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
 pub use clips::{ClipForm, ClipsOptions};
 pub use csv::{
@@ -66,6 +67,7 @@ pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};
 pub use opened::Opened;
 pub use parquet_text::ParquetText;
+pub use picture_tables::PictureTablesOptions;
 pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen};
 pub use recordings::{
     HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,

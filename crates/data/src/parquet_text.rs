@@ -79,7 +79,7 @@ impl Read for ParquetText {
 }
 
 /// What a damaged file makes of the reader, which is not written for all of them.
-fn guarded<T>(work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
     caught.unwrap_or_else(|_| Err(ParquetError::General("the file is damaged".to_owned())))
 }

@@ -40,6 +40,9 @@ pub struct Preparation {
     /// What is taken of pictures, where that is not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Cut>,
+    /// The column of the classes of pictures in Parquet files, where it is not called `label`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
 /// One column of the training table.
@@ -180,6 +183,7 @@ impl Preparation {
             clip: None,
             window: None,
             cut: None,
+            label: None,
         }
     }
 

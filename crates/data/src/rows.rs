@@ -199,6 +199,7 @@ pub(crate) fn assemble(
         clip: None,
         window: None,
         cut: recipe.augment.cut(&train.shape),
+        label: None,
     };
     let preparation = Some(preparation);
     let train = part(&train, train_rows);

@@ -2,8 +2,8 @@
 
 use crate::{
     ClipsOptions, CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened,
-    ShardsOptions, TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx, images, npy,
-    recordings, shards, text, tokens,
+    PictureTablesOptions, ShardsOptions, TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx,
+    images, npy, picture_tables, recordings, shards, text, tokens,
 };
 
 /// A data set by kind.
@@ -17,6 +17,8 @@ pub enum Source {
     Images(ImagesOptions),
     /// Images in tar archives, as WebDataset has them.
     Tar(ShardsOptions),
+    /// Images in Parquet files, as the Hugging Face Hub has them.
+    ParquetImages(PictureTablesOptions),
     /// Clips in folders, a folder a class.
     Clips(ClipsOptions),
     /// A table of numbers.
@@ -42,6 +44,7 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
         Source::Idx(options) => idx::open(options),
         Source::Images(options) => images::open(options),
         Source::Tar(options) => shards::open(options),
+        Source::ParquetImages(options) => picture_tables::open(options),
         Source::Clips(options) => clips::open(options),
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),

@@ -1,4 +1,4 @@
-//! What can be wrong with shards: archives of pictures and their labels.
+//! What can be wrong with shards: archives, or Parquet files, of pictures and their labels.
 //!
 //! Nothing is printed here; [`ShardsError::hint`] says what a user can do about it.
 
@@ -13,6 +13,20 @@ pub enum ShardsError {
     NoShards {
         /// The folder.
         folder: PathBuf,
+    },
+    /// A folder without Parquet files.
+    #[error("{} has no .parquet files", folder.display())]
+    NoTables {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A Parquet file that does not give pictures with classes.
+    #[error("{}: {problem}", file.display())]
+    NotPictures {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
     },
     /// An archive that is compressed: its members cannot be read one by one.
     #[error("{} is compressed", file.display())]
@@ -102,6 +116,11 @@ impl ShardsError {
     pub fn hint(&self) -> String {
         match self {
             Self::NoShards { .. } => "name a folder of .tar files, or one .tar file",
+            Self::NoTables { .. } => "name a folder of .parquet files, or one .parquet file",
+            Self::NotPictures { .. } => {
+                "images of the Hub are one column of structures with bytes and one of whole numbers, which data.label names; a damaged file is to \
+                 be fetched again"
+            }
             Self::Compressed { .. } => "unpack it first, as with gunzip: pictures are compressed already, so it grows little",
             Self::CutOff { .. } | Self::PastEnd { .. } => "the file is cut off, perhaps half downloaded; fetch it again",
             Self::Header { .. } => "the file is damaged or no archive; write it again with tar, or with webdataset's TarWriter",
