@@ -205,7 +205,7 @@ fn a_wrong_value_says_what_was_expected_and_what_was_found() {
         ("trusted_network=[true]", "got a list of 1"),
         (
             "data={kind: [a]}",
-            "data.kind: expected digits | idx | images | clips | csv | windows | npy | text | tokens | own | torch, got a list of 1",
+            "data.kind: expected digits | idx | images | tar | parquet_images | clips | csv | parquet | windows | npy | text | tokens | own | torch, got a list of 1",
         ),
     ] {
         let (message, hints) = mistake(arguments(&[argument]));
@@ -246,6 +246,8 @@ fn values_that_do_not_fit_together_are_refused() {
         (&["loss=mse"], "mse needs numbers as targets, and digits has classes"),
         (&["optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"], "a momentum of 0"),
         (&["data.augment=[shift, spin]"], "unknown augmentation \"spin\""),
+        (&["data.augment=[\"jitter:1,2\"]"], "augmentation \"jitter:1,2\" is no jitter:B,C,S"),
+        (&["data.augment=[shift, \"resized-crop:8\"]"], "shift and resized-crop both say"),
         (&["data.kind=csv", "data.path=x", "data.delimiter=ab"], "expected one character"),
         (
             &["data.kind=idx", "data.images=a", "data.labels=b", "data.val_images=c"],
@@ -346,7 +348,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 13] = [
+const KINDS: [&[&str]; 17] = [
     &[],
     &[
         "data.kind=idx",
@@ -393,7 +395,11 @@ const KINDS: [&[&str]; 13] = [
         "data.stride=64",
         "data.group=subject",
     ],
+    &["data.kind=tar", "data.path=shards", "data.val_path=val.tar", "data.size=32", "data.classes=10"],
+    &["data.kind=parquet_images", "data.path=cifar100", "data.label=fine_label", "data.size=[32, 32]"],
     &["data.kind=clips", "data.path=clips", "data.frames=17", "data.frame_stride=2", "data.augment=[flip]"],
+    &["data.augment=[flip, \"resized-crop:6x8\", \"rand-augment:3,12\", \"jitter:0.4,0,0.25\", erase]"],
+    &["data.kind=parquet", "data.path=a.parquet", "data.label=y", "data.columns=[-id]", "data.held_out=last"],
     &["data.kind=own", "data.name=ring"],
     &[
         "model.kind=resnet",

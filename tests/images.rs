@@ -102,6 +102,33 @@ fn the_bits_do_not_depend_on_ranks_readers_the_room_or_kills() {
 }
 
 #[test]
+fn augmentations_have_one_set_of_bits_and_what_is_predicted_is_cut_as_validation_is() {
+    let folder = folder();
+    let path = folder.path();
+    images(path);
+    let augment = "data.augment=[flip,\"resized-crop:12\",\"rand-augment:2,5\",jitter,erase]";
+    // One string is cut at its spaces, and a list has none.
+    let run = format!("{RUN} {augment} epochs=3");
+    let one = train(path, &format!("{run} ranks=1 name=one"));
+    one.succeeded();
+    for (name, world) in
+        [("three", "ranks=3 threads=1 workers=3 data.cache=10KiB"), ("two", "ranks=2 workers=0")]
+    {
+        let run = train(path, &format!("{run} {world} name={name}"));
+        run.succeeded();
+        assert_eq!(run.digest(), one.digest(), "{world}");
+    }
+    let table = said(path, "predict three bars/stands bars/lies/000.png");
+    assert_eq!(table.lines().count(), 1 + 48 + 1);
+    assert_eq!(said(path, "predict one bars/stands bars/lies/000.png --ranks 2 --batch 3"), table);
+    assert_eq!(json(path, "eval one --data bars --json")["samples"].as_u64(), Some(96));
+    let wrong = train(path, &format!("{RUN} data.augment=[\"crop:17\"] name=wrong"));
+    wrong.ended_with(2);
+    wrong.said("augmentation crop:17x17 does not fit samples of shape [3, 16, 16]");
+    wrong.said("hint: ");
+}
+
+#[test]
 fn files_in_one_folder_with_a_table_of_labels_make_the_bits_of_a_folder_for_each_class() {
     let folder = folder();
     let path = folder.path();

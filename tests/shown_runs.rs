@@ -6,6 +6,8 @@
 use crate::docs_current::{blocks, read, root, yaml_files};
 use crate::harness::files::{idx, npy};
 use crate::harness::{dtrain, finish, output, write_text};
+use crate::parquet_tables::{write_parquet, write_pictures};
+use crate::shards::add;
 use dtrain::config::Config;
 use image::RgbImage;
 use std::collections::BTreeSet;
@@ -53,6 +55,7 @@ fn write_data(folder: &Path) {
     write(folder, "table.csv", species.as_bytes());
     let prices = table("rooms,area,price\n", 2, |row| format!("{}.5", row * 3));
     write(folder, "houses.csv", prices.as_bytes());
+    write_parquet(&folder.join("houses.parquet"), &prices);
     let patients =
         table("a,b,c,patient,outcome\n", 3, |row| format!("p{:02},{}", row % 7, ["well", "ill"][row % 2]));
     write(folder, "patients.csv", patients.as_bytes());
@@ -60,12 +63,22 @@ fn write_data(folder: &Path) {
     write(folder, "x.npy", &npy("|u1", &[SAMPLES, 8], &noise(SAMPLES * 8)));
     write(folder, "volumes.npy", &npy("|u1", &[SAMPLES, 1, 4, 8, 8], &noise(SAMPLES * 256)));
     write(folder, "y.npy", &npy("|u1", &[SAMPLES], &classes(SAMPLES)));
+    let (mut shard, mut pictures) = (tar::Builder::new(Vec::new()), Vec::new());
     for (number, class) in ["cat", "dog"].into_iter().cycle().take(20).enumerate() {
         let photos = folder.join("photos").join(class);
         fs::create_dir_all(&photos).unwrap();
         let picture = RgbImage::from_raw(40, 30, noise(40 * 30 * 3)).expect("as many bytes");
-        picture.save(photos.join(format!("{number}.jpg"))).unwrap();
+        let file = photos.join(format!("{number}.jpg"));
+        picture.save(&file).unwrap();
+        let bytes = fs::read(&file).unwrap();
+        add(&mut shard, &format!("{number}.jpg"), &bytes);
+        pictures.push((bytes, number as i64 % 2));
+        add(&mut shard, &format!("{number}.cls"), (number % 2).to_string().as_bytes());
     }
+    fs::create_dir_all(folder.join("shards")).unwrap();
+    fs::create_dir_all(folder.join("cifar10/data")).unwrap();
+    write_pictures(&folder.join("cifar10/data/train-00000-of-00001.parquet"), &pictures);
+    write(folder, "shards/photos.tar", &shard.into_inner().unwrap());
     for (number, class) in ["falls", "walks"].into_iter().cycle().take(10).enumerate() {
         let place = folder.join("clips").join(class);
         fs::create_dir_all(&place).unwrap();

@@ -81,7 +81,9 @@ fn of_file(
     workers: Vec<Worker>,
 ) -> Result<Figures, CliError> {
     let voice = Voice::of(arguments.output);
-    if (trained.preparation.picture.is_some() || trained.preparation.clip.is_some()) && path.is_dir() {
+    if (trained.preparation.picture.is_some() || trained.preparation.clip.is_some())
+        && (path.is_dir() || ImageFiles::is_archive(path))
+    {
         return of_folder(trained, arguments, path, workers, voice);
     }
     let mut input = Input::open(path, &trained.preparation, trained.config.data.as_ref())?;
@@ -164,7 +166,7 @@ fn of_array(
     of_samples(trained, input, targets.samples(), workers, voice)
 }
 
-/// A folder of images with one for each class.
+/// A folder of images with one for each class, or archives of images.
 fn of_folder(
     trained: &Trained,
     arguments: &Eval,
@@ -173,7 +175,8 @@ fn of_folder(
     voice: Voice,
 ) -> Result<Figures, CliError> {
     if arguments.targets.is_some() {
-        let message = format!("{} is a folder, and --targets is for arrays", path.display());
+        let is = if path.is_dir() { "a folder" } else { "an archive" };
+        let message = format!("{} is {is}, and --targets is for arrays", path.display());
         return Err(CliError::usage(message).hint("the class of an image is the name of its folder"));
     }
     let (images, classes) = ImageFiles::labelled(path, &trained.preparation)?;

@@ -70,7 +70,7 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     if r.get("data.augment").is_some()
         && let Err(error) = augment_text(r.list("data.augment")).parse::<Augment>()
     {
-        problems.push(r.problem("data.augment", error.to_string()).hint("such as [shift, flip]"));
+        problems.push(r.problem("data.augment", error.to_string()).hint(error.hint()));
     }
     groups(r, &mut problems);
     labels(r, &mut problems);
@@ -277,7 +277,9 @@ fn torch(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn images(config: &Config, problems: &mut Vec<Problem>) {
-    if [DataKind::Images.name(), DataKind::Clips.name()].contains(&config.resolved.word("data.kind"))
+    let of_images =
+        [DataKind::Images, DataKind::Tar, DataKind::ParquetImages, DataKind::Clips].map(DataKind::name);
+    if of_images.contains(&config.resolved.word("data.kind"))
         && matches!(config.resolved.get("data.size"), Some(Value::List(sides)) if sides.len() != 2)
     {
         let problem = config.problem("data.size", "an image has a side, or a height and a width");
@@ -300,6 +302,8 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
             DataKind::Digits,
             DataKind::Idx,
             DataKind::Images,
+            DataKind::Tar,
+            DataKind::ParquetImages,
             DataKind::Clips,
         ];
         if of_classes.iter().any(|kind| kind.name() == data) {
@@ -451,7 +455,9 @@ impl Config {
             2 => "write model.kind=cnn1d, or mlp",
             3 => "write model.kind=cnn, or mlp",
             4 => "write model.kind=cnn3d, or mlp",
-            _ if self.resolved.word("data.kind") == DataKind::Csv.name() => {
+            _ if [DataKind::Csv.name(), DataKind::Parquet.name()]
+                .contains(&self.resolved.word("data.kind")) =>
+            {
                 "write model.kind=mlp, or say with data.shape what the columns are"
             }
             _ => "write model.kind=mlp",

@@ -31,10 +31,16 @@ words!(
         Idx = "idx",
         /// Images in folders.
         Images = "images",
+        /// Images in tar archives.
+        Tar = "tar",
+        /// Images in Parquet files of the Hugging Face Hub.
+        ParquetImages = "parquet_images",
         /// Clips in folders.
         Clips = "clips",
         /// A table of numbers.
         Csv = "csv",
+        /// The same in a Parquet file.
+        Parquet = "parquet",
         /// Recordings of sensors, cut into windows.
         Windows = "windows",
         /// Two NumPy arrays.

@@ -9,8 +9,8 @@ use super::value::{Value, counts};
 use dtrain_data::{
     Augment, Broken, ClipForm, ClipsOptions, Colours, Column, ColumnRule, CsvOptions, CsvTarget,
     DigitsOptions, FileGroup, HarInputs, HeldOut, IdxOptions, ImagesOptions, LabelTable, Missing, Normalise,
-    NpyOptions, NpyTarget, PictureForm, RecordingGroup, Source, TextOptions, TokensOptions, Unseen, ValSplit,
-    WindowForm, WindowsOptions,
+    NpyOptions, NpyTarget, PictureForm, PictureTablesOptions, RecordingGroup, ShardsOptions, Source,
+    TextOptions, TokensOptions, Unseen, ValSplit, WindowForm, WindowsOptions, Written,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -39,8 +39,11 @@ pub(super) fn data(r: &Resolved) -> Option<Source> {
             })
         }
         DataKind::Images => Source::Images(images(r)),
+        DataKind::Tar => Source::Tar(shards(r)),
+        DataKind::ParquetImages => Source::ParquetImages(picture_tables(r)),
         DataKind::Clips => Source::Clips(clips(r)),
         DataKind::Csv => Source::Csv(csv(r)),
+        DataKind::Parquet => Source::Csv(CsvOptions { written: Written::Parquet, ..csv(r) }),
         DataKind::Windows => Source::Windows(windows(r)),
         DataKind::Npy => {
             let (inputs, targets) = pair("data.inputs", "data.targets");
@@ -80,6 +83,32 @@ fn clips(r: &Resolved) -> ClipsOptions {
     let form =
         ClipForm { frames: r.count("data.frames"), stride: r.count("data.frame_stride"), picture: form };
     ClipsOptions { path, val_path, val_split, group, form, broken, cache, augment, normalise }
+}
+
+/// A picture is as one of a folder.
+fn shards(r: &Resolved) -> ShardsOptions {
+    let ImagesOptions { path, val_path, val_split, form, broken, cache, augment, normalise, .. } = images(r);
+    let classes = r.int("data.classes");
+    ShardsOptions { path, val_path, val_split, classes, form, broken, cache, augment, normalise }
+}
+
+/// A picture is as one of a folder.
+fn picture_tables(r: &Resolved) -> PictureTablesOptions {
+    let ShardsOptions { path, val_path, val_split, classes, form, broken, cache, augment, normalise } =
+        shards(r);
+    let label = r.text("data.label").unwrap_or("label").to_owned();
+    PictureTablesOptions {
+        path,
+        val_path,
+        val_split,
+        label,
+        classes,
+        form,
+        broken,
+        cache,
+        augment,
+        normalise,
+    }
 }
 
 fn images(r: &Resolved) -> ImagesOptions {
@@ -153,6 +182,7 @@ fn word_if_any<'a>(r: &'a Resolved, key: &str) -> Option<&'a str> {
 fn csv(r: &Resolved) -> CsvOptions {
     CsvOptions {
         path: needed_path(r, "data.path"),
+        written: Written::Text,
         val_path: path(r, "data.val_path"),
         val_split: val_split(r),
         label: column(r, "data.label").unwrap_or_default(),
@@ -166,7 +196,7 @@ fn csv(r: &Resolved) -> CsvOptions {
             Some(Value::Bool(header)) => Some(*header),
             _ => None,
         },
-        skip: r.count("data.skip"),
+        skip: r.get("data.skip").map_or(0, |_| r.count("data.skip")),
         delimiter: match r.get("data.delimiter") {
             Some(Value::Text(text)) => text.chars().next(),
             _ => None,

@@ -80,7 +80,7 @@ const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 /// The models with recurrent layers.
 const RECURRENT: &[&str] = &["lstm", "gru"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
-const AUGMENT_HELP: &str = "none | shift | \"shift:2\" | flip | \"crop:24\", or a list of them; training images only, all frames of a clip alike";
+const AUGMENT_HELP: &str = "none, or a list of flip | shift | \"shift:2\" | \"crop:24\" | \"resized-crop:24\" | rand-augment, \"rand-augment:N,M\" | jitter, \"jitter:B,C,S\" | erase; training images only, all frames of a clip alike";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
 const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_mae, val_r2";
 const MODEL_KIND_HELP: &str =
@@ -91,10 +91,23 @@ const DECAYS_HELP: &str = "which parameters weight_decay applies to";
 const HELD_OUT: Type =
     Type::Either(&[Type::Choice(&["scattered", "last"]), Type::List(&Type::Either(&[WHOLE, Type::Text]))]);
 const HELD_OUT_HELP: &str = "which samples val_split holds out: scattered | last; or a list of groups, such as [s07, s12], whatever val_split says";
-const GROUP_HELP: &str = "what says which samples belong together (subject, patient, video) and are held out together; csv: a column, by name or number; images, clips: folder (CLASS/GROUP/FILE) | a pattern of names, such as GROUP_* | a column of data.labels; windows: file | folder | a column (UCI-HAR: its subjects)";
+const GROUP_HELP: &str = "what says which samples belong together (subject, patient, video) and are held out together; csv, parquet: a column, by name or number; images, clips: folder (CLASS/GROUP/FILE) | a pattern of names, such as GROUP_* | a column of data.labels; windows: file | folder | a column (UCI-HAR: its subjects)";
 /// All data that dtrain reads itself, or a Rust program.
-const NOT_TORCH: &[&str] =
-    &["digits", "idx", "images", "clips", "csv", "windows", "npy", "text", "tokens", "own"];
+const NOT_TORCH: &[&str] = &[
+    "digits",
+    "idx",
+    "images",
+    "tar",
+    "parquet_images",
+    "clips",
+    "csv",
+    "parquet",
+    "windows",
+    "npy",
+    "text",
+    "tokens",
+    "own",
+];
 const SPLIT: Type = Type::Number(&BELOW_ONE);
 
 /// Every key, in the order in which a configuration is printed.
@@ -158,8 +171,15 @@ pub static KEYS: &[Key] = &[
     Key::new("data.val_targets", TEXT_OR_NONE, "none", Bits, ".npy file of their targets").when("data.kind", &["npy"]),
     Key::new("data.path", Type::Text, "", Bits, "the file, plain or .gz; tokens: plain, or a folder with train.bin and val.bin")
         .required().when("data.kind", &["csv", "text", "tokens"]),
+    Key::new("data.path", Type::Text, "", Bits, "a Parquet file whose columns are numbers, texts, dates or truth values")
+        .required().when("data.kind", &["parquet"]),
     Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its images (.jpg, .png, .webp); or one with train/ and val/; with data.labels the folder of the files")
         .required().when("data.kind", &["images"]),
+    Key::new("data.path", Type::Text, "", Bits, "a .tar file, or a folder of them, of KEY.jpg (.jpeg, .png, .webp) with KEY.cls, or KEY.json with label or class; or a folder with train/ and val/")
+        .required().when("data.kind", &["tar"]),
+    Key::new("data.path", Type::Text, "", Bits, "a .parquet file of the Hugging Face Hub, or a folder of them, or one with data/; names that begin with train, validation, val or test say which is which")
+        .required().when("data.kind", &["parquet_images"]),
+    Key::new("data.label", Type::Text, "label", Bits, "the column of the classes, which are whole numbers").when("data.kind", &["parquet_images"]),
     Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its clips: folders of frames, or .npy arrays; or one with train/ and val/")
         .required().when("data.kind", &["clips"]),
     Key::new("data.frames", COUNT, "16", Bits, "frames that are taken of the middle of a clip").when("data.kind", &["clips"]),
@@ -177,56 +197,56 @@ pub static KEYS: &[Key] = &[
         .when("data.kind", &["windows"]),
     Key::new("data.size", Type::Either(&[COUNT, Type::List(&COUNT)]), "64", Bits,
         "what images and frames are scaled to and cut in the middle: a side, or [height, width]; pixels")
-        .when("data.kind", &["images", "clips"]),
-    Key::new("data.colors", Type::Choice(&["rgb", "gray"]), "rgb", Bits, "channels of an image: rgb (3) | gray (1)").when("data.kind", &["images", "clips"]),
+        .when("data.kind", &["images", "tar", "parquet_images", "clips"]),
+    Key::new("data.colors", Type::Choice(&["rgb", "gray"]), "rgb", Bits, "channels of an image: rgb (3) | gray (1)").when("data.kind", &["images", "tar", "parquet_images", "clips"]),
     Key::new("data.broken", Type::Choice(&["error", "skip"]), "error", Bits,
         "an image or a clip that cannot be decoded, or is too short: error, where it is read | skip: it is left out (all are decoded before the first step)")
-        .when("data.kind", &["images", "clips"]),
-    Key::new("data.cache", SIZE_OR_NONE, "1GiB", Free, "how much each rank keeps of decoded images and clips; none: each is decoded whenever it is read").when("data.kind", &["images", "clips"]),
-    Key::new("data.val_path", TEXT_OR_NONE, "none", Bits, "a second file for validation; none: val_split (tokens: val.bin of the folder, images, clips: val/ beside train/, UCI-HAR: test/, if there)")
-        .when("data.kind", &["csv", "windows", "tokens", "images", "clips"]),
+        .when("data.kind", &["images", "tar", "parquet_images", "clips"]),
+    Key::new("data.cache", SIZE_OR_NONE, "1GiB", Free, "how much each rank keeps of decoded images and clips; none: each is decoded whenever it is read").when("data.kind", &["images", "tar", "parquet_images", "clips"]),
+    Key::new("data.val_path", TEXT_OR_NONE, "none", Bits, "a second file for validation; none: val_split (tokens: val.bin of the folder, images, tar, clips: val/ beside train/, parquet_images: its validation or test files, UCI-HAR: test/, if there)")
+        .when("data.kind", &["csv", "parquet", "windows", "tokens", "images", "tar", "parquet_images", "clips"]),
     Key::new("data.label", Type::Either(&[Type::Choice(&["last"]), WHOLE, Type::Text]), "last", Bits,
         "label column: its name in the header, its number from 0, or last; of a window the most frequent, of two the earlier")
-        .when("data.kind", &["csv", "windows"]),
+        .when("data.kind", &["csv", "parquet", "windows"]),
     Key::new("data.header", Type::Either(&[AUTO, Type::Bool]), "auto", Bits, "whether the first line names the columns")
         .when("data.kind", &["csv", "windows"]),
     Key::new("data.skip", WHOLE, "0", Bits, "lines to pass over before the header or the first row").when("data.kind", &["csv", "windows"]),
     Key::new("data.delimiter", Type::Either(&[AUTO, Type::Text]), "auto", Bits, "the character between columns; auto: found out")
         .when("data.kind", &["csv", "windows"]),
     Key::new("data.shape", Type::Either(&[NONE, Type::List(&COUNT)]), "none", Bits, "shape of a row, such as [1, 28, 28]; none: one dimension")
-        .when("data.kind", &["csv"]),
-    Key::new("data.classes", COUNT_OR_NONE, "none", Bits, "number of classes; none: what the labels say").when("data.kind", &["idx", "csv", "windows", "npy"]),
+        .when("data.kind", &["csv", "parquet"]),
+    Key::new("data.classes", COUNT_OR_NONE, "none", Bits, "number of classes; none: what the labels say").when("data.kind", &["idx", "tar", "parquet_images", "csv", "parquet", "windows", "npy"]),
     Key::new("data.context", COUNT, "128", Bits, "tokens a sample sees; text: bytes").when("data.kind", &["text", "tokens"]),
     Key::new("data.vocabulary", Type::Int(2, 65_536), "50257", Bits, "how many token ids there are; 50257: those of GPT-2")
         .when("data.kind", &["tokens"]),
     Key::new("data.val_split", SPLIT, "0.1", Bits, "share held out for validation, where no held-out file is given")
-        .when("data.kind", &["idx", "images", "clips", "csv", "windows", "npy", "text", "tokens"]),
-    Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, HELD_OUT_HELP).when("data.kind", &["idx", "npy"]),
-    Key::new("data.held_out", HELD_OUT, "scattered", Bits, HELD_OUT_HELP).when("data.kind", &["images", "clips", "csv", "windows"]),
-    Key::new("data.group", Type::Either(&[NONE, WHOLE, Type::Text]), "none", Bits, GROUP_HELP).when("data.kind", &["csv"]),
+        .when("data.kind", &["idx", "images", "tar", "parquet_images", "clips", "csv", "parquet", "windows", "npy", "text", "tokens"]),
+    Key::new("data.held_out", Type::Choice(&["scattered", "last"]), "scattered", Bits, HELD_OUT_HELP).when("data.kind", &["idx", "tar", "parquet_images", "npy"]),
+    Key::new("data.held_out", HELD_OUT, "scattered", Bits, HELD_OUT_HELP).when("data.kind", &["images", "clips", "csv", "parquet", "windows"]),
+    Key::new("data.group", Type::Either(&[NONE, WHOLE, Type::Text]), "none", Bits, GROUP_HELP).when("data.kind", &["csv", "parquet"]),
     Key::new("data.group", Type::Either(&[Type::Choice(&["none", "folder"]), Type::Text]), "none", Bits, GROUP_HELP).when("data.kind", &["images", "clips"]),
     Key::new("data.group", Type::Either(&[Type::Choice(&["file", "folder", "none"]), WHOLE, Type::Text]), "file", Bits, GROUP_HELP).when("data.kind", &["windows"]),
     Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "standard", Bits,
         "standard (mean 0, deviation 1 of the training part) | none | a factor, such as 0.00392")
-        .when("data.kind", &["digits", "idx", "csv", "windows", "npy"]),
+        .when("data.kind", &["digits", "idx", "csv", "parquet", "windows", "npy"]),
     Key::new("data.normalize", Type::Either(&[Type::Choice(&["standard", "none"]), Type::Number(&POSITIVE)]), "0.00392156862745098", Bits,
         "a factor (1/255 makes pixels 0 to 1) | none | standard (mean 0, deviation 1 of the training part, for which all images are decoded first)")
-        .when("data.kind", &["images", "clips"]),
+        .when("data.kind", &["images", "tar", "parquet_images", "clips"]),
     Key::new("data.normalize_targets", Type::Bool, "true", Bits, "with mse: train on targets of mean 0 and deviation 1; results are in their own unit")
-        .when("data.kind", &["csv", "windows", "npy"]),
+        .when("data.kind", &["csv", "parquet", "windows", "npy"]),
     Key::new("data.columns", Type::Either(&[AUTO, Type::List(&Type::Either(&[WHOLE, Type::Text]))]), "auto", Bits,
         "inputs: auto | names of those to use | [-name] leaves one out | [name:category] takes numbers as words (windows: numbers alone)")
-        .when("data.kind", &["csv", "windows"]),
+        .when("data.kind", &["csv", "parquet", "windows"]),
     Key::new("data.missing", Type::Choice(&["fill", "refuse"]), "fill", Bits, "a missing input: fill (the mean of the training part; of words: none) | refuse")
-        .when("data.kind", &["csv", "windows"]),
+        .when("data.kind", &["csv", "parquet", "windows"]),
     Key::new("data.unseen", Type::Choice(&["ignore", "refuse"]), "ignore", Bits, "a word that no training row has: ignore (as if there were none) | refuse")
-        .when("data.kind", &["csv"]),
+        .when("data.kind", &["csv", "parquet"]),
     Key::new("data.name", Type::Text, "own", Bits, "what the program that brings the data calls it").when("data.kind", &["own", "torch"]),
     Key::new("data.augment", AUGMENT, "shift", Bits, AUGMENT_HELP).when("data.kind", &["digits"]),
-    Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "images", "clips", "csv", "npy"]),
+    Key::new("data.augment", AUGMENT, "none", Bits, AUGMENT_HELP).when("data.kind", &["idx", "images", "tar", "parquet_images", "clips", "csv", "parquet", "npy"]),
     // Model.
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, MODEL_KIND_HELP).when("data.kind", &["digits", "idx", "images"]),
-    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, MODEL_KIND_HELP).when("data.kind", &["csv", "npy"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn", Bits, MODEL_KIND_HELP).when("data.kind", &["digits", "idx", "images", "tar", "parquet_images"]),
+    Key::new("model.kind", Type::Choice(ModelKind::NAMES), "mlp", Bits, MODEL_KIND_HELP).when("data.kind", &["csv", "parquet", "npy"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn1d", Bits, MODEL_KIND_HELP).when("data.kind", &["windows"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "cnn3d", Bits, MODEL_KIND_HELP).when("data.kind", &["clips"]),
     Key::new("model.kind", Type::Choice(ModelKind::NAMES), "gpt", Bits, MODEL_KIND_HELP).when("data.kind", &["text", "tokens"]),

@@ -158,7 +158,7 @@ impl Config {
     /// Whether the model is a cnn because the samples look like images, and nobody asked for one.
     #[must_use]
     pub fn model_suits_samples(&self) -> bool {
-        let told_by_shape = ["csv", "npy"].contains(&self.data_kind());
+        let told_by_shape = ["csv", "parquet", "npy"].contains(&self.data_kind());
         told_by_shape && self.resolved.strength("model.kind") == 0 && matches!(self.model, Model::Cnn { .. })
     }
 

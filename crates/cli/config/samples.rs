@@ -13,7 +13,7 @@ const SHORTEST_SIDE: usize = 4;
 pub(super) fn model<'a>(value: impl Fn(&str) -> Option<&'a Value>) -> Option<&'static str> {
     let Some(Value::Word(kind)) = value("data.kind") else { return None };
     let shape = match DataKind::from_name(kind)? {
-        DataKind::Csv => match value("data.shape") {
+        DataKind::Csv | DataKind::Parquet => match value("data.shape") {
             Some(Value::List(sides)) => counts(sides),
             _ => return None,
         },

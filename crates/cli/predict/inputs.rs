@@ -2,8 +2,8 @@
 
 use crate::error::CliError;
 use dtrain_data::{
-    CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, Preparation, RowEnds,
-    RowParser, Source, TokenArray, WindowFiles, plain_or_gzip,
+    CsvOptions, DataError, INPUT_NEEDS, ImageFiles, InputArray, InputSpec, LONGEST_ROW, ParquetText,
+    Preparation, RowEnds, RowParser, Source, TokenArray, WindowFiles, plain_or_gzip,
 };
 use std::collections::VecDeque;
 use std::fs::File;
@@ -113,6 +113,8 @@ pub struct Lines {
     ends: Option<RowEnds>,
     read: Arc<AtomicU64>,
     size: Option<u64>,
+    /// Whether it is that of a Parquet file.
+    is_parquet: bool,
 }
 
 /// Counts what is read of a file.
@@ -182,9 +184,14 @@ impl Input {
             Some(Source::Csv(options)) => Some(options),
             _ => None,
         };
+        // The text of a Parquet file is written here, whatever the training table looked like.
+        let options = options.filter(|_| !text.is_parquet);
         text.skip(options.map_or(0, |options| options.skip))?;
         let first = text.first_line()?;
-        let ends = RowEnds::new(&first, options.and_then(|options| options.delimiter));
+        let ends = RowEnds::new(
+            &first,
+            options.and_then(|options| options.delimiter).or(text.is_parquet.then_some(',')),
+        );
         let (first, lines) = text.first_row(ends)?;
         let parser = RowParser::new(preparation, (&shown, text.next_line), &first, ends)?;
         if parser.has_header() {
@@ -226,8 +233,17 @@ impl Input {
                 }
                 _ => DataError::Io { file: shown.clone(), source },
             })?;
-            let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len());
-            Lines::new(Box::new(file), shown, size)?
+            let about = file.metadata().ok().filter(std::fs::Metadata::is_file);
+            match about.map(|about| about.len()) {
+                Some(size) => match ParquetText::of(file)
+                    .map_err(|source| DataError::Io { file: shown.clone(), source })?
+                {
+                    Ok(text) => Lines { is_parquet: true, ..Lines::new(Box::new(text), shown, None)? },
+                    Err(file) => Lines::new(Box::new(file), shown, Some(size))?,
+                },
+                // What is no file can be read once.
+                None => Lines::new(Box::new(file), shown, None)?,
+            }
         };
         if text.more()? && text.rest.starts_with(NUMPY) {
             let error = CliError::usage(format!("{} is a .npy array, not a table", text.path.display()));
@@ -325,7 +341,7 @@ impl Lines {
         let read = Arc::new(AtomicU64::new(0));
         let reader = plain_or_gzip(Counted { inner, read: Arc::clone(&read) });
         let reader = reader.map_err(|source| DataError::Io { file: path.clone(), source })?;
-        Ok(Self { reader, path, rest: Vec::new(), next_line: 1, ends: None, read, size })
+        Ok(Self { reader, path, rest: Vec::new(), next_line: 1, ends: None, read, size, is_parquet: false })
     }
 
     /// Reads more; false at the end.

@@ -13,6 +13,16 @@ pub struct InputArray {
     rows: u64,
     width: usize,
     store: Store,
+    state: State,
+}
+
+/// What was done to samples before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// They are as those of training.
+    Whole,
+    /// They are cut as the model takes them.
+    Cut,
 }
 
 /// The formats of arrays.
@@ -47,16 +57,19 @@ impl InputArray {
             Some(Format::Idx) => idx::images(file)?,
             None => return Ok(None),
         };
-        let expected = match &preparation.input {
+        let shape = |input: &InputSpec| match input {
             InputSpec::Values { shape } => shape.clone(),
             InputSpec::Tokens { length, .. } => vec![*length],
         };
+        let expected = shape(&preparation.whole());
         // One channel need not be said.
         let said = |shape: &[usize]| shape.strip_prefix(&[1]).unwrap_or(shape).to_vec();
-        if said(&got) != said(&expected) {
-            return Err(DataError::OtherShape { file: file.to_owned(), expected, got });
-        }
-        Ok(Some(Self { rows, width: expected.iter().product(), store }))
+        let state = match said(&got) {
+            got if got == said(&expected) => State::Whole,
+            got if got == said(&shape(&preparation.input)) => State::Cut,
+            _ => return Err(DataError::OtherShape { file: file.to_owned(), expected, got }),
+        };
+        Ok(Some(Self { rows, width: got.iter().product(), store, state }))
     }
 
     /// How many samples there are.
@@ -78,7 +91,13 @@ impl InputArray {
                 bytes[*offset..][place].iter().map(|byte| f32::from(*byte)).collect()
             }
         };
-        values.chunks_exact_mut(self.width).for_each(|row| preparation.normalise(row));
+        let mut width = self.width;
+        if let (State::Whole, Some(_)) = (self.state, preparation.cut) {
+            let rows = values.chunks_exact(self.width);
+            values = rows.flat_map(|row| preparation.middle(row.to_vec())).collect();
+            width = preparation.spec().input_width();
+        }
+        values.chunks_exact_mut(width).for_each(|row| preparation.normalise(row));
         values
     }
 }

@@ -1,34 +1,58 @@
-//! Random variations of images: flip, shift, crop.
+//! Random variations of images: which part is seen, how large, and in which colours.
 //!
 //! A variation is drawn from the sample's key alone, so the same place of a run sees the same picture on every rank,
-//! by every thread, and again after a crash. It does not know pixels, only which window of an image is taken.
+//! by every thread, and again after a crash. It does not know how a picture is read, nor what it is scaled to.
+
+mod colour;
+mod cut;
+mod erase;
+mod error;
+mod jitter;
+mod numbers;
+mod planes;
+mod rand;
+mod range;
+mod rectangle;
+mod resample;
+mod scratch;
+mod warp;
+mod window;
+mod words;
 
 use crate::DataError;
+pub use cut::{Crop, Cut};
 use dtrain_types::Key;
+use erase::erase;
+pub use error::AugmentParseError;
+pub use jitter::Jitter;
+pub(crate) use planes::Planes;
+use rand::Picture;
+pub use rand::RandAugment;
+pub(crate) use range::ValueRange;
+use scratch::Scratch;
 use std::fmt;
 use std::str::FromStr;
+pub(crate) use window::{Window, through_window};
 
 /// How training images are varied; the parts combine, and the default varies nothing.
 ///
-/// As text: `none`, or any of `flip`, `shift` (one pixel), `shift:K`, `crop:S` and `crop:HxW`, joined by `+`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// As text: `none`, or any of `flip`, `shift` (one pixel), `shift:K`, `crop:S`, `crop:HxW`, `resized-crop:S`, `resized-crop:HxW`,
+/// `rand-augment`, `rand-augment:N,M`, `jitter`, `jitter:B,C,S` and `erase`, joined by `+`. They are done in this order, whatever the
+/// order of the text.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Augment {
     /// Mirrors left and right, every second time.
     pub flip: bool,
     /// Moves by up to this many pixels in each direction; what comes in from outside is 0.
     pub shift: u32,
-    /// Takes a window of this height and width at a random place; validation takes the one in the middle.
-    pub crop: Option<[usize; 2]>,
-}
-
-/// A text that names no augmentation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown augmentation {text:?}, expected none, flip, shift, shift:K, crop:S or crop:HxW, joined by +"
-)]
-pub struct AugmentParseError {
-    /// The text.
-    pub text: String,
+    /// Takes a part of the picture at a random place; validation takes the one in the middle.
+    pub crop: Option<Crop>,
+    /// Does some of fourteen things to geometry and colours.
+    pub rand: Option<RandAugment>,
+    /// Changes brightness, contrast and saturation.
+    pub jitter: Option<Jitter>,
+    /// Makes a rectangle 0, every fourth time.
+    pub erase: bool,
 }
 
 impl FromStr for Augment {
@@ -37,23 +61,82 @@ impl FromStr for Augment {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut augment = Self::default();
         for part in text.split('+').map(str::trim) {
-            let (name, size) = part.split_once(':').map_or((part, None), |(n, s)| (n.trim(), Some(s.trim())));
-            let wrong = || AugmentParseError { text: part.to_owned() };
-            match (name, size) {
-                ("none", None) => {}
-                ("flip", None) => augment.flip = true,
-                ("shift", None) => augment.shift = 1,
-                ("shift", Some(size)) => augment.shift = size.parse().map_err(|_| wrong())?,
-                ("crop", Some(size)) => {
-                    let (height, width) = size.split_once('x').unwrap_or((size, size));
-                    let side = |text: &str| text.parse().map_err(|_| wrong());
-                    augment.crop = Some([side(height)?, side(width)?]);
-                }
-                _ => return Err(wrong()),
+            augment.add(part)?;
+        }
+        match augment.crop {
+            Some(Crop::Resized(_)) if augment.shift > 0 => {
+                Err(AugmentParseError::Both { one: "shift", other: "resized-crop" })
+            }
+            _ => Ok(augment),
+        }
+    }
+}
+
+impl Augment {
+    fn add(&mut self, part: &str) -> Result<(), AugmentParseError> {
+        let (name, numbers) = part.split_once(':').map_or((part, None), |(n, s)| (n.trim(), Some(s.trim())));
+        let unknown = || AugmentParseError::Unknown { text: part.to_owned() };
+        let wrong = |expected| AugmentParseError::Numbers { text: part.to_owned(), expected };
+        match (name, numbers) {
+            ("none", None) => {}
+            ("flip", None) => self.flip = true,
+            ("shift", None) => self.shift = 1,
+            ("shift", Some(size)) => self.shift = size.parse().map_err(|_| unknown())?,
+            ("crop", Some(size)) => self.take(Crop::Cut(sides(size).ok_or_else(unknown)?))?,
+            ("resized-crop", Some(size)) => {
+                let inside = |sides: &[usize; 2]| sides.iter().all(|side| (1..=LARGEST).contains(side));
+                let sides = sides(size).filter(inside);
+                self.take(Crop::Resized(
+                    sides.ok_or_else(|| wrong("resized-crop:S or :HxW with sides from 1 to 8192"))?,
+                ))?;
+            }
+            ("rand-augment", None) => self.rand = Some(RandAugment::default()),
+            ("rand-augment", Some(numbers)) => {
+                let (operations, magnitude) = two(numbers)
+                    .filter(|(operations, magnitude)| {
+                        (1..=RandAugment::MOST).contains(operations) && *magnitude <= RandAugment::STRONGEST
+                    })
+                    .ok_or_else(|| wrong("rand-augment:N,M with 1 to 16 operations of magnitude 0 to 30"))?;
+                self.rand = Some(RandAugment { operations, magnitude });
+            }
+            ("jitter", None) => self.jitter = Some(Jitter::default()),
+            ("jitter", Some(numbers)) => {
+                let three = Jitter::parse(numbers);
+                self.jitter =
+                    Some(three.ok_or_else(|| wrong("jitter:B,C,S with three numbers from 0 to 10"))?);
+            }
+            ("erase", None) => self.erase = true,
+            _ => return Err(unknown()),
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, crop: Crop) -> Result<(), AugmentParseError> {
+        match (self.crop, crop) {
+            (Some(Crop::Cut(_)), Crop::Resized(_)) | (Some(Crop::Resized(_)), Crop::Cut(_)) => {
+                Err(AugmentParseError::Both { one: "crop", other: "resized-crop" })
+            }
+            _ => {
+                self.crop = Some(crop);
+                Ok(())
             }
         }
-        Ok(augment)
     }
+}
+
+/// The largest side of a resized crop: what is more is a slip of the pen.
+const LARGEST: usize = 8192;
+
+/// `S` or `HxW`.
+fn sides(text: &str) -> Option<[usize; 2]> {
+    let (height, width) = text.split_once('x').unwrap_or((text, text));
+    Some([height.parse().ok()?, width.parse().ok()?])
+}
+
+/// `N,M`.
+fn two(text: &str) -> Option<(u32, u32)> {
+    let (one, other) = text.split_once(',')?;
+    Some((one.trim().parse().ok()?, other.trim().parse().ok()?))
 }
 
 impl fmt::Display for Augment {
@@ -65,22 +148,22 @@ impl fmt::Display for Augment {
         if self.shift > 0 {
             parts.push(format!("shift:{}", self.shift));
         }
-        if let Some([height, width]) = self.crop {
-            parts.push(format!("crop:{height}x{width}"));
+        match self.crop {
+            Some(Crop::Cut([height, width])) => parts.push(format!("crop:{height}x{width}")),
+            Some(Crop::Resized([height, width])) => parts.push(format!("resized-crop:{height}x{width}")),
+            None => {}
+        }
+        if let Some(RandAugment { operations, magnitude }) = self.rand {
+            parts.push(format!("rand-augment:{operations},{magnitude}"));
+        }
+        if let Some(Jitter { brightness, contrast, saturation }) = self.jitter {
+            parts.push(format!("jitter:{brightness},{contrast},{saturation}"));
+        }
+        if self.erase {
+            parts.push("erase".to_owned());
         }
         f.write_str(if parts.is_empty() { "none".to_owned() } else { parts.join("+") }.as_str())
     }
-}
-
-/// The part of an image that is taken: output pixel `(y, x)` is input pixel `(top + y, left + x)`, mirrored within
-/// the window if `flip`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub top: isize,
-    pub left: isize,
-    pub flip: bool,
-    pub height: usize,
-    pub width: usize,
 }
 
 impl Augment {
@@ -90,44 +173,130 @@ impl Augment {
         *self == Self::default()
     }
 
+    /// Whether more is done to a picture than to show a part of it as it is.
+    pub(crate) fn repaints(&self) -> bool {
+        matches!(self.crop, Some(Crop::Resized(_))) || self.varies_values()
+    }
+
+    /// Whether colours are changed, or pixels put in place of others.
+    fn varies_values(&self) -> bool {
+        self.rand.is_some() || self.jitter.is_some() || self.erase
+    }
+
     /// Checks that the augmentation fits samples of this shape.
     ///
     /// *Errors*: they are no images, or the crop or shift is as large as they are or larger.
     pub(crate) fn check(&self, shape: &[usize]) -> Result<(), DataError> {
-        let fits = match *shape {
+        let fits = match Planes::of(shape) {
             _ if self.is_none() => true,
-            [_, height, width] | [_, _, height, width] => {
-                let inside = |[h, w]: [usize; 2]| (1..=height).contains(&h) && (1..=width).contains(&w);
-                (self.shift as usize) < height.min(width) && self.crop.is_none_or(inside)
+            Some(Planes { height, width, .. }) => {
+                let inside = match self.crop {
+                    Some(Crop::Cut([h, w])) => (1..=height).contains(&h) && (1..=width).contains(&w),
+                    Some(Crop::Resized(_)) | None => true,
+                };
+                inside && (self.shift as usize) < height.min(width)
             }
-            _ => false,
+            None => false,
         };
         if fits { Ok(()) } else { Err(DataError::Augment { what: self.to_string(), shape: shape.to_vec() }) }
     }
 
     /// Height and width of what is taken of an image.
     pub(crate) fn output(&self, height: usize, width: usize) -> [usize; 2] {
-        self.crop.unwrap_or([height, width])
+        self.crop.map_or([height, width], Crop::sides)
+    }
+
+    /// What is done to samples of this shape that are not varied: those of validation, and what is predicted.
+    pub(crate) fn cut(&self, shape: &[usize]) -> Option<Cut> {
+        let Planes { height, width, .. } = Planes::of(shape)?;
+        self.crop.map(|crop| Cut { from: [height, width], crop })
     }
 
     /// The window of an image that a key draws; without a key the one in the middle.
     pub(crate) fn window(&self, key: Option<&Key>, height: usize, width: usize) -> Window {
         let [rows, columns] = self.output(height, width);
+        let Some(key) = key else { return Window::middle([height, width], [rows, columns]) };
         let (spare_rows, spare_columns) = (height - rows, width - columns);
-        let Some(key) = key else {
-            let (top, left) = ((spare_rows / 2) as isize, (spare_columns / 2) as isize);
-            return Window { top, left, flip: false, height: rows, width: columns };
-        };
-        // Each draw has its own index, so that adding one part does not change what another draws.
         let reach = 2 * self.shift + 1;
         let shift = |index| key.below(index, reach) as isize - self.shift as isize;
         let place = |index, spare: usize| key.below(index, spare as u32 + 1) as isize;
         Window {
-            top: shift(1) + place(3, spare_rows),
-            left: shift(2) + place(4, spare_columns),
-            flip: self.flip && key.below(0, 2) == 1,
+            top: shift(words::SHIFT) + place(words::CROP, spare_rows),
+            left: shift(words::SHIFT + 1) + place(words::CROP + 1, spare_columns),
+            flip: self.flips(key),
             height: rows,
             width: columns,
+        }
+    }
+
+    fn flips(&self, key: &Key) -> bool {
+        self.flip && key.below(words::FLIP, 2) == 1
+    }
+
+    /// Draws a raw picture as a key says, still raw; without a key as it is cut for validation. `range` is that of all training
+    /// pictures.
+    pub(crate) fn paint<T: Copy + Default + Into<f32>>(
+        &self,
+        (picture, planes): (&[T], Planes),
+        key: Option<&Key>,
+        range: ValueRange,
+        out: &mut [f32],
+    ) {
+        scratch::with(|scratch| {
+            let from = [planes.height, planes.width];
+            scratch.make_room(from, self.output(planes.height, planes.width));
+            let sides = self.show((picture, planes), key, out, scratch);
+            if let Some(key) = key {
+                self.vary(out, planes.with_sides(sides), key, range, scratch);
+            }
+        });
+    }
+
+    /// The part of a picture that is seen, at the size that it is to have.
+    fn show<T: Copy + Default + Into<f32>>(
+        &self,
+        (picture, planes): (&[T], Planes),
+        key: Option<&Key>,
+        out: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> [usize; 2] {
+        let Planes { height, width, .. } = planes;
+        let sides = self.output(height, width);
+        let planes = picture.chunks_exact(planes.plane()).zip(out.chunks_exact_mut(sides[0] * sides[1]));
+        if let Some(Crop::Resized(_)) = self.crop {
+            let part = cut::part([height, width], sides, key);
+            scratch.resampler.prepare(part, sides);
+            let flips = key.is_some_and(|key| self.flips(key));
+            for (plane, out) in planes {
+                scratch.resampler.plane(plane, width, out);
+                if flips {
+                    out.chunks_exact_mut(sides[1]).for_each(<[f32]>::reverse);
+                }
+            }
+        } else {
+            let window = self.window(key, height, width);
+            planes
+                .for_each(|(plane, out)| through_window(window, plane, width, out, |value: T| value.into()));
+        }
+        sides
+    }
+
+    /// Changes what is seen.
+    fn vary(&self, values: &mut [f32], planes: Planes, key: &Key, range: ValueRange, scratch: &mut Scratch) {
+        range.keep(values);
+        if self.rand.is_some() || self.jitter.is_some() {
+            range.to_levels(values);
+            if let Some(rand) = self.rand {
+                let outside = range.level(range.zero());
+                rand.change(&mut Picture { levels: values, planes, outside }, key, scratch);
+            }
+            if let Some(jitter) = self.jitter {
+                jitter.change(values, planes.channels, key);
+            }
+            range.back_from_levels(values);
+        }
+        if self.erase {
+            erase(values, planes, range.zero(), key);
         }
     }
 }
@@ -139,19 +308,62 @@ mod tests {
 
     #[test]
     fn text_and_value_are_the_same_thing() {
-        for text in ["none", "flip", "shift:1", "flip+shift:2", "flip+shift:3+crop:24x20"] {
+        for text in [
+            "none",
+            "flip",
+            "shift:1",
+            "flip+shift:2",
+            "flip+shift:3+crop:24x20",
+            "resized-crop:24x20",
+            "rand-augment:2,9",
+            "jitter:0.4,0,1.5",
+            "flip+resized-crop:8192x1+rand-augment:16,30+jitter:10,0.1,0.3+erase",
+        ] {
             assert_eq!(text.parse::<Augment>().unwrap().to_string(), text);
         }
-        assert_eq!("shift".parse::<Augment>().unwrap().shift, 1);
-        assert_eq!("crop:7".parse::<Augment>().unwrap().crop, Some([7, 7]));
-        for text in ["", "flop", "shift:x", "crop", "flip:2", "crop:3x"] {
-            assert!(text.parse::<Augment>().is_err(), "{text:?}");
+        for (short, long) in [
+            ("shift", "shift:1"),
+            ("crop:7", "crop:7x7"),
+            ("resized-crop:7", "resized-crop:7x7"),
+            ("rand-augment", "rand-augment:2,9"),
+            ("jitter", "jitter:0.4,0.4,0.4"),
+            (" erase + jitter: 1, 2 ,3 + flip", "flip+jitter:1,2,3+erase"),
+        ] {
+            assert_eq!(short.parse::<Augment>().unwrap().to_string(), long);
+        }
+        for text in ["", "flop", "shift:x", "crop", "flip:2", "crop:3x", "resized-crop", "erase:1", "jitter+"]
+        {
+            let error = text.parse::<Augment>().unwrap_err();
+            assert!(matches!(error, AugmentParseError::Unknown { .. }), "{text:?}: {error}");
+        }
+        for text in [
+            "resized-crop:0",
+            "resized-crop:8193",
+            "resized-crop:4x",
+            "rand-augment:2",
+            "rand-augment:0,9",
+            "rand-augment:17,9",
+            "rand-augment:2,31",
+            "rand-augment:2,-1",
+            "jitter:0.4",
+            "jitter:1,2,3,4",
+            "jitter:1,2,-0.1",
+            "jitter:1,2,nan",
+            "jitter:1,2,10.5",
+        ] {
+            let error = text.parse::<Augment>().unwrap_err();
+            assert!(error.to_string().starts_with(&format!("augmentation {text:?} is no ")), "{error}");
+            assert!(error.hint().len() > 10);
+        }
+        for text in ["crop:4+resized-crop:4", "resized-crop:4+crop:4", "shift+resized-crop:4"] {
+            let error = text.parse::<Augment>().unwrap_err();
+            assert!(matches!(error, AugmentParseError::Both { .. }), "{text:?}: {error}");
         }
     }
 
     #[test]
     fn every_shift_and_both_sides_are_drawn() {
-        let augment = Augment { flip: true, shift: 1, crop: Some([6, 7]) };
+        let augment = Augment { flip: true, shift: 1, crop: Some(Crop::Cut([6, 7])), ..Augment::default() };
         let mut seen = std::collections::BTreeSet::new();
         for row in 0..2000 {
             let key = Key::new(Seed(3), Step(1), MicroBatch(0), Site(row));
@@ -169,8 +381,8 @@ mod tests {
         assert!(shift.check(&[1, 8, 9]).is_err());
         assert!(shift.check(&[1, 9, 9]).is_ok());
         assert!(shift.check(&[64]).is_err());
-        assert!(Augment { crop: Some([0, 3]), ..Augment::default() }.check(&[1, 9, 9]).is_err());
-        assert!(Augment { crop: Some([9, 10]), ..Augment::default() }.check(&[1, 9, 9]).is_err());
+        assert!(Augment { crop: Some(Crop::Cut([0, 3])), ..Augment::default() }.check(&[1, 9, 9]).is_err());
+        assert!(Augment { crop: Some(Crop::Cut([9, 10])), ..Augment::default() }.check(&[1, 9, 9]).is_err());
         assert!(Augment::default().check(&[64]).is_ok());
     }
 }

@@ -7,7 +7,7 @@ mod folder;
 mod form;
 
 use crate::file_groups::{FileGroup, Folders};
-use crate::images::{Broken, Pictures, classes_of, folders_of, retain, whole};
+use crate::images::{Broken, Decode, Pictures, classes_of, folders_of, retain, whole};
 use crate::rows::{Recipe, Store, Table, Targets, assemble};
 use crate::{Augment, DataError, Normalise, Opened, ValSplit};
 use folder::NEEDS;
@@ -45,7 +45,7 @@ pub(crate) fn open(options: &ClipsOptions) -> Result<Opened, DataError> {
     let table = |folder: &Path| -> Result<Table, DataError> {
         let (mut files, mut targets) = labelled(folder, &classes)?;
         if options.broken == Broken::Skip {
-            let kept = whole(&options.form, &files);
+            let kept = whole(files.len(), |at| options.form.decode(&files[at]));
             retain(&mut files, &kept);
             retain(&mut targets, &kept);
         }
@@ -61,7 +61,7 @@ pub(crate) fn open(options: &ClipsOptions) -> Result<Opened, DataError> {
             file: folder.to_owned(),
             rows: targets.len() as u64,
             shape: options.form.shape(),
-            store: Store::Pictures(Pictures::new(files, Arc::new(options.form), options.cache)),
+            store: Store::Pictures(Pictures::of_files(files, Arc::new(options.form), options.cache)),
             targets: Targets::Classes(targets),
             features: Vec::new(),
             groups,

@@ -16,6 +16,7 @@ pub(crate) mod survey;
 use crate::bytes::open_lines;
 use crate::error::{Nothing, nothing};
 use crate::groups::Groups;
+use crate::parquet_text::ParquetText;
 use crate::preparation::{ColumnUse, Role};
 use crate::rows::{Feature, Recipe, Store, Table, assemble};
 use crate::{DataError, Opened};
@@ -24,16 +25,19 @@ use labels::Labels;
 use layout::Layout;
 use lines::Lines;
 
-pub use options::{Column, ColumnRule, CsvOptions, CsvTarget, Missing, Wish};
+pub use options::{Column, ColumnRule, CsvOptions, CsvTarget, Missing, Wish, Written};
 pub use parser::{RowParser, Rows};
 pub use quotes::{LONGEST_ROW, RowEnds};
-use std::io::BufRead;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 pub use survey::MOST_WORDS;
 use survey::{Survey, is_id};
 
 const NEEDS: &str = "kind csv needs `path`, a table with a label column (plain or gzip)";
+const NEEDS_PARQUET: &str = "kind parquet needs `path`, a Parquet file with a label column";
 
 pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {
+    let options = &options.as_written();
     let read = match options.columns.is_empty() {
         true => open_as(options, None),
         false => Err(Unread::NeedsSurvey),
@@ -43,11 +47,27 @@ pub(crate) fn open(options: &CsvOptions) -> Result<Opened, DataError> {
         Err(Unread::Broken(error)) => Err(error),
         Err(Unread::NeedsSurvey) => {
             let mut survey = Survey::new(options);
-            survey.add(open_lines(&options.path, NEEDS)?, &options.path)?;
+            survey.add(text(options)?, &options.path)?;
             open_as(options, Some(survey.finish()?)).map_err(|error| match error {
                 Unread::Broken(error) => error,
                 Unread::NeedsSurvey => unreachable!("a surveyed table is known"),
             })
+        }
+    }
+}
+
+/// The table as text.
+fn text(options: &CsvOptions) -> Result<Box<dyn BufRead>, DataError> {
+    let path = &options.path;
+    if options.written == Written::Text {
+        return open_lines(path, NEEDS);
+    }
+    let text = File::open(path).and_then(ParquetText::of);
+    match text.map_err(|source| DataError::io(path, NEEDS_PARQUET, source))? {
+        Ok(text) => Ok(Box::new(BufReader::new(text))),
+        Err(_) => {
+            let (file, got) = (path.clone(), "something else".to_owned());
+            Err(DataError::WrongMagic { file, expected: "PAR1, as a Parquet file does", got })
         }
     }
 }
@@ -69,11 +89,11 @@ impl From<DataError> for Unread {
 fn open_as(options: &CsvOptions, columns: Option<Vec<ColumnUse>>) -> Result<Opened, Unread> {
     let mut labels = Labels::new(options.target);
     let mut columns = columns;
-    let mut train = read(open_lines(&options.path, NEEDS)?, options, &mut columns, &mut labels)?;
+    let mut train = read(text(options)?, options, &mut columns, &mut labels)?;
     let mut val = match &options.val_path {
         Some(path) => {
             let options = CsvOptions { path: path.clone(), ..options.clone() };
-            Some(read(open_lines(path, NEEDS)?, &options, &mut columns, &mut labels)?)
+            Some(read(text(&options)?, &options, &mut columns, &mut labels)?)
         }
         None => None,
     };

@@ -3,6 +3,7 @@
 //! Nothing is printed here; [`DataError::hint`] says what a user can do about it.
 
 use crate::LabelsError;
+use crate::ShardsError;
 use crate::recordings::RecordingError;
 use dtrain_types::{MicroBatch, Step, counted};
 use std::io;
@@ -505,6 +506,9 @@ pub enum DataError {
     /// What is wrong with a table of labels beside images.
     #[error(transparent)]
     Labels(#[from] LabelsError),
+    /// What is wrong with shards of images.
+    #[error(transparent)]
+    Shards(#[from] ShardsError),
     /// An error of a data set outside this crate.
     #[error("{0}")]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -638,7 +642,7 @@ impl DataError {
             }
             Self::Split { .. } => "choose a data.val_split between 0 and 1 that leaves rows on both sides".into(),
             Self::Augment { .. } => {
-                "flip, shift and crop need images or clips [channels, height, width] larger than the shift or crop"
+                "data.augment needs images or clips [channels, height, width], larger than a shift or crop; resized-crop takes any size"
                     .into()
             }
             Self::Option { option, expected, .. } => format!("set data.{option} to {expected}"),
@@ -652,6 +656,7 @@ impl DataError {
             Self::LoaderStopped => "see the error before this one".into(),
             Self::Recording(error) => error.hint(),
             Self::Labels(error) => error.hint(),
+            Self::Shards(error) => error.hint(),
             Self::Other(_) => "the data set that returned it knows more".into(),
         }
     }

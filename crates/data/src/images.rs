@@ -18,7 +18,7 @@ pub(crate) use folder::{
 };
 pub use labels::LabelTable;
 pub use picture::{Colours, PictureForm};
-pub(crate) use pictures::{Decode, Pictures};
+pub(crate) use pictures::{Decode, Decoder, Files, Pictures, side_by_side};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn by_table(
 fn table(options: &ImagesOptions, listed: Listed) -> Result<Table, DataError> {
     let Listed { folder, mut files, mut targets, mut groups } = listed;
     if options.broken == Broken::Skip {
-        let kept = whole(&options.form, &files);
+        let kept = whole(files.len(), |at| options.form.decode(&files[at]));
         retain(&mut files, &kept);
         retain(&mut targets, &kept);
         groups.iter_mut().for_each(|groups| retain(groups, &kept));
@@ -136,7 +136,7 @@ fn table(options: &ImagesOptions, listed: Listed) -> Result<Table, DataError> {
         Some(names) => Some(Groups::of(names.iter().map(String::as_str))),
         None => options.group.as_ref().map(|group| group.groups(&folder, &files, folders)).transpose()?,
     };
-    let pictures = Pictures::new(files, Arc::new(options.form), options.cache);
+    let pictures = Pictures::of_files(files, Arc::new(options.form), options.cache);
     Ok(Table {
         file: folder,
         rows: targets.len() as u64,
@@ -148,9 +148,12 @@ fn table(options: &ImagesOptions, listed: Listed) -> Result<Table, DataError> {
     })
 }
 
-/// Which files can be decoded.
-pub(crate) fn whole(form: &dyn Decode, files: &[PathBuf]) -> Vec<bool> {
-    let decoded = pictures::side_by_side(files.len(), |at| form.decode(&files[at]).map(drop));
+/// Which of so many samples can be decoded.
+pub(crate) fn whole(
+    count: usize,
+    decode: impl Fn(usize) -> Result<Box<[u8]>, DataError> + Sync,
+) -> Vec<bool> {
+    let decoded = side_by_side(count, |at| decode(at).map(drop));
     let told = |decoded: Result<(), DataError>| {
         decoded.map_err(|error| tracing::warn!("left out, as data.broken=skip says: {error}")).is_ok()
     };

@@ -27,9 +27,12 @@ mod mmap;
 mod normalise;
 mod npy;
 mod opened;
+mod parquet_text;
+mod picture_tables;
 mod preparation;
 mod recordings;
 mod rows;
+mod shards;
 mod source;
 mod split;
 mod target_array;
@@ -38,15 +41,15 @@ mod token_array;
 mod tokens;
 mod windows;
 
+pub use crate::bytes::plain_or_gzip;
 pub use arrays::{INPUT_NEEDS, InputArray};
-pub use augment::{Augment, AugmentParseError};
+pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, RandAugment};
 pub use batch::{Batch, Elements};
-pub use bytes::plain_or_gzip;
 pub use classes::{ClassDistribution, class_distribution};
 pub use clips::{ClipForm, ClipsOptions};
 pub use csv::{
     Column, ColumnRule, CsvOptions, CsvTarget, LONGEST_ROW, MOST_WORDS, Missing, RowEnds, RowParser,
-    Rows as CsvRows, Wish,
+    Rows as CsvRows, Wish, Written,
 };
 pub use dataset::{Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpec};
 pub use digits::{DIGITS_ATTRIBUTION, DigitsOptions};
@@ -63,10 +66,13 @@ pub use normalise::Normalise;
 pub use npy::sample_shape as npy_sample_shape;
 pub use npy::{NpyOptions, NpyTarget};
 pub use opened::Opened;
+pub use parquet_text::ParquetText;
+pub use picture_tables::PictureTablesOptions;
 pub use preparation::{ColumnUse, LeftOut, Preparation, Role, TargetScale, Unseen};
 pub use recordings::{
     HarInputs, RecordingError, RecordingGroup, WindowFiles, WindowForm, WindowSpot, WindowsOptions,
 };
+pub use shards::{ShardsError, ShardsOptions};
 pub use source::{Source, open};
 pub use split::{HeldOut, ValSplit};
 pub use target_array::TargetArray;

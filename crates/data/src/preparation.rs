@@ -3,7 +3,7 @@
 //! It is made while the training data are opened, is part of every checkpoint, and is all that a prediction needs to know
 //! of the data. It does not know where either lies.
 
-use crate::{ClipForm, InputSpec, PictureForm, SampleSpec, TargetSpec, WindowForm};
+use crate::{ClipForm, Cut, InputSpec, PictureForm, SampleSpec, TargetSpec, WindowForm};
 use serde::{Deserialize, Serialize};
 
 /// What became of the columns, values and labels of the training data.
@@ -37,6 +37,12 @@ pub struct Preparation {
     /// How recordings are cut, where windows of them are the samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<WindowForm>,
+    /// What is taken of pictures, where that is not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Cut>,
+    /// The column of the classes of pictures in Parquet files, where it is not called `label`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
 /// One column of the training table.
@@ -176,6 +182,8 @@ impl Preparation {
             picture: None,
             clip: None,
             window: None,
+            cut: None,
+            label: None,
         }
     }
 
@@ -211,6 +219,30 @@ impl Preparation {
     #[must_use]
     pub fn class_name(&self, class: usize) -> String {
         self.class_names.get(class).cloned().unwrap_or_else(|| class.to_string())
+    }
+
+    /// What a sample as people have it looks like: before it is cut.
+    #[must_use]
+    pub fn whole(&self) -> InputSpec {
+        match (&self.input, self.cut) {
+            (InputSpec::Values { shape }, Some(cut)) => {
+                let mut shape = shape.clone();
+                if let [.., height, width] = &mut shape[..] {
+                    [*height, *width] = cut.from;
+                }
+                InputSpec::Values { shape }
+            }
+            (input, _) => input.clone(),
+        }
+    }
+
+    /// The raw values of a whole sample, cut as those of validation are.
+    #[must_use]
+    pub fn middle(&self, values: Vec<f32>) -> Vec<f32> {
+        match self.cut {
+            Some(cut) => cut.middle(&values, values.len() / (cut.from[0] * cut.from[1])),
+            None => values,
+        }
     }
 
     /// Brings the raw values of a sample, its channels one after the other, to what the model was trained on.

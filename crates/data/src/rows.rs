@@ -3,7 +3,7 @@
 //! Bytes stay bytes and are converted while a batch is filled, so 60 000 small images take 47 MB, not 188. It does
 //! not know file formats.
 
-use crate::augment::{Augment, Window};
+use crate::augment::{Augment, Planes, ValueRange, through_window};
 use crate::bytes::Bytes;
 use crate::groups::{Groups, HeldOutGroups};
 use crate::images::Pictures;
@@ -160,6 +160,7 @@ pub(crate) fn assemble(
         }
     }
     note_fills(&mut recipe.columns, &fills);
+    let range = if recipe.augment.repaints() { train.range(&train_rows) } else { ValueRange::BYTES };
     let train = Arc::new(train);
     let spec = sample_spec(&train, &recipe, classes);
     let part = |table: &Arc<Table>, selection| -> Arc<dyn Dataset> {
@@ -168,6 +169,7 @@ pub(crate) fn assemble(
             selection,
             scaling: scaling.clone(),
             augment: recipe.augment,
+            range,
             spec: spec.clone(),
         })
     };
@@ -196,6 +198,8 @@ pub(crate) fn assemble(
         picture: None,
         clip: None,
         window: None,
+        cut: recipe.augment.cut(&train.shape),
+        label: None,
     };
     let preparation = Some(preparation);
     let train = part(&train, train_rows);
@@ -221,8 +225,8 @@ fn note_fills(columns: &mut [ColumnUse], fills: &[f32]) {
 
 fn sample_spec(table: &Table, recipe: &Recipe, classes: Option<u32>) -> SampleSpec {
     let mut shape = table.shape.clone();
-    if let (Some([height, width]), [_, h, w] | [_, _, h, w]) = (recipe.augment.crop, &mut shape[..]) {
-        (*h, *w) = (height, width);
+    if let [_, height, width] | [_, _, height, width] = &mut shape[..] {
+        [*height, *width] = recipe.augment.output(*height, *width);
     }
     let target = match &table.targets {
         Targets::Classes(_) => {
@@ -331,6 +335,14 @@ impl Table {
         }
     }
 
+    /// Between which values those of these rows lie.
+    fn range(&self, rows: &Selection) -> ValueRange {
+        let Store::Floats(values) = &self.store else { return ValueRange::BYTES };
+        let width = self.width();
+        let row = |row: usize| values[row * width..(row + 1) * width].iter().copied();
+        ValueRange::of((0..rows.len()).flat_map(|at| row(rows.row(at) as usize)))
+    }
+
     fn moments(&self, rows: &Selection) -> Result<Vec<Moments>, DataError> {
         let (width, channels) = (self.width(), self.channels());
         let place = |index: u64| {
@@ -362,6 +374,8 @@ struct Rows {
     selection: Selection,
     scaling: Scaling,
     augment: Augment,
+    /// Of the training part.
+    range: ValueRange,
     spec: SampleSpec,
 }
 
@@ -421,16 +435,19 @@ impl Rows {
             }
             return;
         }
+        let planes = Planes::of(&self.table.shape).filter(|_| !self.augment.is_none());
+        if let Some(planes) = planes.filter(|_| self.augment.repaints()) {
+            self.augment.paint((row, planes), key, self.range, out);
+            let channels = out.chunks_exact_mut(out.len() / mean.len()).zip(mean.iter().zip(factor));
+            for (out, (mean, factor)) in channels {
+                out.iter_mut().for_each(|value| *value = (*value - mean) * factor);
+            }
+            return;
+        }
         // Of a clip all frames are varied alike.
-        let (frames, window) = match self.table.shape[..] {
-            [_, height, width] if !self.augment.is_none() => {
-                (1, Some((self.augment.window(key, height, width), width)))
-            }
-            [_, frames, height, width] if !self.augment.is_none() => {
-                (frames, Some((self.augment.window(key, height, width), width)))
-            }
-            _ => (1, None),
-        };
+        let frames = planes.map_or(1, |planes| planes.frames);
+        let window =
+            planes.map(|Planes { height, width, .. }| (self.augment.window(key, height, width), width));
         let out_plane = out.len() / mean.len();
         for (c, (channel, out)) in row.chunks_exact(plane).zip(out.chunks_exact_mut(out_plane)).enumerate() {
             let (mean, factor) = (mean[c], factor[c]);
@@ -448,63 +465,9 @@ impl Rows {
     }
 }
 
-/// Copies what a window shows of one channel; what lies outside of the image is a raw 0.
-fn through_window<T: Copy + Default>(
-    window: Window,
-    image: &[T],
-    width: usize,
-    out: &mut [f32],
-    scale: impl Fn(T) -> f32,
-) {
-    let outside = scale(T::default());
-    let height = image.len() / width;
-    // The columns of the window that lie inside the image, and where they begin there; the same for every row.
-    let first = (-window.left).clamp(0, window.width as isize) as usize;
-    let end = (width as isize - window.left).clamp(first as isize, window.width as isize) as usize;
-    let from = (window.left + first as isize) as usize;
-    for (y, out) in out.chunks_exact_mut(window.width).enumerate() {
-        let Some(y) = usize::try_from(window.top + y as isize).ok().filter(|y| *y < height && first < end)
-        else {
-            out.fill(outside);
-            continue;
-        };
-        let row = &image[y * width..][from..from + (end - first)];
-        out[..first].fill(outside);
-        out[end..].fill(outside);
-        out[first..end].iter_mut().zip(row).for_each(|(out, value)| *out = scale(*value));
-        if window.flip {
-            out.reverse();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn seen(window: Window) -> Vec<f32> {
-        let image: Vec<u8> = (1..=9).collect();
-        let mut out = vec![-1.0; window.height * window.width];
-        through_window(window, &image, 3, &mut out, f32::from);
-        out
-    }
-
-    #[test]
-    fn a_window_shows_its_part_and_zeros_outside() {
-        let whole = Window { top: 0, left: 0, flip: false, height: 3, width: 3 };
-        assert_eq!(seen(whole), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
-        assert_eq!(seen(Window { flip: true, ..whole }), [3.0, 2.0, 1.0, 6.0, 5.0, 4.0, 9.0, 8.0, 7.0]);
-        assert_eq!(seen(Window { top: -1, left: 1, ..whole }), [0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 5.0, 6.0, 0.0]);
-        assert_eq!(seen(Window { top: 1, left: 1, height: 2, width: 2, flip: true }), [6.0, 5.0, 9.0, 8.0]);
-        assert_eq!(seen(Window { top: 2, left: -2, ..whole }), [0.0, 0.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        assert_eq!(
-            seen(Window { left: 1, flip: true, ..whole }),
-            [0.0, 3.0, 2.0, 0.0, 6.0, 5.0, 0.0, 9.0, 8.0]
-        );
-        for (top, left) in [(0, 3), (0, -3), (3, 0), (-3, 0), (9, -9)] {
-            assert_eq!(seen(Window { top, left, ..whole }), [0.0; 9], "a window beside the image");
-        }
-    }
 
     #[test]
     fn a_label_beyond_the_classes_names_its_row() {

@@ -2,8 +2,8 @@
 
 use crate::{
     ClipsOptions, CsvOptions, DataError, DigitsOptions, IdxOptions, ImagesOptions, NpyOptions, Opened,
-    TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx, images, npy, recordings, text,
-    tokens,
+    PictureTablesOptions, ShardsOptions, TextOptions, TokensOptions, WindowsOptions, clips, csv, digits, idx,
+    images, npy, picture_tables, recordings, shards, text, tokens,
 };
 
 /// A data set by kind.
@@ -15,6 +15,10 @@ pub enum Source {
     Idx(IdxOptions),
     /// Images in folders, a folder a class.
     Images(ImagesOptions),
+    /// Images in tar archives, as WebDataset has them.
+    Tar(ShardsOptions),
+    /// Images in Parquet files, as the Hugging Face Hub has them.
+    ParquetImages(PictureTablesOptions),
     /// Clips in folders, a folder a class.
     Clips(ClipsOptions),
     /// A table of numbers.
@@ -39,6 +43,8 @@ pub fn open(source: &Source) -> Result<Opened, DataError> {
         Source::Digits(options) => digits::open(options),
         Source::Idx(options) => idx::open(options),
         Source::Images(options) => images::open(options),
+        Source::Tar(options) => shards::open(options),
+        Source::ParquetImages(options) => picture_tables::open(options),
         Source::Clips(options) => clips::open(options),
         Source::Csv(options) => csv::open(options),
         Source::Npy(options) => npy::open(options),

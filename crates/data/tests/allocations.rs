@@ -46,8 +46,10 @@ impl Dataset for Gathered {
 
 #[test]
 fn a_loader_in_steady_state_allocates_nothing() {
-    let options = DigitsOptions { augment: "flip+shift".parse().unwrap(), ..DigitsOptions::default() };
-    nothing_is_allocated_for(&Source::Digits(options));
+    for augment in ["flip+shift", "flip+resized-crop:12x6+rand-augment+jitter+erase"] {
+        let options = DigitsOptions { augment: augment.parse().unwrap(), ..DigitsOptions::default() };
+        nothing_is_allocated_for(&Source::Digits(options));
+    }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.bin");
     std::fs::write(&path, [7; 20_000]).unwrap();

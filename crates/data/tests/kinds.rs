@@ -3,7 +3,7 @@
 mod support;
 
 use dtrain_data::{
-    Augment, Column, CsvOptions, CsvTarget, DIGITS_ATTRIBUTION, DigitsOptions, HeldOut, IdxOptions,
+    Augment, Column, Crop, CsvOptions, CsvTarget, DIGITS_ATTRIBUTION, DigitsOptions, HeldOut, IdxOptions,
     InputSpec, Normalise, NpyOptions, NpyTarget, Source, TargetSpec, TextOptions, TokensOptions, ValSplit,
     class_distribution, open,
 };
@@ -277,7 +277,7 @@ fn a_crop_takes_the_middle_for_validation_and_changes_the_shape() {
     let at = |name: &str, bytes: &[u8]| file(folder.path(), name, bytes);
     let pixels: Vec<u8> = (0..16).collect();
     let options = IdxOptions {
-        augment: Augment { crop: Some([2, 2]), ..Augment::default() },
+        augment: Augment { crop: Some(Crop::Cut([2, 2])), ..Augment::default() },
         normalise: KEEP,
         ..IdxOptions::new(at("i", &idx(&[1, 4, 4], &pixels)), at("l", &idx(&[1], &[0])))
     };

@@ -85,11 +85,23 @@ pub enum CsvTarget {
     Value,
 }
 
+/// How a table is written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Written {
+    /// As text, plain or gzip.
+    #[default]
+    Text,
+    /// As a Parquet file.
+    Parquet,
+}
+
 /// Which table, and how it is read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CsvOptions {
-    /// The file, plain or gzip.
+    /// The file.
     pub path: PathBuf,
+    /// How the file is written.
+    pub written: Written,
     /// A second table for validation; without it `val_split` says what is held out.
     pub val_path: Option<PathBuf>,
     /// What is held out if there is no second table.
@@ -131,6 +143,7 @@ impl CsvOptions {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
+            written: Written::default(),
             val_path: None,
             val_split: ValSplit::default(),
             label: Column::Last,
@@ -147,6 +160,14 @@ impl CsvOptions {
             columns: Vec::new(),
             missing: Missing::default(),
             unseen: Unseen::default(),
+        }
+    }
+
+    /// With what follows from how the file is written: the text of a Parquet file has names and commas.
+    pub(super) fn as_written(&self) -> Self {
+        match self.written {
+            Written::Text => self.clone(),
+            Written::Parquet => Self { header: Some(true), skip: 0, delimiter: Some(','), ..self.clone() },
         }
     }
 

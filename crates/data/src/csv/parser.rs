@@ -144,6 +144,10 @@ impl RowParser {
                 self.encoder.encode(*column, &fields[*place], (&self.file, line, at), &mut rows.values)?;
             }
             debug_assert_eq!(rows.values.len(), first + width);
+            if self.preparation.cut.is_some() {
+                let whole = rows.values.split_off(first);
+                rows.values.extend(self.preparation.middle(whole));
+            }
             self.preparation.normalise(&mut rows.values[first..]);
             if let Some(target) = target {
                 rows.targets.push(fields[target].trim().to_owned());
@@ -156,7 +160,7 @@ impl RowParser {
 
 /// A sample of numbers alone as the columns of a table.
 fn raw_columns(preparation: &Preparation) -> Vec<ColumnUse> {
-    let InputSpec::Values { shape } = &preparation.input else { return Vec::new() };
+    let InputSpec::Values { shape } = preparation.whole() else { return Vec::new() };
     let number = || ColumnUse { name: None, role: Role::Number { fill: None, missing: 0 } };
     let mut columns: Vec<ColumnUse> = (0..shape.iter().product()).map(|_| number()).collect();
     columns.push(ColumnUse { name: None, role: Role::Target });

@@ -7,6 +7,7 @@ use fast_image_resize::images::Image;
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Cursor, Seek};
 use std::path::Path;
 
 /// The longest side and the most memory that a file may ask for: what asks for more is no photograph.
@@ -90,12 +91,23 @@ impl PictureForm {
     }
 }
 
+impl PictureForm {
+    /// The pixels of the bytes of a file, channel after channel.
+    ///
+    /// *Errors*: they are no image, or one that is too large.
+    pub(crate) fn of_bytes(&self, bytes: &[u8]) -> Result<Box<[u8]>, String> {
+        let picture = upright(ImageReader::new(Cursor::new(bytes)));
+        self.pixels(picture.map_err(|error| error.to_string())?)
+    }
+}
+
 impl Decode for PictureForm {
     /// The pixels of a file, channel after channel.
     ///
     /// *Errors*: it cannot be read, is no image, or is too large.
     fn decode(&self, file: &Path) -> Result<Box<[u8]>, DataError> {
-        let picture = upright(file).map_err(|error| match error {
+        let picture = ImageReader::open(file).map_err(ImageError::from).and_then(upright);
+        let picture = picture.map_err(|error| match error {
             ImageError::IoError(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
                 DataError::io(file, super::folder::NEEDS, error)
             }
@@ -105,9 +117,9 @@ impl Decode for PictureForm {
     }
 }
 
-fn upright(file: &Path) -> Result<DynamicImage, ImageError> {
+fn upright<R: BufRead + Seek>(reader: ImageReader<R>) -> Result<DynamicImage, ImageError> {
     // What it is, its first bytes say: names lie.
-    let mut reader = ImageReader::open(file)?.with_guessed_format()?;
+    let mut reader = reader.with_guessed_format()?;
     let mut limits = Limits::default();
     (limits.max_image_width, limits.max_image_height, limits.max_alloc) =
         (Some(LONGEST), Some(LONGEST), Some(MOST));

@@ -1,4 +1,4 @@
-//! The pixels of many files: decoded when they are asked for, and kept as long as there is room.
+//! The pixels of many samples: decoded when they are asked for, and kept as long as there is room.
 
 use crate::DataError;
 use std::fmt;
@@ -14,21 +14,46 @@ pub(crate) trait Decode: fmt::Debug + Send + Sync {
     fn decode(&self, file: &Path) -> Result<Box<[u8]>, DataError>;
 }
 
-/// Files as rows of pixels.
+/// Samples that can be decoded, each by its number.
+pub(crate) trait Decoder: fmt::Debug + Send + Sync {
+    /// The pixels of a sample, channel after channel.
+    ///
+    /// *Errors*: it cannot be read or decoded. *Blocks* for as long as that takes.
+    fn decode(&self, row: usize) -> Result<Box<[u8]>, DataError>;
+}
+
+/// Files, of which each is a sample.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub files: Vec<PathBuf>,
+    pub form: Arc<dyn Decode>,
+}
+
+impl Decoder for Files {
+    fn decode(&self, row: usize) -> Result<Box<[u8]>, DataError> {
+        self.form.decode(&self.files[row])
+    }
+}
+
+/// Samples as rows of pixels.
 #[derive(Debug)]
 pub(crate) struct Pictures {
-    files: Vec<PathBuf>,
-    form: Arc<dyn Decode>,
+    decoder: Arc<dyn Decoder>,
     /// What was decoded and is kept. The first that come are kept: each is read once an epoch, so no other choice would be better.
     kept: Vec<OnceLock<Arc<[u8]>>>,
     room: AtomicU64,
 }
 
 impl Pictures {
-    /// Keeps up to `cache` bytes of what is decoded.
-    pub fn new(files: Vec<PathBuf>, form: Arc<dyn Decode>, cache: u64) -> Self {
-        let kept = files.iter().map(|_| OnceLock::new()).collect();
-        Self { files, form, kept, room: AtomicU64::new(cache) }
+    /// So many samples, of which up to `cache` bytes are kept when they are decoded.
+    pub fn new(rows: usize, decoder: Arc<dyn Decoder>, cache: u64) -> Self {
+        let kept = (0..rows).map(|_| OnceLock::new()).collect();
+        Self { decoder, kept, room: AtomicU64::new(cache) }
+    }
+
+    /// Each file is a sample.
+    pub fn of_files(files: Vec<PathBuf>, form: Arc<dyn Decode>, cache: u64) -> Self {
+        Self::new(files.len(), Arc::new(Files { files, form }), cache)
     }
 
     /// The pixels of a row, channel after channel.
@@ -38,7 +63,7 @@ impl Pictures {
         if let Some(kept) = self.kept[row].get() {
             return Ok(Arc::clone(kept));
         }
-        let pixels: Arc<[u8]> = self.form.decode(&self.files[row])?.into();
+        let pixels: Arc<[u8]> = self.decoder.decode(row)?.into();
         let size = pixels.len() as u64;
         let take = |room: u64| room.checked_sub(size);
         if self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
@@ -59,7 +84,7 @@ impl Pictures {
 }
 
 /// The results of `work` for each number below `count`, which all cores do, in order.
-pub(super) fn side_by_side<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn side_by_side<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count.max(1));
     let (next, work) = (AtomicUsize::new(0), &work);
     let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
