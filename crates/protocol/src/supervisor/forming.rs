@@ -22,8 +22,9 @@ impl Supervisor {
     ) -> bool {
         let member = report.member;
         let Some(slot) = self.slots.get(&member) else { return false };
+        let asked = slot.awaited().is_some();
         let obeyed = |instance| instance == self.config.instance || Some(instance) == slot.found;
-        if !report.instance.is_none_or(obeyed) || report.incarnation != slot.incarnation {
+        if !(asked || report.instance.is_none_or(obeyed)) || report.incarnation != slot.incarnation {
             return false;
         }
         match slot.place {
@@ -38,6 +39,10 @@ impl Supervisor {
         }
         let (incarnation, profile) = (slot.incarnation, report.profile.clone());
         let Some(slot) = self.slots.get_mut(&member) else { return false };
+        if asked {
+            // Perhaps another one than its node: a supervisor that took over may have died when it had been heard by some.
+            slot.found = report.instance.or(slot.found);
+        }
         slot.place = Place::Live(Box::new(Life {
             profile: profile.clone(),
             heard: now,

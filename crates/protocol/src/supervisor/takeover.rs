@@ -41,10 +41,9 @@ impl Supervisor {
     /// 2. Host 0 comes back first. *Unsafe*: its two processes become members 2 and 3, and those of host 1 end with their state.
     /// 3. So it waits for host 1, or until that is too late; then it has members 0 and 1 again.
     pub(super) fn find_lives(&mut self, now: Instant, report: &NodeReport) {
-        if !self.is_taking_over() || report.instance == Some(self.config.instance) {
-            return;
-        }
-        for life in report.lives.iter().take(report.ranks as usize) {
+        // A node tells of every slot that ever had a life: whoever lives goes first.
+        let (living, ended): (Vec<_>, Vec<_>) = report.lives.iter().partition(|life| life.ended.is_none());
+        for life in living.into_iter().chain(ended).take(report.ranks as usize) {
             let room = (self.slots.len() as u32) < self.config.most_ranks;
             if !room || self.slots.contains_key(&life.member) {
                 continue;
@@ -93,10 +92,10 @@ impl Supervisor {
     }
 
     /// Whether somebody of the life before may hold a state and has not said so: without it, it would be lost. Processes have `detect` to
-    /// answer; who comes later has no state that counts.
+    /// answer, and longer where we stood still ourselves and hosts have to call again; who comes later has no state that counts.
     pub(super) fn awaits_the_found(&self, now: Instant) -> bool {
-        let detect = self.config.timeouts.detect;
-        let awaited = |slot: &Slot| slot.awaited().is_some_and(|since| now < since + detect);
+        let (detect, forgiven) = (self.config.timeouts.detect, self.forgiven);
+        let awaited = |slot: &Slot| slot.awaited().is_some_and(|since| now < (since + detect).max(forgiven));
         self.recalls(now) || self.is_taking_over() && self.slots.values().any(awaited)
     }
 
