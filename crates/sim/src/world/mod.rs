@@ -114,6 +114,8 @@ struct Host {
     /// When it last heard the supervisor.
     heard: u64,
     sleep: Sleep,
+    /// Until when words from it or to it may be lost, or late.
+    muffled: u64,
     leaves: bool,
     /// What its ranks share, where they meet there.
     memory: Option<HostMemory>,
@@ -247,6 +249,7 @@ impl World {
             armed: None,
             heard: 0,
             sleep: Sleep::default(),
+            muffled: 0,
             leaves: false,
             memory: None,
         });

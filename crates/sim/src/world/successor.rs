@@ -32,11 +32,14 @@ impl World {
             self.end_node(NodeId(0), Some(length + MILLI));
         }
         let mut back = length;
+        // Links to one that stood still before it died are of the past, too.
+        self.network.blocks.retain(|(_, block)| !matches!(block, Block::Words(_)));
         for host in (1..self.settings.nodes).map(NodeId) {
             self.network.blocks.push((at, Block::Words(host)));
         }
         if self.settings.nodes > 1 {
-            back += self.chance.below(CALLS_AGAIN);
+            let most = if self.breaks(Sabotage::LateRecall) { 6 * CALLS_AGAIN } else { CALLS_AGAIN };
+            back += self.chance.below(most);
             self.push(back, Event::Heal(at));
         }
         self.last_fault = self.last_fault.max(self.now + back);

@@ -10,7 +10,8 @@ use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use crate::world::event::copy_of;
 use dtrain_protocol::{
-    CheckpointId, Input, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect, What,
+    CheckpointId, Input, Membership, NodeOrder, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
+    What,
 };
 use dtrain_types::{Generation, Instant, NodeId, Step};
 
@@ -130,6 +131,7 @@ impl World {
                 }
                 SupervisorEffect::Beat(beat) => self.send_down(beat.member, Event::BeatDown(beat)),
                 SupervisorEffect::Order(order) => {
+                    self.note_ends(&order);
                     let node = order.node;
                     self.send_to_host(node, Event::Order(order));
                 }
@@ -161,6 +163,23 @@ impl World {
                 }
                 SupervisorEffect::Event(event) => self.supervisor_tells(event),
                 SupervisorEffect::Finish(outcome) => self.end(*outcome),
+            }
+        }
+    }
+
+    /// Which of the lives that are there an order ends. At the end of a run all are to go.
+    fn note_ends(&mut self, order: &NodeOrder) {
+        if matches!(self.supervisor.phase(), Phase::Finish | Phase::Stop) {
+            return;
+        }
+        for place in 0..self.processes.len() {
+            let Some(process) = self.processes[place].as_deref() else { continue };
+            let life = process.life;
+            let meant = order.members.iter().find(|meant| meant.member == life.member);
+            let stays = meant.is_some_and(|meant| meant.alive && meant.incarnation <= life.incarnation);
+            if (process.host, process.boot) == (order.node, order.boot) && !stays {
+                let heard = self.is_heard(life);
+                self.fact(&Fact::Ends { life, heard });
             }
         }
     }
@@ -213,6 +232,9 @@ impl World {
         match &event {
             Told::Formed { generation, membership } => {
                 self.mark(20, &[generation.0, membership.participants.len() as u64]);
+                let heard: Vec<Life> =
+                    self.living().into_iter().filter(|life| self.is_heard(*life)).collect();
+                self.fact(&Fact::CanBeHeard(&heard));
                 self.fact(&Fact::Named(*generation, membership));
                 self.asked = None;
                 let caused = std::mem::take(&mut self.caused);
