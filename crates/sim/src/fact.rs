@@ -140,6 +140,8 @@ pub enum Fact<'a> {
         step: Step,
         /// Committed so far.
         committed: Step,
+        /// Written down so far.
+        written: Step,
         /// The most updates that a state of a member of the generation holds.
         held: Option<Step>,
     },

@@ -249,14 +249,27 @@ impl Supervisor {
             let against = stands.iter().find(|(_, other)| *other == step).map_or(member, |(m, _)| *m);
             return self.lost(now, member, What::StepDiffers { own, other: step, against }, effects);
         }
-        // Only who made a step tells of it: a copy of the state holds none of its records.
-        if self.progress.known() < step {
+        if !self.is_told_for_good(step) {
             return;
         }
         let holds = |life: &Life| life.applied == Some(step);
         let ranks = self.lives().zip(0..).filter(|((_, life), _)| holds(life)).map(|(_, rank)| Rank(rank));
         let source = StateSource::Ranks(ranks.collect());
         self.sync(now, ResumePoint { step, source }, effects);
+    }
+
+    /// Whether all steps up to this one are told, and written down. Only who made a step tells of it: a copy of the state holds none of
+    /// its records.
+    ///
+    /// 1. Ranks 0 to 3 have made step 7. It is told, and ranks 4 to 7 copy the state.
+    /// 2. The supervisor dies before the step is written down, and ranks 0 to 3 with it.
+    /// 3. *Unsafe*: ranks 4 to 7 hold the state of step 7, and nobody can tell of that step any more.
+    fn is_told_for_good(&self, step: Step) -> bool {
+        match self.config.reduce {
+            Reduce::Exact => self.recorded >= step,
+            // Nobody takes over, and nothing is committed before all have it.
+            Reduce::Ring => self.progress.known() >= step,
+        }
     }
 
     /// Says which state all go on with, and by what they meet: what rank 0 made in this generation, and no other rank.

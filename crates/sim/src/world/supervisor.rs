@@ -211,7 +211,8 @@ impl World {
         });
         let held = held.max();
         let committed = self.supervisor.committed();
-        self.fact(&Fact::ResumePoint { generation, step, committed, held });
+        let written = self.on_disk.recorded;
+        self.fact(&Fact::ResumePoint { generation, step, committed, written, held });
         let on_disk: Vec<CheckpointId> = self.disk.manifests().collect();
         if let StateSource::Start(from) = source {
             // A manifest that is renamed and not told of may be missed: nobody was told that it counts.
