@@ -29,10 +29,6 @@ impl Supervisor {
         }
         match slot.place {
             Place::Live(_) => return true,
-            Place::Starting { .. } if self.comes_too_late(report) => {
-                self.kill(now, member, After::Restart, effects);
-                return false;
-            }
             Place::Starting { .. } => {}
             // It is to end, or has: what it says counts no more.
             _ => return false,
@@ -116,6 +112,7 @@ impl Supervisor {
             if !has_state && over {
                 self.leave_out_the_rest(now, effects);
             }
+            self.leave_out_the_silent(now, effects);
             self.drop_the_forgotten(now, effects);
             let able = self.able().collect();
             self.form(now, able, effects);
