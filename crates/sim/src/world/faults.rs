@@ -72,15 +72,15 @@ impl World {
         touched > 0 && self.now < touched + EXCUSE + self.stood
     }
 
-    /// Whether a life is there, and nothing has kept it from being heard for as long as it takes to answer. That no supervisor was there
-    /// to hear it, or that one stood still, does not count.
+    /// Whether a life is there and has been heard, or nothing has kept it from that for as long as it takes to answer. That no supervisor
+    /// was there to hear it, or that one stood still, does not count.
     pub(super) fn is_heard(&self, life: Life) -> bool {
         let Some(process) = self.process(life.member).filter(|process| process.life == life) else {
             return false;
         };
         let host = &self.hosts[process.host.0 as usize];
         let quiet = process.sleep.until.max(host.sleep.until).max(host.muffled);
-        quiet == 0 || self.now >= quiet + ANSWERS
+        quiet == 0 || self.now >= quiet + ANSWERS || self.answered.contains(&life)
     }
 
     /// Whether one of those whom the supervisor could not tell apart is the one that hangs: of members that all wait inside a collective

@@ -172,6 +172,8 @@ struct World {
     last_fault: u64,
     patient: bool,
     start_fails: bool,
+    /// Lives that the supervisor has heard.
+    answered: BTreeSet<Life>,
     /// Lives whose processes are on their way.
     starting: BTreeMap<Life, NodeId>,
     /// Lives that have begun.
@@ -292,6 +294,7 @@ impl World {
             last_fault: 0,
             patient: false,
             start_fails: false,
+            answered: BTreeSet::new(),
             starting: BTreeMap::new(),
             begun: BTreeSet::new(),
             slow_start_until: 0,

@@ -85,6 +85,7 @@ impl World {
                 let (member, applied) = (report.member, report.applied.map_or(0, |step| step.0 + 1));
                 self.mark(1, &[member.0.into(), report.number.0, applied]);
                 if let Some((incarnation, number)) = self.supervisor.heard_of(member) {
+                    self.answered.insert(Life { member, incarnation });
                     self.fact(&Fact::Saw(
                         View::OfMember(self.leads_by, Life { member, incarnation }),
                         number,
