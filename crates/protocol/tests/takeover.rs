@@ -76,6 +76,7 @@ struct World {
     numbers: u64,
     orders: BTreeMap<NodeId, NodeOrder>,
     asked: Vec<MemberId>,
+    directed: Vec<MemberId>,
     faults: Vec<MemberId>,
     /// Who has answered, and how: they say it again and again.
     answered: BTreeMap<u32, Answer>,
@@ -100,8 +101,8 @@ impl World {
         let mut supervisor = Supervisor::new(config(Some(known)));
         supervisor.start(Instant::ZERO);
         let (orders, answered) = (BTreeMap::new(), BTreeMap::new());
-        let (asked, faults) = (Vec::new(), Vec::new());
-        Self { now: Instant::ZERO, supervisor, numbers: 0, orders, asked, faults, answered }
+        let (asked, directed, faults) = (Vec::new(), Vec::new(), Vec::new());
+        Self { now: Instant::ZERO, supervisor, numbers: 0, orders, asked, directed, faults, answered }
     }
 
     fn does(&mut self, effects: Vec<SupervisorEffect>) {
@@ -111,6 +112,7 @@ impl World {
                     self.orders.insert(order.node, *order);
                 }
                 SupervisorEffect::Beat(beat) => self.asked.push(beat.member),
+                SupervisorEffect::Send(directive) => self.directed.push(directive.member),
                 SupervisorEffect::Event(Event::Fault(cause)) => self.faults.push(cause.member),
                 _ => {}
             }
@@ -229,12 +231,14 @@ fn all_that_are_found_are_asked_until_they_answer_and_then_form_the_next_generat
     assert_eq!(world.asked, [0, 1, 2, 3].map(MemberId));
     world.answers(0, at(8));
     world.asked.clear();
+    world.directed.clear();
     world.wait(150);
     assert_eq!(
-        world.asked,
-        [0, 1, 2, 3].map(MemberId),
-        "a question may be lost, and to 0 it is a sign of life"
+        world.directed,
+        [MemberId(0)],
+        "what it has seen is of the one before: the first word to it may be lost"
     );
+    assert_eq!(world.asked, [1, 2, 3].map(MemberId), "a question may be lost");
     for member in 1..4 {
         assert_eq!(world.supervisor.generation(), LEADS, "it is not above those before, so it is not named");
         world.answers(member, at(8));

@@ -565,7 +565,10 @@ impl Supervisor {
         life.heard = now;
         life.cut = None;
         life.report = report.number;
-        life.echoed = life.echoed.max(report.seen.min(life.number));
+        // Whoever obeys another life of the supervisor counts the Directives of that one.
+        if report.instance == Some(self.config.instance) {
+            life.echoed = life.echoed.max(report.seen.min(life.number));
+        }
         life.generation = report.generation;
         life.stage = report.stage.clone();
         life.activity = report.activity;
