@@ -5,6 +5,7 @@ A guard that no sabotage needs is no guard: it is removed, or the simulator lear
 is one line of crates/protocol or of the shared state, changed in a copy of the sources; the sweep runs so many seeds and says
 which invariant caught it first. One that no seed finds is looked for by the tests of the crate: a second wall behind one that
 holds has to be missed by a test at least. Those of the drivers are in `simulations/tests/`; these are those of the machines.
+Guards of a supervisor that takes over are looked for where every second fault is the death of one.
 
     python3 simulations/guards.py --seeds 2000
 """
@@ -18,33 +19,38 @@ import sys
 import tempfile
 
 SUPERVISOR = "crates/protocol/src/supervisor/"
+MEMBER = "crates/protocol/src/member.rs"
+NODE = "crates/protocol/src/node.rs"
 AGENDA = "crates/protocol/src/agenda.rs"
 SHARED = "crates/engine/src/shared_update.rs"
 PROTOCOL_TESTS = ["-p", "dtrain-protocol"]
 SHARED_TESTS = ["-p", "dtrain-runtime", "--test", "shared_state"]
 GUARDS = [
     # what the guard does, its file, the line, the line without it
-    ("a member takes in no overtaken directive", "crates/protocol/src/member.rs",
+    ("a member takes in no overtaken directive", MEMBER,
      "if directive.number <= self.seen {", "if false {"),
-    ("a member acts once per generation and phase", "crates/protocol/src/member.rs",
+    ("a member acts once per generation and phase", MEMBER,
      "(directive.generation, directive.phase) > self.acted", "(directive.generation, directive.phase) >= self.acted"),
-    ("a directive is for one life", "crates/protocol/src/member.rs",
+    ("a directive is for one life", MEMBER,
      "(directive.member, directive.incarnation) == (self.config.member, self.config.incarnation)",
      "directive.member == self.config.member"),
-    ("a built plane of an older generation is none", "crates/protocol/src/member.rs",
+    ("a built plane of an older generation is none", MEMBER,
      "!self.over && self.is_here(generation) && synced", "!self.over && synced"),
-    ("a rank that stopped says so until it is heard", "crates/protocol/src/member.rs",
+    ("a rank that stopped says so until it is heard", MEMBER,
      "&& !self.stopped", ""),
-    ("rank 0 says what it made for this generation", "crates/protocol/src/member.rs",
+    ("rank 0 says what it made for this generation", MEMBER,
      "self.bootstrap = bootstrap;", "self.bootstrap = self.bootstrap.or(bootstrap);"),
     ("a generation meets by what was made for it", SUPERVISOR + "forming.rs",
      "self.bootstrap = bootstrap;", "self.bootstrap = self.bootstrap.or(bootstrap);"),
     ("a report is of the life that was ordered", SUPERVISOR + "forming.rs",
-     "if !ours || report.incarnation != slot.incarnation {", "if !ours {"),
+     "if !(asked || report.instance.is_none_or(obeyed)) || report.incarnation != slot.incarnation {",
+     "if !(asked || report.instance.is_none_or(obeyed)) {"),
     ("an overtaken report says nothing", SUPERVISOR + "mod.rs",
      "if report.number <= life.report {", "if false {"),
     ("nothing is synchronised before every step is known", SUPERVISOR + "forming.rs",
-     "if self.progress.known() < step {", "if false {"),
+     "if !self.is_told_for_good(step) {", "if false {"),
+    ("nor before it is written down", SUPERVISOR + "forming.rs",
+     "self.recorded >= step", "self.progress.known() >= step"),
     ("all have entered the generation", SUPERVISOR + "mod.rs",
      "life.generation == self.generation && test(life)", "test(life)"),
     ("a word of an older generation says nothing of this one", SUPERVISOR + "running.rs",
@@ -72,11 +78,11 @@ GUARDS = [
      "        // Until all of them are known", "        self.nodes.insert(report.node, NodeView::new(now, report));\n        // Until all of them are known"),
     ("an overtaken report of a node says nothing", SUPERVISOR + "slots.rs",
      "Some((boot, number)) if boot == report.boot && report.number <= number => return,\n", ""),
-    ("an order is for one life of a node", "crates/protocol/src/node.rs",
+    ("an order is for one life of a node", NODE,
      "(order.node, order.boot) == (self.config.node, self.config.boot)", "order.node == self.config.node"),
-    ("an overtaken order changes nothing", "crates/protocol/src/node.rs",
+    ("an overtaken order changes nothing", NODE,
      "if order.number <= self.seen {", "if false {"),
-    ("a life begins when the one before it has ended", "crates/protocol/src/node.rs",
+    ("a life begins when the one before it has ended", NODE,
      "slot.incarnation == Incarnation(0) || slot.ended.is_some();\n            if let", "true;\n            if let"),
     ("recorded validations are pending no more", SUPERVISOR + "forming.rs",
      "due.validate.filter(|epoch| Some(*epoch) > self.validations.done())", "None"),
@@ -85,7 +91,7 @@ GUARDS = [
     ("agenda: a step that was left counts if the state holds it", AGENDA,
      "self.undecided.take().filter(|record| Some(record.step) == applied)", "self.undecided.take()"),
     ("agenda: a step that was committed is undecided no more", AGENDA,
-     "        self.undecided = None;\n        let due", "        let due"),
+     "        self.undecided = None;\n        self.at", "        self.at"),
     ("agenda: no step follows a set stop flag", AGENDA,
      "} else if stop == StopFlag::default() {", "} else {"),
     ("agenda: a checkpoint waits until the last one is settled", AGENDA,
@@ -112,9 +118,9 @@ GUARDS = [
      "(!(0..world).all(done)).then_some(", "true.then_some("),
     ("shared state: what is completed is opened", SHARED,
      "            areas.words()[DECIDED].fetch_and(!1, Ordering::SeqCst);\n", ""),
-    ("a member waits for a silent supervisor", "crates/protocol/src/member.rs",
+    ("a member waits for a silent supervisor", MEMBER,
      "if silent >= self.config.timeouts.master {", "if silent >= self.config.timeouts.back {"),
-    ("a node waits for a silent supervisor", "crates/protocol/src/node.rs",
+    ("a node waits for a silent supervisor", NODE,
      "now >= self.heard + self.config.timeouts.master {", "now >= self.heard + self.config.timeouts.back {"),
     ("a supervisor that stood still blames nobody", SUPERVISOR + "liveness.rs",
      "if overdue <= times.late || self.outcome.is_some() {", "if true {"),
@@ -129,6 +135,68 @@ GUARDS = [
     ("the end of a run is pending", SUPERVISOR + "forming.rs",
      "            ends: due.ends,\n", "            ends: false,\n"),
 ]
+TAKEOVER = [
+    ("a member obeys another supervisor only if it names a newer generation", MEMBER,
+     "|| self.is_newer(directive.generation))", "|| true)"),
+    ("newer is what is above every generation that it has heard of", MEMBER,
+     "generation > self.acted.0.max(self.generation)", "generation > self.generation"),
+    ("a member counts the words of another supervisor anew", MEMBER,
+     "            self.seen = Number(0);\n", ""),
+    ("a member answers a question", MEMBER,
+     "(self.heard, self.dirty) = (now, true);", "self.heard = now;"),
+    ("a beat of a supervisor of the past is no question", MEMBER,
+     "} else if self.is_newer(beat.generation) {", "} else {"),
+    ("a node obeys another supervisor only if it names a newer generation", NODE,
+     "|| other && order.generation <= self.generation {", "{"),
+    ("a node counts the orders of another supervisor anew", NODE,
+     "            self.seen = Number(0);\n", ""),
+    ("a node ends whoever is not named", NODE,
+     "if !order.members.iter().any(|life| life.member == *member) {", "if false {"),
+    ("a node that obeys a newer supervisor is not heard", SUPERVISOR + "takeover.rs",
+     "self.config.taken_over.is_some() && report.generation < self.leads_by()", "true"),
+    ("a host leaves once it is known who stays", SUPERVISOR + "slots.rs",
+     "report.leaving && !taking_over", "report.leaving"),
+    ("lives that another supervisor begins have other numbers", SUPERVISOR + "takeover.rs",
+     "Incarnation(u32::try_from(self.leads_by().0).unwrap_or(u32::MAX / 2))", "Incarnation(0)"),
+    ("so has the next life in a slot of one that was found", SUPERVISOR + "slots.rs",
+     "slot.incarnation.max(before).next()", "slot.incarnation.next()"),
+    ("lives that a node has are found", SUPERVISOR + "slots.rs",
+     "true => self.find_lives(now, report),", "true => self.add_slots(now, report.node, report.ranks),"),
+    ("a life that has ended is not found", SUPERVISOR + "takeover.rs",
+     "if life.ended.is_none() {", "if true {"),
+    ("a slot that another node has is not taken from it", SUPERVISOR + "takeover.rs",
+     "if !room || self.slots.contains_key(&life.member) {", "if !room {"),
+    ("newcomers get no number while a host may have it", SUPERVISOR + "takeover.rs",
+     "if !self.is_taking_over() || self.recalls(now) {", "if !self.is_taking_over() {"),
+    ("hosts of the life before are waited for", SUPERVISOR + "takeover.rs",
+     "self.is_taking_over() && missing && now <", "false && missing && now <"),
+    ("who was found and may hold the state is waited for", SUPERVISOR + "takeover.rs",
+     "self.recalls(now) || self.is_taking_over() && self.slots.values().any(awaited)", "self.recalls(now)"),
+    ("whoever has not answered is asked again", SUPERVISOR + "liveness.rs",
+     "                effects.extend(self.question(*member));\n", ""),
+    ("whoever has not answered is ended before the others go on", SUPERVISOR + "forming.rs",
+     "            self.leave_out_the_silent(now, effects);\n", ""),
+    ("whoever was forgotten is dropped", SUPERVISOR + "takeover.rs",
+     "forgotten.into_iter().for_each(", "forgotten.into_iter().take(0).for_each("),
+    ("nobody of the newest generation is forgotten", SUPERVISOR + "takeover.rs",
+     "generation < newest.0 && applied.next() < newest.1", "applied.next() < newest.1"),
+    ("nobody is forgotten who is one step behind", SUPERVISOR + "takeover.rs",
+     "generation < newest.0 && applied.next() < newest.1", "generation < newest.0"),
+    ("a report of who obeys somebody else says nothing", SUPERVISOR + "forming.rs",
+     "if !(asked || report.instance.is_none_or(obeyed)) || report.incarnation", "if report.incarnation"),
+    ("whoever obeys an older supervisor than its node is found", SUPERVISOR + "forming.rs",
+     "let asked = slot.awaited().is_some();", "let asked = false;"),
+    ("a supervisor that stood still waits longer for the found", SUPERVISOR + "takeover.rs",
+     "now < (since + detect).max(forgiven)", "now < (since + detect)"),
+    ("of the slots of a host those that live are found first", SUPERVISOR + "takeover.rs",
+     "partition(|life| life.ended.is_none())", "partition(|_| true)"),
+    ("a host that starts anew meanwhile gets no numbers", SUPERVISOR + "slots.rs",
+     "if !self.is_taking_over() {\n            self.add_slots(", "if true {\n            self.add_slots("),
+    ("a gap in a report is filled by others", SUPERVISOR + "progress.rs",
+     "if taken < steps.len() && !self.takes_over {", "if taken < steps.len() {"),
+    ("what lies behind a gap waits until it is filled", SUPERVISOR + "progress.rs",
+     "let steps = &steps[..taken];", "let _ = taken;"),
+]
 
 
 def run(command, **more):
@@ -139,6 +207,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--only", help="guards whose words hold this")
+    parser.add_argument("--takeover", action="store_true", help="only those of a supervisor that takes over")
     parser.add_argument("--target", default=None, help="a target folder that is warm")
     arguments = parser.parse_args()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -149,7 +218,9 @@ def main():
         environment = {**os.environ, "CARGO_TARGET_DIR": arguments.target or os.path.join(folder, "target")}
         build = ["cargo", "build", "--quiet", "--release", "-p", "dtrain-simulations", "--example", "sweep"]
         print("| guard | found by | the first of how many seeds |\n|---|---|---|")
-        for words, path, line, without in GUARDS:
+        guards = [] if arguments.takeover else [(guard, []) for guard in GUARDS]
+        guards += [(guard, ["all", "supervisor-crash:23"]) for guard in TAKEOVER]
+        for (words, path, line, without), faults in guards:
             if arguments.only and arguments.only not in words:
                 continue
             file = os.path.join(copy, path)
@@ -171,7 +242,7 @@ def main():
                 found = None
                 while done < arguments.seeds and not found:
                     size = 100 if done < 500 else 500
-                    output = run([sweep, str(done), str(done + size)]).stdout
+                    output = run([sweep, str(done), str(done + size), *faults]).stdout
                     found = re.search(r"^(\d+) (S\d+|L\d|assertion|panic|\w+) ", output, re.M) if " 0 found" not in output else None
                     done += size
                 if found:

@@ -1,29 +1,66 @@
-//! A sweep without the rest of dtrain: `sweep A B` runs the seeds A..B, `sweep N` tells the story of one.
+//! A sweep without the rest of dtrain: `sweep A B` runs the seeds A..B, `sweep A` tells the story of one.
+//!
+//! Words after that choose the world and its faults: `12x3` is 12 ranks on 3 hosts; `none`, `all` or the name of a kind is what goes
+//! wrong. A kind that is named more often is drawn more often, and `supervisor-crash:23` names it 23 times.
 
-use dtrain_sim::{Faults, Settings, simulate};
+use dtrain_sim::{FaultKind, Faults, Settings, simulate};
 use dtrain_simulations::{Limit, Sweep, sweep};
 
-fn main() {
+/// The kinds that a word names; none if it names something else.
+fn kinds(word: &str) -> Option<Vec<FaultKind>> {
+    let (name, times) = word.split_once(':').unwrap_or((word, "1"));
+    let named = match name {
+        "none" => Vec::new(),
+        "all" => FaultKind::ALL.to_vec(),
+        _ => vec![FaultKind::parse(name)?],
+    };
+    Some(named.repeat(times.parse().ok()?))
+}
+
+/// How many ranks on how many hosts a word asks for.
+fn world(word: &str) -> Option<(u32, u32)> {
+    let (ranks, nodes) = word.split_once('x')?;
+    Some((ranks.parse().ok()?, nodes.parse().ok()?))
+}
+
+fn main() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-    let quiet = words.iter().any(|word| word == "none");
-    let faults = if quiet { Faults::none() } else { Faults::all() };
-    let Some(first) = number(0) else { return eprintln!("sweep FIRST [END]") };
-    let settings = Settings { faults, ..Settings::of(first) };
-    std::panic::set_hook(Box::new(|_| {}));
-    let Some(end) = number(1) else {
-        let report = simulate(&Settings { story: true, ..settings });
-        for line in &report.story {
-            println!("{line}");
+    let first = number(0).ok_or("sweep FIRST [END] [RANKSxHOSTS] [FAULT...]")?;
+    let end = number(1);
+    let mut settings = Settings::of(first);
+    let mut drawn = None;
+    for word in &words[if end.is_some() { 2 } else { 1 }..] {
+        if let Some((ranks, nodes)) = world(word) {
+            (settings.ranks, settings.nodes) = (ranks, nodes);
+        } else {
+            let more = kinds(word).ok_or_else(|| format!("{word} is no fault"))?;
+            drawn.get_or_insert_with(Vec::new).extend(more);
         }
-        println!(
-            "{:016x} {} events {} generations {:.3} s",
-            report.trace, report.events, report.generations, report.seconds
-        );
-        println!("{:?} {:?}", report.violations, report.outcome);
-        return;
-    };
-    let tally = sweep(&Sweep { settings, limit: Limit::Seeds(end - first), threads: 2, most_found: 40 });
+    }
+    settings.faults = drawn.map_or(settings.faults, Faults::Drawn);
+    std::panic::set_hook(Box::new(|_| {}));
+    match end {
+        Some(end) => many(settings, end - first),
+        None => story(settings),
+    }
+    Ok(())
+}
+
+fn story(settings: Settings) {
+    let report = simulate(&Settings { story: true, ..settings });
+    for line in &report.story {
+        println!("{line}");
+    }
+    println!(
+        "{:016x} {} events {} generations {:.3} s",
+        report.trace, report.events, report.generations, report.seconds
+    );
+    println!("{:?} {:?}", report.violations, report.outcome);
+}
+
+fn many(settings: Settings, seeds: u64) {
+    let tally = sweep(&Sweep { settings, limit: Limit::Seeds(seeds), threads: 2, most_found: 40 });
     println!("{}", tally.coverage.render());
     for found in &tally.found {
         let text: String = found.violations[0].text.chars().take(220).collect();

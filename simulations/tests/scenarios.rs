@@ -278,6 +278,20 @@ fn a_supervisor_that_dies_again_and_again_is_followed_each_time() {
 }
 
 #[test]
+fn a_rank_that_stood_still_while_others_went_on_without_it_is_not_let_in_by_the_next_supervisor() {
+    // Given ranks that share a state; when one stands still, the supervisor dies and the next one goes on without it; and when that dies,
+    // too, and the rank wakes while the third one asks; then it has been ended before the others changed what they share.
+    for seed in 0..40 {
+        let stop = Planned { victim: Some(0), ..when(FaultKind::Stop, Situation::Compute, 74, 2_100) };
+        let later = When::Enter { place: Situation::Compute, nth: 74, later: 200_000 };
+        let first = Planned { kind: FaultKind::SupervisorCrash, when: later, millis: 300, victim: None };
+        // They make one step without it, and wait there: a validation is due.
+        let second = when(FaultKind::SupervisorCrash, Situation::Validate, 1 + (seed % 7) as u32, 300);
+        finishes(&given_on(1, seed, &[stop, first, second]));
+    }
+}
+
+#[test]
 fn a_host_that_is_cut_off_is_replaced_when_it_can_be_heard_again() {
     for kind in [FaultKind::Partition, FaultKind::CutFrom, FaultKind::CutTo] {
         for seed in SEEDS {

@@ -144,9 +144,8 @@ impl Member {
         }
         self.heard = now;
         if self.bound != Some(directive.instance) {
-            // Another life of the supervisor: its words are counted anew, and it is told everything that the one before may not
-            // have written down.
-            (self.seen, self.dirty) = (Number(0), true);
+            // Another life of the supervisor: its words are counted anew.
+            self.seen = Number(0);
         }
         if directive.number <= self.seen {
             return;
@@ -177,7 +176,7 @@ impl Member {
         }
         if Some(beat.instance) == self.bound {
             self.heard = now;
-        } else if self.bound.is_none() || self.is_newer(beat.generation) {
+        } else if self.is_newer(beat.generation) {
             (self.heard, self.dirty) = (now, true);
         }
     }

@@ -117,7 +117,7 @@ impl Node {
             return;
         }
         (self.bound, self.seen, self.leave) = (Some(order.instance), order.number, order.leave);
-        self.generation = self.generation.max(order.generation);
+        self.generation = order.generation;
         for (member, slot) in &mut self.slots {
             if !order.members.iter().any(|life| life.member == *member) {
                 slot.wanted = None;

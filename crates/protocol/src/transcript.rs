@@ -53,7 +53,7 @@ impl Supervisor {
             Input::NodeLost(node) => self.handle_node_lost(now, *node),
             Input::Manifest(id, result) => self.handle_manifest(now, *id, result.clone(), effects),
             Input::Reserved(upto) => self.handle_reserved(now, *upto, effects),
-            Input::Recorded(step) => self.handle_recorded(now, *step),
+            Input::Recorded(step) => self.handle_recorded(now, *step, effects),
             Input::Judged(epoch, judgement) => self.handle_judged(now, *epoch, *judgement, effects),
             Input::Request(request) => self.handle_request(now, *request, effects),
             Input::Timeout => self.handle_timeout(now, effects),

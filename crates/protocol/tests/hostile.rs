@@ -34,6 +34,8 @@ struct World {
     manifests: Vec<CheckpointId>,
     /// Numbers of generations cannot be reserved.
     deaf_disk: bool,
+    /// What is to be recorded waits.
+    slow_journal: bool,
 }
 
 /// What a member makes as rank 0 of a generation: nobody else makes the same, nor it in another generation.
@@ -110,6 +112,7 @@ impl World {
             built: Vec::new(),
             manifests: Vec::new(),
             deaf_disk: reserved == Generation(1),
+            slow_journal: false,
         };
         world.supervisor.start(world.now);
         let mut effects = Vec::new();
@@ -166,7 +169,11 @@ impl World {
                     self.run_supervisor(effects);
                 }
                 SupervisorEffect::WriteManifest(order) => self.manifests.push(order.id),
-                SupervisorEffect::Commit(record) => self.supervisor.handle_recorded(self.now, record.step),
+                SupervisorEffect::Commit(record) if !self.slow_journal => {
+                    let mut effects = Vec::new();
+                    self.supervisor.handle_recorded(self.now, record.step, &mut effects);
+                    self.run_supervisor(effects);
+                }
                 SupervisorEffect::Validated(validation) => {
                     let mut effects = Vec::new();
                     self.supervisor.handle_judged(self.now, validation.epoch, Judgement::GoOn, &mut effects);
@@ -422,6 +429,23 @@ fn a_generation_whose_number_could_not_be_reserved_is_asked_for_again() {
         world.wait_for_the_deadline();
     }
     assert!(world.supervisor.generation() > generation);
+    assert_eq!(world.supervisor.phase(), Phase::Run);
+}
+
+/// Whoever copies a state has no record of the steps that led to it: were the supervisor to die with all who have, nobody could tell of
+/// them.
+#[test]
+fn a_state_is_copied_once_the_steps_that_led_to_it_are_written_down() {
+    let mut world = World::in_run();
+    world.slow_journal = true;
+    world.step(4);
+    world.wait(200);
+    assert_eq!(world.supervisor.committed(), Step(4));
+    world.kill(MemberId(1));
+    assert_eq!(world.supervisor.phase(), Phase::Form);
+    let (now, mut effects) = (world.now, Vec::new());
+    world.supervisor.handle_recorded(now, Step(4), &mut effects);
+    world.run_supervisor(effects);
     assert_eq!(world.supervisor.phase(), Phase::Run);
 }
 

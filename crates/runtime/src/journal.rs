@@ -181,6 +181,7 @@ impl Journal {
             told: BTreeSet::new(),
             told_steps: 0,
             told_at: Instant::now(),
+            is_waited_for: false,
         };
         let written = move || {
             let written = catch_unwind(AssertUnwindSafe(|| writer.write(&entries)));
@@ -255,6 +256,8 @@ struct Writer {
     /// How far the supervisor was told that steps are written down.
     told_steps: u64,
     told_at: Instant,
+    /// A generation forms: it goes on once the steps that led to its state are written down.
+    is_waited_for: bool,
 }
 
 /// Sums over the steps of the epoch in hand, in step order.
@@ -310,17 +313,23 @@ impl Writer {
             }
             let waited = self.told_at.elapsed();
             if untold >= TOLD_EVERY || waited >= TOLD_WITHIN {
-                (self.told_steps, self.told_at) = (self.figures.last_step, Instant::now());
-                let written = self.files.flush();
-                self.tell(written);
-                self.tell_supervisor(Written::Steps(Step(self.told_steps)));
+                self.tell_steps();
                 continue;
             }
-            match entries.recv_timeout(TOLD_WITHIN - waited) {
+            let patience = if self.is_waited_for { Duration::ZERO } else { TOLD_WITHIN - waited };
+            match entries.recv_timeout(patience) {
+                Err(RecvTimeoutError::Timeout) if self.is_waited_for => self.tell_steps(),
                 Err(RecvTimeoutError::Timeout) => {}
                 next => return next.map_err(|_| RecvError),
             }
         }
+    }
+
+    fn tell_steps(&mut self) {
+        (self.told_steps, self.told_at) = (self.figures.last_step, Instant::now());
+        let written = self.files.flush();
+        self.tell(written);
+        self.tell_supervisor(Written::Steps(Step(self.told_steps)));
     }
 
     fn tell_supervisor(&self, written: Written) {
@@ -449,8 +458,10 @@ impl Writer {
                 // A run may end, or lose a rank, before the next reading is due.
                 self.next_reading = Instant::now();
                 self.figures.generations += 1;
+                self.is_waited_for = false;
             }
             Event::Formed { generation, membership } => {
+                self.is_waited_for = true;
                 self.figures.ranks = membership.world().0;
                 self.files.formed(*generation, membership);
             }

@@ -100,6 +100,15 @@ pub enum Fact<'a> {
     Foreign(Life, &'a str),
     /// The supervisor died: nobody knows any more which checkpoints were begun.
     SupervisorDied,
+    /// The supervisor orders the end of a life that is there.
+    Ends {
+        /// Which.
+        life: Life,
+        /// Whether it can be heard: nothing keeps its words from the supervisor.
+        heard: bool,
+    },
+    /// A generation is about to be named: these lives are there and can be heard.
+    CanBeHeard(&'a [Life]),
     /// The supervisor committed a step.
     Committed(&'a StepRecord),
     /// The supervisor recorded a validation.
@@ -131,6 +140,8 @@ pub enum Fact<'a> {
         step: Step,
         /// Committed so far.
         committed: Step,
+        /// Written down so far.
+        written: Step,
         /// The most updates that a state of a member of the generation holds.
         held: Option<Step>,
     },

@@ -48,6 +48,8 @@ pub enum Sabotage {
     UnmetFold,
     /// Hosts take their time to call a supervisor that stood still.
     LateCall,
+    /// Hosts take their time to call a supervisor that takes over.
+    LateRecall,
     /// A step is called recorded when it is entered, before it is on the disk.
     EarlyRecord,
     /// A supervisor that takes over leads by a number that was used before.
@@ -58,7 +60,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -80,6 +82,7 @@ impl Sabotage {
         Self::ReusedSum,
         Self::UnmetFold,
         Self::LateCall,
+        Self::LateRecall,
         Self::EarlyRecord,
         Self::ReusedNumber,
         Self::UnreadValidation,

@@ -22,22 +22,23 @@ impl Supervisor {
     ) -> bool {
         let member = report.member;
         let Some(slot) = self.slots.get(&member) else { return false };
+        let asked = slot.awaited().is_some();
         let obeyed = |instance| instance == self.config.instance || Some(instance) == slot.found;
-        if !report.instance.is_none_or(obeyed) || report.incarnation != slot.incarnation {
+        if !(asked || report.instance.is_none_or(obeyed)) || report.incarnation != slot.incarnation {
             return false;
         }
         match slot.place {
             Place::Live(_) => return true,
-            Place::Starting { .. } if self.comes_too_late(report) => {
-                self.kill(now, member, After::Restart, effects);
-                return false;
-            }
             Place::Starting { .. } => {}
             // It is to end, or has: what it says counts no more.
             _ => return false,
         }
         let (incarnation, profile) = (slot.incarnation, report.profile.clone());
         let Some(slot) = self.slots.get_mut(&member) else { return false };
+        if asked {
+            // Perhaps another one than its node: a supervisor that took over may have died when it had been heard by some.
+            slot.found = report.instance.or(slot.found);
+        }
         slot.place = Place::Live(Box::new(Life {
             profile: profile.clone(),
             heard: now,
@@ -111,6 +112,7 @@ impl Supervisor {
             if !has_state && over {
                 self.leave_out_the_rest(now, effects);
             }
+            self.leave_out_the_silent(now, effects);
             self.drop_the_forgotten(now, effects);
             let able = self.able().collect();
             self.form(now, able, effects);
@@ -244,14 +246,27 @@ impl Supervisor {
             let against = stands.iter().find(|(_, other)| *other == step).map_or(member, |(m, _)| *m);
             return self.lost(now, member, What::StepDiffers { own, other: step, against }, effects);
         }
-        // Only who made a step tells of it: a copy of the state holds none of its records.
-        if self.progress.known() < step {
+        if !self.is_told_for_good(step) {
             return;
         }
         let holds = |life: &Life| life.applied == Some(step);
         let ranks = self.lives().zip(0..).filter(|((_, life), _)| holds(life)).map(|(_, rank)| Rank(rank));
         let source = StateSource::Ranks(ranks.collect());
         self.sync(now, ResumePoint { step, source }, effects);
+    }
+
+    /// Whether all steps up to this one are told, and written down. Only who made a step tells of it: a copy of the state holds none of
+    /// its records.
+    ///
+    /// 1. Ranks 0 to 3 have made step 7. It is told, and ranks 4 to 7 copy the state.
+    /// 2. The supervisor dies before the step is written down, and ranks 0 to 3 with it.
+    /// 3. *Unsafe*: ranks 4 to 7 hold the state of step 7, and nobody can tell of that step any more.
+    fn is_told_for_good(&self, step: Step) -> bool {
+        match self.config.reduce {
+            Reduce::Exact => self.recorded >= step,
+            // Nobody takes over, and nothing is committed before all have it.
+            Reduce::Ring => self.progress.known() >= step,
+        }
     }
 
     /// Says which state all go on with, and by what they meet: what rank 0 made in this generation, and no other rank.

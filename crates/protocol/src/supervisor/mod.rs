@@ -307,11 +307,13 @@ impl Supervisor {
 
     /// All steps up to this one, of those asked for by [`SupervisorEffect::Commit`], are written down. Only then are they
     /// acknowledged: behind a slow disk or a reader that pauses, members pause too, and no queue grows (S10).
-    pub fn handle_recorded(&mut self, now: Instant, step: Step) {
+    pub fn handle_recorded(&mut self, now: Instant, step: Step, effects: &mut Vec<SupervisorEffect>) {
+        self.notice_standstill(now, effects);
         if step > self.recorded && self.outcome.is_none() {
             self.recorded = step;
             self.progress.touch(now);
             self.acknowledge_soon();
+            self.advance(now, effects);
         }
     }
 
@@ -563,7 +565,10 @@ impl Supervisor {
         life.heard = now;
         life.cut = None;
         life.report = report.number;
-        life.echoed = life.echoed.max(report.seen.min(life.number));
+        // Whoever obeys another life of the supervisor counts the Directives of that one.
+        if report.instance == Some(self.config.instance) {
+            life.echoed = life.echoed.max(report.seen.min(life.number));
+        }
         life.generation = report.generation;
         life.stage = report.stage.clone();
         life.activity = report.activity;

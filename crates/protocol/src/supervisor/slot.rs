@@ -15,7 +15,7 @@ pub(super) struct Slot {
     pub place: Place,
     /// When its lives of the last minute after the first were started.
     pub restarts: VecDeque<Instant>,
-    /// Its life was begun by this life of the supervisor before ours.
+    /// Its life was begun before ours, and obeyed this life of the supervisor when it was found.
     pub found: Option<Instance>,
 }
 

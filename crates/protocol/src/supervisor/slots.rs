@@ -130,7 +130,10 @@ impl Supervisor {
                 (slot.place, slot.restarts) = (Place::Empty { until: now }, VecDeque::new());
             }
         }
-        self.add_slots(now, report.node, report.ranks.saturating_sub(there));
+        // While we take over, newcomers are given their numbers later: another host may have these.
+        if !self.is_taking_over() {
+            self.add_slots(now, report.node, report.ranks.saturating_sub(there));
+        }
         self.start_due(now, effects);
         self.order(report.node, effects);
     }

@@ -8,7 +8,7 @@ use super::Supervisor;
 use super::slot::{After, NodeView, Place, Slot};
 use crate::effect::{Event, SupervisorEffect};
 use crate::host::NodeReport;
-use crate::message::{Heartbeat, Report};
+use crate::message::Heartbeat;
 use crate::number::Number;
 use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId, Step};
 
@@ -41,10 +41,9 @@ impl Supervisor {
     /// 2. Host 0 comes back first. *Unsafe*: its two processes become members 2 and 3, and those of host 1 end with their state.
     /// 3. So it waits for host 1, or until that is too late; then it has members 0 and 1 again.
     pub(super) fn find_lives(&mut self, now: Instant, report: &NodeReport) {
-        if !self.is_taking_over() || report.instance == Some(self.config.instance) {
-            return;
-        }
-        for life in report.lives.iter().take(report.ranks as usize) {
+        // A node tells of every slot that ever had a life: whoever lives goes first.
+        let (living, ended): (Vec<_>, Vec<_>) = report.lives.iter().partition(|life| life.ended.is_none());
+        for life in living.into_iter().chain(ended).take(report.ranks as usize) {
             let room = (self.slots.len() as u32) < self.config.most_ranks;
             if !room || self.slots.contains_key(&life.member) {
                 continue;
@@ -93,17 +92,30 @@ impl Supervisor {
     }
 
     /// Whether somebody of the life before may hold a state and has not said so: without it, it would be lost. Processes have `detect` to
-    /// answer; who comes later has no state that counts.
+    /// answer, and longer where we stood still ourselves and hosts have to call again.
     pub(super) fn awaits_the_found(&self, now: Instant) -> bool {
-        let detect = self.config.timeouts.detect;
-        let awaited = |slot: &Slot| slot.awaited().is_some_and(|since| now < since + detect);
+        let (detect, forgiven) = (self.config.timeouts.detect, self.forgiven);
+        let awaited = |slot: &Slot| slot.awaited().is_some_and(|since| now < (since + detect).max(forgiven));
         self.recalls(now) || self.is_taking_over() && self.slots.values().any(awaited)
     }
 
-    /// Whether a Report is that of a member of the life before which was left out: it stood still while the others were asked, and they
-    /// have gone on without it.
-    pub(super) fn comes_too_late(&self, report: &Report) -> bool {
-        !self.is_taking_over() && report.instance.is_some_and(|instance| instance != self.config.instance)
+    /// Ends whoever was found and has not answered, as the first generation is named; another life follows. A number cannot fence what it
+    /// stores into memory that it shares with the others, and these are about to go on.
+    ///
+    /// 1. Member 0 stands still. A supervisor takes over, and the others go on without it, in the memory of their host.
+    /// 2. That supervisor dies, another one asks, and member 0 wakes and answers.
+    /// 3. *Unsafe*: it is one step behind, so it takes part; the state that it shares is not the one that it has told of.
+    pub(super) fn leave_out_the_silent(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let silent: Vec<MemberId> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.awaited().is_some())
+            .map(|(member, _)| *member)
+            .collect();
+        for member in silent {
+            effects.push(SupervisorEffect::Event(Event::LeftOut { member }));
+            self.kill(now, member, After::Restart, effects);
+        }
     }
 
     /// Ends those that were left out long ago and never learnt of it: they are in an older generation, and their steps are not those of

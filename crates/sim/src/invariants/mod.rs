@@ -3,6 +3,7 @@
 mod l1_finishes;
 mod l2_no_needless_generation;
 mod l3_patient;
+mod l4_keeps_the_found;
 mod s01_generation_never_falls;
 mod s02_one_membership;
 mod s03_fenced;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<l1_finishes::Finishes>::default(),
         Box::<l2_no_needless_generation::NoNeedlessGeneration>::default(),
         Box::<l3_patient::Patient>::default(),
+        Box::<l4_keeps_the_found::KeepsTheFound>::default(),
     ]
 }
 

@@ -63,8 +63,8 @@ impl Invariant for EachSampleOnce {
             Fact::Ended(Outcome::Finished(_), _) if self.validated != oracle.last_validated() => {
                 Err(format!("the run ended with {:?} as its newest validation", self.validated))
             }
-            Fact::ResumePoint { generation, step, committed, .. } if committed < step => {
-                Err(format!("generation {generation} begins with step {step}, known are {committed}"))
+            Fact::ResumePoint { generation, step, written, .. } if written < step => {
+                Err(format!("generation {generation} begins with step {step}, written down are {written}"))
             }
             Fact::Resumed(..) => {
                 self.resumed = true;
@@ -116,10 +116,11 @@ mod tests {
 
     #[test]
     fn a_generation_that_begins_with_a_step_that_is_not_recorded_is_found() {
-        let resume_point = |step, committed| Fact::ResumePoint {
+        let resume_point = |step, written| Fact::ResumePoint {
             generation: Generation(2),
             step: Step(step),
-            committed: Step(committed),
+            committed: Step(2),
+            written: Step(written),
             held: Some(Step(step)),
         };
         let first = |fact| first_bad(EachSampleOnce::default(), &oracle(), &[fact]);

@@ -12,7 +12,7 @@ impl Invariant for NothingUndone {
     }
 
     fn see(&mut self, fact: &Fact<'_>, _: &Oracle) -> Result<(), String> {
-        let Fact::ResumePoint { generation, step, committed, held } = fact else { return Ok(()) };
+        let Fact::ResumePoint { generation, step, committed, held, .. } = fact else { return Ok(()) };
         match held {
             Some(held) if *step < *held.min(committed) => Err(format!(
                 "generation {generation} goes on with step {step}; committed are {committed}, and a member holds {held}"
@@ -34,6 +34,7 @@ mod tests {
             generation: Generation(2),
             step: Step(step),
             committed: Step(committed),
+            written: Step(committed),
             held: held.map(Step),
         };
         let first = |fact| first_bad(NothingUndone, &oracle(), &[fact]);

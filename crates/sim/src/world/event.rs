@@ -75,6 +75,7 @@ pub(super) fn is_of_supervisor(event: &Event) -> bool {
             | Event::ManifestWritten(_)
             | Event::ManifestTold(..)
             | Event::SupervisorTimer
+            | Event::LinksDie(_)
             | Event::Wake(Asleep::Supervisor)
     )
 }

@@ -2,7 +2,7 @@
 
 use super::event::{Asleep, Event};
 use super::network::Block;
-use super::{Process, World};
+use super::{Host, Process, World};
 use crate::clock::{MICRO, MILLI, SECOND};
 use crate::fact::Life;
 use crate::fault::{FaultKind, When};
@@ -14,6 +14,16 @@ use dtrain_types::{MemberId, NodeId};
 const EXCUSE: u64 = 20 * SECOND;
 /// What costs a rank only time, it goes on from: such a stop is no longer than this. *Units*: milliseconds.
 const MOST_NODE_STOP: u64 = 6_000;
+/// A word among noise is late by no more than this. *Units*: nanoseconds.
+const NOISE_LASTS: u64 = 2 * SECOND;
+/// Whom nothing keeps from it any more answers a question within so long. *Units*: nanoseconds.
+const ANSWERS: u64 = SECOND;
+
+impl Host {
+    fn muffle(&mut self, until: u64) {
+        self.muffled = self.muffled.max(until);
+    }
+}
 
 impl World {
     pub(super) fn plan_timed_faults(&mut self) {
@@ -62,6 +72,17 @@ impl World {
         touched > 0 && self.now < touched + EXCUSE + self.stood
     }
 
+    /// Whether a life is there and has been heard, or nothing has kept it from that for as long as it takes to answer. That no supervisor
+    /// was there to hear it, or that one stood still, does not count.
+    pub(super) fn is_heard(&self, life: Life) -> bool {
+        let Some(process) = self.process(life.member).filter(|process| process.life == life) else {
+            return false;
+        };
+        let host = &self.hosts[process.host.0 as usize];
+        let quiet = process.sleep.until.max(host.sleep.until).max(host.muffled);
+        quiet == 0 || self.now >= quiet + ANSWERS || self.answered.contains(&life)
+    }
+
     /// Whether one of those whom the supervisor could not tell apart is the one that hangs: of members that all wait inside a collective
     /// it takes the first.
     pub(super) fn one_hangs_of(&self, suspects: &[MemberId]) -> bool {
@@ -71,7 +92,7 @@ impl World {
     }
 
     /// The members whose processes are there.
-    fn living(&self) -> Vec<Life> {
+    pub(super) fn living(&self) -> Vec<Life> {
         self.processes.iter().flatten().map(|process| process.life).collect()
     }
 
@@ -93,7 +114,9 @@ impl World {
             let whom = victim.map_or_else(String::new, |life| format!(" of {life}"));
             format!("FAULT {}{whom} ({} ms)", planned.kind.name(), planned.millis)
         });
-        if let Some(life) = victim {
+        // What is done to the supervisor is done to no rank.
+        let spares = matches!(planned.kind, FaultKind::SupervisorStop | FaultKind::SupervisorCrash);
+        if let Some(life) = victim.filter(|_| !spares) {
             self.touch(life.member);
         }
         match planned.kind {
@@ -231,6 +254,13 @@ impl World {
             && !matches!(kind, FaultKind::PairCut | FaultKind::Reset | FaultKind::Noise | FaultKind::DiskFull)
         {
             return;
+        }
+        match kind {
+            FaultKind::Noise => self.hosts.iter_mut().for_each(|host| host.muffle(until + NOISE_LASTS)),
+            FaultKind::Partition | FaultKind::CutFrom | FaultKind::CutTo => {
+                self.hosts[far.0 as usize].muffle(until);
+            }
+            _ => {}
         }
         match kind {
             FaultKind::HostCrash => return self.crash_host(far, Some(length.max(50 * MILLI))),

@@ -79,10 +79,10 @@ impl World {
         let mut saw = None;
         match event {
             Event::Order(order) => {
-                if order.boot == boot {
+                node.handle_order(now, &order, &mut effects);
+                if (order.boot, Some(order.instance)) == (boot, node.obeys()) {
                     host.heard = self.now;
                 }
-                node.handle_order(now, &order, &mut effects);
                 saw = Some((node.seen(), node.obeys()));
             }
             Event::Ended(_, of, life, cause) if of == boot => {

@@ -114,6 +114,8 @@ struct Host {
     /// When it last heard the supervisor.
     heard: u64,
     sleep: Sleep,
+    /// Until when words from it or to it may be lost, or late.
+    muffled: u64,
     leaves: bool,
     /// What its ranks share, where they meet there.
     memory: Option<HostMemory>,
@@ -170,6 +172,8 @@ struct World {
     last_fault: u64,
     patient: bool,
     start_fails: bool,
+    /// Lives that the supervisor has heard.
+    answered: BTreeSet<Life>,
     /// Lives whose processes are on their way.
     starting: BTreeMap<Life, NodeId>,
     /// Lives that have begun.
@@ -247,6 +251,7 @@ impl World {
             armed: None,
             heard: 0,
             sleep: Sleep::default(),
+            muffled: 0,
             leaves: false,
             memory: None,
         });
@@ -289,6 +294,7 @@ impl World {
             last_fault: 0,
             patient: false,
             start_fails: false,
+            answered: BTreeSet::new(),
             starting: BTreeMap::new(),
             begun: BTreeSet::new(),
             slow_start_until: 0,

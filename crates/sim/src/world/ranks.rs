@@ -56,14 +56,16 @@ impl World {
                 if self.breaks(Sabotage::FalseAcknowledgement) {
                     directive.acknowledged = Step(u64::MAX);
                 }
-                if directive.incarnation == p.life.incarnation {
+                p.member.handle_directive(now, &directive, effects);
+                // A word of a supervisor of the past is no sign of life.
+                if (directive.incarnation, Some(directive.instance)) == (p.life.incarnation, p.member.obeys())
+                {
                     p.heard = self.now;
                 }
-                p.member.handle_directive(now, &directive, effects);
                 self.fact(&Fact::Saw(View::Member(p.life, p.member.obeys()), p.member.seen()));
             }
             Event::BeatDown(beat) => {
-                if beat.incarnation == p.life.incarnation {
+                if (beat.incarnation, Some(beat.instance)) == (p.life.incarnation, p.member.obeys()) {
                     p.heard = self.now;
                 }
                 p.member.handle_heartbeat(now, &beat);

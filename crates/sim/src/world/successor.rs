@@ -24,19 +24,24 @@ impl World {
         self.fact(&Fact::SupervisorDied);
         self.queue.retain(|event| !is_of_supervisor(event));
         self.journal.clear();
+        self.answered.clear();
         (self.journal_at, self.busy_until, self.supervisor_armed) = (0, 0, None);
         (self.supervisor_sleep, self.renamed, self.asked) = (Sleep::default(), Situation::Nobody, None);
-        let length = length.max(50 * MILLI);
+        let length = length.max(5 * MILLI);
         // Who stands beside it shares its end, or is a process of its own.
         if self.chance.per_mille(500) {
             self.end_node(NodeId(0), Some(length + MILLI));
         }
         let mut back = length;
+        // Links to one that stood still before it died are of the past, too.
+        self.network.blocks.retain(|(_, block)| !matches!(block, Block::Words(_)));
         for host in (1..self.settings.nodes).map(NodeId) {
             self.network.blocks.push((at, Block::Words(host)));
         }
         if self.settings.nodes > 1 {
-            back += self.chance.below(CALLS_AGAIN);
+            // Some call so soon that ranks still make steps.
+            let most = if self.chance.per_mille(500) { 20 * MILLI } else { CALLS_AGAIN };
+            back += self.chance.below(if self.breaks(Sabotage::LateRecall) { 6 * CALLS_AGAIN } else { most });
             self.push(back, Event::Heal(at));
         }
         self.last_fault = self.last_fault.max(self.now + back);
@@ -88,5 +93,7 @@ impl World {
         (self.dead, self.caused, self.leads_by) = (false, true, first);
         self.supervisor.start(self.clock.show(self.now));
         self.arm_supervisor();
+        // The node beside it waits for nothing.
+        self.tell_node(NodeId(0), |node, now, effects| node.handle_link(now, effects));
     }
 }

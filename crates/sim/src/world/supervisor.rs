@@ -10,7 +10,8 @@ use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use crate::world::event::copy_of;
 use dtrain_protocol::{
-    CheckpointId, Input, Membership, Outcome, Phase, StateSource, Supervisor, SupervisorEffect, What,
+    CheckpointId, Input, Membership, NodeOrder, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
+    What,
 };
 use dtrain_types::{Generation, Instant, NodeId, Step};
 
@@ -84,6 +85,7 @@ impl World {
                 let (member, applied) = (report.member, report.applied.map_or(0, |step| step.0 + 1));
                 self.mark(1, &[member.0.into(), report.number.0, applied]);
                 if let Some((incarnation, number)) = self.supervisor.heard_of(member) {
+                    self.answered.insert(Life { member, incarnation });
                     self.fact(&Fact::Saw(
                         View::OfMember(self.leads_by, Life { member, incarnation }),
                         number,
@@ -130,6 +132,7 @@ impl World {
                 }
                 SupervisorEffect::Beat(beat) => self.send_down(beat.member, Event::BeatDown(beat)),
                 SupervisorEffect::Order(order) => {
+                    self.note_ends(&order);
                     let node = order.node;
                     self.send_to_host(node, Event::Order(order));
                 }
@@ -165,6 +168,23 @@ impl World {
         }
     }
 
+    /// Which of the lives that are there an order ends. At the end of a run all are to go.
+    fn note_ends(&mut self, order: &NodeOrder) {
+        if matches!(self.supervisor.phase(), Phase::Finish | Phase::Stop) {
+            return;
+        }
+        for place in 0..self.processes.len() {
+            let Some(process) = self.processes[place].as_deref() else { continue };
+            let life = process.life;
+            let meant = order.members.iter().find(|meant| meant.member == life.member);
+            let stays = meant.is_some_and(|meant| meant.alive && meant.incarnation <= life.incarnation);
+            if (process.host, process.boot) == (order.node, order.boot) && !stays {
+                let heard = self.is_heard(life);
+                self.fact(&Fact::Ends { life, heard });
+            }
+        }
+    }
+
     /// The manifest is on the disk under another name: now it is renamed into place.
     fn rename(&mut self, order: Box<dtrain_protocol::ManifestOrder>) {
         let sound = self.disk.check(&order).map_err(|error| error.to_string());
@@ -192,7 +212,8 @@ impl World {
         });
         let held = held.max();
         let committed = self.supervisor.committed();
-        self.fact(&Fact::ResumePoint { generation, step, committed, held });
+        let written = self.on_disk.recorded;
+        self.fact(&Fact::ResumePoint { generation, step, committed, written, held });
         let on_disk: Vec<CheckpointId> = self.disk.manifests().collect();
         if let StateSource::Start(from) = source {
             // A manifest that is renamed and not told of may be missed: nobody was told that it counts.
@@ -213,6 +234,9 @@ impl World {
         match &event {
             Told::Formed { generation, membership } => {
                 self.mark(20, &[generation.0, membership.participants.len() as u64]);
+                let heard: Vec<Life> =
+                    self.living().into_iter().filter(|life| self.is_heard(*life)).collect();
+                self.fact(&Fact::CanBeHeard(&heard));
                 self.fact(&Fact::Named(*generation, membership));
                 self.asked = None;
                 let caused = std::mem::take(&mut self.caused);

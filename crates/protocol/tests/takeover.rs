@@ -1,0 +1,508 @@
+//! A supervisor that takes over in the middle of a run: what it asks, whom it waits for, whom it keeps and whom it starts anew; and what
+//! a member makes of the words of two supervisors.
+//!
+//! Words are made by hand here, one machine at a time: what all of them do together is the simulator's.
+
+use dtrain_protocol::{
+    BootId, CheckpointEvery, Digest, Directive, Event, ExitCause, Fingerprint, Heartbeat, Left, LifeOrder,
+    LifeReport, Limits, Losses, Member, MemberConfig, MemberEffect, Membership, NodeOrder, NodeReport,
+    Number, Participant, Pending, Phase, Profile, Reduce, Report, ResumePoint, Schedule, Stage, StartFrom,
+    StateSource, StepRecord, StopFlag, Supervisor, SupervisorConfig, SupervisorEffect, TakenOver, Timeouts,
+};
+use dtrain_types::{
+    BatchPlan, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange, NodeId,
+    Seed, Step, Trailer,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The supervisor that died, and the one that takes over.
+const BEFORE: Instance = Instance(1);
+const OURS: Instance = Instance(2);
+/// The generation in which the members were, and the one by which we lead.
+const LAST: Generation = Generation(5);
+const LEADS: Generation = Generation(10);
+/// What is written down.
+const RECORDED: Step = Step(8);
+
+fn timeouts() -> Timeouts {
+    Timeouts::derive(Duration::from_secs(1)).expect("in range")
+}
+
+fn profile() -> Profile {
+    Profile {
+        fingerprint: Fingerprint { isa: "scalar".into(), self_test: Digest([1; 32]), kernel_revision: 1 },
+        pid: 1,
+        host: "a".into(),
+        device: "cpu".into(),
+        address: None,
+        sees_run_folder: true,
+    }
+}
+
+/// A supervisor for 4 ranks on 2 hosts.
+fn config(taken_over: Option<TakenOver>) -> SupervisorConfig {
+    let schedule = Schedule {
+        last: Step(1_000),
+        steps_per_epoch: 100,
+        checkpoint: CheckpointEvery::Never,
+        validation_micro_batches: 0,
+        verify: 0,
+    };
+    SupervisorConfig {
+        instance: OURS,
+        wanted_nodes: 2,
+        most_nodes: 2,
+        most_ranks: 4,
+        min_ranks: 1,
+        join_timeout: Duration::from_secs(60),
+        timeouts: timeouts(),
+        losses: Losses::AreReplaced { max_restarts: 10 },
+        reduce: Reduce::Exact,
+        balance: false,
+        batches: BatchPlan::new(Seed(1), 800, 8, 1).expect("steps of eight"),
+        schedule,
+        start: StartFrom::Fresh,
+        taken_over,
+        first_generation: LEADS,
+        reserved: Generation(20),
+    }
+}
+
+/// A supervisor that takes over, and the newest order that each node has from it.
+struct World {
+    now: Instant,
+    supervisor: Supervisor,
+    numbers: u64,
+    orders: BTreeMap<NodeId, NodeOrder>,
+    asked: Vec<MemberId>,
+    directed: Vec<MemberId>,
+    faults: Vec<MemberId>,
+    /// Who has answered, and how: they say it again and again.
+    answered: BTreeMap<u32, Answer>,
+}
+
+/// Where a member stands, and whom it obeys.
+#[derive(Clone, Copy)]
+struct Answer {
+    generation: Generation,
+    applied: Step,
+    obeys: Instance,
+}
+
+/// The answer of a member that was in the last generation.
+fn at(applied: u64) -> Answer {
+    Answer { generation: LAST, applied: Step(applied), obeys: BEFORE }
+}
+
+impl World {
+    fn new() -> Self {
+        let known = TakenOver { recorded: RECORDED, validated: None, enough: None };
+        let mut supervisor = Supervisor::new(config(Some(known)));
+        supervisor.start(Instant::ZERO);
+        let (orders, answered) = (BTreeMap::new(), BTreeMap::new());
+        let (asked, directed, faults) = (Vec::new(), Vec::new(), Vec::new());
+        Self { now: Instant::ZERO, supervisor, numbers: 0, orders, asked, directed, faults, answered }
+    }
+
+    fn does(&mut self, effects: Vec<SupervisorEffect>) {
+        for effect in effects {
+            match effect {
+                SupervisorEffect::Order(order) => {
+                    self.orders.insert(order.node, *order);
+                }
+                SupervisorEffect::Beat(beat) => self.asked.push(beat.member),
+                SupervisorEffect::Send(directive) => self.directed.push(directive.member),
+                SupervisorEffect::Event(Event::Fault(cause)) => self.faults.push(cause.member),
+                _ => {}
+            }
+        }
+    }
+
+    fn number(&mut self) -> Number {
+        self.numbers += 1;
+        Number(self.numbers)
+    }
+
+    /// What a host says that offers two ranks and obeyed our predecessor, if it has lives.
+    fn host(&mut self, node: u32, lives: &[LifeReport]) -> NodeReport {
+        NodeReport {
+            instance: Some(BEFORE).filter(|_| !lives.is_empty()),
+            generation: LAST,
+            node: NodeId(node),
+            boot: BootId(1),
+            number: self.number(),
+            seen: Number(3),
+            host: "a".into(),
+            ranks: 2,
+            lives: lives.to_vec(),
+            leaving: false,
+        }
+    }
+
+    fn calls(&mut self, node: u32, lives: &[LifeReport]) {
+        let report = self.host(node, lives);
+        self.node_says(&report);
+    }
+
+    /// A host starts anew.
+    fn boots(&mut self, node: u32, boot: u64) {
+        let report = NodeReport { boot: BootId(boot), ..self.host(node, &[]) };
+        self.node_says(&report);
+    }
+
+    fn node_says(&mut self, report: &NodeReport) {
+        let (now, mut effects) = (self.now, Vec::new());
+        self.supervisor.handle_node_report(now, report, &mut effects);
+        self.does(effects);
+    }
+
+    fn answers(&mut self, member: u32, answer: Answer) {
+        self.answered.insert(member, answer);
+        let Answer { generation, applied, obeys } = answer;
+        let report = Report {
+            instance: Some(obeys),
+            generation,
+            member: MemberId(member),
+            incarnation: Incarnation(1),
+            number: self.number(),
+            seen: Number(3),
+            profile: profile(),
+            stage: Stage::Running,
+            activity: dtrain_protocol::Activity::Idle,
+            applied: Some(applied),
+            bootstrap: None,
+            verified: None,
+            steps: Vec::new(),
+            validations: Vec::new(),
+            shards: Vec::new(),
+        };
+        let (now, mut effects) = (self.now, Vec::new());
+        self.supervisor.handle_report(now, &report, &mut effects);
+        self.does(effects);
+    }
+
+    /// Time passes, in steps that are no standstill.
+    fn wait(&mut self, milliseconds: u64) {
+        for _ in 0..milliseconds / 50 {
+            self.now = self.now + Duration::from_millis(50);
+            let (now, mut effects) = (self.now, Vec::new());
+            self.supervisor.handle_timeout(now, &mut effects);
+            self.does(effects);
+            self.answered.clone().into_iter().for_each(|(member, answer)| self.answers(member, answer));
+        }
+    }
+
+    /// What a node is to have in a slot.
+    fn ordered(&self, node: u32, member: u32) -> Option<LifeOrder> {
+        let order = self.orders.get(&NodeId(node))?;
+        order.members.iter().find(|life| life.member == MemberId(member)).copied()
+    }
+
+    /// Whether a node is to keep the first life of a slot.
+    fn is_kept(&self, node: u32, member: u32) -> bool {
+        self.ordered(node, member).is_some_and(|life| life.alive && life.incarnation == Incarnation(1))
+    }
+
+    fn members(&self) -> Vec<u32> {
+        self.supervisor.membership().participants.iter().map(|participant| participant.member.0).collect()
+    }
+}
+
+fn lives(member: u32) -> LifeReport {
+    LifeReport { member: MemberId(member), incarnation: Incarnation(1), ended: None }
+}
+
+fn ended(member: u32) -> LifeReport {
+    LifeReport { ended: Some(ExitCause::Signal(9)), ..lives(member) }
+}
+
+/// Members 0 and 1 are on host 0, 2 and 3 on host 1, and both hosts have called.
+fn found() -> World {
+    let mut world = World::new();
+    world.calls(0, &[lives(0), lives(1)]);
+    world.calls(1, &[lives(2), lives(3)]);
+    world
+}
+
+#[test]
+fn all_that_are_found_are_asked_until_they_answer_and_then_form_the_next_generation() {
+    let mut world = found();
+    assert_eq!(world.asked, [0, 1, 2, 3].map(MemberId));
+    world.answers(0, at(8));
+    world.asked.clear();
+    world.directed.clear();
+    world.wait(150);
+    assert_eq!(
+        world.directed,
+        [MemberId(0)],
+        "what it has seen is of the one before: the first word to it may be lost"
+    );
+    assert_eq!(world.asked, [1, 2, 3].map(MemberId), "a question may be lost");
+    for member in 1..4 {
+        assert_eq!(world.supervisor.generation(), LEADS, "it is not above those before, so it is not named");
+        world.answers(member, at(8));
+    }
+    assert_eq!((world.supervisor.generation(), world.members()), (LEADS.next(), vec![0, 1, 2, 3]));
+}
+
+/// 1. Member 1 stands still while the others are asked, and they are about to go on without it.
+/// 2. It wakes. *Unsafe*: it stores into memory that they share, or is let in later, with a state that they have left behind.
+/// 3. So it is ended first, and what it says then does not count.
+#[test]
+fn whoever_has_not_answered_in_time_is_ended_before_the_others_go_on_and_started_anew() {
+    let mut world = found();
+    [0, 2, 3].into_iter().for_each(|member| world.answers(member, at(8)));
+    world.wait(950);
+    assert!(world.is_kept(0, 1), "it may still answer");
+    world.wait(200);
+    assert_eq!((world.supervisor.generation(), world.members()), (LEADS.next(), vec![0, 2, 3]));
+    assert!(!world.is_kept(0, 1));
+    world.answers(1, at(8));
+    assert_eq!(world.supervisor.heard_of(MemberId(1)), None, "its state does not count");
+    let report = world.host(0, &[lives(0), ended(1)]);
+    world.node_says(&NodeReport { instance: Some(OURS), generation: LEADS.next(), ..report });
+    let next = world.ordered(0, 1).expect("it has a slot");
+    assert!(next.alive && next.incarnation.0 > LEADS.0 as u32, "no life before has this number: {next:?}");
+}
+
+/// Steps are made between one Report and the next: by their Reports members of one generation may be any number of steps apart.
+#[test]
+fn whoever_is_in_the_newest_generation_is_kept_however_old_its_report_is() {
+    let mut world = found();
+    world.answers(0, at(8));
+    world.answers(1, at(4));
+    world.answers(2, Answer { generation: Generation(4), ..at(7) });
+    world.answers(3, Answer { generation: Generation(4), ..at(6) });
+    assert_eq!(
+        world.members(),
+        [0, 1, 2],
+        "a rank that has not entered the newest yet is a step behind at most"
+    );
+    assert!(world.is_kept(0, 1) && world.is_kept(1, 2) && !world.is_kept(1, 3));
+}
+
+#[test]
+fn newcomers_get_no_number_while_a_host_may_come_that_has_it() {
+    let mut world = World::new();
+    world.calls(0, &[]);
+    world.wait(2_000);
+    assert_eq!(world.ordered(0, 0), None, "whose numbers are free is not known");
+    // It starts once more.
+    world.boots(0, 8);
+    assert_eq!(world.ordered(0, 0), None);
+    world.calls(1, &[lives(0), lives(1)]);
+    [0, 1].into_iter().for_each(|member| world.answers(member, at(8)));
+    assert_eq!(world.members(), [0, 1]);
+    let seated = |member| world.ordered(0, member).filter(|life| life.alive);
+    assert!(seated(2).is_some() && seated(3).is_some(), "then there is room for two more");
+}
+
+#[test]
+fn a_host_that_does_not_come_is_waited_for_and_then_no_more() {
+    let mut world = World::new();
+    world.calls(0, &[lives(0), lives(1)]);
+    [0, 1].into_iter().for_each(|member| world.answers(member, at(8)));
+    world.wait(4_900);
+    assert_eq!(world.supervisor.generation(), LEADS, "those of host 1 may be ahead");
+    world.wait(200);
+    assert_eq!(world.members(), [0, 1]);
+}
+
+/// 1. A supervisor takes over. Host 0 has its order, and member 1 has only been asked when it dies, too.
+/// 2. We take over from that one. *Unsafe*: member 1 obeys another life than its node, and is not heard.
+#[test]
+fn a_member_that_obeys_an_older_supervisor_than_its_node_is_found_too() {
+    let mut world = found();
+    [0, 2, 3].into_iter().for_each(|member| world.answers(member, at(8)));
+    world.answers(1, Answer { obeys: Instance(0), ..at(8) });
+    assert_eq!(world.members(), [0, 1, 2, 3]);
+    world.wait(1_500);
+    assert!(world.is_kept(0, 1), "it is heard until it obeys us");
+    let heard = world.supervisor.heard_of(MemberId(1));
+    world.answers(1, Answer { obeys: Instance(3), ..at(8) });
+    assert_eq!(world.supervisor.heard_of(MemberId(1)), heard, "it obeys somebody else");
+}
+
+/// Hosts that lost their link call again within `back`, and the answers of their members come behind that.
+#[test]
+fn whoever_takes_over_and_stood_still_meanwhile_waits_for_the_found_as_long_as_hosts_need_to_call() {
+    let mut world = found();
+    [0, 1].into_iter().for_each(|member| world.answers(member, at(8)));
+    world.now = world.now + Duration::from_secs(20);
+    world.wait(2_000);
+    assert_eq!(world.supervisor.generation(), LEADS, "host 1 may be about to call again");
+    [2, 3].into_iter().for_each(|member| world.answers(member, at(8)));
+    assert_eq!(world.members(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn of_a_host_that_had_other_slots_before_those_that_live_are_found() {
+    let mut world = World::new();
+    world.calls(0, &[ended(0), ended(1), lives(2), lives(3)]);
+    world.calls(1, &[]);
+    [2, 3].into_iter().for_each(|member| world.answers(member, at(8)));
+    assert_eq!(world.members(), [2, 3]);
+    assert!(world.is_kept(0, 2) && world.is_kept(0, 3));
+    assert!(world.ordered(1, 0).is_some() && world.ordered(1, 1).is_some(), "the others are for newcomers");
+}
+
+/// While others may still come nobody knows who would stay, and the last host that leaves ends the run.
+#[test]
+fn a_host_that_wants_to_leave_waits_until_it_is_known_who_stays() {
+    let mut world = World::new();
+    let leaves = NodeReport { leaving: true, ..world.host(0, &[lives(0), lives(1)]) };
+    world.node_says(&leaves);
+    assert_eq!(world.supervisor.phase(), Phase::Join);
+    world.calls(1, &[lives(2), lives(3)]);
+    (0..4).for_each(|member| world.answers(member, at(8)));
+    assert_eq!(world.members(), [0, 1, 2, 3], "it goes at the next boundary");
+}
+
+#[test]
+fn whoever_had_ended_before_is_started_anew_and_not_lost_again() {
+    let mut world = World::new();
+    world.calls(0, &[lives(0), ended(1)]);
+    world.calls(1, &[lives(2), lives(3)]);
+    let next = world.ordered(0, 1).expect("it has a slot");
+    assert!(next.alive && next.incarnation.0 > LEADS.0 as u32, "{next:?}");
+    assert_eq!(world.faults, []);
+}
+
+/// A life that a host was told to end, and has not yet.
+#[test]
+fn a_slot_that_another_host_has_is_not_taken_from_it() {
+    let mut world = World::new();
+    world.calls(0, &[lives(0), lives(1)]);
+    world.calls(1, &[lives(1), lives(3)]);
+    assert!(world.is_kept(0, 1) && world.is_kept(1, 3));
+    assert_eq!(world.ordered(1, 1), None, "whoever is not named ends");
+}
+
+#[test]
+fn a_node_that_obeys_a_newer_supervisor_is_not_heard() {
+    let mut world = World::new();
+    let said = world.host(0, &[lives(0)]);
+    world.node_says(&NodeReport { instance: Some(Instance(3)), generation: LEADS, ..said.clone() });
+    assert_eq!(world.supervisor.heard_of_node(NodeId(0)), None);
+    world.node_says(&said);
+    assert!(world.supervisor.heard_of_node(NodeId(0)).is_some(), "it obeys one of the past");
+    // Whoever begins a run has no life before it.
+    let mut first = Supervisor::new(config(None));
+    first.handle_node_report(Instant::ZERO, &said, &mut Vec::new());
+    assert_eq!(first.heard_of_node(NodeId(0)), None);
+}
+
+const MEMBER: MemberId = MemberId(0);
+
+fn directive(instance: Instance, number: u64, generation: Generation, phase: Phase) -> Directive {
+    let participant = Participant {
+        member: MEMBER,
+        incarnation: Incarnation(1),
+        node: NodeId(0),
+        address: None,
+        sees_run_folder: true,
+        range: MicroRange { lo: 0, hi: 1 },
+    };
+    Directive {
+        instance,
+        generation,
+        member: MEMBER,
+        incarnation: Incarnation(1),
+        number: Number(number),
+        phase,
+        membership: Membership { participants: vec![participant] },
+        resume_point: ResumePoint { step: Step(0), source: StateSource::Start(StartFrom::Fresh) },
+        bootstrap: None,
+        pending: Pending::default(),
+        acknowledged: Step(0),
+        validated: None,
+        enough: None,
+        settled: CheckpointId::default(),
+        stop: StopFlag::default(),
+    }
+}
+
+/// A member that has made two steps in the last generation, and told of them.
+fn running() -> (Instant, Member) {
+    let mut member = Member::new(MemberConfig {
+        member: MEMBER,
+        incarnation: Incarnation(1),
+        profile: profile(),
+        timeouts: timeouts(),
+        limits: Limits::default(),
+    });
+    let (mut now, mut effects) = (Instant::ZERO, Vec::new());
+    member.start(now, &mut effects);
+    member.handle_directive(now, &directive(BEFORE, 11, LAST, Phase::Form), &mut effects);
+    member.handle_left(now, Left { generation: LAST, applied: None, bootstrap: None }, &mut effects);
+    member.handle_directive(now, &directive(BEFORE, 12, LAST, Phase::Sync), &mut effects);
+    member.handle_built(LAST, &mut effects);
+    member.handle_loaded(now, LAST, Step(0), Digest([7; 32]), &mut effects);
+    member.handle_directive(now, &directive(BEFORE, 13, LAST, Phase::Run), &mut effects);
+    for step in 1..=2 {
+        now = now + Duration::from_millis(100);
+        let record = StepRecord {
+            generation: LAST,
+            step: Step(step),
+            epoch: Epoch(0),
+            trailer: Trailer { weight: 1.0, samples: 1, ..Trailer::EMPTY },
+            seconds: 0.1,
+            busy: 0.05,
+            lr: 1e-3,
+            gradient_norm: 1.0,
+        };
+        member.handle_step(now, record, &mut effects);
+    }
+    (now, member)
+}
+
+/// What it says within a heartbeat.
+fn words(now: &mut Instant, member: &mut Member) -> Vec<MemberEffect> {
+    let mut effects = Vec::new();
+    let until = *now + timeouts().heartbeat;
+    while let Some(due) = member.next_deadline().filter(|due| *due <= until) {
+        *now = due;
+        member.handle_timeout(due, &mut effects);
+    }
+    *now = until;
+    effects
+}
+
+fn question(instance: Instance, generation: Generation) -> Heartbeat {
+    Heartbeat { instance, generation, member: MEMBER, incarnation: Incarnation(1), number: Number(0) }
+}
+
+#[test]
+fn a_member_answers_a_supervisor_of_a_newer_generation_by_a_whole_report_and_no_other() {
+    let (mut now, mut member) = running();
+    // All that it told is written down: it says no more than that it lives.
+    let all = Directive { acknowledged: Step(2), ..directive(BEFORE, 14, LAST, Phase::Run) };
+    member.handle_directive(now, &all, &mut Vec::new());
+    words(&mut now, &mut member);
+    let whole = |effects: &[MemberEffect]| effects.iter().any(|e| matches!(e, MemberEffect::Send(_)));
+    for of_the_past in [Generation(4), LAST] {
+        member.handle_heartbeat(now, &question(Instance(0), of_the_past));
+        assert!(
+            !whole(&words(&mut now, &mut member)),
+            "a supervisor of generation {of_the_past} is of the past"
+        );
+    }
+    member.handle_heartbeat(now, &question(OURS, LEADS));
+    assert!(whole(&words(&mut now, &mut member)));
+    assert_eq!(member.obeys(), Some(BEFORE), "a question binds nobody");
+}
+
+#[test]
+fn a_member_obeys_another_supervisor_once_it_names_a_newer_generation_and_counts_its_words_anew() {
+    let (now, mut member) = running();
+    let mut effects = Vec::new();
+    member.handle_directive(now, &directive(OURS, 50, LAST, Phase::Join), &mut effects);
+    assert_eq!((member.obeys(), member.seen()), (Some(BEFORE), Number(13)));
+    member.handle_directive(now, &directive(OURS, 1, LEADS.next(), Phase::Form), &mut effects);
+    assert_eq!((member.obeys(), member.seen()), (Some(OURS), Number(1)));
+    effects.clear();
+    // It has not left the last generation yet, and is not in the next one: whoever led the last is of the past nevertheless.
+    member.handle_directive(now, &directive(BEFORE, 99, LEADS, Phase::Form), &mut effects);
+    assert_eq!((member.obeys(), member.seen(), effects), (Some(OURS), Number(1), Vec::new()));
+}
