@@ -654,6 +654,22 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn transpose(&self, shape: Matrices, _x: Self::Ref<'_>, _y: Self::Mut<'_>) {
         panic!("this device does not transpose {shape:?}");
     }
+    /// `y = 1 / (1 + e^-x)`. *Panics* where the device does not offer it.
+    fn sigmoid(&self, x: Self::Ref<'_>, _y: Self::Mut<'_>) {
+        panic!("this device has no sigmoid of {} values", Self::len(x));
+    }
+    /// `d = d y (1 - y)`, in place. *Panics* where the device does not offer it.
+    fn sigmoid_gradient(&self, y: Self::Ref<'_>, _d: Self::Mut<'_>) {
+        panic!("this device has no sigmoid of {} values", Self::len(y));
+    }
+    /// `y[r, i] = x[r, i] by[r]`. *Panics* where the device does not offer it.
+    fn scale_rows(&self, shape: Rows, _x: Self::Ref<'_>, _by: Self::Ref<'_>, _y: Self::Mut<'_>) {
+        panic!("this device does not multiply {shape:?}");
+    }
+    /// `y[r] = sum over i of a[r, i] b[r, i]`. *Panics* where the device does not offer it.
+    fn dot_rows(&self, shape: Rows, _a: Self::Ref<'_>, _b: Self::Ref<'_>, _y: Self::Mut<'_>) {
+        panic!("this device does not multiply {shape:?}");
+    }
     /// One step of recurrent cells: `gates` holds, at this place, the sums of the products of inputs and outputs before with weights,
     /// and becomes what [`Device::recurrent_gradient`] needs; `states` and `y` are written at this place. `biases` are those of
     /// inputs and of outputs before, `[gates, hidden]` of PyTorch's layer. *Panics* where the device does not offer it.

@@ -2,13 +2,17 @@
 
 /// What a GPU never gets, and leaves to the trait: it takes one micro-batch at a time, its state is not in common with others, and
 /// models that need the last ones are refused when they are planned.
-const LEFT: [&str; 8] = [
+const LEFT: [&str; 12] = [
     "product_of_leaves",
     "column_sums_of_leaves",
     "round",
     "adamw_to",
     "offers",
     "transpose",
+    "sigmoid",
+    "sigmoid_gradient",
+    "scale_rows",
+    "dot_rows",
     "recurrent_cells",
     "recurrent_gradient",
 ];

@@ -3,7 +3,7 @@
 //! This file does not know threads: each kernel works on the chunk it is given.
 
 use super::isa::{Have, on_every_isa};
-use super::math::{half_of_tanh, normal};
+use super::math::{self, half_of_tanh, normal, sum2};
 use crate::device::{Gelu, Leaf};
 use dtrain_types::{Key, Merger, Wire};
 
@@ -21,6 +21,44 @@ on_every_isa! {
     pub(super) fn relu_gradient(y: &[f32], d: &mut [f32]) {
         for (d, &y) in d.iter_mut().zip(y) {
             *d = if y > 0.0 { *d } else { 0.0 };
+        }
+    }
+}
+
+on_every_isa! {
+    /// `y = 1 / (1 + e^-x)`.
+    pub(super) fn sigmoid(x: &[f32], y: &mut [f32]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = math::sigmoid(x);
+        }
+    }
+}
+
+on_every_isa! {
+    /// `d = d y (1 - y)`.
+    pub(super) fn sigmoid_gradient(y: &[f32], d: &mut [f32]) {
+        for (d, &y) in d.iter_mut().zip(y) {
+            *d *= y * (1.0 - y);
+        }
+    }
+}
+
+on_every_isa! {
+    /// `y[r, i] = x[r, i] by[r]` of some rows.
+    pub(super) fn scale_rows(width: usize, x: &[f32], by: &[f32], y: &mut [f32]) {
+        for ((y, x), &by) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(by) {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = x * by;
+            }
+        }
+    }
+}
+
+on_every_isa! {
+    /// `y[r] = sum over i of a[r, i] b[r, i]` of some rows.
+    pub(super) fn dot_rows(width: usize, a: &[f32], b: &[f32], y: &mut [f32]) {
+        for ((y, a), b) in y.iter_mut().zip(a.chunks_exact(width)).zip(b.chunks_exact(width)) {
+            *y = sum2(a, b, |a, b| a * b);
         }
     }
 }

@@ -479,6 +479,43 @@ impl Device for Cpu {
         );
     }
 
+    fn sigmoid(&self, x: &[f32], y: &mut [f32]) {
+        same("y", y.len(), x.len());
+        self.each(y, |at, y| elementwise::sigmoid(self.isa, &x[at], y));
+    }
+
+    fn sigmoid_gradient(&self, y: &[f32], d: &mut [f32]) {
+        same("d", d.len(), y.len());
+        self.each(d, |at, d| elementwise::sigmoid_gradient(self.isa, &y[at], d));
+    }
+
+    fn scale_rows(&self, shape: Rows, x: &[f32], by: &[f32], y: &mut [f32]) {
+        let Rows { rows, width } = shape;
+        for (what, len) in [("x", x.len()), ("y", y.len())] {
+            same(what, len, rows * width);
+        }
+        same("by", by.len(), rows);
+        let some = group(width);
+        self.pool.run(x.len(), rows.div_ceil(some), [Cut::new(y, some * width)], |task, [y], _| {
+            let first = task * some;
+            elementwise::scale_rows(self.isa, width, &x[first * width..][..y.len()], &by[first..], y);
+        });
+    }
+
+    fn dot_rows(&self, shape: Rows, a: &[f32], b: &[f32], y: &mut [f32]) {
+        let Rows { rows, width } = shape;
+        for (what, len) in [("a", a.len()), ("b", b.len())] {
+            same(what, len, rows * width);
+        }
+        same("y", y.len(), rows);
+        let some = group(width);
+        self.pool.run(a.len(), rows.div_ceil(some), [Cut::new(y, some)], |task, [y], _| {
+            let from = task * some * width;
+            let part = from..from + y.len() * width;
+            elementwise::dot_rows(self.isa, width, &a[part.clone()], &b[part], y);
+        });
+    }
+
     fn recurrent_cells(
         &self,
         step: &CellStep,

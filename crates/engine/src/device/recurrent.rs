@@ -11,6 +11,10 @@ pub enum Extra {
     Unmasked,
     /// [`Device::recurrent_cells`](super::Device::recurrent_cells) and its gradient.
     Recurrent,
+    /// [`Device::scale_rows`](super::Device::scale_rows) and [`Device::dot_rows`](super::Device::dot_rows).
+    Products,
+    /// [`Device::sigmoid`](super::Device::sigmoid) and its gradient.
+    Sigmoid,
 }
 
 impl Extra {
@@ -21,6 +25,8 @@ impl Extra {
             Self::Transpose => "transposition of samples",
             Self::Unmasked => "attention to all positions",
             Self::Recurrent => "recurrent cells",
+            Self::Products => "products of values",
+            Self::Sigmoid => "sigmoid",
         }
     }
 }

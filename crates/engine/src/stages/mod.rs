@@ -19,6 +19,7 @@ mod recomputed;
 mod recurrent;
 mod residual;
 mod tokens;
+mod traced;
 mod turn;
 
 pub use crate::device::Gelu;
@@ -30,12 +31,13 @@ pub use embedding::Embedding;
 pub use linear::Linear;
 pub use max_pool::{MaxPool, MaxPool1d, MaxPool3d, MaxPoolOver};
 pub use norm::{BatchNorm, LayerNorm};
-pub use pointwise::{Dropout, Flatten, Relu};
+pub use pointwise::{Dropout, Flatten, Relu, Sigmoid};
 pub use pool::AvgPool;
 pub use projected::Projected;
 pub use recurrent::Recurrent;
 pub use residual::Residual;
 pub use tokens::{ClassToken, Take};
+pub use traced::{Expr, Traced};
 pub use turn::Turn;
 
 /// *Errors*: a device that lacks this operation, as a sentence for people.

@@ -1,13 +1,18 @@
 //! Stages without parameters that treat each element alone: ReLU, GELU, dropout; and flatten, which treats none.
 
+use super::demand;
 use crate::describe::{Behind, Description};
-use crate::device::{Device, Gelu};
+use crate::device::{Device, Extra, Gelu};
 use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Mode, Needs, Pass, Shape, Stage};
 use dtrain_types::Site;
 
 /// `max(x, 0)`. Behind a linear layer or a convolution their own `relu()` is faster.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Relu;
+
+/// `1 / (1 + e^-x)`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sigmoid;
 
 /// The dimensions of a sample as one. It costs nothing between two stages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +63,34 @@ impl<D: Device> Stage<D> for Relu {
 
     fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
         pass.device.relu_gradient(io.y, io.dy);
+    }
+}
+
+impl<D: Device> Stage<D> for Sigmoid {
+    fn kind(&self) -> &'static str {
+        "sigmoid"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { output: true, gradient: GradientUse::InPlace, view: false }
+    }
+
+    fn stacks(&self) -> bool {
+        true
+    }
+
+    fn plan(&mut self, device: &D, input: &Shape, _: &mut ArenaPlan) -> Result<Shape, String> {
+        demand(device, Extra::Sigmoid)?;
+        input.dims()?;
+        Ok(input.clone())
+    }
+
+    fn forward(&self, pass: &Pass<'_, D>, io: Forward<'_, D>) {
+        pass.device.sigmoid(io.x.values(), io.y);
+    }
+
+    fn backward(&self, pass: &Pass<'_, D>, io: Backward<'_, D>) {
+        pass.device.sigmoid_gradient(io.y, io.dy);
     }
 }
 

@@ -6,8 +6,9 @@ use dtrain_engine::device::Cell;
 use dtrain_engine::gradient_check::{Check, GradientError, Wanted};
 use dtrain_engine::stage::{ArenaPlan, Backward, Forward, Pass, Shape, Stage};
 use dtrain_engine::stages::{
-    Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Flatten,
-    Gelu, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu, Residual, Take, Turn,
+    Attention, AvgPool, BatchNorm, Chain, ClassToken, Conv1d, Conv2d, Conv3d, Dropout, Embedding, Expr,
+    Flatten, Gelu, LayerNorm, Linear, MaxPool, MaxPool1d, MaxPool3d, Projected, Recurrent, Relu, Residual,
+    Sigmoid, Take, Traced, Turn,
 };
 
 fn probe(chain: Chain<Cpu>, input: &Shape, rows: usize) -> Check {
@@ -172,6 +173,71 @@ fn recurrent_layers() {
             &[5, 3],
         );
     }
+}
+
+#[test]
+fn blocks_that_are_written_forward_only() {
+    type E = Expr<Cpu>;
+    check("sigmoid", || one(Sigmoid), &[3, 4]);
+    check("a stage", || one(Traced::new(|x: E| x.through("fc", Linear::new(5)))), &[7]);
+    check("in place alone", || one(Traced::new(|x: E| x.gelu().sigmoid())), &[7]);
+    check("a value twice", || one(Traced::new(|x: E| x.clone() * x.clone() + x)), &[3, 2]);
+    check(
+        "a square of a value",
+        || {
+            one(Traced::new(|x: E| {
+                let y = x.through("", Linear::new(4));
+                y.clone() * y
+            }))
+        },
+        &[3],
+    );
+    check(
+        "a residual block with a squeeze",
+        || {
+            Chain::new().then(Conv2d::new(4, 1)).then(Traced::new(|x: E| {
+                let y =
+                    x.through("conv1", Conv2d::new(4, 3).padding(1)).through("bn1", BatchNorm::new()).gelu();
+                let y = y.through("conv2", Conv2d::new(4, 3).padding(1)).through("bn2", BatchNorm::new());
+                let squeezed = y.through("", AvgPool::whole()).through("", Flatten);
+                let gate = squeezed.through("squeeze", Linear::new(2).gelu(Gelu::Exact));
+                let gate = gate.through("excite", Linear::new(4)).sigmoid();
+                y * gate + x
+            }))
+        },
+        &[2, 4, 5],
+    );
+    check(
+        "stages that drop, attend and need their output",
+        || {
+            one(Traced::new(|x: E| {
+                let y = x
+                    .through("ln", LayerNorm::new())
+                    .through("qkv", Linear::new(24))
+                    .through("", Attention::new(2));
+                x + y.through("proj", Linear::new(8)).through("", Dropout::new(0.3))
+            }))
+        },
+        &[5, 8],
+    );
+    let refused = |stage: Traced<Cpu>, dims: &[usize]| {
+        let found = Check::new(one(stage), &Shape::values(4, dims), 4);
+        found.err().expect("it makes no sense").to_string()
+    };
+    let unused = Traced::new(|x: E| {
+        let _ = x.relu();
+        x.gelu()
+    });
+    assert_eq!(refused(unused, &[3]), "0 (traced): a value of it is used by nobody");
+    let nothing = Traced::new(|x: E| x);
+    assert_eq!(refused(nothing, &[3]), "0 (traced): its output is not the last value that it makes");
+    let unlike = Traced::new(|x: E| x.through("", Linear::new(2)) + x);
+    assert_eq!(refused(unlike, &[3]), "0 (traced): a sum of [2] and [3]");
+    let inner = Traced::new(|x: E| x.through("pool", AvgPool::new(9)));
+    assert_eq!(
+        refused(inner, &[1, 3, 3]),
+        "0 (traced): pool (avg_pool): a window of [9, 9] is larger than its input 3 x 3"
+    );
 }
 
 #[test]

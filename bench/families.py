@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""How fast residual networks, vision transformers and LSTMs train: dtrain beside PyTorch eager, in turn, on one core each.
+
+ResNet-18 with a stem for small images and ViT-tiny of patches of 4 on batches of 32 images of 3 x 32 x 32 (the shape of CIFAR), an LSTM of two
+layers of 128 on 32 windows of nine channels and 128 places. PyTorch trains torchvision's models and its own `nn.LSTM`. Of each run the median of
+the steps after the sixth counts.
+
+    cargo build --release
+    python3 bench/families.py --python .venv/bin/python          # one with torch, torchvision and numpy
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+BATCH, STEPS, WARM = 32, 24, 6
+FAMILIES = {
+    "resnet": ("model.kind=resnet", "3,32,32"),
+    "vit": ("model.kind=vit model.patch=4", "3,32,32"),
+    "lstm": ("model.kind=lstm model.layers=2", "9,128"),
+}
+
+ARRAYS = """
+import sys, numpy
+shape = [int(side) for side in sys.argv[1].split(",")]
+random = numpy.random.default_rng(0)
+numpy.save("x.npy", random.standard_normal((256, *shape), dtype=numpy.float32))
+numpy.save("y.npy", (numpy.arange(256) % 10).astype(numpy.int64))
+"""
+
+PEER = """
+import statistics, sys, time, numpy, torch, torchvision
+torch.set_num_threads(1)
+kind, batch, steps, warm = sys.argv[1], *map(int, sys.argv[2:5])
+
+class Lstm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.fc = torch.nn.LSTM(9, 128, 2, batch_first=True), torch.nn.Linear(128, 10)
+    def forward(self, x):
+        return self.fc(self.lstm(x.transpose(1, 2))[0][:, -1])
+
+if kind == "resnet":
+    net = torchvision.models.resnet18(num_classes=10)
+    net.conv1, net.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
+elif kind == "vit":
+    net = torchvision.models.VisionTransformer(
+        image_size=32, patch_size=4, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768, num_classes=10)
+else:
+    net = Lstm()
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+inputs, targets, times = torch.from_numpy(numpy.load("x.npy")), torch.from_numpy(numpy.load("y.npy")), []
+for step in range(steps):
+    begun = time.perf_counter()
+    first = step * batch % len(inputs)
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(net(inputs[first:first + batch]), targets[first:first + batch]).backward()
+    optimizer.step()
+    times.append(time.perf_counter() - begun)
+print(batch / statistics.median(times[warm:]))
+"""
+
+
+def ours(binary, folder, model):
+    data = "data.kind=npy data.inputs=x.npy data.targets=y.npy data.val_split=0 data.normalize=none"
+    how = f"epochs=none steps={STEPS} global_batch={BATCH} micro_batch={BATCH} ranks=1 threads=1 schedule.warmup=none"
+    kept = f"checkpoint.every=none checkpoint.best=none run_dir={folder}/run"
+    run = subprocess.run(
+        [binary, "train", *data.split(), *model.split(), *how.split(), *kept.split(), "--json", "--quiet"],
+        cwd=folder, check=True, capture_output=True, text=True)
+    subprocess.run(["rm", "-r", f"{folder}/run"], check=True)
+    events = [json.loads(line) for line in run.stdout.splitlines()]
+    times = [event["time"] for event in events if event["event"] == "step"]
+    return BATCH / statistics.median(b - a for a, b in zip(times[WARM - 1:], times[WARM:]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="a Python with torch, torchvision and numpy")
+    parser.add_argument("--binary", default="target/release/dtrain")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=FAMILIES, help="one family alone")
+    options = parser.parse_args()
+    binary = os.path.abspath(options.binary)
+    python = os.path.abspath(options.python)
+    for name, (model, shape) in FAMILIES.items():
+        if options.only not in (None, name):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([python, "-c", ARRAYS, shape], cwd=folder, check=True)
+            pairs = []
+            for _ in range(options.rounds):
+                peer = [python, "-c", PEER, name, *map(str, (BATCH, STEPS, WARM))]
+                theirs = subprocess.run(peer, cwd=folder, check=True, capture_output=True, text=True)
+                pairs.append((ours(binary, folder, model), float(theirs.stdout)))
+            told = [f"{statistics.median(of):.1f} [{min(of):.1f}-{max(of):.1f}]" for of in zip(*pairs)]
+            ratios = [a / b for a, b in pairs]
+            print(f"{name:8} dtrain {told[0]} samples/s, PyTorch {told[1]}; "
+                  f"ratio of a pair {statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]", flush=True)
+
+
+if __name__ == "__main__":
+    main()
