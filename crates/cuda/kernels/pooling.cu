@@ -25,7 +25,8 @@ struct Over {
     }
 };
 
-// What of a window lies in the plane, in one dimension: from `first` to before `end`. The window begins at `from` of the padded one.
+// What of a window lies in the plane, in one dimension: from `first` to before `end`. The window begins at `from` of the
+// padded one.
 struct Inside {
     u32 first, end;
     __device__ Inside(u32 from, u32 window, u32 pad, u32 size) {

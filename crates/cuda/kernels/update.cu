@@ -1,5 +1,5 @@
-// adamw, lion, sgd, sgd_momentum: one update of parameters in place. Where `rounded` is not null, it is their copy in halves,
-// which products read.
+// adamw, lion, sgd, sgd_momentum: one update of parameters in place. Where `rounded` is not null, it is their copy in
+// halves, which products read.
 //
 // Plain products, sums, roots and quotients without a fused multiply-add, in the CPU's order: the CPU's bits.
 //
