@@ -154,8 +154,16 @@ impl Layout {
     }
 
     /// The parameters that stay as they are, in rising runs.
-    pub fn frozen(&self) -> impl Iterator<Item = Range<usize>> {
-        self.tensors.iter().filter(|tensor| tensor.frozen).map(Tensor::range)
+    #[must_use]
+    pub fn frozen(&self) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for range in self.tensors.iter().filter(|tensor| tensor.frozen).map(Tensor::range) {
+            match runs.last_mut() {
+                Some(run) if run.end == range.start => run.end = range.end,
+                _ => runs.push(range),
+            }
+        }
+        runs
     }
 
     /// The tensor with this name.

@@ -14,12 +14,15 @@ use crate::loss_scale::{LossScale, LossScaling};
 use crate::stage::{ArenaPlan, Parameter, Shape, Stage};
 use crate::stages::{BatchNorm, Chain};
 use crate::update_facts::UpdateFacts;
+use std::ops::Range;
 
 /// Stages planned for one size of micro-batch. See the file's comment.
 pub struct Model<D: Device> {
     pub(crate) chain: Chain<D>,
     pub(crate) loss: Loss,
     layout: Layout,
+    /// Runs of parameters that stay as they are.
+    pub(crate) frozen: Vec<Range<usize>>,
     input: Shape,
     output: Shape,
     /// Values from one row of the outputs to the next.
@@ -105,7 +108,8 @@ impl<D: Device> Model<D> {
         loss.check(width)?;
         let layout = layout(&stages);
         let pitch = if group == 1 && stages.pads() { device.row_pitch(width) } else { width };
-        Ok(Self { chain: stages, loss, layout, input, output, pitch, plan, scaling: None })
+        let frozen = Vec::new();
+        Ok(Self { chain: stages, loss, layout, frozen, input, output, pitch, plan, scaling: None })
     }
 
     /// The same with a loss that is scaled: the scale is one more tensor of the layout, behind the running statistics.
@@ -126,6 +130,7 @@ impl<D: Device> Model<D> {
     pub fn grouped(mut self, grouping: &Grouping) -> Result<Self, EngineError> {
         grouping.apply(&mut self.layout)?;
         self.chain.stop_in_front_of(self.layout.first_trained());
+        self.frozen = self.layout.frozen();
         Ok(self)
     }
 

@@ -5,7 +5,7 @@
 use crate::device::{Device, LossSums, Outputs, Rows};
 use crate::error::EngineError;
 use crate::groups::Runs;
-use crate::layout::{Layout, Section};
+use crate::layout::Section;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
 use crate::optimizer::{Buffers, Optimizer};
@@ -112,7 +112,8 @@ pub(crate) fn train<D: Device>(
     // A device that works for itself goes on with the backward pass.
     let last = loss(places - 1);
     all.backward_begins();
-    let mut trained = Trained { device: pass.device, layout, all, open: layout.parameters };
+    let frozen = &model.frozen[..];
+    let mut trained = Trained { device: pass.device, frozen, all, open: layout.parameters };
     let io = Backward {
         params: shorter::<D>(room.params),
         x: x.shorter(),
@@ -134,7 +135,7 @@ pub(crate) fn train<D: Device>(
 /// Gradients of which those of frozen parameters are zero.
 struct Trained<'a, 'b, D: Device> {
     device: &'a D,
-    layout: &'a Layout,
+    frozen: &'a [Range<usize>],
     all: &'b mut dyn Gradients<D>,
     /// From here on all are final.
     open: usize,
@@ -146,7 +147,7 @@ impl<D: Device> Gradients<D> for Trained<'_, '_, D> {
     }
 
     fn settle(&mut self, from: usize) {
-        for frozen in self.layout.frozen() {
+        for frozen in self.frozen {
             let fresh = frozen.start.max(from)..frozen.end.min(self.open);
             if !fresh.is_empty() {
                 self.device.fill(self.all.part(fresh), 0.0);

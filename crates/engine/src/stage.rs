@@ -182,6 +182,21 @@ impl ParamLayout {
         self.stats.push(Parameter { name: name.into(), shape: shape.to_vec(), offset, decays: false, init });
         self
     }
+
+    /// Puts the tensors of a stage behind the others, with `name` in front of theirs unless it is empty; says where its parameters and
+    /// its statistics lie then.
+    pub(crate) fn append(&mut self, name: &str, stage: Self) -> [Range<usize>; 2] {
+        let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
+        let moved = |list: Vec<Parameter>, by: usize| {
+            let moved =
+                |p: Parameter| Parameter { name: format!("{prefix}{}", p.name), offset: p.offset + by, ..p };
+            list.into_iter().map(moved).collect::<Vec<_>>()
+        };
+        let (params, stats) = (self.parameters_len(), self.stats_len());
+        self.parameters.extend(moved(stage.parameters, params));
+        self.stats.extend(moved(stage.stats, stats));
+        [params..self.parameters_len(), stats..self.stats_len()]
+    }
 }
 
 /// What a stage needs during a pass, in elements of f32, and of its micro-batch. For activations it takes

@@ -328,7 +328,6 @@ fn round_up(len: usize) -> usize {
 /// *Errors*: a parameter to tie to that is not there, or is another one than its own would be.
 fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) -> Result<(), String> {
     let mut from = child.stage.layout().clone();
-    let (params, stats) = (into.parameters_len(), into.stats_len());
     if let Some(tie) = &mut child.tied {
         let own = std::mem::take(&mut from.parameters);
         let to = into.parameters.iter().find(|p| p.name == tie.name);
@@ -341,18 +340,7 @@ fn append<D: Device>(into: &mut ParamLayout, child: &mut Child<D>) -> Result<(),
             }
         }
     }
-    let moved = |list: Vec<crate::stage::Parameter>, by: usize, name: &str| {
-        let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
-        list.into_iter().map(move |mut p| {
-            p.name = format!("{prefix}{}", p.name);
-            p.offset += by;
-            p
-        })
-    };
-    child.params = params..params + from.parameters_len();
-    child.stats = stats..stats + from.stats_len();
-    into.parameters.extend(moved(from.parameters, params, &child.name));
-    into.stats.extend(moved(from.stats, stats, &child.name));
+    [child.params, child.stats] = into.append(&child.name, from);
     Ok(())
 }
 

@@ -6,9 +6,7 @@
 use super::Chain;
 use crate::describe::Description;
 use crate::device::Device;
-use crate::stage::{
-    ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Parameter, Pass, Shape, Stage,
-};
+use crate::stage::{ArenaPlan, Backward, Forward, GradientUse, Needs, ParamLayout, Pass, Shape, Stage};
 use std::ops::Range;
 
 /// A block of two branches. See the file's comment.
@@ -38,24 +36,6 @@ impl<D: Device> Projected<D> {
 
     fn chains(&self) -> [&Chain<D>; 2] {
         [&self.branch, &self.shortcut]
-    }
-
-    /// The layouts of both, one behind the other.
-    fn join(&mut self) {
-        let mut layout = Stage::<D>::layout(&self.branch).clone();
-        let (params, stats) = (layout.parameters_len(), layout.stats_len());
-        let other = Stage::<D>::layout(&self.shortcut).clone();
-        let moved = |list: Vec<Parameter>, by: usize| {
-            let name = self.name.clone();
-            list.into_iter().map(move |mut p| {
-                p.name = format!("{name}.{}", p.name);
-                p.offset += by;
-                p
-            })
-        };
-        layout.parameters.extend(moved(other.parameters, params));
-        layout.stats.extend(moved(other.stats, stats));
-        self.layout = layout;
     }
 
     /// The parameters and statistics of one of the chains.
@@ -119,7 +99,9 @@ impl<D: Device> Stage<D> for Projected<D> {
         let [x, y] = self.per_row.map(|n| device.activation_len(input.rows() * n));
         (self.scratch, self.beside) = (scratch, x.max(y));
         space.scratch += scratch + self.beside + y;
-        self.join();
+        self.layout = Stage::<D>::layout(&self.branch).clone();
+        let shortcut = Stage::<D>::layout(&self.shortcut).clone();
+        self.layout.append(&self.name, shortcut);
         Ok(output)
     }
 

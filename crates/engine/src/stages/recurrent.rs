@@ -160,7 +160,10 @@ impl<D: Device> Stage<D> for Recurrent {
             c_row: wide,
             write: Write::Set,
         };
-        device.fill(D::part_mut(&mut gates, 0..gates_len), 0.0);
+        if self.summed() < wide {
+            // What no input is part of begins at 0.
+            device.fill(D::part_mut(&mut gates, 0..gates_len), 0.0);
+        }
         device.product(&all, x.values(), D::part(params, of_inputs), D::part_mut(&mut gates, 0..gates_len));
         let y_len = rows * time * hidden;
         for at in 0..time {
@@ -204,7 +207,6 @@ impl<D: Device> Stage<D> for Recurrent {
         let [of_inputs, of_outputs, bias_in, _] = self.places();
         let weights = D::part(params, of_outputs);
         device.fill(D::part_mut(&mut dstates, 0..rows * hidden), 0.0);
-        // A GRU's sums of what no weight stands in front of: nothing reads them, but products run over them.
         for at in (0..time).rev() {
             let kept = CellsKept {
                 gates: reborrow::<D>(gates),

@@ -10,7 +10,7 @@ use super::demand;
 use super::pointwise::Sigmoid;
 use crate::device::{Device, Extra, Gelu, Rows};
 use crate::stage::{
-    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Parameter, Pass, Shape, Stage,
+    ArenaPlan, Backward, Forward, GradientUse, Input, Needs, ParamLayout, Pass, Shape, Stage,
 };
 use crate::stages::Relu;
 use std::cell::RefCell;
@@ -135,11 +135,13 @@ pub struct Traced<D: Device> {
 }
 
 impl<D: Device> Traced<D> {
-    /// Records what `forward` does to its input, once.
+    /// Records what `forward` does to its input, once. *Panics* if it gives a value of another block, or adds or multiplies one.
     #[must_use]
     pub fn new(forward: impl FnOnce(Expr<D>) -> Expr<D>) -> Self {
         let record = Rc::new(RefCell::new(vec![Operation::Input]));
-        let output = forward(Expr { record: Rc::clone(&record), value: 0 }).value;
+        let output = forward(Expr { record: Rc::clone(&record), value: 0 });
+        assert!(Rc::ptr_eq(&record, &output.record), "what comes out is a value of this block");
+        let output = output.value;
         let value = |operation| Value {
             operation,
             per_row: 0,
@@ -220,7 +222,7 @@ impl<D: Device> Stage<D> for Traced<D> {
                             false => format!("{name} ({}): {reason}", stage.kind()),
                         }
                     })?;
-                    (value.params, value.stats) = append(&mut layout, name, stage.layout());
+                    [value.params, value.stats] = layout.append(name, stage.layout().clone());
                     shape
                 }
                 Operation::Sum([a, b]) if shapes[*a] != shapes[*b] => {
@@ -422,21 +424,4 @@ impl<D: Device> Traced<D> {
         let [long, short] = [long, short].map(|at| self.values[at].per_row);
         Rows { rows: pass.rows * short, width: long / short }
     }
-}
-
-/// Puts a stage's tensors behind those of the block, under its name.
-fn append(into: &mut ParamLayout, name: &str, from: &ParamLayout) -> (Range<usize>, Range<usize>) {
-    let (params, stats) = (into.parameters_len(), into.stats_len());
-    let moved = |list: &[Parameter], by: usize| -> Vec<Parameter> {
-        let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
-        let renamed = |p: &Parameter| Parameter {
-            name: format!("{prefix}{}", p.name),
-            offset: p.offset + by,
-            ..p.clone()
-        };
-        list.iter().map(renamed).collect()
-    };
-    into.parameters.extend(moved(&from.parameters, params));
-    into.stats.extend(moved(&from.stats, stats));
-    (params..params + from.parameters_len(), stats..stats + from.stats_len())
 }

@@ -1,0 +1,260 @@
+//! What operations are over: the shapes of products, poolings, norms and attention, and what they read and write.
+//!
+//! It does not know who computes them; convolutions and recurrent layers have files of their own.
+
+use dtrain_types::Wire;
+
+/// A matrix in a flat buffer, from its first element: element `(r, c)` lies at `r * row + c * col`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// Elements from one row to the next.
+    pub row: usize,
+    /// Elements from one column to the next.
+    pub col: usize,
+}
+
+impl Strides {
+    /// Rows one after another, `width` elements each.
+    #[must_use]
+    pub fn rows(width: usize) -> Self {
+        Self { row: width, col: 1 }
+    }
+
+    /// The transpose of a row-major matrix with rows of `width` elements.
+    #[must_use]
+    pub fn transposed(width: usize) -> Self {
+        Self { row: 1, col: width }
+    }
+}
+
+/// The leaves of a sum: what one micro-batch adds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Terms of each; the last may have fewer.
+    pub terms: usize,
+    /// What leaves and sums of leaves are rounded to.
+    pub wire: Wire,
+}
+
+/// The full shape of a product `C[m, n] = A[m, k] B[k, n]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// Rows of `A` and `C`.
+    pub m: usize,
+    /// Columns of `B` and `C`.
+    pub n: usize,
+    /// Columns of `A`, rows of `B`: summed in fixed blocks of at most 512, each in order by fused multiply-add.
+    pub k: usize,
+    /// How `A` lies.
+    pub a: Strides,
+    /// How `B` lies.
+    pub b: Strides,
+    /// Elements from one row of `C` to the next; its columns are contiguous.
+    pub c_row: usize,
+    /// What happens to an element of `C` after the sum.
+    pub write: Write,
+}
+
+/// How a product's result reaches memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// `C = sum`.
+    Set,
+    /// `C = C + sum`.
+    Add,
+}
+
+/// Point-wise functions that can be fused behind a product with a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `y = x`.
+    None,
+    /// `y = max(x, 0)`; its derivative at 0 is 0.
+    Relu,
+}
+
+/// An activation whose gradient is made of what was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    /// ReLU: its outputs are kept.
+    Relu,
+    /// GELU: its inputs are kept.
+    Gelu(Gelu),
+}
+
+/// A form of GELU, which is a stage too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// `x Phi(x)`, Phi the exact normal distribution (f32 accuracy).
+    Exact,
+    /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, which models of the GPT-2 family have for it.
+    Tanh,
+}
+
+/// A pooling window over `x: [planes, H, W]`, `y: [planes, OH, OW]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool2d {
+    /// Images times channels.
+    pub planes: usize,
+    /// Input height and width.
+    pub size: [usize; 2],
+    /// Window height and width.
+    pub window: [usize; 2],
+    /// Step between windows.
+    pub stride: [usize; 2],
+    /// Places around the plane that no maximum is taken from; at most half a window. Of averages 0.
+    pub padding: [usize; 2],
+}
+
+impl Pool2d {
+    /// Output height and width.
+    #[must_use]
+    pub fn output_size(&self) -> [usize; 2] {
+        [0, 1].map(|d| (self.size[d] + 2 * self.padding[d] - self.window[d]) / self.stride[d] + 1)
+    }
+}
+
+/// What a position of self-attention sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Itself and those before it.
+    Causal,
+    /// All of its sequence. Not every device has it: [`Extra::Unmasked`](super::Extra::Unmasked).
+    None,
+}
+
+/// Self-attention over packed `qkv: [B, T, 3, heads, head]`, output `[B, T, heads, head]`; the scale is
+/// `1 / sqrt(head)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// Sequences.
+    pub batch: usize,
+    /// Positions of a sequence.
+    pub time: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub head: usize,
+    /// What each position sees.
+    pub mask: Mask,
+}
+
+/// `x: [rows, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// How many rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub width: usize,
+}
+
+/// A linear layer: `x: [rows, inputs]`, `w: [outputs, inputs]`, `y: [rows, outputs]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearShape {
+    /// How many rows.
+    pub rows: usize,
+    /// Elements of a row of `x`.
+    pub inputs: usize,
+    /// Elements of a row of `y`.
+    pub outputs: usize,
+}
+
+impl LinearShape {
+    /// The layer that makes `y` of rows with so many inputs.
+    #[must_use]
+    pub fn new(y: Rows, inputs: usize) -> Self {
+        Self { rows: y.rows, inputs, outputs: y.width }
+    }
+}
+
+/// What a linear layer or a convolution reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<X, B = X> {
+    /// The inputs.
+    pub x: X,
+    /// The weights.
+    pub w: X,
+    /// One element for each output, added to the sum.
+    pub bias: Option<B>,
+}
+
+/// What a norm multiplies and adds, an element for each channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine<R> {
+    /// The factors.
+    pub gain: R,
+    /// What is added.
+    pub bias: R,
+}
+
+/// What batch norm writes.
+#[derive(Debug)]
+pub struct BatchNormOutputs<M> {
+    /// The outputs.
+    pub y: M,
+    /// `[channels, 2]`: mean and reciprocal deviation, for the gradient.
+    pub saved: M,
+    /// `[2, channels]`: images x mean, then images x unbiased variance, for the running statistics.
+    pub sums: M,
+}
+
+/// What the gradient of a norm reads.
+#[derive(Clone, Copy, Debug)]
+pub struct NormInputs<R> {
+    /// The inputs of the forward pass.
+    pub x: R,
+    /// The factors.
+    pub gain: R,
+    /// What the forward pass saved.
+    pub saved: R,
+    /// The gradient of the outputs.
+    pub dy: R,
+}
+
+/// What the gradient of a norm writes.
+#[derive(Debug)]
+pub struct NormGradients<M> {
+    /// Of the inputs, if anybody asks.
+    pub dx: Option<M>,
+    /// Of the factors.
+    pub dgain: M,
+    /// Of what is added.
+    pub dbias: M,
+}
+
+/// What the gradient of attention reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Attended<R, F = R> {
+    /// Queries, keys and values of the forward pass.
+    pub qkv: R,
+    /// Its outputs.
+    pub y: R,
+    /// What it saved.
+    pub saved: F,
+    /// The gradient of the outputs.
+    pub dy: R,
+}
+
+/// Batch norm over `x: [images, channels, area]`, per channel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChannelNorm {
+    /// Images in the micro-batch.
+    pub images: usize,
+    /// Channels.
+    pub channels: usize,
+    /// Values of a channel in one image.
+    pub area: usize,
+    /// Added to the variance.
+    pub epsilon: f32,
+}
+
+/// Matrices one behind the other, `x: [matrices, rows, columns]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrices {
+    /// How many.
+    pub matrices: usize,
+    /// Rows of each.
+    pub rows: usize,
+    /// Columns of each.
+    pub columns: usize,
+}
