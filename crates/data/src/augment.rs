@@ -8,7 +8,6 @@ mod cut;
 mod erase;
 mod error;
 mod jitter;
-mod numbers;
 mod planes;
 mod rand;
 mod range;

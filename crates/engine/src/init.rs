@@ -3,9 +3,9 @@
 //! The numbers of a tensor depend on the seed and on the tensor's index in the layout alone.
 
 use crate::layout::{Layout, Section};
-use crate::numbers::normal_quantile;
 use crate::stage::Init;
 use crate::state::State;
+use dtrain_types::numbers::normal_quantile;
 use dtrain_types::{Key, MicroBatch, Seed, Site, Step};
 
 impl Layout {

@@ -28,7 +28,6 @@ pub mod loss_scale;
 pub mod model;
 pub mod model_replica;
 pub mod models;
-pub mod numbers;
 pub mod optimizer;
 pub mod own_memory;
 mod passes;

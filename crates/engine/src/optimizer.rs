@@ -7,11 +7,11 @@ use crate::error::EngineError;
 use crate::groups::{MOST_GROUPS, Runs};
 use crate::host_device::HostDevice;
 use crate::layout::Layout;
-use crate::numbers::power;
 use crate::schedule::LrSchedule;
 use crate::shared_memory::PARTS;
 use crate::state::StateShape;
 use dtrain_types::Step;
+use dtrain_types::numbers::power;
 use std::ops::Range;
 
 /// The rule of one update, as PyTorch defines it.

@@ -3,8 +3,8 @@
 //! It does not know the epoch, the world size or the data: spans in epochs are turned into steps before.
 
 use crate::error::EngineError;
-use crate::numbers::{cos_pi, power};
 use dtrain_types::Step;
+use dtrain_types::numbers::{cos_pi, power};
 
 /// How the learning rate falls after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

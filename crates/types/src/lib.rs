@@ -1,5 +1,5 @@
 //! Words that every part of dtrain shares: ids and counts as types of their own, the batch plan,
-//! the reduction tree and what its nodes are rounded to, counter-based randomness, and time as a value.
+//! the reduction tree and what its nodes are rounded to, counter-based randomness, functions with the same bits everywhere, and time as a value.
 //!
 //! Pure data and pure functions. This crate does not know what a gradient, a message or a file is.
 
@@ -10,6 +10,7 @@ mod digest;
 mod exact_sum;
 mod fingerprint;
 mod ids;
+pub mod numbers;
 mod plan;
 mod random;
 mod ranges;

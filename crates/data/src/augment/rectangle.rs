@@ -2,9 +2,9 @@
 //!
 //! It does not know what becomes of what is inside.
 
-use super::numbers::exp;
 use super::words::{PER_TRY, TRIES};
 use dtrain_types::Key;
+use dtrain_types::numbers::exp;
 
 /// Rows `top..top + height` and columns `left..left + width`, none of them empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

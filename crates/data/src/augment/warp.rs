@@ -2,7 +2,7 @@
 //!
 //! It does not know why a picture is warped.
 
-use super::numbers::sine_and_cosine;
+use dtrain_types::numbers::sine_and_cosine;
 
 /// Where a place of the new picture was in the old one: `x' = across * [x, y, 1]`, `y' = down * [x, y, 1]`. Pixel 0 goes from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]

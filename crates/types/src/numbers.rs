@@ -1,4 +1,4 @@
-//! Powers, logarithms and cosines in f64 from additions, multiplications and square roots alone, so that they have
+//! Powers, exponentials, logarithms, sines and cosines in f64 from additions, multiplications and square roots alone, so that they have
 //! the same bits on every machine: the mathematics library of the system may differ in the last digit.
 
 /// `base^exponent`, by squaring.
@@ -78,6 +78,29 @@ pub fn normal_quantile(p: f64) -> f64 {
     if q < 0.0 { -tail } else { tail }
 }
 
+/// Terms of each series; enough for f64 where it is used.
+const TERMS: u32 = 24;
+
+/// `e^x` for `x` in `[-2, 2]`.
+#[must_use]
+pub fn exp(x: f64) -> f64 {
+    (1..=TERMS).rev().fold(1.0, |sum, n| 1.0 + sum * x / f64::from(n))
+}
+
+/// Sine and cosine of an angle in degrees, up to 90 on both sides.
+#[must_use]
+pub fn sine_and_cosine(degrees: f64) -> (f64, f64) {
+    let x = degrees * (std::f64::consts::PI / 180.0);
+    // x - x^3/3! + ... and 1 - x^2/2! + ..., from their last terms.
+    let series = |first: u32| {
+        (0..TERMS / 2).rev().fold(1.0, |sum, n| {
+            let n = f64::from(2 * n + first);
+            1.0 - sum * x * x / (n * (n + 1.0))
+        })
+    };
+    (x * series(2), series(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +126,17 @@ mod tests {
         {
             assert!((normal_quantile(p) - want).abs() < 2e-6, "{p}: {}", normal_quantile(p));
         }
+    }
+
+    #[test]
+    fn exponentials_and_sines_agree_with_the_library() {
+        for at in -1000..=1000 {
+            let share = f64::from(at) / 1000.0;
+            assert!((exp(2.0 * share) - (2.0 * share).exp()).abs() < 1e-14, "{share}");
+            let (sine, cosine) = sine_and_cosine(90.0 * share);
+            let (expected_sine, expected_cosine) = (90.0 * share).to_radians().sin_cos();
+            assert!((sine - expected_sine).abs() < 1e-14 && (cosine - expected_cosine).abs() < 1e-14);
+        }
+        assert_eq!((exp(0.0), sine_and_cosine(0.0)), (1.0, (0.0, 1.0)));
     }
 }
