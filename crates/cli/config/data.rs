@@ -92,23 +92,9 @@ fn shards(r: &Resolved) -> ShardsOptions {
     ShardsOptions { path, val_path, val_split, classes, form, broken, cache, augment, normalise }
 }
 
-/// A picture is as one of a folder.
 fn picture_tables(r: &Resolved) -> PictureTablesOptions {
-    let ShardsOptions { path, val_path, val_split, classes, form, broken, cache, augment, normalise } =
-        shards(r);
     let label = r.text("data.label").unwrap_or("label").to_owned();
-    PictureTablesOptions {
-        path,
-        val_path,
-        val_split,
-        label,
-        classes,
-        form,
-        broken,
-        cache,
-        augment,
-        normalise,
-    }
+    PictureTablesOptions { shards: shards(r), label }
 }
 
 fn images(r: &Resolved) -> ImagesOptions {

@@ -3,7 +3,7 @@
 use crate::clips;
 use crate::images::{self, Decode, Decoder, Files};
 use crate::picture_tables::PictureTables;
-use crate::shards::{LabelNeed, Shards};
+use crate::shards::{LabelNeed, ManyPictures, Shards};
 use crate::{DataError, Preparation, TargetSpec};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,17 +44,23 @@ impl ImageFiles {
             TargetSpec::Class { classes } => Some(classes),
             _ => None,
         };
-        Ok(if Shards::are(path) {
-            let shards = Shards::open(path, form, need)?;
-            let classes = if need == LabelNeed::Class { shards.classes(known)? } else { Vec::new() };
-            Some((Self { files: shards.names(), decoder: Arc::new(shards) }, classes))
+        let label = preparation.label.as_deref();
+        if Shards::are(path) {
+            Self::of_pictures(Shards::open(path, form, need)?, known, need).map(Some)
         } else if PictureTables::are(path) {
-            let tables = PictureTables::of_path(path, form, preparation.label.as_deref(), need)?;
-            let classes = if need == LabelNeed::Class { tables.classes(known)? } else { Vec::new() };
-            Some((Self { files: tables.names(), decoder: Arc::new(tables) }, classes))
+            Self::of_pictures(PictureTables::of_path(path, form, label, need)?, known, need).map(Some)
         } else {
-            None
-        })
+            Ok(None)
+        }
+    }
+
+    fn of_pictures(
+        pictures: impl ManyPictures,
+        known: Option<u32>,
+        need: LabelNeed,
+    ) -> Result<(Self, Vec<u32>), DataError> {
+        let classes = if need == LabelNeed::Class { pictures.classes(known)? } else { Vec::new() };
+        Ok((Self { files: pictures.names(), decoder: Arc::new(pictures) }, classes))
     }
 
     fn of(files: Vec<PathBuf>, form: Arc<dyn Decode>) -> Self {

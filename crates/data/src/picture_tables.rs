@@ -5,17 +5,16 @@
 //! a picture is decoded; see `images/picture.rs`.
 
 use crate::bytes::Bytes;
-use crate::images::{Broken, Decoder, PictureForm, Pictures, entries, retain, side_by_side, whole};
+use crate::images::{Decoder, PictureForm, entries, retain, side_by_side};
 use crate::parquet_text::guarded;
-use crate::rows::{Recipe, Store, Table, Targets, assemble, class_of};
-use crate::shards::LabelNeed;
-use crate::{Augment, DataError, Normalise, Opened, ShardsError, ValSplit};
+use crate::rows::class_of;
+use crate::shards::{LabelNeed, ManyPictures, ShardsOptions, open_as};
+use crate::{DataError, Opened, ShardsError};
 use parquet::basic::Type as Physical;
 use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// What this kind of data is made of.
 const NEEDS: &str = "kind parquet_images needs a .parquet file, or a folder of them";
@@ -27,84 +26,28 @@ const VALIDATION: [&str; 3] = ["validation", "val", "test"];
 /// Which files, and how they are used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PictureTablesOptions {
-    /// A .parquet file, or a folder of them, or one whose `data` is such a folder. Where names begin with `train`, those are the training
-    /// files, and those that begin with `validation`, `val` or `test` are held out.
-    pub path: PathBuf,
-    /// Files for validation; without them `val_split` says what is held out.
-    pub val_path: Option<PathBuf>,
-    /// What is held out if there are none.
-    pub val_split: ValSplit,
+    /// What is as of tar archives.
+    pub shards: ShardsOptions,
     /// The column of the classes.
     pub label: String,
-    /// The number of classes; `None` is what the files say.
-    pub classes: Option<u32>,
-    /// What every picture becomes.
-    pub form: PictureForm,
-    /// What is done about a picture that cannot be decoded.
-    pub broken: Broken,
-    /// How much is kept of what was decoded. *Units*: bytes.
-    pub cache: u64,
-    /// Variations of the training pictures.
-    pub augment: Augment,
-    /// Scaling of the pixels (0 to 255).
-    pub normalise: Normalise,
 }
 
 pub(crate) fn open(options: &PictureTablesOptions) -> Result<Opened, DataError> {
-    let (train, beside) = parts(&options.path)?;
-    let val = match &options.val_path {
+    let PictureTablesOptions { shards, label } = options;
+    let (train, beside) = parts(&shards.path)?;
+    let val = match &shards.val_path {
         Some(path) => all_files(path)?,
         None => beside,
     };
-    let train = PictureTables::open(&train, options.form, Some(&options.label))?;
+    let tables = |files: &[PathBuf]| PictureTables::open(files, shards.form, Some(label));
+    let train = tables(&train)?;
+    let val = if val.is_empty() { None } else { Some(tables(&val)?) };
     let class_names = train.class_names.clone();
-    let named = u32::try_from(class_names.len()).ok().filter(|names| *names > 0);
-    let classes = options.classes.or(named);
-    let val = match val.is_empty() {
-        true => None,
-        false => Some(PictureTables::open(&val, options.form, Some(&options.label))?),
-    };
-    let recipe = Recipe {
-        classes,
-        split: options.val_split.clone(),
-        normalise: options.normalise,
-        augment: options.augment,
-        class_names: if named == classes { class_names } else { Vec::new() },
-        ..Recipe::default()
-    };
-    let val = val.map(|val| table(options, val, classes)).transpose()?;
-    let mut opened = assemble(table(options, train, classes)?, val, recipe)?;
+    let mut opened = open_as(shards, train, val, class_names)?;
     if let Some(preparation) = &mut opened.preparation {
-        preparation.picture = Some(options.form);
-        preparation.label = Some(options.label.clone()).filter(|label| label != LABEL);
+        preparation.label = Some(label.clone()).filter(|label| label != LABEL);
     }
     Ok(opened)
-}
-
-fn table(
-    options: &PictureTablesOptions,
-    mut pictures: PictureTables,
-    classes: Option<u32>,
-) -> Result<Table, DataError> {
-    let mut targets = pictures.classes(classes)?;
-    if options.broken == Broken::Skip {
-        let kept = whole(pictures.rows.len(), |at| pictures.decode(at));
-        retain(&mut pictures.rows, &kept);
-        retain(&mut targets, &kept);
-    }
-    let file = pictures.tables[0].file.clone();
-    if targets.is_empty() {
-        return Err(DataError::Empty { file });
-    }
-    Ok(Table {
-        file,
-        rows: targets.len() as u64,
-        shape: options.form.shape(),
-        store: Store::Pictures(Pictures::new(targets.len(), Arc::new(pictures), options.cache)),
-        targets: Targets::Classes(targets),
-        features: Vec::new(),
-        groups: None,
-    })
 }
 
 /// The files for training and those for validation.
@@ -230,24 +173,31 @@ impl PictureTables {
         Ok(Self { tables, rows, form, class_names })
     }
 
-    /// The class of each picture.
-    ///
-    /// *Errors*: one that there is not. *Panics* if they were opened without labels.
-    pub fn classes(&self, classes: Option<u32>) -> Result<Vec<u32>, DataError> {
+    fn name(&self, place: &Place) -> PathBuf {
+        self.tables[place.table].file.join(place.number.to_string())
+    }
+}
+
+impl ManyPictures for PictureTables {
+    fn file(&self) -> &Path {
+        &self.tables[0].file
+    }
+
+    fn classes(&self, known: Option<u32>) -> Result<Vec<u32>, DataError> {
         let class = |place: &Place| {
             let label = place.class.expect("labels were needed");
-            class_of(&self.tables[place.table].file, place.number, label, classes)
+            class_of(&self.tables[place.table].file, place.number, label, known)
         };
         self.rows.iter().map(class).collect()
     }
 
-    /// The names of the pictures: those of their files, and the numbers of their rows from 0.
-    pub fn names(&self) -> Vec<PathBuf> {
+    /// Those of the files, and the numbers of their rows from 0.
+    fn names(&self) -> Vec<PathBuf> {
         self.rows.iter().map(|place| self.name(place)).collect()
     }
 
-    fn name(&self, place: &Place) -> PathBuf {
-        self.tables[place.table].file.join(place.number.to_string())
+    fn keep(&mut self, kept: &[bool]) {
+        retain(&mut self.rows, kept);
     }
 }
 

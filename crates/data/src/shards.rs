@@ -1,7 +1,7 @@
-//! Shards: tar archives of pictures and their classes, as WebDataset writes them. A picture is decoded when it is read, from where it is in
-//! the mapped file.
+//! Shards: files of many pictures and their classes. A picture is decoded when it is read, from where it is in the mapped file.
 //!
-//! It does not know how an archive is read or a picture is decoded; see the files below, and `images/picture.rs`.
+//! Here are tar archives, as WebDataset writes them, and what they have in common with Parquet files (`picture_tables.rs`). It does not know
+//! how an archive is read or a picture is decoded; see the files below, and `images/picture.rs`.
 
 mod archive;
 mod error;
@@ -26,7 +26,9 @@ const NEEDS: &str = "kind tar needs a .tar file, or a folder of them";
 /// Which shards, and how they are used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardsOptions {
-    /// A .tar file or a folder of them; or a folder that has `train`, and maybe `val`, of which each is such a folder.
+    /// A .tar file or a folder of them; or a folder that has `train`, and maybe `val`, of which each is such a folder. Of Parquet: a
+    /// .parquet file, or a folder of them, or one whose `data` is such a folder; where names begin with `train`, those are the training
+    /// files, and those that begin with `validation`, `val` or `test` are held out.
     pub path: PathBuf,
     /// Shards for validation; without them `val_split` says what is held out.
     pub val_path: Option<PathBuf>,
@@ -46,17 +48,49 @@ pub struct ShardsOptions {
     pub normalise: Normalise,
 }
 
+/// Pictures that lie together in files.
+pub(crate) trait ManyPictures: Decoder + Sized + 'static {
+    /// What an error about all of them names.
+    fn file(&self) -> &Path;
+
+    /// The class of each.
+    ///
+    /// *Errors*: one that there is not. *Panics* if they were opened without labels.
+    fn classes(&self, known: Option<u32>) -> Result<Vec<u32>, DataError>;
+
+    /// The names of the pictures, as if the files were folders.
+    fn names(&self) -> Vec<PathBuf>;
+
+    /// Leaves out those that are not to be kept.
+    fn keep(&mut self, kept: &[bool]);
+}
+
 pub(crate) fn open(options: &ShardsOptions) -> Result<Opened, DataError> {
     let (train, val) = folders_of(&options.path, options.val_path.as_deref());
-    let train = table(options, &train)?;
-    let val = val.map(|val| table(options, &val)).transpose()?;
+    let shards = |path: &Path| Shards::open(path, options.form, LabelNeed::Class);
+    let (train, val) = (shards(&train)?, val.map(|val| shards(&val)).transpose()?);
+    open_as(options, train, val, Vec::new())
+}
+
+/// Pictures for training, and maybe for validation, whose classes have these names, or none.
+pub(crate) fn open_as<P: ManyPictures>(
+    options: &ShardsOptions,
+    train: P,
+    val: Option<P>,
+    class_names: Vec<String>,
+) -> Result<Opened, DataError> {
+    let named = u32::try_from(class_names.len()).ok().filter(|names| *names > 0);
+    let classes = options.classes.or(named);
     let recipe = Recipe {
-        classes: options.classes,
+        classes,
         split: options.val_split.clone(),
         normalise: options.normalise,
         augment: options.augment,
+        class_names: if named == classes { class_names } else { Vec::new() },
         ..Recipe::default()
     };
+    let train = table(options, train, classes)?;
+    let val = val.map(|val| table(options, val, classes)).transpose()?;
     let mut opened = assemble(train, val, recipe)?;
     if let Some(preparation) = &mut opened.preparation {
         preparation.picture = Some(options.form);
@@ -64,22 +98,26 @@ pub(crate) fn open(options: &ShardsOptions) -> Result<Opened, DataError> {
     Ok(opened)
 }
 
-fn table(options: &ShardsOptions, path: &Path) -> Result<Table, DataError> {
-    let mut shards = Shards::open(path, options.form, LabelNeed::Class)?;
-    let mut targets = shards.classes(options.classes)?;
+fn table<P: ManyPictures>(
+    options: &ShardsOptions,
+    mut pictures: P,
+    classes: Option<u32>,
+) -> Result<Table, DataError> {
+    let mut targets = pictures.classes(classes)?;
     if options.broken == Broken::Skip {
-        let kept = whole(shards.pictures.len(), |at| shards.decode(at));
-        retain(&mut shards.pictures, &kept);
+        let kept = whole(targets.len(), |at| pictures.decode(at));
+        pictures.keep(&kept);
         retain(&mut targets, &kept);
     }
+    let file = pictures.file().to_owned();
     if targets.is_empty() {
-        return Err(DataError::Empty { file: path.to_owned() });
+        return Err(DataError::Empty { file });
     }
     Ok(Table {
-        file: path.to_owned(),
+        file,
         rows: targets.len() as u64,
         shape: options.form.shape(),
-        store: Store::Pictures(Pictures::new(targets.len(), Arc::new(shards), options.cache)),
+        store: Store::Pictures(Pictures::new(targets.len(), Arc::new(pictures), options.cache)),
         targets: Targets::Classes(targets),
         features: Vec::new(),
         groups: None,
@@ -89,6 +127,8 @@ fn table(options: &ShardsOptions, path: &Path) -> Result<Table, DataError> {
 /// The pictures of some archives, one archive after the other.
 #[derive(Debug)]
 pub(crate) struct Shards {
+    /// Where they were found.
+    path: PathBuf,
     files: Vec<(PathBuf, Bytes)>,
     pictures: Vec<Picture>,
     form: PictureForm,
@@ -133,28 +173,33 @@ impl Shards {
             pictures.extend(samples.into_iter().map(|sample| Picture { shard, sample }));
             files.push((path, bytes));
         }
-        Ok(Self { files, pictures, form })
-    }
-
-    /// The class of each picture.
-    ///
-    /// *Errors*: one that is too high. *Panics* if they were opened without labels.
-    pub fn classes(&self, classes: Option<u32>) -> Result<Vec<u32>, DataError> {
-        let class = |(row, picture): (u64, &Picture)| {
-            let class = picture.sample.class.expect("labels were needed");
-            let class = i64::try_from(class).unwrap_or(i64::MAX);
-            class_of(&self.name(picture), row, class, classes)
-        };
-        (0..).zip(&self.pictures).map(class).collect()
-    }
-
-    /// The names of the pictures, as if the archives were folders.
-    pub fn names(&self) -> Vec<PathBuf> {
-        self.pictures.iter().map(|picture| self.name(picture)).collect()
+        Ok(Self { path: path.to_owned(), files, pictures, form })
     }
 
     fn name(&self, picture: &Picture) -> PathBuf {
         self.files[picture.shard].0.join(&picture.sample.picture.name)
+    }
+}
+
+impl ManyPictures for Shards {
+    fn file(&self) -> &Path {
+        &self.path
+    }
+
+    fn classes(&self, known: Option<u32>) -> Result<Vec<u32>, DataError> {
+        let class = |(row, picture): (u64, &Picture)| {
+            let class = picture.sample.class.expect("labels were needed");
+            class_of(&self.name(picture), row, i64::try_from(class).unwrap_or(i64::MAX), known)
+        };
+        (0..).zip(&self.pictures).map(class).collect()
+    }
+
+    fn names(&self) -> Vec<PathBuf> {
+        self.pictures.iter().map(|picture| self.name(picture)).collect()
+    }
+
+    fn keep(&mut self, kept: &[bool]) {
+        retain(&mut self.pictures, kept);
     }
 }
 

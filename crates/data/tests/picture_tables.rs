@@ -2,10 +2,7 @@
 
 mod support;
 
-use dtrain_data::{
-    Augment, Broken, Colours, ImageFiles, ImagesOptions, Normalise, Opened, PictureForm,
-    PictureTablesOptions, Source, ValSplit, open,
-};
+use dtrain_data::{Broken, ImageFiles, Normalise, Opened, PictureTablesOptions, ShardsOptions, Source, open};
 use image::{ImageFormat, Rgb, RgbImage};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::metadata::KeyValue;
@@ -16,9 +13,8 @@ use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use support::{file, refused, values_and_classes};
+use support::{file, folders, refused, shards, values_and_classes};
 
-const FORM: PictureForm = PictureForm { height: 4, width: 4, colours: Colours::Rgb };
 const HUB: &str = "message schema {
     OPTIONAL GROUP image { OPTIONAL BYTE_ARRAY bytes; OPTIONAL BYTE_ARRAY path (UTF8); }
     OPTIONAL INT64 label;
@@ -64,23 +60,13 @@ fn write_as(path: &Path, rows: &[Row], about: Option<&str>, label: &str) {
     writer.close().unwrap();
 }
 
-fn options(path: &Path) -> PictureTablesOptions {
-    PictureTablesOptions {
-        path: path.to_owned(),
-        val_path: None,
-        val_split: ValSplit { fraction: 0.0, ..ValSplit::default() },
-        label: "label".to_owned(),
-        classes: None,
-        form: FORM,
-        broken: Broken::Refuse,
-        cache: 1 << 20,
-        augment: Augment::default(),
-        normalise: Normalise::Keep,
-    }
+/// With a column of classes that is called as the Hub does.
+fn labelled(shards: ShardsOptions) -> Source {
+    Source::ParquetImages(PictureTablesOptions { shards, label: "label".to_owned() })
 }
 
-fn opened(options: PictureTablesOptions) -> Opened {
-    open(&Source::ParquetImages(options)).expect("the files are as they should be")
+fn opened(options: ShardsOptions) -> Opened {
+    open(&labelled(options)).expect("the files are as they should be")
 }
 
 fn picture(number: u8) -> Vec<u8> {
@@ -103,22 +89,7 @@ fn by_folders(folder: &Path) -> Opened {
         fs::create_dir_all(&place).unwrap();
         fs::write(place.join(format!("{at}.png")), bytes.unwrap()).unwrap();
     }
-    let PictureTablesOptions { path, val_path, val_split, form, broken, cache, augment, normalise, .. } =
-        options(folder);
-    let labels = None;
-    let images = ImagesOptions {
-        path,
-        val_path,
-        labels,
-        val_split,
-        group: None,
-        form,
-        broken,
-        cache,
-        augment,
-        normalise,
-    };
-    open(&Source::Images(images)).unwrap()
+    open(&Source::Images(folders(folder))).unwrap()
 }
 
 #[test]
@@ -130,12 +101,12 @@ fn a_file_of_the_hub_has_the_pixels_names_and_classes_of_the_same_files_in_folde
     write(&path, &rows(), Some(NAMES));
     for cache in [0, 100, 1 << 20] {
         for path in [&path, &folder.path().join("hub")] {
-            let by_table = opened(PictureTablesOptions { cache, ..options(path) });
+            let by_table = opened(ShardsOptions { cache, ..shards(path) });
             assert_eq!(values_and_classes(&*by_table.train), expected);
             assert_eq!(by_table.class_names, ["cat", "dog"]);
         }
     }
-    let many = opened(PictureTablesOptions { classes: Some(4), ..options(&path) });
+    let many = opened(ShardsOptions { classes: Some(4), ..shards(&path) });
     assert_eq!(many.class_names, ["0", "1", "2", "3"]);
 
     let preparation = by_folders.preparation.expect("there is one");
@@ -149,29 +120,33 @@ fn a_file_of_the_hub_has_the_pixels_names_and_classes_of_the_same_files_in_folde
     let coarse = folder.path().join("coarse.parquet");
     write_as(&coarse, &rows(), None, "coarse_label");
     assert!(ImageFiles::labelled(&coarse, &preparation).is_err());
-    let by_table = opened(PictureTablesOptions { label: "coarse_label".to_owned(), ..options(&coarse) });
+    let by_table = open(&Source::ParquetImages(PictureTablesOptions {
+        shards: shards(&coarse),
+        label: "coarse_label".to_owned(),
+    }))
+    .unwrap();
     let preparation = by_table.preparation.expect("there is one");
     assert_eq!(ImageFiles::labelled(&coarse, &preparation).unwrap().1, expected.1);
 }
 
 #[test]
 fn files_are_training_or_validation_by_the_beginnings_of_their_names() {
-    let counts = |names: &[(&str, usize)], change: &dyn Fn(&Path, &mut PictureTablesOptions)| {
+    let counts = |names: &[(&str, usize)], change: &dyn Fn(&Path, &mut ShardsOptions)| {
         let folder = tempfile::tempdir().unwrap();
         for (name, count) in names {
             write(&folder.path().join(name), &rows()[..*count], None);
         }
-        let mut options = options(folder.path());
+        let mut options = shards(folder.path());
         change(folder.path(), &mut options);
         let opened = opened(options);
         (opened.train.len(), opened.val.map(|val| val.len()))
     };
-    let same = |_: &Path, _: &mut PictureTablesOptions| {};
+    let same = |_: &Path, _: &mut ShardsOptions| {};
     let both = [("train-0.parquet", 10), ("train-1.parquet", 7), ("test-0.parquet", 6)];
     assert_eq!(counts(&both, &same), (17, Some(6)));
     assert_eq!(counts(&[&both[..], &[("validation-0.parquet", 8)]].concat(), &same), (17, Some(8)));
     assert_eq!(counts(&[("a.parquet", 10), ("trains.parquet", 6)], &same), (16, None));
-    let other = |folder: &Path, options: &mut PictureTablesOptions| {
+    let other = |folder: &Path, options: &mut ShardsOptions| {
         options.val_path = Some(folder.join("train-1.parquet"));
     };
     assert_eq!(counts(&both, &other), (17, Some(7)));
@@ -182,8 +157,8 @@ fn what_is_wrong_with_a_file_is_told_with_its_row() {
     let folder = tempfile::tempdir().unwrap();
     let path: PathBuf = folder.path().join("x.parquet");
     let says = |words: &str| {
-        let standardised = PictureTablesOptions { normalise: Normalise::Standardise, ..options(&path) };
-        let said = refused(Source::ParquetImages(standardised));
+        let standardised = ShardsOptions { normalise: Normalise::Standardise, ..shards(&path) };
+        let said = refused(labelled(standardised));
         assert!(said.contains("x.parquet") && said.contains(words), "{said:?} lacks {words:?}");
     };
     let spoilt = |at: usize, row: Row| {
@@ -195,7 +170,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_row() {
     says("x.parquet/4: the row has no bytes of an image");
     spoilt(8, (Some(b"no image".to_vec()), Some(1)));
     says("x.parquet/8");
-    assert_eq!(opened(PictureTablesOptions { broken: Broken::Skip, ..options(&path) }).train.len(), 9);
+    assert_eq!(opened(ShardsOptions { broken: Broken::Skip, ..shards(&path) }).train.len(), 9);
     spoilt(4, (Some(picture(1)), None));
     says("a row without a class in group 1");
     spoilt(4, (Some(picture(1)), Some(-1)));
@@ -209,7 +184,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_row() {
         fs::read(&path).unwrap()
     };
     let wrong =
-        refused(Source::ParquetImages(PictureTablesOptions { label: "kind".into(), ..options(&path) }));
+        refused(Source::ParquetImages(PictureTablesOptions { shards: shards(&path), label: "kind".into() }));
     assert!(wrong.contains("no column \"kind\" of classes"), "{wrong}");
     file(folder.path(), "x.parquet", &whole[..whole.len() / 2]);
     says("x.parquet");
@@ -217,7 +192,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_row() {
     says("x.parquet");
     fs::remove_file(&path).unwrap();
     says("does not exist");
-    let said = refused(Source::ParquetImages(options(folder.path())));
+    let said = refused(labelled(shards(folder.path())));
     assert!(said.contains("has no .parquet files"), "{said}");
 
     // Spoilt bytes give an error or pictures, and never a panic.
@@ -228,8 +203,8 @@ fn what_is_wrong_with_a_file_is_told_with_its_row() {
         let place = 4 + (state >> 33) as usize % (whole.len() - 4);
         spoilt[place] = (state >> 25) as u8;
         let path = file(folder.path(), "spoilt.parquet", spoilt);
-        let options = PictureTablesOptions { broken: Broken::Skip, ..options(&path) };
-        if let Err(error) = open(&Source::ParquetImages(options)) {
+        let options = ShardsOptions { broken: Broken::Skip, ..shards(&path) };
+        if let Err(error) = open(&labelled(options)) {
             assert!(!error.to_string().is_empty() && !error.hint().is_empty());
         }
     }

@@ -2,32 +2,12 @@
 
 mod support;
 
-use dtrain_data::{
-    Augment, Broken, Colours, ImageFiles, ImagesOptions, InputSpec, Normalise, Opened, PictureForm,
-    ShardsOptions, Source, ValSplit, open,
-};
+use dtrain_data::{Broken, ImageFiles, InputSpec, Normalise, Opened, ShardsOptions, Source, ValSplit, open};
 use image::{ImageFormat, Rgb, RgbImage};
 use std::fs;
 use std::io::Cursor;
-use std::path::Path;
-use support::{file, gzip, refused, values_and_classes};
+use support::{file, folders, gzip, refused, shards, values_and_classes};
 use tar::{Builder, EntryType, Header};
-
-const FORM: PictureForm = PictureForm { height: 4, width: 4, colours: Colours::Rgb };
-
-fn options(path: &Path) -> ShardsOptions {
-    ShardsOptions {
-        path: path.to_owned(),
-        val_path: None,
-        val_split: ValSplit { fraction: 0.0, ..ValSplit::default() },
-        classes: None,
-        form: FORM,
-        broken: Broken::Refuse,
-        cache: 1 << 20,
-        augment: Augment::default(),
-        normalise: Normalise::Keep,
-    }
-}
 
 fn opened(options: ShardsOptions) -> Opened {
     open(&Source::Tar(options)).expect("the archives are as they should be")
@@ -92,22 +72,9 @@ fn a_shard_has_the_pixels_and_classes_of_the_same_files_in_folders() {
         }
     }
     let shard = file(folder.path(), "all.tar", builder.into_inner().unwrap());
-    let ShardsOptions { val_path, val_split, broken, cache, augment, normalise, .. } = options(&shard);
-    let images = ImagesOptions {
-        path: folder.path().join("photos"),
-        val_path,
-        labels: None,
-        val_split,
-        group: None,
-        form: FORM,
-        broken,
-        cache,
-        augment,
-        normalise,
-    };
-    let by_folders = open(&Source::Images(images)).unwrap();
+    let by_folders = open(&Source::Images(folders(&folder.path().join("photos")))).unwrap();
     for cache in [0, 100, 1 << 20] {
-        let by_shard = opened(ShardsOptions { cache, ..options(&shard) });
+        let by_shard = opened(ShardsOptions { cache, ..shards(&shard) });
         assert_eq!(values_and_classes(&*by_shard.train), values_and_classes(&*by_folders.train));
         assert_eq!(by_shard.class_names, ["0", "1", "2"]);
         assert_eq!(by_shard.train.spec().input, InputSpec::Values { shape: vec![3, 4, 4] });
@@ -154,10 +121,10 @@ fn shards_come_in_the_order_of_their_names_and_samples_in_that_of_the_archive() 
     builder.append_data(&mut link, "folder", &[][..]).unwrap();
     file(path, "a.TAR", builder.into_inner().unwrap());
     file(path, "notes.txt", "no shard");
-    let all = opened(options(path));
+    let all = opened(shards(path));
     assert_eq!(seen(&all), [(40, 3), (10, 1), (20, 0), (30, 2)]);
     assert_eq!(all.class_names, ["0", "1", "2", "3"]);
-    assert_eq!(opened(ShardsOptions { classes: Some(7), ..options(path) }).class_names.len(), 7);
+    assert_eq!(opened(ShardsOptions { classes: Some(7), ..shards(path) }).class_names.len(), 7);
 }
 
 #[test]
@@ -179,12 +146,12 @@ fn shards_are_held_out_by_a_share_a_path_or_a_folder_beside() {
         let opened = opened(options);
         (opened.train.len(), opened.val.map(|val| val.len()))
     };
-    assert_eq!(counts(options(&one)), (10, None));
+    assert_eq!(counts(shards(&one)), (10, None));
     let share = ValSplit { fraction: 0.2, ..ValSplit::default() };
-    assert_eq!(counts(ShardsOptions { val_split: share, ..options(&one) }), (8, Some(2)));
-    assert_eq!(counts(ShardsOptions { val_path: Some(other), ..options(&one) }), (10, Some(4)));
+    assert_eq!(counts(ShardsOptions { val_split: share, ..shards(&one) }), (8, Some(2)));
+    assert_eq!(counts(ShardsOptions { val_path: Some(other), ..shards(&one) }), (10, Some(4)));
     shard("val/y.tar", 3);
-    assert_eq!(counts(options(folder.path())), (10, Some(3)));
+    assert_eq!(counts(shards(folder.path())), (10, Some(3)));
 }
 
 #[test]
@@ -192,8 +159,8 @@ fn a_picture_that_cannot_be_decoded_is_named_or_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let members = [("a.png", &png(1)[..]), ("a.cls", b"0"), ("b.jpg", b"no image"), ("b.cls", b"1")];
     let path = file(folder.path(), "x.tar", archive(&members));
-    assert_eq!(seen(&opened(ShardsOptions { broken: Broken::Skip, ..options(&path) })), [(1, 0)]);
-    let standardised = ShardsOptions { normalise: Normalise::Standardise, ..options(&path) };
+    assert_eq!(seen(&opened(ShardsOptions { broken: Broken::Skip, ..shards(&path) })), [(1, 0)]);
+    let standardised = ShardsOptions { normalise: Normalise::Standardise, ..shards(&path) };
     let said = refused(Source::Tar(standardised));
     assert!(said.contains("x.tar/b.jpg"), "{said}");
 }
@@ -207,7 +174,7 @@ fn what_is_wrong_with_a_shard_is_told_with_its_file_and_place() {
     let folder = tempfile::tempdir().unwrap();
     let says = |bytes: &[u8], words: &str| {
         let path = file(folder.path(), "x.tar", bytes);
-        let said = refused(Source::Tar(options(&path)));
+        let said = refused(Source::Tar(shards(&path)));
         assert!(said.contains("x.tar") && said.contains(words), "{said:?} lacks {words:?}");
     };
     says(&good[..second], &format!("stops at byte {second}, before the end of the archive"));
@@ -272,9 +239,9 @@ fn what_is_wrong_with_a_shard_is_told_with_its_file_and_place() {
     says(&extended(EntryType::GNUSparse, b""), "byte 0: a file with holes");
 
     let empty = tempfile::tempdir().unwrap();
-    let said = refused(Source::Tar(options(empty.path())));
+    let said = refused(Source::Tar(shards(empty.path())));
     assert!(said.contains("has no .tar files"), "{said}");
-    let said = refused(Source::Tar(options(&empty.path().join("gone.tar"))));
+    let said = refused(Source::Tar(shards(&empty.path().join("gone.tar"))));
     assert!(said.ends_with("gone.tar does not exist"), "{said}");
 }
 
@@ -285,7 +252,7 @@ fn no_cut_and_no_changed_byte_of_a_header_makes_it_panic_or_lose_a_sample_silent
     let folder = tempfile::tempdir().unwrap();
     let samples = |bytes: &[u8]| {
         let path = file(folder.path(), "x.tar", bytes);
-        open(&Source::Tar(options(&path))).map(|opened| opened.train.len())
+        open(&Source::Tar(shards(&path))).map(|opened| opened.train.len())
     };
     assert_eq!(samples(&good).unwrap(), 2);
     for length in (0..good.len()).step_by(37) {

@@ -1,7 +1,10 @@
 //! Writes the files that the tests read, and reads whole data sets back.
 #![allow(dead_code)]
 
-use dtrain_data::{Batch, DataError, Dataset, Elements, EvaluationPlan, Opened, Source, open};
+use dtrain_data::{
+    Augment, Batch, Broken, Colours, DataError, Dataset, Elements, EvaluationPlan, ImagesOptions, Normalise,
+    Opened, PictureForm, ShardsOptions, Source, ValSplit, open,
+};
 use dtrain_types::MicroBatch;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -71,4 +74,30 @@ pub fn bits(elements: Elements<'_>) -> Vec<u32> {
         Elements::F32(values) => values.iter().map(|value| value.to_bits()).collect(),
         Elements::U32(values) => values.to_vec(),
     }
+}
+
+/// What the pictures of [`shards`] become.
+pub const FORM: PictureForm = PictureForm { height: 4, width: 4, colours: Colours::Rgb };
+
+/// Pictures that lie together in files, none of them held out, and as they are.
+pub fn shards(path: &Path) -> ShardsOptions {
+    ShardsOptions {
+        path: path.to_owned(),
+        val_path: None,
+        val_split: ValSplit { fraction: 0.0, ..ValSplit::default() },
+        classes: None,
+        form: FORM,
+        broken: Broken::Refuse,
+        cache: 1 << 20,
+        augment: Augment::default(),
+        normalise: Normalise::Keep,
+    }
+}
+
+/// The same of pictures in folders.
+pub fn folders(path: &Path) -> ImagesOptions {
+    let ShardsOptions { path, val_path, val_split, form, broken, cache, augment, normalise, .. } =
+        shards(path);
+    let (labels, group) = (None, None);
+    ImagesOptions { path, val_path, labels, val_split, group, form, broken, cache, augment, normalise }
 }
