@@ -60,7 +60,7 @@ impl Blueprint<'_> {
         blocks: Blocks,
     ) -> Result<dtrain_engine::Model<Cpu>, CliError> {
         let chain = || match (&self.config.model, self.own) {
-            (Model::Own { .. }, Some(own)) => Ok(blocks.of((own.model)(self.spec))),
+            (Model::Own, Some(own)) => Ok(blocks.of((own.model)(self.spec))),
             _ => self.chain(blocks),
         };
         let input = self.input_shape(rows);
@@ -176,7 +176,7 @@ impl Blueprint<'_> {
                 let options = RecurrentOptions { cell, layers, width, dropout: *dropout as f32 };
                 recurrent(&options, self.outputs())
             }
-            Model::Own { .. } | Model::Torch { .. } => {
+            Model::Own | Model::Torch => {
                 panic!("own data was opened by its program, which has the model")
             }
             Model::Gpt { like, layers, width, heads, dropout, .. } => {

@@ -335,7 +335,7 @@ impl Plan {
 
     /// Gives a replica the parameters that it is to start from, and holds it against the batches.
     pub fn complete(&self, replica: &mut dyn Replica) -> Result<(), CliError> {
-        match (self.config.model.init_from(), self.config.optimizer.updates_before) {
+        match (&self.config.beginning.file, self.config.optimizer.updates_before) {
             (Some(file), _) => self.begin_from(replica, file)?,
             (None, 0) => {}
             (None, _) => {

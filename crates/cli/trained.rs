@@ -42,7 +42,7 @@ impl Trained {
         let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
         let config = Config::parse::<&str>(Some(source), &[], this_machine())?;
         let shown = format!("checkpoint {id} of {}", run.path.display());
-        if let Model::Own { .. } | Model::Torch { .. } = config.model {
+        if let Model::Own | Model::Torch = config.model {
             let message = format!("the model of {} is made by a program of one's own", run.path.display());
             let hint = "`dtrain checkpoint export` writes its parameters for that program";
             return Err(CliError::usage(message).hint(hint));

@@ -6,7 +6,8 @@ use super::choice::{Backend, DataKind, Isolation, LossKind};
 use super::data::augment_text;
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
-use super::parts::{ClassWeights, HostCount, Loss, Model, Over, Rule};
+use super::model::{Model, Over};
+use super::parts::{ClassWeights, HostCount, Loss, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Wire};
@@ -219,11 +220,11 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
             let problem = config.problem("model.channels", "a cnn needs at least one block");
             problems.push(problem.hint("write model.channels=[32, 64], or model.kind=mlp"));
         }
-        Model::Own { .. } if data != DataKind::Own.name() => {
+        Model::Own if data != DataKind::Own.name() => {
             let problem = config.problem("model.kind", "own is the model of a program of one's own");
             problems.push(problem.hint("see examples/own_model.rs, or choose mlp, cnn or gpt"));
         }
-        Model::Torch { .. } if data != DataKind::Torch.name() => {
+        Model::Torch if data != DataKind::Torch.name() => {
             let problem = config.problem("model.kind", "torch is the model of a Python program");
             problems.push(problem.hint("run that program: `python train.py`; or choose mlp, cnn or gpt"));
         }
@@ -232,14 +233,14 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
         | Model::Cnn { .. }
         | Model::ResNet { .. }
         | Model::Recurrent { .. }
-        | Model::Own { .. }
-        | Model::Torch { .. } => {}
+        | Model::Own
+        | Model::Torch => {}
     }
 }
 
 /// What begins anew needs something that does not.
 fn beginning(config: &Config, problems: &mut Vec<Problem>) {
-    if !config.begun_anew.is_empty() && config.model.init_from().is_none() {
+    if !config.beginning.except.is_empty() && config.beginning.file.is_none() {
         let problem = config.problem("model.init_except", "without model.init_from everything begins anew");
         problems.push(problem.hint("write model.init_from=FILE.safetensors"));
     }

@@ -13,6 +13,7 @@ mod error;
 mod host;
 mod keys;
 mod load;
+mod model;
 mod nearest;
 mod on_gpus;
 mod origin;
@@ -35,11 +36,11 @@ pub use dtrain_engine::LrScaling;
 pub use dtrain_types::{Reduce, Wire};
 pub use error::{ConfigError, Problem};
 pub use keys::{KEYS, Key, Mark};
+pub use model::{Beginning, Gpt, Model, Over, Pool};
 pub use on_gpus::{ON_GPUS, OnGpus};
 pub use origin::{Origin, Source};
 pub use parts::{
-    Checkpoint, ClassWeights, EarlyStop, Gpt, HostCount, Loss, Model, Optimizer, Over, Pool, Resume, Rule,
-    Schedule, Shape, World,
+    Checkpoint, ClassWeights, EarlyStop, HostCount, Loss, Optimizer, Resume, Rule, Schedule, Shape, World,
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};
@@ -91,8 +92,8 @@ pub struct Config {
     pub data: Option<dtrain_data::Source>,
     /// The model.
     pub model: Model,
-    /// Patterns of tensors that begin anew though there is a file with first parameters.
-    pub begun_anew: Vec<String>,
+    /// What its parameters begin with.
+    pub beginning: Beginning,
     /// The loss.
     pub loss: Loss,
     /// The optimizer.
@@ -131,7 +132,7 @@ impl Config {
             profile: r.int("profile").and_then(NonZeroU32::new),
             data: data::data(r),
             model: Model::from_resolved(r),
-            begun_anew: parts::begun_anew(r),
+            beginning: Beginning::from_resolved(r),
             loss: Loss::from_resolved(r),
             optimizer: Optimizer::from_resolved(r),
             schedule: Schedule::from_resolved(r),

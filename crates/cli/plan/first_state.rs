@@ -16,7 +16,7 @@ impl Plan {
     ///
     /// *Blocks* on the disk. *Errors*: the file does not fit.
     pub(super) fn begin_from(&self, replica: &mut dyn Replica, file: &Path) -> Result<(), CliError> {
-        for pattern in &self.config.begun_anew {
+        for pattern in &self.config.beginning.except {
             let tensors = &replica.about().layout.tensors;
             if !tensors.iter().any(|tensor| fits(pattern, &tensor.name)) {
                 let problem =
@@ -32,7 +32,12 @@ impl Plan {
         }
         let (filled, hint) = match self.config.optimizer.updates_before {
             0 => (
-                self.fill_model(replica, file, &mut state),
+                fill_model(
+                    replica,
+                    file,
+                    (self.config.model.kind(), &self.config.beginning.except),
+                    &mut state,
+                ),
                 "a safetensors file with the names and shapes that `dtrain plan` lists",
             ),
             _ => (
@@ -46,33 +51,17 @@ impl Plan {
     }
 }
 
-impl Plan {
-    /// Fills parameters and running statistics, by any names that a file may have, but for what begins anew; a moving average begins
-    /// with the parameters.
-    fn fill_model(&self, replica: &dyn Replica, file: &Path, state: &mut State) -> Result<(), InitError> {
-        let (kind, except) = (self.config.model.kind(), &self.config.begun_anew[..]);
-        fill_model(replica, file, (kind, except), state)
-    }
-}
-
+/// Fills parameters and running statistics, by any names that a file may have, but for what begins anew; a moving average begins with the
+/// parameters.
 fn fill_model(
     replica: &dyn Replica,
     file: &Path,
     (kind, except): (ModelKind, &[String]),
     state: &mut State,
 ) -> Result<(), InitError> {
-    let wanted = |specs: Vec<TensorSpec>, prefix: &str| -> Vec<TensorSpec> {
-        let bare = |name: &str| {
-            name.strip_prefix(prefix).or(name.strip_prefix(EXPORTED_STATS)).unwrap_or(name).to_owned()
-        };
-        specs
-            .into_iter()
-            .filter(|spec| !except.iter().any(|pattern| fits(pattern, &bare(&spec.name))))
-            .collect()
-    };
-    let plain = wanted(tensor_specs(replica, "", ""), "");
+    let plain = tensor_specs(replica, ["", ""], except);
     // Files that dtrain exported name tensors as its checkpoints do.
-    let exported = wanted(tensor_specs(replica, EXPORTED_PARAMETERS, EXPORTED_STATS), EXPORTED_PARAMETERS);
+    let exported = tensor_specs(replica, [EXPORTED_PARAMETERS, EXPORTED_STATS], except);
     let mut fill = |names: &dyn Names, specs: &[TensorSpec]| {
         let names = &Without { names, except };
         let [parameters, stats, ..] = state.sections_mut();
@@ -194,13 +183,14 @@ impl Names for StateNames {
     }
 }
 
-/// The model's tensors by the names in a file.
-fn tensor_specs(replica: &dyn Replica, parameters: &str, stats: &str) -> Vec<TensorSpec> {
+/// The model's tensors by the names in a file, but for what begins anew.
+fn tensor_specs(replica: &dyn Replica, [parameters, stats]: [&str; 2], except: &[String]) -> Vec<TensorSpec> {
     let named = |tensor: &dtrain_engine::Tensor| {
         let prefix = if tensor.section == Section::Parameters { parameters } else { stats };
         let name = format!("{prefix}{}", tensor.name);
         TensorSpec::new(name, &tensor.shape, tensor.section.name(), tensor.offset)
     };
-    let tensors = replica.about().layout.tensors.iter().filter(|tensor| tensor.name != LossScale::NAME);
+    let anew = |name: &str| name == LossScale::NAME || except.iter().any(|pattern| fits(pattern, name));
+    let tensors = replica.about().layout.tensors.iter().filter(|tensor| !anew(&tensor.name));
     tensors.map(named).collect()
 }

@@ -109,7 +109,7 @@ impl Plan {
     /// *Errors*: a program's own model, whose stages are the CPU's.
     pub fn check_device(&self) -> Result<(), Problem> {
         match self.config.model {
-            Model::Own { .. } | Model::Torch { .. } => {
+            Model::Own | Model::Torch => {
                 let message = "the model of this program is made for the CPU";
                 Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
             }
