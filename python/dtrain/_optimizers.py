@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Union
 
 
 class Optimizer:
@@ -25,9 +25,16 @@ def _or_none(number: Optional[float]) -> str:
     return "none" if number is None else repr(number)
 
 
-def _groups(factors: Mapping[str, float], no_decay: Sequence[str]) -> "list[str]":
-    rules = [f"{pattern}={factor!r}" for pattern, factor in factors.items()]
-    return [f"optimizer.lr_factors={json.dumps(rules)}", f"optimizer.no_decay={json.dumps(list(no_decay))}"]
+def _shared(optimizer: "Union[AdamW, Lion, SGD]") -> "list[str]":
+    """What dtrain's own optimizers have in common."""
+    rules = [f"{pattern}={factor!r}" for pattern, factor in optimizer.lr_factors.items()]
+    return [
+        f"optimizer.clip_norm={_or_none(optimizer.clip_norm)}",
+        f"ema={_or_none(optimizer.ema)}",
+        f"optimizer.lr_factors={json.dumps(rules)}",
+        f"optimizer.no_decay={json.dumps(list(optimizer.no_decay))}",
+        _decays(optimizer.decay),
+    ]
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,7 @@ class AdamW(Optimizer):
             f"optimizer.beta2={self.betas[1]!r}",
             f"optimizer.eps={self.eps!r}",
             f"optimizer.weight_decay={self.weight_decay!r}",
-            f"optimizer.clip_norm={_or_none(self.clip_norm)}",
-            f"ema={_or_none(self.ema)}",
-            *_groups(self.lr_factors, self.no_decay),
-            _decays(self.decay),
+            *_shared(self),
         ]
 
 
@@ -85,10 +89,7 @@ class Lion(Optimizer):
             f"optimizer.beta1={self.betas[0]!r}",
             f"optimizer.beta2={self.betas[1]!r}",
             f"optimizer.weight_decay={self.weight_decay!r}",
-            f"optimizer.clip_norm={_or_none(self.clip_norm)}",
-            f"ema={_or_none(self.ema)}",
-            *_groups(self.lr_factors, self.no_decay),
-            _decays(self.decay),
+            *_shared(self),
         ]
 
 
@@ -113,10 +114,7 @@ class SGD(Optimizer):
             f"optimizer.momentum={self.momentum!r}",
             f"optimizer.nesterov={str(self.nesterov).lower()}",
             f"optimizer.weight_decay={self.weight_decay!r}",
-            f"optimizer.clip_norm={_or_none(self.clip_norm)}",
-            f"ema={_or_none(self.ema)}",
-            *_groups(self.lr_factors, self.no_decay),
-            _decays(self.decay),
+            *_shared(self),
         ]
 
 
