@@ -3,12 +3,14 @@
 //! A small world is brought to *run*; then valid messages are changed at random places and told to its machines.
 //! `PROPTEST_CASES=1000000` makes it run for longer.
 
+mod support;
+
 use dtrain_protocol::{
     BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, Event, ExitCause,
-    Fingerprint, HEADER_BYTES, Judgement, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message,
-    Node, NodeConfig, NodeEffect, NodeReport, Number, Phase, Profile, Reduce, Report, Schedule, ShardFile,
-    ShardOutcome, ShardReport, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect,
-    Timeouts, ValidationPart, encode,
+    HEADER_BYTES, Judgement, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node,
+    NodeConfig, NodeEffect, NodeReport, Number, Phase, Reduce, Report, Schedule, ShardFile, ShardOutcome,
+    ShardReport, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, ValidationPart,
+    encode,
 };
 use dtrain_types::{
     BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
@@ -17,6 +19,7 @@ use dtrain_types::{
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use support::{profile, timeouts};
 
 const RANKS: u32 = 3;
 
@@ -44,21 +47,6 @@ fn made(generation: Generation, member: MemberId) -> Bootstrap {
     bytes[..8].copy_from_slice(&generation.0.to_le_bytes());
     bytes[8..12].copy_from_slice(&member.0.to_le_bytes());
     Bootstrap(bytes)
-}
-
-fn timeouts() -> Timeouts {
-    Timeouts::derive(Duration::from_secs(1)).expect("in range")
-}
-
-fn profile() -> Profile {
-    Profile {
-        fingerprint: Fingerprint { isa: "scalar".into(), self_test: Digest([1; 32]), kernel_revision: 1 },
-        pid: 1,
-        host: "a".into(),
-        device: "cpu".into(),
-        address: None,
-        sees_run_folder: true,
-    }
 }
 
 /// The supervisor of a small world on one host.

@@ -3,11 +3,13 @@
 //!
 //! Words are made by hand here, one machine at a time: what all of them do together is the simulator's.
 
+mod support;
+
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Digest, Directive, Event, ExitCause, Fingerprint, Heartbeat, Left, LifeOrder,
-    LifeReport, Limits, Losses, Member, MemberConfig, MemberEffect, Membership, NodeOrder, NodeReport,
-    Number, Participant, Pending, Phase, Profile, Reduce, Report, ResumePoint, Schedule, Stage, StartFrom,
-    StateSource, StepRecord, StopFlag, Supervisor, SupervisorConfig, SupervisorEffect, TakenOver, Timeouts,
+    BootId, CheckpointEvery, Digest, Directive, Event, ExitCause, Heartbeat, Left, LifeOrder, LifeReport,
+    Limits, Losses, Member, MemberConfig, MemberEffect, Membership, NodeOrder, NodeReport, Number,
+    Participant, Pending, Phase, Reduce, Report, ResumePoint, Schedule, Stage, StartFrom, StateSource,
+    StepRecord, StopFlag, Supervisor, SupervisorConfig, SupervisorEffect, TakenOver,
 };
 use dtrain_types::{
     BatchPlan, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange, NodeId,
@@ -15,6 +17,7 @@ use dtrain_types::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use support::{profile, timeouts};
 
 /// The supervisor that died, and the one that takes over.
 const BEFORE: Instance = Instance(1);
@@ -24,21 +27,6 @@ const LAST: Generation = Generation(5);
 const LEADS: Generation = Generation(10);
 /// What is written down.
 const RECORDED: Step = Step(8);
-
-fn timeouts() -> Timeouts {
-    Timeouts::derive(Duration::from_secs(1)).expect("in range")
-}
-
-fn profile() -> Profile {
-    Profile {
-        fingerprint: Fingerprint { isa: "scalar".into(), self_test: Digest([1; 32]), kernel_revision: 1 },
-        pid: 1,
-        host: "a".into(),
-        device: "cpu".into(),
-        address: None,
-        sees_run_folder: true,
-    }
-}
 
 /// A supervisor for 4 ranks on 2 hosts.
 fn config(taken_over: Option<TakenOver>) -> SupervisorConfig {
