@@ -85,6 +85,13 @@ impl Recurrent {
         [GATES * out, if self.cell == Cell::Lstm { out } else { 0 }]
     }
 
+    /// A product of one place of all samples with weights of `n` columns and `k` rows, added to another: places of a sample have these
+    /// widths.
+    fn of_place(&self, rows: usize, [from, to]: [usize; 2], (n, k, b): (usize, usize, Strides)) -> Product {
+        let a = Strides { row: self.time * from, col: 1 };
+        Product { m: rows, n, k, a, b, c_row: self.time * to, write: Write::Add }
+    }
+
     /// The gradient of the weights in `rows` of them: a product of the gradients of gates in a column on with what they are weights of.
     fn of_weights(&self, rows: usize, terms: usize, width: usize) -> Product {
         Product {
@@ -168,15 +175,7 @@ impl<D: Device> Stage<D> for Recurrent {
         let y_len = rows * time * hidden;
         for at in 0..time {
             for Run { row, column, len } in self.runs().filter(|_| at > 0) {
-                let shape = Product {
-                    m: rows,
-                    n: len,
-                    k: hidden,
-                    a: Strides { row: time * hidden, col: 1 },
-                    b: Strides::transposed(hidden),
-                    c_row: time * wide,
-                    write: Write::Add,
-                };
+                let shape = self.of_place(rows, [hidden, wide], (len, hidden, Strides::transposed(hidden)));
                 let before = D::part(D::read(&y), (at - 1) * hidden..y_len);
                 let weights = D::part(weights, row * hidden..(row + len) * hidden);
                 let sums = D::part_mut(&mut gates, at * wide + column..gates_len);
@@ -220,15 +219,7 @@ impl<D: Device> Stage<D> for Recurrent {
             };
             device.recurrent_gradient(&self.step(pass, at), kept, gradients);
             for Run { row, column, len } in self.runs().filter(|_| at > 0) {
-                let shape = Product {
-                    m: rows,
-                    n: hidden,
-                    k: len,
-                    a: Strides { row: time * wide, col: 1 },
-                    b: Strides::rows(hidden),
-                    c_row: time * hidden,
-                    write: Write::Add,
-                };
+                let shape = self.of_place(rows, [wide, hidden], (hidden, len, Strides::rows(hidden)));
                 let from = D::part(D::read(&dgates), at * wide + column..gates_len);
                 let weights = D::part(weights, row * hidden..(row + len) * hidden);
                 device.product(&shape, from, weights, D::part_mut(&mut dy, (at - 1) * hidden..out));
