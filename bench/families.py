@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How fast residual networks, vision transformers and LSTMs train: dtrain beside PyTorch eager, in turn, on one core each.
+"""How fast residual networks, vision transformers and LSTMs train: dtrain beside PyTorch eager, in turn, a core for each rank.
 
 ResNet-18 with a stem for small images and ViT-tiny of patches of 4 on batches of 32 images of 3 x 32 x 32 (the shape of CIFAR), an LSTM of two
 layers of 128 on 32 windows of nine channels and 128 places. PyTorch trains torchvision's models and its own `nn.LSTM`. Of each run the median of
-the steps after the sixth counts.
+the steps after the sixth counts. With `--ranks 2` PyTorch's are two processes under DistributedDataParallel over gloo, and each rank has 32 samples.
 
     cargo build --release
     python3 bench/families.py --python .venv/bin/python          # one with torch, torchvision and numpy
@@ -12,6 +12,7 @@ the steps after the sixth counts.
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,9 +34,10 @@ numpy.save("y.npy", (numpy.arange(256) % 10).astype(numpy.int64))
 """
 
 PEER = """
-import statistics, sys, time, numpy, torch, torchvision
+import os, statistics, sys, time, numpy, torch, torchvision
 torch.set_num_threads(1)
 kind, batch, steps, warm = sys.argv[1], *map(int, sys.argv[2:5])
+rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 class Lstm(torch.nn.Module):
     def __init__(self):
@@ -52,22 +54,38 @@ elif kind == "vit":
         image_size=32, patch_size=4, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768, num_classes=10)
 else:
     net = Lstm()
+if ranks > 1:
+    torch.distributed.init_process_group("gloo")
+    net = torch.nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 inputs, targets, times = torch.from_numpy(numpy.load("x.npy")), torch.from_numpy(numpy.load("y.npy")), []
 for step in range(steps):
     begun = time.perf_counter()
-    first = step * batch % len(inputs)
+    first = (step * ranks + rank) * batch % len(inputs)
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(net(inputs[first:first + batch]), targets[first:first + batch]).backward()
     optimizer.step()
     times.append(time.perf_counter() - begun)
-print(batch / statistics.median(times[warm:]))
+print(ranks * batch / statistics.median(times[warm:]))
 """
 
 
-def ours(binary, folder, model):
+def theirs(python, folder, name, ranks):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    command = [python, "-c", PEER, name, *map(str, (BATCH, STEPS, WARM))]
+    processes = [
+        subprocess.Popen(command, cwd=folder, env={**os.environ, **world, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    told = [float(process.communicate()[0]) for process in processes]
+    return statistics.mean(told)
+
+
+def ours(binary, folder, model, ranks):
     data = "data.kind=npy data.inputs=x.npy data.targets=y.npy data.val_split=0 data.normalize=none"
-    how = f"epochs=none steps={STEPS} global_batch={BATCH} micro_batch={BATCH} ranks=1 threads=1 schedule.warmup=none"
+    how = f"epochs=none steps={STEPS} global_batch={ranks * BATCH} micro_batch={BATCH} ranks={ranks} threads=1 schedule.warmup=none"
     kept = f"checkpoint.every=none checkpoint.best=none run_dir={folder}/run"
     run = subprocess.run(
         [binary, "train", *data.split(), *model.split(), *how.split(), *kept.split(), "--json", "--quiet"],
@@ -75,7 +93,7 @@ def ours(binary, folder, model):
     subprocess.run(["rm", "-r", f"{folder}/run"], check=True)
     events = [json.loads(line) for line in run.stdout.splitlines()]
     times = [event["time"] for event in events if event["event"] == "step"]
-    return BATCH / statistics.median(b - a for a, b in zip(times[WARM - 1:], times[WARM:]))
+    return ranks * BATCH / statistics.median(b - a for a, b in zip(times[WARM - 1:], times[WARM:]))
 
 
 def main():
@@ -83,6 +101,7 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="a Python with torch, torchvision and numpy")
     parser.add_argument("--binary", default="target/release/dtrain")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--only", choices=FAMILIES, help="one family alone")
     options = parser.parse_args()
     binary = os.path.abspath(options.binary)
@@ -94,9 +113,8 @@ def main():
             subprocess.run([python, "-c", ARRAYS, shape], cwd=folder, check=True)
             pairs = []
             for _ in range(options.rounds):
-                peer = [python, "-c", PEER, name, *map(str, (BATCH, STEPS, WARM))]
-                theirs = subprocess.run(peer, cwd=folder, check=True, capture_output=True, text=True)
-                pairs.append((ours(binary, folder, model), float(theirs.stdout)))
+                peer = theirs(python, folder, name, options.ranks)
+                pairs.append((ours(binary, folder, model, options.ranks), peer))
             told = [f"{statistics.median(of):.1f} [{min(of):.1f}-{max(of):.1f}]" for of in zip(*pairs)]
             ratios = [a / b for a, b in pairs]
             print(f"{name:8} dtrain {told[0]} samples/s, PyTorch {told[1]}; "

@@ -48,7 +48,7 @@ fn killed_ranks_cost_nothing_and_the_folder_of_the_user_is_as_it_was() {
                 micro_batch: 2\nthreads: 1\nmax_restarts: 0\n";
     fs::write(folder.path().join("run.yaml"), yaml).unwrap();
     // A stretch of the run is many times longer than a rank takes to come back, also where the machine is busy.
-    let run = drill(folder.path(), "kill -c run.yaml ranks=3 steps=24000 --times 3");
+    let run = drill(folder.path(), "kill -c run.yaml ranks=3 steps=15000 --times 3");
     all_held(&run);
     let hurts: Vec<&Value> = run.events("drill").collect();
     assert_eq!(hurts.len(), 3, "{}", run.stderr);
@@ -67,7 +67,7 @@ fn killed_ranks_cost_nothing_and_the_folder_of_the_user_is_as_it_was() {
     }
     assert_eq!(
         (&run.summary()["steps"], &run.summary()["lost_steps"]),
-        (&Value::from(24_000), &Value::from(0))
+        (&Value::from(15_000), &Value::from(0))
     );
     let mut names: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();

@@ -113,7 +113,9 @@ def train(
         given["epochs"] = "none"
     words = [f"{key}={_value(value)}" for key, value in given.items() if value is not None]
     words += (optimizer or AdamW()).settings()
-    words += [f"{key}={_value(value)}" for key, value in (settings or {}).items()]
+    # A rank imports PyTorch and more before it can join: minutes where the machine is busy.
+    settings = {"join_timeout": "10m", **(settings or {})}
+    words += [f"{key}={_value(value)}" for key, value in settings.items()]
     script = Path(sys.argv[0] or "train").stem
     program = Program(
         name=name or script,

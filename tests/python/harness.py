@@ -7,12 +7,23 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs.py"
 #: A run that says nothing for so long hangs. *Units*: seconds.
-PATIENCE = 120
+PATIENCE = 300
+#: Tests that take long take turns where somebody asks for one, as CI does: `DTRAIN_TEST_TURN=2/4`. Otherwise it is everybody's.
+TURN, TURNS = map(int, os.environ.get("DTRAIN_TEST_TURN", "1/1").split("/"))
+
+
+def has_turn(number):
+    return number % TURNS == TURN - 1
+
+
+def in_turn(number):
+    return unittest.skipUnless(has_turn(number), f"it is the turn of others ({TURN} of {TURNS})")
 
 
 class Ended:

@@ -1,14 +1,16 @@
 """Optimizers of PyTorch: bit for bit what they are in PyTorch, whoever dies and wherever their state goes."""
 
 import os
+import runpy
 import signal
 import subprocess
 import unittest
 
 import torch
 
+import dtrain
 from dtrain._torch_optimizer import TorchOptimizer
-from harness import Run
+from harness import Run, in_turn
 from test_training import DTRAIN, InAFolder
 
 OPTIMIZERS = {
@@ -142,6 +144,7 @@ if __name__ == "__main__":
 
 
 class ARunWithIt(InAFolder):
+    @in_turn(3)
     def test_has_one_digest_whoever_dies_and_goes_on_from_a_checkpoint_with_other_ranks(self):
         script = self.folder / "own.py"
         script.write_text(SCRIPT)
@@ -172,6 +175,65 @@ class ARunWithIt(InAFolder):
         script.write_text(SCRIPT.replace("optimizer=dtrain.torch_optimizer(make, ema=0.9)", "optimizer=dtrain.SGD()"))
         ended = Run(self.folder, [script, "--json", "optimizer.kind=torch", "ranks=1"]).end()
         self.assertIn("hint: optimizer=dtrain.torch_optimizer(...)", ended.words)
+
+
+#: Each step is one batch of everything: no order of samples, and no rounding but that of another order of sums.
+OWN = """
+import sys, torch, torch.nn.functional as F, dtrain
+X = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
+Y = X @ torch.tensor([[1.0], [-2.0], [3.0], [0.5]]) + 0.7
+def model():
+    made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    for parameter in made.parameters():
+        parameter.data = torch.linspace(-0.5, 0.6, parameter.numel()).view(parameter.shape)
+    return made
+def loss(net, batch):
+    return F.mse_loss(net(batch[0]), batch[1], reduction="sum"), len(batch[1])
+if __name__ == "__main__":
+    dtrain.train(model, data=(X, Y), loss=loss, epochs=9, global_batch=60, micro_batch=20, optimizer=OPTIMIZER, schedule="constant", warmup="none")
+"""
+
+
+class LionOfPyTorch(torch.optim.Optimizer):
+    """Chen et al., 2023, algorithm 2."""
+
+    def __init__(self, parameters, lr, betas, weight_decay):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                moment = self.state[parameter].setdefault("moment", torch.zeros_like(parameter))
+                (now, kept), gradient = group["betas"], parameter.grad
+                parameter.data.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.data.sub_((moment * now + gradient * (1 - now)).sign(), alpha=group["lr"])
+                moment.mul_(kept).add_(gradient, alpha=1 - kept)
+
+
+OWN_OPTIMIZERS = {
+    "AdamW(lr=2e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.3)": torch.optim.AdamW,
+    "SGD(lr=1e-2, momentum=0.8, nesterov=True, weight_decay=0.1)": torch.optim.SGD,
+    "Lion(lr=1e-2, betas=(0.8, 0.9), weight_decay=0.3)": LionOfPyTorch,
+}
+
+
+class AnOptimizerOfDtrain(InAFolder):
+    def test_trains_as_that_of_pytorch_does(self):
+        for words, make in OWN_OPTIMIZERS.items():
+            with self.subTest(words):
+                script = self.folder / f"{words.split('(')[0]}.py"
+                script.write_text(OWN.replace("OPTIMIZER", f"dtrain.{words}"))
+                self.good(Run(self.folder, [script, "--json", "ranks=1", f"name={script.stem}"]).end())
+                told = runpy.run_path(str(script))
+                net = told["model"]()
+                optimizer = eval(words, {make.__name__.removesuffix("OfPyTorch"): lambda **options: make(net.parameters(), **options)})
+                for _ in range(9):
+                    optimizer.zero_grad()
+                    total, count = told["loss"](net, (told["X"], told["Y"]))
+                    (total / count).backward()
+                    optimizer.step()
+                for name, values in dtrain.load(self.folder / "runs" / script.stem / "last").items():
+                    torch.testing.assert_close(values, net.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
 if __name__ == "__main__":

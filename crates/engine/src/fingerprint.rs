@@ -109,7 +109,18 @@ impl SelfTest<'_> {
             let (outputs, kernel) = (20, [3; 3]);
             Conv3dShape { images: 1, channels, size, outputs, kernel, stride, padding }
         };
+        let (size, kernel) = ([6, 7], [3, 3]);
+        let in_tiles = Conv2dShape {
+            images: 3,
+            channels: 32,
+            size,
+            outputs: 48,
+            kernel,
+            stride: [1, 1],
+            padding: [1, 1],
+        };
         for shape in [
+            in_tiles.into(),
             flat([1, 1], [1, 0]),
             flat([2, 1], [0, 1]),
             deep(2, [3, 5, 4], [1; 3], [1; 3]),

@@ -273,6 +273,12 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
         padding: [0, 0, 2],
     };
     all.extend(convolved(cpu, &conv));
+    // In tiles: parts of an image, and several images at once of which one is left.
+    for (images, size) in [(3, [1, 35, 52]), (79, [1, 4, 6])] {
+        let (channels, outputs, kernel, padding) = (48, 64, [1, 3, 3], [0, 1, 1]);
+        let conv = Conv3dShape { images, channels, size, outputs, kernel, stride: [1; 3], padding };
+        all.extend(convolved(cpu, &conv));
+    }
 
     let attention = AttentionShape { batch: 3, time: 100, heads: 4, head: 16, mask: Mask::Causal };
     let (qkv, dy) = (numbers(4, 3 * 3 * 100 * 64), numbers(5, 3 * 100 * 64));
@@ -345,26 +351,29 @@ fn large_outputs(cpu: &Cpu) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn small_images_have_the_same_bits_in_any_batch() {
-    let (size, kernel, padding) = ([1, 4, 4], [1, 3, 3], [0, 1, 1]);
-    let shape = Conv3dShape { images: 30, channels: 6, size, outputs: 7, kernel, stride: [1; 3], padding };
-    let (x, w) = (numbers(1, 30 * 6 * 16), numbers(2, 7 * 6 * 9));
-    for cpu in devices() {
-        let passes = |images: usize, x: &[f32]| {
-            let shape = Conv3dShape { images, ..shape };
-            let mut scratch = poison(cpu.conv_scratch(&shape).expect("the CPU has them"));
-            let (mut y, mut dx) = (poison(images * 7 * 16), poison(x.len()));
-            cpu.conv(&shape, Operands { x, w: &w, bias: None }, Activation::None, &mut y, &mut scratch);
-            cpu.conv_input_gradient(&shape, &w, &y, &mut dx, &mut scratch);
-            [bits(&y), bits(&dx)]
-        };
-        let alone = x.chunks(6 * 16).map(|image| passes(1, image));
-        let [mut y, mut dx] = [vec![], vec![]];
-        alone.for_each(|[y_alone, dx_alone]| {
-            y.extend(y_alone);
-            dx.extend(dx_alone);
-        });
-        assert!(passes(30, &x) == [y, dx], "{} with {} threads", cpu.isa(), cpu.threads());
+fn images_have_the_same_bits_in_any_batch() {
+    // Small ones, of which some are laid side by side, and ones that are cut into tiles.
+    for (channels, outputs) in [(6, 7), (32, 48)] {
+        let (size, kernel, padding) = ([1, 4, 4], [1, 3, 3], [0, 1, 1]);
+        let shape = Conv3dShape { images: 40, channels, size, outputs, kernel, stride: [1; 3], padding };
+        let (x, w) = (numbers(1, 40 * channels * 16), numbers(2, outputs * channels * 9));
+        for cpu in devices() {
+            let passes = |images: usize, x: &[f32]| {
+                let shape = Conv3dShape { images, ..shape };
+                let mut scratch = poison(cpu.conv_scratch(&shape).expect("the CPU has them"));
+                let (mut y, mut dx) = (poison(images * outputs * 16), poison(x.len()));
+                cpu.conv(&shape, Operands { x, w: &w, bias: None }, Activation::None, &mut y, &mut scratch);
+                cpu.conv_input_gradient(&shape, &w, &y, &mut dx, &mut scratch);
+                [bits(&y), bits(&dx)]
+            };
+            let alone = x.chunks(channels * 16).map(|image| passes(1, image));
+            let [mut y, mut dx] = [vec![], vec![]];
+            alone.for_each(|[y_alone, dx_alone]| {
+                y.extend(y_alone);
+                dx.extend(dx_alone);
+            });
+            assert!(passes(40, &x) == [y, dx], "{} with {} threads", cpu.isa(), cpu.threads());
+        }
     }
 }
 

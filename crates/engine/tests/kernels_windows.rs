@@ -52,6 +52,11 @@ fn convolutions() -> Vec<Conv3dShape> {
         flat(13, 70, [3, 5], 2, [3, 3], [1, 1], [1, 1]),
         flat(6, 2, [1, 9], 3, [1, 3], [1, 1], [0, 2]),
         conv(21, 4, [3, 2, 5], 3, [3, 3, 2], [1, 1, 1], [1, 1, 0]),
+        // In tiles: several images at once with some left, sides that are odd, an image in parts, every padding.
+        flat(70, 48, [4, 4], 32, [3, 3], [1, 1], [1, 1]),
+        flat(5, 32, [9, 7], 64, [3, 3], [1, 1], [1, 1]),
+        flat(1, 32, [71, 17], 48, [3, 3], [1, 1], [2, 0]),
+        flat(3, 64, [11, 12], 80, [3, 3], [1, 1], [0, 2]),
     ]
 }
 

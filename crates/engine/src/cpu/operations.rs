@@ -117,7 +117,7 @@ impl Device for Cpu {
         operands: Operands<&[f32]>,
         activation: Activation,
         y: &mut [f32],
-        _scratch: &mut [f32],
+        scratch: &mut [f32],
     ) {
         let Operands { x, w, bias } = operands;
         let [x_len, w_len, y_len] = conv_lengths(shape);
@@ -127,8 +127,8 @@ impl Device for Cpu {
         if let Some(bias) = bias {
             same("bias", bias.len(), shape.outputs);
         }
-        let finish = conv::ConvFinish { bias: bias.unwrap_or_default(), activation };
-        conv::forward(self.isa, &self.pool, shape, x, w, finish, y);
+        let finish = product::Finish { bias: bias.unwrap_or_default(), activation };
+        conv::forward(self.isa, &self.pool, shape, [x, w], finish, y, scratch);
     }
 
     fn conv_input_gradient(

@@ -3,7 +3,8 @@
 //! An image is copied once with its padding into a *grid* in which each row of the patch matrix (one for each channel and
 //! place in the kernel) is a contiguous run, so nothing is packed (`grid`). The output is computed at the pitch of the
 //! grid, a few columns of which mean nothing. The gradient of the input is the convolution of the padded gradient of the
-//! output with the turned kernel, each phase of the stride for itself. The gradient of the weights is in `weights`.
+//! output with the turned kernel, each phase of the stride for itself. The gradient of the weights is in `weights`. Kernels of
+//! 3 x 3 over many channels are computed in tiles (`winograd`), for all three.
 //!
 //! Of small images those few columns would be half of all. Several are therefore turned so that a cell has an element of
 //! each: then a row of results alone is whole tiles, and nothing between the rows is computed.
@@ -15,17 +16,18 @@
 
 mod grid;
 mod weights;
+mod winograd;
 
 use super::isa::{Have, on_every_isa};
 use super::math::sum;
 use super::pool::{Buffer, Cut, Pool, Workspace};
 use super::product::tile::{MOST_ROWS, STRIP_ROW, Size};
 use super::product::transpose::transpose;
-use super::product::{Panels, Starts, Strip, TERMS, Target, finish_row, strips};
+use super::product::{Finish, Panels, Starts, Strip, TERMS, Target, finish_row, strips};
 use crate::device::{Activation, Conv3dShape, Write};
 use grid::{Axes, Lines, Sweep, volume};
 use std::ops::Range;
-pub(super) use weights::weight_gradient;
+use winograd::Tiles;
 
 /// Columns of the patch matrix whose sums are kept at once, in the first-level cache.
 const CELLS: usize = 1024;
@@ -33,18 +35,10 @@ const CELLS: usize = 1024;
 /// How many small images are computed at once, as far as there are so many.
 const GROUPS: &[usize] = &[16, 8, 4, 1];
 
-/// What becomes of the sums of a convolution.
-#[derive(Clone, Copy)]
-pub(super) struct ConvFinish<'a> {
-    /// One for each output channel, or empty.
-    pub(super) bias: &'a [f32],
-    /// Applied last.
-    pub(super) activation: Activation,
-}
-
 /// Elements of scratch for any of the three operations: the kernel turned, or the sums of its gradient.
 pub(super) fn scratch(shape: &Conv3dShape) -> usize {
-    shape.outputs * shape.channels * volume(shape.kernel)
+    let direct = shape.outputs * shape.channels * volume(shape.kernel);
+    Tiles::of(shape).map_or(0, Tiles::scratch).max(direct)
 }
 
 /// `y = act(x * w + bias)`.
@@ -52,11 +46,14 @@ pub(super) fn forward(
     isa: Have,
     pool: &Pool,
     shape: &Conv3dShape,
-    x: &[f32],
-    w: &[f32],
-    finish: ConvFinish<'_>,
+    [x, w]: [&[f32]; 2],
+    finish: Finish<'_>,
     y: &mut [f32],
+    scratch: &mut [f32],
 ) {
+    if let Some(tiles) = Tiles::of(shape) {
+        return winograd::forward(isa, pool, tiles, [x, w], finish, y, scratch);
+    }
     let sweep = Sweep::forward(shape);
     let work = Work { sweep, channels: shape.channels, outputs: shape.outputs, w, finish };
     work.batch(isa, pool, shape, x, y);
@@ -70,14 +67,33 @@ pub(super) fn input_gradient(
     w: &[f32],
     dy: &[f32],
     dx: &mut [f32],
-    turned: &mut [f32],
+    scratch: &mut [f32],
 ) {
+    if let Some(tiles) = Tiles::of(shape) {
+        return winograd::input_gradient(isa, pool, tiles, [w, dy], dx, scratch);
+    }
     let sweep = Sweep::backward(shape);
-    let turned = &mut turned[..scratch(shape)];
+    let turned = &mut scratch[..w.len()];
     turn(shape, &sweep, w, turned);
-    let finish = ConvFinish { bias: &[], activation: Activation::None };
-    let work = Work { sweep, channels: shape.outputs, outputs: shape.channels, w: turned, finish };
+    let work =
+        Work { sweep, channels: shape.outputs, outputs: shape.channels, w: turned, finish: Finish::NONE };
     work.batch(isa, pool, shape, dy, dx);
+}
+
+/// `dw`.
+pub(super) fn weight_gradient(
+    isa: Have,
+    pool: &Pool,
+    shape: &Conv3dShape,
+    x: &[f32],
+    dy: &[f32],
+    dw: &mut [f32],
+    scratch: &mut [f32],
+) {
+    match Tiles::of(shape) {
+        Some(tiles) => winograd::weight_gradient(isa, pool, tiles, [x, dy], dw, scratch),
+        None => weights::weight_gradient(isa, pool, shape, x, dy, dw, scratch),
+    }
 }
 
 /// The kernels as the sweeps of a backward pass take them: a matrix `[channels, outputs x taps]` for each phase.
@@ -111,7 +127,7 @@ struct Work<'a> {
     outputs: usize,
     /// For each phase a matrix `[outputs, channels x taps]`.
     w: &'a [f32],
-    finish: ConvFinish<'a>,
+    finish: Finish<'a>,
 }
 
 /// What a task works in.

@@ -5,8 +5,12 @@
 //!
 //! This file does not know what is transposed.
 
+use super::tile::fetch;
 use crate::cpu::isa::{Have, Isa};
 use crate::device::Write;
+
+/// Elements of a page of memory.
+const PAGE: usize = 1024;
 
 /// A matrix to transpose: element `(r, c)` at `r * row + c`.
 #[derive(Clone, Copy)]
@@ -60,6 +64,10 @@ pub(super) unsafe fn turn(isa: Have, source: Source, out: *mut f32, out_row: usi
                 columns: side.min(source.columns - c),
                 ..source
             };
+            // What is next in rows that each lie in a page of their own: nobody else foresees them.
+            if source.row >= PAGE && c + side < source.columns {
+                (0..part.rows).for_each(|r| fetch(part.x.wrapping_add(r * source.row + side), side));
+            }
             // SAFETY: a part of the caller's matrices, and the CPU has been seen to have the instructions.
             unsafe { block(part, out.wrapping_add(c * out_row + r), out_row, write) };
         }
