@@ -106,7 +106,7 @@ fn augmentations_have_one_set_of_bits_and_what_is_predicted_is_cut_as_validation
     let folder = folder();
     let path = folder.path();
     images(path);
-    let augment = "data.augment=[flip,\"resized-crop:12\",\"rand-augment:2,5\",jitter,erase]";
+    let augment = "data.augment=[flip,\"resized-crop:12\",\"rand-augment:2,5\",jitter,erase,mixup,cutmix]";
     // One string is cut at its spaces, and a list has none.
     let run = format!("{RUN} {augment} epochs=3");
     let one = train(path, &format!("{run} ranks=1 name=one"));

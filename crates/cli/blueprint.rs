@@ -5,7 +5,7 @@
 use crate::config::{ClassWeights, Config, Gpt, Loss, Model, Over, Pool, Precision, Problem, StemKind};
 use crate::error::CliError;
 use crate::own::Own;
-use dtrain_data::{InputSpec, SampleSpec, TargetSpec};
+use dtrain_data::{InputSpec, Mix, SampleSpec, TargetSpec};
 use dtrain_engine::cpu::Cpu;
 use dtrain_engine::device::Device;
 use dtrain_engine::models::{
@@ -47,6 +47,8 @@ pub struct Blueprint<'a> {
     pub class_counts: &'a [u64],
     /// What the program brings, if it is not the binary.
     pub own: Option<Own>,
+    /// How training samples are mixed.
+    pub mix: Mix,
 }
 
 impl Blueprint<'_> {
@@ -65,21 +67,24 @@ impl Blueprint<'_> {
         };
         let input = self.input_shape(rows);
         let model = dtrain_engine::Model::in_groups(device, chain, input, self.loss()?, group);
-        let completed = model.and_then(|model| self.completed(model));
+        let completed = model.and_then(|model| self.completed(device, model));
         Ok(completed.map_err(|error| misfit(self.config, &error))?)
     }
 
-    /// The model with its groups of parameters, and with a loss that is scaled where small gradients would be lost otherwise.
+    /// The model with its groups of parameters, for targets as they are trained on, and with a loss that is scaled where small
+    /// gradients would be lost otherwise.
     ///
-    /// *Errors*: a group that has no parameter.
+    /// *Errors*: a group that has no parameter; targets that the device does not take.
     pub fn completed<D: Device>(
         &self,
+        device: &D,
         model: dtrain_engine::Model<D>,
     ) -> Result<dtrain_engine::Model<D>, EngineError> {
         let model = match self.config.precision {
             Precision::F16 => model.scaling_loss(LossScaling::default()),
             Precision::F32 | Precision::Bf16 => model,
         };
+        let model = if self.mix.is_none() { model } else { model.mixing_targets(device)? };
         model.grouped(&self.config.optimizer.grouping)
     }
 

@@ -204,7 +204,8 @@ impl Plan {
             Some(Brought::Stages(own)) => Some(own),
             Some(Brought::External(_)) | None => None,
         };
-        Blueprint { config: &self.config, spec: &self.spec, class_counts, own }
+        let mix = self.opened.train.mix();
+        Blueprint { config: &self.config, spec: &self.spec, class_counts, own, mix }
     }
 
     /// The number of the last step.

@@ -11,7 +11,7 @@ use crate::request::{ChosenCheckpoint, checkpoint_argument};
 use crate::run_folder::{CONFIG, RunFolder};
 use crate::unusable::unusable;
 use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
-use dtrain_data::Preparation;
+use dtrain_data::{Mix, Preparation};
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::{
     DecayGroup, EngineError, LrSchedule, ModelReplica, Optimizer, Replica, Rule, Section, State,
@@ -73,7 +73,8 @@ impl Trained {
     pub fn replica(&self, rows: u32) -> Result<ModelReplica<Cpu>, CliError> {
         let spec = self.preparation.spec();
         let class_counts = &self.preparation.class_counts;
-        let blueprint = Blueprint { config: &self.config, spec: &spec, class_counts, own: None };
+        let blueprint =
+            Blueprint { config: &self.config, spec: &spec, class_counts, own: None, mix: Mix::default() };
         let isa = Isa::parse(&self.config.isa).unwrap_or_else(|_| Isa::best());
         let device = Cpu::new(CpuOptions { isa, threads: 1 });
         let device = device.map_err(|error| CliError::failed(error.to_string()))?;

@@ -80,7 +80,7 @@ const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 /// The models with recurrent layers.
 const RECURRENT: &[&str] = &["lstm", "gru"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
-const AUGMENT_HELP: &str = "none, or a list of flip | shift | \"shift:2\" | \"crop:24\" | \"resized-crop:24\" | rand-augment, \"rand-augment:N,M\" | jitter, \"jitter:B,C,S\" | erase; training images only, all frames of a clip alike";
+const AUGMENT_HELP: &str = "none, or a list of flip | shift | \"shift:2\" | \"crop:24\" | \"resized-crop:24\" | rand-augment, \"rand-augment:N,M\" | jitter, \"jitter:B,C,S\" | erase | mixup, \"mixup:A\" | cutmix, \"cutmix:A\"; training images only, all frames of a clip alike";
 const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
 const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_mae, val_r2";
 const MODEL_KIND_HELP: &str =

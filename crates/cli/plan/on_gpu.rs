@@ -65,8 +65,8 @@ impl Plan {
         let blueprint = self.blueprint();
         let (chain, input) = (blueprint.chain(blocks)?, blueprint.input_shape(rows));
         let model = dtrain_engine::Model::new(&device, chain, input, loss.clone())?;
-        let replica =
-            DeviceReplica::new(device, blueprint.completed(model)?, self.optimizer(), self.config.seed)?;
+        let model = blueprint.completed(&device, model)?;
+        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
         // Held while the replica takes what it needs, and free again for the slots.
         let _room_for_slots = replica.device().floats(self.floats_beside(replica.about().gradient_len()))?;
         rehearsed(replica)
@@ -117,6 +117,10 @@ impl Plan {
                 let message =
                     format!("{} has operations that GPUs lack kernels for", self.config.model.kind().name());
                 Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+            }
+            _ if !self.opened.train.mix().is_none() => {
+                let message = "mixup and cutmix have a loss that GPUs lack a kernel for";
+                Err(self.config.problem("data.augment", message).hint("devices=cpu trains on the cores"))
             }
             _ => Ok(()),
         }

@@ -8,6 +8,7 @@ mod cut;
 mod erase;
 mod error;
 mod jitter;
+mod mix;
 mod planes;
 mod rand;
 mod range;
@@ -24,6 +25,8 @@ use dtrain_types::Key;
 use erase::erase;
 pub use error::AugmentParseError;
 pub use jitter::Jitter;
+pub use mix::Mix;
+pub(crate) use mix::{mix_all, with_the_one_before};
 pub(crate) use planes::Planes;
 use rand::Picture;
 pub use rand::RandAugment;
@@ -36,8 +39,8 @@ pub(crate) use window::{Window, through_window};
 /// How training images are varied; the parts combine, and the default varies nothing.
 ///
 /// As text: `none`, or any of `flip`, `shift` (one pixel), `shift:K`, `crop:S`, `crop:HxW`, `resized-crop:S`, `resized-crop:HxW`,
-/// `rand-augment`, `rand-augment:N,M`, `jitter`, `jitter:B,C,S` and `erase`, joined by `+`. They are done in this order, whatever the
-/// order of the text.
+/// `rand-augment`, `rand-augment:N,M`, `jitter`, `jitter:B,C,S`, `erase`, `mixup`, `mixup:A`, `cutmix` and `cutmix:A`, joined by `+`. They
+/// are done in this order, whatever the order of the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Augment {
     /// Mirrors left and right, every second time.
@@ -52,6 +55,8 @@ pub struct Augment {
     pub jitter: Option<Jitter>,
     /// Makes a rectangle 0, every fourth time.
     pub erase: bool,
+    /// Mixes the samples of a micro-batch, and their targets.
+    pub mix: Mix,
 }
 
 impl FromStr for Augment {
@@ -105,6 +110,13 @@ impl Augment {
                     Some(three.ok_or_else(|| wrong("jitter:B,C,S with three numbers from 0 to 10"))?);
             }
             ("erase", None) => self.erase = true,
+            ("mixup" | "cutmix", numbers) => {
+                // As torchvision's recipes have them.
+                let usual = if name == "mixup" { 0.2 } else { 1.0 };
+                let alpha = numbers.map_or(Some(usual), Mix::parse);
+                let alpha = alpha.ok_or_else(|| wrong("mixup:A or cutmix:A with a number from 0.05 to 2"))?;
+                *(if name == "mixup" { &mut self.mix.mixup } else { &mut self.mix.cutmix }) = Some(alpha);
+            }
             _ => return Err(unknown()),
         }
         Ok(())
@@ -161,6 +173,8 @@ impl fmt::Display for Augment {
         if self.erase {
             parts.push("erase".to_owned());
         }
+        parts.extend(self.mix.mixup.map(|alpha| format!("mixup:{alpha}")));
+        parts.extend(self.mix.cutmix.map(|alpha| format!("cutmix:{alpha}")));
         f.write_str(if parts.is_empty() { "none".to_owned() } else { parts.join("+") }.as_str())
     }
 }
@@ -317,6 +331,7 @@ mod tests {
             "rand-augment:2,9",
             "jitter:0.4,0,1.5",
             "flip+resized-crop:8192x1+rand-augment:16,30+jitter:10,0.1,0.3+erase",
+            "flip+mixup:0.2+cutmix:1",
         ] {
             assert_eq!(text.parse::<Augment>().unwrap().to_string(), text);
         }
@@ -326,6 +341,7 @@ mod tests {
             ("resized-crop:7", "resized-crop:7x7"),
             ("rand-augment", "rand-augment:2,9"),
             ("jitter", "jitter:0.4,0.4,0.4"),
+            ("cutmix + mixup", "mixup:0.2+cutmix:1"),
             (" erase + jitter: 1, 2 ,3 + flip", "flip+jitter:1,2,3+erase"),
         ] {
             assert_eq!(short.parse::<Augment>().unwrap().to_string(), long);

@@ -2,8 +2,9 @@
 //!
 //! A batch does not know which samples belong into it; see [`crate::Feed`] and [`crate::EvaluationPlan`].
 
+use crate::augment::{mix_all, with_the_one_before};
 use crate::dataset::RowMut;
-use crate::{DataError, Dataset, IGNORED, InputSpec, SampleSlot, SampleSpec, TargetSpec};
+use crate::{DataError, Dataset, IGNORED, InputSpec, Mix, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_types::{Key, MicroBatch, Step};
 
 /// The elements of one side of a batch, row after row.
@@ -13,6 +14,8 @@ pub enum Elements<'a> {
     F32(&'a [f32]),
     /// Tokens or classes.
     U32(&'a [u32]),
+    /// Targets of samples that were mixed: of each a class, the other class, and the share of the first, as the bits of an f32.
+    Mixed(&'a [u32]),
 }
 
 impl<'a> Elements<'a> {
@@ -23,7 +26,7 @@ impl<'a> Elements<'a> {
     pub fn f32(self) -> &'a [f32] {
         match self {
             Self::F32(values) => values,
-            Self::U32(_) => panic!("these elements are u32, not f32"),
+            Self::U32(_) | Self::Mixed(_) => panic!("these elements are u32, not f32"),
         }
     }
 
@@ -35,6 +38,7 @@ impl<'a> Elements<'a> {
         match self {
             Self::U32(values) => values,
             Self::F32(_) => panic!("these elements are f32, not u32"),
+            Self::Mixed(_) => panic!("these targets are mixed"),
         }
     }
 }
@@ -84,6 +88,18 @@ pub struct Batch {
     target_width: usize,
     inputs: Buffer,
     targets: Buffer,
+    /// What its samples are mixed in, if they are.
+    mixed: Option<Mixed>,
+}
+
+/// Memory for mixing.
+#[derive(Clone, Debug)]
+struct Mixed {
+    /// An input, and a target of numbers.
+    input: Vec<f32>,
+    target: Vec<f32>,
+    /// Of each sample a class, another, and a share.
+    classes: Vec<u32>,
 }
 
 /// One sample to be read into a batch.
@@ -118,6 +134,41 @@ impl Batch {
             target_width,
             inputs,
             targets,
+            mixed: None,
+        }
+    }
+
+    /// The same for samples that are mixed once they are read.
+    #[must_use]
+    pub(crate) fn with_mixing(mut self) -> Self {
+        let classes = if self.spec.classes().is_some() { 3 * self.capacity } else { 0 };
+        let target = if classes > 0 { 0 } else { self.target_width };
+        self.mixed = Some(Mixed {
+            input: vec![0.0; self.input_width],
+            target: vec![0.0; target],
+            classes: vec![0; classes],
+        });
+        self
+    }
+
+    /// Mixes the samples that were read, and their targets, as a key draws.
+    pub(crate) fn mix(&mut self, mix: &Mix, key: &Key) {
+        let (Some(mixed), Buffer::F32(inputs)) = (&mut self.mixed, &mut self.inputs) else { return };
+        let InputSpec::Values { shape } = &self.spec.input else { return };
+        let inputs = &mut inputs[..self.rows * self.input_width];
+        let share = mix.samples(inputs, shape, key, &mut mixed.input);
+        match &mut self.targets {
+            Buffer::U32(classes) => {
+                let classes = &classes[..self.rows];
+                let others = classes.iter().cycle().skip(self.rows.saturating_sub(1));
+                let pairs = classes.iter().zip(others).zip(mixed.classes.as_chunks_mut().0);
+                pairs.for_each(|((own, other), mixed)| *mixed = [*own, *other, share.to_bits()]);
+            }
+            Buffer::F32(values) if self.rows > 1 => {
+                let values = &mut values[..self.rows * self.target_width];
+                with_the_one_before(values, &mut mixed.target, |own, other| mix_all(own, other, share));
+            }
+            Buffer::F32(_) => {}
         }
     }
 
@@ -164,9 +215,12 @@ impl Batch {
         self.inputs.rows(self.rows * self.input_width)
     }
 
-    /// The targets. *Shape*: `[rows]`, `[rows, length]` or `[rows, width]`.
+    /// The targets. *Shape*: `[rows]`, `[rows, length]` or `[rows, width]`; of mixed classes `[rows, 3]`.
     #[must_use]
     pub fn targets(&self) -> Elements<'_> {
+        if let Some(mixed) = self.mixed.as_ref().filter(|mixed| !mixed.classes.is_empty()) {
+            return Elements::Mixed(&mixed.classes[..3 * self.rows]);
+        }
         self.targets.rows(self.rows * self.target_width)
     }
 

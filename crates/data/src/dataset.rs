@@ -3,7 +3,7 @@
 //! This is also the seam for data of your own. It does not know in which order samples are read, nor how many
 //! make a batch.
 
-use crate::DataError;
+use crate::{DataError, Mix};
 use dtrain_types::{Key, MicroBatch, Step};
 use serde::{Deserialize, Serialize};
 
@@ -142,6 +142,11 @@ pub trait Dataset: Send + Sync {
     /// in the end.
     fn announce(&self, micro_batch: (Step, MicroBatch), samples: &mut dyn Iterator<Item = u64>) {
         let _ = (micro_batch, samples);
+    }
+
+    /// How the samples of a micro-batch are mixed with each other once they are read, in training.
+    fn mix(&self) -> Mix {
+        Mix::default()
     }
 
     /// The class of sample `index` when that is known without reading its inputs. Only a short cut for counting.

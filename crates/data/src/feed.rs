@@ -3,7 +3,7 @@
 //! It does not know which rank asks, nor how far ahead.
 
 use crate::batch::Wanted;
-use crate::{Batch, DataError, Dataset, SampleSpec};
+use crate::{Batch, DataError, Dataset, Mix, SampleSpec};
 use dtrain_types::{BatchPlan, Key, MicroBatch, Seed, Site, Step};
 use std::sync::Arc;
 
@@ -20,6 +20,9 @@ pub fn augment_site(row: u32) -> Site {
     Site(FIRST_SITE | row)
 }
 
+/// The call site from which a micro-batch draws how its samples are mixed: that of a row which none has.
+const MIX_SITE: Site = Site(u32::MAX);
+
 /// A training set with its plan: gives any micro-batch of any step.
 ///
 /// *Order*: a micro-batch is a pure function of the data set, the plan, the seed and its place.
@@ -27,6 +30,7 @@ pub fn augment_site(row: u32) -> Site {
 pub struct Feed {
     dataset: Arc<dyn Dataset>,
     spec: SampleSpec,
+    mix: Mix,
     plan: BatchPlan,
     seed: Seed,
 }
@@ -39,8 +43,8 @@ impl Feed {
         if plan.samples() != dataset.len() {
             return Err(DataError::PlanMismatch { plan: plan.samples(), dataset: dataset.len() });
         }
-        let spec = dataset.spec();
-        Ok(Self { dataset, spec, plan, seed })
+        let (spec, mix) = (dataset.spec(), dataset.mix());
+        Ok(Self { dataset, spec, mix, plan, seed })
     }
 
     /// The plan.
@@ -52,7 +56,8 @@ impl Feed {
     /// A batch that any micro-batch fits in.
     #[must_use]
     pub fn batch(&self) -> Batch {
-        Batch::new(&self.spec, self.plan.micro_batch() as usize)
+        let batch = Batch::new(&self.spec, self.plan.micro_batch() as usize);
+        if self.mix.is_none() { batch } else { batch.with_mixing() }
     }
 
     /// Reads one micro-batch; nothing is allocated.
@@ -73,6 +78,9 @@ impl Feed {
             Wanted { sample, augment: Some(Key::new(self.seed, step.step, micro_batch, augment_site(row))) }
         });
         batch.fill(&*self.dataset, wanted)?;
+        if !self.mix.is_none() {
+            batch.mix(&self.mix, &Key::new(self.seed, step.step, micro_batch, MIX_SITE));
+        }
         batch.step = step.step;
         batch.micro_batch = micro_batch;
         batch.check = check;

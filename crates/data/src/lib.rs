@@ -43,7 +43,7 @@ mod windows;
 
 pub use crate::bytes::plain_or_gzip;
 pub use arrays::{INPUT_NEEDS, InputArray};
-pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, RandAugment};
+pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, Mix, RandAugment};
 pub use batch::{Batch, Elements};
 pub use classes::{ClassDistribution, class_distribution};
 pub use clips::{ClipForm, ClipsOptions};

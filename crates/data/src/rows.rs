@@ -11,7 +11,7 @@ use crate::normalise::{ByteSums, Moments, Normalise, Scaling, byte_moments, mome
 use crate::preparation::{ColumnUse, Preparation, Role, TargetScale};
 use crate::recordings::Streams;
 use crate::split::{HeldOut, Selection, ValSplit};
-use crate::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
+use crate::{DataError, Dataset, InputSpec, Mix, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain_types::Key;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -386,6 +386,10 @@ impl Dataset for Rows {
 
     fn spec(&self) -> SampleSpec {
         self.spec.clone()
+    }
+
+    fn mix(&self) -> Mix {
+        self.augment.mix
     }
 
     fn read(&self, index: u64, augment: Option<&Key>, sample: &mut SampleSlot<'_>) -> Result<(), DataError> {

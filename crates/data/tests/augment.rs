@@ -28,6 +28,9 @@ const ALL: [&str; 9] = [
     "flip+resized-crop:7+rand-augment+jitter+erase",
 ];
 
+/// What mixes samples with each other.
+const MIXES: [&str; 3] = ["mixup", "flip+cutmix:0.5", "mixup:1+cutmix"];
+
 fn digits(augment: &str, normalise: Normalise) -> Opened {
     let augment = augment.parse().expect("it is one");
     open(&Source::Digits(DigitsOptions { augment, normalise })).expect("digits")
@@ -121,7 +124,7 @@ fn photos(folder: &Path) -> ImagesOptions {
 fn every_augmentation_has_the_same_bits_for_any_number_of_readers_and_any_order() {
     let folder = tempfile::tempdir().unwrap();
     let photos = photos(folder.path());
-    for augment in ALL {
+    for augment in ALL.into_iter().chain(MIXES) {
         the_bits_do_not_depend_on_readers(&digits(augment, Normalise::Standardise), augment);
         let options = ImagesOptions { augment: augment.parse().unwrap(), ..photos.clone() };
         the_bits_do_not_depend_on_readers(&open(&Source::Images(options)).unwrap(), augment);
@@ -217,6 +220,100 @@ fn a_jitter_changes_all_pixels_alike_and_erasing_makes_a_rectangle_zero() {
     for picture in &erased {
         assert!(picture.iter().zip(&before).all(|(new, old)| new == old || *new == 0.0));
     }
+}
+
+/// Each micro-batch of some steps as it is, then as it is mixed: inputs, and targets by sample.
+fn mixed_beside_plain(folder: &Path, rows: usize, augment: &str) -> Vec<[(Vec<f32>, Vec<u32>); 2]> {
+    let shape = [rows, 3, 6, 8];
+    let (plain, mixed) = (pictures(folder, shape, "none"), pictures(folder, shape, augment));
+    let (plain, mixed) = (feed(&plain, 4), feed(&mixed, 4));
+    let mut seen = Vec::new();
+    for (step, micro_batch) in (1..=60).flat_map(|step| (0..4).map(move |m| (Step(step), MicroBatch(m)))) {
+        seen.push([&plain, &mixed].map(|feed| {
+            let mut batch = feed.batch();
+            feed.read_micro_batch(step, micro_batch, &mut batch).expect("it is read");
+            (batch.inputs().f32().to_vec(), bits(batch.targets()))
+        }));
+    }
+    seen
+}
+
+#[test]
+fn a_sample_is_mixed_with_the_one_before_it_and_so_is_its_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plane, len) = (6 * 8, 3 * 6 * 8);
+    for augment in MIXES.map(|augment| augment.trim_start_matches("flip+")) {
+        let (mut parts, mut sums, mut shares) = (0, 0, Vec::new());
+        for [(plain, classes), (mixed, targets)] in mixed_beside_plain(folder.path(), 16, augment) {
+            let rows = classes.len();
+            let share = f32::from_bits(targets[2]);
+            for row in 0..rows {
+                let before = (row + rows - 1) % rows;
+                assert_eq!(targets[3 * row..][..3], [classes[row], classes[before], share.to_bits()]);
+                let of = |values: &[f32], row: usize| values[row * len..][..len].to_vec();
+                let (own, other, new) = (of(&plain, row), of(&plain, before), of(&mixed, row));
+                if !(0.01..0.99).contains(&share) {
+                    // All or nothing: which of the two it is cannot be told.
+                    continue;
+                }
+                let taken: Vec<bool> = (0..len).map(|i| new[i] == other[i] && new[i] != own[i]).collect();
+                if (0..len).all(|i| new[i] == own[i] || new[i] == other[i]) {
+                    parts += 1;
+                    // The same part of each plane, as large as the share says.
+                    let equal = (0..len).filter(|i| own[*i] == other[*i]).count();
+                    let count = taken.iter().filter(|taken| **taken).count();
+                    let wanted = ((1.0 - share) * plane as f32).round() as usize * 3;
+                    assert!((wanted.saturating_sub(equal)..=wanted).contains(&count), "{count} of {wanted}");
+                } else {
+                    sums += 1;
+                    let sum = |i: usize| share * own[i] + (1.0 - share) * other[i];
+                    assert!((0..len).all(|i| (new[i] - sum(i)).abs() < 1e-3), "{share}");
+                }
+            }
+            shares.push(share);
+        }
+        assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{augment}");
+        let near = |share: &&f32| (0.2..0.8).contains(*share);
+        let (near, all) = (shares.iter().filter(near).count(), shares.len());
+        match augment {
+            // Of a small parameter most shares are near 0 or 1.
+            "mixup" => assert!(parts == 0 && (all / 20..all / 3).contains(&near), "{near} of {all}"),
+            "cutmix:0.5" => assert!(sums == 0 && parts > 0, "{sums}"),
+            _ => assert!(sums > all && parts > all && near > all / 3, "{sums}, {parts}, {near} of {all}"),
+        }
+    }
+}
+
+#[test]
+fn numbers_are_mixed_as_their_pictures_are_and_a_sample_alone_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let pixels: Vec<u8> = (0..16).flat_map(|row| [row as u8 * 10; 4]).collect();
+    let values: Vec<u8> = (0..16).flat_map(|row| (row as f32 * 10.0).to_le_bytes()).collect();
+    let options = NpyOptions {
+        target: NpyTarget::Value,
+        augment: "mixup:1".parse().unwrap(),
+        normalise: Normalise::Keep,
+        val_split: ValSplit { fraction: 0.0, ..ValSplit::default() },
+        ..NpyOptions::new(
+            file(folder.path(), "x.npy", npy("|u1", &[16, 1, 2, 2], &pixels)),
+            file(folder.path(), "y.npy", npy("<f4", &[16], &values)),
+        )
+    };
+    let opened = open(&Source::Npy(options)).unwrap();
+    let scale = |micro_batch: u32| {
+        let feed = feed(&opened, micro_batch);
+        let mut batch = feed.batch();
+        feed.read_micro_batch(Step(1), MicroBatch(0), &mut batch).expect("it is read");
+        (batch.inputs().f32().iter().step_by(4).copied().collect::<Vec<_>>(), batch.targets().f32().to_vec())
+    };
+    let (pictures, targets) = scale(4);
+    assert!(pictures.iter().any(|value| value % 10.0 != 0.0), "{pictures:?}");
+    // Targets are standardised, which is linear, too.
+    let slope = (targets[1] - targets[0]) / (pictures[1] - pictures[0]);
+    for (picture, target) in pictures.iter().zip(&targets) {
+        assert!((target - targets[0] - slope * (picture - pictures[0])).abs() < 1e-4);
+    }
+    assert!(scale(1).0.iter().all(|value| value % 10.0 == 0.0));
 }
 
 #[test]

@@ -19,6 +19,9 @@ pub enum Inputs<'a> {
 pub enum Targets<'a> {
     /// Class ids: one a row, or `[rows, time]` for sequence models.
     Classes(&'a [u32]),
+    /// Class ids of samples that were mixed: of each row a class, the other class, and the share of the first, as the bits of an f32
+    /// in `[0, 1]`. To train on alone.
+    Mixed(&'a [u32]),
     /// Values, in the shape of the outputs.
     Values(&'a [f32]),
 }

@@ -402,6 +402,18 @@ pub trait Device: Send + Sync + Sized + 'static {
         logits: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
         targets: Self::Ids<'_>,
     ) -> Self::Sums;
+    /// The same of targets that are mixtures of two: `[rows, 3]` words, as [`Targets::Mixed`](crate::Targets::Mixed) has them. A row costs
+    /// the sum of what its two targets cost, each by its share, and counts as correct for the greater share. *Panics* where the
+    /// device does not [offer](Device::offers) it.
+    fn mixed_cross_entropy(
+        &self,
+        shape: Rows,
+        _options: &CrossEntropy<'_>,
+        _logits: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
+        _targets: Self::Ids<'_>,
+    ) -> Self::Sums {
+        panic!("this device has no cross entropy of mixed targets: {shape:?}");
+    }
     /// The index of the greatest of each row's logits (the first of equals), for confusion counts.
     fn arg_max(&self, shape: Rows, logits: Self::Ref<'_>, best: &mut [u32]);
     /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1). The gradient is multiplied by

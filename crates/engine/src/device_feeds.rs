@@ -31,7 +31,7 @@ impl<'a> From<&Targets<'a>> for List<'a> {
     fn from(targets: &Targets<'a>) -> Self {
         match *targets {
             Targets::Values(values) => Self::Values(values),
-            Targets::Classes(classes) => Self::Ids(classes),
+            Targets::Classes(words) | Targets::Mixed(words) => Self::Ids(words),
         }
     }
 }
@@ -105,7 +105,7 @@ impl<D: OwnMemory> Sides<D> {
             },
             targets: match model.loss {
                 Loss::MeanSquaredError => Feed::Values(device.floats(rows.rows * rows.width)?),
-                Loss::CrossEntropy { .. } => Feed::Ids(device.words(rows.rows)?),
+                Loss::CrossEntropy { .. } => Feed::Ids(device.words(rows.rows * model.class_words())?),
             },
         })
     }

@@ -168,7 +168,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
         let input = self.model.input();
         let (rows, len) = (input.rows(), input.rows() * input.per_row());
         let shape = self.model.loss_rows(rows);
-        let longest = len.max(shape.rows * shape.width);
+        let words = shape.rows * self.model.class_words();
+        let longest = len.max(words).max(shape.rows * shape.width);
         let (values, ids) = (vec![0.0; longest], vec![0; longest]);
         let inputs = match input {
             Shape::Values { .. } => Inputs::Values(&values[..len]),
@@ -176,7 +177,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         };
         let targets = match self.model.loss {
             Loss::MeanSquaredError => Targets::Values(&values[..shape.rows * shape.width]),
-            Loss::CrossEntropy { .. } => Targets::Classes(&ids[..shape.rows]),
+            Loss::CrossEntropy { .. } => self.model.class_targets(&ids[..words]),
         };
         let batch = BatchView { rows, inputs, targets };
         self.begin(Step(0), MicroBatch(0), &batch, Kept::alone(0))?;
@@ -326,6 +327,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
                 model.close_ranks(&mut home);
                 counts.note_errors(targets, &home[..shape.rows * shape.width]);
             }
+            Targets::Mixed(_) => unreachable!("the targets were checked"),
         }
         Ok(sums)
     }

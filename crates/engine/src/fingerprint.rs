@@ -291,6 +291,15 @@ impl SelfTest<'_> {
             self.take_f64(sums.loss);
             self.take_f64(sums.weight);
         }
+        let options =
+            CrossEntropy { label_smoothing: 0.1, class_weights: &weights, ignore_index: None, scale: 1.0 };
+        let mixed: Vec<u32> = targets.iter().flat_map(|t| [*t, 20 - *t, 0.3f32.to_bits()]).collect();
+        let mut sums = LossSums::default();
+        self.output(420, |cpu, d| {
+            d.copy_from_slice(&x);
+            sums = cpu.mixed_cross_entropy(shape, &options, Outputs::Replaced(d), &mixed);
+        });
+        self.take_f64(sums.loss);
         let mut sums = LossSums::default();
         self.output(420, |cpu, d| {
             d.copy_from_slice(&x);

@@ -8,6 +8,9 @@ use crate::device::{CrossEntropy, Device, Outputs, Rows};
 use crate::error::EngineError;
 use crate::stage::Input;
 
+/// Words of a mixed target: a class, the other class, and the share of the first.
+pub(crate) const MIXED: usize = 3;
+
 /// A loss and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
@@ -80,6 +83,9 @@ impl Loss {
             (Self::MeanSquaredError, Targets::Values(values)) => {
                 expect_length("targets", shape.rows * shape.width, values.len())
             }
+            (_, Targets::Mixed(_)) => {
+                Err(EngineError::Kind { expected: "targets of one sample each", got: "mixed ones" })
+            }
             (Self::CrossEntropy { .. }, Targets::Values(_)) => {
                 Err(EngineError::Kind { expected: "class ids as targets", got: "values" })
             }
@@ -87,6 +93,40 @@ impl Loss {
                 Err(EngineError::Kind { expected: "values as targets", got: "class ids" })
             }
         }
+    }
+
+    /// Whether mixed targets fit: their number, and each class id.
+    ///
+    /// *Errors*: [`EngineError::Length`], [`EngineError::Target`].
+    pub(crate) fn check_mixed(&self, shape: Rows, targets: &[u32]) -> Result<(), EngineError> {
+        expect_length("targets", MIXED * shape.rows, targets.len())?;
+        let outside = |target: &&u32| **target as usize >= shape.width;
+        let rows = targets.chunks_exact(MIXED).enumerate();
+        match rows.filter_map(|(row, words)| Some((row, words[..2].iter().find(outside)?))).next() {
+            Some((row, target)) => Err(EngineError::Target { target: *target, row, classes: shape.width }),
+            None => Ok(()),
+        }
+    }
+
+    /// [`Loss::of`] for targets that are mixed.
+    ///
+    /// *Panics* on other targets.
+    pub(crate) fn of_mixed<D: Device>(
+        &self,
+        device: &D,
+        shape: Rows,
+        outputs: Outputs<D::Ref<'_>, D::Mut<'_>>,
+        targets: Input<'_, D>,
+        scale: f32,
+    ) -> D::Sums {
+        let (Self::CrossEntropy { label_smoothing, class_weights, .. }, Input::Ids(targets)) =
+            (self, targets)
+        else {
+            unreachable!("the targets were checked")
+        };
+        let (label_smoothing, ignore_index) = (*label_smoothing, None);
+        let options = CrossEntropy { label_smoothing, class_weights, ignore_index, scale };
+        device.mixed_cross_entropy(shape, &options, outputs, targets)
     }
 
     /// The sums of a micro-batch, for [`Device::sums`], and, where it takes the outputs' place, the gradient of the sum of losses,

@@ -3,15 +3,15 @@
 //! A model holds no numbers: parameters lie in a [`crate::State`], activations in a replica's arena. It does not
 //! know the optimizer.
 
-use crate::batch::{BatchView, Inputs};
+use crate::batch::{BatchView, Inputs, Targets};
 use crate::describe::Description;
-use crate::device::{Device, Rows};
+use crate::device::{Device, Extra, Outputs, Rows};
 use crate::error::EngineError;
 use crate::groups::Grouping;
 use crate::layout::{Layout, Section, StageSlice, Tensor};
-use crate::loss::{Loss, expect_length};
+use crate::loss::{Loss, MIXED, expect_length};
 use crate::loss_scale::{LossScale, LossScaling};
-use crate::stage::{ArenaPlan, Parameter, Shape, Stage};
+use crate::stage::{ArenaPlan, Input, Parameter, Shape, Stage};
 use crate::stages::{BatchNorm, Chain};
 use crate::update_facts::UpdateFacts;
 use std::ops::Range;
@@ -29,6 +29,8 @@ pub struct Model<D: Device> {
     pitch: usize,
     plan: ArenaPlan,
     scaling: Option<LossScaling>,
+    /// Whether it is trained on targets that are mixed.
+    mixes: bool,
 }
 
 /// The most bytes that the activations of stacked micro-batches may take; a single one may take more.
@@ -109,7 +111,18 @@ impl<D: Device> Model<D> {
         let layout = layout(&stages);
         let pitch = if group == 1 && stages.pads() { device.row_pitch(width) } else { width };
         let frozen = Vec::new();
-        Ok(Self { chain: stages, loss, layout, frozen, input, output, pitch, plan, scaling: None })
+        Ok(Self {
+            chain: stages,
+            loss,
+            layout,
+            frozen,
+            input,
+            output,
+            pitch,
+            plan,
+            scaling: None,
+            mixes: false,
+        })
     }
 
     /// The same with a loss that is scaled: the scale is one more tensor of the layout, behind the running statistics.
@@ -122,6 +135,56 @@ impl<D: Device> Model<D> {
         self.layout.stats += LossScale::ELEMENTS;
         self.scaling = Some(scaling);
         self
+    }
+
+    /// The same model, trained on [`Targets::Mixed`] where its targets are classes. Evaluation takes targets as before.
+    ///
+    /// *Errors*: [`EngineError::Stage`] where the device does not offer it; [`EngineError::Option`] with micro-batches of one, and with
+    /// classes that are ignored.
+    pub fn mixing_targets(mut self, device: &D) -> Result<Self, EngineError> {
+        let option = |key, reason: &str| Err(EngineError::Option { key, reason: reason.into() });
+        if self.input.rows() < 2 {
+            return option(
+                "micro_batch",
+                "samples are mixed with others of their micro-batch, and it has one",
+            );
+        }
+        let Loss::CrossEntropy { ignore_index, .. } = &self.loss else { return Ok(self) };
+        if ignore_index.is_some() {
+            return option("loss.ignore_index", "targets that are mixed cannot be ignored");
+        }
+        if !device.offers(Extra::Mixtures) {
+            let reason = format!("this device has no {}; the CPU has", Extra::Mixtures.name());
+            return Err(EngineError::Stage { stage: "loss".into(), kind: "cross_entropy", reason });
+        }
+        self.mixes = true;
+        Ok(self)
+    }
+
+    /// Words of a class to train on.
+    pub(crate) fn class_words(&self) -> usize {
+        if self.mixes { MIXED } else { 1 }
+    }
+
+    /// Classes to train on, or mixtures of them, from words.
+    pub(crate) fn class_targets<'a>(&self, words: &'a [u32]) -> Targets<'a> {
+        if self.mixes { Targets::Mixed(words) } else { Targets::Classes(words) }
+    }
+
+    /// The sums of what is trained on, as [`Loss::of`]; the gradient takes the outputs' place.
+    pub(crate) fn training_loss(
+        &self,
+        device: &D,
+        shape: Rows,
+        outputs: D::Mut<'_>,
+        targets: Input<'_, D>,
+        scale: f32,
+    ) -> D::Sums {
+        let outputs = Outputs::Replaced(outputs);
+        match self.mixes {
+            true => self.loss.of_mixed(device, shape, outputs, targets, scale),
+            false => self.loss.of(device, shape, outputs, targets, scale),
+        }
     }
 
     /// The same model, with parameters in groups.
@@ -234,7 +297,12 @@ impl<D: Device> Model<D> {
         if batch.rows < self.min_rows() {
             return Err(EngineError::SingleValue { needed: self.min_rows(), rows: batch.rows });
         }
-        self.loss.check_targets(self.loss_rows(batch.rows), &batch.targets)
+        let shape = self.loss_rows(batch.rows);
+        match &batch.targets {
+            Targets::Mixed(words) if self.mixes => self.loss.check_mixed(shape, words),
+            _ if self.mixes => Err(EngineError::Kind { expected: "mixed targets", got: "others" }),
+            targets => self.loss.check_targets(shape, targets),
+        }
     }
 
     /// The least number of rows that a micro-batch may have in training.

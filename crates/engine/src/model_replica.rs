@@ -171,7 +171,7 @@ impl<D: HostDevice> Gradients<D> for InHost<'_, D> {
 fn stack_len<D: HostDevice>(model: &Model<D>) -> usize {
     let (rows, input, per_sample) = (model.group() * model.input().rows(), model.input(), model.loss_rows(1));
     let targets =
-        if model.loss.takes_classes() { per_sample.rows } else { per_sample.rows * per_sample.width };
+        per_sample.rows * if model.loss.takes_classes() { model.class_words() } else { per_sample.width };
     rows * (input.per_row() + targets)
 }
 
@@ -185,7 +185,7 @@ fn stack<D: HostDevice>(model: &Model<D>) -> Stack {
         Shape::Tokens { .. } => Side::ids(rows, input.per_row()),
     };
     let targets = match model.loss.takes_classes() {
-        true => Side::ids(rows, per_sample.rows),
+        true => Side::ids(rows, per_sample.rows * model.class_words()),
         false => Side::values(rows, per_sample.rows * per_sample.width),
     };
     Stack::new(group, input.rows(), inputs, targets)
@@ -211,7 +211,7 @@ fn lend<D: HostDevice>(inputs: Inputs<'_>) -> Input<'_, D> {
 fn lend_targets<'a, D: HostDevice>(targets: &Targets<'a>) -> Input<'a, D> {
     match *targets {
         Targets::Values(values) => Input::Values(values),
-        Targets::Classes(classes) => Input::Ids(classes),
+        Targets::Classes(words) | Targets::Mixed(words) => Input::Ids(words),
     }
 }
 
@@ -255,7 +255,11 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
             count => {
                 let stack = stack.as_mut().expect("a group of several is one that it takes");
                 stack.lay(count - 1, batch);
-                (stack.batch(count), stack.rows(), [group.wire, Wire::F32])
+                (
+                    stack.batch(count, |words| model.class_targets(words)),
+                    stack.rows(),
+                    [group.wire, Wire::F32],
+                )
             }
         };
         let place = (group.step, group.first());
@@ -308,6 +312,7 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
                 counts.note_all(classes, best, shape.width);
             }
             Targets::Values(targets) => counts.note_errors(targets, outputs),
+            Targets::Mixed(_) => unreachable!("the targets were checked"),
         }
         Ok(sums)
     }

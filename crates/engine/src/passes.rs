@@ -2,7 +2,7 @@
 //!
 //! This file owns no memory and does not know how numbers come to a device or leave it.
 
-use crate::device::{Device, LossSums, Outputs, Rows};
+use crate::device::{Device, LossSums, Rows};
 use crate::error::EngineError;
 use crate::groups::Runs;
 use crate::layout::Section;
@@ -100,11 +100,14 @@ pub(crate) fn train<D: Device>(
         let (before, own) = (model.loss_rows(rows.start).rows, model.loss_rows(rows.len()));
         let flat = before * own.width..(before + own.rows) * own.width;
         let targets = match targets {
-            Input::Ids(_) => targets.part(before..before + own.rows),
+            Input::Ids(_) => {
+                let words = model.class_words();
+                targets.part(before * words..(before + own.rows) * words)
+            }
             Input::Values(_) => targets.part(flat),
         };
         let flat = model.outputs_len(rows.start)..model.outputs_len(rows.end);
-        model.loss.of(pass.device, own, Outputs::Replaced(D::part_mut(&mut d, flat)), targets, scale)
+        model.training_loss(pass.device, own, D::part_mut(&mut d, flat), targets, scale)
     };
     for (place, sums) in losses.iter_mut().enumerate() {
         *sums = pass.device.sums(loss(place));

@@ -76,7 +76,7 @@ impl Stack {
         }
         match batch.targets {
             Targets::Values(t) => self.targets.put_values(first, t),
-            Targets::Classes(t) => self.targets.put_ids(first, t),
+            Targets::Classes(t) | Targets::Mixed(t) => self.targets.put_ids(first, t),
         }
     }
 
@@ -85,10 +85,14 @@ impl Stack {
         &self.rows
     }
 
-    /// The first `count` batches as one.
+    /// The first `count` batches as one; `classes` makes targets of ids.
     ///
     /// *Panics* if one of them was never laid, or one but the last is shorter than a full one.
-    pub(crate) fn batch(&self, count: usize) -> BatchView<'_> {
+    pub(crate) fn batch<'a>(
+        &'a self,
+        count: usize,
+        classes: impl Fn(&'a [u32]) -> Targets<'a>,
+    ) -> BatchView<'a> {
         let (last, others) = self.rows[..count].split_last().expect("a group has a micro-batch");
         let is_whole = *last > 0 && others.iter().all(|rows| *rows == self.each);
         assert!(is_whole, "micro-batches of {:?} rows where {} are full", &self.rows[..count], self.each);
@@ -101,7 +105,7 @@ impl Stack {
             },
             targets: match &self.targets {
                 Side::Values(t, width) => Targets::Values(&t[..rows * width]),
-                Side::Ids(t, width) => Targets::Classes(&t[..rows * width]),
+                Side::Ids(t, width) => classes(&t[..rows * width]),
             },
         }
     }

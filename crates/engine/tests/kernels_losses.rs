@@ -80,6 +80,46 @@ fn cross_entropy_and_its_gradient_are_right_with_every_option() {
     }
 }
 
+/// A mixed target costs what its two targets cost, each by its share.
+#[test]
+fn cross_entropy_of_mixed_targets_is_that_of_both_by_their_shares_on_every_device() {
+    for (rows, width) in [(1, 2), (40, 10), (9, 257)] {
+        let x: Vec<f32> = numbers(1, rows * width).iter().map(|v| v * 8.0).collect();
+        let (own, other) = (ids(2, rows, width as u32), ids(5, rows, width as u32));
+        let weights: Vec<f32> = numbers(3, width).iter().map(|v| v + 1.5).collect();
+        for (label_smoothing, class_weights) in [(0.0, &[][..]), (0.1, &[]), (0.3, &weights)] {
+            let o = CrossEntropy { label_smoothing, class_weights, ignore_index: None, scale: 1.0 };
+            for share in [0.0, 0.25, 0.7, 1.0f32] {
+                let share_of_other = f64::from(1.0 - share);
+                let targets = || own.iter().zip(&other);
+                let words: Vec<u32> = targets().flat_map(|(a, b)| [*a, *b, share.to_bits()]).collect();
+                let [(first, d_first), (second, d_second)] =
+                    [&own, &other].map(|targets| reference_cross_entropy(&o, width, &x, targets));
+                let mix = |a: f64, b: f64| f64::from(share) * a + share_of_other * b;
+                let wanted: Vec<f64> = d_first.iter().zip(&d_second).map(|(a, b)| mix(*a, *b)).collect();
+                let mut told = Vec::new();
+                for cpu in devices() {
+                    let (mut d, shape) = (x.clone(), Rows { rows, width });
+                    let sums = cpu.mixed_cross_entropy(shape, &o, Outputs::Replaced(&mut d), &words);
+                    // What is spread does not depend on targets, so the whole is linear in them. Terms of a size of 2.5 may cancel.
+                    let off = d.iter().zip(&wanted).map(|(d, wanted)| (f64::from(*d) - wanted).abs());
+                    assert!(off.fold(0.0, f64::max) < 2e-6, "{label_smoothing} {share}");
+                    let loss = mix(first.loss, second.loss);
+                    assert!(
+                        (sums.loss - loss).abs() <= 1e-6 * (loss.abs() + rows as f64),
+                        "{sums:?} for {loss}"
+                    );
+                    assert!((sums.weight - mix(first.weight, second.weight)).abs() <= 1e-5 * sums.weight);
+                    let correct = if share < 0.5 { second.correct } else { first.correct };
+                    assert_eq!((sums.counted, sums.correct), (rows as u64, correct));
+                    told.push((sums, d.iter().map(|d| d.to_bits()).collect::<Vec<_>>()));
+                }
+                assert!(told.iter().all(|other| *other == told[0]));
+            }
+        }
+    }
+}
+
 /// Bits of sums and gradients of both losses, with all options, in one number.
 fn bits_of_losses(cpu: &Cpu) -> String {
     let mut hash = blake3::Hasher::new();

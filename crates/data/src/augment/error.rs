@@ -9,7 +9,7 @@ pub enum AugmentParseError {
     /// A word that is none.
     #[error(
         "unknown augmentation {text:?}, expected none, flip, shift, shift:K, crop:S, crop:HxW, resized-crop:S, resized-crop:HxW, \
-         rand-augment, rand-augment:N,M, jitter, jitter:B,C,S or erase, joined by +"
+         rand-augment, rand-augment:N,M, jitter, jitter:B,C,S, erase, mixup, mixup:A, cutmix or cutmix:A, joined by +"
     )]
     Unknown {
         /// The word.
@@ -40,7 +40,7 @@ impl AugmentParseError {
         match self {
             Self::Unknown { .. } => "such as [shift, flip]",
             Self::Numbers { .. } => {
-                "such as [\"resized-crop:24\", \"rand-augment:2,9\", \"jitter:0.4,0.4,0.4\"], in quotes"
+                "such as [\"resized-crop:24\", \"rand-augment:2,9\", \"jitter:0.4,0.4,0.4\", \"mixup:0.2\"], in quotes"
             }
             Self::Both { .. } => "leave one of them out: resized-crop draws a place of its own",
         }

@@ -70,7 +70,7 @@ on_every_isa! {
             let target = target as usize;
             assert!(target < width, "target {target} of {width} classes");
             let weight = options.class_weights.get(target).copied().unwrap_or(1.0);
-            let (loss, best) = row_of_cross_entropy(options, weight, x, target);
+            let (loss, best) = row_of_cross_entropy(options, [(target, weight)], x);
             sums.loss += loss;
             sums.weight += f64::from(weight);
             sums.counted += 1;
@@ -80,17 +80,43 @@ on_every_isa! {
     }
 }
 
-/// The loss of one row, and the place of its greatest element.
+on_every_isa! {
+    /// The same of rows with two targets: each a class, the other class, and the share of the first, as the bits of an f32.
+    pub(super) fn mixed_cross_entropy(
+        width: usize,
+        options: &CrossEntropy<'_>,
+        x: Outputs<&[f32], &mut [f32]>,
+        targets: &[[u32; 3]],
+    ) -> LossSums {
+        let (mut x, mut sums) = (x, LossSums::default());
+        for (row, &[own, other, share]) in targets.iter().enumerate() {
+            let share = f32::from_bits(share);
+            let of = |target: u32, share: f32| {
+                let target = target as usize;
+                assert!(target < width, "target {target} of {width} classes");
+                (target, share * options.class_weights.get(target).copied().unwrap_or(1.0))
+            };
+            let aims = [of(own, share), of(other, 1.0 - share)];
+            let (loss, best) = row_of_cross_entropy(options, aims, x.part(row * width..(row + 1) * width));
+            sums.loss += loss;
+            sums.weight += f64::from(aims[0].1) + f64::from(aims[1].1);
+            sums.counted += 1;
+            sums.correct += u64::from(best == aims[usize::from(share < 0.5)].0);
+        }
+        sums
+    }
+}
+
+/// The loss of one row, which aims at each of these classes with a weight, and the place of its greatest element.
 #[inline(always)]
-fn row_of_cross_entropy(
+fn row_of_cross_entropy<const AIMS: usize>(
     options: &CrossEntropy<'_>,
-    weight: f32,
+    aims: [(usize, f32); AIMS],
     mut x: InHost<'_>,
-    target: usize,
 ) -> (f64, usize) {
     let (main, spread) = (1.0 - options.label_smoothing, options.label_smoothing / x.read().len() as f32);
     // All that is read of the outputs, before exponentials take their place.
-    let (top, goal) = (greatest(x.read()), x.read()[target]);
+    let (top, goals) = (greatest(x.read()), aims.map(|(target, _)| x.read()[target]));
     let best = first_place(x.read(), top);
     let (weights, values) = match options.class_weights {
         _ if spread <= 0.0 => (0.0, 0.0),
@@ -108,9 +134,12 @@ fn row_of_cross_entropy(
     };
     // A NaN or an infinite logit must show in the loss; `ln` asks for a finite number.
     let lse = if total.is_finite() { ln(f64::from(total)) + f64::from(top) } else { f64::NAN };
-    let mut loss = f64::from(main * weight) * (lse - f64::from(goal));
     // What the gradient of lse is multiplied by: the sum of all that multiplies lse in the loss.
-    let mut mass = main * weight;
+    let (mut loss, mut mass) = (0.0, 0.0);
+    for ((_, weight), goal) in aims.into_iter().zip(goals) {
+        loss += f64::from(main * weight) * (lse - f64::from(goal));
+        mass += main * weight;
+    }
     if spread > 0.0 {
         loss += f64::from(spread) * (f64::from(weights) * lse - f64::from(values));
         mass += spread * weights;
@@ -128,7 +157,9 @@ fn row_of_cross_entropy(
                 *d = *d * share - spread;
             }
         }
-        d[target] -= main * weight;
+        for (target, weight) in aims {
+            d[target] -= main * weight;
+        }
     }
     (loss, best)
 }

@@ -602,6 +602,18 @@ impl Device for Cpu {
         loss::cross_entropy(self.isa, shape.width, options, logits, targets)
     }
 
+    fn mixed_cross_entropy(
+        &self,
+        shape: Rows,
+        options: &CrossEntropy<'_>,
+        logits: Outputs<&[f32], &mut [f32]>,
+        targets: &[u32],
+    ) -> LossSums {
+        same("logits", logits.read().len(), shape.rows * shape.width);
+        same("targets", targets.len(), 3 * shape.rows);
+        loss::mixed_cross_entropy(self.isa, shape.width, options, logits, targets.as_chunks().0)
+    }
+
     fn arg_max(&self, shape: Rows, logits: &[f32], best: &mut [u32]) {
         same("logits", logits.len(), shape.rows * shape.width);
         same("best", best.len(), shape.rows);

@@ -15,6 +15,8 @@ pub enum Extra {
     Products,
     /// [`Device::sigmoid`](super::Device::sigmoid) and its gradient.
     Sigmoid,
+    /// [`Device::mixed_cross_entropy`](super::Device::mixed_cross_entropy).
+    Mixtures,
 }
 
 impl Extra {
@@ -27,6 +29,7 @@ impl Extra {
             Self::Recurrent => "recurrent cells",
             Self::Products => "products of values",
             Self::Sigmoid => "sigmoid",
+            Self::Mixtures => "cross entropy of mixed targets",
         }
     }
 }
