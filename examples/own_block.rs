@@ -34,5 +34,5 @@ fn model(_: &SampleSpec) -> Chain<Cpu> {
 
 fn main() -> ExitCode {
     let data = || dtrain::data::open(&Source::Digits(DigitsOptions::default()));
-    dtrain::train_own(Own { name: "own_block", data, model })
+    dtrain::train_own(Own::new("own_block", data, model))
 }

@@ -72,5 +72,5 @@ fn model(_: &SampleSpec) -> Chain<Cpu> {
 }
 
 fn main() -> ExitCode {
-    dtrain::train_own(Own { name: "ring", data, model })
+    dtrain::train_own(Own::new("ring", data, model))
 }

@@ -111,7 +111,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         "checkpoint.every=none",
     ];
     let config = Config::parse(None, &settings, dtrain::gpus::this_machine()).expect("the settings are good");
-    let own = Own { name: "digits without validation", data, model };
+    let own = Own::new("digits without validation", data, model);
     let plan = Plan::open(&config, Some(Brought::Stages(own))).expect("the digits are inside");
     let replica = plan.replica().expect("the model fits");
     let looks = Arc::new(Mutex::new(Vec::new()));

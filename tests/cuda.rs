@@ -249,11 +249,8 @@ fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
 
 #[test]
 fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
-    let own = Own {
-        name: "own",
-        data: || dtrain::data::open(&Source::Digits(DigitsOptions::default())),
-        model: |_| Chain::new().then(Linear::new(10)),
-    };
+    let data = || dtrain::data::open(&Source::Digits(DigitsOptions::default()));
+    let own = Own::new("own", data, |_| Chain::new().then(Linear::new(10)));
     let config = |settings: &[&str]| Config::parse(None, settings, Machine { cores: 2, gpus: || 0 }).unwrap();
     let mine = config(&["data.kind=own", "model.kind=own"]);
     let refused = Plan::open(&mine, Some(dtrain::Brought::Stages(own)))
@@ -262,7 +259,14 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
         .unwrap_err()
         .to_string();
     assert!(refused.contains("made for the CPU"), "{refused}");
+    let own = own.on_gpus(|_| Chain::new().then(Linear::new(10)));
+    Plan::open(&mine, Some(dtrain::Brought::Stages(own)))
+        .unwrap()
+        .check_device()
+        .expect("it has one for GPUs");
     Plan::open(&config(&[]), None).unwrap().check_device().unwrap();
+    let mixed = Plan::open(&config(&["data.augment=[mixup]"]), None).unwrap().check_device().unwrap_err();
+    assert!(mixed.to_string().contains("mixup and cutmix have a loss"), "{mixed}");
     let folder = folder();
     let table = folder.path().join("table.csv");
     write_table(&table, 50);
@@ -270,6 +274,44 @@ fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
     let volumes = config(&["data.kind=csv", &path, "data.shape=[1,2,4,4]", "model=cnn3d"]);
     let volumes = Plan::open(&volumes, None).expect("a table that is there");
     volumes.check_device().expect("convolutions over volumes");
+}
+
+/// `examples/own_network.rs`: a program of its own whose model is made for any device.
+#[test]
+fn a_model_of_ones_own_trains_on_gpus_and_on_data_that_dtrain_reads() {
+    let Some(machine) = Host::new() else { return };
+    let beside = std::env::current_exe().expect("this test is a file");
+    let program = beside.ancestors().nth(2).expect("a folder of a build").join("examples/own_network");
+    if !program.is_file() {
+        eprintln!("skipped: `cargo build --examples` makes {}", program.display());
+        return;
+    }
+    let pictures: Vec<u8> = (0..40 * 3 * 64).map(|i| (i * 37 % 251) as u8).collect();
+    let classes: Vec<u8> = (0..40).map(|i| i % 4).collect();
+    for (name, bytes) in
+        [("x.npy", npy("|u1", &[40, 3, 8, 8], &pictures)), ("y.npy", npy("|u1", &[40], &classes))]
+    {
+        std::fs::write(machine.path().join(name), bytes).expect("a file");
+    }
+    let train = |settings: &str| {
+        let mut command = std::process::Command::new(&program);
+        command.current_dir(machine.path()).args(["--json", "global_batch=16", "micro_batch=4", "steps=2"]);
+        finish(machine.equip({
+            command.args(settings.split(' '));
+            command
+        }))
+    };
+    for data in ["data.kind=own", "data.kind=npy data.inputs=x.npy data.targets=y.npy data.val_split=0"] {
+        let one = train(&format!("{data} ranks=1 devices=cuda:0"));
+        one.succeeded();
+        let two = train(&format!("{data} ranks=2 devices=cuda:0,1"));
+        assert_eq!((two.digest(), devices(&two).len()), (one.digest(), 2), "{data}");
+        let cores = train(&format!("{data} ranks=2 devices=cpu"));
+        assert_eq!(cores.digest(), train(&format!("{data} ranks=1 devices=cpu")).digest(), "{data}");
+    }
+    let table = train("data.kind=csv data.path=none.csv");
+    table.ended_with(2);
+    table.said("none.csv");
 }
 
 #[test]

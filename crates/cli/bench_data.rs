@@ -33,7 +33,7 @@ fn of(
     data: fn() -> Result<Opened, DataError>,
     model: fn(&SampleSpec) -> Chain<Cpu>,
 ) -> Own {
-    Own { name, data, model }
+    Own::new(name, data, model)
 }
 
 fn open(work: Work) -> Result<Opened, DataError> {

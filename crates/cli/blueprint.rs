@@ -28,7 +28,9 @@ pub enum Blocks {
 }
 
 impl Blocks {
-    fn of<D: Device>(self, chain: Chain<D>) -> Chain<D> {
+    /// A model whose blocks are computed so.
+    #[must_use]
+    pub fn of<D: Device>(self, chain: Chain<D>) -> Chain<D> {
         match self {
             Self::Once => chain,
             Self::Twice => chain.recomputed(),

@@ -60,6 +60,7 @@ pub use own::Own;
 pub use trained::export_parameters;
 pub use trainer::{train_external, train_own};
 
+pub use dtrain_cuda::CudaDevice;
 pub use dtrain_data as data;
 pub use dtrain_engine as engine;
 pub use dtrain_runtime as runtime;

@@ -220,10 +220,6 @@ fn model(config: &Config, problems: &mut Vec<Problem>) {
             let problem = config.problem("model.channels", "a cnn needs at least one block");
             problems.push(problem.hint("write model.channels=[32, 64], or model.kind=mlp"));
         }
-        Model::Own if data != DataKind::Own.name() => {
-            let problem = config.problem("model.kind", "own is the model of a program of one's own");
-            problems.push(problem.hint("see examples/own_model.rs, or choose mlp, cnn or gpt"));
-        }
         Model::Torch if data != DataKind::Torch.name() => {
             let problem = config.problem("model.kind", "torch is the model of a Python program");
             problems.push(problem.hint("run that program: `python train.py`; or choose mlp, cnn or gpt"));

@@ -63,7 +63,11 @@ impl Plan {
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
         let device = CudaDevice::new(gpu, self.config.precision)?;
         let blueprint = self.blueprint();
-        let (chain, input) = (blueprint.chain(blocks)?, blueprint.input_shape(rows));
+        let chain = match (&self.config.model, blueprint.own.and_then(|own| own.gpu_model)) {
+            (Model::Own, Some(model)) => blocks.of(model(&self.spec)),
+            _ => blueprint.chain(blocks)?,
+        };
+        let input = blueprint.input_shape(rows);
         let model = dtrain_engine::Model::new(&device, chain, input, loss.clone())?;
         let model = blueprint.completed(&device, model)?;
         let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
@@ -106,23 +110,22 @@ impl Plan {
 
     /// Whether the model can be trained on another device than the CPU.
     ///
-    /// *Errors*: a program's own model, whose stages are the CPU's.
+    /// *Errors*: a program's own model that is made for the CPU alone; operations that GPUs lack.
     pub fn check_device(&self) -> Result<(), Problem> {
-        match self.config.model {
-            Model::Own | Model::Torch => {
-                let message = "the model of this program is made for the CPU";
-                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+        let for_gpus = self.blueprint().own.is_some_and(|own| own.gpu_model.is_some());
+        let (key, message) = match self.config.model {
+            Model::Own | Model::Torch if !for_gpus => {
+                ("devices", "the model of this program is made for the CPU".to_owned())
             }
             Model::Encoder { .. } | Model::Recurrent { .. } => {
-                let message =
-                    format!("{} has operations that GPUs lack kernels for", self.config.model.kind().name());
-                Err(self.config.problem("devices", message).hint("devices=cpu trains on the cores"))
+                let model = self.config.model.kind().name();
+                ("devices", format!("{model} has operations that GPUs lack kernels for"))
             }
             _ if !self.opened.train.mix().is_none() => {
-                let message = "mixup and cutmix have a loss that GPUs lack a kernel for";
-                Err(self.config.problem("data.augment", message).hint("devices=cpu trains on the cores"))
+                ("data.augment", "mixup and cutmix have a loss that GPUs lack a kernel for".to_owned())
             }
-            _ => Ok(()),
-        }
+            _ => return Ok(()),
+        };
+        Err(self.config.problem(key, message).hint("devices=cpu trains on the cores"))
     }
 }
