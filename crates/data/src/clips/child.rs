@@ -9,11 +9,14 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// As much is kept of what it writes to standard error: the end. *Units*: bytes.
 const LAST_WORDS: usize = 4096;
+/// A silence that is told.
+const NOTICED: Duration = Duration::from_secs(3);
 /// A pipe holds as many times `LAST_WORDS`.
 const PIPE: usize = 16;
 
@@ -24,6 +27,8 @@ pub(super) struct Child {
     output: ChildStdout,
     errors: Errors,
     patience: Duration,
+    /// What it works on, until its silence was told.
+    about: Option<String>,
     reaped: bool,
 }
 
@@ -36,15 +41,17 @@ pub(super) struct Ended {
 }
 
 impl Child {
-    /// Starts it, with nothing on its standard input. It is given up when it is silent for longer than `patience`.
+    /// Starts it, with nothing on its standard input. It is given up when it is silent for longer than `patience`. What it works on is
+    /// named sooner, in the log.
     ///
     /// *Errors*: of the system.
-    pub fn start(mut command: Command, patience: Duration) -> io::Result<Self> {
+    pub fn start(mut command: Command, patience: Duration, about: &Path) -> io::Result<Self> {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.process_group(0).spawn()?;
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let errors = Errors { pipe: child.stderr.take(), last_words: Vec::new() };
-        Ok(Self { child, output, errors, patience, reaped: false })
+        let about = Some(about.display().to_string());
+        Ok(Self { child, output, errors, patience, about, reaped: false })
     }
 
     /// How it ended, once its output has been read.
@@ -70,9 +77,24 @@ impl Read for Child {
     ///
     /// *Errors*: `TimedOut` if it writes nothing for as long as there is patience, whatever it says on standard error.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let until = Instant::now() + self.patience;
-        while !self.errors.wait_for(Some(self.output.as_fd()), until)? {}
-        self.output.read(to)
+        let begun = Instant::now();
+        let until = begun + self.patience;
+        loop {
+            let told = begun + NOTICED;
+            let next = if self.about.is_some() { until.min(told) } else { until };
+            match self.errors.wait_for(Some(self.output.as_fd()), next) {
+                Ok(true) => return self.output.read(to),
+                Ok(false) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && next < until => {}
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= told
+                && let Some(about) = self.about.take()
+            {
+                // A supervisor may take a rank that waits for this to hang, before patience ends: then this line says where.
+                tracing::warn!("{about}: its decoder has given nothing for {} s", NOTICED.as_secs());
+            }
+        }
     }
 }
 
@@ -142,7 +164,7 @@ mod tests {
     }
 
     fn start(script: &str) -> Child {
-        Child::start(shell(script), Duration::from_secs(60)).unwrap()
+        Child::start(shell(script), Duration::from_secs(60), Path::new("film")).unwrap()
     }
 
     #[test]
@@ -163,7 +185,7 @@ mod tests {
     fn a_program_that_hangs_is_given_up_and_what_it_started_ends_too() {
         // It speaks, but not on its output.
         let script = "while :; do echo busy >&2; sleep 0.01; done & echo $!; exec >&-; wait";
-        let mut child = Child::start(shell(script), Duration::from_millis(100)).unwrap();
+        let mut child = Child::start(shell(script), Duration::from_millis(100), Path::new("film")).unwrap();
         let mut number = [0; 16];
         let length = child.read(&mut number).unwrap();
         let number = std::str::from_utf8(&number[..length]).unwrap().trim().to_owned();
@@ -175,8 +197,12 @@ mod tests {
             std::thread::yield_now();
         }
         // One that ended its output and does not end itself.
-        let child =
-            Child::start(shell("exec >&- 2>&-; exec sleep 1000"), Duration::from_millis(100)).unwrap();
+        let child = Child::start(
+            shell("exec >&- 2>&-; exec sleep 1000"),
+            Duration::from_millis(100),
+            Path::new("film"),
+        )
+        .unwrap();
         assert_eq!(child.finish().unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

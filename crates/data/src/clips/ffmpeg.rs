@@ -62,7 +62,7 @@ impl Ffmpeg {
     /// *Errors*: it does not say so. *Blocks* for some seconds at most.
     pub fn version(&self) -> Result<String, VideoError> {
         let ffmpeg = Self { patience: SHORT_PATIENCE, ..self.clone() };
-        let mut child = ffmpeg.start(|command| command.arg("-version"))?;
+        let mut child = ffmpeg.start(&self.program, |command| command.arg("-version"))?;
         let text = io::read_to_string(&mut child).map_err(|error| ffmpeg.broken(error))?;
         ffmpeg.ended(child)?;
         let version = text.strip_prefix("ffmpeg version ").and_then(|rest| rest.split_whitespace().next());
@@ -122,7 +122,7 @@ impl Ffmpeg {
         // With its protocol in front, a name is never an option or an address.
         let mut input = OsString::from("file:");
         input.push(video);
-        self.start(|command| {
+        self.start(video, |command| {
             command.args(["-hide_banner", "-nostdin", "-v", "error", "-xerror"]);
             // Who decodes on several threads may conceal errors in another way. Nothing is fetched that a playlist names.
             command.args(["-threads", "1", "-protocol_whitelist", "file", "-i"]).arg(input);
@@ -131,11 +131,15 @@ impl Ffmpeg {
         })
     }
 
-    fn start(&self, asked: impl FnOnce(&mut Command) -> &mut Command) -> Result<Child, VideoError> {
+    fn start(
+        &self,
+        about: &Path,
+        asked: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Result<Child, VideoError> {
         let mut command = Command::new(&self.program);
         // With this variable it writes a report into the working folder.
         asked(&mut command).env_remove("FFREPORT").env("AV_LOG_FORCE_NOCOLOR", "1");
-        Child::start(command, self.patience).map_err(|error| self.broken(error))
+        Child::start(command, self.patience, about).map_err(|error| self.broken(error))
     }
 
     /// Waits for its end.
