@@ -99,6 +99,7 @@ fn a_folder_of_clips_becomes_a_model_that_tells_directions_apart() {
         ("predict moves empty", "empty has no clips"),
         ("predict moves nowhere", "nowhere does not exist"),
         ("eval moves --data other", "no class of the training"),
+        ("eval moves --data moved/right/00.npy", "moved/right/00.npy does not say of which class it is"),
     ] {
         let (told, _) = output(path, arguments);
         assert_ne!(told.code, Some(0), "{arguments}");
