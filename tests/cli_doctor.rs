@@ -267,6 +267,50 @@ fn who_keeps_the_clock_is_asked_and_one_that_hangs_is_passed_over() {
     }
 }
 
+#[test]
+fn the_ffmpeg_that_decodes_videos_is_told_or_why_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = |name: &str, script: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    let good = program("ffmpeg", "echo ffmpeg version 4.4.2-0ubuntu0.22.04.1 Copyright; echo built with gcc");
+    let other = program("other", "echo other version 3");
+    let broken = program("broken", "echo no libavcodec.so.58 >&2; exit 127");
+    let nowhere = folder.path().join("nowhere");
+    let shown = |path: &Path| path.to_str().unwrap().to_owned();
+    for (named, search, found, hint) in [
+        (None, Some(folder.path()), format!("4.4.2-0ubuntu0.22.04.1 at {}", shown(&good)), ""),
+        (Some(&good), None, format!("4.4.2-0ubuntu0.22.04.1 at {}", shown(&good)), ""),
+        (
+            None,
+            None,
+            "which is not on PATH".to_owned(),
+            "only videos (data.kind: clips) need it; install ffmpeg",
+        ),
+        (
+            Some(&nowhere),
+            Some(folder.path()),
+            format!("DTRAIN_FFMPEG={} is no program", shown(&nowhere)),
+            "only videos",
+        ),
+        (Some(&other), None, format!("{} does not tell its version: ", shown(&other)), "DTRAIN_FFMPEG=PATH"),
+        (Some(&broken), None, "no libavcodec.so.58".to_owned(), "DTRAIN_FFMPEG=PATH"),
+    ] {
+        let mut command = dtrain(folder.path(), &["doctor"]);
+        command.env("PATH", search.unwrap_or(Path::new(""))).env_remove("DTRAIN_FFMPEG");
+        command.envs(named.map(|named| ("DTRAIN_FFMPEG", named)));
+        let (lines, summary, output) = report(command);
+        assert_eq!((output.status.code(), &summary["cpu"]), (Some(0), &Value::Bool(true)));
+        let line = check(&lines, "ffmpeg");
+        assert!(line["found"].as_str().unwrap().contains(&found), "{line}");
+        assert_eq!(line["verdict"], if hint.is_empty() { "ok" } else { "missing" }, "{line}");
+        assert!(line["hint"].as_str().unwrap_or_default().contains(hint), "{line}");
+    }
+}
+
 /// One error, a hint that names the doctor or the way out, exit code 2, nothing written.
 #[track_caller]
 fn refused(mut command: Command, words: &str) {

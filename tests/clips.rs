@@ -1,11 +1,17 @@
 //! From folders of clips to predictions: the same bits for any number of ranks, readers and room for what is decoded.
 
 use crate::harness::files::npy;
-use crate::harness::{folder, json, output, said, train};
+use crate::harness::{
+    Finished, Running, Signal, dtrain, finish, folder, json, output, said, signal, train, wait_until_gone,
+};
 use image::{GrayImage, RgbImage};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const SIDE: u32 = 12;
 /// Frames of a clip: enough that the tenth is before the second by the alphabet.
@@ -89,10 +95,11 @@ fn a_folder_of_clips_becomes_a_model_that_tells_directions_apart() {
         ),
         ("predict moves floats.npy", "floats.npy holds elements of type 4 bytes each, expected uint8"),
         ("predict moves moved/left cut.npy -o x.csv", "cut.npy holds"),
-        ("predict moves film.mp4", "film.mp4 is a video, and clips are folders of frames"),
+        ("predict moves film.mp4", "film.mp4: "),
         ("predict moves empty", "empty has no clips"),
         ("predict moves nowhere", "nowhere does not exist"),
         ("eval moves --data other", "no class of the training"),
+        ("eval moves --data moved/right/00.npy", "moved/right/00.npy does not say of which class it is"),
     ] {
         let (told, _) = output(path, arguments);
         assert_ne!(told.code, Some(0), "{arguments}");
@@ -158,10 +165,197 @@ fn a_broken_clip_ends_a_run_with_its_name_or_is_left_out_and_names_may_have_line
     fs::create_dir_all(path.join("clips/nothing")).unwrap();
     refused("", "clips/nothing has no clips");
     fs::write(path.join("clips/nothing/film.mp4"), "film").unwrap();
-    refused("", "clips/nothing/film.mp4 is a video");
+    refused("", "clips/nothing/film.mp4: ");
     fs::remove_dir_all(path.join("clips/nothing")).unwrap();
     RgbImage::new(4, 4).save(path.join("still.png")).unwrap();
     let (told, _) = output(path, "predict whole still.png");
     assert_ne!(told.code, Some(0));
     told.said("hint: ");
+}
+
+/// The ffmpeg that makes videos, and decodes them. Without one a test says that it is skipped.
+fn ffmpeg() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let here =
+        || std::env::split_paths(&path).map(|folder| folder.join("ffmpeg")).find(|file| file.is_file());
+    let found = std::env::var_os("DTRAIN_TEST_FFMPEG").map(PathBuf::from).or_else(here);
+    if found.is_none() {
+        println!("skipped: no ffmpeg, neither on PATH nor in DTRAIN_TEST_FFMPEG");
+    }
+    found
+}
+
+/// `dtrain` that decodes videos by this program.
+fn by(ffmpeg: &Path, folder: &Path, arguments: &str) -> Command {
+    let mut command = dtrain(folder, arguments);
+    command.env("DTRAIN_FFMPEG", ffmpeg);
+    command
+}
+
+/// Runs it to its end; its standard output.
+#[track_caller]
+fn told(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A video without loss of these frames, and a folder of the frames that ffmpeg writes of it.
+fn film(ffmpeg: &Path, pixels: &[u8], video: &Path, frames: &Path) {
+    fs::create_dir_all(video.parent().unwrap()).unwrap();
+    fs::create_dir_all(frames).unwrap();
+    let mut command = Command::new(ffmpeg);
+    command.args(["-v", "error", "-f", "rawvideo", "-pix_fmt", "gray", "-s", "12x12", "-r", "10"]);
+    command.args(["-i", "pipe:0", "-c:v", "ffv1"]).arg(video).stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(pixels).unwrap();
+    assert!(child.wait().unwrap().success());
+    let mut command = Command::new(ffmpeg);
+    command.args(["-v", "error", "-nostdin", "-i"]).arg(video).arg(frames.join("%06d.png"));
+    assert!(command.status().unwrap().success());
+}
+
+/// Sixteen clips, as videos and as folders of the frames that ffmpeg writes of them.
+fn films(ffmpeg: &Path, path: &Path) {
+    for number in 0..16usize {
+        let (class, name) = [(0, "right"), (1, "left")][number % 2];
+        let (start, dark) = ((number * 7 % 12) as u32, (number * 13 % 90) as u8);
+        let pixels: Vec<u8> = (1..=FRAMES).flat_map(|at| frame(class, start, dark, at)).collect();
+        let place = path.join(format!("frames/{name}/{number:02}"));
+        film(ffmpeg, &pixels, &path.join(format!("videos/{name}/{number:02}.mkv")), &place);
+    }
+}
+
+#[test]
+fn videos_give_the_bits_of_their_frames_for_any_ranks_readers_and_kills_and_are_predicted() {
+    let Some(ffmpeg) = ffmpeg() else { return };
+    let folder = folder();
+    let path = folder.path();
+    films(&ffmpeg, path);
+    let run = RUN
+        .replace("data.path=clips", "data.augment=[flip,shift:2]")
+        .replace("global_batch=12 micro_batch=4 epochs=12", "global_batch=4 micro_batch=2 epochs=4");
+    let frames = train(path, &format!("{run} data.path=frames ranks=1 name=frames"));
+    frames.succeeded();
+    let videos = |world: &str| by(&ffmpeg, path, &format!("train --json {run} data.path=videos {world}"));
+    for world in [
+        "ranks=1 workers=0 name=alone",
+        "ranks=2 threads=1 workers=2 data.cache=none name=two",
+        "ranks=3 isolation=thread data.cache=2KiB name=threads",
+    ] {
+        let run = finish(videos(world));
+        run.succeeded();
+        assert_eq!(run.digest(), frames.digest(), "{world}");
+    }
+    let mut hurt = Running::of(videos("ranks=2 threads=1 data.cache=none name=hurt"));
+    hurt.wait_for_step(3);
+    signal(Signal::KILL, hurt.rank_pids()[1]);
+    let hurt = hurt.finish();
+    hurt.succeeded();
+    assert_eq!((hurt.digest(), hurt.summary()["lost_steps"].as_u64()), (frames.digest(), Some(0)));
+    told(by(&ffmpeg, path, "audit hurt"));
+
+    let table = told(by(&ffmpeg, path, "predict alone videos/left videos/right/00.mkv"));
+    let of_frames = said(path, "predict alone frames/left frames/right/00");
+    assert_eq!(table.replace("videos/", "frames/").replace(".mkv,", ","), of_frames);
+    let work = by(&ffmpeg, path, "predict alone videos/left videos/right/00.mkv --ranks 2 --batch 1");
+    assert_eq!(told(work), table);
+    fs::copy(path.join("videos/right/00.mkv"), path.join("-00.mkv")).unwrap();
+    let dashed = told(by(&ffmpeg, path, "predict alone -- -00.mkv"));
+    assert_eq!(
+        dashed.lines().nth(1),
+        table.lines().last().map(|line| line.replace("videos/right/", "-")).as_deref()
+    );
+    let evaluated: Value =
+        serde_json::from_str(&told(by(&ffmpeg, path, "eval alone --data videos --json"))).unwrap();
+    let of_frames = json(path, "eval alone --data frames --json");
+    for figure in ["samples", "loss", "accuracy"] {
+        assert!(
+            evaluated[figure].is_number() && evaluated[figure] == of_frames[figure],
+            "{evaluated} {of_frames}"
+        );
+    }
+
+    fs::write(path.join("text.mp4"), "film").unwrap();
+    for (file, words) in
+        [("text.mp4", "text.mp4: ffmpeg cannot decode it: "), ("nowhere.mp4", "nowhere.mp4 does not exist")]
+    {
+        let refused = finish(by(&ffmpeg, path, &format!("predict alone videos/left {file} -o x.csv")));
+        assert_ne!(refused.code, Some(0));
+        refused.said(words);
+        refused.said("hint: ");
+        assert!(!path.join("x.csv").exists());
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_no_ffmpeg_behind() {
+    let Some(ffmpeg) = ffmpeg() else { return };
+    let folder = folder();
+    let path = folder.path();
+    films(&ffmpeg, path);
+    let run = RUN.replace("data.path=clips", "").replace("epochs=12", "epochs=1");
+    train(path, &format!("{run} data.path=frames ranks=1 name=frames")).succeeded();
+    // Ten minutes, which this ffmpeg takes ten minutes to decode.
+    let mut command = Command::new(&ffmpeg);
+    command.args(["-v", "error", "-nostdin", "-f", "lavfi", "-i", "testsrc=size=12x12:rate=10:duration=600"]);
+    command.args(["-c:v", "mpeg4"]).arg(path.join("videos/left/long.avi"));
+    assert!(command.status().unwrap().success());
+    let slow = path.join("slow");
+    let script = format!("#!/bin/sh\necho $$ >>pids\nexec '{}' -re \"$@\"\n", ffmpeg.display());
+    fs::write(&slow, script).unwrap();
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
+    for arguments in [
+        "predict frames videos/left/long.avi",
+        &format!("train --json {run} data.path=videos ranks=2 name=videos"),
+    ] {
+        let running = Running::of(by(&slow, path, arguments));
+        let pids = || -> Vec<u32> {
+            let text = fs::read_to_string(path.join("pids")).unwrap_or_default();
+            text.lines().filter_map(|line| line.parse().ok()).collect()
+        };
+        let begun = Instant::now();
+        while pids().is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{arguments}: ffmpeg was not started");
+            std::thread::yield_now();
+        }
+        signal(Signal::KILL, running.pid());
+        drop(running);
+        wait_until_gone(&pids());
+        fs::remove_file(path.join("pids")).unwrap();
+    }
+}
+
+#[test]
+fn without_ffmpeg_videos_end_a_command_before_it_writes_and_everything_else_works() {
+    let folder = folder();
+    let path = folder.path();
+    clips(path);
+    let short = RUN.replace("epochs=12", "epochs=1");
+    let without = |arguments: &str| -> Finished {
+        let mut command = dtrain(path, arguments);
+        command.env("PATH", "").env_remove("DTRAIN_FFMPEG");
+        finish(command)
+    };
+    without(&format!("train --json {short} ranks=2 name=plain")).succeeded();
+    fs::create_dir_all(path.join("films/left")).unwrap();
+    fs::create_dir_all(path.join("films/right")).unwrap();
+    ["left", "right"]
+        .iter()
+        .for_each(|name| fs::write(path.join("films").join(name).join("a.mp4"), "film").unwrap());
+    for arguments in [
+        "predict plain clips/left films/left/a.mp4 -o x.csv".to_owned(),
+        "eval plain --data films".to_owned(),
+        format!("train --json {short} data.path=films ranks=2 name=films"),
+        format!("train --json {short} data.path=films data.broken=skip ranks=2 name=films"),
+    ] {
+        let refused = without(&arguments);
+        assert_eq!(refused.code, Some(2), "{arguments}: {}", refused.stderr);
+        refused.said("films/left/a.mp4: videos are decoded by ffmpeg, which is not on PATH");
+        refused.said("hint: install ffmpeg, or name one with DTRAIN_FFMPEG=PATH; or write the frames");
+        assert_eq!(refused.stderr.matches("error:").count(), 1, "{}", refused.stderr);
+        assert!(!path.join("x.csv").exists() && !path.join("runs/films").exists(), "{arguments}");
+    }
+    let refused = finish(by(Path::new("/nowhere/ffmpeg"), path, "predict plain films/left/a.mp4"));
+    refused.said("films/left/a.mp4: DTRAIN_FFMPEG=/nowhere/ffmpeg is no program");
 }

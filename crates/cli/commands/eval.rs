@@ -108,6 +108,10 @@ fn of_file(
             let message = format!("{} is a table, and --targets is for arrays", path.display());
             Err(CliError::usage(message).hint("the target of a table is one of its columns"))
         }
+        (None, None) if input.is_of_files() => {
+            let error = CliError::usage(format!("{} does not say of which class it is", path.display()));
+            Err(error.hint("name a folder that has one for each class; `dtrain predict` needs none"))
+        }
         (None, None) => {
             let error = CliError::usage(format!("{} is an array without targets", path.display()));
             Err(error.hint("name the file that has them: --targets y.npy, or --labels labels-idx1-ubyte"))

@@ -180,7 +180,7 @@ pub static KEYS: &[Key] = &[
     Key::new("data.path", Type::Text, "", Bits, "a .parquet file of the Hugging Face Hub, or a folder of them, or one with data/; names that begin with train, validation, val or test say which is which")
         .required().when("data.kind", &["parquet_images"]),
     Key::new("data.label", Type::Text, "label", Bits, "the column of the classes, which are whole numbers").when("data.kind", &["parquet_images"]),
-    Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its clips: folders of frames, or .npy arrays; or one with train/ and val/")
+    Key::new("data.path", Type::Text, "", Bits, "a folder with one for each class, and in each its clips: videos (decoded by ffmpeg), folders of frames, or .npy arrays; or one with train/ and val/")
         .required().when("data.kind", &["clips"]),
     Key::new("data.frames", COUNT, "16", Bits, "frames that are taken of the middle of a clip").when("data.kind", &["clips"]),
     Key::new("data.frame_stride", COUNT, "1", Bits, "frames from one that is taken to the next").when("data.kind", &["clips"]),

@@ -10,6 +10,7 @@ mod host;
 mod limits;
 mod network;
 mod probe;
+mod videos;
 
 pub use check::{Check, Verdict};
 pub(crate) use limits::free_memory;
@@ -49,6 +50,7 @@ pub fn examine(asked: &Doctor) -> Report {
     checks.extend(limits::checks());
     checks.extend(network::checks(asked.master.as_deref()));
     checks.push(clock::check());
+    checks.push(videos::check());
     checks.extend(seen.checks);
     Report { checks, cpu, gpu: seen.missing, gpus: seen.usable }
 }

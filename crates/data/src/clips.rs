@@ -1,15 +1,22 @@
-//! Clips in folders, a folder a class: each a folder of frames, or an array of them. What becomes of one frame is what becomes of an image.
+//! Clips in folders, a folder a class: each a video, a folder of frames, or an array of them. What becomes of one frame is what becomes of
+//! an image.
 //!
-//! It does not know how a frame is decoded; see `clips/clip.rs` and `images/picture.rs`.
+//! It does not know how a frame is decoded; see `clips/clip.rs`, `clips/ffmpeg.rs` and `images/picture.rs`.
 
+mod child;
 mod clip;
+mod error;
+mod ffmpeg;
 mod folder;
 mod form;
+mod png;
 
 use crate::file_groups::{FileGroup, Folders};
 use crate::images::{Broken, Decode, Pictures, classes_of, folders_of, retain, whole};
 use crate::rows::{Recipe, Store, Table, Targets, assemble};
 use crate::{Augment, DataError, Normalise, Opened, ValSplit};
+pub use error::VideoError;
+pub use ffmpeg::Ffmpeg;
 use folder::NEEDS;
 pub(crate) use folder::{all, labelled};
 pub use form::ClipForm;
@@ -45,7 +52,7 @@ pub(crate) fn open(options: &ClipsOptions) -> Result<Opened, DataError> {
     let table = |folder: &Path| -> Result<Table, DataError> {
         let (mut files, mut targets) = labelled(folder, &classes)?;
         if options.broken == Broken::Skip {
-            let kept = whole(files.len(), |at| options.form.decode(&files[at]));
+            let kept = whole(files.len(), |at| options.form.decode(&files[at]))?;
             retain(&mut files, &kept);
             retain(&mut targets, &kept);
         }

@@ -4,6 +4,7 @@
 
 use crate::LabelsError;
 use crate::ShardsError;
+use crate::VideoError;
 use crate::recordings::RecordingError;
 use dtrain_types::{MicroBatch, Step, counted};
 use std::io;
@@ -295,11 +296,13 @@ pub enum DataError {
         /// The folder.
         folder: PathBuf,
     },
-    /// A video, which is not decoded.
-    #[error("{} is a video, and clips are folders of frames or .npy arrays", file.display())]
+    /// A video that cannot be decoded.
+    #[error("{}: {why}", file.display())]
     Video {
         /// The file.
         file: PathBuf,
+        /// What is wrong with it, or with the program that decodes it.
+        why: VideoError,
     },
     /// A clip with fewer frames than are taken of it.
     #[error("{} has {}, and {needed} are needed", clip.display(), counted(*has, "frame"))]
@@ -607,10 +610,11 @@ impl DataError {
                 "its name is that of no training folder: rename it, or move it away".into()
             }
             Self::NoImages { .. } => "it is read for .jpg, .jpeg, .png and .webp: add some, or remove the folder".into(),
-            Self::NoClips { .. } => "a clip is a folder of frames (.jpg, .png, .webp) or a .npy array: add some, or remove the folder".into(),
-            Self::Video { .. } => {
-                "write its frames into a folder of its own: ffmpeg -i VIDEO FOLDER/%06d.png; and move the video away".into()
+            Self::NoClips { .. } => {
+                "a clip is a video (.mp4, .mov, .mkv, .webm, .avi), a folder of frames (.jpg, .png, .webp) or a .npy array: add some, or remove the folder"
+                    .into()
             }
+            Self::Video { why, .. } => why.hint(),
             Self::ShortClip { .. } => {
                 "take fewer with data.frames or data.frame_stride, or leave such clips out with data.broken=skip".into()
             }

@@ -123,7 +123,7 @@ fn by_table(
 fn table(options: &ImagesOptions, listed: Listed) -> Result<Table, DataError> {
     let Listed { folder, mut files, mut targets, mut groups } = listed;
     if options.broken == Broken::Skip {
-        let kept = whole(files.len(), |at| options.form.decode(&files[at]));
+        let kept = whole(files.len(), |at| options.form.decode(&files[at]))?;
         retain(&mut files, &kept);
         retain(&mut targets, &kept);
         groups.iter_mut().for_each(|groups| retain(groups, &kept));
@@ -149,13 +149,21 @@ fn table(options: &ImagesOptions, listed: Listed) -> Result<Table, DataError> {
 }
 
 /// Which of so many samples can be decoded.
+///
+/// *Errors*: one cannot, and the machine is the cause.
 pub(crate) fn whole(
     count: usize,
     decode: impl Fn(usize) -> Result<Box<[u8]>, DataError> + Sync,
-) -> Vec<bool> {
+) -> Result<Vec<bool>, DataError> {
     let decoded = side_by_side(count, |at| decode(at).map(drop));
-    let told = |decoded: Result<(), DataError>| {
-        decoded.map_err(|error| tracing::warn!("left out, as data.broken=skip says: {error}")).is_ok()
+    let told = |decoded: Result<(), DataError>| match decoded {
+        Ok(()) => Ok(true),
+        // Another rank might not leave it out.
+        Err(DataError::Video { file, why }) if why.is_of_the_machine() => Err(DataError::Video { file, why }),
+        Err(error) => {
+            tracing::warn!("left out, as data.broken=skip says: {error}");
+            Ok(false)
+        }
     };
     decoded.into_iter().map(told).collect()
 }

@@ -46,7 +46,7 @@ pub use arrays::{INPUT_NEEDS, InputArray};
 pub use augment::{Augment, AugmentParseError, Crop, Cut, Jitter, Mix, RandAugment};
 pub use batch::{Batch, Elements};
 pub use classes::{ClassDistribution, class_distribution};
-pub use clips::{ClipForm, ClipsOptions};
+pub use clips::{ClipForm, ClipsOptions, Ffmpeg, VideoError};
 pub use csv::{
     Column, ColumnRule, CsvOptions, CsvTarget, LONGEST_ROW, MOST_WORDS, Missing, RowEnds, RowParser,
     Rows as CsvRows, Wish, Written,

@@ -105,7 +105,7 @@ fn table<P: ManyPictures>(
 ) -> Result<Table, DataError> {
     let mut targets = pictures.classes(classes)?;
     if options.broken == Broken::Skip {
-        let kept = whole(targets.len(), |at| pictures.decode(at));
+        let kept = whole(targets.len(), |at| pictures.decode(at))?;
         pictures.keep(&kept);
         retain(&mut targets, &kept);
     }

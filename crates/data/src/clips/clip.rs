@@ -1,6 +1,9 @@
 //! From a clip to the pixels of so many frames: those in its middle, each as an image becomes one.
+//!
+//! It does not know how the frames of a video are had; see `ffmpeg.rs`.
 
-use super::folder::frames;
+use super::ffmpeg::Ffmpeg;
+use super::folder::{NEEDS, frames, is_video};
 use super::form::ClipForm;
 use crate::images::Decode;
 use crate::{DataError, npy};
@@ -25,6 +28,18 @@ impl ClipForm {
     fn of_folder(&self, clip: &Path) -> Result<Vec<Box<[u8]>>, DataError> {
         let frames = frames(clip)?;
         self.taken(clip, frames.len())?.map(|frame| self.picture.decode(&frames[frame])).collect()
+    }
+
+    fn of_video(&self, clip: &Path) -> Result<Vec<Box<[u8]>>, DataError> {
+        clip.metadata().map_err(|error| DataError::io(clip, NEEDS, error))?;
+        let failed = |why| DataError::Video { file: clip.to_owned(), why };
+        let ffmpeg = Ffmpeg::find().map_err(failed)?;
+        let counted = ffmpeg.count(clip).map_err(failed)?;
+        let taken: Vec<usize> = self.taken(clip, counted)?.collect();
+        ffmpeg.frames(clip, (&taken, counted), |file| {
+            let pixels = self.picture.of_bytes(file);
+            pixels.map_err(|reason| DataError::Picture { file: clip.to_owned(), reason })
+        })
     }
 
     fn of_array(&self, clip: &Path) -> Result<Vec<Box<[u8]>>, DataError> {
@@ -55,7 +70,11 @@ impl ClipForm {
 impl Decode for ClipForm {
     /// The pixels of a clip, channel after channel, in each frame after frame.
     fn decode(&self, clip: &Path) -> Result<Box<[u8]>, DataError> {
-        let frames = if clip.is_dir() { self.of_folder(clip)? } else { self.of_array(clip)? };
+        let frames = match clip.is_dir() {
+            true => self.of_folder(clip)?,
+            false if is_video(clip) => self.of_video(clip)?,
+            false => self.of_array(clip)?,
+        };
         let plane = (self.picture.height * self.picture.width) as usize;
         let channels = frames[0].len() / plane;
         let mut pixels = Vec::with_capacity(channels * plane * frames.len());

@@ -1,18 +1,22 @@
 //! Which clips there are, and of which class: by the names of folders, as images are.
+//!
+//! It does not look into them.
 
+use super::ffmpeg::Ffmpeg;
 use crate::DataError;
 use crate::images::{class_folders, entries, is_image, name};
 use std::path::{Path, PathBuf};
 
 /// What this kind of data is made of.
-pub(crate) const NEEDS: &str = "kind clips needs a folder with one for each class, and in each its clips: folders of frames (.jpg, .png, .webp), or .npy arrays";
+pub(crate) const NEEDS: &str = "kind clips needs a folder with one for each class, and in each its clips: videos (.mp4, .mov, .mkv, .webm, .avi), folders of frames (.jpg, .png, .webp), or .npy arrays";
 
-/// Endings of videos, which are told from other files to be refused.
-const VIDEOS: [&str; 7] = ["mp4", "avi", "mov", "mkv", "webm", "m4v", "mpg"];
+/// Endings of videos.
+const VIDEOS: [&str; 10] = ["mp4", "avi", "mov", "mkv", "webm", "m4v", "mpg", "mpeg", "wmv", "flv"];
 
 /// All clips below the folders of the classes, each with its class.
 ///
-/// *Errors*: a folder that is no class; a class without a clip; a video; what cannot be read.
+/// *Errors*: a folder that is no class; a class without a clip; a video without a program that decodes it; what cannot
+/// be read.
 pub(crate) fn labelled(folder: &Path, classes: &[String]) -> Result<(Vec<PathBuf>, Vec<u32>), DataError> {
     let (mut files, mut targets) = (Vec::new(), Vec::new());
     for (path, class) in class_folders(folder, classes, NEEDS)? {
@@ -23,22 +27,24 @@ pub(crate) fn labelled(folder: &Path, classes: &[String]) -> Result<(Vec<PathBuf
         files.extend(clips);
         targets.resize(files.len(), class);
     }
+    decodable(&files)?;
     Ok((files, targets))
 }
 
 /// The clip that a path is, or all of a folder; nothing if it is another file.
 ///
-/// *Errors*: a folder without clips, a video, what cannot be read.
+/// *Errors*: a folder without clips, a video without a program that decodes it, what cannot be read.
 pub(crate) fn all(path: &Path) -> Result<Option<Vec<PathBuf>>, DataError> {
-    if !path.is_dir() {
-        refuse_video(path)?;
-        return Ok(is_array(path).then(|| vec![path.to_owned()]));
+    let clips = match path.is_dir() {
+        false if !is_array(path) && !is_video(path) => return Ok(None),
+        true if !is_clip(path)? => below(path)?,
+        _ => vec![path.to_owned()],
+    };
+    if clips.is_empty() {
+        return Err(DataError::NoClips { folder: path.to_owned() });
     }
-    let clips = if is_clip(path)? { vec![path.to_owned()] } else { below(path)? };
-    match clips.is_empty() {
-        true => Err(DataError::NoClips { folder: path.to_owned() }),
-        false => Ok(Some(clips)),
-    }
+    decodable(&clips)?;
+    Ok(Some(clips))
 }
 
 /// The clips in a folder and in the folders in it.
@@ -50,10 +56,8 @@ fn below(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
                 true => clips.push(path),
                 false => clips.extend(below(&path)?),
             }
-        } else if is_array(&path) {
+        } else if is_array(&path) || is_video(&path) {
             clips.push(path);
-        } else {
-            refuse_video(&path)?;
         }
     }
     Ok(clips)
@@ -72,11 +76,19 @@ fn is_array(path: &Path) -> bool {
     ending(path) == "npy"
 }
 
-fn refuse_video(path: &Path) -> Result<(), DataError> {
-    match VIDEOS.contains(&&*ending(path)) {
-        true => Err(DataError::Video { file: path.to_owned() }),
-        false => Ok(()),
-    }
+/// Whether the name is that of a video.
+pub(super) fn is_video(path: &Path) -> bool {
+    VIDEOS.contains(&&*ending(path))
+}
+
+/// Looks for the program that videos need, if there are any: before a run begins, and not at the first that is read.
+///
+/// *Errors*: there is none.
+fn decodable(clips: &[PathBuf]) -> Result<(), DataError> {
+    let video = clips.iter().find(|clip| is_video(clip) && !clip.is_dir());
+    let found =
+        video.map(|video| Ffmpeg::find().map_err(|why| DataError::Video { file: video.clone(), why }));
+    found.transpose().map(drop)
 }
 
 /// The frames of a clip, by the numbers in their names: 2 is before 10.
