@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::blueprint::Blocks;
-use crate::config::{Backend, Model, Problem};
+use crate::config::{Backend, Model, Problem, Rule};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use dtrain_collective::Geometry;
@@ -106,8 +106,13 @@ impl Plan {
 
     /// Whether the model can be trained on another device than the CPU.
     ///
-    /// *Errors*: a program's own model, whose stages are the CPU's.
+    /// *Errors*: a program's own model, whose stages are the CPU's; operations and optimizers that GPUs lack kernels for.
     pub fn check_device(&self) -> Result<(), Problem> {
+        if let Rule::Muon(_) = self.config.optimizer.rule {
+            let problem =
+                self.config.problem("optimizer.kind", "muon has updates that GPUs lack kernels for");
+            return Err(problem.hint("devices=cpu trains on the cores, and optimizer.kind=adamw on GPUs"));
+        }
         match self.config.model {
             Model::Own | Model::Torch => {
                 let message = "the model of this program is made for the CPU";
