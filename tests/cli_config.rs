@@ -286,7 +286,7 @@ fn what_this_build_cannot_do_is_an_error_and_never_ignored() {
 fn a_key_of_another_kind_is_told_apart_from_an_unknown_one() {
     let (message, hints) = mistake(arguments(&["optimizer.momentum=0.9"]));
     assert!(
-        message.contains("this key belongs to optimizer.kind: sgd, but optimizer.kind is adamw"),
+        message.contains("this key belongs to optimizer.kind: sgd | muon, but optimizer.kind is adamw"),
         "{message}"
     );
     assert_eq!(hints, "remove optimizer.momentum, or write optimizer.kind=sgd");
@@ -348,7 +348,7 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 17] = [
+const KINDS: [&[&str]; 18] = [
     &[],
     &[
         "data.kind=idx",
@@ -409,6 +409,7 @@ const KINDS: [&[&str]; 17] = [
         "schedule.kind=one_cycle",
     ],
     &["model.kind=vit", "model.patch=2", "optimizer.kind=lion"],
+    &["optimizer.kind=muon", "optimizer.matrices=[0.*]", "optimizer.ns_coefficients=[3, -3.25, 1.25]"],
     &["run_dir=/tmp/none", "schedule.kind=linear", "optimizer.eps=1e-12", "seed=18446744073709551615"],
 ];
 

@@ -159,6 +159,7 @@ fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused
     for (model, words) in [
         ("lstm data.kind=npy", "devices: lstm has operations that GPUs lack kernels for"),
         ("vit", "devices: vit has operations that GPUs lack kernels for"),
+        ("mlp optimizer.kind=muon", "optimizer.kind: muon has updates that GPUs lack kernels for"),
     ] {
         let data = if model.contains("npy") { "data.inputs=x.npy data.targets=y.npy" } else { "" };
         std::fs::write(machine.path().join("x.npy"), npy("|u1", &[40, 3, 9], &[7; 40 * 27]))

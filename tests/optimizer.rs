@@ -1,7 +1,10 @@
-//! What an update is besides its rule: a moving average of the parameters, groups of them, the state that a fork keeps. All have the
+//! What an update is besides its rule: a moving average of the parameters, groups of them, the state that a fork keeps; and Muon, whose
+//! updates are made as a whole. All have the
 //! same bits for any number of ranks and after kills; what is validated is what is evaluated, predicted with and exported.
 
-use crate::harness::{Running, Signal, audit_is_clean, folder, json, output, signal, train, write_table};
+use crate::harness::{
+    Running, Signal, audit_is_clean, folder, json, output, said, signal, train, write_table,
+};
 use std::fs;
 
 const RUN: &str = "data.kind=csv data.path=table.csv model.hidden=[24] optimizer.lr=0.003 schedule.kind=constant \
@@ -142,4 +145,108 @@ fn groups_of_parameters_have_one_digest_for_any_number_of_ranks_and_a_wrong_one_
         wrong.said(told);
         assert!(!path.join("runs/wrong").exists());
     }
+}
+
+const MUON: &str = "optimizer.kind=muon model.hidden=[24,16] optimizer.lr=0.01 ema=0.9 optimizer.clip_norm=1";
+
+#[test]
+fn muon_has_one_digest_for_any_number_of_ranks_and_after_kills_and_resumes() {
+    let folder = table();
+    let path = folder.path();
+    let run = format!("{RUN} {MUON} epochs=30");
+    let one = train(path, &format!("{run} ranks=1 name=one"));
+    one.succeeded();
+    for (name, world) in [
+        ("two", "ranks=2 threads=1"),
+        ("three", "ranks=3 threads=2 isa=scalar"),
+        ("threads", "ranks=5 isolation=thread checkpoint.every=none"),
+    ] {
+        let other = train(path, &format!("{run} {world} name={name}"));
+        other.succeeded();
+        assert_eq!(other.digest(), one.digest(), "{world}");
+    }
+    let long = format!("{run} epochs=150");
+    let calm = train(path, &format!("{long} ranks=1 checkpoint.every=none name=calm"));
+    let mut hurt = Running::start(path, &format!("{long} ranks=3 threads=1 checkpoint.every=none name=hurt"));
+    for at in [40, 400] {
+        hurt.wait_for_step(at);
+        signal(Signal::KILL, *hurt.rank_pids().last().unwrap());
+    }
+    let hurt = hurt.finish();
+    hurt.succeeded();
+    assert_eq!(hurt.summary()["lost_steps"], 0);
+    assert_eq!(hurt.digest(), calm.digest());
+    audit_is_clean(path, "hurt");
+    let mut part = Running::start(path, &format!("{long} ranks=2 threads=1 name=part"));
+    part.wait_for_step(500);
+    part.kill_everything();
+    let _ = part.finish();
+    let rest = train(path, "--resume part ranks=3");
+    rest.succeeded();
+    assert!(rest.steps()[0] > 1, "it goes on");
+    assert_eq!(rest.digest(), calm.digest());
+    output(path, "checkpoint verify part").0.succeeded();
+}
+
+#[test]
+fn muon_learns_the_digits_and_its_state_goes_on_in_a_fork() {
+    let folder = folder();
+    let path = folder.path();
+    let digits = "model.hidden=[64,32] epochs=6 ranks=2 threads=1";
+    let run = train(path, &format!("{digits} optimizer.kind=muon name=digits"));
+    run.succeeded();
+    let accuracy = run.events("epoch").last().unwrap()["val_accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.93, "{accuracy}");
+    let fork = "--resume digits --fork --keep-optimizer epochs=1";
+    let [two, three] = [2, 3].map(|ranks| train(path, &format!("{fork} ranks={ranks} name=on-{ranks}")));
+    two.succeeded();
+    assert_eq!(two.digest(), three.digest());
+    let fresh = train(path, "--resume digits --fork epochs=1 name=fresh");
+    assert_ne!(fresh.digest(), two.digest(), "the state counts");
+    for (words, told) in [
+        (
+            "--fork --keep-optimizer optimizer.kind=adamw",
+            "the optimizer's state of muon is no beginning for adamw",
+        ),
+        ("optimizer.kind=adamw", "optimizer.kind: it was muon when the run started, and is adamw now"),
+        ("optimizer.ns_steps=4", "optimizer.ns_steps: it was 5 when the run started, and is 4 now"),
+    ] {
+        let wrong = train(path, &format!("--resume digits {words}"));
+        wrong.ended_with(2);
+        wrong.said(told);
+    }
+}
+
+#[test]
+fn what_muon_cannot_be_is_refused_with_a_hint_and_nothing_is_written() {
+    let folder = table();
+    let path = folder.path();
+    for (words, told) in [
+        ("optimizer.ns_steps=0", "optimizer.ns_steps"),
+        ("optimizer.ns_steps=100", "a whole number from 1 to 99"),
+        (
+            "optimizer.ns_coefficients=[3.4,-4.7]",
+            "optimizer.ns_coefficients: they are three numbers: a, b and c",
+        ),
+        ("optimizer.ns_coefficients=[a,b,c]", "optimizer.ns_coefficients"),
+        ("optimizer.momentum=1", "a number from 0 to below 1"),
+        ("optimizer.weight_decay=-0.1", "a number of at least 0"),
+        ("optimizer.adamw_lr_factor=-1", "a number of at least 0"),
+        ("optimizer.lr=-0.02", "a number above 0"),
+        ("optimizer.adjust_lr_fn=spectral", "original | match_rms_adamw"),
+        ("optimizer.betas=[0.9,0.99]", "optimizer.betas"),
+        ("optimizer.matrices=[\"blocks.*\"]", "no parameter is called blocks.*; they are called 0.weight"),
+        ("optimizer.matrices=[\"*.bias\"]", "no weight matrix of a hidden layer is there for muon"),
+        ("model.hidden=[]", "no weight matrix of a hidden layer is there for muon"),
+        ("optimizer.kind=adamw optimizer.ns_steps=5", "optimizer.ns_steps"),
+    ] {
+        let wrong = train(path, &format!("{RUN} optimizer.kind=muon {words} name=wrong"));
+        wrong.ended_with(2);
+        wrong.said(told);
+        wrong.said("hint:");
+    }
+    assert!(!path.join("runs").exists());
+    let planned = said(path, &format!("plan {RUN} {MUON} ranks=2"));
+    assert!(planned.contains("by muon: 0.weight, 2.weight\nall else by adamw"), "{planned}");
+    assert!(!planned.contains("once for all"), "{planned}");
 }

@@ -372,6 +372,7 @@ impl Plan {
                     betas: [beta1 as f32, beta2 as f32],
                     weight_decay: weight_decay as f32,
                 },
+                Rule::Muon(muon) => dtrain_engine::Rule::Muon(muon),
                 Rule::Sgd { momentum, nesterov, weight_decay } => dtrain_engine::Rule::Sgd {
                     momentum: momentum as f32,
                     nesterov,

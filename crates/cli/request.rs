@@ -185,6 +185,7 @@ fn kept_updates(old: &Config, new: &Config, checkpoint: CheckpointId) -> Result<
         Rule::AdamW { .. } => "adamw",
         Rule::Sgd { momentum: 0.0, .. } => "sgd without momentum",
         Rule::Lion { .. } => "lion",
+        Rule::Muon(_) => "muon",
         Rule::Sgd { .. } => "sgd",
         Rule::Torch => "torch",
     };

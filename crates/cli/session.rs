@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics, Rule};
+use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics};
 use crate::error::{CliError, Kind};
 use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
@@ -382,8 +382,8 @@ impl Session {
         tracing::info!(%timeouts, "timeouts");
         // Ranks of several hosts have no memory in common, and those on GPUs keep their state there.
         let on_gpus = self.cuda.is_some() && self.plan.external().is_none();
-        // Updates that another program makes are made as a whole, by each rank.
-        let is_whole = config.optimizer.rule == Rule::Torch;
+        // Updates that take parameters together are made as a whole, by each rank.
+        let is_whole = !config.optimizer.rule.in_shares();
         let state = match lead.is_some() || on_gpus || is_whole {
             true => None,
             false => Some(self.replica.about().state),

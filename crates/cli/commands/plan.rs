@@ -2,13 +2,14 @@
 
 use super::{print, print_json};
 use crate::arguments::PlanArguments as Arguments;
+use crate::config::Rule;
 use crate::doctor::free_memory;
 use crate::error::CliError;
 use crate::gpus::{Chosen, choose_here, most_rows, this_machine};
 use crate::plan::Plan;
 use crate::report::{Reader, Voice, banner, bytes, grouped};
 use crate::request::settings;
-use dtrain_engine::Replica;
+use dtrain_engine::{Replica, hidden_matrices};
 use dtrain_types::{MicroRange, cut_evenly};
 use serde_json::json;
 use std::fmt::Write;
@@ -107,6 +108,10 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
         let (shape, elements) = (format!("{:?}", tensor.shape), grouped(tensor.elements() as u64));
         let _ = writeln!(text, "{:<28} {shape:<20} {elements:>10}  {}", tensor.name, tensor.section.name());
     }
+    if let Rule::Muon(_) = plan.config.optimizer.rule {
+        let names: Vec<&str> = hidden_matrices(layout).iter().map(|tensor| &*tensor.name).collect();
+        let _ = writeln!(text, "\nby muon: {}\nall else by adamw", names.join(", "));
+    }
     let memory = plan.memory(replica, chosen);
     let parameters = (layout.parameters as u64).max(1);
     let _ = writeln!(text, "\n{:<28} {:>12} {:>20}", "memory of a rank", "size", "bytes a parameter");
@@ -117,7 +122,7 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let each = memory.total().0 as f64 / parameters as f64;
     let _ = writeln!(text, "{:<28} {:>12} {each:>20.2}", "total", bytes(memory.total().0));
     let ranks = plan.config.world.ranks;
-    if chosen.cuda().is_none() && ranks > 1 {
+    if chosen.cuda().is_none() && ranks > 1 && plan.config.optimizer.rule.in_shares() {
         let _ =
             writeln!(text, "parameters, statistics and optimizer state are there once for all {ranks} ranks");
     }

@@ -312,6 +312,12 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
         let problem = config.problem("optimizer.nesterov", "it looks ahead along a momentum of 0");
         problems.push(problem.hint("write optimizer.momentum=0.9, or nesterov=false"));
     }
+    if let Rule::Muon(muon) = config.optimizer.rule
+        && muon.newton_schulz.coefficients.iter().any(|coefficient| coefficient.is_nan())
+    {
+        let problem = config.problem("optimizer.ns_coefficients", "they are three numbers: a, b and c");
+        problems.push(problem.hint("leave it out for [3.4445, -4.775, 2.0315]"));
+    }
     if config.optimizer.rule == Rule::Torch {
         of_a_program(config, problems);
     }

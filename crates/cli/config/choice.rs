@@ -135,6 +135,8 @@ words!(
         AdamW = "adamw",
         /// The sign of a momentum.
         Lion = "lion",
+        /// A momentum made orthogonal, for matrices of hidden layers; AdamW for the rest.
+        Muon = "muon",
         /// Gradient descent with momentum.
         Sgd = "sgd",
         /// That of a Python program.

@@ -8,9 +8,10 @@
 use super::choice::{
     Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind, StemKind,
 };
-use super::value::{BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
+use super::value::{ANY, BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
 use Mark::{Bits, Free};
+use dtrain_engine::{AdjustLr, NewtonSchulz};
 
 /// Whether a key can change the bits of the final state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,10 @@ const COUNT_OR_NONE: Type = Type::Either(&[NONE, COUNT]);
 const SIZE_OR_NONE: Type = Type::Either(&[NONE, Type::Size]);
 const LENGTH_OR_NONE: Type = Type::Either(&[NONE, Type::Length]);
 const DROPOUT: Type = Type::Number(&BELOW_ONE);
+/// The optimizer that makes momentum orthogonal.
+const MUON: &[&str] = &["muon"];
+/// The optimizers that have AdamW's moments, of all parameters or some.
+const ADAMW: &[&str] = &["adamw", "muon"];
 /// The models with convolutions.
 const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 /// The models with recurrent layers.
@@ -86,6 +91,7 @@ const BEST_HELP: &str = "which result marks the best: none | val_loss | train_lo
 const MODEL_KIND_HELP: &str =
     "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
 const LOSS_KIND_HELP: &str = "cross_entropy | mse | torch (what a Python program says)";
+const OPTIMIZER_HELP: &str = "adamw | lion | muon (hidden matrices; AdamW for all else) | sgd | torch: the one that a Python program brings";
 const DECAYS_HELP: &str = "which parameters weight_decay applies to";
 /// The first samples, or whole groups by their names.
 const HELD_OUT: Type =
@@ -304,25 +310,40 @@ pub static KEYS: &[Key] = &[
         "targets with this label count nowhere")
         .when("loss.kind", &["cross_entropy"]),
     // Optimizer.
-    Key::new("optimizer.kind", Type::Choice(OptimizerKind::NAMES), "adamw", Bits, "adamw | lion | sgd | torch: the one that a Python program brings"),
+    Key::new("optimizer.kind", Type::Choice(OptimizerKind::NAMES), "adamw", Bits, OPTIMIZER_HELP),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "2e-3", Bits, "peak learning rate").when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "3e-4", Bits, "peak learning rate, some tenth of what suits AdamW").when("optimizer.kind", &["lion"]),
+    Key::new("optimizer.lr", Type::Number(&POSITIVE), "0.02", Bits, "peak learning rate of matrices of hidden layers").when("optimizer.kind", MUON),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "0.05", Bits, "peak learning rate").when("optimizer.kind", &["sgd"]),
     Key::new("optimizer.lr", Type::Number(&POSITIVE), "1", Bits, "what the learning rates of the optimizer are multiplied by at the peak")
         .when("optimizer.kind", &["torch"]),
-    Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "decay of the first moment").when("optimizer.kind", &["adamw"]),
-    Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.999", Bits, "decay of the second moment").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "decay of the first moment").when("optimizer.kind", ADAMW),
+    Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.999", Bits, "decay of the second moment").when("optimizer.kind", ADAMW),
     Key::new("optimizer.beta1", Type::Number(&BELOW_ONE), "0.9", Bits, "share of the momentum in the direction").when("optimizer.kind", &["lion"]),
     Key::new("optimizer.beta2", Type::Number(&BELOW_ONE), "0.99", Bits, "decay of the momentum").when("optimizer.kind", &["lion"]),
-    Key::new("optimizer.eps", Type::Number(&POSITIVE), "1e-8", Bits, "added to the root of the second moment").when("optimizer.kind", &["adamw"]),
+    Key::new("optimizer.eps", Type::Number(&POSITIVE), "1e-8", Bits, "added to the root of the second moment").when("optimizer.kind", ADAMW),
     Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0.01", Bits, "decoupled decay, times the learning rate")
         .when("optimizer.kind", &["adamw"]),
     Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0.1", Bits, "decoupled decay, times the learning rate")
-        .when("optimizer.kind", &["lion"]),
+        .when("optimizer.kind", &["lion", "muon"]),
     Key::new("optimizer.momentum", Type::Number(&BELOW_ONE), "0.9", Bits, "share of the last update kept").when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.momentum", Type::Number(&BELOW_ONE), "0.95", Bits, "decay of the momentum").when("optimizer.kind", MUON),
+    Key::new("optimizer.nesterov", Type::Bool, "true", Bits, "look ahead along the momentum").when("optimizer.kind", MUON),
     Key::new("optimizer.nesterov", Type::Bool, "false", Bits, "look ahead along the momentum").when("optimizer.kind", &["sgd"]),
     Key::new("optimizer.weight_decay", Type::Number(&NOT_NEGATIVE), "0", Bits, "added to the gradient")
         .when("optimizer.kind", &["sgd"]),
+    Key::new("optimizer.adamw_lr_factor", Type::Number(&NOT_NEGATIVE), "0.1", Bits, "AdamW's learning rate for all else, as a share of lr")
+        .when("optimizer.kind", MUON),
+    Key::new("optimizer.matrices", Type::List(&Type::Text), "[]", Bits,
+        "names of the matrices that Muon updates, such as [\"blocks.*\"]; none: all but embeddings and the output layer").when("optimizer.kind", MUON),
+    Key::new("optimizer.adjust_lr_fn", Type::Choice(AdjustLr::NAMES), "original", Bits,
+        "what lr is multiplied by: original (sqrt(max(1, rows / columns))) | match_rms_adamw (0.2 sqrt(max(rows, columns)): lr as for AdamW)")
+        .when("optimizer.kind", MUON),
+    Key::new("optimizer.ns_steps", Type::Int(1, NewtonSchulz::MOST_STEPS as i128), "5", Bits, "steps of the Newton-Schulz iteration")
+        .when("optimizer.kind", MUON),
+    Key::new("optimizer.ns_coefficients", Type::List(&Type::Number(&ANY)), "[3.4445, -4.775, 2.0315]", Bits, "its three coefficients")
+        .when("optimizer.kind", MUON),
+    Key::new("optimizer.ns_eps", Type::Number(&POSITIVE), "1e-7", Bits, "the least norm that a momentum is divided by").when("optimizer.kind", MUON),
     Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "matrices", Bits, DECAYS_HELP).when("data.kind", NOT_TORCH),
     Key::new("optimizer.decays", Type::Choice(&["matrices", "all"]), "all", Bits, DECAYS_HELP).when("data.kind", &["torch"]),
     Key::new("optimizer.clip_norm", Type::Either(&[NONE, Type::Number(&POSITIVE)]), "none", Bits, "largest norm of the whole gradient"),

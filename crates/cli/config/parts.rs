@@ -1,14 +1,14 @@
 //! The sections of a configuration as types, so that a wrong combination cannot be written.
 //!
-//! Read from resolved values only. What reads data has its options in the data crate (`data.rs`); all other types are our own,
-//! and `plan.rs` joins them with the parts that they ask for.
+//! Read from resolved values only. What reads data has its options in the data crate (`data.rs`), Muon and groups of parameters
+//! in the engine; all other types are our own, and `plan.rs` joins them with the parts that they ask for.
 
 use super::LrScaling;
 use super::choice::{Isolation, LossKind, OptimizerKind, ScheduleKind};
 use super::devices::Devices;
 use super::resolve::Resolved;
 use super::value::{Length, Value};
-use dtrain_engine::Grouping;
+use dtrain_engine::{Adam, AdjustLr, Grouping, Muon, NewtonSchulz};
 use dtrain_protocol::{Timeouts, TimeoutsError};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -141,6 +141,8 @@ pub enum Rule {
         /// Decoupled decay of matrices.
         weight_decay: f64,
     },
+    /// A momentum made orthogonal, for matrices of hidden layers; AdamW for the rest.
+    Muon(Muon),
     /// Gradient descent.
     Sgd {
         /// Share of the last update kept.
@@ -152,6 +154,14 @@ pub enum Rule {
     },
     /// Whatever the optimizer of a Python program does.
     Torch,
+}
+
+impl Rule {
+    /// Whether the ranks of a host can make shares of an update: not where it takes parameters together.
+    #[must_use]
+    pub fn in_shares(&self) -> bool {
+        !matches!(self, Self::Muon(_) | Self::Torch)
+    }
 }
 
 impl Optimizer {
@@ -169,6 +179,7 @@ impl Optimizer {
                 beta2: number("optimizer.beta2"),
                 weight_decay: number("optimizer.weight_decay"),
             },
+            OptimizerKind::Muon => Rule::Muon(muon(r)),
             OptimizerKind::Sgd => Rule::Sgd {
                 momentum: number("optimizer.momentum"),
                 nesterov: r.flag("optimizer.nesterov"),
@@ -189,6 +200,36 @@ impl Optimizer {
     }
 }
 
+/// The options of Muon. Coefficients that are not three are told as ones that are no numbers, by the check of all keys.
+fn muon(r: &Resolved) -> Muon {
+    let number = |name| r.number(name).expect("the table makes it a number");
+    let single = |name| number(name) as f32;
+    let coefficient =
+        |value: &Value| if let Value::Number(number) = value { *number as f32 } else { f32::NAN };
+    let coefficients: Vec<f32> = match r.get("optimizer.ns_coefficients") {
+        Some(Value::List(values)) => values.iter().map(coefficient).collect(),
+        _ => Vec::new(),
+    };
+    let weight_decay = single("optimizer.weight_decay");
+    Muon {
+        momentum: single("optimizer.momentum"),
+        nesterov: r.flag("optimizer.nesterov"),
+        weight_decay,
+        newton_schulz: NewtonSchulz {
+            steps: r.count("optimizer.ns_steps"),
+            coefficients: coefficients.try_into().unwrap_or([f32::NAN; 3]),
+            epsilon: single("optimizer.ns_eps"),
+        },
+        adjust_lr: choice(r, "optimizer.adjust_lr_fn", AdjustLr::from_name),
+        adam: Adam {
+            betas: [single("optimizer.beta1"), single("optimizer.beta2")],
+            epsilon: single("optimizer.eps"),
+            weight_decay,
+        },
+        adam_lr_factor: number("optimizer.adamw_lr_factor"),
+    }
+}
+
 /// Groups of parameters. What is no factor is told as one that is no number, by whoever knows the parameters.
 fn grouping(r: &Resolved) -> Grouping {
     let words = |key| patterns(r, key);
@@ -200,6 +241,7 @@ fn grouping(r: &Resolved) -> Grouping {
         lr_factors: words("optimizer.lr_factors").into_iter().map(factor).collect(),
         no_decay: words("optimizer.no_decay"),
         frozen: words("model.freeze"),
+        hidden: words("optimizer.matrices"),
     }
 }
 

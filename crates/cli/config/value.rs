@@ -83,6 +83,8 @@ pub struct NumberRange {
     pub holds: fn(f64) -> bool,
 }
 
+/// Any.
+pub static ANY: NumberRange = NumberRange { words: "a number", holds: |_| true };
 /// More than zero.
 pub static POSITIVE: NumberRange = NumberRange { words: "a number above 0", holds: |x| x > 0.0 };
 /// Zero or more.

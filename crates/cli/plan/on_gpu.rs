@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::blueprint::Blocks;
-use crate::config::{Backend, Model, Problem};
+use crate::config::{Backend, Model, Problem, Rule};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use dtrain_collective::Geometry;
@@ -110,8 +110,13 @@ impl Plan {
 
     /// Whether the model can be trained on another device than the CPU.
     ///
-    /// *Errors*: a program's own model that is made for the CPU alone; operations that GPUs lack.
+    /// *Errors*: a program's own model that is made for the CPU alone; operations and optimizers that GPUs lack kernels for.
     pub fn check_device(&self) -> Result<(), Problem> {
+        if let Rule::Muon(_) = self.config.optimizer.rule {
+            let problem =
+                self.config.problem("optimizer.kind", "muon has updates that GPUs lack kernels for");
+            return Err(problem.hint("devices=cpu trains on the cores, and optimizer.kind=adamw on GPUs"));
+        }
         let for_gpus = self.blueprint().own.is_some_and(|own| own.gpu_model.is_some());
         let (key, message) = match self.config.model {
             Model::Own | Model::Torch if !for_gpus => {

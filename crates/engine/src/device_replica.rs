@@ -96,9 +96,13 @@ pub struct DeviceReplica<D: OwnMemory> {
 impl<D: OwnMemory> DeviceReplica<D> {
     /// Takes memory for `model` on the device and starts it from `seed`.
     ///
-    /// *Errors*: options of the optimizer that make no sense; not enough memory.
+    /// *Errors*: options of the optimizer that make no sense, or that the device has no kernels for; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         optimizer.check()?;
+        if !optimizer.rule.in_shares() {
+            let reason = "this device has no kernels for an update of whole matrices".into();
+            return Err(EngineError::Option { key: "optimizer.kind", reason });
+        }
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let layout = model.layout();
         let state = optimizer.state(layout);

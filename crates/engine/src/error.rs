@@ -98,3 +98,11 @@ pub enum EngineError {
     #[error("{0}")]
     NoRoom(String),
 }
+
+/// Whether an option is at least 0 and below this.
+///
+/// *Errors*: [`EngineError::Option`].
+pub(crate) fn within(key: &'static str, value: f32, most: f32) -> Result<(), EngineError> {
+    let reason = format!("must be at least 0 and below {most}, got {value}");
+    if (0.0..most).contains(&value) { Ok(()) } else { Err(EngineError::Option { key, reason }) }
+}

@@ -11,7 +11,6 @@ use crate::about::{About, BufferLengths, MemoryTable};
 use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
-use crate::external_update::ExternalUpdate;
 use crate::groups::Grouping;
 use crate::host_device::HostDevice;
 use crate::host_state::HostState;
@@ -26,6 +25,7 @@ use crate::stage::Init;
 use crate::state::State;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
+use crate::whole_update::WholeUpdate;
 use dtrain_types::{ExactQuotient, MicroBatch, SharedState, Step, Wire};
 
 /// A tensor of such a model.
@@ -80,7 +80,7 @@ pub trait ExternalModel: Send {
     /// Makes an update, where the rule is [`Rule::External`].
     ///
     /// *Order*: the bits depend on the arguments alone. *Errors*: [`EngineError::External`]; the state then holds anything.
-    fn update(&mut self, update: ExternalUpdate<'_>) -> Result<(), EngineError> {
+    fn update(&mut self, update: WholeUpdate<'_>) -> Result<(), EngineError> {
         Err(EngineError::External(format!("update {} is not for this program to make", update.step.0)))
     }
 
@@ -158,6 +158,7 @@ impl<D: HostDevice> ExternalReplica<D> {
     ) -> Result<Self, EngineError> {
         let mut layout = external_layout(tensors, scaling);
         grouping.apply(&mut layout)?;
+        optimizer.complete(&mut layout);
         let stats = layout.stats - scaling.map_or(0, |_| LossScale::ELEMENTS);
         // The mean of what the micro-batches of a step leave behind: each of them began with the same.
         let facts = UpdateFacts { parameters: layout.parameters, stats, momentum: 1.0, scaling };
@@ -170,7 +171,7 @@ impl<D: HostDevice> ExternalReplica<D> {
             state: HostState::<D>::shape(&optimizer, &layout),
             gradient: layout.gradient_len(),
             activations: 0,
-            scratch: 0,
+            scratch: HostState::<D>::scratch(&optimizer, &layout),
         };
         let about = About {
             state: lengths.state,
@@ -193,10 +194,10 @@ impl<D: HostDevice> ExternalReplica<D> {
         assert_eq!(stats.len(), self.stats, "running statistics of another model");
     }
 
-    /// Whether its updates may be made in shares, each by another rank of the host: not those that the program makes as a whole.
+    /// Whether its updates may be made in shares, each by another rank of the host: not those that are made as a whole.
     #[must_use]
     pub fn may_share(&self) -> bool {
-        self.state.rule() != Rule::External
+        self.state.rule().in_shares()
     }
 
     /// Is given memory for a shared state: [`HostState::share`].

@@ -39,7 +39,7 @@ impl ExternalModel for Line {
     }
 
     /// Momentum of its own, whose updates it counts: `kept` is the count, then the momentum.
-    fn update(&mut self, update: ExternalUpdate<'_>) -> Result<(), EngineError> {
+    fn update(&mut self, update: WholeUpdate<'_>) -> Result<(), EngineError> {
         let [count, kept @ ..] = update.kept else { panic!("it keeps something") };
         *count += 1.0;
         if *count > 5.0 {

@@ -27,6 +27,9 @@ pub struct Grouping {
     pub no_decay: Vec<String>,
     /// Patterns of what stays as it is, whatever else is said. Its gradient counts nowhere.
     pub frozen: Vec<String>,
+    /// Patterns of what Muon takes for matrices of hidden layers, if it has two dimensions; none leaves it to
+    /// [`hidden_matrices`](crate::hidden_matrices).
+    pub hidden: Vec<String>,
 }
 
 impl Grouping {
@@ -38,7 +41,8 @@ impl Grouping {
         let factors = self.lr_factors.iter().map(|(pattern, _)| ("optimizer.lr_factors", pattern));
         let no_decay = self.no_decay.iter().map(|it| ("optimizer.no_decay", it));
         let frozen = self.frozen.iter().map(|it| ("model.freeze", it));
-        for (key, pattern) in factors.chain(no_decay).chain(frozen) {
+        let hidden = self.hidden.iter().map(|it| ("optimizer.matrices", it));
+        for (key, pattern) in factors.chain(no_decay).chain(frozen).chain(hidden) {
             if !parameters().any(|tensor| fits(pattern, &tensor.name)) {
                 let names: Vec<&str> = parameters().take(3).map(|tensor| &*tensor.name).collect();
                 let reason =
@@ -58,6 +62,8 @@ impl Grouping {
         for tensor in layout.tensors.iter_mut().filter(|tensor| tensor.section == Section::Parameters) {
             let factor = self.lr_factors.iter().find(|(pattern, _)| fits(pattern, &tensor.name));
             tensor.lr_factor = factor.map_or(1.0, |(_, factor)| *factor);
+            let named = || self.hidden.iter().any(|pattern| fits(pattern, &tensor.name));
+            tensor.hidden = (!self.hidden.is_empty()).then(named);
             tensor.never_decays = self.no_decay.iter().any(|pattern| fits(pattern, &tensor.name));
             if self.frozen.iter().any(|pattern| fits(pattern, &tensor.name)) {
                 (tensor.frozen, tensor.never_decays, tensor.lr_factor) = (true, true, 0.0);
@@ -166,7 +172,7 @@ mod tests {
         let grouping = Grouping {
             lr_factors: vec![("body.1*".into(), 0.5), ("body.*".into(), 0.1)],
             no_decay: vec!["*.bias".into()],
-            frozen: Vec::new(),
+            ..Grouping::default()
         };
         grouping.apply(&mut layout).expect("all of them fit something");
         let runs = Runs::of(&layout, |_| true);

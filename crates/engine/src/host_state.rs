@@ -3,11 +3,11 @@
 //! It has the rule of the updates and the device that makes them. It does not know how a gradient comes about.
 
 use crate::error::EngineError;
-use crate::external_update::ExternalUpdate;
 use crate::groups::Runs;
 use crate::host_device::HostDevice;
 use crate::layout::{Layout, Section};
 use crate::loss_scale::LossScale;
+use crate::muon_update::MuonUpdate;
 use crate::optimizer::{Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
 use crate::shared_memory::Mapped;
@@ -16,6 +16,7 @@ use crate::sharing::{Sharing, UpdateShare};
 use crate::state::{State, StateShape};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
+use crate::whole_update::WholeUpdate;
 use dtrain_types::{SharedState, Step, Wire};
 
 /// A state in the host's memory, and how it is updated. See the file's comment.
@@ -24,6 +25,8 @@ pub struct HostState<D: HostDevice> {
     optimizer: Optimizer,
     facts: UpdateFacts,
     runs: Runs,
+    /// How Muon updates it, if it does.
+    muon: Option<MuonUpdate>,
     /// Its own; of nothing while it reads one that it shares with others.
     own: State,
     shared: Option<Shared>,
@@ -50,7 +53,7 @@ impl Shared {
 }
 
 impl<D: HostDevice> HostState<D> {
-    /// A state of zeros for these tensors.
+    /// A state of zeros for these tensors, to which [`Optimizer::complete`] has added what is kept.
     ///
     /// *Errors*: options of the optimizer that make no sense.
     pub fn zeros(
@@ -61,13 +64,26 @@ impl<D: HostDevice> HostState<D> {
     ) -> Result<Self, EngineError> {
         optimizer.check()?;
         let own = State::zeros(Self::shape(&optimizer, layout));
-        Ok(Self { runs: optimizer.runs(layout), device, optimizer, facts, own, shared: None })
+        let muon = match optimizer.rule {
+            Rule::Muon(muon) => Some(MuonUpdate::new(muon, &optimizer, layout)?),
+            _ => None,
+        };
+        Ok(Self { runs: optimizer.runs(layout), device, optimizer, facts, muon, own, shared: None })
     }
 
     /// The shape of a state of these tensors.
     #[must_use]
     pub fn shape(optimizer: &Optimizer, layout: &Layout) -> StateShape {
         optimizer.state(layout)
+    }
+
+    /// Elements of the memory that updates of these tensors work in.
+    #[must_use]
+    pub fn scratch(optimizer: &Optimizer, layout: &Layout) -> usize {
+        match optimizer.rule {
+            Rule::Muon(_) => MuonUpdate::scratch(layout),
+            _ => 0,
+        }
     }
 
     /// The device.
@@ -108,8 +124,12 @@ impl<D: HostDevice> HostState<D> {
     }
 
     /// Is given memory in which it can share its state with other replicas of this host. It goes on with the state that it
-    /// has until it is told otherwise ([`Sharing`]). *Panics* if the memory has another shape.
+    /// has until it is told otherwise ([`Sharing`]). *Panics* if the memory has another shape, or updates are made as a whole.
     pub fn share(&mut self, memory: Box<dyn SharedState>) {
+        assert!(
+            self.optimizer.rule.in_shares(),
+            "nobody can make a share of an update that is made as a whole"
+        );
         let memory = Mapped::new(memory, &self.own);
         self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
     }
@@ -136,9 +156,19 @@ impl<D: HostDevice> HostState<D> {
         assert!(!self.reads_shared(), "it has a share of it alone");
         let divisor = Divisor { weight, scale: self.loss_scale() };
         let reduced = Reduced::<D> { gradient, samples, divisor };
-        let how = (&self.optimizer, &self.runs);
-        let info = passes::update(&self.device, &self.facts, how, step, &reduced, self.own.sections_mut())?;
-        self.own.applied = step;
+        let Self { device, optimizer, facts, runs, muon, own, .. } = self;
+        let info = match muon {
+            Some(muon) => {
+                let number = optimizer.updates_before + step.0;
+                let mut make = |update: WholeUpdate<'_>| {
+                    muon.make(device, number, update);
+                    Ok(())
+                };
+                make_whole(&*device, (facts, optimizer), step, &reduced, own, &mut make)?
+            }
+            None => passes::update(device, facts, (optimizer, runs), step, &reduced, own.sections_mut())?,
+        };
+        own.applied = step;
         Ok(info)
     }
 
@@ -151,26 +181,16 @@ impl<D: HostDevice> HostState<D> {
         gradient: &[f32],
         weight: f64,
         samples: u64,
-        make: &mut dyn FnMut(ExternalUpdate<'_>) -> Result<(), EngineError>,
+        make: &mut MakeWhole<'_>,
     ) -> Result<UpdateInfo, EngineError> {
         self.assert_next(step, gradient);
         assert!(!self.reads_shared(), "what another program changes is its own");
         let divisor = Divisor { weight, scale: self.loss_scale() };
         let reduced = Reduced::<D> { gradient, samples, divisor };
         let Self { device, optimizer, facts, own, .. } = self;
-        let settled = passes::settle(facts, optimizer, step, divisor, passes::look(device, facts, &reduced))?;
-        let [parameters, stats, kept, _, average] = own.sections_mut();
-        if let Some(scale) = settled.scale {
-            let (gradient, _) = reduced.parts(facts);
-            let lr = settled.info.lr;
-            make(ExternalUpdate { step, lr, scale, gradient, parameters: &mut *parameters, kept })?;
-            if let Some(share) = optimizer.averages(step) {
-                device.blend(share, 1.0, parameters, average);
-            }
-        }
-        reduced.blend(device, facts, &settled, stats);
+        let info = make_whole(&*device, (facts, optimizer), step, &reduced, own, make)?;
         own.applied = step;
-        Ok(settled.info)
+        Ok(info)
     }
 
     /// [`Replica::swap_state`](crate::Replica::swap_state).
@@ -263,6 +283,35 @@ impl<D: HostDevice> Sharing for HostState<D> {
         let (rule, memory, sharer) = self.sharing_parts();
         sharer.complete(&rule, memory, gradient)
     }
+}
+
+/// What changes parameters, and what it keeps of them.
+type MakeWhole<'a> = dyn FnMut(WholeUpdate<'_>) -> Result<(), EngineError> + 'a;
+
+/// Makes an update as a whole, or skips it where the gradient of a scaled loss is not finite.
+///
+/// *Errors*: as [`passes::settle`], before anything is changed; those of `make`.
+fn make_whole<D: HostDevice>(
+    device: &D,
+    (facts, optimizer): (&UpdateFacts, &Optimizer),
+    step: Step,
+    reduced: &Reduced<'_, D>,
+    own: &mut State,
+    make: &mut MakeWhole<'_>,
+) -> Result<UpdateInfo, EngineError> {
+    let seen = passes::look(device, facts, reduced);
+    let settled = passes::settle(facts, optimizer, step, reduced.divisor, seen)?;
+    let [parameters, stats, kept, _, average] = own.sections_mut();
+    if let Some(scale) = settled.scale {
+        let (gradient, _) = reduced.parts(facts);
+        let lr = settled.info.lr;
+        make(WholeUpdate { step, lr, scale, gradient, parameters: &mut *parameters, kept })?;
+        if let Some(share) = optimizer.averages(step) {
+            device.blend(share, 1.0, parameters, average);
+        }
+    }
+    reduced.blend(device, facts, &settled, stats);
+    Ok(settled.info)
 }
 
 /// Why there is memory for a shared state: nobody is asked about it otherwise.

@@ -12,8 +12,8 @@ pub enum Section {
     Parameters,
     /// Running statistics.
     Stats,
-    /// The optimizer's first buffer: AdamW's first moment, SGD's momentum. Same offsets as the parameters; or whatever the optimizer of
-    /// another program keeps ([`Layout::kept`]).
+    /// The optimizer's first buffer: AdamW's first moment, SGD's momentum. Same offsets as the parameters; or whatever an optimizer
+    /// keeps that takes parameters together ([`Layout::kept`]).
     First,
     /// The optimizer's second buffer: AdamW's second moment. Same offsets as the parameters.
     Second,
@@ -61,6 +61,8 @@ pub struct Tensor {
     pub lr_factor: f64,
     /// Whether it stays as it is, and its gradient counts nowhere.
     pub frozen: bool,
+    /// Whether it is a weight of a hidden layer, where names say which are ([`Grouping::hidden`](crate::Grouping::hidden)).
+    pub hidden: Option<bool>,
     /// How it starts.
     pub init: Init,
 }
@@ -86,6 +88,7 @@ impl Tensor {
             never_decays: false,
             lr_factor: 1.0,
             frozen: false,
+            hidden: None,
             init,
         }
     }
@@ -129,7 +132,8 @@ pub struct Layout {
     pub parameters: usize,
     /// Elements of all running statistics.
     pub stats: usize,
-    /// What the optimizer of another program keeps, in [`Section::First`] without gaps; nothing where the engine makes the updates.
+    /// What an optimizer keeps that takes parameters together (that of another program, or Muon), in [`Section::First`] without gaps;
+    /// nothing where moments are as long as the parameters.
     pub kept: Vec<Tensor>,
 }
 
@@ -140,7 +144,7 @@ impl Layout {
         self.parameters + self.stats
     }
 
-    /// Elements of what the optimizer of another program keeps.
+    /// Elements of what such an optimizer keeps.
     #[must_use]
     pub fn kept_len(&self) -> usize {
         self.kept.last().map_or(0, |tensor| tensor.range().end)

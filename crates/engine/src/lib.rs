@@ -4,6 +4,7 @@
 //! offsets of micro-batches and buffers to fill.
 
 pub mod about;
+pub mod adam;
 pub mod batch;
 pub mod cpu;
 pub mod describe;
@@ -13,7 +14,6 @@ mod device_fingerprint;
 pub mod device_replica;
 pub mod error;
 pub mod external;
-pub mod external_update;
 pub mod fingerprint;
 pub mod flat;
 pub mod gradient_check;
@@ -28,6 +28,9 @@ pub mod loss_scale;
 pub mod model;
 pub mod model_replica;
 pub mod models;
+pub mod muon;
+mod muon_update;
+pub mod newton_schulz;
 pub mod optimizer;
 pub mod own_memory;
 mod passes;
@@ -42,8 +45,10 @@ pub mod stages;
 pub mod state;
 pub mod update_facts;
 pub mod update_info;
+pub mod whole_update;
 
 pub use about::{About, MemoryTable};
+pub use adam::Adam;
 pub use batch::{BatchFigures, BatchView, EvaluationCounts, Inputs, Targets};
 pub use describe::{Behind, Description, Part, Taken};
 pub use device_fingerprint::device_fingerprint;
@@ -52,7 +57,6 @@ pub use error::EngineError;
 pub use external::{
     ExternalBatch, ExternalModel, ExternalReplica, ExternalTensor, StateView, external_layout,
 };
-pub use external_update::ExternalUpdate;
 pub use gradient_check::check_gradients;
 pub use groups::{Grouping, MOST_GROUPS, ParameterGroup, Runs, fits};
 pub use host_state::HostState;
@@ -62,6 +66,8 @@ pub use loss::Loss;
 pub use loss_scale::{LossScale, LossScaling};
 pub use model::Model;
 pub use model_replica::ModelReplica;
+pub use muon::{AdjustLr, Muon, hidden_matrices};
+pub use newton_schulz::NewtonSchulz;
 pub use optimizer::{DecayGroup, Optimizer, Rule};
 pub use own_memory::OwnMemory;
 pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
@@ -74,3 +80,4 @@ pub use sharing::{Sharing, UpdateShare};
 pub use state::{State, StateShape};
 pub use update_facts::UpdateFacts;
 pub use update_info::UpdateInfo;
+pub use whole_update::WholeUpdate;

@@ -60,7 +60,7 @@ impl<D: HostDevice> ModelReplica<D> {
     /// *Errors*: as [`ModelReplica::new`].
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         let about = Self::planned(&model, &optimizer);
-        let state = HostState::zeros(device, optimizer, model.layout(), model.update_facts())?;
+        let state = HostState::zeros(device, optimizer, &about.layout, model.update_facts())?;
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let stack = (model.group() > 1).then(|| stack(&model));
@@ -84,8 +84,9 @@ impl<D: HostDevice> ModelReplica<D> {
     /// What a replica of this model will say of itself, and where its memory will go, without taking any.
     #[must_use]
     pub fn planned(model: &Model<D>, optimizer: &Optimizer) -> About {
-        let layout = model.layout();
-        let state = HostState::<D>::shape(optimizer, layout);
+        let mut layout = model.layout().clone();
+        optimizer.complete(&mut layout);
+        let state = HostState::<D>::shape(optimizer, &layout);
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let lengths = BufferLengths {
@@ -93,9 +94,11 @@ impl<D: HostDevice> ModelReplica<D> {
             state,
             gradient: layout.gradient_len(),
             activations: plan.saved + outputs + if model.group() > 1 { stack_len(model) } else { 0 },
-            scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
+            scratch: plan.scratch
+                + if model.reads_outputs() { outputs } else { 0 }
+                + HostState::<D>::scratch(optimizer, &layout),
         };
-        About::of(model, &lengths)
+        About { layout, ..About::of(model, &lengths) }
     }
 
     /// The model.

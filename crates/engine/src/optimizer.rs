@@ -1,17 +1,18 @@
-//! How a reduced gradient changes the parameters: one division, clipping by the global norm, SGD or AdamW.
+//! How a reduced gradient changes the parameters: one division, clipping by the global norm, SGD, AdamW or Lion.
 //!
 //! Works on flat buffers. It does not know layers; it knows which runs of parameters decay.
 
+use crate::adam::{Adam, Pace};
 use crate::device::{AdamW, Device, Lion, Sgd};
-use crate::error::EngineError;
+use crate::error::{EngineError, within};
 use crate::groups::{MOST_GROUPS, Runs};
 use crate::host_device::HostDevice;
-use crate::layout::Layout;
+use crate::layout::{Layout, Tensor};
+use crate::muon::{self, Muon};
 use crate::schedule::LrSchedule;
 use crate::shared_memory::PARTS;
 use crate::state::StateShape;
 use dtrain_types::Step;
-use dtrain_types::numbers::power;
 use std::ops::Range;
 
 /// The rule of one update, as PyTorch defines it.
@@ -43,6 +44,8 @@ pub enum Rule {
         /// Decoupled decay, times the learning rate.
         weight_decay: f32,
     },
+    /// Matrices of hidden layers by orthogonal momentum, all else by Adam: it keeps [`Layout::kept`].
+    Muon(Muon),
     /// Whatever another program does: it keeps [`Layout::kept`], and learning rates are factors for it.
     External,
 }
@@ -61,8 +64,15 @@ impl Rule {
             Self::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
             Self::AdamW { .. } => 2,
             Self::Lion { .. } => 1,
-            Self::External => 0,
+            Self::Muon(_) | Self::External => 0,
         }
+    }
+
+    /// Whether its updates can be cut anywhere, so that each rank of a host makes a share: not of an optimizer that takes parameters
+    /// together.
+    #[must_use]
+    pub fn in_shares(&self) -> bool {
+        !matches!(self, Self::Muon(_) | Self::External)
     }
 }
 
@@ -118,10 +128,6 @@ impl Optimizer {
     /// *Errors*: [`EngineError::Option`].
     pub fn check(&self) -> Result<(), EngineError> {
         self.schedule.check()?;
-        let within = |key, value: f32, most: f32| {
-            let reason = format!("must be at least 0 and below {most}, got {value}");
-            if (0.0..most).contains(&value) { Ok(()) } else { Err(EngineError::Option { key, reason }) }
-        };
         if let Some(norm) = self.clip_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
             let reason = format!("must be a finite number above 0, got {norm}");
             return Err(EngineError::Option { key: "optimizer.clip_norm", reason });
@@ -140,27 +146,37 @@ impl Optimizer {
                 }
                 Ok(())
             }
-            Rule::AdamW { betas, epsilon, weight_decay } => {
-                within("optimizer.weight_decay", weight_decay, f32::MAX)?;
-                within("optimizer.epsilon", epsilon, f32::MAX)?;
-                betas.into_iter().try_for_each(|beta| within("optimizer.betas", beta, 1.0))
-            }
+            Rule::AdamW { betas, epsilon, weight_decay } => Adam { betas, epsilon, weight_decay }.check(),
             Rule::Lion { betas, weight_decay } => {
                 within("optimizer.weight_decay", weight_decay, f32::MAX)?;
                 betas.into_iter().try_for_each(|beta| within("optimizer.betas", beta, 1.0))
             }
+            Rule::Muon(muon) => muon.check(),
             Rule::External => Ok(()),
         }
     }
 
-    /// The shape of a state of these tensors.
+    /// Adds to a layout what this optimizer keeps in place of moments as long as the parameters.
+    pub fn complete(&self, layout: &mut Layout) {
+        if let Rule::Muon(_) = self.rule {
+            layout.kept = muon::kept(layout);
+        }
+    }
+
+    /// Whether weight decay applies to a parameter.
+    #[must_use]
+    pub fn is_decayed(&self, tensor: &Tensor) -> bool {
+        (self.decays == DecayGroup::All || tensor.decays) && !tensor.never_decays
+    }
+
+    /// The shape of a state of these tensors, to which [`Optimizer::complete`] has added what is kept.
     #[must_use]
     pub fn state(&self, layout: &Layout) -> StateShape {
         StateShape {
             parameters: layout.parameters,
             stats: layout.stats,
             moments: self.rule.moments(),
-            kept: if self.rule == Rule::External { layout.kept_len() } else { 0 },
+            kept: if self.rule.in_shares() { 0 } else { layout.kept_len() },
             averages: self.ema.is_some(),
         }
     }
@@ -176,7 +192,7 @@ impl Optimizer {
     /// The parameters as runs of one group each.
     #[must_use]
     pub fn runs(&self, layout: &Layout) -> Runs {
-        Runs::of(layout, |tensor| self.decays == DecayGroup::All || tensor.decays)
+        Runs::of(layout, |tensor| self.is_decayed(tensor))
     }
 
     /// The factor of the one division, and what clipping makes of it. Zero weight gives a zero gradient.
@@ -187,7 +203,8 @@ impl Optimizer {
         if weight == 0.0 { 0.0 } else { (clip / weight) as f32 }
     }
 
-    /// Applies update number `step` in place over all runs. Every gradient element must be finite.
+    /// Applies update number `step` in place over all runs. Every gradient element must be finite. *Panics* if the rule takes
+    /// parameters together.
     ///
     /// *Order*: element-wise, so the bits do not depend on how the runs are cut.
     pub fn apply<D: Device>(
@@ -222,13 +239,13 @@ impl Optimizer {
         }
     }
 
-    /// The numbers of one update, which all its parts have in common. *Panics* if another program makes the updates.
+    /// The numbers of one update, which all its parts have in common. *Panics* if the rule takes parameters together.
     pub fn constants(&self, step: Step, scale: f32, runs: &Runs) -> Constants {
         let plain = match self.rule {
             Rule::Sgd { momentum, nesterov, .. } => Rule::Sgd { momentum, nesterov, weight_decay: 0.0 },
             Rule::AdamW { betas, epsilon, .. } => Rule::AdamW { betas, epsilon, weight_decay: 0.0 },
             Rule::Lion { betas, .. } => Rule::Lion { betas, weight_decay: 0.0 },
-            Rule::External => Rule::External,
+            Rule::Muon(_) | Rule::External => self.rule,
         };
         let lr = self.schedule.lr(step);
         let mut of = [self.rates(&plain, (step, lr), scale); MOST_GROUPS];
@@ -245,24 +262,14 @@ impl Optimizer {
             Rule::Sgd { momentum, nesterov, weight_decay } => {
                 Rates::Sgd(Sgd { scale, lr: lr as f32, weight_decay, momentum, nesterov, first: number == 1 })
             }
-            Rule::AdamW { betas: [beta1, beta2], epsilon, weight_decay } => {
-                let correction = |beta: f32| 1.0 - power(f64::from(beta), number);
-                let decay = 1.0 - lr * f64::from(weight_decay);
-                Rates::AdamW(AdamW {
-                    scale,
-                    step_size: (lr / correction(beta1)) as f32,
-                    root_correction: (1.0 / correction(beta2).sqrt()) as f32,
-                    decay: decay as f32,
-                    beta1,
-                    beta2,
-                    epsilon,
-                })
+            Rule::AdamW { betas, epsilon, weight_decay } => {
+                Rates::AdamW(Adam { betas, epsilon, weight_decay }.constants(Pace { number, lr, scale }))
             }
             Rule::Lion { betas: [beta1, beta2], weight_decay } => {
                 let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
                 Rates::Lion(Lion { scale, lr: lr as f32, decay, beta1, beta2 })
             }
-            Rule::External => panic!("another program makes this update"),
+            Rule::Muon(_) | Rule::External => panic!("this update is made as a whole"),
         }
     }
 }
@@ -377,6 +384,7 @@ mod tests {
     fn a_rule_keeps_as_many_buffers_as_it_needs() {
         assert_eq!(Rule::adamw().moments(), 2);
         assert_eq!(Rule::Lion { betas: [0.9, 0.99], weight_decay: 0.1 }.moments(), 1);
+        assert_eq!(Rule::Muon(Muon::default()).moments(), 0);
         assert_eq!(Rule::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }.moments(), 1);
         assert_eq!(Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }.moments(), 0);
     }

@@ -23,7 +23,7 @@ pub struct StateShape {
     pub stats: usize,
     /// Buffers as long as the parameters that the optimizer keeps: 0 to 2.
     pub moments: usize,
-    /// Elements that the optimizer of another program keeps, which has no such buffers then.
+    /// Elements that an optimizer keeps in place of such buffers ([`Layout::kept`](crate::Layout::kept)).
     pub kept: usize,
     /// Whether a moving average of the parameters is kept.
     pub averages: bool,

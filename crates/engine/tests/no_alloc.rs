@@ -15,7 +15,7 @@ use dtrain_engine::stage::Shape;
 use dtrain_engine::stages::Chain;
 use dtrain_engine::{
     BatchFigures, BatchView, EvaluationCounts, Inputs, Loss, LrSchedule, MicroBatchGroup, Model,
-    ModelReplica, Optimizer, Replica, Rule, Targets, micro_batch,
+    ModelReplica, Muon, Optimizer, Replica, Rule, Targets, micro_batch,
 };
 use dtrain_types::{MicroBatch, MicroRange, Seed, Step, Wire};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,7 +116,7 @@ fn no_step_after_the_third_allocates_on_any_thread() {
                 allocations(&plain, Shape::values(ROWS, &[1, 28, 28]), [threads, steps], Rule::adamw()),
             ),
             ("gpt", allocations(&language, text.clone(), [threads, steps], Rule::adamw())),
-            ("gpt2", allocations(&tied, text, [threads, steps], Rule::adamw())),
+            ("gpt2", allocations(&tied, text, [threads, steps], Rule::Muon(Muon::default()))),
             // Of one thread: products of these are so small that another's workspace may be used for the first time at any step.
             ("resnet", allocations(&residual, Shape::values(ROWS, &[3, 8, 8]), [1, 5], lion)),
             ("vit", allocations(&patches, Shape::values(ROWS, &[3, 8, 8]), [1, 5], Rule::adamw())),

@@ -7,8 +7,8 @@ use crate::threads::make_known;
 use dtrain::data::{DataError, Dataset, InputSpec, Opened, SampleSlot, SampleSpec, TargetSpec};
 use dtrain::engine::device::LossSums;
 use dtrain::engine::{
-    BatchView, EngineError, ExternalBatch, ExternalModel, ExternalTensor, ExternalUpdate, Gradient, Inputs,
-    Section, StateView,
+    BatchView, EngineError, ExternalBatch, ExternalModel, ExternalTensor, Gradient, Inputs, Section,
+    StateView, WholeUpdate,
 };
 use dtrain::runtime::{Program, Signal};
 use dtrain::types::{Digest, ExactQuotient, Fingerprint, Key, MicroBatch, Step};
@@ -216,9 +216,9 @@ impl ExternalModel for PythonModel {
         Ok(sums(told))
     }
 
-    fn update(&mut self, update: ExternalUpdate<'_>) -> Result<(), EngineError> {
+    fn update(&mut self, update: WholeUpdate<'_>) -> Result<(), EngineError> {
         make_known();
-        let ExternalUpdate { lr, scale, gradient, parameters, kept, .. } = update;
+        let WholeUpdate { lr, scale, gradient, parameters, kept, .. } = update;
         let places = (address(gradient), parameters.as_mut_ptr() as usize, kept.as_mut_ptr() as usize);
         let made = Python::attach(|py| self.0.call_method1(py, "update", (lr, scale, places)));
         made.map(drop).map_err(|error| EngineError::External(words(error)))

@@ -6,6 +6,7 @@ mod golden;
 mod gradients;
 mod groups;
 mod losses;
+mod muon;
 mod parameter_groups;
 mod peers;
 mod plans;
