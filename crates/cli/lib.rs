@@ -63,5 +63,6 @@ pub use trainer::{train_external, train_own};
 pub use dtrain_cuda::CudaDevice;
 pub use dtrain_data as data;
 pub use dtrain_engine as engine;
+pub use dtrain_engine::check_gradients;
 pub use dtrain_runtime as runtime;
 pub use dtrain_types as types;
