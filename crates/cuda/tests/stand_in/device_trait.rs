@@ -2,7 +2,7 @@
 
 /// What a GPU never gets, and leaves to the trait: it takes one micro-batch at a time, its state is not in common with others, and
 /// models that need the last ones are refused when they are planned.
-const LEFT: [&str; 12] = [
+const LEFT: [&str; 13] = [
     "product_of_leaves",
     "column_sums_of_leaves",
     "round",
@@ -13,6 +13,7 @@ const LEFT: [&str; 12] = [
     "sigmoid_gradient",
     "scale_rows",
     "dot_rows",
+    "mixed_cross_entropy",
     "recurrent_cells",
     "recurrent_gradient",
 ];
