@@ -94,6 +94,14 @@ fn mistakes_in_settings_are_answered_with_the_place_and_a_hint() {
         (&["train", "lr=3"], &["lr: there is no such key", "did you mean optimizer.lr?"]),
         (&["train", "optimizer.lr=fast"], &["optimizer.lr: expected a number above 0, got \"fast\""]),
         (&["train", "ranks=0"], &["ranks: expected auto, or a whole number from 1 to 4096, got \"0\""]),
+        (
+            &["train", "model.kind=own"],
+            &["model.kind: own is the model of a program of one's own", "examples/own_model.rs"],
+        ),
+        (
+            &["train", "data.kind=own", "model.kind=own"],
+            &["data.kind: own is the data of a program of one's own"],
+        ),
         (&["train", "micro_batch=128"], &["micro_batch 128 is larger than global_batch 64"]),
         (
             &["train", "precision=bf16", "devices=cpu"],

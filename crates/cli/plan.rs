@@ -9,8 +9,8 @@ mod on_gpu;
 use crate::bench_data;
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
-    ClassWeights, Config, DataFacts, Length, Loss, Model, NamedMetrics, Oom, Problem, Recompute, Rule,
-    Schedule, Shape,
+    ClassWeights, Config, DataFacts, DataKind, Length, Loss, Model, NamedMetrics, Oom, Problem, Recompute,
+    Rule, Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
@@ -60,10 +60,8 @@ impl Plan {
     /// *Errors*: missing or damaged data, a configuration that does not fit it. *Blocks* on the disk.
     pub fn open(config: &Config, brought: Option<Brought>) -> Result<Self, CliError> {
         let brought = brought.or_else(|| bench_data::named(config.data_name()?).map(Brought::Stages));
-        if matches!(
-            (&config.model, &brought, &config.data),
-            (Model::Own, None | Some(Brought::External(_)), Some(_))
-        ) {
+        let has_model = matches!(brought, Some(Brought::Stages(_)));
+        if config.model == Model::Own && config.data_kind() != DataKind::Own.name() && !has_model {
             let problem = config.problem("model.kind", "own is the model of a program of one's own");
             return Err(problem.hint("see examples/own_model.rs, or choose mlp, cnn or gpt").into());
         }
