@@ -4,6 +4,7 @@ use crate::harness::files::npy;
 use crate::harness::{
     Finished, Running, Signal, dtrain, finish, folder, json, output, said, signal, train, wait_until_gone,
 };
+use dtrain::data::Ffmpeg;
 use image::{GrayImage, RgbImage};
 use serde_json::Value;
 use std::fs;
@@ -95,7 +96,7 @@ fn a_folder_of_clips_becomes_a_model_that_tells_directions_apart() {
         ),
         ("predict moves floats.npy", "floats.npy holds elements of type 4 bytes each, expected uint8"),
         ("predict moves moved/left cut.npy -o x.csv", "cut.npy holds"),
-        ("predict moves film.mp4", "film.mp4: "),
+        ("predict moves film.mp4", &*format!("film.mp4: {}", no_video())),
         ("predict moves empty", "empty has no clips"),
         ("predict moves nowhere", "nowhere does not exist"),
         ("eval moves --data other", "no class of the training"),
@@ -165,7 +166,7 @@ fn a_broken_clip_ends_a_run_with_its_name_or_is_left_out_and_names_may_have_line
     fs::create_dir_all(path.join("clips/nothing")).unwrap();
     refused("", "clips/nothing has no clips");
     fs::write(path.join("clips/nothing/film.mp4"), "film").unwrap();
-    refused("", "clips/nothing/film.mp4: ");
+    refused("", &format!("clips/nothing/film.mp4: {}", no_video()));
     fs::remove_dir_all(path.join("clips/nothing")).unwrap();
     RgbImage::new(4, 4).save(path.join("still.png")).unwrap();
     let (told, _) = output(path, "predict whole still.png");
@@ -175,14 +176,20 @@ fn a_broken_clip_ends_a_run_with_its_name_or_is_left_out_and_names_may_have_line
 
 /// The ffmpeg that makes videos, and decodes them. Without one a test says that it is skipped.
 fn ffmpeg() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let here =
-        || std::env::split_paths(&path).map(|folder| folder.join("ffmpeg")).find(|file| file.is_file());
+    let here = || Ffmpeg::find().ok().map(|ffmpeg| ffmpeg.program().to_owned());
     let found = std::env::var_os("DTRAIN_TEST_FFMPEG").map(PathBuf::from).or_else(here);
     if found.is_none() {
         println!("skipped: no ffmpeg, neither on PATH nor in DTRAIN_TEST_FFMPEG");
     }
     found
+}
+
+/// What is said here of a file that is no video.
+fn no_video() -> &'static str {
+    match Ffmpeg::find() {
+        Ok(_) => "ffmpeg cannot decode it: ",
+        Err(_) => "videos are decoded by ffmpeg, which is not on PATH",
+    }
 }
 
 /// `dtrain` that decodes videos by this program.
