@@ -6,7 +6,8 @@
 
 use super::isa::on_every_isa;
 use super::math::{exp, greatest, ln, sum, sum2};
-use crate::device::{CrossEntropy, LossSums, Outputs};
+use super::same;
+use crate::device::{CrossEntropy, LossSums, Outputs, Rows};
 use std::ops::Range;
 
 /// Outputs in the host's memory.
@@ -30,6 +31,14 @@ impl Outputs<&[f32], &mut [f32]> {
             Self::Replaced(x) => Outputs::Replaced(&mut x[part]),
         }
     }
+}
+
+/// Asserts that logits and class weights are those of the shape.
+#[track_caller]
+pub(super) fn assert_fits(shape: Rows, options: &CrossEntropy<'_>, logits: &InHost<'_>) {
+    same("logits", logits.read().len(), shape.rows * shape.width);
+    let weights = options.class_weights.len();
+    assert!(weights == 0 || weights == shape.width, "{weights} weights for {} classes", shape.width);
 }
 
 /// The first place of `best`, the greatest element; 0 if all are NaN.

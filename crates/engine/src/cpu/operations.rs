@@ -595,10 +595,8 @@ impl Device for Cpu {
         logits: Outputs<&[f32], &mut [f32]>,
         targets: &[u32],
     ) -> LossSums {
-        same("logits", logits.read().len(), shape.rows * shape.width);
+        loss::assert_fits(shape, options, &logits);
         same("targets", targets.len(), shape.rows);
-        let weights = options.class_weights.len();
-        assert!(weights == 0 || weights == shape.width, "{weights} weights for {} classes", shape.width);
         loss::cross_entropy(self.isa, shape.width, options, logits, targets)
     }
 
@@ -609,7 +607,7 @@ impl Device for Cpu {
         logits: Outputs<&[f32], &mut [f32]>,
         targets: &[u32],
     ) -> LossSums {
-        same("logits", logits.read().len(), shape.rows * shape.width);
+        loss::assert_fits(shape, options, &logits);
         same("targets", targets.len(), 3 * shape.rows);
         loss::mixed_cross_entropy(self.isa, shape.width, options, logits, targets.as_chunks().0)
     }
