@@ -76,6 +76,11 @@ pub(super) fn resolved(r: &Resolved) -> Result<(), ConfigError> {
     groups(r, &mut problems);
     labels(r, &mut problems);
     gaps(r, &mut problems);
+    let coefficients = "optimizer.ns_coefficients";
+    if r.get(coefficients).is_some() && r.list(coefficients).len() != 3 {
+        let problem = r.problem(coefficients, "they are three numbers: a, b and c");
+        problems.push(problem.hint("leave it out for [3.4445, -4.775, 2.0315]"));
+    }
     if let Some(Value::Text(text)) = r.get("data.delimiter")
         && text.chars().count() != 1
     {
@@ -311,12 +316,6 @@ fn loss_and_optimizer(config: &Config, problems: &mut Vec<Problem>) {
     if let Rule::Sgd { momentum: 0.0, nesterov: true, .. } = config.optimizer.rule {
         let problem = config.problem("optimizer.nesterov", "it looks ahead along a momentum of 0");
         problems.push(problem.hint("write optimizer.momentum=0.9, or nesterov=false"));
-    }
-    if let Rule::Muon(muon) = config.optimizer.rule
-        && muon.newton_schulz.coefficients.iter().any(|coefficient| coefficient.is_nan())
-    {
-        let problem = config.problem("optimizer.ns_coefficients", "they are three numbers: a, b and c");
-        problems.push(problem.hint("leave it out for [3.4445, -4.775, 2.0315]"));
     }
     if config.optimizer.rule == Rule::Torch {
         of_a_program(config, problems);

@@ -200,16 +200,14 @@ impl Optimizer {
     }
 }
 
-/// The options of Muon. Coefficients that are not three are told as ones that are no numbers, by the check of all keys.
+/// The options of Muon.
 fn muon(r: &Resolved) -> Muon {
     let number = |name| r.number(name).expect("the table makes it a number");
     let single = |name| number(name) as f32;
-    let coefficient =
-        |value: &Value| if let Value::Number(number) = value { *number as f32 } else { f32::NAN };
-    let coefficients: Vec<f32> = match r.get("optimizer.ns_coefficients") {
-        Some(Value::List(values)) => values.iter().map(coefficient).collect(),
-        _ => Vec::new(),
-    };
+    let coefficients = [0, 1, 2].map(|i| match r.list("optimizer.ns_coefficients")[i] {
+        Value::Number(number) => number as f32,
+        _ => panic!("the table makes it a number"),
+    });
     let weight_decay = single("optimizer.weight_decay");
     Muon {
         momentum: single("optimizer.momentum"),
@@ -217,7 +215,7 @@ fn muon(r: &Resolved) -> Muon {
         weight_decay,
         newton_schulz: NewtonSchulz {
             steps: r.count("optimizer.ns_steps"),
-            coefficients: coefficients.try_into().unwrap_or([f32::NAN; 3]),
+            coefficients,
             epsilon: single("optimizer.ns_eps"),
         },
         adjust_lr: choice(r, "optimizer.adjust_lr_fn", AdjustLr::from_name),
