@@ -112,11 +112,6 @@ impl Plan {
     ///
     /// *Errors*: a program's own model that is made for the CPU alone; operations and optimizers that GPUs lack kernels for.
     pub fn check_device(&self) -> Result<(), Problem> {
-        if let Rule::Muon(_) = self.config.optimizer.rule {
-            let problem =
-                self.config.problem("optimizer.kind", "muon has updates that GPUs lack kernels for");
-            return Err(problem.hint("devices=cpu trains on the cores, and optimizer.kind=adamw on GPUs"));
-        }
         let for_gpus = self.blueprint().own.is_some_and(|own| own.gpu_model.is_some());
         let (key, message) = match self.config.model {
             Model::Own | Model::Torch if !for_gpus => {
@@ -125,6 +120,9 @@ impl Plan {
             Model::Encoder { .. } | Model::Recurrent { .. } => {
                 let model = self.config.model.kind().name();
                 ("devices", format!("{model} has operations that GPUs lack kernels for"))
+            }
+            _ if matches!(self.config.optimizer.rule, Rule::Muon(_)) => {
+                ("optimizer.kind", "muon has updates that GPUs lack kernels for".to_owned())
             }
             _ if !self.opened.train.mix().is_none() => {
                 ("data.augment", "mixup and cutmix have a loss that GPUs lack a kernel for".to_owned())
