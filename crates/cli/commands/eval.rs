@@ -323,7 +323,6 @@ fn of_validation(
         let outputs = worker.outputs_of(values)?;
         let targets = match batch.targets() {
             Elements::U32(classes) => classes.iter().map(|class| *class as f32).collect(),
-            Elements::Mixed(_) => unreachable!("nothing is mixed that is evaluated"),
             Elements::F32(values) => values.to_vec(),
         };
         Ok((outputs, targets, batch.rows()))

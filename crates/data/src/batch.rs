@@ -14,8 +14,6 @@ pub enum Elements<'a> {
     F32(&'a [f32]),
     /// Tokens or classes.
     U32(&'a [u32]),
-    /// Targets of samples that were mixed: of each a class, the other class, and the share of the first, as the bits of an f32.
-    Mixed(&'a [u32]),
 }
 
 impl<'a> Elements<'a> {
@@ -26,7 +24,7 @@ impl<'a> Elements<'a> {
     pub fn f32(self) -> &'a [f32] {
         match self {
             Self::F32(values) => values,
-            Self::U32(_) | Self::Mixed(_) => panic!("these elements are u32, not f32"),
+            Self::U32(_) => panic!("these elements are u32, not f32"),
         }
     }
 
@@ -38,7 +36,6 @@ impl<'a> Elements<'a> {
         match self {
             Self::U32(values) => values,
             Self::F32(_) => panic!("these elements are f32, not u32"),
-            Self::Mixed(_) => panic!("these targets are mixed"),
         }
     }
 }
@@ -215,12 +212,18 @@ impl Batch {
         self.inputs.rows(self.rows * self.input_width)
     }
 
-    /// The targets. *Shape*: `[rows]`, `[rows, length]` or `[rows, width]`; of mixed classes `[rows, 3]`.
+    /// The classes of samples that were mixed: of each its own, the other one, and the share of the first, as the bits of an f32; nothing
+    /// where none are. *Shape*: `[rows, 3]`.
+    #[must_use]
+    pub fn mixed_classes(&self) -> Option<&[u32]> {
+        let mixed = self.mixed.as_ref().filter(|mixed| !mixed.classes.is_empty());
+        mixed.map(|mixed| &mixed.classes[..3 * self.rows])
+    }
+
+    /// The targets; of samples that were mixed their own classes, or mixed numbers. *Shape*: `[rows]`, `[rows, length]` or
+    /// `[rows, width]`.
     #[must_use]
     pub fn targets(&self) -> Elements<'_> {
-        if let Some(mixed) = self.mixed.as_ref().filter(|mixed| !mixed.classes.is_empty()) {
-            return Elements::Mixed(&mixed.classes[..3 * self.rows]);
-        }
         self.targets.rows(self.rows * self.target_width)
     }
 

@@ -74,8 +74,13 @@ fn varied(opened: &Opened, steps: u64) -> Vec<Vec<f32>> {
     seen
 }
 
+/// The bits of what is trained on.
+fn targets(batch: &Batch) -> Vec<u32> {
+    batch.mixed_classes().map_or_else(|| bits(batch.targets()), <[u32]>::to_vec)
+}
+
 fn told(batch: &Batch) -> (Step, MicroBatch, Vec<u32>, Vec<u32>) {
-    (batch.step(), batch.micro_batch(), bits(batch.inputs()), bits(batch.targets()))
+    (batch.step(), batch.micro_batch(), bits(batch.inputs()), targets(batch))
 }
 
 fn the_bits_do_not_depend_on_readers(opened: &Opened, about: &str) {
@@ -232,7 +237,7 @@ fn mixed_beside_plain(folder: &Path, rows: usize, augment: &str) -> Vec<[(Vec<f3
         seen.push([&plain, &mixed].map(|feed| {
             let mut batch = feed.batch();
             feed.read_micro_batch(step, micro_batch, &mut batch).expect("it is read");
-            (batch.inputs().f32().to_vec(), bits(batch.targets()))
+            (batch.inputs().f32().to_vec(), targets(&batch))
         }));
     }
     seen

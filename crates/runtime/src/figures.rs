@@ -27,12 +27,12 @@ pub fn lend(batch: &dtrain_data::Batch) -> BatchView<'_> {
         rows: batch.rows(),
         inputs: match batch.inputs() {
             Elements::F32(values) => Inputs::Values(values),
-            Elements::U32(tokens) | Elements::Mixed(tokens) => Inputs::Tokens(tokens),
+            Elements::U32(tokens) => Inputs::Tokens(tokens),
         },
-        targets: match batch.targets() {
-            Elements::F32(values) => Targets::Values(values),
-            Elements::U32(classes) => Targets::Classes(classes),
-            Elements::Mixed(classes) => Targets::Mixed(classes),
+        targets: match (batch.mixed_classes(), batch.targets()) {
+            (Some(mixed), _) => Targets::Mixed(mixed),
+            (None, Elements::F32(values)) => Targets::Values(values),
+            (None, Elements::U32(classes)) => Targets::Classes(classes),
         },
     }
 }

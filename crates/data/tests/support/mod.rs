@@ -72,7 +72,7 @@ pub fn refused(source: Source) -> String {
 pub fn bits(elements: Elements<'_>) -> Vec<u32> {
     match elements {
         Elements::F32(values) => values.iter().map(|value| value.to_bits()).collect(),
-        Elements::U32(values) | Elements::Mixed(values) => values.to_vec(),
+        Elements::U32(values) => values.to_vec(),
     }
 }
 
