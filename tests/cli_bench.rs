@@ -1,6 +1,7 @@
 //! `dtrain bench collectives`, `scaling` and `gpu-plan` from outside: every key, the sums of bandwidths, what cannot be measured, and
 //! what a step costs a GPU.
 
+use crate::harness::turn::has_turn;
 use crate::harness::{Finished, children, dtrain, finish, folder, lives, output, try_kill, wait_until_gone};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -166,6 +167,9 @@ fn a_rank_of_a_benchmark_is_not_for_people() {
 
 #[test]
 fn scaling_trains_on_one_rank_and_on_more_with_the_batch_of_a_rank_or_of_a_step_fixed() {
+    if !has_turn(3) {
+        return;
+    }
     let run = bench("scaling --work mlp --ranks 2 --seconds 1");
     run.succeeded();
     let of = |key: &str| -> Vec<String> { run.lines.iter().map(|line| line[key].to_string()).collect() };

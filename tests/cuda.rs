@@ -5,6 +5,7 @@
 
 use crate::harness::files::npy;
 use crate::harness::gpus::Host;
+use crate::harness::turn::has_turn;
 use crate::harness::{
     CNN, CNN1D, CNN3D, Finished, GPT, GPT2, MLP, Running, Signal, checkpoints, dtrain, finish, folder, lives,
     output, signal, write_table,
@@ -107,6 +108,9 @@ fn has_the_same_bits_in_every_world(
 
 #[test]
 fn halves_have_the_same_bits_in_every_world_and_others_than_f32() {
+    if !has_turn(6) {
+        return;
+    }
     let Some(machine) = Host::new() else { return };
     let [(bf16, none), (f16, few), (_, some)] = [(MLP, "bf16", 3), (MLP, "f16", 3), (GPT, "f16", 6)]
         .map(|run| has_the_same_bits_in_every_world(&machine, run));

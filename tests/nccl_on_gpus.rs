@@ -6,6 +6,7 @@
 
 use crate::harness::gpus::Host;
 use crate::harness::nccl::Stand;
+use crate::harness::turn::has_turn;
 use crate::harness::{
     CNN, Finished, GPT, GPT2, MLP, Running, Signal, audit_is_clean, checkpoints, dtrain, finish, lives,
     signal,
@@ -223,6 +224,9 @@ fn several_ranks_on_one_gpu_are_refused_unless_the_library_was_told_to_take_them
 
 #[test]
 fn the_slots_are_part_of_what_a_model_needs_on_a_gpu() {
+    if !has_turn(2) {
+        return;
+    }
     let Some(machine) = machine() else { return };
     let model = "data.kind=digits global_batch=4 micro_batch=1 model.kind=mlp model.hidden=[256,256] max_restarts=0 steps=1";
     let with = |bytes: u64, mut command: Command| {
