@@ -3,7 +3,7 @@
 
 use crate::harness::hosts::Hosts;
 use crate::harness::network::{Network, Weather};
-use crate::harness::{MLP, Running, Signal, audit_is_clean, children, folder, seed, signal, train};
+use crate::harness::{MLP, Running, Signal, audit_is_clean, folder, ranks_of, seed, signal, train};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn nothing_is_lost_over_a_network_that_delays_and_drops_whatever_dies() {
 
     // A rank killed on each host.
     for host in [first.pid(), second.pid(), third.pid()] {
-        signal(Signal::KILL, children(host)[0]);
+        signal(Signal::KILL, ranks_of(host)[0]);
         assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
         wait_for_world(&mut first, 6);
     }

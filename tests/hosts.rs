@@ -4,7 +4,7 @@
 
 use crate::harness::hosts::{Hosts, free_port};
 use crate::harness::{
-    self, CNN, Finished, GPT, GPT2, MLP, Running, Signal, WIDE, audit_is_clean, children, finish, folder,
+    self, CNN, Finished, GPT, GPT2, MLP, Running, Signal, WIDE, audit_is_clean, finish, folder, ranks_of,
     signal, train, try_signal_to, wait_until_gone,
 };
 use std::net::UdpSocket;
@@ -132,7 +132,7 @@ fn ranks_of_hosts_meet_at_the_ports_that_were_given_and_say_so_where_none_is_fre
     first.wait_for_step(3);
     let mut seen = Vec::new();
     for node in [first.pid(), second.pid()] {
-        for rank in children(node) {
+        for rank in ranks_of(node) {
             let ports = udp_ports(rank);
             assert!(!ports.is_empty(), "rank {rank} has no port");
             assert!(ports.iter().all(|port| (from..from + 20).contains(port)), "{ports:?} is not in {range}");
@@ -166,7 +166,7 @@ fn a_rank_killed_while_part_of_its_sum_is_on_its_way_costs_no_step_and_no_bit() 
     let mut first = hosts.start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
     first.wait_for_step(10);
     for (kill, of) in [second.pid(), first.pid()].into_iter().enumerate() {
-        lose_a_rank(&mut first, children(of)[kill], 4);
+        lose_a_rank(&mut first, ranks_of(of)[kill], 4);
     }
     let run = first.finish();
     is_undisturbed(&run, &hosts.folder(0), &whole_digest(&model), 600);
@@ -190,7 +190,7 @@ fn a_rank_killed_on_each_host_costs_no_step_and_no_bit() {
     let others = [hosts.start(1, "ranks=2"), hosts.start(2, "ranks=2")];
     let mut first = hosts.start(0, &format!("{model} ranks=2 max_restarts=1000 name=hosts"));
     first.wait_for_step(20);
-    for victim in [children(others[1].pid())[0], children(others[0].pid())[1], children(first.pid())[0]] {
+    for victim in [ranks_of(others[1].pid())[0], ranks_of(others[0].pid())[1], ranks_of(first.pid())[0]] {
         lose_a_rank(&mut first, victim, 6);
     }
     let run = first.finish();
@@ -206,7 +206,7 @@ fn the_report_of_a_failed_run_has_the_last_lines_of_a_rank_of_another_host() {
     let second = hosts.start(1, "ranks=1 --log debug");
     let mut first = hosts.start(0, &format!("{model} ranks=1 min_ranks=2 name=hosts"));
     first.wait_for_step(20);
-    signal(Signal::KILL, children(second.pid())[0]);
+    signal(Signal::KILL, ranks_of(second.pid())[0]);
     let run = first.finish();
     run.ended_with(3);
     let lines: Vec<&str> = run.stderr.lines().skip_while(|line| !line.contains("first cause: ")).collect();
@@ -222,7 +222,7 @@ fn a_host_that_is_killed_comes_back_when_it_is_started_again() {
     let second = hosts.start(1, "ranks=2");
     let mut first = hosts.start(0, &format!("{model} ranks=2 name=hosts"));
     first.wait_for_step(20);
-    let ranks = children(second.pid());
+    let ranks = ranks_of(second.pid());
     signal(Signal::KILL, second.pid());
     wait_until_gone(&ranks);
     // At once: the first host cannot know yet that the process before it is dead.
@@ -280,11 +280,11 @@ fn when_the_supervisor_is_killed_the_others_wait_as_long_as_they_were_told_and_s
     let words = "steps=1000000 threads=1 ranks=2 name=hosts detect=500ms master_timeout=6s";
     let mut first = hosts.start(0, &format!("{MLP} {words}"));
     first.wait_for_step(20);
-    let ranks = children(second.pid());
+    let ranks = ranks_of(second.pid());
     signal(Signal::KILL, first.pid());
     let killed = Instant::now();
     second.wait_for_words("the ranks here keep their state");
-    assert_eq!(children(second.pid()), ranks);
+    assert_eq!(ranks_of(second.pid()), ranks);
     let second = second.finish();
     // The promise itself, not a guess at how fast this machine is.
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}\n{}", killed.elapsed(), second.stderr);
@@ -317,17 +317,17 @@ fn the_first_host_may_be_killed_and_started_again_and_no_step_is_lost_or_doubled
         let others = [hosts.start(1, "ranks=2"), hosts.start(2, "ranks=1")];
         let mut first = hosts.start(0, &words);
         first.wait_for_step(20);
-        let held: Vec<Vec<u32>> = others.iter().map(|other| children(other.pid())).collect();
+        let held: Vec<Vec<u32>> = others.iter().map(|other| ranks_of(other.pid())).collect();
         for life in 1..4 {
             first.wait_for_step(20 + life * 150);
-            let ranks = children(first.pid());
-            signal(Signal::KILL, first.pid());
+            let ranks = ranks_of(first.pid());
+            first.kill_everything();
             wait_until_gone(&ranks);
             let dead =
                 std::mem::replace(&mut first, hosts.start(0, if again.is_empty() { &words } else { again }));
             drop(dead);
             wait_for_world(&mut first, 5);
-            let now: Vec<Vec<u32>> = others.iter().map(|other| children(other.pid())).collect();
+            let now: Vec<Vec<u32>> = others.iter().map(|other| ranks_of(other.pid())).collect();
             assert_eq!(now, held, "life {life}: the processes of the other hosts go on\n{}", first.story());
         }
         let run = first.finish();
@@ -431,7 +431,7 @@ fn a_host_whose_supervisor_is_silent_ends_its_ranks_and_waits_as_long_as_it_was_
     let mut first = hosts
         .start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts {IMPATIENT} join_timeout=20s"));
     first.wait_for_step(20);
-    let ranks = children(second.pid());
+    let ranks = ranks_of(second.pid());
     // Its process is there, and says nothing.
     signal(Signal::STOP, first.pid());
     second.wait_for_words("the ranks of this host are ended");
@@ -607,7 +607,7 @@ fn a_second_signal_ends_a_host_at_once_and_its_ranks_with_it() {
     let second = hosts.start(1, "ranks=2");
     let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=hosts"));
     first.wait_for_step(20);
-    let ranks = children(second.pid());
+    let ranks = ranks_of(second.pid());
     // Nobody lets it go while the first host stands still.
     signal(Signal::STOP, first.pid());
     signal(Signal::TERM, second.pid());

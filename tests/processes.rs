@@ -2,8 +2,8 @@
 //! nobody is left behind.
 
 use crate::harness::{
-    self, Finished, MLP, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, children, folder,
-    lives, signal, signal_group, train, wait_until_gone,
+    self, Finished, MLP, Running, Signal, audit_is_clean, checkpoint_step, checkpoints, folder, keepers_of,
+    lives, ranks_of, signal, signal_group, train, wait_until_gone,
 };
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::path::Path;
@@ -105,7 +105,7 @@ fn a_rank_killed_while_the_run_begins_ends_it_too() {
     for _ in 0..5 {
         let running = long(folder.path(), &brittle(3));
         let victim = loop {
-            if let Some(child) = children(running.pid()).first() {
+            if let Some(child) = ranks_of(running.pid()).first() {
                 break *child;
             }
         };
@@ -119,20 +119,27 @@ fn a_rank_killed_while_the_run_begins_ends_it_too() {
 }
 
 #[test]
-fn no_rank_outlives_a_supervisor_that_is_killed() {
+fn ranks_of_a_supervisor_that_is_killed_wait_for_another_one_and_then_end() {
     let folder = folder();
-    // With so long a patience, only the kernel ends the ranks so soon.
-    for (stopped, detect) in [(false, "detect=60s"), (true, "detect=60s")] {
-        let mut running = long(folder.path(), &format!("ranks=3 {detect}"));
+    for stopped in [false, true] {
+        let mut running = long(folder.path(), "ranks=3 detect=1s master_timeout=2500ms");
         running.wait_for_step(20);
         let pids = running.rank_pids();
         assert!(pids.len() == 3 && pids.iter().all(|pid| lives(*pid)));
+        let keepers = keepers_of(running.pid());
+        assert_eq!(keepers.len(), 1);
         if stopped {
             signal(Signal::STOP, pids[1]);
         }
+        let killed = Instant::now();
         signal(Signal::KILL, running.pid());
-        wait_until_gone(&pids);
+        // Whoever waits for the end of its output waits for nobody else.
         assert_eq!(running.finish().code, None);
+        assert!(killed.elapsed() < Duration::from_secs(2));
+        assert!(pids.iter().all(|pid| lives(*pid)), "they keep their state");
+        wait_until_gone(&pids);
+        wait_until_gone(&keepers);
+        assert!(killed.elapsed() >= Duration::from_secs(2), "after {:?}", killed.elapsed());
     }
 }
 
@@ -142,14 +149,14 @@ fn no_rank_outlives_a_supervisor_that_is_killed_while_it_starts_them() {
     for wanted in [1, 2, 5] {
         let mut running = long(folder.path(), "ranks=5 detect=60s");
         let found = loop {
-            let found = children(running.pid());
+            let found = ranks_of(running.pid());
             if found.len() >= wanted {
                 break found;
             }
         };
         signal(Signal::KILL, running.pid());
+        // Nobody has a state yet that would be lost.
         wait_until_gone(&found);
-        // Those that were started after the look have it for a parent too: its pipe ends only with the last of them.
         assert!(running.wait_for(|_| false).is_none());
         assert_eq!(running.finish().code, None);
     }
@@ -248,8 +255,8 @@ fn a_signal_before_the_first_step_ends_the_run_too() {
     let folder = folder();
     for _ in 0..3 {
         let running = long(folder.path(), "ranks=5 checkpoint.every=none");
-        while children(running.pid()).is_empty() {}
-        let found = children(running.pid());
+        while ranks_of(running.pid()).is_empty() {}
+        let found = ranks_of(running.pid());
         signal(Signal::TERM, running.pid());
         let run = running.finish();
         run.ended_with(130);

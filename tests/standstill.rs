@@ -4,7 +4,7 @@
 
 use crate::harness::hosts::Hosts;
 use crate::harness::{
-    Finished, MLP, Running, Signal, audit_is_clean, children, folder, lives, signal, train, wait_until_gone,
+    Finished, MLP, Running, Signal, audit_is_clean, folder, lives, ranks_of, signal, train, wait_until_gone,
 };
 use std::path::Path;
 use std::sync::OnceLock;
@@ -77,7 +77,7 @@ fn the_host_of_a_supervisor_that_stands_still_costs_the_other_hosts_nothing() {
     let second = hosts.start(1, "ranks=2");
     let mut first = hosts.start(0, &format!("{} {DETECT} ranks=1 name=still", model()));
     first.wait_for_step(20);
-    let ranks = [children(first.pid()), children(second.pid())].concat();
+    let ranks = [ranks_of(first.pid()), ranks_of(second.pid())].concat();
     assert_eq!(ranks.len(), 3);
     for length in STOPS {
         stand_still(&mut first, length, &ranks);
@@ -131,7 +131,7 @@ fn a_host_that_is_asked_to_leave_waits_for_no_supervisor_that_stands_still() {
     let second = hosts.start(1, "ranks=2");
     let mut first = hosts.start(0, &format!("{MLP} steps=1000000 threads=1 ranks=1 name=still"));
     first.wait_for_step(20);
-    let ranks = children(second.pid());
+    let ranks = ranks_of(second.pid());
     signal(Signal::STOP, first.pid());
     signal(Signal::TERM, second.pid());
     second.finish().ended_with(130);

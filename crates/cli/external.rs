@@ -49,6 +49,9 @@ pub trait ExternalProgram: Sync {
 
     /// What a rank process runs.
     fn rank_program(&self) -> Program;
+
+    /// What the process runs that holds the ranks: it calls [`crate::session::serve_if_keeper`] and needs nothing of the program.
+    fn keeper_program(&self) -> Program;
 }
 
 /// For what a model is made.

@@ -33,6 +33,7 @@ mod fake_libraries;
 mod gpt2_names;
 pub mod gpus;
 mod hosts;
+mod kept;
 pub mod log;
 mod mesh_address;
 pub mod nccl;

@@ -5,6 +5,7 @@
 use crate::arguments::{Settings, Train};
 use crate::config::{Config, Machine, Resume, Rule, Source};
 use crate::error::CliError;
+use crate::kept::LeftKeeper;
 use crate::rank_setup::left_probe;
 use crate::run_folder::{CONFIG, RUNS, RunFolder, base_of, runs_hint};
 use crate::unusable::{none_usable, passed_over, unusable};
@@ -139,9 +140,10 @@ impl Request {
             Some(config) => config,
             None => Config::parse(Some(source), &arguments.settings.overrides, machine)?,
         };
-        // Hosts whose supervisor died may have made more steps than any checkpoint knows.
+        // Ranks whose supervisor died may have made more steps than any checkpoint knows.
         let none_yet = FileStore::new(&run.path).ids().is_ok_and(|ids| ids.is_empty());
-        if none_yet && !arguments.fork && left_probe(&run.path).is_some() {
+        let is_left = left_probe(&run.path).is_some() || LeftKeeper::of(&run.path).is_some();
+        if none_yet && !arguments.fork && is_left {
             let config = old.resumed_by(&new)?.config;
             let (place, start) = (Place::Existing(run), Start::Fresh);
             return Ok(Self { config, place, start, shorter: None, notes: Vec::new() });

@@ -7,6 +7,7 @@ use crate::error::{CliError, Kind};
 use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
+use crate::kept::{LeftKeeper, forget_keeper, name_keeper};
 use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::rank_setup::{Hosts, RunSetup, left_probe, remove_probe, write_probe};
@@ -20,16 +21,16 @@ use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
 use dtrain_protocol::{
     Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver,
-    What,
+    Timeouts, What,
 };
 use dtrain_runtime::{
-    Conclusion, Found, Gateway, Isolation, Journal, Observer, Program, RankHandles, RunFacts, RunFiles,
-    RunPlan, Standing, inherited, serve, specs, supervise,
+    Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Program, RankHandles, Ranks,
+    RunFacts, RunFiles, RunPlan, Standing, inherited, keep_if_asked, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
 use dtrain_telemetry::{Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
-use dtrain_types::{Generation, Instance, Reduce, Step, WorldSize};
+use dtrain_types::{Generation, Instance, Step, WorldSize};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -46,7 +47,8 @@ const MOST_RANKS: u32 = 65_536;
 pub enum Predecessor {
     /// Nobody whose ranks could still be there.
     None,
-    /// A supervisor that died in the middle of this very run: other hosts may wait for the next one, with the state.
+    /// A supervisor that died in the middle of this very run: the ranks of this host or of others may wait for the next one, with the
+    /// state.
     Died,
 }
 
@@ -179,9 +181,12 @@ fn hint_for(first: &Cause, run: &str) -> String {
     }
 }
 
-/// Serves this process as a rank, if its parent made it a rank.
+/// Serves this process as a rank, or as the keeper of ranks, if its parent made it one.
 #[must_use]
 pub fn serve_if_rank(brought: Option<Brought>) -> Option<ExitCode> {
+    if let Some(code) = serve_if_keeper() {
+        return Some(code);
+    }
     let served = match inherited() {
         Ok(None) => return None,
         Ok(Some(handles)) => serve(handles, &ConfigRecipe { threads: None, brought }),
@@ -192,6 +197,18 @@ pub fn serve_if_rank(brought: Option<Brought>) -> Option<ExitCode> {
         Err(error) => {
             // Standard error is the supervisor's: it keeps the last lines of every rank for its report.
             let _ = writeln!(std::io::stderr(), "{error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Serves this process as the keeper of ranks, if its parent made it one.
+#[must_use]
+pub fn serve_if_keeper() -> Option<ExitCode> {
+    Some(match keep_if_asked()? {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "dtrain: the process that holds the ranks: {error}");
             ExitCode::FAILURE
         }
     })
@@ -214,6 +231,7 @@ impl Session {
     pub fn run(mut self, mut observer: Box<dyn Observer>) -> Result<Ended, CliError> {
         let lock = lock(&self.run.path)?;
         let instance = lock.holder().instance;
+        let left = self.left_keeper()?;
         let found = match self.predecessor {
             Predecessor::Died => {
                 Some(Found::read(&self.run.path).map_err(|e| refused("read the run's files", &e))?)
@@ -233,13 +251,28 @@ impl Session {
             profile::prepare(&self.run.path).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
         }
         let many = self.lead.is_some();
-        let run_plan = self.run_plan(instance, generations, taken_over)?;
+        let run_plan = self.run_plan(instance, generations, taken_over, left)?;
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {
             remove_probe(&self.run.path);
         }
+        forget_keeper(&self.run.path);
         Ok(self.end(conclusion))
+    }
+
+    /// The keeper that the life before left, if it is to be taken over. Ranks of another run, or that were told something else, end here.
+    fn left_keeper(&self) -> Result<Option<LeftKeeper>, CliError> {
+        let left = LeftKeeper::of(&self.run.path);
+        match (left, self.predecessor) {
+            (Some(left), Predecessor::Died) if left.is_ours => Ok(Some(left)),
+            (Some(left), _) => left
+                .name
+                .dismiss()
+                .map(|()| None)
+                .map_err(|error| refused("end the ranks that the run before left", &error)),
+            (None, _) => Ok(None),
+        }
     }
 
     /// A run that has nothing left to do: its summary is what its last checkpoint says.
@@ -370,10 +403,11 @@ impl Session {
         instance: Instance,
         generations: RangeInclusive<u64>,
         taken_over: Option<TakenOver>,
+        left: Option<LeftKeeper>,
     ) -> Result<RunPlan, CliError> {
         let lead = self.lead.take();
         let config = &self.plan.config;
-        let (world, mode) = (config.world.ranks, self.plan.config.reduce);
+        let (world, mode) = (config.world.ranks, config.reduce);
         let hosts = if lead.is_some() { HostCount::Several } else { HostCount::One };
         let timeouts = config
             .world
@@ -388,7 +422,6 @@ impl Session {
             true => None,
             false => Some(self.replica.about().state),
         };
-        let (isolation, arena) = self.ranks(world, mode, state)?;
         let supervisor = SupervisorConfig {
             instance,
             wanted_nodes: lead.as_ref().map_or(1, |lead| lead.nodes),
@@ -412,7 +445,11 @@ impl Session {
             reserved: Generation(*generations.end()),
         };
         let (gateway, setup) = self.rank_setups(lead)?;
-        Ok(RunPlan { supervisor, ranks: world, isolation, arena, setup, gateway })
+        let ranks = match config.world.isolation {
+            IsolationKey::Process => self.kept_ranks(setup, state, &timeouts, left)?,
+            IsolationKey::Thread => self.threads(setup, state)?,
+        };
+        Ok(RunPlan { supervisor, ranks, gateway })
     }
 
     /// What the ranks of this host are set up with, and where other hosts join.
@@ -438,34 +475,59 @@ impl Session {
         Ok((Some(gateway), run.to_setup()))
     }
 
-    /// Where the ranks live and what they share.
-    fn ranks(
-        &self,
-        world: u32,
-        mode: Reduce,
-        state: Option<StateShape>,
-    ) -> Result<(Isolation, Option<std::os::fd::OwnedFd>), CliError> {
+    /// How large the sums of this host's ranks are.
+    fn geometry(&self) -> Geometry {
         // Ranges are cut anew with every generation: there must be room for any.
-        let geometry =
-            Geometry::bound(self.replica.about().gradient_len(), self.plan.batches.micro_batches(), mode);
-        let memory = |problem: String| {
-            CliError::failed(problem).hint("fewer ranks or a smaller model need less memory")
+        let (micro_batches, mode) = (self.plan.batches.micro_batches(), self.plan.config.reduce);
+        Geometry::bound(self.replica.about().gradient_len(), micro_batches, mode)
+    }
+
+    /// Ranks that a keeper holds, with the memory that they share.
+    fn kept_ranks(
+        &self,
+        setup: RankSetup,
+        state: Option<StateShape>,
+        timeouts: &Timeouts,
+        left: Option<LeftKeeper>,
+    ) -> Result<Ranks, CliError> {
+        let (world, geometry) = (self.plan.config.world.ranks, self.geometry());
+        // Over NCCL they share no memory: each has its slots for itself.
+        let shares = !self.is_over_nccl();
+        let memory = move || match shares {
+            true => new_arena(WorldSize(world), geometry, state.clone()).map(Some),
+            false => Ok(None),
         };
-        let brought = self.plan.brought;
-        match self.plan.config.world.isolation {
-            // They share no memory: each has its slots for itself.
-            IsolationKey::Process if self.is_over_nccl() => Ok((Isolation::Process(self.program()), None)),
-            IsolationKey::Thread if self.is_over_nccl() => Ok((in_threads(None, brought), None)),
-            IsolationKey::Process => {
-                let arena = new_arena(WorldSize(world), geometry, state).map_err(memory)?;
-                Ok((Isolation::Process(self.program()), Some(arena)))
-            }
-            IsolationKey::Thread => {
-                let shared = HostFabric::between_threads(WorldSize(world), geometry, mode, state);
-                let shared = shared.map_err(memory)?;
-                Ok((in_threads(Some(shared), brought), None))
-            }
+        let is_there = left.is_some();
+        if !is_there {
+            // Said before a process is started that would have no room.
+            memory().map_err(no_memory)?;
         }
+        let named = left.map_or_else(|| name_keeper(&self.run.path), |left| Ok(left.name));
+        let name = named.map_err(|error| refused("write to the folder of the run", &error))?;
+        let setup = KeeperSetup::new(&name, world, &self.program(), setup, timeouts);
+        let program = self.plan.external().map_or_else(Program::this, |program| program.keeper_program());
+        let memory = Box::new(move || memory().map_err(std::io::Error::other));
+        Ok(Ranks::Kept(KeeperPlan { name, program, setup, memory, is_there }))
+    }
+
+    /// Ranks as threads of this process, which reach each other by what they share, if they share anything.
+    fn threads(&self, setup: RankSetup, state: Option<StateShape>) -> Result<Ranks, CliError> {
+        let (config, geometry) = (&self.plan.config, self.geometry());
+        let shared = match self.is_over_nccl() {
+            true => None,
+            false => {
+                let world = WorldSize(config.world.ranks);
+                let shared = HostFabric::between_threads(world, geometry, config.reduce, state);
+                Some(shared.map_err(no_memory)?)
+            }
+        };
+        let recipe = ConfigRecipe { threads: shared, brought: self.plan.brought };
+        let serve = move |handles: RankHandles| {
+            if let Err(error) = serve(handles, &recipe) {
+                tracing::error!(%error, "a rank could not be served");
+            }
+        };
+        Ok(Ranks::Threads { count: config.world.ranks, serve: Arc::new(serve), setup })
     }
 
     /// What a rank process runs.
@@ -534,15 +596,8 @@ fn no_profile(observer: &mut dyn Observer, error: &TelemetryError) {
     observer.warning(&format!("there will be no profile: {error}"));
 }
 
-/// Ranks as threads of this process, which reach each other by what they share, if they share anything.
-fn in_threads(shared: Option<HostFabric>, brought: Option<Brought>) -> Isolation {
-    let recipe = ConfigRecipe { threads: shared, brought };
-    let serve_rank = move |handles: RankHandles| {
-        if let Err(error) = serve(handles, &recipe) {
-            tracing::error!(%error, "a rank could not be served");
-        }
-    };
-    Isolation::Thread(Arc::new(serve_rank))
+fn no_memory(problem: String) -> CliError {
+    CliError::failed(problem).hint("fewer ranks or a smaller model need less memory")
 }
 
 /// Makes a run folder ours for a new life of its supervisor.

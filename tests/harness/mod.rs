@@ -290,12 +290,12 @@ impl Running {
         steps(&self.lines).last().copied().expect("steps were seen")
     }
 
-    /// Kills the supervisor and every rank, as a power cut would.
+    /// Kills the supervisor, what holds its ranks and every rank of its host, as a power cut would.
     pub fn kill_everything(&self) {
-        let group = self.rank_pids();
+        let (keepers, ranks) = (keepers_of(self.pid()), ranks_of(self.pid()));
         signal(Signal::KILL, self.pid());
-        // They may be gone already: they die with their parent.
-        group.into_iter().for_each(|pid| drop(try_signal(Signal::KILL, pid)));
+        // Ranks may be gone already: they die with their parent.
+        keepers.into_iter().chain(ranks).chain(self.rank_pids()).for_each(try_kill);
     }
 
     /// Reads what is left and waits for the end.
@@ -315,9 +315,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let keepers = keepers_of(self.pid());
         // An error means that it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        keepers.into_iter().for_each(try_kill);
     }
 }
 
@@ -386,6 +388,25 @@ pub fn children(parent: u32) -> Vec<u32> {
         fields.next() != Some("Z") && fields.next() == Some(&parent)
     };
     pids.filter(is_child).collect()
+}
+
+/// The living ranks of a host, of which this is the supervisor or the node.
+pub fn ranks_of(parent: u32) -> Vec<u32> {
+    let near = children(parent);
+    let behind: Vec<u32> = near.iter().flat_map(|child| children(*child)).collect();
+    near.into_iter().chain(behind).filter(|pid| has_variable(*pid, "DTRAIN_RANK_HANDLES")).collect()
+}
+
+/// The processes that hold the ranks of a supervisor's host.
+pub fn keepers_of(supervisor: u32) -> Vec<u32> {
+    children(supervisor).into_iter().filter(|pid| has_variable(*pid, "DTRAIN_KEEPER")).collect()
+}
+
+fn has_variable(pid: u32, name: &str) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let starts =
+        |variable: &[u8]| variable.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
+    environment.split(|byte| *byte == 0).any(starts)
 }
 
 /// Waits until none of them lives; how long it took.

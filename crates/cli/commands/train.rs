@@ -10,6 +10,7 @@ use crate::error::CliError;
 use crate::external::Brought;
 use crate::gpus::{choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
+use crate::kept::LeftKeeper;
 use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
 use crate::rank_setup::left_probe;
@@ -188,13 +189,17 @@ fn make_folder(place: &Place) -> Result<RunFolder, CliError> {
     }
 }
 
-/// Whether a supervisor died in the middle of this very run, whose other hosts may wait for the next one with the state.
+/// Whether a supervisor died in the middle of this very run, whose ranks may wait for the next one with the state: those of this host, if
+/// somebody holds them, or those of other hosts.
 fn predecessor(run: &RunFolder, plan: &Plan, hosts: HostCount) -> Predecessor {
     let stored = plan.config.stored(&run.name).to_yaml();
     let same = run.config_text().is_ok_and(|text| text == stored);
+    let left = match hosts {
+        HostCount::Several => left_probe(&run.path).is_some(),
+        HostCount::One => LeftKeeper::of(&run.path).is_some_and(|left| left.is_ours),
+    };
     // The sums of a ring depend on who takes part: such a step is not made a second time.
-    let several = hosts == HostCount::Several;
-    match several && same && plan.config.reduce == Reduce::Exact && left_probe(&run.path).is_some() {
+    match same && left && plan.config.reduce == Reduce::Exact {
         true => Predecessor::Died,
         false => Predecessor::None,
     }

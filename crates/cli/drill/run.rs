@@ -5,6 +5,7 @@
 
 use super::seen::{Seen, is_step};
 use crate::error::{CliError, Kind};
+use dtrain_runtime::TETHER_VARIABLE;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -116,7 +117,7 @@ pub fn program(own: &[OsString], around: &[OsString], words: &[OsString]) -> Res
     let what = if own.is_empty() { vec![this.into()] } else { own.to_vec() };
     let mut all = around.iter().cloned().chain::<[OsString; 3]>(bound).chain(what);
     let mut command = Command::new(all.next().expect("it has a first word"));
-    command.args(all).args(words).stdin(Stdio::null()).env("NO_COLOR", "1");
+    command.args(all).args(words).stdin(Stdio::null()).env("NO_COLOR", "1").env(TETHER_VARIABLE, "1");
     Ok(command)
 }
 

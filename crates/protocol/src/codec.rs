@@ -18,6 +18,7 @@ const NODE_ORDER: u16 = 7;
 const GOODBYE: u16 = 8;
 const CLOCK: u16 = 9;
 const LAST_LINES: u16 = 10;
+const OUTPUT: u16 = 11;
 
 fn config() -> impl bincode::config::Config {
     bincode::config::legacy().with_limit::<MAX_PAYLOAD>()
@@ -38,6 +39,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) -> Result<(), CodecError> {
         Message::Goodbye(body) => put(GOODBYE, body, out),
         Message::Clock(body) => put(CLOCK, body, out),
         Message::LastLines(body) => put(LAST_LINES, body, out),
+        Message::Output(body) => put(OUTPUT, body, out),
     }
 }
 
@@ -70,6 +72,7 @@ fn decode(kind: u16, payload: &[u8]) -> Result<Message, CodecError> {
         GOODBYE => take(kind, payload).map(Message::Goodbye),
         CLOCK => take(kind, payload).map(Message::Clock),
         LAST_LINES => take(kind, payload).map(Message::LastLines),
+        OUTPUT => take(kind, payload).map(Message::Output),
         _ => Err(CodecError::Kind(kind)),
     }
 }

@@ -44,8 +44,9 @@ pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
 pub use member::{Left, Member, MemberConfig};
 pub use message::{
     Directive, Finished, Goodbye, Heartbeat, Hello, LastLines, Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT,
-    MAX_UNACKNOWLEDGED, Membership, Message, Participant, Pending, Profile, Report, ResumePoint, ShardFile,
-    ShardOutcome, ShardReport, Stage, StartFrom, StateSource, StepRecord, StopFlag, ValidationPart,
+    MAX_UNACKNOWLEDGED, Membership, Message, OutputLine, Participant, Pending, Profile, Report, ResumePoint,
+    ShardFile, ShardOutcome, ShardReport, Stage, StartFrom, StateSource, StepRecord, StopFlag,
+    ValidationPart,
 };
 pub use node::{Node, NodeConfig, NodeEffect};
 pub use number::{BootId, Number};

@@ -372,6 +372,15 @@ pub struct LastLines {
     pub lines: Vec<String>,
 }
 
+/// A line that a rank printed, where its node lives beside the supervisor and not in it. It is for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputLine {
+    /// Who printed it.
+    pub member: MemberId,
+    /// What.
+    pub line: String,
+}
+
 /// Everything that crosses a control link.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
@@ -395,6 +404,8 @@ pub enum Message {
     Clock(ClockReading),
     /// Node to supervisor, ahead of the report that a rank has ended.
     LastLines(LastLines),
+    /// The node of the supervisor's own host to the supervisor.
+    Output(OutputLine),
 }
 
 /// The end of a rank's work.

@@ -4,9 +4,9 @@ use dtrain_protocol::{
     Activity, BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointId, ClockReading, CodecError, Decoder, Digest,
     Directive, ExitCause, Failure, Fingerprint, Goodbye, HEADER_BYTES, Heartbeat, Hello, LastLines,
     LifeOrder, LifeReport, MAX_PAYLOAD, MAX_TEXT, Membership, Message, NodeOrder, NodeReport, Number,
-    Participant, Pending, Phase, Profile, RankSetup, Report, ResumePoint, ShardFile, ShardOutcome,
-    ShardReport, Stage, StateSource, StepRecord, StopFlag, UnixNanos, VERSION, ValidationPart, cut_text,
-    encode,
+    OutputLine, Participant, Pending, Phase, Profile, RankSetup, Report, ResumePoint, ShardFile,
+    ShardOutcome, ShardReport, Stage, StateSource, StepRecord, StopFlag, UnixNanos, VERSION, ValidationPart,
+    cut_text, encode,
 };
 use dtrain_types::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank, Step,
@@ -142,6 +142,7 @@ fn messages() -> Vec<Message> {
         Message::Goodbye(Goodbye { code: 3, why: "over".to_owned() }),
         Message::Clock(ClockReading { heard: UnixNanos(7), said: UnixNanos(9) }),
         Message::LastLines(LastLines { member, lines: vec!["one".to_owned(), "two".to_owned()] }),
+        Message::Output(OutputLine { member, line: "three".to_owned() }),
     ]
 }
 

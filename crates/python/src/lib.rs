@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{export, revision, settle, train};
+    use super::{export, keep, revision, settle, train};
 }
 
 /// Trains the model and the data of `program` as the words of a command line say, the script's name first.
@@ -39,6 +39,12 @@ fn train(
         Ok(summary) => (0, summary.and_then(|summary| serde_json::to_string(&summary).ok())),
         Err(code) => (exit_code(code), None),
     })
+}
+
+/// Holds the ranks of a run, in a process that was started for that. Gives the exit code.
+#[pyfunction]
+fn keep(py: Python<'_>) -> i32 {
+    py.detach(|| dtrain::session::serve_if_keeper().map_or(2, exit_code))
 }
 
 /// Everything of the gradient from this element on is final: it may travel while the rest is computed. It counts on the thread that makes

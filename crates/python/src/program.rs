@@ -27,7 +27,16 @@ pub struct PythonProgram {
     program: Arc<Py<PyAny>>,
     name: String,
     python: Program,
+    /// This extension module.
+    module: OsString,
 }
+
+/// What holds the ranks: this module alone, found where it lies, whatever is imported elsewhere.
+const KEEPER: &str = "import importlib.util, sys; \
+    spec = importlib.util.spec_from_file_location('dtrain._native', sys.argv[1]); \
+    module = importlib.util.module_from_spec(spec); \
+    spec.loader.exec_module(module); \
+    sys.exit(module.keep())";
 
 impl PythonProgram {
     /// *Errors*: a program without a name.
@@ -40,7 +49,8 @@ impl PythonProgram {
         // What `faulthandler` was told in `_train.py`.
         let stacks = Some(Signal::USR1);
         let python = Program { path: PathBuf::from(path), arguments, environment: Vec::new(), stacks };
-        Ok(Self { program: Arc::new(program), name, python })
+        let module = py.import("dtrain._native")?.getattr("__file__")?.extract()?;
+        Ok(Self { program: Arc::new(program), name, python, module })
     }
 }
 
@@ -78,6 +88,12 @@ impl ExternalProgram for PythonProgram {
 
     fn rank_program(&self) -> Program {
         self.python.clone()
+    }
+
+    fn keeper_program(&self) -> Program {
+        let words = ["-I", "-S", "-c", KEEPER].map(OsString::from);
+        let arguments = words.into_iter().chain([self.module.clone()]).collect();
+        Program { arguments, stacks: None, ..self.python.clone() }
     }
 }
 

@@ -3,7 +3,8 @@
 //! Four actors, each a machine or an owner plus its handles: `supervisor` forms the world and watches it, `node`
 //! starts and kills the ranks of this host, `rank` serves one rank, `sync` builds and aborts its data plane. The
 //! training loop itself is `compute`, on a thread of its own; it fits a screen. Between hosts, `gateway` is where nodes
-//! reach the supervisor and `uplink` how a node does.
+//! reach the supervisor and `uplink` how a node does; on the supervisor's own host `keeper` is the process
+//! that holds the ranks.
 //!
 //! This crate does not know which data set, model, device or network it drives: the root hands it a [`Recipe`].
 
@@ -20,6 +21,7 @@ mod gateway;
 mod gradient_slot;
 mod gradients;
 mod journal;
+mod keeper;
 mod link;
 mod mail;
 mod metric;
@@ -50,15 +52,16 @@ pub use data_plane::{collective_membership, step_counts};
 pub use found::Found;
 pub use gateway::Gateway;
 pub use journal::{Conclusion, Journal, RunFigures};
+pub use keeper::{KeeperPlan, KeeperSetup, KeptName, MakeMemory, keep_if_asked};
 pub use metric::{EpochMetric, Measured, NotMeasured, Predicts, Quantity};
 pub use node::Isolation;
 pub use observer::{EpochSeen, Observer, StepSeen};
 pub use patience::{Patience, Standing};
 pub use rank::serve;
-pub use rank_handles::{HANDLES_VARIABLE, RankHandles, inherited};
+pub use rank_handles::{HANDLES_VARIABLE, RankHandles, TETHER_VARIABLE, inherited};
 pub use rank_host::{Program, RankExit};
 pub use recipe::{ComputeParts, Fabric, FabricError, Plane, RankParts, Recipe, ValidationSet, host_name};
-pub use run::{RunPlan, supervise};
+pub use run::{Ranks, RunPlan, supervise};
 pub use run_files::{RunFacts, RunFiles};
 pub use rustix::process::Signal;
 pub use state_files::specs;

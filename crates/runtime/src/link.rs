@@ -87,6 +87,11 @@ impl LinkSender {
         self.queue.same_channel(&other.queue)
     }
 
+    /// Whether more than half of the queue is free: what can wait leaves the rest to what cannot.
+    pub fn has_room(&self) -> bool {
+        self.queue.capacity() > self.queue.max_capacity() / 2
+    }
+
     /// Sends, or drops the message when too many wait already.
     pub fn send(&self, message: &Message) {
         let mut frame = Vec::new();

@@ -17,6 +17,12 @@ use std::os::unix::net::UnixStream;
 /// The variable that tells a process that it is a rank: `MEMBER:LIFE:PID-OF-PARENT`.
 pub const HANDLES_VARIABLE: &str = "DTRAIN_RANK_HANDLES";
 
+/// The variable that tells a process that it is a keeper: one that holds the ranks of a host.
+pub const KEEPER_VARIABLE: &str = "DTRAIN_KEEPER";
+
+/// The variable that has a keeper die with the supervisor that started it, as for a drill that must leave nothing behind.
+pub const TETHER_VARIABLE: &str = "DTRAIN_TETHERED";
+
 const GREETING: u8 = b'S';
 
 /// What a rank holds before it has said a word.
@@ -50,11 +56,17 @@ pub fn offer(link: &UnixStream, arena: Option<BorrowedFd<'_>>) -> io::Result<()>
 ///
 /// *Errors*: of the system call, or when the first byte is not the parent's.
 pub fn accept(member: MemberId, incarnation: Incarnation, link: UnixStream) -> io::Result<RankHandles> {
+    let arena = accept_memory(&link)?;
+    Ok(RankHandles { member, incarnation, link, arena })
+}
+
+/// The memory that the parent offered, if it did. *Blocks* and *errors* as [`accept`].
+pub fn accept_memory(link: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8];
     let got = rustix::net::recvmsg(
-        &link,
+        link,
         &mut [IoSliceMut::new(&mut byte)],
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
@@ -62,11 +74,10 @@ pub fn accept(member: MemberId, incarnation: Incarnation, link: UnixStream) -> i
     if got.bytes != 1 || byte[0] != GREETING {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "standard input is not a control link"));
     }
-    let arena = ancillary.drain().find_map(|message| match message {
+    Ok(ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
-    });
-    Ok(RankHandles { member, incarnation, link, arena })
+    }))
 }
 
 /// The handles of this process, if its parent made it a rank.
@@ -85,14 +96,21 @@ pub fn inherited() -> io::Result<Option<RankHandles>> {
     let (member, incarnation, parent) = (part()?, part()?, part()?);
     let member = MemberId(member.parse().map_err(|_| wrong())?);
     let incarnation = Incarnation(incarnation.parse().map_err(|_| wrong())?);
-    let parent: i32 = parent.parse().map_err(|_| wrong())?;
+    die_with(parent.parse().map_err(|_| wrong())?)?;
+    let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    accept(member, incarnation, link).map(Some)
+}
+
+/// Has the kernel kill this process when `parent` ends, however that happens.
+///
+/// *Errors*: it is gone already.
+pub fn die_with(parent: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // The parent may have died between the spawn and the line above; then no signal will ever come.
     if rustix::process::getppid().map(rustix::process::Pid::as_raw_pid) != Some(parent) {
-        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the process that started this rank is gone"));
+        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the process that started this one is gone"));
     }
-    let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    accept(member, incarnation, link).map(Some)
+    Ok(())
 }
 
 #[cfg(test)]

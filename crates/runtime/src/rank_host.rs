@@ -3,7 +3,7 @@
 //!
 //! Does not know the protocol: it starts, watches and kills.
 
-use crate::rank_handles::{self, HANDLES_VARIABLE, RankHandles};
+use crate::rank_handles::{self, HANDLES_VARIABLE, KEEPER_VARIABLE, RankHandles};
 use dtrain_types::{Incarnation, MemberId};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
@@ -131,6 +131,7 @@ pub fn start_process(
     let mut child = Command::new(&program.path)
         .args(&program.arguments)
         .envs(program.environment.iter().map(|(name, value)| (name, value)))
+        .env_remove(KEEPER_VARIABLE)
         .env(HANDLES_VARIABLE, format!("{}:{}:{}", member.0, incarnation.0, std::process::id()))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())

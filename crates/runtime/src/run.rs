@@ -5,19 +5,21 @@
 
 use crate::clock::Clock;
 use crate::gateway::Gateway;
-use crate::journal::{Conclusion, Journal};
+use crate::journal::{Conclusion, Journal, JournalSender};
+use crate::keeper::{Hold, KeeperPlan};
 use crate::node::{Isolation, NODE_MAILBOX, Node, NodeConfig, ToSupervisor};
+use crate::rank_host::ServeRank;
 use crate::recipe::host_name;
 use crate::recorder::Recorder;
 use crate::supervisor::{NodeIs, SUPERVISOR_MAILBOX, Supervisor, ToNode};
 use dtrain_protocol::{
     BootId, NodeConfig as NodeMachine, Outcome, RankSetup, Request, Supervisor as Machine, SupervisorConfig,
+    Timeouts,
 };
 use dtrain_types::NodeId;
 use kameo::prelude::*;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -26,16 +28,25 @@ use tokio::sync::oneshot;
 pub struct RunPlan {
     /// The machine's configuration.
     pub supervisor: SupervisorConfig,
-    /// How many ranks this host has.
-    pub ranks: u32,
-    /// Where the ranks live.
-    pub isolation: Isolation,
-    /// The memory that they share.
-    pub arena: Option<OwnedFd>,
-    /// What the ranks are made of, for their set-up.
-    pub setup: RankSetup,
+    /// The ranks of this host.
+    pub ranks: Ranks,
     /// Where other hosts join; none in a run of one host.
     pub gateway: Option<Gateway>,
+}
+
+/// Where the ranks of the supervisor's host live.
+pub enum Ranks {
+    /// As threads of this process.
+    Threads {
+        /// How many.
+        count: u32,
+        /// What each does.
+        serve: ServeRank,
+        /// What they are made of.
+        setup: RankSetup,
+    },
+    /// As processes that a keeper holds: they outlive this one.
+    Kept(KeeperPlan),
 }
 
 /// The node beside the supervisor.
@@ -53,12 +64,9 @@ pub fn supervise(plan: RunPlan, journal: Journal) -> io::Result<Conclusion> {
     Ok(thread.finish(outcome))
 }
 
-async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Result<Outcome> {
+async fn drive(plan: RunPlan, journal: &JournalSender) -> io::Result<Outcome> {
     let (ended, end) = oneshot::channel();
     let timeouts = plan.supervisor.timeouts;
-    // A node ends with this process: no two lives of it ever meet the same supervisor.
-    let boot = BootId(u64::from(std::process::id()));
-    let machine = NodeMachine { node: HERE, boot, host: host_name(), ranks: plan.ranks, timeouts };
     let prepared = Supervisor::prepare_with_mailbox(kameo::mailbox::bounded(SUPERVISOR_MAILBOX));
     let supervisor = prepared.actor_ref().clone();
     let to = supervisor.clone();
@@ -77,21 +85,7 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
         ended: Some(ended),
     };
     drop(prepared.spawn(actor));
-    let node = NodeConfig {
-        machine,
-        isolation: plan.isolation,
-        arena: plan.arena,
-        setup: plan.setup,
-        up: ToSupervisor::Here(supervisor.clone()),
-        journal: journal.clone(),
-        told: None,
-    };
-    let prepared = Node::prepare_with_mailbox(kameo::mailbox::bounded(NODE_MAILBOX));
-    let reference = prepared.actor_ref().clone();
-    // Before its first word, so that the answer finds it.
-    let _ = supervisor.tell(NodeIs(HERE, ToNode::Here(reference.clone().recipient()))).send().await;
-    drop(prepared.spawn(node));
-    let node = reference;
+    let node = Beside::begin(plan.ranks, &supervisor, journal, timeouts).await?;
     let gateway = plan.gateway.map(|gateway| gateway.start(supervisor.clone()));
     let signals = tokio::spawn(watch_signals(supervisor.clone())?);
     let outcome = end.await.map_err(|_| io::Error::other("the supervisor ended without an outcome"))?;
@@ -100,10 +94,62 @@ async fn drive(plan: RunPlan, journal: &crate::journal::JournalSender) -> io::Re
         gateway.close(&outcome).await;
     }
     // Every rank is told to leave or killed by now; its end is awaited so that nothing outlives the run.
+    node.end(timeouts.detect).await;
     let _ = supervisor.stop_gracefully().await;
-    let _ = node.stop_gracefully().await;
-    let _ = tokio::time::timeout(timeouts.detect, node.wait_for_shutdown()).await;
     Ok(outcome)
+}
+
+/// The node of this host.
+enum Beside {
+    /// In this process.
+    Node(ActorRef<Node>),
+    /// In one of its own.
+    Keeper(Hold),
+}
+
+impl Beside {
+    async fn begin(
+        ranks: Ranks,
+        supervisor: &ActorRef<Supervisor>,
+        journal: &JournalSender,
+        timeouts: Timeouts,
+    ) -> io::Result<Self> {
+        let (count, serve, setup) = match ranks {
+            Ranks::Kept(plan) => {
+                let held = Hold::begin(plan, supervisor.clone(), journal.clone()).await;
+                return held.map(Self::Keeper);
+            }
+            Ranks::Threads { count, serve, setup } => (count, serve, setup),
+        };
+        // It ends with this process: no two lives of it ever meet the same supervisor.
+        let boot = BootId(u64::from(std::process::id()));
+        let config = NodeConfig {
+            machine: NodeMachine { node: HERE, boot, host: host_name(), ranks: count, timeouts },
+            isolation: Isolation::Thread(serve),
+            arena: None,
+            setup,
+            up: ToSupervisor::Here(supervisor.clone()),
+            journal: journal.clone(),
+            told: None,
+        };
+        let prepared = Node::prepare_with_mailbox(kameo::mailbox::bounded(NODE_MAILBOX));
+        let node = prepared.actor_ref().clone();
+        // Before its first word, so that the answer finds it.
+        let _ = supervisor.tell(NodeIs(HERE, ToNode::Here(node.clone().recipient()))).send().await;
+        drop(prepared.spawn(config));
+        Ok(Self::Node(node))
+    }
+
+    /// Waits until the node and its ranks are gone, for at most `patience`.
+    async fn end(self, patience: Duration) {
+        match self {
+            Self::Node(node) => {
+                let _ = node.stop_gracefully().await;
+                let _ = tokio::time::timeout(patience, node.wait_for_shutdown()).await;
+            }
+            Self::Keeper(held) => held.close(patience).await,
+        }
+    }
 }
 
 /// The first signal drains the run at a step boundary, the second one ends it at once. SIGUSR1 is a warning, as of Slurm before the end of

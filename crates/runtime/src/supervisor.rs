@@ -74,7 +74,7 @@ impl Actor for Supervisor {
 pub enum ToNode {
     /// It is in this process.
     Here(Recipient<Deliver>),
-    /// It is on another host.
+    /// It is a process of its own, here or on another host.
     Link(LinkSender),
 }
 

@@ -1,0 +1,141 @@
+//! A supervisor that is killed, judged from outside: its ranks are the same processes afterwards, and no step is lost or made twice.
+
+use crate::harness::{
+    self, MLP, Running, Signal, audit_is_clean, checkpoints, children, folder, keepers_of, lives, ranks_of,
+    signal, train, wait_until_gone,
+};
+use std::path::Path;
+use std::time::Duration;
+
+/// The steps that the run's own log tells of, in its order.
+fn logged_steps(run: &Path) -> Vec<u64> {
+    let log = std::fs::read_to_string(run.join("events.jsonl")).expect("a log");
+    let lines =
+        log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a whole line"));
+    let steps = lines.filter(|line| line["event"] == "step");
+    steps.map(|line| line["step"].as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn a_supervisor_that_is_killed_costs_no_step_no_bit_and_no_rank() {
+    // With checkpoints, and without any; by --resume, and by the same words as at first.
+    for (checkpoint, again) in [("checkpoint.every=200~steps", "--resume a"), ("checkpoint.every=none", "")] {
+        let folder = folder();
+        let model = format!("{MLP} steps=1500 threads=1 {checkpoint}");
+        let words = format!("{model} ranks=4 name=a resume=auto");
+        let again = if again.is_empty() { words.as_str() } else { again };
+        let mut run = Running::start(folder.path(), &words);
+        run.wait_for_step(20);
+        let ranks = run.rank_pids();
+        let keepers = keepers_of(run.pid());
+        for life in 1..5 {
+            run.wait_for_step(20 + life * 100);
+            signal(Signal::KILL, run.pid());
+            // Nobody is in a hurry: ranks go on as far as they may meanwhile.
+            std::thread::sleep(Duration::from_millis(40 * life));
+            assert_eq!(run.finish().code, None);
+            run = Running::start(folder.path(), again);
+            assert!(ranks.iter().chain(&keepers).all(|pid| lives(*pid)), "life {life}");
+        }
+        let run = run.finish();
+        let whole = train(folder.path(), &format!("{model} ranks=1 name=whole"));
+        assert_eq!(run.digest(), whole.digest(), "{}", run.stderr);
+        assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
+        assert_eq!(
+            logged_steps(&folder.path().join("runs/a")),
+            (1..=1500).collect::<Vec<u64>>(),
+            "{}",
+            run.stderr
+        );
+        audit_is_clean(folder.path(), "a");
+        wait_until_gone(&[ranks, keepers].concat());
+        assert!(!folder.path().join("runs/a/.keeper").exists());
+    }
+}
+
+#[test]
+fn a_rank_that_dies_while_there_is_no_supervisor_costs_no_step_either() {
+    let folder = folder();
+    let model = format!("{MLP} steps=1500 threads=1 checkpoint.every=none");
+    let mut run = Running::start(folder.path(), &format!("{model} ranks=3 name=a"));
+    run.wait_for_step(50);
+    let ranks = run.rank_pids();
+    signal(Signal::KILL, run.pid());
+    signal(Signal::KILL, ranks[1]);
+    run.finish();
+    let run = harness::train(folder.path(), "--resume a");
+    assert_eq!(run.digest(), train(folder.path(), &format!("{model} ranks=1 name=whole")).digest());
+    assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
+    assert_eq!(
+        logged_steps(&folder.path().join("runs/a")),
+        (1..=1500).collect::<Vec<u64>>(),
+        "{}",
+        run.stderr
+    );
+    audit_is_clean(folder.path(), "a");
+}
+
+#[test]
+fn ranks_of_a_run_that_goes_on_with_other_words_end_and_the_checkpoint_counts() {
+    let folder = folder();
+    let model = format!("{MLP} steps=3000 threads=1 checkpoint.every=50~steps");
+    let mut run = Running::start(folder.path(), &format!("{model} ranks=3 name=a"));
+    run.wait_for_checkpoint();
+    let ranks = run.rank_pids();
+    signal(Signal::KILL, run.pid());
+    run.finish();
+    let run = train(folder.path(), "--resume a ranks=2");
+    assert!(ranks.iter().all(|pid| !lives(*pid)), "two sets of ranks for one run");
+    assert_eq!(run.digest(), train(folder.path(), &format!("{model} ranks=1 name=whole")).digest());
+    audit_is_clean(folder.path(), "a");
+}
+
+#[test]
+fn whoever_asks_for_a_run_whose_supervisor_lives_is_refused_and_disturbs_nobody() {
+    let folder = folder();
+    let mut run = Running::start(folder.path(), &format!("{MLP} steps=1000000 threads=1 ranks=2 name=a"));
+    run.wait_for_checkpoint();
+    let ranks = ranks_of(run.pid());
+    for more in ["", "ranks=1"] {
+        let twin = harness::finish(harness::dtrain(folder.path(), &format!("train --resume a {more}")));
+        twin.ended_with(2);
+        twin.said("is in use by process");
+    }
+    run.wait_for_step(run.last_step() + 20);
+    assert_eq!(ranks_of(run.pid()), ranks);
+}
+
+#[test]
+fn what_holds_the_ranks_may_be_killed_too_and_the_newest_checkpoint_counts() {
+    let folder = folder();
+    let model = format!("{MLP} steps=3000 threads=1 checkpoint.every=50~steps");
+    let mut run = Running::start(folder.path(), &format!("{model} ranks=3 name=a"));
+    run.wait_for_checkpoint();
+    let (ranks, keepers) = (run.rank_pids(), keepers_of(run.pid()));
+    signal(Signal::KILL, keepers[0]);
+    wait_until_gone(&ranks);
+    let regrouped = |line: &serde_json::Value| line["event"] == "generation" && line["ranks"] == 3;
+    assert!(run.wait_for(regrouped).is_some(), "{}", run.story());
+    let run = run.finish();
+    assert_eq!(run.digest(), train(folder.path(), &format!("{model} ranks=1 name=whole")).digest());
+    run.said("nobody holds the state any more");
+    audit_is_clean(folder.path(), "a");
+    assert!(!checkpoints(&folder.path().join("runs/a")).is_empty());
+}
+
+/// Its words and its colours are the supervisor's; signals of the terminal are for that alone.
+#[test]
+fn a_terminal_that_interrupts_all_of_a_run_stops_it_with_a_checkpoint() {
+    let folder = folder();
+    let mut run = Running::start(
+        folder.path(),
+        &format!("{MLP} steps=1000000 threads=1 ranks=2 checkpoint.every=none"),
+    );
+    run.wait_for_step(20);
+    let all = [children(run.pid()), ranks_of(run.pid()), vec![run.pid()]].concat();
+    all.iter().for_each(|pid| signal(Signal::INT, *pid));
+    let run = run.finish();
+    run.ended_with(130);
+    run.said("is saved; go on with");
+    wait_until_gone(&all);
+}
