@@ -5,12 +5,13 @@
 
 use crate::arguments::Node;
 use crate::error::CliError;
+use crate::leader::Leader;
 use crate::mesh_address::{MeshAddress, PortRange};
 use crate::slurm::SlurmStep;
 use dtrain_protocol::Timeouts;
 use dtrain_runtime::Gateway;
 use dtrain_transport::quic::{Identity, LinkError, Token, ValidityWindow};
-use dtrain_types::counted;
+use dtrain_types::{NodeId, counted};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -39,6 +40,8 @@ pub struct HostsPlan {
     pub ports: Option<PortRange>,
     /// What proves that this host belongs.
     pub identity: Identity,
+    /// The host that led before, where this one takes its place.
+    pub succeeds: Option<NodeId>,
 }
 
 /// The first host, ready to be joined.
@@ -51,6 +54,10 @@ pub struct Lead {
     pub most: u32,
     /// For the links between ranks.
     pub mesh: MeshAddress,
+    /// What other hosts are told of it.
+    pub leader: Leader,
+    /// The host that led before, where this one takes its place.
+    pub succeeds: Option<NodeId>,
 }
 
 impl HostsPlan {
@@ -64,7 +71,7 @@ impl HostsPlan {
             return Ok(None);
         }
         let (master, port) = master(arguments)?;
-        let masters = resolve(&master, port)?;
+        let masters = resolve_all(&master, port)?;
         let identity = identity()?;
         Ok(Some(Self {
             rank,
@@ -75,6 +82,7 @@ impl HostsPlan {
             bind: arguments.bind,
             ports: arguments.ports,
             identity,
+            succeeds: None,
         }))
     }
 
@@ -102,8 +110,13 @@ impl HostsPlan {
     pub fn lead(&self, timeouts: Timeouts, ranks: u32) -> Result<Lead, CliError> {
         let master = self.masters[0];
         let listen = self.bind.unwrap_or(master.ip());
-        let addr = SocketAddr::new(listen, master.port());
-        let gateway = Gateway::open(addr, &self.identity, self.most, timeouts).map_err(|error| match error {
+        let open = |port| Gateway::open(SocketAddr::new(listen, port), &self.identity, self.most, timeouts);
+        let gateway = match open(master.port()) {
+            // Where several hosts have one address the port may be taken; who takes a place over is found by the folder.
+            Err(LinkError::Busy { .. }) if self.succeeds.is_some() => open(0),
+            opened => opened,
+        };
+        let gateway = gateway.map_err(|error| match error {
             LinkError::Busy { addr } => CliError::usage(format!("the address {addr} is in use"))
                 .hint("stop the other process, or give all hosts another port: --master ADDR:PORT"),
             error => CliError::usage(error.to_string()).hint(format!(
@@ -113,8 +126,10 @@ impl HostsPlan {
             )),
         })?;
         self.check_ports(listen, ranks)?;
-        let mesh = MeshAddress { listen, reached_at: reached_at(listen, master.ip()), ports: self.ports };
-        Ok(Lead { gateway, nodes: self.nodes, most: self.most, mesh })
+        let reached_at = reached_at(listen, master.ip());
+        let mesh = MeshAddress { listen, reached_at, ports: self.ports };
+        let leader = Leader { host: self.rank, at: SocketAddr::new(reached_at, gateway.local_addr().port()) };
+        Ok(Lead { gateway, nodes: self.nodes, most: self.most, mesh, leader, succeeds: self.succeeds })
     }
 }
 
@@ -223,6 +238,15 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CliError
     let found: Vec<SocketAddr> =
         (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?.collect();
     if found.is_empty() { Err(unknown("the name has no address".into())) } else { Ok(found) }
+}
+
+/// The addresses of all hosts that may lead, where several are named: the first leads, and the others may take its place.
+fn resolve_all(masters: &str, port: u16) -> Result<Vec<SocketAddr>, CliError> {
+    let mut all = Vec::new();
+    for master in masters.split(',') {
+        all.extend(resolve(master, port)?);
+    }
+    Ok(all)
 }
 
 /// The identity that the token in the environment gives.

@@ -34,6 +34,7 @@ mod gpt2_names;
 pub mod gpus;
 mod hosts;
 mod kept;
+mod leader;
 pub mod log;
 mod mesh_address;
 pub mod nccl;

@@ -8,6 +8,7 @@ use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
 use crate::kept::{LeftKeeper, forget_keeper, name_keeper};
+use crate::leader::forget_leader;
 use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::rank_setup::{Hosts, RunSetup, left_probe, remove_probe, write_probe};
@@ -30,7 +31,7 @@ use dtrain_runtime::{
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
 use dtrain_telemetry::{Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
-use dtrain_types::{Generation, Instance, Step, WorldSize};
+use dtrain_types::{Generation, Instance, NodeId, Step, WorldSize};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -256,14 +257,21 @@ impl Session {
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {
             remove_probe(&self.run.path);
+            forget_leader(&self.run.path);
         }
         forget_keeper(&self.run.path);
         Ok(self.end(conclusion))
     }
 
+    /// The node whose host led before, where this is another one.
+    fn succeeds(&self) -> Option<NodeId> {
+        self.lead.as_ref().and_then(|lead| lead.succeeds)
+    }
+
     /// The keeper that the life before left, if it is to be taken over. Ranks of another run, or that were told something else, end here.
     fn left_keeper(&self) -> Result<Option<LeftKeeper>, CliError> {
-        let left = LeftKeeper::of(&self.run.path);
+        // Those of the host that led before are not ours, if they can be seen from here at all.
+        let left = LeftKeeper::of(&self.run.path).filter(|_| self.succeeds().is_none());
         match (left, self.predecessor) {
             (Some(left), Predecessor::Died) if left.is_ours => Ok(Some(left)),
             (Some(left), _) => left
@@ -331,7 +339,7 @@ impl Session {
             })
         };
         let enough = newest.filter(is_over).map(|(step, _)| *step);
-        TakenOver { recorded, validated, enough }
+        TakenOver { recorded, validated, enough, vacant: self.succeeds() }
     }
 
     fn open_ledger(&self, found: Option<&Found>) -> Result<LedgerWriter, CliError> {
@@ -405,6 +413,7 @@ impl Session {
         taken_over: Option<TakenOver>,
         left: Option<LeftKeeper>,
     ) -> Result<RunPlan, CliError> {
+        let succeeds = self.succeeds();
         let lead = self.lead.take();
         let config = &self.plan.config;
         let (world, mode) = (config.world.ranks, config.reduce);
@@ -446,6 +455,7 @@ impl Session {
         };
         let (gateway, setup) = self.rank_setups(lead)?;
         let ranks = match config.world.isolation {
+            _ if succeeds.is_some() => Ranks::Elsewhere,
             IsolationKey::Process => self.kept_ranks(setup, state, &timeouts, left)?,
             IsolationKey::Thread => self.threads(setup, state)?,
         };
@@ -459,14 +469,18 @@ impl Session {
         let (gpus, yaml) = (self.cuda.clone(), self.plan.config.told(&self.run.name).to_yaml());
         let external = self.agreement.clone();
         let mut run = RunSetup { run_dir, hosts: None, gpus, yaml, external };
-        let Some(Lead { gateway, mesh, .. }) = lead else { return Ok((None, run.to_setup())) };
+        let Some(Lead { gateway, mesh, leader, succeeds, .. }) = lead else {
+            return Ok((None, run.to_setup()));
+        };
         let drawn = (crate::random::u64(), crate::random::u64());
         let (Ok(high), Ok(low)) = drawn else { return Err(CliError::failed("cannot draw a random number")) };
         // Hosts that wait know the run by it.
         let left = left_probe(&self.run.path).filter(|_| self.predecessor == Predecessor::Died);
         let probe = left.unwrap_or_else(|| format!("{high:016x}{low:016x}"));
         write_probe(&self.run.path, &probe)
+            .and_then(|()| leader.write(&self.run.path))
             .map_err(|error| refused("write to the folder of the run", &error))?;
+        let gateway = if succeeds.is_some() { gateway.alone() } else { gateway };
         let samples = self.plan.opened.train.len();
         run.hosts = Some(Hosts { probe, samples, mesh: None });
         // Other hosts have GPUs of their own, or none.

@@ -295,7 +295,7 @@ impl Running {
         let (keepers, ranks) = (keepers_of(self.pid()), ranks_of(self.pid()));
         signal(Signal::KILL, self.pid());
         // Ranks may be gone already: they die with their parent.
-        keepers.into_iter().chain(ranks).chain(self.rank_pids()).for_each(try_kill);
+        keepers.into_iter().chain(ranks).for_each(try_kill);
     }
 
     /// Reads what is left and waits for the end.

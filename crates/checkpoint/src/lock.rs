@@ -102,6 +102,14 @@ impl RunLock {
         Ok(lock)
     }
 
+    /// Whether nobody holds the lock of this folder, as far as this host can tell; false where it cannot be asked.
+    #[must_use]
+    pub fn is_free(run: &Path) -> bool {
+        // A shared lock for a moment: whoever asks beside us is not told that it is held.
+        File::open(run.join(LOCK))
+            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
+    }
+
     /// Who we are.
     #[must_use]
     pub fn holder(&self) -> Holder {

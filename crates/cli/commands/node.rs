@@ -4,20 +4,30 @@
 use crate::arguments::Node;
 use crate::config::{Config, HostCount, Isolation};
 use crate::error::{CliError, Kind};
-use crate::external::Brought;
+use crate::external::{Brought, ExternalProgram};
 use crate::fabric::new_arena;
 use crate::gpus::{choose_here, this_machine};
 use crate::hosts::{HostsPlan, forget_token, reached_at};
+use crate::kept::LeftKeeper;
+use crate::leader::Leader;
 use crate::mesh_address::MeshAddress;
 use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
 use crate::rank_setup::RunSetup;
 use crate::report::Voice;
+use crate::request::{Place, Request};
+use crate::run_folder::RunFolder;
+use dtrain_checkpoint::RunLock;
 use dtrain_collective::Geometry;
 use dtrain_protocol::{BootId, ClockOffset, Goodbye};
-use dtrain_runtime::{Callee, HostConfig, HostEnd, HostNews, Isolation as Lives, Uplink, UplinkError};
+use dtrain_runtime::{
+    Callee, HostConfig, HostEnd, HostNews, Isolation as Lives, Program, Succession, Uplink, UplinkError,
+};
 use dtrain_types::{NodeId, WorldSize, counted};
-use std::process::ExitCode;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 /// Trains on this host as one of several.
@@ -26,7 +36,11 @@ use std::time::Duration;
 pub fn run(arguments: &Node, brought: Option<Brought>) -> Result<ExitCode, CliError> {
     let hosts = HostsPlan::new(arguments)?;
     match hosts {
+        Some(hosts) if let Some(run) = Succeeding::here() => return succeed(arguments, brought, hosts, &run),
         Some(hosts) if hosts.rank > 0 => return join(arguments, brought, &hosts),
+        Some(hosts) if let Some((run, leader)) = led_elsewhere(arguments) => {
+            return rejoin(arguments, brought, hosts, &run, leader);
+        }
         hosts => {
             let trained = super::train::run(&arguments.train, brought, hosts.as_ref());
             forget_token();
@@ -34,6 +48,73 @@ pub fn run(arguments: &Node, brought: Option<Brought>) -> Result<ExitCode, CliEr
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a host that starts a supervisor tells it: the folder of the run, and where this host is reached.
+struct Succeeding {
+    run_dir: PathBuf,
+    own: IpAddr,
+}
+
+const SUCCEEDS_RUN: &str = "DTRAIN_SUCCEEDS_RUN";
+const SUCCEEDS_AT: &str = "DTRAIN_SUCCEEDS_AT";
+
+impl Succeeding {
+    /// What this process was told, if it was started for that.
+    fn here() -> Option<Self> {
+        let own = std::env::var(SUCCEEDS_AT).ok()?.parse().ok()?;
+        Some(Self { run_dir: std::env::var_os(SUCCEEDS_RUN)?.into(), own })
+    }
+}
+
+/// Leads the run in the place of a host that is lost, unless another host is faster.
+fn succeed(
+    arguments: &Node,
+    brought: Option<Brought>,
+    mut hosts: HostsPlan,
+    run: &Succeeding,
+) -> Result<ExitCode, CliError> {
+    let before = Leader::of(&run.run_dir).map_or(0, |leader| leader.host);
+    if !RunLock::is_free(&run.run_dir) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let port = hosts.masters[0].port();
+    hosts.masters = vec![SocketAddr::new(run.own, port)];
+    hosts.succeeds = Some(NodeId(before));
+    let mut train = arguments.train.clone();
+    train.resume = Some(run.run_dir.display().to_string());
+    (train.settings.file, train.settings.overrides) = (None, Vec::new());
+    super::train::run(&train, brought, Some(&hosts)).map(|_| ExitCode::SUCCESS)
+}
+
+/// The run that these words mean, and who leads it, if that is another host by now.
+fn led_elsewhere(arguments: &Node) -> Option<(RunFolder, Leader)> {
+    let request = Request::new(&arguments.train.with_flags_as_settings(), this_machine()).ok()?;
+    let Place::Existing(run) = request.place else { return None };
+    let leader = Leader::of(&run.path).filter(|leader| leader.host > 0)?;
+    (!RunLock::is_free(&run.path)).then_some((run, leader))
+}
+
+/// Joins the run that this host led before, as one of the others.
+fn rejoin(
+    arguments: &Node,
+    brought: Option<Brought>,
+    mut hosts: HostsPlan,
+    run: &RunFolder,
+    leader: Leader,
+) -> Result<ExitCode, CliError> {
+    // Ranks that the supervisor of this host left are none of the run any more.
+    if let Some(left) = LeftKeeper::of(&run.path) {
+        left.name.dismiss().map_err(|error| {
+            CliError::failed(format!("cannot end the ranks that the run before left: {error}"))
+        })?;
+    }
+    let mut arguments = arguments.clone();
+    arguments.train.resume = None;
+    (hosts.master, hosts.masters) = (leader.at.to_string(), vec![leader.at]);
+    let voice = Voice::of(arguments.train.output);
+    voice.say(&format!("  host {} leads {} now: this host joins it", leader.host, run.path.display()));
+    join(&arguments, brought, &hosts)
 }
 
 fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
@@ -146,8 +227,41 @@ fn host_plan(
         setup: run.to_setup(),
         timeouts,
         join_timeout: config.world.join_timeout,
+        succession: (config.world.standby && run.sees_run_folder())
+            .then(|| succession(&run.run_dir, plan.external(), hosts, own)),
     })
 }
+
+/// How this host leads where nobody else does.
+fn succession(
+    run_dir: &Path,
+    external: Option<&'static dyn ExternalProgram>,
+    hosts: &HostsPlan,
+    own: IpAddr,
+) -> Succession {
+    let program = external.map_or_else(Program::this, |program| program.rank_program());
+    let (run, lock) = (run_dir.to_owned(), run_dir.to_owned());
+    let begin_in = run_dir.to_owned();
+    let begin = move || {
+        Command::new(&program.path)
+            .args(&program.arguments)
+            .env(SUCCEEDS_RUN, &begin_in)
+            .env(SUCCEEDS_AT, own.to_string())
+            .stdin(Stdio::null())
+            // A terminal that interrupts this host asks it to leave, and not the run to end.
+            .process_group(0)
+            .spawn()
+    };
+    Succession {
+        listens: Box::new(move || Leader::of(&run).map(|leader| leader.at)),
+        is_vacant: Box::new(move || RunLock::is_free(&lock)),
+        begin: Box::new(begin),
+        after: BETWEEN_HOSTS * hosts.rank,
+    }
+}
+
+/// Where nobody leads, hosts have their turn one after the other.
+const BETWEEN_HOSTS: Duration = Duration::from_millis(150);
 
 /// Above this, what two hosts write down does not fit together by eye.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
@@ -192,6 +306,7 @@ fn show(voice: Voice, rank: u32, master: String) -> impl FnMut(&HostNews<'_>) + 
                      one for {waits:.0?} (`dtrain node --rank 0 --resume ...` there)"
                 )
             }
+            HostNews::Leads => format!("  node {rank}: nobody leads the run: this host is about to"),
             HostNews::LinkBack => format!("  node {rank}: {master} answers again"),
             HostNews::Orphaned { silent } => {
                 format!(

@@ -8,7 +8,7 @@ use crate::config::{Config, CudaList, HostCount, Isolation, Oom};
 use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
-use crate::gpus::{choose_here, most_rows, this_machine};
+use crate::gpus::{Chosen, choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
 use crate::kept::LeftKeeper;
 use crate::nccl::ChosenBackend;
@@ -45,7 +45,11 @@ pub fn run(
     if arguments.print_config {
         return print(&request.config.to_yaml()).map(|()| None);
     }
-    let chosen = choose_here(&request.config)?;
+    let chosen = match choose_here(&request.config) {
+        // The ranks of this host are not beside it: whatever they have, it needs none.
+        Err(_) if hosts.is_some_and(|hosts| hosts.succeeds.is_some()) => Chosen::Cpu { why: None },
+        chosen => chosen?,
+    };
     let several = if hosts.is_some() { HostCount::Several } else { HostCount::One };
     let backend = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
     let mut plan = Plan::open(&request.config, brought)?;
@@ -96,14 +100,19 @@ pub fn run(
         }
         return Err(error);
     }
-    voice.say(&format!("dtrain {}", crate::arguments::VERSION));
+    let succeeds = lead.as_ref().is_some_and(|lead| lead.succeeds.is_some());
+    if !succeeds {
+        voice.say(&format!("dtrain {}", crate::arguments::VERSION));
+    }
     let Prototype { replica, external } = prototype;
     let (here, agreement) = match external {
         Some((fingerprint, agreement)) => (Here::External(fingerprint), Some(agreement)),
         None if chosen.cuda().is_some() => (Here::Gpu, None),
         None => (Here::Cpu, None),
     };
-    voice.say(&banner(&plan, replica.as_ref(), Some((&run, &request.start)), (machine, &chosen)));
+    if !succeeds {
+        voice.say(&banner(&plan, replica.as_ref(), Some((&run, &request.start)), (machine, &chosen)));
+    }
     let resume = match request.start {
         Start::Resume(id) => Some(id),
         Start::Fresh | Start::Fork { .. } => None,
@@ -128,7 +137,11 @@ pub fn run(
     }
     if let (Some(hosts), Some(lead)) = (hosts, &lead) {
         let (nodes, at) = (lead.nodes, lead.gateway.local_addr());
-        voice.say(&format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master));
+        voice.say(&if succeeds {
+            format!("  node {}: this host leads the run from now on (listening on {at})", hosts.rank)
+        } else {
+            format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master)
+        });
     }
     let (cuda, gpus, json) = (chosen.cuda(), chosen.watch(), arguments.output.json);
     let session =

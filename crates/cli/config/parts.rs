@@ -405,6 +405,8 @@ pub struct World {
     pub detect: Duration,
     /// How long everybody waits for a silent supervisor; none is as long as suits the number of hosts.
     pub master_timeout: Option<Duration>,
+    /// Whether another host leads where the first is lost.
+    pub standby: bool,
     /// Compare digests every so many steps; 0 is at copies and checkpoints only.
     pub verify: u32,
     /// Whether ranges follow the speed of the ranks.
@@ -430,6 +432,7 @@ impl World {
                 Some(Value::Time(time)) => Some(*time),
                 _ => None,
             },
+            standby: r.word("standby") == "on",
             verify: r.count("verify"),
             balance: r.word("balance") == "on",
             trusted_network: r.flag("trusted_network"),

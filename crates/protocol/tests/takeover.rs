@@ -85,7 +85,12 @@ fn at(applied: u64) -> Answer {
 
 impl World {
     fn new() -> Self {
-        let known = TakenOver { recorded: RECORDED, validated: None, enough: None };
+        Self::elsewhere(None)
+    }
+
+    /// The host of this node led before.
+    fn elsewhere(vacant: Option<NodeId>) -> Self {
+        let known = TakenOver { recorded: RECORDED, validated: None, enough: None, vacant };
         let mut supervisor = Supervisor::new(config(Some(known)));
         supervisor.start(Instant::ZERO);
         let (orders, answered) = (BTreeMap::new(), BTreeMap::new());
@@ -295,6 +300,25 @@ fn a_host_that_does_not_come_is_waited_for_and_then_no_more() {
     assert_eq!(world.supervisor.generation(), LEADS, "those of host 1 may be ahead");
     world.wait(200);
     assert_eq!(world.members(), [0, 1]);
+}
+
+/// 1. The supervisor dies with host 0. Host 1 leads from now on.
+/// 2. *Unsafe*: it waits for host 0 as long as for one that only has to call again, and everybody stands still meanwhile.
+#[test]
+fn the_host_that_led_before_is_not_waited_for_as_long_as_others() {
+    let mut world = World::elsewhere(Some(NodeId(0)));
+    world.calls(1, &[lives(2), lives(3)]);
+    [2, 3].into_iter().for_each(|member| world.answers(member, at(8)));
+    world.wait(400);
+    assert_eq!(world.supervisor.generation(), LEADS, "those of host 0 may live, and call");
+    world.wait(200);
+    assert_eq!(world.members(), [2, 3]);
+    // Any other host is.
+    let mut world = World::elsewhere(Some(NodeId(0)));
+    world.calls(0, &[lives(0), lives(1)]);
+    [0, 1].into_iter().for_each(|member| world.answers(member, at(8)));
+    world.wait(4_900);
+    assert_eq!(world.supervisor.generation(), LEADS, "those of host 1 may be ahead");
 }
 
 /// 1. A supervisor takes over. Host 0 has its order, and member 1 has only been asked when it dies, too.

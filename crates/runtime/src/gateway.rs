@@ -28,6 +28,8 @@ pub struct Gateway {
     most_nodes: u32,
     timeouts: Timeouts,
     setup: RankSetup,
+    /// The node beside the supervisor, which comes by another way; none where the supervisor has no ranks beside it.
+    beside: Option<NodeId>,
 }
 
 impl Gateway {
@@ -45,7 +47,8 @@ impl Gateway {
         let own = identity.clone();
         let tuning = tuning(&timeouts);
         let endpoint = links.run(async move { Endpoint::bind(addr, &own, tuning) })?;
-        Ok(Self { endpoint, links, most_nodes, timeouts, setup: RankSetup::default() })
+        let (setup, beside) = (RankSetup::default(), Some(NodeId(0)));
+        Ok(Self { endpoint, links, most_nodes, timeouts, setup, beside })
     }
 
     /// Where it listens.
@@ -60,11 +63,23 @@ impl Gateway {
         Self { setup, ..self }
     }
 
+    /// The same for a supervisor that leads from a host whose node calls it like all others.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { beside: None, ..self }
+    }
+
     /// Begins to let nodes in. *Panics* outside of a tokio runtime.
     pub(crate) fn start(self, supervisor: ActorRef<Supervisor>) -> OpenGateway {
-        let Self { mut endpoint, links, most_nodes, timeouts, setup } = self;
-        let registry =
-            Arc::new(NodeRegistry { supervisor, most_nodes, timeouts, setup, linked: Mutex::default() });
+        let Self { mut endpoint, links, most_nodes, timeouts, setup, beside } = self;
+        let registry = Arc::new(NodeRegistry {
+            supervisor,
+            most_nodes,
+            beside,
+            timeouts,
+            setup,
+            linked: Mutex::default(),
+        });
         let (own, detect) = (Arc::clone(&registry), timeouts.detect);
         let accepting = tokio::spawn(async move {
             let mut serving = JoinSet::new();
@@ -147,6 +162,7 @@ fn in_words(outcome: &Outcome) -> String {
 struct NodeRegistry {
     supervisor: ActorRef<Supervisor>,
     most_nodes: u32,
+    beside: Option<NodeId>,
     timeouts: Timeouts,
     setup: RankSetup,
     linked: Mutex<BTreeMap<NodeId, LinkedNode>>,
@@ -176,7 +192,7 @@ impl NodeRegistry {
         connection: &Connection,
     ) -> Result<(), String> {
         let (node, most) = (report.node, self.most_nodes);
-        if node == NodeId(0) || node.0 >= most {
+        if Some(node) == self.beside || node.0 >= most {
             return Err(format!(
                 "this run has no place for a node of rank {node}: its nodes are 0 to {}",
                 most - 1

@@ -65,4 +65,4 @@ pub use run::{Ranks, RunPlan, supervise};
 pub use run_files::{RunFacts, RunFiles};
 pub use rustix::process::Signal;
 pub use state_files::specs;
-pub use uplink::{Callee, HostConfig, HostEnd, HostNews, Uplink, UplinkError};
+pub use uplink::{Callee, HostConfig, HostEnd, HostNews, Succession, Uplink, UplinkError};

@@ -47,6 +47,8 @@ pub enum Ranks {
     },
     /// As processes that a keeper holds: they outlive this one.
     Kept(KeeperPlan),
+    /// With a node that calls like those of other hosts: another host led before.
+    Elsewhere,
 }
 
 /// The node beside the supervisor.
@@ -105,6 +107,8 @@ enum Beside {
     Node(ActorRef<Node>),
     /// In one of its own.
     Keeper(Hold),
+    /// It calls like the others.
+    Nobody,
 }
 
 impl Beside {
@@ -119,6 +123,7 @@ impl Beside {
                 let held = Hold::begin(plan, supervisor.clone(), journal.clone()).await;
                 return held.map(Self::Keeper);
             }
+            Ranks::Elsewhere => return Ok(Self::Nobody),
             Ranks::Threads { count, serve, setup } => (count, serve, setup),
         };
         // It ends with this process: no two lives of it ever meet the same supervisor.
@@ -148,6 +153,7 @@ impl Beside {
                 let _ = tokio::time::timeout(patience, node.wait_for_shutdown()).await;
             }
             Self::Keeper(held) => held.close(patience).await,
+            Self::Nobody => {}
         }
     }
 }

@@ -66,6 +66,8 @@ pub struct TakenOver {
     pub validated: Option<(Epoch, Step)>,
     /// The step after which the run ends, where that validation was enough.
     pub enough: Option<Step>,
+    /// The node whose host led before, where this life leads from another one: that host may be gone with its supervisor.
+    pub vacant: Option<NodeId>,
 }
 
 /// What a driver says of a validation, once it is written down. Until then nobody makes a step.
@@ -198,7 +200,7 @@ impl Supervisor {
         let start = config.start.step();
         assert!(start < config.schedule.last, "no step is left after {start} of {}", config.schedule.last);
         let resumed = if let StartFrom::Checkpoint(id) = config.start { Some(id) } else { None };
-        let TakenOver { recorded, validated, enough } =
+        let TakenOver { recorded, validated, enough, .. } =
             config.taken_over.unwrap_or(TakenOver { recorded: start, ..TakenOver::default() });
         assert!(recorded >= start, "step {start} of a checkpoint is not written down");
         config.schedule.last = enough.unwrap_or(config.schedule.last);

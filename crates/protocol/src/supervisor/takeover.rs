@@ -10,6 +10,7 @@ use crate::effect::{Event, SupervisorEffect};
 use crate::host::NodeReport;
 use crate::message::Heartbeat;
 use crate::number::Number;
+use crate::timeouts::Timeouts;
 use dtrain_types::{Generation, Incarnation, Instant, MemberId, NodeId, Step};
 
 impl Supervisor {
@@ -69,10 +70,15 @@ impl Supervisor {
     }
 
     /// Whether nodes of the life before may still call: they have twice `back` for it, since they first have to notice that their link is
-    /// one of the past. Every sign of life asks anew, so no time of its own is needed.
+    /// one of the past. That of the host that led has `late`: if it lives, it saw the end of its supervisor at once, and if its host is
+    /// gone, all the others would wait for nobody. Every sign of life asks anew, so no time of its own is needed.
     fn recalls(&self, now: Instant) -> bool {
-        let missing = self.nodes.len() < self.config.wanted_nodes as usize;
-        self.is_taking_over() && missing && now < self.since + self.config.timeouts.back * 2
+        let Timeouts { back, late, .. } = self.config.timeouts;
+        let known = self.nodes.len();
+        let vacant = self.config.taken_over.and_then(|before| before.vacant);
+        let gone = vacant.is_some_and(|node| now >= self.since + late && !self.nodes.contains_key(&node));
+        let missing = known + usize::from(gone) < self.config.wanted_nodes as usize;
+        self.is_taking_over() && missing && now < self.since + back * 2
     }
 
     /// Gives new members to nodes that have room for more than was found there, once nobody is expected who may have the numbers.

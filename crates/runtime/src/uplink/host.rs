@@ -6,6 +6,7 @@
 use super::caller::{CallError, Caller, FIRST_PAUSE, HostLink, LONGEST_PAUSE, next_word};
 use super::part::{HostConfig, HostEnd, HostNews, Tell, say};
 use super::probe::{Probe, somebody_listens};
+use super::successor::Successor;
 use crate::journal::OutputSink;
 use crate::link::LinkSender;
 use crate::mail::Deliver;
@@ -48,6 +49,10 @@ struct Host {
     gone: bool,
     /// Whether somebody asked it to, who may ask once more.
     told: bool,
+    /// Who leads from here, if it comes to that.
+    successor: Successor,
+    /// Another place is known since the supervisor is gone.
+    has_moved: bool,
 }
 
 /// Serves the run to its end.
@@ -98,18 +103,32 @@ pub(super) async fn serve(
         leaving: false,
         gone: false,
         told: false,
+        successor: Successor::new(plan.succession),
+        has_moved: false,
     };
-    let end = host.run(link, news).await?;
+    let (end, successor) = host.run(link, news).await?;
     // Ranks that are still there are killed with the actor that holds them.
     let _ = node.stop_gracefully().await;
     let _ = timeout(timeouts.detect, node.wait_for_shutdown()).await;
     drop(node);
     output.finish();
+    if matches!(end, HostEnd::Dismissed(_)) {
+        successor.finish(timeouts.back).await;
+    }
     Ok(end)
 }
 
 impl Host {
-    async fn run(mut self, link: HostLink, mut news: mpsc::Receiver<NodeNews>) -> io::Result<HostEnd> {
+    async fn run(
+        mut self,
+        link: HostLink,
+        mut news: mpsc::Receiver<NodeNews>,
+    ) -> io::Result<(HostEnd, Successor)> {
+        let end = self.serve(link, &mut news).await?;
+        Ok((end, self.successor))
+    }
+
+    async fn serve(&mut self, link: HostLink, news: &mut mpsc::Receiver<NodeNews>) -> io::Result<HostEnd> {
         let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let mut warning = signal(SignalKind::user_defined1())?;
         let mut link = Some(link);
@@ -120,10 +139,13 @@ impl Host {
             // A process that died closes no link: whoever came in its place knows nothing of it, and has to be called.
             let silent = self.heard.elapsed() >= self.timeouts.detect;
             if (link.is_none() || silent) && calling.is_empty() {
-                let (caller, gone) = (self.caller.clone(), self.gone.then_some(self.master));
+                let (mut caller, gone) = (self.caller.clone(), self.gone.then_some(self.master));
+                // One that took its place elsewhere is asked first.
+                let elsewhere = self.successor.listens().filter(|at| *at != self.master);
+                caller.callee.masters.splice(0..0, elsewhere);
                 calling.spawn(async move {
                     sleep_until(dial_at).await;
-                    if let Some(master) = gone {
+                    if let Some(master) = gone.filter(|_| elsewhere.is_none()) {
                         somebody_listens(master, caller.callee.from).await;
                     }
                     caller.call().await
@@ -181,6 +203,13 @@ impl Host {
             if let Some(end) = self.look_for_life(&mut probe) {
                 break self.end(link, end).await;
             }
+            // Whoever waits at the old place is called to the new one.
+            let lost = self.gone || self.heard.elapsed() >= self.timeouts.detect;
+            if lost && !self.has_moved && self.successor.listens().is_some_and(|at| at != self.master) {
+                self.has_moved = true;
+                calling.abort_all();
+                dial_at = Instant::now();
+            }
         }
     }
 
@@ -192,13 +221,20 @@ impl Host {
             self.heard = Instant::now();
         }
         let silent = self.heard.elapsed();
-        if silent < self.timeouts.detect {
+        if silent < self.timeouts.late {
+            self.successor.is_heard();
             return None;
         }
         let asked = probe.get_or_insert_with(|| Probe::of(self.master, self.caller.callee.from));
         let gone = asked.is_refused();
         if gone && !std::mem::replace(&mut self.gone, true) {
             say(&self.tell, HostNews::Gone { waits: self.timeouts.master });
+        }
+        if (self.gone || silent >= self.timeouts.detect) && !self.leaving && self.successor.try_to_lead() {
+            say(&self.tell, HostNews::Leads);
+        }
+        if silent < self.timeouts.detect {
+            return None;
         }
         if self.gone && silent >= self.timeouts.master {
             return Some(HostEnd::SupervisorGone { silent });
@@ -258,7 +294,7 @@ impl Host {
 
     async fn take_link(&mut self, link: &HostLink) {
         self.master = link.connection.remote_addr();
-        (self.heard, self.gone) = (Instant::now(), false);
+        (self.heard, self.gone, self.has_moved) = (Instant::now(), false, false);
         *self.up.lock().expect("no holder of the link panics") = Some(link.sender.clone());
         say(&self.tell, HostNews::LinkBack);
         let _ = self.node.tell(Linked).send().await;

@@ -8,9 +8,10 @@ mod caller;
 mod host;
 mod part;
 mod probe;
+mod successor;
 
 pub use caller::{Callee, UplinkError};
-pub use part::{HostConfig, HostEnd, HostNews};
+pub use part::{HostConfig, HostEnd, HostNews, Succession};
 
 use caller::{Caller, HostLink};
 use dtrain_protocol::{BootId, ClockOffset, RankSetup, Timeouts};

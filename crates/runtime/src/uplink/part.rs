@@ -4,6 +4,9 @@ use crate::Isolation;
 use crate::uplink::{Arc, Duration, Mutex, OwnedFd};
 use dtrain_protocol::{Goodbye, RankSetup, Timeouts};
 use dtrain_types::Generation;
+use std::io;
+use std::net::SocketAddr;
+use std::process::Child;
 
 /// What a host tells its people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub enum HostNews<'a> {
         /// For how long.
         waits: Duration,
     },
+    /// This host tries to lead the run from now on.
+    Leads,
     /// It stands again.
     LinkBack,
     /// The supervisor was not heard for too long; the ranks of this host were ended.
@@ -79,6 +84,20 @@ pub struct HostConfig {
     pub timeouts: Timeouts,
     /// How long a supervisor that is not heard is waited for.
     pub join_timeout: Duration,
+    /// What becomes of the run where the supervisor is lost.
+    pub succession: Option<Succession>,
+}
+
+/// How a host finds another supervisor in the place of one that is lost, or becomes the one whose supervisor it is.
+pub struct Succession {
+    /// Where a supervisor of this run is said to listen, as of now.
+    pub listens: Box<dyn Fn() -> Option<SocketAddr> + Send + Sync>,
+    /// Whether nobody leads the run, so that this host may try to.
+    pub is_vacant: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Starts a supervisor on this host. It finds out by itself whether another host was faster, and ends then.
+    pub begin: Box<dyn FnMut() -> io::Result<Child> + Send>,
+    /// How long this host waits for those that come before it.
+    pub after: Duration,
 }
 
 pub(super) type Tell = Arc<Mutex<dyn FnMut(HostNews<'_>) + Send>>;

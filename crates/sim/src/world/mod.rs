@@ -148,6 +148,8 @@ struct World {
     journal_at: u64,
     /// What is on the disk of the run.
     on_disk: TakenOver,
+    /// The host whose supervisor died with it, where another one leads from then on.
+    vacant: Option<NodeId>,
     /// The newest generation that was ever reserved.
     reserved: Generation,
     /// The first one of the supervisor that is there.
@@ -277,6 +279,7 @@ impl World {
             journal: VecDeque::new(),
             journal_at: 0,
             on_disk: TakenOver::default(),
+            vacant: None,
             reserved: settings::RESERVED,
             leads_by: Generation(0),
             hosts,

@@ -29,10 +29,15 @@ impl World {
         (self.supervisor_sleep, self.renamed, self.asked) = (Sleep::default(), Situation::Nobody, None);
         let length = length.max(5 * MILLI);
         // Who stands beside it shares its end, or is a process of its own.
-        if self.chance.per_mille(500) {
-            self.end_node(NodeId(0), Some(length + MILLI));
-        }
+        let host_too = self.chance.per_mille(500);
+        // Then another host leads, before that one is back.
+        let elsewhere = host_too && self.settings.nodes > 1 && self.chance.per_mille(500);
+        self.vacant = elsewhere.then_some(NodeId(0));
         let mut back = length;
+        if host_too {
+            let away = if elsewhere { self.chance.below(2 * CALLS_AGAIN) } else { MILLI };
+            self.end_node(NodeId(0), Some(length + away));
+        }
         // Links to one that stood still before it died are of the past, too.
         self.network.blocks.retain(|(_, block)| !matches!(block, Block::Words(_)));
         for host in (1..self.settings.nodes).map(NodeId) {
@@ -79,7 +84,8 @@ impl World {
         // A host that leaves may be the only one that it knows.
         self.excuses.drained |= self.hosts.iter().any(|host| host.leaves);
         let unread = self.breaks(Sabotage::UnreadValidation);
-        let known = TakenOver { validated: self.on_disk.validated.filter(|_| !unread), ..self.on_disk };
+        let validated = self.on_disk.validated.filter(|_| !unread);
+        let known = TakenOver { validated, vacant: self.vacant, ..self.on_disk };
         let config = SupervisorConfig {
             instance: Instance(77 + first.0),
             start: newest.map_or(StartFrom::Fresh, StartFrom::Checkpoint),

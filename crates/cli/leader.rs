@@ -1,0 +1,65 @@
+//! The file in the folder of a run that says where its supervisor listens for other hosts, and on which of them it is.
+//!
+//! Hosts that see the folder find by it a supervisor that took the place of another one. Who leads is decided by the lock of the folder;
+//! this is only where.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+const FILE: &str = ".supervisor";
+
+/// A supervisor that leads, or led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// The number of its host.
+    pub host: u32,
+    /// Where it listens.
+    pub at: SocketAddr,
+}
+
+impl Leader {
+    /// The newest supervisor of this run, if it was one of several hosts.
+    #[must_use]
+    pub fn of(run_dir: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(file(run_dir)).ok()?;
+        let (host, at) = text.strip_suffix('\n')?.split_once(' ')?;
+        Some(Self { host: host.parse().ok()?, at: at.parse().ok()? })
+    }
+
+    /// Says that it leads from now on. Whoever reads meanwhile reads the one before.
+    ///
+    /// *Errors*: of the system.
+    pub fn write(&self, run_dir: &Path) -> std::io::Result<()> {
+        let fresh = run_dir.join(format!("{FILE}.{}", std::process::id()));
+        std::fs::write(&fresh, format!("{} {}\n", self.host, self.at))?;
+        std::fs::rename(&fresh, file(run_dir))
+    }
+}
+
+/// The run is over.
+pub fn forget_leader(run_dir: &Path) {
+    // What stays is the address of nobody.
+    let _ = std::fs::remove_file(file(run_dir));
+}
+
+fn file(run_dir: &Path) -> PathBuf {
+    run_dir.join(FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_is_read_as_it_was_written_and_half_a_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Leader::of(folder.path()), None);
+        for at in ["10.0.0.7:29400", "[fd00::1]:80"] {
+            let leader = Leader { host: 3, at: at.parse().unwrap() };
+            leader.write(folder.path()).unwrap();
+            assert_eq!(Leader::of(folder.path()), Some(leader));
+        }
+        std::fs::write(file(folder.path()), "3 10.0.0.7:29").unwrap();
+        assert_eq!(Leader::of(folder.path()), None, "its end is missing");
+    }
+}

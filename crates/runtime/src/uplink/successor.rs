@@ -1,0 +1,74 @@
+//! A host in whose run nobody leads: it starts a supervisor of its own, once those before it had their turn.
+//!
+//! Several hosts may do so at a time. Who of them leads is decided by the lock of the run's folder, and nowhere here.
+
+use super::part::Succession;
+use std::net::SocketAddr;
+use std::process::Child;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The supervisors that this host starts, one at a time.
+pub(super) struct Successor {
+    succession: Option<Succession>,
+    child: Option<Child>,
+    /// When nobody was seen to lead, first.
+    vacant: Option<Instant>,
+    next: Instant,
+}
+
+impl Successor {
+    pub(super) fn new(succession: Option<Succession>) -> Self {
+        Self { succession, child: None, vacant: None, next: Instant::now() }
+    }
+
+    /// Where another supervisor is said to listen.
+    pub(super) fn listens(&self) -> Option<SocketAddr> {
+        self.succession.as_ref().and_then(|succession| (succession.listens)())
+    }
+
+    /// The supervisor is heard.
+    pub(super) fn is_heard(&mut self) {
+        self.vacant = None;
+    }
+
+    /// The supervisor is gone, or silent for long: it is this host's turn, or not yet. True when one was started.
+    pub(super) fn try_to_lead(&mut self) -> bool {
+        let Some(succession) = &mut self.succession else { return false };
+        if let Some(child) = &mut self.child {
+            match child.try_wait() {
+                Ok(None) => return false,
+                ended => tracing::info!(?ended, "the supervisor of this host has ended"),
+            }
+            self.child = None;
+            self.next = Instant::now() + PAUSE;
+        }
+        if Instant::now() < self.next || !(succession.is_vacant)() {
+            self.vacant = None;
+            return false;
+        }
+        if self.vacant.get_or_insert_with(Instant::now).elapsed() < succession.after {
+            return false;
+        }
+        self.next = Instant::now() + PAUSE;
+        match (succession.begin)() {
+            Ok(child) => self.child = Some(child),
+            Err(error) => tracing::warn!(%error, "a supervisor could not be started"),
+        }
+        self.child.is_some()
+    }
+
+    /// Waits until the supervisor of this host has said its last word, for at most `patience`.
+    pub(super) async fn finish(mut self, patience: Duration) {
+        let end = Instant::now() + patience;
+        while let Some(child) = &mut self.child
+            && child.try_wait().is_ok_and(|ended| ended.is_none())
+            && Instant::now() < end
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
