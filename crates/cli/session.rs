@@ -456,7 +456,7 @@ impl Session {
         let (gateway, setup) = self.rank_setups(lead)?;
         let ranks = match config.world.isolation {
             _ if succeeds.is_some() => Ranks::Elsewhere,
-            IsolationKey::Process => self.kept_ranks(setup, state, &timeouts, left)?,
+            IsolationKey::Process => self.kept_ranks(setup, state, &timeouts, left, hosts)?,
             IsolationKey::Thread => self.threads(setup, state)?,
         };
         Ok(RunPlan { supervisor, ranks, gateway })
@@ -503,6 +503,7 @@ impl Session {
         state: Option<StateShape>,
         timeouts: &Timeouts,
         left: Option<LeftKeeper>,
+        hosts: HostCount,
     ) -> Result<Ranks, CliError> {
         let (world, geometry) = (self.plan.config.world.ranks, self.geometry());
         // Over NCCL they share no memory: each has its slots for itself.
@@ -519,6 +520,10 @@ impl Session {
         let named = left.map_or_else(|| name_keeper(&self.run.path), |left| Ok(left.name));
         let name = named.map_err(|error| refused("write to the folder of the run", &error))?;
         let setup = KeeperSetup::new(&name, world, &self.program(), setup, timeouts);
+        let setup = match hosts {
+            HostCount::One => setup,
+            HostCount::Several => setup.in_shared(&self.run.path),
+        };
         let program = self.plan.external().map_or_else(Program::this, |program| program.keeper_program());
         let memory = Box::new(move || memory().map_err(std::io::Error::other));
         Ok(Ranks::Kept(KeeperPlan { name, program, setup, memory, is_there }))

@@ -74,17 +74,24 @@ fn succeed(
     mut hosts: HostsPlan,
     run: &Succeeding,
 ) -> Result<ExitCode, CliError> {
-    let before = Leader::of(&run.run_dir).map_or(0, |leader| leader.host);
-    if !RunLock::is_free(&run.run_dir) {
+    if !is_vacant(&run.run_dir) {
         return Ok(ExitCode::SUCCESS);
     }
+    let before = Leader::of(&run.run_dir).map_or(0, |leader| leader.host);
     let port = hosts.masters[0].port();
     hosts.masters = vec![SocketAddr::new(run.own, port)];
     hosts.succeeds = Some(NodeId(before));
     let mut train = arguments.train.clone();
     train.resume = Some(run.run_dir.display().to_string());
     (train.settings.file, train.settings.overrides) = (None, Vec::new());
-    super::train::run(&train, brought, Some(&hosts)).map(|_| ExitCode::SUCCESS)
+    let trained = super::train::run(&train, brought, Some(&hosts));
+    forget_token();
+    trained.map(|_| ExitCode::SUCCESS)
+}
+
+/// Whether nobody leads a run that has not ended in good order.
+fn is_vacant(run_dir: &Path) -> bool {
+    Leader::of(run_dir).is_some() && RunLock::is_free(run_dir)
 }
 
 /// The run that these words mean, and who leads it, if that is another host by now.
@@ -254,7 +261,7 @@ fn succession(
     };
     Succession {
         listens: Box::new(move || Leader::of(&run).map(|leader| leader.at)),
-        is_vacant: Box::new(move || RunLock::is_free(&lock)),
+        is_vacant: Box::new(move || is_vacant(&lock)),
         begin: Box::new(begin),
         after: BETWEEN_HOSTS * hosts.rank,
     }

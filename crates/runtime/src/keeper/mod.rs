@@ -12,6 +12,7 @@ pub use held::{Hold, KeeperPlan, KeptName, MakeMemory};
 pub use process::keep_if_asked;
 
 use crate::rank_host::Program;
+use dtrain_checkpoint::RunLock;
 use dtrain_protocol::{RankSetup, Timeouts, TimeoutsError};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a keeper is told first, and once.
@@ -36,6 +37,8 @@ pub struct KeeperSetup {
     setup: RankSetup,
     detect: Duration,
     master: Duration,
+    /// The folder of the run, where a supervisor of another host may lead it, too.
+    shared: Option<Vec<u8>>,
 }
 
 impl KeeperSetup {
@@ -50,7 +53,19 @@ impl KeeperSetup {
     ) -> Self {
         let program = PackedProgram::of(program);
         let (detect, master) = (timeouts.detect, timeouts.master);
-        Self { name: name.as_str().to_owned(), ranks, program, setup, detect, master }
+        Self { name: name.as_str().to_owned(), ranks, program, setup, detect, master, shared: None }
+    }
+
+    /// The same for a run in this folder that other hosts may lead.
+    #[must_use]
+    pub fn in_shared(self, run_dir: &Path) -> Self {
+        Self { shared: Some(run_dir.as_os_str().as_bytes().to_vec()), ..self }
+    }
+
+    /// Whether a supervisor leads the run, whoever that is.
+    fn is_led(&self) -> bool {
+        let run_dir = self.shared.as_ref().map(|bytes| PathBuf::from(OsString::from_vec(bytes.clone())));
+        run_dir.is_some_and(|run_dir| !RunLock::is_free(&run_dir))
     }
 
     /// *Errors*: no supervisor wrote them.

@@ -30,6 +30,10 @@ const FIRST_WORD: Duration = Duration::from_secs(5);
 const MOST_LINES: usize = 4_096;
 /// How often lines that found no room are tried again.
 const AGAIN: Duration = Duration::from_millis(5);
+/// How often it is looked whether somebody else leads, where the supervisor is gone.
+const LOOK: Duration = Duration::from_millis(250);
+/// A supervisor that leads for so long and has not called will not: it leads from another host, without these ranks.
+const ELSEWHERE: Duration = Duration::from_secs(5);
 /// How long the last lines have at the end.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
@@ -121,6 +125,8 @@ struct Keeper {
     holds_state: bool,
     /// Since when there is no supervisor.
     gone: Option<Instant>,
+    /// Since when there is one that has not called.
+    led: Option<Instant>,
 }
 
 async fn serve(stream: StdStream, memory: Option<OwnedFd>) -> io::Result<()> {
@@ -165,6 +171,7 @@ async fn serve(stream: StdStream, memory: Option<OwnedFd>) -> io::Result<()> {
         timeouts,
         holds_state: false,
         gone: None,
+        led: None,
     };
     let writer = keeper.run(link, news, calls).await?;
     listening.abort();
@@ -229,6 +236,7 @@ impl Keeper {
                     NodeNews::Orphaned => self.holds_state = false,
                 },
                 () = sleep_until(patience.unwrap_or(again)), if patience.is_some() => return Ok(writer),
+                () = sleep_until(Instant::now() + LOOK), if self.gone.is_some() => if self.is_left_out() { return Ok(writer) },
                 () = sleep_until(again), if is_full => {}
                 _ = int.recv() => {}
                 _ = term.recv() => {}
@@ -252,10 +260,19 @@ impl Keeper {
         tracing::warn!(keeper = self.setup.name, waits = ?self.timeouts.master, "the supervisor is gone");
     }
 
+    /// Whether another host leads by now.
+    fn is_left_out(&mut self) -> bool {
+        if !self.setup.is_led() {
+            self.led = None;
+            return false;
+        }
+        self.led.get_or_insert_with(Instant::now).elapsed() >= ELSEWHERE
+    }
+
     /// Another one is there.
     async fn take(&mut self, sender: LinkSender) {
         *self.outbox.up.lock().expect("no holder of the link panics") = Some(sender);
-        self.gone = None;
+        (self.gone, self.led) = (None, None);
         let _ = self.node.tell(Linked).send().await;
     }
 }

@@ -8,8 +8,11 @@ use std::process::Child;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Between two attempts; twice as long each time, where one after the other ends soon.
+const PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A supervisor that lived so long was none that ends as soon as it begins.
+const LASTING: Duration = Duration::from_secs(10);
 
 /// The supervisors that this host starts, one at a time.
 pub(super) struct Successor {
@@ -18,11 +21,14 @@ pub(super) struct Successor {
     /// When nobody was seen to lead, first.
     vacant: Option<Instant>,
     next: Instant,
+    begun: Instant,
+    pause: Duration,
 }
 
 impl Successor {
     pub(super) fn new(succession: Option<Succession>) -> Self {
-        Self { succession, child: None, vacant: None, next: Instant::now() }
+        let now = Instant::now();
+        Self { succession, child: None, vacant: None, next: now, begun: now, pause: PAUSE }
     }
 
     /// Where another supervisor is said to listen.
@@ -44,7 +50,9 @@ impl Successor {
                 ended => tracing::info!(?ended, "the supervisor of this host has ended"),
             }
             self.child = None;
-            self.next = Instant::now() + PAUSE;
+            let lasted = self.begun.elapsed() >= LASTING;
+            self.pause = if lasted { PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+            self.next = Instant::now() + self.pause;
         }
         if Instant::now() < self.next || !(succession.is_vacant)() {
             self.vacant = None;
@@ -53,7 +61,8 @@ impl Successor {
         if self.vacant.get_or_insert_with(Instant::now).elapsed() < succession.after {
             return false;
         }
-        self.next = Instant::now() + PAUSE;
+        self.begun = Instant::now();
+        self.next = self.begun + self.pause;
         match (succession.begin)() {
             Ok(child) => self.child = Some(child),
             Err(error) => tracing::warn!(%error, "a supervisor could not be started"),

@@ -1,0 +1,185 @@
+//! The host that leads is lost, and another one leads: several hosts that see one run folder, judged from outside.
+
+use crate::harness::hosts::Hosts;
+use crate::harness::turn::has_turn;
+use crate::harness::{
+    MLP, Running, Signal, audit_is_clean, children, folder, keepers_of, lives, ranks_of, signal, train,
+    wait_until_gone,
+};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Hosts with folders of their own, but for that of the run.
+struct Cluster {
+    hosts: Hosts,
+    shared: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        Self { hosts: Hosts::on_loopback("3"), shared: folder() }
+    }
+
+    fn words(&self, model: &str) -> String {
+        format!("{model} run_dir={} resume=auto", self.run().display())
+    }
+
+    fn run(&self) -> PathBuf {
+        self.shared.path().join("runs/a")
+    }
+
+    /// The last step that is written down.
+    fn recorded(&self) -> u64 {
+        let ledger = std::fs::read_to_string(self.run().join("ledger.jsonl")).unwrap_or_default();
+        let lines =
+            ledger.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        lines.filter_map(|line| line["to"].as_u64()).next().unwrap_or(0)
+    }
+
+    /// Waits until this step is written down.
+    #[track_caller]
+    fn wait_for(&self, step: u64) {
+        let begun = Instant::now();
+        while self.recorded() < step {
+            assert!(begun.elapsed() < Duration::from_secs(60), "at step {}, not at {step}", self.recorded());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[track_caller]
+    fn is_whole(&self, model: &str, steps: u64) {
+        let whole = train(self.shared.path(), &format!("{model} ranks=1 name=whole"));
+        let log = std::fs::read_to_string(self.run().join("events.jsonl")).expect("a log");
+        let lines: Vec<serde_json::Value> =
+            log.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect();
+        let summary = lines.iter().rfind(|line| line["event"] == "summary").expect("a summary");
+        assert_eq!(summary["digest"], whole.digest());
+        assert_eq!(summary["lost_steps"], 0);
+        let made =
+            lines.iter().filter(|line| line["event"] == "step").filter_map(|line| line["step"].as_u64());
+        assert_eq!(made.collect::<Vec<u64>>(), (1..=steps).collect::<Vec<u64>>());
+        audit_is_clean(self.shared.path(), "a");
+        for gone in [".supervisor", ".keeper", ".seen-by-hosts"] {
+            assert!(!self.run().join(gone).exists(), "{gone} is left behind");
+        }
+    }
+}
+
+/// The supervisor that a host has started.
+#[track_caller]
+fn successor_of(host: &Running) -> u32 {
+    let begun = Instant::now();
+    loop {
+        let ranks = ranks_of(host.pid());
+        if let Some(pid) = children(host.pid()).into_iter().find(|pid| !ranks.contains(pid)) {
+            return pid;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "it leads nothing\n{}", host.story());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_others() {
+    if !has_turn(0) {
+        return;
+    }
+    let model = format!("{MLP} steps=6000 threads=1 checkpoint.every=1000~steps");
+    let cluster = Cluster::new();
+    let words = cluster.words(&model);
+    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let mut first = cluster.hosts.start(0, &format!("{words} ranks=2"));
+    first.wait_for_step(50);
+    let held: Vec<Vec<u32>> = others.iter().map(|other| ranks_of(other.pid())).collect();
+    let kept = || others.iter().map(|other| ranks_of(other.pid())).collect::<Vec<_>>();
+    first.kill_everything();
+    drop(first);
+    cluster.wait_for(cluster.recorded() + 50);
+    assert_eq!(kept(), held, "the ranks of the other hosts go on");
+    // It comes back, finds that another host leads, and joins.
+    let again = cluster.hosts.start(0, &format!("{words} ranks=1"));
+    again.wait_for_words("host 1 leads");
+    again.wait_for_words("1 of them here");
+    // Then the supervisor there is killed, but not its host.
+    signal(Signal::KILL, successor_of(&others[0]));
+    cluster.wait_for(cluster.recorded() + 50);
+    assert_eq!(kept(), held);
+    for host in others.into_iter().chain([again]) {
+        host.finish().succeeded();
+    }
+    cluster.is_whole(&model, 6000);
+}
+
+#[test]
+fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_stays() {
+    if !has_turn(1) {
+        return;
+    }
+    let model = format!("{MLP} steps=20000 threads=1 checkpoint.every=none");
+    let cluster = Cluster::new();
+    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
+    first.wait_for_step(50);
+    let left = [keepers_of(first.pid()), ranks_of(first.pid())].concat();
+    signal(Signal::KILL, first.pid());
+    cluster.wait_for(cluster.recorded() + 50);
+    wait_until_gone(&left);
+    signal(Signal::INT, successor_of(&others[0]));
+    for host in others {
+        host.finish().ended_with(130);
+    }
+}
+
+#[test]
+fn a_supervisor_that_only_stands_still_is_not_followed() {
+    if !has_turn(2) {
+        return;
+    }
+    let model = format!("{MLP} steps=3000 threads=1 detect=500ms");
+    let cluster = Cluster::new();
+    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
+    first.wait_for_step(50);
+    signal(Signal::STOP, first.pid());
+    std::thread::sleep(Duration::from_secs(3));
+    signal(Signal::CONT, first.pid());
+    let run = first.finish();
+    assert_eq!(run.events("generation").count(), 1, "{}", run.stderr);
+    for host in others {
+        let host = host.finish();
+        host.succeeded();
+        assert!(!host.stderr.contains("nobody leads the run"), "{}", host.stderr);
+    }
+    cluster.is_whole(&model, 3000);
+}
+
+#[test]
+fn where_nobody_is_to_follow_the_hosts_wait_for_the_first() {
+    if !has_turn(3) {
+        return;
+    }
+    let model = format!("{MLP} steps=2000 threads=1 checkpoint.every=500~steps standby=off");
+    let cluster = Cluster::new();
+    let words = cluster.words(&model);
+    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let mut first = cluster.hosts.start(0, &format!("{words} ranks=1"));
+    first.wait_for_step(50);
+    first.kill_everything();
+    drop(first);
+    others[0].wait_for_words("wait for another one");
+    let at = cluster.recorded();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(cluster.recorded(), at, "somebody leads");
+    let first = cluster.hosts.start(0, &format!("{words} ranks=1"));
+    // A second first host finds that there is one.
+    others[1].wait_for_words("answers again");
+    let twin = cluster.hosts.start(0, &format!("{words} ranks=1")).finish();
+    twin.ended_with(2);
+    twin.said("hint: ");
+    assert!(lives(first.pid()));
+    first.finish().succeeded();
+    for host in others {
+        host.finish().succeeded();
+    }
+    cluster.is_whole(&model, 2000);
+}
