@@ -1,6 +1,7 @@
 //! The host that leads is lost, and another one leads: several hosts that see one run folder, judged from outside.
 
 use crate::harness::hosts::Hosts;
+use crate::harness::network::{Network, Weather};
 use crate::harness::turn::has_turn;
 use crate::harness::{
     MLP, Running, Signal, audit_is_clean, children, folder, keepers_of, lives, ranks_of, signal, train,
@@ -36,6 +37,17 @@ impl Cluster {
         lines.filter_map(|line| line["to"].as_u64()).next().unwrap_or(0)
     }
 
+    fn log(&self) -> Vec<serde_json::Value> {
+        let log = std::fs::read_to_string(self.run().join("events.jsonl")).expect("a log");
+        log.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
+    }
+
+    /// The steps that the log tells of, in its order.
+    fn made(&self) -> Vec<u64> {
+        let steps = self.log().into_iter().filter(|line| line["event"] == "step");
+        steps.map(|line| line["step"].as_u64().expect("a number")).collect()
+    }
+
     /// Waits until this step is written down.
     #[track_caller]
     fn wait_for(&self, step: u64) {
@@ -49,9 +61,7 @@ impl Cluster {
     #[track_caller]
     fn is_whole(&self, model: &str, steps: u64) {
         let whole = train(self.shared.path(), &format!("{model} ranks=1 name=whole"));
-        let log = std::fs::read_to_string(self.run().join("events.jsonl")).expect("a log");
-        let lines: Vec<serde_json::Value> =
-            log.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect();
+        let lines = self.log();
         let summary = lines.iter().rfind(|line| line["event"] == "summary").expect("a summary");
         assert_eq!(summary["digest"], whole.digest());
         assert_eq!(summary["lost_steps"], 0);
@@ -87,7 +97,7 @@ fn the_host_that_leads_may_be_lost_again_and_again_and_comes_back_as_one_of_the_
     let model = format!("{MLP} steps=6000 threads=1 checkpoint.every=1000~steps");
     let cluster = Cluster::new();
     let words = cluster.words(&model);
-    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
     let mut first = cluster.hosts.start(0, &format!("{words} ranks=2"));
     first.wait_for_step(50);
     let held: Vec<Vec<u32>> = others.iter().map(|other| ranks_of(other.pid())).collect();
@@ -117,7 +127,7 @@ fn a_supervisor_that_is_killed_alone_is_followed_elsewhere_and_nothing_of_it_sta
     }
     let model = format!("{MLP} steps=20000 threads=1 checkpoint.every=none");
     let cluster = Cluster::new();
-    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
     let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
     first.wait_for_step(50);
     let left = [keepers_of(first.pid()), ranks_of(first.pid())].concat();
@@ -137,7 +147,7 @@ fn a_supervisor_that_only_stands_still_is_not_followed() {
     }
     let model = format!("{MLP} steps=3000 threads=1 detect=500ms");
     let cluster = Cluster::new();
-    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
     let mut first = cluster.hosts.start(0, &format!("{} ranks=1", cluster.words(&model)));
     first.wait_for_step(50);
     signal(Signal::STOP, first.pid());
@@ -161,7 +171,7 @@ fn where_nobody_is_to_follow_the_hosts_wait_for_the_first() {
     let model = format!("{MLP} steps=2000 threads=1 checkpoint.every=500~steps standby=off");
     let cluster = Cluster::new();
     let words = cluster.words(&model);
-    let others = [cluster.hosts.start(1, "ranks=1"), cluster.hosts.start(2, "ranks=1")];
+    let others = [1, 2].map(|host| cluster.hosts.start(host, "--json ranks=1"));
     let mut first = cluster.hosts.start(0, &format!("{words} ranks=1"));
     first.wait_for_step(50);
     first.kill_everything();
@@ -182,4 +192,45 @@ fn where_nobody_is_to_follow_the_hosts_wait_for_the_first() {
         host.finish().succeeded();
     }
     cluster.is_whole(&model, 2000);
+}
+
+/// Both sides live. Whoever has the folder's lock leads; the others wait for it, and come back.
+#[test]
+fn a_host_that_leads_and_is_cut_off_leads_on_and_nothing_is_doubled() {
+    if !has_turn(4) {
+        return;
+    }
+    let weather = Weather { delay: Duration::from_millis(1), one_in: u64::MAX, seed: 1 };
+    let network = match Network::build(3, weather) {
+        Ok(network) => network,
+        Err(why) => return eprintln!("skipped: network namespaces cannot be had here ({why})"),
+    };
+    let model = format!("{MLP} steps=1000000 threads=1 detect=500ms checkpoint.every=none");
+    let hosts = Hosts::at(&format!("{}:29400", Network::address(0)), "3");
+    let cluster = Cluster { hosts, shared: folder() };
+    let start = |host: u32, words: &str| {
+        Running::of(network.command(host as usize, &cluster.hosts.node(host, words)))
+    };
+    let others = [start(1, "--json ranks=1"), start(2, "--json ranks=1")];
+    let mut first = start(0, &format!("{} ranks=1", cluster.words(&model)));
+    first.wait_for_step(50);
+    let world =
+        |size: u64| move |line: &serde_json::Value| line["event"] == "generation" && line["ranks"] == size;
+    network.set_link(0, "down");
+    assert!(first.wait_for(world(1)).is_some(), "{}", first.story());
+    // Longer than anybody needs to find that nobody is heard.
+    std::thread::sleep(Duration::from_secs(2));
+    network.set_link(0, "up");
+    assert!(first.wait_for(world(3)).is_some(), "{}", first.story());
+    first.wait_for_step(first.last_step() + 20);
+    signal(Signal::INT, first.pid());
+    first.finish().ended_with(130);
+    for host in others {
+        let host = host.finish();
+        host.ended_with(130);
+        assert!(!host.stderr.contains("nobody leads the run"), "{}", host.stderr);
+    }
+    let made = cluster.made();
+    assert_eq!(made, (1..=made.len() as u64).collect::<Vec<u64>>());
+    audit_is_clean(cluster.shared.path(), "a");
 }
