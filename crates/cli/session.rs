@@ -509,7 +509,7 @@ impl Session {
         // Over NCCL they share no memory: each has its slots for itself.
         let shares = !self.is_over_nccl();
         let memory = move || match shares {
-            true => new_arena(WorldSize(world), geometry, state.clone()).map(Some),
+            true => new_arena(WorldSize(world), geometry, state).map(Some),
             false => Ok(None),
         };
         let is_there = left.is_some();
@@ -526,7 +526,7 @@ impl Session {
         };
         let program = self.plan.external().map_or_else(Program::this, |program| program.keeper_program());
         let memory = Box::new(move || memory().map_err(std::io::Error::other));
-        Ok(Ranks::Kept(KeeperPlan { name, program, setup, memory, is_there }))
+        Ok(Ranks::Kept(Box::new(KeeperPlan { name, program, setup, memory, is_there })))
     }
 
     /// Ranks as threads of this process, which reach each other by what they share, if they share anything.

@@ -1,8 +1,8 @@
 //! The node actor: the machine [`dtrain_protocol::Node`] with the processes and control links of one host.
 //!
 //! It starts and kills what the machine says, and relays: words of the ranks up, words for them down. It decides nothing
-//! and knows no phase. Beside the supervisor it hands words over directly; on another host they go over a link, and are
-//! the same.
+//! and knows no phase. In the supervisor's process it hands words over directly; from a process of its own, there or on another host, they go
+//! over a link, and are the same.
 
 use crate::clock::Clock;
 use crate::journal::{Entry, JournalSender};

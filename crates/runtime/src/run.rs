@@ -46,7 +46,7 @@ pub enum Ranks {
         setup: RankSetup,
     },
     /// As processes that a keeper holds: they outlive this one.
-    Kept(KeeperPlan),
+    Kept(Box<KeeperPlan>),
     /// With a node that calls like those of other hosts: another host led before.
     Elsewhere,
 }
@@ -120,7 +120,7 @@ impl Beside {
     ) -> io::Result<Self> {
         let (count, serve, setup) = match ranks {
             Ranks::Kept(plan) => {
-                let held = Hold::begin(plan, supervisor.clone(), journal.clone()).await;
+                let held = Hold::begin(*plan, supervisor.clone(), journal.clone()).await;
                 return held.map(Self::Keeper);
             }
             Ranks::Elsewhere => return Ok(Self::Nobody),

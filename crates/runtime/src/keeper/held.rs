@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,8 +25,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// The node of the supervisor's own host.
 const HERE: NodeId = NodeId(0);
-/// Between the end of one keeper and the start of the next.
+/// Between the end of one keeper and the start of the next; twice as long each time, up to a second, where one does not last.
 const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LASTING: Duration = Duration::from_secs(1);
 /// How long a keeper that is dismissed has to end its ranks.
 const DISMISSAL: Duration = Duration::from_secs(10);
 
@@ -123,7 +126,9 @@ impl KeeperPlan {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            .spawn_in_group()?;
+            // What a terminal says to our group is for us.
+            .process_group(0)
+            .spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         // Its end is seen on the link; somebody has to take what is left of it.
@@ -141,17 +146,6 @@ impl KeeperPlan {
         let process = process_behind(&stream)?;
         let claim = Claim { name: self.name.as_str().to_owned() };
         Ok(Kept { stream, process, first: RankSetup::of(&claim) })
-    }
-}
-
-trait SpawnInGroup {
-    fn spawn_in_group(&mut self) -> io::Result<std::process::Child>;
-}
-
-impl SpawnInGroup for Command {
-    /// In a process group of its own: what a terminal says to ours is for us.
-    fn spawn_in_group(&mut self) -> io::Result<std::process::Child> {
-        std::os::unix::process::CommandExt::process_group(self, 0).spawn()
     }
 }
 
@@ -235,7 +229,7 @@ async fn hold(
     mut link: link::LinkSender,
     mut words: link::LinkReceiver,
 ) {
-    let mut begun = Instant::now();
+    let (mut begun, mut pause) = (Instant::now(), PAUSE / 2);
     loop {
         let _ = supervisor.tell(NodeIs(HERE, ToNode::Link(link.clone()))).send().await;
         loop {
@@ -255,9 +249,12 @@ async fn hold(
             return;
         }
         let _ = supervisor.tell(NodeLost(HERE, link)).send().await;
+        // One that lives without a link would keep its name.
+        let _ = pidfd_send_signal(&shared.lock().expect("no holder panics").process, Signal::KILL);
         (link, words) = loop {
-            // Not in a hurry, where each ends as soon as it begins.
-            sleep(PAUSE.max(PAUSE * 20_u32.saturating_sub(begun.elapsed().as_millis() as u32 / 50))).await;
+            // Where one after the other ends as soon as it begins, nobody is in a hurry.
+            pause = if begun.elapsed() >= LASTING { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            sleep(pause).await;
             begun = Instant::now();
             match plan.start().and_then(open) {
                 Ok((process, link, words)) => {
