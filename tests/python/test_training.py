@@ -1,6 +1,7 @@
 """What dtrain promises to PyTorch programs, judged from outside: by digests, processes, events and files."""
 
 import concurrent.futures
+import json
 import os
 import re
 import secrets
@@ -80,6 +81,24 @@ class TheSameBits(InAFolder):
         audit = subprocess.run([DTRAIN, "audit", "hurt"], cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(audit.returncode, 0, audit.stderr)
         self.assertIn("120 whole epochs", audit.stdout)
+
+    @in_turn(0)
+    def test_after_the_process_that_leads_was_killed_and_its_ranks_are_the_same(self):
+        length = ["epochs=120", "checkpoint.every=none"]
+        calm = self.good(train(self.folder, "mlp", "ranks=1", *length))
+        run = Run(self.folder, [PROGRAMS, "mlp", "--json", "ranks=2", *length, "name=hurt"])
+        run.until(lambda event: event["event"] == "step" and event["step"] >= 50)
+        pids = run.pids().values()
+        run.process.kill()
+        self.assertEqual(run.end().code, -signal.SIGKILL)
+        self.assertTrue(all(map(is_alive, pids)), "they hold the state")
+        rest = self.good(train(self.folder, "mlp", "--resume", "hurt"))
+        self.assertEqual(rest.digest, calm.digest)
+        self.assertEqual(rest.summary["lost_steps"], 0)
+        with open(self.folder / "runs" / "hurt" / "events.jsonl") as log:
+            steps = [event["step"] for event in map(json.loads, log) if event["event"] == "step"]
+        self.assertEqual(steps, list(range(1, 1201)), "each step once")
+        wait_for(lambda: not any(map(is_alive, pids)), "no rank is left behind")
 
     def test_of_a_run_that_was_stopped_and_went_on_with_other_ranks(self):
         whole = self.good(train(self.folder, "mlp", "ranks=2", "epochs=20"))
