@@ -209,6 +209,8 @@ impl RunFiles {
             learning_rate: Some(record.lr),
             gradient_norm: Some(record.gradient_norm),
             samples_per_second: (seen.seconds > 0.0).then(|| seen.samples as f64 / seen.seconds),
+            seconds: Some(record.seconds),
+            waiting_seconds: Some(record.seconds - record.busy),
         };
         let metrics = if in_metrics { Ok(()) } else { self.metrics.step(UnixTime::now(), &metrics) };
         let metrics = metrics.map_err(|error| error.to_string());
@@ -531,6 +533,7 @@ fn fault(cause: &Cause) -> LogEvent {
         host: cause.host.clone(),
         phase: cause.phase.to_string(),
         cause: cause.what.to_string(),
+        kind: cause.what.kind().to_owned(),
         doing: cause.doing.map(|doing| doing.to_string()),
     }
 }

@@ -3,9 +3,10 @@
 //! Every step is written. What is spared is the system call: lines leave the buffers at most once a second, when
 //! asked, and at the end, so a fast model does not wait for its own log and nothing is lost.
 
+use crate::event::{null_is_nan, without_nulls};
 use crate::{GpuReadings, GpuWatch, JsonLines, Stamped, TelemetryError, TensorBoard, UnixTime};
 use dtrain_types::{Epoch, Step};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const FLUSH_AFTER: f64 = 1.0;
 
 /// A line of `metrics.jsonl`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Metric {
     /// Of one step.
@@ -27,7 +28,7 @@ pub enum Metric {
 }
 
 /// How a GPU was when a step was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuMetrics {
     /// Its number on its host.
     pub gpu: u32,
@@ -39,13 +40,15 @@ pub struct GpuMetrics {
 }
 
 /// What is known of a committed step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StepMetrics {
     /// Its number.
     pub step: Step,
     /// The epoch it belongs to.
     pub epoch: Epoch,
     /// Mean loss over its samples.
+    #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
     /// Samples that it fed.
     pub samples: u64,
@@ -55,16 +58,22 @@ pub struct StepMetrics {
     pub gradient_norm: Option<f64>,
     /// Samples per second of late.
     pub samples_per_second: Option<f64>,
+    /// How long it took, as a rank measured it. *Units*: seconds.
+    pub seconds: Option<f64>,
+    /// How long of that this rank waited for others. *Units*: seconds.
+    pub waiting_seconds: Option<f64>,
 }
 
 /// What is known of an epoch at its end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct EpochMetrics {
     /// Which.
     pub epoch: Epoch,
     /// Its last step.
     pub step: Step,
     /// Mean loss over its training samples.
+    #[serde(deserialize_with = "null_is_nan")]
     pub train_loss: f64,
     /// Mean loss over the validation samples.
     pub val_loss: Option<f64>,
@@ -79,7 +88,7 @@ pub struct EpochMetrics {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_r2: Option<f64>,
     /// What only some runs measure, by name.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "without_nulls")]
     pub others: BTreeMap<String, f64>,
 }
 
