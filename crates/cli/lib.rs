@@ -52,6 +52,7 @@ mod slurm;
 mod trained;
 mod trainer;
 mod unusable;
+mod watch;
 mod whole_file;
 
 pub use error::{CliError, Kind};

@@ -2,7 +2,7 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics};
+use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics, TrackerKind};
 use crate::error::{CliError, Kind};
 use crate::external::{Agreement, Brought, PROGRAM};
 use crate::fabric::{HostFabric, new_arena};
@@ -13,6 +13,7 @@ use crate::rank_setup::{Hosts, RunSetup, left_probe, remove_probe, write_probe};
 use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Reader, Voice};
 use crate::run_folder::RunFolder;
+use crate::watch::{self, Watchers, Watching};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
@@ -28,7 +29,7 @@ use dtrain_runtime::{
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
-use dtrain_telemetry::{Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
+use dtrain_telemetry::{Board, Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
 use dtrain_types::{Generation, Instance, Reduce, Step, WorldSize};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -72,6 +73,8 @@ pub struct Session {
     pub cuda: Option<CudaList>,
     /// The same GPUs, if they can be read.
     pub gpus: Option<Arc<GpuWatch>>,
+    /// Whoever watches it from outside.
+    pub watchers: Watchers,
     /// Whether programs read standard output.
     pub json: bool,
 }
@@ -87,12 +90,17 @@ pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
     let observer = Human::new(voice, last, epochs).watching(session.gpus.clone());
     let reader = if session.json { Reader::Program } else { Reader::Person };
-    conclude(session.run(Box::new(observer))?, voice, reader)
+    let mut ended = session.run(Box::new(observer))?;
+    let watching = ended.watching.take();
+    let outcome = ended.conclusion.outcome.clone();
+    let summary = conclude(ended, voice, reader);
+    watching.into_iter().for_each(|watching| watching.finish(&outcome, voice));
+    summary
 }
 
 /// Says how a session ended; its error is the exit code.
 fn conclude(ended: Ended, voice: Voice, reader: Reader) -> Result<Summary, CliError> {
-    let Ended { conclusion, summary, profile } = ended;
+    let Ended { conclusion, summary, profile, .. } = ended;
     if let Some(report) = &profile {
         voice.show(reader, |stream| report::profile(report, stream));
     }
@@ -205,6 +213,8 @@ pub struct Ended {
     pub summary: Summary,
     /// Where the time of the steps went, if that was asked for.
     pub profile: Option<ProfileReport>,
+    /// Whoever watched, and may not have everything yet.
+    pub watching: Option<Watching>,
 }
 
 impl Session {
@@ -228,18 +238,25 @@ impl Session {
         let echo = self.json.then(standard_output);
         let facts = RunFacts { found, ..self.facts()? };
         let files = RunFiles::open(facts, lock, ledger, echo).map_err(CliError::failed)?;
-        let files = files.watching(self.gpus.take());
+        let board = Arc::new(Board::default());
+        let mut files = files.watching(self.gpus.take()).shown_on(Arc::clone(&board));
+        let mut begun = watch::begun(&self.plan, self.replica.as_ref(), &self.run);
+        begun.hosts = self.lead.as_ref().map_or(1, |lead| lead.nodes);
+        begun.device = self.cuda.as_ref().map_or(begun.device, ToString::to_string);
+        files.log(&RunEvent::Run(begun)).map_err(CliError::failed)?;
         if self.plan.config.profile.is_some() {
             profile::prepare(&self.run.path).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
         }
         let many = self.lead.is_some();
         let run_plan = self.run_plan(instance, generations, taken_over)?;
+        let mut watching = std::mem::take(&mut self.watchers).start(&self.plan, &self.run, &board);
+        let observer = watching.relayed(observer);
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {
             remove_probe(&self.run.path);
         }
-        Ok(self.end(conclusion))
+        Ok(Ended { watching: Some(watching), ..self.end(conclusion) })
     }
 
     /// A run that has nothing left to do: its summary is what its last checkpoint says.
@@ -362,6 +379,7 @@ impl Session {
             own_metrics: self.plan.own_metrics(),
             preparation: serde_json::to_value(self.plan.preparation()).ok(),
             found: None,
+            tensorboard: config.watching.tracks(TrackerKind::TensorBoard),
         })
     }
 
@@ -513,7 +531,7 @@ impl Session {
             // The journal told of the disk; standard output and the report have the summary.
             tracing::debug!(problem, "the summary could not be logged");
         }
-        Ended { conclusion, summary, profile }
+        Ended { conclusion, summary, profile, watching: None }
     }
 
     /// Puts together what the ranks wrote down of their steps. Whatever is wrong with it, the run is what it is.

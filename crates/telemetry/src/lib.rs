@@ -19,8 +19,9 @@ pub mod profile;
 mod progress;
 mod scrape;
 mod tensorboard;
+pub mod track;
 
-pub use clock::UnixTime;
+pub use clock::{CivilTime, UnixTime};
 pub use error::TelemetryError;
 pub use event::{RunBegun, RunEvent, Stamped, Summary};
 pub use exposition::{Exposition, exposed_names};
