@@ -45,5 +45,6 @@ mod use_model;
 mod use_model_arrays;
 mod use_model_errors;
 mod use_model_texts;
+mod watching;
 mod while_running;
 mod windows;

@@ -257,6 +257,7 @@ mod tests {
             seconds: Some(0.5),
             ..StepMetrics::default()
         };
+        run.state = RunState::Training;
         run.metric(UnixTime(13.0), &Metric::Step(step));
         run
     }

@@ -199,9 +199,27 @@ impl Progress {
                 self.state = RunState::Ended;
                 self.alive = 0;
             }
-            // Steps and epochs come with more numbers as metrics.
+            // Both come with more numbers as metrics.
+            RunEvent::Step { step, epoch, loss, samples, .. } => {
+                self.state = RunState::Training;
+                (self.newest.step, self.newest.epoch) = (*step, *epoch);
+                (self.newest.loss, self.newest.samples) = (*loss, *samples);
+            }
+            RunEvent::Epoch { epoch, train_loss, val_loss, val_accuracy, val_f1, val_rmse, val_r2, others } => {
+                let known = [Some(*train_loss), *val_loss, *val_accuracy, *val_f1, *val_rmse, *val_r2];
+                self.epoch(*epoch, known, others);
+            }
             _ => {}
         }
+    }
+
+    fn epoch(&mut self, epoch: Epoch, known: [Option<f64>; 6], others: &BTreeMap<String, f64>) {
+        const NAMES: [&str; 6] = ["train_loss", "val_loss", "val_accuracy", "val_f1", "val_rmse", "val_r2"];
+        self.epoch = Some(epoch);
+        let known = NAMES.iter().zip(known).filter_map(|(name, number)| Some(((*name).to_owned(), number?)));
+        let others = others.iter().map(|(name, number)| (name.clone(), *number));
+        // What is no number in JSON (a loss that was not finite) is no result.
+        self.results = known.chain(others).filter(|(_, number)| number.is_finite()).collect();
     }
 
     /// Takes a line of metrics into account.
@@ -209,27 +227,22 @@ impl Progress {
         self.heard_at = Some(time);
         match metric {
             Metric::Step(step) => self.step(step),
-            Metric::Epoch(epoch) => {
-                self.epoch = Some(epoch.epoch);
+            Metric::Epoch(of) => {
                 let known = [
-                    ("train_loss", Some(epoch.train_loss)),
-                    ("val_loss", epoch.val_loss),
-                    ("val_accuracy", epoch.val_accuracy),
-                    ("val_f1", epoch.val_f1),
-                    ("val_rmse", epoch.val_rmse),
-                    ("val_r2", epoch.val_r2),
+                    Some(of.train_loss),
+                    of.val_loss,
+                    of.val_accuracy,
+                    of.val_f1,
+                    of.val_rmse,
+                    of.val_r2,
                 ];
-                let known = known.into_iter().filter_map(|(name, number)| Some((name.to_owned(), number?)));
-                let others = epoch.others.iter().map(|(name, number)| (name.clone(), *number));
-                // What is no number in JSON (a loss that was not finite) is no result.
-                self.results = known.chain(others).filter(|(_, number)| number.is_finite()).collect();
+                self.epoch(of.epoch, known, &of.others);
             }
             Metric::Gpu(gpu) => drop(self.gpus.insert(gpu.gpu, gpu.readings)),
         }
     }
 
     fn step(&mut self, step: &StepMetrics) {
-        self.state = RunState::Training;
         self.newest = *step;
         self.steps += 1;
         self.samples += step.samples;
@@ -325,6 +338,12 @@ mod tests {
         })
     }
 
+    fn made(run: &mut Progress, number: u64) {
+        let (step, epoch, generation) = (Step(number), Epoch(0), Generation(1));
+        run.event(NOW, &RunEvent::Step { step, epoch, generation, loss: 0.5, samples: 50 });
+        run.metric(NOW, &self::step(number));
+    }
+
     #[test]
     fn a_rank_that_is_lost_and_comes_back_is_counted_once_in_everything() {
         let mut run = Progress::default();
@@ -334,8 +353,8 @@ mod tests {
         for event in [started(0, 1, 1), started(1, 2, 1), generation(1, 2, 0)] {
             run.event(NOW, &event);
         }
-        run.metric(NOW, &step(1));
-        run.metric(NOW, &step(2));
+        made(&mut run, 1);
+        made(&mut run, 2);
         assert_eq!((run.state, run.alive, run.at()), (RunState::Training, 2, Step(2)));
         assert_eq!(run.seconds_left(), Some(4.0));
         run.event(NOW, &fault(1));
@@ -346,7 +365,7 @@ mod tests {
         for event in [started(0, 1, 2), started(1, 3, 2), generation(2, 2, 1)] {
             run.event(NOW, &event);
         }
-        run.metric(NOW, &step(2));
+        made(&mut run, 2);
         let recovery = RunEvent::Recovery { member: MemberId(1), seconds: 0.25, step: Step(2) };
         run.event(NOW, &recovery);
         assert_eq!((run.state, run.alive, run.restarts, run.lost_steps), (RunState::Training, 2, 1, 1));
