@@ -49,6 +49,7 @@ pub mod run_folder;
 mod serde_path;
 pub mod session;
 mod slurm;
+mod status;
 mod trained;
 mod trainer;
 mod unusable;

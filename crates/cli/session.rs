@@ -240,6 +240,8 @@ impl Session {
         let files = RunFiles::open(facts, lock, ledger, echo).map_err(CliError::failed)?;
         let board = Arc::new(Board::default());
         let mut files = files.watching(self.gpus.take()).shown_on(Arc::clone(&board));
+        self.lead =
+            self.lead.take().map(|lead| Lead { gateway: lead.gateway.telling(Arc::clone(&board)), ..lead });
         let mut begun = watch::begun(&self.plan, self.replica.as_ref(), &self.run);
         begun.hosts = self.lead.as_ref().map_or(1, |lead| lead.nodes);
         begun.device = self.cuda.as_ref().map_or(begun.device, ToString::to_string);

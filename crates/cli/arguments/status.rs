@@ -1,7 +1,6 @@
 //! The command lines of those who watch runs: `status`, `runs`, `track`.
 
-use super::Settings;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 
 pub(super) const STATUS_EXAMPLES: &str = "\
@@ -61,21 +60,9 @@ pub struct Runs {
     /// The other way round
     #[arg(long)]
     pub reverse: bool,
-    /// Which keys of the configuration are shown
-    #[arg(long, value_enum, default_value_t = ShownKeys::Different)]
-    pub keys: ShownKeys,
     /// Write one JSON object a line to standard output
     #[arg(long)]
     pub json: bool,
-}
-
-/// Which keys of a run are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ShownKeys {
-    /// Those that decide results and are not the same in all runs.
-    Different,
-    /// None.
-    None,
 }
 
 /// `dtrain track`.
@@ -86,12 +73,4 @@ pub struct Track {
     /// Settings over those of the run, such as track=mlflow and mlflow.uri=http://host:5000
     #[arg(value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
-}
-
-impl Track {
-    /// Its settings over the file of a run.
-    #[must_use]
-    pub fn settings(&self, file: PathBuf) -> Settings {
-        Settings { base: Vec::new(), file: Some(file), overrides: self.overrides.clone() }
-    }
 }

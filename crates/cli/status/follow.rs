@@ -68,7 +68,12 @@ impl Follower {
             None => Leader::Nobody,
         };
         let place = self.run.path.display().to_string();
-        Ok(Sight { progress: self.progress.clone(), leader, place, now: UnixTime::now() })
+        let mut progress = self.progress.clone();
+        if leader == Leader::Nobody {
+            // Ranks do not outlive who leads them for long.
+            progress.alive = 0;
+        }
+        Ok(Sight { progress, leader, place, now: UnixTime::now() })
     }
 }
 
@@ -133,17 +138,21 @@ mod tests {
         let path = folder.path().join("events.jsonl");
         let mut file = File::create(&path).unwrap();
         let step = |step: u64| {
-            format!("{{\"time\":1.0,\"event\":\"step\",\"step\":{step},\"epoch\":0,\"generation\":1,\"loss\":0.5,\"samples\":8}}\n")
+            format!(
+                "{{\"time\":1.0,\"event\":\"step\",\"step\":{step},\"epoch\":0,\"generation\":1,\"loss\":0.5,\"samples\":8}}\n"
+            )
         };
-        let generation = "{\"time\":1.0,\"event\":\"generation\",\"generation\":1,\"ranks\":2,\"step\":0,\"ranges\":[]}\n";
+        let generation =
+            "{\"time\":1.0,\"event\":\"generation\",\"generation\":1,\"ranks\":2,\"step\":0,\"ranges\":[]}\n";
         write!(file, "{generation}{}{}{}", step(1), step(2), &step(3)[..20]).unwrap();
         let mut follower = Follower::new(RunFolder::at(folder.path().to_owned())).unwrap();
         let sight = follower.look().unwrap();
-        assert_eq!((sight.progress.at().0, sight.progress.alive), (2, 2));
+        assert_eq!((sight.progress.at().0, sight.progress.alive, sight.progress.wanted), (2, 0, 2));
         assert_eq!(sight.leader, Leader::Nobody);
         write!(file, "{}", &step(3)[20..]).unwrap();
         // A generation that begins behind what was made.
-        let back = generation.replace("\"generation\":1,", "\"generation\":2,").replace("\"step\":0", "\"step\":1");
+        let back =
+            generation.replace("\"generation\":1,", "\"generation\":2,").replace("\"step\":0", "\"step\":1");
         write!(file, "{back}{}", step(2)).unwrap();
         let progress = follower.look().unwrap().progress;
         assert_eq!((progress.at().0, progress.generation, progress.lost_steps), (2, 2, 2));

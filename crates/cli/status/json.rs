@@ -26,7 +26,7 @@ pub fn as_json(sight: &Sight) -> Value {
         "seconds_left": p.seconds_left(), "samples_per_second": p.speed, "waiting_share": share,
         "loss": finite(p.newest.loss), "learning_rate": p.newest.learning_rate,
         "gradient_norm": p.newest.gradient_norm, "results": p.results,
-        "generation": p.generation, "alive": p.alive, "wanted": p.begun.ranks, "ranks": ranks,
+        "generation": p.generation, "alive": p.alive, "wanted": p.wanted, "ranks": ranks,
         "faults": p.faults, "newest_fault": p.newest_fault, "restarts": p.restarts, "recoveries": p.recoveries,
         "recovery_seconds": p.recovery_seconds, "lost_steps": p.lost_steps,
         "checkpoint": p.checkpoint, "failed_checkpoints": p.failed_checkpoints, "gpus": gpus,

@@ -15,7 +15,7 @@ pub fn table(sight: &Sight) -> String {
     let p = &sight.progress;
     let mut lines = vec![("run", format!("{}  {}", sight.place, state(sight)))];
     if p.begun.steps > 0 || p.at().0 > 0 {
-        lines.push(("step", far(p)));
+        lines.push(("step", far(sight)));
     }
     lines.extend(pace(p).map(|text| ("pace", text)));
     if p.at().0 > 0 {
@@ -31,13 +31,17 @@ pub fn table(sight: &Sight) -> String {
         lines.push(("saved", format!("{name}, {} ago", counted(behind, "step"))));
     }
     if p.failed_checkpoints > 0 {
-        lines.push(("warning", format!("{} could not be written", counted(p.failed_checkpoints, "checkpoint"))));
+        lines.push((
+            "warning",
+            format!("{} could not be written", counted(p.failed_checkpoints, "checkpoint")),
+        ));
     }
     lines.extend(faults(p).map(|text| ("faults", text)));
     for (gpu, now) in &p.gpus {
         lines.push(("GPU", format!("{gpu}: {}", load(now))));
     }
-    let line = |(name, text): &(&str, String)| format!("{} {text}\n", Stream::Output.bold(&format!("{name:<8}")));
+    let line =
+        |(name, text): &(&str, String)| format!("{} {text}\n", Stream::Output.bold(&format!("{name:<8}")));
     let text: String = lines.iter().map(line).collect();
     text + &ranks(p)
 }
@@ -64,7 +68,8 @@ fn state(sight: &Sight) -> String {
     }
 }
 
-fn far(p: &Progress) -> String {
+fn far(sight: &Sight) -> String {
+    let p = &sight.progress;
     let step = grouped(p.at().0);
     if p.begun.steps == 0 {
         return step;
@@ -75,7 +80,7 @@ fn far(p: &Progress) -> String {
         let epochs = p.begun.steps.div_ceil(p.begun.steps_per_epoch);
         text += &format!("  epoch {} of {epochs}", p.newest.epoch.0 + 1);
     }
-    if let Some(left) = p.seconds_left().filter(|_| p.summary.is_none()) {
+    if let Some(left) = p.seconds_left().filter(|_| sight.is_live()) {
         text += &format!("  {} left", duration(Duration::from_secs_f64(left.clamp(0.0, 1e9))));
     }
     text
@@ -140,7 +145,7 @@ fn load(now: &GpuReadings) -> String {
 }
 
 fn ranks(p: &Progress) -> String {
-    let mut text = format!("{} {} of {} at work", Stream::Output.bold("ranks   "), p.alive, p.begun.ranks);
+    let mut text = format!("{} {} of {} at work", Stream::Output.bold("ranks   "), p.alive, p.wanted);
     text += &match p.generation {
         0 => "\n".to_owned(),
         generation => format!(", generation {generation}\n"),
@@ -162,7 +167,11 @@ fn ranks(p: &Progress) -> String {
         let member = member.to_string();
         text += &format!(
             "    {:>4}  {member:>6}  {:host$}  {:device$}  {:>8}  {}\n",
-            rank.rank, rank.host, rank.device, rank.pid, standing(rank, p)
+            rank.rank,
+            rank.host,
+            rank.device,
+            rank.pid,
+            standing(rank, p)
         );
     }
     match p.ranks.len() - shown.len() {
@@ -174,7 +183,7 @@ fn ranks(p: &Progress) -> String {
 fn standing(rank: &RankStanding, p: &Progress) -> String {
     let mut words = vec![match (rank.is_lost, p.alive) {
         (true, _) => "lost".to_owned(),
-        (false, 0) => "ended".to_owned(),
+        (false, 0) => "gone".to_owned(),
         (false, _) => "at work".to_owned(),
     }];
     words.extend(rank.slow.map(|ratio| format!("{ratio:.1} times as slow as the others")));

@@ -168,7 +168,7 @@ fn families(p: &Progress) -> Vec<Family> {
         family("dtrain_step_seconds", Counter, "seconds", "Time of steps, as a rank measured it.", one(p.step_seconds)),
         family("dtrain_communication_wait_seconds", Counter, "seconds", "Time of steps in which that rank waited for the others.", one(p.waiting_seconds)),
         family("dtrain_ranks", Gauge, "", "Ranks at work.", count(p.alive.into())),
-        family("dtrain_target_ranks", Gauge, "", "Ranks that the run began with.", count(p.begun.ranks.into())),
+        family("dtrain_target_ranks", Gauge, "", "Ranks that the run is to have: the most that it had.", count(p.wanted.into())),
         family("dtrain_rank_up", Gauge, "", "Whether a process slot has a rank at work.", each_rank(p, |rank| Some(f64::from(u8::from(!rank.is_lost))))),
         family("dtrain_rank_restarts", Counter, "", "Processes started for a slot after its first.", each_rank(p, |rank| Some(rank.restarts as f64))),
         family("dtrain_rank_slowness_ratio", Gauge, "ratio", "Of a rank that is slow: its time for a micro-batch, by that of the median rank.", each_rank(p, |rank| rank.slow)),

@@ -44,6 +44,8 @@ pub struct Progress {
     pub results: BTreeMap<String, f64>,
     /// Ranks of the generation at work that are not lost.
     pub alive: u32,
+    /// The most ranks that it had, or that it began with: as many as it is to have.
+    pub wanted: u32,
     /// Every process slot.
     pub ranks: BTreeMap<MemberId, RankStanding>,
     /// Faults by kind.
@@ -137,6 +139,7 @@ impl Progress {
         match event {
             RunEvent::Run(begun) => {
                 self.begun = begun.clone();
+                self.wanted = begun.ranks;
                 self.begun_at = Some(time);
                 self.state = RunState::Starting;
                 self.alive = 0;
@@ -159,6 +162,7 @@ impl Progress {
             RunEvent::Generation { generation, ranks, step, .. } => {
                 self.generation = generation.0;
                 self.alive = *ranks;
+                self.wanted = self.wanted.max(*ranks);
                 // Whoever left without a fault is no part of it any more.
                 self.ranks.retain(|_, rank| rank.is_lost || rank.generation == generation.0);
                 self.lost_steps += self.newest.step.0.saturating_sub(step.0);
@@ -205,7 +209,16 @@ impl Progress {
                 (self.newest.step, self.newest.epoch) = (*step, *epoch);
                 (self.newest.loss, self.newest.samples) = (*loss, *samples);
             }
-            RunEvent::Epoch { epoch, train_loss, val_loss, val_accuracy, val_f1, val_rmse, val_r2, others } => {
+            RunEvent::Epoch {
+                epoch,
+                train_loss,
+                val_loss,
+                val_accuracy,
+                val_f1,
+                val_rmse,
+                val_r2,
+                others,
+            } => {
                 let known = [Some(*train_loss), *val_loss, *val_accuracy, *val_f1, *val_rmse, *val_r2];
                 self.epoch(*epoch, known, others);
             }
@@ -228,14 +241,8 @@ impl Progress {
         match metric {
             Metric::Step(step) => self.step(step),
             Metric::Epoch(of) => {
-                let known = [
-                    Some(of.train_loss),
-                    of.val_loss,
-                    of.val_accuracy,
-                    of.val_f1,
-                    of.val_rmse,
-                    of.val_r2,
-                ];
+                let known =
+                    [Some(of.train_loss), of.val_loss, of.val_accuracy, of.val_f1, of.val_rmse, of.val_r2];
                 self.epoch(of.epoch, known, &of.others);
             }
             Metric::Gpu(gpu) => drop(self.gpus.insert(gpu.gpu, gpu.readings)),

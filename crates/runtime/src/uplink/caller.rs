@@ -198,7 +198,7 @@ fn is_for_good(error: &LinkError) -> bool {
     !matches!(why, Refusal::Crowded | Refusal::TooSlow | Refusal::Broken)
 }
 
-pub(super) fn unspecified(like: SocketAddr) -> IpAddr {
+pub(crate) fn unspecified(like: SocketAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 

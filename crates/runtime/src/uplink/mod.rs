@@ -9,6 +9,7 @@ mod host;
 mod part;
 mod probe;
 
+pub(crate) use caller::unspecified;
 pub use caller::{Callee, UplinkError};
 pub use part::{HostConfig, HostEnd, HostNews};
 
