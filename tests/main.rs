@@ -40,6 +40,7 @@ mod shards;
 mod shown_runs;
 mod standstill;
 mod tables;
+mod tracking;
 mod transcript;
 mod use_model;
 mod use_model_arrays;

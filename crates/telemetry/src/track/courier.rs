@@ -5,6 +5,7 @@
 
 use super::cursor::{Cursor, CursorError, CursorFile};
 use super::{EndStatus, Row, TrackError, TrackedRun, Tracker, rows};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The first pause after a failure; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// For one more attempt at the end, where those before came to nothing.
+const LAST_ATTEMPT: Duration = Duration::from_secs(5);
 /// So much that people should know is kept for them at most.
 const MOST_NEWS: usize = 16;
 
@@ -42,7 +45,10 @@ pub struct Courier {
 
 /// What people should know of a courier's work.
 #[derive(Clone, Debug, Default)]
-pub struct News(Arc<Mutex<Vec<String>>>);
+pub struct News {
+    texts: Arc<Mutex<Vec<String>>>,
+    fails: Arc<AtomicBool>,
+}
 
 impl News {
     /// Everything that was not taken before.
@@ -58,8 +64,23 @@ impl News {
         }
     }
 
+    /// Whether the newest attempt came to nothing.
+    fn is_failing(&self) -> bool {
+        self.fails.load(Ordering::Acquire)
+    }
+
+    fn failed(&self, text: String) {
+        self.fails.store(true, Ordering::Release);
+        self.tell(text);
+    }
+
+    fn answers_again(&self, text: String) {
+        self.fails.store(false, Ordering::Release);
+        self.tell(text);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,6 +114,8 @@ impl Courier {
     /// at all for a tracker that does not answer.
     #[must_use]
     pub fn finish(self, status: EndStatus, patience: Duration) -> Delivered {
+        // Whoever has not answered for a while will not do so now.
+        let patience = if self.news.is_failing() { patience.min(LAST_ATTEMPT) } else { patience };
         let until = Instant::now() + patience;
         // It is gone only after a panic, which it has told itself.
         let _ = self.end.send((status, until));
@@ -198,7 +221,7 @@ fn while_running(mut delivery: Delivery, told: &Receiver<(EndStatus, Instant)>, 
             None => LONGEST_PAUSE,
             Some(Ok(more)) => {
                 if told_of.take().is_some() {
-                    news.tell(format!("{}: it answers again", delivery.tracker.name()));
+                    news.answers_again(format!("{}: it answers again", delivery.tracker.name()));
                 }
                 pause = FIRST_PAUSE;
                 if more { Duration::ZERO } else { LOOK }
@@ -207,7 +230,7 @@ fn while_running(mut delivery: Delivery, told: &Receiver<(EndStatus, Instant)>, 
                 let text = error.to_string();
                 if told_of.as_ref() != Some(&text) {
                     let name = delivery.tracker.name();
-                    news.tell(format!("{name}: {text}; training goes on, and nothing is lost"));
+                    news.failed(format!("{name}: {text}; training goes on, and nothing is lost"));
                     told_of = Some(text);
                 }
                 let wait = pause;

@@ -19,7 +19,7 @@ use ureq::http::Uri;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// For a whole request with its answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// To be connected.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The largest answer that is read. *Units*: bytes.

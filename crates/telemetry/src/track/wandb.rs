@@ -96,7 +96,10 @@ impl Wandb {
     fn write(&mut self, rows: &[Row], cursor: &Cursor) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(OfflineFile::create(&self.run, &self.names, cursor)?),
+            none => {
+                let first = rows.first().map_or_else(UnixTime::now, |row| row.time);
+                none.insert(OfflineFile::create(&self.run, &self.names, cursor, first)?)
+            }
         };
         let mut newest: BTreeMap<&str, f64> = BTreeMap::new();
         for (row, number) in rows.iter().zip(cursor.rows..) {
@@ -121,8 +124,8 @@ impl Wandb {
 }
 
 impl OfflineFile {
-    fn create(run: &TrackedRun, names: &WandbNames, cursor: &Cursor) -> io::Result<Self> {
-        let (begun, id) = (UnixTime::now(), cursor.run_id.clone());
+    fn create(run: &TrackedRun, names: &WandbNames, cursor: &Cursor, begun: UnixTime) -> io::Result<Self> {
+        let id = cursor.run_id.clone();
         let file = create_new(run, begun, &id)?;
         let mut file = Self { log: RecordLog::new(BufWriter::new(file))?, records: 0, begun, id };
         let version_info = Some(VersionInfo { producer: format!("dtrain {}", run.version) });
