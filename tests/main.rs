@@ -39,6 +39,7 @@ mod same_bits;
 mod shards;
 mod shown_runs;
 mod standstill;
+mod status;
 mod tables;
 mod tracking;
 mod transcript;
