@@ -184,7 +184,7 @@ fn a_server_of_mlflow_that_comes_up_later_gets_everything_and_a_resumed_run_goes
 
 #[test]
 fn what_a_run_wrote_offline_is_what_the_real_wandb_uploads() {
-    if !has_turn(3) {
+    if !has_turn(2) {
         return;
     }
     let Some(python) = python("wandb") else {

@@ -1,5 +1,5 @@
-//! What a run tells about itself: the event log, the ledger, metrics, TensorBoard files, profiles, and readings of
-//! processes.
+//! What a run tells about itself: the event log, the ledger, metrics, TensorBoard files, profiles, readings of processes; and to whom:
+//! scrapers and trackers.
 //!
 //! Everything here is written for somebody to read later, a person or a program; nothing here decides anything. It
 //! does not know actors, messages or configuration, and it prints nothing.
