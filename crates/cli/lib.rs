@@ -54,6 +54,7 @@ mod trained;
 mod trainer;
 mod unusable;
 mod watch;
+mod way_on;
 mod whole_file;
 
 pub use error::{CliError, Kind};

@@ -3,7 +3,7 @@
 //! Whoever asks takes no place of a node, and the supervisor's machine does not hear of it.
 
 use crate::gateway::tuning;
-use crate::uplink::{UplinkError, unspecified};
+use crate::uplink::{UplinkError, is_for_good, unspecified};
 use dtrain_protocol::Timeouts;
 use dtrain_telemetry::Progress;
 use dtrain_transport::quic::{Endpoint, Identity, LinkError};
@@ -51,7 +51,7 @@ async fn ask(master: SocketAddr, identity: &Identity) -> Result<Progress, Refuse
     let endpoint = Endpoint::bind(from, identity, tuning(&timeouts)).map_err(|error| other(&error))?;
     let connection = match endpoint.connect(master).await {
         Ok(connection) => connection,
-        Err(error @ (LinkError::Untrusted { .. } | LinkError::Refused { .. })) => {
+        Err(error @ (LinkError::Untrusted { .. } | LinkError::Refused { .. })) if is_for_good(&error) => {
             return Err(Refused::Untrusted(error));
         }
         Err(error) => return Err(other(&error)),

@@ -171,13 +171,18 @@ impl Progress {
                     self.state = RunState::Training;
                 }
             }
-            RunEvent::Fault { member, host, cause, kind, .. } => {
+            RunEvent::Fault { member, rank, host, cause, kind, .. } => {
                 let kind = if kind.is_empty() { "unknown" } else { kind };
                 *self.faults.entry(kind.to_owned()).or_default() += 1;
                 self.newest_fault = Some(format!("member {member} ({host}): {cause}"));
                 let standing = self.ranks.entry(*member).or_default();
                 if !standing.is_lost && standing.generation == self.generation {
                     self.alive = self.alive.saturating_sub(1);
+                }
+                if standing.host.is_empty() {
+                    // It never began to work.
+                    standing.host.clone_from(host);
+                    standing.rank = rank.map_or(0, |rank| rank.0);
                 }
                 standing.is_lost = true;
                 standing.faults += 1;

@@ -193,7 +193,7 @@ impl Caller {
 }
 
 /// Whether a refusal stays one: a crowd at the gate passes.
-fn is_for_good(error: &LinkError) -> bool {
+pub(crate) fn is_for_good(error: &LinkError) -> bool {
     let (LinkError::Untrusted { why, .. } | LinkError::Refused { why, .. }) = error else { return false };
     !matches!(why, Refusal::Crowded | Refusal::TooSlow | Refusal::Broken)
 }

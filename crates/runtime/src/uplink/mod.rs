@@ -9,8 +9,8 @@ mod host;
 mod part;
 mod probe;
 
-pub(crate) use caller::unspecified;
 pub use caller::{Callee, UplinkError};
+pub(crate) use caller::{is_for_good, unspecified};
 pub use part::{HostConfig, HostEnd, HostNews};
 
 use caller::{Caller, HostLink};

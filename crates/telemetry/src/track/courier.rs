@@ -27,8 +27,6 @@ pub struct Delivered {
     pub tracker: &'static str,
     /// Rows sent now.
     pub rows: u64,
-    /// Bytes of `metrics.jsonl` that are left.
-    pub left: u64,
     /// Where a person finds the run, once the tracker knows it.
     pub place: Option<String>,
     /// Why something is left.
@@ -123,7 +121,6 @@ impl Courier {
         ended.unwrap_or_else(|_| Delivered {
             tracker: self.name,
             rows: 0,
-            left: 1,
             place: None,
             problem: Some(TrackError::Passing("it takes longer than it was waited for".into())),
         })
@@ -206,7 +203,6 @@ impl Delivery {
         Delivered {
             tracker: self.tracker.name(),
             rows: self.sent,
-            left: rows::left(&self.run.folder, self.cursor.offset),
             place: known.then(|| self.tracker.place(&self.cursor)),
             problem,
         }
@@ -326,18 +322,18 @@ mod tests {
         let fake = Fake::default();
         let courier = Courier::start(run(folder.path()), Box::new(fake.clone())).unwrap();
         let done = courier.finish(EndStatus::Finished, Duration::from_secs(20));
-        assert_eq!((done.rows, done.left, done.problem), (3, 0, None));
+        assert_eq!((done.rows, done.problem), (3, None));
         assert_eq!(done.place.as_deref(), Some("id"));
         // It is down while more is written, and ends so.
         fake.0.lock().unwrap().fails = Some(TrackError::Passing("down".into()));
         write(folder.path(), 4..6);
         let courier = Courier::start(run(folder.path()), Box::new(fake.clone())).unwrap();
         let done = courier.finish(EndStatus::Stopped, Duration::from_secs(20));
-        assert!(done.left > 0 && done.problem == Some(TrackError::Passing("down".into())));
+        assert_eq!((done.rows, done.problem), (0, Some(TrackError::Passing("down".into()))));
         // Later it is up: it hears how that life ended, whatever is thought of it now.
         fake.0.lock().unwrap().fails = None;
         let done = deliver(run(folder.path()), Box::new(fake.clone()), EndStatus::Failed).unwrap();
-        assert_eq!((done.rows, done.left, done.problem), (2, 0, None));
+        assert_eq!((done.rows, done.problem), (2, None));
         let told = fake.0.lock().unwrap();
         assert_eq!(told.rows, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]);
         assert_eq!((told.begun, told.ended), (2, Some(EndStatus::Stopped)));

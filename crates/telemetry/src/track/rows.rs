@@ -47,13 +47,6 @@ pub fn read(run: &Path, offset: u64) -> io::Result<Batch> {
     Ok(batch)
 }
 
-/// How many bytes are left to be sent.
-#[must_use]
-pub fn left(run: &Path, offset: u64) -> u64 {
-    let len = std::fs::metadata(run.join("metrics.jsonl")).map_or(0, |data| data.len());
-    len.saturating_sub(offset)
-}
-
 fn row(line: Stamped<Metric>) -> Option<Row> {
     let time = line.time;
     let (step, known, others): (_, Vec<(String, Option<f64>)>, _) = match line.event {
@@ -117,7 +110,6 @@ mod tests {
         assert_eq!(names(&batch.rows[1]), ["epoch/train_loss", "epoch/val_own"]);
         assert_eq!(names(&batch.rows[2]), ["gpu3/utilisation", "gpu3/memory_used"]);
         assert_eq!(read(run.path(), batch.end).unwrap().rows, []);
-        assert_eq!(left(run.path(), batch.end), 9);
         assert!(read(run.path(), 1_000_000).unwrap_err().to_string().contains("less than"));
         let many = step.repeat(MOST_ROWS + 1);
         std::fs::write(&path, &many).unwrap();
