@@ -53,7 +53,7 @@ mod status;
 mod trained;
 mod trainer;
 mod unusable;
-mod watch;
+pub mod watch;
 mod way_on;
 mod whole_file;
 
