@@ -126,6 +126,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         lead: None,
         cuda: None,
         json: false,
+        watchers: dtrain::watch::Watchers::default(),
         gpus: None,
     };
     let ended = session

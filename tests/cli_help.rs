@@ -103,7 +103,7 @@ fn bash_completes_commands_and_flags_and_not_what_is_hidden() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(completed(&["dtrain", "tr"]), ["train"]);
+    assert_eq!(completed(&["dtrain", "trai"]), ["train"]);
     assert_eq!(completed(&["dtrain", "run"]), ["run", "runs"]);
     assert!(completed(&["dtrain", "train", "--res"]).contains(&"--resume".to_owned()));
     assert!(completed(&["dtrain", "drill", "si"]).contains(&"sigterm".to_owned()));

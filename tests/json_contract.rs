@@ -46,6 +46,21 @@ impl Is {
     }
 }
 
+const RUN: &[(&str, Is)] = &[
+    ("run", Is::Word),
+    ("version", Is::Word),
+    ("pid", Is::Count),
+    ("host", Is::Word),
+    ("data", Is::Word),
+    ("model", Is::Word),
+    ("device", Is::Word),
+    ("ranks", Is::Count),
+    ("hosts", Is::Count),
+    ("steps", Is::Count),
+    ("steps_per_epoch", Is::Count),
+    ("global_batch", Is::Count),
+    ("parameters", Is::Count),
+];
 const STEP: &[(&str, Is)] = &[
     ("step", Is::Count),
     ("epoch", Is::Count),
@@ -75,6 +90,7 @@ const FAULT: &[(&str, Is)] = &[
     ("host", Is::Word),
     ("phase", Is::Word),
     ("cause", Is::Word),
+    ("kind", Is::Word),
 ];
 const GENERATION: &[(&str, Is)] =
     &[("generation", Is::Count), ("ranks", Is::Count), ("step", Is::Count), ("ranges", Is::Ranges)];
@@ -128,6 +144,7 @@ fn keeps_the_contract(lines: &[Value]) {
         assert!(time >= before && time > 1.7e9, "{line} after {before}");
         before = time;
         let keys = match line["event"].as_str().unwrap_or_else(|| panic!("no event in {line}")) {
+            "run" => RUN,
             "step" => STEP,
             "epoch" => EPOCH,
             "rank_started" => RANK_STARTED,
@@ -278,7 +295,7 @@ fn the_files_of_a_run_hold_what_was_echoed() {
         for key in ["step", "epoch", "loss", "samples"] {
             assert_eq!(metric[key], event[key]);
         }
-        for key in ["learning_rate", "gradient_norm", "samples_per_second"] {
+        for key in ["learning_rate", "gradient_norm", "samples_per_second", "seconds", "waiting_seconds"] {
             assert!(metric[key].as_f64().is_some_and(|x| x.is_finite() && x >= 0.0), "{key} in {metric}");
         }
     }

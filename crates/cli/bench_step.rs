@@ -13,6 +13,7 @@ use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
 use crate::session::{Predecessor, Session};
+use crate::watch::Watchers;
 use dtrain_engine::models::peer::Work;
 use dtrain_protocol::Outcome;
 use dtrain_runtime::{Observer, RunFigures, StepSeen};
@@ -155,8 +156,21 @@ fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, C
     let run = RunFolder::create_named(folder)?;
     let (resume, lead, cuda, gpus, json) = (None, None, None, None, false);
     let predecessor = Predecessor::None;
-    let session =
-        Session { plan, replica, backend, agreement: None, run, resume, predecessor, lead, cuda, gpus, json };
+    let (agreement, watchers) = (None, Watchers::default());
+    let session = Session {
+        plan,
+        replica,
+        backend,
+        agreement,
+        run,
+        resume,
+        predecessor,
+        lead,
+        cuda,
+        gpus,
+        watchers,
+        json,
+    };
     let stopwatch = Arc::new(Mutex::new(Stopwatch::default()));
     let conclusion = session.run(Box::new(Timer(Arc::clone(&stopwatch))))?.conclusion;
     let Outcome::Finished(_) = conclusion.outcome else {

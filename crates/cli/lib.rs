@@ -51,9 +51,12 @@ pub mod run_folder;
 mod serde_path;
 pub mod session;
 mod slurm;
+mod status;
 mod trained;
 mod trainer;
 mod unusable;
+pub mod watch;
+mod way_on;
 mod whole_file;
 
 pub use error::{CliError, Kind};

@@ -36,6 +36,8 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Node(arguments) => return commands::node::run(arguments, None),
         Command::Token(arguments) => commands::token::run(arguments),
         Command::Runs(arguments) => commands::runs::run(arguments),
+        Command::Status(arguments) => commands::status::run(arguments),
+        Command::Track(arguments) => commands::track::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Export(arguments) => commands::export::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),

@@ -2,9 +2,9 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
-use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics};
+use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics, TrackerKind};
 use crate::error::{CliError, Kind};
-use crate::external::{Agreement, Brought, PROGRAM};
+use crate::external::{Agreement, Brought};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
 use crate::kept::{LeftKeeper, forget_keeper, name_keeper};
@@ -15,22 +15,21 @@ use crate::rank_setup::{Hosts, RunSetup, left_probe, remove_probe, write_probe};
 use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Reader, Voice};
 use crate::run_folder::RunFolder;
+use crate::watch::{self, Watchers, Watching};
+use crate::way_on::{hint_for, way_on};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
 use dtrain_collective::Geometry;
 use dtrain_engine::{Replica, StateShape};
-use dtrain_protocol::{
-    Cause, Ending, ExitCause, Failure, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver,
-    Timeouts, What,
-};
+use dtrain_protocol::{Ending, Losses, Outcome, RankSetup, StartFrom, SupervisorConfig, TakenOver, Timeouts};
 use dtrain_runtime::{
     Conclusion, Found, Gateway, Journal, KeeperPlan, KeeperSetup, Observer, Program, RankHandles, Ranks,
     RunFacts, RunFiles, RunPlan, Standing, inherited, keep_if_asked, serve, specs, supervise,
 };
 use dtrain_telemetry::ledger::{Binding, LedgerWriter};
 use dtrain_telemetry::profile::{self, ProfileReport};
-use dtrain_telemetry::{Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
+use dtrain_telemetry::{Board, Flush, GpuWatch, JsonLines, RunEvent, Summary, TelemetryError, UnixTime};
 use dtrain_types::{Generation, Instance, NodeId, Step, WorldSize};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -75,6 +74,8 @@ pub struct Session {
     pub cuda: Option<CudaList>,
     /// The same GPUs, if they can be read.
     pub gpus: Option<Arc<GpuWatch>>,
+    /// Whoever watches it from outside.
+    pub watchers: Watchers,
     /// Whether programs read standard output.
     pub json: bool,
 }
@@ -90,12 +91,17 @@ pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
     let observer = Human::new(voice, last, epochs).watching(session.gpus.clone());
     let reader = if session.json { Reader::Program } else { Reader::Person };
-    conclude(session.run(Box::new(observer))?, voice, reader)
+    let mut ended = session.run(Box::new(observer))?;
+    let watching = ended.watching.take();
+    let outcome = ended.conclusion.outcome.clone();
+    let summary = conclude(ended, voice, reader);
+    watching.into_iter().for_each(|watching| watching.finish(&outcome, voice));
+    summary
 }
 
 /// Says how a session ended; its error is the exit code.
 fn conclude(ended: Ended, voice: Voice, reader: Reader) -> Result<Summary, CliError> {
-    let Ended { conclusion, summary, profile } = ended;
+    let Ended { conclusion, summary, profile, .. } = ended;
     if let Some(report) = &profile {
         voice.show(reader, |stream| report::profile(report, stream));
     }
@@ -140,48 +146,6 @@ fn conclude(ended: Ended, voice: Voice, reader: Reader) -> Result<Summary, CliEr
     }
 }
 
-/// The command that goes on with a run, if it has a checkpoint.
-fn resume_command(run: &str) -> Option<String> {
-    let any = FileStore::new(Path::new(run)).ids().is_ok_and(|ids| !ids.is_empty());
-    let program = Path::new(run).join(PROGRAM).exists();
-    let command = if program { "python YOUR-PROGRAM.py" } else { "dtrain train" };
-    any.then(|| format!("{command} --resume {run}"))
-}
-
-/// How a run that ended early goes on.
-fn way_on(run: &str) -> String {
-    match resume_command(run) {
-        Some(command) => format!("go on with `{command}`"),
-        None => "there is no checkpoint yet: start again".to_owned(),
-    }
-}
-
-/// What a person can do about a first cause.
-fn hint_for(first: &Cause, run: &str) -> String {
-    let way_on = way_on(run);
-    match &first.what {
-        What::Reported(Failure::NonFinite { .. }) => {
-            let often = "a lower optimizer.lr or optimizer.clip_norm=1 often helps";
-            // Going on with the same bits comes to the same end, and others make another run.
-            let fork = |command| {
-                format!("{often}; from the last good checkpoint: `{command} --fork optimizer.lr=...`")
-            };
-            resume_command(run).map_or(often.to_owned(), fork)
-        }
-        What::Reported(Failure::Data(_) | Failure::Setup(_)) => {
-            format!("repair what it names; then {way_on}")
-        }
-        What::Reported(Failure::Program(_)) => format!("mend what the traceback names; then {way_on}"),
-        What::Exited(ExitCause::Signal(9)) => {
-            format!("somebody killed it, or the kernel did for want of memory (see `dmesg`); {way_on}")
-        }
-        What::Exited(ExitCause::Signal(7)) => {
-            format!("a data file that was cut off while it was read does this; restore it, then {way_on}")
-        }
-        _ => way_on,
-    }
-}
-
 /// Serves this process as a rank, or as the keeper of ranks, if its parent made it one.
 #[must_use]
 pub fn serve_if_rank(brought: Option<Brought>) -> Option<ExitCode> {
@@ -223,6 +187,8 @@ pub struct Ended {
     pub summary: Summary,
     /// Where the time of the steps went, if that was asked for.
     pub profile: Option<ProfileReport>,
+    /// Whoever watched, and may not have everything yet.
+    pub watching: Option<Watching>,
 }
 
 impl Session {
@@ -247,12 +213,21 @@ impl Session {
         let echo = self.json.then(standard_output);
         let facts = RunFacts { found, ..self.facts()? };
         let files = RunFiles::open(facts, lock, ledger, echo).map_err(CliError::failed)?;
-        let files = files.watching(self.gpus.take());
+        let board = Arc::new(Board::default());
+        let mut files = files.watching(self.gpus.take()).shown_on(Arc::clone(&board));
+        self.lead =
+            self.lead.take().map(|lead| Lead { gateway: lead.gateway.telling(Arc::clone(&board)), ..lead });
+        let mut begun = watch::begun(&self.plan, self.replica.as_ref(), &self.run);
+        begun.hosts = self.lead.as_ref().map_or(1, |lead| lead.nodes);
+        begun.device = self.cuda.as_ref().map_or(begun.device, ToString::to_string);
+        files.log(&RunEvent::Run(begun)).map_err(CliError::failed)?;
         if self.plan.config.profile.is_some() {
             profile::prepare(&self.run.path).unwrap_or_else(|error| no_profile(observer.as_mut(), &error));
         }
         let many = self.lead.is_some();
         let run_plan = self.run_plan(instance, generations, taken_over, left)?;
+        let mut watching = std::mem::take(&mut self.watchers).start(&self.plan, &self.run, &board);
+        let observer = watching.relayed(observer);
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {
@@ -260,7 +235,7 @@ impl Session {
             forget_leader(&self.run.path);
         }
         forget_keeper(&self.run.path);
-        Ok(self.end(conclusion))
+        Ok(Ended { watching: Some(watching), ..self.end(conclusion) })
     }
 
     /// The node whose host led before, where this is another one.
@@ -403,6 +378,7 @@ impl Session {
             own_metrics: self.plan.own_metrics(),
             preparation: serde_json::to_value(self.plan.preparation()).ok(),
             found: None,
+            tensorboard: config.watching.tracks(TrackerKind::TensorBoard),
         })
     }
 
@@ -594,7 +570,7 @@ impl Session {
             // The journal told of the disk; standard output and the report have the summary.
             tracing::debug!(problem, "the summary could not be logged");
         }
-        Ended { conclusion, summary, profile }
+        Ended { conclusion, summary, profile, watching: None }
     }
 
     /// Puts together what the ranks wrote down of their steps. Whatever is wrong with it, the run is what it is.

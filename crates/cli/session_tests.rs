@@ -27,6 +27,7 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
         lead: None,
         cuda: None,
         gpus,
+        watchers: Watchers::default(),
         json: false,
     };
     super::run(session, Voice::Quiet).unwrap();

@@ -4,6 +4,7 @@ pub mod fake_libraries;
 pub mod files;
 pub mod gpus;
 pub mod hosts;
+pub mod http;
 pub mod nccl;
 pub mod network;
 pub mod turn;
@@ -250,6 +251,11 @@ impl Running {
         let lines: Vec<String> = told.map(ToString::to_string).collect();
         let newest = lines[lines.len().saturating_sub(30)..].join("\n");
         format!("{newest}\n{}", self.words.0.lock().unwrap())
+    }
+
+    /// All of standard error so far.
+    pub fn said_so_far(&self) -> String {
+        self.words.0.lock().unwrap().clone()
     }
 
     /// Waits until standard error holds these words.

@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-const LOCK: &str = "run.lock";
+pub(crate) const LOCK: &str = "run.lock";
 
 /// Who holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,7 +148,7 @@ impl Owner for RunLock {
 }
 
 /// Reads who the lock file names; a hostile or torn one names nobody.
-fn read_holder(file: &File) -> io::Result<Option<Holder>> {
+pub(crate) fn read_holder(file: &File) -> io::Result<Option<Holder>> {
     let mut bytes = [0; 256];
     let n = file.read_at(&mut bytes, 0)?;
     Ok(serde_json::from_slice(&bytes[..n]).ok())

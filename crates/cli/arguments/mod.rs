@@ -7,6 +7,7 @@ mod doctor;
 mod output;
 mod run;
 mod simulate;
+mod status;
 mod trained;
 
 use crate::mesh_address::PortRange;
@@ -18,9 +19,10 @@ pub use output::Output;
 pub use run::{Processes, RunLauncher, RunProgram, RunRank};
 use simulate::SIMULATE_EXAMPLES;
 pub use simulate::{SeedRange, Simulate, SimulatedPlane};
+pub use status::{Runs, Status, Track};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-pub use trained::{Eval, Export, ExportTo, Predict, Runs, Work};
+pub use trained::{Eval, Export, ExportTo, Predict, Work};
 
 /// Version and revision, as `--version` shows them.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("DTRAIN_REVISION"), ")");
@@ -115,8 +117,15 @@ pub enum Command {
     /// A rank under `run-launcher`, before it becomes the program; not for people
     #[command(hide = true)]
     RunRank(RunRank),
+    /// Show how a run is: ranks, pace, losses, faults, time left
+    #[command(after_help = status::STATUS_EXAMPLES)]
+    Status(Status),
     /// List all runs with their best results and what differs between them
+    #[command(after_help = status::RUNS_EXAMPLES)]
     Runs(Runs),
+    /// Send a run to its trackers: what they did not take while it went on
+    #[command(after_help = status::TRACK_EXAMPLES)]
+    Track(Track),
     /// Measure a trained model: accuracy, F1 and confusion, RMSE and R2, or perplexity
     #[command(after_help = trained::EVAL_EXAMPLES)]
     Eval(Eval),

@@ -1,4 +1,4 @@
-//! The command lines of what is done with trained models: `runs`, `eval`, `predict`, `export`.
+//! The command lines of what is done with trained models: `eval`, `predict`, `export`.
 
 use super::output::Output;
 use clap::Args;
@@ -28,16 +28,6 @@ Examples:
   dtrain export runs/first --to onnx                  first.onnx: from raw values to probabilities
   dtrain export runs/first --to torch -o model        a folder with model.py, its parameters and predict.py
   dtrain export runs/first --to safetensors           the parameters and running statistics alone";
-
-/// `dtrain runs`.
-#[derive(Args, Clone, Debug)]
-pub struct Runs {
-    /// The folder of the runs [default: runs]
-    pub folder: Option<PathBuf>,
-    /// Write one JSON object a line to standard output
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// How samples are computed.
 #[derive(Args, Clone, Copy, Debug)]

@@ -36,6 +36,7 @@ const TOPICS: &[Topic] = topics! {
     "devices", "ranks, GPUs, precision, where the time goes";
     "hosts", "several hosts, slow networks, clocks";
     "scripts", "`dtrain run` in place of torchrun";
+    "watching", "`dtrain status`, Prometheus and Grafana, MLflow, Weights & Biases";
     "failures", "what you see when something fails, and what is promised then";
     "reference", "files, exit codes, events";
     "keys", "every key of the configuration";

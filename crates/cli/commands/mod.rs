@@ -15,7 +15,9 @@ pub mod run;
 pub mod runs;
 pub mod shell;
 pub mod simulate;
+pub mod status;
 pub mod token;
+pub mod track;
 pub mod train;
 
 use crate::error::CliError;

@@ -7,7 +7,7 @@ use crate::error::CliError;
 use crate::gpus::this_machine;
 use crate::report::{age, loss, measure, percent};
 use crate::run_folder::{CONFIG, RUNS, RunFolder, all_runs, runs_hint};
-use dtrain_checkpoint::{Check, CheckpointId, FileStore, Manifest, Store};
+use dtrain_checkpoint::{Check, CheckpointId, FileStore, Manifest, Store, held_by};
 use dtrain_telemetry::UnixTime;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,18 +24,20 @@ struct Found {
     results: Map<String, Value>,
     /// When the newest checkpoint was written. *Units*: seconds since 1970.
     written: u64,
+    /// The process of this host that leads it now.
+    leader: Option<u32>,
 }
 
-/// Lists them, the newest last.
+/// Lists them, the newest last unless something else is asked for.
 ///
-/// *Errors*: there is none. *Blocks* on the disk.
+/// *Errors*: there is none, or none has what they are to be sorted by. *Blocks* on the disk.
 pub fn run(arguments: &Runs) -> Result<(), CliError> {
     let base = arguments.folder.clone().unwrap_or_else(|| RUNS.into());
     let mut found: Vec<Found> = all_runs(&base).into_iter().map(look).collect();
     if found.is_empty() {
         return Err(CliError::usage(format!("there are no runs in {}", base.display())).hint(runs_hint()));
     }
-    found.sort_by_key(|run| run.written);
+    sort(&mut found, arguments)?;
     let differs = differing(&found);
     let width = found.iter().map(|run| run.folder.name.chars().count()).max().unwrap_or(0);
     for run in &found {
@@ -59,7 +61,42 @@ fn look(folder: RunFolder) -> Found {
     let best = store.best().ok().flatten().or(newest).and_then(manifest);
     let written = newest.and_then(manifest).and_then(|manifest| manifest.created.parse().ok()).unwrap_or(0);
     let results = best.map(|manifest: Manifest| manifest.metrics).unwrap_or_default();
-    Found { keys: keys().unwrap_or_default(), newest, results, written, folder }
+    Found {
+        keys: keys().unwrap_or_default(),
+        newest,
+        results,
+        written,
+        leader: held_by(&folder.path).map(|holder| holder.pid),
+        folder,
+    }
+}
+
+/// By what was asked for, the largest last; what does not have it comes first.
+///
+/// *Errors*: no run has a result of this name.
+fn sort(found: &mut [Found], arguments: &Runs) -> Result<(), CliError> {
+    let step = |run: &Found| run.newest.map_or(0, |id| id.step.0);
+    match arguments.sort.as_str() {
+        "age" => found.sort_by_key(|run| run.written),
+        "name" => found.sort_by(|one, other| one.folder.name.cmp(&other.folder.name)),
+        "step" => found.sort_by_key(step),
+        result => {
+            let number = |run: &Found| run.results.get(result).and_then(Value::as_f64);
+            if !found.iter().any(|run| number(run).is_some()) {
+                let known: BTreeSet<&str> =
+                    found.iter().flat_map(|run| run.results.keys().map(String::as_str)).collect();
+                let known: Vec<&str> = ["age", "name", "step"].into_iter().chain(known).collect();
+                let error = CliError::usage(format!("--sort {result}: no run has such a result"));
+                return Err(error.hint(format!("they have {}", known.join(", "))));
+            }
+            let least = |run: &Found| number(run).unwrap_or(f64::NEG_INFINITY);
+            found.sort_by(|one, other| least(one).total_cmp(&least(other)));
+        }
+    }
+    if arguments.reverse {
+        found.reverse();
+    }
+    Ok(())
 }
 
 /// The keys that are not the same in all runs, of those that have them.
@@ -96,7 +133,13 @@ fn line(run: &Found, differs: &BTreeSet<&'static str>, width: usize) -> String {
         results.extend(number("val_loss").map(|value| format!("val {}", loss(value))));
     }
     let far = run.newest.map_or("no checkpoint yet".to_owned(), |id| format!("step {}", id.step));
-    let when = if run.written > 0 { age(run.written, UnixTime::now().0 as u64) } else { String::new() };
+    let when = if run.leader.is_some() {
+        "trains now".to_owned()
+    } else if run.written > 0 {
+        age(run.written, UnixTime::now().0 as u64)
+    } else {
+        String::new()
+    };
     let keys: Vec<String> = own(run, differs).map(|(key, value)| format!("{key}={value}")).collect();
     let name = &run.folder.name;
     let mut text = format!("{name:<width$}  {far:<12}  {:<30}  {when}", results.join("  "));
@@ -112,6 +155,6 @@ fn as_json(run: &Found, differs: &BTreeSet<&'static str>) -> Value {
     let path: &Path = &run.folder.path;
     json!({
         "run": path, "step": run.newest.map(|id| id.step.0), "results": run.results, "differs": keys,
-        "written": run.written,
+        "written": run.written, "pid": run.leader,
     })
 }

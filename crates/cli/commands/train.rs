@@ -19,6 +19,7 @@ use crate::report::{Voice, banner};
 use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::session::{self, Predecessor, Session};
+use crate::watch::Watchers;
 use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_telemetry::Summary;
@@ -79,6 +80,7 @@ pub fn run(
             None
         }
     };
+    let watchers = Watchers::open(&plan.config)?;
     let run = make_folder(&request.place)?;
     let predecessor = predecessor(&run, &plan, several);
     let begun = match &request.start {
@@ -143,9 +145,24 @@ pub fn run(
             format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master)
         });
     }
+    if let Some(url) = watchers.metrics_url() {
+        voice.say(&format!("  metrics  {url}"));
+    }
     let (cuda, gpus, json) = (chosen.cuda(), chosen.watch(), arguments.output.json);
-    let session =
-        Session { plan, replica, backend, agreement, run, resume, predecessor, lead, cuda, gpus, json };
+    let session = Session {
+        plan,
+        replica,
+        backend,
+        agreement,
+        run,
+        resume,
+        predecessor,
+        lead,
+        cuda,
+        gpus,
+        watchers,
+        json,
+    };
     session::run(session, voice).map(Some)
 }
 

@@ -158,3 +158,14 @@ words!(
         Step = "step",
     }
 );
+words!(
+    /// Who keeps the curves of many runs.
+    TrackerKind {
+        /// Files for TensorBoard.
+        TensorBoard = "tensorboard",
+        /// A server of MLflow.
+        Mlflow = "mlflow",
+        /// Offline files of Weights & Biases.
+        Wandb = "wandb",
+    }
+);

@@ -16,8 +16,21 @@ use std::sync::Arc;
 /// What each host decides for itself.
 const OWN: &[&str] = &["ranks", "threads", "workers", "isolation", "isa", "devices", "join_timeout"];
 /// What only the host of the supervisor reads; another may be started with the same file, which may hold them.
-const OF_THE_FIRST: &[&str] =
-    &["name", "run_dir", "resume", "trusted_network", "min_ranks", "max_restarts", "profile"];
+const OF_THE_FIRST: &[&str] = &[
+    "name",
+    "run_dir",
+    "resume",
+    "trusted_network",
+    "min_ranks",
+    "max_restarts",
+    "profile",
+    "track",
+    "mlflow.uri",
+    "mlflow.experiment",
+    "wandb.project",
+    "wandb.entity",
+    "metrics.listen",
+];
 /// Where each host has its copy of the same files.
 const PLACES: &[&str] = &[
     "data.images",

@@ -7,6 +7,7 @@
 
 use super::choice::{
     Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind, StemKind,
+    TrackerKind,
 };
 use super::value::{ANY, BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, Type};
 use super::{LrScaling, Precision, Reduce, Wire};
@@ -391,6 +392,14 @@ pub static KEYS: &[Key] = &[
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),
     Key::new("profile", COUNT_OR_NONE, "none", Free, "each rank writes down where the time of its newest N steps goes, see --profile; not kept for a resume"),
     Key::new("bucket_bytes", SIZE_OR_NONE, "4MiB", Free, "how much of a gradient is sent to other hosts, or over NCCL, at once while the rest is computed; none: all of it when it is computed; no effect on CPU ranks of one host, nor with reduce=ring"),
+    // Watching.
+    Key::new("track", Type::Either(&[NONE, Type::List(&Type::Choice(TrackerKind::NAMES))]), "[tensorboard]", Free,
+        "where the curves go: a list of tensorboard (files in RUN/tb) | mlflow (its REST interface) | wandb (offline files in RUN/wandb, for `wandb sync`); none"),
+    Key::new("mlflow.uri", TEXT_OR_NONE, "none", Free, "the tracking server, such as http://127.0.0.1:5000; none: MLFLOW_TRACKING_URI"),
+    Key::new("mlflow.experiment", TEXT_OR_NONE, "none", Free, "the experiment, which is made if it is not there; none: MLFLOW_EXPERIMENT_NAME, else dtrain"),
+    Key::new("wandb.project", TEXT_OR_NONE, "none", Free, "the project of Weights & Biases; none: WANDB_PROJECT, else dtrain"),
+    Key::new("wandb.entity", TEXT_OR_NONE, "none", Free, "the user or team there; none: WANDB_ENTITY, else who syncs"),
+    Key::new("metrics.listen", TEXT_OR_NONE, "none", Free, "HOST:PORT where Prometheus may read /metrics, such as 127.0.0.1:9400; port 0: a free one; anybody who reaches it may read"),
 ];
 
 /// Every name once, in the order of the table.

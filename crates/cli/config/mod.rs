@@ -23,12 +23,14 @@ mod resume;
 mod samples;
 mod tree;
 mod value;
+mod watching;
 mod write;
 
 pub use batch::{Batch, Machine};
 pub use check::{DataFacts, NamedMetrics};
 pub use choice::{
     Backend, DataKind, Isolation, LossKind, ModelKind, Oom, OptimizerKind, Recompute, ScheduleKind, StemKind,
+    TrackerKind,
 };
 pub use devices::{CudaList, Devices, WrongDevices};
 pub use dtrain_cuda::Precision;
@@ -44,6 +46,7 @@ pub use parts::{
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};
+pub use watching::Watching;
 
 pub(crate) use nearest::nearest;
 pub(crate) use value::size;
@@ -106,6 +109,8 @@ pub struct Config {
     pub stop: Option<EarlyStop>,
     /// The ranks, and how they are watched.
     pub world: World,
+    /// Who else is told of the run.
+    pub watching: Watching,
     resolved: Resolved,
 }
 
@@ -139,6 +144,7 @@ impl Config {
             checkpoint: Checkpoint::from_resolved(r),
             stop: EarlyStop::from_resolved(r),
             world: World::from_resolved(r),
+            watching: Watching::from_resolved(r),
             resolved,
         }
     }
@@ -238,6 +244,11 @@ impl Config {
     pub fn bits(&self) -> impl Iterator<Item = (&'static str, String)> {
         let bits = self.resolved.iter().filter(|(key, _)| key.mark == Mark::Bits);
         bits.map(|(key, value)| (key.name, value.to_string()))
+    }
+
+    /// Every key that holds, with its value.
+    pub fn values(&self) -> impl Iterator<Item = (String, String)> {
+        self.resolved.iter().map(|(key, value)| (key.name.to_owned(), value.to_string()))
     }
 
     /// The hint of the table for a key, as messages show it.

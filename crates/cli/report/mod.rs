@@ -13,7 +13,7 @@ mod time;
 
 pub use banner::{banner, held_out_groups};
 pub use human::Human;
-pub use numbers::{amount, bytes, grouped, loss, measure, percent};
+pub use numbers::{amount, bytes, duration, grouped, loss, measure, percent};
 pub use profile::profile;
 pub use summary::{end, fault_report};
 pub use time::{age, utc};

@@ -1,6 +1,7 @@
 //! Times of day as people read them: the date in UTC, and how long ago that was.
 
 use super::numbers::duration;
+use dtrain_telemetry::{CivilTime, UnixTime};
 use std::time::Duration;
 
 const DAY: u64 = 86_400;
@@ -8,9 +9,8 @@ const DAY: u64 = 86_400;
 /// `2026-11-23 18:37:01 UTC`. *Units*: seconds since 1970.
 #[must_use]
 pub fn utc(seconds: u64) -> String {
-    let (year, month, day) = civil(seconds / DAY);
-    let time = seconds % DAY;
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", time / 3600, time % 3600 / 60, time % 60)
+    let CivilTime { year, month, day, hour, minute, second } = UnixTime(seconds as f64).civil();
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 /// `12.0 s ago`, `3 h 20 min ago`, `5 days ago`; `in the future` where the clock that wrote it was ahead.
@@ -25,22 +25,6 @@ pub fn age(then: u64, now: u64) -> String {
         Some(passed) if passed < 2 * DAY => format!("{} ago", duration(Duration::from_secs(passed))),
         Some(passed) => format!("{} days ago", passed / DAY),
     }
-}
-
-/// Year, month and day of the day that comes so many days after 1970-01-01.
-///
-/// *Source*: `civil_from_days` of H. Hinnant 2013, "chrono-compatible low-level date algorithms": years begin in March, so
-/// that a leap day is the last of its year.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const ERA: u64 = 146_097; // days in 400 years
-    let shifted = days + 719_468; // from 0000-03-01
-    let (era, of_era) = (shifted / ERA, shifted % ERA);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

@@ -62,6 +62,21 @@ impl Failure {
         matches!(self, Self::Data(_) | Self::Engine(_) | Self::Panic(_) | Self::Stuck(_) | Self::Program(_))
     }
 
+    /// Its kind as one word, to be counted by.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NonFinite { .. } => "not_finite",
+            Self::Data(_) => "data",
+            Self::Engine(_) => "engine",
+            Self::Setup(_) => "setup",
+            Self::Panic(_) => "panic",
+            Self::SupervisorLost { .. } => "supervisor_lost",
+            Self::Stuck(_) => "stuck",
+            Self::Program(_) => "program",
+        }
+    }
+
     /// The same with its text cut to what a message may hold.
     #[must_use]
     pub fn cut(self) -> Self {
@@ -200,6 +215,33 @@ pub enum What {
         /// What the lost members' ranges had in common.
         range: MicroRange,
     },
+}
+
+impl What {
+    /// Its kind as one word, to be counted by.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Reported(failure) => failure.kind(),
+            Self::Exited(ExitCause::Signal(_)) => "signal",
+            Self::Exited(ExitCause::Code(_)) => "exit_code",
+            Self::Exited(ExitCause::NotStarted(_)) => "not_started",
+            Self::Exited(ExitCause::OutOfMemory) => "out_of_memory",
+            Self::Exited(ExitCause::WithItsNode) => "node_lost",
+            Self::LinkLost => "link_lost",
+            Self::Silent(_) => "silent",
+            Self::NoProgress { .. } => "no_progress",
+            Self::Fingerprint { .. } => "other_bits",
+            Self::DigestDiffers { .. } => "other_digest",
+            Self::StepDiffers { .. } => "other_step",
+            Self::Impossible(_) => "impossible_report",
+            Self::NeverReported(_) => "never_reported",
+            Self::StillThere(_) => "unkillable",
+            Self::Broken(_) => "broken_collectives",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Poisonous { .. } => "poisonous_step",
+        }
+    }
 }
 
 fn members(all: &[MemberId]) -> String {

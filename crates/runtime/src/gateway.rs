@@ -10,6 +10,7 @@ use crate::supervisor::{NodeIs, NodeLost, Supervisor, ToNode};
 use dtrain_protocol::{
     BootId, ClockReading, Goodbye, Message as Word, NodeReport, Outcome, RankSetup, Timeouts,
 };
+use dtrain_telemetry::Board;
 use dtrain_transport::quic::{Connection, Endpoint, Identity, IoThread, Kind, LinkError, Tuning};
 use dtrain_types::{NodeId, counted};
 use kameo::prelude::*;
@@ -30,6 +31,7 @@ pub struct Gateway {
     setup: RankSetup,
     /// The node beside the supervisor, which comes by another way; none where the supervisor has no ranks beside it.
     beside: Option<NodeId>,
+    board: Option<Arc<Board>>,
 }
 
 impl Gateway {
@@ -48,7 +50,7 @@ impl Gateway {
         let tuning = tuning(&timeouts);
         let endpoint = links.run(async move { Endpoint::bind(addr, &own, tuning) })?;
         let (setup, beside) = (RankSetup::default(), Some(NodeId(0)));
-        Ok(Self { endpoint, links, most_nodes, timeouts, setup, beside })
+        Ok(Self { endpoint, links, most_nodes, timeouts, setup, beside, board: None })
     }
 
     /// Where it listens.
@@ -69,17 +71,18 @@ impl Gateway {
         Self { beside: None, ..self }
     }
 
+    /// The same with what is told to whoever asks how the run is.
+    #[must_use]
+    pub fn telling(self, board: Arc<Board>) -> Self {
+        Self { board: Some(board), ..self }
+    }
+
     /// Begins to let nodes in. *Panics* outside of a tokio runtime.
     pub(crate) fn start(self, supervisor: ActorRef<Supervisor>) -> OpenGateway {
-        let Self { mut endpoint, links, most_nodes, timeouts, setup, beside } = self;
-        let registry = Arc::new(NodeRegistry {
-            supervisor,
-            most_nodes,
-            beside,
-            timeouts,
-            setup,
-            linked: Mutex::default(),
-        });
+        let Self { mut endpoint, links, most_nodes, timeouts, setup, beside, board } = self;
+        let linked = Mutex::default();
+        let registry =
+            Arc::new(NodeRegistry { supervisor, most_nodes, beside, timeouts, setup, board, linked });
         let (own, detect) = (Arc::clone(&registry), timeouts.detect);
         let accepting = tokio::spawn(async move {
             let mut serving = JoinSet::new();
@@ -165,6 +168,7 @@ struct NodeRegistry {
     beside: Option<NodeId>,
     timeouts: Timeouts,
     setup: RankSetup,
+    board: Option<Arc<Board>>,
     linked: Mutex<BTreeMap<NodeId, LinkedNode>>,
 }
 
@@ -249,7 +253,8 @@ impl NodeRegistry {
 async fn serve(connection: Connection, registry: Arc<NodeRegistry>) {
     let from = connection.remote_addr();
     let (link, mut words, report) = match first_word(&connection, &registry).await {
-        Ok(come) => come,
+        Ok(Some(come)) => come,
+        Ok(None) => return,
         Err(why) => return tracing::warn!(%from, why, "a link that is no node's"),
     };
     let heard = time_of_day();
@@ -289,19 +294,30 @@ async fn serve(connection: Connection, registry: Arc<NodeRegistry>) {
     connection.close();
 }
 
+/// None of somebody who only asked how the run is, and was told.
+///
 /// *Errors*: what came instead of a node's report.
 async fn first_word(
     connection: &Connection,
     registry: &NodeRegistry,
-) -> Result<(LinkSender, LinkReceiver, Box<NodeReport>), String> {
+) -> Result<Option<(LinkSender, LinkReceiver, Box<NodeReport>)>, String> {
     let come = async {
-        let (kind, send, recv) = connection.accept_stream().await.map_err(|error| error.to_string())?;
+        let (kind, mut send, recv) = connection.accept_stream().await.map_err(|error| error.to_string())?;
+        if kind == Kind::Status {
+            let progress = registry.board.as_ref().map(|board| board.read()).unwrap_or_default();
+            let text = serde_json::to_vec(&progress).map_err(|error| error.to_string())?;
+            send.write_all(&text).await.map_err(|error| error.to_string())?;
+            let _ = send.finish();
+            // They close it when they have read it.
+            connection.closed().await;
+            return Ok(None);
+        }
         if kind != Kind::Control {
             return Err("its first stream is not for words".to_owned());
         }
         let (link, mut words, _writer) = link::open_host(recv, send);
         match words.next().await {
-            Ok(Some(Word::NodeReport(report))) => Ok((link, words, report)),
+            Ok(Some(Word::NodeReport(report))) => Ok(Some((link, words, report))),
             Ok(Some(_)) => Err("its first word is not a node's report".to_owned()),
             Ok(None) => Err("it said nothing".to_owned()),
             Err(error) => Err(error.to_string()),

@@ -46,6 +46,7 @@ mod state_files;
 mod supervisor;
 mod sync;
 mod uplink;
+mod visit;
 
 pub use clock::Clock;
 pub use data_plane::{collective_membership, step_counts};
@@ -66,3 +67,4 @@ pub use run_files::{RunFacts, RunFiles};
 pub use rustix::process::Signal;
 pub use state_files::specs;
 pub use uplink::{Callee, HostConfig, HostEnd, HostNews, Succession, Uplink, UplinkError};
+pub use visit::visit;

@@ -16,8 +16,8 @@ use dtrain_protocol::{
 };
 use dtrain_telemetry::ledger::LedgerWriter;
 use dtrain_telemetry::{
-    ClassCount, ClassTable, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics, RunEvent as LogEvent,
-    StepMetrics, UnixTime,
+    Board, ClassCount, ClassTable, EpochMetrics, EventLog, GpuWatch, JsonLines, Metrics,
+    RunEvent as LogEvent, StepMetrics, TelemetryError, UnixTime,
 };
 use dtrain_types::{BatchPlan, Bytes, ExactQuotient, ExactSum, Generation, MicroRange, Seed, Step, counted};
 use std::collections::BTreeMap;
@@ -65,6 +65,8 @@ pub struct RunFacts {
     pub preparation: Option<serde_json::Value>,
     /// What a supervisor that died in this run has written down, where its ranks may still be there.
     pub found: Option<Found>,
+    /// Whether TensorBoard gets its files.
+    pub tensorboard: bool,
 }
 
 /// Standard output, for programs.
@@ -83,6 +85,8 @@ pub struct RunFiles {
     /// Who computes which micro-batches, in the newest generations: a step may be told of after the next one was formed.
     ranges: BTreeMap<Generation, Vec<MicroRange>>,
     best_score: Option<f64>,
+    /// Where others see what is written.
+    board: Option<Arc<Board>>,
 }
 
 /// How many generations' ranges are kept: records of a step are told within one or two.
@@ -119,12 +123,18 @@ impl RunFiles {
         let store = FileStore::new(dir);
         store.sweep(&lock).map_err(|error| error.to_string())?;
         let events = EventLog::append(&dir.join("events.jsonl")).map_err(|error| error.to_string())?;
-        // Of what was written before, TensorBoard shows what comes up to this step.
-        let resume = facts.found.as_ref().map(|found| found.metrics).or(facts.parent.map(|id| id.step));
-        let metrics = Metrics::open(dir, UnixTime::now(), resume).map_err(|error| error.to_string())?;
+        let metrics = open_metrics(&facts).map_err(|error| error.to_string())?;
         let best_score = best_so_far(&store, facts.best.as_ref());
         let ranges = facts.found.as_ref().map(|found| found.ranges.clone()).unwrap_or_default();
-        Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges, best_score })
+        Ok(Self { facts, store, lock, ledger, events, metrics, echo, ranges, best_score, board: None })
+    }
+
+    /// Shows on a board what is written.
+    #[must_use]
+    pub fn shown_on(mut self, board: Arc<Board>) -> Self {
+        self.metrics = self.metrics.shown_on(Arc::clone(&board));
+        self.board = Some(board);
+        self
     }
 
     /// Writes the readings of these GPUs beside the steps, for programs and for TensorBoard.
@@ -209,6 +219,8 @@ impl RunFiles {
             learning_rate: Some(record.lr),
             gradient_norm: Some(record.gradient_norm),
             samples_per_second: (seen.seconds > 0.0).then(|| seen.samples as f64 / seen.seconds),
+            seconds: Some(record.seconds),
+            waiting_seconds: Some(record.seconds - record.busy),
         };
         let metrics = if in_metrics { Ok(()) } else { self.metrics.step(UnixTime::now(), &metrics) };
         let metrics = metrics.map_err(|error| error.to_string());
@@ -313,6 +325,9 @@ impl RunFiles {
     /// *Errors*: the log cannot be written.
     pub fn log(&mut self, event: &LogEvent) -> Result<(), String> {
         let now = UnixTime::now();
+        if let Some(board) = &self.board {
+            board.note(|progress| progress.event(now, event));
+        }
         // A reader that closed its end has seen enough.
         if self.echo.as_mut().is_some_and(|echo| echo.event(now, event).is_err()) {
             self.echo = None;
@@ -493,6 +508,16 @@ impl RunFiles {
     }
 }
 
+fn open_metrics(facts: &RunFacts) -> Result<Metrics, TelemetryError> {
+    let metrics = Metrics::open(&facts.run_dir, UnixTime::now())?;
+    if !facts.tensorboard {
+        return Ok(metrics);
+    }
+    // Of what was written before, TensorBoard shows what comes up to this step.
+    let resume = facts.found.as_ref().map(|found| found.metrics).or(facts.parent.map(|id| id.step));
+    metrics.for_tensorboard(&facts.run_dir, UnixTime::now(), resume)
+}
+
 /// Counts as a rank flattens them: all true positives, then false positives, then false negatives.
 fn class_counts(flat: &[u64]) -> ClassTable {
     let classes = flat.len() / 3;
@@ -531,6 +556,7 @@ fn fault(cause: &Cause) -> LogEvent {
         host: cause.host.clone(),
         phase: cause.phase.to_string(),
         cause: cause.what.to_string(),
+        kind: cause.what.kind().to_owned(),
         doing: cause.doing.map(|doing| doing.to_string()),
     }
 }

@@ -24,6 +24,8 @@ pub struct Stamped<E> {
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RunEvent {
+    /// A process begins to lead the run: its first one, or one that goes on with it.
+    Run(RunBegun),
     /// A step was committed; once per step number.
     Step {
         /// Its number.
@@ -58,7 +60,7 @@ pub enum RunEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         val_r2: Option<f64>,
         /// What only some runs measure, by name.
-        #[serde(flatten)]
+        #[serde(flatten, deserialize_with = "without_nulls")]
         others: BTreeMap<String, f64>,
     },
     /// The run ends after this epoch, before its length: `stop.patience` was used up.
@@ -110,6 +112,9 @@ pub enum RunEvent {
         phase: String,
         /// How it failed: signal, exit code, error, silence.
         cause: String,
+        /// The same as one word, to be counted by.
+        #[serde(default)]
+        kind: String,
         /// Of a rank that hangs: what it was doing, and who waits for it.
         doing: Option<String>,
     },
@@ -168,6 +173,41 @@ pub enum RunEvent {
     Summary(Summary),
 }
 
+/// What is known of a run when a process begins to lead it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunBegun {
+    /// Its name.
+    pub run: String,
+    /// Version and revision of dtrain.
+    pub version: String,
+    /// The leading process on its host.
+    pub pid: u32,
+    /// That host.
+    pub host: String,
+    /// The kind of its data.
+    pub data: String,
+    /// The kind of its model.
+    pub model: String,
+    /// What the ranks of that host train on.
+    pub device: String,
+    /// Ranks that it begins with, of hosts that are known from the start.
+    pub ranks: u32,
+    /// How many hosts it begins with.
+    pub hosts: u32,
+    /// The number of its last step, if nothing ends it before.
+    pub steps: u64,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Samples of a full step.
+    pub global_batch: u64,
+    /// Tokens of a sample, where it has tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_sample: Option<u64>,
+    /// Trainable parameters.
+    pub parameters: u64,
+}
+
 /// What a run came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -222,8 +262,14 @@ pub struct Summary {
 }
 
 /// Reads back what the writer made of a number that was not finite.
-fn null_is_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+pub(crate) fn null_is_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+/// Reads numbers by name, without those that were not finite.
+pub(crate) fn without_nulls<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let all = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+    Ok(all.into_iter().filter_map(|(name, number)| Some((name, number?))).collect())
 }
 
 #[cfg(test)]
@@ -255,13 +301,13 @@ mod tests {
             val_f1: Some(0.5),
             val_rmse: None,
             val_r2: None,
-            others: BTreeMap::new(),
+            others: BTreeMap::from([("val_own".to_owned(), f64::NAN)]),
         });
-        let fields = r#""train_loss":null,"val_loss":null,"val_accuracy":null,"val_f1":0.5}"#;
+        let fields = r#""train_loss":null,"val_loss":null,"val_accuracy":null,"val_f1":0.5,"val_own":null}"#;
         assert!(text.ends_with(fields), "{text}");
         let back: Stamped<RunEvent> = serde_json::from_str(&text).unwrap();
-        let RunEvent::Epoch { train_loss, val_loss, .. } = back.event else { panic!("{back:?}") };
-        assert!(train_loss.is_nan() && val_loss.is_none());
+        let RunEvent::Epoch { train_loss, val_loss, others, .. } = back.event else { panic!("{back:?}") };
+        assert!(train_loss.is_nan() && val_loss.is_none() && others.is_empty());
     }
 
     #[test]
@@ -281,6 +327,7 @@ mod tests {
                     device: "cpu".into(),
                 },
             ),
+            ("run", RunEvent::Run(RunBegun { run: text(), steps: 40, ..RunBegun::default() })),
             ("generation", RunEvent::Generation { generation, ranks: 1, step, ranges: vec![(0, 4)] }),
             (
                 "fault",
@@ -290,6 +337,7 @@ mod tests {
                     host: text(),
                     phase: text(),
                     cause: text(),
+                    kind: text(),
                     doing: None,
                 },
             ),

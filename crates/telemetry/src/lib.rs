@@ -1,5 +1,5 @@
-//! What a run tells about itself: the event log, the ledger, metrics, TensorBoard files, profiles, and readings of
-//! processes.
+//! What a run tells about itself: the event log, the ledger, metrics, TensorBoard files, profiles, readings of processes; and to whom:
+//! scrapers and trackers.
 //!
 //! Everything here is written for somebody to read later, a person or a program; nothing here decides anything. It
 //! does not know actors, messages or configuration, and it prints nothing.
@@ -7,6 +7,7 @@
 mod clock;
 mod error;
 mod event;
+mod exposition;
 mod figures;
 mod gpu;
 mod gpu_watch;
@@ -15,15 +16,21 @@ pub mod ledger;
 mod metrics;
 mod process;
 pub mod profile;
+mod progress;
+mod scrape;
 mod tensorboard;
+pub mod track;
 
-pub use clock::UnixTime;
+pub use clock::{CivilTime, UnixTime};
 pub use error::TelemetryError;
-pub use event::{RunEvent, Stamped, Summary};
+pub use event::{RunBegun, RunEvent, Stamped, Summary};
+pub use exposition::{Exposition, exposed_names};
 pub use figures::{ClassCount, ClassScores, ClassTable};
 pub use gpu::{Gpu, GpuError, GpuReadings, Gpus, Pair, Route};
 pub use gpu_watch::{GPU_INTERVAL, GpuSample, GpuWatch};
 pub use json_lines::{EventLog, Flush, JsonLines};
 pub use metrics::{EpochMetrics, GpuMetrics, Metric, Metrics, StepMetrics};
 pub use process::{hostname, peak_rss};
+pub use progress::{Board, Progress, RankStanding, RunState};
+pub use scrape::{ScrapeServer, ScrapeSocket, reached_here};
 pub use tensorboard::TensorBoard;

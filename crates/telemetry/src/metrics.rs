@@ -3,9 +3,10 @@
 //! Every step is written. What is spared is the system call: lines leave the buffers at most once a second, when
 //! asked, and at the end, so a fast model does not wait for its own log and nothing is lost.
 
-use crate::{GpuReadings, GpuWatch, JsonLines, Stamped, TelemetryError, TensorBoard, UnixTime};
+use crate::event::{null_is_nan, without_nulls};
+use crate::{Board, GpuReadings, GpuWatch, JsonLines, Stamped, TelemetryError, TensorBoard, UnixTime};
 use dtrain_types::{Epoch, Step};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const FLUSH_AFTER: f64 = 1.0;
 
 /// A line of `metrics.jsonl`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Metric {
     /// Of one step.
@@ -27,7 +28,7 @@ pub enum Metric {
 }
 
 /// How a GPU was when a step was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuMetrics {
     /// Its number on its host.
     pub gpu: u32,
@@ -39,13 +40,15 @@ pub struct GpuMetrics {
 }
 
 /// What is known of a committed step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StepMetrics {
     /// Its number.
     pub step: Step,
     /// The epoch it belongs to.
     pub epoch: Epoch,
     /// Mean loss over its samples.
+    #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
     /// Samples that it fed.
     pub samples: u64,
@@ -55,16 +58,22 @@ pub struct StepMetrics {
     pub gradient_norm: Option<f64>,
     /// Samples per second of late.
     pub samples_per_second: Option<f64>,
+    /// How long it took, as a rank measured it. *Units*: seconds.
+    pub seconds: Option<f64>,
+    /// How long of that this rank waited for others. *Units*: seconds.
+    pub waiting_seconds: Option<f64>,
 }
 
 /// What is known of an epoch at its end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct EpochMetrics {
     /// Which.
     pub epoch: Epoch,
     /// Its last step.
     pub step: Step,
     /// Mean loss over its training samples.
+    #[serde(deserialize_with = "null_is_nan")]
     pub train_loss: f64,
     /// Mean loss over the validation samples.
     pub val_loss: Option<f64>,
@@ -79,30 +88,50 @@ pub struct EpochMetrics {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_r2: Option<f64>,
     /// What only some runs measure, by name.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "without_nulls")]
     pub others: BTreeMap<String, f64>,
 }
 
 /// The metrics of a run.
 pub struct Metrics {
     lines: JsonLines<File>,
-    board: TensorBoard,
+    curves: Option<TensorBoard>,
     flushed: UnixTime,
     gpus: Option<Arc<GpuWatch>>,
     /// The newest round of readings that was written.
     gpu_round: u64,
+    /// Where others see what is written.
+    board: Option<Arc<Board>>,
 }
 
 impl Metrics {
-    /// Goes on with `metrics.jsonl` in a run folder, and begins a new file in its `tb`.
+    /// Goes on with `metrics.jsonl` in a run folder.
     ///
-    /// `resume` is the number of updates in the checkpoint that the run goes on from, if it does.
+    /// *Errors*: the file cannot be made.
+    pub fn open(run: &Path, now: UnixTime) -> Result<Self, TelemetryError> {
+        let lines = JsonLines::append(&run.join("metrics.jsonl"))?;
+        Ok(Self { lines, curves: None, flushed: now, gpus: None, gpu_round: 0, board: None })
+    }
+
+    /// Begins a new file for TensorBoard in the folder `tb` too. `resume` is the number of updates in the checkpoint that the run goes
+    /// on from, if it does.
     ///
     /// *Errors*: a file cannot be made or written.
-    pub fn open(run: &Path, now: UnixTime, resume: Option<Step>) -> Result<Self, TelemetryError> {
-        let lines = JsonLines::append(&run.join("metrics.jsonl"))?;
-        let board = TensorBoard::create(&run.join("tb"), now, resume)?;
-        Ok(Self { lines, board, flushed: now, gpus: None, gpu_round: 0 })
+    pub fn for_tensorboard(
+        mut self,
+        run: &Path,
+        now: UnixTime,
+        resume: Option<Step>,
+    ) -> Result<Self, TelemetryError> {
+        self.curves = Some(TensorBoard::create(&run.join("tb"), now, resume)?);
+        Ok(self)
+    }
+
+    /// Shows on a board what is written.
+    #[must_use]
+    pub fn shown_on(mut self, board: Arc<Board>) -> Self {
+        self.board = Some(board);
+        self
     }
 
     /// Writes the readings of these GPUs too, beside the first step after each round.
@@ -116,7 +145,7 @@ impl Metrics {
     ///
     /// *Errors*: a file does not take them.
     pub fn step(&mut self, now: UnixTime, step: &StepMetrics) -> Result<(), TelemetryError> {
-        self.lines.record(&Stamped { time: now, event: Metric::Step(*step) })?;
+        self.record(now, Metric::Step(*step))?;
         let points = [
             ("train/loss", Some(step.loss)),
             ("train/learning_rate", step.learning_rate),
@@ -133,7 +162,7 @@ impl Metrics {
     ///
     /// *Errors*: a file does not take them.
     pub fn epoch(&mut self, now: UnixTime, epoch: &EpochMetrics) -> Result<(), TelemetryError> {
-        self.lines.record(&Stamped { time: now, event: Metric::Epoch(epoch.clone()) })?;
+        self.record(now, Metric::Epoch(epoch.clone()))?;
         let points = [
             ("epoch/train_loss", Some(epoch.train_loss)),
             ("epoch/val_loss", epoch.val_loss),
@@ -157,8 +186,7 @@ impl Metrics {
         }
         self.gpu_round = sample.round;
         for (gpu, readings) in sample.gpus {
-            self.lines
-                .record(&Stamped { time: now, event: Metric::Gpu(GpuMetrics { gpu, step, readings }) })?;
+            self.record(now, Metric::Gpu(GpuMetrics { gpu, step, readings }))?;
             let points = [
                 ("utilisation", readings.utilisation.map(f64::from)),
                 ("memory_used", readings.memory_used.map(|bytes| bytes.0 as f64)),
@@ -166,8 +194,8 @@ impl Metrics {
                 ("power", readings.power),
             ];
             for (name, value) in points {
-                if let Some(value) = value {
-                    self.board.scalar(now, step, &format!("gpu{gpu}/{name}"), value)?;
+                if let (Some(value), Some(curves)) = (value, &mut self.curves) {
+                    curves.scalar(now, step, &format!("gpu{gpu}/{name}"), value)?;
                 }
             }
         }
@@ -180,7 +208,14 @@ impl Metrics {
     pub fn flush(&mut self, now: UnixTime) -> Result<(), TelemetryError> {
         self.flushed = now;
         self.lines.flush()?;
-        self.board.flush()
+        self.curves.as_mut().map_or(Ok(()), TensorBoard::flush)
+    }
+
+    fn record(&mut self, now: UnixTime, metric: Metric) -> Result<(), TelemetryError> {
+        if let Some(board) = &self.board {
+            board.note(|progress| progress.metric(now, &metric));
+        }
+        self.lines.record(&Stamped { time: now, event: metric })
     }
 
     fn points(
@@ -189,9 +224,10 @@ impl Metrics {
         step: Step,
         points: &[(&str, Option<f64>)],
     ) -> Result<(), TelemetryError> {
+        let Some(curves) = &mut self.curves else { return Ok(()) };
         for (tag, value) in points {
             if let Some(value) = value {
-                self.board.scalar(now, step, tag, *value)?;
+                curves.scalar(now, step, tag, *value)?;
             }
         }
         Ok(())
@@ -214,7 +250,7 @@ mod tests {
     #[test]
     fn steps_are_flushed_once_a_second_and_none_is_lost_at_the_end() {
         let run = tempfile::tempdir().unwrap();
-        let mut metrics = Metrics::open(run.path(), UnixTime(100.0), None).unwrap();
+        let mut metrics = Metrics::open(run.path(), UnixTime(100.0)).unwrap();
         metrics.step(UnixTime(100.5), &step(1)).unwrap();
         assert_eq!(lines(run.path()).len(), 0);
         metrics.step(UnixTime(101.0), &step(2)).unwrap();
@@ -234,7 +270,7 @@ mod tests {
     #[test]
     fn an_epoch_is_seen_at_once() {
         let run = tempfile::tempdir().unwrap();
-        let mut metrics = Metrics::open(run.path(), UnixTime(0.0), None).unwrap();
+        let mut metrics = Metrics::open(run.path(), UnixTime(0.0)).unwrap();
         let epoch = EpochMetrics {
             step: Step(9),
             train_loss: f64::NAN,

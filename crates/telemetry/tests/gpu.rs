@@ -96,7 +96,8 @@ fn readings_stand_beside_the_first_step_after_each_round_and_for_tensorboard() {
     let watch = Arc::new(GpuWatch::start(gpus, vec![0, 1], GPU_INTERVAL * 1000).unwrap());
     let run = tempfile::tempdir().unwrap();
     assert_eq!(watch.after(0).round, 1);
-    let mut metrics = Metrics::open(run.path(), UnixTime(1.0), None).unwrap().watching(watch);
+    let metrics = Metrics::open(run.path(), UnixTime(1.0)).unwrap().watching(watch);
+    let mut metrics = metrics.for_tensorboard(run.path(), UnixTime(1.0), None).unwrap();
     for step in [1, 2, 3] {
         metrics.step(UnixTime(1.0), &StepMetrics { step: Step(step), ..StepMetrics::default() }).unwrap();
     }

@@ -28,6 +28,10 @@ fn seen_by_tensorboard(folder: &Path) -> Option<serde_json::Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
+fn open(run: &Path, now: UnixTime, resume: Option<Step>) -> Metrics {
+    Metrics::open(run, now).unwrap().for_tensorboard(run, now, resume).unwrap()
+}
+
 fn steps(metrics: &mut Metrics, steps: std::ops::RangeInclusive<u64>, loss_at: impl Fn(u64) -> f64) {
     for step in steps {
         let now = UnixTime(1_763_600_000.0 + step as f64);
@@ -41,7 +45,7 @@ fn steps(metrics: &mut Metrics, steps: std::ops::RangeInclusive<u64>, loss_at: i
 #[test]
 fn tensorboard_reads_every_point() {
     let run = tempfile::tempdir().unwrap();
-    let mut metrics = Metrics::open(run.path(), UnixTime(1_763_600_000.0), None).unwrap();
+    let mut metrics = open(run.path(), UnixTime(1_763_600_000.0), None);
     steps(&mut metrics, 1..=300, |step| 1.0 / step as f64);
     let epoch = EpochMetrics {
         epoch: Epoch(0),
@@ -69,11 +73,11 @@ fn tensorboard_reads_every_point() {
 #[test]
 fn after_a_resume_tensorboard_shows_the_steps_that_count() {
     let run = tempfile::tempdir().unwrap();
-    let mut first = Metrics::open(run.path(), UnixTime(1_763_600_000.0), None).unwrap();
+    let mut first = open(run.path(), UnixTime(1_763_600_000.0), None);
     steps(&mut first, 1..=10, |_| 1.0);
     drop(first);
     // The checkpoint holds 6 updates; steps 7 to 10 are computed again.
-    let mut second = Metrics::open(run.path(), UnixTime(1_763_600_001.0), Some(Step(6))).unwrap();
+    let mut second = open(run.path(), UnixTime(1_763_600_001.0), Some(Step(6)));
     steps(&mut second, 7..=8, |_| 2.0);
     drop(second);
     let Some(seen) = seen_by_tensorboard(&run.path().join("tb")) else { return };

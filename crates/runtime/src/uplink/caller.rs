@@ -193,12 +193,12 @@ impl Caller {
 }
 
 /// Whether a refusal stays one: a crowd at the gate passes.
-fn is_for_good(error: &LinkError) -> bool {
+pub(crate) fn is_for_good(error: &LinkError) -> bool {
     let (LinkError::Untrusted { why, .. } | LinkError::Refused { why, .. }) = error else { return false };
     !matches!(why, Refusal::Crowded | Refusal::TooSlow | Refusal::Broken)
 }
 
-pub(super) fn unspecified(like: SocketAddr) -> IpAddr {
+pub(crate) fn unspecified(like: SocketAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 

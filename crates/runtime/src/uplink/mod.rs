@@ -11,6 +11,7 @@ mod probe;
 mod successor;
 
 pub use caller::{Callee, UplinkError};
+pub(crate) use caller::{is_for_good, unspecified};
 pub use part::{HostConfig, HostEnd, HostNews, Succession};
 
 use caller::{Caller, HostLink};

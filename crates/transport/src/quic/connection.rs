@@ -20,6 +20,8 @@ pub enum Kind {
     Control = 0,
     /// Frames of a mesh.
     Bulk = 1,
+    /// How the run is, for whoever asks.
+    Status = 2,
 }
 
 impl Kind {
@@ -27,6 +29,7 @@ impl Kind {
         match byte {
             0 => Some(Self::Control),
             1 => Some(Self::Bulk),
+            2 => Some(Self::Status),
             _ => None,
         }
     }
@@ -60,6 +63,11 @@ impl Connection {
     /// Opens a stream for frames. As `open_control`.
     pub async fn open_bulk(&self) -> Result<(SendStream, RecvStream), LinkError> {
         self.open(Kind::Bulk).await
+    }
+
+    /// Opens a stream on which the peer says how the run is. As `open_control`.
+    pub async fn open_status(&self) -> Result<(SendStream, RecvStream), LinkError> {
+        self.open(Kind::Status).await
     }
 
     async fn open(&self, kind: Kind) -> Result<(SendStream, RecvStream), LinkError> {

@@ -362,7 +362,7 @@ async fn serve(shared: Arc<PortShared>, connection: Connection) {
     loop {
         let streams = match connection.accept_stream().await {
             Ok((Kind::Bulk, send, recv)) => (send, recv),
-            Ok((Kind::Control, send, recv)) => {
+            Ok((Kind::Control | Kind::Status, send, recv)) => {
                 refuse((send, recv), code::UNKNOWN);
                 continue;
             }
