@@ -38,6 +38,7 @@ mod recovery;
 mod same_bits;
 mod shards;
 mod shown_runs;
+mod slurm;
 mod standstill;
 mod tables;
 mod transcript;

@@ -6,6 +6,7 @@ pub mod gpus;
 pub mod hosts;
 pub mod nccl;
 pub mod network;
+pub mod slurm;
 pub mod turn;
 
 pub use rustix::process::Signal;
