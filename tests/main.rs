@@ -27,6 +27,7 @@ mod groups;
 mod hosts;
 mod images;
 mod json_contract;
+mod kubernetes;
 mod models;
 mod nccl;
 mod nccl_on_gpus;

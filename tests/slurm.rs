@@ -4,22 +4,14 @@
 use crate::harness::network::Weather;
 use crate::harness::slurm::Cluster;
 use crate::harness::turn::has_turn;
-use crate::harness::{Signal, audit_is_clean, checkpoints, folder, signal, train};
-use serde_json::Value;
-use std::path::Path;
+use crate::harness::{Running, Signal, checkpoints, dtrain, finish, folder, is_whole, signal, train};
 use std::time::Duration;
 
 /// Steps take their time by waiting for each other, and leave the cores to others.
 const DELAY: Duration = Duration::from_millis(3);
-const STEPS: u64 = 600;
+const STEPS: u64 = 1_500;
 const CONFIGURATION: &str = "data: {kind: digits}\nmodel: {kind: mlp, hidden: [24]}\nglobal_batch: 50\nmicro_batch: 7\n\
                              threads: 1\nranks: 1\nmax_restarts: 100\ncheckpoint: {every: none}\n";
-
-fn events(run: &Path, kind: &str) -> Vec<Value> {
-    let log = std::fs::read_to_string(run.join("events.jsonl")).expect("a log");
-    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line"));
-    lines.filter(|line| line["event"] == kind).collect()
-}
 
 #[test]
 fn a_job_of_slurm_loses_tasks_is_warned_preempted_and_requeued_and_ends_with_the_digest_of_a_plain_run() {
@@ -87,13 +79,7 @@ fn a_job_of_slurm_loses_tasks_is_warned_preempted_and_requeued_and_ends_with_the
     cluster.wait_for_state(third, &["COMPLETED"]);
     let line = CONFIGURATION_AS_WORDS;
     let plain = train(folder().path(), &format!("{line} steps={STEPS} name=whole")).digest();
-    let summaries = events(&run, "summary");
-    let summary = summaries.last().expect("a summary");
-    assert_eq!(summary["digest"], plain, "{}", cluster.log(third));
-    let steps: Vec<u64> =
-        events(&run, "step").iter().map(|line| line["step"].as_u64().expect("a number")).collect();
-    assert_eq!(steps, (1..=STEPS).collect::<Vec<u64>>(), "every step once\n{}", cluster.log(job));
-    audit_is_clean(cluster.folder(), "dtrain");
+    is_whole(cluster.folder(), "dtrain", &plain, STEPS);
     let left = std::fs::read_dir(cluster.path(".cache/dtrain/slurm")).expect("a folder").count();
     assert_eq!(left, 0, "no token is left");
 }
@@ -101,3 +87,27 @@ fn a_job_of_slurm_loses_tasks_is_warned_preempted_and_requeued_and_ends_with_the
 /// The same, on a command line.
 const CONFIGURATION_AS_WORDS: &str =
     "data.kind=digits model.kind=mlp model.hidden=[24] global_batch=50 micro_batch=7 threads=1 ranks=1";
+
+/// As Slurm says it to a job that it starts again; without Slurm.
+#[test]
+fn a_requeued_job_goes_on_with_its_run_unless_it_was_told_otherwise() {
+    let folder = folder();
+    let line = format!("{CONFIGURATION_AS_WORDS} steps=2000 name=job");
+    let mut first = Running::start(folder.path(), &line);
+    first.wait_for_step(5);
+    signal(Signal::USR1, first.pid());
+    first.finish().ended_with(130);
+    let again = |restarts: &str, more: &str| {
+        let mut command = dtrain(folder.path(), &format!("train --json {line} {more}"));
+        command.env("SLURM_RESTART_COUNT", restarts);
+        finish(command)
+    };
+    for told in [again("0", ""), again("1", "resume=never")] {
+        told.ended_with(2);
+        told.said("runs/job");
+    }
+    let run = again("1", "");
+    run.said("this job was requeued, so it goes on with its run");
+    let plain = train(folder.path(), &format!("{CONFIGURATION_AS_WORDS} steps=2000 name=whole"));
+    assert_eq!(run.digest(), plain.digest());
+}

@@ -234,6 +234,7 @@ impl Session {
         }
         let many = self.lead.is_some();
         let run_plan = self.run_plan(instance, generations, taken_over)?;
+        crate::early_signals::no_longer();
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {

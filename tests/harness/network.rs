@@ -53,7 +53,10 @@ const LARGEST: usize = 1_500;
 impl Network {
     /// Builds it. *Errors*: what the system does not allow.
     pub fn build(hosts: usize, weather: Weather) -> Result<Self, String> {
-        let names = (0..hosts).map(|host| format!("dtrain-{}-{host}", std::process::id())).collect();
+        // Tests that run at once have a network each.
+        static BUILT: AtomicU64 = AtomicU64::new(0);
+        let (process, number) = (std::process::id(), BUILT.fetch_add(1, Ordering::Relaxed));
+        let names = (0..hosts).map(|host| format!("dtrain-{process}-{number}-{host}")).collect();
         let mut network = Self { names, counts: Arc::default(), threads: Vec::new() };
         let mut tuns = Vec::new();
         for host in 0..hosts {

@@ -127,7 +127,10 @@ pub fn run(
     }
     if let (Some(hosts), Some(lead)) = (hosts, &lead) {
         let (nodes, at) = (lead.nodes, lead.gateway.local_addr());
-        voice.say(&format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master));
+        voice.say(&format!(
+            "  hosts    waiting for {nodes} in all, at {} (listening on {at})",
+            hosts.shown_master
+        ));
     }
     let (cuda, gpus, json) = (chosen.cuda(), chosen.watch(), arguments.output.json);
     let session =

@@ -20,7 +20,9 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// Whom a host calls.
 #[derive(Clone, Debug)]
 pub struct Callee {
-    /// Where the supervisor listens; the first that answers is it.
+    /// The name of its host, and its port: looked up before each call, since who comes in its place may have another address.
+    pub name: (String, u16),
+    /// Where it was when its name was last known; the first that answers is it.
     pub masters: Vec<SocketAddr>,
     /// The address of this host to call from; the system's choice if none.
     pub from: Option<IpAddr>,
@@ -125,13 +127,23 @@ impl Caller {
     /// One attempt at every address.
     pub(super) async fn call(&self) -> Result<(HostLink, RankSetup), CallError> {
         let mut last = "there is no address".to_owned();
-        for master in &self.callee.masters {
-            match self.call_at(*master).await {
+        for master in self.addresses().await {
+            match self.call_at(master).await {
                 Err(CallError::Passing(what)) => last = what,
                 done => return done,
             }
         }
         Err(CallError::Passing(last))
+    }
+
+    /// Where the supervisor is by its name now; where nobody knows, where it was.
+    async fn addresses(&self) -> Vec<SocketAddr> {
+        let (host, port) = (self.callee.name.0.as_str(), self.callee.name.1);
+        let found = tokio::net::lookup_host((host, port)).await.map(Iterator::collect);
+        match found {
+            Ok(found) if !Vec::is_empty(&found) => found,
+            _ => self.callee.masters.clone(),
+        }
     }
 
     async fn call_at(&self, master: SocketAddr) -> Result<(HostLink, RankSetup), CallError> {
