@@ -42,7 +42,7 @@ fn the_manifests_fit_the_published_schemas_and_one_that_does_not_is_noticed() {
     for name in MANIFESTS {
         let text = std::fs::read_to_string(manifest(name)).expect("a manifest");
         std::fs::write(&wrong, text.replace("periodSeconds", "periodInSeconds")).expect("a file");
-        let (fits, told) = check(&[wrong.clone()]);
+        let (fits, told) = check(std::slice::from_ref(&wrong));
         assert!(!fits && told.contains("periodInSeconds"), "{name}: {told}");
     }
 }

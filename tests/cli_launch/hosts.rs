@@ -134,7 +134,8 @@ fn a_rank_that_fails_on_one_host_starts_all_of_all_hosts_again_with_what_torchru
     let script = "n=$TORCHELASTIC_RESTART_COUNT
         echo $RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_MAX_RESTARTS > said.$n.$RANK
         echo $TORCHELASTIC_RUN_ID >> ids; echo $$ > pid.$n.$RANK
-        [ $n = 2 ] && exit 0; [ $RANK = 3 ] && exit 7; exec sleep 1000";
+        [ $n = 2 ] && exit 0; [ $RANK != 3 ] && exec sleep 1000
+        while [ ! -e pid.$n.0 ] || [ ! -e pid.$n.1 ] || [ ! -e pid.$n.2 ]; do sleep 0.01; done; exit 7";
     let group = Group::on_loopback("--nodes 2 --nproc 2 --max-restarts 5", script);
     let (first, second) = (group.start(0), group.start(1));
     for words in [first.ends_with(0), second.ends_with(0)] {

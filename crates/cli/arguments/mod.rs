@@ -104,9 +104,9 @@ pub enum Command {
     /// Train on several hosts: start it on each of them
     #[command(after_help = NODE_EXAMPLES)]
     Node(Node),
-    /// Say whether the `node` of this host or container has ranks in a run: a readiness probe
+    /// Say whether the `node` here has ranks in a run: a readiness probe
     Ready(Ready),
-    /// Let the `node` of this host or container leave after the step in hand, and wait until it has: a preStop hook
+    /// Let the `node` here leave after the step in hand: a preStop hook
     Drain(Drain),
     /// Make the secret that the hosts of a cluster share
     #[command(subcommand)]
