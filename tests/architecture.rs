@@ -25,7 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fake-nccl", &["nccl-sys"]),
     ("fake-cuda", &[]),
     ("cuda", &["types", "collective", "engine", "nccl"]),
-    ("launch", &["protocol"]),
+    ("launch", &["protocol", "transport"]),
     ("sim", &["types", "engine", "collective", "protocol", "checkpoint"]),
     (
         "runtime",

@@ -3,10 +3,11 @@
 //!
 //! Nothing is opened here but the port of the first host, which must be free before anything is written.
 
-use crate::arguments::Node;
+use crate::arguments::{Node, Output};
 use crate::error::CliError;
 use crate::leader::Leader;
 use crate::mesh_address::{MeshAddress, PortRange};
+use crate::report::Voice;
 use crate::slurm::SlurmStep;
 use dtrain_protocol::Timeouts;
 use dtrain_runtime::Gateway;
@@ -14,7 +15,7 @@ use dtrain_transport::quic::{Identity, LinkError, Token, ValidityWindow};
 use dtrain_types::{NodeId, counted};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The port of the first host, where none is given.
 pub const DEFAULT_PORT: u16 = 29_400;
@@ -31,7 +32,9 @@ pub struct HostsPlan {
     /// How many it may ever have.
     pub most: u32,
     /// The first host, as it was written.
-    pub master: String,
+    pub shown_master: String,
+    /// Its name, or its address as a text, and its port; behind it those of hosts that may take its place.
+    pub names: Vec<(String, u16)>,
     /// Its addresses.
     pub masters: Vec<SocketAddr>,
     /// The address of this host to use.
@@ -61,23 +64,29 @@ pub struct Lead {
 }
 
 impl HostsPlan {
-    /// Understands a command line; none where the run has one host.
+    /// Understands a command line; none where the run has one host. A name that nobody knows yet is looked up again for as long as
+    /// `patience` says: where hosts are started by a cluster, their names come when they do.
     ///
-    /// *Errors*: of kind usage.
-    pub fn new(arguments: &Node) -> Result<Option<Self>, CliError> {
+    /// *Blocks* for that long. *Errors*: of kind usage.
+    pub fn new(
+        arguments: &Node,
+        patience: &dyn Fn() -> Result<Duration, CliError>,
+    ) -> Result<Option<Self>, CliError> {
         let (nodes, most) = nodes(arguments)?;
         let rank = rank(arguments, most)?;
         if most == 1 {
             return Ok(None);
         }
         let (master, port) = master(arguments)?;
-        let masters = resolve_all(&master, port)?;
+        // What is wrong with the token is told before anything is waited for.
         let identity = identity()?;
+        let masters = await_name(&master, port, arguments.train.output, patience)?;
         Ok(Some(Self {
             rank,
             nodes,
             most,
-            master: shown(&master, port),
+            shown_master: shown(&master, port),
+            names: master.split(',').map(|name| (name.to_owned(), port)).collect(),
             masters,
             bind: arguments.bind,
             ports: arguments.ports,
@@ -122,7 +131,7 @@ impl HostsPlan {
             error => CliError::usage(error.to_string()).hint(format!(
                 "the host of rank 0 is the one that --master names; if {} is not an address of this host itself, \
                  say where to listen: --bind 0.0.0.0",
-                self.master
+                self.shown_master
             )),
         })?;
         self.check_ports(listen, ranks)?;
@@ -170,7 +179,8 @@ fn rank(arguments: &Node, most: u32) -> Result<u32, CliError> {
     };
     let rank = match arguments.rank {
         Some(rank) => Some(rank),
-        None => named("PET_NODE_RANK")?.or(named("SLURM_NODEID")?),
+        // Of torchrun's launchers, of Slurm, and of an Indexed Job of Kubernetes.
+        None => named("PET_NODE_RANK")?.or(named("SLURM_NODEID")?).or(named("JOB_COMPLETION_INDEX")?),
     };
     match rank {
         Some(rank) if rank < most => Ok(rank),
@@ -229,6 +239,39 @@ fn shown(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
+/// How often a name that is not known is looked up.
+const LOOK_UP: Duration = Duration::from_millis(500);
+
+fn await_name(
+    host: &str,
+    port: u16,
+    output: Output,
+    patience: &dyn Fn() -> Result<Duration, CliError>,
+) -> Result<Vec<SocketAddr>, CliError> {
+    let begun = Instant::now();
+    let mut waits = None;
+    loop {
+        let unknown = match resolve_all(host, port) {
+            Ok(found) => return Ok(found),
+            Err(unknown) => unknown,
+        };
+        let limit = match waits {
+            Some(limit) => limit,
+            None => {
+                let limit = patience()?;
+                Voice::of(output).say(&format!(
+                    "  node     {host} has no address yet; it is looked up for {limit:.0?} (join_timeout)"
+                ));
+                *waits.insert(limit)
+            }
+        };
+        if begun.elapsed() + LOOK_UP >= limit {
+            return Err(unknown);
+        }
+        std::thread::sleep(LOOK_UP);
+    }
+}
+
 pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CliError> {
     let unknown = |what: String| {
         CliError::usage(format!("cannot find the address of {host}"))
@@ -241,12 +284,20 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CliError
 }
 
 /// The addresses of all hosts that may lead, where several are named: the first leads, and the others may take its place.
+///
+/// *Errors*: none of them has one.
 fn resolve_all(masters: &str, port: u16) -> Result<Vec<SocketAddr>, CliError> {
-    let mut all = Vec::new();
+    let (mut all, mut unknown) = (Vec::new(), None);
     for master in masters.split(',') {
-        all.extend(resolve(master, port)?);
+        match resolve(master, port) {
+            Ok(found) => all.extend(found),
+            Err(error) => unknown = unknown.or(Some(error)),
+        }
     }
-    Ok(all)
+    match unknown {
+        Some(error) if all.is_empty() => Err(error),
+        _ => Ok(all),
+    }
 }
 
 /// The identity that the token in the environment gives.

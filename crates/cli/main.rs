@@ -34,6 +34,8 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Train(arguments) => commands::train::run(arguments, None, None).map(drop),
         // A host ends with the exit code of its run.
         Command::Node(arguments) => return commands::node::run(arguments, None),
+        Command::Ready(arguments) => commands::drain::ready(arguments),
+        Command::Drain(arguments) => commands::drain::drain(arguments),
         Command::Token(arguments) => commands::token::run(arguments),
         Command::Runs(arguments) => commands::runs::run(arguments),
         Command::Status(arguments) => commands::status::run(arguments),

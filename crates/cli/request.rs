@@ -8,6 +8,7 @@ use crate::error::CliError;
 use crate::kept::LeftKeeper;
 use crate::rank_setup::left_probe;
 use crate::run_folder::{CONFIG, RUNS, RunFolder, base_of, runs_hint};
+use crate::slurm::was_requeued;
 use crate::unusable::{none_usable, passed_over, unusable};
 use dtrain_checkpoint::{Check, CheckpointId, Damage, Fault, FileStore, Store};
 use std::path::{Path, PathBuf};
@@ -80,7 +81,11 @@ impl Request {
             return Self::go_on(found, None, arguments, machine);
         }
         let config = settings(&arguments.settings, machine)?;
-        let run = match (asked.as_deref(), &config.resume) {
+        // A scheduler that starts a job again wants what it was about, not another run beside it.
+        let requeued =
+            asked.is_none() && !arguments.fork && !config.says_whether_to_resume() && was_requeued();
+        let resume = if requeued { &Resume::Auto } else { &config.resume };
+        let run = match (asked.as_deref(), resume) {
             (Some(""), _) => Some(newest(&Wanted::from_config(&config))?),
             (Some(run), _) => Some(RunFolder::find(run)?),
             (None, Resume::Run(path)) => Some(RunFolder::find(&path.to_string_lossy())?),
@@ -89,8 +94,12 @@ impl Request {
         };
         match run {
             None => Self::fresh(config),
-            Some(run) if config.resume == Resume::Auto && asked.is_none() => {
-                Self::start_or_go_on(run, config, arguments, machine)
+            Some(run) if *resume == Resume::Auto && asked.is_none() => {
+                let mut request = Self::start_or_go_on(run, config, arguments, machine)?;
+                if requeued {
+                    request.notes.insert(0, "this job was requeued, so it goes on with its run".to_owned());
+                }
+                Ok(request)
             }
             Some(run) => Self::go_on(run, Some(config), arguments, machine),
         }

@@ -228,6 +228,7 @@ impl Session {
         let run_plan = self.run_plan(instance, generations, taken_over, left)?;
         let mut watching = std::mem::take(&mut self.watchers).start(&self.plan, &self.run, &board);
         let observer = watching.relayed(observer);
+        crate::early_signals::no_longer();
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {

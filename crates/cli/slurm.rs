@@ -104,6 +104,13 @@ impl SlurmStep {
     }
 }
 
+/// Whether this job has run before, and was put back into the queue.
+#[must_use]
+pub fn was_requeued() -> bool {
+    let restarts = std::env::var("SLURM_RESTART_COUNT").ok();
+    restarts.and_then(|text| text.parse::<u32>().ok()).is_some_and(|restarts| restarts > 0)
+}
+
 /// A new token, whole at once for those who look for it. One of an earlier start of this job, which was requeued, is taken again.
 fn write(path: &Path) -> std::io::Result<String> {
     if let Some(text) = read(path) {

@@ -39,9 +39,15 @@ impl Job {
     pub fn within(folder: TempDir, flags: &str, words: &[&str], variables: &[(&str, &str)]) -> Self {
         let stream = |name| Stdio::from(fs::File::create(folder.path().join(name)).unwrap());
         let mut command = dtrain(folder.path(), &format!("run {flags}"));
-        for name in
-            ["OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"]
-        {
+        for name in [
+            "OMP_NUM_THREADS",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "CUDA_VISIBLE_DEVICES",
+            "PYTHONUNBUFFERED",
+            "DTRAIN_TOKEN",
+            "DTRAIN_TOKEN_FILE",
+        ] {
             command.env_remove(name);
         }
         command.args(words).envs(variables.iter().copied());

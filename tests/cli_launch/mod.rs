@@ -4,6 +4,7 @@
 
 mod ending;
 mod first_cause;
+mod hosts;
 mod job;
 mod output;
 mod starting;

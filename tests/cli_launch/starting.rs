@@ -177,7 +177,7 @@ fn bad_requests_are_refused_with_a_hint_and_nothing_is_started() {
         (
             "--nodes 2 --node-rank 0 --master-addr a --max-restarts 1",
             &touch,
-            &["needs all processes on one host"],
+            &["hosts need a token that they share", "dtrain token new"],
         ),
         ("--redirects 3", &touch, &["no file would have it", "--log-dir"]),
         ("--nproc 2 --local-ranks-filter 2", &touch, &["names rank 2, and there are 2"]),

@@ -7,6 +7,8 @@ pub mod hosts;
 pub mod http;
 pub mod nccl;
 pub mod network;
+pub mod pods;
+pub mod slurm;
 pub mod turn;
 
 pub use rustix::process::Signal;
@@ -443,6 +445,25 @@ pub fn checkpoint_step(folder: &Path) -> u64 {
     let name = folder.file_name().expect("a folder has a name").to_string_lossy();
     let (_, step) = name.split_once("-s").expect("gG-sSSSSSS");
     step.parse().expect("a number")
+}
+
+/// The events of a kind in the log of a run, over all lives of the supervisor.
+pub fn logged(run: &Path, kind: &str) -> Vec<Value> {
+    let log = std::fs::read_to_string(run.join("events.jsonl")).expect("a log");
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line"));
+    lines.filter(|line| line["event"] == kind).collect()
+}
+
+/// The log of a run has every step once, and ends with this digest; the books agree.
+#[track_caller]
+pub fn is_whole(folder: &Path, run: &str, digest: &str, last: u64) {
+    let run_folder = folder.join("runs").join(run);
+    let summaries = logged(&run_folder, "summary");
+    assert_eq!(summaries.last().expect("a summary")["digest"], digest);
+    let number = |line: &Value| line["step"].as_u64().expect("a number");
+    let steps: Vec<u64> = logged(&run_folder, "step").iter().map(number).collect();
+    assert_eq!(steps, (1..=last).collect::<Vec<u64>>(), "every step once");
+    audit_is_clean(folder, run);
 }
 
 /// `dtrain audit` of a run is clean.

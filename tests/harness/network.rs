@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,11 +53,10 @@ const LARGEST: usize = 1_500;
 impl Network {
     /// Builds it. *Errors*: what the system does not allow.
     pub fn build(hosts: usize, weather: Weather) -> Result<Self, String> {
-        // Several tests of this process may have one each.
+        // Tests that run at once have a network each.
         static BUILT: AtomicU64 = AtomicU64::new(0);
-        let network = BUILT.fetch_add(1, Ordering::Relaxed);
-        let names =
-            (0..hosts).map(|host| format!("dtrain-{}-{network}-{host}", std::process::id())).collect();
+        let (process, number) = (std::process::id(), BUILT.fetch_add(1, Ordering::Relaxed));
+        let names = (0..hosts).map(|host| format!("dtrain-{process}-{number}-{host}")).collect();
         let mut network = Self { names, counts: Arc::default(), threads: Vec::new() };
         let mut tuns = Vec::new();
         for host in 0..hosts {
@@ -72,6 +72,32 @@ impl Network {
         drop(packets);
         network.threads.push(std::thread::spawn(move || hand_out(tuns, &queue)));
         Ok(network)
+    }
+
+    /// Names the hosts, in an `/etc/hosts` that every one of them sees.
+    pub fn name_hosts(&self, names: &[impl AsRef<str>]) {
+        let lines = names
+            .iter()
+            .enumerate()
+            .map(|(host, name)| format!("{} {}\n", Self::address(host), name.as_ref()));
+        let text = "127.0.0.1 localhost\n".to_owned() + &lines.collect::<String>();
+        for host in 0..self.names.len() {
+            let folder = self.names_of(host);
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::write(folder.join("hosts"), &text).expect("a file");
+        }
+    }
+
+    /// What `ip netns exec` lays over `/etc` there.
+    fn names_of(&self, host: usize) -> PathBuf {
+        Path::new("/etc/netns").join(&self.names[host])
+    }
+
+    /// The processes of a host.
+    pub fn pids(&self, host: usize) -> Vec<u32> {
+        let listed =
+            Command::new("ip").args(["netns", "pids", &self.names[host]]).output().expect("ip is there");
+        String::from_utf8_lossy(&listed.stdout).lines().filter_map(|pid| pid.trim().parse().ok()).collect()
     }
 
     /// The address of a host.
@@ -166,7 +192,8 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for name in &self.names {
+        for (host, name) in self.names.iter().enumerate() {
+            let _ = std::fs::remove_dir_all(self.names_of(host));
             // A device that is gone ends the thread that reads it; parts that were never made are not there.
             let _ = ip(&format!("-n {name} link delete relay"));
             let _ = ip(&format!("netns delete {name}"));

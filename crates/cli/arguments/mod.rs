@@ -54,7 +54,8 @@ Examples (DTRAIN_TOKEN_FILE names the same token on both hosts):
   dtrain node --rank 0 --master head:29500 --nodes 2..4 ranks=8   two more hosts may join later
   srun --ntasks-per-node=1 dtrain node -c run.yaml                in a job of Slurm: hosts, port and token follow from it
 
-PET_NODE_RANK, PET_NNODES, PET_MASTER_ADDR, PET_MASTER_PORT, SLURM_NODEID, SLURM_NNODES, MASTER_ADDR and MASTER_PORT stand in for flags.
+PET_NODE_RANK, PET_NNODES, PET_MASTER_ADDR, PET_MASTER_PORT, SLURM_NODEID, SLURM_NNODES, JOB_COMPLETION_INDEX, MASTER_ADDR and MASTER_PORT
+stand in for flags.
 Exit codes: 0 done, 1 training failed, 2 usage or configuration, 3 not enough ranks left, 130 interrupted.";
 
 const DRILL_EXAMPLES: &str = "\
@@ -105,6 +106,10 @@ pub enum Command {
     /// Train on several hosts: start it on each of them
     #[command(after_help = NODE_EXAMPLES)]
     Node(Node),
+    /// Say whether the `node` here has ranks in a run: a readiness probe
+    Ready(Ready),
+    /// Let the `node` here leave after the step in hand: a preStop hook
+    Drain(Drain),
     /// Make the secret that the hosts of a cluster share
     #[command(subcommand)]
     Token(Token),
@@ -265,6 +270,25 @@ pub struct Node {
     /// What is trained; --resume and --fork are for the host of rank 0.
     #[command(flatten)]
     pub train: Train,
+}
+
+/// `dtrain ready`.
+#[derive(Args, Clone, Debug)]
+pub struct Ready {
+    /// Which process is meant [default: the one `dtrain node` that is here]
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<i32>,
+}
+
+/// `dtrain drain`.
+#[derive(Args, Clone, Debug)]
+pub struct Drain {
+    /// Which process is meant [default: the one `dtrain node` that is here]
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<i32>,
+    /// Seconds to wait for its end [default: as long as it takes]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u32>,
 }
 
 /// `dtrain token`.

@@ -10,6 +10,7 @@ Examples:
   dtrain run --nproc 4 --log-dir logs -- ./my-program   any program; a log file for each rank
   dtrain run --nproc 2 -m package.train         a Python module
   dtrain run --nodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc 8 train.py   on each of two hosts
+  DTRAIN_TOKEN_FILE=token dtrain run --nodes 2 ... --max-restarts 3 train.py     hosts start again together
 
 torchrun's spellings (--nproc-per-node, --nnodes, --standalone, --max_restarts ...) are understood.
 Exit codes: 0 all exited with 0, 1 a process failed, 2 usage, 130 interrupted.";
@@ -69,6 +70,9 @@ pub struct RunProgram {
     #[arg(long, alias = "max_restarts", value_name = "N", env = "PET_MAX_RESTARTS", hide_env = true)]
     #[arg(default_value_t = 0)]
     pub max_restarts: u32,
+    /// Seconds for which several hosts wait for each other, at the beginning and after a host is lost
+    #[arg(long, alias = "join_timeout", value_name = "SECONDS", default_value_t = 600)]
+    pub join_timeout: u32,
     /// Seconds between SIGTERM and SIGKILL [default: 30]
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS", env = "PET_SHUTDOWN_TIMEOUT")]
     #[arg(hide_env = true)]

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod bench;
 pub mod checkpoint;
 pub mod doctor;
+pub mod drain;
 pub mod drill;
 pub mod eval;
 pub mod export;

@@ -3,6 +3,7 @@
 
 use crate::arguments::Node;
 use crate::config::{Config, HostCount, Isolation};
+use crate::early_signals;
 use crate::error::{CliError, Kind};
 use crate::external::{Brought, ExternalProgram};
 use crate::fabric::new_arena;
@@ -34,7 +35,10 @@ use std::time::Duration;
 ///
 /// *Errors*: of the request, of the training, or the first host is lost. *Blocks* for the whole run.
 pub fn run(arguments: &Node, brought: Option<Brought>) -> Result<ExitCode, CliError> {
-    let hosts = HostsPlan::new(arguments)?;
+    // As the first process of a container it would not be ended by a signal that it does not handle.
+    early_signals::end_with_130()
+        .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
+    let hosts = HostsPlan::new(arguments, &|| patience(arguments))?;
     match hosts {
         Some(hosts) if let Some(run) = Succeeding::here() => return succeed(arguments, brought, hosts, &run),
         Some(hosts) if hosts.rank > 0 => return join(arguments, brought, &hosts),
@@ -118,7 +122,8 @@ fn rejoin(
     }
     let mut arguments = arguments.clone();
     arguments.train.resume = None;
-    (hosts.master, hosts.masters) = (leader.at.to_string(), vec![leader.at]);
+    (hosts.shown_master, hosts.masters) = (leader.at.to_string(), vec![leader.at]);
+    hosts.names = vec![(leader.at.ip().to_string(), leader.at.port())];
     let voice = Voice::of(arguments.train.output);
     voice.say(&format!("  host {} leads {} now: this host joins it", leader.host, run.path.display()));
     join(&arguments, brought, &hosts)
@@ -139,10 +144,12 @@ fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result
         );
     }
     let voice = Voice::of(train.output);
-    let master = &hosts.master;
+    let master = &hosts.shown_master;
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
     voice.say(&format!("  node     {} of {}, calling {master}", hosts.rank, hosts.nodes));
     let callee = Callee {
+        names: hosts.names.clone(),
+        elsewhere: None,
         masters: hosts.masters.clone(),
         from: hosts.bind.filter(|ip| !ip.is_unspecified()),
         identity: hosts.identity.clone(),
@@ -153,11 +160,12 @@ fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result
     let patience = patience(arguments)?;
     let uplink = Uplink::join(callee, BootId(boot), patience).map_err(|error| not_joined(error, hosts))?;
     if let Some(offset) = uplink.clock() {
-        voice.say(&clock_line(offset, &hosts.master));
+        voice.say(&clock_line(offset, &hosts.shown_master));
     }
     let plan = host_plan(arguments, brought, hosts, &uplink)?;
     let waits = plan.join_timeout.max(plan.timeouts.master);
     let mut shown = show(voice, hosts.rank, master.clone());
+    early_signals::no_longer();
     let end = uplink.serve(plan, move |news| shown(&news));
     let end = end.map_err(|error| CliError::failed(format!("cannot serve the run: {error}")))?;
     conclude(end, voice, hosts, waits)
@@ -182,7 +190,7 @@ fn host_plan(
     hosts: &HostsPlan,
     uplink: &Uplink,
 ) -> Result<HostConfig, CliError> {
-    let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.master));
+    let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.shown_master));
     let mut run = RunSetup::read(uplink.setup()).map_err(foreign)?;
     let settings = &arguments.train.settings;
     let config =
@@ -339,7 +347,7 @@ fn not_joined(error: UplinkError, hosts: &HostsPlan) -> CliError {
         UplinkError::Unreachable { .. } => CliError::failed(what.to_owned()).hint(format!(
             "is `dtrain node --rank 0` running, does {} lead to it from here, and does a firewall let UDP through? \
              join_timeout=5m waits longer",
-            hosts.master
+            hosts.shown_master
         )),
         UplinkError::System { .. } => CliError::failed(what.to_owned()),
     }
@@ -347,7 +355,7 @@ fn not_joined(error: UplinkError, hosts: &HostsPlan) -> CliError {
 
 /// Says how the part of this host ended; its exit code.
 fn conclude(end: HostEnd, voice: Voice, hosts: &HostsPlan, waits: Duration) -> Result<ExitCode, CliError> {
-    let (rank, master) = (hosts.rank, &hosts.master);
+    let (rank, master) = (hosts.rank, &hosts.shown_master);
     let way_on = "the host of rank 0 has the checkpoints: start it with --resume, and this host as before";
     match end {
         HostEnd::Dismissed(Goodbye { code: 0, why }) => {

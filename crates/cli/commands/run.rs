@@ -4,6 +4,7 @@ mod request;
 
 use crate::arguments::{RunLauncher, RunRank};
 use crate::error::{CliError, Kind};
+use crate::hosts::forget_token;
 use crate::report::Voice;
 use dtrain_launch::{LaunchError, Wrong};
 use std::process::ExitCode;
@@ -21,8 +22,14 @@ pub fn guard() -> Result<ExitCode, CliError> {
 /// whole run.
 pub fn launcher(arguments: &RunLauncher) -> Result<(), CliError> {
     let launch = request::read(&arguments.run)?;
+    let hosts = request::meeting(&arguments.run, &launch)?;
+    let (meet, leads) = (hosts.is_some(), launch.hosts.this == 0);
     let voice = if arguments.run.quiet { Voice::Quiet } else { Voice::here() };
-    Ok(dtrain_launch::supervise(&launch, arguments.guard, &|text| voice.say(text))?)
+    let ended = dtrain_launch::supervise(&launch, arguments.guard, hosts, &|text| voice.say(text));
+    if meet && leads {
+        forget_token();
+    }
+    Ok(ended?)
 }
 
 /// Becomes the program.

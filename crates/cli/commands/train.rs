@@ -142,7 +142,7 @@ pub fn run(
         voice.say(&if succeeds {
             format!("  node {}: this host leads the run from now on (listening on {at})", hosts.rank)
         } else {
-            format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.master)
+            format!("  hosts    waiting for {nodes} in all, at {} (listening on {at})", hosts.shown_master)
         });
     }
     if let Some(url) = watchers.metrics_url() {

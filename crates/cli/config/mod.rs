@@ -240,6 +240,12 @@ impl Config {
         by_argument("name") || by_argument("run_dir")
     }
 
+    /// Whether somebody has written `resume`, whatever it says.
+    #[must_use]
+    pub fn says_whether_to_resume(&self) -> bool {
+        !matches!(self.resolved.origin("resume"), Origin::Default)
+    }
+
     /// The keys that decide the bits with their values, as a checkpoint keeps them.
     pub fn bits(&self) -> impl Iterator<Item = (&'static str, String)> {
         let bits = self.resolved.iter().filter(|(key, _)| key.mark == Mark::Bits);

@@ -6,16 +6,18 @@
 use crate::Launch;
 
 /// What differs from one start of the group to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Restarts so far.
     pub attempt: u32,
     /// Where rank 0 will listen.
     pub port: u16,
+    /// The name of the run.
+    pub run_id: String,
 }
 
 /// The variables of one rank. Those that the user may have set are only here when nobody has.
-pub fn variables(launch: &Launch, start: Start, local: u32) -> Vec<(&'static str, String)> {
+pub fn variables(launch: &Launch, start: &Start, local: u32) -> Vec<(&'static str, String)> {
     let rank = launch.rank(local).to_string();
     let world = launch.world().to_string();
     let mut all = vec![
@@ -32,7 +34,7 @@ pub fn variables(launch: &Launch, start: Start, local: u32) -> Vec<(&'static str
         ("MASTER_PORT", start.port.to_string()),
         ("TORCHELASTIC_RESTART_COUNT", start.attempt.to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", launch.restarts.to_string()),
-        ("TORCHELASTIC_RUN_ID", launch.run_id.clone()),
+        ("TORCHELASTIC_RUN_ID", start.run_id.clone()),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned()),
     ];

@@ -54,7 +54,7 @@ fn watch_child(watch: &mut Watch, pid: Pid) -> io::Result<()> {
                 Seen::Party => return Ok(()),
                 Seen::Stop(signal, times) => (0..times).try_for_each(|_| kill_process(pid, signal))?,
                 Seen::Pass(signal) => kill_process(pid, signal)?,
-                Seen::Rank(_) | Seen::Child | Seen::Output => {}
+                Seen::Rank(_) | Seen::Child | Seen::Output | Seen::Hosts => {}
             }
         }
     }

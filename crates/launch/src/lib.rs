@@ -19,6 +19,7 @@
 //!
 //! It does not know what the program computes, how a command line is read, and nothing of `dtrain train`.
 
+mod assembly;
 mod cause;
 mod descendants;
 mod environment;
@@ -26,6 +27,8 @@ mod error;
 mod guard;
 mod launch;
 mod life;
+mod link;
+mod message;
 mod output;
 mod port;
 mod rank;
@@ -37,5 +40,6 @@ mod words;
 pub use error::{LaunchError, Wrong};
 pub use guard::guard;
 pub use launch::{Console, Hosts, Launch, Master};
+pub use link::Meeting;
 pub use rank::become_rank;
 pub use supervisor::supervise;

@@ -35,10 +35,35 @@ pub struct Ended {
     pub interrupted: Option<Signal>,
     /// Whether the process above is gone.
     pub abandoned: bool,
+    /// Whether another host wanted an end.
+    pub stopped: bool,
     /// What each local rank said last.
     pub tails: Vec<Tail>,
     /// What the ranks had left behind.
     pub swept: Swept,
+}
+
+/// The other hosts of a group, as one life of its ranks on this one knows them.
+pub trait Neighbours {
+    /// Takes in what they have said; whether it means an end of this life.
+    fn want_an_end(&mut self) -> bool;
+    /// Tells them that a rank has failed here.
+    fn tell_of_failure(&mut self);
+    /// Tells them that somebody ends the run here.
+    fn tell_of_signal(&mut self, signal: Signal);
+}
+
+/// A group on one host has none.
+pub struct NoNeighbours;
+
+impl Neighbours for NoNeighbours {
+    fn want_an_end(&mut self) -> bool {
+        false
+    }
+
+    fn tell_of_failure(&mut self) {}
+
+    fn tell_of_signal(&mut self, _: Signal) {}
 }
 
 /// A process that was started.
@@ -65,6 +90,7 @@ enum Phase {
 struct Life<'a> {
     launch: &'a Launch,
     watch: &'a mut Watch,
+    neighbours: &'a mut dyn Neighbours,
     ranks: Vec<Rank>,
     phase: Phase,
     looks: u64,
@@ -74,16 +100,24 @@ struct Life<'a> {
 /// Starts all ranks and sees them through to their end. *Blocks* for that long.
 ///
 /// *Errors*: of the system; then nothing is left either.
-pub fn live(launch: &Launch, start: Start, watch: &mut Watch, folder: Option<&Path>) -> io::Result<Ended> {
+pub fn live(
+    launch: &Launch,
+    start: &Start,
+    watch: &mut Watch,
+    folder: Option<&Path>,
+    neighbours: &mut dyn Neighbours,
+) -> io::Result<Ended> {
     let ended = Ended {
         deaths: Vec::new(),
         started: Instant::now(),
         interrupted: None,
         abandoned: false,
+        stopped: false,
         tails: Vec::new(),
         swept: Swept::default(),
     };
-    let mut life = Life { launch, watch, ranks: Vec::new(), phase: Phase::Running, looks: 0, ended };
+    let mut life =
+        Life { launch, watch, neighbours, ranks: Vec::new(), phase: Phase::Running, looks: 0, ended };
     let output = life.start(start).and_then(|sources| Output::start(sources, &launch.console, folder));
     match output {
         Ok(output) => life.run(output),
@@ -96,7 +130,7 @@ pub fn live(launch: &Launch, start: Start, watch: &mut Watch, folder: Option<&Pa
 }
 
 impl Life<'_> {
-    fn start(&mut self, start: Start) -> io::Result<Vec<Source>> {
+    fn start(&mut self, start: &Start) -> io::Result<Vec<Source>> {
         let mut sources = Vec::new();
         for local in 0..self.launch.processes {
             // The path of this very file, also when another one has taken its name meanwhile.
@@ -152,14 +186,20 @@ impl Life<'_> {
         let deaths = &self.ended.deaths;
         let settled = deaths.iter().any(|death| !death.is_success() && death.is_plain());
         match self.phase {
-            Phase::Running | Phase::Settling(_) if settled => self.ask(Signal::TERM),
+            Phase::Running | Phase::Settling(_) if settled => self.fail(),
             Phase::Running if deaths.iter().any(|death| !death.is_success()) => {
                 self.phase = Phase::Settling(now + SETTLE);
             }
-            Phase::Settling(deadline) if deadline <= now => self.ask(Signal::TERM),
+            Phase::Settling(deadline) if deadline <= now => self.fail(),
             Phase::Ending(deadline) if deadline <= now => self.kill(),
             _ => {}
         }
+    }
+
+    /// A rank has failed by itself: here and elsewhere all end.
+    fn fail(&mut self) {
+        self.neighbours.tell_of_failure();
+        self.ask(Signal::TERM);
     }
 
     /// Whether nobody waits for the last of the output.
@@ -185,6 +225,13 @@ impl Life<'_> {
                 Seen::Party => {
                     self.ended.abandoned = true;
                     self.kill();
+                }
+                Seen::Hosts => {
+                    let end = self.neighbours.want_an_end();
+                    self.ended.stopped |= end;
+                    if end && matches!(self.phase, Phase::Running | Phase::Settling(_)) {
+                        self.ask(Signal::TERM);
+                    }
                 }
                 Seen::Child | Seen::Output => {}
             }
@@ -212,6 +259,7 @@ impl Life<'_> {
     /// Somebody wants an end: the ranks get the same signal. Who asks again means it.
     fn stop(&mut self, signal: Signal, times: usize) {
         let again = self.ended.interrupted.is_some() || times > 1;
+        self.neighbours.tell_of_signal(signal);
         self.ended.interrupted.get_or_insert(signal);
         if again {
             self.kill();

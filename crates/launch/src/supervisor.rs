@@ -5,9 +5,12 @@ use crate::cause::{Death, first_cause};
 use crate::descendants::Swept;
 use crate::environment::Start;
 use crate::error::{LaunchError, Wrong};
-use crate::life::{Ended, live};
-use crate::watch::Watch;
-use crate::{output, port, words};
+use crate::life::{Ended, Neighbours, NoNeighbours, live};
+use crate::link::{Link, Meeting};
+use crate::message::{Down, End, Failure, How, Weight};
+use crate::watch::{Seen, Watch};
+use crate::{descendants, output, port, words};
+use dtrain_protocol::ExitCause;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_child_subreaper, setsid};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +20,12 @@ use std::path::PathBuf;
 ///
 /// *Errors*: a rank failed and the budget is used up; somebody ended it; the system refused something. Nothing that was
 /// started is left.
-pub fn supervise(launch: &Launch, guard: i32, say: &dyn Fn(&str)) -> Result<(), LaunchError> {
+pub fn supervise(
+    launch: &Launch,
+    guard: i32,
+    hosts: Option<Meeting>,
+    say: &dyn Fn(&str),
+) -> Result<(), LaunchError> {
     let begin = || -> io::Result<(Watch, OwnedFd)> {
         let pidfd = bind_to(guard)?;
         let watch = Watch::new()?;
@@ -35,7 +43,11 @@ pub fn supervise(launch: &Launch, guard: i32, say: &dyn Fn(&str)) -> Result<(), 
     if let Some(logs) = &logs {
         say(&format!("  output of each rank: {}/attempt-N/rank-N.out and .err", logs.display()));
     }
-    Supervisor { launch, say, logs, last_port: None }.run(&mut watch)
+    let mut supervisor = Supervisor { launch, say, logs, last_port: None };
+    match hosts {
+        Some(meeting) => supervisor.run_together(&mut watch, meeting),
+        None => supervisor.run(&mut watch),
+    }
 }
 
 /// Leaves the session of the guard, so that a signal to all of it does not hit both; inherits what falls; sees the guard.
@@ -57,7 +69,7 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, watch: &mut Watch) -> Result<(), LaunchError> {
+    fn run(&mut self, watch: &mut Watch) -> Result<(), LaunchError> {
         for attempt in 0.. {
             let kills_before = oom_kills();
             let ended = self.live(attempt, watch).map_err(|error| system(&error))?;
@@ -71,8 +83,7 @@ impl Supervisor<'_> {
             }
             let Some(first) = first_cause(&ended.deaths) else { return Ok(()) };
             if let Some(what) = words::not_started(&ended) {
-                return Err(LaunchError::usage(format!("cannot start {what}"))
-                    .hint("a script needs a first line such as `#!/bin/sh`, or its interpreter before it"));
+                return Err(not_started(what));
             }
             self.restart_or_fail(&ended, first, attempt, oom_kills().saturating_sub(kills_before))?;
         }
@@ -82,9 +93,105 @@ impl Supervisor<'_> {
     fn live(&mut self, attempt: u32, watch: &mut Watch) -> io::Result<Ended> {
         let port = self.launch.master.port.map_or_else(|| port::free(self.last_port), Ok)?;
         self.last_port = Some(port);
+        let start = Start { attempt, port, run_id: self.launch.run_id.clone() };
+        let folder = self.folder(attempt)?;
+        live(self.launch, &start, watch, folder.as_deref(), &mut NoNeighbours)
+    }
+
+    fn folder(&self, attempt: u32) -> io::Result<Option<PathBuf>> {
         let folder = self.logs.as_ref().map(|logs| logs.join(format!("attempt-{attempt}")));
         folder.as_ref().map(std::fs::create_dir).transpose()?;
-        live(self.launch, Start { attempt, port }, watch, folder.as_deref())
+        Ok(folder)
+    }
+
+    /// As [`Self::run`], with the other hosts: the first of them says when all start, and when it is over.
+    fn run_together(&mut self, watch: &mut Watch, meeting: Meeting) -> Result<(), LaunchError> {
+        let mut link = meeting.begin(self.launch)?;
+        watch.hosts(link.bell()).map_err(|error| system(&error))?;
+        (self.say)(&words::waiting(self.launch));
+        loop {
+            match link.next() {
+                Some(Down::Start { attempt, port, run_id }) => {
+                    let start = Start { attempt, port, run_id };
+                    if let Some(error) = self.live_together(&start, watch, &mut link)? {
+                        return Err(error);
+                    }
+                }
+                Some(Down::Tell(words)) => (self.say)(&words),
+                Some(Down::Cut { what }) => (self.say)(&words::cut(self.launch, &what)),
+                Some(Down::Refused { why, .. }) => {
+                    return Err(LaunchError::usage(why)
+                        .hint("the same command on every host, each with a --node-rank of its own"));
+                }
+                Some(Down::Finish(end)) => return finished(end),
+                // Nothing runs.
+                Some(Down::Stop) => {}
+                None => self.wait(watch, &mut link)?,
+            }
+        }
+    }
+
+    /// Waits for other hosts where nothing runs here.
+    fn wait(&self, watch: &mut Watch, link: &mut Link) -> Result<(), LaunchError> {
+        for seen in watch.look(0, None).map_err(|error| system(&error))? {
+            match seen {
+                Seen::Stop(signal, _) => {
+                    link.tell_of_signal(signal);
+                    return Err(LaunchError::new(
+                        Wrong::Interrupted,
+                        format!("interrupted by {}", words::signal(signal)),
+                    ));
+                }
+                Seen::Party => return Err(LaunchError::failed("the process that started this one is gone")),
+                Seen::Child => descendants::reap(|_, _| {}),
+                Seen::Hosts | Seen::Rank(_) | Seen::Pass(_) | Seen::Output => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One life of the ranks, and its report to the first host. What ends this host alone is given back.
+    fn live_together(
+        &mut self,
+        start: &Start,
+        watch: &mut Watch,
+        link: &mut Link,
+    ) -> Result<Option<LaunchError>, LaunchError> {
+        let kills_before = oom_kills();
+        let folder = self.folder(start.attempt).map_err(|error| system(&error))?;
+        link.begin_life(start.attempt);
+        let ended = match live(self.launch, start, watch, folder.as_deref(), link) {
+            Ok(ended) => ended,
+            Err(error) => {
+                let report = format!("cannot run the ranks on {}: {error}", crate::launch::host());
+                let hint = "limits of processes or open files are shown by `ulimit -a`".to_owned();
+                link.end_life(How::Failed(Failure { report, hint, weight: Weight::Own }));
+                return Ok(None);
+            }
+        };
+        self.tell_swept(&ended.swept);
+        if ended.abandoned {
+            return Ok(Some(LaunchError::failed("the process that started this one is gone")));
+        }
+        let how = match first_cause(&ended.deaths) {
+            _ if ended.interrupted.is_some() => How::Stopped,
+            None if ended.stopped => How::Stopped,
+            None => How::Well,
+            Some(first) => {
+                let oom_kills = oom_kills().saturating_sub(kills_before);
+                let report = match words::not_started(&ended) {
+                    Some(what) => format!("cannot start {what} on {}", crate::launch::host()),
+                    None => words::failure(self.launch, &ended, first, oom_kills),
+                };
+                How::Failed(Failure {
+                    report,
+                    hint: words::hint(self.launch, first, oom_kills),
+                    weight: weight(first),
+                })
+            }
+        };
+        link.end_life(how);
+        Ok(None)
     }
 
     fn restart_or_fail(
@@ -127,14 +234,32 @@ impl Supervisor<'_> {
     }
 }
 
+fn not_started(what: &str) -> LaunchError {
+    LaunchError::usage(format!("cannot start {what}"))
+        .hint("a script needs a first line such as `#!/bin/sh`, or its interpreter before it")
+}
+
+/// How this command ends where the first host has said how the run did.
+fn finished(end: End) -> Result<(), LaunchError> {
+    match end {
+        End::Well => Ok(()),
+        End::Failed { report, hint } => Err(LaunchError::failed(report).hint(hint)),
+        End::Interrupted { words } => {
+            Err(LaunchError::new(Wrong::Interrupted, format!("interrupted by {words}")))
+        }
+    }
+}
+
+fn weight(first: &Death) -> Weight {
+    match first.end {
+        ExitCause::Signal(9) => Weight::Killed,
+        _ if first.words.lost_peer => Weight::BlamesPeer,
+        _ => Weight::Own,
+    }
+}
+
 fn interrupted(ended: &Ended, signal: Signal) -> LaunchError {
-    let name = match signal {
-        Signal::INT => "SIGINT",
-        Signal::TERM => "SIGTERM",
-        Signal::HUP => "SIGHUP",
-        Signal::QUIT => "SIGQUIT",
-        _ => "a signal",
-    };
+    let name = words::signal(signal);
     let (well, all) = (ended.deaths.iter().filter(|death| death.is_success()).count(), ended.deaths.len());
     let ranks = if all == 1 { "rank" } else { "ranks" };
     let message = format!("interrupted by {name}: {well} of {all} {ranks} exited with 0");

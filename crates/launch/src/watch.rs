@@ -21,6 +21,7 @@ const OTHERS: [Signal; 2] = [Signal::USR1, Signal::USR2];
 const FIRST_SIGNAL: u64 = 1 << 32;
 const PARTY: u64 = 1 << 33;
 const OUTPUT: u64 = 1 << 34;
+const HOSTS: u64 = 1 << 35;
 /// More signals of one kind between two looks count as this many.
 const MOST_SIGNALS: usize = 64;
 
@@ -39,6 +40,8 @@ pub enum Seen {
     Party,
     /// All output of the ranks is written.
     Output,
+    /// Another host has said something.
+    Hosts,
 }
 
 /// An epoll set and the signals of this process.
@@ -85,6 +88,11 @@ impl Watch {
         self.add(OUTPUT, done)
     }
 
+    /// Watches for what other hosts say. *Errors*: of the system.
+    pub fn hosts(&self, bell: impl AsFd) -> io::Result<()> {
+        self.add(HOSTS, bell)
+    }
+
     fn add(&self, token: u64, source: impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.set, source, EventData::new_u64(token), EventFlags::IN)?)
     }
@@ -101,7 +109,7 @@ impl Watch {
         let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         // Room for everything: what is left for a second look would come after what happened in between.
         self.events.clear();
-        self.events.reserve(most + self.signals.len() + 2);
+        self.events.reserve(most + self.signals.len() + 3);
         match epoll::wait(&self.set, spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -114,6 +122,7 @@ impl Watch {
         match token {
             PARTY => Some(Seen::Party),
             OUTPUT => Some(Seen::Output),
+            HOSTS => Some(Seen::Hosts),
             FIRST_SIGNAL.. => {
                 let (signal, reader) = &mut self.signals[usize::try_from(token - FIRST_SIGNAL).ok()?];
                 let mut bytes = [0; MOST_SIGNALS];

@@ -7,6 +7,7 @@ use crate::life::Ended;
 use crate::rank::{NOT_STARTED, NOT_STARTED_CODE};
 use console::style;
 use dtrain_protocol::ExitCause;
+use rustix::process::Signal;
 use std::fmt::Write;
 
 /// Ranks that a list names before it counts the rest.
@@ -30,6 +31,39 @@ pub fn beginning(launch: &Launch) -> String {
             "\n  OMP_NUM_THREADS=1 for each process, so that they do not crowd each other; set it to choose";
     }
     text
+}
+
+/// Where the other hosts are waited for.
+pub fn waiting(launch: &Launch) -> String {
+    let (address, port) = (&launch.master.address, launch.master.port.unwrap_or(0));
+    match launch.hosts.this {
+        0 => format!(
+            "dtrain run: {} hosts start together: the others call {address} at UDP port {port}",
+            launch.hosts.count
+        ),
+        this => {
+            format!("dtrain run: host {this} of {}, calling {address} at UDP port {port}", launch.hosts.count)
+        }
+    }
+}
+
+/// The first host is not heard.
+pub fn cut(launch: &Launch, what: &str) -> String {
+    format!(
+        "dtrain run: host 0 ({}) is not heard any more: the ranks here are ended, and it is called again ({what})",
+        launch.master.address
+    )
+}
+
+/// The name of a signal by which people end a program.
+pub fn signal(signal: Signal) -> &'static str {
+    match signal {
+        Signal::INT => "SIGINT",
+        Signal::TERM => "SIGTERM",
+        Signal::HUP => "SIGHUP",
+        Signal::QUIT => "SIGQUIT",
+        _ => "a signal",
+    }
 }
 
 fn processes(count: u32) -> String {
@@ -104,7 +138,7 @@ pub fn hint(launch: &Launch, first: &Death, oom_kills: u64) -> String {
                 .to_owned()
         }
         (_, 0) if launch.hosts.count == 1 => "--max-restarts N starts all ranks again when one fails".to_owned(),
-        (_, 0) => "the ranks of the other hosts have to be started again too".to_owned(),
+        (_, 0) => "--max-restarts N starts all ranks of all hosts again when one fails; hosts need a token for it".to_owned(),
         (_, times) => format!("all {times} restarts are used up; --max-restarts allows more"),
     }
 }

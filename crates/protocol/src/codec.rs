@@ -24,6 +24,22 @@ fn config() -> impl bincode::config::Config {
     bincode::config::legacy().with_limit::<MAX_PAYLOAD>()
 }
 
+/// The bytes of a body of another conversation than training's, which puts a frame around them itself.
+///
+/// *Errors*: as [`encode`].
+pub fn to_bytes<T: Serialize>(body: &T) -> Result<Vec<u8>, CodecError> {
+    let bytes =
+        bincode::serde::encode_to_vec(body, config()).map_err(|_| CodecError::Unwritable { kind: 0 })?;
+    if bytes.len() > MAX_PAYLOAD { Err(CodecError::TooLong { bytes: bytes.len() }) } else { Ok(bytes) }
+}
+
+/// The body that [`to_bytes`] wrote.
+///
+/// *Errors*: these are no such bytes.
+pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    take(0, bytes)
+}
+
 /// Appends the frame of `message` to `out`.
 ///
 /// *Errors*: [`CodecError::TooLong`] if the payload is above [`MAX_PAYLOAD`]; `out` is then as before.

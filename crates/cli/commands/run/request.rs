@@ -4,7 +4,8 @@
 use crate::arguments::{Processes, RunProgram};
 use crate::error::CliError;
 use crate::gpus::{listed, this_machine};
-use dtrain_launch::{Console, Hosts, Launch, Master};
+use crate::hosts::identity;
+use dtrain_launch::{Console, Hosts, Launch, Master, Meeting};
 use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
 use std::env::{split_paths, var, var_os};
@@ -25,10 +26,6 @@ const DESCRIPTORS: (u64, u64) = (5, 64);
 pub fn read(run: &RunProgram) -> Result<Launch, CliError> {
     let processes = processes(run.nproc)?;
     let hosts = hosts(run)?;
-    if hosts.count > 1 && run.max_restarts > 0 {
-        return Err(CliError::usage("--max-restarts needs all processes on one host")
-            .hint("with --nodes above 1 nobody tells the other hosts to start again: leave it out"));
-    }
     let launch = Launch {
         program: program(run)?,
         processes,
@@ -43,6 +40,21 @@ pub fn read(run: &RunProgram) -> Result<Launch, CliError> {
     };
     check_descriptors(launch.processes)?;
     Ok(launch)
+}
+
+/// How the hosts of a group meet, where they do: to start again together they must, and with a token they can.
+///
+/// *Errors*: no token, or a text that is none; of kind usage.
+pub fn meeting(run: &RunProgram, launch: &Launch) -> Result<Option<Meeting>, CliError> {
+    let has_token = ["DTRAIN_TOKEN", "DTRAIN_TOKEN_FILE"].iter().any(|name| var_os(name).is_some());
+    if launch.hosts.count == 1 || (launch.restarts == 0 && !has_token) {
+        return Ok(None);
+    }
+    Ok(Some(Meeting {
+        identity: identity()?,
+        first: (launch.master.address.clone(), launch.master.port.unwrap_or(DEFAULT_PORT)),
+        patience: Duration::from_secs(run.join_timeout.into()),
+    }))
 }
 
 fn check_descriptors(processes: u32) -> Result<(), CliError> {

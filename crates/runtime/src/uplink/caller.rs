@@ -20,7 +20,12 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// Whom a host calls.
 #[derive(Clone, Debug)]
 pub struct Callee {
-    /// Where the supervisor listens; the first that answers is it.
+    /// The name of its host, and its port, and of those that may take its place: looked up before each call, since who comes there
+    /// may have another address.
+    pub names: Vec<(String, u16)>,
+    /// Where another supervisor of the run is said to listen.
+    pub elsewhere: Option<SocketAddr>,
+    /// Where it was when its name was last known; the first that answers is it.
     pub masters: Vec<SocketAddr>,
     /// The address of this host to call from; the system's choice if none.
     pub from: Option<IpAddr>,
@@ -125,13 +130,28 @@ impl Caller {
     /// One attempt at every address.
     pub(super) async fn call(&self) -> Result<(HostLink, RankSetup), CallError> {
         let mut last = "there is no address".to_owned();
-        for master in &self.callee.masters {
-            match self.call_at(*master).await {
+        for master in self.addresses().await {
+            match self.call_at(master).await {
                 Err(CallError::Passing(what)) => last = what,
                 done => return done,
             }
         }
         Err(CallError::Passing(last))
+    }
+
+    /// Where the supervisor is by its names now; where nobody knows, where it was.
+    async fn addresses(&self) -> Vec<SocketAddr> {
+        let mut found: Vec<SocketAddr> = Vec::new();
+        for (host, port) in &self.callee.names {
+            if let Ok(addresses) = tokio::net::lookup_host((host.as_str(), *port)).await {
+                found.extend(addresses);
+            }
+        }
+        if found.is_empty() {
+            found.clone_from(&self.callee.masters);
+        }
+        found.splice(0..0, self.callee.elsewhere);
+        found
     }
 
     async fn call_at(&self, master: SocketAddr) -> Result<(HostLink, RankSetup), CallError> {

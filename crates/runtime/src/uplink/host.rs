@@ -142,7 +142,7 @@ impl Host {
                 let (mut caller, gone) = (self.caller.clone(), self.gone.then_some(self.master));
                 // One that took its place elsewhere is asked first.
                 let elsewhere = self.successor.listens().filter(|at| *at != self.master);
-                caller.callee.masters.splice(0..0, elsewhere);
+                caller.callee.elsewhere = elsewhere;
                 calling.spawn(async move {
                     sleep_until(dial_at).await;
                     if let Some(master) = gone.filter(|_| elsewhere.is_none()) {
