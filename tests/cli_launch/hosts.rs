@@ -160,6 +160,18 @@ fn a_rank_that_fails_on_one_host_starts_all_of_all_hosts_again_with_what_torchru
     wait_until_gone(&left);
 }
 
+/// The word to stop may come with the word to start.
+#[test]
+fn ranks_that_are_killed_at_once_hold_nobody_up() {
+    let script =
+        "[ $TORCHELASTIC_RESTART_COUNT = 12 ] && exit 0; [ $RANK != 0 ] && kill -9 $$; exec sleep 1000";
+    let group = Group::on_loopback("--nodes 3 --max-restarts 12", script);
+    for host in [group.start(0), group.start(1), group.start(2)] {
+        let words = host.ends_with(0);
+        assert_eq!(words.matches("killed by signal 9").count(), 12, "{words}");
+    }
+}
+
 #[test]
 fn a_used_up_budget_ends_all_hosts_with_the_first_cause_and_nothing_lives_on() {
     let script = format!(
