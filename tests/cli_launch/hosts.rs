@@ -4,7 +4,7 @@
 use super::job::FAMILY;
 use crate::harness::hosts::free_port;
 use crate::harness::network::{Network, Weather};
-use crate::harness::{Signal, children, dtrain, said, signal, wait_until_gone};
+use crate::harness::{Signal, children, dtrain, said, signal, stop, wait_until_gone};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -158,6 +158,28 @@ fn a_rank_that_fails_on_one_host_starts_all_of_all_hosts_again_with_what_torchru
     assert!(ids.lines().count() == 12 && ids.lines().all(|id| Some(id) == ids.lines().next()), "{ids}");
     let left: Vec<u32> = (0..4).map(|rank| group.number(&format!("pid.1.{rank}"))).collect();
     wait_until_gone(&left);
+}
+
+/// The launcher stands still while all are told to start and then to stop: it reads both at once.
+#[test]
+fn a_word_to_stop_that_comes_with_the_word_to_start_is_heard() {
+    let script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0
+        [ $RANK = 0 ] && { while [ ! -e pid.2 ]; do sleep 0.01; done; touch died; kill -9 $$; }; echo $$ > pid.$RANK; exec sleep 1000";
+    let group = Group::on_loopback("--nodes 3 --max-restarts 1", script);
+    let (first, second) = (group.start(0), group.start(1));
+    // Its link is there when what it sends has been answered.
+    let launcher = wait_for(|| children(second.child.id()).first().copied(), || "the launcher".into());
+    std::thread::sleep(Duration::from_secs(1));
+    stop(launcher);
+    let third = group.start(2);
+    wait_for(|| group.path("died").exists().then_some(()), || "the first rank".into());
+    // The third host was told to stop, and so was the second.
+    wait_until_gone(&[group.number("pid.2")]);
+    signal(Signal::CONT, launcher);
+    for host in [first, second, third] {
+        let words = host.ends_with(0);
+        assert!(words.contains("restart 1 of 1") && !words.contains("is not heard any more"), "{words}");
+    }
 }
 
 #[test]

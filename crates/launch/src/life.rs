@@ -155,6 +155,8 @@ impl Life<'_> {
     }
 
     fn run(mut self, output: Output) -> io::Result<Ended> {
+        // What came together with the word to start has rung the bell already.
+        self.hear_neighbours();
         while self.ranks.iter().any(|rank| !rank.dead) {
             let deadline = match self.phase {
                 Phase::Settling(deadline) | Phase::Ending(deadline) => Some(deadline),
@@ -196,6 +198,14 @@ impl Life<'_> {
         }
     }
 
+    fn hear_neighbours(&mut self) {
+        let end = self.neighbours.want_an_end();
+        self.ended.stopped |= end;
+        if end && matches!(self.phase, Phase::Running | Phase::Settling(_)) {
+            self.ask(Signal::TERM);
+        }
+    }
+
     /// A rank has failed by itself: here and elsewhere all end.
     fn fail(&mut self) {
         self.neighbours.tell_of_failure();
@@ -226,13 +236,7 @@ impl Life<'_> {
                     self.ended.abandoned = true;
                     self.kill();
                 }
-                Seen::Hosts => {
-                    let end = self.neighbours.want_an_end();
-                    self.ended.stopped |= end;
-                    if end && matches!(self.phase, Phase::Running | Phase::Settling(_)) {
-                        self.ask(Signal::TERM);
-                    }
-                }
+                Seen::Hosts => self.hear_neighbours(),
                 Seen::Child | Seen::Output => {}
             }
         }

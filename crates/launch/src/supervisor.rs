@@ -113,9 +113,7 @@ impl Supervisor<'_> {
             match link.next() {
                 Some(Down::Start { attempt, port, run_id }) => {
                     let start = Start { attempt, port, run_id };
-                    if let Some(error) = self.live_together(&start, watch, &mut link)? {
-                        return Err(error);
-                    }
+                    self.live_together(&start, watch, &mut link)?;
                 }
                 Some(Down::Tell(words)) => (self.say)(&words),
                 Some(Down::Cut { what }) => (self.say)(&words::cut(self.launch, &what)),
@@ -150,28 +148,31 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// One life of the ranks, and its report to the first host. What ends this host alone is given back.
+    /// One life of the ranks, and its report to the first host.
+    ///
+    /// *Errors*: what ends this host alone.
     fn live_together(
         &mut self,
         start: &Start,
         watch: &mut Watch,
         link: &mut Link,
-    ) -> Result<Option<LaunchError>, LaunchError> {
+    ) -> Result<(), LaunchError> {
         let kills_before = oom_kills();
-        let folder = self.folder(start.attempt).map_err(|error| system(&error))?;
         link.begin_life(start.attempt);
-        let ended = match live(self.launch, start, watch, folder.as_deref(), link) {
+        let folder = self.folder(start.attempt);
+        let lived = folder.and_then(|folder| live(self.launch, start, watch, folder.as_deref(), link));
+        let ended = match lived {
             Ok(ended) => ended,
             Err(error) => {
                 let report = format!("cannot run the ranks on {}: {error}", crate::launch::host());
                 let hint = "limits of processes or open files are shown by `ulimit -a`".to_owned();
                 link.end_life(How::Failed(Failure { report, hint, weight: Weight::Own }));
-                return Ok(None);
+                return Ok(());
             }
         };
         self.tell_swept(&ended.swept);
         if ended.abandoned {
-            return Ok(Some(LaunchError::failed("the process that started this one is gone")));
+            return Err(LaunchError::failed("the process that started this one is gone"));
         }
         let how = match first_cause(&ended.deaths) {
             _ if ended.interrupted.is_some() => How::Stopped,
@@ -191,7 +192,7 @@ impl Supervisor<'_> {
             }
         };
         link.end_life(how);
-        Ok(None)
+        Ok(())
     }
 
     fn restart_or_fail(
