@@ -37,7 +37,7 @@ pub struct TrackedRun {
 
 /// Numbers of one step, as a line of `metrics.jsonl` has them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct CurveRow {
     /// When it was written.
     pub time: UnixTime,
     /// The step.
@@ -82,7 +82,7 @@ pub trait Tracker: Send {
     /// Takes rows, the first of which has the number `cursor.rows`. The same rows may come again after a failure.
     ///
     /// *Errors*, *Blocks*: as above.
-    fn send(&mut self, rows: &[Row], cursor: &Cursor) -> Result<(), TrackError>;
+    fn send(&mut self, rows: &[CurveRow], cursor: &Cursor) -> Result<(), TrackError>;
 
     /// Is told how the run ended.
     ///
