@@ -11,13 +11,12 @@ mod rows;
 mod wandb;
 
 pub use courier::{Courier, Delivered, News, deliver};
-pub use cursor::CursorError;
+pub use cursor::{CursorError, EndStatus};
 pub use mlflow::{Mlflow, MlflowAddress, WrongAddress};
 pub use wandb::{Wandb, WandbNames};
 
 use crate::UnixTime;
 use cursor::Cursor;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// What a tracker is told of a run once.
@@ -44,18 +43,6 @@ pub struct CurveRow {
     pub step: u64,
     /// The numbers, named as TensorBoard's tags are.
     pub numbers: Vec<(String, f64)>,
-}
-
-/// How a run has ended, as trackers know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndStatus {
-    /// It came to its end.
-    Finished,
-    /// It failed.
-    Failed,
-    /// Somebody stopped it.
-    Stopped,
 }
 
 /// Why a tracker does not take something.
