@@ -32,7 +32,7 @@ dtrain=target/release/dtrain
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
 # A part is a function; the line above it is its section in docs/benchmarks/README.md.
-parts="ddp steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions"
+parts="ddp steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions scrapes"
 section() {
     case $1 in
         steps|threads|together) echo "Training steps against PyTorch" ;;
@@ -49,6 +49,7 @@ section() {
         overlap) echo "Training over a slow path" ;;
         kernels) echo "Parts" ;;
         predictions) echo "Predictions of a table" ;;
+        scrapes) echo "Scrapes" ;;
     esac
 }
 
@@ -121,6 +122,7 @@ overlap() {
     [ -e "$text" ] || { echo "missing: a text to train on in $text (--text)"; return 1; }
     bench/overlap.py --dtrain $dtrain --text "$text" --pairs "$(pick 5 1)" --steps "$(pick 40 10)"
 }
+scrapes() { bench/scrapes.py $dtrain --pairs "$(pick 10 2)" --seconds "$(pick 3 1)"; }
 kernels() { cargo bench -p dtrain-engine && cargo bench -p dtrain-transport; }
 
 for name in ${only//,/ }; do

@@ -46,7 +46,7 @@ pub use parts::{
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};
-pub use watching::Watching;
+pub use watching::WatchKeys;
 
 pub(crate) use nearest::nearest;
 pub(crate) use value::size;
@@ -110,7 +110,7 @@ pub struct Config {
     /// The ranks, and how they are watched.
     pub world: World,
     /// Who else is told of the run.
-    pub watching: Watching,
+    pub watching: WatchKeys,
     resolved: Resolved,
 }
 
@@ -144,7 +144,7 @@ impl Config {
             checkpoint: Checkpoint::from_resolved(r),
             stop: EarlyStop::from_resolved(r),
             world: World::from_resolved(r),
-            watching: Watching::from_resolved(r),
+            watching: WatchKeys::from_resolved(r),
             resolved,
         }
     }

@@ -8,7 +8,7 @@ use super::value::Value;
 
 /// The keys of watching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watching {
+pub struct WatchKeys {
     /// Where the curves go.
     pub trackers: Vec<TrackerKind>,
     /// The tracking server of MLflow.
@@ -23,7 +23,7 @@ pub struct Watching {
     pub listen: Option<String>,
 }
 
-impl Watching {
+impl WatchKeys {
     pub(super) fn from_resolved(r: &Resolved) -> Self {
         let text = |key| r.text(key).map(str::to_owned);
         let tracker = |value: &Value| match value {

@@ -4,7 +4,7 @@
 //! their numbers or times.
 
 use super::cursor::{Cursor, CursorError, CursorFile};
-use super::{EndStatus, Row, TrackError, TrackedRun, Tracker, rows};
+use super::{CurveRow, EndStatus, TrackError, TrackedRun, Tracker, rows};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -168,7 +168,7 @@ impl Delivery {
         if batch.end == self.cursor.offset {
             return Ok(false);
         }
-        let rows: &[Row] = &batch.rows;
+        let rows: &[CurveRow] = &batch.rows;
         if !rows.is_empty() {
             self.tracker.send(rows, &self.cursor)?;
         }
@@ -287,7 +287,7 @@ mod tests {
             self.0.lock().unwrap().begun += 1;
             Ok(())
         }
-        fn send(&mut self, rows: &[Row], cursor: &Cursor) -> Result<(), TrackError> {
+        fn send(&mut self, rows: &[CurveRow], cursor: &Cursor) -> Result<(), TrackError> {
             self.answer()?;
             let numbered = rows.iter().zip(cursor.rows..).map(|(row, number)| (number, row.step));
             self.0.lock().unwrap().rows.extend(numbered);
@@ -351,7 +351,7 @@ mod tests {
                 let _ = self.0.recv();
                 Ok(())
             }
-            fn send(&mut self, _: &[Row], _: &Cursor) -> Result<(), TrackError> {
+            fn send(&mut self, _: &[CurveRow], _: &Cursor) -> Result<(), TrackError> {
                 Ok(())
             }
             fn end(&mut self, _: EndStatus, _: &Cursor) -> Result<(), TrackError> {

@@ -1,11 +1,22 @@
 //! How far a tracker is, in `RUN/track/NAME.json`, and the lock that lets one process at a time go on from there.
 
-use super::EndStatus;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// How a run has ended, as trackers know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndStatus {
+    /// It came to its end.
+    Finished,
+    /// It failed.
+    Failed,
+    /// Somebody stopped it.
+    Stopped,
+}
 
 /// What is remembered of a tracker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 //!
 //! *Source*: MLflow's REST API 2.0 (mlflow.org/docs/latest/rest-api).
 
-use super::{Cursor, EndStatus, Row, TrackError, TrackedRun, Tracker};
+use super::{Cursor, CurveRow, EndStatus, TrackError, TrackedRun, Tracker};
 use crate::UnixTime;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -154,8 +154,8 @@ impl Tracker for Mlflow {
         Ok(())
     }
 
-    fn send(&mut self, rows: &[Row], cursor: &Cursor) -> Result<(), TrackError> {
-        let metric = |row: &Row, name: &str, number: f64| {
+    fn send(&mut self, rows: &[CurveRow], cursor: &Cursor) -> Result<(), TrackError> {
+        let metric = |row: &CurveRow, name: &str, number: f64| {
             json!({
                 "key": acceptable(name), "value": value(number), "timestamp": milliseconds(row.time), "step": row.step,
             })

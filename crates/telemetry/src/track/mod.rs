@@ -11,13 +11,12 @@ mod rows;
 mod wandb;
 
 pub use courier::{Courier, Delivered, News, deliver};
-pub use cursor::CursorError;
+pub use cursor::{CursorError, EndStatus};
 pub use mlflow::{Mlflow, MlflowAddress, WrongAddress};
 pub use wandb::{Wandb, WandbNames};
 
 use crate::UnixTime;
 use cursor::Cursor;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// What a tracker is told of a run once.
@@ -37,25 +36,13 @@ pub struct TrackedRun {
 
 /// Numbers of one step, as a line of `metrics.jsonl` has them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct CurveRow {
     /// When it was written.
     pub time: UnixTime,
     /// The step.
     pub step: u64,
     /// The numbers, named as TensorBoard's tags are.
     pub numbers: Vec<(String, f64)>,
-}
-
-/// How a run has ended, as trackers know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndStatus {
-    /// It came to its end.
-    Finished,
-    /// It failed.
-    Failed,
-    /// Somebody stopped it.
-    Stopped,
 }
 
 /// Why a tracker does not take something.
@@ -82,7 +69,7 @@ pub trait Tracker: Send {
     /// Takes rows, the first of which has the number `cursor.rows`. The same rows may come again after a failure.
     ///
     /// *Errors*, *Blocks*: as above.
-    fn send(&mut self, rows: &[Row], cursor: &Cursor) -> Result<(), TrackError>;
+    fn send(&mut self, rows: &[CurveRow], cursor: &Cursor) -> Result<(), TrackError>;
 
     /// Is told how the run ended.
     ///

@@ -1,6 +1,6 @@
 //! Rows from the lines of `metrics.jsonl`, which another thread, or process, may be writing.
 
-use super::Row;
+use super::CurveRow;
 use crate::{Metric, Stamped};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ const MOST_ROWS: usize = 200;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<CurveRow>,
     /// Bytes up to there.
     pub end: u64,
 }
@@ -47,7 +47,7 @@ pub fn read(run: &Path, offset: u64) -> io::Result<Batch> {
     Ok(batch)
 }
 
-fn row(line: Stamped<Metric>) -> Option<Row> {
+fn row(line: Stamped<Metric>) -> Option<CurveRow> {
     let time = line.time;
     let (step, known, others): (_, Vec<(String, Option<f64>)>, _) = match line.event {
         Metric::Step(step) => {
@@ -85,7 +85,7 @@ fn row(line: Stamped<Metric>) -> Option<Row> {
     let others = others.into_iter().flatten().map(|(name, number)| (format!("epoch/{name}"), number));
     let known = known.into_iter().filter_map(|(name, number)| Some((name, number?)));
     let numbers: Vec<(String, f64)> = known.chain(others).collect();
-    (!numbers.is_empty()).then_some(Row { time, step: step.0, numbers })
+    (!numbers.is_empty()).then_some(CurveRow { time, step: step.0, numbers })
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
         std::fs::write(&path, format!("{text}{{\"time\":3")).unwrap();
         let batch = read(run.path(), 0).unwrap();
         assert_eq!(batch.end, text.len() as u64);
-        let names = |row: &Row| row.numbers.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        let names = |row: &CurveRow| row.numbers.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&batch.rows[0]), ["train/loss", "train/learning_rate"]);
         assert!(batch.rows[0].numbers[0].1.is_nan() && batch.rows[0].time.0 == 1.5);
         assert_eq!(names(&batch.rows[1]), ["epoch/train_loss", "epoch/val_own"]);

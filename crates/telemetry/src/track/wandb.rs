@@ -7,7 +7,7 @@
 //! *Source*: `wandb/proto/wandb_internal.proto`, of which this has what it writes.
 
 use super::leveldb::RecordLog;
-use super::{Cursor, EndStatus, Row, TrackError, TrackedRun, Tracker};
+use super::{Cursor, CurveRow, EndStatus, TrackError, TrackedRun, Tracker};
 use crate::{CivilTime, UnixTime};
 use prost::Message;
 use serde_json::{Map, Value};
@@ -62,7 +62,7 @@ impl Tracker for Wandb {
         Ok(())
     }
 
-    fn send(&mut self, rows: &[Row], cursor: &Cursor) -> Result<(), TrackError> {
+    fn send(&mut self, rows: &[CurveRow], cursor: &Cursor) -> Result<(), TrackError> {
         let written = self.write(rows, cursor);
         if written.is_err() {
             // The rest of a record may be missing: what comes next needs another file.
@@ -93,7 +93,7 @@ impl Wandb {
         self.run.folder.join("wandb")
     }
 
-    fn write(&mut self, rows: &[Row], cursor: &Cursor) -> io::Result<()> {
+    fn write(&mut self, rows: &[CurveRow], cursor: &Cursor) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             none => {
@@ -379,7 +379,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = TrackedRun { folder: folder.path().to_owned(), ..TrackedRun::default() };
         let mut cursor = Cursor::default();
-        let row = Row { time: UnixTime(5.0), step: 3, numbers: vec![("train/loss".into(), 0.5)] };
+        let row = CurveRow { time: UnixTime(5.0), step: 3, numbers: vec![("train/loss".into(), 0.5)] };
         for _ in 0..2 {
             let mut wandb = Wandb::new(WandbNames { project: "p".into(), entity: None });
             wandb.begin(&run, &mut cursor).unwrap();
