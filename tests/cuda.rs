@@ -154,6 +154,48 @@ fn halves_are_planned_for_gpus_and_refused_for_the_cpu_before_anything_is_writte
     assert!(!machine.path().join("runs").exists(), "nothing is written");
 }
 
+/// Where the host hears of a step behind it, as where it waits for it.
+#[test]
+fn a_step_that_is_not_finite_ends_a_run_by_its_name_whatever_the_ranks_and_leaves_those_before_it() {
+    let Some(machine) = Host::new() else { return };
+    let broken = |how: &str| {
+        let settings =
+            "optimizer.kind=sgd optimizer.lr=3e18 schedule.kind=constant schedule.warmup=none steps=9";
+        let run = machine.train(&format!("{MLP} {settings} checkpoint.every=1 {how}"));
+        run.ended_with(1);
+        let words =
+            run.stderr.lines().find(|line| line.contains("not finite")).expect("it is told").to_owned();
+        let cause = words.split("in step").nth(1).expect("it names the step").to_owned();
+        (cause, run.steps())
+    };
+    let (cause, steps) = broken("devices=cuda:0 ranks=1");
+    assert!(steps.len() < 9 && cause.contains("micro-batch"), "{cause} behind {steps:?}");
+    for how in ["devices=cuda:0,1 ranks=2 isolation=thread", "devices=cpu ranks=1"] {
+        assert_eq!(broken(how), (cause.clone(), steps.clone()), "{how}");
+    }
+}
+
+#[test]
+fn the_memory_that_a_rank_had_on_its_gpu_is_what_was_planned() {
+    let Some(machine) = Host::new() else { return };
+    let machine = machine.with_nccl();
+    let several = "devices=cuda:0,1 ranks=2";
+    for settings in [
+        format!("{MLP} devices=cuda:0 ranks=1"),
+        format!("{CNN} devices=cuda:0 ranks=1 precision=bf16"),
+        format!("{GPT} {several} precision=f16 backend=host"),
+        format!("{MLP} {several} backend=nccl"),
+    ] {
+        let plan = finish(machine.equip(dtrain(machine.path(), &format!("plan --json {settings}"))));
+        plan.succeeded();
+        let rows = plan.lines[0]["memory_bytes"].as_object().expect("a table").values();
+        let planned: u64 = rows.map(|bytes| bytes.as_u64().expect("bytes")).sum();
+        let run = machine.train(&format!("{settings} epochs=1"));
+        assert_eq!(run.summary()["gpu_peak_bytes"], planned, "{settings}");
+        run.said(", on its GPU ");
+    }
+}
+
 #[test]
 fn residual_networks_train_on_a_gpu_and_what_it_has_no_operations_for_is_refused() {
     let Some(machine) = Host::new() else { return };
@@ -256,7 +298,8 @@ fn what_a_gpu_can_fail_in_is_told_in_the_driver_s_words_and_nothing_hangs() {
 fn what_only_the_cpu_has_is_refused_for_a_gpu_and_the_rest_is_not() {
     let data = || dtrain::data::open(&Source::Digits(DigitsOptions::default()));
     let own = Own::new("own", data, |_| Chain::new().then(Linear::new(10)));
-    let config = |settings: &[&str]| Config::parse(None, settings, Machine { cores: 2, gpus: || 0 }).unwrap();
+    let config =
+        |settings: &[&str]| Config::parse(None, settings, Machine { cores: 2, gpus: |_| 0 }).unwrap();
     let mine = config(&["data.kind=own", "model.kind=own"]);
     let refused = Plan::open(&mine, Some(dtrain::Brought::Stages(own)))
         .unwrap()

@@ -23,6 +23,7 @@ mod elastic;
 mod export;
 mod gpt2;
 mod gpu_script;
+mod gpu_verdicts;
 mod groups;
 mod hosts;
 mod images;

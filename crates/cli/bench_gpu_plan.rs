@@ -7,7 +7,8 @@
 
 use crate::arguments::{BenchGpuPlan, Ceilings};
 use crate::error::CliError;
-use dtrain_cuda::driver::{About, Gpu, KernelTally, Tally};
+use crate::plan::paper_gpu;
+use dtrain_cuda::driver::{Gpu, KernelTally, Tally};
 use dtrain_cuda::{CudaDevice, Precision, Work as Cost};
 use dtrain_engine::models::peer::{PeerData, Work, gpt2_data};
 use dtrain_engine::models::{GptOptions, gpt2};
@@ -40,38 +41,30 @@ pub fn run(arguments: &BenchGpuPlan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// A GPU that is there on paper, with room for everything.
-fn on_paper() -> About {
-    About {
-        ordinal: 0,
-        name: "a GPU on paper".into(),
-        capability: [9, 0],
-        multiprocessors: 132,
-        memory: 1 << 40,
-    }
-}
-
-/// What the third step asks for: the first ones make what later ones use again.
+/// What the third step asks for: the first ones make what later ones use again. It is driven as a rank alone on its GPU drives it:
+/// what a step came to is asked for when the next one was given.
 fn counted(arguments: &BenchGpuPlan) -> Result<Tally, String> {
     let (mut replica, data) = started(arguments).map_err(|error| error.to_string())?;
     let batch = data.batch();
     let mut tally = Tally::default();
+    assert!(replica.work_ahead(1), "there is room on paper");
     for number in 1..=3 {
         let step = Step(number);
         let _before = replica.device().gpu().context().take_tally();
         let begun = replica.begin(step, MicroBatch(0), &batch, Kept::alone(0));
         begun.map_err(|error| error.to_string())?;
-        let figures = replica.figures();
-        // Nothing was computed, so the weight is not known; any does.
-        let info = replica.update_kept(step, batch.rows as f64, figures.samples);
-        info.map_err(|error| error.to_string())?;
+        let samples = replica.figures_later().samples;
+        replica.update_ahead(step, samples).map_err(|error| error.to_string())?;
+        if number > 1 {
+            replica.outcome().map_err(|error| error.to_string())?;
+        }
         tally = replica.device().gpu().context().take_tally().expect("it is on paper");
     }
     Ok(tally)
 }
 
 fn started(arguments: &BenchGpuPlan) -> Result<(DeviceReplica<CudaDevice>, PeerData), EngineError> {
-    let gpu = Gpu::on_paper(on_paper());
+    let gpu = Gpu::on_paper(paper_gpu());
     let precision =
         Precision::from_name(&arguments.precision).expect("one of those that the command line knows");
     let device = CudaDevice::new(&gpu, precision)?;

@@ -8,7 +8,7 @@ use crate::bench_data;
 use crate::config::Config;
 use crate::config::HostCount;
 use crate::error::CliError;
-use crate::gpus::{choose_here, this_machine};
+use crate::gpus::{Auto, choose_here, this_machine};
 use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
@@ -149,8 +149,8 @@ fn config(question: &Question, steps: u64) -> Result<Config, CliError> {
 
 fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, CliError> {
     let config = config(question, steps)?;
-    let chosen = choose_here(&config)?;
-    let backend = ChosenBackend::choose(&config, HostCount::One, None)?;
+    let chosen = choose_here(&config, Auto::Cpu("this is measured where it was asked for"))?;
+    let (backend, _) = ChosenBackend::choose(&config, HostCount::One, None)?;
     let plan = Plan::open(&config, None)?;
     let replica = plan.prototype(&chosen)?.replica;
     let run = RunFolder::create_named(folder)?;

@@ -51,6 +51,7 @@ fn run(command: &Command) -> Result<ExitCode, CliError> {
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::DoctorProbe(arguments) => commands::doctor::probe(arguments),
         Command::RoomProbe(arguments) => gpus::answer_room(arguments),
+        Command::GpuProbe(arguments) => gpus::answer_test(arguments),
         Command::Bench(arguments) => commands::bench::run(arguments),
         Command::BenchRank(arguments) => commands::bench::rank(arguments),
         Command::Simulate(arguments) => commands::simulate::run(arguments),

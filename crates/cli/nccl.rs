@@ -4,7 +4,8 @@
 //! in slots on their GPU, from which it takes them. For ranks of a CPU it is refused before anything is written.
 
 use crate::config::{Backend as Wish, Config, CudaList, HostCount, Problem};
-use crate::gpus::oldest;
+use crate::external::is_external;
+use crate::gpus::{Asking, Judged, TestVerdict, of_nccl, oldest};
 use dtrain_collective::{Backend, Geometry, Reduce};
 use dtrain_cuda::collectives::{GpuSlots, NcclDevice};
 use dtrain_cuda::driver::Stream;
@@ -34,16 +35,69 @@ pub enum ChosenBackend {
 }
 
 impl ChosenBackend {
-    /// What a configuration asks for, on this host, whose ranks train on these GPUs or on the CPU. Writes nothing.
+    /// What a configuration asks for, on this host, whose ranks train on these GPUs or on the CPU. Writes nothing but a verdict. What
+    /// `auto` comes to is told with why.
     ///
     /// *Errors*: no library, one that is too old, one that cannot serve ranks on the CPU or several on one GPU, or hosts between
-    /// which nothing may be plain. *Blocks* while a library starts.
-    pub fn choose(config: &Config, hosts: HostCount, gpus: Option<&CudaList>) -> Result<Self, Problem> {
+    /// which nothing may be plain. *Blocks* while a library starts and, where `auto` meets GPUs that were not tested before, for the test.
+    pub fn choose(
+        config: &Config,
+        hosts: HostCount,
+        gpus: Option<&CudaList>,
+    ) -> Result<(Self, Option<String>), Problem> {
         match config.backend {
-            // No GPU has shown the other way yet.
-            Wish::Auto | Wish::Host => return Ok(Self::Host),
-            Wish::Nccl => {}
+            Wish::Host => Ok((Self::Host, None)),
+            Wish::Nccl => Ok((Self::asked_for(config, hosts, gpus)?, None)),
+            Wish::Auto => Ok(Self::by_test(config, hosts, gpus)),
         }
+    }
+
+    /// NCCL, where each of several ranks of one host has a GPU of its own, and a test of it has passed.
+    fn by_test(config: &Config, hosts: HostCount, gpus: Option<&CudaList>) -> (Self, Option<String>) {
+        let host =
+            |why: String| (Self::Host, Some(format!("backend auto: gradients go through the host: {why}")));
+        let Some(list) = gpus.filter(|_| config.world.ranks > 1 && !is_external(config)) else {
+            return (Self::Host, None);
+        };
+        if gpus_of(list, config.world.ranks) < config.world.ranks {
+            return host("several ranks share a GPU".to_owned());
+        }
+        if hosts == HostCount::Several || config.reduce == Reduce::Ring || config.wire != Wire::F32 {
+            return host("NCCL has to be asked for there".to_owned());
+        }
+        if let Err(error) = must_not_block() {
+            return host(first_line(&error));
+        }
+        let library = match find() {
+            Ok(library) => library,
+            Err((words, _)) => return host(words),
+        };
+        let Judged { verdict, kept } = of_nccl(&library, list, Asking::Tests);
+        let at = format!("NCCL {} at {}", library.version(), library.path().display());
+        match (verdict, kept) {
+            (TestVerdict::Passed, Ok(_)) => {
+                let why = format!("backend auto: {at}, whose test on these GPUs has passed");
+                (Self::Nccl(library), Some(why))
+            }
+            (TestVerdict::Passed, Err(why)) => {
+                let why = format!("backend auto: {at}, whose test has passed; that is not kept: {why}");
+                (Self::Nccl(library), Some(why))
+            }
+            (TestVerdict::Failed(words), _) => host(format!("the test of {at} has failed: {words}")),
+            (TestVerdict::Unknown(words), _) => host(format!("{at} cannot be tested: {words}")),
+        }
+    }
+
+    /// As the key `backend` says it.
+    #[must_use]
+    pub fn kind(&self) -> Wish {
+        match self {
+            Self::Host => Wish::Host,
+            Self::Nccl(_) => Wish::Nccl,
+        }
+    }
+
+    fn asked_for(config: &Config, hosts: HostCount, gpus: Option<&CudaList>) -> Result<Self, Problem> {
         let problem = |(message, hint): (String, &str)| config.problem("backend", message).hint(hint);
         if hosts == HostCount::Several && !config.world.trusted_network {
             let message =

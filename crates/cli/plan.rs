@@ -5,12 +5,15 @@
 mod first_state;
 mod of_program;
 mod on_gpu;
+mod on_paper;
+
+pub use on_paper::paper_gpu;
 
 use crate::bench_data;
 use crate::blueprint::{Blocks, Blueprint, misfit};
 use crate::config::{
-    ClassWeights, Config, DataFacts, DataKind, Length, Loss, Model, NamedMetrics, Oom, Problem, Recompute,
-    Rule, Schedule, Shape,
+    Backend, ClassWeights, Config, DataFacts, DataKind, Length, Loss, Model, NamedMetrics, Oom, Problem,
+    Recompute, Rule, Schedule, Shape,
 };
 use crate::error::CliError;
 use crate::external::{Agreement, Brought, Purpose, is_external};
@@ -40,6 +43,8 @@ pub struct Plan {
     pub classes: Option<ClassDistribution>,
     /// What the program brings, if it is not the binary.
     pub brought: Option<Brought>,
+    /// What carries the gradients, where that was left to dtrain.
+    carried: Option<Backend>,
 }
 
 /// A replica to be asked for shapes; ranks make their own.
@@ -92,7 +97,7 @@ impl Plan {
             true => None,
             false => dtrain_data::class_distribution(opened.train.as_ref())?.map(named),
         };
-        let plan = Self { config: config.clone(), spec, batches, classes, opened, brought };
+        let plan = Self { config: config.clone(), spec, batches, classes, opened, brought, carried: None };
         plan.metrics()?;
         Ok(plan)
     }
@@ -273,17 +278,13 @@ impl Plan {
                 ModelReplica::blank,
             );
         }
-        let mut made = Err(CliError::failed("a model is built in one way at least"));
-        for blocks in self.blocks() {
-            let replica = self.replica_in_groups(1, *blocks, ModelReplica::blank)?;
-            made = match chosen.has_room(&self.config, self.memory(&replica, chosen).total()) {
-                Ok(()) => return Ok(replica),
-                // It will be tried on the GPUs themselves, with less.
-                Err(_) if self.config.oom == Oom::Shrink => Ok(replica),
-                Err(problem) => Err(problem.into()),
-            };
+        let replica = self.replica_in_groups(1, self.blocks()[0], ModelReplica::blank)?;
+        match chosen.has_room(&self.config, self.memory(&replica, chosen).total()) {
+            Ok(()) => Ok(replica),
+            // It will be tried on the GPUs themselves, with less.
+            Err(_) if self.config.oom == Oom::Shrink => Ok(replica),
+            Err(problem) => Err(problem.into()),
         }
-        made
     }
 
     /// The ways in which the blocks of the model may be computed, from the one that is tried first.

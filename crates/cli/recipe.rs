@@ -34,7 +34,7 @@ impl Recipe for ConfigRecipe {
         let detect = plan.config.world.detect;
         // The library is this host's own, so every rank looks for it where it is.
         let backend = ChosenBackend::choose(&plan.config, run.host_count(), run.gpus.as_ref());
-        let backend = backend.map_err(|problem| problem.to_string())?;
+        let (backend, _) = backend.map_err(|problem| problem.to_string())?;
         let fabric = match &backend {
             ChosenBackend::Host => Some(self.fabric(member, arena)?),
             ChosenBackend::Nccl(_) => None,
@@ -162,6 +162,8 @@ fn try_on_gpu(plan: &Plan, number: u32, backend: ChosenBackend) -> Result<BuiltR
     // Its models are gone before the replica takes what memory there is.
     let fingerprint = device_fingerprint(open, name, dtrain_cuda::kernels::revision());
     let fingerprint = fingerprint.map_err(|error| error.to_string())?;
+    // The models of the test are no part of the run.
+    gpu.context().forget_peak();
     let (replica, blocks) = plan.cuda_replica(&gpu).map_err(|error| error.to_string())?;
     let over_nccl: Option<Box<dyn Fabric>> = match backend {
         ChosenBackend::Host => None,

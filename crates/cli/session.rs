@@ -443,7 +443,10 @@ impl Session {
     fn rank_setups(&self, lead: Option<Lead>) -> Result<(Option<Gateway>, RankSetup), CliError> {
         let run_dir = self.run.path.clone();
         // As it lies in the folder: whoever goes on with the run, by whatever words, says the same.
-        let (gpus, yaml) = (self.cuda.clone(), self.plan.config.told(&self.run.name).to_yaml());
+        let (gpus, told) = (self.cuda.clone(), self.plan.config.told(&self.run.name));
+        // The ranks of one host are told what was chosen, so that all of them choose alike.
+        let told = if lead.is_none() { told.carried_by(self.backend.kind()) } else { told };
+        let yaml = told.to_yaml();
         let external = self.agreement.clone();
         let mut run = RunSetup { run_dir, hosts: None, gpus, yaml, external };
         let Some(Lead { gateway, mesh, leader, succeeds, .. }) = lead else {
@@ -563,6 +566,7 @@ impl Session {
             lost_steps: figures.lost_steps,
             recoveries: figures.recoveries.clone(),
             peak_rss_mb: figures.peak_rss as f64 / (1024.0 * 1024.0),
+            gpu_peak_bytes: ending.and_then(|ending| ending.device_peak).map(|peak| peak.0),
             run: self.run.path.display().to_string(),
         };
         let profile = self.plan.config.profile.map(|_| self.profile(&mut conclusion));

@@ -54,3 +54,17 @@ pub struct RoomProbe {
     #[arg(long)]
     pub replicas: u32,
 }
+
+/// `dtrain gpu-probe`.
+#[derive(Args, Clone, Debug)]
+pub struct GpuProbe {
+    /// The GPUs.
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub gpus: Vec<u32>,
+    /// The NCCL to be tested between them; without it they are tested themselves.
+    #[arg(long)]
+    pub nccl: Option<PathBuf>,
+    /// Give the verdict that is kept or, where a test is to be run, the one that it comes to: `remembers` or `tests`.
+    #[arg(long, value_parser = ["remembers", "tests"])]
+    pub judge: Option<String>,
+}

@@ -14,7 +14,7 @@ use crate::mesh_address::PortRange;
 pub use bench::{Bench, BenchCollectives, BenchGpuPlan, BenchRank, BenchScaling, BenchStep, Ceilings};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use doctor::DOCTOR_EXAMPLES;
-pub use doctor::{Doctor, DoctorProbe, RoomProbe};
+pub use doctor::{Doctor, DoctorProbe, GpuProbe, RoomProbe};
 pub use output::Output;
 pub use run::{Processes, RunLauncher, RunProgram, RunRank};
 use simulate::SIMULATE_EXAMPLES;
@@ -156,6 +156,9 @@ pub enum Command {
     /// A child of `train` that builds replicas on a GPU; not for people
     #[command(hide = true)]
     RoomProbe(RoomProbe),
+    /// A child that tests GPUs; not for people
+    #[command(hide = true)]
+    GpuProbe(GpuProbe),
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
@@ -586,7 +589,9 @@ mod tests {
             let message = read(&format!("dtrain {typed}")).unwrap_err().to_string();
             assert_eq!(meant.is_some(), message.contains("similar"), "{message}");
             assert!(meant.is_none_or(|word| message.contains(word)), "{message}");
-            for hidden in ["run-launcher", "run-rank", "bench-rank", "doctor-probe", "room-probe"] {
+            for hidden in
+                ["run-launcher", "run-rank", "bench-rank", "doctor-probe", "room-probe", "gpu-probe"]
+            {
                 assert!(!message.contains(hidden), "{message}");
             }
         }

@@ -7,7 +7,7 @@ use crate::early_signals;
 use crate::error::{CliError, Kind};
 use crate::external::{Brought, ExternalProgram};
 use crate::fabric::new_arena;
-use crate::gpus::{choose_here, this_machine};
+use crate::gpus::{ON_SEVERAL_HOSTS, choose_here, this_machine};
 use crate::hosts::{HostsPlan, forget_token, reached_at};
 use crate::kept::LeftKeeper;
 use crate::leader::Leader;
@@ -200,7 +200,7 @@ fn host_plan(
         return Err(problem.hint("leave it out, or write isolation=process").into());
     }
     let timeouts = config.world.timeouts(HostCount::Several).map_err(|error| foreign(error.to_string()))?;
-    let chosen = choose_here(&config)?;
+    let chosen = choose_here(&config, ON_SEVERAL_HOSTS)?;
     let plan = Plan::open(&config, brought)?;
     let Prototype { replica, external } = plan.prototype(&chosen)?;
     let voice = Voice::of(arguments.train.output);
@@ -228,7 +228,7 @@ fn host_plan(
     let geometry =
         Geometry::bound(replica.about().gradient_len(), plan.batches.micro_batches(), plan.config.reduce);
     let memory = |problem| CliError::failed(problem).hint("fewer ranks or a smaller model need less memory");
-    let backend = ChosenBackend::choose(&config, HostCount::Several, chosen.cuda().as_ref())?;
+    let (backend, _) = ChosenBackend::choose(&config, HostCount::Several, chosen.cuda().as_ref())?;
     let arena = match &backend {
         ChosenBackend::Host => Some(new_arena(WorldSize(ranks), geometry, None).map_err(memory)?),
         ChosenBackend::Nccl(_) => None,

@@ -2,10 +2,11 @@
 
 use super::{print, print_json};
 use crate::arguments::PlanArguments as Arguments;
-use crate::config::Rule;
+use crate::config::{HostCount, Rule};
 use crate::doctor::free_memory;
 use crate::error::CliError;
-use crate::gpus::{Chosen, choose_here, most_rows, this_machine};
+use crate::gpus::{Auto, Chosen, choose_here, most_rows, this_machine};
+use crate::nccl::ChosenBackend;
 use crate::plan::Plan;
 use crate::report::{Reader, Voice, banner, bytes, grouped};
 use crate::request::settings;
@@ -21,8 +22,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CliError> {
     let machine = this_machine();
     let config = settings(&arguments.settings, machine)?;
     config.check_one_host()?;
-    let chosen = choose_here(&config)?;
-    let plan = Plan::open(&config, None)?;
+    let chosen = choose_here(&config, Auto::ByTest)?;
+    let mut plan = Plan::open(&config, None)?;
+    let chosen = chosen.unless(plan.check_device(), &config)?;
+    if let Ok((backend, _)) = ChosenBackend::choose(&config, HostCount::One, chosen.cuda().as_ref()) {
+        plan.carried_by(&backend);
+    }
     if arguments.largest {
         return largest(plan, &chosen, Reader::of(arguments.output));
     }

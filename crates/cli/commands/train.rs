@@ -8,7 +8,7 @@ use crate::config::{Config, CudaList, HostCount, Isolation, Oom};
 use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
-use crate::gpus::{Chosen, choose_here, most_rows, this_machine};
+use crate::gpus::{Auto, Chosen, ON_SEVERAL_HOSTS, choose_here, most_rows, this_machine};
 use crate::hosts::{HostsPlan, Lead};
 use crate::kept::LeftKeeper;
 use crate::nccl::ChosenBackend;
@@ -46,14 +46,16 @@ pub fn run(
     if arguments.print_config {
         return print(&request.config.to_yaml()).map(|()| None);
     }
-    let chosen = match choose_here(&request.config) {
+    let several = if hosts.is_some() { HostCount::Several } else { HostCount::One };
+    let chosen = match choose_here(&request.config, auto(&request, several)) {
         // The ranks of this host are not beside it: whatever they have, it needs none.
         Err(_) if hosts.is_some_and(|hosts| hosts.succeeds.is_some()) => Chosen::Cpu { why: None },
         chosen => chosen?,
     };
-    let several = if hosts.is_some() { HostCount::Several } else { HostCount::One };
-    let backend = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
     let mut plan = Plan::open(&request.config, brought)?;
+    let chosen = chosen.unless(plan.check_device(), &request.config)?;
+    let (backend, carried_why) = ChosenBackend::choose(&request.config, several, chosen.cuda().as_ref())?;
+    plan.carried_by(&backend);
     let mut prototype = plan.prototype(&chosen)?;
     if arguments.describe {
         return print_json(&Described::of(&plan, prototype.replica.as_ref())?.to_json()).map(|()| None);
@@ -66,11 +68,12 @@ pub fn run(
         chosen.prepare(&plan.config, |words| voice.say(words))?;
     }
     let shrunk = match (&stages_on, plan.config.oom) {
-        (Some(list), Oom::Shrink) => shrink(&plan.config, list, &request.start)?,
+        (Some(list), Oom::Shrink) => shrink(&plan, list, &request.start)?,
         _ => None,
     };
     if let Some((config, _)) = &shrunk {
         plan = Plan::open(config, brought)?;
+        plan.carried_by(&backend);
         prototype = plan.prototype(&chosen)?;
     }
     let lead = match hosts {
@@ -134,6 +137,7 @@ pub fn run(
         .chain(&longer)
         .chain(&chosen.note())
         .chain(&carried)
+        .chain(&carried_why)
     {
         voice.say(&format!("  note: {note}"));
     }
@@ -166,13 +170,35 @@ pub fn run(
     session::run(session, voice).map(Some)
 }
 
+/// What `devices: auto` may come to: a run that goes on keeps its arithmetic.
+fn auto(request: &Request, hosts: HostCount) -> Auto {
+    match (&request.start, &request.place) {
+        _ if hosts == HostCount::Several => ON_SEVERAL_HOSTS,
+        (Start::Resume(id), Place::Existing(run))
+            if fingerprint_of(run, *id).is_some_and(|then| !then.starts_with(CUDA)) =>
+        {
+            Auto::Cpu("this run was begun on a CPU, whose bits it keeps; devices=all trains there")
+        }
+        _ => Auto::ByTest,
+    }
+}
+
+/// What a checkpoint was computed by. One that cannot be read is the ranks' to report: they load it.
+fn fingerprint_of(run: &RunFolder, id: CheckpointId) -> Option<String> {
+    FileStore::new(&run.path)
+        .open(id, Check::Sizes)
+        .ok()
+        .map(|checkpoint| checkpoint.into_manifest().fingerprint)
+}
+
 /// The configuration with a micro-batch that the GPUs have room for, and what to say of it; nothing if they have room for the one
 /// that is asked for.
 ///
 /// *Errors*: they have room for none; a run that has begun with a larger one.
-fn shrink(config: &Config, list: &CudaList, start: &Start) -> Result<Option<(Config, String)>, CliError> {
-    let asked = config.batch.micro;
-    let Some((rows, gpu)) = most_rows(config, list)? else {
+fn shrink(plan: &Plan, list: &CudaList, start: &Start) -> Result<Option<(Config, String)>, CliError> {
+    let (config, asked) = (&plan.config, plan.config.batch.micro);
+    // The child that looks is told what carries the gradients.
+    let Some((rows, gpu)) = most_rows(&config.carried_by(plan.backend()), list)? else {
         let problem = config.problem("micro_batch", format!("{list} has no room for a single sample"));
         return Err(problem
             .hint("a smaller model needs less; nvidia-smi shows who else uses these GPUs")
@@ -265,9 +291,7 @@ fn note_of_other_bits(
     plan: &Plan,
     here: Here,
 ) -> Result<Option<String>, CliError> {
-    // A checkpoint that cannot be read is the ranks' to report: they load it.
-    let Ok(checkpoint) = FileStore::new(&run.path).open(id, Check::Sizes) else { return Ok(None) };
-    let then = checkpoint.into_manifest().fingerprint;
+    let Some(then) = fingerprint_of(run, id) else { return Ok(None) };
     let (differs, now) = match here {
         // Only a rank can tell which arithmetic its GPU has; that it is not the CPU's is certain.
         Here::Gpu => (!then.starts_with(CUDA), "a GPU".to_owned()),

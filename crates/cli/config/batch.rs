@@ -15,9 +15,9 @@ use dtrain_types::{counted, cut_evenly};
 pub struct Machine {
     /// Cores that this process may use.
     pub cores: u32,
-    /// Counts the GPUs that `auto` and `all` come to, 0 where ranks train on the CPU. It is asked only where that matters: it
-    /// may take seconds.
-    pub gpus: fn() -> u32,
+    /// Counts the GPUs that `auto` or `all` comes to, 0 where ranks train on the CPU. It is asked only where that matters: it
+    /// may take seconds, and `auto` a minute, once.
+    pub gpus: fn(&Devices) -> u32,
 }
 
 /// How a step is cut.
@@ -76,13 +76,21 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
     Ok(derived)
 }
 
+/// Whether `auto` may come to GPUs, as far as the keys tell: where it cannot, no GPU is woken for the number of ranks.
+fn trained_by_auto(r: &Resolved) -> bool {
+    let others = ["vit", "transformer", "lstm", "gru", "own", "torch"];
+    matches!(ON_GPUS, OnGpus::Tested | OnGpus::Everybody)
+        && r.word("data.kind") != DataKind::Torch.name()
+        && !others.contains(&r.word("model.kind"))
+}
+
 /// How many GPUs `devices` comes to, if it comes to some.
 fn gpus(r: &Resolved, machine: Machine) -> Option<u32> {
     match Devices::parse(r.text("devices")?) {
         Ok(Devices::Cuda(list)) => u32::try_from(list.numbers().len()).ok(),
-        Ok(Devices::All) => Some((machine.gpus)()).filter(|count| *count > 0),
-        Ok(Devices::Auto) if ON_GPUS == OnGpus::Everybody => {
-            Some((machine.gpus)()).filter(|count| *count > 0)
+        Ok(all @ Devices::All) => Some((machine.gpus)(&all)).filter(|count| *count > 0),
+        Ok(auto @ Devices::Auto) if trained_by_auto(r) => {
+            Some((machine.gpus)(&auto)).filter(|count| *count > 0)
         }
         Ok(Devices::Auto | Devices::Cpu) | Err(_) => None,
     }

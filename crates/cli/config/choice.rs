@@ -14,7 +14,7 @@ words!(
 words!(
     /// What carries the gradients from rank to rank.
     Backend {
-        /// The host, while ranks compute on the CPU.
+        /// NCCL between GPUs of one host whose test of it has passed, else the host.
         Auto = "auto",
         /// Shared memory, and encrypted links between hosts.
         Host = "host",

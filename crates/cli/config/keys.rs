@@ -87,7 +87,7 @@ const CNNS: &[&str] = &["cnn", "cnn1d", "cnn3d"];
 const RECURRENT: &[&str] = &["lstm", "gru"];
 const AUGMENT: Type = Type::Either(&[NONE, Type::List(&Type::Text)]);
 const AUGMENT_HELP: &str = "none, or a list of flip | shift | \"shift:2\" | \"crop:24\" | \"resized-crop:24\" | rand-augment, \"rand-augment:N,M\" | jitter, \"jitter:B,C,S\" | erase | mixup, \"mixup:A\" | cutmix, \"cutmix:A\"; training images only, all frames of a clip alike";
-const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: host, for now";
+const BACKEND_HELP: &str = "what carries gradients: host (shared memory, encrypted links) | nccl (from GPU to GPU, one rank each) | auto: nccl where ranks have GPUs of their own on one host and a test of it has passed, else host";
 const BEST_HELP: &str = "which result marks the best: none | val_loss | train_loss; of classes val_accuracy, val_f1, val_precision, val_recall and that of one, as val_f1[CLASS]; of tokens val_perplexity; of a regression val_rmse, val_mae, val_r2";
 const MODEL_KIND_HELP: &str =
     "which model; csv, npy: cnn or cnn3d where a sample has the shape of an image or a volume";
@@ -126,7 +126,7 @@ pub static KEYS: &[Key] = &[
         "never | auto (start, or go on where the run of this name stopped) | PATH of a run folder"),
     Key::new("seed", Type::Int(0, u64::MAX as i128), "7", Bits, "all randomness of the run follows from it"),
     Key::new("devices", Type::Text, "auto", Free,
-        "auto | cpu | cuda:0,1 (these GPUs) | all (every GPU)"),
+        "auto (every GPU where a test of them has passed, else the cores) | cpu | cuda:0,1 (these GPUs) | all (every GPU)"),
     Key::new("ranks", Type::Either(&[AUTO, Type::Int(1, 4096)]), "auto", Free,
         "replicas; auto: one per GPU that devices comes to; on the CPU one per core, at most one per micro-batch"),
     Key::new("threads", Type::Either(&[AUTO, Type::Int(1, 1024)]), "auto", Free,

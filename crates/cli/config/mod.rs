@@ -210,6 +210,12 @@ impl Config {
         ])
     }
 
+    /// This configuration with what `backend` came to.
+    #[must_use]
+    pub fn carried_by(&self, backend: Backend) -> Self {
+        self.with([("backend", Value::Word(backend.name()))])
+    }
+
     /// This configuration with another micro-batch.
     #[must_use]
     pub fn with_micro_batch(&self, rows: u32) -> Self {

@@ -2,13 +2,14 @@
 
 use super::check::{Check, Verdict};
 use super::probe;
-use crate::config::{ON_GPUS, OnGpus};
-use crate::gpus::on_the_bus;
+use crate::config::{Devices, ON_GPUS, OnGpus};
+use crate::gpus::{Asking, Judged, TestVerdict as Tested, of_child, on_the_bus};
 use crate::report::bytes;
 use dtrain_locate::{Finding, Library, Refusal, visible};
 use dtrain_telemetry::{Gpu, Pair, Route};
 use dtrain_types::counted;
 use serde_json::json;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(super) struct SeenGpus {
 }
 
 /// Looks for the libraries all at once, then at the GPUs.
-pub(super) fn look(patience: Duration) -> SeenGpus {
+pub(super) fn look(patience: Duration, asking: Asking) -> SeenGpus {
     let findings: Vec<Finding> = thread::scope(|scope| {
         let children = Library::ALL.map(|library| scope.spawn(move || probe::find(library, patience)));
         children.map(|child| child.join().expect("a probe does not panic")).into()
@@ -58,13 +59,17 @@ pub(super) fn look(patience: Duration) -> SeenGpus {
             checks.push(Check::missing("GPUs", "unknown without NVML").hint("it comes with NVIDIA's driver"))
         }
     }
+    let nccl = of(Library::Nccl).found.as_ref().map(|found| found.path.as_path());
+    if usable > 0 && cuda.is_some() && of(Library::Nvrtc).found.is_some() {
+        checks.extend(verdicts(usable, nccl, asking));
+    }
     let missing = missing(&checks, usable);
     SeenGpus { checks, usable, missing }
 }
 
 /// The first thing without which no GPU trains.
 fn missing(checks: &[Check], usable: u32) -> Option<String> {
-    let needed = ["CUDA driver", "NVRTC", "cuBLASLt", "cuDNN", "NCCL", "GPUs"];
+    let needed = ["CUDA driver", "NVRTC", "GPUs", "GPU test"];
     let lacks =
         |name: &&str| checks.iter().find(|check| check.name == *name && check.verdict == Verdict::Missing);
     let lacking = needed.iter().find_map(lacks).map(|check| format!("{}: {}", check.name, check.found));
@@ -82,6 +87,64 @@ fn on_bus(bus: &[String]) -> Check {
         count => Check::ok("bus", format!("{} ({})", counted(count, "NVIDIA GPU"), bus.join(", "))),
     };
     check.details(json!({"addresses": bus}))
+}
+
+/// Whether the GPUs and NCCL compute what they should, and what `auto` makes of it.
+fn verdicts(usable: u32, nccl: Option<&Path>, asking: Asking) -> Vec<Check> {
+    let numbers: Vec<String> = (0..usable).map(|number| number.to_string()).collect();
+    let Ok(Devices::Cuda(list)) = Devices::parse(&format!("cuda:{}", numbers.join(","))) else {
+        return Vec::new();
+    };
+    let gpu = of_child(&list, None, asking);
+    let passed = gpu.verdict == Tested::Passed;
+    let mut checks = vec![verdict(
+        "GPU test",
+        &gpu,
+        asking,
+        ["devices: auto trains there", "devices: auto trains on the CPU"],
+    )];
+    if let (true, 2.., Some(path)) = (passed, usable, nccl) {
+        let nccl = of_child(&list, Some(path), asking);
+        let auto = ["backend: auto takes it", "backend: auto takes gradients through the host"];
+        checks.push(verdict("NCCL test", &nccl, asking, auto));
+    }
+    checks
+}
+
+/// A verdict, and which of two things it comes to.
+fn verdict(name: &'static str, judged: &Judged, asking: Asking, [then, otherwise]: [&str; 2]) -> Check {
+    let Judged { verdict, kept } = judged;
+    let check = match (verdict, asking, kept) {
+        (Tested::Passed, _, Ok(file)) => Check::ok(name, format!("passed: {then} ({})", file.display())),
+        (Tested::Passed, _, Err(why)) => {
+            Check::warn(name, format!("passed: {then}")).hint(format!("it is tested each time: {why}"))
+        }
+        (Tested::Failed(words), _, kept) => {
+            let file = kept
+                .as_ref()
+                .map_or(String::new(), |file| format!("; without {} it is tested again", file.display()));
+            Check::missing(name, format!("failed: {words}"))
+                .hint(format!("{otherwise}; a newer driver may help{file}"))
+        }
+        (Tested::Unknown(_), Asking::Remembers, _) => {
+            Check::warn(name, "not tested yet").hint("`dtrain doctor --gpu` does, and so does the first run")
+        }
+        (Tested::Unknown(words), Asking::Tests, _) => {
+            Check::missing(name, format!("cannot be tested: {words}")).hint(otherwise.to_owned())
+        }
+    };
+    check.details(json!(judged))
+}
+
+/// What dtrain does with a library, for those that it can do without.
+fn use_of(library: Library) -> Option<&'static str> {
+    match library {
+        Library::CublasLt => Some("not used: products are dtrain's own kernels"),
+        Library::Cudnn => Some("not used: convolutions and attention are dtrain's own kernels"),
+        Library::Nccl => Some("carries gradients between GPUs; without it they go through the host"),
+        Library::Nvrtc => Some("compiles dtrain's kernels"),
+        Library::Driver | Library::Nvml => None,
+    }
 }
 
 /// A library, and how to get one that does. `cuda` is the major version that the driver serves.
@@ -106,11 +169,18 @@ fn library(finding: &Finding, cuda: Option<u32>, bus: &[String]) -> Check {
         let too_old = finding.refused.iter().find(|file| matches!(file.why, Refusal::TooOld { .. }));
         let found = too_old
             .map_or_else(|| finding.sentence(), |file| format!("{} {}", file.path.display(), file.why));
+        let get = match use_of(finding.library) {
+            Some(words) => format!("{words}; {get}"),
+            None => get,
+        };
         return Check::missing(name, found).hint(get).details(details);
     };
     let mut told = format!("{} at {} ({})", found.version, found.path.display(), found.origin);
     if finding.library == Library::Driver {
         told = format!("serves CUDA {told}");
+    }
+    if let Some(words) = use_of(finding.library) {
+        told += &format!(": {words}");
     }
     // These two are made for one CUDA each; NCCL and cuDNN bring what they need.
     let paired = matches!(finding.library, Library::Nvrtc | Library::CublasLt);

@@ -17,6 +17,7 @@ pub(crate) use limits::free_memory;
 pub use probe::answer;
 
 use crate::arguments::Doctor;
+use crate::gpus::Asking;
 use std::time::Duration;
 
 /// The whole report.
@@ -42,7 +43,9 @@ impl Report {
 /// Examines this machine. *Blocks* for as long as its libraries and its name service take, within limits.
 #[must_use]
 pub fn examine(asked: &Doctor) -> Report {
-    let seen = gpus::look(Duration::from_secs(asked.timeout.into()));
+    // A test takes longer than a look: only who asks for GPUs waits for it.
+    let asking = if asked.gpu { Asking::Tests } else { Asking::Remembers };
+    let seen = gpus::look(Duration::from_secs(asked.timeout.into()), asking);
     let mut checks = host::checks();
     // What keeps the CPU from training is among these; a warning does not.
     let cpu = checks.iter().find(|check| check.verdict == Verdict::Missing);

@@ -10,7 +10,7 @@ use super::{Disturbed, InjectedFault};
 use crate::arguments::{Drill, DrillKind};
 use crate::config::{Config, Isolation, Length, Reduce};
 use crate::error::CliError;
-use crate::gpus::{choose_here, this_machine};
+use crate::gpus::{Auto, choose_here, this_machine};
 use crate::plan::Plan;
 use crate::request::settings;
 use dtrain_types::counted;
@@ -315,7 +315,8 @@ impl Setup {
 fn described_here(arguments: &Drill) -> Result<(Config, Described), CliError> {
     let config = settings(&arguments.settings, this_machine())?;
     let plan = Plan::open(&config, None)?;
-    let prototype = plan.prototype(&choose_here(&config)?)?;
+    let chosen = choose_here(&config, Auto::ByTest)?.unless(plan.check_device(), &config)?;
+    let prototype = plan.prototype(&chosen)?;
     let described = Described::of(&plan, prototype.replica.as_ref())?;
     Ok((config, described))
 }

@@ -1,6 +1,7 @@
 //! From the key `devices` and what the host has to what its ranks train on, or to why they cannot.
 
 use super::inventory::Inventory;
+use super::judged::{Judged, TestVerdict};
 use crate::config::{Config, CudaList, Devices, OnGpus, Precision, Problem};
 use crate::external::is_external;
 use crate::report::bytes;
@@ -26,17 +27,30 @@ pub enum Chosen {
         gpus: Vec<Gpu>,
         /// Where NVML is.
         nvml: Option<PathBuf>,
+        /// For people; nothing where the user named them.
+        why: Option<String>,
     },
 }
 
+/// What `devices: auto` may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auto {
+    /// GPUs, if a test of them has passed.
+    ByTest,
+    /// The CPU alone, for this reason.
+    Cpu(&'static str),
+}
+
 /// What the choice depends on.
-pub struct Host<C, I> {
+pub struct Host<C, I, V> {
     /// Whom this build trains on GPUs for.
     pub trains: OnGpus,
     /// A cheap count of the GPUs that may be used.
     pub count: C,
     /// All that can be known of them, which may take seconds.
     pub inventory: I,
+    /// Whether they compute what they should, which may take a minute.
+    pub verdict: V,
 }
 
 const WAY_OUT: &str =
@@ -45,26 +59,18 @@ const WAY_OUT: &str =
 /// Chooses. Nothing is asked of the driver unless it matters.
 ///
 /// *Errors*: GPUs that were asked for and cannot be used, a precision that only GPUs have; the key is named, with a hint.
-pub fn choose<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
+pub fn choose<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> Judged>(
     config: &Config,
-    host: Host<C, I>,
+    auto: Auto,
+    host: Host<C, I, V>,
 ) -> Result<Chosen, Problem> {
-    let chosen = choose_devices(config, host)?;
-    match (&chosen, config.precision) {
-        // A program of its own rounds by itself.
-        _ if is_external(config) => Ok(chosen),
-        (Chosen::Cpu { .. }, halves @ (Precision::Bf16 | Precision::F16)) => {
-            let words = format!("{} is for GPUs, and this host trains on its CPU", halves.name());
-            let problem = config.problem("precision", words);
-            Err(problem.hint("devices=cuda:0 or devices=all trains on GPUs; precision=f32 is what a CPU has"))
-        }
-        _ => Ok(chosen),
-    }
+    choose_devices(config, auto, host)?.suits(config)
 }
 
-fn choose_devices<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
+fn choose_devices<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> Judged>(
     config: &Config,
-    host: Host<C, I>,
+    auto: Auto,
+    host: Host<C, I, V>,
 ) -> Result<Chosen, Problem> {
     let problem = |(message, hint): (String, String)| config.problem("devices", message).hint(hint);
     let (word, needed) = match &config.world.devices {
@@ -73,22 +79,32 @@ fn choose_devices<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
         Devices::Auto => ("auto", false),
         Devices::All => ("all", true),
     };
-    let stays = match (host.trains, needed) {
-        (OnGpus::Nobody, _) => Some("this version does not train on GPUs yet"),
-        (OnGpus::WhoAsks, false) => Some("devices=all trains there; that is new, and not the default yet"),
-        (OnGpus::WhoAsks, true) | (OnGpus::Everybody, _) => None,
+    let there = |words: &str| match (host.count)() {
+        0 => format!("{word}: no GPU is here"),
+        1 => format!("{word}: one GPU is here, and {words}"),
+        some => format!("{word}: {some} GPUs are here, and {words}"),
+    };
+    // Another program's passes were not tested.
+    let trains = if is_external(config) { host.trains.min(OnGpus::WhoAsks) } else { host.trains };
+    let stays = match (trains, needed, auto) {
+        (OnGpus::Nobody, ..) => Some("this version does not train on GPUs yet"),
+        (_, false, Auto::Cpu(why)) => Some(why),
+        (OnGpus::WhoAsks, false, Auto::ByTest) => {
+            Some("devices=all trains there; that is new, and not the default yet")
+        }
+        (OnGpus::WhoAsks, true, _) | (OnGpus::Tested | OnGpus::Everybody, ..) => None,
     };
     if let Some(words) = stays {
-        let why = match (host.count)() {
-            0 => format!("{word}: no GPU is here"),
-            1 => format!("{word}: one GPU is here, and {words}"),
-            some => format!("{word}: {some} GPUs are here, and {words}"),
-        };
-        return Ok(Chosen::Cpu { why: Some(why) });
+        return Ok(Chosen::Cpu { why: Some(there(words)) });
+    }
+    let is_tested = trains == OnGpus::Tested && !needed;
+    if is_tested && (host.count)() == 0 {
+        return Ok(Chosen::Cpu { why: Some(format!("{word}: no GPU is here")) });
     }
     let inventory = (host.inventory)();
     let nothing_here = inventory.on_bus == 0 && inventory.driver.found.is_none();
     match every(&inventory) {
+        Ok(chosen) if is_tested => Ok(chosen.judged(host.verdict)),
         Ok(chosen) => Ok(chosen),
         Err(_) if nothing_here => Ok(Chosen::Cpu { why: Some(format!("{word}: no GPU is here")) }),
         Err(refused) if needed => Err(problem(refused)),
@@ -96,12 +112,19 @@ fn choose_devices<C: FnOnce() -> u32, I: FnOnce() -> Inventory>(
     }
 }
 
-/// How many GPUs `all` comes to; 0 where [`choose`] takes the CPU or refuses.
-pub fn count<C, I: FnOnce() -> Inventory>(host: Host<C, I>) -> u32 {
-    if host.trains == OnGpus::Nobody {
+/// How many GPUs `auto` or `all` comes to; 0 where [`choose`] takes the CPU or refuses.
+pub fn count<C: Fn() -> u32, I: FnOnce() -> Inventory, V: FnOnce(&CudaList) -> Judged>(
+    devices: &Devices,
+    host: Host<C, I, V>,
+) -> u32 {
+    let is_tested = host.trains == OnGpus::Tested && *devices == Devices::Auto;
+    let asks = matches!(host.trains, OnGpus::Nobody | OnGpus::WhoAsks) && *devices == Devices::Auto;
+    if host.trains == OnGpus::Nobody || asks || (is_tested && (host.count)() == 0) {
         return 0;
     }
-    match every(&(host.inventory)()) {
+    let chosen = every(&(host.inventory)());
+    let chosen = if is_tested { chosen.map(|chosen| chosen.judged(host.verdict)) } else { chosen };
+    match chosen {
         Ok(Chosen::Gpus { list, .. }) => list.numbers().len() as u32,
         Ok(Chosen::Cpu { .. }) | Err(_) => 0,
     }
@@ -197,7 +220,7 @@ fn cuda(list: &CudaList, trains: OnGpus, inventory: &Inventory) -> Result<Chosen
         let hint = "devices=cpu trains on the cores; `dtrain run` starts a PyTorch script on the GPUs";
         return Err((message, hint.to_owned()));
     }
-    Ok(Chosen::Gpus { list: list.clone(), gpus: chosen, nvml: inventory.nvml.clone() })
+    Ok(Chosen::Gpus { list: list.clone(), gpus: chosen, nvml: inventory.nvml.clone(), why: None })
 }
 
 fn out_of_range(number: u32, count: usize, inventory: &Inventory) -> Refused {
@@ -218,6 +241,61 @@ fn out_of_range(number: u32, count: usize, inventory: &Inventory) -> Refused {
 }
 
 impl Chosen {
+    /// These GPUs, if a test of them has passed; else the CPU, and why.
+    fn judged(self, verdict: impl FnOnce(&CudaList) -> Judged) -> Self {
+        let Self::Gpus { list, gpus, nvml, .. } = self else { return self };
+        let Judged { verdict, kept } = verdict(&list);
+        let (is, [they, them]) = match gpus.len() {
+            1 => ("one GPU is here".to_owned(), ["it", "it"]),
+            some => (format!("{some} GPUs are here"), ["they", "them"]),
+        };
+        let why = match (&verdict, kept) {
+            (TestVerdict::Passed, Ok(file)) => {
+                let why = Some(format!("auto: {is}, and the test of {them} has passed ({})", file.display()));
+                return Self::Gpus { list, gpus, nvml, why };
+            }
+            (TestVerdict::Passed, Err(why)) => {
+                let why =
+                    Some(format!("auto: {is}, and the test of {them} has passed; that is not kept: {why}"));
+                return Self::Gpus { list, gpus, nvml, why };
+            }
+            (TestVerdict::Failed(words), _) => format!("the test of {them} has failed: {words}"),
+            (TestVerdict::Unknown(words), _) => format!("{they} cannot be tested: {words}"),
+        };
+        Self::Cpu { why: Some(format!("auto: {is}, and {why}; devices=all trains there all the same")) }
+    }
+
+    /// The same for a configuration whose model `auto` cannot train there; it has to suit the precision too.
+    ///
+    /// *Errors*: a precision that only GPUs have.
+    pub fn unless(self, lacking: Result<(), Problem>, config: &Config) -> Result<Self, Problem> {
+        match (&self, lacking) {
+            (Self::Gpus { why: Some(_), .. }, Err(problem)) => {
+                let why = Some(format!("auto: {}", problem.message));
+                Self::Cpu { why }.suits(config)
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Itself, if it has the precision that is asked for.
+    ///
+    /// *Errors*: a precision that only GPUs have.
+    fn suits(self, config: &Config) -> Result<Self, Problem> {
+        match (&self, config.precision) {
+            // A program of its own rounds by itself.
+            _ if is_external(config) => Ok(self),
+            (Self::Cpu { why }, halves @ (Precision::Bf16 | Precision::F16)) => {
+                let why = why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+                let words = format!("{} is for GPUs, and this host trains on its CPU{why}", halves.name());
+                let problem = config.problem("precision", words);
+                Err(problem
+                    .hint("devices=cuda:0 or devices=all trains on GPUs; precision=f32 is what a CPU has"))
+            }
+            _ => Ok(self),
+        }
+    }
+
     /// The GPUs, if it is some.
     #[must_use]
     pub fn cuda(&self) -> Option<CudaList> {

@@ -45,13 +45,25 @@ fn bare(on_bus: usize) -> Inventory {
 }
 
 fn config(arguments: &[&str]) -> Config {
-    Config::parse(None, arguments, Machine { cores: 2, gpus: || 0 }).unwrap()
+    Config::parse(None, arguments, Machine { cores: 2, gpus: |_| 0 }).unwrap()
 }
 
 fn choice(devices: &str, trains: OnGpus, inventory: Inventory) -> Result<Chosen, Problem> {
     let count = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
-    let host = Host { trains, count: || count, inventory: || inventory };
-    choose(&config(&[&format!("devices={devices}")]), host)
+    choose(&config(&[&format!("devices={devices}")]), Auto::ByTest, host_of(trains, count, inventory, passed))
+}
+
+fn passed() -> Judged {
+    Judged { verdict: TestVerdict::Passed, kept: Ok("/cache/gpu.json".into()) }
+}
+
+fn host_of(
+    trains: OnGpus,
+    count: u32,
+    inventory: Inventory,
+    verdict: impl FnOnce() -> Judged,
+) -> Host<impl Fn() -> u32, impl FnOnce() -> Inventory, impl FnOnce(&CudaList) -> Judged> {
+    Host { trains, count: move || count, inventory: || inventory, verdict: |_: &CudaList| verdict() }
 }
 
 #[track_caller]
@@ -200,9 +212,9 @@ fn gpus_that_were_chosen_are_read_while_a_run_goes_on() {
 
 #[test]
 fn auto_and_all_begin_with_a_rank_for_each_gpu_that_they_come_to() {
-    let counted = |trains: OnGpus, inventory: Inventory| {
+    let counted = |devices: &str, trains: OnGpus, inventory: Inventory| {
         let there = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
-        count(Host { trains, count: || there, inventory: || inventory })
+        count(&Devices::parse(devices).unwrap(), host_of(trains, there, inventory, passed))
     };
     let visible = |list: &str| Inventory { visible: Some(list.into()), ..healthy(4) };
     let mut old = healthy(4);
@@ -227,12 +239,16 @@ fn auto_and_all_begin_with_a_rank_for_each_gpu_that_they_come_to() {
                 _ => 0,
             };
             assert_eq!(
-                (counted(OnGpus::Everybody, machine.clone()), on),
+                (counted(devices, OnGpus::Everybody, machine.clone()), on),
                 (gpus, gpus),
                 "{devices} on {machine:?}"
             );
         }
-        assert_eq!(counted(OnGpus::Nobody, machine), 0, "a build that does not train on GPUs has none");
+        assert_eq!(
+            counted("all", OnGpus::Nobody, machine),
+            0,
+            "a build that does not train on GPUs has none"
+        );
     }
 }
 
@@ -254,8 +270,9 @@ fn halves_are_refused_wherever_a_host_comes_to_its_cpu() {
 fn refused_on_a_cpu(precision: &str) {
     let asked = |devices: &str, inventory: Inventory| {
         let count = inventory.gpus.as_ref().map_or(0, Vec::len) as u32;
-        let host = Host { trains: OnGpus::WhoAsks, count: || count, inventory: || inventory };
-        choose(&config(&[&format!("devices={devices}"), &format!("precision={precision}")]), host)
+        let host = host_of(OnGpus::WhoAsks, count, inventory, passed);
+        let config = config(&[&format!("devices={devices}"), &format!("precision={precision}")]);
+        choose(&config, Auto::ByTest, host)
     };
     for (devices, inventory) in
         [("cpu", healthy(1)), ("auto", healthy(1)), ("auto", bare(0)), ("all", bare(0))]
@@ -270,4 +287,62 @@ fn refused_on_a_cpu(precision: &str) {
     }
     // What keeps a GPU from being used is said first.
     assert_eq!(asked("cuda:0", bare(0)).unwrap_err().key.as_deref(), Some("devices"));
+}
+
+#[test]
+fn auto_is_the_gpus_where_their_test_has_passed_and_says_so_and_else_the_cpu_and_says_why() {
+    let of = |settings: &[&str], auto: Auto, verdict: TestVerdict, kept: Result<PathBuf, String>| {
+        let host = host_of(OnGpus::Tested, 2, healthy(2), || Judged { verdict, kept });
+        choose(&config(settings), auto, host).unwrap()
+    };
+    let kept = || Ok("/cache/gpu.json".into());
+    let Chosen::Gpus { list, why, .. } = of(&["devices=auto"], Auto::ByTest, TestVerdict::Passed, kept())
+    else {
+        panic!("on the CPU")
+    };
+    assert_eq!(list.to_string(), "cuda:0,1");
+    assert_eq!(why.unwrap(), "auto: 2 GPUs are here, and the test of them has passed (/cache/gpu.json)");
+    let unkept = of(&["devices=auto"], Auto::ByTest, TestVerdict::Passed, Err("read-only".into()));
+    assert!(
+        matches!(&unkept, Chosen::Gpus { why: Some(why), .. } if why.ends_with("that is not kept: read-only"))
+    );
+    for (auto, verdict, words) in [
+        (
+            Auto::ByTest,
+            TestVerdict::Failed("cuda:1: off by 3".into()),
+            "auto: 2 GPUs are here, and the test of them has failed: cuda:1: off by 3; devices=all trains there all the same",
+        ),
+        (
+            Auto::ByTest,
+            TestVerdict::Unknown("it hangs".into()),
+            "auto: 2 GPUs are here, and they cannot be tested: it hangs; devices=all trains there all the same",
+        ),
+        (Auto::Cpu("it is Monday"), TestVerdict::Passed, "auto: 2 GPUs are here, and it is Monday"),
+    ] {
+        let chosen = of(&["devices=auto"], auto, verdict, kept());
+        assert_eq!(chosen, Chosen::Cpu { why: Some(words.to_owned()) });
+    }
+    // Whoever names them is not asked for a test.
+    let named = of(&["devices=all"], Auto::Cpu("no"), TestVerdict::Failed("no".into()), kept());
+    assert!(matches!(&named, Chosen::Gpus { why: None, .. }));
+    // A model that they lack is for the CPU where it was left to dtrain, and an error where they were named.
+    let problem = || Err(config(&[]).problem("devices", "vit has operations that GPUs lack kernels for"));
+    let auto = of(&["devices=auto"], Auto::ByTest, TestVerdict::Passed, kept());
+    let why = Some("auto: vit has operations that GPUs lack kernels for".to_owned());
+    assert_eq!(auto.unless(problem(), &config(&[])), Ok(Chosen::Cpu { why }));
+    assert!(matches!(named.unless(problem(), &config(&[])), Ok(Chosen::Gpus { .. })));
+    let ranks = |verdict: TestVerdict| {
+        let host = host_of(OnGpus::Tested, 2, healthy(2), || Judged { verdict, kept: kept() });
+        count(&Devices::Auto, host)
+    };
+    assert_eq!([ranks(TestVerdict::Passed), ranks(TestVerdict::Failed("off".into()))], [2, 0]);
+    // Without a sign of a GPU nothing is woken.
+    let nothing = Host {
+        trains: OnGpus::Tested,
+        count: || 0,
+        inventory: || panic!("the driver was woken for nothing"),
+        verdict: |_: &CudaList| panic!("nothing is tested"),
+    };
+    let why = Some("auto: no GPU is here".to_owned());
+    assert_eq!(choose(&config(&["devices=auto"]), Auto::ByTest, nothing), Ok(Chosen::Cpu { why }));
 }

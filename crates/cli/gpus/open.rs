@@ -11,14 +11,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What every GPU of a host is opened with.
-struct Tools {
-    driver: Driver,
-    nvrtc: Nvrtc,
+pub(super) struct Tools {
+    pub driver: Driver,
+    /// Where the driver is.
+    pub driver_path: PathBuf,
+    pub nvrtc: Nvrtc,
     cache: KernelCache,
 }
 
 impl Tools {
-    fn find() -> Result<Self, String> {
+    /// *Errors*: what is missing, with a hint.
+    pub fn find() -> Result<Self, String> {
         let finder = Finder::new(Environment::here());
         let find = |library: Library| -> Result<PathBuf, String> {
             let finding = finder.find(library, oldest(library).as_ref());
@@ -27,11 +30,12 @@ impl Tools {
             let missing = || format!("{}: {sentence}\nhint: {hint}", library.name());
             finding.found.map(|found| found.path).ok_or_else(missing)
         };
-        let driver = Driver::open(Some(&find(Library::Driver)?)).map_err(|error| error.to_string())?;
+        let driver_path = find(Library::Driver)?;
+        let driver = Driver::open(Some(&driver_path)).map_err(|error| error.to_string())?;
         let newest = driver.version().major();
         let compiler = compiler(&finder, newest).map_or_else(|| find(Library::Nvrtc), Ok)?;
         let nvrtc = Nvrtc::load(&compiler).map_err(|error| error.to_string())?;
-        Ok(Self { driver, nvrtc, cache: KernelCache::of_user() })
+        Ok(Self { driver, driver_path, nvrtc, cache: KernelCache::of_user() })
     }
 }
 
@@ -111,7 +115,7 @@ fn prepare(list: &CudaList, tell_people: impl Fn(&str)) -> Result<(), String> {
 ///
 /// *Errors*: a sentence for people, with a hint. *Blocks* as [`Chosen::prepare`].
 pub fn open_gpu(number: u32) -> Result<Arc<Gpu>, String> {
-    let Tools { driver, nvrtc, cache } = Tools::find()?;
+    let Tools { driver, nvrtc, cache, .. } = Tools::find()?;
     let opened = Gpu::open(&driver, number as usize, &nvrtc, &cache);
     let (gpu, loaded) = opened.map_err(|error| error.to_string())?;
     tell(&loaded);

@@ -5,12 +5,13 @@ use crate::blueprint::Blocks;
 use crate::config::{Backend, Model, Problem, Rule};
 use crate::error::CliError;
 use crate::gpus::Chosen;
+use crate::nccl::ChosenBackend;
 use dtrain_collective::Geometry;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, rehearsed};
 use dtrain_engine::{DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
 use dtrain_runtime::step_counts;
-use dtrain_types::{Bytes, cut_evenly};
+use dtrain_types::cut_evenly;
 use std::sync::Arc;
 
 impl Plan {
@@ -62,18 +63,41 @@ impl Plan {
         loss: &dtrain_engine::Loss,
     ) -> Result<DeviceReplica<CudaDevice>, EngineError> {
         let device = CudaDevice::new(gpu, self.config.precision)?;
+        let model = self.gpu_model_for(&device, rows, blocks, loss)?;
+        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
+        // Held while the replica takes what it needs, and free again for the slots.
+        let _room_for_slots = replica.device().floats(self.floats_beside(replica.about().gradient_len()))?;
+        rehearsed(replica)
+    }
+
+    /// The model as a GPU has it, for micro-batches of so many rows.
+    ///
+    /// *Errors*: a program's own model that is made for the CPU; as [`Plan::replica`].
+    pub(super) fn gpu_model(
+        &self,
+        device: &CudaDevice,
+        rows: u32,
+        blocks: Blocks,
+    ) -> Result<dtrain_engine::Model<CudaDevice>, CliError> {
+        let loss = self.blueprint().loss()?;
+        self.gpu_model_for(device, rows, blocks, &loss).map_err(|error| self.misfit(&error).into())
+    }
+
+    fn gpu_model_for(
+        &self,
+        device: &CudaDevice,
+        rows: u32,
+        blocks: Blocks,
+        loss: &dtrain_engine::Loss,
+    ) -> Result<dtrain_engine::Model<CudaDevice>, EngineError> {
         let blueprint = self.blueprint();
         let chain = match (&self.config.model, blueprint.own.and_then(|own| own.gpu_model)) {
             (Model::Own, Some(model)) => blocks.of(model(&self.spec)),
             _ => blueprint.chain(blocks)?,
         };
         let input = blueprint.input_shape(rows);
-        let model = dtrain_engine::Model::new(&device, chain, input, loss.clone())?;
-        let model = blueprint.completed(&device, model)?;
-        let replica = DeviceReplica::new(device, model, self.optimizer(), self.config.seed)?;
-        // Held while the replica takes what it needs, and free again for the slots.
-        let _room_for_slots = replica.device().floats(self.floats_beside(replica.about().gradient_len()))?;
-        rehearsed(replica)
+        let model = dtrain_engine::Model::new(device, chain, input, loss.clone())?;
+        blueprint.completed(device, model)
     }
 
     /// The slots that a rank needs for gradients of so many elements, as long as all ranks are there.
@@ -87,19 +111,41 @@ impl Plan {
     /// Where the memory of a rank on these devices goes.
     #[must_use]
     pub fn memory(&self, replica: &dyn Replica, chosen: &Chosen) -> MemoryTable {
-        let mut table = replica.about().memory.clone();
-        let beside = self.floats_beside(replica.about().gradient_len());
-        if matches!(chosen, Chosen::Gpus { .. }) && beside > 0 {
-            table.rows.push(("gradients for NCCL", Bytes(4 * beside as u64)));
+        let plain = || replica.about().memory.clone();
+        // Another program's passes take what they take.
+        if matches!(chosen, Chosen::Cpu { .. }) || self.external().is_some() || self.check_device().is_err() {
+            return plain();
+        }
+        let table = |blocks: &Blocks| {
+            let counted = self.gpu_memory(*blocks);
+            counted.inspect_err(|error| tracing::warn!(%error, "the memory of a GPU cannot be counted")).ok()
+        };
+        let mut tables = self.blocks().iter().filter_map(table);
+        let mut table = tables.next().unwrap_or_else(plain);
+        for smaller in tables {
+            if chosen.has_room(&self.config, table.total()).is_err() {
+                table = smaller;
+            }
         }
         table
+    }
+
+    /// Notes what carries the gradients, where that was left to dtrain.
+    pub fn carried_by(&mut self, backend: &ChosenBackend) {
+        self.carried = Some(backend.kind());
+    }
+
+    /// What carries the gradients: as it was asked for, or noted.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.carried.unwrap_or(self.config.backend)
     }
 
     /// How many floats a rank has on its GPU beside its replica: where NCCL carries the gradients, the slots in which they are
     /// computed, and as much for the roots of its peers as for its own.
     #[must_use]
     pub fn floats_beside(&self, gradient: usize) -> usize {
-        match self.config.backend {
+        match self.backend() {
             Backend::Nccl => {
                 let slots = self.slots(gradient);
                 gradient * (slots.slots() + slots.root_slots)

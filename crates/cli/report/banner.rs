@@ -227,8 +227,9 @@ fn devices(plan: &Plan, chosen: &Chosen) -> String {
     };
     let ranks = counted(world.ranks, "rank");
     match chosen {
-        Chosen::Gpus { list, .. } => {
-            format!("{ranks} on {list}, {place}, precision {}", plan.config.precision.name())
+        Chosen::Gpus { list, why, .. } => {
+            let why = why.as_ref().map_or(String::new(), |why| format!("\n{:11}{why}", ""));
+            format!("{ranks} on {list}, {place}, precision {}{why}", plan.config.precision.name())
         }
         Chosen::Cpu { why } => {
             let (threads, isa) = (counted(world.threads, "compute thread"), plan.isa_in_use());

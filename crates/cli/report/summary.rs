@@ -1,7 +1,7 @@
 //! The last lines of a run: what it came to, or which fault came first and what to do.
 
 use super::Stream;
-use super::numbers::{amount, duration, loss, measure, own_name, percent, rate};
+use super::numbers::{amount, bytes, duration, loss, measure, own_name, percent, rate};
 use console::style;
 use dtrain_protocol::Cause;
 use dtrain_telemetry::Summary;
@@ -44,7 +44,9 @@ pub fn end(summary: &Summary, stream: Stream) -> String {
         line("recovery", format!("{} (steps lost: {})", seconds.join(", "), summary.lost_steps));
     }
     line("digest", summary.digest.clone());
-    line("run", format!("{}  (peak memory of a rank: {:.0} MiB)", summary.run, summary.peak_rss_mb));
+    let on_gpu = summary.gpu_peak_bytes.map_or(String::new(), |peak| format!(", on its GPU {}", bytes(peak)));
+    let own = format!("{:.0} MiB", summary.peak_rss_mb);
+    line("run", format!("{}  (peak memory of a rank: {own}{on_gpu})", summary.run));
     text
 }
 

@@ -1,6 +1,6 @@
 // cross_entropy, squared_error: the loss of each row. Where `d` is not null it is the outputs' own memory, and the gradient,
-// times `scale`, takes their place: a thread writes the elements that it alone reads, and what all read is read before a
-// barrier.
+// times `scale` (where `found` is not null, what it holds), takes their place: a thread writes the elements that it alone
+// reads, and what all read is read before a barrier.
 // arg_max: the place of each row's greatest element, the first of equals.
 //
 // Rows of outputs lie `pitch` apart; what is between them is nobody's. They leave loss and weight in `values` [rows, 2] and
@@ -39,7 +39,8 @@ __device__ inline Greatest greatest(const Greatest& own, u32 width, float* room,
 // of exponentials, a row costs (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c]).
 extern "C" __global__ void __launch_bounds__(256) NAME(cross_entropy_, )(
     const Stored* logits, const u32* targets, const float* class_weights, Stored* d, double* values, u32* counts, u32 width,
-    u32 pitch, float smoothing, u32 ignores, u32 ignored, float scale) {
+    u32 pitch, float smoothing, u32 ignores, u32 ignored, float scale, const float* found) {
+    scale = number(scale, found);
     __shared__ float room[8];
     __shared__ u32 places[8];
     u64 row = blockIdx.x;
@@ -109,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(256) NAME(cross_entropy_, )(
 // Squared error, averaged over a row.
 extern "C" __global__ void __launch_bounds__(256) NAME(squared_error_, )(
     const Stored* outputs, const float* targets, Stored* d, double* values, u32* counts, u32 width,
-    u32 pitch, float scale) {
+    u32 pitch, float scale, const float* found) {
+    scale = number(scale, found);
     __shared__ float room[8];
     u64 row = blockIdx.x;
     float share = 2.0f / (float)width * scale;

@@ -3,11 +3,14 @@
 //
 // The clip norm. Order, as on the CPU: eight lanes a block, lane i adds elements i, i + 8, ... in order; the lanes in
 // order; the blocks in order. So it has the CPU's bits. A value that is not finite makes the sum not finite.
+// `found` is null, or has what is multiplied by in place of `scale`.
 //
 // Launch: square_parts one block of 256 threads for each 32 blocks of elements, eight threads each; sum_in_order one
 // block of 256 threads, one of which adds. Does not know what is clipped.
 
-extern "C" __global__ void __launch_bounds__(256) square_parts(const float* g, double* parts, u64 len, float scale) {
+extern "C" __global__ void __launch_bounds__(256) square_parts(const float* g, double* parts, u64 len, float scale,
+    const float* found) {
+    scale = number(scale, found);
     __shared__ double lanes[256];
     u64 block = (u64)blockIdx.x * 32 + threadIdx.x / 8;
     u64 start = block * 4096;

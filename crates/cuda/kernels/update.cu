@@ -3,12 +3,15 @@
 //
 // Plain products, sums, roots and quotients without a fused multiply-add, in the CPU's order: the CPU's bits.
 //
+// `found` is null, or has what gradients are multiplied by in place of `scale`: not a number where nothing is to be changed.
 // Launch: any grid, 256 threads; a loop over elements. Order: none, every element stands alone.
 // Does not know schedules, or which parameters decay.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(adamw_, )(
     const float* g, float* p, float* m, float* v, Stored* rounded, u64 len, float scale, float step_size,
-    float root_correction, float decay, float beta1, float beta2, float epsilon) {
+    float root_correction, float decay, float beta1, float beta2, float epsilon, const float* found) {
+    scale = number(scale, found);
+    if (is_none(scale)) return;
     float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
     for (u64 i = first_element(); i < len; i += next_element()) {
         float d = g[i] * scale;
@@ -25,7 +28,9 @@ extern "C" __global__ void __launch_bounds__(256) NAME(adamw_, )(
 
 extern "C" __global__ void __launch_bounds__(256) NAME(lion_, )(
     const float* g, float* p, float* m, Stored* rounded, u64 len, float scale, float lr, float decay, float beta1,
-    float beta2) {
+    float beta2, const float* found) {
+    scale = number(scale, found);
+    if (is_none(scale)) return;
     float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
     for (u64 i = first_element(); i < len; i += next_element()) {
         float d = g[i] * scale;
@@ -38,7 +43,10 @@ extern "C" __global__ void __launch_bounds__(256) NAME(lion_, )(
 }
 
 extern "C" __global__ void __launch_bounds__(256) NAME(sgd_, )(
-    const float* g, float* p, Stored* rounded, u64 len, float scale, float lr, float weight_decay) {
+    const float* g, float* p, Stored* rounded, u64 len, float scale, float lr, float weight_decay,
+    const float* found) {
+    scale = number(scale, found);
+    if (is_none(scale)) return;
     for (u64 i = first_element(); i < len; i += next_element()) {
         float next = p[i] - lr * (g[i] * scale + weight_decay * p[i]);
         p[i] = next;
@@ -49,7 +57,9 @@ extern "C" __global__ void __launch_bounds__(256) NAME(sgd_, )(
 // In the first step the old momentum counts for nothing, whatever it holds.
 extern "C" __global__ void __launch_bounds__(256) NAME(sgd_momentum_, )(
     const float* g, float* p, float* m, Stored* rounded, u64 len, float scale, float lr, float weight_decay,
-    float momentum, u32 nesterov, u32 first) {
+    float momentum, u32 nesterov, u32 first, const float* found) {
+    scale = number(scale, found);
+    if (is_none(scale)) return;
     for (u64 i = first_element(); i < len; i += next_element()) {
         float d = g[i] * scale + weight_decay * p[i];
         float kept = first ? 0.0f + d : momentum * m[i] + d;

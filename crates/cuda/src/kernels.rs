@@ -181,39 +181,43 @@ kernels! {
         FROM_F16 "from_f16" 256 "hFl"
     }
     UPDATE_CU "update.cu" ["f32.cuh"] {
-        ADAMW "adamw_f32" 256 "fFFFFlrrrrrrr"
-        LION "lion_f32" 256 "fFFFlrrrrr"
-        SGD "sgd_f32" 256 "fFFlrrr"
-        SGD_MOMENTUM "sgd_momentum_f32" 256 "fFFFlrrrruu"
+        ADAMW "adamw_f32" 256 "fFFFFlrrrrrrrf"
+        LION "lion_f32" 256 "fFFFlrrrrrf"
+        SGD "sgd_f32" 256 "fFFlrrrf"
+        SGD_MOMENTUM "sgd_momentum_f32" 256 "fFFFlrrrruuf"
     }
     UPDATE_BF16_CU "update.cu" ["bf16.cuh"] {
-        ADAMW_BF16 "adamw_bf16" 256 "fFFFHlrrrrrrr"
-        LION_BF16 "lion_bf16" 256 "fFFHlrrrrr"
-        SGD_BF16 "sgd_bf16" 256 "fFHlrrr"
-        SGD_MOMENTUM_BF16 "sgd_momentum_bf16" 256 "fFFHlrrrruu"
+        ADAMW_BF16 "adamw_bf16" 256 "fFFFHlrrrrrrrf"
+        LION_BF16 "lion_bf16" 256 "fFFHlrrrrrf"
+        SGD_BF16 "sgd_bf16" 256 "fFHlrrrf"
+        SGD_MOMENTUM_BF16 "sgd_momentum_bf16" 256 "fFFHlrrrruuf"
     }
     UPDATE_F16_CU "update.cu" ["f16.cuh"] {
-        ADAMW_F16 "adamw_f16" 256 "fFFFHlrrrrrrr"
-        LION_F16 "lion_f16" 256 "fFFHlrrrrr"
-        SGD_F16 "sgd_f16" 256 "fFHlrrr"
-        SGD_MOMENTUM_F16 "sgd_momentum_f16" 256 "fFFHlrrrruu"
+        ADAMW_F16 "adamw_f16" 256 "fFFFHlrrrrrrrf"
+        LION_F16 "lion_f16" 256 "fFFHlrrrrrf"
+        SGD_F16 "sgd_f16" 256 "fFHlrrrf"
+        SGD_MOMENTUM_F16 "sgd_momentum_f16" 256 "fFFHlrrrruuf"
     }
     BLEND_CU "blend.cu" ["f32.cuh"] {
-        BLEND "blend_f32" 256 "fFFlrr"
+        BLEND "blend_f32" 256 "fFFlrrf"
     }
     BLEND_BF16_CU "blend.cu" ["bf16.cuh"] {
-        BLEND_BF16 "blend_bf16" 256 "fFHlrr"
+        BLEND_BF16 "blend_bf16" 256 "fFHlrrf"
     }
     BLEND_F16_CU "blend.cu" ["f16.cuh"] {
-        BLEND_F16 "blend_f16" 256 "fFHlrr"
+        BLEND_F16 "blend_f16" 256 "fFHlrrf"
     }
     FINITE_CU "finite.cu" [] {
         FINITE_PARTS "finite_parts" 256 "fIl"
         FINITE_ALL "finite_all" 256 "iIu"
     }
     SQUARES_CU "squares.cu" [] {
-        SQUARE_PARTS "square_parts" 256 "fDlr"
+        SQUARE_PARTS "square_parts" 256 "fDlrf"
         SUM_IN_ORDER "sum_in_order" 256 "dDu"
+    }
+    SETTLE_CU "settle.cu" [] {
+        WEIGH "weigh" 32 "dDFuuul"
+        SETTLE "settle" 32 "DFFulrr"
     }
     SUM_TREE_CU "sum_tree.cu" [] {
         SUM_TREE "sum_tree" 256 "iiiuul"
@@ -280,18 +284,18 @@ kernels! {
         BATCH_NORM_GRADIENT_SUMS "batch_norm_gradient_sums" 256 "dFFuu"
     }
     LOSSES_CU "losses.cu" ["math.cuh", "sums.cuh", "f32.cuh"] {
-        CROSS_ENTROPY "cross_entropy_f32" 256 "fifFDIuuruur"
-        SQUARED_ERROR "squared_error_f32" 256 "ffFDIuur"
+        CROSS_ENTROPY "cross_entropy_f32" 256 "fifFDIuuruurf"
+        SQUARED_ERROR "squared_error_f32" 256 "ffFDIuurf"
         ARG_MAX "arg_max_f32" 256 "fIuu"
     }
     LOSSES_BF16_CU "losses.cu" ["math.cuh", "sums.cuh", "bf16.cuh"] {
-        CROSS_ENTROPY_BF16 "cross_entropy_bf16" 256 "hifHDIuuruur"
-        SQUARED_ERROR_BF16 "squared_error_bf16" 256 "hfHDIuur"
+        CROSS_ENTROPY_BF16 "cross_entropy_bf16" 256 "hifHDIuuruurf"
+        SQUARED_ERROR_BF16 "squared_error_bf16" 256 "hfHDIuurf"
         ARG_MAX_BF16 "arg_max_bf16" 256 "hIuu"
     }
     LOSSES_F16_CU "losses.cu" ["math.cuh", "sums.cuh", "f16.cuh"] {
-        CROSS_ENTROPY_F16 "cross_entropy_f16" 256 "hifHDIuuruur"
-        SQUARED_ERROR_F16 "squared_error_f16" 256 "hfHDIuur"
+        CROSS_ENTROPY_F16 "cross_entropy_f16" 256 "hifHDIuuruurf"
+        SQUARED_ERROR_F16 "squared_error_f16" 256 "hfHDIuurf"
         ARG_MAX_F16 "arg_max_f16" 256 "hIuu"
     }
     LOSS_SUMS_CU "loss_sums.cu" ["sums.cuh"] {

@@ -107,6 +107,14 @@ impl<'a> SliceMut<'a, f32> {
     }
 }
 
+impl<'a> SliceMut<'a, f64> {
+    /// The same memory as words, the lower half of each number first.
+    #[must_use]
+    pub fn words(self) -> SliceMut<'a, u32> {
+        SliceMut { address: self.address, len: 2 * self.len, life: PhantomData }
+    }
+}
+
 impl<'a, T: Element> SliceMut<'a, T> {
     /// Memory at an address of the device.
     ///

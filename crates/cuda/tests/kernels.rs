@@ -24,7 +24,15 @@ const POINT_WISE: &[Check] = &[
 ];
 const DROPOUT: &[Check] = &[elementwise::dropout];
 const HALVES: &[Check] = &[elementwise::halves::<Bf16>, elementwise::halves::<F16>];
-const UPDATES: &[Check] = &[update::adamw, update::lion, update::sgd, update::blend];
+const UPDATES: &[Check] = &[
+    update::adamw,
+    update::lion,
+    update::sgd,
+    update::blend,
+    settle::weigh,
+    settle::settle,
+    settle::found_numbers,
+];
 const SUMS: &[Check] =
     &[sums::column_sums, sums::sum_of_squares, sums::sum_of_many_squares, sums::all_finite, tree::sum_tree];
 const LAYER_NORM: &[Check] = &[norms::layer_norm, norms::layer_norm_gradient];

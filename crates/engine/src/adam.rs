@@ -19,13 +19,13 @@ pub struct Adam {
 
 /// Which update it is, and how fast.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Pace<S = f32> {
     /// Its number, from 1: how many updates the moments have seen after it.
     pub number: u64,
     /// Learning rate.
     pub lr: f64,
     /// What the gradient is multiplied by to become that of the mean, clipped.
-    pub scale: f32,
+    pub scale: S,
 }
 
 impl Adam {
@@ -39,7 +39,7 @@ impl Adam {
     }
 
     /// The numbers of one update.
-    pub(crate) fn constants(&self, Pace { number, lr, scale }: Pace) -> AdamW {
+    pub(crate) fn constants<S>(&self, Pace { number, lr, scale }: Pace<S>) -> AdamW<S> {
         let Self { betas: [beta1, beta2], epsilon, weight_decay } = *self;
         let correction = |beta: f32| 1.0 - power(f64::from(beta), number);
         let decay = 1.0 - lr * f64::from(weight_decay);

@@ -45,6 +45,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     type Ids<'a>: Copy + Send + Sync;
     /// What a loss comes to, before the host knows it.
     type Sums: Send;
+    /// A number that operations are given: as it is, or as the device finds it when it comes to the operation.
+    type Scalar: Copy + Send + From<f32>;
 
     /// Elements of a slice.
     fn len(x: Self::Ref<'_>) -> usize;
@@ -398,7 +400,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn cross_entropy(
         &self,
         shape: Rows,
-        options: &CrossEntropy<'_>,
+        options: &CrossEntropy<'_, Self::Scalar>,
         logits: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
         targets: Self::Ids<'_>,
     ) -> Self::Sums;
@@ -408,7 +410,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn mixed_cross_entropy(
         &self,
         shape: Rows,
-        _options: &CrossEntropy<'_>,
+        _options: &CrossEntropy<'_, Self::Scalar>,
         _logits: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
         _targets: Self::Ids<'_>,
     ) -> Self::Sums {
@@ -421,7 +423,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn squared_error(
         &self,
         shape: Rows,
-        scale: f32,
+        scale: Self::Scalar,
         outputs: Outputs<Self::Ref<'_>, Self::Mut<'_>>,
         targets: Self::Ref<'_>,
     ) -> Self::Sums;
@@ -433,9 +435,22 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// finite if any element is not.
     fn sum_of_squares(&self, g: Self::Ref<'_>, scale: f32) -> f64;
     /// AdamW in place over flat slices.
-    fn adamw(&self, o: &AdamW, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
+    fn adamw(
+        &self,
+        o: &AdamW<Self::Scalar>,
+        g: Self::Ref<'_>,
+        p: Self::Mut<'_>,
+        m: Self::Mut<'_>,
+        v: Self::Mut<'_>,
+    );
     /// [`Device::adamw`] of parameters and moments that are read in one place and written to another.
-    fn adamw_to(&self, o: &AdamW, g: Self::Ref<'_>, from: [Self::Ref<'_>; 3], mut to: [Self::Mut<'_>; 3]) {
+    fn adamw_to(
+        &self,
+        o: &AdamW<Self::Scalar>,
+        g: Self::Ref<'_>,
+        from: [Self::Ref<'_>; 3],
+        mut to: [Self::Mut<'_>; 3],
+    ) {
         for (from, to) in from.into_iter().zip(&mut to) {
             let len = Self::len_mut(to);
             self.copy(from, Self::part_mut(to, 0..len));
@@ -444,11 +459,11 @@ pub trait Device: Send + Sync + Sized + 'static {
         self.adamw(o, g, p, m, v);
     }
     /// SGD in place over flat slices; `m` is empty without momentum.
-    fn sgd(&self, o: &Sgd, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
+    fn sgd(&self, o: &Sgd<Self::Scalar>, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
     /// Lion in place over flat slices.
-    fn lion(&self, o: &Lion, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
+    fn lion(&self, o: &Lion<Self::Scalar>, g: Self::Ref<'_>, p: Self::Mut<'_>, m: Self::Mut<'_>);
     /// `running = (1 - momentum) * running + momentum * (sums * scale)`.
-    fn blend(&self, momentum: f32, scale: f32, sums: Self::Ref<'_>, running: Self::Mut<'_>);
+    fn blend(&self, momentum: f32, scale: Self::Scalar, sums: Self::Ref<'_>, running: Self::Mut<'_>);
     /// Whether every element is finite.
     fn all_finite(&self, x: Self::Ref<'_>) -> bool;
 }

@@ -4,6 +4,7 @@
 //! operations: together they use all of them, forwards, backwards and in both updates.
 
 use crate::batch::{BatchView, Inputs, Targets};
+use crate::device::Device;
 use crate::device_replica::DeviceReplica;
 use crate::error::EngineError;
 use crate::loss::Loss;
@@ -17,20 +18,21 @@ use crate::stage::Shape;
 use crate::stages::Chain;
 use dtrain_types::{Digest, Fingerprint, MicroBatch, Seed, Step};
 
-const SEED: Seed = Seed(0x5e1f);
+pub(crate) const SEED: Seed = Seed(0x5e1f);
 const ROWS: usize = 3;
 const CLASSES: usize = 5;
 const TIME: usize = 9;
 
 /// A small model, and what it learns from.
-struct Trial<D: OwnMemory> {
-    stages: Chain<D>,
-    input: Shape,
-    loss: Loss,
-    rule: Rule,
+pub(crate) struct Trial<D: Device> {
+    pub stages: Chain<D>,
+    pub input: Shape,
+    pub loss: Loss,
+    pub rule: Rule,
 }
 
-fn trials<D: OwnMemory>() -> Result<[Trial<D>; 5], EngineError> {
+/// All of them.
+pub(crate) fn trials<D: Device>() -> Result<[Trial<D>; 5], EngineError> {
     let cross_entropy =
         Loss::CrossEntropy { label_smoothing: 0.1, class_weights: Vec::new(), ignore_index: None };
     let images = CnnOptions {
@@ -98,6 +100,40 @@ pub fn device_fingerprint<D: OwnMemory>(
     Ok(Fingerprint { isa: name, self_test: Digest(*hash.finalize().as_bytes()), kernel_revision: kernels })
 }
 
+/// What a model of a trial learns from.
+pub(crate) struct Lesson {
+    takes_values: bool,
+    has_classes: bool,
+    values: Vec<f32>,
+    tokens: Vec<u32>,
+    wanted: Vec<f32>,
+    classes: Vec<u32>,
+}
+
+impl Lesson {
+    pub fn new(input: &Shape, loss: &Loss) -> Self {
+        let takes_values = matches!(input, Shape::Values { .. });
+        let places = if takes_values { ROWS } else { ROWS * TIME };
+        Self {
+            takes_values,
+            has_classes: matches!(loss, Loss::CrossEntropy { .. }),
+            values: peer::uniform(1, ROWS * input.per_row(), 1.0),
+            tokens: peer::integers(2, ROWS * TIME, CLASSES as u32),
+            wanted: peer::uniform(3, places * CLASSES, 1.0),
+            classes: peer::integers(4, places, CLASSES as u32),
+        }
+    }
+
+    /// The one batch.
+    pub fn batch(&self) -> BatchView<'_> {
+        let inputs =
+            if self.takes_values { Inputs::Values(&self.values) } else { Inputs::Tokens(&self.tokens) };
+        let targets =
+            if self.has_classes { Targets::Classes(&self.classes) } else { Targets::Values(&self.wanted) };
+        BatchView { rows: ROWS, inputs, targets }
+    }
+}
+
 /// Two steps, whose losses and states are hashed.
 fn learn(
     replica: &mut dyn Replica,
@@ -105,22 +141,10 @@ fn learn(
     loss: &Loss,
     hash: &mut blake3::Hasher,
 ) -> Result<(), EngineError> {
-    let values = peer::uniform(1, ROWS * input.per_row(), 1.0);
-    let tokens = peer::integers(2, ROWS * TIME, CLASSES as u32);
-    let (inputs, places) = match input {
-        Shape::Values { .. } => (Inputs::Values(&values), ROWS),
-        Shape::Tokens { .. } => (Inputs::Tokens(&tokens), ROWS * TIME),
-    };
-    let (wanted, classes) =
-        (peer::uniform(3, places * CLASSES, 1.0), peer::integers(4, places, CLASSES as u32));
-    let targets = match loss {
-        Loss::MeanSquaredError => Targets::Values(&wanted),
-        Loss::CrossEntropy { .. } => Targets::Classes(&classes),
-    };
-    let batch = BatchView { rows: ROWS, inputs, targets };
+    let lesson = Lesson::new(input, loss);
     let mut gradient = vec![0.0; replica.about().gradient_len()];
     for step in [Step(1), Step(2)] {
-        let figures = micro_batch(replica, step, MicroBatch(0), &batch, &mut gradient)?;
+        let figures = micro_batch(replica, step, MicroBatch(0), &lesson.batch(), &mut gradient)?;
         hash.update(&figures.sums.loss.to_bits().to_le_bytes());
         replica.update(step, &gradient, figures.sums.weight, figures.samples)?;
     }

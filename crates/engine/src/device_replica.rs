@@ -11,20 +11,22 @@ use crate::device::{LossSums, Outputs, Rows};
 use crate::device_feeds::Feeds;
 use crate::error::EngineError;
 use crate::groups::Runs;
-use crate::keeping::{Keeping, Kept};
+use crate::keeping::{Keeping, Kept, StepOutcome};
 use crate::layout::Section;
 use crate::loss::{Loss, expect_length};
 use crate::loss_scale::LossScale;
 use crate::model::Model;
-use crate::optimizer::Optimizer;
-use crate::passes::{self, Divisor, Reduced, Room, Training};
+use crate::optimizer::{Buffers, Optimizer};
+use crate::passes::{self, Divisor, Room, Seen, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
+use crate::settling::{Normaliser, Settling, Verdict};
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
 use crate::state::State;
 use crate::update_info::UpdateInfo;
-use dtrain_types::{DeviceMemory, MicroBatch, Seed, Step, Wire};
+use dtrain_types::{Bytes, DeviceMemory, MicroBatch, Seed, Step, Wire};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Gradients where they are kept: one is computed, and what waits for it is added as soon as it is final.
@@ -71,6 +73,17 @@ struct Passes<D: OwnMemory> {
     gradients: Vec<D::Floats>,
 }
 
+/// An update that the device has.
+struct Given<D: OwnMemory> {
+    step: Step,
+    found: D::Pending,
+    /// Its normaliser, where the host gave it.
+    weight: Option<f64>,
+}
+
+/// Updates that may be given before the oldest is told.
+const MOST_GIVEN: usize = 2;
+
 /// A model with its state on a device of its own. See the file's comment.
 pub struct DeviceReplica<D: OwnMemory> {
     about: About,
@@ -90,6 +103,10 @@ pub struct DeviceReplica<D: OwnMemory> {
     best: Vec<u32>,
     /// The micro-batch that the device works on: what its loss comes to, and its rows.
     under_way: Option<(D::Sums, usize)>,
+    /// The losses of the step in hand, where they are told later.
+    losses: Vec<D::Sums>,
+    /// Updates that were given and whose outcome nobody knows, the oldest first.
+    given: VecDeque<Given<D>>,
     device: D,
 }
 
@@ -98,6 +115,15 @@ impl<D: OwnMemory> DeviceReplica<D> {
     ///
     /// *Errors*: options of the optimizer that make no sense, or that the device has no kernels for; not enough memory.
     pub fn new(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
+        let mut replica = Self::blank(device, model, optimizer, seed)?;
+        replica.model.layout().initialise(seed, &mut replica.host);
+        replica.loss_scale = replica.model.update_facts().loss_scale(replica.host.section(Section::Stats));
+        replica.send_state()?;
+        Ok(replica)
+    }
+
+    /// The same with a state of zeros, to see what memory it takes. *Errors*: as [`DeviceReplica::new`].
+    pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
         optimizer.check()?;
         if !optimizer.rule.in_shares() {
             let reason = "this device has no kernels for an update of whole matrices".into();
@@ -106,8 +132,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         assert_eq!(model.group(), 1, "a device of its own takes one micro-batch at a time");
         let layout = model.layout();
         let state = optimizer.state(layout);
-        let mut host = State::zeros(state);
-        layout.initialise(seed, &mut host);
+        let host = State::zeros(state);
         let (input, plan) = (model.input(), model.plan());
         let rows = model.loss_rows(input.rows());
         let (outputs, gradient) =
@@ -133,7 +158,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
             activations: plan.saved + outputs,
             scratch: plan.scratch + if model.reads_outputs() { outputs } else { 0 },
         };
-        let mut replica = Self {
+        Ok(Self {
             about: About::of(&model, &lengths),
             passes,
             sections: [p?, s?, first?, second?, average?],
@@ -141,15 +166,15 @@ impl<D: OwnMemory> DeviceReplica<D> {
             best: vec![0; rows.rows],
             is_home: true,
             under_way: None,
+            losses: Vec::new(),
+            given: VecDeque::with_capacity(MOST_GIVEN),
             loss_scale: model.update_facts().loss_scale(host.section(Section::Stats)),
             host,
             model,
             optimizer,
             seed,
             device,
-        };
-        replica.send_state()?;
-        Ok(replica)
+        })
     }
 
     /// The model.
@@ -195,7 +220,7 @@ impl<D: OwnMemory> DeviceReplica<D> {
         for (section, memory) in Section::ALL.into_iter().zip(&mut self.sections) {
             self.device.send(self.host.section(section), memory)?;
         }
-        Ok(())
+        self.loss_scale.map_or(Ok(()), |scale| self.device.set_loss_scale(scale.factor))
     }
 
     /// Gives the device a pass, whose gradient goes to one that is kept, or to the first of them as a whole.
@@ -216,7 +241,8 @@ impl<D: OwnMemory> DeviceReplica<D> {
             scratch: D::take(&mut passes.scratch),
             outputs: D::take(&mut passes.outputs),
         };
-        let (beside, scale) = (passes.beside.as_mut().map(D::take), *loss_scale);
+        let beside = passes.beside.as_mut().map(D::take);
+        let scale = loss_scale.map_or(1.0.into(), |_| device.loss_scale());
         let loss = match to {
             Some(to) => {
                 let open = about.gradient_len();
@@ -232,6 +258,37 @@ impl<D: OwnMemory> DeviceReplica<D> {
             }
         };
         self.under_way = Some((loss, batch.rows));
+        Ok(())
+    }
+
+    /// Gives the device an update with gradient 0. Without a weight, that of the losses of the step.
+    fn give_update(&mut self, step: Step, weight: Option<f64>, samples: u64) -> Result<(), EngineError> {
+        assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
+        let Self { device, model, passes, sections, optimizer, runs, losses, .. } = self;
+        let facts = model.update_facts();
+        let [parameters, mut stats, first, second, average] =
+            sections.each_mut().map(|section| D::take(section));
+        let stats_len = D::len_mut(&stats);
+        let normaliser = weight.map_or(Normaliser::Losses(losses), Normaliser::Known);
+        let settling = Settling { facts: &facts, clip_norm: optimizer.clip_norm, samples };
+        let gradient = D::look(&passes.gradients[0]);
+        let scalars =
+            device.settle(&settling, normaliser, gradient, D::part_mut(&mut stats, 0..stats_len))?;
+        losses.clear();
+        if let Some(scalars) = scalars {
+            let (grads, sums) = passes::parts::<D>(&facts, gradient);
+            let buffers = Buffers::<D> { parameters, first, second, average };
+            optimizer.apply(device, step, scalars.factors, runs, grads, buffers);
+            if samples > 0 && facts.stats > 0 {
+                let stats = D::part_mut(&mut stats, 0..facts.stats);
+                device.blend(facts.momentum, scalars.stats, sums, stats);
+            }
+        }
+        let found = self.device.send_findings()?;
+        self.given.push_back(Given { step, found, weight });
+        // The next step's batch may take its time.
+        self.device.submit();
+        (self.host.applied, self.is_home) = (step, false);
         Ok(())
     }
 
@@ -318,7 +375,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
         let Self { device, model, passes, .. } = self;
         let targets = passes.feeds.targets(device, &batch.targets)?;
         let outputs = device.activations(D::look(&passes.outputs), model.outputs_len(batch.rows));
-        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0));
+        let sums = device.sums(model.loss.of(&*device, shape, Outputs::Kept(outputs), targets, 1.0.into()));
         match batch.targets {
             Targets::Classes(classes) => {
                 let best = &mut self.best[..shape.rows];
@@ -356,6 +413,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     }
 
     fn bring_state(&mut self) -> Result<&State, EngineError> {
+        assert!(self.given.is_empty(), "an update is told before anybody looks at its state");
         if !self.is_home {
             for (section, memory) in Section::ALL.into_iter().zip(&self.sections) {
                 self.device.fetch(memory, self.host.section_mut(section))?;
@@ -366,6 +424,7 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
     }
 
     fn swap_state(&mut self, other: &mut State) -> Result<(), EngineError> {
+        assert!(self.given.is_empty(), "an update is told before its state goes");
         self.host.assert_alike(other);
         std::mem::swap(&mut self.host, other);
         self.is_home = true;
@@ -435,18 +494,66 @@ impl<D: OwnMemory> Keeping for DeviceReplica<D> {
     }
 
     fn update_kept(&mut self, step: Step, weight: f64, samples: u64) -> Result<UpdateInfo, EngineError> {
-        assert_eq!(step, self.host.applied.next(), "updates come in order, each once");
-        let Self { device, model, passes, sections, .. } = self;
-        let gradient = D::look(&passes.gradients[0]);
+        assert!(self.given.is_empty(), "updates that were given are told first");
+        self.give_update(step, Some(weight), samples)?;
+        let outcome = self.outcome()?.expect("it was given");
+        outcome.update.ok_or(EngineError::NonFinite { step })
+    }
+
+    fn figures_later(&mut self) -> BatchFigures {
+        let (loss, rows) = self.under_way.take().expect("a micro-batch is under way");
+        self.losses.push(loss);
+        BatchFigures { samples: rows as u64, ..BatchFigures::default() }
+    }
+
+    fn peak_memory(&self) -> Bytes {
+        self.device.peak_memory()
+    }
+
+    fn work_ahead(&mut self, micro_batches: usize) -> bool {
+        // Of a step that was left.
+        self.losses.clear();
+        self.losses.reserve(micro_batches);
+        self.device.keep_losses(micro_batches).is_ok()
+    }
+
+    fn update_ahead(&mut self, step: Step, samples: u64) -> Result<(), EngineError> {
+        assert!(self.given.len() < MOST_GIVEN, "the update before the last one is told first");
+        self.give_update(step, None, samples)
+    }
+
+    fn outcome(&mut self) -> Result<Option<StepOutcome>, EngineError> {
+        let Some(Given { step, found, weight }) = self.given.pop_front() else { return Ok(None) };
+        let found = self.device.findings(found)?;
+        let weight = weight.unwrap_or(found.sums.weight);
         let divisor = Divisor { weight, scale: self.loss_scale };
-        let reduced = Reduced::<D> { gradient, samples, divisor };
-        let how = (&self.optimizer, &self.runs);
-        let state = sections.each_mut().map(|section| D::take(section));
-        let info = passes::update(device, &model.update_facts(), how, step, &reduced, state)?;
-        // The next step's batch may take its time.
-        device.submit();
-        (self.host.applied, self.is_home, self.loss_scale) = (step, false, info.loss_scale);
-        Ok(info)
+        let seen = Seen { squares: found.squares, stats_finite: found.stats_finite };
+        let settled = match found.non_finite {
+            Some(_) => Err(EngineError::NonFinite { step }),
+            None => passes::settle(&self.model.update_facts(), &self.optimizer, step, divisor, seen),
+        };
+        let verdict = match &settled {
+            Ok(settled) if settled.scale.is_some() => Verdict::Made,
+            Ok(_) => Verdict::Skipped,
+            Err(_) => Verdict::Halted,
+        };
+        assert_eq!(verdict, found.verdict, "host and device have one rule");
+        let update = match settled {
+            Ok(settled) => {
+                self.loss_scale = settled.info.loss_scale;
+                Some(settled.info)
+            }
+            Err(_) => {
+                // What was given behind it has changed nothing either.
+                while let Some(Given { found, .. }) = self.given.pop_front() {
+                    self.device.findings(found)?;
+                }
+                self.device.go_on()?;
+                self.host.applied = Step(step.0 - 1);
+                None
+            }
+        };
+        Ok(Some(StepOutcome { step, sums: found.sums, non_finite: found.non_finite, update }))
     }
 }
 

@@ -2,21 +2,26 @@
 
 use super::*;
 use crate::cpu::{Cpu, CpuOptions};
+use crate::device::LossSums;
 use crate::flat::Flat;
 use crate::loss::Loss;
 use crate::loss_scale::LossScaling;
 use crate::model_replica::ModelReplica;
 use crate::models::{CnnOptions, GptOptions, cnn, gpt, peer};
-use crate::optimizer::Rule;
+use crate::optimizer::{Factors, Rule};
+use crate::passes::{Divisor, Reduced, Seen, look, settle};
 use crate::replica::micro_batch;
 use crate::schedule::LrSchedule;
+use crate::settling::{Findings, UpdateScalars};
 use crate::stages::{Chain, Flatten, Linear};
+use dtrain_types::{Merger, Trailer};
 use std::cell::Cell;
 
 /// The CPU, as if its memory were out of the host's reach.
 impl OwnMemory for Cpu {
     type Floats = Flat;
     type Words = Vec<u32>;
+    type Pending = Findings;
 
     fn floats(&self, len: usize) -> Result<Flat, EngineError> {
         TAKEN.with(|taken| taken.set(taken.get() + len));
@@ -64,6 +69,83 @@ impl OwnMemory for Cpu {
         to.copy_from_slice(&from[..to.len()]);
         Ok(())
     }
+    fn peak_memory(&self) -> Bytes {
+        Bytes(4 * TAKEN.get() as u64)
+    }
+    fn keep_losses(&self, _: usize) -> Result<(), EngineError> {
+        Ok(())
+    }
+    fn loss_scale(&self) -> f32 {
+        SCALE.get()
+    }
+    fn set_loss_scale(&self, factor: f32) -> Result<(), EngineError> {
+        SCALE.set(factor);
+        Ok(())
+    }
+    fn settle(
+        &self,
+        update: &Settling<'_>,
+        normaliser: Normaliser<'_, LossSums>,
+        gradient: &[f32],
+        stats: &mut [f32],
+    ) -> Result<Option<UpdateScalars<f32>>, EngineError> {
+        let Settling { facts, clip_norm, samples } = *update;
+        let (sums, non_finite) = match normaliser {
+            Normaliser::Known(weight) => (LossSums { weight, ..LossSums::default() }, None),
+            Normaliser::Losses(losses) => added_up(losses),
+        };
+        let scale = facts.loss_scale(stats);
+        let divisor = Divisor { weight: sums.weight, scale };
+        let Seen { squares, stats_finite } =
+            look(self, facts, &Reduced::<Cpu> { gradient, samples, divisor });
+        let optimizer = Optimizer { clip_norm, ..optimizer() };
+        let settled = settle(facts, &optimizer, Step(1), divisor, Seen { squares, stats_finite });
+        let settled = settled.ok().filter(|_| non_finite.is_none() && !HALTED.get());
+        HALTED.set(settled.is_none());
+        let verdict = match &settled {
+            None => Verdict::Halted,
+            Some(settled) if settled.scale.is_none() => Verdict::Skipped,
+            Some(_) => Verdict::Made,
+        };
+        if let Some(next) = settled.and_then(|settled| settled.info.loss_scale) {
+            stats[facts.stats..].copy_from_slice(&next.elements());
+            SCALE.set(next.factor);
+        }
+        let factor = settled.and_then(|settled| settled.scale);
+        let scalars = |gradient| {
+            let factors = Factors::known(gradient);
+            UpdateScalars { factors, stats: (1.0 / samples as f64) as f32 }
+        };
+        FOUND.set(Some(Findings { sums, non_finite, squares, stats_finite, verdict }));
+        Ok(factor.map(scalars))
+    }
+    fn send_findings(&self) -> Result<Findings, EngineError> {
+        Ok(FOUND.take().expect("an update was settled"))
+    }
+    fn findings(&self, of: Findings) -> Result<Findings, EngineError> {
+        ASKED.with(|asked| asked.set(asked.get() + 1));
+        Ok(of)
+    }
+    fn go_on(&self) -> Result<(), EngineError> {
+        HALTED.set(false);
+        Ok(())
+    }
+}
+
+/// The sum along the tree, and the first that is not finite.
+fn added_up(losses: &[LossSums]) -> (LossSums, Option<u32>) {
+    let leaf = |(at, sums): (usize, &LossSums)| {
+        BatchFigures { sums: *sums, samples: 0 }.trailer(MicroBatch(at as u32), 0)
+    };
+    let mut merger = Merger::default();
+    let mut pending = vec![Trailer::EMPTY; Merger::buffers(losses.len() as u32)];
+    for trailer in losses.iter().enumerate().map(leaf) {
+        pending[merger.next_buffer()] = trailer;
+        merger.push(|left, right| pending[left] = pending[left].merge(&pending[right]));
+    }
+    merger.finish(|left, right| pending[left] = pending[left].merge(&pending[right]));
+    let Trailer { loss, weight, predictions: counted, correct, non_finite, .. } = pending[0];
+    (LossSums { loss, weight, counted, correct }, (non_finite != Trailer::ALL_FINITE).then_some(non_finite))
 }
 
 thread_local! {
@@ -74,6 +156,12 @@ thread_local! {
     /// Lists that went to the device, and those of them that went ahead.
     static SENT: Cell<usize> = const { Cell::new(0) };
     static AHEAD: Cell<usize> = const { Cell::new(0) };
+    /// Findings that were asked for.
+    static ASKED: Cell<usize> = const { Cell::new(0) };
+    /// What losses are multiplied by, and whether an update has halted.
+    static SCALE: Cell<f32> = const { Cell::new(1.0) };
+    static FOUND: Cell<Option<Findings>> = const { Cell::new(None) };
+    static HALTED: Cell<bool> = const { Cell::new(false) };
 }
 
 const ROWS: usize = 4;
@@ -392,6 +480,9 @@ fn a_loss_is_scaled_by_what_the_state_says_after_every_update_and_where_a_state_
     let mut gradients = [(); 2].map(|()| vec![f32::NAN; host.about().gradient_len()]);
     let mut step = |number: u64, replicas: [&mut dyn Replica; 2], broken: bool| {
         let infos = replicas.into_iter().zip(&mut gradients).map(|(replica, gradient)| {
+            // Two devices of this thread have one place for the scale.
+            let state = replica.bring_state().expect("memory of the host").section(Section::Stats);
+            SCALE.set(state[state.len() - 2]);
             micro_batch(replica, Step(number), MicroBatch(0), &batch, gradient).expect("it fits");
             if broken {
                 gradient[3] = f32::INFINITY;
@@ -447,4 +538,81 @@ fn a_gradient_that_is_not_finite_changes_nothing() {
     let before = state_digest(&mut far);
     assert_eq!(far.update(Step(1), &gradient, 1.0, 4), Err(EngineError::NonFinite { step: Step(1) }));
     assert_eq!(state_digest(&mut far), before);
+}
+
+/// Steps of two micro-batches, given ahead; gives what each came to.
+fn ahead(far: &mut DeviceReplica<Cpu>, step: u64, batches: [&BatchView<'_>; 2]) -> u64 {
+    let mut samples = 0;
+    for (m, batch) in batches.into_iter().enumerate() {
+        far.begin(Step(step), MicroBatch(m as u32), batch, Kept::alone(m)).expect("it fits");
+        samples += far.figures_later().samples;
+    }
+    far.add_kept(1, 0);
+    far.update_ahead(Step(step), samples).expect("the host's memory");
+    samples
+}
+
+#[test]
+fn steps_that_are_given_ahead_come_to_the_same_and_nobody_asks_within_one() {
+    for (chain, input, targets) in models() {
+        let (mut plain, mut far) = (pair(chain, &input).1, pair(chain, &input).1);
+        assert!(plain.keep(2) && far.keep(2) && far.work_ahead(2));
+        let values = peer::uniform(1, ROWS * 64, 1.0);
+        let (tokens, classes) = (peer::integers(2, ROWS * 6, 10), peer::integers(3, targets, 10));
+        let inputs = match input {
+            Shape::Values { .. } => Inputs::Values(&values),
+            Shape::Tokens { .. } => Inputs::Tokens(&tokens),
+        };
+        let batch = BatchView { rows: ROWS, inputs, targets: Targets::Classes(&classes) };
+        let mut wanted = Vec::new();
+        for step in [1, 2, 3].map(Step) {
+            let leaves =
+                [0, 1].map(|m| kept(&mut plain, (step, MicroBatch(m)), &batch, Kept::alone(m as usize)));
+            plain.add_kept(1, 0);
+            let (sums, non_finite) = added_up(&leaves.map(|figures| figures.sums));
+            let update = Some(plain.update_kept(step, sums.weight, 8).expect("it is finite"));
+            wanted.push(StepOutcome { step, sums, non_finite, update });
+        }
+        let mut told = Vec::new();
+        for step in 1..=3 {
+            let before = ASKED.get();
+            assert_eq!(ahead(&mut far, step, [&batch, &batch]), 8);
+            assert_eq!(ASKED.get(), before, "nobody asks while a step is given");
+            if step > 1 {
+                told.extend(far.outcome().expect("the host's memory"));
+            }
+        }
+        told.extend(far.outcome().expect("the host's memory"));
+        assert_eq!(told, wanted);
+        assert_eq!(far.outcome(), Ok(None));
+        assert_eq!(state_digest(&mut far), state_digest(&mut plain));
+    }
+}
+
+#[test]
+fn a_step_that_is_not_finite_leaves_no_trace_nor_does_the_one_behind_it() {
+    let (chain, input, targets) = models()[0].clone();
+    let (_, mut far) = pair(chain, &input);
+    assert!(far.keep(2) && far.work_ahead(2));
+    let (good, classes) = (peer::uniform(1, ROWS * 64, 1.0), peer::integers(3, targets, 10));
+    let mut bad = good.clone();
+    bad[5] = f32::NAN;
+    let batch = |values| BatchView {
+        rows: ROWS,
+        inputs: Inputs::Values(values),
+        targets: Targets::Classes(&classes),
+    };
+    let (good, bad) = (batch(&good), batch(&bad));
+    ahead(&mut far, 1, [&good, &good]);
+    assert!(far.outcome().expect("the host's memory").is_some_and(|told| told.update.is_some()));
+    let before = state_digest(&mut far);
+    ahead(&mut far, 2, [&good, &bad]);
+    ahead(&mut far, 3, [&good, &good]);
+    let told = far.outcome().expect("the host's memory").expect("it was given");
+    assert_eq!((told.step, told.non_finite, told.update), (Step(2), Some(1), None));
+    assert_eq!(far.outcome(), Ok(None), "what was given behind it is forgotten");
+    assert_eq!((far.applied(), state_digest(&mut far)), (Step(1), before));
+    // It goes on from there.
+    ahead(&mut far, 2, [&good, &good]);
+    assert!(far.outcome().expect("the host's memory").is_some_and(|told| told.update.is_some()));
 }

@@ -117,7 +117,7 @@ impl Loss {
         shape: Rows,
         outputs: Outputs<D::Ref<'_>, D::Mut<'_>>,
         targets: Input<'_, D>,
-        scale: f32,
+        scale: D::Scalar,
     ) -> D::Sums {
         let (Self::CrossEntropy { label_smoothing, class_weights, .. }, Input::Ids(targets)) =
             (self, targets)
@@ -139,7 +139,7 @@ impl Loss {
         shape: Rows,
         outputs: Outputs<D::Ref<'_>, D::Mut<'_>>,
         targets: Input<'_, D>,
-        scale: f32,
+        scale: D::Scalar,
     ) -> D::Sums {
         match (self, targets) {
             (Self::CrossEntropy { label_smoothing, class_weights, ignore_index }, Input::Ids(classes)) => {

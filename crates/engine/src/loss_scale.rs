@@ -35,18 +35,17 @@ pub struct LossScale {
     pub finite_steps: u32,
 }
 
-/// A gradient that is not finite without any scale is the model's own fault.
-const LEAST: f32 = 1.0;
-/// Beyond it what an update multiplies by could be too small to be exact. No gradient of f16 is finite there.
-const MOST: f32 = 18_446_744_073_709_551_616.0;
-
 impl LossScaling {
     /// The tensor of a state that holds the scale, from this element of the running statistics on.
     ///
     /// *Panics* on a start that is no power of two from 1 to 2^64, and on an interval of no step.
     pub(crate) fn tensor(&self, offset: usize) -> Tensor {
         let is_power = self.start.to_bits() & 0x7f_ffff == 0;
-        assert!(is_power && (LEAST..=MOST).contains(&self.start), "a loss scale of {}", self.start);
+        assert!(
+            is_power && (LossScale::LEAST..=LossScale::MOST).contains(&self.start),
+            "a loss scale of {}",
+            self.start
+        );
         assert!(self.interval > 0, "a loss scale that doubles after no step");
         let init = Init::First(self.start);
         Tensor::new(LossScale::NAME, &[LossScale::ELEMENTS], Section::Stats, offset, init)
@@ -56,18 +55,22 @@ impl LossScaling {
     pub(crate) fn grown(&self, scale: LossScale) -> LossScale {
         let LossScale { factor, finite_steps } = scale;
         match finite_steps + 1 >= self.interval {
-            true => LossScale { factor: (factor * 2.0).min(MOST), finite_steps: 0 },
+            true => LossScale { factor: (factor * 2.0).min(LossScale::MOST), finite_steps: 0 },
             false => LossScale { factor, finite_steps: finite_steps + 1 },
         }
     }
 
     /// What it is after one whose gradient was not finite; nothing where there is no scale to blame.
     pub(crate) fn halved(&self, scale: LossScale) -> Option<LossScale> {
-        (scale.factor > LEAST).then(|| LossScale { factor: scale.factor / 2.0, finite_steps: 0 })
+        (scale.factor > LossScale::LEAST).then(|| LossScale { factor: scale.factor / 2.0, finite_steps: 0 })
     }
 }
 
 impl LossScale {
+    /// The least factor: a gradient that is not finite without any scale is the model's own fault.
+    pub const LEAST: f32 = 1.0;
+    /// The greatest one: beyond it what an update multiplies by could be too small to be exact. No gradient of f16 is finite there.
+    pub const MOST: f32 = 18_446_744_073_709_551_616.0;
     /// The name of its tensor.
     pub const NAME: &'static str = "loss_scale";
     /// Elements of its tensor: the factor, and the count of steps.
@@ -106,8 +109,8 @@ mod tests {
         assert_eq!(steps(start, &[true, false, true]), Some(LossScale { factor: 2.0, finite_steps: 1 }));
         assert_eq!(steps(start, &[false, false]), Some(LossScale { factor: 1.0, finite_steps: 0 }));
         assert_eq!(steps(start, &[false, false, false]), None);
-        let most = LossScale { factor: MOST, finite_steps: 1 };
-        assert_eq!(steps(most, &[true]), Some(LossScale { factor: MOST, finite_steps: 0 }));
+        let most = LossScale { factor: LossScale::MOST, finite_steps: 1 };
+        assert_eq!(steps(most, &[true]), Some(LossScale { factor: LossScale::MOST, finite_steps: 0 }));
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl<D: Device> Model<D> {
         shape: Rows,
         outputs: D::Mut<'_>,
         targets: Input<'_, D>,
-        scale: f32,
+        scale: D::Scalar,
     ) -> D::Sums {
         let outputs = Outputs::Replaced(outputs);
         match self.mixes {

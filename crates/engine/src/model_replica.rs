@@ -271,7 +271,11 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
         let room = room::<D>(state, saved, scratch, outputs);
         let (x, targets) = (lend(batch.inputs), lend_targets(&batch.targets));
         let all = &mut InHost { open: gradient.elements(), gradient, device, wire: after };
-        let to = Training::<D> { beside: beside.as_deref_mut(), all, scale };
+        let to = Training::<D> {
+            beside: beside.as_deref_mut(),
+            all,
+            scale: scale.map_or(1.0, |scale| scale.factor),
+        };
         let losses = &mut losses[..figures.len()];
         let (last, others) = losses.split_last_mut().expect("a group has a micro-batch");
         *last = device.sums(passes::train(model, &pass, room, x, targets, to, others));

@@ -115,6 +115,23 @@ pub struct Buffers<'a, D: Device> {
     pub average: D::Mut<'a>,
 }
 
+/// What an update multiplies by. A device that settles an update by itself has them when it comes to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Factors<S = f32> {
+    /// Gradients: one over the normaliser, times the clip factor.
+    pub gradient: S,
+    /// Parameters on their way into their moving average.
+    pub parameters: S,
+}
+
+impl<S: From<f32>> Factors<S> {
+    /// Those of an update whose clip factor is known.
+    #[must_use]
+    pub fn known(gradient: f32) -> Self {
+        Self { gradient: gradient.into(), parameters: 1.0.into() }
+    }
+}
+
 impl Optimizer {
     /// A rule at these learning rates and nothing else: matrices decay, nothing is clipped, no average is kept.
     #[must_use]
@@ -211,12 +228,12 @@ impl Optimizer {
         &self,
         device: &D,
         step: Step,
-        scale: f32,
+        factors: Factors<D::Scalar>,
         runs: &Runs,
         gradient: D::Ref<'_>,
         mut to: Buffers<'_, D>,
     ) {
-        let constants = self.constants(step, scale, runs);
+        let constants = self.constants(step, factors.gradient, runs);
         for (run, group) in &runs.runs {
             let g = D::part(gradient, run.clone());
             let p = D::part_mut(&mut to.parameters, run.clone());
@@ -235,12 +252,12 @@ impl Optimizer {
             }
         }
         if let Some(share) = constants.average {
-            device.blend(share, 1.0, D::read(&to.parameters), to.average);
+            device.blend(share, factors.parameters, D::read(&to.parameters), to.average);
         }
     }
 
     /// The numbers of one update, which all its parts have in common. *Panics* if the rule takes parameters together.
-    pub fn constants(&self, step: Step, scale: f32, runs: &Runs) -> Constants {
+    pub fn constants<S: Copy>(&self, step: Step, scale: S, runs: &Runs) -> Constants<S> {
         let plain = match self.rule {
             Rule::Sgd { momentum, nesterov, .. } => Rule::Sgd { momentum, nesterov, weight_decay: 0.0 },
             Rule::AdamW { betas, epsilon, .. } => Rule::AdamW { betas, epsilon, weight_decay: 0.0 },
@@ -256,7 +273,7 @@ impl Optimizer {
         Constants { of, average: self.averages(step) }
     }
 
-    fn rates(&self, rule: &Rule, (step, lr): (Step, f64), scale: f32) -> Rates {
+    fn rates<S>(&self, rule: &Rule, (step, lr): (Step, f64), scale: S) -> Rates<S> {
         let number = self.updates_before + step.0;
         match *rule {
             Rule::Sgd { momentum, nesterov, weight_decay } => {
@@ -276,19 +293,19 @@ impl Optimizer {
 
 /// The numbers of one update.
 #[derive(Clone, Copy, Debug)]
-pub struct Constants {
+pub struct Constants<S = f32> {
     /// Of each group of parameters; what is behind the last one counts for nothing.
-    of: [Rates; MOST_GROUPS],
+    of: [Rates<S>; MOST_GROUPS],
     /// The share of the parameters that goes into their moving average.
     average: Option<f32>,
 }
 
 /// What a device is told of an update.
 #[derive(Clone, Copy, Debug)]
-enum Rates {
-    Sgd(Sgd),
-    Lion(Lion),
-    AdamW(AdamW),
+enum Rates<S> {
+    Sgd(Sgd<S>),
+    Lion(Lion<S>),
+    AdamW(AdamW<S>),
 }
 
 impl Constants {

@@ -2,7 +2,8 @@
 
 use crate::device::Device;
 use crate::error::EngineError;
-use dtrain_types::DeviceMemory;
+use crate::settling::{Findings, Normaliser, Settling, UpdateScalars};
+use dtrain_types::{Bytes, DeviceMemory};
 
 /// A device with memory of its own, that the host reaches by copies alone.
 ///
@@ -12,6 +13,8 @@ pub trait OwnMemory: Device {
     type Floats: Send;
     /// u32 memory of the device; freed when dropped.
     type Words: Send;
+    /// What it finds of a step, before the host knows it.
+    type Pending: Send;
 
     /// Zeroed memory. *Errors*: also if there is not so much.
     fn floats(&self, len: usize) -> Result<Self::Floats, EngineError>;
@@ -59,4 +62,31 @@ pub trait OwnMemory: Device {
     fn parameters(&self, len: usize) -> Result<Self::Floats, EngineError> {
         self.floats(len)
     }
+
+    /// The most of its memory that was held at once.
+    fn peak_memory(&self) -> Bytes;
+    /// Keeps what the last losses came to, so many of them, for [`OwnMemory::settle`]. *Errors*: also if there is no room.
+    fn keep_losses(&self, losses: usize) -> Result<(), EngineError>;
+    /// What losses are multiplied by: the scale that was set or found last, when it comes to them.
+    fn loss_scale(&self) -> Self::Scalar;
+    /// Sets it, behind the work given so far.
+    fn set_loss_scale(&self, factor: f32) -> Result<(), EngineError>;
+    /// Looks at a reduced gradient, behind the work given so far, and finds what its update comes to: see [`Settling`]. The scale of
+    /// the loss, behind the statistics in `stats`, is brought up to date. What it gives says what the update multiplies by: an operation
+    /// that is given a number of an update that is not made changes nothing. None, where the device knows already that it is not made.
+    ///
+    /// *Order*: sums and factors have the bits of the host's. *Panics* if the losses are not the last ones, in their order, or not kept.
+    fn settle(
+        &self,
+        update: &Settling<'_>,
+        normaliser: Normaliser<'_, Self::Sums>,
+        gradient: Self::Ref<'_>,
+        stats: Self::Mut<'_>,
+    ) -> Result<Option<UpdateScalars<Self::Scalar>>, EngineError>;
+    /// Sends what it found last on its way to the host, behind the work given so far: the update, as a rule.
+    fn send_findings(&self) -> Result<Self::Pending, EngineError>;
+    /// What it found. *Blocks* until it is known. Of two that are pending the older one is asked for first.
+    fn findings(&self, of: Self::Pending) -> Result<Findings, EngineError>;
+    /// Behind an update that halted: the next one changes the state again.
+    fn go_on(&self) -> Result<(), EngineError>;
 }

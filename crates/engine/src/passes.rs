@@ -8,7 +8,7 @@ use crate::groups::Runs;
 use crate::layout::Section;
 use crate::loss_scale::LossScale;
 use crate::model::Model;
-use crate::optimizer::{Buffers, Optimizer};
+use crate::optimizer::{Buffers, Factors, Optimizer};
 use crate::stage::{Backward, Forward, Input, Mode, Pass, Stage};
 use crate::stages::{Gradients, Outer};
 use crate::update_facts::UpdateFacts;
@@ -36,8 +36,8 @@ pub(crate) struct Training<'a, 'b, D: Device> {
     pub beside: Option<D::Mut<'a>>,
     /// Gradients of the parameters, then the sums of the statistics.
     pub all: &'b mut dyn Gradients<D>,
-    /// What the loss is scaled by, if it is.
-    pub scale: Option<LossScale>,
+    /// What the gradient of the loss is multiplied by.
+    pub scale: D::Scalar,
 }
 
 fn whole<'a, D: Device>(memory: &'a mut D::Mut<'_>) -> D::Mut<'a> {
@@ -75,7 +75,6 @@ pub(crate) fn train<D: Device>(
     assert!(pass.micro_batches() == places && places <= model.group(), "{places} losses");
     let length = model.outputs_len(pass.rows);
     let Training { mut beside, all, scale } = to;
-    let scale = scale.map_or(1.0, |scale| scale.factor);
     assert_eq!(beside.is_some(), model.reads_outputs(), "room beside the outputs where they are read");
     let layout = model.layout();
     let end = layout.parameters + model.stats_of_stages();
@@ -263,12 +262,19 @@ pub(crate) fn settle(
     Ok(Settled { info, scale: finite.then(|| optimizer.scale(divisor.whole(), norm)) })
 }
 
+/// Gradients of the parameters, and the sums of the statistics.
+pub(crate) fn parts<'b, 'a: 'b, D: Device>(
+    facts: &UpdateFacts,
+    gradient: D::Ref<'a>,
+) -> (D::Ref<'b>, D::Ref<'b>) {
+    let UpdateFacts { parameters, stats, .. } = *facts;
+    (D::part(gradient, 0..parameters), D::part(gradient, parameters..parameters + stats))
+}
+
 impl<'a, D: Device> Reduced<'a, D> {
     /// Gradients of the parameters, and the sums of the statistics.
     pub fn parts(&self, facts: &UpdateFacts) -> (D::Ref<'a>, D::Ref<'a>) {
-        let UpdateFacts { parameters, stats, .. } = *facts;
-        let sums = parameters..parameters + stats;
-        (D::part(self.gradient, 0..parameters), D::part(self.gradient, sums))
+        parts::<D>(facts, self.gradient)
     }
 
     /// Brings the statistics up to date, and the scale of the loss behind them.
@@ -282,7 +288,7 @@ impl<'a, D: Device> Reduced<'a, D> {
         if settled.scale.is_some() && self.samples > 0 && len > 0 {
             let (_, sums) = self.parts(facts);
             let stats = D::part_mut(&mut stats, 0..len);
-            device.blend(facts.momentum, (1.0 / self.samples as f64) as f32, sums, stats);
+            device.blend(facts.momentum, ((1.0 / self.samples as f64) as f32).into(), sums, stats);
         }
     }
 }
@@ -304,7 +310,7 @@ pub(crate) fn update<D: Device>(
         optimizer.apply(
             device,
             step,
-            scale,
+            Factors::known(scale),
             runs,
             grads,
             Buffers::<D> { parameters, first, second, average },

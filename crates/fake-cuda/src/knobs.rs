@@ -20,6 +20,8 @@ pub(crate) struct Knobs {
     pub capability: [i32; 2],
     pub memory: usize,
     pub order: u32,
+    /// The kernel that computes wrong.
+    pub wrong: Option<String>,
     failures: Vec<Failure>,
 }
 
@@ -47,6 +49,7 @@ static KNOBS: LazyLock<Knobs> = LazyLock::new(|| {
         capability: [capability / 10, capability % 10],
         memory: number("FAKE_CUDA_MEMORY").unwrap_or(1 << 30),
         order: number("FAKE_CUDA_ORDER").unwrap_or(0) as u32,
+        wrong: std::env::var("FAKE_CUDA_WRONG").ok(),
         failures: failures.collect(),
     }
 });

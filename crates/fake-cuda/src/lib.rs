@@ -25,6 +25,7 @@
 //! | `FAKE_CUDA_MEMORY=1000000` | the memory of each, in bytes (default 1 GiB) |
 //! | `FAKE_CUDA_FAIL=cuMemAlloc_v2:3:2` | the third call of this function returns 2; more of them with commas |
 //! | `FAKE_CUDA_FAIL=kernel:5:700` | the fifth kernel to run fails with 700, which sticks |
+//! | `FAKE_CUDA_WRONG=relu_f32` | this kernel changes the first bit of the first thing that it writes |
 //! | `FAKE_CUDA_LAZY=1` | streams are lazy |
 //! | `FAKE_CUDA_ORDER=1` | threads and blocks run last to first; from 2 on they are shuffled |
 //!

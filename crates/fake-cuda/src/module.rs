@@ -118,6 +118,22 @@ impl Launch {
         Some(Self { function, blocks, threads, values })
     }
 
+    /// The sign of the first element that it wrote is the other one.
+    fn spoil(&self) {
+        let mut written = self.function.letters.chars().zip(&self.values);
+        let written = written
+            .find(|(letter, value)| letter.is_ascii_uppercase() && "FHD".contains(*letter) && value[0] != 0);
+        let Some((letter, value)) = written else { return };
+        let last = match letter {
+            'F' => 3,
+            'H' => 1,
+            _ => 7,
+        };
+        let byte = (value[0] as usize + last) as *mut u8;
+        // SAFETY: the kernel wrote an element there, whose last byte this is.
+        unsafe { *byte ^= 0x80 };
+    }
+
     /// Runs it, block by block.
     pub fn run(&self, device: &Device) -> Code {
         let Function { module, run, letters, name } = &*self.function;
@@ -141,6 +157,9 @@ impl Launch {
         // the kernel does to memory is its caller's affair, as on a GPU.
         let said = unsafe { run(pointers.as_mut_ptr(), self.blocks, self.threads, knobs().order, 0) };
         if said.is_null() {
+            if knobs().wrong.as_deref() == Some(name) {
+                self.spoil();
+            }
             return SUCCESS;
         }
         // SAFETY: a text of the module's own, which is locked.

@@ -19,6 +19,7 @@
 //!
 //! For tests that hurt: `FAKE_NCCL_VERSION=21403` is what `ncclGetVersion` says, `FAKE_NCCL_FAIL_AT=3` makes the third
 //! group of each communicator fail after its call has returned, `FAKE_NCCL_FAIL_JOIN=1` makes rank 1 fail to join,
+//! `FAKE_NCCL_WRONG=1` changes a bit of what a rank receives from another one if it is 4 KiB or more,
 //! `FAKE_NCCL_STUCK_ABORT=1` makes `ncclCommAbort` never return, and `FAKE_NCCL_STAND=1:22:PIPE` makes rank 1 stand still in
 //! its 22nd group (see `stand.rs`). A library that lacks a
 //! function is a copy of this one with another name in its table of symbols.

@@ -5,7 +5,7 @@
 use crate::phase::{Activity, Phase};
 use crate::text::cut_text;
 use dtrain_types::{
-    CheckpointId, Digest, Fingerprint, Incarnation, MemberId, MicroBatch, MicroRange, Rank, Step,
+    Bytes, CheckpointId, Digest, Fingerprint, Incarnation, MemberId, MicroBatch, MicroRange, Rank, Step,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -351,6 +351,8 @@ pub struct Ending {
     pub state_digest: Digest,
     /// The newest checkpoint that this run completed, if any.
     pub checkpoint: Option<CheckpointId>,
+    /// The most memory of its device that a rank held, where devices have memory of their own.
+    pub device_peak: Option<Bytes>,
 }
 
 /// How a run ended.

@@ -417,6 +417,8 @@ pub struct Finished {
     pub digest: Digest,
     /// Digest of the whole state (S5).
     pub state_digest: Digest,
+    /// The most memory of its device that it held, where the device has memory of its own.
+    pub device_peak: Option<Bytes>,
 }
 
 /// Where a member stands in the life of its generation.

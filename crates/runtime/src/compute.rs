@@ -21,7 +21,8 @@ use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Assignment, Backend, Op, Sequence};
 use dtrain_data::{Loader, LoaderPlan};
-use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, UpdateInfo};
+use dtrain_engine::device::LossSums;
+use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, StepOutcome, UpdateInfo};
 use dtrain_protocol::{
     Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
     StartFrom, StateHolder, StateSource, StepRecord, StopFlag, Task, ValidationPart,
@@ -211,12 +212,12 @@ impl Compute {
         self.profiler.reserve(share.range.len() as usize);
         let shared = self.parts.replica.sharing().is_some();
         self.agenda.begin(if shared { StateHolder::Host } else { StateHolder::Rank }, from_step, pending);
-        let mut work = Work { plane, batches: Batches::of(loader), step: None, compute: self };
-        while let Some(task) = work.compute.agenda.next() {
-            work.await_turn(task)?;
-            work.compute.agenda.take();
-            work.carry_out(task)?;
-        }
+        let batches = Batches::of(loader);
+        let mut work = Work { plane, batches, step: None, given: None, told: None, compute: self };
+        let made = work.make_steps();
+        // However they ended: what was given to the device is part of the state.
+        work.tell_given(AfterStep::Pause)?;
+        made?;
         self.profiler.end();
         Ok(())
     }
@@ -226,8 +227,10 @@ impl Compute {
         self.profiler.end();
         // Before the last word, so that whoever hears it finds the part.
         self.profiler.write();
+        let device_peak = self.parts.replica.keeping().map(|keeper| keeper.peak_memory());
         let state = self.parts.replica.bring_state().map_err(engine)?;
         let finished = Finished {
+            device_peak,
             step: state.applied,
             digest: Digest(state.digest()),
             state_digest: Digest(state.state_digest()),
@@ -242,10 +245,15 @@ struct Work<'a> {
     plane: DataPlane,
     batches: Batches,
     step: Option<StepInHand>,
+    /// The step before it, if the device has it and nobody was told what it came to.
+    given: Option<StepInHand>,
+    /// When a step was told last whose end nobody waited for.
+    told: Option<Instant>,
     compute: &'a mut Compute,
 }
 
 /// A step as far as it is made.
+#[derive(Clone, Copy)]
 struct StepInHand {
     plan: StepPlan,
     begun: Instant,
@@ -258,8 +266,9 @@ struct StepInHand {
 }
 
 impl StepInHand {
-    fn record(&self, generation: Generation) -> StepRecord {
-        let took = self.begun.elapsed();
+    /// What is told of it, which nobody worked on before `told`.
+    fn record(&self, generation: Generation, told: Option<Instant>) -> StepRecord {
+        let took = self.begun.max(told.unwrap_or(self.begun)).elapsed();
         StepRecord {
             generation,
             step: self.plan.step,
@@ -277,6 +286,16 @@ impl StepInHand {
 const BEGUN: &str = "the parts of a step follow its computation";
 
 impl Work<'_> {
+    /// One task after the other, as long as there are some.
+    fn make_steps(&mut self) -> Result<(), Broke> {
+        while let Some(task) = self.compute.agenda.next() {
+            self.await_turn(task)?;
+            self.compute.agenda.take();
+            self.carry_out(task)?;
+        }
+        Ok(())
+    }
+
     fn passes(&mut self) -> Passes<'_> {
         let Self { plane, batches, compute: Compute { parts, controls, profiler, .. }, .. } = self;
         Passes { plane, batches, parts, controls, profiler }
@@ -284,6 +303,9 @@ impl Work<'_> {
 
     /// *Blocks* until a task is ready. *Errors*: the generation is to be left before.
     fn await_turn(&mut self, task: Task) -> Result<(), Broke> {
+        if !self.compute.agenda.is_ready(&self.compute.controls.signals()) {
+            self.tell_given(AfterStep::Pause)?;
+        }
         let Compute { controls, profiler, agenda, generation, .. } = &mut *self.compute;
         match task {
             Task::Compute(step) => {
@@ -323,14 +345,19 @@ impl Work<'_> {
             }
             Task::Update(step) => {
                 let trailer = self.in_hand().trailer;
-                let updated = self.passes().update(step, &trailer);
-                self.settled(step, updated)?;
-                self.committed();
-                Ok(())
+                match self.passes().update(step, &trailer) {
+                    Ok(None) => self.is_given(),
+                    Ok(Some(info)) => {
+                        self.settled(step, Ok(info))?;
+                        self.committed();
+                        Ok(())
+                    }
+                    Err(error) => self.settled(step, Err(error)),
+                }
             }
             Task::Measure(step) => {
                 let (trailer, record) =
-                    (self.in_hand().trailer, self.in_hand().record(self.compute.generation));
+                    (self.in_hand().trailer, self.in_hand().record(self.compute.generation, None));
                 let Self { plane, compute, .. } = self;
                 compute.controls.set_activity(Activity::Reducing);
                 compute.agenda.handle_measured(record);
@@ -389,13 +416,46 @@ impl Work<'_> {
     /// The step in hand is made.
     fn committed(&mut self) {
         let StepInHand { plan, trailer, info, .. } = *self.in_hand();
-        let record = self.in_hand().record(self.compute.generation);
+        let record = self.in_hand().record(self.compute.generation, None);
         let Compute { profiler, agenda, news, .. } = &mut *self.compute;
         profiler.lap(Doing::Optimizer);
         agenda.handle_committed(plan.step, StopFlag(trailer.stop));
         let info = info.expect("an update is settled before it is made");
         let then = if agenda.goes_on() { AfterStep::Step } else { AfterStep::Pause };
         news.step(told(record, &info), then);
+    }
+
+    /// The device has all of the step in hand. Only now the one before it is waited for: the device does not wait for the host.
+    fn is_given(&mut self) -> Result<(), Broke> {
+        self.compute.profiler.lap(Doing::Optimizer);
+        self.tell_given(AfterStep::Step)?;
+        let step = *self.in_hand();
+        self.given = Some(step);
+        self.compute.agenda.handle_committed(step.plan.step, StopFlag(step.trailer.stop));
+        // What follows looks at the state, or waits for what is told.
+        if self.compute.agenda.goes_on() { Ok(()) } else { self.tell_given(AfterStep::Pause) }
+    }
+
+    /// Tells what the step came to that the device has, if it has one.
+    ///
+    /// *Blocks* until that is known. *Errors*: it is not finite; of the device.
+    fn tell_given(&mut self, then: AfterStep) -> Result<(), Broke> {
+        let Some(given) = self.given.take() else { return Ok(()) };
+        let step = given.plan.step;
+        let StepOutcome { sums, non_finite, update, step: of } = self.passes().outcome()?;
+        assert_eq!(of, step, "steps are told in their order");
+        if let Some(at) = non_finite {
+            // The rank has all micro-batches of the step.
+            return Err(Failure::NonFinite { step, micro_batch: Some(MicroBatch(at)) }.into());
+        }
+        let Some(info) = update else { return Err(self.passes().name_the_fault(&given.plan).into()) };
+        crate::skipped::tell(self.plane.membership.rank, step, &info);
+        let LossSums { loss, weight, counted: predictions, correct } = sums;
+        let trailer = Trailer { loss, weight, predictions, correct, ..given.trailer };
+        let record = StepInHand { trailer, ..given }.record(self.compute.generation, self.told);
+        self.told = Some(Instant::now());
+        self.compute.news.step(told(record, &info), then);
+        Ok(())
     }
 
     fn verify(&mut self, step: Step) -> Result<(), Broke> {

@@ -2,7 +2,7 @@
 //!
 //! Made once a generation, so that a step looks it up and allocates nothing. It does not know what is computed, nor when.
 
-use crate::gradients::{AllReduce, Company, Gradients};
+use crate::gradients::{AllReduce, Company, Gradients, Share};
 use crate::recipe::ComputeParts;
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
 use dtrain_engine::BatchFigures;
@@ -67,7 +67,9 @@ impl DataPlane {
         let one_root = self.membership.world().0 == 1 && roots().all(|roots| roots.len() == 1);
         let company = if one_root { Company::Alone } else { Company::Peers };
         let most_pending = roots().flatten().map(|root| Merger::buffers(root.len())).max().unwrap_or(0);
-        self.gradients = Gradients::choose(self.backend.as_mut(), company, most_pending, parts);
+        let micro_batches = roots().flatten().map(|root| root.len() as usize).max().unwrap_or(0);
+        let share = Share { company, most_pending, micro_batches };
+        self.gradients = Gradients::choose(self.backend.as_mut(), share, parts);
     }
 
     /// The all-reduce of the step in hand, which has so many micro-batches.

@@ -24,7 +24,27 @@ pub enum Gradients {
     /// The replica, in memory of its own, from which the sum of a root is brought to its slot.
     Replica,
     /// The replica, and no gradient leaves it: there is no other rank.
-    Home,
+    Home(Told),
+}
+
+/// When the host hears of a step that no other rank has a part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It waits for its losses and for its update.
+    AtOnce,
+    /// When the next step was given to the device, which works all the time.
+    Behind,
+}
+
+/// What a rank computes of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Whether that is all of it.
+    pub company: Company,
+    /// The most pending parts of a root.
+    pub most_pending: usize,
+    /// The most micro-batches.
+    pub micro_batches: usize,
 }
 
 /// Whether a generation has other ranks.
@@ -100,15 +120,18 @@ fn keeper(replica: &mut dyn Replica) -> &mut dyn Keeping {
     replica.keeping().expect("a replica that holds gradients was chosen because it keeps them")
 }
 
+impl Told {
+    /// Behind, if the replica has room for the losses of so many micro-batches.
+    fn by(replica: &mut dyn Replica, micro_batches: usize) -> Self {
+        if keeper(replica).work_ahead(micro_batches) { Self::Behind } else { Self::AtOnce }
+    }
+}
+
 impl Gradients {
-    /// Finds the holder that has the least to do: a replica that keeps gradients, in slots on its device or up to `most_pending` in
+    /// Finds the holder that has the least to do: a replica that keeps gradients, in slots on its device or the most pending ones in
     /// memory of its own, or the host. Call it behind the last copy of a state, which goes through the slots.
-    pub fn choose(
-        backend: &mut dyn Backend,
-        company: Company,
-        most_pending: usize,
-        parts: &mut ComputeParts,
-    ) -> Self {
+    pub fn choose(backend: &mut dyn Backend, share: Share, parts: &mut ComputeParts) -> Self {
+        let Share { company, most_pending, micro_batches } = share;
         let ComputeParts { replica, mode, wire, bucket_bytes, .. } = parts;
         let (replica, geometry) = (replica.as_mut(), backend.arena().geometry());
         let offering = bucket_bytes.filter(|_| backend.takes_offers());
@@ -129,12 +152,12 @@ impl Gradients {
                 backend.cut(&cuts(&replica.about().layout, bytes));
             }
             return match company {
-                Company::Alone => Self::Home,
+                Company::Alone => Self::Home(Told::by(replica, micro_batches)),
                 Company::Peers => Self::Device(offering),
             };
         }
         match (keeper(replica).keep(most_pending), company) {
-            (true, Company::Alone) => Self::Home,
+            (true, Company::Alone) => Self::Home(Told::by(replica, micro_batches)),
             (true, Company::Peers) => Self::Replica,
             (false, _) => Self::Host(offering),
         }
@@ -144,7 +167,7 @@ impl Gradients {
     fn number(&self, geometry: Geometry, Subtree { root, pending }: Subtree) -> usize {
         match self {
             Self::Device(_) => geometry.slot(root, pending),
-            Self::Host(_) | Self::Replica | Self::Home => pending,
+            Self::Host(_) | Self::Replica | Self::Home(_) => pending,
         }
     }
 
@@ -168,7 +191,7 @@ impl Gradients {
         figures: &mut [BatchFigures],
     ) -> Result<(), Failure> {
         let geometry = tools.backend.arena().geometry();
-        let number = self.number(geometry, pass.into);
+        let (number, told) = (self.number(geometry, pass.into), self.told());
         match (self, pass.turn.all_reduce()) {
             (Self::Host(offering), all_reduce) => {
                 let slot = geometry.slot(pass.into.root, pass.into.pending);
@@ -185,10 +208,11 @@ impl Gradients {
                     }
                 };
                 let to = Kept { number, merges: &offering.merges, settled: Some(offer) };
-                fill_kept(to, pass, replica, batches, figures)
+                fill_kept(to, pass, (replica, batches), Told::AtOnce, figures)
             }
-            (Self::Device(_) | Self::Replica | Self::Home, _) => {
-                fill_kept(Kept::alone(number), pass, tools.replica, tools.batches, figures)
+            (Self::Device(_) | Self::Replica | Self::Home(_), _) => {
+                let with = (tools.replica, tools.batches);
+                fill_kept(Kept::alone(number), pass, with, told, figures)
             }
         }
     }
@@ -211,7 +235,7 @@ impl Gradients {
                 let (into, from) = backend.arena().lease_pair(into, from);
                 replica.add(wire, from, into);
             }
-            (Self::Device(_) | Self::Replica | Self::Home, _) => {
+            (Self::Device(_) | Self::Replica | Self::Home(_), _) => {
                 let [into, from] = [left, right].map(|of| self.number(geometry, of));
                 keeper(replica).add_kept(from, into);
             }
@@ -228,7 +252,7 @@ impl Gradients {
         replica: &mut dyn Replica,
     ) -> Result<(), Failure> {
         match self {
-            Self::Host(_) | Self::Device(_) | Self::Home => Ok(()),
+            Self::Host(_) | Self::Device(_) | Self::Home(_) => Ok(()),
             Self::Replica => {
                 let slot = backend.arena().geometry().slot(root, 0);
                 keeper(replica).bring(0, backend.arena().lease(slot)).map_err(engine)
@@ -246,7 +270,7 @@ impl Gradients {
         backend: &mut dyn Backend,
     ) -> Result<Trailer, Broke> {
         match self {
-            Self::Home => {
+            Self::Home(_) => {
                 let [trailer] = trailers else { panic!("{} roots of a rank that is alone", trailers.len()) };
                 Ok(*trailer)
             }
@@ -257,7 +281,17 @@ impl Gradients {
         }
     }
 
-    /// Applies the sum, whose trailer this is, from where it lies.
+    /// When the host hears of a step.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        match self {
+            Self::Home(told) => *told,
+            Self::Host(_) | Self::Device(_) | Self::Replica => Told::AtOnce,
+        }
+    }
+
+    /// Applies the sum, whose trailer this is, from where it lies. Gives nothing where that is told behind: then
+    /// [`Keeping::outcome`] has it.
     ///
     /// *Errors*: as `Replica::update`.
     pub fn update(
@@ -266,11 +300,16 @@ impl Gradients {
         trailer: &Trailer,
         backend: &mut dyn Backend,
         replica: &mut dyn Replica,
-    ) -> Result<UpdateInfo, EngineError> {
+    ) -> Result<Option<UpdateInfo>, EngineError> {
         let Trailer { weight, samples, .. } = *trailer;
         match self {
-            Self::Home | Self::Device(_) => keeper(replica).update_kept(step, weight, samples),
-            Self::Host(_) | Self::Replica => replica.update(step, backend.reduced(), weight, samples),
+            Self::Home(Told::Behind) => keeper(replica).update_ahead(step, samples).map(|()| None),
+            Self::Home(Told::AtOnce) | Self::Device(_) => {
+                keeper(replica).update_kept(step, weight, samples).map(Some)
+            }
+            Self::Host(_) | Self::Replica => {
+                replica.update(step, backend.reduced(), weight, samples).map(Some)
+            }
         }
     }
 }
@@ -299,14 +338,17 @@ fn fill_slot(
 fn fill_kept(
     to: Kept<'_>,
     pass: &Pass<'_>,
-    replica: &mut dyn Replica,
-    batches: &mut Batches,
+    (replica, batches): (&mut dyn Replica, &mut Batches),
+    told: Told,
     figures: &mut [BatchFigures],
 ) -> Result<(), Failure> {
     let MicroBatchGroup { step, .. } = pass.group;
     let [figures] = figures else { panic!("{:?} of a replica that keeps one at a time", pass.group) };
     keeper(replica).begin(step, pass.group.first(), pass.batch, to).map_err(engine)?;
     batches.prefetch(replica)?;
-    *figures = keeper(replica).figures();
+    *figures = match told {
+        Told::AtOnce => keeper(replica).figures(),
+        Told::Behind => keeper(replica).figures_later(),
+    };
     Ok(())
 }

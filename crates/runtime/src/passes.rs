@@ -10,7 +10,7 @@ use crate::figures::{lend, sum_of_trailers};
 use crate::gradients::{Pass, Subtree, Tools, Turn};
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
-use dtrain_engine::{EngineError, MicroBatchGroup, UpdateInfo, is_at_fault};
+use dtrain_engine::{EngineError, MicroBatchGroup, StepOutcome, UpdateInfo, is_at_fault};
 use dtrain_protocol::{Activity, Failure};
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{Merger, MicroBatch, MicroRange, Step, StepPlan, Trailer};
@@ -123,12 +123,21 @@ impl Passes<'_> {
         Ok((trailer, waited))
     }
 
-    /// Applies the sum, whose trailer this is, to a state of the replica's own.
+    /// Applies the sum, whose trailer this is, to a state of the replica's own. Gives nothing where that is told behind.
     ///
     /// *Errors*: as `Replica::update`.
-    pub fn update(&mut self, step: Step, trailer: &Trailer) -> Result<UpdateInfo, EngineError> {
+    pub fn update(&mut self, step: Step, trailer: &Trailer) -> Result<Option<UpdateInfo>, EngineError> {
         let DataPlane { gradients, backend, .. } = self.plane;
         gradients.update(step, trailer, backend.as_mut(), self.parts.replica.as_mut())
+    }
+
+    /// What the oldest step came to that is told behind. *Blocks* for the device. *Errors*: of the device.
+    pub fn outcome(&mut self) -> Result<StepOutcome, Failure> {
+        let keeper =
+            self.parts.replica.keeping().expect("steps are told behind by a replica that keeps gradients");
+        let outcome = keeper.outcome().map_err(engine)?.expect("an update was given");
+        self.profiler.lap(Doing::Compute);
+        Ok(outcome)
     }
 
     /// Computes this rank's micro-batches again, one by one, to say which one made the gradient not finite.

@@ -18,8 +18,9 @@ use std::path::PathBuf;
 const MOST_SPANS: usize = 1 << 18;
 /// Data, two passes, additions after it and, where it is a root of its own, at its end.
 const SPANS_OF_A_MICRO_BATCH: usize = 5;
-/// Held, all-reduce, optimizer, verify, validation, checkpoint.
-const SPANS_OF_A_STEP: usize = 6;
+/// Held, all-reduce, optimizer, verify, validation, checkpoint; and, where steps are told behind, the wait for the step before and
+/// that for this one.
+const SPANS_OF_A_STEP: usize = 8;
 
 /// The profiler of one rank, which may be off.
 pub struct Profiler(Option<Box<Recording>>);

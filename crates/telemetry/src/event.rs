@@ -257,6 +257,9 @@ pub struct Summary {
     pub recoveries: Vec<f64>,
     /// Peak memory of the largest rank. *Units*: MiB.
     pub peak_rss_mb: f64,
+    /// Peak memory of a GPU that a rank held there, where ranks train on GPUs. *Units*: bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_peak_bytes: Option<u64>,
     /// The run folder.
     pub run: String,
 }

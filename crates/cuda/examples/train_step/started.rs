@@ -19,6 +19,8 @@ pub struct Started {
     /// What is counted, and how many of them a row has.
     pub unit: &'static str,
     pub each: usize,
+    /// The last step of which it is known what it came to.
+    told: u64,
 }
 
 /// The batches of GPT-2 that are tried, as PyTorch's are.
@@ -54,7 +56,7 @@ impl Started {
             let (device, rows) = (open()?, asked.batch.unwrap_or(work.batch()));
             let model = scaled(work.model_for(&device, rows)?, precision);
             let replica = rehearsed(DeviceReplica::new(device, model, optimizer(None), Seed(7))?)?;
-            return Ok(Self { replica, data: work.data_for(rows), unit: "samples/s", each: 1 });
+            return Ok(Self { replica, data: work.data_for(rows), unit: "samples/s", each: 1, told: 0 });
         }
         let batches = asked.batch.map_or(BATCHES.to_vec(), |batch| vec![batch]);
         let mut batches = batches.into_iter();
@@ -79,7 +81,7 @@ impl Started {
         let model = scaled(Model::new(&device, gpt2(options)?, input, Loss::cross_entropy())?, precision);
         let replica = rehearsed(DeviceReplica::new(device, model, optimizer(rate), Seed(7))?)?;
         let data = gpt2_data(options, rows);
-        Ok(Self { replica, data, unit: "tokens/s", each: options.context })
+        Ok(Self { replica, data, unit: "tokens/s", each: options.context, told: 0 })
     }
 
     /// Begins with PyTorch's numbers, and keeps its gradient on the GPU.
@@ -89,16 +91,23 @@ impl Started {
         initialise(&replica.about().layout, &mut state);
         replica.swap_state(&mut state).unwrap_or_else(|error| panic!("{error}"));
         assert!(replica.keep(1), "one gradient is always there");
+        assert!(replica.work_ahead(1), "one loss has room");
     }
 
-    /// Step `number` on its one batch, as far as the GPU has been told of it.
+    /// Step `number` on its one batch, as far as the GPU has been told of it. *Blocks* for the one before it, as a rank's loop does.
     pub fn step(&mut self, number: u64) {
-        let Self { replica, data, .. } = self;
-        one_step(replica, number, &data.batch());
+        let Self { replica, data, told, .. } = self;
+        give(replica, number, &data.batch());
+        if number > *told + 1 {
+            (*told, _) = loss(replica);
+        }
     }
 
     /// *Blocks* until all steps are done.
-    pub fn finish(&self) {
+    pub fn finish(&mut self) {
+        while self.replica.applied().0 > self.told {
+            (self.told, _) = loss(&mut self.replica);
+        }
         self.replica.device().finish().unwrap_or_else(|error| panic!("{error}"));
     }
 
@@ -108,14 +117,25 @@ impl Started {
     }
 }
 
-/// Step `number`, as far as the GPU has been told of it; gives its mean loss.
-pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &BatchView<'_>) -> f64 {
+/// Gives the GPU step `number`.
+fn give(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &BatchView<'_>) {
     let step = Step(number);
     let begun = replica.begin(step, MicroBatch(0), batch, Kept::alone(0));
     begun.unwrap_or_else(|error| panic!("{error}"));
-    let figures = replica.figures();
-    assert!(figures.sums.loss.is_finite(), "the loss of step {number} is {}", figures.sums.loss);
-    let info = replica.update_kept(step, figures.sums.weight, figures.samples);
-    info.unwrap_or_else(|error| panic!("{error}"));
-    figures.sums.loss / figures.sums.weight
+    let figures = replica.figures_later();
+    replica.update_ahead(step, figures.samples).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The oldest step that was given and not told, and its mean loss. *Blocks* for it.
+fn loss(replica: &mut DeviceReplica<CudaDevice>) -> (u64, f64) {
+    let outcome = replica.outcome().unwrap_or_else(|error| panic!("{error}")).expect("a step was given");
+    let (number, sums) = (outcome.step.0, outcome.sums);
+    assert!(outcome.update.is_some(), "the loss of step {number} is {}", sums.loss);
+    (number, sums.loss / sums.weight)
+}
+
+/// Makes step `number`; gives its mean loss.
+pub fn one_step(replica: &mut DeviceReplica<CudaDevice>, number: u64, batch: &BatchView<'_>) -> f64 {
+    give(replica, number, batch);
+    loss(replica).1
 }

@@ -16,6 +16,10 @@ __device__ inline u64 next_element() { return (u64)gridDim.x * blockDim.x; }
 __device__ inline float infinity() { return __uint_as_float(0x7f800000u); }
 __device__ inline float not_a_number() { return __uint_as_float(0x7fc00000u); }
 __device__ inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7fffffffu) < 0x7f800000u; }
+// A number that is an argument, or lies in memory because a kernel has found it. Of an update that is not to be made it is none.
+__device__ inline float number(float known, const float* found) { return found ? *found : known; }
+__device__ inline bool is_none(float x) { return x != x; }
+
 __device__ inline u32 least(u32 a, u32 b) { return a < b ? a : b; }
 __device__ inline u32 parts_of(u32 all, u32 each) { return (all + each - 1) / each; }
 

@@ -15,6 +15,7 @@ mod ahead;
 mod operations;
 mod own_memory;
 mod rehearsal;
+mod settlements;
 mod way;
 mod workspace;
 
@@ -22,11 +23,13 @@ use crate::driver::{DriverError, Gpu, Stream};
 use crate::memory::{Element, Slice, SliceMut};
 use crate::operations::Precision;
 use ahead::Ahead;
+use settlements::Settlements;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workspace::Workspace;
 
 pub use own_memory::DeviceFloats;
 pub use rehearsal::rehearsed;
+pub use settlements::{DeviceScalar, PendingFindings};
 pub use workspace::PendingSums;
 
 /// A GPU as one rank uses it.
@@ -36,6 +39,7 @@ pub struct CudaDevice {
     workspace: Mutex<Workspace>,
     /// Made when something is sent there first: in the rehearsal of a replica.
     ahead: Mutex<Option<Ahead>>,
+    settlements: Mutex<Settlements>,
     stream: Arc<Stream>,
     precision: Precision,
 }
@@ -60,7 +64,8 @@ impl CudaDevice {
     fn on(stream: Stream, precision: Precision) -> Result<Self, DriverError> {
         let stream = Arc::new(stream);
         let workspace = Mutex::new(Workspace::new(stream.gpu().context())?);
-        Ok(Self { workspace, ahead: Mutex::default(), stream, precision })
+        let settlements = Mutex::new(Settlements::new(stream.gpu().context(), &stream)?);
+        Ok(Self { workspace, ahead: Mutex::default(), settlements, stream, precision })
     }
 
     /// The stream that every operation is put on; a backend may put its collectives there too.
@@ -110,6 +115,11 @@ impl CudaDevice {
 
     fn ahead(&self) -> MutexGuard<'_, Option<Ahead>> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settlements(&self) -> MutexGuard<'_, Settlements> {
+        // As for the workspace.
+        self.settlements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn workspace(&self) -> MutexGuard<'_, Workspace> {

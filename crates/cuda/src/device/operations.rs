@@ -1,10 +1,13 @@
 //! The engine's operations on a GPU: each is in [`crate::operations`], here it gets its scratch.
 
 use super::CudaDevice;
+use super::settlements::DeviceScalar;
 use super::workspace::{PendingSums, Want};
 use crate::driver::DriverError;
 use crate::memory::{Slice, SliceMut};
-use crate::operations::{self as kernels, HalfResult, LossRows, LossTotals, Storage, Values, ValuesMut};
+use crate::operations::{
+    self as kernels, HalfResult, LossRows, LossTotals, Scalar, Storage, Values, ValuesMut,
+};
 use dtrain_engine::device::{
     Activation, AdamW, Affine, Attended, AttentionShape, BatchNormOutputs, ChannelNorm, Conv3dShape,
     CrossEntropy, Curve, Device, Gelu, Leaf, LinearShape, Lion, LossSums, NormGradients, NormInputs,
@@ -59,6 +62,12 @@ impl CudaDevice {
         self.exactly([len], |[scratch]| run(scratch));
     }
 
+    /// A number as kernels are given it.
+    fn scalar(&self, of: DeviceScalar) -> Scalar<'_> {
+        // SAFETY: the slice lives no longer than this.
+        unsafe { self.settlements().scalar(of) }
+    }
+
     /// How activations lie.
     fn storage(&self) -> Storage {
         self.precision.storage()
@@ -89,6 +98,7 @@ impl Device for CudaDevice {
     type Mut<'a> = Mut<'a>;
     type Ids<'a> = Ids<'a>;
     type Sums = PendingSums;
+    type Scalar = DeviceScalar;
 
     fn len(x: Ref<'_>) -> usize {
         x.len()
@@ -479,11 +489,12 @@ impl Device for CudaDevice {
     fn cross_entropy(
         &self,
         shape: Rows,
-        options: &CrossEntropy<'_>,
+        options: &CrossEntropy<'_, DeviceScalar>,
         logits: Outputs<Ref<'_>, Mut<'_>>,
         targets: Ids<'_>,
     ) -> PendingSums {
         let CrossEntropy { label_smoothing, ignore_index, class_weights, scale } = *options;
+        let scale = self.scalar(scale);
         self.loss(shape.rows, class_weights, |class_weights, rows, totals| {
             let options = kernels::CrossEntropy { label_smoothing, class_weights, ignore_index, scale };
             kernels::cross_entropy(self.stream(), shape, &options, logits, targets, rows, totals);
@@ -504,10 +515,11 @@ impl Device for CudaDevice {
     fn squared_error(
         &self,
         shape: Rows,
-        scale: f32,
+        scale: DeviceScalar,
         outputs: Outputs<Ref<'_>, Mut<'_>>,
         targets: Ref<'_>,
     ) -> PendingSums {
+        let scale = self.scalar(scale);
         self.loss(shape.rows, &[], |_, rows, totals| {
             kernels::squared_error(self.stream(), shape, scale, outputs, targets.floats(), rows, totals);
         })
@@ -529,19 +541,42 @@ impl Device for CudaDevice {
         read[0]
     }
 
-    fn adamw(&self, o: &AdamW, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>, v: Mut<'_>) {
-        kernels::adamw(self.stream(), o, g.floats(), p, m.floats(), v.floats(), self.precision.half());
+    fn adamw(&self, o: &AdamW<DeviceScalar>, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>, v: Mut<'_>) {
+        kernels::adamw(
+            self.stream(),
+            &o.with(self.scalar(o.scale)),
+            g.floats(),
+            p,
+            m.floats(),
+            v.floats(),
+            self.precision.half(),
+        );
     }
 
-    fn sgd(&self, o: &Sgd, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
-        kernels::sgd(self.stream(), o, g.floats(), p, m.floats(), self.precision.half());
+    fn sgd(&self, o: &Sgd<DeviceScalar>, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
+        kernels::sgd(
+            self.stream(),
+            &o.with(self.scalar(o.scale)),
+            g.floats(),
+            p,
+            m.floats(),
+            self.precision.half(),
+        );
     }
 
-    fn lion(&self, o: &Lion, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
-        kernels::lion(self.stream(), o, g.floats(), p, m.floats(), self.precision.half());
+    fn lion(&self, o: &Lion<DeviceScalar>, g: Ref<'_>, p: Mut<'_>, m: Mut<'_>) {
+        kernels::lion(
+            self.stream(),
+            &o.with(self.scalar(o.scale)),
+            g.floats(),
+            p,
+            m.floats(),
+            self.precision.half(),
+        );
     }
 
-    fn blend(&self, momentum: f32, scale: f32, sums: Ref<'_>, running: Mut<'_>) {
+    fn blend(&self, momentum: f32, scale: DeviceScalar, sums: Ref<'_>, running: Mut<'_>) {
+        let scale = self.scalar(scale);
         kernels::blend(self.stream(), momentum, scale, sums.floats(), running, self.precision.half());
     }
 

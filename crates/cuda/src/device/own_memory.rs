@@ -2,13 +2,15 @@
 
 use super::CudaDevice;
 use super::ahead::Ahead;
+use super::settlements::{DeviceScalar, Found, PendingFindings};
+use super::workspace::{PendingSums, Want};
 use crate::collectives::SlotMemory;
 use crate::driver::{Buffer, DriverError, Part};
 use crate::memory::{Element, Slice, SliceMut};
-use crate::operations::to_half;
+use crate::operations::{self as kernels, to_half};
 use crate::values::{Values, ValuesMut};
-use dtrain_engine::{EngineError, OwnMemory};
-use dtrain_types::DeviceMemory;
+use dtrain_engine::{EngineError, Factors, Findings, Normaliser, OwnMemory, Settling, UpdateScalars};
+use dtrain_types::{Bytes, DeviceMemory};
 
 impl From<DriverError> for EngineError {
     fn from(error: DriverError) -> Self {
@@ -88,6 +90,7 @@ impl From<Part<f32>> for DeviceFloats {
 impl OwnMemory for CudaDevice {
     type Floats = DeviceFloats;
     type Words = Buffer<u32>;
+    type Pending = PendingFindings;
 
     fn floats(&self, len: usize) -> Result<DeviceFloats, EngineError> {
         Ok(Part::from(self.zeros(len)?).into())
@@ -174,5 +177,73 @@ impl OwnMemory for CudaDevice {
         self.workspace().way().download(self.stream(), from.all.read().address(), &mut halves)?;
         half.widen(&halves, to);
         Ok(())
+    }
+
+    fn peak_memory(&self) -> Bytes {
+        Bytes(self.gpu().context().peak_memory())
+    }
+
+    fn keep_losses(&self, losses: usize) -> Result<(), EngineError> {
+        Ok(self.workspace().keep_losses(losses)?)
+    }
+
+    fn loss_scale(&self) -> DeviceScalar {
+        DeviceScalar::Found(Found::LossScale)
+    }
+
+    fn set_loss_scale(&self, factor: f32) -> Result<(), EngineError> {
+        Ok(self.settlements().set(self.stream(), Found::LossScale, factor.to_bits())?)
+    }
+
+    fn settle(
+        &self,
+        update: &Settling<'_>,
+        normaliser: Normaliser<'_, PendingSums>,
+        gradient: Values<'_>,
+        mut stats: ValuesMut<'_>,
+    ) -> Result<Option<UpdateScalars<DeviceScalar>>, EngineError> {
+        let Settling { facts, clip_norm, samples } = *update;
+        let (stream, mut workspace, mut settlements) = (self.stream(), self.workspace(), self.settlements());
+        let losses = match normaliser {
+            Normaliser::Known(weight) => Err(weight),
+            Normaliser::Losses(step) => Ok(workspace.losses_of(step)),
+        };
+        // SAFETY: what it lends is of this device.
+        let mean = unsafe { settlements.scalar(DeviceScalar::Found(Found::Mean)) };
+        let (numbers, found) = settlements.write();
+        kernels::weigh(stream, losses, found, numbers);
+        let grads = gradient.part(0..facts.parameters).floats();
+        let sums = gradient.part(facts.parameters..facts.parameters + facts.stats).floats();
+        let squares = kernels::sum_of_squares_scratch(grads.len());
+        let words = kernels::all_finite_scratch(sums.len());
+        let mut parts = workspace.parts(Want::default().and::<f64>(squares).and::<u32>(words))?;
+        // SAFETY: the workspace is locked until all of it is on the stream.
+        let (squares, words) = unsafe { (parts.take::<f64>(squares), parts.take::<u32>(words)) };
+        let (numbers, mut found) = settlements.write();
+        kernels::sum_of_squares(stream, grads, mean, found.part(2..3), squares);
+        if sums.len() > 0 {
+            kernels::all_finite(stream, sums, found.part(6..7).words().split(1).0, words);
+        }
+        let scale = facts
+            .scaling
+            .map(|scaling| (stats.part(facts.stats..facts.stats + 2).floats(), scaling.interval));
+        let share = (1.0 / samples.max(1) as f64) as f32;
+        kernels::settle(stream, kernels::Rule { clip_norm, stats: share, scale }, found, numbers);
+        let [gradient, stats, parameters] =
+            [Found::Gradient, Found::Stats, Found::One].map(DeviceScalar::Found);
+        let factors = Factors { gradient, parameters };
+        Ok(Some(UpdateScalars { factors, stats }))
+    }
+
+    fn send_findings(&self) -> Result<PendingFindings, EngineError> {
+        Ok(self.settlements().send(self.stream())?)
+    }
+
+    fn findings(&self, of: PendingFindings) -> Result<Findings, EngineError> {
+        Ok(self.settlements().read(&of)?)
+    }
+
+    fn go_on(&self) -> Result<(), EngineError> {
+        Ok(self.settlements().set(self.stream(), Found::Halted, 0)?)
     }
 }

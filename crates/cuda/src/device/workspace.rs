@@ -5,12 +5,12 @@
 use super::way::Way;
 use crate::driver::{Buffer, Context, DriverError, Stream};
 use crate::memory::{Element, SliceMut};
-use crate::operations::LossTotals;
+use crate::operations::{LOSS, LossTotals, StepLosses};
 use dtrain_engine::device::LossSums;
 use std::sync::Arc;
 
 /// Words of what a loss comes to.
-const TOTALS: usize = 6;
+const TOTALS: usize = LOSS * 2;
 /// What a part of the scratch starts on a multiple of. *Units*: bytes.
 const ALIGNED: usize = 256;
 
@@ -23,8 +23,8 @@ pub(super) struct Workspace {
     is_short: bool,
     /// Between host and device, behind the operations.
     way: Way,
-    /// What the newest loss came to: two `f64`, two `u32`.
-    totals: Buffer<u32>,
+    /// What the newest losses came to, [`LOSS`] each: two `f64`, two `u32`. Their places are taken in turn.
+    totals: Buffer<f64>,
     /// How many losses there were.
     losses: u64,
     /// The class weights that are on the device, and where.
@@ -84,7 +84,7 @@ impl Workspace {
             scratch: Buffer::new(context, 0)?,
             is_short: false,
             way: Way::new(context)?,
-            totals: Buffer::new(context, TOTALS)?,
+            totals: Buffer::new(context, LOSS)?,
             losses: 0,
             weights: None,
         })
@@ -109,14 +109,40 @@ impl Workspace {
         self.is_short
     }
 
+    /// Losses that are kept.
+    fn places(&self) -> usize {
+        self.totals.len() / LOSS
+    }
+
+    /// Keeps at least so many losses from now on.
+    pub fn keep_losses(&mut self, losses: usize) -> Result<(), DriverError> {
+        if losses > self.places() {
+            self.totals = Buffer::new(&self.context, losses * LOSS)?;
+        }
+        Ok(())
+    }
+
+    fn address_of(&self, loss: u64) -> u64 {
+        self.totals.address() + (loss % self.places() as u64) * (LOSS * size_of::<f64>()) as u64
+    }
+
     /// Where the next loss puts its sums.
     pub fn next_loss<'a>(&mut self) -> (PendingSums, LossTotals<'a>) {
         self.losses += 1;
-        let at = self.totals.address();
+        let at = self.address_of(self.losses);
         // SAFETY: they lie there, aligned, as long as the workspace lives, which is freed behind all work. Losses are on one
         // stream, one behind the other.
         let (sums, counts) = unsafe { (SliceMut::new(at, 2), SliceMut::new(at + 16, 2)) };
         (PendingSums { number: self.losses }, LossTotals { sums, counts })
+    }
+
+    /// The losses of a step. *Panics* unless they are the last ones, in their order, and kept.
+    pub fn losses_of(&self, step: &[PendingSums]) -> StepLosses<'_> {
+        let before = self.losses - step.len() as u64;
+        let in_order = step.iter().zip(before + 1..).all(|(of, number)| of.number == number);
+        assert!(in_order && step.len() <= self.places(), "the last {} losses of {step:?}", self.places());
+        let first = ((before + 1) % self.places() as u64) as usize;
+        StepLosses { places: self.totals.read(), first, count: step.len() }
     }
 
     /// The way between host and device.
@@ -126,11 +152,12 @@ impl Workspace {
 
     /// What a loss came to. *Blocks* until everything that was given is done.
     ///
-    /// *Panics* if there was another loss since.
+    /// *Panics* if there were so many losses since that it is not kept.
     pub fn sums(&mut self, stream: &Stream, of: PendingSums) -> Result<LossSums, DriverError> {
-        assert_eq!(of.number, self.losses, "the sums of a loss are read before the next loss");
+        let since = self.losses - of.number;
+        assert!(since < self.places() as u64, "the sums of a loss are read before {since} other losses");
         let mut words = [0u32; TOTALS];
-        self.way.download(stream, self.totals.address(), &mut words)?;
+        self.way.download(stream, self.address_of(of.number), &mut words)?;
         let [l0, l1, w0, w1, counted, correct] = words.map(u64::from);
         let float = |low: u64, high: u64| f64::from_bits(high << 32 | low);
         Ok(LossSums { loss: float(l0, l1), weight: float(w0, w1), counted, correct })

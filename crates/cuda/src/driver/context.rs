@@ -2,10 +2,11 @@
 
 use super::error::{DriverError, sticks};
 use super::library::{Driver, told};
-use super::paper::{Paper, Tally};
+use super::paper::{ALIGNED, Paper, Tally};
 use cudarc::driver::sys;
 use std::ffi::CStr;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// What is known of a device.
@@ -50,6 +51,9 @@ pub struct Context {
     holders: Mutex<Vec<Weak<dyn Submit>>>,
     /// In place of a driver.
     paper: Option<Paper>,
+    /// What was asked for and not given back, and the most of it. *Units*: bytes.
+    held: AtomicU64,
+    peak: AtomicU64,
 }
 
 // SAFETY: a context may be used by any thread that makes it current, which every call here does first.
@@ -75,6 +79,8 @@ impl Context {
             failure: OnceLock::new(),
             holders: Mutex::default(),
             paper: None,
+            held: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
         }))
     }
 
@@ -82,14 +88,17 @@ impl Context {
     #[must_use]
     pub fn on_paper(about: About) -> Arc<Self> {
         let (raw, paper) = (ptr::null_mut(), Some(Paper::default()));
-        Arc::new(Self { raw, device: 0, about, failure: OnceLock::new(), holders: Mutex::default(), paper })
+        let [held, peak] = [0, 0].map(AtomicU64::new);
+        let (failure, holders) = (OnceLock::new(), Mutex::default());
+        Arc::new(Self { raw, device: 0, about, failure, holders, paper, held, peak })
     }
 
     /// What a device on paper was asked for since this was taken last; nothing of another one.
     #[must_use]
     pub fn take_tally(&self) -> Option<Tally> {
         self.submit_all();
-        self.paper.as_ref().map(Paper::tally)
+        let (held, peak) = (self.held.load(Ordering::Relaxed), self.peak_memory());
+        self.paper.as_ref().map(|paper| Tally { held, peak, ..paper.tally() })
     }
 
     /// What is there in place of a driver.
@@ -109,6 +118,30 @@ impl Context {
         // SAFETY: the driver is initialised; the place outlives the call.
         told("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
         about(device, ordinal)
+    }
+
+    /// The most memory that was held at once in this context, since it was opened or [`Context::forget_peak`]; what others of its
+    /// device hold is not in it, nor what the driver keeps for itself. *Units*: bytes.
+    #[must_use]
+    pub fn peak_memory(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// The peak begins with what is held now.
+    pub fn forget_peak(&self) {
+        self.peak.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// So many bytes were taken.
+    pub(super) fn note_taken(&self, bytes: usize) {
+        let bytes = (bytes as u64).next_multiple_of(ALIGNED);
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(held, Ordering::Relaxed);
+    }
+
+    /// So many bytes are free again.
+    pub(super) fn note_given_back(&self, bytes: usize) {
+        self.held.fetch_sub((bytes as u64).next_multiple_of(ALIGNED), Ordering::Relaxed);
     }
 
     /// What the device is.

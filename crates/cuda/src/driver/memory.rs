@@ -37,6 +37,7 @@ impl<T: Element> Buffer<T> {
         if let Some(paper) = context.paper() {
             address = paper.take(bytes);
         }
+        context.note_taken(bytes);
         Ok(Self { context: context.clone(), address, len, holds: PhantomData })
     }
 
@@ -86,9 +87,7 @@ fn out_of_memory(context: &Context, wanted: usize, error: DriverError) -> Driver
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         self.context.submit_all();
-        if let Some(paper) = self.context.paper() {
-            paper.give_back(bytes::<T>(self.len));
-        }
+        self.context.note_given_back(bytes::<T>(self.len));
         // SAFETY: it came from `cuMemAlloc_v2`, and is given back once.
         self.context.give_back("cuMemFree_v2", || unsafe { sys::cuMemFree_v2(self.address) });
     }

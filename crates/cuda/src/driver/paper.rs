@@ -7,10 +7,10 @@ use crate::launch::{KernelLaunch, Work};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// What memory begins on a multiple of, as a driver's does. *Units*: bytes.
+pub(super) const ALIGNED: u64 = 256;
 /// Where memory on paper begins: no address is none.
 const FIRST: u64 = 1 << 40;
-/// What memory begins on a multiple of, as a driver's does. *Units*: bytes.
-const ALIGNED: u64 = 256;
 
 /// What the launches of one kernel come to.
 #[derive(Clone, Copy, Debug)]
@@ -83,20 +83,11 @@ impl Paper {
         let mut state = self.state();
         let address = FIRST + state.handed_out;
         state.handed_out += bytes;
-        state.tally.held += bytes;
-        state.tally.peak = state.tally.peak.max(state.tally.held);
         address
     }
 
-    /// So many bytes are free again.
-    pub fn give_back(&self, bytes: usize) {
-        self.state().tally.held -= (bytes as u64).next_multiple_of(ALIGNED);
-    }
-
-    /// What was asked for since this was taken last; memory stays held.
+    /// What was asked for since this was taken last, without memory.
     pub fn tally(&self) -> Tally {
-        let mut state = self.state();
-        let (held, peak) = (state.tally.held, state.tally.peak);
-        std::mem::replace(&mut state.tally, Tally { held, peak, ..Tally::default() })
+        std::mem::take(&mut self.state().tally)
     }
 }

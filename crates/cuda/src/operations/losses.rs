@@ -2,7 +2,7 @@
 //!
 //! This file does not know batches or means.
 
-use super::{Floats, Ids, Storage, Values, ValuesMut, pitch_of, same, size};
+use super::{Floats, Ids, Scalar, Storage, Values, ValuesMut, pitch_of, same, size};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
@@ -27,7 +27,7 @@ pub struct LossTotals<'a> {
 
 /// Options of [`cross_entropy`]; as [`dtrain_engine::device::CrossEntropy`], with the weights in the device's memory.
 #[derive(Clone, Copy, Debug)]
-pub struct CrossEntropy<'a> {
+pub struct CrossEntropy<'a, S = f32> {
     /// Share of the target that is spread evenly over all classes.
     pub label_smoothing: f32,
     /// Weight of each class; ones without.
@@ -35,7 +35,7 @@ pub struct CrossEntropy<'a> {
     /// Rows with this target count for nothing.
     pub ignore_index: Option<u32>,
     /// What the gradient is multiplied by, a power of two.
-    pub scale: f32,
+    pub scale: S,
 }
 
 /// Outputs as a kernel takes them.
@@ -84,10 +84,10 @@ fn stored<'x, 'y>(
 }
 
 /// Cross entropy of `logits: [rows, width]`.
-pub fn cross_entropy<'x, 'y>(
+pub fn cross_entropy<'x, 'y, 's>(
     queue: &impl Queue,
     shape: Rows,
-    options: &CrossEntropy<'_>,
+    options: &CrossEntropy<'_, impl Into<Scalar<'s>> + Copy>,
     logits: Outputs<impl Into<Values<'x>>, impl Into<ValuesMut<'y>>>,
     targets: Ids<'_>,
     mut rows: LossRows<'_>,
@@ -100,6 +100,7 @@ pub fn cross_entropy<'x, 'y>(
     same("values", rows.values.len(), 2 * shape.rows);
     same("counts", rows.counts.len(), shape.rows);
     if shape.rows > 0 {
+        let [scale, found] = options.scale.into().arguments();
         let arguments = [
             from,
             targets.into(),
@@ -112,7 +113,8 @@ pub fn cross_entropy<'x, 'y>(
             options.label_smoothing.into(),
             u32::from(options.ignore_index.is_some()).into(),
             options.ignore_index.unwrap_or_default().into(),
-            options.scale.into(),
+            scale,
+            found,
         ];
         let kernel =
             storage.of([&kernels::CROSS_ENTROPY, &kernels::CROSS_ENTROPY_BF16, &kernels::CROSS_ENTROPY_F16]);
@@ -125,10 +127,10 @@ pub fn cross_entropy<'x, 'y>(
 
 /// Squared error summed over a row and divided by the width, summed over rows (each of weight 1). The gradient is multiplied by
 /// `scale`, a power of two.
-pub fn squared_error<'x, 'y>(
+pub fn squared_error<'x, 'y, 's>(
     queue: &impl Queue,
     shape: Rows,
-    scale: f32,
+    scale: impl Into<Scalar<'s>>,
     outputs: Outputs<impl Into<Values<'x>>, impl Into<ValuesMut<'y>>>,
     targets: Floats<'_>,
     mut rows: LossRows<'_>,
@@ -140,6 +142,7 @@ pub fn squared_error<'x, 'y>(
     same("values", rows.values.len(), 2 * shape.rows);
     same("counts", rows.counts.len(), shape.rows);
     if shape.rows > 0 {
+        let [scale, found] = scale.into().arguments();
         let arguments = [
             from,
             targets.into(),
@@ -148,7 +151,8 @@ pub fn squared_error<'x, 'y>(
             (&mut rows.counts).into(),
             size(shape.width).into(),
             pitch,
-            scale.into(),
+            scale,
+            found,
         ];
         let kernel =
             storage.of([&kernels::SQUARED_ERROR, &kernels::SQUARED_ERROR_BF16, &kernels::SQUARED_ERROR_F16]);

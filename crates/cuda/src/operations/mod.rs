@@ -17,6 +17,7 @@ mod norms;
 mod pooling;
 mod product;
 mod product_half;
+mod settle;
 mod sums;
 mod tree;
 mod update;
@@ -41,6 +42,7 @@ pub use norms::{
 pub use pooling::{avg_pool, avg_pool_gradient, max_pool, max_pool_gradient};
 pub use product::{linear, linear_gelu, product};
 pub use product_half::{HalfResult, linear_gelu_half, linear_half, product_half, product_half_is_there};
+pub use settle::{FOUND, LOSS, NUMBERS, Rule, Scalar, StepLosses, settle, weigh};
 pub use sums::{
     all_finite, all_finite_scratch, column_sums, column_sums_scratch, curve_gradient_and_sums,
     sum_of_squares, sum_of_squares_scratch,

@@ -2,7 +2,7 @@
 //!
 //! This file does not know gradients.
 
-use super::{Floats, FloatsMut, Values, ValuesMut, alike, pitch_of, room, same, size};
+use super::{Floats, FloatsMut, Scalar, Values, ValuesMut, alike, pitch_of, room, same, size};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::memory::SliceMut;
@@ -139,10 +139,10 @@ pub fn sum_of_squares_scratch(len: usize) -> usize {
 }
 
 /// `sum = ` the sum of squares in f64 over blocks of 4 096 elements, in block order, of `g * scale` rounded to f32.
-pub fn sum_of_squares(
+pub fn sum_of_squares<'s>(
     queue: &impl Queue,
     g: Floats<'_>,
-    scale: f32,
+    scale: impl Into<Scalar<'s>>,
     mut sum: SliceMut<'_, f64>,
     mut scratch: SliceMut<'_, f64>,
 ) {
@@ -150,7 +150,8 @@ pub fn sum_of_squares(
     same("sum", sum.len(), 1);
     room("scratch", scratch.len(), count);
     if count > 0 {
-        let arguments = [g.into(), (&mut scratch).into(), (g.len() as u64).into(), scale.into()];
+        let [scale, at] = scale.into().arguments();
+        let arguments = [g.into(), (&mut scratch).into(), (g.len() as u64).into(), scale, at];
         queue.launch(&KernelLaunch::new(&kernels::SQUARE_PARTS, count.div_ceil(SQUARES.1), arguments));
     }
     let arguments = [scratch.read().into(), (&mut sum).into(), size(count).into()];

@@ -2,7 +2,7 @@
 //!
 //! This file does not know schedules.
 
-use super::{Floats, FloatsMut, Half, HalvesMut, Storage, ValuesMut, same};
+use super::{Floats, FloatsMut, Half, HalvesMut, Scalar, Storage, ValuesMut, same};
 use crate::kernels;
 use crate::launch::{Argument, KernelLaunch, Queue};
 use crate::values::nowhere;
@@ -25,9 +25,9 @@ fn written(storage: Storage, copy: &mut Option<HalvesMut<'_>>) -> Argument {
 }
 
 /// AdamW in place over flat slices; a copy of the parameters in halves, of the kind `half`, is written with them.
-pub fn adamw<'p>(
+pub fn adamw<'p, 's>(
     queue: &impl Queue,
-    o: &AdamW,
+    o: &AdamW<impl Into<Scalar<'s>> + Copy>,
     g: Floats<'_>,
     p: impl Into<ValuesMut<'p>>,
     mut m: FloatsMut<'_>,
@@ -39,6 +39,7 @@ pub fn adamw<'p>(
         same(what, len, g.len());
     }
     if g.len() > 0 {
+        let [scale, found] = o.scale.into().arguments();
         let arguments = [
             g.into(),
             (&mut p).into(),
@@ -46,13 +47,14 @@ pub fn adamw<'p>(
             (&mut v).into(),
             written(storage, &mut copy),
             (g.len() as u64).into(),
-            o.scale.into(),
+            scale,
             o.step_size.into(),
             o.root_correction.into(),
             o.decay.into(),
             o.beta1.into(),
             o.beta2.into(),
             o.epsilon.into(),
+            found,
         ];
         let kernel = storage.of([&kernels::ADAMW, &kernels::ADAMW_BF16, &kernels::ADAMW_F16]);
         queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(12 * g.len()));
@@ -60,9 +62,9 @@ pub fn adamw<'p>(
 }
 
 /// SGD in place over flat slices; `m` is empty without momentum.
-pub fn sgd<'p>(
+pub fn sgd<'p, 's>(
     queue: &impl Queue,
-    o: &Sgd,
+    o: &Sgd<impl Into<Scalar<'s>> + Copy>,
     g: Floats<'_>,
     p: impl Into<ValuesMut<'p>>,
     mut m: FloatsMut<'_>,
@@ -73,10 +75,12 @@ pub fn sgd<'p>(
     if g.len() == 0 {
         return;
     }
-    let [scale, lr, decay] = [o.scale, o.lr, o.weight_decay].map(Into::into);
+    let [scale, found] = o.scale.into().arguments();
+    let [lr, decay] = [o.lr, o.weight_decay].map(Into::into);
     let len = (g.len() as u64).into();
     if o.momentum == 0.0 {
-        let arguments = [g.into(), (&mut p).into(), written(storage, &mut copy), len, scale, lr, decay];
+        let arguments =
+            [g.into(), (&mut p).into(), written(storage, &mut copy), len, scale, lr, decay, found];
         let kernel = storage.of([&kernels::SGD, &kernels::SGD_BF16, &kernels::SGD_F16]);
         return queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(4 * g.len()));
     }
@@ -93,6 +97,7 @@ pub fn sgd<'p>(
         o.momentum.into(),
         u32::from(o.nesterov).into(),
         u32::from(o.first).into(),
+        found,
     ];
     let kernel =
         storage.of([&kernels::SGD_MOMENTUM, &kernels::SGD_MOMENTUM_BF16, &kernels::SGD_MOMENTUM_F16]);
@@ -100,9 +105,9 @@ pub fn sgd<'p>(
 }
 
 /// Lion in place over flat slices; a copy of the parameters in halves, of the kind `half`, is written with them.
-pub fn lion<'p>(
+pub fn lion<'p, 's>(
     queue: &impl Queue,
-    o: &Lion,
+    o: &Lion<impl Into<Scalar<'s>> + Copy>,
     g: Floats<'_>,
     p: impl Into<ValuesMut<'p>>,
     mut m: FloatsMut<'_>,
@@ -112,17 +117,19 @@ pub fn lion<'p>(
     same("p", p.len(), g.len());
     same("m", m.len(), g.len());
     if g.len() > 0 {
+        let [scale, found] = o.scale.into().arguments();
         let arguments = [
             g.into(),
             (&mut p).into(),
             (&mut m).into(),
             written(storage, &mut copy),
             (g.len() as u64).into(),
-            o.scale.into(),
+            scale,
             o.lr.into(),
             o.decay.into(),
             o.beta1.into(),
             o.beta2.into(),
+            found,
         ];
         let kernel = storage.of([&kernels::LION, &kernels::LION_BF16, &kernels::LION_F16]);
         queue.launch(&KernelLaunch::over(kernel, g.len(), arguments).and_moves(8 * g.len()));
@@ -130,10 +137,10 @@ pub fn lion<'p>(
 }
 
 /// `running = (1 - momentum) * running + momentum * (sums * scale)`; a copy of it in halves, of the kind `half`, is written with it.
-pub fn blend<'r>(
+pub fn blend<'r, 's>(
     queue: &impl Queue,
     momentum: f32,
-    scale: f32,
+    scale: impl Into<Scalar<'s>>,
     sums: Floats<'_>,
     running: impl Into<ValuesMut<'r>>,
     half: Option<Half>,
@@ -143,7 +150,8 @@ pub fn blend<'r>(
     if sums.len() > 0 {
         let len = (sums.len() as u64).into();
         let to = written(storage, &mut copy);
-        let arguments = [sums.into(), (&mut running).into(), to, len, momentum.into(), scale.into()];
+        let [scale, found] = scale.into().arguments();
+        let arguments = [sums.into(), (&mut running).into(), to, len, momentum.into(), scale, found];
         let kernel = storage.of([&kernels::BLEND, &kernels::BLEND_BF16, &kernels::BLEND_F16]);
         queue.launch(&KernelLaunch::over(kernel, sums.len(), arguments).and_moves(4 * sums.len()));
     }

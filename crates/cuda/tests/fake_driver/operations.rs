@@ -247,17 +247,21 @@ fn losses<R: Rig>(r: &R, to: &mut Results) {
     let mut gradient = r.empty(3300);
     let other: Vec<f32> = numbers(4, 11).iter().map(|w| w + 1.5).collect();
     for weights in [&[][..], &other, &[0.5; 11], &other] {
-        let options =
-            CrossEntropy { label_smoothing: 0.1, class_weights: weights, ignore_index: Some(11), scale: 1.0 };
+        let options = CrossEntropy {
+            label_smoothing: 0.1,
+            class_weights: weights,
+            ignore_index: Some(11),
+            scale: 1.0f32.into(),
+        };
         d.copy(r.r(&x), r.w(&mut gradient));
         let logits = Outputs::Replaced(r.w(&mut gradient));
         let found = d.sums(d.cross_entropy(shape, &options, logits, r.i(&targets)));
         to.extend([("cross_entropy", sums(found)), ("its gradient", r.get(&gradient))]);
     }
     d.copy(r.r(&x), r.w(&mut gradient));
-    let found = d.sums(d.squared_error(shape, 1.0, Outputs::Replaced(r.w(&mut gradient)), r.r(&z)));
+    let found = d.sums(d.squared_error(shape, 1.0f32.into(), Outputs::Replaced(r.w(&mut gradient)), r.r(&z)));
     to.extend([("squared_error", sums(found)), ("its gradient", r.get(&gradient))]);
-    assert_eq!(found, d.sums(d.squared_error(shape, 1.0, Outputs::Kept(r.r(&x)), r.r(&z))));
+    assert_eq!(found, d.sums(d.squared_error(shape, 1.0f32.into(), Outputs::Kept(r.r(&x)), r.r(&z))));
     let mut best = vec![0; 300];
     d.arg_max(shape, r.r(&x), &mut best);
     to.push(("arg_max", best.iter().map(|at| *at as f32).collect()));
@@ -271,7 +275,7 @@ fn updates<R: Rig>(r: &R, to: &mut Results) {
     let (mut p, mut m) = (r.put(&numbers(2, 500)), r.put(&numbers(3, 500)));
     let mut v = r.put(&numbers(4, 500).iter().map(|v| v * v).collect::<Vec<_>>());
     let adamw = AdamW {
-        scale: 0.5,
+        scale: 0.5f32.into(),
         step_size: 0.01,
         root_correction: 1.1,
         decay: 0.99,
@@ -281,13 +285,20 @@ fn updates<R: Rig>(r: &R, to: &mut Results) {
     };
     d.adamw(&adamw, r.r(&g), r.w(&mut p), r.w(&mut m), r.w(&mut v));
     to.extend([("adamw", r.get(&p)), ("first moment", r.get(&m)), ("second moment", r.get(&v))]);
-    let sgd = Sgd { scale: 0.5, lr: 0.1, weight_decay: 0.01, momentum: 0.9, nesterov: true, first: false };
+    let sgd = Sgd {
+        scale: 0.5f32.into(),
+        lr: 0.1,
+        weight_decay: 0.01,
+        momentum: 0.9,
+        nesterov: true,
+        first: false,
+    };
     d.sgd(&sgd, r.r(&g), r.w(&mut p), r.w(&mut m));
     to.extend([("sgd", r.get(&p)), ("momentum", r.get(&m))]);
-    let lion = Lion { scale: 0.5, lr: 0.1, decay: 0.99, beta1: 0.9, beta2: 0.98 };
+    let lion = Lion { scale: 0.5f32.into(), lr: 0.1, decay: 0.99, beta1: 0.9, beta2: 0.98 };
     d.lion(&lion, r.r(&g), r.w(&mut p), r.w(&mut m));
     to.extend([("lion", r.get(&p)), ("its momentum", r.get(&m))]);
-    d.blend(0.1, 0.5, r.r(&g), r.w(&mut p));
+    d.blend(0.1, 0.5f32.into(), r.r(&g), r.w(&mut p));
     to.push(("blend", r.get(&p)));
     d.submit();
     d.wait();

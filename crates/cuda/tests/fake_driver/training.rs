@@ -30,7 +30,8 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
         .map(|step| (rig.put_activations(&numbers(10 + step, ROWS * 64)), rig.ids(&ids(20 + step, ROWS, 10))))
         .collect();
     let shape = Rows { rows: ROWS, width: output.per_row() };
-    let loss = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
+    let loss =
+        CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0f32.into() };
     let mut losses = Vec::new();
     for (step, (images, targets)) in (1..).zip(&batches) {
         let (seed, step_, micro_batch) = (Seed(3), Step(step), MicroBatch(0));
@@ -75,7 +76,7 @@ pub fn train<R: Rig>(rig: &R, mut after: impl FnMut(u64)) -> (Vec<f64>, Vec<f32>
         );
         assert!(device.sum_of_squares(rig.r(&grads), 1.0).is_finite() && device.all_finite(rig.r(&sums)));
         let adamw = AdamW {
-            scale: 0.25,
+            scale: 0.25f32.into(),
             step_size: 0.01,
             root_correction: 1.0,
             decay: 0.999,

@@ -47,6 +47,7 @@ fn point_wise_operations_hold() {
 #[test]
 fn updates_and_sums_hold() {
     hold(&[update::adamw, update::lion, update::sgd, update::blend]);
+    hold(&[settle::weigh, settle::settle, settle::found_numbers]);
     hold(&[sums::column_sums, sums::sum_of_squares, sums::all_finite, tree::sum_tree]);
 }
 

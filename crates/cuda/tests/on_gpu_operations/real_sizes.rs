@@ -135,7 +135,8 @@ pub fn beside_attention<R: Rig>(r: &R, to: &mut Results) {
     to.extend([("its gain", r.get(&dgain)), ("its bias", r.get(&dbias))]);
     d.gelu(Gelu::Exact, r.r(&dx), r.w(&mut y));
     let (targets, mut gradient) = (r.ids(&ids(5, rows, width as u32)), r.empty(out));
-    let options = CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0 };
+    let options =
+        CrossEntropy { label_smoothing: 0.0, class_weights: &[], ignore_index: None, scale: 1.0f32.into() };
     d.copy(r.r(&y), r.w(&mut gradient));
     let logits = Outputs::Replaced(r.w(&mut gradient));
     let found = d.sums(d.cross_entropy(shape, &options, logits, r.i(&targets)));

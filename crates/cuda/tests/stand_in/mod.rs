@@ -19,6 +19,7 @@ pub mod orders;
 pub mod pooling;
 pub mod product;
 pub mod product_half;
+pub mod settle;
 pub mod stacking;
 pub mod stored;
 pub mod sums;

@@ -21,6 +21,7 @@ impl Device for Cpu {
     type Mut<'a> = &'a mut [f32];
     type Ids<'a> = &'a [u32];
     type Sums = LossSums;
+    type Scalar = f32;
 
     fn len(x: &[f32]) -> usize {
         x.len()

@@ -26,7 +26,7 @@ pub enum Outputs<R, M> {
 
 /// Options of cross entropy over class ids.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CrossEntropy<'a> {
+pub struct CrossEntropy<'a, S = f32> {
     /// Share of the target that is spread evenly over all classes, in `[0, 1)`.
     pub label_smoothing: f32,
     /// Weight of each class; empty for all ones. As in PyTorch, with smoothing the spread part is weighted too.
@@ -34,5 +34,5 @@ pub struct CrossEntropy<'a> {
     /// Rows with this target count for nothing.
     pub ignore_index: Option<u32>,
     /// What the gradient is multiplied by: a power of two, so that this is exact.
-    pub scale: f32,
+    pub scale: S,
 }

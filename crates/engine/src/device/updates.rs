@@ -7,9 +7,9 @@ pub const NORM_BLOCK: usize = 4096;
 
 /// The constants of one AdamW update. `decay` and the corrections are computed once per step in f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
+pub struct AdamW<S = f32> {
     /// The gradient is multiplied by this first: 1 / normaliser, times the clip factor.
-    pub scale: f32,
+    pub scale: S,
     /// Learning rate divided by the first moment's bias correction.
     pub step_size: f32,
     /// `1 / sqrt(1 - beta2^t)`.
@@ -26,9 +26,9 @@ pub struct AdamW {
 
 /// The constants of one SGD update, as PyTorch's: `g += wd * p; m = momentum * m + g` (`m = g` in the first step).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sgd {
+pub struct Sgd<S = f32> {
     /// The gradient is multiplied by this first.
-    pub scale: f32,
+    pub scale: S,
     /// Learning rate.
     pub lr: f32,
     /// L2 penalty, or 0 where nothing decays.
@@ -43,9 +43,9 @@ pub struct Sgd {
 
 /// The constants of one Lion update. `decay` is computed once per step in f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lion {
+pub struct Lion<S = f32> {
     /// The gradient is multiplied by this first.
-    pub scale: f32,
+    pub scale: S,
     /// Learning rate: how far each parameter goes.
     pub lr: f32,
     /// `1 - lr * weight_decay`, or 1 where nothing decays.
@@ -54,4 +54,31 @@ pub struct Lion {
     pub beta1: f32,
     /// The momentum's decay rate.
     pub beta2: f32,
+}
+
+impl<S> AdamW<S> {
+    /// The same with another scale.
+    #[must_use]
+    pub fn with<T>(&self, scale: T) -> AdamW<T> {
+        let Self { step_size, root_correction, decay, beta1, beta2, epsilon, .. } = *self;
+        AdamW { scale, step_size, root_correction, decay, beta1, beta2, epsilon }
+    }
+}
+
+impl<S> Sgd<S> {
+    /// The same with another scale.
+    #[must_use]
+    pub fn with<T>(&self, scale: T) -> Sgd<T> {
+        let Self { lr, weight_decay, momentum, nesterov, first, .. } = *self;
+        Sgd { scale, lr, weight_decay, momentum, nesterov, first }
+    }
+}
+
+impl<S> Lion<S> {
+    /// The same with another scale.
+    #[must_use]
+    pub fn with<T>(&self, scale: T) -> Lion<T> {
+        let Self { lr, decay, beta1, beta2, .. } = *self;
+        Lion { scale, lr, decay, beta1, beta2 }
+    }
 }

@@ -212,6 +212,7 @@ impl Supervisor {
             }
         }
         let (against, first) = ends[0];
+        let device_peak = ends.iter().filter_map(|(_, end)| end.device_peak).max();
         for (member, end) in ends {
             let (own, other) = (end.state_digest, first.state_digest);
             let what = if end.step != last {
@@ -233,6 +234,7 @@ impl Supervisor {
             digest: first.digest,
             state_digest: first.state_digest,
             checkpoint: self.checkpoints.newest(),
+            device_peak,
         };
         let drained = last < self.config.schedule.last;
         self.ending =

@@ -56,8 +56,10 @@ impl Compute {
             Task::Finish => {
                 let state = self.state.as_ref().expect("a rank that runs has a state");
                 let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
-                tools
-                    .tell(News::Finished(generation, Finished { step: state.applied, digest, state_digest }));
+                tools.tell(News::Finished(
+                    generation,
+                    Finished { step: state.applied, digest, state_digest, device_peak: None },
+                ));
             }
         }
     }

@@ -98,7 +98,13 @@ mod tests {
     #[test]
     fn a_checkpoint_that_is_forgotten_with_its_generation_is_found() {
         let (digest, state_digest) = (Digest([0; 32]), Digest([0; 32]));
-        let end = Outcome::Finished(Ending { step: Step(3), digest, state_digest, checkpoint: None });
+        let end = Outcome::Finished(Ending {
+            step: Step(3),
+            digest,
+            state_digest,
+            checkpoint: None,
+            device_peak: None,
+        });
         let (begins, ends) = (Fact::Begins(Generation(2), Step(3)), Fact::Ended(&end, Excuses::default()));
         let given_up = Fact::GivenUp(CheckpointId { generation: Generation(2), step: Step(3) });
         let first = |history: &[Fact<'_>]| first_bad(NewestManifest::default(), &oracle(), history);

@@ -75,7 +75,13 @@ impl World {
             // Everything is done; it only says so.
             let order = self.disk.manifest(id).expect("it is one of them");
             let (step, digest, state_digest) = (id.step, order.digest, order.state_digest);
-            return self.end(Outcome::Finished(Ending { step, digest, state_digest, checkpoint: Some(id) }));
+            return self.end(Outcome::Finished(Ending {
+                step,
+                digest,
+                state_digest,
+                checkpoint: Some(id),
+                device_peak: None,
+            }));
         }
         if self.excuses.drained && self.hosts.iter().all(|host| host.node.is_none()) {
             // All had left before it could say so.

@@ -1,0 +1,112 @@
+//! The memory that a rank takes on a GPU, counted on a GPU on paper: the rank's own replica is made there, makes the greatest pass and
+//! an update, and every buffer that it asks for is counted. No GPU has to be there.
+//!
+//! It does not know how much memory a GPU has.
+
+use super::Plan;
+use crate::blueprint::Blocks;
+use crate::config::Backend;
+use crate::error::CliError;
+use dtrain_cuda::driver::{About, Gpu};
+use dtrain_cuda::{CudaDevice, rehearsed};
+use dtrain_engine::{DeviceReplica, EngineError, Keeping, MemoryTable, OwnMemory, Replica};
+use dtrain_runtime::step_counts;
+use dtrain_types::{Bytes, Merger, Reduce, Step, Wire, cut_evenly, roots};
+
+/// A GPU with room for everything.
+#[must_use]
+pub fn paper_gpu() -> About {
+    About {
+        ordinal: 0,
+        name: "a GPU on paper".into(),
+        capability: [9, 0],
+        multiprocessors: 132,
+        memory: 1 << 40,
+    }
+}
+
+/// What a rank has beside its replica for the gradients of its micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    /// Gradients in the memory of its GPU.
+    gradients: usize,
+    /// Losses that are told behind.
+    losses: usize,
+}
+
+impl Plan {
+    /// What a rank takes on a GPU that computes its blocks so.
+    ///
+    /// *Errors*: as [`Plan::cuda_replica`].
+    pub(super) fn gpu_memory(&self, blocks: Blocks) -> Result<MemoryTable, CliError> {
+        self.counted_on_paper(blocks).map_err(|error| match error {
+            Counted::Plan(error) => error,
+            Counted::Engine(error) => self.misfit(&error).into(),
+        })
+    }
+
+    fn counted_on_paper(&self, blocks: Blocks) -> Result<MemoryTable, Counted> {
+        let gpu = Gpu::on_paper(paper_gpu());
+        let device = CudaDevice::new(&gpu, self.config.precision).map_err(EngineError::from)?;
+        let model = self.gpu_model(&device, self.config.batch.micro, blocks)?;
+        let replica = DeviceReplica::blank(device, model, self.optimizer(), self.config.seed)?;
+        let mut table = replica.about().memory.clone();
+        let gradient = replica.about().gradient_len();
+        let beside = self.floats_beside(gradient);
+        let slots = (beside > 0).then(|| replica.device().floats(beside)).transpose()?;
+        let mut replica = rehearsed(replica)?;
+        let kept = self.kept();
+        if self.backend() != Backend::Nccl {
+            assert!(replica.keep(kept.gradients), "there is room on paper");
+        }
+        assert!(replica.work_ahead(kept.losses), "there is room on paper");
+        replica.update_kept(Step(1), 1.0, 1)?;
+        drop(slots);
+        let named: u64 = table.total().0;
+        let beside = 4 * beside as u64;
+        let more = 4 * (gradient * (kept.gradients.max(1) - 1)) as u64;
+        if beside > 0 {
+            table.rows.push(("gradients for NCCL", Bytes(beside)));
+        } else if more > 0 {
+            table.rows.push(("more gradient buffers", Bytes(more)));
+        }
+        let counted = if beside > 0 { named + beside } else { named + more };
+        let all = gpu.context().peak_memory();
+        table.rows.push(("batches and partial results", Bytes(all.saturating_sub(counted))));
+        Ok(table)
+    }
+
+    /// What the rank with most micro-batches keeps, where the host carries the gradients.
+    fn kept(&self) -> Kept {
+        let counts = step_counts(&self.batches);
+        let ranks = self.config.world.ranks;
+        let ranges = cut_evenly(self.batches.micro_batches(), ranks);
+        let roots = || counts.iter().flat_map(|count| ranges.iter().flat_map(|range| roots(*range, *count)));
+        let keeps = self.config.wire == Wire::F32;
+        let gradients = roots().map(|root| Merger::buffers(root.len())).max().unwrap_or(1);
+        let losses = if ranks == 1 && keeps && self.config.reduce == Reduce::Exact {
+            roots().map(|root| root.len() as usize).max().unwrap_or(1)
+        } else {
+            1
+        };
+        Kept { gradients: if keeps { gradients } else { 1 }, losses }
+    }
+}
+
+/// Why nothing could be counted.
+enum Counted {
+    Plan(CliError),
+    Engine(EngineError),
+}
+
+impl From<CliError> for Counted {
+    fn from(error: CliError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+impl From<EngineError> for Counted {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
