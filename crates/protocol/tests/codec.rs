@@ -177,17 +177,18 @@ fn the_bytes_of_every_kind_are_pinned() {
     assert_eq!(hex(&framed(&messages()[2])[HEADER_BYTES..]), GOLDEN_HEARTBEAT);
 }
 
-const GOLDEN_HEADERS: [&str; 10] = [
-    "4454524e08000100df020000a380083c",
-    "4454524e08000200220100004b1fbebc",
-    "4454524e08000300200000007ffed62d",
-    "4454524e08000400250000001225c561",
-    "4454524e0800050013000000e9e31e9e",
-    "4454524e08000600540000008de270c5",
-    "4454524e0800070036000000c988c265",
-    "4454524e080008000d00000043e71b00",
-    "4454524e08000900100000003ed63308",
-    "4454524e08000a0022000000ffa00b77",
+const GOLDEN_HEADERS: [&str; 11] = [
+    "4454524e09000100df020000eac53132",
+    "4454524e0900020022010000b9af90f3",
+    "4454524e090003002000000054eb16f0",
+    "4454524e0900040025000000a301550f",
+    "4454524e0900050013000000497120c0",
+    "4454524e0900060054000000e7d615f6",
+    "4454524e09000700360000006f833269",
+    "4454524e090008000d000000ae9a110d",
+    "4454524e0900090010000000b0147cb2",
+    "4454524e09000a00220000006f26dc84",
+    "4454524e09000b00110000003b1de99a",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
 
@@ -234,10 +235,10 @@ fn a_message_above_the_limit_is_not_sent() {
 #[test]
 fn another_version_is_named() {
     let mut bytes = framed(&messages()[2]);
-    bytes[4] = 9;
+    bytes[4] = 77;
     let (_, error) = read(&mut Decoder::default(), &bytes);
-    assert_eq!(error, Some(CodecError::Version { got: 9 }));
-    assert_eq!(error.map(|e| e.to_string()), Some(format!("frame version 9, this side has {VERSION}")));
+    assert_eq!(error, Some(CodecError::Version { got: 77 }));
+    assert_eq!(error.map(|e| e.to_string()), Some(format!("frame version 77, this side has {VERSION}")));
 }
 
 #[test]
