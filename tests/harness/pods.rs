@@ -73,6 +73,15 @@ impl Nodes {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let bytes = size(&nodes.image());
         assert!(bytes < LARGEST_IMAGE, "the image has {bytes} bytes");
+        // As every container has it.
+        let made = Command::new("mknod")
+            .args(["-m", "666"])
+            .arg(nodes.path("/dev/null"))
+            .args(["c", "1", "3"])
+            .output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            return Err("there can be no /dev/null".to_owned());
+        }
         Ok(nodes)
     }
 
