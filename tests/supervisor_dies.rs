@@ -1,11 +1,12 @@
 //! A supervisor that is killed, judged from outside: its ranks are the same processes afterwards, and no step is lost or made twice.
 
+use crate::harness::try_signal_to;
 use crate::harness::{
     self, MLP, Running, Signal, audit_is_clean, checkpoints, children, folder, keepers_of, lives, ranks_of,
     signal, train, wait_until_gone,
 };
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The steps that the run's own log tells of, in its order.
 fn logged_steps(run: &Path) -> Vec<u64> {
@@ -121,6 +122,27 @@ fn what_holds_the_ranks_may_be_killed_too_and_the_newest_checkpoint_counts() {
     run.said("nobody holds the state any more");
     audit_is_clean(folder.path(), "a");
     assert!(!checkpoints(&folder.path().join("runs/a")).is_empty());
+}
+
+#[test]
+fn ranks_that_wait_for_a_supervisor_end_when_they_are_asked_to() {
+    let folder = folder();
+    let mut run = Running::start(folder.path(), &format!("{MLP} steps=1000000 threads=1 ranks=2 name=a"));
+    run.wait_for_step(20);
+    let (ranks, keepers) = (run.rank_pids(), keepers_of(run.pid()));
+    signal(Signal::TERM, keepers[0]);
+    run.wait_for_step(run.last_step() + 20);
+    assert!(ranks.iter().all(|pid| lives(*pid)), "with a supervisor it means that one");
+    signal(Signal::KILL, run.pid());
+    run.finish();
+    let asked = Instant::now();
+    // The end of the supervisor may be on its way.
+    while lives(keepers[0]) {
+        assert!(asked.elapsed() < Duration::from_secs(20), "it waits on");
+        try_signal_to(Signal::TERM, keepers[0]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    wait_until_gone(&ranks);
 }
 
 /// Its words and its colours are the supervisor's; signals of the terminal are for that alone.

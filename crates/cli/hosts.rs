@@ -5,7 +5,7 @@
 
 use crate::arguments::{Node, Output};
 use crate::error::CliError;
-use crate::leader::Leader;
+use crate::leader::LeadingHost;
 use crate::mesh_address::{MeshAddress, PortRange};
 use crate::report::Voice;
 use crate::slurm::SlurmStep;
@@ -58,7 +58,7 @@ pub struct Lead {
     /// For the links between ranks.
     pub mesh: MeshAddress,
     /// What other hosts are told of it.
-    pub leader: Leader,
+    pub leader: LeadingHost,
     /// The host that led before, where this one takes its place.
     pub succeeds: Option<NodeId>,
 }
@@ -137,7 +137,8 @@ impl HostsPlan {
         self.check_ports(listen, ranks)?;
         let reached_at = reached_at(listen, master.ip());
         let mesh = MeshAddress { listen, reached_at, ports: self.ports };
-        let leader = Leader { host: self.rank, at: SocketAddr::new(reached_at, gateway.local_addr().port()) };
+        let leader =
+            LeadingHost { host: self.rank, at: SocketAddr::new(reached_at, gateway.local_addr().port()) };
         Ok(Lead { gateway, nodes: self.nodes, most: self.most, mesh, leader, succeeds: self.succeeds })
     }
 }

@@ -10,14 +10,14 @@ const FILE: &str = ".supervisor";
 
 /// A supervisor that leads, or led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leader {
+pub struct LeadingHost {
     /// The number of its host.
     pub host: u32,
     /// Where it listens.
     pub at: SocketAddr,
 }
 
-impl Leader {
+impl LeadingHost {
     /// The newest supervisor of this run, if it was one of several hosts.
     #[must_use]
     pub fn of(run_dir: &Path) -> Option<Self> {
@@ -53,13 +53,13 @@ mod tests {
     #[test]
     fn a_leader_is_read_as_it_was_written_and_half_a_file_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Leader::of(folder.path()), None);
+        assert_eq!(LeadingHost::of(folder.path()), None);
         for at in ["10.0.0.7:29400", "[fd00::1]:80"] {
-            let leader = Leader { host: 3, at: at.parse().unwrap() };
+            let leader = LeadingHost { host: 3, at: at.parse().unwrap() };
             leader.write(folder.path()).unwrap();
-            assert_eq!(Leader::of(folder.path()), Some(leader));
+            assert_eq!(LeadingHost::of(folder.path()), Some(leader));
         }
         std::fs::write(file(folder.path()), "3 10.0.0.7:29").unwrap();
-        assert_eq!(Leader::of(folder.path()), None, "its end is missing");
+        assert_eq!(LeadingHost::of(folder.path()), None, "its end is missing");
     }
 }

@@ -10,7 +10,7 @@ use crate::fabric::new_arena;
 use crate::gpus::{ON_SEVERAL_HOSTS, choose_here, this_machine};
 use crate::hosts::{HostsPlan, forget_token, reached_at};
 use crate::kept::LeftKeeper;
-use crate::leader::Leader;
+use crate::leader::LeadingHost;
 use crate::mesh_address::MeshAddress;
 use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
@@ -81,7 +81,7 @@ fn succeed(
     if !is_vacant(&run.run_dir) {
         return Ok(ExitCode::SUCCESS);
     }
-    let before = Leader::of(&run.run_dir).map_or(0, |leader| leader.host);
+    let before = LeadingHost::of(&run.run_dir).map_or(0, |leader| leader.host);
     let port = hosts.masters[0].port();
     hosts.masters = vec![SocketAddr::new(run.own, port)];
     hosts.succeeds = Some(NodeId(before));
@@ -95,14 +95,14 @@ fn succeed(
 
 /// Whether nobody leads a run that has not ended in good order.
 fn is_vacant(run_dir: &Path) -> bool {
-    Leader::of(run_dir).is_some() && RunLock::is_free(run_dir)
+    LeadingHost::of(run_dir).is_some() && RunLock::is_free(run_dir)
 }
 
 /// The run that these words mean, and who leads it, if that is another host by now.
-fn led_elsewhere(arguments: &Node) -> Option<(RunFolder, Leader)> {
+fn led_elsewhere(arguments: &Node) -> Option<(RunFolder, LeadingHost)> {
     let request = Request::new(&arguments.train.with_flags_as_settings(), this_machine()).ok()?;
     let Place::Existing(run) = request.place else { return None };
-    let leader = Leader::of(&run.path).filter(|leader| leader.host > 0)?;
+    let leader = LeadingHost::of(&run.path).filter(|leader| leader.host > 0)?;
     (!RunLock::is_free(&run.path)).then_some((run, leader))
 }
 
@@ -112,7 +112,7 @@ fn rejoin(
     brought: Option<Brought>,
     mut hosts: HostsPlan,
     run: &RunFolder,
-    leader: Leader,
+    leader: LeadingHost,
 ) -> Result<ExitCode, CliError> {
     // Ranks that the supervisor of this host left are none of the run any more.
     if let Some(left) = LeftKeeper::of(&run.path) {
@@ -268,7 +268,7 @@ fn succession(
             .spawn()
     };
     Succession {
-        listens: Box::new(move || Leader::of(&run).map(|leader| leader.at)),
+        listens: Box::new(move || LeadingHost::of(&run).map(|leader| leader.at)),
         is_vacant: Box::new(move || is_vacant(&lock)),
         begin: Box::new(begin),
         after: BETWEEN_HOSTS * hosts.rank,

@@ -238,9 +238,10 @@ impl Keeper {
                 () = sleep_until(patience.unwrap_or(again)), if patience.is_some() => return Ok(writer),
                 () = sleep_until(Instant::now() + LOOK), if self.gone.is_some() => if self.is_left_out() { return Ok(writer) },
                 () = sleep_until(again), if is_full => {}
-                _ = int.recv() => {}
-                _ = term.recv() => {}
-                _ = hup.recv() => {}
+                // Where there is no supervisor any more, it is meant for whoever waits for one.
+                _ = int.recv() => if self.gone.is_some() { return Ok(writer) },
+                _ = term.recv() => if self.gone.is_some() { return Ok(writer) },
+                _ = hup.recv() => if self.gone.is_some() { return Ok(writer) },
                 _ = usr1.recv() => {}
             }
         }
