@@ -195,7 +195,7 @@ mod tests {
         let (mut server, client) = (bind().expect("a port"), bind().expect("a port"));
         let dialled = client.connect(server.local_addr()).await.expect("one token");
         let answered = server.accept().await.expect("it dials");
-        for wrong in [2, 77, 255] {
+        for wrong in [3, 77, 255] {
             let (mut send, mut recv) = dialled.link.open_bi().await.expect("a stream");
             send.write_all(&[wrong]).await.expect("written");
             let refused = answered.accept_stream().await.map(drop);
