@@ -78,10 +78,11 @@ pub(super) fn settle(r: &mut Resolved, machine: Machine) -> Result<bool, ConfigE
 
 /// Whether `auto` may come to GPUs, as far as the keys tell: where it cannot, no GPU is woken for the number of ranks.
 fn trained_by_auto(r: &Resolved) -> bool {
-    let others = ["vit", "transformer", "lstm", "gru", "own", "torch"];
+    let others = ["vit", "transformer", "lstm", "gru", "torch"];
     matches!(ON_GPUS, OnGpus::Tested | OnGpus::Everybody)
         && r.word("data.kind") != DataKind::Torch.name()
         && !others.contains(&r.word("model.kind"))
+        && r.word("optimizer.kind") != "muon"
 }
 
 /// How many GPUs `devices` comes to, if it comes to some.

@@ -35,6 +35,13 @@ pub fn this_machine() -> Machine {
     Machine { cores: u32::try_from(cores).expect("fewer than 2^32 cores"), gpus: count_here }
 }
 
+/// The same as one of several hosts: `auto` is no GPU there, and none is asked for their number.
+#[must_use]
+pub fn this_machine_of_several() -> Machine {
+    let gpus = |devices: &Devices| if *devices == Devices::Auto { 0 } else { count_here(devices) };
+    Machine { gpus, ..this_machine() }
+}
+
 /// Why `auto` stays on the CPU where other hosts may join: theirs may have other GPUs, or none.
 pub const ON_SEVERAL_HOSTS: Auto = Auto::Cpu("with several hosts devices=all, on each, trains there");
 

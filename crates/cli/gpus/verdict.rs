@@ -1,7 +1,7 @@
 //! Whether the GPUs of this host, and NCCL between them, compute what they should: found out by a short test, once for each kind of
 //! GPU, driver and libraries, and kept in the user's cache.
 //!
-//! The test is run in a child (`conformance.rs`), so that a driver that crashes or hangs ends the child and leaves a verdict. Only what
+//! The test is run in a child (`conformance.rs`), so that a driver that crashes or hangs ends the child alone. Only what
 //! a test has judged is kept: a child that could not judge (no room, no answer) is asked again next time. It does not know what
 //! follows from a verdict.
 
@@ -11,6 +11,7 @@ use crate::arguments::GpuProbe;
 use crate::config::CudaList;
 use dtrain_cuda::driver::Context;
 use dtrain_nccl::NcclLibrary;
+use dtrain_runtime::host_name;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// A test that takes longer has failed: compiling all kernels takes a minute on a slow machine.
+/// A test that takes longer gives no verdict, and is asked again: compiling all kernels takes a minute on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What was tested: another one is another verdict.
@@ -112,17 +113,25 @@ impl Subject {
     }
 }
 
-/// What the GPUs of a list are, each kind once, with the first of its kind; and what they are driven with.
-fn kinds(list: &CudaList, nccl: Option<&NcclLibrary>) -> Result<Vec<(u32, Subject)>, String> {
+/// What the GPUs of a list are, each kind once, with the first of its kind.
+fn kinds(list: &CudaList) -> Result<Vec<(u32, Subject)>, String> {
+    let mut kinds = BTreeMap::new();
+    for (number, subject) in list.numbers().iter().zip(subjects(list.numbers(), None)?) {
+        kinds.entry((subject.gpu.clone(), subject.architecture.clone())).or_insert((*number, subject));
+    }
+    Ok(kinds.into_values().collect())
+}
+
+/// What each of these GPUs is, and what it is driven with.
+fn subjects(numbers: &[u32], nccl: Option<&NcclLibrary>) -> Result<Vec<Subject>, String> {
     let tools = Tools::find()?;
     let real = std::fs::canonicalize(&tools.driver_path).unwrap_or_else(|_| tools.driver_path.clone());
     let file = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut kinds = BTreeMap::new();
-    for number in list.numbers() {
+    let subject = |number: &u32| {
         let about = Context::look(&tools.driver, *number as usize);
         let about = about.map_err(|error| format!("cuda:{number}: {error}"))?;
         let (major, minor) = tools.nvrtc.version();
-        let subject = Subject {
+        Ok(Subject {
             test: if nccl.is_some() { "nccl" } else { "gpu" }.to_owned(),
             architecture: about.architecture(),
             gpu: about.name,
@@ -130,17 +139,16 @@ fn kinds(list: &CudaList, nccl: Option<&NcclLibrary>) -> Result<Vec<(u32, Subjec
             nvrtc: format!("{major}.{minor}"),
             nccl: nccl.map(|library| library.version().to_string()),
             kernels: dtrain_cuda::kernels::revision(),
-        };
-        kinds.entry((subject.gpu.clone(), subject.architecture.clone())).or_insert((*number, subject));
-    }
-    Ok(kinds.into_values().collect())
+        })
+    };
+    numbers.iter().map(subject).collect()
 }
 
 /// The verdict on every kind of GPU of a list: the first that is not passed, with the GPU that it is about.
 ///
 /// *Blocks*: where a kind was not tested before, and may be now, seconds; the first time, while kernels are compiled, a minute.
 pub fn of_gpus(list: &CudaList, asking: Asking) -> Judged {
-    let kinds = match kinds(list, None) {
+    let kinds = match kinds(list) {
         Ok(kinds) => kinds,
         Err(why) => return unknown(why),
     };
@@ -164,12 +172,15 @@ pub fn of_gpus(list: &CudaList, asking: Asking) -> Judged {
 
 /// The verdict on a library of NCCL between the first two GPUs of a list. *Blocks* as `of_gpus`.
 pub fn of_nccl(library: &NcclLibrary, list: &CudaList, asking: Asking) -> Judged {
-    let subject = match kinds(list, Some(library)) {
-        Ok(kinds) => kinds.into_iter().next(),
+    let gpus: Vec<u32> = list.numbers().iter().copied().take(2).collect();
+    let subjects = match subjects(&gpus, Some(library)) {
+        Ok(subjects) => subjects,
         Err(why) => return unknown(why),
     };
-    let Some((_, subject)) = subject else { return unknown("there is no GPU".to_owned()) };
-    let gpus = list.numbers().iter().copied().take(2).collect();
+    let Some(first) = subjects.first() else { return unknown("there is no GPU".to_owned()) };
+    // What is tested is the way between these two, on this host.
+    let names: Vec<&str> = subjects.iter().map(|subject| subject.gpu.as_str()).collect();
+    let subject = Subject { gpu: format!("{} of {}", names.join(" and "), host_name()), ..first.clone() };
     let probe = GpuProbe { gpus, nccl: Some(library.path().to_owned()), judge: None };
     subject.judged(&folder(), asking, || ask(&probe))
 }

@@ -23,14 +23,24 @@ use dtrain_types::{MicroBatch, Step};
 const STEPS: u64 = 2;
 
 /// What a model came to.
-#[derive(Debug, PartialEq)]
 struct Results {
     /// Of each step.
     losses: Vec<f64>,
     /// Of the first step.
     gradient: Vec<f32>,
-    /// In the end.
-    parameters: Vec<f32>,
+    /// What the updates did to the parameters.
+    update: Vec<f32>,
+}
+
+impl Results {
+    /// Whether both have the same bits: equal numbers may have others, and what is no number is equal to nothing.
+    fn has_bits_of(&self, other: &Self) -> bool {
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+        let losses = |of: &Self| of.losses.iter().map(|loss| loss.to_bits()).collect::<Vec<u64>>();
+        losses(self) == losses(other)
+            && bits(&self.gradient) == bits(&other.gradient)
+            && bits(&self.update) == bits(&other.update)
+    }
 }
 
 /// How far a device may be from the CPU: the norm of a difference, as a part of the norm of what the CPU has.
@@ -73,6 +83,7 @@ fn results<D: Device, R: Replica>(
         let mut replica = make(&model, optimizer(rule))?;
         let lesson = Lesson::new(&input, &loss);
         let mut gradient = vec![0.0; replica.about().gradient_len()];
+        let before = replica.bring_state()?.section(Section::Parameters).to_vec();
         let (mut losses, mut first) = (Vec::new(), Vec::new());
         for step in (1..=STEPS).map(Step) {
             let figures = micro_batch(&mut replica, step, MicroBatch(0), &lesson.batch(), &mut gradient)?;
@@ -82,8 +93,9 @@ fn results<D: Device, R: Replica>(
             }
             replica.update(step, &gradient, figures.sums.weight, figures.samples)?;
         }
-        let parameters = replica.bring_state()?.section(Section::Parameters).to_vec();
-        all.push(Results { losses, gradient: first, parameters });
+        let after = replica.bring_state()?.section(Section::Parameters);
+        let update = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+        all.push(Results { losses, gradient: first, update });
     }
     Ok(all)
 }
@@ -119,19 +131,27 @@ pub fn device_conforms<D: OwnMemory>(
         let model = model(&device)?;
         ModelReplica::new(device, model, optimizer, SEED)
     })?;
-    let (found, again) = (there()?, there()?);
+    let (found, again) = match (there(), there()) {
+        // No error of the device, but what it computes.
+        (Err(EngineError::NonFinite { step }), _) | (_, Err(EngineError::NonFinite { step })) => {
+            return Ok(Err(format!("what step {step} of the test comes to is not finite")));
+        }
+        (found, again) => (found?, again?),
+    };
     for (number, (found, again)) in found.iter().zip(&again).enumerate() {
-        if found != again {
+        if !found.has_bits_of(again) {
             return Ok(Err(format!("model {number} of the test has other bits the second time")));
         }
     }
     for (number, (found, wanted)) in found.iter().zip(&here).enumerate() {
         let losses = found.losses.iter().zip(&wanted.losses);
-        let off = losses.map(|(found, wanted)| (found - wanted).abs() / wanted.abs()).fold(0.0, f64::max);
+        let off = losses.map(|(found, wanted)| (found - wanted).abs() / wanted.abs());
+        let off = off
+            .fold(0.0, |most: f64, off| if off.is_nan() || most.is_nan() { f64::NAN } else { most.max(off) });
         let far = [
             ("losses", off, of_losses),
             ("gradient", distance(&found.gradient, &wanted.gradient), gradient),
-            ("parameters", distance(&found.parameters, &wanted.parameters), update),
+            ("updates", distance(&found.update, &wanted.update), update),
         ];
         // What is not a number is not near either.
         if let Some((what, off, most)) = far.into_iter().find(|(_, off, most)| off.is_nan() || off > most) {

@@ -40,7 +40,7 @@ pub struct UpdateScalars<S> {
 /// What a device found of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Findings {
-    /// The sum of its losses along the reduction tree; zeros where the host knows them.
+    /// The sum of its losses along the reduction tree; the weight alone where the host knows them.
     pub sums: LossSums,
     /// The first of its micro-batches whose loss is not finite, as one of its list.
     pub non_finite: Option<u32>,
