@@ -16,7 +16,7 @@ It reads the folder of the run and locks nothing. Exit code 2: there is no such 
 pub(super) const RUNS_EXAMPLES: &str = "\
 Examples:
   dtrain runs                              all of runs/, the newest last
-  dtrain runs --sort val_accuracy          the best last; any result, or name, step, age
+  dtrain runs --sort val_accuracy          the largest last; any result, or name, step, age
   dtrain runs --sort val_loss --reverse    the other way round
   dtrain runs sweep/ --json                one JSON object a line";
 

@@ -3,10 +3,10 @@
 use super::{print, print_json};
 use crate::arguments::{Node, Status};
 use crate::error::CliError;
-use crate::hosts::{identity, master, resolve};
+use crate::hosts::{identity, masters, resolve_all};
 use crate::run_folder::{CONFIG, RUNS, RunFolder, all_runs};
 use crate::status::{Follower, Leader, Sight, as_json, table};
-use console::Term;
+use console::{Term, truncate_str};
 use dtrain_runtime::{UplinkError, visit};
 use dtrain_telemetry::UnixTime;
 use std::net::SocketAddr;
@@ -33,8 +33,8 @@ pub fn run(arguments: &Status) -> Result<(), CliError> {
                 let text = table(&sight);
                 if terminal.is_term() {
                     // What does not fit could not be taken away again.
-                    let rows = usize::from(terminal.size().0).saturating_sub(1);
-                    let text = if is_live { fitting(&text, rows) } else { text };
+                    let (rows, columns) = terminal.size();
+                    let text = if is_live { fitting(&text, rows, columns) } else { text };
                     // A terminal that went away ends the loop when it is written to.
                     let _ = terminal.clear_last_lines(shown);
                     shown = text.lines().count();
@@ -51,9 +51,10 @@ pub fn run(arguments: &Status) -> Result<(), CliError> {
     }
 }
 
-/// The first lines of a text.
-fn fitting(text: &str, rows: usize) -> String {
-    text.split_inclusive('\n').take(rows).collect()
+/// As much of a text as a terminal shows at a time, without a line that it would break.
+fn fitting(text: &str, rows: u16, columns: u16) -> String {
+    let cut = |line| format!("{}\n", truncate_str(line, columns.into(), ""));
+    text.lines().take(usize::from(rows).saturating_sub(1)).map(cut).collect()
 }
 
 /// Where to look.
@@ -65,9 +66,9 @@ enum Look {
 impl Look {
     fn new(arguments: &Status) -> Result<Self, CliError> {
         if let Some(text) = &arguments.master {
-            let (host, port) = master(&Node { master: Some(text.clone()), ..Node::default() })?;
+            let names = masters(&Node { master: Some(text.clone()), ..Node::default() })?;
             return Ok(Self::Host {
-                masters: resolve(&host, port)?,
+                masters: resolve_all(&names)?,
                 shown: text.clone(),
                 identity: identity()?,
             });

@@ -8,7 +8,8 @@ use crate::gpus::this_machine;
 use crate::run_folder::{CONFIG, RunFolder};
 use crate::status::Follower;
 use crate::watch::{tracked, trackers};
-use dtrain_telemetry::track::{CursorError, EndStatus, deliver};
+use dtrain_checkpoint::held_by;
+use dtrain_telemetry::track::{EndStatus, deliver};
 
 /// Sends it.
 ///
@@ -17,6 +18,13 @@ pub fn run(arguments: &Track) -> Result<(), CliError> {
     let run = RunFolder::find(&arguments.run)?;
     let source = Source { path: run.path.join(CONFIG), text: run.config_text()? };
     let config = Config::parse(Some(source), &arguments.overrides, this_machine())?;
+    if let Some(holder) = held_by(&run.path) {
+        let error =
+            CliError::usage(format!("{} goes on: process {} leads it", run.path.display(), holder.pid));
+        return Err(
+            error.hint("a run sends to its trackers by itself; for another one wait until it has ended")
+        );
+    }
     let trackers = trackers(&config)?;
     if trackers.is_empty() {
         let problem = config.problem("track", "this run has no tracker to be sent to");
@@ -37,10 +45,6 @@ pub fn run(arguments: &Track) -> Result<(), CliError> {
                     Some(problem) => failed.push(format!("{name}: {rows} sent, then: {problem}")),
                 }
             }
-            Err(error @ CursorError::Held { .. }) => {
-                let error = CliError::usage(format!("{name}: {error}"));
-                return Err(error.hint("a run that goes on sends by itself, and when it ends"));
-            }
             Err(error) => failed.push(format!("{name}: {error}")),
         }
     }
@@ -56,6 +60,8 @@ fn status(run: &RunFolder) -> EndStatus {
     let seen = Follower::new(run.clone()).and_then(|mut follower| follower.look());
     match seen.ok().and_then(|sight| Some((sight.progress.summary?, sight.progress.begun.steps))) {
         Some((summary, steps)) if summary.steps >= steps || summary.stopped.is_some() => EndStatus::Finished,
+        // A run that failed has no state at its end.
+        Some((summary, _)) if summary.digest.is_empty() => EndStatus::Failed,
         Some(_) => EndStatus::Stopped,
         None => EndStatus::Failed,
     }

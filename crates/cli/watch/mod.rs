@@ -7,6 +7,7 @@ mod relay;
 
 use crate::arguments::VERSION;
 use crate::config::{Config, Problem, TrackerKind};
+use crate::early_signals;
 use crate::error::CliError;
 use crate::plan::Plan;
 use crate::report::Voice;
@@ -23,7 +24,7 @@ use relay::Relay;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The experiment, or project, of whoever named none.
 const USUAL_NAME: &str = "dtrain";
@@ -46,6 +47,22 @@ impl Watchers {
     pub fn open(config: &Config) -> Result<Self, CliError> {
         let socket = config.watching.listen.as_deref().map(|text| listen(config, text)).transpose()?;
         Ok(Self { socket, trackers: trackers(config)? })
+    }
+
+    /// The same where nobody is there to mend it, as where another host leads on: what cannot be had is told, and left out.
+    #[must_use]
+    pub fn open_what_can_be(config: &Config) -> (Self, Vec<String>) {
+        let mut problems = Vec::new();
+        let listen = config.watching.listen.as_deref().map(|text| listen(config, text)).transpose();
+        let socket = listen.unwrap_or_else(|problem| {
+            problems.push(problem.to_string());
+            None
+        });
+        let trackers = trackers(config).unwrap_or_else(|problem| {
+            problems.push(problem.to_string());
+            Vec::new()
+        });
+        (Self { socket, trackers }, problems)
     }
 
     /// Where metrics can be read, as a person or a scraper on this host has it.
@@ -100,16 +117,24 @@ impl Watching {
     }
 
     /// Lets trackers have what is left, and says where the run is, or what is missing there. *Blocks* for as long as they take it, and
-    /// for a minute at most.
+    /// for a minute at most; a signal ends the process meanwhile, and loses nothing.
     pub(crate) fn finish(self, outcome: &Outcome, voice: Voice) {
         let (status, patience) = match outcome {
             Outcome::Finished(_) => (EndStatus::Finished, PATIENCE),
             Outcome::Interrupted(_) => (EndStatus::Stopped, SHORT_PATIENCE),
             Outcome::NotEnough { .. } | Outcome::Failed { .. } => (EndStatus::Failed, PATIENCE),
         };
-        for courier in self.couriers {
+        if self.couriers.is_empty() {
+            return;
+        }
+        // Without handlers it would wait, deaf, for the whole time.
+        let _ = early_signals::end_with_130();
+        // All of them at once: who is quick is not behind who hangs.
+        let until = Instant::now() + patience;
+        let ending: Vec<Instant> = self.couriers.iter().map(|courier| courier.end(status, until)).collect();
+        for (courier, until) in self.couriers.into_iter().zip(ending) {
             courier.news().take().iter().for_each(|news| voice.say(&format!("warning: {news}")));
-            voice.say(&came_to(&courier.finish(status, patience), &self.run));
+            voice.say(&came_to(&courier.came_to(until), &self.run));
         }
     }
 }
@@ -134,10 +159,15 @@ pub(crate) fn tracked(config: &Config, run: &RunFolder) -> TrackedRun {
     TrackedRun {
         name: run.name.clone(),
         folder: std::fs::canonicalize(&run.path).unwrap_or_else(|_| run.path.clone()),
-        params: config.values().collect(),
+        // Where curves go is no part of what is trained, and an address may hold a password.
+        params: config.values().filter(|(key, _)| !is_of_watching(key)).collect(),
         version: VERSION.to_owned(),
         host: host_name(),
     }
+}
+
+fn is_of_watching(key: &str) -> bool {
+    key == "track" || ["mlflow.", "wandb.", "metrics."].iter().any(|section| key.starts_with(section))
 }
 
 /// What is known of a run before its first step.

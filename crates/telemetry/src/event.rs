@@ -242,7 +242,7 @@ pub struct Summary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_r2: Option<f64>,
     /// Metrics of a program's own at the end, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "without_nulls", skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
     /// Why the run ended before its length, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -88,7 +88,10 @@ impl Courier {
     /// *Errors*: another process does the same; the cursor cannot be read; no thread.
     pub fn start(run: TrackedRun, tracker: Box<dyn Tracker>) -> Result<Self, CursorError> {
         let name = tracker.name();
-        let (file, cursor) = CursorFile::open(&run.folder, name)?;
+        let (file, mut cursor) = CursorFile::open(&run.folder, name)?;
+        // What a power cut took from the file the tracker has; it goes on behind what is there, and nothing was written since.
+        let written = std::fs::metadata(run.folder.join(rows::FILE)).map_or(0, |file| file.len());
+        cursor.offset = cursor.offset.min(written);
         let (end, told) = channel();
         let (tell, ended) = channel();
         let news = News::default();
@@ -108,16 +111,21 @@ impl Courier {
         self.news.clone()
     }
 
-    /// Sends what is left, for at most `patience`, and tells the tracker how the run ended. *Blocks* for no longer than that, and not
-    /// at all for a tracker that does not answer.
+    /// Has it send what is left until then, and tell the tracker how the run ended; how long it may take, which is less for a tracker
+    /// that did not answer at last.
     #[must_use]
-    pub fn finish(self, status: EndStatus, patience: Duration) -> Delivered {
+    pub fn end(&self, status: EndStatus, until: Instant) -> Instant {
         // Whoever has not answered for a while will not do so now.
-        let patience = if self.news.is_failing() { patience.min(LAST_ATTEMPT) } else { patience };
-        let until = Instant::now() + patience;
+        let until = if self.news.is_failing() { until.min(Instant::now() + LAST_ATTEMPT) } else { until };
         // It is gone only after a panic, which it has told itself.
         let _ = self.end.send((status, until));
-        let ended = self.ended.recv_timeout(patience);
+        until
+    }
+
+    /// What came of it, after [`Courier::end`]. *Blocks* for no longer than until then.
+    #[must_use]
+    pub fn came_to(self, until: Instant) -> Delivered {
+        let ended = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
         ended.unwrap_or_else(|_| Delivered {
             tracker: self.name,
             rows: 0,
@@ -210,44 +218,40 @@ impl Delivery {
 }
 
 fn while_running(mut delivery: Delivery, told: &Receiver<(EndStatus, Instant)>, news: &News) -> Delivered {
-    let (mut pause, mut told_of, mut given_up) = (FIRST_PAUSE, None, None);
+    let (mut pause, mut told_of) = (FIRST_PAUSE, None);
     loop {
-        let wait = match given_up.is_none().then(|| delivery.some()) {
-            // It gets no more from this process.
-            None => LONGEST_PAUSE,
-            Some(Ok(more)) => {
+        let wait = match delivery.some() {
+            Ok(more) => {
                 if told_of.take().is_some() {
                     news.answers_again(format!("{}: it answers again", delivery.tracker.name()));
                 }
                 pause = FIRST_PAUSE;
                 if more { Duration::ZERO } else { LOOK }
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 let text = error.to_string();
                 if told_of.as_ref() != Some(&text) {
                     let name = delivery.tracker.name();
                     news.failed(format!("{name}: {text}; training goes on, and nothing is lost"));
                     told_of = Some(text);
                 }
+                // Somebody has to mend it, and may do so while the run goes on.
+                if matches!(error, TrackError::Final(_)) {
+                    pause = LONGEST_PAUSE;
+                }
                 let wait = pause;
                 pause = (pause * 2).min(LONGEST_PAUSE);
-                if matches!(error, TrackError::Final(_)) {
-                    given_up = Some(error);
-                }
                 wait
             }
         };
         match told.recv_timeout(wait) {
             Err(RecvTimeoutError::Timeout) => {}
             // Nobody waits for an end: this process is ending.
-            Err(RecvTimeoutError::Disconnected) => return delivery.came_to(given_up),
+            Err(RecvTimeoutError::Disconnected) => return delivery.came_to(None),
             Ok((status, until)) => {
                 delivery.cursor.ends_with = Some(status);
                 let saved = delivery.save();
-                let ended = match given_up {
-                    Some(error) => Err(error),
-                    None => delivery.all(Some(until)).and_then(|()| delivery.end(status)),
-                };
+                let ended = delivery.all(Some(until)).and_then(|()| delivery.end(status));
                 return delivery.came_to(saved.and(ended).err());
             }
         }
@@ -311,6 +315,11 @@ mod tests {
         }
     }
 
+    fn finish(courier: Courier, status: EndStatus, patience: Duration) -> Delivered {
+        let until = courier.end(status, Instant::now() + patience);
+        courier.came_to(until)
+    }
+
     fn run(folder: &std::path::Path) -> TrackedRun {
         TrackedRun { folder: folder.to_owned(), ..TrackedRun::default() }
     }
@@ -321,14 +330,14 @@ mod tests {
         write(folder.path(), 1..4);
         let fake = Fake::default();
         let courier = Courier::start(run(folder.path()), Box::new(fake.clone())).unwrap();
-        let done = courier.finish(EndStatus::Finished, Duration::from_secs(20));
+        let done = finish(courier, EndStatus::Finished, Duration::from_secs(20));
         assert_eq!((done.rows, done.problem), (3, None));
         assert_eq!(done.place.as_deref(), Some("id"));
         // It is down while more is written, and ends so.
         fake.0.lock().unwrap().fails = Some(TrackError::Passing("down".into()));
         write(folder.path(), 4..6);
         let courier = Courier::start(run(folder.path()), Box::new(fake.clone())).unwrap();
-        let done = courier.finish(EndStatus::Stopped, Duration::from_secs(20));
+        let done = finish(courier, EndStatus::Stopped, Duration::from_secs(20));
         assert_eq!((done.rows, done.problem), (0, Some(TrackError::Passing("down".into()))));
         // Later it is up: it hears how that life ended, whatever is thought of it now.
         fake.0.lock().unwrap().fails = None;
@@ -364,7 +373,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (_free, hangs) = channel();
         let courier = Courier::start(run(folder.path()), Box::new(Hangs(hangs))).unwrap();
-        let done = courier.finish(EndStatus::Finished, Duration::from_millis(50));
+        let done = finish(courier, EndStatus::Finished, Duration::from_millis(50));
         assert!(done.problem.is_some() && done.rows == 0);
     }
 }

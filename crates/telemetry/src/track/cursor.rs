@@ -3,7 +3,7 @@
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// How a run has ended, as trackers know it.
@@ -91,12 +91,14 @@ impl CursorFile {
         Ok((Self { path, _lock: lock }, cursor))
     }
 
-    /// Writes it, whole or not at all. After a power cut an older one may be there: then rows are sent again.
+    /// Writes it, whole or not at all, also where the power is cut.
     ///
     /// *Errors*: of the system.
     pub fn save(&self, cursor: &Cursor) -> io::Result<()> {
         let temporary = self.path.with_extension("tmp");
-        fs::write(&temporary, serde_json::to_vec(cursor)?)?;
+        let mut file = File::create(&temporary)?;
+        file.write_all(&serde_json::to_vec(cursor)?)?;
+        file.sync_data()?;
         fs::rename(&temporary, &self.path)
     }
 }

@@ -6,6 +6,9 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+/// Where they are, in the folder of a run.
+pub(super) const FILE: &str = "metrics.jsonl";
+
 /// So much of the file is read at a time. *Units*: bytes.
 const MOST_READ: u64 = 256 * 1024;
 /// So many rows are a batch at most.
@@ -24,7 +27,7 @@ pub struct Batch {
 ///
 /// *Errors*: of the system; the file is shorter than `offset`, so it is not the file that was read before.
 pub fn read(run: &Path, offset: u64) -> io::Result<Batch> {
-    let mut file = match File::open(run.join("metrics.jsonl")) {
+    let mut file = match File::open(run.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && offset == 0 => return Ok(Batch::default()),
         opened => opened?,
     };
