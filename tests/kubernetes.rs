@@ -69,8 +69,11 @@ impl Cluster {
             .as_str()
             .expect("a text")
             .replace("epochs: 20", &format!("steps: {steps}"));
-        map["data"]["run.yaml"] =
-            format!("{text}ranks: 1\nthreads: 1\nmax_restarts: 100\ncheckpoint: {{every: none}}\n").into();
+        // Who leads while a pod is away is told in `succession.rs`; here it is always the first, when it is back.
+        map["data"]["run.yaml"] = format!(
+            "{text}ranks: 1\nthreads: 1\nmax_restarts: 100\nstandby: off\ncheckpoint: {{every: none}}\n"
+        )
+        .into();
         Some(Self { nodes, documents })
     }
 

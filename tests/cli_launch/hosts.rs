@@ -185,7 +185,7 @@ fn a_word_to_stop_that_comes_with_the_word_to_start_is_heard() {
 #[test]
 fn a_used_up_budget_ends_all_hosts_with_the_first_cause_and_nothing_lives_on() {
     let script = format!(
-        "[ $RANK = 1 ] && {{ while [ ! -e far.0 ]; do sleep 0.01; done; echo broken >&2; exit 3; }}; {FAMILY} wait"
+        "[ $RANK = 1 ] && {{ while [ ! -e pid.0 ]; do sleep 0.01; done; echo broken >&2; exit 3; }}; {FAMILY} wait"
     );
     let group = Group::on_loopback("--nodes 2 --max-restarts 0", &script);
     let (first, second) = (group.start(0), group.start(1));
