@@ -122,6 +122,7 @@ fn no_step_after_the_third_allocates_on_a_compute_thread() {
         replica: Box::new(replica),
         run: RunFolder { path: folder.path().to_owned(), name: "allocation".into() },
         resume: None,
+        lock: None,
         predecessor: Predecessor::None,
         lead: None,
         cuda: None,

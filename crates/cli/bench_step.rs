@@ -164,6 +164,7 @@ fn session(question: &Question, steps: u64, folder: PathBuf) -> Result<Answer, C
         agreement,
         run,
         resume,
+        lock: None,
         predecessor,
         lead,
         cuda,

@@ -1,4 +1,5 @@
-//! Signals before there is a run to be stopped: the process ends, with the exit code of an interruption.
+//! Signals while there is no run to be stopped, before one begins or behind its end: the process ends, with the exit code of an
+//! interruption.
 //!
 //! The system ends most processes that do not handle a signal, but not the first one of a container: a host that still waits for others
 //! would have to be killed there.
@@ -17,6 +18,10 @@ const INTERRUPTED: i32 = 130;
 ///
 /// *Errors*: of the system.
 pub fn end_with_130() -> io::Result<()> {
+    if let Some(early) = EARLY.get() {
+        early.store(true, Ordering::SeqCst);
+        return Ok(());
+    }
     let early = EARLY.get_or_init(|| Arc::new(AtomicBool::new(true)));
     for signal in [SIGINT, SIGTERM, SIGUSR1] {
         register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(early))?;

@@ -64,30 +64,32 @@ pub struct Lead {
 }
 
 impl HostsPlan {
-    /// Understands a command line; none where the run has one host. A name that nobody knows yet is looked up again for as long as
-    /// `patience` says: where hosts are started by a cluster, their names come when they do.
+    /// Understands a command line; none where the run has one host. `find` says where the hosts are that `--master` names, of which the
+    /// first leads.
     ///
-    /// *Blocks* for that long. *Errors*: of kind usage.
+    /// *Blocks* as long as that does. *Errors*: its, and of kind usage.
     pub fn new(
         arguments: &Node,
-        patience: &dyn Fn() -> Result<Duration, CliError>,
+        find: impl FnOnce(&[(String, u16)]) -> Result<Vec<SocketAddr>, CliError>,
     ) -> Result<Option<Self>, CliError> {
         let (nodes, most) = nodes(arguments)?;
         let rank = rank(arguments, most)?;
         if most == 1 {
             return Ok(None);
         }
-        let (master, port) = master(arguments)?;
+        let names = masters(arguments)?;
         // What is wrong with the token is told before anything is waited for.
         let identity = identity()?;
-        let masters = await_name(&master, port, arguments.train.output, patience)?;
+        // The first host listens at its own address, and at no other's.
+        let found = find(if rank == 0 { &names[..1] } else { &names })?;
+        let shown: Vec<String> = names.iter().map(|(host, port)| shown(host, *port)).collect();
         Ok(Some(Self {
             rank,
             nodes,
             most,
-            shown_master: shown(&master, port),
-            names: master.split(',').map(|name| (name.to_owned(), port)).collect(),
-            masters,
+            shown_master: shown.join(","),
+            names,
+            masters: found,
             bind: arguments.bind,
             ports: arguments.ports,
             identity,
@@ -134,7 +136,10 @@ impl HostsPlan {
                 self.shown_master
             )),
         })?;
-        self.check_ports(listen, ranks)?;
+        // The ranks of a host that takes a place over have their ports already.
+        if self.succeeds.is_none() {
+            self.check_ports(listen, ranks)?;
+        }
         let reached_at = reached_at(listen, master.ip());
         let mesh = MeshAddress { listen, reached_at, ports: self.ports };
         let leader =
@@ -193,29 +198,18 @@ fn rank(arguments: &Node, most: u32) -> Result<u32, CliError> {
     }
 }
 
-/// Host and port of `ADDR[:PORT]`; an IPv6 address with a port stands in brackets.
-pub(crate) fn master(arguments: &Node) -> Result<(String, u16), CliError> {
+/// Host and port of each `ADDR[:PORT]` between commas; an IPv6 address with a port stands in brackets. There is one at least.
+///
+/// *Errors*: of kind usage.
+pub(crate) fn masters(arguments: &Node) -> Result<Vec<(String, u16)>, CliError> {
     let Some(text) =
         arguments.master.clone().or_else(|| var("PET_MASTER_ADDR")).or_else(|| var("MASTER_ADDR"))
     else {
         if let Some(step) = SlurmStep::here() {
-            return Ok((step.master()?, step.port(DEFAULT_PORT)));
+            return Ok(vec![(step.master()?, step.port(DEFAULT_PORT))]);
         }
         return Err(CliError::usage("where is the first host")
             .hint("--master ADDR[:PORT] on every host: the address of the host of rank 0"));
-    };
-    let wrong = |port: &str| {
-        CliError::usage(format!("--master {text}: {port:?} is no port"))
-            .hint("write --master ADDR:PORT, such as 10.0.0.1:29400")
-    };
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host.to_owned(), None),
-        Some((host, rest)) => (host.to_owned(), Some(rest.strip_prefix(':').ok_or_else(|| wrong(rest))?)),
-        None if text.parse::<IpAddr>().is_ok() => (text.clone(), None),
-        None => match text.rsplit_once(':') {
-            Some((host, port)) => (host.to_owned(), Some(port)),
-            None => (text.clone(), None),
-        },
     };
     let from_environment = || {
         let named = ["PET_MASTER_PORT", "MASTER_PORT"].into_iter().find_map(|name| Some((name, var(name)?)));
@@ -226,14 +220,42 @@ pub(crate) fn master(arguments: &Node) -> Result<(String, u16), CliError> {
             None => Ok(DEFAULT_PORT),
         }
     };
+    let masters: Vec<(String, u16)> =
+        text.split(',').map(|text| master(text, &from_environment)).collect::<Result<_, _>>()?;
+    if masters.iter().any(|(_, port)| *port != masters[0].1) {
+        return Err(CliError::usage(format!("--master {text}: whoever leads listens at one port"))
+            .hint("write the same port behind each, or none: 29400"));
+    }
+    Ok(masters)
+}
+
+/// One of them.
+fn master(text: &str, usual_port: &dyn Fn() -> Result<u16, CliError>) -> Result<(String, u16), CliError> {
+    let wrong = |port: &str| {
+        CliError::usage(format!("--master {text}: {port:?} is no port"))
+            .hint("write --master ADDR:PORT, such as 10.0.0.1:29400")
+    };
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or_else(|| wrong(rest))?)),
+        None if text.parse::<IpAddr>().is_ok() => (text, None),
+        None => match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(CliError::usage(format!("--master {text}: a host is missing"))
+            .hint("write --master ADDR[:PORT], and where others may lead after it, --master ADDR,ADDR"));
+    }
     let port = match port {
         Some(text) => text.parse().map_err(|_| wrong(text))?,
-        None => from_environment()?,
+        None => usual_port()?,
     };
     if port == 0 {
         return Err(wrong("0"));
     }
-    Ok((host, port))
+    Ok((host.to_owned(), port))
 }
 
 fn shown(host: &str, port: u16) -> String {
@@ -243,33 +265,30 @@ fn shown(host: &str, port: u16) -> String {
 /// How often a name that is not known is looked up.
 const LOOK_UP: Duration = Duration::from_millis(500);
 
-fn await_name(
-    host: &str,
-    port: u16,
+/// Where hosts of these names are. Names that nobody knows yet are looked up again for as long as `patience` says: where hosts are started by
+/// a cluster, their names come when they do.
+///
+/// *Blocks* for that long. *Errors*: none of them is known by then; of kind usage.
+pub fn await_names(
+    names: &[(String, u16)],
     output: Output,
-    patience: &dyn Fn() -> Result<Duration, CliError>,
+    patience: impl FnOnce() -> Result<Duration, CliError>,
 ) -> Result<Vec<SocketAddr>, CliError> {
     let begun = Instant::now();
-    let mut waits = None;
+    if let Ok(found) = resolve_all(names) {
+        return Ok(found);
+    }
+    let limit = patience()?;
+    let which = names.iter().map(|(host, _)| host.as_str()).collect::<Vec<_>>().join(", ");
+    Voice::of(output).say(&format!(
+        "  node     {which} has no address yet; it is looked up for {limit:.0?} (join_timeout)"
+    ));
     loop {
-        let unknown = match resolve_all(host, port) {
-            Ok(found) => return Ok(found),
-            Err(unknown) => unknown,
-        };
-        let limit = match waits {
-            Some(limit) => limit,
-            None => {
-                let limit = patience()?;
-                Voice::of(output).say(&format!(
-                    "  node     {host} has no address yet; it is looked up for {limit:.0?} (join_timeout)"
-                ));
-                *waits.insert(limit)
-            }
-        };
-        if begun.elapsed() + LOOK_UP >= limit {
-            return Err(unknown);
+        match resolve_all(names) {
+            Err(unknown) if begun.elapsed() + LOOK_UP >= limit => return Err(unknown),
+            Err(_) => std::thread::sleep(LOOK_UP),
+            found => return found,
         }
-        std::thread::sleep(LOOK_UP);
     }
 }
 
@@ -284,21 +303,18 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, CliError
     if found.is_empty() { Err(unknown("the name has no address".into())) } else { Ok(found) }
 }
 
-/// The addresses of all hosts that may lead, where several are named: the first leads, and the others may take its place.
+/// The addresses of all of them that are known.
 ///
-/// *Errors*: none of them has one.
-fn resolve_all(masters: &str, port: u16) -> Result<Vec<SocketAddr>, CliError> {
+/// *Errors*: none is.
+pub(crate) fn resolve_all(names: &[(String, u16)]) -> Result<Vec<SocketAddr>, CliError> {
     let (mut all, mut unknown) = (Vec::new(), None);
-    for master in masters.split(',') {
-        match resolve(master, port) {
+    for (host, port) in names {
+        match resolve(host, *port) {
             Ok(found) => all.extend(found),
             Err(error) => unknown = unknown.or(Some(error)),
         }
     }
-    match unknown {
-        Some(error) if all.is_empty() => Err(error),
-        _ => Ok(all),
-    }
+    unknown.filter(|_| all.is_empty()).map_or(Ok(all), Err)
 }
 
 /// The identity that the token in the environment gives.
@@ -380,13 +396,18 @@ mod tests {
 
     #[test]
     fn a_master_is_a_name_or_an_address_with_or_without_a_port() {
-        let read = |text| master(&node("2", text)).map(|(host, port)| shown(&host, port)).ok();
+        let read = |text| {
+            let names = masters(&node("2", text)).ok()?;
+            Some(names.iter().map(|(host, port)| shown(host, *port)).collect::<Vec<_>>().join(","))
+        };
         assert_eq!(read("10.0.0.1").as_deref(), Some("10.0.0.1:29400"));
         assert_eq!(read("head:1234").as_deref(), Some("head:1234"));
         assert_eq!(read("fd00::1").as_deref(), Some("[fd00::1]:29400"));
         assert_eq!(read("[fd00::1]:80").as_deref(), Some("[fd00::1]:80"));
+        assert_eq!(read("a:80,b:80,[fd00::1]:80").as_deref(), Some("a:80,b:80,[fd00::1]:80"));
+        assert_eq!(read("a,b").as_deref(), Some("a:29400,b:29400"));
         assert_eq!(read("[fd00::1]").as_deref(), Some("[fd00::1]:29400"));
-        for wrong in ["head:", "head:0", "head:port", "head:70000", "[fd00::1]80"] {
+        for wrong in ["", "a,", ",b", "a:1,b", "head:", "head:0", "head:port", "head:70000", "[fd00::1]80"] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

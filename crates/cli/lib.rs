@@ -17,6 +17,7 @@ mod bench_scaling;
 mod bench_step;
 mod blueprint;
 pub mod commands;
+mod conclude;
 pub mod config;
 mod csv_field;
 mod doctor;

@@ -3,8 +3,9 @@
 //! It speaks to nobody: whoever may signal the process needs no other permission, and a process that hangs cannot keep an answer back.
 
 use crate::error::CliError;
+use dtrain_runtime::HANDLES_VARIABLE;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::fs::{read, read_dir, read_link, read_to_string};
+use std::fs::{read, read_dir, read_to_string};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -60,11 +61,11 @@ impl NodeProcess {
     /// How many rank processes it has: none before it has joined a run, and after the last step.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        let program = read_link(format!("/proc/{}/exe", self.pid)).ok();
+        // Its own, or those of the process that holds them for it.
         let is_rank = |pid: &i32| {
-            parent(*pid) == Some(self.pid)
-                && program.is_some()
-                && read_link(format!("/proc/{pid}/exe")).ok() == program
+            let parent_of = |pid| parent(pid).filter(|parent| *parent > 1);
+            has_variable(*pid, HANDLES_VARIABLE)
+                && parent_of(*pid).is_some_and(|near| near == self.pid || parent_of(near) == Some(self.pid))
         };
         processes().unwrap_or_default().iter().filter(|pid| is_rank(pid)).count()
     }
@@ -80,7 +81,7 @@ impl NodeProcess {
     #[must_use]
     pub fn ends_within(&self, limit: Option<Duration>) -> bool {
         let begun = Instant::now();
-        // Signal 0 only asks; a zombie has ended.
+        // A zombie has ended.
         while stat(self.pid).is_some_and(|(state, _)| state != "Z" && state != "X") {
             if limit.is_some_and(|limit| begun.elapsed() >= limit) {
                 return false;
@@ -100,6 +101,13 @@ fn stat(pid: i32) -> Option<(String, i32)> {
     let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
+
+fn has_variable(pid: i32, name: &str) -> bool {
+    let environment = read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let has =
+        |variable: &[u8]| variable.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
+    environment.split(|byte| *byte == 0).any(has)
 }
 
 fn parent(pid: i32) -> Option<i32> {

@@ -65,11 +65,23 @@ pub fn settings(settings: &Settings, machine: Machine) -> Result<Config, CliErro
     Ok(Config::load_over(base, file.as_deref(), overrides, machine)?)
 }
 
-impl Request {
-    /// Understands a command line.
+/// Which run the words of a command line mean.
+struct Meant {
+    /// The run, if it has begun.
+    run: Option<RunFolder>,
+    /// What the words come to over the defaults or their file; nothing where the run's own file is their base.
+    config: Option<Config>,
+    /// It goes on, or starts again where it lies.
+    auto: bool,
+    /// Nobody asked for it but a scheduler.
+    requeued: bool,
+}
+
+impl Meant {
+    /// Nothing of the run itself is read.
     ///
-    /// *Errors*: of the configuration; a run that does not exist, has no valid checkpoint, or would get other bits.
-    pub fn new(arguments: &Train, machine: Machine) -> Result<Self, CliError> {
+    /// *Errors*: of the configuration; a run that does not exist.
+    fn new(arguments: &Train, machine: Machine) -> Result<Self, CliError> {
         let asked = asked_run(arguments);
         if let (Some(run), None) = (&asked, &arguments.settings.file) {
             // The base is the run's own file. The arguments alone must say which run is meant, and may hold keys
@@ -78,13 +90,14 @@ impl Request {
                 "" => newest(&Wanted::from_words(&arguments.settings))?,
                 run => RunFolder::find(run)?,
             };
-            return Self::go_on(found, None, arguments, machine);
+            return Ok(Self { run: Some(found), config: None, auto: false, requeued: false });
         }
         let config = settings(&arguments.settings, machine)?;
         // A scheduler that starts a job again wants what it was about, not another run beside it.
         let requeued =
             asked.is_none() && !arguments.fork && !config.says_whether_to_resume() && was_requeued();
         let resume = if requeued { &Resume::Auto } else { &config.resume };
+        let auto = *resume == Resume::Auto && asked.is_none();
         let run = match (asked.as_deref(), resume) {
             (Some(""), _) => Some(newest(&Wanted::from_config(&config))?),
             (Some(run), _) => Some(RunFolder::find(run)?),
@@ -92,16 +105,34 @@ impl Request {
             (None, Resume::Auto) => Wanted::from_config(&config).find(),
             (None, Resume::Never) => None,
         };
-        match run {
-            None => Self::fresh(config),
-            Some(run) if *resume == Resume::Auto && asked.is_none() => {
+        Ok(Self { run, config: Some(config), auto, requeued })
+    }
+}
+
+/// The run that these words go on with, if it has begun: its folder, of which nothing is read.
+#[must_use]
+pub fn run_meant(arguments: &Train, machine: Machine) -> Option<RunFolder> {
+    if arguments.fork {
+        return None;
+    }
+    Meant::new(arguments, machine).ok()?.run
+}
+
+impl Request {
+    /// Understands a command line.
+    ///
+    /// *Errors*: of the configuration; a run that does not exist, has no valid checkpoint, or would get other bits.
+    pub fn new(arguments: &Train, machine: Machine) -> Result<Self, CliError> {
+        match Meant::new(arguments, machine)? {
+            Meant { run: Some(run), config: Some(config), auto: true, requeued } => {
                 let mut request = Self::start_or_go_on(run, config, arguments, machine)?;
                 if requeued {
                     request.notes.insert(0, "this job was requeued, so it goes on with its run".to_owned());
                 }
                 Ok(request)
             }
-            Some(run) => Self::go_on(run, Some(config), arguments, machine),
+            Meant { run: Some(run), config, .. } => Self::go_on(run, config, arguments, machine),
+            Meant { run: None, config, .. } => Self::fresh(config.expect("words that mean no run have one")),
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! What is to be run was decided before (`request.rs`) and is made of parts that `plan.rs` picked.
 
+use crate::conclude::conclude;
 use crate::config::{CudaList, HostCount, Isolation as IsolationKey, NamedMetrics, TrackerKind};
-use crate::error::{CliError, Kind};
+use crate::error::CliError;
 use crate::external::{Agreement, Brought};
 use crate::fabric::{HostFabric, new_arena};
 use crate::hosts::Lead;
@@ -16,7 +17,6 @@ use crate::recipe::ConfigRecipe;
 use crate::report::{self, Human, Reader, Voice};
 use crate::run_folder::RunFolder;
 use crate::watch::{self, Watchers, Watching};
-use crate::way_on::{hint_for, way_on};
 use dtrain_checkpoint::{
     Check, CheckpointId, FileStore, RealDisk, RunLock, Store, StoreError, reserve_generations,
 };
@@ -66,6 +66,8 @@ pub struct Session {
     pub run: RunFolder,
     /// The checkpoint to go on from.
     pub resume: Option<CheckpointId>,
+    /// The lock of that folder, where it is held already.
+    pub lock: Option<RunLock>,
     /// Who led it before.
     pub predecessor: Predecessor,
     /// Where other hosts join, if there may be any.
@@ -91,59 +93,13 @@ pub fn run(session: Session, voice: Voice) -> Result<Summary, CliError> {
     let epochs = last.0.div_ceil(session.plan.batches.steps_per_epoch());
     let observer = Human::new(voice, last, epochs).watching(session.gpus.clone());
     let reader = if session.json { Reader::Program } else { Reader::Person };
-    let mut ended = session.run(Box::new(observer))?;
-    let watching = ended.watching.take();
-    let outcome = ended.conclusion.outcome.clone();
-    let summary = conclude(ended, voice, reader);
-    watching.into_iter().for_each(|watching| watching.finish(&outcome, voice));
-    summary
-}
-
-/// Says how a session ended; its error is the exit code.
-fn conclude(ended: Ended, voice: Voice, reader: Reader) -> Result<Summary, CliError> {
-    let Ended { conclusion, summary, profile, .. } = ended;
+    let Ended { conclusion, summary, profile, watching } = session.run(Box::new(observer))?;
     if let Some(report) = &profile {
         voice.show(reader, |stream| report::profile(report, stream));
     }
-    match &conclusion.outcome {
-        Outcome::Finished(_) => {
-            voice.show(reader, |stream| report::end(&summary, stream));
-            Ok(summary)
-        }
-        Outcome::Interrupted(ending) => {
-            let written = ending.and_then(|ending| ending.checkpoint);
-            let newest =
-                FileStore::new(Path::new(&summary.run)).ids().ok().and_then(|ids| ids.first().copied());
-            let what = match (written, newest) {
-                (Some(id), _) => format!("checkpoint {id} is saved"),
-                (None, Some(id)) => format!("the newest checkpoint, {id}, is of step {}", id.step),
-                (None, None) => "nothing is saved".to_owned(),
-            };
-            let error =
-                CliError::new(Kind::Interrupted, format!("interrupted after step {}: {what}", summary.steps));
-            Err(error.hint(way_on(&summary.run)))
-        }
-        Outcome::NotEnough { joined, min_ranks, missing, causes } => {
-            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            let are = if *joined == 1 { "rank is" } else { "ranks are" };
-            let members = if missing.len() == 1 { "member" } else { "members" };
-            let mut what = format!(
-                "{joined} {are} there, {min_ranks} needed; missing: {members} {}",
-                missing.join(", ")
-            );
-            let mut hint = "lower min_ranks, or raise max_restarts or join_timeout".to_owned();
-            if let [first, others @ ..] = causes.as_slice() {
-                what = format!("{what}\n{}", report::fault_report(first, others, &conclusion.last_lines));
-                hint = format!("{hint}; {}", hint_for(first, &summary.run));
-            }
-            Err(CliError::new(Kind::NotEnoughRanks, what.trim_end().to_owned()).hint(hint))
-        }
-        Outcome::Failed { first, others } => {
-            let text = report::fault_report(first, others, &conclusion.last_lines);
-            let error = CliError::failed(text.trim_end().to_owned());
-            Err(error.hint(hint_for(first, &summary.run)))
-        }
-    }
+    let concluded = conclude(&conclusion, summary, voice, reader);
+    watching.into_iter().for_each(|watching| watching.finish(&conclusion.outcome, voice));
+    concluded
 }
 
 /// Serves this process as a rank, or as the keeper of ranks, if its parent made it one.
@@ -196,7 +152,7 @@ impl Session {
     ///
     /// *Errors*: the folder is in use by another run, its files cannot be opened, or the system refuses a process.
     pub fn run(mut self, mut observer: Box<dyn Observer>) -> Result<Ended, CliError> {
-        let lock = lock(&self.run.path)?;
+        let lock = self.lock.take().map_or_else(|| lock(&self.run.path), Ok)?;
         let instance = lock.holder().instance;
         let left = self.left_keeper()?;
         let found = match self.predecessor {
@@ -228,7 +184,6 @@ impl Session {
         let run_plan = self.run_plan(instance, generations, taken_over, left)?;
         let mut watching = std::mem::take(&mut self.watchers).start(&self.plan, &self.run, &board);
         let observer = watching.relayed(observer);
-        crate::early_signals::no_longer();
         let conclusion =
             supervise(run_plan, Journal::new(files, observer)).map_err(|e| refused("run", &e))?;
         if many {
@@ -436,7 +391,8 @@ impl Session {
             IsolationKey::Process => self.kept_ranks(setup, state, &timeouts, left, hosts)?,
             IsolationKey::Thread => self.threads(setup, state)?,
         };
-        Ok(RunPlan { supervisor, ranks, gateway })
+        let listens_to_signals = crate::early_signals::no_longer;
+        Ok(RunPlan { supervisor, ranks, gateway, listens_to_signals })
     }
 
     /// What the ranks of this host are set up with, and where other hosts join.

@@ -23,6 +23,7 @@ fn trained(gpus: Option<Arc<GpuWatch>>) -> (tempfile::TempDir, Vec<Value>) {
         agreement: None,
         run,
         resume,
+        lock: None,
         predecessor: Predecessor::None,
         lead: None,
         cuda: None,

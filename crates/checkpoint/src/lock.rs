@@ -13,9 +13,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 pub(crate) const LOCK: &str = "run.lock";
+/// For so long a lock may be held by somebody who only asks for it.
+const ASKED: Duration = Duration::from_millis(300);
 
 /// Who holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +89,17 @@ impl RunLock {
         let fail = |source: io::Error| LockError::Io { path: path.clone(), source };
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(fail)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // Whoever only asks whether it is free holds it for an instant.
+        let begun = Instant::now();
+        let taken = loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < ASKED => {
+                    std::thread::sleep(ASKED / 100)
+                }
+                taken => break taken,
+            }
+        };
+        match taken {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let holder = read_holder(&file).ok().flatten();

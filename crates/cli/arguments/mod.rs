@@ -255,11 +255,11 @@ pub struct Train {
 /// `dtrain node`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Node {
-    /// Which of the hosts this is, from 0; host 0 supervises the run
+    /// Which of the hosts this is, from 0; host 0 leads first
     #[arg(long, alias = "node-rank", value_name = "R")]
     pub rank: Option<u32>,
-    /// The host of rank 0: a name or an address, and a port if it is not 29400
-    #[arg(long, value_name = "ADDR[:PORT]")]
+    /// The host of rank 0, and behind commas those that may lead after it: names or addresses, a port if it is not 29400
+    #[arg(long, value_name = "ADDR[:PORT][,ADDR...]")]
     pub master: Option<String>,
     /// With how many hosts the run begins, and how many it may have [default: 1]
     #[arg(long, alias = "nnodes", value_name = "N[..MAX]")]

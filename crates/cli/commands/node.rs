@@ -7,8 +7,8 @@ use crate::early_signals;
 use crate::error::{CliError, Kind};
 use crate::external::{Brought, ExternalProgram};
 use crate::fabric::new_arena;
-use crate::gpus::{ON_SEVERAL_HOSTS, choose_here, this_machine};
-use crate::hosts::{HostsPlan, forget_token, reached_at};
+use crate::gpus::{ON_SEVERAL_HOSTS, choose_here, this_machine_of_several};
+use crate::hosts::{HostsPlan, await_names, forget_token, reached_at};
 use crate::kept::LeftKeeper;
 use crate::leader::LeadingHost;
 use crate::mesh_address::MeshAddress;
@@ -16,7 +16,7 @@ use crate::nccl::ChosenBackend;
 use crate::plan::{Plan, Prototype};
 use crate::rank_setup::RunSetup;
 use crate::report::Voice;
-use crate::request::{Place, Request};
+use crate::request::run_meant;
 use crate::run_folder::RunFolder;
 use dtrain_checkpoint::RunLock;
 use dtrain_collective::Geometry;
@@ -24,12 +24,12 @@ use dtrain_protocol::{BootId, ClockOffset, Goodbye};
 use dtrain_runtime::{
     Callee, HostConfig, HostEnd, HostNews, Isolation as Lives, Program, Succession, Uplink, UplinkError,
 };
-use dtrain_types::{NodeId, WorldSize, counted};
+use dtrain_types::{NodeId, Reduce, WorldSize, counted};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Trains on this host as one of several.
 ///
@@ -38,20 +38,38 @@ pub fn run(arguments: &Node, brought: Option<Brought>) -> Result<ExitCode, CliEr
     // As the first process of a container it would not be ended by a signal that it does not handle.
     early_signals::end_with_130()
         .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
-    let hosts = HostsPlan::new(arguments, &|| patience(arguments))?;
-    match hosts {
-        Some(hosts) if let Some(run) = Succeeding::here() => return succeed(arguments, brought, hosts, &run),
-        Some(hosts) if hosts.rank > 0 => return join(arguments, brought, &hosts),
-        Some(hosts) if let Some((run, leader)) = led_elsewhere(arguments) => {
-            return rejoin(arguments, brought, hosts, &run, leader);
+    if let Some(run) = Succeeding::here() {
+        // The host that led may have no address any more.
+        let own = HostsPlan::new(arguments, |names| Ok(vec![SocketAddr::new(run.own, names[0].1)]))?;
+        return own.map_or(Ok(ExitCode::SUCCESS), |hosts| succeed(arguments, brought, hosts, &run));
+    }
+    let run = run_of(arguments);
+    let leader = run.as_ref().and_then(led_by_another);
+    let hosts = HostsPlan::new(arguments, |names| match leader {
+        Some(leader) => Ok(vec![leader.at]),
+        None => await_names(names, arguments.train.output, || patience(arguments)),
+    })?;
+    match (hosts, run.zip(leader)) {
+        (Some(hosts), Some((run, leader))) if hosts.rank == 0 => {
+            rejoin(arguments, brought, &hosts, &run, leader)
         }
-        hosts => {
+        (Some(hosts), led) if hosts.rank > 0 => {
+            join(arguments, brought, &hosts, led.map(|(_, leader)| leader))
+        }
+        (hosts, _) => {
             let trained = super::train::run(&arguments.train, brought, hosts.as_ref());
-            forget_token();
-            trained.map(drop)?;
+            // Another host may have taken the lead while this one came back to it.
+            if let (Err(_), Some(hosts)) = (&trained, &hosts)
+                && let Some((run, leader)) = overtaken(arguments)
+            {
+                return rejoin(arguments, brought, hosts, &run, leader);
+            }
+            if run_of(arguments).is_none_or(|run| LeadingHost::of(&run.path).is_none()) {
+                forget_token();
+            }
+            trained.map(|_| ExitCode::SUCCESS)
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// What a host that starts a supervisor tells it: the folder of the run, and where this host is reached.
@@ -82,14 +100,15 @@ fn succeed(
         return Ok(ExitCode::SUCCESS);
     }
     let before = LeadingHost::of(&run.run_dir).map_or(0, |leader| leader.host);
-    let port = hosts.masters[0].port();
-    hosts.masters = vec![SocketAddr::new(run.own, port)];
     hosts.succeeds = Some(NodeId(before));
     let mut train = arguments.train.clone();
     train.resume = Some(run.run_dir.display().to_string());
     (train.settings.file, train.settings.overrides) = (None, Vec::new());
     let trained = super::train::run(&train, brought, Some(&hosts));
-    forget_token();
+    // Whoever leads next needs it, if this one ended before the run.
+    if LeadingHost::of(&run.run_dir).is_none() {
+        forget_token();
+    }
     trained.map(|_| ExitCode::SUCCESS)
 }
 
@@ -98,19 +117,35 @@ fn is_vacant(run_dir: &Path) -> bool {
     LeadingHost::of(run_dir).is_some() && RunLock::is_free(run_dir)
 }
 
-/// The run that these words mean, and who leads it, if that is another host by now.
-fn led_elsewhere(arguments: &Node) -> Option<(RunFolder, LeadingHost)> {
-    let request = Request::new(&arguments.train.with_flags_as_settings(), this_machine()).ok()?;
-    let Place::Existing(run) = request.place else { return None };
-    let leader = LeadingHost::of(&run.path).filter(|leader| leader.host > 0)?;
-    (!RunLock::is_free(&run.path)).then_some((run, leader))
+/// The run that these words mean, if it has begun and this host sees its folder.
+fn run_of(arguments: &Node) -> Option<RunFolder> {
+    run_meant(&arguments.train.with_flags_as_settings(), this_machine_of_several())
+}
+
+/// Who leads a run, if that is not the host that led it first.
+fn led_by_another(run: &RunFolder) -> Option<LeadingHost> {
+    LeadingHost::of(&run.path).filter(|leader| leader.host > 0 && !RunLock::is_free(&run.path))
+}
+
+/// Who has taken the lead of the run that this host wanted to lead, if somebody has: it says so a moment after it has the lock.
+fn overtaken(arguments: &Node) -> Option<(RunFolder, LeadingHost)> {
+    let (run, begun) = (run_of(arguments)?, Instant::now());
+    loop {
+        if let Some(leader) = led_by_another(&run) {
+            return Some((run, leader));
+        }
+        if RunLock::is_free(&run.path) || begun.elapsed() >= SAYS_SO {
+            return None;
+        }
+        std::thread::sleep(SAYS_SO / 100);
+    }
 }
 
 /// Joins the run that this host led before, as one of the others.
 fn rejoin(
     arguments: &Node,
     brought: Option<Brought>,
-    mut hosts: HostsPlan,
+    hosts: &HostsPlan,
     run: &RunFolder,
     leader: LeadingHost,
 ) -> Result<ExitCode, CliError> {
@@ -121,15 +156,17 @@ fn rejoin(
         })?;
     }
     let mut arguments = arguments.clone();
-    arguments.train.resume = None;
-    (hosts.shown_master, hosts.masters) = (leader.at.to_string(), vec![leader.at]);
-    hosts.names = vec![(leader.at.ip().to_string(), leader.at.port())];
-    let voice = Voice::of(arguments.train.output);
-    voice.say(&format!("  host {} leads {} now: this host joins it", leader.host, run.path.display()));
-    join(&arguments, brought, &hosts)
+    (arguments.train.resume, arguments.train.profile) = (None, false);
+    join(&arguments, brought, hosts, Some(leader))
 }
 
-fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result<ExitCode, CliError> {
+/// Joins a run; `leader` leads it, where that is not the host that `--master` names first.
+fn join(
+    arguments: &Node,
+    brought: Option<Brought>,
+    hosts: &HostsPlan,
+    leader: Option<LeadingHost>,
+) -> Result<ExitCode, CliError> {
     let train = &arguments.train;
     if train.resume.is_some() || train.fork {
         return Err(CliError::usage(
@@ -144,12 +181,15 @@ fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result
         );
     }
     let voice = Voice::of(train.output);
-    let master = &hosts.shown_master;
+    let master = &leader.map_or_else(|| hosts.shown_master.clone(), |leader| leader.at.to_string());
     voice.say(&format!("dtrain {}", crate::arguments::VERSION));
+    if let Some(leader) = leader {
+        voice.say(&format!("  host {} leads the run now: this host joins it", leader.host));
+    }
     voice.say(&format!("  node     {} of {}, calling {master}", hosts.rank, hosts.nodes));
     let callee = Callee {
         names: hosts.names.clone(),
-        elsewhere: None,
+        elsewhere: leader.map(|leader| leader.at),
         masters: hosts.masters.clone(),
         from: hosts.bind.filter(|ip| !ip.is_unspecified()),
         identity: hosts.identity.clone(),
@@ -165,7 +205,6 @@ fn join(arguments: &Node, brought: Option<Brought>, hosts: &HostsPlan) -> Result
     let plan = host_plan(arguments, brought, hosts, &uplink)?;
     let waits = plan.join_timeout.max(plan.timeouts.master);
     let mut shown = show(voice, hosts.rank, master.clone());
-    early_signals::no_longer();
     let end = uplink.serve(plan, move |news| shown(&news));
     let end = end.map_err(|error| CliError::failed(format!("cannot serve the run: {error}")))?;
     conclude(end, voice, hosts, waits)
@@ -177,8 +216,8 @@ fn patience(arguments: &Node) -> Result<Duration, CliError> {
         arguments.train.settings.overrides.iter().filter(|word| word.starts_with("join_timeout=")).collect();
     let config = match &arguments.train.settings.file {
         // Read whole, so that a mistake in the file is told before anybody is called.
-        Some(_) => crate::request::settings(&arguments.train.settings, this_machine())?,
-        None => Config::load(None, &given, this_machine())?,
+        Some(_) => crate::request::settings(&arguments.train.settings, this_machine_of_several())?,
+        None => Config::load(None, &given, this_machine_of_several())?,
     };
     Ok(config.world.join_timeout)
 }
@@ -193,8 +232,12 @@ fn host_plan(
     let foreign = |what: String| CliError::failed(format!("the run at {}: {what}", hosts.shown_master));
     let mut run = RunSetup::read(uplink.setup()).map_err(foreign)?;
     let settings = &arguments.train.settings;
-    let config =
-        Config::of_host(run.source(), settings.file.as_deref(), &settings.overrides, this_machine())?;
+    let config = Config::of_host(
+        run.source(),
+        settings.file.as_deref(),
+        &settings.overrides,
+        this_machine_of_several(),
+    )?;
     if config.world.isolation == Isolation::Thread {
         let problem = config.problem("isolation", "the ranks of several hosts are processes");
         return Err(problem.hint("leave it out, or write isolation=process").into());
@@ -242,7 +285,9 @@ fn host_plan(
         setup: run.to_setup(),
         timeouts,
         join_timeout: config.world.join_timeout,
-        succession: (config.world.standby && run.sees_run_folder())
+        listens_to_signals: early_signals::no_longer,
+        // The sums of a ring are not made a second time: its hosts cannot be taken over.
+        succession: (config.world.standby && config.reduce == Reduce::Exact && run.sees_run_folder())
             .then(|| succession(&run.run_dir, plan.external(), hosts, own)),
     })
 }
@@ -277,6 +322,9 @@ fn succession(
 
 /// Where nobody leads, hosts have their turn one after the other.
 const BETWEEN_HOSTS: Duration = Duration::from_millis(150);
+
+/// How long a host that has the lock of a run may take to say where it listens.
+const SAYS_SO: Duration = Duration::from_secs(3);
 
 /// Above this, what two hosts write down does not fit together by eye.
 const CLOCKS_APART: Duration = Duration::from_secs(1);

@@ -8,7 +8,9 @@ use crate::config::{Config, CudaList, HostCount, Isolation, Oom};
 use crate::drill::Described;
 use crate::error::CliError;
 use crate::external::Brought;
-use crate::gpus::{Auto, Chosen, ON_SEVERAL_HOSTS, choose_here, most_rows, this_machine};
+use crate::gpus::{
+    Auto, Chosen, ON_SEVERAL_HOSTS, choose_here, most_rows, this_machine, this_machine_of_several,
+};
 use crate::hosts::{HostsPlan, Lead};
 use crate::kept::LeftKeeper;
 use crate::nccl::ChosenBackend;
@@ -20,7 +22,7 @@ use crate::request::{Place, Request, Start, settings};
 use crate::run_folder::RunFolder;
 use crate::session::{self, Predecessor, Session};
 use crate::watch::Watchers;
-use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, Store};
+use dtrain_checkpoint::{Check, CheckpointId, Exported, FileStore, RunLock, Store};
 use dtrain_engine::fingerprint::fingerprint;
 use dtrain_telemetry::Summary;
 use dtrain_types::{Fingerprint, Reduce};
@@ -38,7 +40,7 @@ pub fn run(
     hosts: Option<&HostsPlan>,
 ) -> Result<Option<Summary>, CliError> {
     let arguments = &arguments.with_flags_as_settings();
-    let machine = this_machine();
+    let machine = if hosts.is_some() { this_machine_of_several() } else { this_machine() };
     if arguments.print_config && arguments.resume.is_none() {
         return print(&settings(&arguments.settings, machine)?.to_yaml()).map(|()| None);
     }
@@ -83,7 +85,14 @@ pub fn run(
             None
         }
     };
-    let watchers = Watchers::open(&plan.config)?;
+    let watchers = match &lead {
+        Some(lead) if lead.succeeds.is_some() => {
+            let (watchers, problems) = Watchers::open_what_can_be(&plan.config);
+            problems.iter().for_each(|problem| voice.say(&format!("warning: {problem}")));
+            watchers
+        }
+        _ => Watchers::open(&plan.config)?,
+    };
     let run = make_folder(&request.place)?;
     let predecessor = predecessor(&run, &plan, several);
     let begun = match &request.start {
@@ -94,17 +103,17 @@ pub fn run(
             }),
         Start::Fresh | Start::Resume(_) => Ok(()),
     };
-    let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|()| {
+    let begun = begun.and_then(|()| write_config(&run, &plan, &request.place)).and_then(|lock| {
         let program = plan.external();
-        program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)
+        program.map_or(Ok(()), |program| program.begun(&run.path)).map_err(CliError::failed)?;
+        Ok(lock)
     });
-    if let Err(error) = begun {
+    let lock = begun.inspect_err(|_| {
         // A folder that was made for nothing goes away again; what a refused run leaves is its error.
         if !matches!(request.place, Place::Existing(_)) {
             let _ = std::fs::remove_dir_all(&run.path);
         }
-        return Err(error);
-    }
+    })?;
     let succeeds = lead.as_ref().is_some_and(|lead| lead.succeeds.is_some());
     if !succeeds {
         voice.say(&format!("dtrain {}", crate::arguments::VERSION));
@@ -160,6 +169,7 @@ pub fn run(
         agreement,
         run,
         resume,
+        lock,
         predecessor,
         lead,
         cuda,
@@ -315,15 +325,16 @@ fn arithmetic(fingerprint: &str) -> &str {
     fingerprint.split_once(' ').map_or(fingerprint, |(_, rest)| rest)
 }
 
-fn write_config(run: &RunFolder, plan: &Plan, place: &Place) -> Result<(), CliError> {
+/// Writes the configuration into the folder of a run; the lock of a folder that was there before, which is ours from now on.
+fn write_config(run: &RunFolder, plan: &Plan, place: &Place) -> Result<Option<RunLock>, CliError> {
     // Another process may be working where the run lies: its file is not ours to change.
-    let _lock = matches!(place, Place::Existing(_)).then(|| session::lock(&run.path)).transpose()?;
+    let lock = matches!(place, Place::Existing(_)).then(|| session::lock(&run.path)).transpose()?;
     let text = plan.config.stored(&run.name).to_yaml();
     // What lies there already is left alone when it says the same.
-    if run.config_text().ok().as_deref() == Some(text.as_str()) {
-        return Ok(());
+    if run.config_text().ok().as_deref() != Some(text.as_str()) {
+        run.write_config(&text)?;
     }
-    run.write_config(&text)
+    Ok(lock)
 }
 
 /// Begins a new run with the parameters and running statistics of a checkpoint of another one. They become a file of

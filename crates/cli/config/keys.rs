@@ -386,7 +386,7 @@ pub static KEYS: &[Key] = &[
     Key::new("detect", Type::Time, "1s", Free, "a silent rank is given up after this; all other timeouts follow"),
     Key::new("master_timeout", Type::Either(&[AUTO, Type::Time]), "auto", Free,
         "wait this long for a supervisor that stands still, then ranks end; auto: 60s on one host, 10m on several"),
-    Key::new("standby", Type::Choice(&["off", "on"]), "on", Free, "on: where the host that leads is lost, another one that sees the run's folder leads; no effect on one host"),
+    Key::new("standby", Type::Choice(&["off", "on"]), "on", Free, "on: where the host that leads is lost, another one that sees the run's folder leads; no effect on one host, nor with reduce=ring"),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),

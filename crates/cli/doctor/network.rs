@@ -66,7 +66,8 @@ fn refused(error: &CliError) -> Check {
 
 /// Which address of this host leads to the first one, and whether its system says that nobody listens there.
 fn first_host(text: &str) -> Result<Check, CliError> {
-    let (host, port) = hosts::master(&Node { master: Some(text.to_owned()), ..Node::default() })?;
+    let names = hosts::masters(&Node { master: Some(text.to_owned()), ..Node::default() })?;
+    let (host, port) = names[0].clone();
     let resolved = within(PATIENCE, move || hosts::resolve(&host, port));
     let Some(addresses) = resolved.transpose()? else {
         let found = format!("{text}: the name service did not answer in {} s", PATIENCE.as_secs());

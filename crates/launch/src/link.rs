@@ -87,7 +87,9 @@ impl Meeting {
         };
         let work = move || match endpoint {
             Some(endpoint) => runtime.block_on(Lead::new(rules, bell_rope).run(endpoint, hello, said)),
-            None => runtime.block_on(Caller { meeting: self, hello, rope: bell_rope }.run(said)),
+            None => runtime.block_on(
+                Caller { meeting: self, hello, rope: bell_rope, runs: false, interrupted: None }.run(said),
+            ),
         };
         let thread = std::thread::Builder::new().name("hosts".into()).spawn(work).map_err(system)?;
         Ok(Link { up, down: heard, bell, waiting: VecDeque::new(), attempt: 0, thread: Some(thread) })
@@ -326,6 +328,10 @@ struct Caller {
     meeting: Meeting,
     hello: Hello,
     rope: Rope,
+    /// Ranks of the newest start may be left here.
+    runs: bool,
+    /// Somebody wants an end, in these words, and the first host may not have heard it.
+    interrupted: Option<String>,
 }
 
 impl Caller {
@@ -333,11 +339,24 @@ impl Caller {
         let mut since = Instant::now();
         let mut last = "nobody answered".to_owned();
         while since.elapsed() < self.meeting.patience {
+            if let Some(words) = self.interrupted.take() {
+                return self.rope.say(Down::Finish(End::Interrupted { words }));
+            }
+            // No start begins before the one before it has ended on every host, and who calls is there for the next.
+            while self.runs {
+                match said.recv().await {
+                    Some(up) => self.note(&up),
+                    None => return,
+                }
+            }
             let called = tokio::select! {
                 biased;
                 up = said.recv() => match up {
                     // Nobody hears it; who wants an end gets it.
-                    Some(_) => continue,
+                    Some(up) => {
+                        self.note(&up);
+                        continue;
+                    }
                     None => return,
                 },
                 called = call(&self.meeting) => called,
@@ -376,6 +395,15 @@ impl Caller {
         self.rope.say(Down::Finish(End::Failed { report, hint: hint.to_owned() }));
     }
 
+    /// What the supervisor of this host says, whoever hears it.
+    fn note(&mut self, up: &Up) {
+        match up {
+            Up::Ended { .. } => self.runs = false,
+            Up::Interrupted { words } => self.interrupted = Some(words.clone()),
+            _ => {}
+        }
+    }
+
     async fn serve(&mut self, connection: &Connection, said: &mut mpsc::Receiver<Up>) -> Served {
         let cut = |error: LinkError| Served::Cut { what: error.to_string() };
         let (mut send, mut recv) = match connection.open_control().await {
@@ -402,7 +430,7 @@ impl Caller {
                     Some(down) => {
                         let over = matches!(down, Down::Finish(_) | Down::Refused { .. });
                         if let Down::Start { attempt, .. } = down {
-                            self.hello.newest = Some(attempt);
+                            (self.hello.newest, self.runs) = (Some(attempt), true);
                         }
                         self.rope.say(down);
                         if over {
@@ -412,7 +440,10 @@ impl Caller {
                     None => break cut(timeout(LAST_WORDS, connection.closed()).await.unwrap_or(LinkError::Closed)),
                 },
                 up = said.recv() => match up {
-                    Some(up) => drop(write(&mut send, &up).await),
+                    Some(up) => {
+                        self.note(&up);
+                        drop(write(&mut send, &up).await);
+                    }
                     None => {
                         // The supervisor has ended. Its last words arrive before the end of the stream does.
                         let _ = send.finish();

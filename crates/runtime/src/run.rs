@@ -32,6 +32,8 @@ pub struct RunPlan {
     pub ranks: Ranks,
     /// Where other hosts join; none in a run of one host.
     pub gateway: Option<Gateway>,
+    /// Called when signals are listened to.
+    pub listens_to_signals: fn(),
 }
 
 /// Where the ranks of the supervisor's host live.
@@ -87,9 +89,10 @@ async fn drive(plan: RunPlan, journal: &JournalSender) -> io::Result<Outcome> {
         ended: Some(ended),
     };
     drop(prepared.spawn(actor));
+    let signals = tokio::spawn(watch_signals(supervisor.clone())?);
+    (plan.listens_to_signals)();
     let node = Beside::begin(plan.ranks, &supervisor, journal, timeouts).await?;
     let gateway = plan.gateway.map(|gateway| gateway.start(supervisor.clone()));
-    let signals = tokio::spawn(watch_signals(supervisor.clone())?);
     let outcome = end.await.map_err(|_| io::Error::other("the supervisor ended without an outcome"))?;
     signals.abort();
     if let Some(gateway) = gateway {

@@ -55,8 +55,15 @@ impl KeptName {
         self.call().is_ok()
     }
 
+    /// *Errors*: nobody of this name is there, or somebody else's process.
     fn call(&self) -> io::Result<StdStream> {
-        StdStream::connect_addr(&address(&self.0)?)
+        let stream = StdStream::connect_addr(&address(&self.0)?)?;
+        let (theirs, ours) =
+            (rustix::net::sockopt::socket_peercred(&stream)?.uid, rustix::process::geteuid());
+        match theirs == ours || theirs.is_root() {
+            true => Ok(stream),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
     }
 
     /// Ends the keeper of this name with its ranks, if there is one. Only whoever holds the lock of the run may.

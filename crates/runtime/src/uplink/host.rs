@@ -17,6 +17,7 @@ use dtrain_protocol::{
 };
 use dtrain_types::Generation;
 use kameo::prelude::*;
+use rustix::process::Signal;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -53,6 +54,7 @@ struct Host {
     successor: Successor,
     /// Another place is known since the supervisor is gone.
     has_moved: bool,
+    listens_to_signals: fn(),
 }
 
 /// Serves the run to its end.
@@ -105,6 +107,7 @@ pub(super) async fn serve(
         told: false,
         successor: Successor::new(plan.succession),
         has_moved: false,
+        listens_to_signals: plan.listens_to_signals,
     };
     let (end, successor) = host.run(link, news).await?;
     // Ranks that are still there are killed with the actor that holds them.
@@ -113,7 +116,7 @@ pub(super) async fn serve(
     drop(node);
     output.finish();
     if matches!(end, HostEnd::Dismissed(_)) {
-        successor.finish(timeouts.back).await;
+        successor.finish().await;
     }
     Ok(end)
 }
@@ -131,6 +134,7 @@ impl Host {
     async fn serve(&mut self, link: HostLink, news: &mut mpsc::Receiver<NodeNews>) -> io::Result<HostEnd> {
         let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let mut warning = signal(SignalKind::user_defined1())?;
+        (self.listens_to_signals)();
         let mut link = Some(link);
         let mut probe: Option<Probe> = None;
         let (mut pause, mut dial_at) = (FIRST_PAUSE, Instant::now());
@@ -140,12 +144,12 @@ impl Host {
             let silent = self.heard.elapsed() >= self.timeouts.detect;
             if (link.is_none() || silent) && calling.is_empty() {
                 let (mut caller, gone) = (self.caller.clone(), self.gone.then_some(self.master));
-                // One that took its place elsewhere is asked first.
-                let elsewhere = self.successor.listens().filter(|at| *at != self.master);
-                caller.callee.elsewhere = elsewhere;
+                // Where the folder of the run says that one listens, it is called first.
+                let listens = self.successor.listens();
+                caller.callee.elsewhere = listens.or(caller.callee.elsewhere);
                 calling.spawn(async move {
                     sleep_until(dial_at).await;
-                    if let Some(master) = gone.filter(|_| elsewhere.is_none()) {
+                    if let Some(master) = gone.filter(|master| listens.is_none_or(|at| at == *master)) {
                         somebody_listens(master, caller.callee.from).await;
                     }
                     caller.call().await
@@ -273,6 +277,9 @@ impl Host {
         let again = std::mem::replace(&mut self.told, true);
         if !again {
             self.leaves().await;
+        } else {
+            // Twice, by two signals, which are not taken for one: it waits for nobody then.
+            let _ = self.successor.signal(Signal::TERM) && self.successor.signal(Signal::INT);
         }
         again
     }
@@ -281,7 +288,10 @@ impl Host {
     async fn leaves(&mut self) {
         if !std::mem::replace(&mut self.leaving, true) {
             say(&self.tell, HostNews::Leaving);
-            let _ = self.node.tell(AskLeave).send().await;
+            // As on the first host, the run ends with the host that leads it.
+            if !self.successor.signal(Signal::USR1) {
+                let _ = self.node.tell(AskLeave).send().await;
+            }
         }
     }
 

@@ -84,6 +84,8 @@ pub struct HostConfig {
     pub timeouts: Timeouts,
     /// How long a supervisor that is not heard is waited for.
     pub join_timeout: Duration,
+    /// Called when signals are listened to.
+    pub listens_to_signals: fn(),
     /// What becomes of the run where the supervisor is lost.
     pub succession: Option<Succession>,
 }

@@ -3,6 +3,7 @@
 //! Several hosts may do so at a time. Who of them leads is decided by the lock of the run's folder, and nowhere here.
 
 use super::part::Succession;
+use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
 use std::process::Child;
 use std::time::Duration;
@@ -70,12 +71,19 @@ impl Successor {
         self.child.is_some()
     }
 
-    /// Waits until the supervisor of this host has said its last word, for at most `patience`.
-    pub(super) async fn finish(mut self, patience: Duration) {
-        let end = Instant::now() + patience;
+    /// Tells the supervisor that this host has started; false if there is none.
+    pub(super) fn signal(&mut self, signal: Signal) -> bool {
+        let Some(child) = &mut self.child else { return false };
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        // It is our child, and nobody has taken its end: the number is nobody else's.
+        child.try_wait().is_ok_and(|ended| ended.is_none())
+            && pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+    }
+
+    /// Waits until the supervisor of this host has said its last word: it may have to tell trackers how the run ended.
+    pub(super) async fn finish(mut self) {
         while let Some(child) = &mut self.child
             && child.try_wait().is_ok_and(|ended| ended.is_none())
-            && Instant::now() < end
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
