@@ -38,6 +38,7 @@ mod processes;
 mod profile;
 mod recovery;
 mod same_bits;
+mod sharded;
 mod shards;
 mod shown_runs;
 mod slurm;

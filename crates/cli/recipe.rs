@@ -4,6 +4,7 @@
 //! down. Programs with a model of their own bring a recipe of their own, see `lib.rs`.
 
 use crate::blueprint::Blocks;
+use crate::config::Redundancy;
 use crate::external::{Brought, ExternalProgram, Purpose};
 use crate::fabric::HostFabric;
 use crate::gpus::open_gpu;
@@ -91,6 +92,7 @@ pub fn rank_parts(
         validation: plan.validation(),
         workers: plan.config.workers,
         schedule: plan.schedule(),
+        redundancy: plan.config.world.redundancy.map(Redundancy::count),
         mode: plan.config.reduce,
         wire: plan.config.wire,
         bucket_bytes: plan.config.world.bucket_bytes.map(|bytes| bytes as usize),
@@ -113,8 +115,10 @@ struct BuiltReplica {
 
 fn on_cpu(plan: &Plan, fabric: Option<&HostFabric>) -> Result<BuiltReplica, String> {
     let mut replica = plan.replica().map_err(|error| error.to_string())?;
-    if let Some(state) = fabric.and_then(HostFabric::state) {
-        replica.share(Box::new(state));
+    match fabric.and_then(HostFabric::state) {
+        _ if plan.config.world.redundancy.is_some() => replica.shard(),
+        Some(state) => replica.share(Box::new(state)),
+        None => {}
     }
     Ok(BuiltReplica { profile: rank_profile::on_cpu(&replica), replica: Box::new(replica), over_nccl: None })
 }
@@ -130,8 +134,10 @@ fn external(
     let built = plan.external_replica(program, Purpose::Training, gpu).map_err(|error| error.to_string())?;
     let ExternalBuilt { mut replica, fingerprint, device, agreement } = built;
     run.external.as_ref().map_or(Ok(()), |expected| expected.check(&agreement))?;
-    if let Some(state) = fabric.and_then(HostFabric::state).filter(|_| replica.may_share()) {
-        replica.share(Box::new(state));
+    match fabric.and_then(HostFabric::state).filter(|_| replica.may_share()) {
+        _ if plan.config.world.redundancy.is_some() => replica.shard(),
+        Some(state) => replica.share(Box::new(state)),
+        None => {}
     }
     Ok(BuiltReplica { replica: Box::new(replica), profile: profile_of(fingerprint, device), over_nccl: None })
 }

@@ -359,7 +359,8 @@ impl Session {
         let on_gpus = self.cuda.is_some() && self.plan.external().is_none();
         // Updates that take parameters together are made as a whole, by each rank.
         let is_whole = !config.optimizer.rule.in_shares();
-        let state = match lead.is_some() || on_gpus || is_whole {
+        let sharded = config.world.redundancy.is_some();
+        let state = match lead.is_some() || on_gpus || is_whole || sharded {
             true => None,
             false => Some(self.replica.about().state),
         };
@@ -376,6 +377,7 @@ impl Session {
                 // Threads of one process cannot be ended one by one.
                 IsolationKey::Thread => Losses::EndTheRun,
             },
+            sharded,
             balance: config.world.balance,
             reduce: mode,
             batches: self.plan.batches,

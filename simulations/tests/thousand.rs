@@ -6,11 +6,11 @@
 //! while it happens, and what the mailbox and the system calls of the real actor cost is added.
 
 use dtrain_protocol::{
-    BootId, CheckpointEvery, Decoder, Digest, Fingerprint, Left, Limits, Losses, Member, MemberConfig,
-    MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile, Reduce, Schedule, StartFrom,
-    Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, encode,
+    BootId, CheckpointEvery, Decoder, Digest, Fingerprint, Left, Limits, Loaded, Losses, Member,
+    MemberConfig, MemberEffect, Message, Node, NodeConfig, NodeEffect, Phase, Profile, Reduce, Schedule,
+    StartFrom, Supervisor, SupervisorConfig, SupervisorEffect, Timeouts, encode,
 };
-use dtrain_types::{BatchPlan, Generation, Instance, Instant, MemberId, NodeId, Seed, Step};
+use dtrain_types::{BatchPlan, Generation, Holding, Instance, Instant, MemberId, NodeId, Seed, Step};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -84,6 +84,7 @@ impl World {
             timeouts: timeouts(),
             losses: Losses::AreReplaced { max_restarts: 10 },
             reduce: Reduce::Exact,
+            sharded: false,
             balance: false,
             batches: BatchPlan::new(Seed(1), u64::from(40 * RANKS), 4 * RANKS, 1).expect("ten steps"),
             schedule,
@@ -211,7 +212,13 @@ impl World {
             }
             MemberEffect::Build { generation, .. } => machine.handle_built(generation, &mut effects),
             MemberEffect::Load { generation, resume_point } => {
-                machine.handle_loaded(now, generation, resume_point.step, Digest([7; 32]), &mut effects);
+                let (applied, holding) = (resume_point.step, Holding::whole());
+                let state_digest = Digest([7; 32]);
+                machine.handle_loaded(
+                    now,
+                    Loaded { generation, applied, holding, state_digest },
+                    &mut effects,
+                );
             }
             _ => {}
         }

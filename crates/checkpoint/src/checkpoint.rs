@@ -79,6 +79,23 @@ impl Checkpoint {
     /// *Errors*: the layout and the checkpoint differ in a name or a shape, `out` is too short, or a shard cannot
     /// be read; `out` is then partly written and must not be used (S12).
     pub fn load_into(&self, specs: &[TensorSpec], section: &str, out: &mut [f32]) -> Result<(), Damage> {
+        self.read(specs, section, out.len(), |from, values| {
+            out[from..from + values.len()].copy_from_slice(values)
+        })
+    }
+
+    /// Reads the tensors of one section and hands over one piece after the other, with the place of its first element in a section of
+    /// `len`: for whoever has no room for all of it, or wants a part.
+    ///
+    /// *Errors*: as [`Checkpoint::load_into`]; what was handed over must not be used then (S12).
+    pub fn read(
+        &self,
+        specs: &[TensorSpec],
+        section: &str,
+        len: usize,
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Damage> {
+        let mut values = Vec::new();
         let wanted: Vec<_> = specs.iter().filter(|spec| spec.section == section).collect();
         let saved: BTreeMap<&str, &TensorSpec> =
             self.manifest.section(section).map(|spec| (spec.name.as_str(), spec)).collect();
@@ -95,14 +112,15 @@ impl Checkpoint {
                 let (expected, got) = (spec.shape.clone(), saved.shape.clone());
                 return Err(self.damage(MANIFEST, Fault::Shape { name: name(), expected, got }));
             }
-            let len = out.len();
-            let place = out.get_mut(spec.offset..spec.end()).ok_or_else(|| {
-                self.damage(MANIFEST, Fault::OutOfBuffer { name: name(), end: spec.end(), len })
-            })?;
-            let mut at = 0;
+            if spec.end() > len {
+                return Err(self.damage(MANIFEST, Fault::OutOfBuffer { name: name(), end: spec.end(), len }));
+            }
+            let mut at = spec.offset;
             reader.stream(&spec.name, |bytes| {
-                values_from(bytes, &mut place[at..at + bytes.len() / 4]);
-                at += bytes.len() / 4;
+                values.resize(bytes.len() / 4, 0.0);
+                values_from(bytes, &mut values);
+                each(at, &values);
+                at += values.len();
             })?;
         }
         Ok(())

@@ -54,6 +54,8 @@ pub enum SimulatedPlane {
     Drawn,
     /// Each has a link to every other one.
     Links,
+    /// As links, and each holds shards of the state.
+    Shards,
     /// In the memory of their hosts; those of one host alone share their state there.
     Hosts,
 }

@@ -77,10 +77,10 @@ impl Case {
         match self.operation {
             OpKind::AllReduce => Op::AllReduce { micro_batches, trailers },
             OpKind::ReduceScatter => Op::ReduceScatter { micro_batches, trailers },
-            OpKind::AllGather => Op::AllGather,
+            OpKind::AllGather => Op::AllGather { cuts: None },
             OpKind::Broadcast => Op::Broadcast { from: Rank(0) },
             OpKind::Barrier => Op::Barrier,
-            OpKind::Copy => Op::Copy { sources, targets },
+            OpKind::Copy => Op::Copy { sources, targets, len: usize::MAX },
         }
     }
 }

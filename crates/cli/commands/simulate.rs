@@ -48,6 +48,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, CliError> {
         SimulatedPlane::Drawn => DataPlane::Drawn,
         SimulatedPlane::Links => DataPlane::Links,
         SimulatedPlane::Hosts => DataPlane::Hosts,
+        SimulatedPlane::Shards => DataPlane::Shards,
     };
     Ok(Settings { ranks, nodes, plane, steps, faults, ..Settings::of(0) })
 }
@@ -135,6 +136,7 @@ fn replay(arguments: &Arguments, seed: Seed) -> String {
     match arguments.plane {
         SimulatedPlane::Drawn => {}
         SimulatedPlane::Links => command += " --plane links",
+        SimulatedPlane::Shards => command += " --plane shards",
         SimulatedPlane::Hosts => command += " --plane hosts",
     }
     if faults != "all" {

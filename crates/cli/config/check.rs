@@ -7,14 +7,14 @@ use super::data::augment_text;
 use super::devices::Devices;
 use super::error::{ConfigError, Problem};
 use super::model::{Model, Over};
-use super::parts::{ClassWeights, HostCount, Loss, Rule};
+use super::parts::{ClassWeights, HostCount, Loss, Redundancy, Rule};
 use super::resolve::Resolved;
 use super::value::{Length, Value};
 use super::{Config, Wire};
 use dtrain_data::{Augment, FileGroup};
 use dtrain_protocol::TimeoutsError;
 use dtrain_runtime::{EpochMetric, Measured, NotMeasured, Patience, Quantity};
-use dtrain_types::counted;
+use dtrain_types::{Reduce, counted};
 
 /// What the checks need to know about an opened data set.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,13 @@ impl Config {
     /// *Errors*: more ranks are needed than there are.
     pub fn check_one_host(&self) -> Result<(), ConfigError> {
         let (least, ranks) = (self.world.min_ranks, self.world.ranks);
+        if let Some(Redundancy::Of(count)) = self.world.redundancy
+            && count > ranks
+        {
+            let message = format!("redundancy {count} is more than ranks {ranks}");
+            let hint = "each shard is kept by so many ranks: write as many as there are, or less";
+            return Err(self.problem("redundancy", message).hint(hint).into());
+        }
         if least <= ranks {
             return Ok(());
         }
@@ -189,6 +196,7 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
             problems.push(config.problem(key, "expected at least one, got 0").hint("write none for never"));
         }
     }
+    sharded(config, &mut problems);
     model(config, &mut problems);
     beginning(config, &mut problems);
     torch(config, &mut problems);
@@ -196,6 +204,25 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
     loss_and_optimizer(config, &mut problems);
     metrics(config, &mut problems);
     ConfigError::check(problems)
+}
+
+/// What a state in shards needs.
+fn sharded(config: &Config, problems: &mut Vec<Problem>) {
+    if config.world.redundancy.is_none() {
+        return;
+    }
+    if config.reduce == Reduce::Ring {
+        let problem = config.problem(
+            "state",
+            "the ranks of a ring differ in their last bits, so that none can mirror another one",
+        );
+        problems.push(problem.hint("write reduce=exact, or state=replicated"));
+    }
+    if !config.optimizer.rule.in_shares() {
+        let problem = config
+            .problem("state", "this optimizer takes parameters together, and nobody has them all in shards");
+        problems.push(problem.hint("write state=replicated, or optimizer.kind=adamw, sgd or lion"));
+    }
 }
 
 fn model(config: &Config, problems: &mut Vec<Problem>) {

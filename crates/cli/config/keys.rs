@@ -387,6 +387,8 @@ pub static KEYS: &[Key] = &[
     Key::new("master_timeout", Type::Either(&[AUTO, Type::Time]), "auto", Free,
         "wait this long for a supervisor that stands still, then ranks end; auto: 60s on one host, 10m on several"),
     Key::new("standby", Type::Choice(&["off", "on"]), "on", Free, "on: where the host that leads is lost, another one that sees the run's folder leads; no effect on one host, nor with reduce=ring"),
+    Key::new("state", Type::Choice(&["replicated", "sharded"]), "replicated", Free, "sharded: each rank keeps the optimizer state of some shards alone; the bits stay the same; for ranks of several hosts, on the CPU"),
+    Key::new("redundancy", Type::Either(&[AUTO, Type::Int(1, 64)]), "auto", Free, "how many ranks keep each shard: so many may be lost but one; auto: 2, or 1 where there is one rank").when("state", &["sharded"]),
     Key::new("verify", WHOLE, "0", Free, "compare the state digests of all ranks every N steps; 0: at copies and checkpoints only"),
     Key::new("balance", Type::Choice(&["off", "on"]), "off", Free, "on: a rank that is slower gets fewer micro-batches; the bits stay the same"),
     Key::new("trusted_network", Type::Bool, "false", Free, "allow plain traffic between hosts, which is what backend=nccl has; no effect on one host"),

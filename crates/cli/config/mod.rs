@@ -42,7 +42,8 @@ pub use model::{Beginning, Gpt, Model, Over, Pool};
 pub use on_gpus::{ON_GPUS, OnGpus};
 pub use origin::{Origin, Source};
 pub use parts::{
-    Checkpoint, ClassWeights, EarlyStop, HostCount, Loss, Optimizer, Resume, Rule, Schedule, Shape, World,
+    Checkpoint, ClassWeights, EarlyStop, HostCount, Loss, Optimizer, Redundancy, Resume, Rule, Schedule,
+    Shape, World,
 };
 pub use resume::Resumed;
 pub use value::{Length, Value};

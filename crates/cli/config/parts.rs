@@ -384,6 +384,26 @@ pub enum HostCount {
     Several,
 }
 
+/// How many ranks keep each shard of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redundancy {
+    /// Two, where there are as many ranks.
+    Auto,
+    /// So many.
+    Of(u32),
+}
+
+impl Redundancy {
+    /// How many, if there are enough ranks.
+    #[must_use]
+    pub fn count(self) -> u32 {
+        match self {
+            Self::Auto => 2,
+            Self::Of(count) => count,
+        }
+    }
+}
+
 /// The ranks, and how they are watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
@@ -407,6 +427,8 @@ pub struct World {
     pub master_timeout: Option<Duration>,
     /// Whether another host leads where the first is lost.
     pub standby: bool,
+    /// How many ranks keep each shard of the state, where they share it out.
+    pub redundancy: Option<Redundancy>,
     /// Compare digests every so many steps; 0 is at copies and checkpoints only.
     pub verify: u32,
     /// Whether ranges follow the speed of the ranks.
@@ -433,6 +455,10 @@ impl World {
                 _ => None,
             },
             standby: r.word("standby") == "on",
+            redundancy: (r.word("state") == "sharded").then(|| match r.get("redundancy") {
+                Some(Value::Int(count)) => Redundancy::Of(*count as u32),
+                _ => Redundancy::Auto,
+            }),
             verify: r.count("verify"),
             balance: r.word("balance") == "on",
             trusted_network: r.flag("trusted_network"),

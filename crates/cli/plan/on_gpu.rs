@@ -170,6 +170,9 @@ impl Plan {
             _ if matches!(self.config.optimizer.rule, Rule::Muon(_)) => {
                 ("optimizer.kind", "muon has updates that GPUs lack kernels for".to_owned())
             }
+            _ if self.config.world.redundancy.is_some() => {
+                ("state", "the optimizer state of a GPU cannot be sharded yet".to_owned())
+            }
             _ if !self.opened.train.mix().is_none() => {
                 ("data.augment", "mixup and cutmix have a loss that GPUs lack a kernel for".to_owned())
             }

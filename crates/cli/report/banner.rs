@@ -75,6 +75,13 @@ pub fn banner(
     if let Some(words) = unused(plan, machine) {
         line("unused", words);
     }
+    if let Some(redundancy) = world.redundancy {
+        let words = match redundancy.count() {
+            1 => "sharded, redundancy=1: a lost rank costs the steps since the newest checkpoint".to_owned(),
+            count => format!("sharded: {} keep the optimizer state of each shard", counted(count, "rank")),
+        };
+        line("state", words);
+    }
     if plan.config.reduce == Reduce::Ring {
         line("reduce", format!("ring: the bits depend on the number of ranks ({})", world.ranks));
     }

@@ -33,8 +33,12 @@ pub enum Op<'a> {
         /// As in `AllReduce`.
         trailers: &'a [Trailer],
     },
-    /// Each rank's own chunk of slot 0 appears in slot 0 of every rank.
-    AllGather,
+    /// Each rank's own part of slot 0 appears in slot 0 of every rank.
+    AllGather {
+        /// Where the parts begin, and where the last one ends: rising, one more than there are ranks, the same on all of them. The even
+        /// chunks of [`Chunks`] where it is none.
+        cuts: Option<&'a [usize]>,
+    },
     /// Slot 0 of one rank appears in slot 0 of every rank.
     Broadcast {
         /// The rank that has it.
@@ -44,7 +48,7 @@ pub enum Op<'a> {
     Barrier,
     /// Copies one window of state from ranks that have it to ranks that need it, bit for bit.
     ///
-    /// The window is slot 0, cut into one chunk per source as [`Chunks::even`] does: source `k` has filled chunk `k` of
+    /// The window is the start of slot 0, cut into one chunk per source as [`Chunks::even`] does: source `k` has filled chunk `k` of
     /// its own slot 0, and every target ends with the whole window in its own. What the others' slot 0 holds afterwards
     /// is undefined, except that a source's own chunk stays. Over frames a rank that is no target waits for nobody, so
     /// this is no barrier.
@@ -53,6 +57,8 @@ pub enum Op<'a> {
         sources: &'a [Rank],
         /// Who needs it; rising, none of the sources.
         targets: &'a [Rank],
+        /// How much of slot 0 the window is, from its start: all, where it has no more.
+        len: usize,
     },
 }
 
@@ -89,7 +95,7 @@ impl Op<'_> {
         match self {
             Op::AllReduce { .. } => OpKind::AllReduce,
             Op::ReduceScatter { .. } => OpKind::ReduceScatter,
-            Op::AllGather => OpKind::AllGather,
+            Op::AllGather { .. } => OpKind::AllGather,
             Op::Broadcast { .. } => OpKind::Broadcast,
             Op::Barrier => OpKind::Barrier,
             Op::Copy { .. } => OpKind::Copy,
@@ -97,15 +103,19 @@ impl Op<'_> {
     }
 
     /// The number that all ranks must agree on beside the kind: the micro-batches, the broadcasting rank, or a hash of
-    /// who copies to whom.
+    /// who copies to whom, or of where parts begin.
     #[must_use]
     #[inline]
     pub fn operand(&self) -> u32 {
         match self {
             Op::AllReduce { micro_batches, .. } | Op::ReduceScatter { micro_batches, .. } => *micro_batches,
             Op::Broadcast { from } => from.0,
-            Op::Copy { sources, targets } => hash_of(sources, targets),
-            Op::AllGather | Op::Barrier => 0,
+            Op::Copy { sources, targets, len } => {
+                let sources = sources.iter().map(|rank| rank.0);
+                hash(sources.chain([u32::MAX]).chain(targets.iter().map(|rank| rank.0)).chain([*len as u32]))
+            }
+            Op::AllGather { cuts: Some(cuts) } => hash(cuts.iter().map(|cut| *cut as u32)),
+            Op::AllGather { cuts: None } | Op::Barrier => 0,
         }
     }
 
@@ -117,7 +127,7 @@ impl Op<'_> {
             Op::AllReduce { micro_batches, trailers } | Op::ReduceScatter { micro_batches, trailers } => {
                 Some((*micro_batches, trailers))
             }
-            Op::AllGather | Op::Broadcast { .. } | Op::Barrier | Op::Copy { .. } => None,
+            Op::AllGather { .. } | Op::Broadcast { .. } | Op::Barrier | Op::Copy { .. } => None,
         }
     }
 
@@ -128,7 +138,7 @@ impl Op<'_> {
             Op::Broadcast { from } => {
                 assert!(from.0 < world.0, "rank {from} broadcasts in a world of {world}");
             }
-            Op::Copy { sources, targets } => {
+            Op::Copy { sources, targets, .. } => {
                 let rises = |ranks: &[Rank]| ranks.windows(2).all(|pair| pair[0] < pair[1]);
                 let inside = |ranks: &[Rank]| ranks.last().is_none_or(|last| last.0 < world.0);
                 assert!(
@@ -139,7 +149,12 @@ impl Op<'_> {
                 let both = targets.iter().find(|target| sources.binary_search(target).is_ok());
                 assert!(both.is_none(), "rank {both:?} is both source and target of a copy");
             }
-            Op::AllReduce { .. } | Op::ReduceScatter { .. } | Op::AllGather | Op::Barrier => {}
+            Op::AllGather { cuts: Some(cuts) } => assert!(
+                cuts.len() == world.0 as usize + 1 && cuts.is_sorted(),
+                "{} cuts for a world of {world}",
+                cuts.len()
+            ),
+            Op::AllReduce { .. } | Op::ReduceScatter { .. } | Op::AllGather { cuts: None } | Op::Barrier => {}
         }
     }
 
@@ -151,10 +166,12 @@ impl Op<'_> {
         let at = Rank(rank as u32);
         let (gives, takes) = match self {
             Op::AllReduce { .. } | Op::ReduceScatter { .. } => return None,
-            Op::AllGather => (Some(Chunks::even(len, world).chunk(rank)), true),
+            Op::AllGather { cuts: Some(cuts) } => (Some(cuts[rank]..cuts[rank + 1]), true),
+            Op::AllGather { cuts: None } => (Some(Chunks::even(len, world).chunk(rank)), true),
             Op::Broadcast { from } => (Some(Chunks::whole(len, from.index()).chunk(rank)), true),
             Op::Barrier => (Some(0..0), true),
-            Op::Copy { sources, targets } => {
+            Op::Copy { sources, targets, len: window } => {
+                let len = len.min(*window);
                 let source = sources.binary_search(&at).ok();
                 let chunk = source.map(|source| Chunks::even(len, sources.len()).chunk(source));
                 (chunk, targets.binary_search(&at).is_ok())
@@ -164,9 +181,8 @@ impl Op<'_> {
     }
 }
 
-/// FNV-1a over both lists, with a mark between them.
-fn hash_of(sources: &[Rank], targets: &[Rank]) -> u32 {
-    let words = sources.iter().map(|rank| rank.0).chain([u32::MAX]).chain(targets.iter().map(|rank| rank.0));
+/// FNV-1a.
+fn hash(words: impl Iterator<Item = u32>) -> u32 {
     words
         .flat_map(u32::to_le_bytes)
         .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))

@@ -20,6 +20,7 @@ use crate::optimizer::{Buffers, Optimizer};
 use crate::passes::{self, Divisor, Room, Seen, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
 use crate::settling::{Normaliser, Settling, Verdict};
+use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::stage::{Mode, Shape};
 use crate::stages::{Gradients, Inside};
@@ -438,6 +439,10 @@ impl<D: OwnMemory> Replica for DeviceReplica<D> {
 
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {
         // Others cannot read what lies on its device.
+        None
+    }
+
+    fn sharding(&mut self) -> Option<&mut dyn Sharding> {
         None
     }
 }

@@ -20,6 +20,7 @@ use crate::loss::expect_length;
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::optimizer::{Optimizer, Rule};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
+use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::stage::Init;
 use crate::state::State;
@@ -205,6 +206,11 @@ impl<D: HostDevice> ExternalReplica<D> {
         self.state.share(memory);
     }
 
+    /// Keeps the moments of those shards alone that it is told to hold: [`HostState::shard`].
+    pub fn shard(&mut self) {
+        self.state.shard();
+    }
+
     fn view(state: &State, stats: usize) -> StateView<'_> {
         StateView {
             applied: state.applied,
@@ -307,6 +313,10 @@ impl<D: HostDevice> Replica for ExternalReplica<D> {
 
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {
         self.state.sharing()
+    }
+
+    fn sharding(&mut self) -> Option<&mut dyn Sharding> {
+        self.state.sharding()
     }
 }
 

@@ -108,6 +108,15 @@ impl Runs {
         self.runs.iter().map(|(run, group)| (run.clone(), self.groups[*group]))
     }
 
+    /// The part of them in `elements`, counted from their start.
+    pub(crate) fn within(&self, elements: &Range<usize>) -> Self {
+        let met = |(run, group): &(Range<usize>, usize)| {
+            let both = run.start.max(elements.start)..run.end.min(elements.end);
+            (!both.is_empty()).then(|| (both.start - elements.start..both.end - elements.start, *group))
+        };
+        Self { runs: self.runs.iter().filter_map(met).collect(), groups: self.groups.clone() }
+    }
+
     /// Those of a layout, where weight decay applies to these tensors.
     pub(crate) fn of(layout: &Layout, decays: impl Fn(&crate::layout::Tensor) -> bool) -> Self {
         let mut all = Self { runs: Vec::new(), groups: Vec::new() };

@@ -10,6 +10,8 @@ use crate::loss_scale::LossScale;
 use crate::muon_update::MuonUpdate;
 use crate::optimizer::{Optimizer, Rule};
 use crate::passes::{self, Divisor, Reduced};
+use crate::sharded_update::Sharded;
+use crate::sharding::{HELD, Moments, Sharding};
 use crate::shared_memory::Mapped;
 use crate::shared_update::{Sharer, Sum, UpdateRule};
 use crate::sharing::{Sharing, UpdateShare};
@@ -17,7 +19,8 @@ use crate::state::{State, StateShape};
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use crate::whole_update::WholeUpdate;
-use dtrain_types::{SharedState, Step, Wire};
+use dtrain_types::{Holding, SharedState, Step, Wire};
+use std::ops::Range;
 
 /// A state in the host's memory, and how it is updated. See the file's comment.
 pub struct HostState<D: HostDevice> {
@@ -30,6 +33,8 @@ pub struct HostState<D: HostDevice> {
     /// Its own; of nothing while it reads one that it shares with others.
     own: State,
     shared: Option<Shared>,
+    /// What it holds, where it holds no whole state.
+    sharded: Option<Sharded>,
 }
 
 /// Memory of a state that replicas share, and this one's part in it.
@@ -68,7 +73,16 @@ impl<D: HostDevice> HostState<D> {
             Rule::Muon(muon) => Some(MuonUpdate::new(muon, &optimizer, layout)?),
             _ => None,
         };
-        Ok(Self { runs: optimizer.runs(layout), device, optimizer, facts, muon, own, shared: None })
+        Ok(Self {
+            runs: optimizer.runs(layout),
+            device,
+            optimizer,
+            facts,
+            muon,
+            own,
+            shared: None,
+            sharded: None,
+        })
     }
 
     /// The shape of a state of these tensors.
@@ -126,12 +140,32 @@ impl<D: HostDevice> HostState<D> {
     /// Is given memory in which it can share its state with other replicas of this host. It goes on with the state that it
     /// has until it is told otherwise ([`Sharing`]). *Panics* if the memory has another shape, or updates are made as a whole.
     pub fn share(&mut self, memory: Box<dyn SharedState>) {
-        assert!(
-            self.optimizer.rule.in_shares(),
-            "nobody can make a share of an update that is made as a whole"
-        );
+        assert!(self.sharded.is_none() && self.optimizer.rule.in_shares(), "{WHOLE}");
         let memory = Mapped::new(memory, &self.own);
         self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
+    }
+
+    /// Gives up the moments that it has, and keeps those alone that it is told to hold ([`Sharding`]). *Panics* if it shares its state, or
+    /// updates are made as a whole.
+    pub fn shard(&mut self) {
+        assert!(self.shared.is_none() && self.optimizer.rule.in_shares(), "{WHOLE}");
+        HELD.into_iter().for_each(|section| self.own.empty(section));
+        self.sharded = Some(Sharded::default());
+    }
+
+    /// [`Replica::sharding`](crate::Replica::sharding).
+    pub fn sharding(&mut self) -> Option<&mut dyn Sharding> {
+        self.sharded.is_some().then_some(self as &mut dyn Sharding)
+    }
+
+    /// What it holds, with the rule and the rest of the state.
+    fn sharding_parts(&mut self) -> (&mut Sharded, UpdateRule<'_, D>, &mut State) {
+        let Self { device, facts, optimizer, runs, own, sharded, .. } = self;
+        (sharded.as_mut().expect(SHARDED), UpdateRule { device, facts, optimizer, runs }, own)
+    }
+
+    fn sharded(&self) -> &Sharded {
+        self.sharded.as_ref().expect(SHARDED)
     }
 
     /// [`Replica::add`](crate::Replica::add).
@@ -285,6 +319,59 @@ impl<D: HostDevice> Sharing for HostState<D> {
     }
 }
 
+impl<D: HostDevice> Sharding for HostState<D> {
+    fn holding(&self) -> &Holding {
+        self.sharded().moments().holding()
+    }
+
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64) {
+        self.assert_next(step, gradient);
+        let (sharded, rule, own) = self.sharding_parts();
+        sharded.measure(&rule, own, (step, gradient), (weight, samples));
+    }
+
+    fn measured(&self) -> Option<Step> {
+        self.sharded().measured()
+    }
+
+    fn settle(&mut self) -> Result<UpdateInfo, EngineError> {
+        let (sharded, rule, _) = self.sharding_parts();
+        sharded.settle(&rule)
+    }
+
+    fn update_held(&mut self) {
+        let (sharded, rule, own) = self.sharding_parts();
+        sharded.update(&rule, own);
+    }
+
+    fn commit(&mut self, step: Step) {
+        let (sharded, rule, own) = self.sharding_parts();
+        sharded.commit(&rule, own, step);
+    }
+
+    fn part(&self, section: Section, elements: Range<usize>) -> &[f32] {
+        match HELD.contains(&section) {
+            true => self.sharded().moments().part(section, elements),
+            false => &self.own.section(section)[elements],
+        }
+    }
+
+    fn part_mut(&mut self, section: Section, elements: Range<usize>) -> &mut [f32] {
+        assert!(!HELD.contains(&section), "moments are prepared, and then adopted");
+        &mut self.own.section_mut(section)[elements]
+    }
+
+    fn prepare(&self, holding: &Holding) -> Moments {
+        self.sharded().prepare(&self.update_rule(), holding)
+    }
+
+    fn adopt(&mut self, moments: Moments, applied: Step) {
+        let (sharded, rule, own) = self.sharding_parts();
+        sharded.adopt(&rule, moments);
+        own.applied = applied;
+    }
+}
+
 /// What changes parameters, and what it keeps of them.
 type MakeWhole<'a> = dyn FnMut(WholeUpdate<'_>) -> Result<(), EngineError> + 'a;
 
@@ -313,6 +400,13 @@ fn make_whole<D: HostDevice>(
     reduced.blend(device, facts, &settled, stats);
     Ok(settled.info)
 }
+
+/// Why an update cannot be cut.
+const WHOLE: &str =
+    "nobody can make a part of an update that is made as a whole, nor of a state that is elsewhere";
+
+/// Why a state is asked for its part: nobody asks otherwise.
+const SHARDED: &str = "it keeps the moments of some shards";
 
 /// Why there is memory for a shared state: nobody is asked about it otherwise.
 const GIVEN: &str = "it was given memory";

@@ -38,6 +38,8 @@ mod passes;
 pub mod replica;
 pub mod schedule;
 pub mod settling;
+pub mod sharded_update;
+pub mod sharding;
 pub mod shared_memory;
 pub mod shared_update;
 mod sharing;
@@ -76,12 +78,14 @@ pub use own_memory::OwnMemory;
 pub use replica::{Gradient, MicroBatchGroup, Replica, is_at_fault, micro_batch};
 pub use schedule::{Decay, LrScaling, LrSchedule, Span};
 pub use settling::{Findings, Normaliser, Settling, UpdateScalars, Verdict};
+pub use sharded_update::Sharded;
+pub use sharding::{Moments, Sharding};
 pub use shared_memory::{
     PARTS, SharedAreas, SharedParts, journal_word, shared_shape, shared_shape_in_blocks, stats_area,
 };
 pub use shared_update::{Sharer, Sum, UpdateRule};
 pub use sharing::{Sharing, UpdateShare};
-pub use state::{State, StateShape};
+pub use state::{State, StateDigest, StateShape};
 pub use update_facts::UpdateFacts;
 pub use update_info::UpdateInfo;
 pub use whole_update::WholeUpdate;

@@ -17,6 +17,7 @@ use crate::model::Model;
 use crate::optimizer::Optimizer;
 use crate::passes::{self, Room, Training};
 use crate::replica::{Gradient, MicroBatchGroup, Replica};
+use crate::sharding::Sharding;
 use crate::shared_update::UpdateRule;
 use crate::sharing::Sharing;
 use crate::stack::{Side, Stack};
@@ -129,6 +130,11 @@ impl<D: HostDevice> ModelReplica<D> {
     /// has until it is told otherwise ([`Replica::sharing`]). *Panics* if the memory has another shape.
     pub fn share(&mut self, memory: Box<dyn SharedState>) {
         self.state.share(memory);
+    }
+
+    /// Keeps the moments of those shards alone that it is told to hold ([`Replica::sharding`]). *Panics* as [`HostState::shard`].
+    pub fn shard(&mut self) {
+        self.state.shard();
     }
 
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.
@@ -352,5 +358,9 @@ impl<D: HostDevice> Replica for ModelReplica<D> {
 
     fn sharing(&mut self) -> Option<&mut dyn Sharing> {
         self.state.sharing()
+    }
+
+    fn sharding(&mut self) -> Option<&mut dyn Sharding> {
+        self.state.sharding()
     }
 }

@@ -9,6 +9,7 @@ use crate::batch::{BatchFigures, BatchView, EvaluationCounts, Inputs};
 use crate::device::LossSums;
 use crate::error::EngineError;
 use crate::keeping::Keeping;
+use crate::sharding::Sharding;
 use crate::sharing::Sharing;
 use crate::state::State;
 use dtrain_types::{MicroBatch, MicroRange, Step, Wire};
@@ -76,7 +77,7 @@ impl<T: AsRef<[f32]> + AsMut<[f32]>> Gradient for T {
 /// [`About::gradient_len`] elements and [`Replica::add`] merges finished ones in tree order; after the reduction
 /// [`Replica::update`] applies the sum. None of these allocates after the first step.
 ///
-/// What only some replicas can do is a trait of its own: [`Replica::keeping`], [`Replica::sharing`].
+/// What only some replicas can do is a trait of its own: [`Replica::keeping`], [`Replica::sharing`], [`Replica::sharding`].
 pub trait Replica: Send {
     /// What is fixed for its life.
     fn about(&self) -> &About;
@@ -157,6 +158,10 @@ pub trait Replica: Send {
     /// What it does with a state that it shares with others, if it was given memory for one. [`Replica::update`] is not
     /// called once such a state was adopted.
     fn sharing(&mut self) -> Option<&mut dyn Sharing>;
+
+    /// What it does with the part of a state that it holds, if it holds no whole one. [`Replica::update`] and [`Replica::swap_state`]
+    /// are not called then, and [`Replica::bring_state`] gives a state without the moments.
+    fn sharding(&mut self) -> Option<&mut dyn Sharding>;
 }
 
 /// Computes one micro-batch alone, as a whole.

@@ -57,6 +57,11 @@ impl State {
         &self.sections[section as usize]
     }
 
+    /// Gives up what lies in a section.
+    pub(crate) fn empty(&mut self, section: Section) {
+        self.sections[section as usize] = Flat::zeros(0);
+    }
+
     /// One flat buffer, to write.
     pub fn section_mut(&mut self, section: Section) -> &mut [f32] {
         &mut self.sections[section as usize]
@@ -113,14 +118,38 @@ impl State {
     /// is kept.
     #[must_use]
     pub fn state_digest(&self) -> [u8; 32] {
+        let mut digest = StateDigest::of(self.applied);
+        Section::ALL.into_iter().for_each(|section| digest.add(section, self.section(section)));
+        digest.finish()
+    }
+}
+
+/// The digest of all of a state whose sections come one after the other: [`State::state_digest`].
+#[derive(Clone, Debug)]
+pub struct StateDigest(blake3::Hasher);
+
+impl StateDigest {
+    /// Of a state of so many updates, without a section yet.
+    #[must_use]
+    pub fn of(applied: Step) -> Self {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.applied.0.to_le_bytes());
-        let [always @ .., average] = &self.sections;
-        for section in always.iter().chain((!average.is_empty()).then_some(average)) {
-            hasher.update(&(section.len() as u64).to_le_bytes());
-            hash(&mut hasher, section);
+        hasher.update(&applied.0.to_le_bytes());
+        Self(hasher)
+    }
+
+    /// Adds a whole section: all are added, in the order of [`Section::ALL`], those of nothing too.
+    pub fn add(&mut self, section: Section, values: &[f32]) {
+        if section == Section::Average && values.is_empty() {
+            return;
         }
-        *hasher.finalize().as_bytes()
+        self.0.update(&(values.len() as u64).to_le_bytes());
+        hash(&mut self.0, values);
+    }
+
+    /// The digest.
+    #[must_use]
+    pub fn finish(self) -> [u8; 32] {
+        *self.0.finalize().as_bytes()
     }
 }
 

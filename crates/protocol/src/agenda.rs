@@ -26,8 +26,10 @@ pub enum Task {
     Measure(Step),
     /// Until all ranks are here.
     Meet(Step),
-    /// This rank's share of the update of a state that all share: the first rank that comes here decides it.
+    /// This rank's share of the update of a state that all share, or of the shards that it holds: the first rank that comes here decides it.
     UpdateShare(Step),
+    /// Where ranks hold shards: each has what the others hold of the parameters.
+    Gather(Step),
     /// The update is done by all: from now on the state after it is read.
     Commit(Step),
     /// Digest the state and tell.
@@ -49,6 +51,8 @@ pub enum StateHolder {
     Rank,
     /// The ranks of the host share one, and each updates its share.
     Host,
+    /// Each rank holds some shards, and updates them.
+    Shards,
 }
 
 /// What a rank does to a shared state before all adopt it.
@@ -118,7 +122,7 @@ impl Agenda {
                 Opening::Publish
             }
             StateSource::Ranks(_) if rank == Rank(0) => Opening::Complete,
-            StateSource::Start(_) | StateSource::Ranks(_) => Opening::Wait,
+            StateSource::Start(_) | StateSource::Ranks(_) | StateSource::Shards(_) => Opening::Wait,
         }
     }
 
@@ -243,6 +247,14 @@ impl Agenda {
                 Task::Meet(step),
                 Task::UpdateShare(step),
                 Task::Meet(step),
+                Task::Commit(step),
+            ]),
+            // Nobody updates what it holds before all have what they need to do the same, dead or alive.
+            StateHolder::Shards => self.pending.extend([
+                Task::Measure(step),
+                Task::Meet(step),
+                Task::UpdateShare(step),
+                Task::Gather(step),
                 Task::Commit(step),
             ]),
         }

@@ -189,6 +189,9 @@ pub enum What {
         /// The other.
         against: MemberId,
     },
+    /// It holds a part of the state, and nobody holds the rest any more.
+    #[error("it holds a part of the state, and the ranks that held the rest are lost")]
+    HoldsPart,
     /// What it sent cannot be: a hole in its steps, validation parts that are no partition.
     #[error("impossible report: {0}")]
     Impossible(String),
@@ -234,6 +237,7 @@ impl What {
             Self::Fingerprint { .. } => "other_bits",
             Self::DigestDiffers { .. } => "other_digest",
             Self::StepDiffers { .. } => "other_step",
+            Self::HoldsPart => "holds_part",
             Self::Impossible(_) => "impossible_report",
             Self::NeverReported(_) => "never_reported",
             Self::StillThere(_) => "unkillable",

@@ -15,7 +15,7 @@ use crate::phase::{Activity, Phase};
 use crate::text::cut_text;
 use crate::timeouts::Timeouts;
 use dtrain_types::{
-    CheckpointId, Digest, Epoch, Generation, Incarnation, Instance, Instant, MemberId, Rank, Step,
+    CheckpointId, Digest, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId, Rank, Step,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -46,6 +46,19 @@ pub struct Left {
     pub bootstrap: Option<Bootstrap>,
 }
 
+/// What a driver says when a state is loaded or copied, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The generation that starts with it.
+    pub generation: Generation,
+    /// Updates that it holds.
+    pub applied: Step,
+    /// The shards of it that this rank holds.
+    pub holding: Holding,
+    /// Its digest; where ranks hold shards, that of what all of them have.
+    pub state_digest: Digest,
+}
+
 /// One life of one member.
 ///
 /// The driver calls [`Member::start`] once, feeds it every input, runs the effects in order, and calls
@@ -70,6 +83,7 @@ pub struct Member {
     activity: Activity,
     reported_activity: Activity,
     applied: Option<Step>,
+    holding: Holding,
     /// What the driver made for all ranks of `generation` to meet.
     bootstrap: Option<Bootstrap>,
     verified: Option<(Step, Digest)>,
@@ -112,6 +126,7 @@ impl Member {
             activity: Activity::Idle,
             reported_activity: Activity::Idle,
             applied: None,
+            holding: Holding::default(),
             bootstrap: None,
             verified: None,
             stopped: false,
@@ -229,20 +244,26 @@ impl Member {
         }
     }
 
-    /// The state is loaded or copied, whole: it holds `applied` updates and has this digest.
-    pub fn handle_loaded(
-        &mut self,
-        now: Instant,
-        generation: Generation,
-        applied: Step,
-        state_digest: Digest,
-        effects: &mut Vec<MemberEffect>,
-    ) {
+    /// A rank that holds shards has made the update that it had measured and left, because another one made it. What else it has of
+    /// the state is on its way.
+    ///
+    /// *Panics* if it is not the next one.
+    pub fn handle_caught_up(&mut self, generation: Generation, applied: Step) {
+        if self.over || generation != self.generation {
+            return;
+        }
+        assert_eq!(Some(applied), self.applied.map(Step::next), "one update was left, and no more");
+        self.applied = Some(applied);
+    }
+
+    /// The state is loaded or copied.
+    pub fn handle_loaded(&mut self, now: Instant, loaded: Loaded, effects: &mut Vec<MemberEffect>) {
+        let Loaded { generation, applied, holding, state_digest } = loaded;
         if self.over || generation != self.generation {
             return;
         }
         // Like a step, a state counts until the generation is left, whatever was heard of the next one.
-        self.applied = Some(applied);
+        (self.applied, self.holding) = (Some(applied), holding);
         if self.in_sync(generation) {
             self.stage = Stage::Ready { state_digest };
             self.report(now, effects);
@@ -591,6 +612,7 @@ impl Member {
             stage: self.stage.clone(),
             activity: self.activity,
             applied: self.applied,
+            holding: self.holding.clone(),
             bootstrap: self.bootstrap.filter(|_| self.stage == Stage::Formed),
             verified: self.verified,
             steps: self.steps.iter().take(limits.steps).copied().collect(),

@@ -10,8 +10,8 @@ use crate::setup::RankSetup;
 use crate::time_of_day::ClockReading;
 use crate::{Activity, Number, Phase};
 use dtrain_types::{
-    Bytes, CheckpointId, Digest, Epoch, Fingerprint, Generation, Incarnation, Instance, MemberId, MicroRange,
-    NodeId, Rank, Step, Trailer, WorldSize,
+    Bytes, CheckpointId, Digest, Epoch, Fingerprint, Generation, Holding, Incarnation, Instance, MemberId,
+    MicroRange, NodeId, Rank, Step, Trailer, WorldSize,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -146,6 +146,8 @@ pub enum StateSource {
     Start(StartFrom),
     /// These ranks hold it, in rising order; all others copy it from them, a slice from each.
     Ranks(Vec<Rank>),
+    /// Each rank, in their order, holds these shards of it, or can make the update by which it does; together they hold all.
+    Shards(Vec<Holding>),
 }
 
 /// What is due again after the step that a generation begins with, because the one before did not finish it.
@@ -257,6 +259,8 @@ pub struct Report {
     pub activity: Activity,
     /// Updates that its state holds; none without a state.
     pub applied: Option<Step>,
+    /// The shards of that state which it holds: all, unless the ranks share them out.
+    pub holding: Holding,
     /// While it is formed as rank 0: what the ranks of this generation need to meet, where their data plane needs it.
     pub bootstrap: Option<Bootstrap>,
     /// The newest digest of its state taken for `verify`, and at which step.

@@ -9,8 +9,8 @@ use dtrain_protocol::{
     cut_text, encode,
 };
 use dtrain_types::{
-    Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank, Step,
-    Trailer,
+    Bytes, Epoch, Generation, Holding, Incarnation, Instance, MemberId, MicroBatch, MicroRange, NodeId, Rank,
+    Step, Trailer,
 };
 use proptest::prelude::*;
 
@@ -51,6 +51,7 @@ fn report() -> Report {
         stage: Stage::Failed(Failure::NonFinite { step: Step(8), micro_batch: Some(MicroBatch(2)) }),
         activity: Activity::Reducing,
         applied: Some(Step(7)),
+        holding: Holding::of([0..7, 300..1024]),
         bootstrap: Some(bootstrap()),
         verified: Some((Step(5), Digest([2; 32]))),
         steps: vec![step],
@@ -178,17 +179,17 @@ fn the_bytes_of_every_kind_are_pinned() {
 }
 
 const GOLDEN_HEADERS: [&str; 11] = [
-    "4454524e09000100df020000eac53132",
-    "4454524e0900020022010000b9af90f3",
-    "4454524e090003002000000054eb16f0",
-    "4454524e0900040025000000a301550f",
-    "4454524e0900050013000000497120c0",
-    "4454524e0900060054000000e7d615f6",
-    "4454524e09000700360000006f833269",
-    "4454524e090008000d000000ae9a110d",
-    "4454524e0900090010000000b0147cb2",
-    "4454524e09000a00220000006f26dc84",
-    "4454524e09000b00110000003b1de99a",
+    "4454524e0a000100f702000084579580",
+    "4454524e0a00020022010000af7ee322",
+    "4454524e0a00030020000000d8a2ba93",
+    "4454524e0a00040025000000706ce5bc",
+    "4454524e0a00050013000000a9c66322",
+    "4454524e0a00060054000000598abaa3",
+    "4454524e0a00070036000000859f227c",
+    "4454524e0a0008000d000000991c0f1a",
+    "4454524e0a00090010000000d3254079",
+    "4454524e0a000a00220000002edb4895",
+    "4454524e0a000b00110000009c41b4e8",
 ];
 const GOLDEN_HEARTBEAT: &str = "0100000000000000020000000000000003000000040000000500000000000000";
 

@@ -7,14 +7,14 @@ mod support;
 
 use dtrain_protocol::{
     BOOTSTRAP_BYTES, BootId, Bootstrap, CheckpointEvery, Decoder, Digest, Directive, Event, ExitCause,
-    HEADER_BYTES, Judgement, Left, Limits, Losses, Member, MemberConfig, MemberEffect, Message, Node,
+    HEADER_BYTES, Judgement, Left, Limits, Loaded, Losses, Member, MemberConfig, MemberEffect, Message, Node,
     NodeConfig, NodeEffect, NodeReport, Number, Phase, Reduce, Report, Schedule, ShardFile, ShardOutcome,
     ShardReport, StartFrom, StepRecord, Supervisor, SupervisorConfig, SupervisorEffect, ValidationPart,
     encode,
 };
 use dtrain_types::{
-    BatchPlan, Bytes, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange,
-    NodeId, Rank, Seed, Step, Trailer,
+    BatchPlan, Bytes, CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId,
+    MicroRange, NodeId, Rank, Seed, Step, Trailer,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -68,6 +68,7 @@ fn config(reserved: Generation) -> SupervisorConfig {
         timeouts: timeouts(),
         losses: Losses::AreReplaced { max_restarts: 10 },
         reduce: Reduce::Exact,
+        sharded: false,
         balance: true,
         batches: BatchPlan::new(Seed(1), 14, 8, 1).expect("a second step of six"),
         schedule,
@@ -231,7 +232,13 @@ impl World {
                     machine.handle_built(generation, &mut more);
                 }
                 MemberEffect::Load { generation, resume_point } => {
-                    machine.handle_loaded(now, generation, resume_point.step, Digest([7; 32]), &mut more);
+                    let (applied, holding) = (resume_point.step, Holding::whole());
+                    let state_digest = Digest([7; 32]);
+                    machine.handle_loaded(
+                        now,
+                        Loaded { generation, applied, holding, state_digest },
+                        &mut more,
+                    );
                 }
                 _ => {}
             }

@@ -7,13 +7,13 @@ mod support;
 
 use dtrain_protocol::{
     BootId, CheckpointEvery, Digest, Directive, Event, ExitCause, Heartbeat, Left, LifeOrder, LifeReport,
-    Limits, Losses, Member, MemberConfig, MemberEffect, Membership, NodeOrder, NodeReport, Number,
+    Limits, Loaded, Losses, Member, MemberConfig, MemberEffect, Membership, NodeOrder, NodeReport, Number,
     Participant, Pending, Phase, Reduce, Report, ResumePoint, Schedule, Stage, StartFrom, StateSource,
     StepRecord, StopFlag, Supervisor, SupervisorConfig, SupervisorEffect, TakenOver,
 };
 use dtrain_types::{
-    BatchPlan, CheckpointId, Epoch, Generation, Incarnation, Instance, Instant, MemberId, MicroRange, NodeId,
-    Seed, Step, Trailer,
+    BatchPlan, CheckpointId, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId,
+    MicroRange, NodeId, Seed, Step, Trailer,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,6 +47,7 @@ fn config(taken_over: Option<TakenOver>) -> SupervisorConfig {
         timeouts: timeouts(),
         losses: Losses::AreReplaced { max_restarts: 10 },
         reduce: Reduce::Exact,
+        sharded: false,
         balance: false,
         batches: BatchPlan::new(Seed(1), 800, 8, 1).expect("steps of eight"),
         schedule,
@@ -164,6 +165,7 @@ impl World {
             stage: Stage::Running,
             activity: dtrain_protocol::Activity::Idle,
             applied: Some(applied),
+            holding: Holding::whole(),
             bootstrap: None,
             verified: None,
             steps: Vec::new(),
@@ -450,7 +452,12 @@ fn running() -> (Instant, Member) {
     member.handle_left(now, Left { generation: LAST, applied: None, bootstrap: None }, &mut effects);
     member.handle_directive(now, &directive(BEFORE, 12, LAST, Phase::Sync), &mut effects);
     member.handle_built(LAST, &mut effects);
-    member.handle_loaded(now, LAST, Step(0), Digest([7; 32]), &mut effects);
+    let (holding, state_digest) = (Holding::whole(), Digest([7; 32]));
+    member.handle_loaded(
+        now,
+        Loaded { generation: LAST, applied: Step(0), holding, state_digest },
+        &mut effects,
+    );
     member.handle_directive(now, &directive(BEFORE, 13, LAST, Phase::Run), &mut effects);
     for step in 1..=2 {
         now = now + Duration::from_millis(100);

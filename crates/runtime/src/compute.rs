@@ -17,20 +17,23 @@ use crate::passes::Passes;
 use crate::profiler::Profiler;
 use crate::recipe::ComputeParts;
 use crate::saver::{Saver, Slice};
+use crate::sharded_state::{self, Shards};
 use crate::shared_state;
 use dtrain_checkpoint::TensorSpec;
 use dtrain_collective::{Assignment, Backend, Op, Sequence};
 use dtrain_data::{Loader, LoaderPlan};
 use dtrain_engine::device::LossSums;
-use dtrain_engine::{BatchFigures, EngineError, EvaluationCounts, StepOutcome, UpdateInfo};
+use dtrain_engine::{
+    BatchFigures, EngineError, EvaluationCounts, Replica, Section, StateDigest, StepOutcome, UpdateInfo,
+};
 use dtrain_protocol::{
-    Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Pending, ResumePoint,
+    Activity, Agenda, Bootstrap, CheckpointId, Digest, Failure, Finished, Left, Loaded, Pending, ResumePoint,
     StartFrom, StateHolder, StateSource, StepRecord, StopFlag, Task, ValidationPart,
 };
 use dtrain_telemetry::profile::Doing;
 use dtrain_types::{
-    Epoch, Generation, Incarnation, MemberId, Merger, MicroBatch, Rank, Step, StepPlan, Trailer, WorldSize,
-    cut_evenly, roots,
+    Epoch, Generation, Holding, Incarnation, MemberId, Merger, MicroBatch, NodeId, Rank, Step, StepPlan,
+    Trailer, WorldSize, cut_evenly, roots,
 };
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -46,6 +49,8 @@ pub enum Order {
         membership: Assignment,
         /// The ranks that see the run folder.
         writers: Vec<Rank>,
+        /// Where each rank is.
+        nodes: Vec<NodeId>,
     },
     /// Take this state, or lend it to those who copy it.
     Load {
@@ -127,7 +132,12 @@ impl Compute {
     fn carry_out(&mut self, order: Order) -> Result<(), Broke> {
         self.controls.set_activity(Activity::Preparing);
         match order {
-            Order::Build { backend, membership, writers } => self.build(backend, membership, writers),
+            Order::Build { backend, membership, writers, nodes } => {
+                self.build(backend, membership, writers)?;
+                self.share_out(&nodes);
+                self.news.tell(News::Built(self.generation));
+                Ok(())
+            }
             Order::Load { generation, resume_point } => self.load(generation, &resume_point),
             Order::Run { from_step, pending } => self.train(from_step, pending),
             Order::Leave { generation, bootstrap } => {
@@ -135,7 +145,7 @@ impl Compute {
                 shared_state::close(self.parts.replica.as_mut());
                 let applied = self.has_state.then(|| self.parts.replica.applied());
                 if let Some(record) = self.agenda.handle_left(applied) {
-                    let info = shared_state::settle(self.parts.replica.as_mut()).map_err(engine)?;
+                    let info = settle(self.parts.replica.as_mut()).map_err(engine)?;
                     self.news.step(told(record, &info), AfterStep::Pause);
                 }
                 self.news.tell(News::Left(Left { generation, applied, bootstrap }));
@@ -158,12 +168,23 @@ impl Compute {
         tracing::debug!(backend = backend.describe(), "reached all peers");
         let group = self.parts.replica.about().group as usize;
         self.plane = Some(DataPlane::new(backend, membership, writers, &counts, self.parts.mode, group));
-        self.news.tell(News::Built(self.generation));
         Ok(())
+    }
+
+    /// Says who holds which shards in this generation, where ranks hold shards.
+    fn share_out(&mut self, nodes: &[NodeId]) {
+        let parameters = self.parts.replica.about().layout.parameters;
+        let shards = self.parts.redundancy.map(|redundancy| Shards::new(nodes, redundancy, parameters));
+        if let Some(plane) = &mut self.plane {
+            plane.shards = shards;
+        }
     }
 
     fn load(&mut self, generation: Generation, resume_point: &ResumePoint) -> Result<(), Broke> {
         let Some(plane) = &mut self.plane else { return Err(Broke::Off("the data plane is gone".into())) };
+        if plane.shards.is_some() {
+            return self.load_shards(generation, resume_point);
+        }
         let replica = self.parts.replica.as_mut();
         replica.bring_state().map_err(engine)?;
         let (rank, world) = (plane.membership.rank, plane.membership.world());
@@ -177,6 +198,7 @@ impl Compute {
                 Some(&plane.writers)
             }
             StateSource::Ranks(sources) => Some(sources),
+            StateSource::Shards(_) => return Err(Failure::Setup("this rank holds no shards".into()).into()),
         };
         let shared = replica.sharing().is_some();
         if let Some(sources) = sources.filter(|sources| !sources.is_empty() && !shared) {
@@ -190,7 +212,39 @@ impl Compute {
         self.has_state = true;
         let state = replica.bring_state().map_err(engine)?;
         let (applied, state_digest) = (state.applied, Digest(state.state_digest()));
-        self.news.tell(News::Loaded { generation, applied, state_digest });
+        self.news.tell(News::Loaded(Loaded { generation, applied, holding: Holding::whole(), state_digest }));
+        Ok(())
+    }
+
+    /// As [`Compute::load`], where ranks hold shards of the state.
+    fn load_shards(&mut self, generation: Generation, resume_point: &ResumePoint) -> Result<(), Broke> {
+        let Some(plane) = &mut self.plane else { return Err(Broke::Off("the data plane is gone".into())) };
+        let (replica, step) = (self.parts.replica.as_mut(), resume_point.step);
+        match &resume_point.source {
+            StateSource::Start(StartFrom::Fresh) => sharded_state::begin(plane, replica, step),
+            StateSource::Start(StartFrom::Checkpoint(id)) => {
+                let held = sharded_state::readers(plane);
+                let own = &held[plane.membership.rank.index()];
+                if !own.is_none() {
+                    crate::state_files::load_shards(&self.parts.run_dir, *id, &self.specs, replica, own)
+                        .map_err(Failure::Setup)?;
+                }
+                sharded_state::share_out(plane, replica, &held, step)?;
+            }
+            StateSource::Shards(held) => {
+                if sharded_state::catch_up(replica, step)? {
+                    self.news.tell(News::CaughtUp(generation, step));
+                }
+                sharded_state::share_out(plane, replica, held, step)?;
+            }
+            StateSource::Ranks(_) => {
+                return Err(Failure::Setup("the ranks are to hold shards, and some hold all".into()).into());
+            }
+        }
+        self.has_state = true;
+        let (applied, state_digest) = (replica.applied(), sharded_state::common_digest(replica));
+        let holding = replica.sharding().expect("it holds shards").holding().clone();
+        self.news.tell(News::Loaded(Loaded { generation, applied, holding, state_digest }));
         Ok(())
     }
 
@@ -210,8 +264,13 @@ impl Compute {
         );
         let loader = Loader::reading_ahead(feed, share, workers, group as usize).map_err(data)?;
         self.profiler.reserve(share.range.len() as usize);
-        let shared = self.parts.replica.sharing().is_some();
-        self.agenda.begin(if shared { StateHolder::Host } else { StateHolder::Rank }, from_step, pending);
+        let replica = self.parts.replica.as_mut();
+        let holder = match (replica.sharing().is_some(), replica.sharding().is_some()) {
+            (true, _) => StateHolder::Host,
+            (_, true) => StateHolder::Shards,
+            _ => StateHolder::Rank,
+        };
+        self.agenda.begin(holder, from_step, pending);
         let batches = Batches::of(loader);
         let mut work = Work { plane, batches, step: None, given: None, told: None, compute: self };
         let made = work.make_steps();
@@ -223,18 +282,14 @@ impl Compute {
     }
 
     /// The last words of a run that is over.
-    fn finish(&mut self) -> Result<(), Broke> {
+    fn finish(&mut self, plane: &mut DataPlane) -> Result<(), Broke> {
         self.profiler.end();
         // Before the last word, so that whoever hears it finds the part.
         self.profiler.write();
-        let device_peak = self.parts.replica.keeping().map(|keeper| keeper.peak_memory());
-        let state = self.parts.replica.bring_state().map_err(engine)?;
-        let finished = Finished {
-            device_peak,
-            step: state.applied,
-            digest: Digest(state.digest()),
-            state_digest: Digest(state.state_digest()),
-        };
+        let replica = self.parts.replica.as_mut();
+        let device_peak = replica.keeping().map(|keeper| keeper.peak_memory());
+        let (digest, state_digest) = digests(plane, replica)?;
+        let finished = Finished { device_peak, step: replica.applied(), digest, state_digest };
         self.news.tell(News::Finished(self.generation, finished));
         Ok(())
     }
@@ -361,7 +416,11 @@ impl Work<'_> {
                 let Self { plane, compute, .. } = self;
                 compute.controls.set_activity(Activity::Reducing);
                 compute.agenda.handle_measured(record);
-                shared_state::measure(plane, compute.parts.replica.as_mut(), step, &trailer);
+                let replica = compute.parts.replica.as_mut();
+                match plane.shards.is_some() {
+                    true => sharded_state::measure(plane, replica, step, &trailer),
+                    false => shared_state::measure(plane, replica, step, &trailer),
+                }
                 Ok(())
             }
             Task::Meet(_) => {
@@ -370,12 +429,28 @@ impl Work<'_> {
                 Ok(())
             }
             Task::UpdateShare(step) => {
-                let settled = shared_state::settle(self.compute.parts.replica.as_mut());
+                let settled = settle(self.compute.parts.replica.as_mut());
                 self.settled(step, settled)?;
-                shared_state::update_share(&mut self.plane, self.compute.parts.replica.as_mut())
+                let replica = self.compute.parts.replica.as_mut();
+                match self.plane.shards.is_some() {
+                    true => {
+                        sharded_state::update(replica);
+                        Ok(())
+                    }
+                    false => shared_state::update_share(&mut self.plane, replica),
+                }
+            }
+            Task::Gather(_) => {
+                let waited = sharded_state::gather(&mut self.plane, self.compute.parts.replica.as_mut())?;
+                self.step.as_mut().expect(BEGUN).waited += waited;
+                Ok(())
             }
             Task::Commit(step) => {
-                shared_state::commit(self.compute.parts.replica.as_mut(), step);
+                let replica = self.compute.parts.replica.as_mut();
+                match self.plane.shards.is_some() {
+                    true => sharded_state::commit(replica, step),
+                    false => shared_state::commit(replica, step),
+                }
                 self.committed();
                 Ok(())
             }
@@ -390,7 +465,7 @@ impl Work<'_> {
                 Ok(())
             }
             Task::Checkpoint(step) => self.save(step),
-            Task::Finish => self.compute.finish(),
+            Task::Finish => self.compute.finish(&mut self.plane),
         }
     }
 
@@ -461,7 +536,7 @@ impl Work<'_> {
     fn verify(&mut self, step: Step) -> Result<(), Broke> {
         let Compute { parts, profiler, news, generation, .. } = &mut *self.compute;
         profiler.skip();
-        let digest = Digest(parts.replica.bring_state().map_err(engine)?.state_digest());
+        let (_, digest) = digests(&mut self.plane, parts.replica.as_mut())?;
         news.tell(News::Verified(*generation, step, digest));
         profiler.lap(Doing::Verify);
         Ok(())
@@ -472,11 +547,32 @@ impl Work<'_> {
         let Assignment { generation, rank, .. } = self.plane.membership;
         let (id, writers) = (CheckpointId { generation, step }, &self.plane.writers);
         let Compute { parts, profiler, agenda, saver, .. } = &mut *self.compute;
-        if let Some(place) = writers.iter().position(|writer| *writer == rank) {
-            let state = parts.replica.bring_state().map_err(engine)?;
-            let share = Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) };
+        let replica = parts.replica.as_mut();
+        let place = writers.iter().position(|writer| *writer == rank);
+        let slice =
+            place.map(|place| Slice { rank, place: Rank(place as u32), of: WorldSize(writers.len() as u32) });
+        let mut share = slice.map(|slice| saver.begin(id, slice));
+        if self.plane.shards.is_some() {
+            // Whoever writes nothing still gives what it holds.
+            let mut digest = StateDigest::of(replica.applied());
+            let gathered = sharded_state::for_each_section(&mut self.plane, replica, |section, values| {
+                digest.add(section, values);
+                share.iter_mut().for_each(|share| share.add(section, values));
+            });
+            if gathered.is_err() {
+                share.take().into_iter().for_each(|share| saver.give_up(share));
+            }
+            gathered?;
+            let digests = (sharded_state::digest(replica)?, Digest(digest.finish()));
+            if let Some(share) = share {
+                agenda.handle_checkpoint(id);
+                saver.save(share, digests);
+            }
+        } else if let Some(mut share) = share {
+            let state = replica.bring_state().map_err(engine)?;
+            Section::ALL.into_iter().for_each(|section| share.add(section, state.section(section)));
             agenda.handle_checkpoint(id);
-            saver.save(id, share, state);
+            saver.save(share, (Digest(state.digest()), Digest(state.state_digest())));
         }
         profiler.lap(Doing::Checkpoint);
         Ok(())
@@ -513,6 +609,25 @@ impl Work<'_> {
         self.compute.news.tell(News::Validated(self.compute.generation, part));
         Ok(())
     }
+}
+
+/// What the update comes to that this rank measured.
+///
+/// *Errors*: as `Replica::update`, all ranks alike.
+fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
+    match replica.sharding().is_some() {
+        true => sharded_state::settle(replica),
+        false => shared_state::settle(replica),
+    }
+}
+
+/// The digests of the state, for people and of all of it. All ranks call it alike.
+fn digests(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<(Digest, Digest), Broke> {
+    if plane.shards.is_some() {
+        return Ok((sharded_state::digest(replica)?, sharded_state::state_digest(plane, replica)?));
+    }
+    let state = replica.bring_state().map_err(engine)?;
+    Ok((Digest(state.digest()), Digest(state.state_digest())))
 }
 
 /// What is told of a step, with what its update came to.

@@ -52,7 +52,7 @@ pub fn copy_state(
     let mut fresh = roles.needs().then(|| State::zeros(replica.about().state));
     let total: usize = replica.about().state.lengths().iter().sum();
     let mut turn = |backend: &mut dyn Backend, sources: &[Rank]| {
-        let op = Op::Copy { sources, targets: &roles.targets };
+        let op = Op::Copy { sources, targets: &roles.targets, len: usize::MAX };
         sequence.0 += 1;
         backend.start(*sequence, &op).and_then(|()| backend.finish(*sequence))
     };

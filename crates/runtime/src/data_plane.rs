@@ -4,6 +4,7 @@
 
 use crate::gradients::{AllReduce, Company, Gradients, Share};
 use crate::recipe::ComputeParts;
+use crate::sharded_state::Shards;
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
 use dtrain_engine::BatchFigures;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};
@@ -32,6 +33,8 @@ pub struct DataPlane {
     pub figures: Vec<BatchFigures>,
     /// Who holds the gradients.
     pub gradients: Gradients,
+    /// Who holds which shards of the state, where ranks hold shards.
+    pub shards: Option<Shards>,
 }
 
 impl DataPlane {
@@ -57,6 +60,7 @@ impl DataPlane {
             checks: vec![0; group],
             figures: vec![BatchFigures::default(); group],
             gradients: Gradients::Host(None),
+            shards: None,
             membership,
         }
     }

@@ -40,6 +40,7 @@ mod recorder;
 mod run;
 mod run_files;
 mod saver;
+mod sharded_state;
 mod shared_state;
 mod skipped;
 mod state_files;

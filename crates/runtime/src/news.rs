@@ -4,7 +4,9 @@
 //! steps are laid into a buffer that the actor empties when it is notified, at most once per pace; everything else is a
 //! message, and before it looks at one the actor empties the buffer, so the order of news is kept.
 
-use dtrain_protocol::{Digest, Failure, Finished, Left, ShardReport, StepRecord, Timeouts, ValidationPart};
+use dtrain_protocol::{
+    Digest, Failure, Finished, Left, Loaded, ShardReport, StepRecord, Timeouts, ValidationPart,
+};
 use dtrain_types::{Generation, MemberId, Rank, Step};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -29,15 +31,10 @@ pub enum News {
         /// The members that could not be reached.
         unreachable: Vec<MemberId>,
     },
+    /// An update that was left is made: what this rank holds has so many updates.
+    CaughtUp(Generation, Step),
     /// The state is loaded or copied.
-    Loaded {
-        /// The generation that starts with it.
-        generation: Generation,
-        /// The updates it holds.
-        applied: Step,
-        /// Digest of all of it.
-        state_digest: Digest,
-    },
+    Loaded(Loaded),
     /// The state was digested for comparison.
     Verified(Generation, Step, Digest),
     /// This rank's share of a validation is done.

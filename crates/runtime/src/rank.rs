@@ -108,9 +108,8 @@ impl Message<News> for Rank {
                 member.handle_broken(now, generation, &why, unreachable, effects);
             }
             News::Built(generation) => member.handle_built(generation, effects),
-            News::Loaded { generation, applied, state_digest } => {
-                member.handle_loaded(now, generation, applied, state_digest, effects);
-            }
+            News::CaughtUp(generation, applied) => member.handle_caught_up(generation, applied),
+            News::Loaded(loaded) => member.handle_loaded(now, loaded, effects),
             News::Verified(generation, step, digest) => {
                 member.handle_verified(now, generation, step, digest, effects);
             }

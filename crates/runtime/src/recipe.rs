@@ -52,6 +52,8 @@ pub struct ComputeParts {
     pub workers: usize,
     /// What is due after which step.
     pub schedule: Schedule,
+    /// How many ranks hold each shard of the state, where its ranks hold shards.
+    pub redundancy: Option<u32>,
     /// How gradients are summed.
     pub mode: Reduce,
     /// What every node of the sum is rounded to.

@@ -6,7 +6,7 @@
 use crate::controls::Controls;
 use crate::news::{News, NewsSender};
 use dtrain_checkpoint::{FileStore, Store, TensorData, TensorSpec, slice_for};
-use dtrain_engine::State;
+use dtrain_engine::Section;
 use dtrain_protocol::{CheckpointId, Digest, ShardFile, ShardOutcome, ShardReport};
 use dtrain_types::{Rank, WorldSize};
 use std::ops::Range;
@@ -72,24 +72,51 @@ impl Saver {
         Self { specs, jobs: Some(jobs), free, buffer, controls, thread: Some(thread) }
     }
 
-    /// Copies this rank's share of the state and hands it to the writer, which has nothing else to do.
+    /// A rank's share of a state, with nothing in it yet.
     ///
-    /// *Panics* if it has, or if the writer has panicked.
-    pub fn save(&mut self, id: CheckpointId, slice: Slice, state: &State) {
+    /// *Panics* if the writer has something to do, or has panicked.
+    pub fn begin(&mut self, id: CheckpointId, slice: Slice) -> ShardDraft {
         let Slice { rank, place, of } = slice;
-        let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
         let tensors = slice_for(place, of, &self.specs);
         let back = || self.free.try_recv().expect("the writer gives a buffer back before it is idle");
         let mut copy = self.buffer.take().unwrap_or_else(back);
         copy.clear();
-        for spec in &self.specs[tensors.clone()] {
-            let section = crate::state_files::section(&spec.section);
-            copy.extend_from_slice(&state.section(section)[spec.offset..spec.end()]);
-        }
+        ShardDraft { specs: Arc::clone(&self.specs), id, rank, tensors, copy }
+    }
+
+    /// Hands a share to which every section was added to the writer, which has nothing else to do; `digests` are for people, and of all
+    /// of the state.
+    ///
+    /// *Panics* if the writer has panicked.
+    pub fn save(&mut self, share: ShardDraft, digests: (Digest, Digest)) {
+        let ShardDraft { id, rank, tensors, copy, .. } = share;
+        let (digest, state_digest) = digests;
         let job = Job { id, rank, tensors, copy, digest, state_digest };
         self.controls.signal(|signals| signals.writing = true);
         let jobs = self.jobs.as_ref().expect("the queue is open until drop");
         jobs.send(job).expect("the writer lives until the queue closes");
+    }
+
+    /// Takes back a share of which nothing came.
+    pub fn give_up(&mut self, share: ShardDraft) {
+        self.buffer = Some(share.copy);
+    }
+}
+
+/// A rank's share of a state that is to be written.
+pub struct ShardDraft {
+    specs: Arc<[TensorSpec]>,
+    id: CheckpointId,
+    rank: Rank,
+    tensors: Range<usize>,
+    copy: Vec<f32>,
+}
+
+impl ShardDraft {
+    /// Copies what is in the share of a whole section. All are added, in the order of `Section::ALL`.
+    pub fn add(&mut self, section: Section, values: &[f32]) {
+        let own = self.specs[self.tensors.clone()].iter().filter(|spec| spec.section == section.name());
+        own.for_each(|spec| self.copy.extend_from_slice(&values[spec.offset..spec.end()]));
     }
 }
 

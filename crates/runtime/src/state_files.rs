@@ -5,6 +5,7 @@
 use dtrain_checkpoint::{Check, FileStore, Store, TensorSpec};
 use dtrain_engine::{About, Layout, Replica, Section, State, Tensor};
 use dtrain_protocol::CheckpointId;
+use dtrain_types::Holding;
 use std::path::Path;
 
 /// Every tensor of a replica's state, as a checkpoint names it: `model.0.weight`, `stats.1.running_mean`,
@@ -35,13 +36,6 @@ fn section_specs(layout: &Layout, section: Section) -> Vec<TensorSpec> {
     tensors.map(spec).collect()
 }
 
-/// The engine's section of this name. *Panics* on another name: the specs are our own.
-#[must_use]
-pub fn section(name: &str) -> Section {
-    let found = Section::ALL.into_iter().find(|section| section.name() == name);
-    found.unwrap_or_else(|| panic!("`{name}` is no section of a state"))
-}
-
 /// Loads a checkpoint into the replica: into fresh memory first, swapped in when it is whole and its digest agrees
 /// with the manifest's (S12).
 ///
@@ -66,4 +60,43 @@ pub fn load(
         return Err(format!("checkpoint {id} was read whole, but its state has another digest than it says"));
     }
     replica.swap_state(&mut state).map_err(|error| error.to_string())
+}
+
+/// Loads what every rank has of a checkpoint, and the moments of these shards. The digest of each file is compared; that of the state would take
+/// all of it.
+///
+/// *Errors*: a sentence that names what is wrong. *Blocks* on the disk.
+pub fn load_shards(
+    run_dir: &Path,
+    id: CheckpointId,
+    specs: &[TensorSpec],
+    replica: &mut dyn Replica,
+    holding: &Holding,
+) -> Result<(), String> {
+    let checkpoint = FileStore::new(run_dir).open(id, Check::Digests).map_err(|damage| damage.to_string())?;
+    let lengths = replica.about().state.lengths();
+    let sharding = replica.sharding().ok_or("this replica holds no shards")?;
+    let mut moments = sharding.prepare(holding);
+    for (section, len) in Section::ALL.into_iter().zip(lengths).filter(|(_, len)| *len > 0) {
+        let read = match section {
+            Section::Parameters | Section::Stats | Section::Average => {
+                checkpoint.load_into(specs, section.name(), sharding.part_mut(section, 0..len))
+            }
+            Section::First | Section::Second => {
+                let held = holding.elements(len);
+                checkpoint.read(specs, section.name(), len, |from, values| {
+                    for run in &held {
+                        let both = run.start.max(from)..run.end.min(from + values.len());
+                        if !both.is_empty() {
+                            let part = &values[both.start - from..both.end - from];
+                            moments.part_mut(section, both).copy_from_slice(part);
+                        }
+                    }
+                })
+            }
+        };
+        read.map_err(|damage| damage.to_string())?;
+    }
+    sharding.adopt(moments, id.step);
+    Ok(())
 }

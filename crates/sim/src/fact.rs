@@ -1,11 +1,12 @@
 //! Facts: what the checkers are told, as it happens. A history is a list of facts, so a bad one can be written down.
 
 use crate::job::Oracle;
+use dtrain_engine::Section;
 use dtrain_protocol::{
     BootId, Bootstrap, CheckpointId, Digest, ManifestOrder, Membership, Number, Outcome, StartFrom,
     StepRecord, Validation,
 };
-use dtrain_types::{Generation, Incarnation, Instance, MemberId, NodeId, Step};
+use dtrain_types::{Generation, Holding, Incarnation, Instance, MemberId, NodeId, Step};
 use std::fmt;
 use std::time::Duration;
 
@@ -73,6 +74,19 @@ pub enum Fact<'a> {
         state_digest: Digest,
         /// Whether it was copied from peers.
         copied: bool,
+    },
+    /// A rank holds shards of a state; of each section this, from an element on.
+    Held {
+        /// Which rank's life.
+        life: Life,
+        /// In which generation.
+        generation: Generation,
+        /// The updates that it has.
+        step: Step,
+        /// The shards.
+        holding: &'a Holding,
+        /// Of each section, from an element on.
+        held: &'a [(Section, usize, Vec<f32>)],
     },
     /// A rank left everything before a generation; this is the state that it holds.
     Left {

@@ -3,6 +3,7 @@
 //! One engine computes for all simulated ranks: it is handed the state of a rank, works on it and gives it back. This file
 //! does not know ranks, messages or time.
 
+use crate::compute::common_digest;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
@@ -256,14 +257,26 @@ pub struct Oracle {
 /// What is expected of one step.
 #[derive(Clone, Debug)]
 pub struct Expected {
-    /// Digest of all of the state after it.
+    /// The state after it.
+    pub state: State,
+    /// Digest of all of it.
     pub state_digest: Digest,
+    /// Digest of what every rank has of it, where they hold shards.
+    pub common_digest: Digest,
     /// Digest for people.
     pub digest: Digest,
     /// The reduced gradient, in tree order.
     pub gradient: Vec<f32>,
     /// What the ranks agree on.
     pub trailer: Trailer,
+}
+
+impl Expected {
+    /// Whether a rank that says this digest has the state: all of it, or all that every rank has.
+    #[must_use]
+    pub fn is(&self, digest: Digest) -> bool {
+        digest == self.state_digest || digest == self.common_digest
+    }
 }
 
 impl Oracle {
@@ -332,7 +345,14 @@ impl Oracle {
 }
 
 fn expected(state: &State, gradient: Vec<f32>, trailer: Trailer) -> Expected {
-    Expected { state_digest: Digest(state.state_digest()), digest: Digest(state.digest()), gradient, trailer }
+    Expected {
+        state: state.clone(),
+        state_digest: Digest(state.state_digest()),
+        common_digest: common_digest(state),
+        digest: Digest(state.digest()),
+        gradient,
+        trailer,
+    }
 }
 
 /// The plain sum of a range of micro-batches by recursion, written apart from the code that is tested.

@@ -44,6 +44,12 @@ pub enum Sabotage {
     LostJournal,
     /// The slot of the sum is written before an update that was left is completed.
     ReusedSum,
+    /// A rank that is behind goes on with what it holds, and does not make the update that it measured.
+    LeftBehind,
+    /// A rank that holds shards keeps the parameters that it had of the rest, and does not have them brought anew.
+    KeptParameters,
+    /// Whoever holds a part of a state is taken for one who holds all of it.
+    PartAsWhole,
     /// A host sends what it has before all its ranks have added up.
     UnmetFold,
     /// Hosts take their time to call a supervisor that stood still.
@@ -60,7 +66,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 28] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -80,6 +86,9 @@ impl Sabotage {
         Self::UntoldUpdate,
         Self::LostJournal,
         Self::ReusedSum,
+        Self::LeftBehind,
+        Self::KeptParameters,
+        Self::PartAsWhole,
         Self::UnmetFold,
         Self::LateCall,
         Self::LateRecall,

@@ -15,6 +15,10 @@ pub enum Situation {
     CopySource,
     /// A rank that copies a state.
     CopyTarget,
+    /// A rank that gives or takes shards.
+    ShareOut,
+    /// A rank that gathers what others hold.
+    Gather,
     /// A rank that is ready and waits for the others.
     Ready,
     /// Forward and backward.
@@ -55,13 +59,15 @@ pub enum Situation {
 
 impl Situation {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Start,
         Self::Form,
         Self::Build,
         Self::Load,
         Self::CopySource,
         Self::CopyTarget,
+        Self::ShareOut,
+        Self::Gather,
         Self::Ready,
         Self::Compute,
         Self::Offer,
@@ -92,6 +98,8 @@ impl Situation {
             Self::Load => "load",
             Self::CopySource => "copy<",
             Self::CopyTarget => "copy>",
+            Self::ShareOut => "shares",
+            Self::Gather => "gather",
             Self::Ready => "ready",
             Self::Compute => "compute",
             Self::Offer => "offer",

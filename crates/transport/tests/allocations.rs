@@ -129,8 +129,8 @@ fn round(backend: &mut dyn Backend, next: &mut u64, trailers: &[Vec<Trailer>; 2]
         Op::AllReduce { micro_batches: COUNTS[1], trailers: &trailers[1] },
         Op::Barrier,
         Op::ReduceScatter { micro_batches: COUNTS[1], trailers: &trailers[1] },
-        Op::AllGather,
-        Op::Copy { sources: &sources, targets: &[Rank(1), Rank(3)] },
+        Op::AllGather { cuts: None },
+        Op::Copy { sources: &sources, targets: &[Rank(1), Rank(3)], len: usize::MAX },
         Op::Broadcast { from: Rank(1) },
     ];
     for op in ops {

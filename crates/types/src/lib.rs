@@ -9,6 +9,7 @@ mod device_memory;
 mod digest;
 mod exact_sum;
 mod fingerprint;
+mod holding;
 mod ids;
 pub mod numbers;
 mod plan;
@@ -29,6 +30,7 @@ pub use device_memory::DeviceMemory;
 pub use digest::Digest;
 pub use exact_sum::{ExactQuotient, ExactSum};
 pub use fingerprint::Fingerprint;
+pub use holding::{Holders, Holding, SHARDS, Transfer, shard_elements};
 pub use ids::{
     Bytes, Epoch, Generation, Incarnation, Instance, MemberId, MicroBatch, NodeId, Rank, Seed, Step,
     WorldSize,

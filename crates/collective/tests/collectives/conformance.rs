@@ -140,15 +140,25 @@ pub fn gathers_broadcasts_and_barriers_do_what_their_names_say(worlds: &[u32], m
             fill(&mut *backend, rank);
             run(&mut *backend, 1, Op::Barrier);
             assert!(is_of(&mut *backend, rank), "a barrier moves nothing");
-            run(&mut *backend, 2, Op::AllGather);
+            run(&mut *backend, 2, Op::AllGather { cuts: None });
             let gathered = backend.arena().lease(0);
             for owner in 0..world {
                 let mut chunk = Chunks::even(len, world).chunk(owner);
                 assert!(chunk.all(|i| gathered[i] == mark(owner, i)), "{len} floats of {world} ranks");
             }
+            // Parts of any length, some of them empty.
+            let cut = |rank: usize| if rank < world { len * rank * rank / (world * world) } else { len };
+            let cuts: Vec<usize> = (0..=world).map(cut).collect();
+            fill(&mut *backend, rank);
+            run(&mut *backend, 3, Op::AllGather { cuts: Some(&cuts) });
+            let gathered = backend.arena().lease(0);
+            for owner in 0..world {
+                let mut part = cuts[owner]..cuts[owner + 1];
+                assert!(part.all(|i| gathered[i] == mark(owner, i)), "{len} floats of {world} ranks, cut");
+            }
             for from in BTreeSet::from([0, world / 2, world - 1]) {
                 fill(&mut *backend, rank);
-                run(&mut *backend, 3 + from as u64, Op::Broadcast { from: Rank(from as u32) });
+                run(&mut *backend, 4 + from as u64, Op::Broadcast { from: Rank(from as u32) });
                 assert!(is_of(&mut *backend, from), "rank {rank} of {world} from {from}, {len} floats");
             }
         });
@@ -163,7 +173,7 @@ pub fn a_copy_gives_the_targets_the_bits_of_the_sources(worlds: &[u32], make: Ma
                 // One backend copies many windows, one after the other, as the copy of a whole state does.
                 for (seq, [sources, targets]) in lists.iter().enumerate() {
                     before_copy(backend.arena().lease(0), rank, sources);
-                    run(&mut *backend, seq as u64, Op::Copy { sources, targets });
+                    run(&mut *backend, seq as u64, Op::Copy { sources, targets, len: usize::MAX });
                     let right = is_copied(backend.arena().lease(0), rank, sources, targets);
                     assert!(right, "rank {rank} of {world}, {len} floats, {sources:?} to {targets:?}");
                 }

@@ -143,7 +143,7 @@ fn a_peer_in_another_collective_under_the_same_number_is_found_out() {
 #[test]
 fn in_a_copy_a_frame_from_no_source_or_to_no_target_is_an_error() {
     let mut network = Network::new(&cut_evenly(4, 4), &[4], 1_000, Reduce::Exact, 64);
-    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(2)] };
+    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(2)], len: usize::MAX };
     (0..4).for_each(|rank| network.machines[rank].start(Sequence(1), &op));
     network.send(0);
     let flying = network.flying.remove(0);

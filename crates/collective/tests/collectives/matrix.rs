@@ -126,7 +126,7 @@ fn gather_broadcast_and_barrier_move_what_they_should_and_nothing_else() {
                 for (rank, machine) in network.machines.iter_mut().enumerate() {
                     assert!(machine.arena().slot(0).iter().enumerate().all(|(i, x)| *x == mark(rank, i)));
                 }
-                all(&mut network, Sequence(2), Op::AllGather);
+                all(&mut network, Sequence(2), Op::AllGather { cuts: None });
                 let chunks = Chunks::even(len, n);
                 for machine in &mut network.machines {
                     for owner in 0..n {
@@ -156,7 +156,7 @@ fn a_copy_gives_the_targets_the_bits_of_the_sources_and_leaves_the_others_alone(
                         bits(machine.arena().slot(0))
                     };
                     let before: Vec<_> = network.machines.iter_mut().enumerate().map(fill).collect();
-                    let op = Op::Copy { sources: &sources, targets: &targets };
+                    let op = Op::Copy { sources: &sources, targets: &targets, len: usize::MAX };
                     assert_eq!(all(&mut network, Sequence(1), op), vec![Trailer::EMPTY; world as usize]);
                     for (rank, machine) in network.machines.iter_mut().enumerate() {
                         let slot = machine.arena().slot(0);
@@ -176,7 +176,7 @@ fn a_copy_gives_the_targets_the_bits_of_the_sources_and_leaves_the_others_alone(
 #[test]
 fn only_frames_from_sources_to_targets_travel_in_a_copy() {
     let mut network = Network::new(&cut_evenly(4, 5), &[4], 1_000, Reduce::Exact, 48);
-    let op = Op::Copy { sources: &[Rank(1), Rank(4)], targets: &[Rank(0), Rank(2)] };
+    let op = Op::Copy { sources: &[Rank(1), Rank(4)], targets: &[Rank(0), Rank(2)], len: usize::MAX };
     for rank in 0..5 {
         network.machines[rank].start(Sequence(1), &op);
         network.send(rank);
@@ -202,13 +202,13 @@ fn a_copy_that_makes_no_sense_is_a_bug_and_two_different_ones_have_two_operands(
         (vec![0], vec![2, 1]),
     ] {
         let (sources, targets) = (ranks(&sources), ranks(&targets));
-        let op = Op::Copy { sources: &sources, targets: &targets };
+        let op = Op::Copy { sources: &sources, targets: &targets, len: usize::MAX };
         let checked = std::panic::catch_unwind(|| op.assert_fits(world));
         assert!(checked.is_err(), "{sources:?} to {targets:?}");
     }
     let mut operands = BTreeSet::new();
     for [sources, targets] in copies(3) {
-        let op = Op::Copy { sources: &sources, targets: &targets };
+        let op = Op::Copy { sources: &sources, targets: &targets, len: usize::MAX };
         op.assert_fits(world);
         assert!(operands.insert(op.operand()), "{sources:?} to {targets:?} looks like another copy");
     }
@@ -277,6 +277,6 @@ fn nobody_finishes_an_all_reduce_before_every_rank_has_put_in_its_part() {
 fn an_operation_says_what_it_is() {
     let op = Op::Broadcast { from: Rank(3) };
     assert_eq!((op.kind(), op.operand(), op.reduction()), (OpKind::Broadcast, 3, None));
-    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(1)] };
+    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(1)], len: usize::MAX };
     assert_eq!((op.kind(), op.reduction()), (OpKind::Copy, None));
 }

@@ -139,7 +139,7 @@ fn frames_of_sums_say_that_they_are_rounded_and_those_that_only_move_that_they_a
         for machine in &mut network.machines {
             machine.finish(Sequence(1));
             machine.arena().lease(0).fill(0.1);
-            machine.start(Sequence(2), &Op::AllGather);
+            machine.start(Sequence(2), &Op::AllGather { cuts: None });
         }
         (0..3).for_each(|rank| network.send(rank));
         let moved = network.flying.iter().filter(|flying| flying.header.tag.op == OpKind::AllGather);

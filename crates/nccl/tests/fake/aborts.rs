@@ -104,8 +104,8 @@ fn what_a_failed_backend_was_made_of_serves_the_next_generation() {
 
 #[test]
 fn ranks_in_different_collectives_find_out_and_die() {
-    let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)] };
-    for other in [Op::AllGather, copy, Op::Broadcast { from: Rank(0) }] {
+    let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)], len: usize::MAX };
+    for other in [Op::AllGather { cuts: None }, copy, Op::Broadcast { from: Rank(0) }] {
         let results =
             on_threads(backends(&cut_evenly(2, 2), &[2], 100, Reduce::Exact), |rank, mut backend| {
                 let op = if rank == 0 { Op::Barrier } else { other };

@@ -88,7 +88,7 @@ fn one_copy(
 ) -> Result<(), CollectiveError> {
     let [sources, targets] = &lists[seq as usize % lists.len()];
     before_copy(backend.arena().lease(0), rank, sources);
-    backend.start(Sequence(2 * seq + 1), &Op::Copy { sources, targets })?;
+    backend.start(Sequence(2 * seq + 1), &Op::Copy { sources, targets, len: usize::MAX })?;
     backend.finish(Sequence(2 * seq + 1))?;
     assert!(is_copied(backend.arena().lease(0), rank, sources, targets), "the copy after step {seq}");
     Ok(())

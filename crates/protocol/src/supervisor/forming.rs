@@ -9,7 +9,7 @@ use crate::effect::{Event, Reason, SupervisorEffect};
 use crate::message::{Membership, Participant, Pending, Report, ResumePoint, Stage, StateSource, StopFlag};
 use crate::number::Number;
 use crate::phase::{Activity, Phase};
-use dtrain_types::{CheckpointId, Digest, Generation, Instant, MemberId, NodeId, Rank, Step};
+use dtrain_types::{CheckpointId, Digest, Generation, Holding, Instant, MemberId, NodeId, Rank, Step};
 use std::sync::Arc;
 
 impl Supervisor {
@@ -50,6 +50,7 @@ impl Supervisor {
             stage: Stage::Joining,
             activity: Activity::Idle,
             applied: None,
+            holding: Holding::default(),
             bootstrap: None,
             refused: false,
         }));
@@ -106,7 +107,7 @@ impl Supervisor {
             return self.not_enough(now, &able, effects);
         }
         // Whoever holds the state waits for no one: the others are admitted when they come.
-        let has_state = able.iter().any(|member| self.life(*member).applied.is_some());
+        let has_state = self.is_held(able.iter().map(|member| self.life(*member)));
         let all = able.len() == hopeful && !missing_nodes;
         if able.len() >= least && (all || over || has_state && !self.awaits_the_found(now)) {
             if !has_state && over {
@@ -213,8 +214,26 @@ impl Supervisor {
 
     /// Whether all wait for a manifest that is being written: nobody holds the state, and it may be the newest.
     pub(super) fn awaits_manifest(&self) -> bool {
-        let holds = |life: &Life| life.applied.is_some();
-        self.checkpoints.is_writing() && self.is_formed() && !self.lives().any(|(_, life)| holds(life))
+        let held = self.is_held(self.lives().map(|(_, life)| life));
+        self.checkpoints.is_writing() && self.is_formed() && !held
+    }
+
+    /// Whether these members hold a state, all of it together.
+    fn is_held<'a>(&self, lives: impl Iterator<Item = &'a Life>) -> bool {
+        let mut holders = lives.filter(|life| life.applied.is_some());
+        match self.config.sharded {
+            true => Holding::cover(holders.map(|life| &life.holding)),
+            false => holders.next().is_some(),
+        }
+    }
+
+    /// Nobody goes on with a part of a state whose rest is lost: those who hold one begin anew, with the others.
+    fn give_up_parts(&mut self, now: Instant, effects: &mut Vec<SupervisorEffect>) {
+        let holders = self.lives().filter(|(_, life)| life.applied.is_some());
+        let holders: Vec<MemberId> = holders.map(|(member, _)| member).collect();
+        self.together(now, effects, |this, effects| {
+            holders.into_iter().for_each(|member| this.lost(now, member, What::HoldsPart, effects));
+        });
     }
 
     /// Names the resume point.
@@ -224,6 +243,9 @@ impl Supervisor {
         }
         let stands: Vec<(MemberId, Step)> =
             self.lives().filter_map(|(member, life)| Some((member, life.applied?))).collect();
+        if !stands.is_empty() && !self.is_held(self.lives().map(|(_, life)| life)) {
+            return self.give_up_parts(now, effects);
+        }
         let Some((_, step)) = stands.iter().copied().max_by_key(|(_, step)| *step) else {
             if !self.settle_checkpoints(now, effects) {
                 return;
@@ -248,6 +270,12 @@ impl Supervisor {
         }
         if !self.is_told_for_good(step) {
             return;
+        }
+        if self.config.sharded {
+            // Who stands at the step before it has measured this one: it makes the update when it hears of it.
+            let holdings = self.lives().map(|(_, life)| life.holding.clone());
+            let source = StateSource::Shards(holdings.collect());
+            return self.sync(now, ResumePoint { step, source }, effects);
         }
         let holds = |life: &Life| life.applied == Some(step);
         let ranks = self.lives().zip(0..).filter(|((_, life), _)| holds(life)).map(|(_, rank)| Rank(rank));

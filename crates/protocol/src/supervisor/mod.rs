@@ -31,8 +31,8 @@ use crate::schedule::Schedule;
 use crate::timeouts::Timeouts;
 use checkpoint::Checkpoints;
 use dtrain_types::{
-    BatchPlan, CheckpointId, Digest, Epoch, Generation, Incarnation, Instance, Instant, MemberId, NodeId,
-    Rank, Reduce, Step,
+    BatchPlan, CheckpointId, Digest, Epoch, Generation, Holding, Incarnation, Instance, Instant, MemberId,
+    NodeId, Rank, Reduce, Step,
 };
 use paces::Paces;
 use progress::Progress;
@@ -109,6 +109,8 @@ pub struct SupervisorConfig {
     pub losses: Losses,
     /// How gradients are reduced.
     pub reduce: Reduce,
+    /// Whether the members hold shards of the state, each more than one of them, and none all of it.
+    pub sharded: bool,
     /// Whether ranges follow the speed that is measured.
     pub balance: bool,
     /// The micro-batches of each step.
@@ -575,6 +577,7 @@ impl Supervisor {
         life.stage = report.stage.clone();
         life.activity = report.activity;
         life.applied = report.applied;
+        life.holding = if report.holding.is_sound() { report.holding.clone() } else { Holding::default() };
         life.bootstrap = report.bootstrap;
         true
     }

@@ -118,6 +118,7 @@ mod tests {
             timeouts: Timeouts::derive(Duration::from_secs(1)).expect("in range"),
             losses: Losses::EndTheRun,
             reduce: Reduce::Exact,
+            sharded: false,
             balance: false,
             batches: BatchPlan::new(Seed(1), samples, 4, 1).expect("sizes that fit"),
             schedule: Schedule {

@@ -3,7 +3,7 @@
 //! This file decides nothing.
 
 use crate::{Activity, BootId, Bootstrap, NodeReport, Number, Profile, Stage};
-use dtrain_types::{Generation, Incarnation, Instance, Instant, NodeId, Step};
+use dtrain_types::{Generation, Holding, Incarnation, Instance, Instant, NodeId, Step};
 use std::collections::VecDeque;
 
 /// One member's place.
@@ -60,6 +60,8 @@ pub(super) struct Life {
     pub stage: Stage,
     pub activity: Activity,
     pub applied: Option<Step>,
+    /// What it holds of its state.
+    pub holding: Holding,
     /// What it made for its generation to meet.
     pub bootstrap: Option<Bootstrap>,
     /// It takes no part: its fingerprint does not fit, or its node leaves. It is told to go.

@@ -1,10 +1,14 @@
 //! What a compute thread is doing, and what it keeps while it does it.
 
+use super::shards::{Gathering, Sharing};
 use dtrain_protocol::StartFrom;
 use dtrain_types::{Epoch, Merger, MicroRange, Rank, Step, StepPlan, Trailer};
 
 /// Steps are collectives of these numbers and above; what comes before them builds and copies.
 pub(super) const FIRST_STEP: u64 = 1_000;
+
+/// A step has so many numbers of collectives, and what follows it.
+pub(super) const OF_A_STEP: u64 = 16;
 
 /// Pieces of a gradient that are given away before the rest of it is there.
 pub(super) const OFFERS: usize = 2;
@@ -34,6 +38,12 @@ pub(super) enum Doing {
     Update(Step),
     Meet,
     UpdateShare(Step),
+    /// What ranks hold of a state travels to those who are to hold it.
+    Share(Box<Sharing>),
+    /// The parameters come from their owners.
+    Gather,
+    /// So does all of the state, for a task.
+    GatherAll(Box<Gathering>),
     Evaluate(Epoch, Step),
 }
 

@@ -250,10 +250,16 @@ impl Compute {
         if self.sabotage == Some(skipped) {
             return;
         }
+        self.doing = Doing::Meet;
+        if self.shards.is_some() {
+            let Some(plane) = &mut self.plane else { return };
+            plane.sequence += 1;
+            plane.gathering = false;
+            return self.start(tools, &Op::Barrier);
+        }
         if let Some(plane) = &mut self.plane {
             plane.sequence = plane.sequence.max(FIRST_STEP);
         }
-        self.doing = Doing::Meet;
         self.host_give(tools, &Op::Barrier);
     }
 }

@@ -9,6 +9,7 @@ mod doing;
 mod host;
 mod host_plane;
 mod plane;
+mod shards;
 mod shared;
 mod state;
 mod steps;
@@ -29,6 +30,7 @@ use host_plane::HostPlane;
 
 use std::collections::BTreeSet;
 
+pub use shards::{Shards, common_digest};
 pub use tools::Tools;
 
 pub use words::{Ask, At, News, Parcel, ShardJob, Work};
@@ -71,6 +73,8 @@ pub struct Compute {
     stop: StopFlag,
     /// Its part in the state of the host, where ranks share one.
     sharer: Option<Sharer>,
+    /// What it holds, where ranks hold shards.
+    shards: Option<Shards>,
     computed: Option<Computed>,
     /// The generation for which this one is to be left.
     quit: Option<Generation>,
@@ -82,9 +86,13 @@ pub struct Compute {
 }
 
 impl Compute {
-    /// A thread without a state; with a part in that of its host, where ranks share one.
+    /// A thread without a state; with a part in that of its host, where ranks share one, or holding nothing yet, where they hold shards.
     #[must_use]
-    pub fn new(agenda: Agenda, sharer: Option<Sharer>, sabotage: Option<Sabotage>) -> Self {
+    pub fn new(
+        agenda: Agenda,
+        (sharer, shards): (Option<Sharer>, Option<Shards>),
+        sabotage: Option<Sabotage>,
+    ) -> Self {
         Self {
             state: None,
             plane: None,
@@ -96,6 +104,7 @@ impl Compute {
             copied: None,
             stop: StopFlag::default(),
             sharer,
+            shards,
             computed: None,
             quit: None,
             ticket: 0,
@@ -149,13 +158,17 @@ impl Compute {
                 Some(Task::Checkpoint(_)) => Activity::Saving,
                 _ => Activity::Idle,
             },
-            Doing::Reach | Doing::Load(_) | Doing::Copy(_) | Doing::Complete | Doing::Open => {
-                Activity::Preparing
-            }
+            Doing::Reach
+            | Doing::Load(_)
+            | Doing::Copy(_)
+            | Doing::Share(_)
+            | Doing::Complete
+            | Doing::Open => Activity::Preparing,
             Doing::Micro(_) | Doing::Offer(..) | Doing::Update(_) | Doing::UpdateShare(_) => {
                 Activity::Computing
             }
-            Doing::Reduce | Doing::Meet => Activity::Reducing,
+            Doing::Reduce | Doing::Meet | Doing::Gather => Activity::Reducing,
+            Doing::GatherAll(_) => Activity::Saving,
             Doing::Evaluate(..) => Activity::Validating,
         }
     }
@@ -182,6 +195,9 @@ impl Compute {
             Doing::Reduce => At::Round1,
             Doing::Update(_) => At::Update,
             Doing::UpdateShare(_) => At::UpdateShare,
+            Doing::Share(_) => At::ShareOut,
+            Doing::Gather => At::Gather,
+            Doing::GatherAll(_) => At::GatherAll,
             Doing::Meet => At::Meet,
             Doing::Evaluate(..) => At::Validate,
         }
@@ -245,6 +261,7 @@ impl Compute {
                 self.doing = Doing::Load(*from);
                 self.work(tools, Work::Load);
             }
+            StateSource::Shards(held) => self.share_out(tools, held, resume_point.step),
             StateSource::Ranks(sources) => {
                 let world = plane.members.world().0;
                 let targets: Vec<Rank> =
@@ -273,7 +290,11 @@ impl Compute {
 
     /// Order: make steps.
     pub fn run(&mut self, tools: &mut Tools<'_>, from: Step, pending: Pending) {
-        let holder = if self.shares() { StateHolder::Host } else { StateHolder::Rank };
+        let holder = match &self.shards {
+            Some(_) => StateHolder::Shards,
+            None if self.shares() => StateHolder::Host,
+            None => StateHolder::Rank,
+        };
         self.agenda.begin(holder, from, pending);
         self.go(tools);
     }
@@ -330,6 +351,7 @@ impl Compute {
         match std::mem::replace(&mut self.doing, Doing::Rest) {
             // An update whose collective is over is applied: peers have it, too.
             Doing::Update(step) => self.update(tools, step),
+            Doing::UpdateShare(_) if self.shards.is_some() => self.update_shards(tools),
             Doing::UpdateShare(step) => self.update_share(tools, step),
             _ if leaves => {}
             Doing::Micro(micro) => self.micro_batch(tools, micro),
@@ -344,6 +366,10 @@ impl Compute {
             Doing::Copy(copy) => {
                 self.doing = Doing::Copy(copy);
                 self.begin_window(tools);
+            }
+            Doing::Share(sharing) => {
+                self.doing = Doing::Share(sharing);
+                self.begin_piece(tools);
             }
             other => unreachable!("{other:?} is no work"),
         }
@@ -371,7 +397,10 @@ impl Compute {
         if let Some(record) = self.agenda.handle_left(applied)
             && self.sabotage != Some(Sabotage::UntoldUpdate)
         {
-            self.tell_decided(tools, record);
+            match self.shards {
+                Some(_) => self.tell_made(tools, record),
+                None => self.tell_decided(tools, record),
+            }
         }
         self.parked.retain(|parcel| parcel.header.tag.generation >= generation);
         tools.tell(News::Left { generation, applied });

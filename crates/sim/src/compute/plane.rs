@@ -28,8 +28,17 @@ impl Compute {
 
     /// Whether a collective of frames waits for its end.
     fn exchanges(&self) -> bool {
-        let collective =
-            matches!(self.doing, Doing::Reach | Doing::Copy(_) | Doing::Reduce | Doing::Open | Doing::Meet);
+        let collective = matches!(
+            self.doing,
+            Doing::Reach
+                | Doing::Copy(_)
+                | Doing::Share(_)
+                | Doing::Reduce
+                | Doing::Open
+                | Doing::Meet
+                | Doing::Gather
+                | Doing::GatherAll(_)
+        );
         let turn = |plane: &Plane| plane.host.as_ref().is_none_or(|participant| participant.exchanges());
         collective && !self.working && self.plane.as_ref().is_some_and(turn)
     }
@@ -125,6 +134,9 @@ impl Compute {
                 self.computed.as_mut().expect("a step is in hand").trailer = trailer;
             }
             Doing::Meet => self.doing = Doing::Rest,
+            Doing::Share(_) => self.end_piece(tools),
+            Doing::Gather => self.gathered(tools),
+            Doing::GatherAll(_) => self.gathered_for(tools),
             _ => {}
         }
     }

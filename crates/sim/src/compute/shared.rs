@@ -10,8 +10,8 @@ use crate::memory::HostMemory;
 use crate::sabotage::Sabotage;
 use dtrain_collective::Op;
 use dtrain_engine::{Sum, UpdateShare};
-use dtrain_protocol::{Digest, Failure, Opening, ResumePoint, StateSource, StepRecord};
-use dtrain_types::Step;
+use dtrain_protocol::{Digest, Failure, Loaded, Opening, ResumePoint, StateSource, StepRecord};
+use dtrain_types::{Holding, Step};
 
 impl Compute {
     /// Does what this rank has to do to the state before all adopt it.
@@ -74,7 +74,8 @@ impl Compute {
         self.state = None;
         let state_digest = Digest(memory.state.state(step).state_digest());
         tools.asks.push(Ask::Swapped { generation, step, state_digest, copied: false });
-        tools.tell(News::Loaded { generation, applied: step, state_digest });
+        let holding = Holding::whole();
+        tools.tell(News::Loaded(Loaded { generation, applied: step, holding, state_digest }));
     }
 
     /// Looks at this rank's share of the sum. From here on its peers can decide the update.

@@ -9,7 +9,8 @@ use crate::job::{Engine, unflatten};
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op};
 use dtrain_engine::State;
-use dtrain_protocol::{Digest, Failure, StartFrom};
+use dtrain_protocol::{Digest, Failure, Loaded, StartFrom};
+use dtrain_types::Holding;
 
 /// Where a state comes from.
 #[derive(Clone, Copy, PartialEq)]
@@ -45,6 +46,10 @@ impl Compute {
             self.state = Some(state);
             return self.publish(tools);
         }
+        if self.shards.is_some() {
+            self.doing = Doing::Rest;
+            return self.begin_shards(tools, state);
+        }
         self.swap(tools, state, StateFrom::Checkpoint);
         self.told_loaded(tools);
     }
@@ -61,7 +66,8 @@ impl Compute {
         let (Some(state), Some(plane)) = (&self.state, &self.plane) else { return };
         let (generation, applied) = (plane.generation, state.applied);
         let state_digest = Digest(state.state_digest());
-        tools.tell(News::Loaded { generation, applied, state_digest });
+        let holding = Holding::whole();
+        tools.tell(News::Loaded(Loaded { generation, applied, holding, state_digest }));
     }
 
     /// Begins to copy the next window: one gradient's length of floats, and the digest at the end.
@@ -78,7 +84,7 @@ impl Compute {
         plane.sequence += 1;
         plane.gathering = false;
         let (sources, targets) = (copy.sources.clone(), copy.targets.clone());
-        self.start(tools, &Op::Copy { sources: &sources, targets: &targets });
+        self.start(tools, &Op::Copy { sources: &sources, targets: &targets, len: usize::MAX });
     }
 
     /// A window is copied.

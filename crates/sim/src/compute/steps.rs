@@ -1,13 +1,14 @@
 //! Tasks: micro-batches, the reduction, the update, and what is due after a step, as the agenda says.
 
 use super::Compute;
-use super::doing::{Computed, Doing, FIRST_STEP, Micro, OFFERS};
+use super::doing::{Computed, Doing, FIRST_STEP, Micro, OF_A_STEP, OFFERS};
 use super::tools::Tools;
 use super::words::{Ask, News, ShardJob, Work};
 use crate::disk::share;
 use crate::job::{VALIDATION, flat, flatten, no_counts};
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op, Reduce, Sequence, rank_roots};
+use dtrain_engine::State;
 use dtrain_protocol::{CheckpointId, Digest, Finished, StepRecord, StopFlag, Task, ValidationPart};
 use dtrain_types::{Epoch, Merger, MicroBatch, Step, Trailer, cut_evenly, roots};
 
@@ -28,7 +29,6 @@ impl Compute {
     }
 
     fn carry_out(&mut self, tools: &mut Tools<'_>, task: Task) {
-        let Some(generation) = self.plane.as_ref().map(|plane| plane.generation) else { return };
         match task {
             Task::Compute(step) => self.begin_step(tools, step),
             Task::Reduce(step) => self.reduce(tools, step),
@@ -36,36 +36,51 @@ impl Compute {
                 self.doing = Doing::Update(step);
                 self.work(tools, Work::Update);
             }
+            Task::Measure(step) if self.shards.is_some() => self.measure_shards(tools, step),
             Task::Measure(step) => self.measure(tools, step),
             Task::Meet(_) => self.meet(tools),
+            Task::Gather(_) => self.gather(tools),
             Task::UpdateShare(step) => {
                 self.doing = Doing::UpdateShare(step);
                 self.work(tools, Work::Update);
             }
+            Task::Commit(step) if self.shards.is_some() => self.commit_shards(tools, step),
             Task::Commit(step) => self.commit(tools, step),
             Task::AwaitValidation(_) => self.agenda.handle_validated(self.signals.enough),
-            Task::Verify(step) => {
-                let digest = self.state_digest().expect("a rank that runs has a state");
-                tools.tell(News::Verified(generation, step, digest));
+            task @ (Task::Verify(_) | Task::Checkpoint(_) | Task::Finish) => {
+                match (&self.shards, &self.state) {
+                    (Some(_), _) => self.gather_for(tools, task),
+                    (None, Some(state)) => {
+                        let state = state.clone();
+                        self.look_at(tools, task, &state);
+                    }
+                    (None, None) => unreachable!("a rank that runs has a state"),
+                }
             }
             Task::Validate(epoch, step) => {
                 self.doing = Doing::Evaluate(epoch, step);
                 self.work(tools, Work::Evaluate);
             }
-            Task::Checkpoint(step) => self.save(tools, CheckpointId { generation, step }),
-            Task::Finish => {
-                let state = self.state.as_ref().expect("a rank that runs has a state");
-                let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
-                tools.tell(News::Finished(
-                    generation,
-                    Finished { step: state.applied, digest, state_digest, device_peak: None },
-                ));
+        }
+    }
+
+    /// Does what looks at all of the state.
+    pub(super) fn look_at(&mut self, tools: &mut Tools<'_>, task: Task, state: &State) {
+        let Some(generation) = self.plane.as_ref().map(|plane| plane.generation) else { return };
+        let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
+        match task {
+            Task::Verify(step) => tools.tell(News::Verified(generation, step, state_digest)),
+            Task::Checkpoint(step) => self.save(tools, CheckpointId { generation, step }, state),
+            _ => {
+                let step = state.applied;
+                let finished = Finished { step, digest, state_digest, device_peak: None };
+                tools.tell(News::Finished(generation, finished));
             }
         }
     }
 
-    fn save(&mut self, tools: &mut Tools<'_>, id: CheckpointId) {
-        let (Some(state), Some(plane)) = (&self.state, &self.plane) else { return };
+    fn save(&mut self, tools: &mut Tools<'_>, id: CheckpointId, state: &State) {
+        let Some(plane) = &self.plane else { return };
         let all = flat(state);
         let own = share(all.len(), plane.rank, plane.members.world().0);
         let (digest, state_digest) = (Digest(state.digest()), Digest(state.state_digest()));
@@ -104,7 +119,7 @@ impl Compute {
         let is_last = index + 1 == micro.roots.len() && micro.next + 1 == root.hi;
         let offers = plane.host.is_none() && plane.machine.takes_offers();
         if is_last && self.sabotage == Some(Sabotage::UnfinishedOffer) && offers {
-            let sequence = Sequence(FIRST_STEP + micro.plan.step.0);
+            let sequence = Sequence(number_of(micro.plan.step));
             plane.machine.offer(sequence, micro.plan.micro_batches, tools.engine.gradient_len() / 2);
             self.pump(tools);
         }
@@ -146,7 +161,7 @@ impl Compute {
         }
         let from = tools.engine.gradient_len() * (OFFERS - pieces) / (OFFERS + 1);
         plane.gathering &= pieces > 0;
-        plane.sequence = FIRST_STEP + micro.plan.step.0;
+        plane.sequence = number_of(micro.plan.step);
         plane.machine.offer(Sequence(plane.sequence), micro.plan.micro_batches, from);
         self.doing = Doing::Offer(micro, pieces);
         self.work(tools, Work::Backward);
@@ -162,7 +177,7 @@ impl Compute {
 
     fn reduce(&mut self, tools: &mut Tools<'_>, step: Step) {
         let (Some(plane), Some(computed)) = (&mut self.plane, &self.computed) else { return };
-        let sequence = FIRST_STEP + step.0;
+        let sequence = number_of(step);
         // Where part of it was offered, sums may be on their way.
         plane.gathering &= plane.sequence == sequence;
         plane.sequence = sequence;
@@ -214,4 +229,9 @@ impl Compute {
         let part = ValidationPart { epoch, step, parts, counts: flatten(&counts) };
         tools.tell(News::Validation(plane.generation, part));
     }
+}
+
+/// The number of the sum of a step.
+fn number_of(step: Step) -> u64 {
+    FIRST_STEP + OF_A_STEP * step.0
 }

@@ -1,23 +1,19 @@
 //! What a compute thread says and asks for, and where it stands.
 
 use dtrain_collective::{CollectiveError, Header};
-use dtrain_protocol::{CheckpointId, Digest, Failure, Finished, StepRecord, ValidationPart};
-use dtrain_types::{Generation, MemberId, Rank, Step};
+use dtrain_engine::Section;
+use dtrain_protocol::{CheckpointId, Digest, Failure, Finished, Loaded, StepRecord, ValidationPart};
+use dtrain_types::{Generation, Holding, MemberId, Rank, Step};
 
 /// What a compute thread tells its member.
 #[derive(Clone, Debug)]
 pub enum News {
     /// All peers were reached.
     Built(Generation),
+    /// An update that was left is made.
+    CaughtUp(Generation, Step),
     /// The state is there.
-    Loaded {
-        /// For which generation.
-        generation: Generation,
-        /// The updates it holds.
-        applied: Step,
-        /// Its digest.
-        state_digest: Digest,
-    },
+    Loaded(Loaded),
     /// Everything before this generation is left.
     Left {
         /// The generation to come.
@@ -124,6 +120,17 @@ pub enum Ask {
         /// Whether peers gave it.
         copied: bool,
     },
+    /// What a rank holds of a state: for the checkers.
+    Held {
+        /// In which generation.
+        generation: Generation,
+        /// The updates it has.
+        step: Step,
+        /// The shards.
+        holding: Holding,
+        /// Of each section, from an element on.
+        held: Vec<(Section, usize, Vec<f32>)>,
+    },
     /// A frame of another generation was used, or one that no schedule contains came: for the checkers.
     Foreign(CollectiveError),
 }
@@ -152,6 +159,12 @@ pub enum At {
     CopySource,
     /// It copies its state from others.
     CopyTarget,
+    /// Shards travel to those who are to hold them.
+    ShareOut,
+    /// The parameters come from their owners.
+    Gather,
+    /// All of the state comes together, to be looked at.
+    GatherAll,
     /// Forward and backward.
     Compute,
     /// It has given part of its gradient away and computes the rest.

@@ -16,6 +16,7 @@ mod s09_tree_order;
 mod s10_bounds;
 mod s11_nothing_undone;
 mod s12_no_torn_state;
+mod s13_holders;
 
 use crate::fact::Invariant;
 
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<s10_bounds::Bounds>::default(),
         Box::<s11_nothing_undone::NothingUndone>::default(),
         Box::<s12_no_torn_state::NoTornState>::default(),
+        Box::<s13_holders::HoldersAgree>::default(),
         Box::<l1_finishes::Finishes>::default(),
         Box::<l2_no_needless_generation::NoNeedlessGeneration>::default(),
         Box::<l3_patient::Patient>::default(),

@@ -16,7 +16,7 @@ impl Invariant for EqualDigest {
         match fact {
             Fact::Updated { life, step, state_digest, .. }
             | Fact::Swapped { life, step, state_digest, .. } => match oracle.at(*step) {
-                Some(expected) if expected.state_digest == *state_digest => Ok(()),
+                Some(expected) if expected.is(*state_digest) => Ok(()),
                 Some(_) => Err(format!("{life} has another state than a plain run at step {step}")),
                 None => Err(format!("{life} is at step {step}, beyond the last")),
             },

@@ -4,7 +4,7 @@ use super::event::{Asleep, Event};
 use super::settings::DataPlane;
 use super::{Process, Sleep, World};
 use crate::clock::{MICRO, MILLI};
-use crate::compute::{Compute, geometry};
+use crate::compute::{Compute, Shards, geometry};
 use crate::disk::Unsynced;
 use crate::fact::{Fact, Life, View};
 use crate::memory::HostMemory;
@@ -191,6 +191,8 @@ impl World {
         let config = MemberConfig { member, incarnation, profile, timeouts, limits: self.limits };
         let memory = self.hosts[host.0 as usize].memory.as_ref().filter(|_| self.settings.nodes == 1);
         let sharer = memory.map(|memory| Sharer::new(&memory.state));
+        let sharded = self.settings.plane == DataPlane::Shards;
+        let shards = sharded.then(|| Shards::new(super::settings::REDUNDANCY));
         let agenda = Agenda::new(super::settings::schedule(&self.settings, self.engine.job()));
         let process = Process {
             life,
@@ -198,7 +200,7 @@ impl World {
             boot: self.hosts[host.0 as usize].boot,
             clock: super::draw_clock(&mut self.chance),
             member: Member::new(config),
-            compute: Compute::new(agenda, sharer, self.settings.sabotage),
+            compute: Compute::new(agenda, (sharer, shards), self.settings.sabotage),
             armed: None,
             heard: self.now,
             sleep: Sleep::default(),

@@ -142,15 +142,16 @@ impl World {
         self.mark(55, &[p.life.member.0.into()]);
         match news {
             News::Built(generation) => p.member.handle_built(generation, effects),
-            News::Loaded { generation, applied, state_digest } => {
-                p.member.handle_loaded(now, generation, applied, state_digest, effects);
-            }
+            News::CaughtUp(generation, applied) => p.member.handle_caught_up(generation, applied),
+            News::Loaded(loaded) => p.member.handle_loaded(now, loaded, effects),
             News::Left { generation, applied } => {
                 let life = p.life;
                 let state = match p.compute.applied() {
                     None => LeftState::None,
-                    // It is whole when it is adopted again.
-                    Some(step) if p.compute.shares() => LeftState::Shared(step),
+                    // It is whole when it is adopted again, or when others' parts have come.
+                    Some(step) if p.compute.shares() || p.compute.shards().is_some() => {
+                        LeftState::Shared(step)
+                    }
                     Some(step) => LeftState::Own(step, p.compute.state_digest().expect("a state")),
                 };
                 self.fact(&Fact::Left { life, generation, state });
@@ -337,6 +338,11 @@ impl World {
                 self.mark(61, &[life.member.0.into(), step.0]);
                 self.fact(&Fact::Swapped { life, generation, step, state_digest, copied });
             }
+            Ask::Held { generation, step, holding, held } => {
+                self.mark(62, &[life.member.0.into(), step.0]);
+                let (holding, held) = (&holding, &held[..]);
+                self.fact(&Fact::Held { life, generation, step, holding, held });
+            }
             Ask::Foreign(error) => self.fact(&Fact::Foreign(life, &error.to_string())),
         }
     }
@@ -374,6 +380,8 @@ pub(super) fn place_of(process: &Process) -> Situation {
         (_, At::Load) => Situation::Load,
         (_, At::CopySource) => Situation::CopySource,
         (_, At::CopyTarget) => Situation::CopyTarget,
+        (_, At::ShareOut) => Situation::ShareOut,
+        (_, At::Gather) => Situation::Gather,
         (_, At::Compute) => Situation::Compute,
         (_, At::Offer) => Situation::Offer,
         (_, At::Round1) => Situation::Round1,
@@ -383,7 +391,7 @@ pub(super) fn place_of(process: &Process) -> Situation {
         (_, At::Meet) => Situation::Meet,
         (_, At::Complete) => Situation::Complete,
         (_, At::Validate) => Situation::Validate,
-        (_, At::Save) => Situation::Save,
+        (_, At::Save | At::GatherAll) => Situation::Save,
         (Stage::Formed, At::Rest) => Situation::Form,
         (Stage::Ready { .. }, At::Rest) => Situation::Ready,
         (Stage::Running, At::Rest) => Situation::Finished,

@@ -15,16 +15,21 @@ const MASTER: [Duration; 4] =
 /// The generations that are reserved before a run.
 pub(super) const RESERVED: Generation = Generation(4);
 
+/// How many ranks hold each shard, where ranks hold shards.
+pub(super) const REDUNDANCY: u32 = 2;
+
 /// How long the supervisor waits for those that are to come.
 pub(super) const JOIN: Duration = Duration::from_secs(10);
 
 /// How the ranks reach one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlane {
-    /// As the seed says: every rank with every other, or by the memory of hosts, of which there may be one alone.
+    /// As the seed says: every rank with every other, with a state each or with shards, or by the memory of hosts, of which there may be one alone.
     Drawn,
     /// Every rank has a connection with every other.
     Links,
+    /// Every rank has a connection with every other, and holds shards of the state: two ranks each.
+    Shards,
     /// Ranks of a host meet in its memory, and hosts by their leaders. With one host they share a state, too.
     Hosts,
 }
@@ -82,6 +87,7 @@ impl Settings {
     pub fn drawn(self) -> Self {
         let (plane, nodes) = match (self.plane, self.seed.0 % 4) {
             (DataPlane::Drawn, 1) => (DataPlane::Hosts, 1),
+            (DataPlane::Drawn, 2) => (DataPlane::Shards, self.nodes),
             (DataPlane::Drawn, 3) => (DataPlane::Hosts, self.nodes),
             (DataPlane::Drawn, _) => (DataPlane::Links, self.nodes),
             (given, _) => (given, self.nodes),
@@ -131,6 +137,7 @@ pub(super) fn config(settings: &Settings, job: &Job, timeouts: Timeouts) -> Supe
         timeouts,
         losses: Losses::AreReplaced { max_restarts: 100 },
         reduce: Reduce::Exact,
+        sharded: settings.plane == DataPlane::Shards && settings.sabotage != Some(Sabotage::PartAsWhole),
         balance: true,
         batches: job.plan,
         schedule: schedule(settings, job),

@@ -3,6 +3,7 @@
 use super::World;
 use super::event::{Asleep, Entry, Event};
 use super::network::Block;
+use super::settings::DataPlane;
 use crate::clock::{MICRO, MILLI, SECOND};
 use crate::fact::{Fact, Life, View};
 use crate::queue::Class;
@@ -13,7 +14,7 @@ use dtrain_protocol::{
     CheckpointId, Input, Membership, NodeOrder, Outcome, Phase, StateSource, Supervisor, SupervisorEffect,
     What,
 };
-use dtrain_types::{Generation, Instant, NodeId, Step};
+use dtrain_types::{Generation, Holding, Instant, NodeId, Step};
 
 /// What it costs to handle one message. *Units*: nanoseconds.
 const MESSAGE: u64 = 6 * MICRO;
@@ -210,7 +211,7 @@ impl World {
             let process = self.processes.get(participant.member.0 as usize)?.as_deref()?;
             (process.life.incarnation == participant.incarnation).then(|| process.compute.applied())?
         });
-        let held = held.max();
+        let held = held.max().filter(|_| self.is_held_by(membership));
         let committed = self.supervisor.committed();
         let written = self.on_disk.recorded;
         self.fact(&Fact::ResumePoint { generation, step, committed, written, held });
@@ -227,6 +228,16 @@ impl World {
             self.fact(&Fact::Resumed(*from, &told));
         }
         self.tell(|| format!("generation {generation} goes on with step {step} from {source:?}"));
+    }
+
+    /// Whether the members that live hold all of a state, where they hold shards.
+    fn is_held_by(&self, membership: &Membership) -> bool {
+        let holdings = membership.participants.iter().filter_map(|participant| {
+            let process = self.processes.get(participant.member.0 as usize)?.as_deref()?;
+            let is_this = process.life.incarnation == participant.incarnation;
+            process.compute.shards().filter(|_| is_this).map(|shards| shards.holding())
+        });
+        self.settings.plane != DataPlane::Shards || Holding::cover(holdings)
     }
 
     fn supervisor_tells(&mut self, event: dtrain_protocol::Event) {
@@ -252,6 +263,7 @@ impl World {
                 self.mark(21, &[cause.member.0.into()]);
                 let guessed = match &cause.what {
                     What::NoProgress { suspects, .. } => self.one_hangs_of(suspects),
+                    What::HoldsPart => !self.is_held_by(self.supervisor.membership()),
                     _ => false,
                 };
                 let excused = self.is_excused(cause.member) || guessed;

@@ -89,10 +89,12 @@ fn a_rank_left_behind_in_an_old_generation_learns_it() {
 
 #[test]
 fn ranks_in_different_collectives_find_out_and_die() {
-    let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)] };
-    for (make, other) in
-        [(shm as fn(&[_], &[_], _, _) -> _, Op::AllGather), (host, Op::AllGather), (shm, copy)]
-    {
+    let copy = Op::Copy { sources: &[Rank(1)], targets: &[Rank(0)], len: usize::MAX };
+    for (make, other) in [
+        (shm as fn(&[_], &[_], _, _) -> _, Op::AllGather { cuts: None }),
+        (host, Op::AllGather { cuts: None }),
+        (shm, copy),
+    ] {
         let results = on_threads(make(&cut_evenly(2, 2), &[2], 10, Reduce::Exact), |rank, mut backend| {
             let op = if rank == 0 { Op::Barrier } else { other };
             let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));

@@ -308,7 +308,7 @@ fn between_hosts_a_float_travels_once_for_each_host_that_needs_it() {
     let (sources, targets) = ([Rank(0), Rank(2), Rank(3)], [Rank(1), Rank(4), Rank(5)]);
     let backends = on_threads(backends, |rank, mut backend| {
         before_copy(backend.arena().lease(0), rank, &sources);
-        run(&mut *backend, 1, Op::Copy { sources: &sources, targets: &targets });
+        run(&mut *backend, 1, Op::Copy { sources: &sources, targets: &targets, len: usize::MAX });
         assert!(is_copied(backend.arena().lease(0), rank, &sources, &targets));
         backend
     });
@@ -375,7 +375,7 @@ fn hosts_in_different_collectives_find_out_and_no_rank_of_them_hangs() {
     let ranges = cut_evenly(6, 4);
     let (backends, _arenas) = hierarchical(&[2, 2], &ranges, &[6], 10, Reduce::Exact);
     let results = on_threads(backends, |rank, mut backend| {
-        let op = if rank < 2 { Op::Barrier } else { Op::AllGather };
+        let op = if rank < 2 { Op::Barrier } else { Op::AllGather { cuts: None } };
         let first = backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1)));
         // Keeps the other end until both have seen the other's frame.
         (first.map(drop), backend)
@@ -398,7 +398,7 @@ fn ranks_of_one_host_in_different_collectives_are_named_by_their_rank_in_the_wor
     let (backends, _arenas) = hierarchical(&[1, 2], &ranges, &[6], 10, Reduce::Exact);
     let both = backends.into_iter().skip(1).collect();
     let results = on_threads(both, |rank, mut backend| {
-        let op = if rank == 0 { Op::Barrier } else { Op::AllGather };
+        let op = if rank == 0 { Op::Barrier } else { Op::AllGather { cuts: None } };
         backend.start(Sequence(1), &op).and_then(|()| backend.finish(Sequence(1))).map(drop)
     });
     for (result, other) in results.iter().zip([Rank(2), Rank(1)]) {

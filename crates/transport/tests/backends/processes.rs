@@ -75,7 +75,7 @@ fn copy_state(backend: &mut ShmBackend, rank: usize, world: u32, seq: u64) -> Re
     let lists = copies(world);
     let [sources, targets] = &lists[seq as usize % lists.len()];
     before_copy(backend.arena().lease(0), rank, sources);
-    backend.start(Sequence(2 * seq + 1), &Op::Copy { sources, targets })?;
+    backend.start(Sequence(2 * seq + 1), &Op::Copy { sources, targets, len: usize::MAX })?;
     backend.finish(Sequence(2 * seq + 1))?;
     Ok(is_copied(backend.arena().lease(0), rank, sources, targets))
 }

@@ -112,7 +112,7 @@ fn state_is_copied_across_clusters() {
         };
         for [sources, targets] in &lists {
             before_copy(backend.arena().lease(0), rank, sources);
-            run(&mut backend, Op::Copy { sources, targets });
+            run(&mut backend, Op::Copy { sources, targets, len: usize::MAX });
             let right = is_copied(backend.arena().lease(0), rank, sources, targets);
             assert!(right, "rank {rank}, {sources:?} to {targets:?}");
             run(&mut backend, Op::Barrier);

@@ -161,7 +161,7 @@ fn state_is_copied_whoever_has_it_and_whoever_needs_it() {
             on_threads(backends(meshes(&hosts, generation), generation, &case), |rank, mut backend| {
                 for (seq, [sources, targets]) in lists.iter().enumerate() {
                     before_copy(backend.arena().lease(0), rank, sources);
-                    run_op(&mut backend, 2 * seq as u64, Op::Copy { sources, targets });
+                    run_op(&mut backend, 2 * seq as u64, Op::Copy { sources, targets, len: usize::MAX });
                     let right = is_copied(backend.arena().lease(0), rank, sources, targets);
                     assert!(right, "rank {rank} of {world}, {len} floats, {sources:?} to {targets:?}");
                     run_op(&mut backend, 2 * seq as u64 + 1, Op::Barrier);
@@ -306,7 +306,7 @@ fn what_a_mesh_has_queued_arrives_though_it_is_dropped_and_its_port_closed() {
     let case = Case { ranges: &cut_evenly(2, 2), counts: &[2], len, segment: SEGMENT, mode: Reduce::Exact };
     let mut backends = backends(meshes(&hosts, 1), 1, &case);
     let (mut receiver, mut sender) = (backends.pop().expect("two"), backends.pop().expect("two"));
-    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(1)] };
+    let op = Op::Copy { sources: &[Rank(0)], targets: &[Rank(1)], len: usize::MAX };
     std::thread::scope(|scope| {
         let Host { port, io } = hosts.remove(0);
         scope.spawn(move || {

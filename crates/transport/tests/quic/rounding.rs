@@ -43,7 +43,7 @@ fn steps<T: Transport>(
         let sums = COUNTS.iter().enumerate().map(step).collect();
         // State that is copied has all of its bits.
         backend.arena().lease(0).fill(0.1);
-        backend.start(Sequence(9), &Op::AllGather).expect("a sound start");
+        backend.start(Sequence(9), &Op::AllGather { cuts: None }).expect("a sound start");
         backend.finish(Sequence(9)).expect("a sound finish");
         assert!(backend.arena().lease(0).iter().all(|x| *x == 0.1));
         sums

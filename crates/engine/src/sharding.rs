@@ -1,0 +1,184 @@
+//! The seam for replicas that keep the moments of some shards alone: each updates what it holds, and has the parameters of the rest from others.
+//!
+//! Parameters, statistics and moving average are whole on every replica. What counts of them, as of the moments, is the part that a
+//! replica *holds*: it alone is brought up to date by [`Sharding::update_held`], all else is copied from whoever holds it. This file does not
+//! know who holds what, nor how it travels; what an update does is `sharded_update.rs`.
+
+use crate::error::EngineError;
+use crate::flat::Flat;
+use crate::layout::Section;
+use crate::update_info::UpdateInfo;
+use dtrain_types::{Holding, Step};
+use std::ops::Range;
+
+/// The sections that only holders have.
+pub(crate) const HELD: [Section; 2] = [Section::First, Section::Second];
+
+/// A replica that keeps the moments of some shards.
+pub trait Sharding {
+    /// The shards that it holds, of the state of [`Replica::applied`](crate::Replica::applied); none before the first was adopted.
+    fn holding(&self) -> &Holding;
+
+    /// Keeps what update number `step` needs of a reduced gradient, and looks at all of it. Nothing of the state is changed.
+    ///
+    /// *Panics* as `Replica::update`.
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64);
+
+    /// The update that was measured and is not made.
+    fn measured(&self) -> Option<Step>;
+
+    /// Says what the update comes to that was measured last, whether or not it is made by now.
+    ///
+    /// *Errors*: as `Replica::update`.
+    fn settle(&mut self) -> Result<UpdateInfo, EngineError>;
+
+    /// Makes the update that was measured, of what this replica holds.
+    ///
+    /// *Order*: the bits are those of one replica that does all of it. *Panics* unless it is settled, or if it was made.
+    fn update_held(&mut self);
+
+    /// All parameters of this update are here, those of others too: brings the rest up to date with them.
+    fn commit(&mut self, step: Step);
+
+    /// Elements of a section, counted as those of the parameters. *Panics* if it does not have them.
+    fn part(&self, section: Section, elements: Range<usize>) -> &[f32];
+
+    /// Elements of parameters or moving average, to write what others hold of them; or the statistics. *Panics* if it is another section.
+    fn part_mut(&mut self, section: Section, elements: Range<usize>) -> &mut [f32];
+
+    /// Memory for the moments of these shards, in which those lie already that it holds now. It goes on with what it has.
+    fn prepare(&self, holding: &Holding) -> Moments;
+
+    /// Holds these shards from now on, in a state of so many updates. An update that was measured is forgotten.
+    fn adopt(&mut self, moments: Moments, applied: Step);
+}
+
+/// The moments of some shards.
+#[derive(Clone, Debug, Default)]
+pub struct Moments {
+    holding: Holding,
+    held: Held,
+    sections: [Flat; HELD.len()],
+}
+
+impl Moments {
+    /// Zeros for these shards of so many parameters, in those sections that there are.
+    pub(crate) fn zeros(holding: &Holding, parameters: usize, there: [bool; HELD.len()]) -> Self {
+        let held = Held::of(holding.elements(parameters));
+        let len = held.len();
+        let sections = there.map(|there| Flat::zeros(if there { len } else { 0 }));
+        Self { holding: holding.clone(), held, sections }
+    }
+
+    /// The shards.
+    #[must_use]
+    pub fn holding(&self) -> &Holding {
+        &self.holding
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// Elements of a section, counted as those of the parameters. *Panics* if they are not all among these.
+    #[must_use]
+    pub fn part(&self, section: Section, elements: Range<usize>) -> &[f32] {
+        let at = self.held.place(&elements);
+        &self.sections[place_of(section)][at]
+    }
+
+    /// The same, to write.
+    pub fn part_mut(&mut self, section: Section, elements: Range<usize>) -> &mut [f32] {
+        let at = self.held.place(&elements);
+        &mut self.sections[place_of(section)][at]
+    }
+
+    pub(crate) fn sections_mut(&mut self) -> [&mut [f32]; HELD.len()] {
+        self.sections.each_mut().map(|flat| &mut **flat)
+    }
+
+    /// Copies what both have.
+    pub(crate) fn take_from(&mut self, other: &Self) {
+        for run in self.held.runs.clone() {
+            for theirs in &other.held.runs {
+                let both = run.start.max(theirs.start)..run.end.min(theirs.end);
+                if both.is_empty() {
+                    continue;
+                }
+                for section in HELD {
+                    if !self.sections[place_of(section)].is_empty() {
+                        let from = other.part(section, both.clone());
+                        self.part_mut(section, both.clone()).copy_from_slice(from);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn place_of(section: Section) -> usize {
+    HELD.iter().position(|held| *held == section).expect("a section that only holders have")
+}
+
+/// Runs of elements that lie one behind the other in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// They rise; none is empty.
+    pub runs: Vec<Range<usize>>,
+    /// Where each begins.
+    pub starts: Vec<usize>,
+}
+
+impl Held {
+    fn of(runs: Vec<Range<usize>>) -> Self {
+        let starts = runs.iter().scan(0, |next, run| Some(std::mem::replace(next, *next + run.len())));
+        Self { starts: starts.collect(), runs }
+    }
+
+    pub fn len(&self) -> usize {
+        self.runs.iter().map(Range::len).sum()
+    }
+
+    /// Where elements lie that are neighbours. *Panics* if they are not held.
+    fn place(&self, elements: &Range<usize>) -> Range<usize> {
+        if elements.is_empty() {
+            return 0..0;
+        }
+        let run = self.runs.partition_point(|run| run.end <= elements.start);
+        let found = self.runs.get(run).filter(|it| it.start <= elements.start && elements.end <= it.end);
+        let found = found.unwrap_or_else(|| panic!("elements {elements:?} are not held: {:?}", self.runs));
+        let at = self.starts[run] + elements.start - found.start;
+        at..at + elements.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_holdings_have_in_common_is_taken_over() {
+        let parameters = 1024 * 256;
+        let old = Holding::of([0..300, 700..1024]);
+        let mut moments = Moments::zeros(&old, parameters, [true, false]);
+        for run in old.elements(parameters) {
+            let values = moments.part_mut(Section::First, run.clone());
+            values.iter_mut().zip(run).for_each(|(value, at)| *value = at as f32);
+        }
+        let new = Holding::of([200..500, 500..800]);
+        let mut next = Moments::zeros(&new, parameters, [true, false]);
+        next.take_from(&moments);
+        for (at, value) in (200 * 256..800 * 256).zip(next.part(Section::First, 200 * 256..800 * 256)) {
+            let had = !(300 * 256..700 * 256).contains(&at);
+            assert_eq!(*value, if had { at as f32 } else { 0.0 });
+        }
+        assert!(next.part(Section::First, 7..7).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "are not held")]
+    fn what_is_not_held_cannot_be_read() {
+        let moments = Moments::zeros(&Holding::of([0..10, 20..30]), 1024 * 256, [true, true]);
+        let _ = moments.part(Section::First, 9 * 256..21 * 256);
+    }
+}

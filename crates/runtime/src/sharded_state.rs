@@ -1,0 +1,274 @@
+//! A state of which each rank holds some shards: how a rank comes by them, the parts of an update, and what all of it comes to.
+//!
+//! The order of the parts is the agenda's. Parameters are whole on every rank; what a rank has of them beyond its shards is a copy of what others hold,
+//! brought anew at the beginning of every generation. This file does not know why ranks hold what they hold.
+
+use crate::broke::{Broke, engine, off};
+use crate::data_plane::DataPlane;
+use dtrain_collective::{Backend, Op, Sequence};
+use dtrain_engine::{EngineError, Replica, Section, Sharding, StateDigest, UpdateInfo};
+use dtrain_protocol::{Digest, Failure};
+use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer, shard_elements};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Who holds what in a generation, and the elements of the parameters that it comes to.
+pub struct Shards {
+    holders: Holders,
+    /// What this rank owns begins at the cut of its number, and ends at the next.
+    cuts: Vec<usize>,
+}
+
+impl Shards {
+    /// The shards of so many parameters, over ranks on these nodes.
+    pub fn new(nodes: &[NodeId], redundancy: u32, parameters: usize) -> Self {
+        let holders = Holders::new(nodes, redundancy);
+        Self { cuts: holders.cuts(parameters), holders }
+    }
+
+    fn owned(&self, rank: Rank) -> Range<usize> {
+        self.cuts[rank.index()]..self.cuts[rank.index() + 1]
+    }
+}
+
+/// Makes the update that this rank measured and left, if the state to go on with has it; tells whether.
+///
+/// *Errors*: it is behind, and has measured no update.
+pub fn catch_up(replica: &mut dyn Replica, step: Step) -> Result<bool, Broke> {
+    let behind = replica.applied().next() == step;
+    let sharding = sharding(replica);
+    if !behind || sharding.holding().is_none() {
+        return Ok(false);
+    }
+    if sharding.measured() != Some(step) {
+        return Err(Failure::Setup(format!("the sum of step {step} was not kept")).into());
+    }
+    sharding.settle().map_err(engine)?;
+    sharding.update_held();
+    Ok(true)
+}
+
+/// Gives this rank what it holds in this generation of the state of `step`, from those who hold it now, and the parameters of the rest.
+///
+/// *Blocks* until all ranks have what they need. *Errors*: the collectives broke off, or what came is not what was sent. The replica then holds
+/// what it held.
+pub fn share_out(
+    plane: &mut DataPlane,
+    replica: &mut dyn Replica,
+    held: &[Holding],
+    step: Step,
+) -> Result<(), Broke> {
+    let rank = plane.membership.rank;
+    let holders = &plane.shards.as_ref().expect(SHARDED).holders;
+    let Some(transfers) = holders.transfers(held) else {
+        let words = format!("the ranks that are there do not hold the state of step {step}");
+        return Err(Failure::Setup(words).into());
+    };
+    let lengths = replica.about().state.lengths();
+    let there = |section: Section| lengths[section as usize] > 0;
+    let mut moments = sharding(replica).prepare(&holders.holding(rank));
+    let mut carrier = Carrier { backend: plane.backend.as_mut(), sequence: &mut plane.sequence, rank };
+    // Statistics are on every rank that holds anything.
+    if there(Section::Stats) {
+        let all = 0..lengths[Section::Stats as usize];
+        let ranks =
+            |none: bool| (0..).map(Rank).zip(held).filter(move |(_, holding)| holding.is_none() == none);
+        let (source, _) = ranks(false).next().expect("they hold all of the state");
+        let without: Vec<Rank> = ranks(true).map(|(rank, _)| rank).collect();
+        if let Some(came) =
+            carrier.carry(source, &without, sharding(replica).part(Section::Stats, all.clone()))?
+        {
+            sharding(replica).part_mut(Section::Stats, all).copy_from_slice(came);
+        }
+    }
+    for transfer in transfers {
+        let elements = shard_elements(&transfer.shards, lengths[Section::Parameters as usize]);
+        if elements.is_empty() {
+            continue;
+        }
+        for section in [Section::Parameters, Section::Average].into_iter().filter(|it| there(*it)) {
+            let own = sharding(replica).part(section, elements.clone());
+            if let Some(came) = carrier.carry(transfer.source, &transfer.parameters, own)? {
+                sharding(replica).part_mut(section, elements.clone()).copy_from_slice(came);
+            }
+        }
+        for section in [Section::First, Section::Second].into_iter().filter(|it| there(*it)) {
+            let gives = transfer.source == rank;
+            let own = if gives { sharding(replica).part(section, elements.clone()) } else { &[] };
+            let what = (own, elements.len());
+            if let Some(came) = carrier.carry_len(transfer.source, &transfer.moments, what)? {
+                moments.part_mut(section, elements.clone()).copy_from_slice(came);
+            }
+        }
+    }
+    sharding(replica).adopt(moments, step);
+    Ok(())
+}
+
+/// Begins with what this rank has of its own: first values, or those of a checkpoint.
+pub fn begin(plane: &DataPlane, replica: &mut dyn Replica, step: Step) {
+    let shards = plane.shards.as_ref().expect(SHARDED);
+    let moments = sharding(replica).prepare(&shards.holders.holding(plane.membership.rank));
+    sharding(replica).adopt(moments, step);
+}
+
+/// Which shards each rank reads of a checkpoint: its own, where all see the run folder. Else those who see it have all of it together.
+pub fn readers(plane: &DataPlane) -> Vec<Holding> {
+    let shards = plane.shards.as_ref().expect(SHARDED);
+    let ranks = (0..plane.membership.world().0).map(Rank);
+    let writers = &plane.writers;
+    if writers.len() == plane.membership.world().0 as usize {
+        return ranks.map(|rank| shards.holders.holding(rank)).collect();
+    }
+    let among = Holders::new(&vec![NodeId(0); writers.len().max(1)], 1);
+    let place = |rank: Rank| writers.iter().position(|writer| *writer == rank);
+    let holding = |rank| place(rank).map_or_else(Holding::default, |place| among.holding(Rank(place as u32)));
+    ranks.map(holding).collect()
+}
+
+/// What carries a part of a state from one rank to others.
+struct Carrier<'a> {
+    backend: &'a mut dyn Backend,
+    sequence: &'a mut Sequence,
+    rank: Rank,
+}
+
+impl Carrier<'_> {
+    /// Carries what the source has in the place of `own`; tells those who need it what came. All ranks call it alike.
+    ///
+    /// *Errors*: as [`Backend::finish`].
+    fn carry(&mut self, source: Rank, targets: &[Rank], own: &[f32]) -> Result<Option<&[f32]>, Broke> {
+        self.carry_len(source, targets, (own, own.len()))
+    }
+
+    /// The same of so many elements, of which the others have none.
+    fn carry_len(
+        &mut self,
+        source: Rank,
+        targets: &[Rank],
+        (own, len): (&[f32], usize),
+    ) -> Result<Option<&[f32]>, Broke> {
+        if targets.is_empty() {
+            return Ok(None);
+        }
+        if source == self.rank {
+            self.backend.arena().lease(0)[..len].copy_from_slice(own);
+        }
+        self.sequence.0 += 1;
+        let op = Op::Copy { sources: &[source], targets, len };
+        self.backend.start(*self.sequence, &op).map_err(off)?;
+        self.backend.finish(*self.sequence).map_err(off)?;
+        Ok(targets.contains(&self.rank).then(|| &self.backend.arena().lease(0)[..len]))
+    }
+}
+
+/// Keeps what this rank needs of the sum, and looks at it. Nothing is changed yet.
+pub fn measure(plane: &mut DataPlane, replica: &mut dyn Replica, step: Step, trailer: &Trailer) {
+    sharding(replica).measure(step, plane.backend.reduced(), trailer.weight, trailer.samples);
+}
+
+/// Says what the update comes to that was measured.
+///
+/// *Errors*: as `Replica::update`, all ranks alike.
+pub fn settle(replica: &mut dyn Replica) -> Result<UpdateInfo, EngineError> {
+    sharding(replica).settle()
+}
+
+/// Updates what this rank holds.
+pub fn update(replica: &mut dyn Replica) {
+    sharding(replica).update_held();
+}
+
+/// Gives all the parameters that this rank owns, and takes the others'; tells how long it waited for them.
+///
+/// *Blocks* until all ranks have them.
+pub fn gather(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duration, Broke> {
+    let (own, waited) = gather_section(plane, replica, Section::Parameters)?;
+    let parameters = replica.about().layout.parameters;
+    let slot = plane.backend.arena().lease(0);
+    for part in [0..own.start, own.end..parameters] {
+        sharding(replica).part_mut(Section::Parameters, part.clone()).copy_from_slice(&slot[part]);
+    }
+    Ok(waited)
+}
+
+/// Turns to the state after this update.
+pub fn commit(replica: &mut dyn Replica, step: Step) {
+    sharding(replica).commit(step);
+}
+
+/// Has a section in slot 0 of every rank, from its owners; tells which part is this rank's own, and how long it waited.
+fn gather_section(
+    plane: &mut DataPlane,
+    replica: &mut dyn Replica,
+    section: Section,
+) -> Result<(Range<usize>, Duration), Broke> {
+    let shards = plane.shards.as_ref().expect(SHARDED);
+    let own = shards.owned(plane.membership.rank);
+    plane.backend.arena().lease(0)[own.clone()].copy_from_slice(sharding(replica).part(section, own.clone()));
+    let begun = Instant::now();
+    plane.sequence.0 += 1;
+    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(&shards.cuts) }).map_err(off)?;
+    plane.backend.finish(plane.sequence).map_err(off)?;
+    Ok((own, begun.elapsed()))
+}
+
+/// Every section of the state, one after the other, whole: those that ranks hold by shards are gathered for it. All ranks call it alike.
+///
+/// *Blocks* until all have it. *Errors*: this rank holds something else than the shard's owner does.
+pub fn for_each_section(
+    plane: &mut DataPlane,
+    replica: &mut dyn Replica,
+    mut each: impl FnMut(Section, &[f32]),
+) -> Result<(), Broke> {
+    let lengths = replica.about().state.lengths();
+    for (section, len) in Section::ALL.into_iter().zip(lengths) {
+        if len == 0 || !matches!(section, Section::First | Section::Second) {
+            each(section, sharding(replica).part(section, 0..len));
+            continue;
+        }
+        gather_section(plane, replica, section)?;
+        let whole = &plane.backend.arena().lease(0)[..len];
+        for run in sharding(replica).holding().elements(len) {
+            let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+            if !sharding(replica).part(section, run.clone()).iter().zip(&whole[run]).all(same) {
+                let words =
+                    format!("what this rank holds of {} differs from what its owner has", section.name());
+                return Err(Failure::Engine(words).into());
+            }
+        }
+        each(section, whole);
+    }
+    Ok(())
+}
+
+/// The digest of all of the state.
+///
+/// *Blocks* and *errors*: as [`for_each_section`].
+pub fn state_digest(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Digest, Broke> {
+    let mut digest = StateDigest::of(replica.applied());
+    for_each_section(plane, replica, |section, values| digest.add(section, values))?;
+    Ok(Digest(digest.finish()))
+}
+
+/// The digest for people, of what every rank has.
+pub fn digest(replica: &mut dyn Replica) -> Result<Digest, Broke> {
+    Ok(Digest(replica.bring_state().map_err(engine)?.digest()))
+}
+
+/// The digest of what every rank has of the state.
+pub fn common_digest(replica: &mut dyn Replica) -> Digest {
+    let lengths = replica.about().state.lengths();
+    let mut digest = StateDigest::of(replica.applied());
+    for section in [Section::Parameters, Section::Stats, Section::Average] {
+        digest.add(section, sharding(replica).part(section, 0..lengths[section as usize]));
+    }
+    Digest(digest.finish())
+}
+
+fn sharding(replica: &mut dyn Replica) -> &mut dyn Sharding {
+    replica.sharding().expect(SHARDED)
+}
+
+/// Why there are shards: nobody asks otherwise.
+const SHARDED: &str = "whoever asks has seen that ranks hold shards";

@@ -1,0 +1,86 @@
+//! S13: what ranks hold of a state is what a plain run has there; no generation makes steps before every shard has a holder at its step, and two where
+//! there are two ranks.
+
+use crate::fact::{Fact, Invariant, Life};
+use crate::job::Oracle;
+use dtrain_types::{Generation, Holding, SHARDS, Step};
+use std::collections::BTreeMap;
+
+/// What each life of the newest generations holds.
+#[derive(Default)]
+pub(super) struct HoldersAgree(BTreeMap<Generation, BTreeMap<Life, (Step, Holding)>>);
+
+impl Invariant for HoldersAgree {
+    fn name(&self) -> &'static str {
+        "S13"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, oracle: &Oracle) -> Result<(), String> {
+        match fact {
+            Fact::Held { life, generation, step, holding, held } => {
+                let Some(expected) = oracle.at(*step) else {
+                    return Err(format!("{life} holds a state of step {step}, beyond the last"));
+                };
+                for (section, from, values) in *held {
+                    let plain = &expected.state.section(*section)[*from..from + values.len()];
+                    let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
+                    if let Some(at) = values.iter().zip(plain).position(differs) {
+                        let (name, at) = (section.name(), from + at);
+                        return Err(format!(
+                            "{life}: element {at} of {name} of step {step} is not a plain run's"
+                        ));
+                    }
+                }
+                self.0.entry(*generation).or_default().insert(*life, (*step, (*holding).clone()));
+                while self.0.len() > 4 {
+                    self.0.pop_first();
+                }
+                Ok(())
+            }
+            Fact::Begins(generation, step) => {
+                let Some(lives) = self.0.get(generation) else { return Ok(()) };
+                let here = || lives.values().filter(|(at, _)| at == step).map(|(_, holding)| holding);
+                let least = here().count().min(2);
+                let held = |shard: &u32| here().filter(|holding| holding.has(*shard)).count();
+                match (0..SHARDS).find(|shard| held(shard) < least) {
+                    Some(shard) => Err(format!(
+                        "generation {generation} begins behind step {step}, and {} rank holds shard {shard}",
+                        held(&shard)
+                    )),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{first_bad, life, oracle};
+    use super::*;
+    use dtrain_engine::Section;
+
+    #[test]
+    fn a_shard_that_is_not_a_plain_runs_or_has_one_holder_is_found() {
+        let oracle = oracle();
+        let plain = oracle.at(Step(2)).expect("three steps").state.section(Section::First)[3..9].to_vec();
+        let mut other = plain.clone();
+        other[4] += 1.0;
+        let (good, bad) = ([(Section::First, 3, plain)], [(Section::First, 3, other)]);
+        let (all, some) = (Holding::whole(), Holding::of([0..9, 10..1000]));
+        let held = |member, holding, held| Fact::Held {
+            life: life(member, 1),
+            generation: Generation(3),
+            step: Step(2),
+            holding,
+            held,
+        };
+        let begins = Fact::Begins(Generation(3), Step(2));
+        let first = |history: &[Fact<'_>]| first_bad(HoldersAgree::default(), &oracle, history);
+        assert_eq!(first(&[held(1, &all, &good), held(2, &all, &good), begins]), None);
+        assert_eq!(first(&[held(1, &all, &bad)]), Some(0));
+        assert_eq!(first(&[held(1, &all, &good), held(2, &some, &good), begins]), Some(2));
+        assert_eq!(first(&[held(1, &some, &good), begins]), Some(1));
+    }
+}

@@ -1,0 +1,179 @@
+//! A state of which each rank holds some shards: the bits are those of one rank, whoever dies, and wherever it is gone on with.
+
+use crate::harness::hosts::Hosts;
+use crate::harness::network::{Network, Weather};
+use crate::harness::{
+    CNN, GPT, MLP, Rng, Running, Signal, WIDE, audit_is_clean, checkpoints, folder, is_whole, ranks_of,
+    refused, seed, signal, train, try_signal_to,
+};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const SHARDED: &str = "state=sharded threads=1";
+
+fn whole_digest(model: &str) -> String {
+    let folder = folder();
+    train(folder.path(), &format!("{model} ranks=1 threads=1")).digest()
+}
+
+#[test]
+fn shards_on_any_number_of_ranks_give_the_digest_of_one_rank_that_has_the_whole_state() {
+    let folder = folder();
+    for (model, ways) in [
+        (format!("{MLP} steps=40"), &["ranks=1", "ranks=2", "ranks=3", "ranks=5", "ranks=8"][..]),
+        (format!("{CNN} steps=20 verify=5"), &["ranks=2", "ranks=4 redundancy=3", "ranks=7 redundancy=1"]),
+        (format!("{GPT} steps=20 ema=0.9"), &["ranks=2", "ranks=3 isolation=thread", "ranks=6"]),
+        (format!("{WIDE} steps=20 optimizer.kind=sgd"), &["ranks=3 optimizer.kind=sgd"]),
+        (format!("{MLP} steps=20 wire=bf16"), &["ranks=3"]),
+    ] {
+        let whole = whole_digest(&model);
+        for way in ways {
+            let run = train(folder.path(), &format!("{model} {SHARDED} {way}"));
+            assert_eq!(run.digest(), whole, "{model} {way}\n{}", run.stderr);
+        }
+    }
+}
+
+/// The files of the newest checkpoint, tensor by tensor: names and bytes.
+fn tensors(run: &Path) -> BTreeSet<(String, Vec<u8>)> {
+    let newest = checkpoints(run).pop().expect("a checkpoint");
+    let files = fs::read_dir(newest).unwrap().map(|entry| entry.unwrap().path());
+    let shards = files.filter(|path| path.extension().is_some_and(|it| it == "safetensors"));
+    let mut all = BTreeSet::new();
+    for shard in shards {
+        let bytes = fs::read(shard).unwrap();
+        let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let about: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+        for (name, tensor) in about.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+            let at = |n: usize| 8 + header + tensor["data_offsets"][n].as_u64().unwrap() as usize;
+            all.insert((name.clone(), bytes[at(0)..at(1)].to_vec()));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_checkpoint_of_shards_is_that_of_a_whole_state_and_each_goes_on_as_the_other_on_any_world() {
+    let folder = folder();
+    let model = format!("{CNN} checkpoint.every=10~steps threads=1");
+    let whole = whole_digest(&format!("{CNN} steps=40"));
+    let begun = |name: &str, how: &str| {
+        train(folder.path(), &format!("{model} steps=20 name={name} {how}")).succeeded();
+        tensors(&folder.path().join("runs").join(name))
+    };
+    let plain = begun("plain", "ranks=2");
+    assert!(plain.iter().any(|(name, _)| name.starts_with("optimizer.v.")) && plain.len() > 20);
+    assert!(begun("cut", "ranks=3 state=sharded") == plain, "the checkpoints differ");
+    for (name, how) in [("cut", "ranks=2"), ("plain", "ranks=5 state=sharded")] {
+        let run = train(folder.path(), &format!("{model} steps=40 name={name} {how} --resume"));
+        assert_eq!(run.digest(), whole, "{name} {how}\n{}", run.stderr);
+        assert_eq!(run.steps(), (21..=40).collect::<Vec<u64>>());
+        audit_is_clean(folder.path(), name);
+    }
+    let verified = crate::harness::said(folder.path(), "checkpoint verify runs/cut");
+    assert!(verified.contains("s000040"), "{verified}");
+}
+
+#[test]
+fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_have_two_holders_again() {
+    let (seed, kills) = (seed(), 20);
+    println!("DTRAIN_TEST_SEED={seed} repeats this");
+    let mut rng = Rng(seed);
+    let model = format!("{WIDE} steps=1500 checkpoint.every=none");
+    let folder = folder();
+    let mut run =
+        Running::start(folder.path(), &format!("{model} {SHARDED} ranks=4 name=hurt max_restarts=1000"));
+    run.wait_for_step(10);
+    for kill in 0..kills {
+        let ranks = run.rank_pids();
+        let moment = std::time::Instant::now() + Duration::from_micros(rng.below(20_000));
+        run.wait_for(|_| std::time::Instant::now() >= moment);
+        try_signal_to(Signal::KILL, ranks[rng.below(ranks.len() as u64) as usize]);
+        // One at a time: whoever comes back holds its shards before the next one goes.
+        let back = run.wait_for(|line| line["event"] == "recovery");
+        assert!(back.is_some(), "seed {seed}, kill {kill}: {}", run.story());
+        let mut started = 0;
+        run.wait_for(|line| {
+            started = if line["event"] == "rank_started" { started + 1 } else { 0 };
+            started == 4
+        });
+    }
+    let run = run.finish();
+    run.succeeded();
+    assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
+    is_whole(folder.path(), "hurt", &whole_digest(&model), 1500);
+}
+
+#[test]
+fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_hold() {
+    let weather = Weather { delay: Duration::from_micros(200), one_in: u64::MAX, seed: 1 };
+    let network = match Network::build(3, weather) {
+        Ok(network) => network,
+        Err(why) => return eprintln!("skipped: network namespaces cannot be had here ({why})"),
+    };
+    let model = format!("{WIDE} steps=600 checkpoint.every=none");
+    let hosts = Hosts::at(&format!("{}:29400", Network::address(0)), "3");
+    let start =
+        |host: u32, words: &str| Running::of(network.command(host as usize, &hosts.node(host, words)));
+    let mut others = [1, 2].map(|host| Some(start(host, "ranks=2 threads=1")));
+    let mut first = start(0, &format!("{model} {SHARDED} ranks=2 name=hosts"));
+    first.wait_for_step(50);
+    for host in [1, 2] {
+        // Both of its ranks at once, and the node with them: each of their shards has its other holder elsewhere.
+        let lost: Running = others[host as usize - 1].take().expect("it was started");
+        lost.kill_everything();
+        drop(lost);
+        assert!(first.wait_for(|line| line["event"] == "recovery").is_some(), "{}", first.story());
+        others[host as usize - 1] = Some(start(host, "ranks=2 threads=1"));
+        let mut started = 0;
+        first.wait_for(|line| {
+            started = if line["event"] == "rank_started" { started + 1 } else { 0 };
+            started == 6
+        });
+        first.wait_for_step(first.last_step() + 50);
+    }
+    // And one rank of the first host.
+    signal(Signal::KILL, ranks_of(first.pid())[1]);
+    let run = first.finish();
+    run.succeeded();
+    assert_eq!(run.summary()["lost_steps"], 0, "{}", run.stderr);
+    is_whole(&hosts.folder(0), "hosts", &whole_digest(&model), 600);
+    for other in others.into_iter().flatten() {
+        other.finish().succeeded();
+    }
+}
+
+#[test]
+fn a_shard_whose_holders_are_all_lost_is_that_of_the_newest_checkpoint_and_the_report_says_why() {
+    let model = format!("{WIDE} steps=400 checkpoint.every=50~steps");
+    let folder = folder();
+    let words = format!("{model} {SHARDED} ranks=3 redundancy=1 name=risky");
+    let mut run = Running::start(folder.path(), &words);
+    run.wait_for_checkpoint();
+    signal(Signal::KILL, run.rank_pids()[1]);
+    let run = run.finish();
+    run.succeeded();
+    run.said("holds a part of the state, and the ranks that held the rest are lost");
+    run.said("redundancy=1");
+    assert!(run.summary()["lost_steps"].as_u64().unwrap() < 150, "{}", run.stderr);
+    assert_eq!(run.digest(), whole_digest(&model));
+    audit_is_clean(folder.path(), "risky");
+}
+
+#[test]
+fn what_cannot_be_held_in_shards_is_refused_in_a_sentence() {
+    let folder = folder();
+    for (how, words) in [
+        ("redundancy=3 ranks=2", &["redundancy 3 is more than ranks 2", "hint: "][..]),
+        ("reduce=ring", &["state", "ring", "reduce=exact"]),
+        ("optimizer.kind=muon", &["state", "optimizer", "hint: "]),
+        ("redundancy=0", &["redundancy", "hint: "]),
+        ("state=shared", &["state", "sharded"]),
+    ] {
+        refused(folder.path(), &format!("train {MLP} steps=2 state=sharded {how}"), words);
+    }
+    refused(folder.path(), &format!("train {MLP} steps=2 redundancy=2"), &["redundancy", "hint: "]);
+    assert!(!folder.path().join("runs").exists());
+}
