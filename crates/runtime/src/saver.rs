@@ -81,6 +81,8 @@ impl Saver {
         let back = || self.free.try_recv().expect("the writer gives a buffer back before it is idle");
         let mut copy = self.buffer.take().unwrap_or_else(back);
         copy.clear();
+        // No more than it takes, which grows by doubling otherwise.
+        copy.reserve_exact(self.specs[tensors.clone()].iter().map(|spec| spec.len).sum());
         ShardDraft { specs: Arc::clone(&self.specs), id, rank, tensors, copy }
     }
 

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""What a state in shards costs and saves, and what a lost rank costs it: two hosts of two ranks each, each host with a network of its own (as root).
+
+`--what pace` trains the same model with `state=replicated` and `state=sharded` in turn and prints steps a second. `--what memory` prints the
+memory of a rank, the mean of all: the proportional set size, sampled while it trains, less that of a rank with a model of next to nothing. `--what kills` kills random
+ranks of a sharded run again and again and prints the time from the kill to the next step in the ledger; afterwards the log has to hold every step
+once, the digest has to be that of one rank that nobody disturbed, and the books have to add up.
+
+    cargo build --release
+    python3 bench/sharded.py --what pace
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+
+import supervisor
+
+#: Enough parameters to see them travel, and a batch that keeps ranks busy meanwhile.
+WIDE = ["data.kind=digits", "global_batch=512", "micro_batch=128", "threads=1", "model.kind=mlp", "checkpoint.every=none"]
+HOSTS, RANKS = 2, 2
+
+
+class Run(supervisor.Run):
+    """Two hosts that train one model."""
+
+    def __init__(self, dtrain, folder, networks, model):
+        self.dtrain, self.folder, self.networks, self.model = os.path.abspath(dtrain), folder, networks, model
+        self.run, self.arguments = os.path.join(folder, "runs", "run"), None
+        self.master, token = networks.master(), os.path.join(folder, "token")
+        subprocess.run([self.dtrain, "token", "new", "-o", token], check=True, stdout=subprocess.DEVNULL)
+        self.environment = {**os.environ, "DTRAIN_TOKEN_FILE": token}
+        self.hosts = [None] * HOSTS
+
+    def start(self, host):
+        words = ["node", "--rank", str(host), "--master", self.master, "--nodes", str(HOSTS), f"ranks={RANKS}"]
+        words += [*self.model, f"run_dir={self.run}", "--quiet"] if host == 0 else []
+        command = [*self.networks.inside(host), self.dtrain, *words]
+        with open(os.path.join(self.folder, f"stderr.{host}"), "wb") as errors:
+            self.hosts[host] = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=errors
+            )
+
+    def whole(self):
+        """Starts all, and waits for the end."""
+        for host in range(HOSTS):
+            self.start(host)
+        for host, child in enumerate(self.hosts):
+            if child.wait():
+                raise SystemExit(open(os.path.join(self.folder, f"stderr.{host}"), encoding="utf-8").read())
+        return self.summary()
+
+    def events(self):
+        with open(os.path.join(self.run, "events.jsonl"), encoding="utf-8") as log:
+            return [json.loads(line) for line in log]
+
+    def summary(self):
+        return next(event for event in reversed(self.events()) if event["event"] == "summary")
+
+
+def one(arguments, networks, model, watch=None):
+    """A run of its own from begin to end; what `watch` saw of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(arguments.dtrain, folder, networks, model)
+        seen, over = [], threading.Event()
+
+        def look():
+            while not over.wait(0.05):
+                found = [watch(pid) for pid in run.ranks()]
+                if len(found) == HOSTS * RANKS and None not in found:
+                    seen.append(sum(found) / len(found))
+
+        watcher = threading.Thread(target=look)
+        if watch:
+            watcher.start()
+        summary = run.whole()
+        over.set()
+        if watch:
+            watcher.join()
+        steps = [event["time"] for event in run.events() if event["event"] == "step"]
+        return summary, steps, seen
+
+
+def own_memory(pid):
+    """Bytes that a process has to itself, and its part of what it shares."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as rollup:
+            return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def pace(arguments, networks):
+    rates = {"replicated": [], "sharded": []}
+    for _ in range(arguments.rounds):
+        for state, found in rates.items():
+            hidden = f"model.hidden=[{arguments.width},{arguments.width}]"
+            _, steps, _ = one(arguments, networks, [*WIDE, hidden, f"state={state}", "steps=40"])
+            # The first ones warm up.
+            found.append((len(steps) - 10) / (steps[-1] - steps[9]))
+    for state, found in rates.items():
+        print(f"{state:<11} {statistics.median(found):8.3f} steps/s   {min(found):.3f} to {max(found):.3f}")
+    ratios = [b / a for a, b in zip(rates["replicated"], rates["sharded"])]
+    print(f"ratio       {statistics.median(ratios):8.3f}           {min(ratios):.3f} to {max(ratios):.3f}")
+
+
+def memory(arguments, networks):
+    small = ["model.hidden=[16]", "steps=200"]
+    width = f"model.hidden=[{arguments.width},{arguments.width}]"
+    for state in ("replicated", "sharded"):
+        _, _, nothing = one(arguments, networks, [*WIDE, *small, f"state={state}"], own_memory)
+        _, _, seen = one(arguments, networks, [*WIDE, width, f"state={state}", "steps=24"], own_memory)
+        parameters = 64 * arguments.width + arguments.width * (arguments.width + 1) + 11 * arguments.width + 10
+        while_training, most = statistics.median(seen), max(seen)
+        each = [(bytes - statistics.median(nothing)) / parameters for bytes in (while_training, most)]
+        print(f"{state:<11} {while_training / 1e6:8.1f} MB a rank, most {most / 1e6:.1f} MB: {each[0]:.2f} and {each[1]:.2f} bytes a parameter "
+              f"of {parameters / 1e6:.1f} million")
+
+
+def kills(arguments, networks):
+    chance = random.Random(arguments.seed)
+    model = [*WIDE[:1], "global_batch=64", "micro_batch=16", *WIDE[3:], "model.hidden=[512,512]", f"steps={arguments.steps}"]
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(arguments.dtrain, folder, networks, [*model, "state=sharded", "max_restarts=1000"])
+        for host in range(HOSTS):
+            run.start(host)
+        run.wait_beyond(20)
+        times = []
+        for _ in range(arguments.kills):
+            time.sleep(chance.uniform(0.0, 0.05))
+            victim = chance.choice(run.ranks())
+            before, killed = run.recorded(), time.monotonic()
+            os.kill(victim, signal.SIGKILL)
+            # What was told before the kill does not count.
+            time.sleep(0.005)
+            run.wait_beyond(max(before, run.recorded()))
+            times.append(time.monotonic() - killed)
+            while len(run.ranks()) < HOSTS * RANKS:
+                time.sleep(0.01)
+            full = time.monotonic()
+            while sum(event["event"] == "rank_started" for event in run.events()[-300:]) < HOSTS * RANKS or time.monotonic() - full < 0.3:
+                time.sleep(0.02)
+        for child in run.hosts:
+            if child.wait():
+                raise SystemExit(f"a host ended with {child.returncode}")
+        steps = [event["step"] for event in run.events() if event["event"] == "step"]
+        summary = run.summary()
+        audit = subprocess.run([run.dtrain, "audit", run.run], capture_output=True, text=True, check=False)
+        plain = ["train", "ranks=1", *model, f"run_dir={folder}/plain", "--quiet", "--json"]
+        alone = subprocess.run([run.dtrain, *plain], capture_output=True, text=True, check=True, cwd=folder)
+        digest = json.loads(alone.stdout.splitlines()[-1])["digest"]
+        times.sort()
+        print(f"{len(times)} kills: median {statistics.median(times) * 1000:.0f} ms, worst {times[-1] * 1000:.0f} ms, {summary['generations']} generations")
+        print(f"every step once: {steps == list(range(1, arguments.steps + 1))}, lost steps: {summary['lost_steps']}, "
+              f"same digest: {summary['digest'] == digest}, audit: {'clean' if audit.returncode == 0 else audit.stderr}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtrain", default="target/release/dtrain")
+    parser.add_argument("--what", choices=["pace", "memory", "kills"], required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=6_000)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    networks = supervisor.Networks(HOSTS, True)
+    for host, name in enumerate(networks.names):
+        networks.ip("-n", name, "link", "set", "e", "mtu", "9000")
+        networks.ip("-n", networks.bridge, "link", "set", f"p{host}", "mtu", "9000")
+    try:
+        {"pace": pace, "memory": memory, "kills": kills}[arguments.what](arguments, networks)
+    finally:
+        networks.remove()
+
+
+if __name__ == "__main__":
+    main()
