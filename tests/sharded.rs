@@ -163,6 +163,22 @@ fn a_shard_whose_holders_are_all_lost_is_that_of_the_newest_checkpoint_and_the_r
 }
 
 #[test]
+fn the_plan_says_what_a_rank_needs_of_a_state_in_shards() {
+    let folder = folder();
+    let memory = |how: &str| {
+        crate::harness::json(folder.path(), &format!("plan --json {WIDE} ranks=4 {how}"))["memory_bytes"]
+            .clone()
+    };
+    let (whole, cut) = (memory(""), memory("state=sharded"));
+    let of = |table: &serde_json::Value, row: &str| {
+        table[row].as_u64().unwrap_or_else(|| panic!("{row}: {table}"))
+    };
+    assert_eq!(of(&cut, "optimizer state of shards"), of(&whole, "optimizer state") / 2);
+    assert_eq!(of(&cut, "gradient of shards"), of(&whole, "parameters") / 2);
+    assert_eq!(of(&cut, "parameters"), of(&whole, "parameters"));
+}
+
+#[test]
 fn what_cannot_be_held_in_shards_is_refused_in_a_sentence() {
     let folder = folder();
     for (how, words) in [

@@ -127,7 +127,8 @@ fn tables(plan: &Plan, replica: &dyn Replica, chosen: &Chosen) -> String {
     let each = memory.total().0 as f64 / parameters as f64;
     let _ = writeln!(text, "{:<28} {:>12} {each:>20.2}", "total", bytes(memory.total().0));
     let ranks = plan.config.world.ranks;
-    if chosen.cuda().is_none() && ranks > 1 && plan.config.optimizer.rule.in_shares() {
+    let is_shared = plan.config.optimizer.rule.in_shares() && plan.config.world.redundancy.is_none();
+    if chosen.cuda().is_none() && ranks > 1 && is_shared {
         let _ =
             writeln!(text, "parameters, statistics and optimizer state are there once for all {ranks} ranks");
     }

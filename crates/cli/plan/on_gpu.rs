@@ -2,16 +2,16 @@
 
 use super::Plan;
 use crate::blueprint::Blocks;
-use crate::config::{Backend, Model, Problem, Rule};
+use crate::config::{Backend, Model, Problem, Redundancy, Rule};
 use crate::error::CliError;
 use crate::gpus::Chosen;
 use crate::nccl::ChosenBackend;
 use dtrain_collective::Geometry;
 use dtrain_cuda::driver::Gpu;
 use dtrain_cuda::{CudaDevice, rehearsed};
-use dtrain_engine::{DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
+use dtrain_engine::{About, DeviceReplica, EngineError, MemoryTable, OwnMemory, Replica};
 use dtrain_runtime::step_counts;
-use dtrain_types::cut_evenly;
+use dtrain_types::{Bytes, cut_evenly};
 use std::sync::Arc;
 
 impl Plan {
@@ -111,7 +111,7 @@ impl Plan {
     /// Where the memory of a rank on these devices goes.
     #[must_use]
     pub fn memory(&self, replica: &dyn Replica, chosen: &Chosen) -> MemoryTable {
-        let plain = || replica.about().memory.clone();
+        let plain = || self.in_shards(replica.about());
         // Another program's passes take what they take.
         if matches!(chosen, Chosen::Cpu { .. }) || self.external().is_some() || self.check_device().is_err() {
             return plain();
@@ -128,6 +128,20 @@ impl Plan {
             }
         }
         table
+    }
+
+    /// Where the memory of a rank goes, whose ranks are those of this host and hold shards, if it says so.
+    fn in_shards(&self, about: &About) -> MemoryTable {
+        let mut memory = about.memory.clone();
+        let world = &self.config.world;
+        let Some(redundancy) = world.redundancy.map(Redundancy::count) else { return memory };
+        let part =
+            |bytes: u64| Bytes(bytes * u64::from(redundancy.min(world.ranks)) / u64::from(world.ranks));
+        if let Some((what, size)) = memory.rows.iter_mut().find(|(what, _)| *what == "optimizer state") {
+            (*what, *size) = ("optimizer state of shards", part(size.0));
+        }
+        memory.rows.push(("gradient of shards", part(4 * about.layout.parameters as u64)));
+        memory
     }
 
     /// Notes what carries the gradients, where that was left to dtrain.

@@ -60,13 +60,15 @@ pub enum Sabotage {
     EarlyRecord,
     /// A supervisor that takes over leads by a number that was used before.
     ReusedNumber,
+    /// A supervisor that was replaced and is not dead has numbers reserved for it all the same.
+    HauntedNumbers,
     /// A supervisor that takes over does not read which validations are written down.
     UnreadValidation,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::UnfencedFrames,
         Self::LeftTooEarly,
         Self::HalfCopy,
@@ -94,6 +96,7 @@ impl Sabotage {
         Self::LateRecall,
         Self::EarlyRecord,
         Self::ReusedNumber,
+        Self::HauntedNumbers,
         Self::UnreadValidation,
     ];
 }

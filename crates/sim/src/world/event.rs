@@ -15,6 +15,8 @@ pub(super) enum Event {
     Written,
     /// A supervisor begins in the place of one that died.
     SupervisorBegins,
+    /// One that was replaced, and is not dead, goes on.
+    Ghost,
     ManifestWritten(Box<ManifestOrder>),
     ManifestTold(Box<ManifestOrder>, Result<(), String>),
     SupervisorTimer,

@@ -5,6 +5,7 @@
 mod data;
 mod event;
 mod faults;
+mod ghost;
 mod hosts;
 mod journal;
 mod network;
@@ -26,6 +27,7 @@ use crate::random::Chance;
 use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use event::{Asleep, Entry, Event};
+use ghost::Ghost;
 use network::Network;
 
 use dtrain_protocol::{
@@ -150,6 +152,10 @@ struct World {
     on_disk: TakenOver,
     /// The host whose supervisor died with it, where another one leads from then on.
     vacant: Option<NodeId>,
+    /// A supervisor that was replaced and is not dead.
+    ghost: Option<Ghost>,
+    /// Whether the one that is held to be dead will turn out to be.
+    wakes_again: bool,
     /// The newest generation that was ever reserved.
     reserved: Generation,
     /// The first one of the supervisor that is there.
@@ -280,6 +286,8 @@ impl World {
             journal_at: 0,
             on_disk: TakenOver::default(),
             vacant: None,
+            ghost: None,
+            wakes_again: false,
             reserved: settings::RESERVED,
             leads_by: Generation(0),
             hosts,
@@ -396,6 +404,7 @@ impl World {
             Event::Wake(asleep) => self.wake(asleep),
             Event::Boots(host) => self.boot(host),
             Event::SupervisorBegins => self.begin_supervisor(),
+            Event::Ghost => self.haunt(),
             Event::Killed(life) => self.kill_now(life),
             Event::Expires { from, to, generation } => self.expire(from, to, generation),
             Event::Order(_) | Event::NodeTimer(..) | Event::Ended(..) | Event::Started(..) => {

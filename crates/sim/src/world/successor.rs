@@ -33,6 +33,8 @@ impl World {
         // Then another host leads, before that one is back.
         let elsewhere = host_too && self.settings.nodes > 1 && self.chance.per_mille(500);
         self.vacant = elsewhere.then_some(NodeId(0));
+        // A process that stands still, with its host or without, looks no other.
+        self.wakes_again = self.chance.per_mille(300);
         let mut back = length;
         if host_too {
             let away = if elsewhere { self.chance.below(2 * CALLS_AGAIN) } else { MILLI };
@@ -101,7 +103,10 @@ impl World {
             ..before
         };
         self.tell(|| format!("a supervisor takes over by {first}, it knows {known:?}"));
-        self.supervisor = Supervisor::new(config);
+        let before = std::mem::replace(&mut self.supervisor, Supervisor::new(config));
+        if std::mem::take(&mut self.wakes_again) {
+            self.leave_a_ghost(before);
+        }
         (self.dead, self.caused, self.leads_by) = (false, true, first);
         self.supervisor.start(self.clock.show(self.now));
         self.arm_supervisor();

@@ -320,12 +320,12 @@ impl World {
     }
 
     /// Sends something to a member, by way of its host.
-    fn send_down(&mut self, member: dtrain_types::MemberId, event: Event) {
+    pub(super) fn send_down(&mut self, member: dtrain_types::MemberId, event: Event) {
         let Some(host) = self.process(member).map(|process| process.host) else { return };
         self.send_to_host(host, event);
     }
 
-    fn send_to_host(&mut self, host: NodeId, event: Event) {
+    pub(super) fn send_to_host(&mut self, host: NodeId, event: Event) {
         if !self.network.is_open_down(host) || self.is_lost() {
             return;
         }
