@@ -2,7 +2,8 @@
 """What a state in shards costs and saves, and what a lost rank costs it: two hosts of two ranks each, each host with a network of its own (as root).
 
 `--what pace` trains the same model with `state=replicated` and `state=sharded` in turn and prints steps a second. `--what memory` prints the
-memory of a rank, the mean of all: the proportional set size, sampled while it trains, less that of a rank with a model of next to nothing. `--what kills` kills random
+memory of a rank, the mean of all: the proportional set size, sampled while it trains, less that of a rank with a model of next to nothing. `--what room` limits the address
+space of every process to what lies between both, and says what becomes of each. `--what kills` kills random
 ranks of a sharded run again and again and prints the time from the kill to the next step in the ledger; afterwards the log has to hold every step
 once, the digest has to be that of one rank that nobody disturbed, and the books have to add up.
 
@@ -31,7 +32,8 @@ HOSTS, RANKS = 2, 2
 class Run(supervisor.Run):
     """Two hosts that train one model."""
 
-    def __init__(self, dtrain, folder, networks, model):
+    def __init__(self, dtrain, folder, networks, model, limit=None):
+        self.limit = limit
         self.dtrain, self.folder, self.networks, self.model = os.path.abspath(dtrain), folder, networks, model
         self.run, self.arguments = os.path.join(folder, "runs", "run"), None
         self.master, token = networks.master(), os.path.join(folder, "token")
@@ -42,7 +44,8 @@ class Run(supervisor.Run):
     def start(self, host):
         words = ["node", "--rank", str(host), "--master", self.master, "--nodes", str(HOSTS), f"ranks={RANKS}"]
         words += [*self.model, f"run_dir={self.run}", "--quiet"] if host == 0 else []
-        command = [*self.networks.inside(host), self.dtrain, *words]
+        limited = ["prlimit", f"--as={self.limit}"] if self.limit else []
+        command = [*self.networks.inside(host), *limited, self.dtrain, *words]
         with open(os.path.join(self.folder, f"stderr.{host}"), "wb") as errors:
             self.hosts[host] = subprocess.Popen(
                 command, cwd=self.folder, env=self.environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=errors
@@ -65,17 +68,17 @@ class Run(supervisor.Run):
         return next(event for event in reversed(self.events()) if event["event"] == "summary")
 
 
-def one(arguments, networks, model, watch=None):
+def one(arguments, networks, model, watch=None, limit=None):
     """A run of its own from begin to end; what `watch` saw of it."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(arguments.dtrain, folder, networks, model)
+        run = Run(arguments.dtrain, folder, networks, model, limit)
         seen, over = [], threading.Event()
 
         def look():
             while not over.wait(0.05):
                 found = [watch(pid) for pid in run.ranks()]
                 if len(found) == HOSTS * RANKS and None not in found:
-                    seen.append(sum(found) / len(found))
+                    seen.append(max(found) if watch is address_space else sum(found) / len(found))
 
         watcher = threading.Thread(target=look)
         if watch:
@@ -93,6 +96,15 @@ def own_memory(pid):
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as rollup:
             return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def address_space(pid):
+    """The most address space that a process had, in bytes."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmPeak:"))
     except (OSError, StopIteration):
         return None
 
@@ -122,6 +134,25 @@ def memory(arguments, networks):
         each = [(bytes - statistics.median(nothing)) / parameters for bytes in (while_training, most)]
         print(f"{state:<11} {while_training / 1e6:8.1f} MB a rank, most {most / 1e6:.1f} MB: {each[0]:.2f} and {each[1]:.2f} bytes a parameter "
               f"of {parameters / 1e6:.1f} million")
+
+
+def room(arguments, networks):
+    width = f"model.hidden=[{arguments.width},{arguments.width}]"
+    model = [*WIDE, "global_batch=64", "micro_batch=16", width, "steps=8"]
+    states = {"replicated": ["state=replicated"], "sharded": ["state=sharded", "redundancy=1"]}
+    #: The largest address space of a rank, in bytes.
+    largest = {}
+    for state, words in states.items():
+        _, _, seen = one(arguments, networks, [*model, *words], address_space)
+        largest[state] = max(seen)
+    limit = int((largest["replicated"] + largest["sharded"]) / 2)
+    for state, words in states.items():
+        try:
+            summary, _, _ = one(arguments, networks, [*model, *words], limit=limit)
+            said = f"trains, digest {summary['digest'][:16]}"
+        except SystemExit as ended:
+            said = "does not: " + next((line for line in str(ended).splitlines() if "memory" in line), str(ended)[-200:])
+        print(f"{state:<11} takes {largest[state] / 1e6:.0f} MB of address space a rank; with at most {limit / 1e6:.0f} MB it {said}")
 
 
 def kills(arguments, networks):
@@ -165,7 +196,7 @@ def kills(arguments, networks):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtrain", default="target/release/dtrain")
-    parser.add_argument("--what", choices=["pace", "memory", "kills"], required=True)
+    parser.add_argument("--what", choices=["pace", "memory", "room", "kills"], required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--kills", type=int, default=50)
@@ -177,7 +208,7 @@ def main():
         networks.ip("-n", name, "link", "set", "e", "mtu", "9000")
         networks.ip("-n", networks.bridge, "link", "set", f"p{host}", "mtu", "9000")
     try:
-        {"pace": pace, "memory": memory, "kills": kills}[arguments.what](arguments, networks)
+        {"pace": pace, "memory": memory, "room": room, "kills": kills}[arguments.what](arguments, networks)
     finally:
         networks.remove()
 

@@ -546,7 +546,10 @@ fn mistakes_are_told_before_anybody_is_called() {
         ("--nodes 2 --rank 2 --master 127.0.0.1", "--rank 2 is out of range for 2 hosts"),
         ("--nodes 2 --master 127.0.0.1", "which of the 2 hosts is this"),
         ("--nodes 2 --rank 1", "where is the first host"),
-        ("--nodes 2 --rank 1 --master nowhere.invalid", "cannot find the address of nowhere.invalid"),
+        (
+            "--nodes 2 --rank 1 --master nowhere.invalid join_timeout=1s",
+            "cannot find the address of nowhere.invalid",
+        ),
         ("--nodes 2 --rank 1 --master 127.0.0.1:x", "\"x\" is no port"),
         ("--nodes 2 --rank 1 --master 127.0.0.1 --resume", "are for the host of rank 0"),
         ("--nodes 2 --rank 0 --master 192.0.2.1", "cannot listen on 192.0.2.1:29400"),

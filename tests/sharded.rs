@@ -2,6 +2,7 @@
 
 use crate::harness::hosts::Hosts;
 use crate::harness::network::{Network, Weather};
+use crate::harness::turn::has_turn;
 use crate::harness::{
     CNN, GPT, MLP, Rng, Running, Signal, WIDE, audit_is_clean, checkpoints, folder, is_whole, ranks_of,
     refused, seed, signal, train, try_signal_to,
@@ -72,6 +73,16 @@ fn a_checkpoint_of_shards_is_that_of_a_whole_state_and_each_goes_on_as_the_other
         assert_eq!(run.steps(), (21..=40).collect::<Vec<u64>>());
         audit_is_clean(folder.path(), name);
     }
+    // A fork that keeps the optimizer's state has it in shards, too.
+    let fork = |name: &str, how: &str| {
+        let words = format!(
+            "{model} steps=30 name={name} {how} --resume plain --fork --keep-optimizer optimizer.lr=0.02"
+        );
+        let run = train(folder.path(), &words);
+        run.succeeded();
+        run.digest()
+    };
+    assert_eq!(fork("whole-fork", "ranks=2"), fork("cut-fork", "ranks=4 state=sharded"));
     let verified = crate::harness::said(folder.path(), "checkpoint verify runs/cut");
     assert!(verified.contains("s000040"), "{verified}");
 }
@@ -107,7 +118,22 @@ fn whichever_rank_is_killed_at_whatever_moment_no_step_is_lost_and_its_shards_ha
 }
 
 #[test]
+fn hosts_of_which_one_alone_sees_the_checkpoint_go_on_with_it_in_shards() {
+    let model = format!("{MLP} threads=1 state=sharded");
+    let hosts = Hosts::on_loopback("2");
+    for (steps, more) in [(20, ""), (40, "--resume")] {
+        let other = hosts.start(1, "ranks=2");
+        let run = hosts.start(0, &format!("{model} steps={steps} ranks=1 name=hosts {more}")).finish();
+        other.finish().succeeded();
+        assert_eq!(run.digest(), whole_digest(&format!("{MLP} steps={steps}")), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn hosts_of_which_one_is_lost_with_all_its_ranks_go_on_with_what_their_mirrors_hold() {
+    if !has_turn(1) {
+        return;
+    }
     let weather = Weather { delay: Duration::from_micros(200), one_in: u64::MAX, seed: 1 };
     let network = match Network::build(3, weather) {
         Ok(network) => network,

@@ -252,7 +252,11 @@ impl Plan {
     /// *Errors*: a model that does not fit the data, an instruction set that this CPU lacks, a file of parameters
     /// that does not fit the model.
     pub fn replica(&self) -> Result<ModelReplica<Cpu>, CliError> {
-        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], ModelReplica::new)
+        let make = match self.config.world.redundancy {
+            Some(_) => ModelReplica::in_shards,
+            None => ModelReplica::new,
+        };
+        self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], make)
     }
 
     /// The same to be asked for shapes, without its first parameters, and with the memory that a rank on these devices takes: GPUs
@@ -272,11 +276,11 @@ impl Plan {
 
     fn stages_as_on(&self, chosen: &Chosen) -> Result<ModelReplica<Cpu>, CliError> {
         if let Chosen::Cpu { .. } = chosen {
-            return self.replica_in_groups(
-                self.batches.micro_batches(),
-                self.blocks()[0],
-                ModelReplica::blank,
-            );
+            let make = match self.config.world.redundancy {
+                Some(_) => ModelReplica::blank_in_shards,
+                None => ModelReplica::blank,
+            };
+            return self.replica_in_groups(self.batches.micro_batches(), self.blocks()[0], make);
         }
         let replica = self.replica_in_groups(1, self.blocks()[0], ModelReplica::blank)?;
         match chosen.has_room(&self.config, self.memory(&replica, chosen).total()) {

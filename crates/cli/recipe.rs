@@ -115,10 +115,8 @@ struct BuiltReplica {
 
 fn on_cpu(plan: &Plan, fabric: Option<&HostFabric>) -> Result<BuiltReplica, String> {
     let mut replica = plan.replica().map_err(|error| error.to_string())?;
-    match fabric.and_then(HostFabric::state) {
-        _ if plan.config.world.redundancy.is_some() => replica.shard(),
-        Some(state) => replica.share(Box::new(state)),
-        None => {}
+    if let Some(state) = fabric.and_then(HostFabric::state) {
+        replica.share(Box::new(state));
     }
     Ok(BuiltReplica { profile: rank_profile::on_cpu(&replica), replica: Box::new(replica), over_nccl: None })
 }

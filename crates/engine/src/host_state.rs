@@ -67,8 +67,36 @@ impl<D: HostDevice> HostState<D> {
         layout: &Layout,
         facts: UpdateFacts,
     ) -> Result<Self, EngineError> {
+        let shape = Self::shape(&optimizer, layout);
+        Self::of(device, optimizer, layout, facts, shape)
+    }
+
+    /// The same of a replica that keeps the moments of those shards alone that it is told to hold ([`Sharding`]): it never takes memory for
+    /// others, unless it begins with those of a file.
+    ///
+    /// *Errors*: as [`HostState::zeros`]. *Panics* if updates are made as a whole.
+    pub fn in_shards(
+        device: D,
+        optimizer: Optimizer,
+        layout: &Layout,
+        facts: UpdateFacts,
+    ) -> Result<Self, EngineError> {
+        let whole = Self::shape(&optimizer, layout);
+        let moments = if optimizer.updates_before > 0 { whole.moments } else { 0 };
+        let mut state = Self::of(device, optimizer, layout, facts, StateShape { moments, ..whole })?;
+        state.shard();
+        Ok(state)
+    }
+
+    fn of(
+        device: D,
+        optimizer: Optimizer,
+        layout: &Layout,
+        facts: UpdateFacts,
+        shape: StateShape,
+    ) -> Result<Self, EngineError> {
         optimizer.check()?;
-        let own = State::zeros(Self::shape(&optimizer, layout));
+        let own = State::zeros(shape);
         let muon = match optimizer.rule {
             Rule::Muon(muon) => Some(MuonUpdate::new(muon, &optimizer, layout)?),
             _ => None,
@@ -145,11 +173,13 @@ impl<D: HostDevice> HostState<D> {
         self.shared = Some(Shared { sharer: Sharer::new(&memory), memory });
     }
 
-    /// Gives up the moments that it has, and keeps those alone that it is told to hold ([`Sharding`]). *Panics* if it shares its state, or
-    /// updates are made as a whole.
+    /// Keeps the moments of those shards alone that it is told to hold ([`Sharding`]), and what it has of others until then where they came from a
+    /// file. *Panics* if it shares its state, or updates are made as a whole.
     pub fn shard(&mut self) {
         assert!(self.shared.is_none() && self.optimizer.rule.in_shares(), "{WHOLE}");
-        HELD.into_iter().for_each(|section| self.own.empty(section));
+        if self.optimizer.updates_before == 0 {
+            HELD.into_iter().for_each(|section| self.own.empty(section));
+        }
         self.sharded = Some(Sharded::default());
     }
 
@@ -324,10 +354,18 @@ impl<D: HostDevice> Sharding for HostState<D> {
         self.sharded().moments().holding()
     }
 
-    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64) {
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare) {
         self.assert_next(step, gradient);
         let (sharded, rule, own) = self.sharding_parts();
-        sharded.measure(&rule, own, (step, gradient), (weight, samples));
+        sharded.measure(&rule, own, (step, gradient), (weight, samples, share));
+    }
+
+    fn tell(&self, words: &mut [f32]) {
+        self.sharded().tell(words);
+    }
+
+    fn hear(&mut self, words: &[f32]) {
+        self.sharding_parts().0.hear(words);
     }
 
     fn measured(&self) -> Option<Step> {
@@ -362,12 +400,21 @@ impl<D: HostDevice> Sharding for HostState<D> {
     }
 
     fn prepare(&self, holding: &Holding) -> Moments {
-        self.sharded().prepare(&self.update_rule(), holding)
+        let mut prepared = self.sharded().prepare(&self.update_rule(), holding);
+        for section in HELD {
+            let first = self.own.section(section);
+            // Those of a file, before anything was held.
+            for run in holding.elements(first.len()) {
+                prepared.part_mut(section, run.clone()).copy_from_slice(&first[run]);
+            }
+        }
+        prepared
     }
 
     fn adopt(&mut self, moments: Moments, applied: Step) {
         let (sharded, rule, own) = self.sharding_parts();
         sharded.adopt(&rule, moments);
+        HELD.into_iter().for_each(|section| own.empty(section));
         own.applied = applied;
     }
 }

@@ -55,19 +55,52 @@ impl<D: HostDevice> ModelReplica<D> {
         Ok(replica)
     }
 
-    /// The same, all of whose parameters are zero: for whoever only asks for shapes, and does not wait for as many random numbers,
+    /// The same of a replica that keeps the moments of those shards alone that it is told to hold ([`Replica::sharding`]).
+    ///
+    /// *Errors*: as [`ModelReplica::new`]. *Panics* as [`HostState::in_shards`].
+    pub fn in_shards(
+        device: D,
+        model: Model<D>,
+        optimizer: Optimizer,
+        seed: Seed,
+    ) -> Result<Self, EngineError> {
+        let mut replica = Self::blank_in_shards(device, model, optimizer, seed)?;
+        replica.model.layout().initialise(seed, replica.state.own_mut());
+        Ok(replica)
+    }
+
+    /// The same, all of whose parameters are zero.
+    ///
+    /// *Errors* and *panics*: as [`ModelReplica::in_shards`].
+    pub fn blank_in_shards(
+        device: D,
+        model: Model<D>,
+        optimizer: Optimizer,
+        seed: Seed,
+    ) -> Result<Self, EngineError> {
+        let layout = Self::planned(&model, &optimizer).layout;
+        let state = HostState::in_shards(device, optimizer, &layout, model.update_facts())?;
+        Ok(Self::of(model, state, &optimizer, seed))
+    }
+
+    /// The same as [`ModelReplica::new`], all of whose parameters are zero: for whoever only asks for shapes, and does not wait for as many random numbers,
     /// nor use memory that nobody looks at.
     ///
     /// *Errors*: as [`ModelReplica::new`].
     pub fn blank(device: D, model: Model<D>, optimizer: Optimizer, seed: Seed) -> Result<Self, EngineError> {
-        let about = Self::planned(&model, &optimizer);
-        let state = HostState::zeros(device, optimizer, &about.layout, model.update_facts())?;
+        let layout = Self::planned(&model, &optimizer).layout;
+        let state = HostState::zeros(device, optimizer, &layout, model.update_facts())?;
+        Ok(Self::of(model, state, &optimizer, seed))
+    }
+
+    fn of(model: Model<D>, state: HostState<D>, optimizer: &Optimizer, seed: Seed) -> Self {
+        let about = Self::planned(&model, optimizer);
         let rows = model.loss_rows(model.input().rows() * model.group());
         let (plan, outputs) = (model.plan(), rows.rows * rows.width);
         let stack = (model.group() > 1).then(|| stack(&model));
         let beside = model.reads_outputs().then(|| Flat::zeros(outputs));
         debug_assert!(stack.as_ref().is_none_or(|stack| stack.len() == stack_len(&model)));
-        Ok(Self {
+        Self {
             about,
             saved: Flat::zeros(plan.saved),
             scratch: Flat::zeros(plan.scratch),
@@ -79,7 +112,7 @@ impl<D: HostDevice> ModelReplica<D> {
             model,
             seed,
             state,
-        })
+        }
     }
 
     /// What a replica of this model will say of itself, and where its memory will go, without taking any.
@@ -130,11 +163,6 @@ impl<D: HostDevice> ModelReplica<D> {
     /// has until it is told otherwise ([`Replica::sharing`]). *Panics* if the memory has another shape.
     pub fn share(&mut self, memory: Box<dyn SharedState>) {
         self.state.share(memory);
-    }
-
-    /// Keeps the moments of those shards alone that it is told to hold ([`Replica::sharding`]). *Panics* as [`HostState::shard`].
-    pub fn shard(&mut self) {
-        self.state.shard();
     }
 
     /// Forward in evaluation mode; the outputs lie in `self.outputs`.

@@ -1,12 +1,14 @@
 //! An update of which a replica makes the part that it holds.
 //!
-//! 1. It *measures* the reduced gradient: the norm of all of it, and a copy of the part that it holds.
-//! 2. When all replicas have measured, it makes its part of the update, from its own copy: the gradient's memory is free.
-//! 3. When it has the others' parameters, the update is *committed*.
+//! 1. It *measures* the reduced gradient: the squares of its share of the norm's blocks, and a copy of the part that it holds.
+//! 2. It hears what the others have seen in their shares, so that all know what the update comes to.
+//! 3. When all replicas have heard that, it makes its part of the update, from its own copy: the gradient's memory is free.
+//! 4. When it has the others' parameters, the update is *committed*.
 //!
-//! A replica that is told to stop before 2 can make the update later, when it hears that another one made it: it kept what it needs. This
+//! A replica that is told to stop before 3 can make the update later, when it hears that another one made it: it kept what it needs. This
 //! file does not know who the others are.
 
+use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::groups::Runs;
@@ -14,13 +16,15 @@ use crate::host_device::HostDevice;
 use crate::layout::Section;
 use crate::optimizer::{Buffers, Factors};
 use crate::passes::{self, Divisor, Reduced, Seen, Settled};
-use crate::sharding::Moments;
+use crate::sharding::{Moments, WORDS};
 use crate::shared_update::UpdateRule;
+use crate::sharing::UpdateShare;
 use crate::state::State;
 use crate::update_facts::UpdateFacts;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a replica holds, and the update that it makes of it: all of [`Sharding`](crate::Sharding), for whoever keeps the state itself. The moments
 /// of that state, if it has any, are nobody's.
@@ -31,6 +35,8 @@ pub struct Sharded {
     runs: Vec<Runs>,
     /// The gradient of what is held, then the sums of the statistics.
     sum: Flat,
+    /// Of each block of the norm the bits of an f64: its squares, where they are known.
+    squares: Vec<AtomicU64>,
     making: Option<Making>,
 }
 
@@ -40,7 +46,10 @@ struct Making {
     step: Step,
     divisor: Divisor,
     samples: u64,
-    seen: Seen,
+    share: UpdateShare,
+    stats_finite: bool,
+    /// All squares are known.
+    heard: bool,
     settled: Option<Settled>,
     made: bool,
 }
@@ -65,6 +74,8 @@ impl Sharded {
     pub fn adopt<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, moments: Moments) {
         self.runs = moments.held().runs.iter().map(|run| rule.runs.within(run)).collect();
         self.sum = Flat::zeros(moments.held().len() + rule.facts.stats);
+        let blocks = rule.facts.parameters.div_ceil(NORM_BLOCK);
+        self.squares.resize_with(blocks, AtomicU64::default);
         self.moments = moments;
         self.making = None;
     }
@@ -75,32 +86,59 @@ impl Sharded {
         rule: &UpdateRule<'_, D>,
         state: &State,
         (step, gradient): (Step, &[f32]),
-        (weight, samples): (f64, u64),
+        (weight, samples, share): (f64, u64, UpdateShare),
     ) {
         let divisor = Divisor { weight, scale: rule.facts.loss_scale(state.section(Section::Stats)) };
         let reduced = Reduced::<D> { gradient, samples, divisor };
-        let seen = passes::look(rule.device, rule.facts, &reduced);
         let (grads, sums) = reduced.parts(rule.facts);
+        let part = share.part(grads.len(), NORM_BLOCK);
+        let blocks = part.start / NORM_BLOCK..part.end.div_ceil(NORM_BLOCK);
+        rule.device.squares(&grads[part], divisor.mean(), &self.squares[blocks]);
+        let stats_finite = sums.is_empty() || rule.device.all_finite(sums);
         let held = self.moments.held();
         for (run, start) in held.runs.iter().zip(&held.starts) {
             rule.device.copy(&grads[run.clone()], &mut self.sum[*start..*start + run.len()]);
         }
         rule.device.copy(sums, &mut self.sum[held.len()..]);
-        self.making = Some(Making { step, divisor, samples, seen, settled: None, made: false });
+        let (heard, settled, made) = (share.of == 1, None, false);
+        self.making = Some(Making { step, divisor, samples, share, stats_finite, heard, settled, made });
+    }
+
+    /// [`Sharding::tell`](crate::Sharding::tell).
+    pub fn tell(&self, words: &mut [f32]) {
+        let UpdateShare { index, of } = self.making.expect(MEASURED).share;
+        let own = self.squares.len() * index / of..self.squares.len() * (index + 1) / of;
+        assert_eq!(words.len(), WORDS * own.len(), "words for another share");
+        for (words, square) in words.chunks_exact_mut(WORDS).zip(&self.squares[own]) {
+            let bits = square.load(Ordering::Relaxed);
+            words.copy_from_slice(&[f32::from_bits(bits as u32), f32::from_bits((bits >> 32) as u32)]);
+        }
+    }
+
+    /// [`Sharding::hear`](crate::Sharding::hear).
+    pub fn hear(&mut self, words: &[f32]) {
+        for (square, words) in self.squares.iter_mut().zip(words.chunks_exact(WORDS)) {
+            *square.get_mut() = u64::from(words[0].to_bits()) | u64::from(words[1].to_bits()) << 32;
+        }
+        self.making.as_mut().expect(MEASURED).heard = true;
     }
 
     /// [`Sharding::measured`](crate::Sharding::measured).
     #[must_use]
     pub fn measured(&self) -> Option<Step> {
-        self.making.filter(|making| !making.made).map(|making| making.step)
+        self.making.filter(|making| making.heard && !making.made).map(|making| making.step)
     }
 
     /// [`Sharding::settle`](crate::Sharding::settle).
     pub fn settle<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>) -> Result<UpdateInfo, EngineError> {
+        // In order, as one replica adds up what it has seen alone.
+        let squares = self.squares.iter().map(|square| f64::from_bits(square.load(Ordering::Relaxed)));
+        let squares = squares.fold(0.0, |sum, square| sum + square);
         let making = self.making.as_mut().expect(MEASURED);
+        let seen = Seen { squares, stats_finite: making.stats_finite };
         let settled = match making.settled {
             Some(settled) => settled,
-            None => passes::settle(rule.facts, rule.optimizer, making.step, making.divisor, making.seen)?,
+            None => passes::settle(rule.facts, rule.optimizer, making.step, making.divisor, seen)?,
         };
         making.settled = Some(settled);
         Ok(settled.info)
@@ -108,7 +146,7 @@ impl Sharded {
 
     /// [`Sharding::update_held`](crate::Sharding::update_held).
     pub fn update<D: HostDevice>(&mut self, rule: &UpdateRule<'_, D>, state: &mut State) {
-        let Self { moments, runs, sum, making } = self;
+        let Self { moments, runs, sum, making, .. } = self;
         let making = making.as_mut().expect(MEASURED);
         assert!(!making.made, "an update is made once");
         let settled = making.settled.expect("an update is settled before it is made");

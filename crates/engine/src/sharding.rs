@@ -4,9 +4,11 @@
 //! replica *holds*: it alone is brought up to date by [`Sharding::update_held`], all else is copied from whoever holds it. This file does not
 //! know who holds what, nor how it travels; what an update does is `sharded_update.rs`.
 
+use crate::device::NORM_BLOCK;
 use crate::error::EngineError;
 use crate::flat::Flat;
 use crate::layout::Section;
+use crate::sharing::UpdateShare;
 use crate::update_info::UpdateInfo;
 use dtrain_types::{Holding, Step};
 use std::ops::Range;
@@ -14,20 +16,38 @@ use std::ops::Range;
 /// The sections that only holders have.
 pub(crate) const HELD: [Section; 2] = [Section::First, Section::Second];
 
+/// Where the words begin of what each of so many replicas sees of a gradient of so many parameters, and where those of the last one end.
+///
+/// *Order*: a pure function of its arguments.
+#[must_use]
+pub fn word_cuts(parameters: usize, replicas: usize) -> Vec<usize> {
+    let of = |index| UpdateShare { index, of: replicas }.part(parameters, NORM_BLOCK);
+    [0].into_iter().chain((0..replicas).map(|index| WORDS * of(index).end.div_ceil(NORM_BLOCK))).collect()
+}
+
+/// Floats that carry an f64: half of its bits each.
+pub(crate) const WORDS: usize = 2;
+
 /// A replica that keeps the moments of some shards.
 pub trait Sharding {
     /// The shards that it holds, of the state of [`Replica::applied`](crate::Replica::applied); none before the first was adopted.
     fn holding(&self) -> &Holding;
 
-    /// Keeps what update number `step` needs of a reduced gradient, and looks at all of it. Nothing of the state is changed.
+    /// Keeps what update number `step` needs of a reduced gradient, and looks at its share of it. Nothing of the state is changed.
     ///
     /// *Panics* as `Replica::update`.
-    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64);
+    fn measure(&mut self, step: Step, gradient: &[f32], weight: f64, samples: u64, share: UpdateShare);
 
-    /// The update that was measured and is not made.
+    /// Writes what this replica saw in its share into its words. *Panics* if there is another number of them.
+    fn tell(&self, words: &mut [f32]);
+
+    /// Takes the words of all replicas.
+    fn hear(&mut self, words: &[f32]);
+
+    /// The update that was measured, of which all was heard, and that is not made.
     fn measured(&self) -> Option<Step>;
 
-    /// Says what the update comes to that was measured last, whether or not it is made by now.
+    /// Says what the update comes to that was measured last, whether or not it is made by now. All that was seen of it was heard.
     ///
     /// *Errors*: as `Replica::update`.
     fn settle(&mut self) -> Result<UpdateInfo, EngineError>;

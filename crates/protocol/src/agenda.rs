@@ -24,6 +24,8 @@ pub enum Task {
     Update(Step),
     /// A look at this rank's share of the sum; nothing is changed yet.
     Measure(Step),
+    /// Where ranks hold shards: each learns what the others have measured.
+    Agree(Step),
     /// Until all ranks are here.
     Meet(Step),
     /// This rank's share of the update of a state that all share, or of the shards that it holds: the first rank that comes here decides it.
@@ -252,6 +254,7 @@ impl Agenda {
             // Nobody updates what it holds before all have what they need to do the same, dead or alive.
             StateHolder::Shards => self.pending.extend([
                 Task::Measure(step),
+                Task::Agree(step),
                 Task::Meet(step),
                 Task::UpdateShare(step),
                 Task::Gather(step),

@@ -423,6 +423,11 @@ impl Work<'_> {
                 }
                 Ok(())
             }
+            Task::Agree(_) => {
+                let waited = sharded_state::agree(&mut self.plane, self.compute.parts.replica.as_mut())?;
+                self.step.as_mut().expect(BEGUN).waited += waited;
+                Ok(())
+            }
             Task::Meet(_) => {
                 let waited = shared_state::meet(&mut self.plane)?;
                 self.step.as_mut().expect(BEGUN).waited += waited;

@@ -6,7 +6,7 @@
 use crate::broke::{Broke, engine, off};
 use crate::data_plane::DataPlane;
 use dtrain_collective::{Backend, Op, Sequence};
-use dtrain_engine::{EngineError, Replica, Section, Sharding, StateDigest, UpdateInfo};
+use dtrain_engine::{EngineError, Replica, Section, Sharding, StateDigest, UpdateInfo, UpdateShare};
 use dtrain_protocol::{Digest, Failure};
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer, shard_elements};
 use std::ops::Range;
@@ -17,13 +17,19 @@ pub struct Shards {
     holders: Holders,
     /// What this rank owns begins at the cut of its number, and ends at the next.
     cuts: Vec<usize>,
+    /// The same of what ranks measure.
+    words: Vec<usize>,
 }
 
 impl Shards {
     /// The shards of so many parameters, over ranks on these nodes.
     pub fn new(nodes: &[NodeId], redundancy: u32, parameters: usize) -> Self {
         let holders = Holders::new(nodes, redundancy);
-        Self { cuts: holders.cuts(parameters), holders }
+        Self {
+            cuts: holders.cuts(parameters),
+            words: dtrain_engine::word_cuts(parameters, nodes.len()),
+            holders,
+        }
     }
 
     fn owned(&self, rank: Rank) -> Range<usize> {
@@ -162,9 +168,42 @@ impl Carrier<'_> {
     }
 }
 
-/// Keeps what this rank needs of the sum, and looks at it. Nothing is changed yet.
+/// Keeps what this rank needs of the sum, and looks at its share. Nothing is changed yet.
 pub fn measure(plane: &mut DataPlane, replica: &mut dyn Replica, step: Step, trailer: &Trailer) {
-    sharding(replica).measure(step, plane.backend.reduced(), trailer.weight, trailer.samples);
+    let share = match exchanges(plane, replica) {
+        true => UpdateShare { index: plane.membership.rank.index(), of: world(plane) },
+        false => UpdateShare { index: 0, of: 1 },
+    };
+    sharding(replica).measure(step, plane.backend.reduced(), trailer.weight, trailer.samples, share);
+}
+
+/// Learns what the others have measured; tells how long it waited for them.
+///
+/// *Blocks* until all have measured.
+pub fn agree(plane: &mut DataPlane, replica: &mut dyn Replica) -> Result<Duration, Broke> {
+    if !exchanges(plane, replica) {
+        return Ok(Duration::ZERO);
+    }
+    let rank = plane.membership.rank.index();
+    let cuts = &plane.shards.as_ref().expect(SHARDED).words;
+    sharding(replica).tell(&mut plane.backend.arena().lease(0)[cuts[rank]..cuts[rank + 1]]);
+    let begun = Instant::now();
+    plane.sequence.0 += 1;
+    plane.backend.start(plane.sequence, &Op::AllGather { cuts: Some(cuts) }).map_err(off)?;
+    plane.backend.finish(plane.sequence).map_err(off)?;
+    let waited = begun.elapsed();
+    sharding(replica).hear(&plane.backend.arena().lease(0)[..cuts[cuts.len() - 1]]);
+    Ok(waited)
+}
+
+/// Whether there is room in a slot for what all have measured: else each looks at all of the sum.
+fn exchanges(plane: &DataPlane, replica: &mut dyn Replica) -> bool {
+    let words = plane.shards.as_ref().expect(SHARDED).words.last().copied().unwrap_or(0);
+    world(plane) > 1 && words <= replica.about().gradient_len()
+}
+
+fn world(plane: &DataPlane) -> usize {
+    plane.membership.world().0 as usize
 }
 
 /// Says what the update comes to that was measured.

@@ -40,6 +40,8 @@ pub(super) enum Doing {
     UpdateShare(Step),
     /// What ranks hold of a state travels to those who are to hold it.
     Share(Box<Sharing>),
+    /// It learns what others have measured.
+    Agree,
     /// The parameters come from their owners.
     Gather,
     /// So does all of the state, for a task.

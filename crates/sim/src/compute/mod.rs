@@ -167,7 +167,7 @@ impl Compute {
             Doing::Micro(_) | Doing::Offer(..) | Doing::Update(_) | Doing::UpdateShare(_) => {
                 Activity::Computing
             }
-            Doing::Reduce | Doing::Meet | Doing::Gather => Activity::Reducing,
+            Doing::Reduce | Doing::Agree | Doing::Meet | Doing::Gather => Activity::Reducing,
             Doing::GatherAll(_) => Activity::Saving,
             Doing::Evaluate(..) => Activity::Validating,
         }
@@ -196,7 +196,7 @@ impl Compute {
             Doing::Update(_) => At::Update,
             Doing::UpdateShare(_) => At::UpdateShare,
             Doing::Share(_) => At::ShareOut,
-            Doing::Gather => At::Gather,
+            Doing::Agree | Doing::Gather => At::Gather,
             Doing::GatherAll(_) => At::GatherAll,
             Doing::Meet => At::Meet,
             Doing::Evaluate(..) => At::Validate,

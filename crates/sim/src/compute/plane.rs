@@ -36,6 +36,7 @@ impl Compute {
                 | Doing::Reduce
                 | Doing::Open
                 | Doing::Meet
+                | Doing::Agree
                 | Doing::Gather
                 | Doing::GatherAll(_)
         );
@@ -135,6 +136,7 @@ impl Compute {
             }
             Doing::Meet => self.doing = Doing::Rest,
             Doing::Share(_) => self.end_piece(tools),
+            Doing::Agree => self.agreed(tools),
             Doing::Gather => self.gathered(tools),
             Doing::GatherAll(_) => self.gathered_for(tools),
             _ => {}

@@ -9,7 +9,7 @@ use super::words::{Ask, News, Work};
 use crate::job::Engine;
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op};
-use dtrain_engine::{Moments, Section, Sharded, State, StateDigest};
+use dtrain_engine::{Moments, Section, Sharded, State, StateDigest, UpdateShare, word_cuts};
 use dtrain_protocol::{Digest, Failure, Loaded, StepRecord, Task};
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Transfer, shard_elements};
 use std::ops::Range;
@@ -240,9 +240,34 @@ impl Compute {
         let sum = Self::arena(plane, tools).lease(0).to_vec();
         let Some(shards) = &mut self.shards else { return };
         let of = (record.trailer.weight, record.trailer.samples);
-        shards.sharded.measure(&tools.engine.update_rule(), state, (step, &sum), of);
+        let share = UpdateShare { index: plane.rank.index(), of: plane.members.participants.len() };
+        shards.sharded.measure(&tools.engine.update_rule(), state, (step, &sum), (of.0, of.1, share));
         self.computed.as_mut().expect("a step is in hand").sum = sum;
         self.agenda.handle_measured(record);
+    }
+
+    /// Tells the others what it measured, and hears what they did.
+    pub(super) fn agree(&mut self, tools: &mut Tools<'_>) {
+        let (Some(plane), Some(state), Some(shards)) = (&mut self.plane, &self.state, &self.shards) else {
+            return;
+        };
+        let cuts = word_cuts(state.section(Section::Parameters).len(), plane.members.participants.len());
+        let own = cuts[plane.rank.index()]..cuts[plane.rank.index() + 1];
+        shards.sharded.tell(&mut Self::arena(plane, tools).lease(0)[own]);
+        plane.sequence += 1;
+        plane.gathering = false;
+        self.doing = Doing::Agree;
+        self.start(tools, &Op::AllGather { cuts: Some(&cuts) });
+    }
+
+    pub(super) fn agreed(&mut self, tools: &mut Tools<'_>) {
+        let (Some(plane), Some(shards), Some(state)) = (&mut self.plane, &mut self.shards, &self.state)
+        else {
+            return;
+        };
+        let cuts = word_cuts(state.section(Section::Parameters).len(), plane.members.participants.len());
+        shards.sharded.hear(&Self::arena(plane, tools).lease(0)[..cuts[cuts.len() - 1]]);
+        self.doing = Doing::Rest;
     }
 
     /// Updates what it holds.

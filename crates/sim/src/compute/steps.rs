@@ -39,6 +39,7 @@ impl Compute {
             Task::Measure(step) if self.shards.is_some() => self.measure_shards(tools, step),
             Task::Measure(step) => self.measure(tools, step),
             Task::Meet(_) => self.meet(tools),
+            Task::Agree(_) => self.agree(tools),
             Task::Gather(_) => self.gather(tools),
             Task::UpdateShare(step) => {
                 self.doing = Doing::UpdateShare(step);
