@@ -26,11 +26,13 @@ import supervisor
 
 #: Enough parameters to see them travel, and a batch that keeps ranks busy meanwhile.
 WIDE = ["data.kind=digits", "global_batch=512", "micro_batch=128", "threads=1", "model.kind=mlp", "checkpoint.every=none"]
-HOSTS, RANKS = 2, 2
+HOSTS = 2
 
 
 class Run(supervisor.Run):
     """Two hosts that train one model."""
+
+    ranks_of_a_host = 2
 
     def __init__(self, dtrain, folder, networks, model, limit=None):
         self.limit = limit
@@ -42,7 +44,7 @@ class Run(supervisor.Run):
         self.hosts = [None] * HOSTS
 
     def start(self, host):
-        words = ["node", "--rank", str(host), "--master", self.master, "--nodes", str(HOSTS), f"ranks={RANKS}"]
+        words = ["node", "--rank", str(host), "--master", self.master, "--nodes", str(HOSTS), f"ranks={self.ranks_of_a_host}"]
         words += [*self.model, f"run_dir={self.run}", "--quiet"] if host == 0 else []
         limited = ["prlimit", f"--as={self.limit}"] if self.limit else []
         command = [*self.networks.inside(host), *limited, self.dtrain, *words]
@@ -77,7 +79,7 @@ def one(arguments, networks, model, watch=None, limit=None):
         def look():
             while not over.wait(0.05):
                 found = [watch(pid) for pid in run.ranks()]
-                if len(found) == HOSTS * RANKS and None not in found:
+                if len(found) == HOSTS * Run.ranks_of_a_host and None not in found:
                     seen.append(max(found) if watch is address_space else sum(found) / len(found))
 
         watcher = threading.Thread(target=look)
@@ -173,10 +175,10 @@ def kills(arguments, networks):
             time.sleep(0.005)
             run.wait_beyond(max(before, run.recorded()))
             times.append(time.monotonic() - killed)
-            while len(run.ranks()) < HOSTS * RANKS:
+            while len(run.ranks()) < HOSTS * Run.ranks_of_a_host:
                 time.sleep(0.01)
             full = time.monotonic()
-            while sum(event["event"] == "rank_started" for event in run.events()[-300:]) < HOSTS * RANKS or time.monotonic() - full < 0.3:
+            while sum(event["event"] == "rank_started" for event in run.events()[-300:]) < HOSTS * Run.ranks_of_a_host or time.monotonic() - full < 0.3:
                 time.sleep(0.02)
         for child in run.hosts:
             if child.wait():
@@ -197,12 +199,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtrain", default="target/release/dtrain")
     parser.add_argument("--what", choices=["pace", "memory", "room", "kills"], required=True)
+    parser.add_argument("--ranks", type=int, default=2, help="of each host")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=6_000)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    Run.ranks_of_a_host = arguments.ranks
     networks = supervisor.Networks(HOSTS, True)
     for host, name in enumerate(networks.names):
         networks.ip("-n", name, "link", "set", "e", "mtu", "9000")

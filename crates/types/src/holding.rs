@@ -126,6 +126,12 @@ impl Holders {
         self.redundancy
     }
 
+    /// Whether every rank holds every shard: there are no more of them than each shard has holders.
+    #[must_use]
+    pub fn hold_all(&self) -> bool {
+        self.redundancy == self.world
+    }
+
     /// The shards that a rank owns. *Panics* if there is no such rank.
     #[must_use]
     pub fn owned(&self, rank: Rank) -> Range<u32> {

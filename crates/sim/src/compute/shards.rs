@@ -299,6 +299,9 @@ impl Compute {
 
     /// Has the parameters from their owners.
     pub(super) fn gather(&mut self, tools: &mut Tools<'_>) {
+        if self.holders().is_some_and(|holders| holders.hold_all()) {
+            return;
+        }
         self.doing = Doing::Gather;
         self.gather_section(tools, Section::Parameters);
     }
