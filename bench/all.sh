@@ -32,7 +32,7 @@ dtrain=target/release/dtrain
 pick() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 
 # A part is a function; the line above it is its section in docs/benchmarks/README.md.
-parts="ddp steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions scrapes"
+parts="ddp steps threads together micro collectives scaling results start kills overhead simulation programs hosts overlap kernels predictions scrapes shards"
 section() {
     case $1 in
         steps|threads|together) echo "Training steps against PyTorch" ;;
@@ -50,6 +50,7 @@ section() {
         kernels) echo "Parts" ;;
         predictions) echo "Predictions of a table" ;;
         scrapes) echo "Scrapes" ;;
+        shards) echo "A state in shards" ;;
     esac
 }
 
@@ -121,6 +122,13 @@ overlap() {
     root || return 1
     [ -e "$text" ] || { echo "missing: a text to train on in $text (--text)"; return 1; }
     bench/overlap.py --dtrain $dtrain --text "$text" --pairs "$(pick 5 1)" --steps "$(pick 40 10)"
+}
+shards() {
+    root || return 1
+    local what
+    for what in pace memory kills; do
+        bench/sharded.py --dtrain $dtrain --what $what --rounds "$(pick 5 1)" --kills "$(pick 50 3)" --steps "$(pick 40000 4000)" || return 1
+    done
 }
 scrapes() { bench/scrapes.py $dtrain --pairs "$(pick 10 2)" --seconds "$(pick 3 1)"; }
 kernels() { cargo bench -p dtrain-engine && cargo bench -p dtrain-transport; }

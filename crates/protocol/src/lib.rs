@@ -18,6 +18,7 @@ mod codec;
 mod effect;
 mod frame;
 mod host;
+mod left;
 mod member;
 mod message;
 mod node;
@@ -41,7 +42,8 @@ pub use dtrain_types::Reduce;
 pub use effect::{Event, Exit, ManifestOrder, MemberEffect, Reason, SupervisorEffect, Validation};
 pub use frame::{CodecError, HEADER_BYTES, MAX_PAYLOAD, VERSION};
 pub use host::{LifeOrder, LifeReport, NodeOrder, NodeReport};
-pub use member::{Left, Loaded, Member, MemberConfig};
+pub use left::{Left, Loaded};
+pub use member::{Member, MemberConfig};
 pub use message::{
     Directive, Finished, Goodbye, Heartbeat, Hello, LastLines, Limits, MAX_IN_REPORT, MAX_STEPS_IN_REPORT,
     MAX_UNACKNOWLEDGED, Membership, Message, OutputLine, Participant, Pending, Profile, Report, ResumePoint,

@@ -6,6 +6,7 @@
 use crate::bootstrap::Bootstrap;
 use crate::cause::Failure;
 use crate::effect::{Exit, MemberEffect};
+use crate::left::{Left, Loaded};
 use crate::message::{
     Directive, Finished, Heartbeat, Limits, Profile, Report, ResumePoint, ShardOutcome, ShardReport, Stage,
     StepRecord, StopFlag, ValidationPart,
@@ -33,30 +34,6 @@ pub struct MemberConfig {
     pub timeouts: Timeouts,
     /// How much it holds and says at once.
     pub limits: Limits,
-}
-
-/// What a driver says when everything before a generation is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
-    /// The generation that is being formed.
-    pub generation: Generation,
-    /// Updates that the state holds; none without a state.
-    pub applied: Option<Step>,
-    /// As rank 0, and where the data plane needs it: what the ranks of the generation need to meet.
-    pub bootstrap: Option<Bootstrap>,
-}
-
-/// What a driver says when a state is loaded or copied, whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
-    /// The generation that starts with it.
-    pub generation: Generation,
-    /// Updates that it holds.
-    pub applied: Step,
-    /// The shards of it that this rank holds.
-    pub holding: Holding,
-    /// Its digest; where ranks hold shards, that of what all of them have.
-    pub state_digest: Digest,
 }
 
 /// One life of one member.
