@@ -351,8 +351,9 @@ fn the_learning_rate_follows_the_batch_only_when_told_to() {
 }
 
 /// One configuration of every kind, so that every row of the table is read, typed and written at least once.
-const KINDS: [&[&str]; 18] = [
+const KINDS: [&[&str]; 19] = [
     &[],
+    &["state=sharded"],
     &[
         "data.kind=idx",
         "data.images=/d/a b",

@@ -316,10 +316,10 @@ fn limit(pid: u32, resource: Resource, bound: u64) {
 #[test]
 fn a_rank_that_runs_out_of_memory_is_named_with_its_last_words() {
     let folder = folder();
-    // A state of 52 MB: its copy for the first checkpoint is more than any allocator keeps at hand.
+    // A state of 83 MB: its copy for the first checkpoint is more than the 64 MB that an allocator keeps at hand for a thread.
     let model =
-        "data.kind=digits model.kind=mlp model.hidden=[2048,2048] steps=200 threads=1 ranks=1 max_restarts=0";
-    let mut running = Running::start(folder.path(), &format!("{model} checkpoint.every=40~steps"));
+        "data.kind=digits model.kind=mlp model.hidden=[2600,2600] steps=200 threads=1 ranks=1 max_restarts=0";
+    let mut running = Running::start(folder.path(), &format!("{model} checkpoint.every=20~steps"));
     running.wait_for_step(1);
     limit(running.rank_pids()[0], Resource::As, 1);
     let run = running.finish();

@@ -82,6 +82,22 @@ class TheSameBits(InAFolder):
         self.assertEqual(audit.returncode, 0, audit.stderr)
         self.assertIn("120 whole epochs", audit.stdout)
 
+    @in_turn(3)
+    def test_of_a_state_in_shards_and_after_a_rank_was_killed(self):
+        length = ["epochs=60", "checkpoint.every=none"]
+        calm = self.good(train(self.folder, "mlp", "ranks=1", *length))
+        run = Run(self.folder, [PROGRAMS, "mlp", "--json", "ranks=3", *length, "name=hurt", "state=sharded"])
+        run.until(lambda event: event["event"] == "generation" and event["ranks"] == 3)
+        run.until(lambda event: event["event"] == "step")
+        os.kill(run.pids()[1], signal.SIGKILL)
+        ended = self.good(run.end())
+        self.assertEqual(ended.digest, calm.digest)
+        self.assertEqual([event["step"] for event in ended.of("step")], list(range(1, 601)), "each step once")
+        self.assertEqual(ended.summary["lost_steps"], 0)
+        halves = [["ranks=1"], ["ranks=3", "state=sharded"]]
+        halves = [self.good(train(self.folder, "gpt", *how, "precision=f16")).digest for how in halves]
+        self.assertEqual(halves[0], halves[1])
+
     @in_turn(0)
     def test_after_the_process_that_leads_was_killed_and_its_ranks_are_the_same(self):
         length = ["epochs=120", "checkpoint.every=none"]
