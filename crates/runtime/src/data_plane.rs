@@ -4,7 +4,7 @@
 
 use crate::gradients::{AllReduce, Company, Gradients, Share};
 use crate::recipe::ComputeParts;
-use crate::sharded_state::Shards;
+use crate::shards::Shards;
 use dtrain_collective::{Assignment, Backend, Geometry, Reduce, Sequence, rank_roots};
 use dtrain_engine::BatchFigures;
 use dtrain_types::{BatchPlan, Generation, Merger, MicroRange, Rank, Step, Trailer};

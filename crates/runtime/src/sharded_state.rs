@@ -12,31 +12,6 @@ use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Trailer, shard_elements
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Who holds what in a generation, and the elements of the parameters that it comes to.
-pub struct Shards {
-    holders: Holders,
-    /// What this rank owns begins at the cut of its number, and ends at the next.
-    cuts: Vec<usize>,
-    /// The same of what ranks measure.
-    words: Vec<usize>,
-}
-
-impl Shards {
-    /// The shards of so many parameters, over ranks on these nodes.
-    pub fn new(nodes: &[NodeId], redundancy: u32, parameters: usize) -> Self {
-        let holders = Holders::new(nodes, redundancy);
-        Self {
-            cuts: holders.cuts(parameters),
-            words: dtrain_engine::word_cuts(parameters, nodes.len()),
-            holders,
-        }
-    }
-
-    fn owned(&self, rank: Rank) -> Range<usize> {
-        self.cuts[rank.index()]..self.cuts[rank.index() + 1]
-    }
-}
-
 /// Makes the update that this rank measured and left, if the state to go on with has it; tells whether.
 ///
 /// *Errors*: it is behind, and has measured no update.

@@ -3,13 +3,12 @@
 //! One engine computes for all simulated ranks: it is handed the state of a rank, works on it and gives it back. This file
 //! does not know ranks, messages or time.
 
-use crate::compute::common_digest;
 use dtrain_engine::cpu::{Cpu, CpuOptions, Isa};
 use dtrain_engine::models::{MlpOptions, mlp};
 use dtrain_engine::stage::Shape;
 use dtrain_engine::{
     BatchFigures, BatchView, EvaluationCounts, Inputs, Loss, LrSchedule as Rates, Model, ModelReplica,
-    Optimizer, Replica, Rule, Section, State, StateShape, Targets, UpdateRule, micro_batch,
+    Optimizer, Replica, Rule, Section, State, StateDigest, StateShape, Targets, UpdateRule, micro_batch,
 };
 use dtrain_protocol::{CheckpointEvery, Digest, Schedule, StopFlag};
 use dtrain_types::{
@@ -225,6 +224,16 @@ pub fn flatten(counts: &EvaluationCounts) -> Vec<u64> {
 #[must_use]
 pub fn no_counts() -> EvaluationCounts {
     EvaluationCounts::new(CLASSES)
+}
+
+/// The digest of what every rank has of a state.
+#[must_use]
+pub fn common_digest(state: &State) -> Digest {
+    let mut digest = StateDigest::of(state.applied);
+    for section in [Section::Parameters, Section::Stats, Section::Average] {
+        digest.add(section, state.section(section));
+    }
+    Digest(digest.finish())
 }
 
 /// All floats of a state, one section after the other.

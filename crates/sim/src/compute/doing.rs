@@ -1,6 +1,6 @@
 //! What a compute thread is doing, and what it keeps while it does it.
 
-use super::shards::{Gathering, Sharing};
+use super::holding::{Gathering, Sharing};
 use dtrain_protocol::StartFrom;
 use dtrain_types::{Epoch, Merger, MicroRange, Rank, Step, StepPlan, Trailer};
 
@@ -85,4 +85,13 @@ pub(super) struct Computed {
 /// Two bytes in each float: exact, and no pattern is a NaN.
 pub(super) fn digest_as_floats(digest: [u8; 32]) -> [f32; DIGEST_FLOATS] {
     std::array::from_fn(|i| f32::from(u16::from_le_bytes([digest[2 * i], digest[2 * i + 1]])))
+}
+
+/// Where a state comes from.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum StateFrom {
+    /// It was read, or begun afresh.
+    Checkpoint,
+    /// It was copied from a peer.
+    Peer,
 }

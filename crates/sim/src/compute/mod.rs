@@ -6,6 +6,7 @@
 
 use crate::compute::doing::DIGEST_FLOATS;
 mod doing;
+mod holding;
 mod host;
 mod host_plane;
 mod plane;
@@ -30,7 +31,7 @@ use host_plane::HostPlane;
 
 use std::collections::BTreeSet;
 
-pub use shards::{Shards, common_digest};
+pub use holding::Shards;
 pub use tools::Tools;
 
 pub use words::{Ask, At, News, Parcel, ShardJob, Work};

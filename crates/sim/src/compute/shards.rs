@@ -3,76 +3,16 @@
 //! What is done to the memory is the engine's own code, what travels is said by [`Holders`]; what comes when is the agenda's.
 
 use super::Compute;
-use super::doing::Doing;
+use super::doing::{Doing, StateFrom};
+use super::holding::{Gathering, Piece, Shards, Sharing};
 use super::tools::Tools;
 use super::words::{Ask, News, Work};
-use crate::job::Engine;
+use crate::job::{Engine, common_digest};
 use crate::sabotage::Sabotage;
 use dtrain_collective::{Arena, Op};
-use dtrain_engine::{Moments, Section, Sharded, State, StateDigest, UpdateShare, word_cuts};
-use dtrain_protocol::{Digest, Failure, Loaded, StepRecord, Task};
+use dtrain_engine::{Section, Sharded, State, UpdateShare, word_cuts};
+use dtrain_protocol::{Failure, Loaded, StepRecord, Task};
 use dtrain_types::{Holders, Holding, NodeId, Rank, Step, Transfer, shard_elements};
-use std::ops::Range;
-
-/// What a rank holds.
-#[derive(Debug)]
-pub struct Shards {
-    redundancy: u32,
-    sharded: Sharded,
-}
-
-/// A state on its way to those who are to hold it.
-#[derive(Debug)]
-pub(super) struct Sharing {
-    pieces: Vec<Piece>,
-    at: usize,
-    step: Step,
-    /// What comes is put here first (S12).
-    state: State,
-    moments: Moments,
-}
-
-/// Elements of a section that travel at once.
-#[derive(Debug)]
-struct Piece {
-    section: Section,
-    elements: Range<usize>,
-    source: Rank,
-    targets: Vec<Rank>,
-}
-
-/// A state that is gathered for a task that looks at all of it.
-#[derive(Debug)]
-pub(super) struct Gathering {
-    then: Task,
-    /// The sections that only holders have, and that are still to come; the next one is the last.
-    left: Vec<Section>,
-    whole: State,
-}
-
-impl Shards {
-    /// A rank that holds nothing; each shard is to be held by so many.
-    #[must_use]
-    pub fn new(redundancy: u32) -> Self {
-        Self { redundancy, sharded: Sharded::default() }
-    }
-
-    /// The shards that it holds.
-    #[must_use]
-    pub fn holding(&self) -> &Holding {
-        self.sharded.moments().holding()
-    }
-}
-
-/// The digest of what every rank has of a state.
-#[must_use]
-pub fn common_digest(state: &State) -> Digest {
-    let mut digest = StateDigest::of(state.applied);
-    for section in [Section::Parameters, Section::Stats, Section::Average] {
-        digest.add(section, state.section(section));
-    }
-    Digest(digest.finish())
-}
 
 impl Compute {
     /// What it holds, where ranks hold shards.
@@ -100,7 +40,7 @@ impl Compute {
         }
         shards.sharded.adopt(&rule, moments);
         self.state = Some(without_moments(state));
-        self.told_shards(tools, false);
+        self.told_shards(tools, StateFrom::Checkpoint);
     }
 
     /// Gives this rank what it is to hold, from those who hold it.
@@ -196,10 +136,11 @@ impl Compute {
         let Some(shards) = &mut self.shards else { return };
         shards.sharded.adopt(&tools.engine.update_rule(), moments);
         self.state = Some(state);
-        self.told_shards(tools, true);
+        self.told_shards(tools, StateFrom::Peer);
     }
 
-    fn told_shards(&mut self, tools: &mut Tools<'_>, copied: bool) {
+    fn told_shards(&mut self, tools: &mut Tools<'_>, from: StateFrom) {
+        let copied = from == StateFrom::Peer;
         let (Some(state), Some(shards), Some(plane)) = (&self.state, &self.shards, &self.plane) else {
             return;
         };
@@ -381,13 +322,6 @@ impl Compute {
             }
             None => self.look_at(tools, gathering.then, &gathering.whole),
         }
-    }
-}
-
-impl Sharing {
-    /// Where a source has its moments: as they were.
-    fn moments_of<'a>(&self, shards: &'a Option<Shards>) -> &'a Moments {
-        shards.as_ref().expect("it holds shards").sharded.moments()
     }
 }
 

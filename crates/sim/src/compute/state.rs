@@ -1,7 +1,7 @@
 //! The state: made, read from a checkpoint, or copied from peers window by window.
 
 use super::Compute;
-use super::doing::{DIGEST_FLOATS, Doing};
+use super::doing::{DIGEST_FLOATS, Doing, StateFrom};
 use super::tools::Tools;
 use super::words::{Ask, News, Work};
 use crate::compute::digest_as_floats;
@@ -11,15 +11,6 @@ use dtrain_collective::{Arena, Op};
 use dtrain_engine::State;
 use dtrain_protocol::{Digest, Failure, Loaded, StartFrom};
 use dtrain_types::Holding;
-
-/// Where a state comes from.
-#[derive(Clone, Copy, PartialEq)]
-enum StateFrom {
-    /// It was read, or begun afresh.
-    Checkpoint,
-    /// It was copied from a peer.
-    Peer,
-}
 
 impl Compute {
     pub(super) fn take_from(&mut self, tools: &mut Tools<'_>, from: StartFrom) {

@@ -3,22 +3,15 @@
 //! It has lost the run's folder: nothing that it enters is written, no number is reserved for it, and nobody answers it. But what it says still
 //! reaches hosts and ranks, for a while, and must change nothing there once they have heard the other one.
 
-use super::World;
 use super::event::Event;
-use crate::clock::{Clock, MICRO, MILLI, SECOND};
+use super::{Ghost, World};
+use crate::clock::{MICRO, MILLI, SECOND};
 use crate::sabotage::Sabotage;
 use dtrain_protocol::{Input, Supervisor, SupervisorEffect};
 use std::collections::VecDeque;
 
 /// So long it is before it notices that it leads no more. *Units*: nanoseconds.
 const HAUNTS: u64 = 8 * SECOND;
-
-/// A supervisor that nobody obeys any more.
-pub(super) struct Ghost {
-    supervisor: Supervisor,
-    clock: Clock,
-    until: u64,
-}
 
 impl World {
     /// The supervisor that another one has replaced was not dead: it wakes in a while.

@@ -27,7 +27,6 @@ use crate::random::Chance;
 use crate::sabotage::Sabotage;
 use crate::situation::Situation;
 use event::{Asleep, Entry, Event};
-use ghost::Ghost;
 use network::Network;
 
 use dtrain_protocol::{
@@ -121,6 +120,13 @@ struct Host {
     leaves: bool,
     /// What its ranks share, where they meet there.
     memory: Option<HostMemory>,
+}
+
+/// A supervisor that nobody obeys any more.
+struct Ghost {
+    supervisor: Supervisor,
+    clock: Clock,
+    until: u64,
 }
 
 /// The whole simulation.

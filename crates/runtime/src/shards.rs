@@ -1,0 +1,31 @@
+//! Which shards of the state each rank of a generation holds, in elements. It does not know what lies there, nor who asks.
+
+use dtrain_types::{Holders, NodeId, Rank};
+use std::ops::Range;
+
+/// Who holds what in a generation, and the elements of the parameters that it comes to.
+pub struct Shards {
+    /// Who holds what.
+    pub holders: Holders,
+    /// What this rank owns begins at the cut of its number, and ends at the next.
+    pub cuts: Vec<usize>,
+    /// The same of what ranks measure.
+    pub words: Vec<usize>,
+}
+
+impl Shards {
+    /// The shards of so many parameters, over ranks on these nodes.
+    pub fn new(nodes: &[NodeId], redundancy: u32, parameters: usize) -> Self {
+        let holders = Holders::new(nodes, redundancy);
+        Self {
+            cuts: holders.cuts(parameters),
+            words: dtrain_engine::word_cuts(parameters, nodes.len()),
+            holders,
+        }
+    }
+
+    /// What this rank owns.
+    pub fn owned(&self, rank: Rank) -> Range<usize> {
+        self.cuts[rank.index()]..self.cuts[rank.index() + 1]
+    }
+}
